@@ -1,0 +1,61 @@
+"""Keep LLM traffic exactly at the speed that the provider allows: hundreds of workers, no 429s, nobody starved."""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from paceline.core.line import LaneSpec
+    from paceline.core.outcomes import (
+        AcquireTimeoutError,
+        LineFullError,
+        NeverFits,
+        NeverFitsError,
+        PacelineError,
+        PacelineWarning,
+        PoolStoppedError,
+        QuotaError,
+        Refusal,
+        RefusalKind,
+    )
+    from paceline.core.quota import Quota, Rule
+    from paceline.core.retry import RetryPolicy
+    from paceline.gate import Waiting
+    from paceline.http.instrument import instrument
+    from paceline.limiter import Limiter, lane
+    from paceline.permit import Acquisition, Later, Permit
+
+_HOMES = {
+    "paceline.core.line": ("LaneSpec",),
+    "paceline.core.outcomes": (
+        "AcquireTimeoutError", "LineFullError", "NeverFits", "NeverFitsError", "PacelineError", "PacelineWarning",
+        "PoolStoppedError", "QuotaError", "Refusal", "RefusalKind",
+    ),
+    "paceline.core.quota": ("Quota", "Rule"),
+    "paceline.core.retry": ("RetryPolicy",),
+    "paceline.gate": ("Waiting",),
+    "paceline.http.instrument": ("instrument",),
+    "paceline.limiter": ("Limiter", "lane"),
+    "paceline.permit": ("Acquisition", "Later", "Permit"),
+}  # fmt: skip
+_HOME_OF = {name: home for home, names in _HOMES.items() for name in names}
+
+__all__ = [
+    "AcquireTimeoutError", "Acquisition", "LaneSpec", "Later", "Limiter", "LineFullError", "NeverFits", "NeverFitsError",
+    "PacelineError", "PacelineWarning", "Permit", "PoolStoppedError", "Quota", "QuotaError", "Refusal", "RefusalKind",
+    "RetryPolicy", "Rule", "Waiting", "instrument", "lane",
+]  # fmt: skip
+
+
+def __getattr__(name: str) -> Any:
+    """Import a public name at its first use."""
+    if name not in _HOME_OF:
+        raise AttributeError(f"module 'paceline' has no attribute {name!r}")
+    value = getattr(import_module(_HOME_OF[name]), name)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

@@ -1,0 +1,16 @@
+"""The ``paceline`` command. Each subcommand is a file of its own, imported when it is called."""
+
+from __future__ import annotations
+
+import sys
+
+
+def main() -> None:
+    """Run the command line."""
+    try:
+        import click  # noqa: F401
+    except ImportError:
+        sys.exit("paceline: the command line needs its extra: pip install 'paceline[cli]'")
+    from paceline.cli.app import app
+
+    app(prog_name="paceline")

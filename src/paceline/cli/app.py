@@ -1,0 +1,41 @@
+"""The group of subcommands; a subcommand's module is imported only when it is asked for."""
+
+from __future__ import annotations
+
+from importlib import import_module
+from importlib.metadata import version
+
+import click
+
+COMMANDS = {
+    "run": "send a file of requests and write a file of answers",
+    "limits": "show the limits that would be used, and where they come from",
+    "emulate": "serve an API that limits like a provider",
+    "demo": "one batch with and without paceline, live",
+}
+
+
+class LazyGroup(click.Group):
+    """A group that knows its subcommands by name and imports none before it is called."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:  # noqa: ARG002
+        """The names, in the order of use."""
+        return list(COMMANDS)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:  # noqa: ARG002
+        """Import ``paceline.cli.<name>`` and take its ``command``."""
+        if cmd_name not in COMMANDS:
+            return None
+        command: click.Command = import_module(f"paceline.cli.{cmd_name}").command
+        return command
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:  # noqa: ARG002
+        """List the subcommands without importing them."""
+        with formatter.section("Commands"):
+            formatter.write_dl(list(COMMANDS.items()))
+
+
+@click.group(cls=LazyGroup, context_settings={"help_option_names": ["-h", "--help"]})
+@click.version_option(version("paceline"), prog_name="paceline")
+def app() -> None:
+    """Keep LLM traffic exactly at the speed that the provider allows."""

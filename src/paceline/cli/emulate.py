@@ -1,0 +1,112 @@
+"""``paceline emulate``: serve an API that limits like a provider."""
+
+from __future__ import annotations
+
+import signal
+import tomllib
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+if TYPE_CHECKING:
+    from paceline.emulator.settings import Settings
+
+
+@click.command(short_help="serve an API that limits like a provider")
+@click.option("--host", default="127.0.0.1", show_default=True, help="Where to listen.")
+@click.option("--port", default=8080, show_default=True, type=click.IntRange(0, 65_535), help="0 takes any free port.")
+@click.option(
+    "--limit", "limits", multiple=True, metavar="MODEL=LIMITS", help="'gpt-5=500 requests/min,400k tokens/min'; '*' for all others; repeatable."
+)  # fmt: skip
+@click.option("--rule", metavar="RULE", help="bucket, quantised, window or sliding.")
+@click.option("--quantum", "quantum_s", type=float, help="Seconds of the rate that a quantised bucket holds.")
+@click.option("--offset", "offset_s", type=float, help="Seconds past the full minute at which a window restarts.")
+@click.option("--latency", "latency_s", type=float, help="Seconds until an answer begins.")
+@click.option("--faults", metavar="KIND=P,...", help="'500=0.02,503=0.02,529=0.01'; also drop, slow, growth.")
+@click.option("--other-users", type=float, help="Share of every rate that somebody else takes, 0 to 1.")
+@click.option("--failed-count", is_flag=True, default=None, help="Refused requests use up the requests quota too.")
+@click.option(
+    "--settle", metavar="WHEN", help="'never', or 'actual': what was held and not used comes back at the end."
+)
+@click.option("--no-headers", "headers", flag_value=False, default=None, help="Answers without rate-limit headers.")
+@click.option("--no-numbers", "body_numbers", flag_value=False, default=None, help="Refusals without numbers.")
+@click.option("--valid-key", help="The only API key that is accepted.")
+@click.option("--money-after", type=int, help="Admitted requests after which the account has no money.")
+@click.option("--seed", type=int, help="Makes every random choice repeatable.")
+@click.option("--scenario", type=click.Path(exists=True, dir_okay=False), help="A TOML file of settings.")
+def command(
+    host: str, port: int, limits: tuple[str, ...], faults: str | None, scenario: str | None, **given: Any
+) -> None:
+    """Serve OpenAI's and Anthropic's APIs on one port, with a provider's limits, headers and refusals.
+
+    Nothing leaves this machine and any API key will do. GET /emulator/tally shows what arrived; Ctrl-C ends.
+    """
+    try:
+        from paceline.emulator.app import App
+        from paceline.emulator.server import listen, make_server
+    except ImportError as error:
+        raise click.ClickException(f"{error.name} is missing: pip install 'paceline[emulator]'") from None
+    app = App(_settings(scenario, limits, faults, given))
+    try:
+        listener = listen(host, port)
+    except OSError as error:
+        raise click.ClickException(f"cannot listen on {host}:{port}: {error.strerror}") from None
+    address = f"http://{host}:{listener.getsockname()[1]}"
+    click.echo(f"emulating OpenAI at {address}/v1 and Anthropic at {address}  (tally: {address}/emulator/tally)")
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
+    try:
+        make_server(app).run(sockets=[listener])
+    except KeyboardInterrupt:
+        click.echo()
+    click.echo(_table(app.world.tally()))
+
+
+def _settings(scenario: str | None, limits: tuple[str, ...], faults: str | None, given: dict[str, Any]) -> Settings:
+    """The scenario's settings, with what the command line gives in their place."""
+    from paceline.emulator.settings import Settings, SettingsError
+
+    try:
+        values = tomllib.loads(Path(scenario).read_text(encoding="utf-8")) if scenario else {}
+        values |= {name: value for name, value in given.items() if value is not None}
+        if limits:
+            values["limits"] = list(limits)
+        if faults is not None:
+            values["faults"] = dict(_fault(part) for part in faults.split(",") if part.strip())
+        return Settings.of(values)
+    except (SettingsError, tomllib.TOMLDecodeError) as error:
+        where = f"{scenario}: " if scenario else ""
+        raise click.UsageError(f"{where}{error}") from None
+
+
+def _fault(part: str) -> tuple[str, float]:
+    kind, _, probability = part.partition("=")
+    try:
+        return kind.strip(), float(probability)
+    except ValueError:
+        raise click.UsageError(f"--faults {part!r}: write it like '503=0.02'") from None
+
+
+def _table(tally: dict[str, Any]) -> str:
+    """The tally in a few lines, one for each pool."""
+    rows = [("", "admitted", "refused", "faults", "in flight", "seconds", "of ideal")]
+    for name, pool in [*tally["pools"].items(), ("total", tally)]:
+        speed = pool["speed_vs_ideal"]
+        rows.append(
+            (
+                name,
+                f"{pool['admitted']:,}",
+                f"{pool['refused_total']:,}",
+                f"{sum(pool['faults'].values()):,}",
+                f"{pool['in_flight_peak']:,}",
+                f"{pool['elapsed_s']:,.1f}",
+                "-" if speed is None else f"{speed:.3f}",
+            )
+        )
+    widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
+    lines = [
+        "  ".join([row[0].ljust(widths[0]), *(c.rjust(w) for c, w in zip(row[1:], widths[1:], strict=True))])
+        for row in rows
+    ]
+    refused = ", ".join(f"{count:,} {kind}" for kind, count in tally["refused"].items())
+    return "\n".join([*lines, *([f"refused: {refused}"] if refused else [])])

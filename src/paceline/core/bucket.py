@@ -1,0 +1,284 @@
+"""The arithmetic of one quota under each rule. No clock: every method takes ``now_ns``.
+
+Every meter answers four questions: when does this cost fit, charge it, correct a charge whose true
+cost is known now, and what is left. All of it is a few integer operations on a handful of numbers.
+
+Headroom, not a safety factor
+    Two grants a second apart can reach the server closer together. A meter therefore keeps a *fixed*
+    amount unused: what comes back within ``headroom_s``. That absorbs the jitter, and the meter still
+    runs at the full rate; a factor would waste its share for ever.
+
+Refunds are exact, and therefore safe
+    A refund arrives late. Plain add-back would grant capacity that the provider never had: had the
+    cost been lower from the start, the bucket would have been full earlier and its refill would have
+    been lost. The level with a charge lowered by ``r`` differs from ours by ``min(r, room)``, where
+    ``room`` is the least that the bucket lacked from full at any moment since. So each bucket
+    remembers its low points (a short list: only those that no later one undercuts), and a refund is
+    worth what it would have been worth.
+"""
+
+from __future__ import annotations
+
+import math
+from bisect import bisect_right
+from datetime import UTC, datetime, timedelta
+from typing import Protocol
+from zoneinfo import ZoneInfo
+
+from paceline.core.quota import NS, Quota, Rule
+
+FAR_NS = 2**63 - 1
+"""Later than any instant: nobody knows when, an event will tell."""
+
+SPACED_BURST_S = 2.0
+"""The burst where a quota must be spread evenly, in seconds of its own rate."""
+
+LOW_POINTS_MAX = 64
+"""How many low points a bucket remembers; the oldest merge, which can only shrink a refund."""
+
+
+class Meter(Protocol):
+    """One quota and how much of it is used."""
+
+    quota: Quota
+    headroom_s: float
+
+    @property
+    def most(self) -> float:
+        """The largest cost that can ever fit."""
+
+    def earliest(self, now_ns: int, cost: float) -> int:
+        """The first instant at which ``cost`` fits (``now_ns`` or before: it fits now). ``cost`` <= ``most``."""
+
+    def charge(self, now_ns: int, cost: float) -> int:
+        """Charge ``cost`` and return a mark for :meth:`correct`."""
+
+    def correct(self, now_ns: int, mark: int, charged: float, actual: float) -> None:
+        """Turn a charge of ``charged`` into one of ``actual``: a guarded refund, or debt."""
+
+    def release(self, cost: float) -> None:
+        """The attempt is over (only slots care)."""
+
+    def level(self, now_ns: int) -> float:
+        """What is left, headroom included; negative in debt."""
+
+    def adopt(self, now_ns: int, amount: float) -> None:
+        """Take another amount for the same quota; what is used stays used."""
+
+
+def meter(quota: Quota, now_ns: int, headroom_s: float) -> Meter:
+    """The meter for ``quota``, with nothing used yet."""
+    if quota.rule is Rule.SLOTS:
+        return Slots(quota)
+    if quota.rule is Rule.WINDOW and quota.anchor is not None:
+        return Window(quota, headroom_s)
+    if quota.rule is Rule.BUCKET:
+        return Bucket(quota, now_ns, headroom_s)
+    return Spaced(quota, now_ns, headroom_s)
+
+
+class Bucket:
+    """A continuously refilled quota, kept as the instant at which it will be full (as in GCRA)."""
+
+    __slots__ = ("_low", "_ns_per_unit", "_reach_ns", "_sequence", "full_at_ns", "headroom_s", "quota")
+
+    def __init__(self, quota: Quota, now_ns: int, headroom_s: float) -> None:
+        self.headroom_s = headroom_s
+        self.full_at_ns = now_ns
+        self._sequence = 0
+        self._low: list[tuple[int, int]] = []  # (sequence, room in ns), both ascending
+        self._take(quota)
+
+    def _take(self, quota: Quota) -> None:
+        self.quota = quota
+        self._ns_per_unit = quota.ns_per_unit
+        # A burst smaller than the headroom would leave nothing to grant: keep half of it.
+        burst_ns = quota.burst * self._ns_per_unit
+        self._reach_ns = math.floor(burst_ns - min(self.headroom_s * NS, burst_ns / 2))
+
+    def _ns(self, cost: float) -> int:
+        return math.ceil(cost * self._ns_per_unit)  # up: against over-admission
+
+    @property
+    def most(self) -> float:
+        return self.quota.burst
+
+    def earliest(self, now_ns: int, cost: float) -> int:  # noqa: ARG002
+        return self.full_at_ns + math.ceil(cost * self._ns_per_unit) - self._reach_ns
+
+    def charge(self, now_ns: int, cost: float) -> int:
+        room = self.full_at_ns - now_ns
+        if room < 0:
+            room = 0
+        self.full_at_ns = now_ns + room + self._ns(cost)
+        low = self._low
+        while low and low[-1][1] >= room:
+            low.pop()
+        self._sequence += 1
+        low.append((self._sequence, room))
+        if len(low) > LOW_POINTS_MAX:
+            low[:2] = [(low[1][0], low[0][1])]
+        return self._sequence
+
+    def correct(self, now_ns: int, mark: int, charged: float, actual: float) -> None:
+        room = self.full_at_ns - now_ns
+        if actual > charged:
+            self.full_at_ns = now_ns + max(room, 0) + self._ns(actual) - self._ns(charged)
+            return
+        refund = self._ns(charged) - self._ns(actual)
+        since = bisect_right(self._low, mark, key=_sequence_of)
+        if since < len(self._low):
+            room = min(room, self._low[since][1])
+        if refund <= 0 or room <= 0:
+            return
+        self.full_at_ns -= min(refund, room)
+        # With this charge lower all along, every later low point would have been lower too.
+        for i in range(since, len(self._low)):
+            sequence, low = self._low[i]
+            self._low[i] = (sequence, max(low - refund, 0))
+
+    def release(self, cost: float) -> None:
+        """Nothing is in flight in a bucket."""
+
+    def level(self, now_ns: int) -> float:
+        return self.quota.burst - max(self.full_at_ns - now_ns, 0) / self._ns_per_unit
+
+    def adopt(self, now_ns: int, amount: float) -> None:
+        before = self._ns_per_unit
+        self._take(self.quota.with_amount(amount))
+        scale = self._ns_per_unit / before
+        self.full_at_ns = now_ns + math.ceil((self.full_at_ns - now_ns) * scale)
+        self._low = [(sequence, math.floor(room * scale)) for sequence, room in self._low]
+
+
+class Spaced(Bucket):
+    """A sliding window, or a window that restarts nobody knows when: spread evenly.
+
+    A bucket of burst b and rate r lets at most ``b + r x period`` through in any period, so
+    ``r = (amount - b) / period`` is safe under every rule. A cost above b is let through when nothing is
+    owed, and is charged as if it were the burst itself. The period is lengthened by the headroom: what
+    leaves us at the two ends of a period can arrive that much closer together.
+    """
+
+    __slots__ = ("_burst", "_period_ns")
+
+    def _take(self, quota: Quota) -> None:
+        self.quota = quota
+        self._period_ns = (quota.period_s + min(self.headroom_s, quota.period_s)) * NS
+        spaced = SPACED_BURST_S / (quota.period_s + SPACED_BURST_S) * quota.amount
+        self._burst = min(spaced, quota.burst)
+        self._ns_per_unit = self._period_ns / (quota.amount - self._burst)
+        self._reach_ns = math.floor(self._burst * self._ns_per_unit)
+
+    def _ns(self, cost: float) -> int:
+        left = self.quota.amount - max(cost, self._burst)
+        whole = math.ceil(self._period_ns)
+        return min(math.ceil(cost * self._period_ns / left), whole) if left > 0 else whole
+
+    @property
+    def most(self) -> float:
+        return self.quota.amount
+
+    def earliest(self, now_ns: int, cost: float) -> int:  # noqa: ARG002
+        return self.full_at_ns + min(self._ns(cost) - self._reach_ns, 0)
+
+    def level(self, now_ns: int) -> float:
+        return self._burst - max(self.full_at_ns - now_ns, 0) / self._ns_per_unit
+
+
+class Window:
+    """A counter that restarts at known instants, guarded at both edges against clock error."""
+
+    __slots__ = ("_start_ns", "_stop_ns", "_zone", "headroom_s", "quota", "used")
+
+    def __init__(self, quota: Quota, headroom_s: float) -> None:
+        self.quota = quota
+        self.headroom_s = min(headroom_s, quota.period_s / 20)
+        self.used = 0.0
+        self._start_ns = self._stop_ns = 0
+        self._zone = None if quota.anchor in (None, "utc") else ZoneInfo(str(quota.anchor))
+
+    def _roll(self, now_ns: int) -> None:
+        """Enter the window of ``now_ns`` if it is another."""
+        if self._start_ns <= now_ns < self._stop_ns:
+            return
+        if self._zone is None:
+            period_ns = math.ceil(self.quota.period_s * NS)
+            self._start_ns = now_ns - now_ns % period_ns
+            self._stop_ns = self._start_ns + period_ns
+        else:
+            local = datetime.fromtimestamp(now_ns / NS, self._zone)
+            midnight = local.replace(hour=0, minute=0, second=0, microsecond=0)
+            after = (midnight + timedelta(days=1)).replace(tzinfo=self._zone)  # wall time: 23 to 25 hours on
+            self._start_ns = int(midnight.astimezone(UTC).timestamp()) * NS
+            self._stop_ns = int(after.astimezone(UTC).timestamp()) * NS
+        self.used = 0.0
+
+    @property
+    def most(self) -> float:
+        return self.quota.amount
+
+    def earliest(self, now_ns: int, cost: float) -> int:
+        self._roll(now_ns)
+        guard_ns = math.ceil(self.headroom_s * NS)
+        if now_ns >= self._stop_ns - guard_ns or self.used + cost > self.quota.amount:
+            return self._stop_ns + guard_ns
+        return max(self._start_ns + guard_ns, now_ns)
+
+    def charge(self, now_ns: int, cost: float) -> int:
+        self._roll(now_ns)
+        self.used += cost
+        return self._start_ns
+
+    def correct(self, now_ns: int, mark: int, charged: float, actual: float) -> None:
+        self._roll(now_ns)
+        if mark == self._start_ns:  # what a past window was charged is gone with it
+            self.used = max(self.used + actual - charged, 0.0)
+
+    def release(self, cost: float) -> None:
+        """Nothing is in flight in a window."""
+
+    def level(self, now_ns: int) -> float:
+        self._roll(now_ns)
+        return self.quota.amount - self.used
+
+    def adopt(self, now_ns: int, amount: float) -> None:  # noqa: ARG002
+        self.quota = self.quota.with_amount(amount)
+
+
+class Slots:
+    """How many may be in flight at the same time."""
+
+    __slots__ = ("headroom_s", "quota", "used")
+
+    def __init__(self, quota: Quota) -> None:
+        self.quota = quota
+        self.headroom_s = 0.0
+        self.used = 0.0
+
+    @property
+    def most(self) -> float:
+        return self.quota.amount
+
+    def earliest(self, now_ns: int, cost: float) -> int:
+        return now_ns if self.used + cost <= self.quota.amount else FAR_NS
+
+    def charge(self, now_ns: int, cost: float) -> int:  # noqa: ARG002
+        self.used += cost
+        return 0
+
+    def correct(self, now_ns: int, mark: int, charged: float, actual: float) -> None:
+        """A slot is held or released; its cost does not change."""
+
+    def release(self, cost: float) -> None:
+        self.used = max(self.used - cost, 0.0)
+
+    def level(self, now_ns: int) -> float:  # noqa: ARG002
+        return self.quota.amount - self.used
+
+    def adopt(self, now_ns: int, amount: float) -> None:  # noqa: ARG002
+        self.quota = self.quota.with_amount(amount)
+
+
+def _sequence_of(low: tuple[int, int]) -> int:
+    return low[0]

@@ -1,0 +1,199 @@
+"""A pool's quotas together: reserve, settle, cancel; all of them or none.
+
+Two rules hold this file together.
+
+1. Everything that changes what a pool has left happens here.
+2. This file does not know who is asking: not the lane, not the worker, not the provider.
+
+Theory of operation
+    An attempt *reserves* the cost that the provider will hold at admission. Every quota is asked first;
+    only when all of them have room are all of them charged. When the answer is in, the reservation is
+    *settled* with what the provider charged in the end: less gives a guarded refund, more becomes debt.
+    An attempt that was never sent is *cancelled*. One that was *refused* keeps its charge: the
+    provider's books were lower than ours, and a refund would buy the next refusal. A reservation that
+    nobody settles is closed by its time-to-live and stays charged in full.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from paceline.core.bucket import FAR_NS, Meter, meter
+from paceline.core.outcomes import Decision, Granted, NeverFits, WaitUntil
+from paceline.core.quota import CONCURRENCY, INPUT_TOKENS, NS, OUTPUT_TOKENS, REQUESTS, TOKENS, Cost, Quota
+
+COOL_DOWN = "cool-down"
+"""What binds while the provider has asked the whole pool to pause."""
+
+
+class Reservation:
+    """What one attempt has been charged. Opaque outside the ledger, but for ``cost``.
+
+    Attributes:
+        cost: The reserved cost per unit.
+        amounts: The same, one number for each meter.
+        marks: Where each meter stood, for a guarded refund.
+        granted_ns: When it was granted.
+        expires_ns: When it counts as lost if nobody has settled it.
+    """
+
+    __slots__ = ("amounts", "cost", "expires_ns", "granted_ns", "marks", "open")
+
+    def __init__(self, cost: Cost, amounts: list[float], marks: list[int], granted_ns: int, expires_ns: int) -> None:
+        self.cost = cost
+        self.amounts = amounts
+        self.marks = marks
+        self.granted_ns = granted_ns
+        self.expires_ns = expires_ns
+        self.open = True
+
+
+class Ledger:
+    """The quotas that a provider charges together under one key.
+
+    Args:
+        quotas: What is allowed.
+        now_ns: The present.
+        headroom_s: What each quota keeps unused, in seconds of its own refill.
+        ttl_s: How long a reservation may stay open, in seconds.
+    """
+
+    def __init__(self, quotas: Iterable[Quota], now_ns: int, *, headroom_s: float = 1.0, ttl_s: float = 900.0) -> None:
+        self.headroom_s = headroom_s
+        self.meters: list[Meter] = [meter(quota, now_ns, headroom_s) for quota in quotas]
+        self.names = [str(m.quota) for m in self.meters]
+        self.spent = [0.0] * len(self.meters)  # all that was ever charged, for each meter
+        self.not_before_ns = 0
+        self._ttl_ns = round(ttl_s * NS)
+        self._open: dict[int, Reservation] = {}  # in the order of their expiry
+
+    @property
+    def in_flight(self) -> int:
+        """How many reservations are open."""
+        return len(self._open)
+
+    def amounts(self, cost: Cost) -> list[float]:
+        """``cost`` as one number for each meter.
+
+        A quota on ``tokens`` takes the sum of input and output where the cost names only those; ``requests``
+        and ``concurrency`` are 1 unless the cost says otherwise; any other unit that the cost leaves out is 0.
+        """
+        amounts = []
+        for m in self.meters:
+            unit = m.quota.unit
+            amount = cost.get(unit)
+            if amount is None:
+                if unit == TOKENS:
+                    amount = cost.get(INPUT_TOKENS, 0.0) + cost.get(OUTPUT_TOKENS, 0.0)
+                else:
+                    amount = 1.0 if unit in (REQUESTS, CONCURRENCY) else 0.0
+            amounts.append(amount)
+        return amounts
+
+    def never(self, amounts: list[float]) -> NeverFits | None:
+        """Whether some amount is above what its quota can ever hold."""
+        for m, amount in zip(self.meters, amounts, strict=True):
+            if amount > m.most:
+                return NeverFits(m.quota.unit, amount, m.most)
+        return None
+
+    def earliest(self, now_ns: int, amounts: list[float]) -> tuple[int, int]:
+        """The first instant at which ``amounts`` fit, and which meter binds (-1: the cool-down, or none)."""
+        latest, binding = self.not_before_ns, -1
+        for i, m in enumerate(self.meters):
+            amount = amounts[i]
+            if amount:
+                at_ns = m.earliest(now_ns, amount)
+                if at_ns > latest:
+                    latest, binding = at_ns, i
+        return latest, binding
+
+    def reserve(self, now_ns: int, cost: Cost, amounts: list[float] | None = None) -> Decision:
+        """Charge every quota, or none.
+
+        Args:
+            now_ns: The present.
+            cost: The cost per unit.
+            amounts: The same from :meth:`amounts`, when the caller has it already.
+        """
+        if amounts is None:
+            amounts = self.amounts(cost)
+        latest, binding = self.earliest(now_ns, amounts)
+        if latest > now_ns:
+            return self.never(amounts) or WaitUntil(latest, self.name(binding))
+        never = self.never(amounts)
+        if never is not None:
+            return never
+        marks = [m.charge(now_ns, amount) if amount else 0 for m, amount in zip(self.meters, amounts, strict=True)]
+        for i, amount in enumerate(amounts):
+            self.spent[i] += amount
+        reservation = Reservation(cost, amounts, marks, now_ns, now_ns + self._ttl_ns)
+        self._open[id(reservation)] = reservation
+        return Granted(reservation)
+
+    def share(self, amounts: list[float]) -> float:
+        """``amounts`` as one number: the seconds of the scarcest quota that they take."""
+        return max((a / m.quota.rate for m, a in zip(self.meters, amounts, strict=True) if m.quota.rate), default=1.0)
+
+    def name(self, binding: int) -> str:
+        """The quota at index ``binding`` in its notation."""
+        return COOL_DOWN if binding < 0 else self.names[binding]
+
+    def settle(self, now_ns: int, reservation: Reservation, actual: Cost | None) -> None:
+        """Close ``reservation``: with what was charged in the end, or as reserved. Closed twice, it stays as it was.
+
+        Units that ``actual`` leaves out stay as reserved.
+        """
+        if self._close(reservation) and actual is not None:
+            derived = TOKENS not in actual and (INPUT_TOKENS in actual or OUTPUT_TOKENS in actual)
+            for i, m in enumerate(self.meters):
+                unit, reserved = m.quota.unit, reservation.amounts[i]
+                if unit == TOKENS and derived:
+                    true = actual.get(INPUT_TOKENS, 0.0) + actual.get(OUTPUT_TOKENS, 0.0)
+                else:
+                    true = actual.get(unit, reserved)
+                if true != reserved:
+                    m.correct(now_ns, reservation.marks[i], reserved, max(true, 0.0))
+                    self.spent[i] += true - reserved
+
+    def cancel(self, now_ns: int, reservation: Reservation) -> None:
+        """Close a reservation whose request was never sent."""
+        if self._close(reservation):
+            for i, m in enumerate(self.meters):
+                if reservation.amounts[i]:
+                    m.correct(now_ns, reservation.marks[i], reservation.amounts[i], 0.0)
+                    self.spent[i] -= reservation.amounts[i]
+
+    def expire(self, now_ns: int) -> int:
+        """Close what nobody has settled in time, charged in full; return how many."""
+        late = []
+        for reservation in self._open.values():
+            if reservation.expires_ns > now_ns:
+                break
+            late.append(reservation)
+        for reservation in late:
+            self._close(reservation)
+        return len(late)
+
+    @property
+    def next_expiry_ns(self) -> int:
+        """When the oldest open reservation expires."""
+        return next((r.expires_ns for r in self._open.values()), FAR_NS)
+
+    def pause(self, until_ns: int) -> None:
+        """Grant nothing before ``until_ns``; an earlier instant than the one in force changes nothing."""
+        self.not_before_ns = max(self.not_before_ns, until_ns)
+
+    def adopt(self, now_ns: int, index: int, amount: float) -> None:
+        """Take another amount for the quota at ``index``."""
+        self.meters[index].adopt(now_ns, amount)
+        self.names[index] = str(self.meters[index].quota)
+
+    def _close(self, reservation: Reservation) -> bool:
+        if not reservation.open:
+            return False
+        reservation.open = False
+        del self._open[id(reservation)]
+        for m, amount in zip(self.meters, reservation.amounts, strict=True):
+            m.release(amount)
+        return True

@@ -1,0 +1,234 @@
+"""Who goes next: lanes, priority classes, weights, deadlines and a bound.
+
+Inside a lane, arrival order, always: a large request is never overtaken by small ones behind it.
+Between lanes, strict priority classes; inside a class, start-time fair queueing: a lane's next request
+starts where its last one finished in virtual time, finish = start + cost / weight, and the lane that
+starts first goes first. A lane that was idle starts at the present virtual time, so idleness saves up
+nothing. The estimate is charged when a request goes, and corrected when its true cost is known.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections import OrderedDict
+from collections.abc import Iterator
+from dataclasses import dataclass
+from itertools import takewhile
+from typing import Any
+
+from paceline.core.outcomes import Outcome, QuotaError
+from paceline.core.quota import Cost
+
+
+@dataclass(frozen=True, slots=True)
+class LaneSpec:
+    """A class of work: its name, its share among busy lanes, and its priority (higher goes first)."""
+
+    name: str = "default"
+    weight: float = 1.0
+    priority: int = 0
+
+    def __post_init__(self) -> None:
+        """Refuse a weight that gives no share."""
+        if not 0 < self.weight < float("inf"):
+            raise QuotaError(f"weight of lane {self.name!r} is {self.weight!r}: it must be a finite number above 0")
+
+
+DEFAULT_LANE = LaneSpec()
+
+
+class Ticket:
+    """A request's place in the line.
+
+    Attributes:
+        cost: What it will reserve.
+        lane: Its class of work.
+        arrived_ns: When it came.
+        number: Its place in the order of arrival.
+        returned: Whether it is another attempt of a request that has been in the line: it keeps its number.
+        deadline_ns: When it must have gone, or ``None``.
+        owner: Whatever the shell needs to wake the one who waits.
+        amounts: The cost as the ledger counts it.
+        outcome: How it ended; ``None`` while it waits.
+        queued: Whether it had to wait its turn.
+    """
+
+    __slots__ = (
+        "amounts",
+        "arrived_ns",
+        "cost",
+        "deadline_ns",
+        "lane",
+        "number",
+        "outcome",
+        "owner",
+        "queued",
+        "returned",
+    )
+
+    def __init__(self, cost: Cost, lane: LaneSpec = DEFAULT_LANE, deadline_ns: int | None = None) -> None:
+        self.cost = cost
+        self.lane = lane
+        self.deadline_ns = deadline_ns
+        self.arrived_ns = 0
+        self.number = 0
+        self.returned = False
+        self.amounts: list[float] = []
+        self.owner: Any = None
+        self.outcome: Outcome | None = None
+        self.queued = False
+
+
+class _Lane:
+    __slots__ = ("finish", "spec", "tickets")
+
+    def __init__(self, spec: LaneSpec, finish: float) -> None:
+        self.spec = spec
+        self.tickets: OrderedDict[int, Ticket] = OrderedDict()
+        self.finish = finish
+
+
+class Line:
+    """The tickets of one pool, in the order in which they will go."""
+
+    def __init__(self) -> None:
+        self._lanes: dict[str, _Lane] = {}
+        self._virtual: dict[int, float] = {}  # priority -> virtual time
+        self._deadlines: list[tuple[int, int, Ticket]] = []
+        self._next_number = 0
+        self._length = 0
+
+    def __len__(self) -> int:
+        return self._length
+
+    def __iter__(self) -> Iterator[Ticket]:
+        return (ticket for lane in self._lanes.values() for ticket in lane.tickets.values())
+
+    def next_number(self) -> int:
+        """The next place in the order of arrival."""
+        self._next_number += 1
+        return self._next_number
+
+    def push(self, ticket: Ticket) -> None:
+        """Put ``ticket`` at the end of its lane, or where its number says if it has been there before."""
+        lane = self._lanes.get(ticket.lane.name)
+        if lane is None:
+            lane = self._lanes[ticket.lane.name] = _Lane(ticket.lane, 0.0)
+        else:
+            lane.spec = ticket.lane  # the latest word on weight and priority holds for the whole lane
+        lane.tickets[ticket.number] = ticket
+        if ticket.returned:
+            for number in (ticket.number, *reversed(_before(lane.tickets, ticket.number))):
+                lane.tickets.move_to_end(number, last=False)
+        self._length += 1
+        if ticket.deadline_ns is not None:
+            heapq.heappush(self._deadlines, (ticket.deadline_ns, ticket.number, ticket))
+
+    def head(self) -> Ticket | None:
+        """The one ticket that may go next."""
+        lane = self._first_lane()
+        return next(iter(lane.tickets.values())) if lane else None
+
+    def pop(self, share: float) -> None:
+        """The head has gone; ``share`` is its cost in any measure that is the same for all lanes."""
+        lane = self._first_lane()
+        assert lane is not None
+        _, ticket = lane.tickets.popitem(last=False)
+        self._length -= 1
+        start = max(self._virtual.get(lane.spec.priority, 0.0), lane.finish)
+        self._virtual[lane.spec.priority] = start
+        lane.finish = start + share / ticket.lane.weight
+        if not lane.tickets:
+            self._forget_idle(lane.spec.priority)
+
+    def correct(self, ticket: Ticket, share: float) -> None:
+        """The ticket's true cost differs by ``share`` from what :meth:`pop` was told."""
+        lane = self._lanes.get(ticket.lane.name)
+        if lane is not None:
+            lane.finish += share / ticket.lane.weight
+
+    def withdraw(self, ticket: Ticket) -> bool:
+        """Take ``ticket`` out; whether it was there."""
+        lane = self._lanes.get(ticket.lane.name)
+        if lane is None or lane.tickets.pop(ticket.number, None) is None:
+            return False
+        self._length -= 1
+        if not lane.tickets:
+            self._forget_idle(lane.spec.priority)
+        return True
+
+    def overdue(self, now_ns: int) -> list[Ticket]:
+        """Take out and return every ticket whose deadline has come."""
+        late = []
+        while self._deadlines and self._deadlines[0][0] <= now_ns:
+            ticket = heapq.heappop(self._deadlines)[2]
+            if self.withdraw(ticket):
+                late.append(ticket)
+        return late
+
+    @property
+    def next_deadline_ns(self) -> int | None:
+        """The next deadline of a ticket that still waits."""
+        while self._deadlines:
+            deadline_ns, _, ticket = self._deadlines[0]
+            lane = self._lanes.get(ticket.lane.name)
+            if lane is not None and ticket.number in lane.tickets:
+                return deadline_ns
+            heapq.heappop(self._deadlines)
+        return None
+
+    def before(self, ticket: Ticket) -> list[Ticket]:
+        """The tickets of the same lane, or of a higher priority, that go before ``ticket``."""
+        return [
+            other
+            for other in self
+            if other.lane.priority > ticket.lane.priority
+            or (other.lane.name == ticket.lane.name and other.number < ticket.number)
+        ]
+
+    def ahead_of_newcomer(self, spec: LaneSpec) -> int:
+        """How many would certainly go before a ticket that joins the lane of ``spec`` now."""
+        lane = self._lanes.get(spec.name)
+        higher = sum(len(other.tickets) for other in self._lanes.values() if other.spec.priority > spec.priority)
+        return higher + (len(lane.tickets) if lane and lane.spec.priority <= spec.priority else 0)
+
+    def drain(self) -> list[Ticket]:
+        """Take out and return every ticket."""
+        tickets = list(self)
+        self._lanes.clear()
+        self._virtual.clear()
+        self._deadlines.clear()
+        self._length = 0
+        return tickets
+
+    def waiting(self) -> dict[str, int]:
+        """How many wait in each lane that is not empty."""
+        return {name: len(lane.tickets) for name, lane in self._lanes.items() if lane.tickets}
+
+    def _first_lane(self) -> _Lane | None:
+        best: _Lane | None = None
+        best_key = (0, 0.0, 0)
+        for lane in self._lanes.values():
+            if lane.tickets:
+                priority = lane.spec.priority
+                start = max(self._virtual.get(priority, 0.0), lane.finish)
+                key = (-priority, start, next(iter(lane.tickets)))
+                if best is None or key < best_key:
+                    best, best_key = lane, key
+        return best
+
+    def _forget_idle(self, priority: int) -> None:
+        """Drop the empty lanes of a class that owe nothing to virtual time; when all are empty, the class."""
+        lanes = [lane for lane in self._lanes.values() if lane.spec.priority == priority]
+        busy = any(lane.tickets for lane in lanes)
+        virtual = self._virtual.get(priority, 0.0)
+        for lane in lanes:
+            if not lane.tickets and (not busy or lane.finish <= virtual):
+                del self._lanes[lane.spec.name]
+        if not busy:
+            self._virtual.pop(priority, None)
+
+
+def _before(tickets: OrderedDict[int, Ticket], number: int) -> list[int]:
+    """The numbers at the front of the lane that are older than ``number``: other returned attempts."""
+    return list(takewhile(lambda other: other < number, tickets))

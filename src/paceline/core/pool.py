@@ -1,0 +1,251 @@
+"""One pool: a ledger and the line before it. Commands in, outcomes out; still no clock and no lock.
+
+The shell calls a method under its lock, then wakes whoever the method says and sets one timer for
+:attr:`Pool.wake_ns`. Nothing here waits.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Iterable
+from typing import Any
+
+from paceline.core.bucket import FAR_NS
+from paceline.core.feedback import adopt_limits
+from paceline.core.ledger import Ledger, Reservation
+from paceline.core.line import Line, Ticket
+from paceline.core.outcomes import (
+    Decision,
+    Expired,
+    Granted,
+    LineFull,
+    Outcome,
+    Reading,
+    Refusal,
+    RefusalKind,
+    Stopped,
+    WaitUntil,
+)
+from paceline.core.quota import NS, REQUESTS, Cost, Quota
+
+WAITING_MAX = 1_000_000
+"""The default bound on a line; a ticket takes about half a kilobyte."""
+
+
+class Pool:
+    """The quotas that a provider charges together, and those who wait for them.
+
+    Attributes:
+        name: Its name, e.g. ``openai/gpt-5``.
+        ledger: What is left.
+        line: Who waits.
+        wake_ns: When :meth:`pump` has something to do again, if nothing happens before; ``None`` for never.
+        counts: How many were granted, settled, cancelled, refused (by kind), expired and lost.
+        sources: For each quota, where its limit comes from.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        quotas: Iterable[Quota],
+        now_ns: int,
+        *,
+        headroom_s: float = 1.0,
+        ttl_s: float = 900.0,
+        waiting_max: int = WAITING_MAX,
+        source: str = "given",
+    ) -> None:
+        self.name = name
+        self.ledger = Ledger(quotas, now_ns, headroom_s=headroom_s, ttl_s=ttl_s)
+        self.line = Line()
+        self.wake_ns: int | None = None
+        self.counts: Counter[str] = Counter()
+        self.sources = [source] * len(self.ledger.meters)
+        self.stopped: Stopped | None = None
+        self._waiting_max = waiting_max
+
+    def submit(self, now_ns: int, ticket: Ticket) -> Outcome:
+        """Grant ``ticket`` at once, let it join the line (``WaitUntil``), or say why not.
+
+        A ticket that has been in the line before returns to its old place: the front of its lane.
+        """
+        ledger = self.ledger
+        ticket.outcome = None
+        ticket.amounts = ledger.amounts(ticket.cost)
+        ticket.arrived_ns = now_ns
+        if not ticket.returned:
+            ticket.number = self.line.next_number()
+        if self.stopped is not None:
+            return self.stopped
+        if not len(self.line):
+            decision = self._reserve(now_ns, ticket)
+            if not isinstance(decision, WaitUntil):
+                return decision
+        never = ledger.never(ticket.amounts)
+        if never is not None:
+            return never
+        if len(self.line) >= self._waiting_max:
+            return LineFull(len(self.line))
+        at_ns, quota = self.soonest(now_ns, ticket)
+        if ticket.deadline_ns is not None and at_ns > ticket.deadline_ns and at_ns != FAR_NS:
+            self.counts["expired"] += 1
+            return Expired(at_ns, quota)
+        ticket.queued = True
+        self.line.push(ticket)
+        self._set_wake(now_ns)
+        return WaitUntil(at_ns, quota)
+
+    def attempt(self, now_ns: int, ticket: Ticket) -> Outcome:
+        """Grant ``ticket`` at once or not at all: it never joins the line, and never overtakes it."""
+        ticket.arrived_ns = now_ns
+        ticket.amounts = self.ledger.amounts(ticket.cost)
+        if self.stopped is not None:
+            return self.stopped
+        if len(self.line):
+            return self.ledger.never(ticket.amounts) or WaitUntil(*self.soonest(now_ns, ticket))
+        return self._reserve(now_ns, ticket)
+
+    def pump(self, now_ns: int) -> list[Ticket]:
+        """Let go whoever may go now; return the tickets whose ``outcome`` is set."""
+        line, ledger = self.line, self.ledger
+        self.counts["lost"] += ledger.expire(now_ns)
+        if self.stopped is not None:
+            return self._turn_away(self.stopped)
+        done = line.overdue(now_ns)
+        for ticket in done:
+            at_ns, binding = ledger.earliest(now_ns, ticket.amounts)
+            ticket.outcome = Expired(at_ns, ledger.name(binding))
+            self.counts["expired"] += 1
+        while (head := line.head()) is not None:
+            decision = self._reserve(now_ns, head)
+            if isinstance(decision, WaitUntil):
+                break
+            line.pop(ledger.share(head.amounts))
+            head.outcome = decision
+            done.append(head)
+        self._set_wake(now_ns)
+        return done
+
+    def withdraw(self, now_ns: int, ticket: Ticket) -> None:
+        """Whoever waited with ``ticket`` is gone: nothing is lost, whether it was granted meanwhile or not."""
+        if isinstance(ticket.outcome, Granted):
+            self.cancel(now_ns, ticket.outcome.reservation)
+        else:
+            self.line.withdraw(ticket)
+
+    def settle(self, now_ns: int, reservation: Reservation, actual: Cost | None, ticket: Ticket | None = None) -> None:
+        """Close ``reservation`` with its true cost (``None``: as reserved)."""
+        if not reservation.open:
+            return
+        self.counts["settled"] += 1
+        self.ledger.settle(now_ns, reservation, actual)
+        if ticket is not None and ticket.queued and actual is not None:
+            true = self.ledger.amounts({**reservation.cost, **actual})
+            self.line.correct(ticket, self.ledger.share(true) - self.ledger.share(reservation.amounts))
+
+    def cancel(self, now_ns: int, reservation: Reservation) -> None:
+        """Close ``reservation``: its request was never sent."""
+        if reservation.open:
+            self.counts["cancelled"] += 1
+            self.ledger.cancel(now_ns, reservation)
+
+    def refuse(self, now_ns: int, reservation: Reservation, refusal: Refusal, pause_s: float) -> None:
+        """The provider refused: keep the charge, and let the whole pool pause for ``pause_s``.
+
+        A refusal for money stops the pool; those who wait are turned away by the next :meth:`pump`.
+        """
+        self.counts[f"refused_{refusal.kind.value}"] += 1
+        self.ledger.settle(now_ns, reservation, None)
+        if pause_s > 0:
+            self.ledger.pause(now_ns + round(pause_s * NS))
+        if refusal.kind is RefusalKind.MONEY:
+            self.stop(refusal.message or refusal.code)
+
+    def observe(self, now_ns: int, readings: Iterable[Reading]) -> None:
+        """Learn from the headers of an answer."""
+        for index in adopt_limits(self.ledger, now_ns, readings):
+            self.sources[index] = "answer"
+            for ticket in self.line:
+                ticket.amounts = self.ledger.amounts(ticket.cost)
+
+    def stop(self, reason: str) -> None:
+        """Send nothing more until :meth:`resume`."""
+        self.stopped = Stopped(reason)
+
+    def resume(self) -> None:
+        """Forget a stop."""
+        self.stopped = None
+
+    def soonest(self, now_ns: int, ticket: Ticket) -> tuple[int, str]:
+        """A lower bound on when a newcomer can go, and what binds: only cancellations could make it earlier.
+
+        Of those ahead only the requests are counted; what they will cost in tokens may yet be refunded.
+        """
+        ledger = self.ledger
+        at_ns, binding = ledger.earliest(now_ns, ticket.amounts)
+        ahead = self.line.ahead_of_newcomer(ticket.lane) if not ticket.returned else 0
+        if ahead:
+            for i, m in enumerate(ledger.meters):
+                if m.quota.unit == REQUESTS and ticket.amounts[i]:
+                    then_ns = m.earliest(now_ns, ticket.amounts[i] + ahead)
+                    if then_ns > at_ns:
+                        at_ns, binding = then_ns, i
+        return at_ns, ledger.name(binding)
+
+    def place(self, now_ns: int, ticket: Ticket) -> tuple[int, int, str]:
+        """How many go before ``ticket``, when it should go if no estimate is corrected, and what binds then."""
+        before = self.line.before(ticket)
+        amounts = [sum(column) for column in zip(ticket.amounts, *(t.amounts for t in before), strict=True)]
+        at_ns, binding = self.ledger.earliest(now_ns, amounts)
+        return len(before), at_ns, self.ledger.name(binding)
+
+    def status(self, now_ns: int) -> dict[str, Any]:
+        """Everything that a reader may want to see, as plain JSON values; durations in seconds, rounded up."""
+        ledger = self.ledger
+        head = self.line.head()
+        return {
+            "quotas": [
+                {
+                    "quota": name,
+                    "unit": m.quota.unit,
+                    "limit": m.quota.amount,
+                    "remaining": round(m.level(now_ns), 3),
+                    "period_s": m.quota.period_s,
+                    "burst": m.quota.burst,
+                    "rule": m.quota.rule.value,
+                    "spent": round(spent, 3),
+                    "source": source,
+                }
+                for m, name, spent, source in zip(ledger.meters, ledger.names, ledger.spent, self.sources, strict=True)
+            ],
+            "waiting": len(self.line),
+            "lanes": self.line.waiting(),
+            "in_flight": ledger.in_flight,
+            "binds": ledger.name(ledger.earliest(now_ns, head.amounts)[1]) if head else None,
+            "cool_down_s": max(math.ceil((ledger.not_before_ns - now_ns) / NS * 1000) / 1000, 0.0),
+            "stopped": self.stopped.reason if self.stopped else None,
+            "counts": {name: count for name, count in sorted(self.counts.items()) if count},
+        }
+
+    def _reserve(self, now_ns: int, ticket: Ticket) -> Decision:
+        decision = self.ledger.reserve(now_ns, ticket.cost, ticket.amounts)
+        if isinstance(decision, Granted):
+            self.counts["granted"] += 1
+        return decision
+
+    def _turn_away(self, stopped: Stopped) -> list[Ticket]:
+        tickets = self.line.drain()
+        for ticket in tickets:
+            ticket.outcome = stopped
+        self.wake_ns = None
+        return tickets
+
+    def _set_wake(self, now_ns: int) -> None:
+        head = self.line.head()
+        if head is None:
+            self.wake_ns = None
+            return
+        at_ns = min(self.ledger.earliest(now_ns, head.amounts)[0], self.ledger.next_expiry_ns)
+        deadline_ns = self.line.next_deadline_ns
+        self.wake_ns = at_ns if deadline_ns is None else min(at_ns, deadline_ns)

@@ -1,0 +1,190 @@
+"""What a provider allows: amounts per period, as frozen values, and their one-line notation.
+
+500 requests/min
+2M input_tokens/min burst 50k
+1000 requests/day window utc
+10 concurrency
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from dataclasses import dataclass, replace
+from difflib import get_close_matches
+from enum import StrEnum
+from typing import Self
+
+from paceline.core.outcomes import QuotaError
+
+NS = 1_000_000_000
+"""Nanoseconds in a second. The core counts time in whole nanoseconds since the Unix epoch."""
+
+Cost = dict[str, float]
+"""Amount per unit that one request spends, e.g. ``{"requests": 1, "tokens": 1_500}``."""
+
+REQUESTS, TOKENS, INPUT_TOKENS, OUTPUT_TOKENS = "requests", "tokens", "input_tokens", "output_tokens"
+USD, CONCURRENCY = "usd", "concurrency"
+KNOWN_UNITS = (REQUESTS, TOKENS, INPUT_TOKENS, OUTPUT_TOKENS, USD, CONCURRENCY)
+
+
+class Rule(StrEnum):
+    """How the provider counts."""
+
+    BUCKET = "bucket"  # refills continuously
+    WINDOW = "window"  # a counter that restarts every period
+    SLIDING = "sliding"  # any trailing period
+    SLOTS = "slots"  # in flight at the same time
+
+
+_RULES = {rule.value: rule for rule in Rule}
+_PERIODS = {
+    "s": 1.0, "sec": 1.0, "second": 1.0, "seconds": 1.0,
+    "m": 60.0, "min": 60.0, "minute": 60.0, "minutes": 60.0,
+    "h": 3_600.0, "hr": 3_600.0, "hour": 3_600.0, "hours": 3_600.0,
+    "d": 86_400.0, "day": 86_400.0, "days": 86_400.0,
+}  # fmt: skip
+_SCALES = {"": 1.0, "k": 1e3, "m": 1e6, "b": 1e9, "g": 1e9}
+_SHORTHANDS = {
+    "rps": "requests/s", "rpm": "requests/min", "rpd": "requests/day",
+    "tpm": "tokens/min", "tpd": "tokens/day", "itpm": "input_tokens/min", "otpm": "output_tokens/min",
+}  # fmt: skip
+_AMOUNT = r"(\d[\d_]*(?:\.\d+)?)([kKmMbBgG]?)"
+_QUOTA = re.compile(rf"{_AMOUNT}\s*([a-z_][a-z0-9_]*)\s*(?:/\s*(\d+(?:\.\d+)?)?\s*([a-z]+))?((?:\s+\S+)*)", re.ASCII)
+_EXAMPLE = "write it like '500 requests/min', '2M input_tokens/min burst 50k' or '10 concurrency'"
+
+
+@dataclass(frozen=True, slots=True)
+class Quota:
+    """An amount per period for one unit, with a burst and a rule.
+
+    Attributes:
+        unit: What is counted: ``requests``, ``tokens``, ``usd``, ``concurrency`` or a name of your own.
+        amount: How much is allowed per period (for slots: at the same time).
+        period_s: The period in seconds; 0 for slots.
+        burst: The *full* amount available at once; equal to ``amount`` unless said otherwise.
+        rule: How the provider counts.
+        anchor: When a ``window`` restarts: ``utc`` (periods counted from midnight UTC) or the name of a
+            time zone whose midnight starts the day; ``None`` when nobody knows.
+    """
+
+    unit: str
+    amount: float
+    period_s: float = 60.0
+    burst: float = 0.0
+    rule: Rule = Rule.BUCKET
+    anchor: str | None = None
+
+    def __post_init__(self) -> None:
+        """Refuse what no provider can mean."""
+        if not re.fullmatch(r"[a-z_][a-z0-9_]*", self.unit):
+            raise QuotaError(f"unit {self.unit!r}: use lower-case letters, digits and '_', e.g. 'input_tokens'")
+        for name, value in (("amount", self.amount), ("burst", self.burst or self.amount)):
+            if not (math.isfinite(value) and value > 0):
+                raise QuotaError(f"{name} of {self.unit} is {value!r}: it must be a finite number above 0")
+        if (self.rule is Rule.SLOTS) != (self.period_s == 0):
+            raise QuotaError(f"{self.unit}: slots have no period, and every other rule needs one above 0 s")
+        if not (math.isfinite(self.period_s) and self.period_s >= 0):
+            raise QuotaError(f"period of {self.unit} is {self.period_s!r} s: it must be a finite number above 0")
+        if not self.burst:
+            object.__setattr__(self, "burst", self.amount)
+
+    @property
+    def rate(self) -> float:
+        """Units per second; 0 for slots."""
+        return self.amount / self.period_s if self.period_s else 0.0
+
+    @property
+    def ns_per_unit(self) -> float:
+        """Nanoseconds in which one unit comes back."""
+        return self.period_s * NS / self.amount
+
+    def with_amount(self, amount: float) -> Self:
+        """The same quota with another amount; a burst equal to the amount follows it."""
+        burst = amount if self.burst == self.amount else min(self.burst, amount)
+        return replace(self, amount=amount, burst=burst)
+
+    @classmethod
+    def parse(cls, text: str) -> Self:
+        """Read one quota from its notation.
+
+        Raises:
+            QuotaError: The text is not a quota; the message says what would be right.
+        """
+        match = _QUOTA.fullmatch(text.strip())
+        if match is None:
+            raise QuotaError(f"{text!r} is not a quota: {_EXAMPLE}")
+        number, scale, unit, count, period, rest = match.groups()
+        if unit in _SHORTHANDS and period is None:
+            raise QuotaError(f"{text!r} is not a quota: write '{number}{scale} {_SHORTHANDS[unit]}'")
+        if period is None and unit != CONCURRENCY and "slots" not in rest.split():
+            near = get_close_matches(unit, KNOWN_UNITS, 1)
+            hint = f"; did you mean {near[0]!r}?" if near and near[0] != unit else ""
+            raise QuotaError(f"{text!r} has no period: {_EXAMPLE}{hint}")
+        period_s = 0.0
+        if period is not None:
+            if period not in _PERIODS:
+                raise QuotaError(f"{text!r}: unknown period {period!r}; use s, min, hour or day")
+            period_s = float(count or 1) * _PERIODS[period]
+        burst, rule, anchor = _read_options(text, rest.split(), slots=period is None)
+        return cls(unit, _number(number, scale), period_s, burst, rule, anchor)
+
+    def __str__(self) -> str:
+        if self.rule is Rule.SLOTS:
+            return f"{_short(self.amount)} {self.unit}" + ("" if self.unit == CONCURRENCY else " slots")
+        names = {1.0: "s", 60.0: "min", 3_600.0: "hour", 86_400.0: "day"}
+        period = names.get(self.period_s) or f"{self.period_s:g}s"
+        burst = "" if self.burst == self.amount else f" burst {_short(self.burst)}"
+        rule = "" if self.rule is Rule.BUCKET else f" {self.rule.value}"
+        return f"{_short(self.amount)} {self.unit}/{period}{burst}{rule}{f' {self.anchor}' if self.anchor else ''}"
+
+
+def parse_quotas(text: str | list[str] | tuple[str, ...]) -> tuple[Quota, ...]:
+    """Read several quotas, from a list or separated by commas.
+
+    Raises:
+        QuotaError: One of them is not a quota, or two are the same quota.
+    """
+    parts = text.split(",") if isinstance(text, str) else text
+    quotas = tuple(Quota.parse(part) for part in parts if part.strip())
+    if not quotas:
+        raise QuotaError(f"no quota in {text!r}: {_EXAMPLE}")
+    seen: set[tuple[str, float]] = set()
+    for quota in quotas:
+        if (quota.unit, quota.period_s) in seen:
+            raise QuotaError(f"two quotas for {quota.unit} over the same period in {text!r}: keep one")
+        seen.add((quota.unit, quota.period_s))
+    return quotas
+
+
+def _read_options(text: str, words: list[str], *, slots: bool) -> tuple[float, Rule, str | None]:
+    burst, rule, anchor = 0.0, Rule.SLOTS if slots else Rule.BUCKET, None
+    rest = iter(words)
+    for word in rest:
+        if word == "burst":
+            match = re.fullmatch(_AMOUNT, next(rest, ""))
+            if match is None:
+                raise QuotaError(f"{text!r}: 'burst' needs an amount, e.g. 'burst 50k'")
+            burst = _number(*match.groups())
+        elif word in _RULES:
+            rule = _RULES[word]
+        elif rule is Rule.WINDOW and anchor is None and (word == "utc" or "/" in word):
+            anchor = word
+        else:
+            options = ["burst", *_RULES, "utc"]
+            near = get_close_matches(word, options, 1)
+            raise QuotaError(
+                f"{text!r}: unknown option {word!r}" + (f"; did you mean {near[0]!r}?" if near else f": {_EXAMPLE}")
+            )
+    return burst, rule, anchor
+
+
+def _number(digits: str, scale: str) -> float:
+    return float(digits.replace("_", "")) * _SCALES[scale.lower()]
+
+
+def _short(amount: float) -> str:
+    for suffix, scale in (("M", 1e6), ("k", 1e3)):
+        if amount >= scale and (amount / (scale / 100)).is_integer():
+            return f"{amount / scale:g}{suffix}"
+    return f"{amount:g}"

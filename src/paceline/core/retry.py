@@ -1,0 +1,83 @@
+"""What to do after an attempt: hand the answer up, or try again, and when.
+
+The policy is a value; chance is an argument (``luck``, a number in [0, 1)), so that a test can play both ends.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from paceline.core.outcomes import QuotaError, Refusal, RefusalKind
+
+RETRIED = frozenset({RefusalKind.RATE, RefusalKind.GROWTH, RefusalKind.CAPACITY})
+"""Refusals that time can heal. Money and a request that never fits cannot be waited out."""
+
+
+@dataclass(frozen=True, slots=True)
+class Again:
+    """Try again, not before ``delay_s`` from now; ``pool_wide``: nobody in the pool may go earlier either."""
+
+    delay_s: float
+    pool_wide: bool
+
+
+@dataclass(frozen=True, slots=True)
+class GiveUp:
+    """Hand it up."""
+
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class RetryPolicy:
+    """Bounds on what one request may cost when it keeps failing.
+
+    Attributes:
+        max_attempts: HTTP attempts in total, the first included.
+        max_elapsed_s: No attempt starts later than this after the first.
+        backoff_s: The first pause when the provider names none; it doubles.
+        backoff_max_s: The longest such pause.
+        jitter: The share of a pause that is left to chance, to either side.
+        faults: Whether server faults (5xx) and broken connections are tried again, too. SDKs do that by
+            themselves, and every attempt of theirs is paced; a bare HTTP client does not.
+        max_retry_after_s: A provider that asks for a longer pause is handed up instead (a day quota, say).
+    """
+
+    max_attempts: int = 6
+    max_elapsed_s: float = 600.0
+    backoff_s: float = 1.0
+    backoff_max_s: float = 60.0
+    jitter: float = 0.25
+    max_retry_after_s: float = 300.0
+    faults: bool = False
+
+    def __post_init__(self) -> None:
+        """Refuse bounds that bound nothing."""
+        if self.max_attempts < 1:
+            raise QuotaError(f"max_attempts is {self.max_attempts}: at least the first attempt must be allowed")
+
+    def after(self, attempt: int, elapsed_s: float, refusal: Refusal | None, luck: float) -> Again | GiveUp:
+        """Decide after attempt number ``attempt`` (from 1) failed.
+
+        Args:
+            attempt: How many attempts have been made.
+            elapsed_s: Seconds since the first one started.
+            refusal: What the answer said; ``None`` for a server fault (5xx) or a broken connection.
+            luck: A number in [0, 1).
+        """
+        if refusal is not None and refusal.kind not in RETRIED:
+            return GiveUp(f"{refusal.kind.value}: waiting cannot help")
+        if attempt >= self.max_attempts:
+            return GiveUp(f"{attempt} attempts made")
+        asked_s = refusal.retry_after_s if refusal else None
+        if asked_s is not None and asked_s > self.max_retry_after_s:
+            return GiveUp(f"the provider asks to wait {asked_s:,.0f} s")
+        pause_s = min(self.backoff_s * 2 ** (attempt - 1), self.backoff_max_s)
+        pause_s *= 1 + self.jitter * (2 * luck - 1)
+        if asked_s is not None:
+            # What was asked is a minimum; a little chance on top keeps many clients from returning as one.
+            pause_s = asked_s + self.jitter * luck * min(asked_s, 1.0)
+        if elapsed_s + pause_s > self.max_elapsed_s:
+            return GiveUp(f"{elapsed_s:,.0f} s spent on it")
+        # Their capacity is not our rate: who was refused for that waits alone.
+        return Again(pause_s, pool_wide=refusal is not None and refusal.kind is not RefusalKind.CAPACITY)

@@ -1,0 +1,262 @@
+"""How a server counts one quota: four rules, each the arithmetic of one account, with time as an argument.
+
+This is the other side of the wire: nothing here is shared with the limiter that it tests. Times are float
+seconds on any clock that does not go back; amounts are in the quota's unit. A level may go below zero: the
+server charges what was used, also when it turned out to be more than was left.
+"""
+
+from __future__ import annotations
+
+import math
+from abc import ABC, abstractmethod
+from bisect import bisect_left, bisect_right
+
+EPSILON = 1e-6
+"""Amounts this close are equal: far below one request, far above the rounding of float seconds since 1970."""
+
+
+class Rule(ABC):
+    """One quota as a server counts it.
+
+    Attributes:
+        limit: The amount per period that the server publishes.
+        period_s: The period in seconds; 0 for slots.
+        share: The part of the rate that other users of the same key take, from ``share_from`` on.
+    """
+
+    def __init__(self, limit: float, period_s: float) -> None:
+        self.limit, self.period_s = limit, period_s
+        self.share, self.share_from = 0.0, 0.0
+
+    @property
+    def burst(self) -> float:
+        """The most that can be charged at once, from full."""
+        return self.limit
+
+    @property
+    def rate(self) -> float:
+        """Amount per second that is left to us beside the other users; 0 for slots."""
+        return self.limit * (1 - self.share) / self.period_s if self.period_s else 0.0
+
+    def fits(self, now: float, cost: float) -> bool:
+        """Whether ``cost`` could be charged now."""
+        return self.remaining(now) >= cost - EPSILON
+
+    def share_with(self, now: float, share: float) -> None:
+        """From now on, other users take this share of the rate, evenly."""
+        self.remaining(now)
+        self.share, self.share_from = share, now
+
+    def set_limit(self, now: float, limit: float) -> None:
+        """Change the published amount; what is used stays used."""
+        self.remaining(now)
+        self.limit = limit
+
+    @abstractmethod
+    def remaining(self, now: float) -> float:
+        """What is left now; may be negative."""
+
+    @abstractmethod
+    def charge(self, now: float, amount: float) -> None:
+        """Take ``amount``, also into debt."""
+
+    @abstractmethod
+    def give_back(self, now: float, amount: float, since: float) -> None:
+        """Correct a charge made at ``since``: positive gives back, negative charges more."""
+
+    @abstractmethod
+    def wait(self, now: float, cost: float) -> float:
+        """Seconds until ``cost`` fits if nobody else comes (as a server prints it); ``inf`` for never."""
+
+    @abstractmethod
+    def reset(self, now: float) -> float:
+        """Seconds until the quota is whole again, as a server prints it."""
+
+
+class Bucket(Rule):
+    """Refills continuously, up to a burst.
+
+    With ``quantum_s`` the limit is quantised ("60 000 per minute may be enforced as 1 000 per second"): the
+    bucket holds ``quantum_s`` worth of the rate. A cost between that and the limit needs the bucket full, and
+    leaves a debt; otherwise 3 requests/min in quanta of one second would admit nothing at all.
+    """
+
+    def __init__(self, limit: float, period_s: float, now: float, *, quantum_s: float = 0.0, full: float = 1.0) -> None:
+        super().__init__(limit, period_s)
+        self._quantum_s = quantum_s
+        self._level, self._at = self.burst * full, now
+
+    @property
+    def burst(self) -> float:
+        """The bucket's size: the limit, or one quantum's worth of it."""
+        return min(self.limit, self.limit * self._quantum_s / self.period_s) if self._quantum_s else self.limit
+
+    def remaining(self, now: float) -> float:
+        """The level, refilled up to now."""
+        if now > self._at:
+            self._level = min(self.burst, self._level + (now - self._at) * self.rate)
+            self._at = now
+        return self._level
+
+    def fits(self, now: float, cost: float) -> bool:
+        """Whether the level covers the cost, or as much of it as a bucket can."""
+        return cost <= self.limit and self.remaining(now) >= min(cost, self.burst) - EPSILON
+
+    def charge(self, now: float, amount: float) -> None:
+        """Lower the level."""
+        self._level = self.remaining(now) - amount
+
+    def give_back(self, now: float, amount: float, since: float) -> None:  # noqa: ARG002
+        """Raise the level, up to the burst."""
+        self._level = min(self.burst, self.remaining(now) + amount)
+
+    def set_limit(self, now: float, limit: float) -> None:
+        """A larger bucket fills from where it stands; a smaller one spills."""
+        super().set_limit(now, limit)
+        self._level = min(self._level, self.burst)
+
+    def wait(self, now: float, cost: float) -> float:
+        """``(used + requested - limit) x period / limit``, as OpenAI's and Groq's refusals print it."""
+        if cost > self.limit:
+            return math.inf
+        return max(0.0, min(cost, self.burst) - self.remaining(now)) * self.period_s / self.limit
+
+    def reset(self, now: float) -> float:
+        """``(limit - remaining) x period / limit``, as the headers print it."""
+        return (self.burst - self.remaining(now)) * self.period_s / self.limit
+
+
+class Window(Rule):
+    """A counter that restarts every period, at ``offset_s`` past the clock's multiples of it."""
+
+    def __init__(self, limit: float, period_s: float, now: float, *, offset_s: float = 0.0, full: float = 1.0) -> None:
+        super().__init__(limit, period_s)
+        self._offset_s = offset_s
+        self._start = self._window_of(now)
+        self._used = limit * (1 - full)
+
+    def _window_of(self, now: float) -> float:
+        return math.floor((now - self._offset_s) / self.period_s) * self.period_s + self._offset_s
+
+    def remaining(self, now: float) -> float:
+        """What the current window has left."""
+        start = self._window_of(now)
+        if start > self._start:
+            self._start, self._used = start, 0.0
+        others = self.share * self.limit / self.period_s * (now - max(self._start, self.share_from))
+        return self.limit - self._used - others
+
+    def charge(self, now: float, amount: float) -> None:
+        """Count it in the current window."""
+        self.remaining(now)
+        self._used += amount
+
+    def give_back(self, now: float, amount: float, since: float) -> None:
+        """Correct the count, unless the charge went with its window."""
+        self.remaining(now)
+        if since >= self._start or amount < 0:
+            self._used -= amount
+
+    def wait(self, now: float, cost: float) -> float:
+        """To the window's end, if the cost does not fit before."""
+        if cost > self.limit:
+            return math.inf
+        return 0.0 if self.fits(now, cost) else self.reset(now)
+
+    def reset(self, now: float) -> float:
+        """To the window's end, however much is left (Azure and Cerebras show a clock, not a level)."""
+        self.remaining(now)
+        return self._start + self.period_s - now
+
+
+class Sliding(Rule):
+    """Any trailing period, from an exact log: one entry per charge of the last period."""
+
+    def __init__(self, limit: float, period_s: float, now: float, *, full: float = 1.0) -> None:
+        super().__init__(limit, period_s)
+        self._times: list[float] = []
+        self._amounts: list[float] = []
+        self._head, self._used = 0, 0.0
+        if full < 1:
+            self.charge(now, limit * (1 - full))
+
+    def remaining(self, now: float) -> float:
+        """The limit less what was charged in ``(now - period, now]``."""
+        head, times, amounts = self._head, self._times, self._amounts
+        while head < len(times) and times[head] + self.period_s <= now:
+            self._used -= amounts[head]
+            head += 1
+        if head == len(times):
+            self._used = 0.0  # an empty log has no rounding errors
+        if head > 1_000 and head * 2 > len(times):
+            del times[:head], amounts[:head]
+            head = 0
+        self._head = head
+        others = self.share * self.limit * min(1.0, (now - self.share_from) / self.period_s)
+        return self.limit - self._used - others
+
+    def charge(self, now: float, amount: float) -> None:
+        """Write it into the log."""
+        self.remaining(now)
+        self._times.append(max(now, self._times[-1]) if self._times else now)
+        self._amounts.append(amount)
+        self._used += amount
+
+    def give_back(self, now: float, amount: float, since: float) -> None:
+        """Correct the entry of ``since``, unless it left the log."""
+        self.remaining(now)
+        at = bisect_left(self._times, since, self._head)
+        if at < len(self._times) and self._times[at] == since:
+            self._amounts[at] -= amount
+            self._used -= amount
+        elif amount < 0:
+            self.charge(now, -amount)
+
+    def wait(self, now: float, cost: float) -> float:
+        """Until enough of the oldest entries have left."""
+        missing = cost - self.remaining(now) - EPSILON
+        if cost > self.limit:
+            return math.inf
+        for at in range(self._head, len(self._times)):
+            if missing <= 0:
+                break
+            missing -= self._amounts[at]
+            if missing <= 0:
+                return max(0.0, self._times[at] + self.period_s - now)
+        return 0.0 if missing <= 0 else self.period_s
+
+    def reset(self, now: float) -> float:
+        """Until the newest entry has left."""
+        self.remaining(now)
+        newest = bisect_right(self._times, now) - 1
+        return max(0.0, self._times[newest] + self.period_s - now) if newest >= self._head else 0.0
+
+
+class Slots(Rule):
+    """At most so many in flight."""
+
+    def __init__(self, limit: float) -> None:
+        super().__init__(limit, 0.0)
+        self._used = 0.0
+
+    def remaining(self, now: float) -> float:  # noqa: ARG002
+        """The free slots."""
+        return self.limit * (1 - self.share) - self._used
+
+    def charge(self, now: float, amount: float) -> None:  # noqa: ARG002
+        """Occupy."""
+        self._used += amount
+
+    def give_back(self, now: float, amount: float, since: float) -> None:  # noqa: ARG002
+        """Free."""
+        self._used -= amount
+
+    def wait(self, now: float, cost: float) -> float:
+        """Nobody knows when an answer ends: a second."""
+        if cost > self.limit:
+            return math.inf
+        return 0.0 if self.fits(now, cost) else 1.0
+
+    def reset(self, now: float) -> float:
+        """Likewise."""
+        return 0.0 if self.remaining(now) >= self.limit else 1.0

@@ -1,0 +1,201 @@
+"""Start and stop the emulator: in a thread for tests, in a process of its own for load."""
+
+from __future__ import annotations
+
+import http.client
+import json
+import socket
+import subprocess
+import sys
+import threading
+from typing import TYPE_CHECKING, Any, Self
+
+import uvicorn
+from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
+
+from paceline.emulator.app import TRANSPORT, App
+from paceline.emulator.settings import LimitsLike, Settings, SettingsError
+
+if TYPE_CHECKING:
+    from types import TracebackType
+
+BACKLOG = 4_096
+"""Connections that may wait to be accepted (the system may allow fewer: ``net.core.somaxconn``)."""
+
+
+class _Protocol(HttpToolsProtocol):
+    """uvicorn's HTTP, with the connection where the application can break it."""
+
+    def on_message_begin(self) -> None:
+        super().on_message_begin()
+        self.scope["extensions"] = {TRANSPORT: self.transport}  # type: ignore[dict-item]
+
+
+def make_server(app: App) -> uvicorn.Server:
+    """A uvicorn server that says nothing and stops without waiting for answers under way."""
+    config = uvicorn.Config(
+        app,
+        http=_Protocol,
+        ws="none",
+        lifespan="off",
+        interface="asgi3",
+        log_config=None,
+        log_level="critical",
+        access_log=False,
+        server_header=False,
+        date_header=False,
+        backlog=BACKLOG,
+        timeout_keep_alive=75,
+        timeout_graceful_shutdown=0,
+    )
+    return uvicorn.Server(config)
+
+
+def listen(host: str, port: int) -> socket.socket:
+    """A listening socket; connections queue from now on, so nobody has to wait for the server.
+
+    Raises:
+        OSError: The port is taken.
+    """
+    return socket.create_server((host, port), backlog=BACKLOG)
+
+
+class Emulator:
+    """A running emulated provider, as a context manager (``with`` or ``async with``).
+
+        with Emulator(limits={"gpt-5": "500 requests/min,400k tokens/min"}) as emulator:
+            client = openai.AsyncOpenAI(base_url=f"{emulator.base_url}/v1", api_key="any")
+
+    Args:
+        limits: See :class:`Settings`, which has the other keywords too.
+        process: Run it in a process of its own, so that it does not share this interpreter's lock.
+        host: Where to listen.
+        port: 0 for any free one.
+        **settings: The other :class:`Settings`.
+
+    Raises:
+        SettingsError: A setting is wrong.
+    """
+
+    def __init__(
+        self,
+        limits: LimitsLike | None = None,
+        *,
+        process: bool = False,
+        host: str = "127.0.0.1",
+        port: int = 0,
+        **settings: Any,
+    ) -> None:
+        if limits is not None:
+            settings["limits"] = limits
+        self.settings = Settings.of(settings)
+        self._process, self._address = process, (host, port)
+        self._server: uvicorn.Server | None = None
+        self._thread: threading.Thread | None = None
+        self._child: subprocess.Popen[bytes] | None = None
+
+    @property
+    def base_url(self) -> str:
+        """The server's root, e.g. ``http://127.0.0.1:8080``; both SDKs' paths work below it, with ``/v1`` and without."""
+        host, port = self._address
+        return f"http://{host}:{port}"
+
+    def start(self) -> Self:
+        """Listen, and return when requests can be sent.
+
+        Raises:
+            OSError: The port is taken.
+            RuntimeError: The process did not start.
+        """
+        listener = listen(*self._address)
+        self._address = listener.getsockname()[:2]
+        if self._process:
+            self._start_process(listener)
+        else:
+            self._server = make_server(App(self.settings))
+            sockets = {"sockets": [listener]}
+            self._thread = threading.Thread(target=self._server.run, kwargs=sockets, name="emulator", daemon=True)
+            self._thread.start()
+        try:
+            self.tally()  # the socket queues this until the server is there
+        except BaseException:
+            self.stop()
+            raise
+        return self
+
+    def _start_process(self, listener: socket.socket) -> None:
+        with listener:
+            command = [sys.executable, "-m", "paceline.emulator", str(listener.fileno())]
+            self._child = subprocess.Popen(  # noqa: S603
+                command, stdin=subprocess.PIPE, stdout=subprocess.DEVNULL, pass_fds=[listener.fileno()]
+            )
+        assert self._child.stdin is not None
+        self._child.stdin.write(json.dumps(self.settings.values()).encode() + b"\n")
+        self._child.stdin.flush()  # it stays open: the child ends when it closes
+
+    def stop(self) -> None:
+        """Stop, at once; the second time does nothing."""
+        if self._server is not None and self._thread is not None:
+            self._server.should_exit = True
+            self._thread.join()
+            self._server = self._thread = None
+        if self._child is not None:
+            assert self._child.stdin is not None
+            self._child.stdin.close()
+            try:
+                self._child.wait(5)
+            except subprocess.TimeoutExpired:
+                self._child.kill()
+                self._child.wait()
+            self._child = None
+
+    def tally(self) -> dict[str, Any]:
+        """What the server has seen since the start or the last reset; see :meth:`World.tally`."""
+        return self._call("GET", "/emulator/tally")
+
+    def reset(self, **settings: Any) -> None:
+        """Start again with full quotas and an empty tally, and with some settings changed.
+
+        Raises:
+            SettingsError: A setting is wrong.
+        """
+        self._call("POST", "/emulator/reset", settings)
+
+    def set_limits(self, limits: LimitsLike) -> None:
+        """Change limits in mid-run; what is used stays used.
+
+        Raises:
+            SettingsError: A limit is none.
+        """
+        if not hasattr(limits, "items"):
+            lines = [limits] if isinstance(limits, str) else list(limits)
+            limits = {name.strip() or "*": amounts for name, _, amounts in (line.rpartition("=") for line in lines)}
+        self._call("POST", "/emulator/limits", limits)
+
+    def _call(self, method: str, path: str, body: Any = None) -> dict[str, Any]:
+        connection = http.client.HTTPConnection(*self._address, timeout=30)
+        try:
+            connection.request(method, path, None if body is None else json.dumps(body))
+            response = connection.getresponse()
+            value: dict[str, Any] = json.loads(response.read())
+        finally:
+            connection.close()
+        if response.status == 400:
+            raise SettingsError(value["error"])
+        return value
+
+    def __enter__(self) -> Self:
+        return self.start()
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.stop()
+
+    async def __aenter__(self) -> Self:
+        return self.start()
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.stop()

@@ -1,0 +1,179 @@
+"""What an emulated provider is like: limits, rule, faults, speed. Plain values, checked once."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, fields
+from difflib import get_close_matches
+from typing import Any, NamedTuple, Self
+
+RULES = ("bucket", "quantised", "window", "sliding")
+UNITS = ("requests", "tokens", "input_tokens", "output_tokens", "concurrency")
+FAULTS = ("500", "503", "529", "drop", "slow", "growth")
+_PERIODS = {"s": 1.0, "sec": 1.0, "min": 60.0, "hour": 3_600.0, "day": 86_400.0}
+_SCALES = {"": 1.0, "k": 1e3, "m": 1e6, "b": 1e9}
+_LIMIT = re.compile(r"(\d[\d_]*(?:\.\d+)?)([kKmMbB]?)\s*([a-z_]+)(?:\s*/\s*([a-z]+))?(?:\s+([a-z]+))?", re.ASCII)
+
+LimitsLike = str | Sequence[str] | Mapping[str, str | Sequence[str]]
+"""``"gpt-5=500 requests/min,400k tokens/min"``, a list of those, or ``{"gpt-5": "500 requests/min"}``."""
+
+
+class SettingsError(ValueError):
+    """A setting that cannot be meant; the message names it and says what would be right."""
+
+
+class Limit(NamedTuple):
+    """One quota: ``amount`` of ``unit`` per ``period_s`` seconds (0 for concurrency), under ``rule`` ("" for the default)."""
+
+    unit: str
+    amount: float
+    period_s: float
+    rule: str
+
+
+def _near(word: str, names: Sequence[str]) -> str:
+    close = get_close_matches(word, names, 1, 0.5)
+    return f"did you mean {close[0]!r}?" if close else f"choose from {', '.join(names)}"
+
+
+def parse_limit(text: str) -> Limit:
+    """Read ``"500 requests/min"``, ``"1k requests/day window"`` or ``"8 concurrency"``.
+
+    Raises:
+        SettingsError: The text is no limit.
+    """
+    match = _LIMIT.fullmatch(text.strip())
+    if match is None:
+        raise SettingsError(f"limit {text!r}: write it like '500 requests/min', '400k tokens/min' or '8 concurrency'")
+    number, scale, unit, period, rule = match.groups()
+    if unit not in UNITS:
+        raise SettingsError(f"limit {text!r}: unknown unit {unit!r}; {_near(unit, UNITS)}")
+    if (period is None) != (unit == "concurrency") or (period and period not in _PERIODS):
+        raise SettingsError(f"limit {text!r}: give a period of s, min, hour or day (and none for concurrency)")
+    if rule and rule not in RULES:
+        raise SettingsError(f"limit {text!r}: unknown rule {rule!r}; {_near(rule, RULES)}")
+    amount = float(number.replace("_", "")) * _SCALES[scale.lower()]
+    if amount <= 0:
+        raise SettingsError(f"limit {text!r}: the amount must be above 0")
+    return Limit(unit, amount, _PERIODS[period] if period else 0.0, rule or "")
+
+
+def parse_limits(limits: LimitsLike) -> dict[str, tuple[Limit, ...]]:
+    """Limits by pool: a model's name, several names with ``|`` between them, or ``*`` for every other model.
+
+    Raises:
+        SettingsError: A limit is none, or a model has none.
+    """
+    if not isinstance(limits, Mapping):
+        lines = [limits] if isinstance(limits, str) else list(limits)
+        pairs = [(name.strip(), amounts) for name, _, amounts in (line.rpartition("=") for line in lines)]
+        limits = {name or "*": amounts for name, amounts in pairs}
+    pools: dict[str, tuple[Limit, ...]] = {}
+    for name, amounts in limits.items():
+        parts = amounts.split(",") if isinstance(amounts, str) else amounts
+        pools[name] = tuple(parse_limit(part) for part in parts if part.strip())
+        if not pools[name]:
+            raise SettingsError(f"limits of {name!r}: there are none; write e.g. '500 requests/min,400k tokens/min'")
+    return pools
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Settings:
+    """What an emulated provider is like.
+
+    Attributes:
+        limits: Limits per model; ``*`` for models that are not named; ``a|b`` for models that share them.
+        rule: How rates are counted: ``bucket``, ``quantised``, ``window`` or ``sliding``.
+        quantum_s: Seconds of the rate that a quantised bucket holds. Quotas of more than a minute are never quantised.
+        offset_s: Seconds past the clock's multiples of the period at which a window restarts.
+        start_level: The part of every quota that is there at the start, 0 to 1.
+        settle: ``never`` keeps what was held at admission; ``actual`` gives the unused rest back at the end.
+        failed_count: Refused requests use up the requests quota too.
+        faults: Probability per request of ``500``, ``503``, ``529``, ``drop`` (the connection closes without an
+            answer), ``slow`` (takes ``slow_factor`` times as long) and ``growth`` ("slow down").
+        slow_factor: See ``faults``.
+        other_users: The share of every rate that somebody else takes on the same key, 0 to 1.
+        other_users_from_s: Seconds after the start at which they begin.
+        latency_s: Seconds until the first piece of an answer.
+        latency_per_token_s: Seconds per output token after that.
+        jitter: Latency is multiplied by a number drawn from ``1 - jitter`` to ``1 + jitter``.
+        output_share: Output length as a part of ``max_tokens``, on average.
+        output_spread: The length varies evenly by this part of the average, up and down.
+        default_output_tokens: What stands in for ``max_tokens`` when a request has none.
+        headers: Whether answers carry rate-limit headers (and refusals ``retry-after``).
+        body_numbers: Whether refusals say limit, used, requested and wait in their text.
+        valid_key: The only API key that is accepted; any but the empty one if ``None``.
+        money_after: Admitted requests after which the account has no money; ``None`` for never.
+        seed: Makes every random choice repeatable.
+    """
+
+    limits: LimitsLike = field(default_factory=lambda: {"*": "500 requests/min,500k tokens/min"})
+    rule: str = "bucket"
+    quantum_s: float = 1.0
+    offset_s: float = 0.0
+    start_level: float = 1.0
+    settle: str = "never"
+    failed_count: bool = False
+    faults: Mapping[str, float] = field(default_factory=dict)
+    slow_factor: float = 5.0
+    other_users: float = 0.0
+    other_users_from_s: float = 0.0
+    latency_s: float = 0.0
+    latency_per_token_s: float = 0.0
+    jitter: float = 0.0
+    output_share: float = 0.5
+    output_spread: float = 0.5
+    default_output_tokens: int = 256
+    headers: bool = True
+    body_numbers: bool = True
+    valid_key: str | None = field(default=None, repr=False)
+    money_after: int | None = None
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        """Refuse what cannot be meant."""
+        parse_limits(self.limits)
+        for name, value, names in (("rule", self.rule, RULES), ("settle", self.settle, ("never", "actual"))):
+            if value not in names:
+                raise SettingsError(f"{name} is {value!r}; {_near(value, names)}")
+        for kind, probability in self.faults.items():
+            if kind not in FAULTS:
+                raise SettingsError(f"faults: unknown kind {kind!r}; {_near(kind, FAULTS)}")
+            _check(f"faults.{kind}", probability, most=1.0)
+        for name, most in _RANGES.items():
+            _check(name, getattr(self, name), most=most)
+        if self.other_users == 1 or self.quantum_s == 0:
+            raise SettingsError("other_users must be below 1, and quantum_s above 0: else nothing is ever admitted")
+
+    @classmethod
+    def of(cls, values: Mapping[str, Any]) -> Self:
+        """Settings from a mapping, as a file or a request has it.
+
+        Raises:
+            SettingsError: A name or a value is wrong; the message says which and what would be right.
+        """
+        names = [f.name for f in fields(cls)]
+        for name in values:
+            if name not in names:
+                raise SettingsError(f"unknown setting {name!r}; {_near(name, names)}")
+        try:
+            return cls(**values)
+        except (TypeError, AttributeError) as error:
+            raise SettingsError(f"a setting has the wrong type: {error}") from None
+
+    def values(self) -> dict[str, Any]:
+        """The settings as plain values, for JSON; :meth:`of` reads them back."""
+        return {f.name: getattr(self, f.name) for f in fields(self)}
+
+
+_RANGES: dict[str, float] = {
+    "quantum_s": 86_400.0, "offset_s": 86_400.0, "start_level": 1.0, "slow_factor": 1e6, "other_users": 1.0,
+    "other_users_from_s": 1e9, "latency_s": 1e6, "latency_per_token_s": 1e3, "jitter": 1.0, "output_share": 1.0,
+    "output_spread": 1.0, "default_output_tokens": 1e6,
+}  # fmt: skip
+
+
+def _check(name: str, value: float, *, most: float) -> None:
+    if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 <= value <= most:
+        raise SettingsError(f"{name} is {value!r}: it must be a number from 0 to {most:g}")

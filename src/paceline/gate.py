@@ -1,0 +1,206 @@
+"""A pool that threads and event loops share: one lock, one timer, one wake-up for each grant.
+
+Every method asks the pool under the lock, and then wakes whom the pool names. All decisions are the pool's.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+from paceline.clock import Clock, Timer
+from paceline.core.bucket import FAR_NS
+from paceline.core.ledger import Reservation
+from paceline.core.line import Ticket
+from paceline.core.outcomes import Outcome, Reading, Refusal, WaitUntil
+from paceline.core.pool import Pool
+from paceline.core.quota import NS, Cost
+
+
+@dataclass(frozen=True, slots=True)
+class Waiting:
+    """Why a request waits.
+
+    Attributes:
+        ahead: How many go before it.
+        quota: What binds now, in the notation of a quota, or ``cool-down``.
+        expected_wait_s: When it would go if nobody's estimate were corrected, in seconds.
+    """
+
+    ahead: int
+    quota: str
+    expected_wait_s: float
+
+
+class _Owner(Protocol):
+    def wake(self, others: dict[asyncio.AbstractEventLoop, list[asyncio.Future[None]]]) -> None: ...
+
+
+class _Task:
+    """A coroutine that waits on a future of its loop."""
+
+    __slots__ = ("future", "loop")
+
+    def __init__(self) -> None:
+        self.loop = asyncio.get_running_loop()
+        self.future: asyncio.Future[None] = self.loop.create_future()
+
+    def wake(self, others: dict[asyncio.AbstractEventLoop, list[asyncio.Future[None]]]) -> None:
+        if asyncio._get_running_loop() is self.loop:  # noqa: SLF001  (get_running_loop raises off a loop)
+            _set_all([self.future])
+        else:
+            others.setdefault(self.loop, []).append(self.future)
+
+
+class _Thread:
+    """A thread that waits on an event."""
+
+    __slots__ = ("event",)
+
+    def __init__(self) -> None:
+        self.event = threading.Event()
+
+    def wake(self, others: dict[asyncio.AbstractEventLoop, list[asyncio.Future[None]]]) -> None:  # noqa: ARG002
+        self.event.set()
+
+
+class Gate:
+    """The thread-safe side of one :class:`~paceline.core.pool.Pool`."""
+
+    def __init__(self, pool: Pool, clock: Clock) -> None:
+        self.pool = pool
+        self._clock = clock
+        self._lock = threading.Lock()
+        self._timer: Timer | None = None
+        self._timer_ns = FAR_NS
+
+    def enter(self, ticket: Ticket, owner: Callable[[], _Owner] | None = None) -> Outcome:
+        """Ask for ``ticket``; without an ``owner`` nobody joins the line."""
+        with self._lock:
+            now_ns = self._clock.now_ns()
+            if owner is None:
+                return self.pool.attempt(now_ns, ticket)
+            outcome = self.pool.submit(now_ns, ticket)
+            if isinstance(outcome, WaitUntil):
+                ticket.owner = owner()
+                self._arm()
+            return outcome
+
+    def now_ns(self) -> int:
+        """The present, by this gate's clock."""
+        return self._clock.now_ns()
+
+    def wait(self, ticket: Ticket) -> Outcome:
+        """Block this thread until ``ticket`` has its outcome."""
+        outcome = self.enter(ticket, _Thread)
+        if not isinstance(outcome, WaitUntil):
+            return outcome
+        try:
+            ticket.owner.event.wait()
+        except BaseException:  # KeyboardInterrupt: whatever the outcome was, nobody will use it
+            self._leave(ticket)
+            raise
+        return _decided(ticket)
+
+    async def wait_async(self, ticket: Ticket) -> Outcome:
+        """Let this task wait until ``ticket`` has its outcome."""
+        outcome = self.enter(ticket, _Task)
+        if not isinstance(outcome, WaitUntil):
+            return outcome
+        try:
+            await ticket.owner.future
+        except BaseException:  # cancelled, before the grant or just after it
+            self._leave(ticket)
+            raise
+        return _decided(ticket)
+
+    def settle(self, reservation: Reservation, actual: Cost | None, ticket: Ticket | None = None) -> None:
+        """See :meth:`Pool.settle`."""
+        self._change(lambda now_ns: self.pool.settle(now_ns, reservation, actual, ticket))
+
+    def cancel(self, reservation: Reservation) -> None:
+        """See :meth:`Pool.cancel`."""
+        self._change(lambda now_ns: self.pool.cancel(now_ns, reservation))
+
+    def refuse(self, reservation: Reservation, refusal: Refusal, pause_s: float) -> None:
+        """See :meth:`Pool.refuse`."""
+        self._change(lambda now_ns: self.pool.refuse(now_ns, reservation, refusal, pause_s))
+
+    def observe(self, readings: Iterable[Reading]) -> None:
+        """See :meth:`Pool.observe`."""
+        self._change(lambda now_ns: self.pool.observe(now_ns, readings))
+
+    def resume(self) -> None:
+        """See :meth:`Pool.resume`."""
+        self._change(lambda now_ns: self.pool.resume())  # noqa: ARG005
+
+    def why(self, ticket: Ticket) -> Waiting | None:
+        """Why ``ticket`` waits; ``None`` when it does not."""
+        with self._lock:
+            now_ns = self._clock.now_ns()
+            if ticket.owner is None or ticket.outcome is not None:
+                return None
+            ahead, at_ns, quota = self.pool.place(now_ns, ticket)
+            return Waiting(ahead, quota, max(at_ns - now_ns, 0) / NS)
+
+    def status(self) -> dict[str, Any]:
+        """See :meth:`Pool.status`."""
+        with self._lock:
+            return self.pool.status(self._clock.now_ns())
+
+    def _change(self, change: Callable[[int], None]) -> None:
+        with self._lock:
+            now_ns = self._clock.now_ns()
+            change(now_ns)
+            done = self._pump(now_ns) if len(self.pool.line) else None
+        if done:
+            self._wake(done)
+
+    def _leave(self, ticket: Ticket) -> None:
+        self._change(lambda now_ns: self.pool.withdraw(now_ns, ticket))
+
+    def _pump(self, now_ns: int) -> list[Ticket]:
+        done = self.pool.pump(now_ns)
+        self._arm()
+        return done
+
+    def _on_timer(self) -> None:
+        with self._lock:
+            self._timer_ns = FAR_NS
+            done = self._pump(self._clock.now_ns())
+        self._wake(done)
+
+    def _arm(self) -> None:
+        """Set the timer, unless one is due before that anyway."""
+        wake_ns = self.pool.wake_ns
+        if wake_ns is not None and wake_ns < self._timer_ns:
+            if self._timer is not None:
+                self._timer.cancel()
+            self._timer_ns = wake_ns
+            self._timer = self._clock.call_at(wake_ns, self._on_timer)
+
+    def _wake(self, done: list[Ticket]) -> None:
+        others: dict[asyncio.AbstractEventLoop, list[asyncio.Future[None]]] = {}
+        for ticket in done:
+            ticket.owner.wake(others)
+        for loop, futures in others.items():
+            try:
+                loop.call_soon_threadsafe(_set_all, futures)
+            except RuntimeError:  # the loop was closed with tasks still waiting: give back what they were granted
+                for ticket in done:
+                    if getattr(ticket.owner, "loop", None) is loop:
+                        self._leave(ticket)
+
+
+def _set_all(futures: list[asyncio.Future[None]]) -> None:
+    for future in futures:
+        if not future.done():
+            future.set_result(None)
+
+
+def _decided(ticket: Ticket) -> Outcome:
+    assert ticket.outcome is not None
+    return ticket.outcome

@@ -1,0 +1,68 @@
+"""What a request is: whose, for which pool, at what cost. Only known paths are metered."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from paceline.core.quota import Cost
+from paceline.gate import Gate
+from paceline.http.sansio import Io
+from paceline.lessons import Lessons
+from paceline.providers.base import Call, Provider
+from paceline.providers.registry import provider_for_host, provider_named
+
+if TYPE_CHECKING:
+    from paceline.limiter import Limiter
+
+
+@dataclass(frozen=True, slots=True)
+class Metered:
+    """A request that costs something."""
+
+    provider: Provider
+    call: Call
+    gate: Gate
+    lessons: Lessons
+
+    def cost(self) -> Cost:
+        """What the provider will hold, by what is known now."""
+        call = self.call
+        return self.provider.held(call, self.lessons.input.apply(call.input_tokens), self.lessons.expected_output(call))
+
+
+async def describe(limiter: Limiter, request: Any, provider: Provider | None, io: Io) -> Metered | None:
+    """Describe an httpx or httpx2 request; ``None`` when nobody charges for it."""
+    if request.method != "POST":
+        return None
+    page = provider or _provider_of(limiter, request)
+    path = request.url.path
+    if page.describe(path, {}) is None:  # an unmetered path: its body is none of our business
+        return None
+    try:
+        body = json.loads(await _content(request, io))
+    except ValueError:
+        body = None
+    call = page.describe(path, body if isinstance(body, dict) else {})
+    if call is None:
+        return None
+    return Metered(page, call, limiter.gate_for(page.name, call.model), limiter.teacher.of(call))
+
+
+def _provider_of(limiter: Limiter, request: Any) -> Provider:
+    """By host; on a host that nobody knows, by the protocol's own mark, else the limiter's provider, else generic."""
+    host = request.url.host
+    known = provider_for_host(host)
+    if known is not None:
+        return known
+    if "anthropic-version" in request.headers:
+        return provider_named("anthropic")
+    return provider_named(limiter.limits.provider or host)
+
+
+async def _content(request: Any, io: Io) -> bytes:
+    content = getattr(request, "_content", None)
+    if content is None:  # a streamed body: reading it makes it replayable, too
+        content = await io.read(request)
+    return bytes(content)

@@ -1,0 +1,233 @@
+"""An attempt's life: describe, acquire, send, observe, pass the body on, settle; hold and retry what time can heal."""
+
+from __future__ import annotations
+
+import json
+import logging
+import math
+import random
+import sys
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from paceline.core.outcomes import (
+    AcquireTimeoutError,
+    LineFullError,
+    NeverFitsError,
+    PacelineError,
+    PoolStoppedError,
+    QuotaError,
+    Refusal,
+    RefusalKind,
+)
+from paceline.core.quota import NS, Cost
+from paceline.core.retry import Again
+from paceline.http.describe import Metered, describe
+from paceline.http.sansio import Io, Send
+from paceline.http.tap import Tap, decoder, tapped_stream
+from paceline.permit import Permit, current_permit
+from paceline.providers.base import Provider, Usage
+
+if TYPE_CHECKING:
+    from paceline.limiter import Limiter
+
+log = logging.getLogger("paceline.http")
+
+MARK = "paceline"
+"""The key in a request's and a response's ``extensions``: who has handled it, and what came of it."""
+
+ERROR_BODY_MAX = 1_000_000
+"""A longer body of a refusing answer is not read; its status and headers must do."""
+
+NEVER_SENT = (
+    "ConnectError",
+    "ConnectTimeout",
+    "PoolTimeout",
+    "UnsupportedProtocol",
+    "LocalProtocolError",
+    "ProxyError",
+)
+"""The HTTP libraries' errors after which the provider has certainly seen nothing."""
+
+
+@dataclass(slots=True)
+class Exchanged:
+    """What became of one request; the response carries it as ``response.extensions["paceline"]``.
+
+    Attributes:
+        pool: The pool that was charged.
+        cost: What the last attempt reserved, per unit.
+        attempts: HTTP attempts made.
+        waited_s: Seconds spent in line, over all attempts.
+        refusals: What refusing answers said, in order.
+        usage: What the answer reported; ``None`` until its body has passed.
+    """
+
+    pool: str
+    cost: Cost = field(default_factory=dict)
+    attempts: int = 0
+    waited_s: float = 0.0
+    refusals: list[Refusal] = field(default_factory=list)
+    usage: Usage | None = None
+
+
+async def exchange(limiter: Limiter, io: Io, send: Send, request: Any, provider: Provider | None = None) -> Any:
+    """Send ``request`` at the pool's pace and return the response.
+
+    Whatever happens to the caller meanwhile, cancellation included, the books are right: a request that was
+    never sent is given back, one that may have been counted stays charged.
+    """
+    if MARK in request.extensions:  # paced above already: attach() below instrument(), or both on one client
+        return await io.send(send, request)
+    try:
+        metered = await describe(limiter, request, provider, io)
+    except QuotaError as error:
+        return _synthetic(request, error)
+    if metered is None:
+        return await io.send(send, request)
+    request.extensions = {**request.extensions, MARK: True}
+    return await _Exchange(limiter, io, send, request, metered).run()
+
+
+class _Exchange:
+    def __init__(self, limiter: Limiter, io: Io, send: Send, request: Any, metered: Metered) -> None:
+        self.limiter, self.io, self.request, self.metered = limiter, io, request, metered
+        self.send = send
+        self.gate = metered.gate
+        self.record = Exchanged(metered.gate.pool.name)
+        self.started_ns = limiter.clock.now_ns()
+
+    async def run(self) -> Any:
+        permit: Permit | None = None
+        while True:
+            try:
+                permit = await self._permit(permit)
+            except PacelineError as error:
+                return _synthetic(self.request, error, self.record)
+            self.record.attempts += 1
+            try:
+                response = await self.io.send(self.send, self.request)
+            except BaseException as error:
+                if type(error).__name__ in NEVER_SENT:
+                    permit.cancel()
+                else:
+                    permit.settle()  # it may have been counted
+                delay_s = self._after_fault() if isinstance(error, Exception) else None
+                if delay_s is None:
+                    raise
+                await self.io.sleep(delay_s)
+                continue
+            now_s = self.limiter.clock.now_ns() / NS
+            self.gate.observe(self.metered.provider.readings(response.headers, now_s))
+            if response.status_code < 400:
+                return self._tapped(response, permit)
+            answer = await self._failed(response, permit)
+            if answer is not None:
+                return answer
+
+    async def _permit(self, refused: Permit | None) -> Permit:
+        permit = current_permit(self.record.pool) if refused is None else None
+        if permit is None:
+            permit = await self.io.permit(self.limiter.acquire_call(self.gate, self.metered.cost(), again=refused))
+        self.record.cost = permit.cost
+        self.record.waited_s += permit.waited_s
+        return permit
+
+    def _tapped(self, response: Any, permit: Permit) -> Any:
+        """The answer, settled when its body has passed."""
+
+        def settle(usage: Usage | None, refusal: Refusal | None) -> None:
+            if refusal is not None:  # inside an answer that had begun: the caller has it, we only learn
+                self.record.refusals.append(refusal)
+                permit.refused(refusal)
+            elif usage is None:
+                permit.settle()
+            else:
+                self.record.usage = usage
+                self.metered.lessons.learn(self.metered.call, usage)
+                permit.settle(**self.metered.provider.charged(self.metered.call, usage))
+
+        response.extensions = {**response.extensions, MARK: self.record}
+        reader = self.metered.provider.usage_reader(self.metered.call)
+        if hasattr(response, "_content"):  # read already: nobody will iterate its stream
+            tap = Tap(reader, None, settle)
+            tap.feed(response.content)
+            tap.finish()
+        else:
+            response.stream = tapped_stream(_library(response), response.stream, Tap(reader, decoder(response), settle))
+        return response
+
+    async def _failed(self, response: Any, permit: Permit) -> Any | None:
+        """What to hand up; ``None`` to try again (any pause is over by then)."""
+        length = response.headers.get("content-length", "0")
+        short = hasattr(response, "_content") or (length.isdigit() and int(length) <= ERROR_BODY_MAX)
+        body = await self.io.read(response) if short else b""
+        refusal = self.metered.provider.refusal(response.status_code, response.headers, body)
+        response.extensions = {**response.extensions, MARK: self.record}
+        if refusal is None:
+            permit.settle()  # a request that failed may have been counted
+            delay_s = self._after_fault() if response.status_code >= 500 else None
+            if delay_s is None:
+                return response
+            await self.io.sleep(delay_s)
+            return None
+        self.record.refusals.append(refusal)
+        decision = self._decide(refusal)
+        pause_s = decision.delay_s if isinstance(decision, Again) and decision.pool_wide else 0.0
+        self.gate.refuse(permit.reservation, refusal, pause_s)
+        log.info("%s: refused (%s), attempt %d", self.record.pool, refusal.kind.value, self.record.attempts)
+        if not isinstance(decision, Again):
+            return _synthetic(self.request, _GaveUpError(self.record, refusal, decision.reason), self.record)
+        if not decision.pool_wide:
+            await self.io.sleep(decision.delay_s)
+        return None
+
+    def _after_fault(self) -> float | None:
+        """How long to wait before another attempt after a server fault or a broken connection; ``None``: none."""
+        if not self.limiter.retry.faults:
+            return None
+        decision = self._decide(None)
+        return decision.delay_s if isinstance(decision, Again) else None
+
+    def _decide(self, refusal: Refusal | None) -> Any:
+        elapsed_s = (self.limiter.clock.now_ns() - self.started_ns) / NS
+        return self.limiter.retry.after(self.record.attempts, elapsed_s, refusal, random.random())
+
+
+class _GaveUpError(PacelineError):
+    def __init__(self, record: Exchanged, refusal: Refusal, reason: str) -> None:
+        said = f": {refusal.message}" if refusal.message else ""
+        super().__init__(f"{record.pool}: refused ({refusal.kind.value}), {reason}{said}")
+        self.retry_after_s = refusal.retry_after_s
+        self.kind = refusal.kind
+
+
+_WORDS = {
+    AcquireTimeoutError: "timeout", LineFullError: "line_full", NeverFitsError: "never_fits", PoolStoppedError: "stopped",
+    QuotaError: "quota",
+}  # fmt: skip
+
+
+def _synthetic(request: Any, error: PacelineError, record: Exchanged | None = None) -> Any:
+    """Our own refusal, as a 429 that every SDK turns into its ``RateLimitError`` without another attempt."""
+    word = _WORDS.get(type(error), "gave_up")
+    if isinstance(error, _GaveUpError) and error.kind is RefusalKind.MONEY:
+        word = "stopped"
+    headers = {"x-should-retry": "false", "x-paceline": word, "content-type": "application/json"}
+    retry_after_s = getattr(error, "retry_after_s", None)
+    if retry_after_s is not None and math.isfinite(retry_after_s):
+        headers["retry-after"] = str(math.ceil(retry_after_s))
+    detail = {"type": "rate_limit_error", "code": f"paceline_{word}", "message": f"paceline: {error}", "param": None}
+    body = json.dumps({"type": "error", "error": detail}).encode()
+    extensions: Mapping[str, Any] = {MARK: record} if record else {}
+    return _library(request).Response(429, headers=headers, content=body, request=request, extensions=extensions)
+
+
+def _library(message: Any) -> Any:
+    """The module, httpx or httpx2, that a request or response belongs to."""
+    for cls in type(message).__mro__:
+        root = sys.modules[cls.__module__.partition(".")[0]]
+        if hasattr(root, "AsyncByteStream"):
+            return root
+    raise TypeError(f"{type(message).__name__} belongs neither to httpx nor to httpx2")

@@ -1,0 +1,97 @@
+"""Pace a whole process: every client of httpx2 and httpx, made before or after, by whichever SDK."""
+
+from __future__ import annotations
+
+import functools
+from importlib import import_module
+from importlib.util import find_spec
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, Self
+
+from paceline.http.exchange import exchange
+from paceline.http.sansio import AsyncIo, SyncIo, run_sync
+from paceline.http.transport import LIBRARIES, is_paced, lift_connections
+
+if TYPE_CHECKING:
+    from paceline.limiter import Limiter
+
+
+class Instrumented:
+    """What :func:`instrument` has done; :meth:`undo` it, or use it with ``with``."""
+
+    def __init__(self) -> None:
+        self._originals: list[tuple[type, Any]] = []
+
+    def replace(self, client_class: type, send: Any) -> None:
+        """Put ``send`` in the place of the class's own."""
+        self._originals.append((client_class, client_class.__dict__["send"]))
+        client_class.send = send  # type: ignore[attr-defined]
+
+    def undo(self) -> None:
+        """Put everything back; a second call does nothing."""
+        global _active  # noqa: PLW0603
+        for client_class, send in self._originals:
+            client_class.send = send  # type: ignore[attr-defined]
+        self._originals.clear()
+        if _active is self:
+            _active = None
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None) -> None:
+        self.undo()
+
+
+_active: Instrumented | None = None
+
+
+def instrument(limiter: Limiter) -> Instrumented:
+    """Pace every httpx2 and httpx client of this process. Instrumented again, the newest limiter holds.
+
+    A client that is attached to a limiter keeps it.
+
+    Raises:
+        ImportError: Neither httpx2 nor httpx is installed: there is nothing to pace.
+    """
+    global _active  # noqa: PLW0603
+    libraries = [import_module(name) for name in LIBRARIES if find_spec(name) is not None]
+    if not libraries:
+        raise ImportError("paceline.instrument() paces httpx2 and httpx clients, and neither is installed")
+    if _active is not None:
+        _active.undo()
+    done = Instrumented()
+    for library in dict.fromkeys(libraries):  # httpx2.alias_httpx() makes one library of the two
+        done.replace(library.Client, _sync_send(limiter, library.Client.send))
+        done.replace(library.AsyncClient, _async_send(limiter, library.AsyncClient.send))
+    _active = done
+    return done
+
+
+def _sync_send(limiter: Limiter, original: Any) -> Any:
+    @functools.wraps(original)
+    def send(self: Any, request: Any, **options: Any) -> Any:
+        plain = functools.partial(original, self, **options)
+        if _paced_below(self, request):
+            return plain(request)
+        return run_sync(exchange(limiter, SyncIo(), plain, request))
+
+    return send
+
+
+def _async_send(limiter: Limiter, original: Any) -> Any:
+    @functools.wraps(original)
+    async def send(self: Any, request: Any, **options: Any) -> Any:
+        plain = functools.partial(original, self, **options)
+        if _paced_below(self, request):
+            return await plain(request)
+        return await exchange(limiter, AsyncIo(), plain, request)
+
+    return send
+
+
+def _paced_below(client: Any, request: Any) -> bool:
+    """Whether the transport that will carry the request paces it already; if not, make room for all in flight."""
+    transport = client._transport_for_url(request.url)  # noqa: SLF001
+    lift_connections(transport)
+    return is_paced(transport)

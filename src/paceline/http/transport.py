@@ -1,0 +1,103 @@
+"""Transports that pace: composition over any inner transport of httpx2 or httpx."""
+
+from __future__ import annotations
+
+import sys
+from types import ModuleType
+from typing import TYPE_CHECKING, Any
+
+from paceline.http.exchange import exchange
+from paceline.http.sansio import AsyncIo, SyncIo, run_sync
+from paceline.providers.registry import provider_named
+
+if TYPE_CHECKING:
+    from paceline.limiter import Limiter
+    from paceline.providers.base import Provider
+
+DEFAULT_CONNECTIONS = 100  # what both libraries allow a client whose owner did not choose
+CONNECTIONS = 1_000
+LIBRARIES = ("httpx2", "httpx")
+
+_classes: dict[ModuleType, tuple[type, type]] = {}
+
+
+def pace_transport(limiter: Limiter, inner: Any, provider: str | None = None) -> Any:
+    """A transport that sends through ``inner`` at the pace of ``limiter``.
+
+    Args:
+        limiter: Whose pools to charge.
+        inner: A transport of httpx2 or httpx, sync or async.
+        provider: Whose dialect is spoken, where the host does not tell.
+
+    Returns:
+        A transport of the same library and kind.
+
+    Raises:
+        TypeError: ``inner`` is no such transport.
+    """
+    library = library_of(inner, "BaseTransport", "AsyncBaseTransport")
+    if library is None:
+        raise TypeError(f"{type(inner).__name__} is not a transport of httpx2 or httpx")
+    sync, asynchronous = _classes_of(library)
+    wanted = asynchronous if isinstance(inner, library.AsyncBaseTransport) else sync
+    return wanted(limiter, inner, provider_named(provider) if provider else None)
+
+
+def library_of(thing: Any, *bases: str) -> ModuleType | None:
+    """The loaded library, httpx2 or httpx, one of whose ``bases`` is a base of ``thing``'s type."""
+    for name in LIBRARIES:
+        library = sys.modules.get(name)
+        if library is not None and any(isinstance(thing, getattr(library, base)) for base in bases):
+            return library
+    return None
+
+
+def lift_connections(transport: Any) -> None:
+    """Let a connection pool of the library's default size hold as many as are in flight.
+
+    The limiter decides who goes. A request that had its permit and then waited for a connection would arrive
+    late, beside others; and after the pool's timeout it would fail. A size that the client's owner chose stays.
+    """
+    pool = getattr(transport, "_pool", None)
+    if getattr(pool, "_max_connections", None) == DEFAULT_CONNECTIONS:
+        pool._max_connections = CONNECTIONS  # type: ignore[union-attr]  # noqa: SLF001
+
+
+def _classes_of(library: Any) -> tuple[type, type]:
+    if library not in _classes:
+
+        class PacedTransport(library.BaseTransport):  # type: ignore[misc]
+            """Paces what goes through ``inner``."""
+
+            def __init__(self, limiter: Limiter, inner: Any, provider: Provider | None) -> None:
+                lift_connections(inner)
+                self.limiter, self.inner, self.provider = limiter, inner, provider
+
+            def handle_request(self, request: Any) -> Any:
+                send = self.inner.handle_request
+                return run_sync(exchange(self.limiter, SyncIo(), send, request, self.provider))
+
+            def close(self) -> None:
+                self.inner.close()
+
+        class AsyncPacedTransport(library.AsyncBaseTransport):  # type: ignore[misc]
+            """Paces what goes through ``inner``."""
+
+            def __init__(self, limiter: Limiter, inner: Any, provider: Provider | None) -> None:
+                lift_connections(inner)
+                self.limiter, self.inner, self.provider = limiter, inner, provider
+
+            async def handle_async_request(self, request: Any) -> Any:
+                send = self.inner.handle_async_request
+                return await exchange(self.limiter, AsyncIo(), send, request, self.provider)
+
+            async def aclose(self) -> None:
+                await self.inner.aclose()
+
+        _classes[library] = PacedTransport, AsyncPacedTransport
+    return _classes[library]
+
+
+def is_paced(transport: Any) -> bool:
+    """Whether ``transport`` is one of ours."""
+    return any(isinstance(transport, classes) for classes in _classes.values())

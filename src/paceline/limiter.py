@@ -1,0 +1,282 @@
+"""The limiter: the pools of one key, and every way to ask them."""
+
+from __future__ import annotations
+
+import functools
+import inspect
+import threading
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from contextvars import ContextVar
+from typing import Any, ParamSpec, Self, TypeVar, cast
+
+from paceline.clock import SYSTEM_CLOCK, Clock
+from paceline.core.line import DEFAULT_LANE, LaneSpec, Ticket
+from paceline.core.outcomes import Granted, NeverFits, QuotaError, WaitUntil
+from paceline.core.pool import WAITING_MAX, Pool
+from paceline.core.quota import NS, REQUESTS, Cost
+from paceline.core.retry import RetryPolicy
+from paceline.gate import Gate
+from paceline.lessons import Teacher
+from paceline.limits import Limits, QuotaLike
+from paceline.permit import Acquisition, Later, Permit, as_error, check_cost
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+POOLS_MAX = 10_000
+"""How many pools one limiter keeps: model names come from outside, and memory has an end."""
+
+_lane: ContextVar[LaneSpec] = ContextVar("paceline_lane", default=DEFAULT_LANE)
+
+
+@contextmanager
+def lane(name: str, *, weight: float = 1.0, priority: int = 0) -> Iterator[None]:
+    """Everything acquired inside goes through the lane ``name``, however deep inside an SDK.
+
+    Args:
+        name: The lane; its latest weight and priority hold for everybody in it.
+        weight: Its share among busy lanes of the same priority.
+        priority: Higher goes first, strictly.
+    """
+    token = _lane.set(LaneSpec(name, weight, priority))
+    try:
+        yield
+    finally:
+        _lane.reset(token)
+
+
+class Limiter:
+    """Keeps every pool at the speed that its quotas allow, for threads and event loops at once.
+
+    Args:
+        quotas: Quotas by name: ``{"openai/gpt-5": ["500 requests/min", "500k tokens/min"]}``. A name may be a
+            provider's model, a model, ``openai/*``, ``*``, or any word for a pool of your own.
+        headroom_s: What every quota keeps unused, in seconds of its own refill, against jitter on the way.
+        ttl_s: A permit that is neither settled nor cancelled counts as charged in full after this many seconds.
+        waiting_max: How many may wait in one pool.
+        retry: What the HTTP clients below do when the provider refuses.
+        clock: The clock; tests bring their own.
+
+    Raises:
+        QuotaError: A quota cannot be read; the message says what would be right.
+    """
+
+    def __init__(
+        self,
+        quotas: Mapping[str, QuotaLike] | None = None,
+        *,
+        headroom_s: float = 1.0,
+        ttl_s: float = 900.0,
+        waiting_max: int = WAITING_MAX,
+        retry: RetryPolicy | None = None,
+        clock: Clock = SYSTEM_CLOCK,
+    ) -> None:
+        if not 0 <= headroom_s < float("inf"):
+            raise QuotaError(f"headroom_s is {headroom_s!r}: it must be 0 s or more")
+        self.limits = Limits(quotas)
+        self.retry = retry or RetryPolicy()
+        self.clock = clock
+        self._options: dict[str, Any] = {"headroom_s": headroom_s, "ttl_s": ttl_s, "waiting_max": waiting_max}
+        self.teacher = Teacher()
+        self._gates: dict[str, Gate] = {}  # by pool
+        self._named: dict[str, Gate] = {}  # by whatever a caller called it
+        self._lock = threading.Lock()
+
+    @classmethod
+    def for_provider(
+        cls,
+        provider: str,
+        *,
+        tier: str | int | None = None,
+        quotas: Mapping[str, QuotaLike] | None = None,
+        **options: Any,
+    ) -> Self:
+        """A limiter with the published limits of ``provider``; the answers correct them.
+
+        Args:
+            provider: ``openai``, ``anthropic`` (or ``claude``), or any other name.
+            tier: The account's tier, e.g. ``2`` or ``build``; the lowest when not given.
+            quotas: What you know better; it beats the tables.
+            **options: As for :class:`Limiter`.
+
+        Raises:
+            QuotaError: The tier is unknown.
+        """
+        from paceline.providers.registry import provider_named
+        from paceline.providers.tables import lookup
+
+        limiter = cls(**options)
+        name = provider_named(provider).name
+        limiter.limits = Limits(quotas, provider=name, tier=tier)
+        if tier is not None:
+            lookup(name, "default", tier)  # an unknown tier is said now, not at the first request
+        return limiter
+
+    def acquire(
+        self,
+        pool: str,
+        *,
+        timeout: float | None = None,
+        lane: str | LaneSpec | None = None,
+        again: Permit | None = None,
+        **cost: float,
+    ) -> Acquisition:
+        """Ask for the right to make one attempt.
+
+        Args:
+            pool: Whose quotas: ``openai/gpt-5``, ``gpt-5``, or a name of your own.
+            timeout: Seconds to wait at most; one that cannot be met fails at once.
+            lane: The class of work; by default that of the surrounding :func:`lane`.
+            again: The refused permit that this attempt follows: it returns to its place at the front.
+            **cost: Amounts per unit, e.g. ``input_tokens=1_200, output_tokens=300``; ``requests`` is 1 unless said.
+
+        Returns:
+            An object for ``async with``, ``with`` or ``await``; nothing happens before.
+
+        Raises:
+            QuotaError: The pool is unknown or the cost is not a finite number, 0 or more.
+        """
+        gate = self.gate(pool)
+        return Acquisition(gate, self._ticket(cost, timeout, lane, again))
+
+    def acquire_call(self, gate: Gate, cost: Cost, *, again: Permit | None = None) -> Acquisition:
+        """Like :meth:`acquire`, for a pool that is at hand."""
+        return Acquisition(gate, self._ticket(cost, None, None, again))
+
+    def try_acquire(self, pool: str, **cost: float) -> Permit | Later | NeverFits:
+        """The permit if it can be had now and nobody waits; else when to ask again, or that it never fits.
+
+        Raises:
+            QuotaError: As for :meth:`acquire`.
+            PoolStoppedError: The provider said that money is gone.
+        """
+        gate = self.gate(pool)
+        ticket = self._ticket(cost, None, None, None)
+        outcome = gate.enter(ticket)
+        match outcome:
+            case Granted(reservation):
+                return Permit(gate, ticket, reservation)
+            case WaitUntil(at_ns, quota):
+                return Later(max(at_ns - gate.now_ns(), 0) / NS, quota)
+            case NeverFits():
+                return outcome
+            case _:
+                raise as_error(gate, ticket, outcome)
+
+    def paced(
+        self,
+        pool: str,
+        *,
+        cost: Callable[..., Mapping[str, float]] | None = None,
+        timeout: float | None = None,
+        **units: float,
+    ) -> Callable[[Callable[P, R]], Callable[P, R]]:
+        """Let every call of a function, sync or async, take a permit first.
+
+        Args:
+            pool: Whose quotas.
+            cost: Given the call's arguments, its amounts per unit.
+            timeout: Seconds to wait at most.
+            **units: The same amounts for every call, instead of ``cost``.
+
+        The permit is settled with the function's result when that reports usage, and as reserved otherwise.
+        """
+
+        def take(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Acquisition:
+            price = {**units, **(cost(*args, **kwargs) if cost else {})}
+            return Acquisition(self.gate(pool), self._ticket(price, timeout, None, None))
+
+        def decorate(function: Callable[P, R]) -> Callable[P, R]:
+            if inspect.iscoroutinefunction(function):
+
+                @functools.wraps(function)
+                async def paced_async(*args: P.args, **kwargs: P.kwargs) -> Any:
+                    async with take(args, kwargs) as permit:
+                        result = await function(*args, **kwargs)
+                        _settle(permit, result)
+                        return result
+
+                return cast("Callable[P, R]", paced_async)
+
+            @functools.wraps(function)
+            def paced_sync(*args: P.args, **kwargs: P.kwargs) -> R:
+                with take(args, kwargs) as permit:
+                    result = function(*args, **kwargs)
+                    _settle(permit, result)
+                    return result
+
+            return paced_sync
+
+        return decorate
+
+    def attach(self, client: Any, *, provider: str | None = None) -> Any:
+        """Pace ``client`` in place: an SDK's client, or any object with an httpx or httpx2 client inside.
+
+        Args:
+            client: The client; attached twice, it is paced once.
+            provider: Whose dialect it speaks, where its address does not tell.
+
+        Returns:
+            The same client.
+
+        Raises:
+            TypeError: There is no httpx or httpx2 client inside.
+        """
+        from paceline.http.attach import attach
+
+        attach(self, client, provider)
+        return client
+
+    def status(self) -> dict[str, Any]:
+        """Every pool: its quotas and what is left, who waits, what binds, and what has happened; plain JSON values."""
+        with self._lock:
+            gates = dict(self._gates)
+        return {"pools": {name: gate.status() for name, gate in sorted(gates.items())}}
+
+    def gate(self, pool: str) -> Gate:
+        """The shared side of a pool, made at first use.
+
+        Raises:
+            QuotaError: The pool is unknown, or there are too many.
+        """
+        gate = self._named.get(pool)
+        return gate if gate is not None else self._make(pool, self.limits.resolve(pool))
+
+    def gate_for(self, provider: str, model: str) -> Gate:
+        """The pool that ``provider`` charges for ``model``."""
+        name = f"{provider}/{model}"
+        gate = self._named.get(name)
+        return gate if gate is not None else self._make(name, self.limits.model(provider, model))
+
+    def _make(self, name: str, resolved: Any) -> Gate:
+        with self._lock:
+            gate = self._gates.get(resolved.pool)
+            if gate is None:
+                if len(self._gates) >= POOLS_MAX:
+                    raise QuotaError(f"more than {POOLS_MAX:,} pools in one limiter: {name!r} is one too many")
+                now_ns = self.clock.now_ns()
+                pool = Pool(resolved.pool, resolved.quotas, now_ns, source=resolved.source, **self._options)
+                gate = self._gates[resolved.pool] = Gate(pool, self.clock)
+            if len(self._named) < 10 * POOLS_MAX:
+                self._named[name] = gate
+            return gate
+
+    def _ticket(self, cost: Cost, timeout: float | None, lane: str | LaneSpec | None, again: Permit | None) -> Ticket:
+        check_cost(cost)
+        if REQUESTS not in cost:
+            cost[REQUESTS] = 1
+        if again is not None:
+            return again.ticket_again(cost)
+        spec = _lane.get() if lane is None else lane if isinstance(lane, LaneSpec) else LaneSpec(lane)
+        deadline_ns = None if timeout is None else self.clock.now_ns() + round(timeout * NS)
+        return Ticket(cost, spec, deadline_ns)
+
+
+def _settle(permit: Permit, result: object) -> None:
+    """Settle with what ``result`` reports; as reserved when it reports nothing."""
+    if permit.open:
+        try:
+            permit.settle(result)
+        except QuotaError:
+            permit.settle()

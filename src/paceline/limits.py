@@ -1,0 +1,90 @@
+"""Which quotas hold for which model: what the user gave beats what the provider publishes."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from difflib import get_close_matches
+
+from paceline.core.outcomes import QuotaError
+from paceline.core.quota import Quota, parse_quotas
+
+QuotaLike = str | Quota | Sequence[str | Quota]
+
+
+@dataclass(frozen=True, slots=True)
+class Resolved:
+    """The pool of a model, its quotas, and where they come from."""
+
+    pool: str
+    quotas: tuple[Quota, ...]
+    source: str
+
+
+class Limits:
+    """What the user gave, and the published tables behind it.
+
+    Args:
+        given: Quotas by name. A name is a pool of your own (``starts``), a model (``gpt-5``), a provider's
+            model (``openai/gpt-5``), all models of a provider (``openai/*``) or every model (``*``).
+        provider: The provider whose published limits stand behind ``given``; ``None`` for nobody's.
+        tier: The account's tier at that provider.
+
+    Raises:
+        QuotaError: A quota cannot be read.
+    """
+
+    def __init__(
+        self,
+        given: Mapping[str, QuotaLike] | None = None,
+        *,
+        provider: str | None = None,
+        tier: str | int | None = None,
+    ) -> None:
+        self.provider = provider
+        self.tier = tier
+        self.given = {name: _quotas(name, quotas) for name, quotas in (given or {}).items()}
+
+    def resolve(self, name: str) -> Resolved:
+        """The pool called ``name``: ``provider/model``, a model of this limiter's provider, or a name of your own.
+
+        Raises:
+            QuotaError: Nothing is known about ``name``; the message names what is.
+        """
+        if name in self.given:
+            if self.provider is not None and "/" not in name:
+                return self.model(self.provider, name)
+            return Resolved(name, self.given[name], "given")
+        provider, _, model = name.rpartition("/") if name.count("/") == 1 else (self.provider or "", "", name)
+        if not provider and "*" in self.given:
+            return Resolved(name, self.given["*"], "given")
+        if not provider:
+            near = get_close_matches(name, self.given, 1)
+            hint = f"did you mean {near[0]!r}?" if near else f"known: {', '.join(sorted(self.given)) or 'none'}"
+            raise QuotaError(f"no quota for {name!r}; {hint}")
+        return self.model(provider, model)
+
+    def model(self, provider: str, model: str) -> Resolved:
+        """The pool that ``provider`` charges for ``model``."""
+        from paceline.providers.registry import provider_named
+
+        page = provider_named(provider)
+        alias = page.pool(model)
+        for name in (f"{page.name}/{model}", model, f"{page.name}/{alias}", alias, f"{page.name}/*", "*"):
+            if name in self.given:
+                return Resolved(f"{page.name}/{alias}", self.given[name], "given")
+        from paceline.providers.tables import lookup
+
+        published = lookup(page.name, model, self.tier if page.name == self.provider else None)
+        return Resolved(f"{page.name}/{published.pool}", published.quotas, f"{published.source} ({published.as_of})")
+
+
+def _quotas(name: str, quotas: QuotaLike) -> tuple[Quota, ...]:
+    try:
+        if isinstance(quotas, Quota):
+            return (quotas,)
+        if isinstance(quotas, str):
+            return parse_quotas(quotas)
+        return tuple(quota for part in quotas for quota in _quotas(name, part))
+    except QuotaError as error:
+        raise QuotaError(f"limit of {name!r}: {error}") from None

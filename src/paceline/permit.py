@@ -1,0 +1,231 @@
+"""The right to make one attempt, and the way to get it: with ``with``, ``async with`` or ``await``."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Generator
+from contextvars import ContextVar, Token
+from dataclasses import dataclass
+from types import TracebackType
+from typing import Any, Self
+
+from paceline.core.bucket import FAR_NS
+from paceline.core.ledger import Reservation
+from paceline.core.line import Ticket
+from paceline.core.outcomes import (
+    AcquireTimeoutError,
+    Expired,
+    Granted,
+    LineFull,
+    LineFullError,
+    NeverFits,
+    NeverFitsError,
+    Outcome,
+    PacelineError,
+    PacelineWarning,
+    PoolStoppedError,
+    QuotaError,
+    Refusal,
+    RefusalKind,
+    Stopped,
+)
+from paceline.core.quota import CONCURRENCY, NS, REQUESTS, Cost
+from paceline.gate import Gate, Waiting
+
+
+@dataclass(frozen=True, slots=True)
+class Later:
+    """Not now: ask again in ``retry_after_s`` seconds; ``quota`` is what binds."""
+
+    retry_after_s: float
+    quota: str
+
+
+_current: ContextVar[Permit | None] = ContextVar("paceline_permit", default=None)
+
+
+class Permit:
+    """The right to make one attempt. It carries its reserved cost, and is settled or cancelled once.
+
+    A permit that is neither is charged in full. Used with ``with`` (or ``async with``), it is closed at the end
+    of the block: as reserved, with a warning when nobody said what was really used.
+
+    Attributes:
+        pool: The name of the pool that was charged.
+        cost: What was reserved, per unit.
+        waited_s: How long the request waited, in seconds.
+    """
+
+    __slots__ = ("_gate", "_spent", "_ticket", "cost", "pool", "reservation", "waited_s")
+
+    def __init__(self, gate: Gate, ticket: Ticket, reservation: Reservation) -> None:
+        self._gate = gate
+        self._ticket = ticket
+        self.reservation = reservation
+        self._spent = False
+        self.pool = gate.pool.name
+        self.cost = reservation.cost
+        self.waited_s = (reservation.granted_ns - ticket.arrived_ns) / NS
+
+    def settle(self, usage: object = None, /, **units: float) -> None:
+        """Report what was really used; more becomes debt, less a refund. Only the first call counts.
+
+        Args:
+            usage: An SDK's answer, its usage object, or either as a mapping.
+            **units: Amounts per unit instead, e.g. ``input_tokens=812, output_tokens=64``. What is left out stays as reserved.
+
+        Raises:
+            QuotaError: ``usage`` names no usage that any provider reports, or an amount is below 0.
+        """
+        actual: Cost | None = dict(units) or None
+        if usage is not None:
+            from paceline.providers.usage import usage_cost
+
+            actual = usage_cost(self.pool, usage) | units
+        if actual is not None:
+            check_cost(actual)
+        self._gate.settle(self.reservation, actual, self._ticket)
+
+    def cancel(self) -> None:
+        """The request was never sent: give back what was reserved."""
+        self._gate.cancel(self.reservation)
+
+    def refused(self, refusal: Refusal | None = None, *, retry_after_s: float | None = None) -> None:
+        """The provider said no (a 429): the charge stays, and the whole pool pauses for as long as was asked.
+
+        Go on with ``limiter.acquire(..., again=permit)``, which goes to the front of its lane.
+        """
+        refusal = refusal or Refusal(RefusalKind.RATE, retry_after_s=retry_after_s)
+        self._gate.refuse(self.reservation, refusal, max(retry_after_s or refusal.retry_after_s or 0.0, 0.0))
+
+    def ticket_again(self, cost: Cost) -> Ticket:
+        """A ticket for another attempt of the same request: it returns to the front of its lane."""
+        ticket = Ticket(cost, self._ticket.lane, self._ticket.deadline_ns)
+        ticket.number, ticket.returned = self._ticket.number, True
+        return ticket
+
+    @property
+    def open(self) -> bool:
+        """Whether it has been neither settled nor cancelled."""
+        return self.reservation.open
+
+    def take(self) -> bool:
+        """Use it for one attempt below; whether it was still unused."""
+        unused = self.reservation.open and not self._spent
+        self._spent = True
+        return unused
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None) -> None:
+        if self.reservation.open:
+            if kind is None and any(unit not in (REQUESTS, CONCURRENCY) for unit in self.reservation.cost):
+                warnings.warn(
+                    f"{self.pool}: a permit was not settled, so its whole reserved cost stays charged; call "
+                    "permit.settle(response), or permit.settle() when the reserved cost is the true one",
+                    PacelineWarning,
+                    stacklevel=3,
+                )
+            self._gate.settle(self.reservation, None)
+
+    def __repr__(self) -> str:
+        state = "open" if self.open else "closed"
+        return f"<Permit {self.pool} {state} {self.cost} after {self.waited_s:.3f} s>"
+
+
+def current_permit(pool: str) -> Permit | None:
+    """The permit of ``pool`` that a surrounding block holds and nobody has used yet."""
+    permit = _current.get()
+    return permit if permit is not None and permit.pool == pool and permit.take() else None
+
+
+class Acquisition:
+    """A permit to be: ``async with``, ``with`` and ``await`` each get it; the ``with`` forms also close it.
+
+    Inside the block the permit travels down to paced HTTP clients, so that nothing is charged twice.
+    """
+
+    __slots__ = ("_gate", "_permit", "_reset", "_ticket")
+
+    def __init__(self, gate: Gate, ticket: Ticket) -> None:
+        self._gate = gate
+        self._ticket = ticket
+        self._permit: Permit | None = None
+        self._reset: Token[Permit | None] | None = None
+
+    def wait(self) -> Permit:
+        """Block this thread until the permit is there.
+
+        Raises:
+            AcquireTimeoutError: The timeout passed, or could not be met from the start.
+            NeverFitsError: The cost is above what a quota can ever hold.
+            LineFullError: Too many wait already.
+            PoolStoppedError: The provider said that money is gone.
+        """
+        return _permit(self._gate, self._ticket, self._gate.wait(self._ticket))
+
+    def why(self) -> Waiting | None:
+        """Why it still waits: place in line, the quota that binds, the expected wait. ``None`` when it does not."""
+        return self._gate.why(self._ticket)
+
+    def __await__(self) -> Generator[Any, None, Permit]:
+        return self._wait_async().__await__()
+
+    async def _wait_async(self) -> Permit:
+        return _permit(self._gate, self._ticket, await self._gate.wait_async(self._ticket))
+
+    def __enter__(self) -> Permit:
+        return self._enter(self.wait())
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None) -> None:
+        self._exit(kind, error, tb)
+
+    async def __aenter__(self) -> Permit:
+        return self._enter(await self._wait_async())
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None
+    ) -> None:
+        self._exit(kind, error, tb)
+
+    def _enter(self, permit: Permit) -> Permit:
+        self._permit = permit
+        self._reset = _current.set(permit)
+        return permit
+
+    def _exit(self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None) -> None:
+        assert self._permit is not None
+        assert self._reset is not None
+        _current.reset(self._reset)
+        self._permit.__exit__(kind, error, tb)
+
+
+def _permit(gate: Gate, ticket: Ticket, outcome: Outcome) -> Permit:
+    if isinstance(outcome, Granted):
+        return Permit(gate, ticket, outcome.reservation)
+    raise as_error(gate, ticket, outcome)
+
+
+def as_error(gate: Gate, ticket: Ticket, outcome: Outcome) -> PacelineError:
+    """The exception for an outcome that is no permit."""
+    name, now_ns = gate.pool.name, gate.now_ns()
+    match outcome:
+        case NeverFits(unit, cost, most):
+            return NeverFitsError(name, unit, cost, most)
+        case LineFull(length):
+            return LineFullError(name, length)
+        case Stopped(reason):
+            return PoolStoppedError(name, reason)
+        case Expired(at_ns, quota):
+            later_s = (at_ns - now_ns) / NS if at_ns < FAR_NS else float("inf")
+            return AcquireTimeoutError(name, (now_ns - ticket.arrived_ns) / NS, max(later_s, 0.0), quota)
+        case _:
+            raise AssertionError(outcome)
+
+
+def check_cost(cost: Cost) -> None:
+    """Raise :class:`QuotaError` for an amount that nobody can mean."""
+    for unit, amount in cost.items():
+        if not isinstance(amount, (int, float)) or not 0 <= amount < float("inf"):
+            raise QuotaError(f"{unit} is {amount!r}: it must be a finite number, 0 or more")

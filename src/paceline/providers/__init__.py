@@ -1,0 +1,1 @@
+"""The providers, one page each: what they charge, what they report, how they say no, and what they publish."""

@@ -1,0 +1,120 @@
+"""What every provider file says: whose address, what a request holds, what an answer reports.
+
+A provider is a stateless value. It turns bytes and headers into the words of the core
+(:class:`~paceline.core.outcomes.Reading`, :class:`~paceline.core.outcomes.Refusal`, :class:`Usage`) and
+knows nothing of limiters, clocks or HTTP libraries. Bad input never raises: what cannot be read is absent.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+from paceline.core.outcomes import Reading, Refusal
+from paceline.core.quota import Cost
+
+Headers = Mapping[str, str]
+"""Header names in lower case to their values."""
+
+
+@dataclass(frozen=True, slots=True)
+class Call:
+    """One metered request, described before it is sent.
+
+    Attributes:
+        provider: The provider's name, e.g. ``openai``.
+        endpoint: The kind of request, e.g. ``chat``, ``responses``, ``embeddings``, ``messages``.
+        model: The model as the request names it.
+        input_tokens: The estimate of the input, before any learned correction.
+        max_output_tokens: What the request asks for at most over all choices; ``None`` when it does not say.
+        stream: Whether the answer comes as server-sent events.
+    """
+
+    provider: str
+    endpoint: str
+    model: str
+    input_tokens: int
+    max_output_tokens: int | None = None
+    stream: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Usage:
+    """What an answer says that it used, in tokens.
+
+    Attributes:
+        input_tokens: All input, cached reads and cache writes included.
+        output_tokens: All output, reasoning included.
+        cached_tokens: The part of the input that was read from a cache.
+        cache_write_tokens: The part of the input that was written to a cache.
+    """
+
+    input_tokens: int = 0
+    output_tokens: int = 0
+    cached_tokens: int = 0
+    cache_write_tokens: int = 0
+
+
+class UsageReader(Protocol):
+    """Reads usage from the decoded bytes of an answer while they pass by; never raises."""
+
+    def feed(self, chunk: bytes) -> None:
+        """Take the next bytes of the body."""
+
+    def close(self) -> None:
+        """The body is over."""
+
+    @property
+    def usage(self) -> Usage | None:
+        """The usage read so far; ``None`` until the answer has named any."""
+
+    @property
+    def done(self) -> bool:
+        """Whether the answer's terminal event has passed (the bytes may go on, the usage will not)."""
+
+    @property
+    def refusal(self) -> Refusal | None:
+        """A refusal that came inside the answer, after a status of 200."""
+
+
+class Provider(Protocol):
+    """One provider's page, as code."""
+
+    name: str
+    hosts: tuple[str, ...]
+    """Host names whose traffic speaks this dialect; a leading ``*.`` matches any subdomain."""
+    key_env: str
+    """The environment variable that holds the key."""
+    encoding: str
+    """The estimator's weights: ``o200k``, ``claude_v3``, ``claude_v4_8`` or ``gemma3``."""
+
+    def describe(self, path: str, body: Mapping[str, Any]) -> Call | None:
+        """Describe the request to ``path`` (the URL's path); ``None`` when this path is not metered."""
+
+    def pool(self, model: str) -> str:
+        """The name of the pool that ``model`` is charged to, without the provider: an alias, a shared family."""
+
+    def held(self, call: Call, input_tokens: float, output_tokens: float) -> Cost:
+        """What the provider holds at admission, per unit.
+
+        Args:
+            call: The request.
+            input_tokens: The corrected estimate of the input.
+            output_tokens: The expected output where the provider does not hold ``max_output_tokens``.
+        """
+
+    def charged(self, call: Call, usage: Usage) -> Cost:
+        """What the provider has charged in the end, per unit, for an answer that reports ``usage``."""
+
+    def readings(self, headers: Headers, now_s: float) -> list[Reading]:
+        """What the headers of an answer say about quotas. ``now_s``: seconds since the epoch."""
+
+    def refusal(self, status: int, headers: Headers, body: bytes) -> Refusal | None:
+        """Classify an answer; ``None`` when it is no refusal of any kind."""
+
+    def usage_reader(self, call: Call) -> UsageReader:
+        """A reader for the body of an answer to ``call``."""
+
+    def usage(self, payload: Mapping[str, Any]) -> Usage | None:
+        """Usage from a decoded JSON answer, a usage object, or the same as an SDK dumps it."""

@@ -1,0 +1,172 @@
+"""Reading what providers write: numbers, durations, waits, error objects. Nonsense is absent, never an error."""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+from collections.abc import Mapping
+from typing import Any, Final
+
+from paceline.providers.base import Headers, Usage
+
+MAX_WAIT_S: Final = 366 * 86_400.0
+"""A wait or reset beyond a year is nonsense."""
+MAX_COUNT: Final = 1e15
+"""No provider counts beyond this."""
+
+_SNAPSHOT = re.compile(r"(?:[-@]20\d\d-?[01]\d-?[0-3]\d|-(?:0[1-9]|1[0-2])[0-3]\d|-latest)$", re.ASCII)
+_NUMBER = re.compile(r"[+-]?\d{1,18}(?:\.\d{1,18})?", re.ASCII)
+_PART = re.compile(r"(\d{1,15}(?:\.\d{1,15})?)\s{0,2}(h|ms|m|us|µs|ns|s)\s{0,2}", re.ASCII)
+_SECONDS = {"h": 3_600.0, "m": 60.0, "s": 1.0, "ms": 1e-3, "us": 1e-6, "µs": 1e-6, "ns": 1e-9}
+
+
+def number(text: str | None) -> float | None:
+    """A plain decimal number, commas as thousands allowed; ``None`` for anything else."""
+    if text is None or len(text) > 40:
+        return None
+    clean = text.strip().replace(",", "")
+    return float(clean) if _NUMBER.fullmatch(clean) else None
+
+
+def amount(text: str | None) -> float | None:
+    """A number that can be a limit: above 0."""
+    value = number(text)
+    return value if value is not None and 0 < value <= MAX_COUNT else None
+
+
+def remainder(text: str | None) -> float | None:
+    """A number that can be what is left: any sign."""
+    value = number(text)
+    return value if value is not None and abs(value) <= MAX_COUNT else None
+
+
+def wait(value: float | None) -> float | None:
+    """A wait in seconds from 0 to a year, else ``None``."""
+    return value if value is not None and 0 <= value <= MAX_WAIT_S else None
+
+
+def go_duration_s(text: str | None) -> float | None:
+    """Seconds of a Go duration: ``6m0s``, ``1h34m52.896s``, ``84ms``, also with spaces (``6m 11.52s``)."""
+    if text is None or len(text) > 40:
+        return None
+    total, at, clean = 0.0, 0, text.strip()
+    while at < len(clean):
+        match = _PART.match(clean, at)
+        if match is None:
+            return None
+        total += float(match[1]) * _SECONDS[match[2]]
+        at = match.end()
+    return wait(round(total, 9)) if at else None
+
+
+def rfc3339_s(text: str | None) -> float | None:
+    """Seconds since the epoch of an RFC 3339 instant; one without a zone is nonsense."""
+    from datetime import datetime
+
+    if text is None or len(text) > 40:
+        return None
+    try:
+        instant = datetime.fromisoformat(text.strip())
+        return instant.timestamp() if instant.tzinfo else None
+    except (ValueError, OverflowError):
+        return None
+
+
+def http_date_s(text: str | None) -> float | None:
+    """Seconds since the epoch of an HTTP date (``Wed, 21 Oct 2026 07:28:00 GMT``)."""
+    from email.utils import parsedate_to_datetime
+
+    if text is None or len(text) > 40:
+        return None
+    try:
+        return parsedate_to_datetime(text).timestamp()
+    except (ValueError, TypeError, OverflowError, IndexError):
+        return None
+
+
+def retry_after_s(headers: Headers) -> float | None:
+    """The wait that ``retry-after-ms`` or ``retry-after`` asks for, in seconds.
+
+    An HTTP date is read against the answer's own ``date`` header, so that our clock does not matter.
+    """
+    milliseconds = wait(number(headers.get("retry-after-ms")))
+    if milliseconds is not None:
+        return milliseconds / 1_000
+    text = headers.get("retry-after")
+    seconds = wait(number(text))
+    if seconds is not None or text is None or number(text) is not None:
+        return seconds
+    until, now = http_date_s(text), http_date_s(headers.get("date"))
+    return wait(max(0.0, until - now)) if until is not None and now is not None else None
+
+
+def count(value: Any) -> int:
+    """A count of tokens out of JSON; 0 for what is none."""
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        return 0
+    return int(value) if math.isfinite(value) and 0 < value <= MAX_COUNT else 0
+
+
+def as_mapping(value: Any) -> Mapping[str, Any]:
+    """``value`` when it is a mapping, else an empty one."""
+    return value if isinstance(value, Mapping) else {}
+
+
+def as_text(value: Any) -> str:
+    """``value`` when it is a text, digits for an integer, else nothing."""
+    if isinstance(value, str):
+        return value
+    return str(value)[:20] if isinstance(value, int) and not isinstance(value, bool) else ""
+
+
+def undated(model: str) -> str:
+    """A model's alias: its name without the date of a snapshot (``-2024-08-06``, ``-20250929``, ``-0613``, ``-latest``)."""
+    return _SNAPSHOT.sub("", model) or model
+
+
+def endpoint_of(path: str, endpoints: Mapping[str, str]) -> str | None:
+    """The endpoint whose path ends ``path``, query and trailing slash aside; ``None`` when there is none."""
+    clean = "/" + path.partition("?")[0].strip("/")
+    return next((name for suffix, name in endpoints.items() if clean.endswith(suffix)), None)
+
+
+def decode(body: bytes) -> Any:
+    """The JSON in ``body``, or ``None``."""
+    try:
+        return json.loads(body)
+    except (ValueError, RecursionError):
+        return None
+
+
+def usage_of(payload: Mapping[str, Any]) -> Mapping[str, Any]:
+    """The usage object of an answer, of an event that carries an answer, or ``payload`` itself."""
+    for holder in (payload, as_mapping(payload.get("response")), as_mapping(payload.get("message"))):
+        found = holder.get("usage")
+        if isinstance(found, Mapping):
+            return found
+    return payload
+
+
+def make_usage(input_tokens: int, output_tokens: int, cached_tokens: int, cache_write_tokens: int) -> Usage | None:
+    """Usage with its parts inside their whole; ``None`` when nothing was used."""
+    if not input_tokens and not output_tokens:
+        return None
+    return Usage(input_tokens, output_tokens, min(cached_tokens, input_tokens), min(cache_write_tokens, input_tokens))
+
+
+def error_of(body: bytes) -> tuple[Mapping[str, Any], str]:
+    """The error object of an answer's body, and the text in which to look for numbers.
+
+    Takes ``{"error": {...}}``, ``{"error": "..."}``, the object itself, and any of them in a list. A body that
+    is no JSON yields an empty object and its own first 4 096 characters.
+    """
+    payload = decode(body[:1_000_000])
+    if isinstance(payload, list) and payload:
+        payload = payload[0]
+    if not isinstance(payload, Mapping):
+        return {}, body[:4_096].decode("utf-8", "replace")
+    error = payload.get("error", payload)
+    if isinstance(error, Mapping):
+        return error, as_text(error.get("message"))[:4_096]
+    return ({"message": error}, error[:4_096]) if isinstance(error, str) else (payload, "")

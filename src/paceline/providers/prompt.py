@@ -1,0 +1,115 @@
+"""The input of a request, in tokens: its texts through the estimator, everything else as a constant each."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+from paceline.estimate import estimate_tokens
+
+PER_MESSAGE: Final = 4
+"""What a chat template adds to each message: an assumption; the learned correction absorbs the rest."""
+
+_NODES = 200_000  # parts of a body that are looked at; a longer one counts as its first
+
+# Keys whose values are labels or opaque, not text that a model reads as such.
+_SKIPPED = frozenset({
+    "role", "type", "id", "call_id", "tool_call_id", "tool_use_id", "status", "detail", "cache_control", "signature",
+    "encrypted_content", "data", "media_type", "file_id", "strict", "phase",
+})  # fmt: skip
+_IMAGES = frozenset({"image", "image_url", "input_image", "computer_screenshot", "image_generation_call"})
+_AUDIO = frozenset({"audio", "input_audio"})
+_FILES = frozenset({"file", "input_file", "document", "container_upload", "video", "input_video", "video_url"})
+
+
+@dataclass(frozen=True, slots=True)
+class MediaTokens:
+    """Tokens for each part that is no text; never the length of its base64.
+
+    Attributes:
+        image: One image.
+        small_image: One image in low detail.
+        audio: One piece of audio.
+        file: One file.
+    """
+
+    image: int
+    small_image: int
+    audio: int
+    file: int
+
+
+def prompt_tokens(parts: Sequence[Any], schemas: Any, encoding: str, media: MediaTokens) -> int:
+    """Estimate the tokens of a request's input.
+
+    Args:
+        parts: Messages, instructions, prompts: text, or any nesting of lists and objects that holds text. An
+            integer is one token (embeddings take token ids).
+        schemas: Tools and response formats, whose keys are read by the model too.
+        encoding: The estimator's weights.
+        media: The constants for everything that is no text.
+    """
+    texts: list[str] = []
+    extra = 0
+    for part in parts:
+        extra += _gather(part, texts, media, keys=False)
+    if schemas:
+        extra += _gather(schemas, texts, media, keys=True)
+    return extra + (estimate_tokens(texts[0] if len(texts) == 1 else "\n".join(texts), encoding) if texts else 0)
+
+
+def _gather(root: Any, texts: list[str], media: MediaTokens, *, keys: bool) -> int:
+    """Append every text under ``root`` to ``texts``; return the tokens of what is no text."""
+    tokens = 0
+    stack = [root]
+    for _ in range(_NODES):
+        if not stack:
+            break
+        node = stack.pop()
+        if isinstance(node, str):
+            texts.append(node)
+        elif isinstance(node, dict):
+            if keys:
+                texts.extend(key for key in node if isinstance(key, str))
+                stack.extend(node.values())
+                continue
+            constant = _media(node, media)
+            if constant:
+                tokens += constant
+                continue
+            tokens += PER_MESSAGE if "role" in node else 0
+            kind = node.get("type")
+            if kind == "tool_use":  # the arguments of a call are any JSON
+                texts.append(str(node.get("name")))
+                tokens += _gather(node.get("input"), texts, media, keys=True)
+            elif kind == "text" and "data" in node:  # a document that is plain text
+                stack.append(node["data"])
+            else:
+                stack.extend([value for key, value in node.items() if key not in _SKIPPED])
+        elif isinstance(node, list | tuple):
+            if node and type(node[0]) is int:  # token ids
+                tokens += len(node)
+            else:
+                stack.extend(node)
+        elif isinstance(node, int | float):
+            tokens += 1
+    return tokens
+
+
+def _media(node: dict[str, Any], media: MediaTokens) -> int:
+    """The constant for a part that is no text; 0 for any other object, a document given as text among them."""
+    kind = node.get("type")
+    if not isinstance(kind, str):
+        return 0
+    if kind in _IMAGES:
+        inner = node.get("image_url")
+        detail = inner.get("detail") if isinstance(inner, dict) else node.get("detail")
+        return media.small_image if detail == "low" else media.image
+    if kind in _AUDIO:
+        return media.audio
+    if kind in _FILES:
+        source = node.get("source")
+        plain = isinstance(source, dict) and source.get("type") in ("text", "content")
+        return 0 if plain else media.file
+    return 0

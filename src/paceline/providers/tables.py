@@ -1,0 +1,163 @@
+"""The published limits, as data: ``tables/<provider>.toml``, each row with its source, date and confidence."""
+
+from __future__ import annotations
+
+import warnings
+from dataclasses import dataclass
+from fnmatch import fnmatchcase
+from functools import cache, lru_cache
+from pathlib import Path
+from typing import Any, Final
+
+from paceline.core.outcomes import PacelineWarning, QuotaError
+from paceline.core.quota import Quota, parse_quotas
+from paceline.providers.parse import undated
+from paceline.providers.registry import provider_named, suggest
+
+UNKNOWN: Final = parse_quotas("10 requests/min, 10k tokens/min")
+"""What is assumed of a provider without a table."""
+
+DEFAULT: Final = "default"
+"""The model name under which a table lists what holds for models that it does not."""
+
+
+@dataclass(frozen=True, slots=True)
+class Published:
+    """What a provider publishes for one model and tier.
+
+    Attributes:
+        quotas: The limits.
+        pool: The pool that the model is charged to, without the provider.
+        tier: The tier that the quotas are published for; ``""`` when nothing is.
+        source: Where they were read.
+        as_of: The date of that copy.
+        confidence: ``documented``, ``observed``, ``third_party``, ``inferred`` or ``assumed``.
+        matched: The table's name or pattern that matched the model; ``default`` when none did.
+    """
+
+    quotas: tuple[Quota, ...]
+    pool: str
+    tier: str
+    source: str
+    as_of: str
+    confidence: str
+    matched: str
+
+
+def lookup(provider: str, model: str, tier: str | int | None = None) -> Published:
+    """Find what ``provider`` publishes for ``model``.
+
+    The longest pattern that matches wins. A row without the tier lends what it says of an equal tier, or of the next
+    lower one; a unit that a row does not state is taken from the table's default. A provider without a table
+    gets 10 requests and 10 000 tokens a minute, with a warning.
+
+    Args:
+        provider: A provider's name or alias.
+        model: The model as requests name it, a dated snapshot too.
+        tier: ``2``, ``"2"``, ``"T2"``, ``"tier_2"``, ``"build"``; the table's lowest when not given.
+
+    Raises:
+        QuotaError: The provider has no such tier; the message lists those it has.
+    """
+    name = provider_named(provider).name
+    if name in known_providers():
+        return _lookup(name, model, tier)
+    near = suggest(name, known_providers()).removeprefix("; ")
+    warnings.warn(
+        f"no published limits are known for provider {name!r}{f' ({near})' if near else ''}: 10 requests/min and 10k"
+        f" tokens/min are assumed. Set the real ones: Limiter({{'{name}/*': ['500 requests/min', '500k tokens/min']}})",
+        PacelineWarning,
+        stacklevel=2,
+    )
+    return Published(UNKNOWN, provider_named(provider).pool(model), "", "no table", "", "assumed", DEFAULT)
+
+
+@lru_cache(maxsize=1_024)
+def _lookup(provider: str, model: str, tier: str | int | None) -> Published:
+    table = _table(provider)
+    asked = _tier(provider, table, tier)
+    found = _best(table, (model, undated(model)), asked) or _best(table, (DEFAULT,), asked)
+    assert found is not None, "a table's default states every tier or a lower one"
+    row, matched, stated = found
+    quotas = parse_quotas(row[stated])
+    if matched != DEFAULT and not row.get("complete", False):
+        quotas += _missing(table, asked, quotas)
+    confidence = row["confidence"] if stated == asked else "inferred"
+    pool = provider_named(provider).pool(model)
+    return Published(quotas, pool, stated, row["source"], row["as_of"], confidence, matched)
+
+
+def known_providers() -> list[str]:
+    """The providers that have a table."""
+    return list(_tables())
+
+
+def tiers(provider: str) -> list[str]:
+    """The tiers of a provider that has a table, lowest first."""
+    return [name for ladder in _table(provider)["ladders"] for rung in ladder for name in rung]
+
+
+def models(provider: str) -> list[str]:
+    """The names and patterns that a provider's table lists, ``default`` first."""
+    names = dict.fromkeys(name for row in _table(provider)["limits"] for name in row["match"])
+    return [DEFAULT, *(name for name in names if name != DEFAULT)]
+
+
+@cache
+def _tables() -> dict[str, Path]:
+    return {path.stem: path for path in sorted(Path(__file__).with_name("tables").glob("*.toml"))}
+
+
+@cache
+def _table(provider: str) -> dict[str, Any]:
+    import tomllib
+
+    with _tables()[provider].open("rb") as file:
+        return tomllib.load(file)
+
+
+def _tier(provider: str, table: dict[str, Any], tier: str | int | None) -> str:
+    """The table's name for a tier as a user may write it."""
+    if tier is None:
+        return str(table["default_tier"])
+    written = str(tier).strip().lower().replace("-", "_").replace(" ", "_")
+    number = written.removeprefix("tier").removeprefix("t").lstrip("_")
+    name = f"tier_{number}" if number.isdigit() else written
+    known = tiers(provider)
+    if name not in known:
+        raise QuotaError(f"tier {tier!r} of {provider} is unknown{suggest(name, known)}; known: {', '.join(known)}")
+    return name
+
+
+def _best(table: dict[str, Any], names: tuple[str, ...], tier: str) -> tuple[dict[str, Any], str, str] | None:
+    """The row that says most about ``tier``: the longest match, then the nearest tier. Row, pattern, tier stated."""
+    matches = [
+        (len(pattern.rstrip("*")), row, pattern)
+        for row in table["limits"]
+        for pattern in row["match"]
+        if any(name == pattern or (pattern != DEFAULT and fnmatchcase(name, pattern)) for name in names)
+    ]
+    order = _nearest_first(table, tier)
+    for length in sorted({match[0] for match in matches}, reverse=True):
+        for stated in order:
+            for size, row, pattern in matches:
+                if size == length and stated in row:
+                    return row, pattern, stated
+    return None
+
+
+def _nearest_first(table: dict[str, Any], tier: str) -> list[str]:
+    """``tier``, then its equals, then what is below it on its ladder."""
+    for ladder in table["ladders"]:
+        for height, rung in enumerate(ladder):
+            if tier in rung:
+                equals = [name for name in rung if name != tier]
+                return [tier, *equals, *(name for below in reversed(ladder[:height]) for name in below)]
+    return [tier]
+
+
+def _missing(table: dict[str, Any], tier: str, quotas: tuple[Quota, ...]) -> tuple[Quota, ...]:
+    """The default's quotas for the units that ``quotas`` leave out."""
+    found = _best(table, (DEFAULT,), tier)
+    units = {quota.unit for quota in quotas}
+    return tuple(quota for quota in parse_quotas(found[0][found[2]]) if quota.unit not in units) if found else ()

@@ -1,0 +1,50 @@
+"""Usage from whatever a caller holds in hand: an SDK's answer, its usage object, or either as a mapping."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from paceline.core.outcomes import QuotaError
+from paceline.core.quota import Cost
+from paceline.providers.base import Call, Usage
+from paceline.providers.registry import provider_named
+
+
+def usage_cost(pool: str, usage: object) -> Cost:
+    """What the provider of ``pool`` has charged, per unit, for an answer.
+
+    Args:
+        pool: The pool's name, e.g. ``openai/gpt-5``; one without a provider counts as OpenAI-compatible.
+        usage: An SDK's answer, its usage object, either as a mapping, or a ``Usage``.
+
+    Raises:
+        QuotaError: ``usage`` names no usage that this provider reports.
+    """
+    name, _, model = pool.rpartition("/")
+    provider = provider_named(name or "generic")
+    found = usage if isinstance(usage, Usage) else provider.usage(_mapping(usage))
+    if found is None:
+        raise QuotaError(
+            f"{pool}: no usage in {type(usage).__name__}: settle with an answer that reports it, with a mapping like"
+            " {'input_tokens': 812, 'output_tokens': 64}, or with amounts: settle(input_tokens=812, output_tokens=64)"
+        )
+    return provider.charged(Call(provider.name, "", model, found.input_tokens), found)
+
+
+def _mapping(value: object) -> Mapping[str, Any]:
+    """``value`` as a mapping: as it is, as its SDK dumps it, or by its attributes."""
+    if isinstance(value, Mapping):
+        return value
+    inner = getattr(value, "usage", None)
+    if inner is not None and inner is not value:
+        return {"usage": _mapping(inner)}
+    dump = getattr(value, "model_dump", None)
+    if callable(dump):
+        dumped = dump()
+        return dumped if isinstance(dumped, Mapping) else {}
+    return {key: _plain(item) for key, item in getattr(value, "__dict__", {}).items() if not key.startswith("_")}
+
+
+def _plain(value: object) -> object:
+    return value if value is None or isinstance(value, int | float | str | Mapping) else _mapping(value)
