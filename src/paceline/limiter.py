@@ -18,7 +18,7 @@ from paceline.core.quota import NS, REQUESTS, Cost
 from paceline.core.retry import RetryPolicy
 from paceline.gate import Gate
 from paceline.lessons import Teacher
-from paceline.limits import Limits, QuotaLike
+from paceline.limits import Limits, QuotaLike, Resolved
 from paceline.permit import Acquisition, Later, Permit, as_error, check_cost
 
 P = ParamSpec("P")
@@ -249,14 +249,15 @@ class Limiter:
         gate = self._named.get(name)
         return gate if gate is not None else self._make(name, self.limits.model(provider, model))
 
-    def _make(self, name: str, resolved: Any) -> Gate:
+    def _make(self, name: str, resolved: Resolved) -> Gate:
         with self._lock:
             gate = self._gates.get(resolved.pool)
             if gate is None:
                 if len(self._gates) >= POOLS_MAX:
                     raise QuotaError(f"more than {POOLS_MAX:,} pools in one limiter: {name!r} is one too many")
                 now_ns = self.clock.now_ns()
-                pool = Pool(resolved.pool, resolved.quotas, now_ns, source=resolved.source, **self._options)
+                options = {"source": resolved.source, "gentle": resolved.remote, **self._options}
+                pool = Pool(resolved.pool, resolved.quotas, now_ns, **options)
                 gate = self._gates[resolved.pool] = Gate(pool, self.clock)
             if len(self._named) < 10 * POOLS_MAX:
                 self._named[name] = gate

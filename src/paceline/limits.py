@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from difflib import get_close_matches
 
 from paceline.core.outcomes import QuotaError
 from paceline.core.quota import Quota, parse_quotas
@@ -14,11 +13,12 @@ QuotaLike = str | Quota | Sequence[str | Quota]
 
 @dataclass(frozen=True, slots=True)
 class Resolved:
-    """The pool of a model, its quotas, and where they come from."""
+    """The pool of a model, its quotas, and where they come from; ``remote``: a provider keeps the books, too."""
 
     pool: str
     quotas: tuple[Quota, ...]
     source: str
+    remote: bool = False
 
 
 class Limits:
@@ -51,18 +51,21 @@ class Limits:
         Raises:
             QuotaError: Nothing is known about ``name``; the message names what is.
         """
-        if name in self.given:
-            if self.provider is not None and "/" not in name:
-                return self.model(self.provider, name)
+        from paceline.providers.registry import is_provider, suggest
+
+        provider, _, model = name.partition("/")
+        if model and is_provider(provider):
+            return self.model(provider, model)
+        if name in self.given and self.provider is None:
             return Resolved(name, self.given[name], "given")
-        provider, _, model = name.rpartition("/") if name.count("/") == 1 else (self.provider or "", "", name)
-        if not provider and "*" in self.given:
+        if self.provider is not None:
+            return self.model(self.provider, name)
+        if "*" in self.given:
             return Resolved(name, self.given["*"], "given")
-        if not provider:
-            near = get_close_matches(name, self.given, 1)
-            hint = f"did you mean {near[0]!r}?" if near else f"known: {', '.join(sorted(self.given)) or 'none'}"
-            raise QuotaError(f"no quota for {name!r}; {hint}")
-        return self.model(provider, model)
+        raise QuotaError(
+            f"no quota for {name!r}{suggest(name, self.given)}; known: {', '.join(sorted(self.given)) or 'none'}."
+            " Name a provider's model like 'openai/gpt-5', or give the limiter a quota of that name"
+        )
 
     def model(self, provider: str, model: str) -> Resolved:
         """The pool that ``provider`` charges for ``model``."""
@@ -72,11 +75,12 @@ class Limits:
         alias = page.pool(model)
         for name in (f"{page.name}/{model}", model, f"{page.name}/{alias}", alias, f"{page.name}/*", "*"):
             if name in self.given:
-                return Resolved(f"{page.name}/{alias}", self.given[name], "given")
+                return Resolved(f"{page.name}/{alias}", self.given[name], "given", remote=True)
         from paceline.providers.tables import lookup
 
         published = lookup(page.name, model, self.tier if page.name == self.provider else None)
-        return Resolved(f"{page.name}/{published.pool}", published.quotas, f"{published.source} ({published.as_of})")
+        source = f"{published.source} ({published.as_of})"
+        return Resolved(f"{page.name}/{published.pool}", published.quotas, source, remote=True)
 
 
 def _quotas(name: str, quotas: QuotaLike) -> tuple[Quota, ...]:

@@ -44,6 +44,9 @@ class Later:
 _current: ContextVar[Permit | None] = ContextVar("paceline_permit", default=None)
 
 
+_INFINITY = float("inf")
+
+
 class Permit:
     """The right to make one attempt. It carries its reserved cost, and is settled or cancelled once.
 
@@ -227,5 +230,9 @@ def as_error(gate: Gate, ticket: Ticket, outcome: Outcome) -> PacelineError:
 def check_cost(cost: Cost) -> None:
     """Raise :class:`QuotaError` for an amount that nobody can mean."""
     for unit, amount in cost.items():
-        if not isinstance(amount, (int, float)) or not 0 <= amount < float("inf"):
-            raise QuotaError(f"{unit} is {amount!r}: it must be a finite number, 0 or more")
+        try:
+            if 0 <= amount < _INFINITY:  # NaN is neither
+                continue
+        except TypeError:
+            pass
+        raise QuotaError(f"{unit} is {amount!r}: it must be a finite number, 0 or more")

@@ -44,7 +44,7 @@ def _rows(provider: str | None, model: str | None, tier: str | None) -> list[tup
     known = known_providers()
     if name not in known:
         hint = suggest(name, [*known, *ALIASES])
-        raise click.UsageError(f"no limits are known for provider {provider!r}{hint}; known: {', '.join(known)}")
+        raise click.UsageError(f"no limits are known for provider {provider!r} (known: {', '.join(known)}){hint}")
     try:
         shown = [model] if model else models(name)
         rows = [(f"{name}/{shown_model}", lookup(name, shown_model, tier)) for shown_model in shown]
@@ -52,7 +52,7 @@ def _rows(provider: str | None, model: str | None, tier: str | None) -> list[tup
         raise click.UsageError(str(error)) from None
     if model and rows[0][1].matched == DEFAULT and model != DEFAULT:
         hint = suggest(model, models(name))
-        click.echo(f"{name} publishes nothing for {model!r}{hint}; its default holds", err=True)
+        click.echo(f"{name}: no row for {model!r}, so the default holds{hint}", err=True)
     return rows
 
 

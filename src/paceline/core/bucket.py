@@ -8,6 +8,11 @@ Headroom, not a safety factor
     amount unused: what comes back within ``headroom_s``. That absorbs the jitter, and the meter still
     runs at the full rate; a factor would waste its share for ever.
 
+Opening gently
+    At the start nobody knows whether the provider's bucket is full, how large it is, and how far off our
+    estimates are. A gentle bucket grants a small burst first and widens it by what has been answered, as
+    TCP's slow start does. That costs nothing: what is not granted at once is still there a second later.
+
 Refunds are exact, and therefore safe
     A refund arrives late. Plain add-back would grant capacity that the provider never had: had the
     cost been lower from the start, the bucket would have been full earlier and its refill would have
@@ -20,7 +25,6 @@ Refunds are exact, and therefore safe
 from __future__ import annotations
 
 import math
-from bisect import bisect_right
 from datetime import UTC, datetime, timedelta
 from typing import Protocol
 from zoneinfo import ZoneInfo
@@ -30,8 +34,8 @@ from paceline.core.quota import NS, Quota, Rule
 FAR_NS = 2**63 - 1
 """Later than any instant: nobody knows when, an event will tell."""
 
-SPACED_BURST_S = 2.0
-"""The burst where a quota must be spread evenly, in seconds of its own rate."""
+SMALL_BURST_S = 2.0
+"""The burst of a quota that opens, or that must be spread evenly, in seconds of its own rate."""
 
 LOW_POINTS_MAX = 64
 """How many low points a bucket remembers; the oldest merge, which can only shrink a refund."""
@@ -42,10 +46,8 @@ class Meter(Protocol):
 
     quota: Quota
     headroom_s: float
-
-    @property
-    def most(self) -> float:
-        """The largest cost that can ever fit."""
+    most: float
+    """The largest cost that can ever fit."""
 
     def earliest(self, now_ns: int, cost: float) -> int:
         """The first instant at which ``cost`` fits (``now_ns`` or before: it fits now). ``cost`` <= ``most``."""
@@ -55,6 +57,9 @@ class Meter(Protocol):
 
     def correct(self, now_ns: int, mark: int, charged: float, actual: float) -> None:
         """Turn a charge of ``charged`` into one of ``actual``: a guarded refund, or debt."""
+
+    def answered(self, cost: float) -> None:
+        """An attempt that was charged ``cost`` has been answered: an opening bucket may widen its burst."""
 
     def release(self, cost: float) -> None:
         """The attempt is over (only slots care)."""
@@ -66,51 +71,70 @@ class Meter(Protocol):
         """Take another amount for the same quota; what is used stays used."""
 
 
-def meter(quota: Quota, now_ns: int, headroom_s: float) -> Meter:
-    """The meter for ``quota``, with nothing used yet."""
+def meter(quota: Quota, now_ns: int, headroom_s: float, *, gentle: bool = False) -> Meter:
+    """The meter for ``quota``, with nothing used yet; ``gentle``: a bucket opens slowly."""
     if quota.rule is Rule.SLOTS:
         return Slots(quota)
     if quota.rule is Rule.WINDOW and quota.anchor is not None:
         return Window(quota, headroom_s)
     if quota.rule is Rule.BUCKET:
-        return Bucket(quota, now_ns, headroom_s)
+        return Bucket(quota, now_ns, headroom_s, gentle=gentle)
     return Spaced(quota, now_ns, headroom_s)
 
 
 class Bucket:
     """A continuously refilled quota, kept as the instant at which it will be full (as in GCRA)."""
 
-    __slots__ = ("_low", "_ns_per_unit", "_reach_ns", "_sequence", "full_at_ns", "headroom_s", "quota")
+    __slots__ = (
+        "_low",
+        "_ns_per_unit",
+        "_open_reach_ns",
+        "_opened",
+        "_reach_ns",
+        "_sequence",
+        "full_at_ns",
+        "headroom_s",
+        "most",
+        "quota",
+    )
 
-    def __init__(self, quota: Quota, now_ns: int, headroom_s: float) -> None:
+    def __init__(self, quota: Quota, now_ns: int, headroom_s: float, *, gentle: bool = False) -> None:
         self.headroom_s = headroom_s
         self.full_at_ns = now_ns
+        self._opened = SMALL_BURST_S * quota.rate if gentle else math.inf  # what may be granted at once so far
         self._sequence = 0
         self._low: list[tuple[int, int]] = []  # (sequence, room in ns), both ascending
         self._take(quota)
 
     def _take(self, quota: Quota) -> None:
         self.quota = quota
+        self.most = quota.burst
         self._ns_per_unit = quota.ns_per_unit
         # A burst smaller than the headroom would leave nothing to grant: keep half of it.
         burst_ns = quota.burst * self._ns_per_unit
-        self._reach_ns = math.floor(burst_ns - min(self.headroom_s * NS, burst_ns / 2))
+        self._open_reach_ns = math.floor(burst_ns - min(self.headroom_s * NS, burst_ns / 2))
+        self._widen()
+
+    def _widen(self) -> None:
+        self._reach_ns = self._open_reach_ns
+        if self._opened < self.quota.burst:
+            self._reach_ns = min(self._reach_ns, math.floor(self._opened * self._ns_per_unit))
 
     def _ns(self, cost: float) -> int:
-        return math.ceil(cost * self._ns_per_unit)  # up: against over-admission
-
-    @property
-    def most(self) -> float:
-        return self.quota.burst
+        return math.ceil(cost * self._ns_per_unit)
 
     def earliest(self, now_ns: int, cost: float) -> int:  # noqa: ARG002
-        return self.full_at_ns + math.ceil(cost * self._ns_per_unit) - self._reach_ns
+        cost_ns = math.ceil(cost * self._ns_per_unit)
+        need_ns = cost_ns - self._reach_ns
+        if need_ns > 0 and self._reach_ns < self._open_reach_ns:  # above the small burst: when nothing is owed
+            need_ns = max(cost_ns - self._open_reach_ns, 0)
+        return self.full_at_ns + need_ns
 
     def charge(self, now_ns: int, cost: float) -> int:
         room = self.full_at_ns - now_ns
         if room < 0:
             room = 0
-        self.full_at_ns = now_ns + room + self._ns(cost)
+        self.full_at_ns = now_ns + room + self._ns(cost)  # up: against over-admission
         low = self._low
         while low and low[-1][1] >= room:
             low.pop()
@@ -126,7 +150,9 @@ class Bucket:
             self.full_at_ns = now_ns + max(room, 0) + self._ns(actual) - self._ns(charged)
             return
         refund = self._ns(charged) - self._ns(actual)
-        since = bisect_right(self._low, mark, key=_sequence_of)
+        since = len(self._low)
+        while since and self._low[since - 1][0] > mark:
+            since -= 1
         if since < len(self._low):
             room = min(room, self._low[since][1])
         if refund <= 0 or room <= 0:
@@ -136,6 +162,11 @@ class Bucket:
         for i in range(since, len(self._low)):
             sequence, low = self._low[i]
             self._low[i] = (sequence, max(low - refund, 0))
+
+    def answered(self, cost: float) -> None:
+        if self._reach_ns < self._open_reach_ns:
+            self._opened += cost
+            self._widen()
 
     def release(self, cost: float) -> None:
         """Nothing is in flight in a bucket."""
@@ -164,20 +195,17 @@ class Spaced(Bucket):
 
     def _take(self, quota: Quota) -> None:
         self.quota = quota
+        self.most = quota.amount
         self._period_ns = (quota.period_s + min(self.headroom_s, quota.period_s)) * NS
-        spaced = SPACED_BURST_S / (quota.period_s + SPACED_BURST_S) * quota.amount
+        spaced = SMALL_BURST_S / (quota.period_s + SMALL_BURST_S) * quota.amount
         self._burst = min(spaced, quota.burst)
         self._ns_per_unit = self._period_ns / (quota.amount - self._burst)
-        self._reach_ns = math.floor(self._burst * self._ns_per_unit)
+        self._reach_ns = self._open_reach_ns = math.floor(self._burst * self._ns_per_unit)
 
     def _ns(self, cost: float) -> int:
         left = self.quota.amount - max(cost, self._burst)
         whole = math.ceil(self._period_ns)
         return min(math.ceil(cost * self._period_ns / left), whole) if left > 0 else whole
-
-    @property
-    def most(self) -> float:
-        return self.quota.amount
 
     def earliest(self, now_ns: int, cost: float) -> int:  # noqa: ARG002
         return self.full_at_ns + min(self._ns(cost) - self._reach_ns, 0)
@@ -189,10 +217,11 @@ class Spaced(Bucket):
 class Window:
     """A counter that restarts at known instants, guarded at both edges against clock error."""
 
-    __slots__ = ("_start_ns", "_stop_ns", "_zone", "headroom_s", "quota", "used")
+    __slots__ = ("_start_ns", "_stop_ns", "_zone", "headroom_s", "most", "quota", "used")
 
     def __init__(self, quota: Quota, headroom_s: float) -> None:
         self.quota = quota
+        self.most = quota.amount
         self.headroom_s = min(headroom_s, quota.period_s / 20)
         self.used = 0.0
         self._start_ns = self._stop_ns = 0
@@ -214,10 +243,6 @@ class Window:
             self._stop_ns = int(after.astimezone(UTC).timestamp()) * NS
         self.used = 0.0
 
-    @property
-    def most(self) -> float:
-        return self.quota.amount
-
     def earliest(self, now_ns: int, cost: float) -> int:
         self._roll(now_ns)
         guard_ns = math.ceil(self.headroom_s * NS)
@@ -235,6 +260,9 @@ class Window:
         if mark == self._start_ns:  # what a past window was charged is gone with it
             self.used = max(self.used + actual - charged, 0.0)
 
+    def answered(self, cost: float) -> None:
+        """A window with a known start is open from the start."""
+
     def release(self, cost: float) -> None:
         """Nothing is in flight in a window."""
 
@@ -244,21 +272,19 @@ class Window:
 
     def adopt(self, now_ns: int, amount: float) -> None:  # noqa: ARG002
         self.quota = self.quota.with_amount(amount)
+        self.most = amount
 
 
 class Slots:
     """How many may be in flight at the same time."""
 
-    __slots__ = ("headroom_s", "quota", "used")
+    __slots__ = ("headroom_s", "most", "quota", "used")
 
     def __init__(self, quota: Quota) -> None:
         self.quota = quota
+        self.most = quota.amount
         self.headroom_s = 0.0
         self.used = 0.0
-
-    @property
-    def most(self) -> float:
-        return self.quota.amount
 
     def earliest(self, now_ns: int, cost: float) -> int:
         return now_ns if self.used + cost <= self.quota.amount else FAR_NS
@@ -270,6 +296,9 @@ class Slots:
     def correct(self, now_ns: int, mark: int, charged: float, actual: float) -> None:
         """A slot is held or released; its cost does not change."""
 
+    def answered(self, cost: float) -> None:
+        """Slots are open from the start."""
+
     def release(self, cost: float) -> None:
         self.used = max(self.used - cost, 0.0)
 
@@ -278,7 +307,4 @@ class Slots:
 
     def adopt(self, now_ns: int, amount: float) -> None:  # noqa: ARG002
         self.quota = self.quota.with_amount(amount)
-
-
-def _sequence_of(low: tuple[int, int]) -> int:
-    return low[0]
+        self.most = amount

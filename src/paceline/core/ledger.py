@@ -20,7 +20,7 @@ from collections.abc import Iterable
 
 from paceline.core.bucket import FAR_NS, Meter, meter
 from paceline.core.outcomes import Decision, Granted, NeverFits, WaitUntil
-from paceline.core.quota import CONCURRENCY, INPUT_TOKENS, NS, OUTPUT_TOKENS, REQUESTS, TOKENS, Cost, Quota
+from paceline.core.quota import CONCURRENCY, INPUT_TOKENS, NS, OUTPUT_TOKENS, REQUESTS, TOKENS, Cost, Quota, Rule
 
 COOL_DOWN = "cool-down"
 """What binds while the provider has asked the whole pool to pause."""
@@ -56,12 +56,23 @@ class Ledger:
         now_ns: The present.
         headroom_s: What each quota keeps unused, in seconds of its own refill.
         ttl_s: How long a reservation may stay open, in seconds.
+        gentle: Whether buckets open slowly, widening their burst by what has been answered.
     """
 
-    def __init__(self, quotas: Iterable[Quota], now_ns: int, *, headroom_s: float = 1.0, ttl_s: float = 900.0) -> None:
+    def __init__(
+        self,
+        quotas: Iterable[Quota],
+        now_ns: int,
+        *,
+        headroom_s: float = 1.0,
+        ttl_s: float = 900.0,
+        gentle: bool = False,
+    ) -> None:
         self.headroom_s = headroom_s
-        self.meters: list[Meter] = [meter(quota, now_ns, headroom_s) for quota in quotas]
+        self.meters: list[Meter] = [meter(quota, now_ns, headroom_s, gentle=gentle) for quota in quotas]
         self.names = [str(m.quota) for m in self.meters]
+        self._units = [m.quota.unit for m in self.meters]
+        self._slots = [i for i, m in enumerate(self.meters) if m.quota.rule is Rule.SLOTS]
         self.spent = [0.0] * len(self.meters)  # all that was ever charged, for each meter
         self.not_before_ns = 0
         self._ttl_ns = round(ttl_s * NS)
@@ -79,8 +90,7 @@ class Ledger:
         and ``concurrency`` are 1 unless the cost says otherwise; any other unit that the cost leaves out is 0.
         """
         amounts = []
-        for m in self.meters:
-            unit = m.quota.unit
+        for unit in self._units:
             amount = cost.get(unit)
             if amount is None:
                 if unit == TOKENS:
@@ -92,9 +102,9 @@ class Ledger:
 
     def never(self, amounts: list[float]) -> NeverFits | None:
         """Whether some amount is above what its quota can ever hold."""
-        for m, amount in zip(self.meters, amounts, strict=True):
-            if amount > m.most:
-                return NeverFits(m.quota.unit, amount, m.most)
+        for i, m in enumerate(self.meters):
+            if amounts[i] > m.most:
+                return NeverFits(m.quota.unit, amounts[i], m.most)
         return None
 
     def earliest(self, now_ns: int, amounts: list[float]) -> tuple[int, int]:
@@ -118,14 +128,16 @@ class Ledger:
         """
         if amounts is None:
             amounts = self.amounts(cost)
-        latest, binding = self.earliest(now_ns, amounts)
-        if latest > now_ns:
-            return self.never(amounts) or WaitUntil(latest, self.name(binding))
         never = self.never(amounts)
         if never is not None:
             return never
-        marks = [m.charge(now_ns, amount) if amount else 0 for m, amount in zip(self.meters, amounts, strict=True)]
-        for i, amount in enumerate(amounts):
+        latest, binding = self.earliest(now_ns, amounts)
+        if latest > now_ns:
+            return WaitUntil(latest, self.name(binding))
+        marks = []
+        for i, m in enumerate(self.meters):
+            amount = amounts[i]
+            marks.append(m.charge(now_ns, amount) if amount else 0)
             self.spent[i] += amount
         reservation = Reservation(cost, amounts, marks, now_ns, now_ns + self._ttl_ns)
         self._open[id(reservation)] = reservation
@@ -140,21 +152,27 @@ class Ledger:
         return COOL_DOWN if binding < 0 else self.names[binding]
 
     def settle(self, now_ns: int, reservation: Reservation, actual: Cost | None) -> None:
-        """Close ``reservation``: with what was charged in the end, or as reserved. Closed twice, it stays as it was.
+        """Close an attempt that was answered: with what was charged in the end, or as reserved (``None``).
 
-        Units that ``actual`` leaves out stay as reserved.
+        Units that ``actual`` leaves out stay as reserved. Closed twice, a reservation stays as it was.
         """
-        if self._close(reservation) and actual is not None:
-            derived = TOKENS not in actual and (INPUT_TOKENS in actual or OUTPUT_TOKENS in actual)
-            for i, m in enumerate(self.meters):
-                unit, reserved = m.quota.unit, reservation.amounts[i]
-                if unit == TOKENS and derived:
-                    true = actual.get(INPUT_TOKENS, 0.0) + actual.get(OUTPUT_TOKENS, 0.0)
-                else:
-                    true = actual.get(unit, reserved)
-                if true != reserved:
-                    m.correct(now_ns, reservation.marks[i], reserved, max(true, 0.0))
-                    self.spent[i] += true - reserved
+        if not self._close(reservation):
+            return
+        total = None if actual is None else actual.get(TOKENS)
+        if actual is not None and total is None and (INPUT_TOKENS in actual or OUTPUT_TOKENS in actual):
+            known = reservation.cost | actual
+            total = known.get(INPUT_TOKENS, 0.0) + known.get(OUTPUT_TOKENS, 0.0)
+        for i, m in enumerate(self.meters):
+            unit, reserved = self._units[i], reservation.amounts[i]
+            true = None if actual is None else total if unit == TOKENS else actual.get(unit)
+            if true is not None and true != reserved:
+                m.correct(now_ns, reservation.marks[i], reserved, true)
+                self.spent[i] += true - reserved
+            m.answered(reserved)
+
+    def keep(self, reservation: Reservation) -> None:
+        """Close an attempt that was refused: its charge stays, and it confirms nothing."""
+        self._close(reservation)
 
     def cancel(self, now_ns: int, reservation: Reservation) -> None:
         """Close a reservation whose request was never sent."""
@@ -194,6 +212,6 @@ class Ledger:
             return False
         reservation.open = False
         del self._open[id(reservation)]
-        for m, amount in zip(self.meters, reservation.amounts, strict=True):
-            m.release(amount)
+        for i in self._slots:
+            self.meters[i].release(reservation.amounts[i])
         return True

@@ -54,10 +54,11 @@ class Pool:
         headroom_s: float = 1.0,
         ttl_s: float = 900.0,
         waiting_max: int = WAITING_MAX,
+        gentle: bool = False,
         source: str = "given",
     ) -> None:
         self.name = name
-        self.ledger = Ledger(quotas, now_ns, headroom_s=headroom_s, ttl_s=ttl_s)
+        self.ledger = Ledger(quotas, now_ns, headroom_s=headroom_s, ttl_s=ttl_s, gentle=gentle)
         self.line = Line()
         self.wake_ns: int | None = None
         self.counts: Counter[str] = Counter()
@@ -156,7 +157,7 @@ class Pool:
         A refusal for money stops the pool; those who wait are turned away by the next :meth:`pump`.
         """
         self.counts[f"refused_{refusal.kind.value}"] += 1
-        self.ledger.settle(now_ns, reservation, None)
+        self.ledger.keep(reservation)
         if pause_s > 0:
             self.ledger.pause(now_ns + round(pause_s * NS))
         if refusal.kind is RefusalKind.MONEY:

@@ -36,6 +36,12 @@ def provider_named(name: str) -> Provider:
     return _load(ALIASES.get(clean, clean))
 
 
+def is_provider(name: str) -> bool:
+    """Whether ``name`` (or the alias that it is) has a page of its own."""
+    clean = name.strip().lower()
+    return ALIASES.get(clean, clean) in PAGES
+
+
 def provider_for_host(host: str) -> Provider | None:
     """The page for the traffic to ``host`` (a port is ignored); ``None`` for a host that nobody knows."""
     clean = host.strip().lower().rstrip(".")

@@ -137,14 +137,18 @@ class SseReader:
         return chunk.replace(b"\r\n", b"\n").replace(b"\r", b"\n")
 
     def _read(self, events: bytes) -> None:
-        if not any(needle in events for needle in self._needles):
+        if not self._tells(events):
             return
         for event in events.split(b"\n\n"):
-            if any(needle in event for needle in self._needles):
+            if self._tells(event):
                 self._read_event(event)
                 if self.done:
                     self._buffer = bytearray()
                     return
+
+    def _tells(self, events: bytes) -> bool:
+        told = events.replace(b'"usage":null', b"")  # every chunk of a chat stream but the last says this
+        return any(needle in told for needle in self._needles)
 
     def _read_event(self, event: bytes) -> None:
         lines = [line[5:].strip() for line in event.split(b"\n") if line.startswith(b"data:")]

@@ -83,6 +83,8 @@ def _lookup(provider: str, model: str, tier: str | int | None) -> Published:
     if matched != DEFAULT and not row.get("complete", False):
         quotas += _missing(table, asked, quotas)
     confidence = row["confidence"] if stated == asked else "inferred"
+    if matched == DEFAULT and model != DEFAULT:
+        confidence = "assumed"
     pool = provider_named(provider).pool(model)
     return Published(quotas, pool, stated, row["source"], row["as_of"], confidence, matched)
 
@@ -125,7 +127,7 @@ def _tier(provider: str, table: dict[str, Any], tier: str | int | None) -> str:
     name = f"tier_{number}" if number.isdigit() else written
     known = tiers(provider)
     if name not in known:
-        raise QuotaError(f"tier {tier!r} of {provider} is unknown{suggest(name, known)}; known: {', '.join(known)}")
+        raise QuotaError(f"tier {tier!r} of {provider} is unknown (known: {', '.join(known)}){suggest(name, known)}")
     return name
 
 

@@ -32,19 +32,19 @@ def usage_cost(pool: str, usage: object) -> Cost:
     return provider.charged(Call(provider.name, "", model, found.input_tokens), found)
 
 
-def _mapping(value: object) -> Mapping[str, Any]:
-    """``value`` as a mapping: as it is, as its SDK dumps it, or by its attributes."""
+def _mapping(value: object, depth: int = 3) -> Mapping[str, Any]:
+    """``value`` as a mapping: as it is, as its SDK dumps it, or by its attributes, ``depth`` levels down."""
     if isinstance(value, Mapping):
         return value
-    inner = getattr(value, "usage", None)
-    if inner is not None and inner is not value:
-        return {"usage": _mapping(inner)}
+    inner = getattr(value, "usage", None) or getattr(value, "usage_metadata", None)
+    if inner is not None and depth:
+        return {"usage": _mapping(inner, depth - 1)}
     dump = getattr(value, "model_dump", None)
     if callable(dump):
         dumped = dump()
         return dumped if isinstance(dumped, Mapping) else {}
-    return {key: _plain(item) for key, item in getattr(value, "__dict__", {}).items() if not key.startswith("_")}
-
-
-def _plain(value: object) -> object:
-    return value if value is None or isinstance(value, int | float | str | Mapping) else _mapping(value)
+    if not depth:
+        return {}
+    fields = {key: item for key, item in getattr(value, "__dict__", {}).items() if not key.startswith("_")}
+    plain = (int, float, str, Mapping, type(None))
+    return {key: item if isinstance(item, plain) else _mapping(item, depth - 1) for key, item in fields.items()}

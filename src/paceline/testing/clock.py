@@ -1,0 +1,196 @@
+"""Time that a test moves: a manual clock, and event loops that jump over every wait.
+
+    def test_pacing():
+        async def main(clock):
+            limiter = paceline.Limiter({"jobs": "60 requests/min burst 1"}, clock=clock)
+            for _ in range(10):
+                async with limiter.acquire("jobs"):
+                    pass
+
+        run_virtual(main)  # 9 virtual seconds, some real microseconds
+"""
+
+from __future__ import annotations
+
+import asyncio
+import heapq
+import math
+import selectors
+import threading
+from collections.abc import Callable, Coroutine
+from typing import Any, TypeVar
+
+from paceline.clock import Timer
+from paceline.core.quota import NS
+
+T = TypeVar("T")
+
+START_S = 1_800_000_000.0
+"""Where a manual clock starts, in seconds since the Unix epoch: a morning in 2027."""
+
+CALLBACKS_MAX = 1_000_000
+"""How many callbacks one advance may run; more is taken for timers that set each other for ever."""
+
+REAL_WAIT_S = 1.0
+"""How long a virtual loop with no timer left waits, really, for a socket or a thread."""
+
+
+class DeadlockError(RuntimeError):
+    """Nothing will ever happen in this event loop: no timer is set, and no socket or thread has anything to say."""
+
+
+class _Timer:
+    __slots__ = ("at_ns", "callback", "number")
+
+    def __init__(self, at_ns: int, number: int, callback: Callable[[], None]) -> None:
+        self.at_ns = at_ns
+        self.number = number
+        self.callback: Callable[[], None] | None = callback
+
+    def __lt__(self, other: _Timer) -> bool:
+        return (self.at_ns, self.number) < (other.at_ns, other.number)
+
+    def cancel(self) -> None:
+        self.callback = None
+
+
+class ManualClock:
+    """A :class:`~paceline.clock.Clock` that stands still until a test moves it. Safe to use from several threads.
+
+    Args:
+        start_s: Where it starts, in seconds since the Unix epoch.
+    """
+
+    def __init__(self, start_s: float = START_S) -> None:
+        self._now_ns = round(start_s * NS)
+        self._timers: list[_Timer] = []
+        self._set = 0
+        self._lock = threading.Lock()
+
+    def now_ns(self) -> int:
+        """Nanoseconds since the Unix epoch; moved by :meth:`advance` alone."""
+        return self._now_ns
+
+    def call_at(self, at_ns: int, callback: Callable[[], None]) -> Timer:
+        """Call ``callback`` when the clock is moved to ``at_ns`` or beyond, on the thread that moves it."""
+        with self._lock:
+            self._set += 1
+            timer = _Timer(at_ns, self._set, callback)
+            heapq.heappush(self._timers, timer)
+        return timer
+
+    @property
+    def next_ns(self) -> int | None:
+        """When the next timer is due; ``None`` when there is none."""
+        with self._lock:
+            while self._timers and self._timers[0].callback is None:
+                heapq.heappop(self._timers)
+            return self._timers[0].at_ns if self._timers else None
+
+    def advance(self, seconds: float) -> None:
+        """Move on by ``seconds``; everything due on the way happens in order, each with the clock at its instant.
+
+        Raises:
+            ValueError: ``seconds`` is below 0 or not finite.
+            RuntimeError: More than a million callbacks were due: they set each other for ever.
+        """
+        if not 0 <= seconds < float("inf"):
+            raise ValueError(f"seconds is {seconds!r}: a clock moves forward, by a finite number of seconds")
+        self.advance_to(self._now_ns + round(seconds * NS))
+
+    def advance_to(self, at_ns: int) -> None:
+        """Like :meth:`advance`, to an instant in nanoseconds since the Unix epoch; an earlier one is now."""
+        for _ in range(CALLBACKS_MAX):
+            timer = self._due(at_ns)
+            if timer is None:
+                return
+            if timer.callback is not None:
+                timer.callback()
+        raise RuntimeError(f"more than {CALLBACKS_MAX:,} callbacks in one advance: timers that set each other for ever?")
+
+    def _due(self, at_ns: int) -> _Timer | None:
+        """Take the next timer until ``at_ns`` and go there; go to ``at_ns`` when there is none."""
+        with self._lock:
+            timer = heapq.heappop(self._timers) if self._timers and self._timers[0].at_ns <= at_ns else None
+            # A cancelled timer moves nothing; one from the past runs now.
+            if timer is None or timer.callback is not None:
+                self._now_ns = max(self._now_ns, at_ns if timer is None else timer.at_ns)
+            return timer
+
+
+def run_virtual(
+    main: Coroutine[Any, Any, T] | Callable[[ManualClock], Coroutine[Any, Any, T]], clock: ManualClock | None = None
+) -> T:
+    """Run ``main`` like :func:`asyncio.run`, in an event loop whose time is ``clock``'s and never sleeps.
+
+    Whenever every task waits, time jumps to the next timer, of the loop (``asyncio.sleep``, timeouts) or of the
+    clock (a limiter). Sockets and threads stay real: they are polled before each jump, and waited for (a second
+    at most) only when no timer is left, so time may run ahead of them.
+
+    Args:
+        main: A coroutine, or a function that takes the clock and returns one.
+        clock: The clock; a new one when not given.
+
+    Returns:
+        What the coroutine returns.
+
+    Raises:
+        DeadlockError: Nothing will ever happen; the message names the tasks that wait.
+    """
+    clock = clock or ManualClock()
+    with asyncio.Runner(loop_factory=lambda: _VirtualLoop(clock)) as runner:
+        return runner.run(main(clock) if callable(main) else main)
+
+
+class _VirtualLoop(asyncio.SelectorEventLoop):
+    """An event loop whose time is a manual clock's."""
+
+    def __init__(self, clock: ManualClock) -> None:
+        self._clock = clock
+        self._start_ns = clock.now_ns()  # small numbers keep a float's nanoseconds
+        super().__init__(_JumpingSelector(clock, self._name_waiters))
+        self._clock_resolution = 1 / NS
+
+    def time(self) -> float:
+        """Virtual seconds since the loop was made."""
+        return (self._clock.now_ns() - self._start_ns) / NS
+
+    async def shutdown_default_executor(self, timeout: float | None = None) -> None:  # noqa: ARG002, ASYNC109
+        """Join the threads; a limit in virtual seconds would pass at once."""
+        await super().shutdown_default_executor()
+
+    def _name_waiters(self) -> str:
+        places = []
+        for task in asyncio.all_tasks(self):
+            frames = task.get_stack(limit=1)
+            where = f" at {frames[0].f_code.co_filename}:{frames[0].f_lineno}" if frames else ""
+            places.append(f"{task.get_name()}{where}")
+        return "; ".join(sorted(places)[:10]) or "none"
+
+
+class _JumpingSelector(selectors.DefaultSelector):
+    """Moves the clock where another selector would sleep."""
+
+    def __init__(self, clock: ManualClock, waiters: Callable[[], str]) -> None:
+        super().__init__()
+        self._clock = clock
+        self._waiters = waiters
+
+    def select(self, timeout: float | None = None) -> list[tuple[selectors.SelectorKey, int]]:
+        """Poll the real world, then jump: by ``timeout`` seconds, or to the clock's next timer if that comes first."""
+        events = super().select(0)
+        now_ns, next_ns = self._clock.now_ns(), self._clock.next_ns
+        if events or (timeout is not None and timeout <= 0):
+            self._clock.advance_to(now_ns)  # what is due already
+        elif timeout is not None:
+            until_ns = now_ns + math.ceil(timeout * NS)
+            self._clock.advance_to(until_ns if next_ns is None else min(next_ns, until_ns))
+        elif next_ns is not None:
+            self._clock.advance_to(next_ns)
+        else:
+            # The loop's own pipe is always there; anything else may still have something to say.
+            real = len(self.get_map()) > 1 or threading.active_count() > 1
+            events = super().select(REAL_WAIT_S) if real else []
+            if not events:
+                raise DeadlockError(f"nothing will ever happen: no timer is set, and these tasks wait: {self._waiters()}")
+        return events

@@ -1,0 +1,73 @@
+import http.client
+import signal
+import subprocess
+import sys
+
+import pytest
+from click.testing import CliRunner
+
+from paceline.cli.emulate import command
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--rule", "wndow"], "did you mean 'window'?"),
+        (["--limit", "gpt-5=5 request/min"], "did you mean 'requests'?"),
+        (["--faults", "503"], "write it like '503=0.02'"),
+        (["--faults", "504=0.1"], "unknown kind '504'"),
+    ],
+)
+def test_wrong_options_are_explained(arguments, message):
+    result = CliRunner().invoke(command, arguments)
+    assert result.exit_code == 2
+    assert message in result.output
+
+
+def test_wrong_scenario_names_the_file_and_the_nearest_setting(tmp_path):
+    scenario = tmp_path / "scenario.toml"
+    for text, message in (("latnecy_s = 1", "did you mean 'latency_s'?"), ("rule = ", "Invalid value")):
+        scenario.write_text(text)
+        result = CliRunner().invoke(command, ["--scenario", str(scenario)])
+        assert result.exit_code == 2
+        assert message in result.output
+        assert "scenario.toml" in result.output
+
+
+def test_serves_until_interrupted_and_prints_the_tally(tmp_path):
+    scenario = tmp_path / "scenario.toml"
+    scenario.write_text('seed = 5\n[limits]\n"gpt-5" = "1 requests/min"\n"*" = "9 requests/min"\n')
+    arguments = ["emulate", "--port", "0", "--no-headers", "--scenario", str(scenario)]
+    code = "from paceline.cli import main; main()"
+    with subprocess.Popen([sys.executable, "-c", code, *arguments], stdout=subprocess.PIPE, text=True) as process:
+        first = process.stdout.readline()
+        connection = http.client.HTTPConnection(first.split("http://")[1].split("/")[0], timeout=10)
+        statuses = []
+        for _ in range(3):
+            body = '{"model": "gpt-5", "messages": []}'
+            connection.request("POST", "/v1/chat/completions", body, {"authorization": "Bearer any"})
+            response = connection.getresponse()
+            response.read()
+            statuses.append(response.status)
+            assert "x-ratelimit-limit-requests" not in response.headers
+        connection.close()
+        process.send_signal(signal.SIGINT)
+        rest = process.stdout.read()
+    assert process.returncode == 0
+    assert statuses == [200, 429, 429]
+    rows = [line.split() for line in rest.splitlines()]
+    assert ["gpt-5", "1", "2", "0", "1", "0.0", "-"] in rows
+    assert ["refused:", "2", "rate"] in rows
+
+
+def test_a_taken_port_is_explained():
+    with subprocess.Popen(  # holds the port that the second one wants
+        [sys.executable, "-c", "import socket; s = socket.create_server(('127.0.0.1', 0)); print(s.getsockname()[1], flush=True); input()"],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+    ) as holder:  # fmt: skip
+        result = CliRunner().invoke(command, ["--port", holder.stdout.readline().strip()])
+        holder.communicate("\n")
+    assert result.exit_code == 1
+    assert "cannot listen on 127.0.0.1" in result.output

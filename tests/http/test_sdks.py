@@ -1,0 +1,253 @@
+"""The real SDKs against the emulator: paced, settled, and refused in one attempt when it must be."""
+
+import asyncio
+import threading
+from concurrent.futures import ThreadPoolExecutor
+
+import anthropic
+import httpx
+import httpx2
+import openai
+import pytest
+
+import paceline
+from paceline.http import pace_transport
+
+OPENAI_LIMITS = ["6000 requests/min", "4M tokens/min"]
+CLAUDE_LIMITS = ["6000 requests/min", "4M input_tokens/min", "800k output_tokens/min"]
+PROMPT = [{"role": "user", "content": "Say something about the weather in twenty words. " * 5}]
+
+
+@pytest.fixture
+def world(paceline_emulator):
+    return paceline_emulator(
+        limits={
+            "gpt-5": ",".join(OPENAI_LIMITS),
+            "text-embedding-3-small": ",".join(OPENAI_LIMITS),
+            "claude-haiku-4-5": ",".join(CLAUDE_LIMITS),
+        }
+    )
+
+
+@pytest.fixture
+def limiter():
+    return paceline.Limiter({"openai/*": OPENAI_LIMITS, "anthropic/*": CLAUDE_LIMITS})
+
+
+def spent(limiter, pool):
+    return {quota["unit"]: quota["spent"] for quota in limiter.status()["pools"][pool]["quotas"]}
+
+
+def charged(world, model):
+    return world.tally()["pools"][model]["charges"]
+
+
+def counts(limiter, pool):
+    return limiter.status()["pools"][pool]["counts"]
+
+
+def test_openai_sync_chat_responses_embeddings(world, limiter):
+    with openai.OpenAI(api_key="k", base_url=f"{world.base_url}/v1") as client:
+        limiter.attach(client, provider="openai")
+        chat = client.chat.completions.create(model="gpt-5", messages=PROMPT, max_tokens=40)
+        answer = client.responses.create(model="gpt-5", input="Hello there.", max_output_tokens=30)
+        vectors = client.embeddings.create(model="text-embedding-3-small", input=["one", "two"])
+    assert chat.choices[0].message.content
+    assert answer.output_text
+    assert len(vectors.data) == 2
+    assert counts(limiter, "openai/gpt-5") == {"granted": 2, "settled": 2}
+    assert spent(limiter, "openai/gpt-5") == charged(world, "gpt-5")
+    assert spent(limiter, "openai/text-embedding-3-small") == charged(world, "text-embedding-3-small")
+
+
+@pytest.mark.parametrize("library", [httpx, httpx2])
+def test_openai_over_either_library(world, limiter, library):
+    transport = pace_transport(limiter, library.HTTPTransport(), provider="openai")
+    with openai.OpenAI(
+        api_key="k", base_url=world.base_url + "/v1", http_client=library.Client(transport=transport)
+    ) as c:
+        assert c.chat.completions.create(model="gpt-5", messages=PROMPT, max_tokens=10).usage.completion_tokens
+    assert counts(limiter, "openai/gpt-5") == {"granted": 1, "settled": 1}
+
+
+async def test_openai_stream_settles_from_its_usage(world, limiter):
+    async with openai.AsyncOpenAI(api_key="k", base_url=f"{world.base_url}/v1") as client:
+        limiter.attach(client, provider="openai")
+        stream = await client.chat.completions.create(
+            model="gpt-5", messages=PROMPT, stream=True, stream_options={"include_usage": True}
+        )
+        usage = [chunk.usage async for chunk in stream if chunk.usage][-1]
+    assert counts(limiter, "openai/gpt-5") == {"granted": 1, "settled": 1}
+    assert spent(limiter, "openai/gpt-5")["tokens"] == usage.total_tokens  # no maximum named: what it produced
+
+
+async def test_openai_responses_stream(world, limiter):
+    async with openai.AsyncOpenAI(api_key="k", base_url=f"{world.base_url}/v1") as client:
+        limiter.attach(client, provider="openai")
+        async with client.responses.stream(model="gpt-5", input="Hello there.") as stream:
+            async for _ in stream:
+                pass
+            final = await stream.get_final_response()
+    assert spent(limiter, "openai/gpt-5")["tokens"] == final.usage.total_tokens
+
+
+def test_anthropic_sync_and_stream(world, limiter):
+    with anthropic.Anthropic(api_key="k", base_url=world.base_url) as client:
+        limiter.attach(client)
+        message = client.messages.create(model="claude-haiku-4-5", messages=PROMPT, max_tokens=50)
+        with client.messages.stream(model="claude-haiku-4-5", messages=PROMPT, max_tokens=50) as stream:
+            final = stream.get_final_message()
+    used = [message.usage, final.usage]
+    assert spent(limiter, "anthropic/claude-haiku-4-5") == {
+        "requests": 2,
+        "input_tokens": sum(usage.input_tokens for usage in used),
+        "output_tokens": sum(usage.output_tokens for usage in used),
+    }
+    assert counts(limiter, "anthropic/claude-haiku-4-5") == {"granted": 2, "settled": 2}
+
+
+async def test_a_stream_left_early_keeps_its_charge_and_closes_its_permit(world, limiter):
+    async with anthropic.AsyncAnthropic(api_key="k", base_url=world.base_url) as client:
+        limiter.attach(client)
+        stream = await client.messages.create(
+            model="claude-haiku-4-5", messages=PROMPT, max_tokens=400, stream=True
+        )
+        async for _ in stream:
+            break
+        await stream.close()
+    status = limiter.status()["pools"]["anthropic/claude-haiku-4-5"]
+    assert status["in_flight"] == 0
+    assert status["counts"] == {"granted": 1, "settled": 1}
+
+
+async def test_a_cancelled_stream_that_nobody_closes_settles_by_its_time_to_live(paceline_emulator):
+    """Cancelled between two chunks, an SDK leaves its stream open until the garbage collector comes."""
+    world = paceline_emulator(limits={"gpt-5": ",".join(OPENAI_LIMITS)}, latency_per_token_s=0.002)
+    limiter = paceline.Limiter({"openai/*": [*OPENAI_LIMITS, "1 concurrency"]}, ttl_s=0.3)
+    kept = []
+    async with openai.AsyncOpenAI(api_key="k", base_url=f"{world.base_url}/v1") as client:
+        limiter.attach(client, provider="openai")
+
+        async def consume():
+            stream = await client.chat.completions.create(model="gpt-5", messages=PROMPT, stream=True, max_tokens=5_000)
+            kept.append(stream)  # what a framework's bookkeeping does
+            async for _ in stream:
+                await asyncio.Event().wait()
+
+        task = asyncio.create_task(consume())
+        while not kept:
+            await asyncio.sleep(0)
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)
+        assert limiter.status()["pools"]["openai/gpt-5"]["in_flight"] == 1
+        # Its slot comes back by itself: this call would wait for ever.
+        await client.chat.completions.create(model="gpt-5", messages=PROMPT, max_tokens=5)
+        assert counts(limiter, "openai/gpt-5")["lost"] == 1
+        await kept[0].close()
+
+
+async def test_five_hundred_at_once_through_one_default_client(paceline_emulator):
+    """A pool of 100 connections neither stalls them nor makes them fail; none is refused."""
+    world = paceline_emulator(limits={"gpt-5": "2000 requests/min,10M tokens/min"}, latency_s=0.2, process=True)
+    limiter = paceline.Limiter({"openai/*": ["2000 requests/min", "10M tokens/min"]})
+    timeout = httpx2.Timeout(30.0, pool=0.05)
+    async with httpx2.AsyncClient(timeout=timeout) as http, openai.AsyncOpenAI(
+        api_key="k", base_url=f"{world.base_url}/v1", http_client=http
+    ) as client:
+        limiter.attach(client, provider="openai")
+        calls = [client.chat.completions.create(model="gpt-5", messages=PROMPT, max_tokens=5) for _ in range(500)]
+        answers = await asyncio.gather(*calls)
+    assert len(answers) == 500
+    tally = world.tally()
+    assert tally["admitted"] == 500
+    assert tally["refused_total"] == 0
+
+
+def test_instrument_paces_clients_made_before_and_after(world, limiter):
+    before = openai.OpenAI(api_key="k", base_url=f"{world.base_url}/v1")
+    with paceline.instrument(limiter):
+        limiter.limits.provider = "openai"  # the loopback host does not tell
+        after = anthropic.Anthropic(api_key="k", base_url=world.base_url)
+        before.chat.completions.create(model="gpt-5", messages=PROMPT, max_tokens=5)
+        after.messages.create(model="claude-haiku-4-5", messages=PROMPT, max_tokens=5)
+        with after.messages.stream(model="claude-haiku-4-5", messages=PROMPT, max_tokens=5) as stream:
+            stream.get_final_message()
+    before.chat.completions.create(model="gpt-5", messages=PROMPT, max_tokens=5)  # undone: not paced
+    assert counts(limiter, "openai/gpt-5") == {"granted": 1, "settled": 1}
+    assert counts(limiter, "anthropic/claude-haiku-4-5") == {"granted": 2, "settled": 2}
+    before.close()
+    after.close()
+
+
+async def test_instrument_async_and_attach_together_charge_once(world, limiter):
+    limiter.limits.provider = "openai"
+    with paceline.instrument(limiter):
+        async with openai.AsyncOpenAI(api_key="k", base_url=f"{world.base_url}/v1") as client:
+            limiter.attach(client)
+            limiter.attach(client)
+            await client.chat.completions.create(model="gpt-5", messages=PROMPT, max_tokens=5)
+            stream = await client.chat.completions.create(model="gpt-5", messages=PROMPT, max_tokens=5, stream=True)
+            async for _ in stream:
+                pass
+    assert counts(limiter, "openai/gpt-5") == {"granted": 2, "settled": 2}
+
+
+def test_two_hundred_threads_and_two_loops_share_one_limiter(world, limiter):
+    client = openai.OpenAI(api_key="k", base_url=f"{world.base_url}/v1")
+    limiter.attach(client, provider="openai")
+
+    def call(_):
+        client.chat.completions.create(model="gpt-5", messages=PROMPT, max_tokens=5)
+
+    async def many():
+        async with openai.AsyncOpenAI(api_key="k", base_url=f"{world.base_url}/v1") as other:
+            limiter.attach(other, provider="openai")
+            await asyncio.gather(
+                *[other.chat.completions.create(model="gpt-5", messages=PROMPT, max_tokens=5) for _ in range(50)]
+            )
+
+    loops = [threading.Thread(target=asyncio.run, args=(many(),)) for _ in range(2)]
+    for thread in loops:
+        thread.start()
+    with ThreadPoolExecutor(200) as threads:
+        list(threads.map(call, range(200)))
+    for thread in loops:
+        thread.join()
+    client.close()
+    assert counts(limiter, "openai/gpt-5") == {"granted": 300, "settled": 300}
+    assert world.tally()["refused_total"] == 0
+
+
+def test_a_permit_taken_above_is_not_charged_again_below(world, limiter):
+    with openai.OpenAI(api_key="k", base_url=f"{world.base_url}/v1") as client:
+        limiter.attach(client, provider="openai")
+        with limiter.acquire("openai/gpt-5", input_tokens=100, output_tokens=5):
+            answer = client.chat.completions.create(model="gpt-5", messages=PROMPT, max_tokens=5)
+    assert counts(limiter, "openai/gpt-5") == {"granted": 1, "settled": 1}
+    assert spent(limiter, "openai/gpt-5")["tokens"] == answer.usage.prompt_tokens + 5
+
+
+def test_unmetered_paths_cost_nothing(world, limiter):
+    with openai.OpenAI(api_key="k", base_url=f"{world.base_url}/v1") as client:
+        limiter.attach(client, provider="openai")
+        assert [model.id for model in client.models.list()]
+    assert limiter.status() == {"pools": {}}
+
+
+def test_a_request_that_can_never_fit_is_one_rate_limit_error(world, limiter):
+    with openai.OpenAI(api_key="k", base_url=f"{world.base_url}/v1") as client:
+        limiter.attach(client, provider="openai")
+        with pytest.raises(openai.RateLimitError, match=r"costs 5,000,\d+ tokens, and the quota holds 4,000,000") as error:
+            client.chat.completions.create(model="gpt-5", messages=PROMPT, max_tokens=5_000_000)
+    assert error.value.response.headers["x-paceline"] == "never_fits"
+    assert world.tally()["admitted"] == 0
+
+
+def test_attach_says_what_it_cannot_do(limiter):
+    with pytest.raises(TypeError, match="no httpx or httpx2 client inside dict"):
+        limiter.attach({})
+    client = openai.OpenAI(api_key="k")
+    limiter.attach(client)
+    with pytest.raises(ValueError, match="another limiter"):
+        paceline.Limiter().attach(client)
+    client.close()

@@ -1,0 +1,140 @@
+"""No header, body or stream, however broken, raises or yields a limit that cannot be one."""
+
+from __future__ import annotations
+
+import json
+import math
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from paceline.core.outcomes import Reading, Refusal
+from paceline.providers.anthropic import Anthropic
+from paceline.providers.base import Call
+from paceline.providers.generic import Generic
+from paceline.providers.openai import OpenAI
+
+unhurried = settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
+PAGES = [OpenAI(), Anthropic(), Generic("acme")]
+NUMBERS = st.one_of(
+    st.integers().map(str),
+    st.floats().map(str),
+    st.text(max_size=12),
+    st.sampled_from(["0", "-0", "-1", "NaN", "inf", "1e400", "9" * 400, "٣", "1_000", "1,000", "0x10", " 5 ", "²"]),
+)
+DURATIONS = st.one_of(
+    NUMBERS, st.from_regex(r"-?\d{1,30}(\.\d{1,5})?(h|m|s|ms|us|ns| ){0,3}\d{0,4}(s|ms)?", fullmatch=True)
+)
+DATES = st.one_of(NUMBERS, st.datetimes().map(str), st.datetimes().map(lambda date: date.isoformat() + "Z"))
+NAMES = (
+    [f"x-ratelimit-{what}-{unit}" for what in ("limit", "remaining", "reset") for unit in ("requests", "tokens", "project-tokens")]
+    + [f"anthropic-ratelimit-{unit}-{what}" for what in ("limit", "remaining", "reset") for unit in ("requests", "input-tokens", "output-tokens")]
+    + ["retry-after", "retry-after-ms", "date", "anthropic-fast-input-tokens-limit"]
+)  # fmt: skip
+HEADERS = st.dictionaries(st.sampled_from(NAMES), st.one_of(NUMBERS, DURATIONS, DATES))
+JSON = st.recursive(
+    st.one_of(st.none(), st.booleans(), st.integers(), st.floats(), st.text(max_size=10)),
+    lambda inner: st.one_of(
+        st.lists(inner, max_size=4),
+        st.dictionaries(
+            st.sampled_from([
+                "error", "message", "code", "type", "details", "error_code", "usage", "response", "prompt_tokens", "input_tokens",
+                "completion_tokens", "prompt_tokens_details", "cached_tokens", "messages", "content", "role", "input", "source",
+                "image_url", "model", "max_tokens", "n", "stream", "tools", "system", "data",
+            ]),
+            inner,
+            max_size=6,
+        ),
+    ),
+    max_leaves=12,
+)  # fmt: skip
+MESSAGES = st.builds(
+    "Rate limit reached on {} per {}: Limit {}, Used {}, Requested {}. Please try again in {}. of {} input tokens per minute".format,
+    st.text(max_size=8), st.sampled_from(["min", "day", "", "fortnight"]), NUMBERS, NUMBERS, NUMBERS, DURATIONS, NUMBERS,
+)  # fmt: skip
+BODIES = st.one_of(
+    st.binary(max_size=60),
+    JSON.map(lambda value: json.dumps(value).encode()),
+    MESSAGES.map(lambda text: json.dumps({"error": {"message": text, "code": "rate_limit_exceeded"}}).encode()),
+)
+
+
+def check_amounts(found):
+    for name in ("limit", "period_s"):
+        value = getattr(found, name)
+        assert value is None or (math.isfinite(value) and value > 0)
+    for name in ("reset_s", "retry_after_s", "used", "requested"):
+        value = getattr(found, name, None)
+        assert value is None or (math.isfinite(value) and value >= 0)
+    if isinstance(found, Reading):
+        assert found.remaining is None or math.isfinite(found.remaining)
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+@unhurried
+@given(headers=HEADERS, now_s=st.floats(0, 4e9))
+def test_headers(page, headers, now_s):
+    for reading in page.readings(headers, now_s):
+        check_amounts(reading)
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+@unhurried
+@given(status=st.sampled_from([200, 301, 400, 402, 413, 429, 500, 503, 529, 999]), headers=HEADERS, body=BODIES)
+def test_refusals(page, status, headers, body):
+    refusal = page.refusal(status, headers, body)
+    if refusal is not None:
+        assert isinstance(refusal, Refusal)
+        assert len(refusal.message) <= 300
+        check_amounts(refusal)
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+@unhurried
+@given(
+    stream=st.booleans(),
+    chunks=st.lists(
+        st.one_of(BODIES, BODIES.map(lambda body: b"data: " + body + b"\r\n\n"), st.sampled_from([b"\r", b"\n"]))
+    ),
+)
+def test_readers(page, stream, chunks):
+    reader = page.usage_reader(Call(page.name, "chat", "m", 1, stream=stream))
+    for chunk in chunks:
+        reader.feed(chunk)
+    reader.close()
+    usage = reader.usage
+    if usage is not None:
+        assert 0 <= usage.cached_tokens <= usage.input_tokens
+        assert usage.output_tokens >= 0
+    if reader.refusal is not None:
+        check_amounts(reader.refusal)
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+@unhurried
+@given(path=st.sampled_from(["/v1/messages", "/chat/completions", "/embeddings", "", "/x"]), body=JSON)
+def test_describe(page, path, body):
+    call = page.describe(path, body if isinstance(body, dict) else {"messages": body})
+    if call is not None:
+        assert call.input_tokens >= 0
+        assert call.max_output_tokens is None or call.max_output_tokens >= 0
+        for units in (
+            page.held(call, 10.0, 5.0),
+            page.charged(call, page.usage({"input_tokens": 3, "output_tokens": 1})),
+        ):
+            assert all(math.isfinite(amount) and amount >= 0 for amount in units.values())
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_deep_nesting(page):
+    deep = b"[" * 200_000
+    assert page.refusal(429, {}, deep) is not None
+    reader = page.usage_reader(Call(page.name, "chat", "m", 1))
+    reader.feed(b'{"usage":' + deep)
+    reader.close()
+    assert reader.usage is None
+    nested = {"role": "user"}
+    for _ in range(50_000):
+        nested = {"content": [nested]}
+    assert page.describe("/messages", {"messages": nested}) or page.describe("/responses", {"input": nested})

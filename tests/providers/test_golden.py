@@ -1,0 +1,71 @@
+"""Every real answer that we know of, read as it was meant."""
+
+from __future__ import annotations
+
+import json
+import tomllib
+from pathlib import Path
+
+import pytest
+
+from paceline.core.outcomes import RefusalKind
+from paceline.providers.anthropic import Anthropic
+from paceline.providers.base import Call
+from paceline.providers.openai import OpenAI
+
+FIXTURES = Path(__file__).with_name("fixtures")
+REFUSALS = tomllib.loads((FIXTURES / "refusals.toml").read_text())
+HEADERS = tomllib.loads((FIXTURES / "headers.toml").read_text())["header"]
+ERRORS = tomllib.loads((FIXTURES / "errors.toml").read_text())
+PAGES = {"openai": OpenAI(), "anthropic": Anthropic()}
+UNITS = {"requests": "requests", "tokens": "tokens"}
+
+
+@pytest.mark.parametrize("case", REFUSALS["refusal"], ids=lambda case: f"{case['form']} {case['text']}")
+def test_refusal_with_numbers(case):
+    limit, used, requested = case["numbers"]
+    dimension = case["dimension"]
+    message = REFUSALS["texts"][case["form"]].format(
+        model="m", dimension=dimension, limit=limit, used=used, requested=requested, text=case["text"]
+    )
+    body = json.dumps({"error": {"message": message, "type": "tokens", "code": "rate_limit_exceeded"}}).encode()
+    refusal = PAGES["openai"].refusal(429, {}, body)
+    assert refusal is not None
+    assert refusal.kind is RefusalKind.RATE
+    assert (refusal.limit, refusal.used, refusal.requested) == (limit, used, requested)
+    assert refusal.unit == dimension.split()[0]
+    assert refusal.period_s == (86_400.0 if "day" in dimension else 60.0)
+    assert refusal.retry_after_s == pytest.approx(case["wait_s"])
+    if "outlier" not in case:
+        predicted = (used + requested - limit) * refusal.period_s / limit
+        assert refusal.retry_after_s == pytest.approx(predicted, abs=case.get("within_s", 0.0011))
+
+
+@pytest.mark.parametrize("case", HEADERS, ids=lambda case: f"{case['who']} {case['reset']}")
+@pytest.mark.parametrize("unit", ["requests", "tokens"])
+def test_headers(case, unit):
+    headers = {f"x-ratelimit-{name}-{unit}": str(case[name]) for name in ("limit", "remaining", "reset")}
+    [reading] = PAGES["openai"].readings(headers, 0.0)
+    assert (reading.unit, reading.limit, reading.remaining) == (unit, case["limit"], case["remaining"])
+    assert reading.reset_s == (None if case["reset_s"] < 0 else pytest.approx(case["reset_s"]))
+    assert reading.period_s == (case["inferred_s"] or None)
+
+
+CASES = [(name, case) for name, cases in ERRORS.items() for case in cases]
+
+
+@pytest.mark.parametrize(("name", "case"), CASES, ids=[f"{name} {case['what']}" for name, case in CASES])
+def test_error(name, case):
+    page, error = PAGES[name], case["error"]
+    if case["status"]:
+        refusal = page.refusal(case["status"], {}, json.dumps({"type": "error", "error": error}).encode())
+    else:
+        reader = page.usage_reader(Call(name, "chat", "m", 1, stream=True))
+        reader.feed(b"event: error\ndata: " + json.dumps({"type": "error", "error": error}).encode() + b"\n\n")
+        refusal = reader.refusal
+    if not case["kind"]:
+        assert refusal is None
+        return
+    assert refusal is not None
+    assert refusal.kind == case["kind"]
+    assert (refusal.unit, refusal.limit, refusal.pool) == (case.get("unit"), case.get("limit"), case.get("pool"))

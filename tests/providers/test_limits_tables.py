@@ -1,0 +1,178 @@
+"""The published limits, the registry, and the command that shows them."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+
+import pytest
+from click.testing import CliRunner
+
+from paceline.cli.limits import command
+from paceline.core.outcomes import PacelineWarning, QuotaError
+from paceline.providers.registry import HOSTS, PAGES, provider_for_host, provider_named
+from paceline.providers.tables import known_providers, lookup, models, tiers
+
+
+def amounts(provider, model, tier):
+    return tuple(int(quota.amount) for quota in lookup(provider, model, tier).quotas)
+
+
+GPT_5 = {1: (500, 500_000), 2: (5_000, 1_000_000), 3: (5_000, 2_000_000), 4: (10_000, 4_000_000)}
+GPT_5_MINI = {1: (500, 500_000), 2: (5_000, 2_000_000), 3: (5_000, 4_000_000), 4: (10_000, 10_000_000)}
+SONNET_4 = {
+    1: (50, 30_000, 8_000),
+    2: (1_000, 450_000, 90_000),
+    3: (2_000, 800_000, 160_000),
+    4: (4_000, 2_000_000, 400_000),
+}
+HAIKU_4 = {
+    1: (50, 50_000, 10_000),
+    2: (1_000, 450_000, 90_000),
+    3: (2_000, 1_000_000, 200_000),
+    4: (4_000, 4_000_000, 800_000),
+}
+OLD_TIERS = {
+    "openai": {"gpt-5": GPT_5, "gpt-5.1": GPT_5, "gpt-5.2": GPT_5, "default": GPT_5, "gpt-99": GPT_5, "gpt-5-mini": GPT_5_MINI},
+    "claude": {
+        "default": SONNET_4, "claude-99": SONNET_4, "claude-sonnet-4": SONNET_4, "claude-sonnet-4-5": SONNET_4,
+        "claude-haiku-4": HAIKU_4, "claude-haiku-4-5": HAIKU_4, "claude-haiku-4-5-20251001": HAIKU_4,
+    },
+}  # fmt: skip
+OLD = [(p, m, t, want) for p, rows in OLD_TIERS.items() for m, row in rows.items() for t, want in row.items()]
+
+
+@pytest.mark.parametrize(("provider", "model", "tier", "want"), OLD)
+def test_old_tiers(provider, model, tier, want):
+    assert amounts(provider, model, tier) == want
+
+
+@pytest.mark.parametrize(
+    ("provider", "model", "tier", "want"),
+    [
+        ("openai", "gpt-6.1-sol", "build", (5_000, 1_000_000)),
+        ("openai", "gpt-6.1-sol", "Grow", (15_000, 40_000_000)),
+        ("openai", "gpt-5", "launch", (10_000, 4_000_000)),
+        ("openai", "gpt-5", 5, (15_000, 40_000_000)),
+        ("openai", "gpt-5-nano", 1, (500, 200_000)),
+        ("openai", "gpt-4o-2024-08-06", 1, (500, 30_000)),
+        ("openai", "gpt-4o", "grow", (10_000, 30_000_000)),
+        ("openai", "gpt-4o-mini", 1, (500, 10_000, 200_000)),
+        ("openai", "gpt-4o-mini", 3, (5_000, 2_000_000)),  # not published: the next lower tier
+        ("openai", "gpt-4.1-mini", 1, (200_000, 500)),  # requests from the default
+        ("openai", "text-embedding-3-small", 5, (10_000, 10_000_000)),
+        ("anthropic", "claude-opus-5", "start", (1_000, 2_000_000, 400_000)),
+        ("anthropic", "claude-sonnet-4-5", "build", (5_000, 5_000_000, 1_000_000)),
+        ("anthropic", "claude-fable-5-1", "Scale", (4_000, 4_000_000, 800_000)),
+        ("anthropic", "claude-opus-4-8", 2, (1_000, 2_000_000, 200_000)),
+        ("anthropic", "claude-opus-5", None, (50, 30_000, 8_000)),  # safe until the first headers
+        ("anthropic", "default", "scale", (10_000, 10_000_000, 2_000_000)),
+        ("anthropic", "count_tokens", 2, (2_000,)),
+    ],
+)
+def test_other_rows(provider, model, tier, want):
+    assert amounts(provider, model, tier) == want
+
+
+def test_what_a_row_says_of_itself():
+    exact = lookup("openai", "gpt-4o-2024-08-06", "T2")
+    assert (exact.pool, exact.tier, exact.confidence, exact.matched) == ("gpt-4o", "tier_2", "observed", "gpt-4o")
+    lower = lookup("openai", "gpt-4o-mini", 3)
+    assert (lower.tier, lower.confidence) == ("tier_2", "inferred")
+    equal = lookup("openai", "gpt-5-mini", "build")
+    assert (equal.tier, equal.confidence) == ("tier_2", "inferred")
+    default = lookup("openai", "gpt-99")
+    assert (default.pool, default.matched, default.confidence) == ("gpt-99", "default", "assumed")
+    assert default.source.startswith("https://")
+
+
+@pytest.mark.parametrize("tier", [2, "2", "tier_2", "T2", "tier-2", "Tier 2", " t2 "])
+def test_tiers_as_people_write_them(tier):
+    assert lookup("openai", "gpt-5", tier).tier == "tier_2"
+
+
+def test_unknown_tiers():
+    with pytest.raises(QuotaError, match=r"tier 'bild' of openai is unknown \(known: tier_1, .*did you mean 'build'"):
+        lookup("openai", "gpt-5", "bild")
+    with pytest.raises(QuotaError, match="start, build, scale"):
+        lookup("anthropic", "claude-opus-5", 7)
+
+
+def test_unknown_providers_are_slow_and_say_so():
+    with pytest.warns(PacelineWarning, match=r"'opnai' \(did you mean 'openai'\?\).*Limiter\(\{'opnai/\*'"):
+        published = lookup("opnai", "m")
+    assert [str(quota) for quota in published.quotas] == ["10 requests/min", "10k tokens/min"]
+    assert published.confidence == "assumed"
+
+
+def test_every_row_of_every_table_is_sound():
+    for provider in known_providers():
+        for model in models(provider):
+            for tier in tiers(provider):
+                published = lookup(provider, model, tier)
+                assert published.source
+                assert published.as_of.startswith("202")
+                assert published.confidence in {"documented", "observed", "third_party", "inferred", "assumed"}
+                assert "requests" in {quota.unit for quota in published.quotas}
+
+
+def test_registry_agrees_with_the_pages():
+    for name in PAGES:
+        page = provider_named(name)
+        assert page.name == name
+        assert {host for host, owner in HOSTS.items() if owner == name} == set(page.hosts)
+        for host in page.hosts:
+            assert provider_for_host(host) is page
+
+
+def test_hosts_and_names():
+    assert provider_named("Claude") is provider_named("anthropic")
+    assert provider_named("acme").name == "acme"
+    for host, name in (
+        ("API.OpenAI.com", "openai"), ("api.openai.com:443", "openai"), ("eu.api.openai.com", "openai"),
+        ("api.openai.com.evil.example", None), ("notapi.openai.com", None), ("localhost", None), ("", None), ("[::1]:80", None),
+    ):  # fmt: skip
+        found = provider_for_host(host)
+        assert (found.name if found else None) == name
+
+
+def test_a_page_is_imported_when_it_is_asked_for():
+    code = "import sys, paceline.providers.registry; print([m for m in sys.modules if m.endswith(('openai', 'anthropic', 'tomllib'))])"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "[]"
+
+
+def run(*args):
+    return CliRunner().invoke(command, args)
+
+
+def test_the_command_shows_all_providers():
+    result = run()
+    assert result.exit_code == 0
+    assert "openai/default\ttier_1\t500 requests/min, 500k tokens/min" in result.output
+    assert "anthropic/default\ttier_1\t50 requests/min, 30k input_tokens/min, 8k output_tokens/min" in result.output
+
+
+def test_the_command_shows_a_provider_and_a_model():
+    result = run("claude", "--tier", "build")
+    assert result.exit_code == 0
+    assert "anthropic/claude-fable-5\tbuild\t2k requests/min" in result.output
+    result = run("openai", "gpt-4o", "--tier", "2", "--json")
+    record = json.loads(result.stdout)
+    assert record["quotas"] == ["5k requests/min", "450k tokens/min"]
+    assert (record["pool"], record["tier"], record["as_of"]) == ("openai/gpt-4o", "tier_2", "2026-09-20")
+
+
+def test_the_command_suggests():
+    result = run("antropic")
+    assert result.exit_code == 2
+    assert "did you mean 'anthropic'?" in result.output
+    result = run("openai", "gpt-5-min", "--json")
+    assert result.exit_code == 0
+    assert "did you mean 'gpt-5-mini'?" in result.stderr
+    assert json.loads(result.stdout)["matched"] == "default"
+    result = run("openai", "--tier", "bild")
+    assert result.exit_code == 2
+    assert "did you mean 'build'?" in result.output
+    assert run("--tier", "2").exit_code == 2

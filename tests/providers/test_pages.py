@@ -1,0 +1,332 @@
+"""What a request holds, what an answer is charged, which pool, which wait."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from paceline.core.outcomes import QuotaError, RefusalKind
+from paceline.core.quota import INPUT_TOKENS, OUTPUT_TOKENS, REQUESTS, TOKENS
+from paceline.estimate import estimate_tokens
+from paceline.providers.anthropic import Anthropic
+from paceline.providers.base import Call, Usage
+from paceline.providers.generic import Generic
+from paceline.providers.openai import MEDIA, OpenAI
+from paceline.providers.usage import usage_cost
+
+OPENAI, ANTHROPIC = OpenAI(), Anthropic()
+TEXT = "The quick brown fox jumps over the lazy dog. " * 20
+MESSAGES = [{"role": "user", "content": TEXT}]
+RATE = json.dumps({"error": {"code": "rate_limit_exceeded", "message": "Please try again in 1.768s."}}).encode()
+
+
+@pytest.mark.parametrize(
+    ("path", "endpoint"),
+    [
+        ("/v1/chat/completions", "chat"),
+        ("/chat/completions", "chat"),
+        ("/some/gateway/openai/v1/chat/completions/", "chat"),
+        ("/v1/responses", "responses"),
+        ("/v1/embeddings", "embeddings"),
+        ("/v1/models", None),
+        ("/v1/responses/resp_1/cancel", None),
+        ("/v1/files", None),
+        ("/v1/batches", None),
+        ("/", None),
+    ],
+)
+def test_openai_paths(path, endpoint):
+    call = OPENAI.describe(path, {"model": "gpt-5"})
+    assert (call.endpoint if call else None) == endpoint
+
+
+@pytest.mark.parametrize(
+    ("path", "metered"),
+    [
+        ("/v1/messages", True),
+        ("/v1/messages/count_tokens", False),
+        ("/v1/messages/batches", False),
+        ("/v1/models", False),
+    ],
+)
+def test_anthropic_paths(path, metered):
+    assert (ANTHROPIC.describe(path, {"model": "claude-opus-5"}) is not None) == metered
+
+
+@pytest.mark.parametrize(
+    ("body", "most"),
+    [
+        ({"max_completion_tokens": 100}, 100),
+        ({"max_tokens": 100, "n": 3}, 300),
+        ({"max_output_tokens": 50}, 50),
+        ({"max_completion_tokens": 100, "max_tokens": 7}, 100),
+        ({}, None),
+        ({"max_tokens": None}, None),
+        ({"max_tokens": -5}, None),
+        ({"max_tokens": "100"}, None),
+        ({"max_tokens": True}, None),
+        ({"max_tokens": float("nan")}, None),
+    ],
+)
+def test_openai_most_output(body, most):
+    call = OPENAI.describe("/v1/chat/completions", {"model": "gpt-5", "messages": MESSAGES, **body})
+    assert call is not None
+    assert call.max_output_tokens == most
+
+
+def test_input_is_text_wherever_it_stands():
+    want = estimate_tokens(TEXT, "o200k")
+    for path, body in (
+        ("/v1/chat/completions", {"messages": MESSAGES}),
+        ("/v1/chat/completions", {"messages": [{"role": "user", "content": [{"type": "text", "text": TEXT}]}]}),
+        ("/v1/responses", {"input": TEXT}),
+        ("/v1/responses", {"instructions": TEXT, "input": "x"}),
+        ("/v1/responses", {"input": [{"role": "user", "content": [{"type": "input_text", "text": TEXT}]}]}),
+        ("/v1/embeddings", {"input": [TEXT]}),
+        ("/v1/completions", {"prompt": TEXT}),
+    ):
+        call = OPENAI.describe(path, body)
+        assert call is not None
+        assert want <= call.input_tokens <= want + 8
+
+
+def test_tools_count_and_token_ids_count_one_each():
+    tool = {"type": "function", "function": {"name": "f", "description": TEXT, "parameters": {"type": "object"}}}
+    call = OPENAI.describe("/chat/completions", {"messages": MESSAGES, "tools": [tool]})
+    assert call is not None
+    assert call.input_tokens > 2 * estimate_tokens(TEXT, "o200k")
+    ids = OPENAI.describe("/embeddings", {"input": [[1, 2, 3], [4, 5]]})
+    assert ids is not None
+    assert ids.input_tokens == 5
+
+
+def test_base64_is_never_counted():
+    blob = "QUJD" * 100_000
+    for part, tokens in (
+        ({"type": "image_url", "image_url": {"url": f"data:image/png;base64,{blob}"}}, MEDIA.image),
+        ({"type": "image_url", "image_url": {"url": blob, "detail": "low"}}, MEDIA.small_image),
+        ({"type": "input_image", "image_url": blob}, MEDIA.image),
+        ({"type": "input_audio", "input_audio": {"data": blob, "format": "wav"}}, MEDIA.audio),
+        ({"type": "file", "file": {"file_data": blob}}, MEDIA.file),
+    ):
+        call = OPENAI.describe("/chat/completions", {"messages": [{"role": "user", "content": [part]}]})
+        assert call is not None
+        assert tokens <= call.input_tokens <= tokens + 8
+
+
+def test_anthropic_documents_and_tool_calls():
+    def tokens(part):
+        call = ANTHROPIC.describe("/v1/messages", {"messages": [{"role": "user", "content": [part]}]})
+        assert call is not None
+        return call.input_tokens
+
+    pdf = {"type": "document", "source": {"type": "base64", "data": "QUJD" * 100_000}}
+    plain = {"type": "document", "source": {"type": "text", "media_type": "text/plain", "data": TEXT}}
+    call = {"type": "tool_use", "id": "x", "name": "f", "input": {"data": TEXT, "n": 3}}
+    thought = {"type": "thinking", "thinking": "x", "signature": "QUJD" * 100_000}
+    assert tokens(pdf) < 7_000
+    assert tokens(plain) >= estimate_tokens(TEXT)
+    assert tokens(call) >= estimate_tokens(TEXT)
+    assert tokens(thought) < 10
+
+
+def test_anthropic_weights_follow_the_model():
+    tokens = {}
+    for model in ("claude-sonnet-4-6", "claude-haiku-4-5-20251001", "claude-opus-4-8", "claude-opus-5"):
+        call = ANTHROPIC.describe("/v1/messages", {"model": model, "messages": MESSAGES})
+        assert call is not None
+        tokens[model] = call.input_tokens
+    assert tokens["claude-sonnet-4-6"] == tokens["claude-haiku-4-5-20251001"]
+    assert tokens["claude-opus-4-8"] == tokens["claude-opus-5"] > 1.2 * tokens["claude-sonnet-4-6"]
+
+
+def test_openai_holds_the_sum_and_keeps_it():
+    call = Call("openai", "chat", "gpt-5", 1_000, max_output_tokens=400)
+    assert OPENAI.held(call, 1_100, 50) == {REQUESTS: 1, TOKENS: 1_500, INPUT_TOKENS: 1_100, OUTPUT_TOKENS: 400}
+    charged = OPENAI.charged(call, Usage(900, 30, cached_tokens=800))
+    assert charged == {REQUESTS: 1, TOKENS: 1_300, INPUT_TOKENS: 900, OUTPUT_TOKENS: 400}
+    open_ended = Call("openai", "chat", "gpt-5", 1_000)
+    assert OPENAI.held(open_ended, 1_100, 50)[TOKENS] == 1_150
+    assert OPENAI.charged(open_ended, Usage(900, 30))[TOKENS] == 930
+
+
+def test_embeddings_hold_input_only():
+    call = OPENAI.describe("/v1/embeddings", {"model": "text-embedding-3-small", "input": TEXT, "max_tokens": 5})
+    assert call is not None
+    assert OPENAI.held(call, 10, 500)[TOKENS] == 10
+    assert OPENAI.charged(call, Usage(12))[TOKENS] == 12
+
+
+def test_anthropic_holds_the_expected_output_and_forgets_cached_reads():
+    call = Call("anthropic", "messages", "claude-opus-5", 1_000, max_output_tokens=400)
+    assert ANTHROPIC.held(call, 1_100, 50) == {REQUESTS: 1, INPUT_TOKENS: 1_100, OUTPUT_TOKENS: 50, TOKENS: 1_150}
+    assert ANTHROPIC.held(call, 1_100, 5_000)[OUTPUT_TOKENS] == 400
+    usage = Usage(1_000, 30, cached_tokens=700, cache_write_tokens=200)
+    assert ANTHROPIC.charged(call, usage)[INPUT_TOKENS] == 300
+    haiku = Call("anthropic", "messages", "claude-3-5-haiku-20241022", 1_000)
+    assert ANTHROPIC.charged(haiku, usage)[INPUT_TOKENS] == 1_000
+
+
+@pytest.mark.parametrize(
+    ("page", "model", "pool"),
+    [
+        (OPENAI, "gpt-4o-2024-08-06", "gpt-4o"),
+        (OPENAI, "gpt-5.5-2026-04-23", "gpt-5.5"),
+        (OPENAI, "gpt-4-0613", "gpt-4"),
+        (OPENAI, "gpt-5-mini", "gpt-5-mini"),
+        (OPENAI, "ft:gpt-4o-mini-2024-07-18:org::id", "gpt-4o-mini"),
+        (OPENAI, "gpt-realtime-mini-2025-12-15", "gpt-4o-mini-realtime"),
+        (OPENAI, "gpt-realtime-2", "gpt-4o-realtime"),
+        (OPENAI, "gpt-image-2-codex", "gpt-image"),
+        (ANTHROPIC, "claude-sonnet-4-5-20250929", "claude-sonnet-4x"),
+        (ANTHROPIC, "claude-opus-4-8", "claude-opus-4x"),
+        (ANTHROPIC, "claude-opus-5-5", "claude-opus-5-5"),
+        (ANTHROPIC, "claude-haiku-4-5-20251001", "claude-haiku-4-5"),
+        (ANTHROPIC, "claude-fable-5-1", "claude-fable-5"),
+        (Generic("acme"), "gpt-4o-2024-08-06", "gpt-4o-2024-08-06"),
+    ],
+)
+def test_pool(page, model, pool):
+    assert page.pool(model) == pool
+
+
+def test_the_stricter_of_organization_and_project_binds():
+    headers = {
+        "x-ratelimit-limit-tokens": "2000000", "x-ratelimit-remaining-tokens": "1900000",
+        "x-ratelimit-reset-tokens": "3s", "x-ratelimit-limit-project-tokens": "50000",
+        "x-ratelimit-remaining-project-tokens": "40000", "x-ratelimit-reset-project-tokens": "12s",
+    }  # fmt: skip
+    [reading] = OPENAI.readings(headers, 0)
+    assert (reading.limit, reading.remaining, reading.reset_s, reading.period_s) == (50_000, 40_000, 12, 60)
+    [reading] = OPENAI.readings({**headers, "x-ratelimit-remaining-tokens": "1000"}, 0)
+    assert (reading.limit, reading.remaining, reading.reset_s) == (50_000, 1_000, None)
+
+
+def test_anthropic_readings():
+    headers = {
+        "anthropic-ratelimit-requests-limit": "50", "anthropic-ratelimit-requests-remaining": "49",
+        "anthropic-ratelimit-requests-reset": "2026-11-21T10:00:02Z",
+        "anthropic-ratelimit-input-tokens-limit": "30000", "anthropic-ratelimit-input-tokens-remaining": "27000",
+        "anthropic-ratelimit-input-tokens-reset": "2026-11-21T10:00:06Z",
+        "anthropic-ratelimit-tokens-limit": "38000", "anthropic-ratelimit-tokens-remaining": "35000",
+        "anthropic-ratelimit-unified-5h-utilization": "0.4", "anthropic-priority-input-tokens-limit": "10000",
+    }  # fmt: skip
+    now_s = 1_795_255_200.0  # 2026-11-21T10:00:00Z
+    requests, inputs = ANTHROPIC.readings(headers, now_s)
+    assert (requests.unit, requests.limit, requests.remaining, requests.reset_s) == (REQUESTS, 50, 49, 2)
+    assert (inputs.unit, inputs.limit, inputs.remaining, inputs.reset_s) == (INPUT_TOKENS, 30_000, 27_000, 6)
+    assert (requests.resolution, inputs.resolution, inputs.period_s) == (1, 1_000, 60)
+    wrong_clock = ANTHROPIC.readings({**headers, "date": "Sat, 21 Nov 2026 10:00:00 GMT"}, now_s + 45)
+    assert wrong_clock == [requests, inputs]
+
+
+@pytest.mark.parametrize(
+    ("headers", "wait_s"),
+    [
+        ({}, 1.768),
+        ({"retry-after": "3"}, 3.0),
+        ({"retry-after": "1"}, 1.768),
+        ({"retry-after": "9", "retry-after-ms": "2500"}, 2.5),
+        ({"retry-after": "Sat, 21 Nov 2026 10:00:30 GMT", "date": "Sat, 21 Nov 2026 10:00:00 GMT"}, 30.0),
+        ({"retry-after": "Sat, 21 Nov 2026 10:00:30 GMT"}, 1.768),
+        ({"retry-after": "-5"}, 1.768),
+        ({"retry-after": "nan"}, 1.768),
+        ({"retry-after": "1e9"}, 1.768),
+        ({"retry-after": "99999999999"}, 1.768),
+        ({"retry-after": "9" * 5_000}, 1.768),
+    ],
+)
+def test_the_longer_wait_holds(headers, wait_s):
+    refusal = OPENAI.refusal(429, headers, RATE)
+    assert refusal is not None
+    assert refusal.retry_after_s == pytest.approx(wait_s)
+
+
+@pytest.mark.parametrize("reset", ["-1s", "nan", "inf", "", "12", "s", "1x", "9" * 5_000 + "s", "1s" * 5_000, "1h-2m"])
+def test_a_reset_that_is_none_is_absent(reset):
+    headers = {
+        "x-ratelimit-limit-requests": "10",
+        "x-ratelimit-remaining-requests": "5",
+        "x-ratelimit-reset-requests": reset,
+    }
+    [reading] = OPENAI.readings(headers, 0)
+    assert reading.reset_s is None
+    assert reading.limit == 10
+
+
+def test_fast_mode_that_is_not_provisioned_never_fits():
+    refusal = ANTHROPIC.refusal(429, {"anthropic-fast-input-tokens-limit": "0"}, b"{}")
+    assert refusal is not None
+    assert refusal.kind is RefusalKind.NEVER_FITS
+
+
+def test_an_error_page_is_no_message():
+    refusal = OPENAI.refusal(429, {"retry-after": "2"}, b"<html>the prompt was: secret</html>")
+    assert refusal is not None
+    assert (refusal.kind, refusal.message, refusal.retry_after_s) == (RefusalKind.RATE, "", 2.0)
+
+
+def test_generic_believes_headers_that_agree():
+    page = Generic("acme-cloud")
+    assert (page.name, page.key_env, page.hosts) == ("acme-cloud", "ACME_CLOUD_API_KEY", ())
+    good = {
+        "x-ratelimit-limit-requests": "100",
+        "x-ratelimit-remaining-requests": "50",
+        "x-ratelimit-reset-requests": "30s",
+    }
+    [reading] = page.readings(good, 0)
+    assert (reading.limit, reading.remaining, reading.reset_s, reading.period_s) == (100, 50, 30, 60)
+    [reading] = page.readings({**good, "x-ratelimit-reset-requests": "1795255200"}, 0)
+    assert (reading.remaining, reading.reset_s, reading.period_s) == (50, None, None)
+    assert page.readings({**good, "x-ratelimit-remaining-requests": "-1"}, 0) == []
+    assert page.readings({"x-ratelimit-limit-requests": "100"}, 0) == []
+
+
+def test_usage_in_every_form():
+    details = {"prompt_tokens_details": {"cached_tokens": 5, "cache_write_tokens": 2}}
+    chat = {"prompt_tokens": 10, "completion_tokens": 3, "total_tokens": 13, **details}
+    assert OPENAI.usage({"usage": chat}) == OPENAI.usage(chat) == Usage(10, 3, 5, 2)
+    responses = {"input_tokens": 10, "output_tokens": 3, "input_tokens_details": {"cached_tokens": 5}}
+    assert OPENAI.usage({"response": {"usage": responses}}) == Usage(10, 3, 5)
+    assert OPENAI.usage({"usage": {"prompt_tokens": 8, "total_tokens": 8}}) == Usage(8)
+    message = {"input_tokens": 10, "cache_read_input_tokens": 90, "cache_creation_input_tokens": 5, "output_tokens": 3}
+    assert ANTHROPIC.usage({"usage": message}) == Usage(105, 3, 90, 5)
+    for nothing in (
+        {},
+        {"usage": None},
+        {"usage": {"prompt_tokens": -1}},
+        {"usage": "x"},
+        {"prompt_tokens": float("inf")},
+    ):
+        assert OPENAI.usage(nothing) is None
+        assert ANTHROPIC.usage(nothing) is None
+
+
+def test_usage_cost_takes_what_an_sdk_returns():
+    class Dumps:
+        def model_dump(self):
+            return {"input_tokens": 10, "output_tokens": 3}
+
+    class Answer:
+        usage = Dumps()
+
+    class Plain:
+        def __init__(self):
+            self.prompt_tokens, self.completion_tokens = 10, 3
+
+    for usage in (Answer(), Dumps(), Plain(), {"prompt_tokens": 10, "completion_tokens": 3}, Usage(10, 3)):
+        assert usage_cost("openai/gpt-5", usage)[TOKENS] == 13
+    assert usage_cost("arcee", {"prompt_tokens": 10, "completion_tokens": 3})[TOKENS] == 13
+    ring = Plain()
+    ring.ring = ring
+    assert usage_cost("openai/gpt-5", ring)[TOKENS] == 13
+    with pytest.raises(QuotaError, match="no usage in str"):
+        usage_cost("openai/gpt-5", "hello")
+
+
+def test_usage_cost_of_real_sdk_objects():
+    chat = pytest.importorskip("openai").types.CompletionUsage(prompt_tokens=10, completion_tokens=3, total_tokens=13)
+    assert usage_cost("openai/gpt-5", chat)[TOKENS] == 13
+    message = pytest.importorskip("anthropic").types.Usage(input_tokens=10, cache_read_input_tokens=90, output_tokens=3)
+    assert usage_cost("anthropic/claude-opus-5", message)[INPUT_TOKENS] == 10

@@ -1,0 +1,158 @@
+"""Usage from the bytes of an answer, cut anywhere."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from paceline.core.outcomes import RefusalKind
+from paceline.providers.anthropic import Anthropic
+from paceline.providers.base import Call, Usage
+from paceline.providers.openai import OpenAI
+
+unhurried = settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
+OPENAI, ANTHROPIC = OpenAI(), Anthropic()
+
+
+def sse(*events, end="\n"):
+    lines = []
+    for event in events:
+        data = event if isinstance(event, str) else json.dumps(event, separators=(",", ":"), ensure_ascii=False)
+        lines += [f"data: {data}", ""]
+    return (end.join(lines) + end).encode()
+
+
+def chunk(text, usage=None):
+    return {"choices": [{"delta": {"content": text}}], "usage": usage}
+
+
+CHAT = sse(
+    chunk('hé\\n"usage":{}'), chunk("b"), {"choices": [], "usage": {"prompt_tokens": 9, "completion_tokens": 4}}, "[DONE]"
+)  # fmt: skip
+RESPONSES = sse(
+    {"type": "response.created", "response": {"usage": None, "error": None}},
+    {"type": "response.output_text.delta", "delta": "x"},
+    {"type": "response.completed", "response": {"usage": {"input_tokens": 9, "output_tokens": 4}}},
+    end="\r\n",
+)
+MESSAGES = sse(
+    {
+        "type": "message_start",
+        "message": {"usage": {"input_tokens": 3, "cache_read_input_tokens": 6, "output_tokens": 1}},
+    },
+    {"type": "content_block_delta", "delta": {"text": "usage"}},
+    {"type": "message_delta", "usage": {"output_tokens": 2}},
+    {"type": "message_delta", "usage": {"output_tokens": 4}},
+    {"type": "message_stop"},
+    end="\r\n",
+)
+SPREAD = b'data: {"choices":[],\ndata: "usage":{"prompt_tokens":9,\ndata:"completion_tokens":4}}\n\ndata: [DONE]\n\n'
+LONE_CR = CHAT.replace(b"\n", b"\r")
+STREAMS = {
+    "chat": (OPENAI, CHAT, Usage(9, 4)),
+    "responses": (OPENAI, RESPONSES, Usage(9, 4)),
+    "messages": (ANTHROPIC, MESSAGES, Usage(9, 4, 6)),
+    "spread over lines": (OPENAI, SPREAD, Usage(9, 4)),
+    "lone carriage returns": (OPENAI, LONE_CR, Usage(9, 4)),
+}
+BODIES = {
+    "chat": (OPENAI, {"choices": [{"message": {"content": '"usage": {"prompt_tokens": 1}'}}], "usage": {"prompt_tokens": 9, "completion_tokens": 4}}),
+    "usage first": (OPENAI, {"usage": {"prompt_tokens": 9, "completion_tokens": 4}, "choices": [{"message": {"content": "é" * 300_000}}]}),
+    "usage last": (OPENAI, {"data": [{"embedding": [0.1] * 50_000}], "usage": {"prompt_tokens": 9, "completion_tokens": 4}, "metadata": {"usage": "x"}}),
+    "message": (ANTHROPIC, {"content": [{"text": "x" * 200_000}], "usage": {"input_tokens": 9, "output_tokens": 4}}),
+}  # fmt: skip
+
+
+def feed(reader, data, cuts):
+    at = 0
+    for cut in [*sorted(cuts), len(data)]:
+        reader.feed(data[at:cut])
+        at = max(at, cut)
+    return reader
+
+
+@pytest.mark.parametrize("name", STREAMS)
+@unhurried
+@given(data=st.data())
+def test_any_cut_of_a_stream_gives_the_same_usage(name, data):
+    page, stream, usage = STREAMS[name]
+    cuts = data.draw(st.lists(st.integers(0, len(stream)), max_size=12))
+    reader = feed(page.usage_reader(Call(page.name, "chat", "m", 1, stream=True)), stream, cuts)
+    reader.close()
+    assert reader.usage == usage
+    assert reader.done
+    assert reader.refusal is None
+
+
+@pytest.mark.parametrize("name", STREAMS)
+def test_byte_by_byte_and_done_at_the_terminal_event(name):
+    page, stream, usage = STREAMS[name]
+    reader = page.usage_reader(Call(page.name, "chat", "m", 1, stream=True))
+    for at in range(len(stream)):
+        assert not reader.done or at >= len(stream) - 2
+        reader.feed(stream[at : at + 1])
+    assert reader.done
+    assert reader.usage == usage
+
+
+@pytest.mark.parametrize("name", BODIES)
+@unhurried
+@given(data=st.data())
+def test_any_cut_of_a_body_gives_the_same_usage(name, data):
+    page, answer = BODIES[name]
+    body = json.dumps(answer).encode()
+    cuts = data.draw(st.lists(st.integers(0, len(body)), max_size=8))
+    reader = feed(page.usage_reader(Call(page.name, "chat", "m", 1)), body, cuts)
+    assert not reader.done
+    reader.close()
+    assert reader.done
+    assert reader.usage == Usage(9, 4)
+
+
+def test_a_stream_without_usage_or_cut_short_names_none():
+    reader = OPENAI.usage_reader(Call("openai", "chat", "m", 1, stream=True))
+    reader.feed(sse(chunk("a"), chunk("b")))
+    assert not reader.done
+    reader.close()
+    assert reader.done
+    assert reader.usage is None
+
+
+def test_the_last_event_counts_without_its_blank_line():
+    reader = OPENAI.usage_reader(Call("openai", "chat", "m", 1, stream=True))
+    reader.feed(CHAT[: CHAT.index(b"\n\ndata: [DONE]")])
+    assert reader.usage is None
+    reader.close()
+    assert reader.usage == Usage(9, 4)
+
+
+def test_events_that_one_blank_line_should_part_are_read_one_by_one():
+    reader = OPENAI.usage_reader(Call("openai", "chat", "m", 1, stream=True))
+    reader.feed(CHAT.replace(b"\n\n", b"\n"))
+    reader.close()
+    assert reader.usage == Usage(9, 4)
+
+
+def test_a_failed_response_is_a_refusal_and_ends():
+    error = {"code": "rate_limit_exceeded", "message": "Rate limit reached: Limit 10, Used 10, Requested 1."}
+    reader = OPENAI.usage_reader(Call("openai", "responses", "m", 1, stream=True))
+    reader.feed(sse({"type": "response.failed", "response": {"error": error, "usage": None}}))
+    assert reader.done
+    assert reader.refusal is not None
+    assert (reader.refusal.kind, reader.refusal.limit) == (RefusalKind.RATE, 10)
+
+
+def test_memory_is_bounded():
+    body = OPENAI.usage_reader(Call("openai", "chat", "m", 1))
+    stream = OPENAI.usage_reader(Call("openai", "chat", "m", 1, stream=True))
+    for _ in range(40):
+        body.feed(b"x" * 1_000_000)
+        stream.feed(b"x" * 1_000_000)
+        assert len(body._head) + len(body._tail) <= 1_400_000
+        assert len(stream._buffer) <= 18_000_000
+    body.close()
+    stream.close()
+    assert body.usage is stream.usage is None
