@@ -109,9 +109,7 @@ def test_anthropic_sync_and_stream(world, limiter):
 async def test_a_stream_left_early_keeps_its_charge_and_closes_its_permit(world, limiter):
     async with anthropic.AsyncAnthropic(api_key="k", base_url=world.base_url) as client:
         limiter.attach(client)
-        stream = await client.messages.create(
-            model="claude-haiku-4-5", messages=PROMPT, max_tokens=400, stream=True
-        )
+        stream = await client.messages.create(model="claude-haiku-4-5", messages=PROMPT, max_tokens=400, stream=True)
         async for _ in stream:
             break
         await stream.close()
@@ -151,9 +149,10 @@ async def test_five_hundred_at_once_through_one_default_client(paceline_emulator
     world = paceline_emulator(limits={"gpt-5": "2000 requests/min,10M tokens/min"}, latency_s=0.2, process=True)
     limiter = paceline.Limiter({"openai/*": ["2000 requests/min", "10M tokens/min"]})
     timeout = httpx2.Timeout(30.0, pool=0.05)
-    async with httpx2.AsyncClient(timeout=timeout) as http, openai.AsyncOpenAI(
-        api_key="k", base_url=f"{world.base_url}/v1", http_client=http
-    ) as client:
+    async with (
+        httpx2.AsyncClient(timeout=timeout) as http,
+        openai.AsyncOpenAI(api_key="k", base_url=f"{world.base_url}/v1", http_client=http) as client,
+    ):
         limiter.attach(client, provider="openai")
         calls = [client.chat.completions.create(model="gpt-5", messages=PROMPT, max_tokens=5) for _ in range(500)]
         answers = await asyncio.gather(*calls)
@@ -237,7 +236,9 @@ def test_unmetered_paths_cost_nothing(world, limiter):
 def test_a_request_that_can_never_fit_is_one_rate_limit_error(world, limiter):
     with openai.OpenAI(api_key="k", base_url=f"{world.base_url}/v1") as client:
         limiter.attach(client, provider="openai")
-        with pytest.raises(openai.RateLimitError, match=r"costs 5,000,\d+ tokens, and the quota holds 4,000,000") as error:
+        with pytest.raises(
+            openai.RateLimitError, match=r"costs 5,000,\d+ tokens, and the quota holds 4,000,000"
+        ) as error:
             client.chat.completions.create(model="gpt-5", messages=PROMPT, max_tokens=5_000_000)
     assert error.value.response.headers["x-paceline"] == "never_fits"
     assert world.tally()["admitted"] == 0

@@ -18,7 +18,7 @@ DEFAULT_CONNECTIONS = 100  # what both libraries allow a client whose owner did 
 CONNECTIONS = 1_000
 LIBRARIES = ("httpx2", "httpx")
 
-_classes: dict[ModuleType, tuple[type, type]] = {}
+_classes: dict[ModuleType, type] = {}
 
 
 def pace_transport(limiter: Limiter, inner: Any, provider: str | None = None) -> Any:
@@ -30,7 +30,7 @@ def pace_transport(limiter: Limiter, inner: Any, provider: str | None = None) ->
         provider: Whose dialect is spoken, where the host does not tell.
 
     Returns:
-        A transport of the same library and kind.
+        A transport of the same library.
 
     Raises:
         TypeError: ``inner`` is no such transport.
@@ -38,9 +38,7 @@ def pace_transport(limiter: Limiter, inner: Any, provider: str | None = None) ->
     library = library_of(inner, "BaseTransport", "AsyncBaseTransport")
     if library is None:
         raise TypeError(f"{type(inner).__name__} is not a transport of httpx2 or httpx")
-    sync, asynchronous = _classes_of(library)
-    wanted = asynchronous if isinstance(inner, library.AsyncBaseTransport) else sync
-    return wanted(limiter, inner, provider_named(provider) if provider else None)
+    return _class_of(library)(limiter, inner, provider_named(provider) if provider else None)
 
 
 def library_of(thing: Any, *bases: str) -> ModuleType | None:
@@ -63,11 +61,11 @@ def lift_connections(transport: Any) -> None:
         pool._max_connections = CONNECTIONS  # type: ignore[union-attr]  # noqa: SLF001
 
 
-def _classes_of(library: Any) -> tuple[type, type]:
+def _class_of(library: Any) -> type:
     if library not in _classes:
 
-        class PacedTransport(library.BaseTransport):  # type: ignore[misc]
-            """Paces what goes through ``inner``."""
+        class PacedTransport(library.BaseTransport, library.AsyncBaseTransport):  # type: ignore[misc]
+            """Paces what goes through ``inner``, sync and async, as far as ``inner`` is either."""
 
             def __init__(self, limiter: Limiter, inner: Any, provider: Provider | None) -> None:
                 lift_connections(inner)
@@ -77,27 +75,20 @@ def _classes_of(library: Any) -> tuple[type, type]:
                 send = self.inner.handle_request
                 return run_sync(exchange(self.limiter, SyncIo(), send, request, self.provider))
 
-            def close(self) -> None:
-                self.inner.close()
-
-        class AsyncPacedTransport(library.AsyncBaseTransport):  # type: ignore[misc]
-            """Paces what goes through ``inner``."""
-
-            def __init__(self, limiter: Limiter, inner: Any, provider: Provider | None) -> None:
-                lift_connections(inner)
-                self.limiter, self.inner, self.provider = limiter, inner, provider
-
             async def handle_async_request(self, request: Any) -> Any:
                 send = self.inner.handle_async_request
                 return await exchange(self.limiter, AsyncIo(), send, request, self.provider)
 
+            def close(self) -> None:
+                self.inner.close()
+
             async def aclose(self) -> None:
                 await self.inner.aclose()
 
-        _classes[library] = PacedTransport, AsyncPacedTransport
+        _classes[library] = PacedTransport
     return _classes[library]
 
 
 def is_paced(transport: Any) -> bool:
     """Whether ``transport`` is one of ours."""
-    return any(isinstance(transport, classes) for classes in _classes.values())
+    return any(isinstance(transport, paced) for paced in _classes.values())

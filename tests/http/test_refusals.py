@@ -1,0 +1,192 @@
+"""What happens when the provider says no: hold, retry at the front, give up once, stop for money."""
+
+import asyncio
+import json
+import time
+
+import httpx2
+import openai
+import pytest
+
+import paceline
+from paceline.http import pace_transport
+
+PROMPT = [{"role": "user", "content": "Say something."}]
+BODY = {"model": "gpt-5", "messages": PROMPT, "max_tokens": 5}
+
+
+class Script(httpx2.AsyncBaseTransport, httpx2.BaseTransport):
+    """Answers as told, in order; notes when each request came."""
+
+    def __init__(self, *answers):
+        self.answers = list(answers)
+        self.times = []
+
+    def handle_request(self, request):
+        self.times.append(time.monotonic())
+        answer = self.answers.pop(0)
+        if isinstance(answer, Exception):
+            raise answer
+        status, headers, body = answer
+        return httpx2.Response(status, headers=headers, stream=httpx2.ByteStream(json.dumps(body).encode()))
+
+    async def handle_async_request(self, request):
+        return self.handle_request(request)
+
+
+def rate_limited(retry_after="0.05", message="Rate limit reached", code="rate_limit_exceeded"):
+    return 429, {"retry-after": retry_after}, {"error": {"message": message, "type": "tokens", "code": code}}
+
+
+OK = (200, {}, {"choices": [], "usage": {"prompt_tokens": 12, "completion_tokens": 5, "total_tokens": 17}})
+
+
+def client(script, limiter):
+    return httpx2.AsyncClient(transport=pace_transport(limiter, script, "openai"), base_url="http://127.0.0.1")
+
+
+def make_limiter(**options):
+    return paceline.Limiter({"openai/*": ["60k requests/min", "60M tokens/min"]}, **options)
+
+
+def pool(limiter):
+    return limiter.status()["pools"]["openai/gpt-5"]
+
+
+async def test_a_refusal_is_held_and_retried_inside():
+    limiter, script = make_limiter(), Script(rate_limited("0.2"), OK)
+    async with client(script, limiter) as http:
+        response = await http.post("/v1/chat/completions", json=BODY)
+    assert response.status_code == 200
+    assert script.times[1] - script.times[0] >= 0.2  # a minimum, obeyed
+    done = response.extensions["paceline"]
+    assert (done.attempts, len(done.refusals), done.usage.input_tokens) == (2, 1, 12)
+    assert pool(limiter)["counts"] == {"granted": 2, "refused_rate": 1, "settled": 1}
+    assert pool(limiter)["quotas"][0]["spent"] == 2  # the refused attempt stays charged
+
+
+async def test_one_refusal_pauses_the_whole_pool():
+    limiter, script = make_limiter(), Script(rate_limited("0.3"), OK, OK)
+    async with client(script, limiter) as http:
+        first = asyncio.create_task(http.post("/v1/chat/completions", json=BODY))
+        while not pool_exists(limiter) or not pool(limiter)["cool_down_s"]:
+            await asyncio.sleep(0)
+        second = asyncio.create_task(http.post("/v1/chat/completions", json=BODY))
+        await asyncio.gather(first, second)
+    assert min(script.times[1:]) - script.times[0] >= 0.3
+
+
+def pool_exists(limiter):
+    return "openai/gpt-5" in limiter.status()["pools"]
+
+
+async def test_attempts_are_bounded_and_the_sdk_sees_one_rate_limit_error():
+    limiter = make_limiter(retry=paceline.RetryPolicy(max_attempts=3))
+    script = Script(*[rate_limited("0.01", "Rate limit reached for gpt-5")] * 3)
+    async with openai.AsyncOpenAI(
+        api_key="k", base_url="http://127.0.0.1/v1", http_client=client(script, limiter)
+    ) as sdk:
+        with pytest.raises(openai.RateLimitError, match="3 attempts made: Rate limit reached for gpt-5") as error:
+            await sdk.chat.completions.create(**BODY)
+    assert script.answers == []  # the SDK's own two retries did not happen
+    assert error.value.response.headers["x-paceline"] == "gave_up"
+
+
+async def test_a_long_wait_is_handed_up():
+    limiter, script = make_limiter(), Script(rate_limited("3000"))
+    async with client(script, limiter) as http:
+        response = await http.post("/v1/chat/completions", json=BODY)
+    assert response.status_code == 429
+    assert response.headers["retry-after"] == "3000"
+    assert "asks to wait 3,000 s" in response.json()["error"]["message"]
+
+
+@pytest.mark.parametrize("status", [503, 529])
+async def test_their_capacity_is_waited_out_alone(status):
+    limiter = make_limiter(retry=paceline.RetryPolicy(backoff_s=0.05))
+    script = Script((status, {}, {"error": {"message": "overloaded", "code": "server_is_overloaded"}}), OK)
+    async with client(script, limiter) as http:
+        assert (await http.post("/v1/chat/completions", json=BODY)).status_code == 200
+    assert pool(limiter)["counts"]["refused_capacity"] == 1
+    assert pool(limiter)["cool_down_s"] == 0
+
+
+async def test_money_stops_the_pool_and_everybody_in_its_line():
+    limiter = paceline.Limiter({"openai/*": ["1 requests/min"]})
+    script = Script(rate_limited("1", "You exceeded your current quota", "insufficient_quota"))
+    async with client(script, limiter) as http:
+        calls = [asyncio.create_task(http.post("/v1/chat/completions", json=BODY)) for _ in range(5)]
+        answers = await asyncio.gather(*calls)
+    assert [answer.headers["x-paceline"] for answer in answers] == ["stopped"] * 5
+    assert len(script.times) == 1
+    assert "exceeded your current quota" in pool(limiter)["stopped"]
+    limiter.gate("openai/gpt-5").resume()
+    assert pool(limiter)["stopped"] is None
+
+
+async def test_a_server_fault_goes_up_and_stays_charged():
+    limiter, script = make_limiter(), Script((500, {}, {"error": {"message": "oops"}}))
+    async with client(script, limiter) as http:
+        assert (await http.post("/v1/chat/completions", json=BODY)).status_code == 500
+    assert pool(limiter)["quotas"][0]["spent"] == 1
+
+
+async def test_faults_are_retried_when_asked():
+    limiter = make_limiter(retry=paceline.RetryPolicy(faults=True, backoff_s=0.01))
+    script = Script((502, {}, {}), httpx2.ReadError("gone"), OK)
+    async with client(script, limiter) as http:
+        response = await http.post("/v1/chat/completions", json=BODY)
+    assert (response.status_code, response.extensions["paceline"].attempts) == (200, 3)
+
+
+@pytest.mark.parametrize(("error", "spent"), [(httpx2.ConnectError("no"), 0), (httpx2.ReadError("gone"), 1)])
+async def test_what_was_never_sent_is_given_back(error, spent):
+    limiter = make_limiter()
+    async with client(Script(error), limiter) as http:
+        with pytest.raises(type(error)):
+            await http.post("/v1/chat/completions", json=BODY)
+    assert pool(limiter)["quotas"][0]["spent"] == spent
+    assert pool(limiter)["in_flight"] == 0
+
+
+async def test_a_stated_limit_is_adopted():
+    limiter = make_limiter()
+    headers = {"x-ratelimit-limit-requests": "500", "x-ratelimit-remaining-requests": "499"}
+    async with client(Script((200, headers, OK[2])), limiter) as http:
+        await http.post("/v1/chat/completions", json=BODY)
+    quota = pool(limiter)["quotas"][0]
+    assert (quota["limit"], quota["source"]) == (500, "answer")
+
+
+def test_sync_says_the_same():
+    limiter, script = make_limiter(), Script(rate_limited("0.05"), OK)
+    with httpx2.Client(transport=pace_transport(limiter, script, "openai"), base_url="http://127.0.0.1") as http:
+        response = http.post("/v1/chat/completions", json=BODY)
+    assert response.extensions["paceline"].attempts == 2
+
+
+async def test_a_caller_cancelled_in_line_costs_nothing():
+    limiter = paceline.Limiter({"openai/*": ["1 requests/min"]})
+    script = Script(OK)
+    async with client(script, limiter) as http:
+        await http.post("/v1/chat/completions", json=BODY)
+        waiting = asyncio.create_task(http.post("/v1/chat/completions", json=BODY))
+        while not pool(limiter)["waiting"]:
+            await asyncio.sleep(0)
+        waiting.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await waiting
+    assert pool(limiter)["waiting"] == 0
+    assert pool(limiter)["counts"] == {"granted": 1, "settled": 1}
+
+
+async def test_against_a_provider_with_half_of_what_we_believe(paceline_emulator):
+    """No call fails and every answer is right, although the provider refuses."""
+    world = paceline_emulator(limits={"gpt-5": "600 requests/min"}, headers=False, start_level=0.02)
+    limiter = paceline.Limiter({"openai/*": ["1200 requests/min"]})
+    async with openai.AsyncOpenAI(api_key="k", base_url=f"{world.base_url}/v1", max_retries=0) as sdk:
+        limiter.attach(sdk, provider="openai")
+        answers = await asyncio.gather(*[sdk.chat.completions.create(**BODY) for _ in range(60)])
+    assert len(answers) == 60
+    assert world.tally()["answered"] == 60
+    assert world.tally()["refused"]["rate"] >= 1
