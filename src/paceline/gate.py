@@ -134,9 +134,9 @@ class Gate:
         """See :meth:`Pool.refuse`."""
         self._change(lambda now_ns: self.pool.refuse(now_ns, reservation, refusal, pause_s))
 
-    def observe(self, readings: Iterable[Reading]) -> None:
+    def observe(self, readings: Iterable[Reading], reservation: Reservation) -> None:
         """See :meth:`Pool.observe`."""
-        self._change(lambda now_ns: self.pool.observe(now_ns, readings))
+        self._change(lambda now_ns: self.pool.observe(now_ns, readings, reservation))
 
     def resume(self) -> None:
         """See :meth:`Pool.resume`."""

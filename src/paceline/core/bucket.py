@@ -37,6 +37,9 @@ FAR_NS = 2**63 - 1
 SMALL_BURST_S = 2.0
 """The burst of a quota that opens, or that must be spread evenly, in seconds of its own rate."""
 
+CEILING_MIN = 0.01
+"""A learned ceiling never falls below this share of the published rate: it must be able to find out better."""
+
 LOW_POINTS_MAX = 64
 """How many low points a bucket remembers; the oldest merge, which can only shrink a refund."""
 
@@ -83,24 +86,24 @@ def meter(quota: Quota, now_ns: int, headroom_s: float, *, gentle: bool = False)
 
 
 class Bucket:
-    """A continuously refilled quota, kept as the instant at which it will be full (as in GCRA)."""
+    """A continuously refilled quota, kept as the instant at which it will be full (as in GCRA).
+
+    Attributes:
+        full_at_ns: When it will be full if nothing more is charged.
+        capacity: What it holds at once as far as is known: the burst, or less when answers have said so.
+        ceiling: The learned share of the published rate, at most 1.
+    """
 
     __slots__ = (
-        "_low",
-        "_ns_per_unit",
-        "_open_reach_ns",
-        "_opened",
-        "_reach_ns",
-        "_sequence",
-        "full_at_ns",
-        "headroom_s",
-        "most",
-        "quota",
-    )
+        "_low", "_ns_per_unit", "_open_reach_ns", "_opened", "_reach_ns", "_sequence", "capacity", "ceiling",
+        "full_at_ns", "headroom_s", "most", "quota",
+    )  # fmt: skip
 
     def __init__(self, quota: Quota, now_ns: int, headroom_s: float, *, gentle: bool = False) -> None:
         self.headroom_s = headroom_s
         self.full_at_ns = now_ns
+        self.capacity = math.inf
+        self.ceiling = 1.0
         self._opened = SMALL_BURST_S * quota.rate if gentle else math.inf  # what may be granted at once so far
         self._sequence = 0
         self._low: list[tuple[int, int]] = []  # (sequence, room in ns), both ascending
@@ -109,16 +112,59 @@ class Bucket:
     def _take(self, quota: Quota) -> None:
         self.quota = quota
         self.most = quota.burst
-        self._ns_per_unit = quota.ns_per_unit
-        # A burst smaller than the headroom would leave nothing to grant: keep half of it.
-        burst_ns = quota.burst * self._ns_per_unit
-        self._open_reach_ns = math.floor(burst_ns - min(self.headroom_s * NS, burst_ns / 2))
+        self._ns_per_unit = quota.ns_per_unit / self.ceiling
+        self._open_reach_ns = self._reach_of(quota.burst)
         self._widen()
+
+    def _reach_of(self, burst: float) -> int:
+        """How far ahead of now a charge may push the instant of being full, for a bucket that holds ``burst``."""
+        burst_ns = burst * self._ns_per_unit
+        # A burst smaller than the headroom would leave nothing to grant: keep half of it.
+        return math.floor(burst_ns - min(self.headroom_s * NS, burst_ns / 2))
 
     def _widen(self) -> None:
         self._reach_ns = self._open_reach_ns
-        if self._opened < self.quota.burst:
+        if self.capacity < self.quota.burst:
+            self._reach_ns = self._reach_of(self.capacity)
+        if self._opened < math.inf:
             self._reach_ns = min(self._reach_ns, math.floor(self._opened * self._ns_per_unit))
+
+    @property
+    def ns_per_unit(self) -> float:
+        """Nanoseconds in which one unit comes back, ceiling included."""
+        return self._ns_per_unit
+
+    def hold(self, capacity: float) -> None:
+        """It holds only ``capacity`` at once: what remains charged, and what a cost above it needs, stay as they are."""
+        self.capacity = max(capacity, 0.0)
+        self._widen()
+
+    def shift(self, by_ns: int) -> None:
+        """Move the instant of being full: later when somebody else spent, earlier when we had overcharged."""
+        self.full_at_ns += by_ns
+        if by_ns < 0:
+            self._low = [(sequence, max(room + by_ns, 0)) for sequence, room in self._low]
+
+    def press(self, now_ns: int, ceiling: float) -> None:
+        """Run at the share ``ceiling`` of the published rate from now on; the level stays."""
+        level = self.level(now_ns)
+        self.ceiling = min(max(ceiling, CEILING_MIN), 1.0)
+        self._rescale(now_ns, self.quota, level)
+
+    def adopt(self, now_ns: int, amount: float) -> None:
+        level = self.level(now_ns)
+        self._opened *= max(amount / self.quota.amount, 1.0)
+        self.ceiling = 1.0
+        self._rescale(now_ns, self.quota.with_amount(amount), level)
+
+    def _rescale(self, now_ns: int, quota: Quota, level: float) -> None:
+        """Take another rate or size. A larger bucket fills from where it stands, a smaller one spills."""
+        before, grown = self._ns_per_unit, min(quota.burst - self.quota.burst, 0.0)  # room to grow was no room before
+        self._take(quota)
+        self.full_at_ns = now_ns + math.ceil((quota.burst - min(level, quota.burst)) * self._ns_per_unit)
+        self._low = [
+            (sequence, max(math.floor((room / before + grown) * self._ns_per_unit), 0)) for sequence, room in self._low
+        ]
 
     def _ns(self, cost: float) -> int:
         return math.ceil(cost * self._ns_per_unit)
@@ -162,10 +208,15 @@ class Bucket:
         for i in range(since, len(self._low)):
             sequence, low = self._low[i]
             self._low[i] = (sequence, max(low - refund, 0))
+        while 0 < since < len(self._low) and self._low[since - 1][1] >= self._low[since][1]:
+            since -= 1  # undercut now: keep both ascending
+            del self._low[since]
 
     def answered(self, cost: float) -> None:
-        if self._reach_ns < self._open_reach_ns:
+        if self._opened < math.inf:
             self._opened += cost
+            if self._opened >= self.quota.burst:
+                self._opened = math.inf
             self._widen()
 
     def release(self, cost: float) -> None:
@@ -174,21 +225,14 @@ class Bucket:
     def level(self, now_ns: int) -> float:
         return self.quota.burst - max(self.full_at_ns - now_ns, 0) / self._ns_per_unit
 
-    def adopt(self, now_ns: int, amount: float) -> None:
-        before = self._ns_per_unit
-        self._take(self.quota.with_amount(amount))
-        scale = self._ns_per_unit / before
-        self.full_at_ns = now_ns + math.ceil((self.full_at_ns - now_ns) * scale)
-        self._low = [(sequence, math.floor(room * scale)) for sequence, room in self._low]
-
 
 class Spaced(Bucket):
     """A sliding window, or a window that restarts nobody knows when: spread evenly.
 
     A bucket of burst b and rate r lets at most ``b + r x period`` through in any period, so
     ``r = (amount - b) / period`` is safe under every rule. A cost above b is let through when nothing is
-    owed, and is charged as if it were the burst itself. The period is lengthened by the headroom: what
-    leaves us at the two ends of a period can arrive that much closer together.
+    owed, and is charged as if it were the burst itself. The period is lengthened by a quarter of the headroom:
+    what leaves us at the two ends of a period can arrive that much closer together.
     """
 
     __slots__ = ("_burst", "_period_ns")
@@ -196,7 +240,7 @@ class Spaced(Bucket):
     def _take(self, quota: Quota) -> None:
         self.quota = quota
         self.most = quota.amount
-        self._period_ns = (quota.period_s + min(self.headroom_s, quota.period_s)) * NS
+        self._period_ns = (quota.period_s + min(self.headroom_s, quota.period_s) / 4) * NS / self.ceiling
         spaced = SMALL_BURST_S / (quota.period_s + SMALL_BURST_S) * quota.amount
         self._burst = min(spaced, quota.burst)
         self._ns_per_unit = self._period_ns / (quota.amount - self._burst)
@@ -211,7 +255,10 @@ class Spaced(Bucket):
         return self.full_at_ns + min(self._ns(cost) - self._reach_ns, 0)
 
     def level(self, now_ns: int) -> float:
-        return self._burst - max(self.full_at_ns - now_ns, 0) / self._ns_per_unit
+        return self.quota.burst - max(self.full_at_ns - now_ns, 0) / self._ns_per_unit
+
+    def hold(self, capacity: float) -> None:
+        """Spread evenly, it holds next to nothing at once anyway."""
 
 
 class Window:

@@ -1,36 +1,327 @@
-"""What an answer teaches a ledger. Pure: readings and refusals in, a corrected ledger out."""
+"""What answers teach about a pool's quotas. Pure: readings and refusals in, corrected meters out.
+
+A reading is a noisy sample: it was taken when the server admitted the attempt, it may or may not count what left us
+at about the same moment, and it arrives when the answer ends. So each attempt carries a note of where our books
+stood when it left, and a reading is held against that note. Between "all that left at about the same time is
+counted" and "none of it is" there is a band: inside it we believe our own books; beyond, somebody else is
+spending, or we overcharge.
+
+A provider's ``reset`` is the time until its bucket is full, so ``remaining + reset x rate`` is what that bucket holds:
+less than the limit when it is quantised, more when the reset follows a clock and it is no bucket at all.
+
+A refusal teaches in this order: the level; the burst, when our books had plenty left; the rule, when the provider
+asks to wait longer than any bucket would; the rate, when it happens again.
+"""
 
 from __future__ import annotations
 
 import math
+from bisect import bisect_right
 from collections.abc import Iterable
+from typing import NamedTuple
 
-from paceline.core.ledger import Ledger
-from paceline.core.outcomes import Reading
-from paceline.core.quota import CONCURRENCY
+from paceline.core.bucket import Bucket, Spaced
+from paceline.core.ledger import Ledger, Reservation
+from paceline.core.outcomes import Reading, Refusal, RefusalKind
+from paceline.core.quota import INPUT_TOKENS, NS, TOKENS, Quota
+
+ABOUT_NS = NS // 4
+"""What left this much before or after an attempt may have reached the server on its other side."""
+
+SLICE_NS = NS // 20
+SLICES_MAX = 4_096
+"""How finely, and how far back, charges are remembered: in slices of 50 ms with something in them."""
+
+CLOCK_MARGIN = 1.15
+"""A ``remaining + reset x rate`` this much above the burst is no bucket's."""
+
+QUANTISED_MARGIN = 0.9
+"""One this much below is a smaller bucket's."""
+
+MEASURED_S = 4.0
+"""Two refusals this far apart measure a rate: the server's level was about zero at both."""
+
+CLIMB = 0.02
+"""What a learned ceiling gains, by and by, in as long as its rate was measured: the surer, the slower. The longer
+nobody is refused, the faster."""
+
+UNITS_MAX = 16
+"""Quotas that answers may add to a pool."""
 
 
-def adopt_limits(ledger: Ledger, now_ns: int, readings: Iterable[Reading]) -> list[int]:
-    """Where the provider states another limit than ours, take it, up or down.
+class Note(NamedTuple):
+    """Where a meter's books stood when an attempt left."""
 
-    Returns:
-        The indexes of the quotas that changed.
-    """
-    changed = []
-    for reading in readings:
-        index = _quota_of(ledger, reading)
-        limit = reading.limit
-        if index is None or limit is None or not (math.isfinite(limit) and limit > 0):
-            continue
-        if limit != ledger.meters[index].quota.amount:
-            ledger.adopt(now_ns, index, limit)
-            changed.append(index)
-    return changed
+    full_at_ns: int
+    shifted_ns: int
+    charged_ns: int
+    charged: float
+    epoch: int
 
 
-def _quota_of(ledger: Ledger, reading: Reading) -> int | None:
-    """The one quota that ``reading`` speaks of; ``None`` when that is unknown or ambiguous."""
-    same_unit = [i for i, m in enumerate(ledger.meters) if m.quota.unit == reading.unit and m.quota.unit != CONCURRENCY]
-    if reading.period_s is not None:
-        same_unit = [i for i in same_unit if ledger.meters[i].quota.period_s == reading.period_s]
-    return same_unit[0] if len(same_unit) == 1 else None
+class Watch:
+    """What answers have said about one meter."""
+
+    __slots__ = (
+        "_blame",
+        "_busy_s",
+        "_as_of_ns",
+        "_climbed_ns",
+        "_last_ns",
+        "_measured_s",
+        "_refused",
+        "_slices",
+        "charged",
+        "charged_ns",
+        "epoch",
+        "meter",
+        "shifted_ns",
+    )
+
+    def __init__(self, meter: Bucket) -> None:
+        self.meter = meter
+        self.shifted_ns = 0  # the sum of all corrections so far
+        self.charged_ns, self.charged = 0, 0.0  # all charges so far
+        self.epoch = 0  # changes with rate and rule: notes from before compare no more
+        self._slices: list[tuple[int, int]] = []
+        self._refused = 0.0  # what refused attempts were charged
+        self._blame: tuple[int, float] | None = (
+            None  # when the last refusal that taught left, and what was admitted by then
+        )
+        self._busy_s = 0.0  # busy seconds since then
+        self._last_ns = 0
+        self._measured_s = MEASURED_S
+        self._climbed_ns = 0
+        self._as_of_ns = 0  # when the last reading that counted was taken
+
+    def granted(self, now_ns: int, amount: float) -> Note:
+        """An attempt leaves, charged ``amount``."""
+        if self.meter.ceiling < 1:
+            self._climb(now_ns)
+        if not self._slices or now_ns - self._slices[-1][0] >= SLICE_NS:
+            self._slices.append((now_ns, self.charged_ns))
+            if len(self._slices) > SLICES_MAX:
+                del self._slices[: SLICES_MAX // 2]
+        self.charged += amount
+        self.charged_ns += math.ceil(amount * self.meter.ns_per_unit)
+        return Note(self.meter.full_at_ns, self.shifted_ns, self.charged_ns, self.charged, self.epoch)
+
+    def restart(self, now_ns: int, left_ns: int, note: Note | None, reading: Reading) -> None:
+        """The limit is another, so compare nothing: what the server has left, less what left us since, is what is left."""
+        if note is None or reading.remaining is None:
+            return
+        unit_ns = self.meter.ns_per_unit
+        room_ns = max(self.meter.quota.amount - reading.remaining, 0.0) * unit_ns
+        since = max(self.charged - note.charged, 0.0) * unit_ns
+        self.meter.shift(max(left_ns + math.ceil(room_ns + since), now_ns) - self.meter.full_at_ns)
+
+    def changed(self) -> None:
+        """Rate or rule are others now."""
+        self.epoch += 1
+        self.charged_ns = 0
+        self._slices.clear()
+
+    def read(self, now_ns: int, left_ns: int, note: Note, reading: Reading) -> bool:
+        """Hold a reading against the note of its attempt, which left at ``left_ns``; whether it is no bucket's."""
+        bucket = self.meter
+        if reading.remaining is None or isinstance(bucket, Spaced):
+            return False
+        unit_ns = bucket.quota.ns_per_unit
+        rough_ns = round(reading.resolution * unit_ns) if reading.resolution > 1 else 0
+        if reading.reset_s is None:
+            room_ns = round((bucket.quota.amount - reading.remaining) * unit_ns)
+        else:
+            room_ns = round(reading.reset_s * NS)
+            rough_ns += NS if rough_ns else 0  # who rounds what remains, rounds the reset to seconds
+            holds_ns, burst_ns = reading.remaining * unit_ns + room_ns, bucket.quota.burst * unit_ns
+            if holds_ns > CLOCK_MARGIN * burst_ns + rough_ns:
+                return True
+            if holds_ns < QUANTISED_MARGIN * burst_ns - rough_ns:
+                bucket.hold((holds_ns - rough_ns) / unit_ns)
+            elif bucket.capacity < math.inf:
+                bucket.hold(math.inf)
+        if note.epoch == self.epoch:  # the server's room in our own time: a ceiling makes it longer
+            self._compare(now_ns, left_ns, note, round(room_ns / bucket.ceiling), ABOUT_NS + rough_ns)
+        return False
+
+    def _compare(self, now_ns: int, left_ns: int, note: Note, room_ns: int, about_ns: int) -> None:
+        ours_ns = note.full_at_ns + self.shifted_ns - note.shifted_ns
+        later, earlier = self._charged_about(left_ns, note)
+        if left_ns + room_ns > ours_ns + later + about_ns:  # somebody else is spending
+            self._shift(left_ns, left_ns + room_ns - ours_ns - later)
+        elif left_ns >= self._as_of_ns and now_ns + room_ns < ours_ns - earlier - about_ns:
+            # We overcharge, even if it was read just now. An older reading than the last that counted may say so, too,
+            # but what it did not see yet has been learned since.
+            self._shift(left_ns, now_ns + room_ns - ours_ns + earlier)
+
+    def _charged_about(self, left_ns: int, note: Note) -> tuple[int, int]:
+        """What left shortly after and shortly before the attempt, in nanoseconds of refill; all, where forgotten."""
+        after = bisect_right(self._slices, (left_ns + ABOUT_NS, 0))
+        before = bisect_right(self._slices, (left_ns - ABOUT_NS, 0)) - 1
+        later = (self._slices[after][1] if after < len(self._slices) else self.charged_ns) - note.charged_ns
+        earlier = note.charged_ns - (self._slices[before][1] if before >= 0 else 0)
+        return max(later, 0), earlier
+
+    def _shift(self, as_of_ns: int, by_ns: int) -> None:
+        self._as_of_ns = max(self._as_of_ns, as_of_ns)
+        self.meter.shift(by_ns)
+        self.shifted_ns += by_ns
+
+    def refused(self, now_ns: int, left_ns: int, note: Note, amount: float, refusal: Refusal, pause_ns: int) -> bool:
+        """An attempt that left at ``left_ns`` was refused; whether that shows that the quota is no bucket."""
+        self._refused += amount
+        if self._blame is not None and left_ns <= self._last_ns:
+            return False  # it left before the last refusal was heard, and says the same
+        self._last_ns = now_ns
+        bucket = self.meter
+        unit_ns = bucket.ns_per_unit
+        cost_ns = math.ceil(amount * unit_ns)
+        asked_s = refusal.retry_after_s
+        clock = asked_s is not None and asked_s * NS > cost_ns + bucket.quota.burst * unit_ns / 20 + 2 * NS
+        if not isinstance(bucket, Spaced) and not clock:
+            used = (note.full_at_ns - left_ns - cost_ns) / unit_ns  # by our books, before this attempt
+            if note.epoch == self.epoch and used < min(bucket.capacity, bucket.quota.burst):
+                bucket.hold(max(used, amount))
+            holds_ns = math.ceil(min(bucket.capacity, bucket.quota.burst) * unit_ns)
+            if refusal.limit is not None and refusal.used is not None:
+                left = max(refusal.limit - refusal.used, 0.0)
+                full_at_ns = now_ns + holds_ns - min(math.floor(left * unit_ns), holds_ns) + cost_ns
+            elif asked_s is not None:
+                full_at_ns = now_ns + round(asked_s * NS) + max(holds_ns - cost_ns, 0)
+            else:
+                full_at_ns = now_ns + pause_ns + holds_ns
+            if full_at_ns > bucket.full_at_ns:
+                self._shift(now_ns, full_at_ns - bucket.full_at_ns)
+        self._measure(now_ns, left_ns, note)
+        return clock
+
+    def _measure(self, now_ns: int, left_ns: int, note: Note) -> None:
+        """Between two refusals at an empty bucket, what was admitted is what came in."""
+        admitted = note.charged - self._refused
+        if self._blame is not None and left_ns - self._blame[0] >= MEASURED_S * NS:
+            rate = (admitted - self._blame[1]) / (left_ns - self._blame[0]) * NS
+            share = rate / self.meter.quota.rate
+            self._measured_s = (left_ns - self._blame[0]) / NS
+            if 0 < share < self.meter.ceiling:
+                self.meter.press(now_ns, share)
+                self.changed()
+        if self._blame is None or left_ns - self._blame[0] >= MEASURED_S * NS:
+            self._blame = (left_ns, admitted)
+        self._busy_s = 0.0
+
+    def _climb(self, now_ns: int) -> None:
+        """Grow a learned ceiling while we push; an idle second teaches nothing."""
+        step_s = min((now_ns - self._climbed_ns) / NS, 1.0)
+        self._climbed_ns = now_ns
+        if step_s > 0:
+            self._busy_s += step_s
+            gain = CLIMB * step_s / self._measured_s * (1 + self._busy_s / 60)
+            self.meter.press(now_ns, self.meter.ceiling * (1 + gain))
+
+
+class Feedback:
+    """A ledger's meters under watch."""
+
+    def __init__(self, ledger: Ledger) -> None:
+        self._ledger = ledger
+        self._watches: list[Watch | None] = []
+        self._follow()
+
+    def _follow(self) -> None:
+        for m in self._ledger.meters[len(self._watches) :]:
+            self._watches.append(Watch(m) if isinstance(m, Bucket) else None)
+
+    def granted(self, now_ns: int, reservation: Reservation) -> None:
+        """An attempt leaves: note where the books stand."""
+        reservation.notes = [
+            watch.granted(now_ns, amount) if watch is not None and amount else None
+            for watch, amount in zip(self._watches, reservation.amounts, strict=True)
+        ]
+
+    def observe(self, now_ns: int, readings: Iterable[Reading], reservation: Reservation) -> list[int]:
+        """Learn from the headers of an answer to ``reservation``'s attempt.
+
+        Returns:
+            The indexes of the quotas whose limit is another now, or that are new.
+        """
+        changed = []
+        for reading in readings:
+            index = self._index(reading.unit, reading.period_s)
+            limit = reading.limit if reading.limit is not None and 0 < reading.limit < math.inf else None
+            if index is None and limit is not None and self._is_new(reading.unit):
+                changed.append(self._add(now_ns, Quota(reading.unit, limit, reading.period_s or 60.0)))
+            elif index is not None:
+                watch, note = self._watches[index], self._note(reservation, index)
+                if limit is not None and limit != self._ledger.meters[index].quota.amount:
+                    self._adopt(now_ns, index, limit)
+                    changed.append(index)
+                    if watch is not None:
+                        watch.restart(now_ns, reservation.granted_ns, note, reading)
+                if watch is not None and note is not None and watch.read(now_ns, reservation.granted_ns, note, reading):
+                    self._spread(now_ns, index)
+        return changed
+
+    def refused(self, now_ns: int, reservation: Reservation, refusal: Refusal, pause_ns: int) -> list[int]:
+        """Learn from a refusal of our own rate.
+
+        Returns:
+            The indexes of the quotas whose limit is another now, or that are new.
+        """
+        if refusal.kind not in (RefusalKind.RATE, RefusalKind.GROWTH):
+            return []
+        changed = []
+        limit = refusal.limit if refusal.limit is not None and 0 < refusal.limit < math.inf else None
+        index = self._index(refusal.unit, refusal.period_s) if refusal.unit else self._tightest(now_ns)
+        if index is None and limit is not None and refusal.unit and self._is_new(refusal.unit, refusal.period_s):
+            changed.append(self._add(now_ns, Quota(refusal.unit, limit, refusal.period_s or 60.0)))
+        elif index is not None:
+            if limit is not None and limit != self._ledger.meters[index].quota.amount:
+                self._adopt(now_ns, index, limit)
+                changed.append(index)
+            watch, note = self._watches[index], self._note(reservation, index)
+            if watch is not None and note is not None:
+                amount = reservation.amounts[index]
+                if watch.refused(now_ns, reservation.granted_ns, note, amount, refusal, pause_ns):
+                    self._spread(now_ns, index)
+        return changed
+
+    def _index(self, unit: str | None, period_s: float | None) -> int | None:
+        """The one quota on ``unit``; ``None`` when there is none, or nobody can tell which."""
+        found = [
+            i
+            for i, m in enumerate(self._ledger.meters)
+            if m.quota.unit == unit and m.quota.period_s and period_s in (None, m.quota.period_s)
+        ]
+        return found[0] if len(found) == 1 else None
+
+    def _is_new(self, unit: str, period_s: float | None = None) -> bool:
+        """Whether a quota that an answer names is one that we did not know of."""
+        units = {m.quota.unit for m in self._ledger.meters if period_s in (None, m.quota.period_s)}
+        split = unit == TOKENS and INPUT_TOKENS in units  # the user counts input and output apart
+        return unit not in units and not split and len(self._ledger.meters) < UNITS_MAX
+
+    def _tightest(self, now_ns: int) -> int | None:
+        """The quota with the least left, when a refusal does not say which it was."""
+        shares = [(m.level(now_ns) / m.quota.burst, i) for i, m in enumerate(self._ledger.meters) if m.quota.period_s]
+        return min(shares)[1] if shares else None
+
+    def _note(self, reservation: Reservation, index: int) -> Note | None:
+        return reservation.notes[index] if index < len(reservation.notes) else None
+
+    def _add(self, now_ns: int, quota: Quota) -> int:
+        self._ledger.add(now_ns, quota)
+        self._follow()
+        return len(self._ledger.meters) - 1
+
+    def _adopt(self, now_ns: int, index: int, limit: float) -> None:
+        self._ledger.adopt(now_ns, index, limit)
+        watch = self._watches[index]
+        if watch is not None:
+            watch.changed()
+
+    def _spread(self, now_ns: int, index: int) -> None:
+        """The quota at ``index`` is no bucket: from now on spread evenly, which is safe under every rule."""
+        watch = self._watches[index]
+        if watch is not None and not isinstance(watch.meter, Spaced):
+            watch.meter = self._ledger.spread(now_ns, index)
+            watch.changed()

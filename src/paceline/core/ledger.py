@@ -17,8 +17,9 @@ Theory of operation
 from __future__ import annotations
 
 from collections.abc import Iterable
+from typing import Any
 
-from paceline.core.bucket import FAR_NS, Meter, meter
+from paceline.core.bucket import FAR_NS, Bucket, Meter, Spaced, meter
 from paceline.core.outcomes import Decision, Granted, NeverFits, WaitUntil
 from paceline.core.quota import CONCURRENCY, INPUT_TOKENS, NS, OUTPUT_TOKENS, REQUESTS, TOKENS, Cost, Quota, Rule
 
@@ -33,11 +34,12 @@ class Reservation:
         cost: The reserved cost per unit.
         amounts: The same, one number for each meter.
         marks: Where each meter stood, for a guarded refund.
+        notes: What :mod:`~paceline.core.feedback` wants to remember.
         granted_ns: When it was granted.
         expires_ns: When it counts as lost if nobody has settled it.
     """
 
-    __slots__ = ("amounts", "cost", "expires_ns", "granted_ns", "marks", "open")
+    __slots__ = ("amounts", "cost", "expires_ns", "granted_ns", "marks", "notes", "open")
 
     def __init__(self, cost: Cost, amounts: list[float], marks: list[int], granted_ns: int, expires_ns: int) -> None:
         self.cost = cost
@@ -45,6 +47,7 @@ class Reservation:
         self.marks = marks
         self.granted_ns = granted_ns
         self.expires_ns = expires_ns
+        self.notes: list[Any] = []  # of whoever watches the meters
         self.open = True
 
 
@@ -69,6 +72,7 @@ class Ledger:
         gentle: bool = False,
     ) -> None:
         self.headroom_s = headroom_s
+        self.gentle = gentle
         self.meters: list[Meter] = [meter(quota, now_ns, headroom_s, gentle=gentle) for quota in quotas]
         self.names = [str(m.quota) for m in self.meters]
         self._units = [m.quota.unit for m in self.meters]
@@ -162,8 +166,8 @@ class Ledger:
         if actual is not None and total is None and (INPUT_TOKENS in actual or OUTPUT_TOKENS in actual):
             known = reservation.cost | actual
             total = known.get(INPUT_TOKENS, 0.0) + known.get(OUTPUT_TOKENS, 0.0)
-        for i, m in enumerate(self.meters):
-            unit, reserved = self._units[i], reservation.amounts[i]
+        for i, reserved in enumerate(reservation.amounts):
+            m, unit = self.meters[i], self._units[i]
             true = None if actual is None else total if unit == TOKENS else actual.get(unit)
             if true is not None and true != reserved:
                 m.correct(now_ns, reservation.marks[i], reserved, true)
@@ -177,10 +181,10 @@ class Ledger:
     def cancel(self, now_ns: int, reservation: Reservation) -> None:
         """Close a reservation whose request was never sent."""
         if self._close(reservation):
-            for i, m in enumerate(self.meters):
-                if reservation.amounts[i]:
-                    m.correct(now_ns, reservation.marks[i], reservation.amounts[i], 0.0)
-                    self.spent[i] -= reservation.amounts[i]
+            for i, reserved in enumerate(reservation.amounts):
+                if reserved:
+                    self.meters[i].correct(now_ns, reservation.marks[i], reserved, 0.0)
+                    self.spent[i] -= reserved
 
     def expire(self, now_ns: int) -> int:
         """Close what nobody has settled in time, charged in full; return how many."""
@@ -206,6 +210,22 @@ class Ledger:
         """Take another amount for the quota at ``index``."""
         self.meters[index].adopt(now_ns, amount)
         self.names[index] = str(self.meters[index].quota)
+
+    def add(self, now_ns: int, quota: Quota) -> None:
+        """A quota that we did not know of: from now on charged, too."""
+        self.meters.append(meter(quota, now_ns, self.headroom_s, gentle=self.gentle))
+        self.names.append(str(quota))
+        self.spent.append(0.0)
+        self._units.append(quota.unit)
+
+    def spread(self, now_ns: int, index: int) -> Spaced:
+        """The quota at ``index`` is no bucket: spread it evenly; what is charged stays charged."""
+        old = self.meters[index]
+        spaced = Spaced(old.quota, now_ns, self.headroom_s)
+        if isinstance(old, Bucket):
+            spaced.full_at_ns = old.full_at_ns
+        self.meters[index] = spaced
+        return spaced
 
     def _close(self, reservation: Reservation) -> bool:
         if not reservation.open:

@@ -12,7 +12,7 @@ from collections.abc import Iterable
 from typing import Any
 
 from paceline.core.bucket import FAR_NS
-from paceline.core.feedback import adopt_limits
+from paceline.core.feedback import Feedback
 from paceline.core.ledger import Ledger, Reservation
 from paceline.core.line import Line, Ticket
 from paceline.core.outcomes import (
@@ -59,6 +59,7 @@ class Pool:
     ) -> None:
         self.name = name
         self.ledger = Ledger(quotas, now_ns, headroom_s=headroom_s, ttl_s=ttl_s, gentle=gentle)
+        self.feedback = Feedback(self.ledger) if gentle else None  # where a provider keeps books, too
         self.line = Line()
         self.wake_ns: int | None = None
         self.counts: Counter[str] = Counter()
@@ -158,17 +159,17 @@ class Pool:
         """
         self.counts[f"refused_{refusal.kind.value}"] += 1
         self.ledger.keep(reservation)
-        if pause_s > 0:
-            self.ledger.pause(now_ns + round(pause_s * NS))
+        pause_ns = round(max(pause_s, 0.0) * NS)
+        self.ledger.pause(now_ns + pause_ns)
+        if self.feedback is not None:
+            self._relearn(self.feedback.refused(now_ns, reservation, refusal, pause_ns))
         if refusal.kind is RefusalKind.MONEY:
             self.stop(refusal.message or refusal.code)
 
-    def observe(self, now_ns: int, readings: Iterable[Reading]) -> None:
-        """Learn from the headers of an answer."""
-        for index in adopt_limits(self.ledger, now_ns, readings):
-            self.sources[index] = "answer"
-            for ticket in self.line:
-                ticket.amounts = self.ledger.amounts(ticket.cost)
+    def observe(self, now_ns: int, readings: Iterable[Reading], reservation: Reservation) -> None:
+        """Learn from the headers of the answer to ``reservation``'s attempt; before it is settled."""
+        if self.feedback is not None:
+            self._relearn(self.feedback.observe(now_ns, readings, reservation))
 
     def stop(self, reason: str) -> None:
         """Send nothing more until :meth:`resume`."""
@@ -229,10 +230,20 @@ class Pool:
             "counts": {name: count for name, count in sorted(self.counts.items()) if count},
         }
 
+    def _relearn(self, changed: list[int]) -> None:
+        """The quotas at these indexes are others now, or new."""
+        for index in changed:
+            self.sources[index:] = ["answer", *self.sources[index + 1 :]]
+        if changed:
+            for ticket in self.line:
+                ticket.amounts = self.ledger.amounts(ticket.cost)
+
     def _reserve(self, now_ns: int, ticket: Ticket) -> Decision:
         decision = self.ledger.reserve(now_ns, ticket.cost, ticket.amounts)
         if isinstance(decision, Granted):
             self.counts["granted"] += 1
+            if self.feedback is not None:
+                self.feedback.granted(now_ns, decision.reservation)
         return decision
 
     def _turn_away(self, stopped: Stopped) -> list[Ticket]:
