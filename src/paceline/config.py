@@ -29,6 +29,7 @@ from paceline.providers.tables import DEFAULT, lookup
 
 ENV_PREFIX = "PACELINE_"
 WORKERS_MAX = 20_000
+RUN_S = 30 * 86_400.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -97,9 +98,8 @@ class Config:
         page = provider_named(name).name if name else None
         if page and self.tier is not None:
             lookup(page, DEFAULT, self.tier)  # an unknown tier is said now, not at the first request
-        retry = RetryPolicy(
-            max_attempts=self.max_attempts, max_elapsed_s=self.max_attempts * (self.timeout_s + 60.0), faults=True
-        )
+        # A batch has time: its attempts are bounded, and a day's quota is waited out instead of failing what is left.
+        retry = RetryPolicy(max_attempts=self.max_attempts, max_elapsed_s=RUN_S, max_retry_after_s=RUN_S, faults=True)
         limiter = Limiter(headroom_s=self.headroom_s, ttl_s=max(900.0, 2 * self.timeout_s), retry=retry)
         rates = {unit: rate for unit, rate in ((REQUESTS, self.rpm_override), (TOKENS, self.tpm_override)) if rate}
         limiter.limits = _Overridden(self.limits, page, self.tier, rates)

@@ -160,6 +160,7 @@ class Bucket:
     def _rescale(self, now_ns: int, quota: Quota, level: float) -> None:
         """Take another rate or size. A larger bucket fills from where it stands, a smaller one spills."""
         before, grown = self._ns_per_unit, min(quota.burst - self.quota.burst, 0.0)  # room to grow was no room before
+        self.charge(now_ns, 0.0)  # a low point: what was full until now has nothing to give back
         self._take(quota)
         self.full_at_ns = now_ns + math.ceil((quota.burst - min(level, quota.burst)) * self._ns_per_unit)
         self._low = [

@@ -63,9 +63,9 @@ class Watch:
     """What answers have said about one meter."""
 
     __slots__ = (
+        "_as_of_ns",
         "_blame",
         "_busy_s",
-        "_as_of_ns",
         "_climbed_ns",
         "_last_ns",
         "_measured_s",
@@ -74,12 +74,14 @@ class Watch:
         "charged",
         "charged_ns",
         "epoch",
+        "limit_as_of_ns",
         "meter",
         "shifted_ns",
     )
 
     def __init__(self, meter: Bucket) -> None:
         self.meter = meter
+        self.limit_as_of_ns = 0  # when the last attempt left that met another limit
         self.shifted_ns = 0  # the sum of all corrections so far
         self.charged_ns, self.charged = 0, 0.0  # all charges so far
         self.epoch = 0  # changes with rate and rule: notes from before compare no more
@@ -252,8 +254,7 @@ class Feedback:
                 changed.append(self._add(now_ns, Quota(reading.unit, limit, reading.period_s or 60.0)))
             elif index is not None:
                 watch, note = self._watches[index], self._note(reservation, index)
-                if limit is not None and limit != self._ledger.meters[index].quota.amount:
-                    self._adopt(now_ns, index, limit)
+                if limit is not None and self._adopt(now_ns, index, limit, reservation.granted_ns):
                     changed.append(index)
                     if watch is not None:
                         watch.restart(now_ns, reservation.granted_ns, note, reading)
@@ -275,8 +276,7 @@ class Feedback:
         if index is None and limit is not None and refusal.unit and self._is_new(refusal.unit, refusal.period_s):
             changed.append(self._add(now_ns, Quota(refusal.unit, limit, refusal.period_s or 60.0)))
         elif index is not None:
-            if limit is not None and limit != self._ledger.meters[index].quota.amount:
-                self._adopt(now_ns, index, limit)
+            if limit is not None and self._adopt(now_ns, index, limit, reservation.granted_ns):
                 changed.append(index)
             watch, note = self._watches[index], self._note(reservation, index)
             if watch is not None and note is not None:
@@ -313,11 +313,16 @@ class Feedback:
         self._follow()
         return len(self._ledger.meters) - 1
 
-    def _adopt(self, now_ns: int, index: int, limit: float) -> None:
-        self._ledger.adopt(now_ns, index, limit)
+    def _adopt(self, now_ns: int, index: int, limit: float, left_ns: int) -> bool:
+        """Take the limit that an attempt which left at ``left_ns`` met, unless a later one met another."""
         watch = self._watches[index]
+        if limit == self._ledger.meters[index].quota.amount or (watch is not None and left_ns < watch.limit_as_of_ns):
+            return False
+        self._ledger.adopt(now_ns, index, limit)
         if watch is not None:
+            watch.limit_as_of_ns = left_ns
             watch.changed()
+        return True
 
     def _spread(self, now_ns: int, index: int) -> None:
         """The quota at ``index`` is no bucket: from now on spread evenly, which is safe under every rule."""

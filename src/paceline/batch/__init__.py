@@ -1,0 +1,1 @@
+"""`paceline run`: a file of requests in, a file of answers out."""

@@ -1,0 +1,130 @@
+"""One line of input: OpenAI's batch format, or Anthropic's.
+
+{"custom_id": "a", "method": "POST", "url": "/v1/chat/completions", "body": {"model": "gpt-5", ...}}
+{"custom_id": "a", "params": {"model": "claude-sonnet-4-5", "max_tokens": 100, ...}}
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any, BinaryIO, Final
+
+from paceline.core.outcomes import PacelineError
+from paceline.providers.base import Provider
+from paceline.providers.registry import provider_named
+
+LINE_MAX: Final = 256 * 2**20
+"""Bytes in a line; a longer one is refused unread."""
+
+ID_MAX: Final = 512
+"""Characters in a ``custom_id``."""
+
+MESSAGES: Final = "/v1/messages"
+
+
+class BadLineError(PacelineError):
+    """A line that is no request; the message says what would be right, and never quotes a prompt."""
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """One request.
+
+    Attributes:
+        line: Its line in the input, from 1.
+        custom_id: The user's name for it.
+        page: Whose dialect it speaks.
+        path: Where it goes, below the server's root.
+        body: What is sent, as JSON.
+    """
+
+    line: int
+    custom_id: str
+    page: Provider
+    path: str
+    body: dict[str, Any]
+
+    @property
+    def model(self) -> str:
+        """The model that it names."""
+        return str(self.body["model"])
+
+
+def read_lines(file: BinaryIO) -> Iterator[tuple[int, bytes | None]]:
+    """Number and content of every line that is not blank; ``None`` for one that is too long."""
+    number = 0
+    while raw := file.readline(LINE_MAX + 1):
+        number += 1
+        if number == 1:
+            raw = raw.removeprefix(b"\xef\xbb\xbf")
+        if len(raw) > LINE_MAX and not raw.endswith(b"\n"):
+            while raw and not raw.endswith(b"\n"):
+                raw = file.readline(2**20)
+            yield number, None
+        elif raw.strip():
+            yield number, raw
+
+
+def read_request(line: int, raw: bytes | None, provider: str | None = None) -> Request:
+    """Read one line.
+
+    Args:
+        line: Its number, from 1.
+        raw: The line; ``None`` when it was too long to read.
+        provider: Whose dialect every line speaks; by the line's format when not given.
+
+    Raises:
+        BadLineError: It is no request that can be sent.
+    """
+    if raw is None:
+        raise BadLineError(f"longer than {LINE_MAX // 2**20} MB")
+    value = _decode(raw)
+    path: Any
+    if "params" in value and "body" not in value:
+        path, body, name = MESSAGES, value["params"], "params"
+    else:
+        if value.get("method", "POST") != "POST":
+            raise BadLineError(f"method is {_quote(value['method'])}: only 'POST' can be sent")
+        path, body, name = value.get("url"), value.get("body"), "body"
+        if not isinstance(path, str) or not path.startswith("/"):
+            raise BadLineError(f"url is {_quote(path)}: it must be a path like '/v1/chat/completions'")
+    format_of = "anthropic" if path.rstrip("/").endswith("/messages") else "openai"
+    custom_id = value.get("custom_id")
+    if not isinstance(custom_id, str) or not 0 < len(custom_id) <= ID_MAX:
+        raise BadLineError(f"custom_id is {_quote(custom_id)}: it must be a text of 1 to {ID_MAX} characters")
+    if not isinstance(body, dict):
+        raise BadLineError(f"{name} is missing or no JSON object")
+    if not isinstance(body.get("model"), str) or not body["model"]:
+        raise BadLineError(f"{name}.model is {_quote(body.get('model'))}: it must name a model")
+    if body.get("stream"):
+        raise BadLineError(f"{name}.stream is true: answers are written whole; leave it out")
+    return Request(line, custom_id, provider_named(provider or format_of), path, body)
+
+
+def _decode(raw: bytes) -> dict[str, Any]:
+    try:
+        value = json.loads(raw, parse_constant=_no_constant)
+        if isinstance(value, dict):
+            str(value.get("custom_id")).encode()  # half a surrogate pair is no text
+            return value
+    except UnicodeError:
+        raise BadLineError("not UTF-8") from None
+    except json.JSONDecodeError as error:
+        raise BadLineError(f"not JSON: {error.msg} at character {error.pos + 1}") from None
+    except RecursionError:
+        raise BadLineError("not JSON that can be read: nested too deeply") from None
+    except ValueError as error:
+        raise BadLineError(f"not JSON: {error}") from None
+    raise BadLineError('not a JSON object: write {"custom_id": ..., "method": "POST", "url": ..., "body": {...}}')
+
+
+def _no_constant(name: str) -> None:
+    raise ValueError(f"{name} is no number in JSON")
+
+
+def _quote(value: object) -> str:
+    """A short value for a message; what is missing is called so."""
+    text = repr(value)
+    return "missing" if value is None else text if len(text) <= 60 else f"{text[:57]}..."

@@ -1,0 +1,139 @@
+"""What a run came to: counts, waits in bounded memory, and how near it was to the ideal speed."""
+
+from __future__ import annotations
+
+import math
+import time
+from dataclasses import dataclass, field
+from typing import Any
+
+_STEP = math.log(1.05)  # each class of the histogram is 5 % wider than the last
+_LEAST_S, _CLASSES = 0.001, 480  # from 1 ms to 160 days
+
+
+class Quantiles:
+    """Quantiles of durations, within 5 %, in memory that does not grow."""
+
+    def __init__(self) -> None:
+        self._counts = [0] * _CLASSES
+        self._total = 0
+
+    def add(self, seconds: float) -> None:
+        """One more."""
+        place = 0 if seconds < _LEAST_S else 1 + int(math.log(seconds / _LEAST_S) / _STEP)
+        self._counts[min(place, _CLASSES - 1)] += 1
+        self._total += 1
+
+    def at(self, share: float) -> float:
+        """What ``share`` of the durations stay below, in seconds; 0 for those below a millisecond."""
+        wanted, seen = math.ceil(share * self._total), 0
+        for place, count in enumerate(self._counts):
+            seen += count
+            if seen >= wanted:
+                return round(_LEAST_S * math.exp(place * _STEP), 4) if place else 0.0
+        return 0.0
+
+
+@dataclass(slots=True)
+class Tally:
+    """What has happened so far.
+
+    Attributes:
+        requests: All that the input has.
+        skipped: Answered by an earlier run.
+        ok: Answered now.
+        failed: Recorded as failed now.
+        input_tokens: What answers reported.
+        output_tokens: What answers reported.
+        waits: Time in line, for each request.
+    """
+
+    requests: int = 0
+    skipped: int = 0
+    ok: int = 0
+    failed: int = 0
+    input_tokens: int = 0
+    output_tokens: int = 0
+    waits: Quantiles = field(default_factory=Quantiles)
+    started_s: float = field(default_factory=time.monotonic)
+
+    @property
+    def left(self) -> int:
+        """What has neither an answer nor a failure."""
+        return self.requests - self.skipped - self.ok - self.failed
+
+    def report(
+        self,
+        pools: dict[str, Any],
+        *,
+        attempts: int,
+        refused: int,
+        elapsed_s: float,
+        output: str,
+        interrupted: bool,
+    ) -> dict[str, Any]:
+        """The summary as plain JSON values; durations in seconds.
+
+        Args:
+            pools: ``limiter.status()["pools"]``.
+            attempts: HTTP requests sent.
+            refused: Answers that were a 429.
+            elapsed_s: From the first admission to the last.
+            output: Where the answers are.
+            interrupted: Whether somebody stopped it.
+        """
+        ideal = ideal_s(pools)
+        return {
+            "requests": self.requests,
+            "ok": self.ok,
+            "failed": self.failed,
+            "skipped": self.skipped,
+            "refused": refused,
+            "attempts": attempts,
+            "seconds": round(time.monotonic() - self.started_s, 3),
+            "ideal_share": round(ideal / elapsed_s, 4) if ideal > 0 and elapsed_s > 0 else None,
+            "wait_p50_s": self.waits.at(0.5),
+            "wait_p99_s": self.waits.at(0.99),
+            "input_tokens": self.input_tokens,
+            "output_tokens": self.output_tokens,
+            "pools": pools,
+            "output": output,
+            "interrupted": interrupted,
+        }
+
+
+def ideal_s(pools: dict[str, Any]) -> float:
+    """The shortest time in which all that was spent can be admitted: one full burst at once, then each quota's rate.
+
+    0 where no quota bound: everything fitted into the bursts.
+    """
+    times: list[float] = [
+        (quota["spent"] - quota["burst"]) * quota["period_s"] / quota["limit"]
+        for pool in pools.values()
+        for quota in pool["quotas"]
+    ]
+    return max([0.0, *times])
+
+
+def in_words(report: dict[str, Any], left: int) -> list[str]:
+    """The summary for a person."""
+    share = report["ideal_share"]
+    speed = f", {share:.1%} of the ideal speed" if share is not None else ""
+    parts = [f"{report['ok']:,} answered", f"{report['failed']:,} failed"]
+    parts += [f"{report['skipped']:,} answered before"] if report["skipped"] else []
+    parts += [f"{left:,} not sent"] if left else []
+    waits = f"wait in line p50 {report['wait_p50_s']:.2f} s, p99 {report['wait_p99_s']:.2f} s"
+    return [
+        f"{report['requests']:,} requests: {', '.join(parts)}, in {in_time(report['seconds'])}{speed}",
+        f"{report['attempts']:,} attempts, {report['refused']:,} of them refused with a 429; {waits}",
+        f"{report['input_tokens']:,} tokens in, {report['output_tokens']:,} out; answers are in {report['output']}",
+    ]
+
+
+def in_time(seconds: float) -> str:
+    """A duration for a person: ``42 s``, ``3 min 05 s``, ``2 h 10 min``."""
+    if seconds < 100:
+        return f"{seconds:.1f} s" if seconds < 10 else f"{seconds:.0f} s"
+    minutes, rest = divmod(round(seconds), 60)
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours:,} h {minutes:02} min" if hours else f"{minutes} min {rest:02} s"

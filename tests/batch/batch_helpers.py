@@ -1,0 +1,49 @@
+import json
+import os
+import subprocess
+import sys
+import time
+
+FAST = "60k requests/min,60M tokens/min"
+
+
+def chat(custom_id, model="gpt-5", text="one plus one?", max_tokens=20, **extra):
+    body = {"model": model, "messages": [{"role": "user", "content": text}], "max_tokens": max_tokens, **extra}
+    return {"custom_id": custom_id, "method": "POST", "url": "/v1/chat/completions", "body": body}
+
+
+def message(custom_id, model="claude-sonnet-4-5"):
+    params = {"model": model, "max_tokens": 20, "messages": [{"role": "user", "content": "hello"}]}
+    return {"custom_id": custom_id, "params": params}
+
+
+def write_lines(path, values):
+    path.write_text("".join(json.dumps(value) + "\n" for value in values))
+    return path
+
+
+def read_answers(path):
+    return [json.loads(line) for line in path.read_bytes().splitlines()]
+
+
+def start(*args, base_url, environ=None, **options):
+    """Start `paceline run` in a process of its own."""
+    environ = {"PATH": os.environ["PATH"], **(environ or {})}
+    line = [sys.executable, "-c", "from paceline.cli import main; main()", "run", *map(str, args)]
+    line += ["--base-url", base_url, "--limit", f"*={FAST}"]
+    return subprocess.Popen(line, env=environ, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, **options)
+
+
+def finish(process, code):
+    out, err = process.communicate(timeout=30)
+    assert process.returncode == code, err
+    return out, err
+
+
+def wait_for_lines(path, count, process):
+    """Wait until the output has so many lines."""
+    deadline = time.monotonic() + 20
+    while not path.exists() or path.read_bytes().count(b"\n") < count:
+        assert process.poll() is None, process.communicate()
+        assert time.monotonic() < deadline
+        time.sleep(0.005)

@@ -1,0 +1,33 @@
+import pytest
+from batch_helpers import FAST, start
+
+from paceline.emulator import Emulator
+
+
+@pytest.fixture(scope="module")
+def server():
+    with Emulator(limits={"*": FAST}) as emulator:
+        yield emulator
+
+
+@pytest.fixture
+def emulator(server):
+    """A fresh emulator with fast limits, at no latency."""
+    server.reset(latency_s=0.0, faults={}, valid_key=None, money_after=None, limits={"*": FAST})
+    return server
+
+
+@pytest.fixture
+def command():
+    """Start `paceline run` in processes of their own, none of which outlives the test."""
+    processes = []
+
+    def run(*args, **options):
+        processes.append(start(*args, **options))
+        return processes[-1]
+
+    yield run
+    for process in processes:
+        if process.poll() is None:
+            process.kill()
+            process.communicate()

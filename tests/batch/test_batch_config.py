@@ -1,0 +1,115 @@
+import pytest
+
+from paceline.config import Config, parse_base_url, parse_limit
+from paceline.core.outcomes import QuotaError
+from paceline.core.quota import Quota, parse_quotas
+
+TOML = """
+provider = "openai"
+tier = 2
+base_url = "https://proxy.example/openai/v1/"
+workers = 40
+timeout_s = 12.5
+
+[limits]
+"gpt-5" = ["500 requests/min", "400k tokens/min"]
+"gpt-4o" = "10 requests/min"
+"""
+
+
+def write(tmp_path, text, name="paceline.toml"):
+    path = tmp_path / name
+    path.write_text(text)
+    return path
+
+
+def test_each_beats_the_next(tmp_path):
+    file = write(tmp_path, TOML)
+    environ = {"PACELINE_WORKERS": "50", "PACELINE_TIER": "3", "PACELINE_MAX_ATTEMPTS": "9", "PACELINE_PROVIDER": ""}
+    given = {"workers": 60, "tier": None, "limits": {"gpt-4o": parse_quotas("20 requests/min")}}
+    config = Config.load(file, environ, given)
+    assert (config.workers, config.tier, config.max_attempts, config.timeout_s) == (60, "3", 9, 12.5)
+    assert (config.provider, config.base_url) == ("openai", "https://proxy.example/openai")
+    assert config.limits == {
+        "gpt-5": parse_quotas("500 requests/min,400k tokens/min"),
+        "gpt-4o": (Quota("requests", 20),),
+    }
+
+
+def test_yaml_says_the_same(tmp_path):
+    text = "workers: 7\nlimits:\n  gpt-5: [500 requests/min]\n"
+    config = Config.load(write(tmp_path, text, "paceline.yaml"), {})
+    assert config == Config(workers=7, limits={"gpt-5": (Quota("requests", 500),)})
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("worker = 5", "worker: no such setting; did you mean 'workers'"),
+        ("speed = 5", "known: limits, provider"),
+        ("workers = 'many'", "workers: 'many': it must be a whole number from 1"),
+        ("workers = 0", "workers: 0"),
+        ("workers = 2.5", "workers: 2.5"),
+        ("workers = true", "workers: True"),
+        ("timeout_s = -1", "timeout_s: -1"),
+        ("headroom_s = nan", "headroom_s: nan"),
+        ("provider = 5", "provider: 5: it must be a text"),
+        ("base_url = 'api.openai.com'", "base_url: it must be an address like"),
+        ("rpm_override = 5", "no such setting"),
+        ("limits = 5", "limits: write a table"),
+        ("[limits]\ngpt-5 = 5", "limits: gpt-5: 5: write texts"),
+        ("[limits]\ngpt-5 = '500 request/min'", None),
+        ("[limits]\ngpt-5 = '500 rpm'", "limits: gpt-5: '500 rpm' is not a quota: write '500 requests/min'"),
+        ("[limits]\ngpt-5 = '0 requests/min'", "limits: gpt-5: amount of requests is 0"),
+        ("workers =", "Invalid value"),
+    ],
+)
+def test_says_what_is_wrong_and_where(tmp_path, text, words):
+    file = write(tmp_path, text)
+    if words is None:  # any word may be a unit of the user's own
+        assert Config.load(file, {}).limits
+        return
+    with pytest.raises(QuotaError) as error:
+        Config.load(file, {})
+    assert str(error.value).startswith(str(file))
+    assert words in str(error.value)
+
+
+def test_says_which_variable_or_file_is_wrong(tmp_path):
+    with pytest.raises(QuotaError, match="PACELINE_TIMEOUT_S: 'soon'"):
+        Config.load(environ={"PACELINE_TIMEOUT_S": "soon"})
+    with pytest.raises(QuotaError, match="cannot be read: No such file"):
+        Config.load(tmp_path / "none.toml", {})
+
+
+def test_limits_on_the_command_line():
+    assert parse_limit("openai/gpt-5 = 500 requests/min, 1k tokens/min")[0] == "openai/gpt-5"
+    for text in ("500 requests/min", "=500 requests/min", "gpt-5=fast"):
+        with pytest.raises(QuotaError):
+            parse_limit(text)
+
+
+@pytest.mark.parametrize(
+    ("text", "root"),
+    [
+        ("http://127.0.0.1:80/v1", "http://127.0.0.1:80"),
+        ("https://a.b/openai/v1/", "https://a.b/openai"),
+        ("https://a.b", "https://a.b"),
+    ],
+)
+def test_base_url(text, root):
+    assert parse_base_url(text) == root
+
+
+def test_overrides_change_one_unit_of_every_model():
+    config = Config.load(environ={}, given={"rpm_override": 7.0, "tier": "2"})
+    limiter = config.limiter("openai")
+    published = Config(tier="2").limiter("openai").limits.model("openai", "gpt-5").quotas
+    quotas = limiter.limits.model("openai", "gpt-5").quotas
+    assert Quota("requests", 7) in quotas
+    assert [q for q in quotas if q.unit != "requests"] == [q for q in published if q.unit != "requests"]
+
+
+def test_an_unknown_tier_is_said_at_once():
+    with pytest.raises(QuotaError, match="tier"):
+        Config(tier="99", provider="openai").limiter()

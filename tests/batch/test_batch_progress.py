@@ -1,0 +1,71 @@
+import pytest
+
+from paceline.batch.check import Plan, Share
+from paceline.batch.progress import Live, Meter, Plain, Quiet, binding, eta_s, view
+from paceline.batch.summary import Tally
+
+PLAN = Plan(100, shares={"a": Share(80, {"requests": 80.0, "tokens": 8_000.0}), "b": Share(20, {"requests": 20.0})})
+
+
+def pool(*, requests=60.0, tokens=6_000.0, left=0.0, granted=0, spent=0.0, waiting=0):
+    def quota(unit, limit):
+        return {"unit": unit, "limit": limit, "period_s": 60.0, "remaining": left, "burst": limit, "spent": spent}
+
+    slots = {"unit": "concurrency", "limit": 5.0, "period_s": 0.0, "remaining": 5.0, "burst": 5.0, "spent": 9.0}
+    return {
+        "quotas": [quota("requests", requests), quota("tokens", tokens), slots],
+        "counts": {"granted": granted},
+        "waiting": waiting,
+        "binds": "60 requests/min" if waiting else None,
+    }
+
+
+def test_eta_by_what_each_pool_has_left():
+    pools = {"a": pool(), "b": pool(requests=6.0)}
+    assert eta_s(PLAN, pools, 100) == pytest.approx(200)  # b: 20 requests at 6 a minute
+    assert eta_s(PLAN, pools, 50) == pytest.approx(100)
+    assert eta_s(PLAN, {"a": pool(tokens=600.0)}, 100) == pytest.approx(800)  # a: 8 000 tokens at 10 a second
+    assert eta_s(PLAN, {"a": pool(left=800.0)}, 10) == 0
+    assert eta_s(PLAN, {}, 100) == 0
+
+
+def test_eta_by_what_requests_turned_out_to_cost():
+    assert eta_s(PLAN, {"a": pool(granted=100, spent=200.0)}, 100) == pytest.approx(160)
+    assert eta_s(PLAN, {"a": pool(granted=10, spent=200.0)}, 100) == pytest.approx(80)
+
+
+def test_names_what_binds():
+    assert binding({"a": pool(waiting=3)}, 50, 10) == ("60 requests/min", True)
+    assert binding({"a": pool(waiting=3), "b": pool()}, 50, 10) == ("a: 60 requests/min", True)
+    assert binding({"a": pool()}, 50, 10) == ("10 workers", False)
+    assert binding({}, 5, 10) == ("the answers", False)
+
+
+def test_line():
+    tally = Tally(requests=100, skipped=10, ok=30, failed=5, input_tokens=1_000, output_tokens=234)
+    text, share = Meter(PLAN, tally, 10).line({"a": pool(waiting=1)}, 2)
+    assert text.startswith("45/100  5 failed  ")
+    assert "2 x 429  1,234 tokens  limited by 60 requests/min  " in text
+    assert share == 0.45
+
+
+@pytest.mark.parametrize("make", [Live, Plain])
+def test_views_write_to_standard_error(make, capsys, monkeypatch):
+    monkeypatch.setenv("FORCE_COLOR", "1")
+    shown = make()
+    shown.say("a [bold] word")
+    shown.show("12/100", 0.12)
+    shown.close()
+    out, err = capsys.readouterr()
+    assert out == ""
+    assert "a [bold] word" in err
+    assert "12.0%  12/100" in err
+
+
+def test_quiet_writes_nothing(capsys):
+    quiet = view(quiet=True)
+    quiet.say("a")
+    quiet.show("b", 1.0)
+    quiet.close()
+    assert isinstance(quiet, Quiet)
+    assert capsys.readouterr() == ("", "")

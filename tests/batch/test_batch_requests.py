@@ -1,0 +1,119 @@
+import io
+import json
+
+import pytest
+from batch_helpers import chat, message, write_lines
+
+from paceline.batch import requests
+from paceline.batch.check import InputError, check
+from paceline.batch.index import Index
+from paceline.batch.requests import BadLineError, read_lines, read_request
+from paceline.config import Config
+
+
+def raw(value):
+    return value if isinstance(value, bytes) else json.dumps(value).encode()
+
+
+def test_reads_both_formats():
+    ours, theirs = read_request(1, raw(chat("a"))), read_request(2, raw(message("b")))
+    assert (ours.page.name, ours.path, ours.model) == ("openai", "/v1/chat/completions", "gpt-5")
+    assert (theirs.page.name, theirs.path, theirs.model) == ("anthropic", "/v1/messages", "claude-sonnet-4-5")
+    assert read_request(3, raw(chat("c") | {"url": "/v1/messages"})).page.name == "anthropic"
+    assert read_request(4, raw(chat("d")), "groq").page.name == "groq"
+
+
+@pytest.mark.parametrize(
+    ("value", "words"),
+    [
+        (b"{", "not JSON"),
+        (b"\xff{}", "not UTF-8"),
+        (b"[" * 100_000, "nested too deeply"),
+        (b'{"custom_id": "a", "body": {"temperature": NaN}}', "NaN"),
+        (b"[1]", "not a JSON object"),
+        (b'{"custom_id": "\\ud800"}', "not UTF-8"),
+        (chat(""), "custom_id"),
+        (chat(7), "custom_id is 7"),
+        (chat("x" * 600), "1 to 512"),
+        (chat("a") | {"method": "GET"}, "only 'POST'"),
+        (chat("a") | {"url": "https://elsewhere/v1"}, "must be a path"),
+        ({"custom_id": "a"}, "url is missing"),
+        (chat("a") | {"body": "text"}, "body is missing or no JSON object"),
+        (message("a") | {"params": []}, "params is missing or no JSON object"),
+        (chat("a", model=None), "body.model is missing"),
+        (chat("a", stream=True), "stream is true"),
+        (None, "longer than 256 MB"),
+    ],
+)
+def test_says_what_is_wrong(value, words):
+    with pytest.raises(BadLineError, match=words):
+        read_request(1, None if value is None else raw(value))
+
+
+def test_lines_are_bounded_and_counted(monkeypatch):
+    monkeypatch.setattr(requests, "LINE_MAX", 10)
+    file = io.BytesIO(b"\xef\xbb\xbfone\n\n  \n" + b"x" * 50 + b"\nfour\n0123456789\nlast")
+    assert list(read_lines(file)) == [(1, b"one\n"), (4, None), (5, b"four\n"), (6, b"0123456789\n"), (7, b"last")]
+
+
+def checked(tmp_path, lines, **given):
+    limiter = Config.load(environ={}, given=given).limiter("openai")
+    index = Index()
+    with write_lines(tmp_path / "in.jsonl", lines).open("rb") as file:
+        return check(file, limiter, index), index
+
+
+def test_plan_adds_up(tmp_path):
+    lines = [chat("a"), chat("b", model="gpt-5-2025-08-07"), message("c")]
+    plan, index = checked(tmp_path, lines, limits={"*": "500 requests/min,400k tokens/min"})
+    assert plan.requests == index.count == 3
+    assert {name: share.requests for name, share in plan.shares.items()} == {
+        "openai/gpt-5": 2,
+        "anthropic/claude-sonnet-4x": 1,
+    }
+    assert plan.shares["openai/gpt-5"].cost["output_tokens"] == 40
+    assert list(plan.pages) == ["openai", "anthropic"]
+    assert not plan.warnings
+    assert [index.line_of(name) for name in "abcd"] == [1, 2, 3, None]
+
+
+def test_every_problem_has_its_line(tmp_path):
+    lines = [chat("a"), chat("b") | {"url": "/v1/images"}, chat("a"), chat("c", max_tokens=2_000), chat("d"), chat("a")]
+    with pytest.raises(InputError) as error:
+        checked(tmp_path, lines, limits={"*": "5 requests/min,1k tokens/min"})
+    said = str(error.value).splitlines()
+    assert [line.partition(":")[0] for line in said] == [
+        "line 2",
+        "line 3",
+        "line 4",
+        "line 6",
+        "nothing has been sent",
+    ]
+    assert "'/v1/images'" in said[0]
+    assert said[1].endswith("custom_id is that of line 1: each must be there once")
+    assert "2,0" in said[2]
+    assert "gpt-5 is 1,000 at once" in said[2]
+
+
+def test_many_problems_are_counted(tmp_path):
+    with pytest.raises(InputError) as error:
+        checked(tmp_path, [chat("same") for _ in range(50)])
+    said = str(error.value).splitlines()
+    assert len(said) == 22
+    assert said[-2] == "and 29 more"
+
+
+def test_duplicates_far_apart(tmp_path):
+    names = [f"id{i}" for i in range(25_000)]
+    with pytest.raises(InputError, match="line 25001: custom_id is that of line 17:"):
+        checked(tmp_path, [chat(name) for name in [*names, "id16"]], limits={"*": "500 requests/min"})
+
+
+def test_unknown_models_are_warned_of_once(tmp_path):
+    lines = [chat("a", model="house-model"), chat("b", model="house-model"), chat("c")]
+    plan, _ = checked(tmp_path, lines)
+    assert len(plan.warnings) == 1
+    assert "'house-model'" in plan.warnings[0]
+    assert "--limit 'house-model=" in plan.warnings[0]
+    given, _ = checked(tmp_path, lines, limits={"house-model": "10 requests/min"})
+    assert not given.warnings

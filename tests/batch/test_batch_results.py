@@ -1,0 +1,163 @@
+import json
+import math
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from paceline.batch.index import Index
+from paceline.batch.results import OutputError, Results, encode_answer
+from paceline.batch.summary import Quantiles, Tally, ideal_s, in_time, in_words
+
+OK = {"status_code": 200, "request_id": "r", "body": {"text": "né\u2028"}}
+
+
+def ok(name):
+    return encode_answer(name, OK, None)
+
+
+def failed(name):
+    return encode_answer(name, {**OK, "status_code": 400}, {"code": "bad", "message": "no"})
+
+
+def index_of(*names):
+    index = Index()
+    for line, name in enumerate(names, 1):
+        index.add(name, line)
+    index.flush()
+    return index
+
+
+def recover(path, *names):
+    index = index_of(*names)
+    with Results(str(path)) as results:
+        recovered = results.recover(index)
+    return recovered, [line for line in range(1, len(names) + 1) if index.is_done(line)]
+
+
+def test_answers_are_one_ascii_line():
+    line = ok("a")
+    assert line.count(b"\n") == 1
+    assert line.isascii()
+    value = json.loads(line)
+    assert list(value) == ["id", "custom_id", "response", "error"]
+    assert value["id"].startswith("batch_req_")
+    assert value["response"]["body"] == OK["body"]
+
+
+def test_nothing_there(tmp_path):
+    recovered, done = recover(tmp_path / "out", "a")
+    assert (recovered.answered, done) == (0, [])
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    ("lines", "kept", "counts"),
+    [
+        ([ok("a"), ok("b")], "ab", (2, 0, 0, False)),
+        ([ok("a"), ok("b")[:-20]], "a", (1, 0, 0, True)),
+        ([ok("a"), ok("b")[:-1]], "ab", (2, 0, 0, False)),  # only the end of the line is missing
+        ([ok("a"), b"\0" * 30], "a", (1, 0, 0, True)),
+        ([failed("a"), ok("b"), failed("c")], "b", (1, 2, 0, False)),
+        ([failed("a"), ok("b"), ok("c")[:9]], "b", (1, 1, 0, True)),
+        ([failed("a"), ok("b")[:-1]], "b", (1, 1, 0, False)),
+        ([failed("a"), ok("a"), ok("a")], "a", (1, 1, 0, False)),
+        ([ok("z"), ok("a")], "za", (1, 0, 1, False)),
+        ([b"{"], "", (0, 0, 0, True)),
+    ],
+)
+def test_recovers(tmp_path, lines, kept, counts):
+    path = tmp_path / "out"
+    path.write_bytes(b"".join(lines))
+    recovered, done = recover(path, "a", "b", "c")
+    assert [json.loads(line)["custom_id"] for line in path.read_bytes().splitlines()] == list(kept)
+    assert path.read_bytes()[-1:] in (b"\n", b"")
+    assert (recovered.answered, recovered.failed, recovered.strangers, recovered.torn) == counts
+    assert done == ["abc".index(name) + 1 for name in kept if name in "abc"]
+    assert list(tmp_path.iterdir()) == [path]
+
+
+def test_refuses_what_it_did_not_write(tmp_path):
+    path = tmp_path / "out"
+    path.write_bytes(b"my diary\nsecond day\n")
+    with pytest.raises(OutputError, match="line 1: not an answer"):
+        recover(path, "a")
+    assert path.read_bytes() == b"my diary\nsecond day\n"
+
+
+def test_one_writer_at_a_time(tmp_path):
+    path = str(tmp_path / "out")
+    with Results(path):
+        code = f"from paceline.batch.results import Results; Results({path!r})"
+        other = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+        assert "another process is writing it" in other.stderr
+    Results(path).close()
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_dead_writers_lock_is_no_lock(tmp_path):
+    (tmp_path / "out.lock").touch()
+    Results(str(tmp_path / "out")).close()
+
+
+def test_names_what_cannot_be_written(tmp_path):
+    for path, words in ((tmp_path, "directory"), (tmp_path / "no" / "out", "No such file")):
+        with pytest.raises(OutputError, match=words):
+            Results(str(path))
+
+
+def test_old_answers_are_kept_aside(tmp_path):
+    names = []
+    for number in range(3):
+        (tmp_path / "out").write_text(str(number))
+        with Results(str(tmp_path / "out")) as results:
+            names.append(results.set_aside())
+            assert results.set_aside() is None
+    assert [Path(name).read_text() for name in names] == ["0", "1", "2"]
+
+
+@given(st.lists(st.integers(1, 500), max_size=60))
+def test_marks(lines):
+    index = index_of()
+    assert [index.mark(line) for line in lines] == [line not in lines[:i] for i, line in enumerate(lines)]
+    assert [line for line in range(520) if index.is_done(line)] == sorted(set(lines))
+    assert index.done == len(set(lines))
+
+
+@given(st.lists(st.floats(0.001, 1e6), min_size=1), st.floats(0.01, 1))
+def test_quantiles_are_within_five_percent(values, share):
+    quantiles = Quantiles()
+    for value in values:
+        quantiles.add(value)
+    exact = sorted(values)[math.ceil(share * len(values)) - 1]
+    assert exact / 1.001 - 1e-4 <= quantiles.at(share) <= exact * 1.06 + 1e-4
+
+
+def test_quantiles_of_nothing():
+    assert Quantiles().at(0.99) == 0
+    quantiles = Quantiles()
+    quantiles.add(0.0)
+    assert quantiles.at(0.5) == 0
+
+
+def quota(spent, **changes):
+    return {"unit": "requests", "limit": 600.0, "burst": 600.0, "period_s": 60.0, "spent": spent, **changes}
+
+
+def test_ideal_is_the_slowest_quota():
+    pools = {"a": {"quotas": [quota(700.0), quota(50.0, limit=10.0, burst=10.0)]}, "b": {"quotas": [quota(10.0)]}}
+    assert ideal_s(pools) == 240
+    assert ideal_s({"b": {"quotas": [quota(10.0), quota(3.0, limit=8.0, burst=8.0, period_s=0.0)]}}) == 0
+
+
+def test_summary_in_words():
+    tally = Tally(requests=10, skipped=2, ok=6, failed=1)
+    report = tally.report({}, attempts=9, refused=2, elapsed_s=3.0, output="out", interrupted=True)
+    first, second, third = in_words(report, tally.left)
+    assert first.startswith("10 requests: 6 answered, 1 failed, 2 answered before, 1 not sent, in 0.0 s")
+    assert second.startswith("9 attempts, 2 of them refused with a 429")
+    assert third.endswith("answers are in out")
+    assert [in_time(s) for s in (4.24, 42, 185, 7_800)] == ["4.2 s", "42 s", "3 min 05 s", "2 h 10 min"]

@@ -1,0 +1,309 @@
+import json
+import os
+import signal
+import subprocess
+import sys
+
+import pytest
+from batch_helpers import FAST, chat, finish, message, read_answers, wait_for_lines, write_lines
+
+from paceline.batch.job import Job
+from paceline.batch.progress import Plain, Quiet
+from paceline.config import Config
+from paceline.core.outcomes import PacelineError
+from paceline.core.quota import parse_quotas
+
+
+def run(source, emulator, *, output=None, view=None, environ=None, restart=False, **given):
+    given = {"base_url": f"{emulator.base_url}/v1", "workers": 50, "limits": {"*": parse_quotas(FAST)}, **given}
+    config = Config.load(environ={}, given=given)
+    return Job(str(source), output, config, restart, environ or {}).run(view or Quiet())
+
+
+@pytest.fixture
+def source(tmp_path):
+    return write_lines(tmp_path / "in.jsonl", [chat(f"r{i}") for i in range(200)])
+
+
+def output_of(source):
+    return source.with_name("in.results.jsonl")
+
+
+def test_answers_everything_once(source, emulator, capsys):
+    code, report = run(source, emulator, view=Plain())
+    answers = read_answers(output_of(source))
+    assert code == 0
+    assert sorted(a["custom_id"] for a in answers) == sorted(f"r{i}" for i in range(200))
+    assert all(a["error"] is None and a["response"]["status_code"] == 200 for a in answers)
+    assert answers[0]["response"]["body"]["choices"]
+    assert answers[0]["response"]["request_id"].startswith("req_")
+    assert (report["ok"], report["failed"], report["refused"], report["attempts"]) == (200, 0, 0, 200)
+    assert report["output_tokens"] == sum(a["response"]["body"]["usage"]["completion_tokens"] for a in answers)
+    said = capsys.readouterr().err
+    assert "openai/gpt-5: 60k requests/min, 60M tokens/min (given)" in said
+    assert "200 requests: 200 answered, 0 failed" in said
+    assert emulator.tally()["answers"]["most"] == 1
+
+
+def test_again_sends_nothing(source, emulator):
+    run(source, emulator)
+    before = output_of(source).read_bytes()
+    code, report = run(source, emulator)
+    assert (code, report["skipped"], report["attempts"]) == (0, 200, 0)
+    assert output_of(source).read_bytes() == before
+
+
+def test_restart_keeps_the_old_answers(source, emulator):
+    run(source, emulator)
+    before = output_of(source).read_bytes()
+    _, report = run(source, emulator, restart=True)
+    assert report["ok"] == 200
+    assert source.with_name("in.results.jsonl.bak").read_bytes() == before
+
+
+def test_two_formats_and_two_keys(tmp_path, emulator):
+    source = write_lines(tmp_path / "in.jsonl", [chat("a"), message("b")])
+    code, report = run(source, emulator)
+    by_id = {a["custom_id"]: a["response"]["body"] for a in read_answers(output_of(source))}
+    assert code == 0
+    assert by_id["a"]["object"] == "chat.completion"
+    assert by_id["b"]["type"] == "message"
+    assert sorted(report["pools"]) == ["anthropic/claude-sonnet-4x", "openai/gpt-5"]
+
+
+def test_keeps_the_pace_without_a_refusal(tmp_path, emulator):
+    # 50 requests at once, and 100 more at 50 a second.
+    emulator.reset(limits={"*": "50 requests/s"})
+    source = write_lines(tmp_path / "in.jsonl", [chat(f"r{i}") for i in range(150)])
+    code, report = run(source, emulator, limits={"*": parse_quotas("50 requests/s")})
+    assert code == 0
+    assert report["refused"] == emulator.tally()["refused_total"] == 0
+    assert 0.5 < report["ideal_share"] <= 1.05
+    assert report["wait_p99_s"] > 0.5
+
+
+def test_faults_are_tried_again(source, emulator):
+    emulator.reset(faults={"500": 0.02, "drop": 0.02}, seed=3)
+    code, report = run(source, emulator)
+    assert (code, report["ok"]) == (0, 200)
+    assert report["attempts"] > 200
+
+
+def test_failures_are_recorded_and_tried_again(tmp_path, emulator):
+    lines = [chat("good"), chat("bad", n=-1), chat("worse") | {"url": "/v2/chat/completions"}]
+    source = write_lines(tmp_path / "in.jsonl", lines)
+    code, report = run(source, emulator, max_attempts=1)
+    by_id = {a["custom_id"]: a for a in read_answers(output_of(source))}
+    assert code == 1
+    assert report["ok"] + report["failed"] == 3
+    assert by_id["worse"]["response"]["status_code"] == 404
+    assert by_id["worse"]["error"]["code"] == "invalid_request_error"
+    assert "Invalid URL" in by_id["worse"]["error"]["message"]
+    write_lines(source, [chat("good"), chat("bad"), chat("worse")])
+    code, report = run(source, emulator)
+    assert (code, report["failed"]) == (0, 0)
+    assert sorted(a["custom_id"] for a in read_answers(output_of(source))) == ["bad", "good", "worse"]
+
+
+def test_no_server(tmp_path, emulator):
+    source = write_lines(tmp_path / "in.jsonl", [chat("a")])
+    code, _ = run(source, emulator, base_url="http://127.0.0.1:9", max_attempts=1)
+    (answer,) = read_answers(output_of(source))
+    assert code == 1
+    assert answer["response"] is None
+    assert answer["error"]["code"] == "connection_error"
+
+
+def test_deadline_of_an_answer(tmp_path, emulator):
+    emulator.reset(latency_s=5.0)
+    source = write_lines(tmp_path / "in.jsonl", [chat("a")])
+    code, report = run(source, emulator, timeout_s=0.1, max_attempts=1)
+    (answer,) = read_answers(output_of(source))
+    assert (code, report["failed"]) == (1, 1)
+    assert "no answer within 0.1 s" in answer["error"]["message"]
+
+
+def test_a_refused_key_stops_the_run(source, emulator, capsys):
+    emulator.reset(valid_key="right")
+    code, report = run(source, emulator, environ={"OPENAI_API_KEY": "sk-wrong-and-secret"}, workers=4)
+    said = capsys.readouterr().err
+    assert code == 2
+    assert "openai refused the key with a 401" in said
+    assert "OPENAI_API_KEY" in said
+    assert "line " in said
+    assert "secret" not in said
+    assert report["attempts"] <= 8
+    assert read_answers(output_of(source)) == []
+    code, _ = run(source, emulator, environ={"OPENAI_API_KEY": "right"})
+    assert code == 0
+
+
+def test_no_money_stops_the_run(source, emulator, capsys):
+    emulator.reset(money_after=120)
+    code, report = run(source, emulator, workers=10)
+    assert code == 1
+    assert report["ok"] == 120
+    assert report["failed"] == 0
+    assert "stopped: " in (said := capsys.readouterr().err)
+    assert "80 requests left: the same command again sends the rest" in said
+    emulator.reset(money_after=None)
+    code, report = run(source, emulator)
+    assert (code, report["ok"], report["skipped"]) == (0, 80, 120)
+
+
+def test_nothing_is_sent_when_it_cannot_start(tmp_path, source, emulator):
+    bad = write_lines(tmp_path / "bad.jsonl", [chat("a"), {"custom_id": "b"}])
+    attempts = (
+        (bad, {}, "line 2: url is missing"),
+        (tmp_path / "none.jsonl", {}, "cannot be read: No such file"),
+        (source, {"output": str(source)}, "that is the input"),
+        (source, {"output": str(tmp_path / "no" / "out")}, "cannot be written"),
+        (source, {"base_url": "http://192.0.2.1"}, "set the environment variable OPENAI_API_KEY"),
+        (source, {"base_url": None, "provider": "nobody"}, "--base-url"),
+        (source, {"environ": {"OPENAI_API_KEY": "two\nlines"}}, "OPENAI_API_KEY has characters"),
+    )
+    for path, options, words in attempts:
+        with pytest.raises(PacelineError, match=words):
+            run(path, emulator, **options)
+    assert emulator.tally()["admitted"] == 0
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["bad.jsonl", "in.jsonl"]
+
+
+def test_json_summary(source, emulator, command):
+    out, err = finish(command(source, "--json", "--quiet", base_url=emulator.base_url), 0)
+    report = json.loads(out)
+    assert err == ""
+    assert set(report) == {
+        "requests", "ok", "failed", "skipped", "refused", "attempts", "seconds", "ideal_share", "wait_p50_s",
+        "wait_p99_s", "input_tokens", "output_tokens", "pools", "output", "interrupted",
+    }  # fmt: skip
+    assert report["ok"] == report["requests"] == 200
+    assert report["output"] == str(output_of(source))
+    assert report["pools"]["openai/gpt-5"]["counts"]["granted"] == 200
+
+
+def test_stdin_to_stdout(source, emulator, command):
+    with source.open() as file:
+        out, err = finish(command("-", "-o", "-", base_url=emulator.base_url, stdin=file), 0)
+    assert len({json.loads(line)["custom_id"] for line in out.splitlines()}) == 200
+    assert "200 answered" in err
+
+
+def test_a_pipe_is_checked_before_anything_is_sent(tmp_path, emulator, command):
+    lines = json.dumps(chat("a")) + "\n{}\n"
+    process = command("-", "-o", tmp_path / "out", base_url=emulator.base_url, stdin=subprocess.PIPE)
+    _, err = process.communicate(lines, timeout=30)
+    assert process.returncode == 2
+    assert "line 2: url is missing" in err
+    assert emulator.tally()["admitted"] == 0
+
+
+def test_usage_errors(source, emulator, command):
+    for arguments, words in (
+        ((source, "--json", "-o", "-"), "choose one"),
+        ((source, "--workers", "0"), "workers: 0: it must be a whole number"),
+        (("-",), "needs an output"),
+        ((source, "--limit", "gpt-5=fast"), "is not a quota"),
+    ):
+        _, err = finish(command(*arguments, base_url=emulator.base_url), 2)
+        assert words in err
+
+
+def all_once(source, names):
+    answers = read_answers(output_of(source))
+    assert sorted(a["custom_id"] for a in answers) == sorted(names)
+    assert all(a["error"] is None for a in answers)
+
+
+@pytest.fixture
+def slow(tmp_path, emulator):
+    """2 000 requests of a tenth of a second each, and nobody in a hurry."""
+    emulator.reset(latency_s=0.1)
+    return write_lines(tmp_path / "in.jsonl", [chat(f"r{i}") for i in range(1_000)])
+
+
+@pytest.mark.skipif(os.name == "nt", reason="signals")
+def test_killed_in_the_middle(slow, emulator, command):
+    names = [f"r{i}" for i in range(1_000)]
+    for lines in (100, 400):
+        process = command(slow, "--workers", "40", base_url=emulator.base_url)
+        wait_for_lines(output_of(slow), lines, process)
+        process.send_signal(signal.SIGKILL)
+        process.communicate()
+    whole = output_of(slow).read_bytes().rpartition(b"\n")[0].splitlines()
+    recorded = {json.loads(line)["custom_id"] for line in whole}
+    assert len(recorded) >= 400
+    finish(command(slow, "--workers", "40", base_url=emulator.base_url), 0)
+    all_once(slow, names)
+    answers = emulator.tally()["answers"]
+    # Only what was in flight at a kill was answered again, and the server may have answered that twice.
+    assert answers["distinct"] == 1_000
+    assert len(answers["repeated"]) <= 80
+
+
+@pytest.mark.skipif(os.name == "nt", reason="signals")
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_signal_finishes_what_is_in_flight(slow, emulator, number, command):
+    process = command(slow, "--workers", "40", "--json", base_url=emulator.base_url)
+    wait_for_lines(output_of(slow), 100, process)
+    process.send_signal(number)
+    out, err = finish(process, 130)
+    report, tally = json.loads(out), emulator.tally()
+    assert report["interrupted"] is True
+    assert report["ok"] == len(read_answers(output_of(slow))) == tally["admitted"] < 1_000
+    assert "the same command again sends the rest" in err
+    finish(command(slow, base_url=emulator.base_url), 0)
+    all_once(slow, [f"r{i}" for i in range(1_000)])
+    assert emulator.tally()["answers"]["most"] == 1
+
+
+@pytest.mark.skipif(os.name == "nt", reason="signals")
+def test_the_second_signal_stops_at_once(tmp_path, emulator, command):
+    emulator.reset(latency_s=60.0)
+    source = write_lines(tmp_path / "in.jsonl", [chat("a"), chat("b")])
+    process = command(source, base_url=emulator.base_url)
+    while emulator.tally()["in_flight"] < 2:
+        assert process.poll() is None
+    process.send_signal(signal.SIGINT)
+    while "once more to stop at once" not in (said := process.stderr.readline()):
+        assert said
+    process.send_signal(signal.SIGINT)
+    _, err = finish(process, 130)
+    assert "2 requests left" in err
+
+
+@pytest.mark.skipif(os.name == "nt", reason="locks")
+def test_one_process_at_a_time(slow, emulator, command):
+    first = command(slow, base_url=emulator.base_url)
+    wait_for_lines(output_of(slow), 1, first)
+    _, err = finish(command(slow, base_url=emulator.base_url), 2)
+    assert "another process is writing it" in err
+    first.send_signal(signal.SIGINT)
+    finish(first, 130)
+
+
+MEMORY = """
+import resource, sys
+from paceline.batch.check import check
+from paceline.batch.index import Index
+from paceline.config import Config
+limiter = Config().limiter("openai")
+with open(sys.argv[1], "rb") as file:
+    print(check(file, limiter, Index()).requests, resource.getrusage(resource.RUSAGE_SELF).ru_maxrss)
+"""
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="ru_maxrss in KiB")
+def test_memory_stays_flat(tmp_path):
+    peaks = []
+    for count in (1_000, 40_000):
+        path = tmp_path / "in.jsonl"
+        with path.open("w") as file:
+            for i in range(count):
+                file.write(json.dumps(chat(f"request-{i}", text="x" * 2_000)) + "\n")
+        done = subprocess.run([sys.executable, "-c", MEMORY, str(path)], capture_output=True, text=True, check=True)
+        requests, kib = map(int, done.stdout.split())
+        assert requests == count
+        peaks.append(kib)
+    assert path.stat().st_size > 80e6
+    assert peaks[1] - peaks[0] < 16 * 1024
