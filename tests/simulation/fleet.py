@@ -114,7 +114,7 @@ class Fleet:
         if isinstance(outcome, Granted):
             self.send(job, outcome.reservation)
         elif not isinstance(outcome, WaitUntil):
-            raise AssertionError(outcome)
+            self.lost += 1  # stopped: nothing more is sent
         self.arm()
 
     def wake(self, at_ns):
@@ -202,7 +202,9 @@ class Fleet:
 
     def again(self, job, refusal, reservation=None):
         elapsed_s = (self.now_ns - job.started_ns) / NS
-        decision = self.retry.after(job.attempts, elapsed_s, refusal, self.random.random())
+        decision = self.retry.after(
+            job.attempts, elapsed_s, refusal, self.random.random(), in_row=self.pool.refused_in_row
+        )
         if refusal is not None:
             pause_s = decision.delay_s if isinstance(decision, Again) and decision.pool_wide else 0.0
             self.pool.refuse(self.now_ns, reservation, refusal, pause_s)

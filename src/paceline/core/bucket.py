@@ -305,7 +305,7 @@ class Window:
 
     def correct(self, now_ns: int, mark: int, charged: float, actual: float) -> None:
         self._roll(now_ns)
-        if mark == self._start_ns:  # what a past window was charged is gone with it
+        if mark in (0, self._start_ns):  # what a past window was charged is gone with it; 0: nothing was
             self.used = max(self.used + actual - charged, 0.0)
 
     def answered(self, cost: float) -> None:

@@ -45,6 +45,9 @@ CLIMB = 0.02
 """What a learned ceiling gains, by and by, in as long as its rate was measured: the surer, the slower. The longer
 nobody is refused, the faster."""
 
+CUT_MAX = 0.4
+"""No measurement cuts a rate by more than this."""
+
 UNITS_MAX = 16
 """Quotas that answers may add to a pool."""
 
@@ -99,7 +102,7 @@ class Watch:
     def granted(self, now_ns: int, amount: float) -> Note:
         """An attempt leaves, charged ``amount``."""
         if self.meter.ceiling < 1:
-            self._climb(now_ns)
+            self._climb(now_ns, amount)
         if not self._slices or now_ns - self._slices[-1][0] >= SLICE_NS:
             self._slices.append((now_ns, self.charged_ns))
             if len(self._slices) > SLICES_MAX:
@@ -194,26 +197,29 @@ class Watch:
                 full_at_ns = now_ns + pause_ns + holds_ns
             if full_at_ns > bucket.full_at_ns:
                 self._shift(now_ns, full_at_ns - bucket.full_at_ns)
-        self._measure(now_ns, left_ns, note)
-        return clock
+        return self._measure(now_ns, left_ns, note) or clock
 
-    def _measure(self, now_ns: int, left_ns: int, note: Note) -> None:
-        """Between two refusals at an empty bucket, what was admitted is what came in."""
+    def _measure(self, now_ns: int, left_ns: int, note: Note) -> bool:
+        """Between two refusals at an empty bucket, what was admitted is what came in; whether it can be no bucket."""
         admitted = note.charged - self._refused
         if self._blame is not None and left_ns - self._blame[0] >= MEASURED_S * NS:
             rate = (admitted - self._blame[1]) / (left_ns - self._blame[0]) * NS
             share = rate / self.meter.quota.rate
             self._measured_s = (left_ns - self._blame[0]) / NS
-            if 0 < share < self.meter.ceiling:
-                self.meter.press(now_ns, share)
+            if share < CUT_MAX * self.meter.ceiling and not isinstance(self.meter, Spaced):
+                self._blame = None
+                return True  # next to nothing came in: rather a counter that will restart than so low a rate
+            if share < self.meter.ceiling:
+                self.meter.press(now_ns, max(share, CUT_MAX * self.meter.ceiling))
                 self.changed()
         if self._blame is None or left_ns - self._blame[0] >= MEASURED_S * NS:
             self._blame = (left_ns, admitted)
         self._busy_s = 0.0
+        return False
 
-    def _climb(self, now_ns: int) -> None:
-        """Grow a learned ceiling while we push; an idle second teaches nothing."""
-        step_s = min((now_ns - self._climbed_ns) / NS, 1.0)
+    def _climb(self, now_ns: int, amount: float) -> None:
+        """Grow a learned ceiling while we push; time in which nobody waited for it teaches nothing."""
+        step_s = min((now_ns - self._climbed_ns) / NS, max(2 * amount * self.meter.ns_per_unit / NS, 1.0))
         self._climbed_ns = now_ns
         if step_s > 0:
             self._busy_s += step_s

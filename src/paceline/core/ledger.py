@@ -23,6 +23,9 @@ from paceline.core.bucket import FAR_NS, Bucket, Meter, Spaced, meter
 from paceline.core.outcomes import Decision, Granted, NeverFits, WaitUntil
 from paceline.core.quota import CONCURRENCY, INPUT_TOKENS, NS, OUTPUT_TOKENS, REQUESTS, TOKENS, Cost, Quota, Rule
 
+PROBE_NS = 2 * NS
+"""After a cool-down the others wait this long for the probe's answer: a refusal comes at once, so no news is good."""
+
 COOL_DOWN = "cool-down"
 """What binds while the provider has asked the whole pool to pause."""
 
@@ -79,6 +82,8 @@ class Ledger:
         self._slots = [i for i, m in enumerate(self.meters) if m.quota.rule is Rule.SLOTS]
         self.spent = [0.0] * len(self.meters)  # all that was ever charged, for each meter
         self.not_before_ns = 0
+        self._probe_next = False
+        self._probe: Reservation | None = None
         self._ttl_ns = round(ttl_s * NS)
         self._open: dict[int, Reservation] = {}  # in the order of their expiry
 
@@ -145,6 +150,9 @@ class Ledger:
             self.spent[i] += amount
         reservation = Reservation(cost, amounts, marks, now_ns, now_ns + self._ttl_ns)
         self._open[id(reservation)] = reservation
+        if self._probe_next:
+            self._probe_next, self._probe = False, reservation
+            self.not_before_ns = now_ns + PROBE_NS
         return Granted(reservation)
 
     def share(self, amounts: list[float]) -> float:
@@ -162,6 +170,8 @@ class Ledger:
         """
         if not self._close(reservation):
             return
+        if reservation is self._probe:
+            self._probe, self.not_before_ns = None, min(self.not_before_ns, now_ns)
         total = None if actual is None else actual.get(TOKENS)
         if actual is not None and total is None and (INPUT_TOKENS in actual or OUTPUT_TOKENS in actual):
             known = reservation.cost | actual
@@ -203,8 +213,12 @@ class Ledger:
         return next((r.expires_ns for r in self._open.values()), FAR_NS)
 
     def pause(self, until_ns: int) -> None:
-        """Grant nothing before ``until_ns``; an earlier instant than the one in force changes nothing."""
+        """Grant nothing before ``until_ns``, then one attempt, and the others when it is answered.
+
+        An earlier instant than the one in force changes nothing.
+        """
         self.not_before_ns = max(self.not_before_ns, until_ns)
+        self._probe_next, self._probe = True, None
 
     def adopt(self, now_ns: int, index: int, amount: float) -> None:
         """Take another amount for the quota at ``index``."""

@@ -42,6 +42,7 @@ class Pool:
         line: Who waits.
         wake_ns: When :meth:`pump` has something to do again, if nothing happens before; ``None`` for never.
         counts: How many were granted, settled, cancelled, refused (by kind), expired and lost.
+        refused_in_row: How many attempts, one after the other, have been refused since the last answer.
         sources: For each quota, where its limit comes from.
     """
 
@@ -65,6 +66,8 @@ class Pool:
         self.counts: Counter[str] = Counter()
         self.sources = [source] * len(self.ledger.meters)
         self.stopped: Stopped | None = None
+        self.refused_in_row = 0
+        self._row_since_ns = 0
         self._waiting_max = waiting_max
 
     def submit(self, now_ns: int, ticket: Ticket) -> Outcome:
@@ -141,6 +144,7 @@ class Pool:
         if not reservation.open:
             return
         self.counts["settled"] += 1
+        self.refused_in_row = 0
         self.ledger.settle(now_ns, reservation, actual)
         if ticket is not None and ticket.queued and actual is not None:
             true = self.ledger.amounts({**reservation.cost, **actual})
@@ -160,7 +164,11 @@ class Pool:
         self.counts[f"refused_{refusal.kind.value}"] += 1
         self.ledger.keep(reservation)
         pause_ns = round(max(pause_s, 0.0) * NS)
-        self.ledger.pause(now_ns + pause_ns)
+        if pause_ns:
+            self.ledger.pause(now_ns + pause_ns)
+        if reservation.granted_ns >= self._row_since_ns:  # the others left before this, and say the same
+            self.refused_in_row += 1
+            self._row_since_ns = now_ns
         if self.feedback is not None:
             self._relearn(self.feedback.refused(now_ns, reservation, refusal, pause_ns))
         if refusal.kind is RefusalKind.MONEY:

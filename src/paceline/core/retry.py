@@ -56,7 +56,9 @@ class RetryPolicy:
         if self.max_attempts < 1:
             raise QuotaError(f"max_attempts is {self.max_attempts}: at least the first attempt must be allowed")
 
-    def after(self, attempt: int, elapsed_s: float, refusal: Refusal | None, luck: float) -> Again | GiveUp:
+    def after(
+        self, attempt: int, elapsed_s: float, refusal: Refusal | None, luck: float, *, in_row: int = 0
+    ) -> Again | GiveUp:
         """Decide after attempt number ``attempt`` (from 1) failed.
 
         Args:
@@ -64,6 +66,7 @@ class RetryPolicy:
             elapsed_s: Seconds since the first one started.
             refusal: What the answer said; ``None`` for a server fault (5xx) or a broken connection.
             luck: A number in [0, 1).
+            in_row: How many attempts the pool has seen refused in a row: a pause that nobody named grows with it.
         """
         if refusal is not None and refusal.kind not in RETRIED:
             return GiveUp(f"{refusal.kind.value}: waiting cannot help")
@@ -72,7 +75,7 @@ class RetryPolicy:
         asked_s = refusal.retry_after_s if refusal else None
         if asked_s is not None and asked_s > self.max_retry_after_s:
             return GiveUp(f"the provider asks to wait {asked_s:,.0f} s")
-        pause_s = min(self.backoff_s * 2 ** (attempt - 1), self.backoff_max_s)
+        pause_s = min(self.backoff_s * 2 ** min(max(attempt, in_row) - 1, 30), self.backoff_max_s)
         pause_s *= 1 + self.jitter * (2 * luck - 1)
         if asked_s is not None:
             # What was asked is a minimum; a little chance on top keeps many clients from returning as one.

@@ -119,7 +119,7 @@ class _Exchange:
                 await self.io.sleep(delay_s)
                 continue
             now_s = self.limiter.clock.now_ns() / NS
-            self.gate.observe(self.metered.provider.readings(response.headers, now_s))
+            self.gate.observe(self.metered.provider.readings(response.headers, now_s), permit.reservation)
             if response.status_code < 400:
                 return self._tapped(response, permit)
             answer = await self._failed(response, permit)
@@ -192,7 +192,8 @@ class _Exchange:
 
     def _decide(self, refusal: Refusal | None) -> Any:
         elapsed_s = (self.limiter.clock.now_ns() - self.started_ns) / NS
-        return self.limiter.retry.after(self.record.attempts, elapsed_s, refusal, random.random())
+        in_row = self.gate.pool.refused_in_row if refusal is not None else 0
+        return self.limiter.retry.after(self.record.attempts, elapsed_s, refusal, random.random(), in_row=in_row)
 
 
 class _GaveUpError(PacelineError):

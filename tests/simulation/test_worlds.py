@@ -1,0 +1,82 @@
+"""No storms under any rule, known or unknown: 500 workers, mixed lengths, one default for all worlds.
+
+``ideal`` = (all charges - one full bucket) / true rate; ``steady`` = all charges / true rate; both over the time from the
+first to the last admission, as the emulator tallies them.
+"""
+
+import pytest
+
+from tests.simulation.fleet import Fleet
+
+LIMITS = "500 requests/min,400k tokens/min"
+DOUBLE, QUARTER = "1000 requests/min,800k tokens/min", "250 requests/min,200k tokens/min"
+BLIND = {"headers": False, "body_numbers": False}
+BODY_ONLY = {"headers": False}
+
+# world: what is told, what is true, refused at most, speed vs ideal at least, speed vs steady at least
+WORLDS = {
+    "bucket": (LIMITS, {}, 0, 0.98, None),
+    "bucket, blind": (LIMITS, BLIND, 3, 0.95, None),
+    "bucket that is nearly empty at the start": (LIMITS, {"start_level": 0.1}, 1, 0.98, None),
+    "bucket that gives unused output back": (LIMITS, {"settle": "actual"}, 0, 0.96, None),
+    "quantised": (LIMITS, {"rule": "quantised", "quantum_s": 6}, 3, 0.98, None),
+    "quantised, body only": (LIMITS, {"rule": "quantised", "quantum_s": 6, **BODY_ONLY}, 3, 0.98, None),
+    "quantised, blind": (LIMITS, {"rule": "quantised", "quantum_s": 6, **BLIND}, 3, 0.98, None),
+    "window": (LIMITS, {"rule": "window", "offset_s": 17}, 3, None, 0.95),
+    "window, body only": (LIMITS, {"rule": "window", "offset_s": 17, **BODY_ONLY}, 5, None, 0.95),
+    "window, blind": (LIMITS, {"rule": "window", "offset_s": 17, **BLIND}, 5, None, 0.94),
+    "sliding": (LIMITS, {"rule": "sliding"}, 3, None, 0.95),
+    "sliding, blind": (LIMITS, {"rule": "sliding", **BLIND}, 5, None, 0.94),
+    "others take a third": (LIMITS, {"other_users": 0.333}, 5, 0.96, None),
+    "others take a third, body only": (LIMITS, {"other_users": 0.333, **BODY_ONLY}, 6, 0.93, None),
+    "others take a third, blind": (LIMITS, {"other_users": 0.333, **BLIND}, 6, 0.92, None),
+    "half of what is told, blind": (DOUBLE, BLIND, 8, 0.90, None),
+    "nothing told": ("10 requests/min,10k tokens/min", {}, 3, 0.93, None),
+    "faults": (LIMITS, {"faults": {"500": 0.02, "503": 0.02, "529": 0.01}}, 0, 0.95, None),
+    "failed requests count": (LIMITS, {"failed_count": True}, 0, 0.98, None),
+}
+
+
+@pytest.mark.parametrize("latency_s", [0.02, 0.5, 3.0])
+@pytest.mark.parametrize("seed", [1, 2])
+@pytest.mark.parametrize("world", WORLDS)
+def test_world(world, seed, latency_s):
+    told, true, refused, ideal, steady = WORLDS[world]
+    report = Fleet(
+        told, {"limits": {"m": LIMITS}, "latency_s": latency_s, "jitter": 0.3, **true}, seed=seed, jobs=800
+    ).run()
+    said = f"{world}, seed {seed}: {report.refused} refused at {report.refused_at_s}, {report.speed}, {report.steady}"
+    assert report.lost == 0, said
+    assert report.refused <= refused, said
+    assert ideal is None or report.speed >= ideal, said
+    assert steady is None or report.steady >= steady, said
+    assert report.tally["admitted"] >= 800, said
+
+
+@pytest.mark.parametrize("latency_s", [0.02, 0.5, 3.0])
+@pytest.mark.parametrize("seed", [1, 2])
+def test_a_limit_doubled_and_later_cut_to_a_quarter(seed, latency_s):
+    report = Fleet(
+        LIMITS,
+        {"limits": {"m": LIMITS}, "latency_s": latency_s, "jitter": 0.3},
+        seed=seed,
+        jobs=1_000,
+        changes=[(60, {"m": DOUBLE}), (100, {"m": QUARTER})],
+    ).run()
+    assert report.lost == 0
+    assert report.refused <= 10
+    assert report.speed >= 0.97
+
+
+def test_the_order_of_arrival_holds_and_nobody_waits_more_than_twice_the_mean():
+    report = Fleet(LIMITS, {"limits": {"m": LIMITS}, "latency_s": 0.5}, jobs=1_500).run()
+    settled = report.waits_s[500:-500]  # while all workers are at it
+    assert max(settled) <= 2 * sum(settled) / len(settled)
+
+
+def test_money_gone_stops_at_once():
+    fleet = Fleet(LIMITS, {"limits": {"m": LIMITS}, "latency_s": 0.5, "money_after": 50}, jobs=500)
+    report = fleet.run()
+    assert fleet.pool.stopped is not None
+    assert report.tally["admitted"] == 50
+    assert report.tally["refused"]["money"] <= 30  # those that were on their way
