@@ -138,6 +138,10 @@ class Gate:
         """See :meth:`Pool.observe`."""
         self._change(lambda now_ns: self.pool.observe(now_ns, readings, reservation))
 
+    def pause(self, seconds: float) -> None:
+        """Grant nothing for so long, then one attempt first."""
+        self._change(lambda now_ns: self.pool.ledger.pause(now_ns + round(seconds * NS)))
+
     def resume(self) -> None:
         """See :meth:`Pool.resume`."""
         self._change(lambda now_ns: self.pool.resume())  # noqa: ARG005

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import inspect
+import logging
 import threading
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
@@ -11,15 +12,18 @@ from contextvars import ContextVar
 from typing import Any, ParamSpec, Self, TypeVar, cast
 
 from paceline.clock import SYSTEM_CLOCK, Clock
+from paceline.core.breaker import Breaker, BreakerPolicy
 from paceline.core.line import DEFAULT_LANE, LaneSpec, Ticket
 from paceline.core.outcomes import Granted, NeverFits, QuotaError, WaitUntil
 from paceline.core.pool import WAITING_MAX, Pool
 from paceline.core.quota import NS, REQUESTS, Cost
-from paceline.core.retry import RetryPolicy
+from paceline.core.retry import RetryBudget, RetryPolicy
 from paceline.gate import Gate
 from paceline.lessons import Teacher
 from paceline.limits import Limits, QuotaLike, Resolved
 from paceline.permit import Acquisition, Later, Permit, as_error, check_cost
+
+log = logging.getLogger("paceline")
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -56,6 +60,7 @@ class Limiter:
         ttl_s: A permit that is neither settled nor cancelled counts as charged in full after this many seconds.
         waiting_max: How many may wait in one pool.
         retry: What the HTTP clients below do when the provider refuses.
+        breaker: When to stop trying a provider that fails; ``None`` for never.
         clock: The clock; tests bring their own.
 
     Raises:
@@ -70,6 +75,7 @@ class Limiter:
         ttl_s: float = 900.0,
         waiting_max: int = WAITING_MAX,
         retry: RetryPolicy | None = None,
+        breaker: BreakerPolicy | None = BreakerPolicy(),  # noqa: B008  (a frozen value)
         clock: Clock = SYSTEM_CLOCK,
     ) -> None:
         if not 0 <= headroom_s < float("inf"):
@@ -79,6 +85,9 @@ class Limiter:
         self.clock = clock
         self._options: dict[str, Any] = {"headroom_s": headroom_s, "ttl_s": ttl_s, "waiting_max": waiting_max}
         self.teacher = Teacher()
+        self._breaker = breaker
+        self._breakers: dict[str, Breaker] = {}  # by provider
+        self._budgets: dict[str, RetryBudget] = {}  # by pool
         self._gates: dict[str, Gate] = {}  # by pool
         self._named: dict[str, Gate] = {}  # by whatever a caller called it
         self._lock = threading.Lock()
@@ -227,6 +236,44 @@ class Limiter:
 
         attach(self, client, provider)
         return client
+
+    def succeeded(self, provider: str) -> None:
+        """An answer of ``provider`` came."""
+        breaker = self._breakers.get(provider)
+        if breaker is not None and breaker.in_row:
+            with self._lock:
+                breaker.succeeded()
+
+    def failed(self, provider: str, left_ns: int) -> None:
+        """An attempt at ``provider`` that left at ``left_ns`` failed; too many in a row pause all of its pools."""
+        if self._breaker is None:
+            return
+        now_ns = self.clock.now_ns()
+        with self._lock:
+            breaker = self._breakers.setdefault(provider, Breaker(self._breaker))
+            opened = breaker.failed(now_ns, left_ns)
+            gates = [gate for name, gate in self._gates.items() if name.partition("/")[0] == provider]
+        if opened:
+            log.warning("%s: %d failures in a row; pausing for %g s", provider, breaker.in_row, self._breaker.pause_s)
+            for gate in gates:
+                gate.pause(self._breaker.pause_s)
+
+    def retry_delay_s(self, gate: Gate) -> float:
+        """Spend one retry of the pool's budget; how long to wait for it, in seconds."""
+        now_ns = self.clock.now_ns()
+        with self._lock:
+            return self._budget(gate, now_ns).spend(now_ns)
+
+    def first_attempt(self, gate: Gate) -> None:
+        """A request makes its first attempt: it earns a share of a retry."""
+        with self._lock:
+            self._budget(gate, self.clock.now_ns()).earn()
+
+    def _budget(self, gate: Gate, now_ns: int) -> RetryBudget:
+        budget = self._budgets.get(gate.pool.name)
+        if budget is None:
+            budget = self._budgets[gate.pool.name] = RetryBudget(now_ns)
+        return budget
 
     def status(self) -> dict[str, Any]:
         """Every pool: its quotas and what is left, who waits, what binds, and what has happened; plain JSON values."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import signal
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -64,8 +65,15 @@ def _run(batch: Batch, console: Console) -> tuple[Half, Half]:
         f"{batch.requests:,} requests, {batch.workers:,} workers; an emulated provider on this machine allows "
         f"{batch.requests_per_min:,} requests and {batch.tokens_per_min:,} tokens a minute"
     )
-    with Emulator({MODEL: batch.limits}, process=True, latency_s=batch.latency_s) as emulator:
+    emulator = Emulator({MODEL: batch.limits}, process=True, latency_s=batch.latency_s)
+    signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})  # the child inherits it: Ctrl-C is for us to handle
+    try:
+        emulator.start()
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
         return asyncio.run(_halves(batch, emulator, console))
+    finally:
+        emulator.stop()
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
 
 
 async def _halves(batch: Batch, emulator: Emulator, console: Console) -> tuple[Half, Half]:

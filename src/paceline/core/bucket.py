@@ -144,6 +144,13 @@ class Bucket:
         self.full_at_ns += by_ns
         if by_ns < 0:
             self._low = [(sequence, max(room + by_ns, 0)) for sequence, room in self._low]
+        self._not_granted(by_ns / self._ns_per_unit)
+
+    def _not_granted(self, amount: float) -> None:
+        """``amount`` of what is used was not granted by us just now: it does not count against the opening burst."""
+        if self._opened < math.inf:
+            self._opened = max(self._opened + amount, SMALL_BURST_S * self.quota.rate)
+            self._widen()
 
     def press(self, now_ns: int, ceiling: float) -> None:
         """Run at the share ``ceiling`` of the published rate from now on; the level stays."""
@@ -153,9 +160,10 @@ class Bucket:
 
     def adopt(self, now_ns: int, amount: float) -> None:
         level = self.level(now_ns)
-        self._opened *= max(amount / self.quota.amount, 1.0)
+        grown = amount - self.quota.amount
         self.ceiling = 1.0
         self._rescale(now_ns, self.quota.with_amount(amount), level)
+        self._not_granted(max(grown, 0.0))
 
     def _rescale(self, now_ns: int, quota: Quota, level: float) -> None:
         """Take another rate or size. A larger bucket fills from where it stands, a smaller one spills."""

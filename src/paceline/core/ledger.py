@@ -157,7 +157,7 @@ class Ledger:
 
     def share(self, amounts: list[float]) -> float:
         """``amounts`` as one number: the seconds of the scarcest quota that they take."""
-        return max((a / m.quota.rate for m, a in zip(self.meters, amounts, strict=True) if m.quota.rate), default=1.0)
+        return max((a / m.quota.rate for m, a in zip(self.meters, amounts, strict=False) if m.quota.rate), default=1.0)
 
     def name(self, binding: int) -> str:
         """The quota at index ``binding`` in its notation."""
@@ -191,6 +191,8 @@ class Ledger:
     def cancel(self, now_ns: int, reservation: Reservation) -> None:
         """Close a reservation whose request was never sent."""
         if self._close(reservation):
+            if reservation is self._probe:  # it will say nothing: let another go
+                self._probe_next, self._probe, self.not_before_ns = True, None, min(self.not_before_ns, now_ns)
             for i, reserved in enumerate(reservation.amounts):
                 if reserved:
                     self.meters[i].correct(now_ns, reservation.marks[i], reserved, 0.0)

@@ -36,6 +36,9 @@ class LaneSpec:
 
 DEFAULT_LANE = LaneSpec()
 
+GONE_MAX = 64
+"""How many deadlines of those who have gone are kept beside twice those who wait."""
+
 
 class Ticket:
     """A request's place in the line.
@@ -94,7 +97,7 @@ class Line:
     def __init__(self) -> None:
         self._lanes: dict[str, _Lane] = {}
         self._virtual: dict[int, float] = {}  # priority -> virtual time
-        self._deadlines: list[tuple[int, int, Ticket]] = []
+        self._deadlines: list[tuple[int, int, int, Ticket]] = []  # those who have gone stay until there are too many
         self._next_number = 0
         self._length = 0
 
@@ -114,15 +117,20 @@ class Line:
         lane = self._lanes.get(ticket.lane.name)
         if lane is None:
             lane = self._lanes[ticket.lane.name] = _Lane(ticket.lane, 0.0)
-        else:
-            lane.spec = ticket.lane  # the latest word on weight and priority holds for the whole lane
+        elif lane.spec is not ticket.lane:
+            before, lane.spec = lane.spec, ticket.lane  # the latest word holds for the whole lane
+            if before.priority != ticket.lane.priority:
+                self._forget_idle(before.priority)
         lane.tickets[ticket.number] = ticket
         if ticket.returned:
             for number in (ticket.number, *reversed(_before(lane.tickets, ticket.number))):
                 lane.tickets.move_to_end(number, last=False)
         self._length += 1
         if ticket.deadline_ns is not None:
-            heapq.heappush(self._deadlines, (ticket.deadline_ns, ticket.number, ticket))
+            if len(self._deadlines) > 2 * self._length + GONE_MAX:
+                self._deadlines = [entry for entry in self._deadlines if self._waits(entry[3])]
+                heapq.heapify(self._deadlines)
+            heapq.heappush(self._deadlines, (ticket.deadline_ns, ticket.number, id(ticket), ticket))
 
     def head(self) -> Ticket | None:
         """The one ticket that may go next."""
@@ -149,9 +157,10 @@ class Line:
 
     def withdraw(self, ticket: Ticket) -> bool:
         """Take ``ticket`` out; whether it was there."""
-        lane = self._lanes.get(ticket.lane.name)
-        if lane is None or lane.tickets.pop(ticket.number, None) is None:
+        if not self._waits(ticket):
             return False
+        lane = self._lanes[ticket.lane.name]
+        del lane.tickets[ticket.number]
         self._length -= 1
         if not lane.tickets:
             self._forget_idle(lane.spec.priority)
@@ -161,7 +170,7 @@ class Line:
         """Take out and return every ticket whose deadline has come."""
         late = []
         while self._deadlines and self._deadlines[0][0] <= now_ns:
-            ticket = heapq.heappop(self._deadlines)[2]
+            ticket = heapq.heappop(self._deadlines)[3]
             if self.withdraw(ticket):
                 late.append(ticket)
         return late
@@ -170,9 +179,8 @@ class Line:
     def next_deadline_ns(self) -> int | None:
         """The next deadline of a ticket that still waits."""
         while self._deadlines:
-            deadline_ns, _, ticket = self._deadlines[0]
-            lane = self._lanes.get(ticket.lane.name)
-            if lane is not None and ticket.number in lane.tickets:
+            deadline_ns, _, _, ticket = self._deadlines[0]
+            if self._waits(ticket):
                 return deadline_ns
             heapq.heappop(self._deadlines)
         return None
@@ -204,6 +212,11 @@ class Line:
     def waiting(self) -> dict[str, int]:
         """How many wait in each lane that is not empty."""
         return {name: len(lane.tickets) for name, lane in self._lanes.items() if lane.tickets}
+
+    def _waits(self, ticket: Ticket) -> bool:
+        """Whether this very ticket is in the line: another attempt of the same request has the same number."""
+        lane = self._lanes.get(ticket.lane.name)
+        return lane is not None and lane.tickets.get(ticket.number) is ticket
 
     def _first_lane(self) -> _Lane | None:
         best: _Lane | None = None

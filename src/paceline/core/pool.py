@@ -117,11 +117,7 @@ class Pool:
         self.counts["lost"] += ledger.expire(now_ns)
         if self.stopped is not None:
             return self._turn_away(self.stopped)
-        done = line.overdue(now_ns)
-        for ticket in done:
-            at_ns, binding = ledger.earliest(now_ns, ticket.amounts)
-            ticket.outcome = Expired(at_ns, ledger.name(binding))
-            self.counts["expired"] += 1
+        done = self._overdue(now_ns, now_ns - 1)  # whose deadline is this very instant may still go
         while (head := line.head()) is not None:
             decision = self._reserve(now_ns, head)
             if isinstance(decision, WaitUntil):
@@ -129,6 +125,7 @@ class Pool:
             line.pop(ledger.share(head.amounts))
             head.outcome = decision
             done.append(head)
+        done += self._overdue(now_ns, now_ns)
         self._set_wake(now_ns)
         return done
 
@@ -147,8 +144,9 @@ class Pool:
         self.refused_in_row = 0
         self.ledger.settle(now_ns, reservation, actual)
         if ticket is not None and ticket.queued and actual is not None:
-            true = self.ledger.amounts({**reservation.cost, **actual})
-            self.line.correct(ticket, self.ledger.share(true) - self.ledger.share(reservation.amounts))
+            reserved = reservation.amounts
+            true = self.ledger.amounts({**reservation.cost, **actual})[: len(reserved)]  # there may be new quotas now
+            self.line.correct(ticket, self.ledger.share(true) - self.ledger.share(reserved))
 
     def cancel(self, now_ns: int, reservation: Reservation) -> None:
         """Close ``reservation``: its request was never sent."""
@@ -253,6 +251,15 @@ class Pool:
             if self.feedback is not None:
                 self.feedback.granted(now_ns, decision.reservation)
         return decision
+
+    def _overdue(self, now_ns: int, deadline_ns: int) -> list[Ticket]:
+        """Turn away those who wait and whose deadline is ``deadline_ns`` or earlier."""
+        late = self.line.overdue(deadline_ns)
+        for ticket in late:
+            at_ns, binding = self.ledger.earliest(now_ns, ticket.amounts)
+            ticket.outcome = Expired(at_ns, self.ledger.name(binding))
+            self.counts["expired"] += 1
+        return late
 
     def _turn_away(self, stopped: Stopped) -> list[Ticket]:
         tickets = self.line.drain()

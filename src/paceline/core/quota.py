@@ -133,7 +133,7 @@ class Quota:
         if self.rule is Rule.SLOTS:
             return f"{_short(self.amount)} {self.unit}" + ("" if self.unit == CONCURRENCY else " slots")
         names = {1.0: "s", 60.0: "min", 3_600.0: "hour", 86_400.0: "day"}
-        period = names.get(self.period_s) or f"{self.period_s:g}s"
+        period = names.get(self.period_s) or f"{_plain(self.period_s)}s"
         burst = "" if self.burst == self.amount else f" burst {_short(self.burst)}"
         rule = "" if self.rule is Rule.BUCKET else f" {self.rule.value}"
         return f"{_short(self.amount)} {self.unit}/{period}{burst}{rule}{f' {self.anchor}' if self.anchor else ''}"
@@ -185,6 +185,16 @@ def _number(digits: str, scale: str) -> float:
 
 def _short(amount: float) -> str:
     for suffix, scale in (("M", 1e6), ("k", 1e3)):
-        if amount >= scale and (amount / (scale / 100)).is_integer():
-            return f"{amount / scale:g}{suffix}"
-    return f"{amount:g}"
+        if amount >= scale and (amount / (scale / 100)).is_integer() and amount / scale * scale == amount:
+            return f"{_plain(amount / scale)}{suffix}"
+    return _plain(amount)
+
+
+def _plain(number: float) -> str:
+    """All digits, and no exponent, so that it can be read again."""
+    text = repr(number)
+    if "e" in text:
+        from decimal import Decimal
+
+        text = f"{Decimal(text):f}"
+    return text.removesuffix(".0")

@@ -8,6 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from paceline.core.outcomes import QuotaError, Refusal, RefusalKind
+from paceline.core.quota import NS
 
 RETRIED = frozenset({RefusalKind.RATE, RefusalKind.GROWTH, RefusalKind.CAPACITY})
 """Refusals that time can heal. Money and a request that never fits cannot be waited out."""
@@ -84,3 +85,30 @@ class RetryPolicy:
             return GiveUp(f"{elapsed_s:,.0f} s spent on it")
         # Their capacity is not our rate: who was refused for that waits alone.
         return Again(pause_s, pool_wide=refusal is not None and refusal.kind is not RefusalKind.CAPACITY)
+
+
+class RetryBudget:
+    """Lets retries be no more than a share of the traffic: beyond that they wait, spread out.
+
+    Every first attempt earns ``SHARE`` of a retry and every second ``PER_S``; a retry spends one, in advance if it must.
+    """
+
+    SHARE = 0.2
+    PER_S = 1.0
+    MOST = 20.0
+
+    __slots__ = ("_left", "_now_ns")
+
+    def __init__(self, now_ns: int) -> None:
+        self._left = self.MOST
+        self._now_ns = now_ns
+
+    def earn(self) -> None:
+        """A first attempt has been made."""
+        self._left = min(self._left + self.SHARE, self.MOST)
+
+    def spend(self, now_ns: int) -> float:
+        """Spend one retry; return the seconds to wait for it."""
+        self._left = min(self._left + max(now_ns - self._now_ns, 0) / NS * self.PER_S, self.MOST) - 1
+        self._now_ns = now_ns
+        return max(-self._left, 0.0) / self.PER_S

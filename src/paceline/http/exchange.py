@@ -106,6 +106,8 @@ class _Exchange:
             except PacelineError as error:
                 return _synthetic(self.request, error, self.record)
             self.record.attempts += 1
+            if self.record.attempts == 1:
+                self.limiter.first_attempt(self.gate)
             try:
                 response = await self.io.send(self.send, self.request)
             except BaseException as error:
@@ -113,13 +115,15 @@ class _Exchange:
                     permit.cancel()
                 else:
                     permit.settle()  # it may have been counted
-                delay_s = self._after_fault() if isinstance(error, Exception) else None
+                delay_s = self._after_fault(permit) if isinstance(error, Exception) else None
                 if delay_s is None:
                     raise
                 await self.io.sleep(delay_s)
                 continue
             now_s = self.limiter.clock.now_ns() / NS
             self.gate.observe(self.metered.provider.readings(response.headers, now_s), permit.reservation)
+            if response.status_code < 500:
+                self.limiter.succeeded(self.metered.provider.name)
             if response.status_code < 400:
                 return self._tapped(response, permit)
             answer = await self._failed(response, permit)
@@ -167,28 +171,38 @@ class _Exchange:
         response.extensions = {**response.extensions, MARK: self.record}
         if refusal is None:
             permit.settle()  # a request that failed may have been counted
-            delay_s = self._after_fault() if response.status_code >= 500 else None
+            delay_s = self._after_fault(permit) if response.status_code >= 500 else None
             if delay_s is None:
                 return response
             await self.io.sleep(delay_s)
             return None
         self.record.refusals.append(refusal)
+        if refusal.kind is RefusalKind.CAPACITY:
+            self.limiter.failed(self.metered.provider.name, permit.reservation.granted_ns)
         decision = self._decide(refusal)
         pause_s = decision.delay_s if isinstance(decision, Again) and decision.pool_wide else 0.0
         self.gate.refuse(permit.reservation, refusal, pause_s)
         log.info("%s: refused (%s), attempt %d", self.record.pool, refusal.kind.value, self.record.attempts)
         if not isinstance(decision, Again):
             return _synthetic(self.request, _GaveUpError(self.record, refusal, decision.reason), self.record)
+        delay_s = self._delay_s(decision)
         if not decision.pool_wide:
-            await self.io.sleep(decision.delay_s)
+            await self.io.sleep(delay_s)
+        elif delay_s > decision.delay_s:  # the pool's pause is in its line; beyond that the budget asks for more
+            await self.io.sleep(delay_s - decision.delay_s)
         return None
 
-    def _after_fault(self) -> float | None:
+    def _after_fault(self, permit: Permit) -> float | None:
         """How long to wait before another attempt after a server fault or a broken connection; ``None``: none."""
+        self.limiter.failed(self.metered.provider.name, permit.reservation.granted_ns)
         if not self.limiter.retry.faults:
             return None
         decision = self._decide(None)
-        return decision.delay_s if isinstance(decision, Again) else None
+        return self._delay_s(decision) if isinstance(decision, Again) else None
+
+    def _delay_s(self, again: Again) -> float:
+        """The pause before another attempt: what was decided, or what the budget for retries asks."""
+        return max(again.delay_s, self.limiter.retry_delay_s(self.gate))
 
     def _decide(self, refusal: Refusal | None) -> Any:
         elapsed_s = (self.limiter.clock.now_ns() - self.started_ns) / NS

@@ -20,7 +20,7 @@ from paceline.providers.openai import OpenAI, family_reading
 class Generic(OpenAI):
     """An OpenAI-compatible API under any name."""
 
-    hosts = ()
+    hosts: tuple[str, ...] = ()
     encoding = SAFE_ENCODING
 
     def __init__(self, name: str = "generic") -> None:

@@ -16,11 +16,16 @@ _NODES = 200_000  # parts of a body that are looked at; a longer one counts as i
 # Keys whose values are labels or opaque, not text that a model reads as such.
 _SKIPPED = frozenset({
     "role", "type", "id", "call_id", "tool_call_id", "tool_use_id", "status", "detail", "cache_control", "signature",
-    "encrypted_content", "data", "media_type", "file_id", "strict", "phase",
+    "encrypted_content", "data", "media_type", "file_id", "strict", "phase", "mimeType", "mime_type", "thoughtSignature",
+    "thought_signature",
 })  # fmt: skip
 _IMAGES = frozenset({"image", "image_url", "input_image", "computer_screenshot", "image_generation_call"})
 _AUDIO = frozenset({"audio", "input_audio"})
-_FILES = frozenset({"file", "input_file", "document", "container_upload", "video", "input_video", "video_url"})
+_FILES = frozenset(
+    {"file", "input_file", "document", "container_upload", "video", "input_video", "video_url", "document_url"}
+)
+
+_BLOBS = ("inlineData", "inline_data", "fileData", "file_data")
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,7 +106,7 @@ def _media(node: dict[str, Any], media: MediaTokens) -> int:
     """The constant for a part that is no text; 0 for any other object, a document given as text among them."""
     kind = node.get("type")
     if not isinstance(kind, str):
-        return 0
+        return _blob(node, media)
     if kind in _IMAGES:
         inner = node.get("image_url")
         detail = inner.get("detail") if isinstance(inner, dict) else node.get("detail")
@@ -113,3 +118,12 @@ def _media(node: dict[str, Any], media: MediaTokens) -> int:
         plain = isinstance(source, dict) and source.get("type") in ("text", "content")
         return 0 if plain else media.file
     return 0
+
+
+def _blob(node: dict[str, Any], media: MediaTokens) -> int:
+    """The constant for Google's form of such a part, which has a MIME type in place of a kind."""
+    blob = next((node[key] for key in _BLOBS if isinstance(node.get(key), dict)), None)
+    if blob is None:
+        return 0
+    mime = str(blob.get("mimeType") or blob.get("mime_type"))
+    return media.image if mime.startswith("image/") else media.audio if mime.startswith("audio/") else media.file

@@ -17,16 +17,20 @@ from paceline.providers.parse import decode
 UsageOf = Callable[[Mapping[str, Any]], Usage | None]
 
 _END = 65_536  # bytes kept of each end of a JSON body; every known API names usage near one of them
-_USAGE = b'"usage"'
 MAX_EVENT: Final = 16_777_216
 """Bytes of one event; a longer one is read as far as it went."""
 
 
 class JsonReader:
-    """Usage from a JSON body. ``done`` is true once the body is over."""
+    """Usage from a JSON body. ``done`` is true once the body is over.
 
-    def __init__(self, usage_of: UsageOf) -> None:
-        self._usage_of = usage_of
+    Args:
+        usage_of: Turns an answer, or the usage object alone, into usage.
+        name: What the usage object is called.
+    """
+
+    def __init__(self, usage_of: UsageOf, name: str = "usage") -> None:
+        self._usage_of, self._name = usage_of, f'"{name}"'.encode()
         self._head, self._tail, self._length = bytearray(), bytearray(), 0
         self.usage: Usage | None = None
         self.done = False
@@ -55,24 +59,24 @@ class JsonReader:
             found = (
                 self._usage_of(usage)
                 for end in (self._tail[-_END:], self._head)
-                for usage in _usage_objects(bytes(end))
+                for usage in _usage_objects(bytes(end), self._name)
             )
             self.usage = next((usage for usage in found if usage is not None), None)
         self._head, self._tail = bytearray(), bytearray()
 
 
-def _usage_objects(data: bytes) -> Iterator[dict[str, Any]]:
-    """The objects named ``usage`` in a piece of JSON, last first.
+def _usage_objects(data: bytes, name: bytes) -> Iterator[dict[str, Any]]:
+    """The objects called ``name`` in a piece of JSON, last first.
 
     Inside a JSON string the name would be written with backslashes, so what is found is a name or a short text.
     """
     decoder = json.JSONDecoder()
     at = len(data)
     for _ in range(8):
-        at = data.rfind(_USAGE, 0, at)
+        at = data.rfind(name, 0, at)
         if at < 0:
             return
-        value = data[at + len(_USAGE) : at + len(_USAGE) + 8_192].lstrip(b" \t\r\n:")
+        value = data[at + len(name) : at + len(name) + 8_192].lstrip(b" \t\r\n:")
         try:
             found, _ = decoder.raw_decode(value.decode("utf-8", "replace"))
         except (ValueError, RecursionError):

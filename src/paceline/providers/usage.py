@@ -21,8 +21,8 @@ def usage_cost(pool: str, usage: object) -> Cost:
     Raises:
         QuotaError: ``usage`` names no usage that this provider reports.
     """
-    name, _, model = pool.rpartition("/")
-    provider = provider_named(name or "generic")
+    name, slash, model = pool.partition("/")  # a model's own name may hold more of them
+    provider = provider_named(name if slash else "generic")
     found = usage if isinstance(usage, Usage) else provider.usage(_mapping(usage))
     if found is None:
         raise QuotaError(
@@ -45,6 +45,10 @@ def _mapping(value: object, depth: int = 3) -> Mapping[str, Any]:
         return dumped if isinstance(dumped, Mapping) else {}
     if not depth:
         return {}
-    fields = {key: item for key, item in getattr(value, "__dict__", {}).items() if not key.startswith("_")}
+    listed = getattr(value, "ListFields", None)  # a protobuf message, as gRPC SDKs return them
+    if callable(listed):
+        fields = {field.name: item for field, item in listed()}
+    else:
+        fields = {key: item for key, item in getattr(value, "__dict__", {}).items() if not key.startswith("_")}
     plain = (int, float, str, Mapping, type(None))
     return {key: item if isinstance(item, plain) else _mapping(item, depth - 1) for key, item in fields.items()}

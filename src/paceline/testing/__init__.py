@@ -6,14 +6,20 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from paceline.emulator.server import Emulator
+    from paceline.testing.clock import DeadlockError, ManualClock, run_virtual
 
-__all__ = ["Emulator"]
+__all__ = ["DeadlockError", "Emulator", "ManualClock", "run_virtual"]
 
-_HOMES = {"Emulator": "paceline.emulator.server"}
+_HOMES = {
+    "DeadlockError": "paceline.testing.clock",
+    "Emulator": "paceline.emulator.server",
+    "ManualClock": "paceline.testing.clock",
+    "run_virtual": "paceline.testing.clock",
+}
 
 
 def __getattr__(name: str) -> Any:
-    """Import on first use: the emulator needs the extra ``paceline[emulator]``."""
+    """Import at first use: the emulator needs the extra ``paceline[emulator]``."""
     if name not in _HOMES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     from importlib import import_module

@@ -1,13 +1,13 @@
 """Time that a test moves: a manual clock, and event loops that jump over every wait.
 
-    def test_pacing():
-        async def main(clock):
-            limiter = paceline.Limiter({"jobs": "60 requests/min burst 1"}, clock=clock)
-            for _ in range(10):
-                async with limiter.acquire("jobs"):
-                    pass
+def test_pacing():
+    async def main(clock):
+        limiter = paceline.Limiter({"jobs": "60 requests/min burst 2"}, clock=clock)
+        for _ in range(10):
+            async with limiter.acquire("jobs"):
+                pass
 
-        run_virtual(main)  # 9 virtual seconds, some real microseconds
+    run_virtual(main)  # 9 virtual seconds, some real microseconds
 """
 
 from __future__ import annotations
@@ -106,7 +106,9 @@ class ManualClock:
                 return
             if timer.callback is not None:
                 timer.callback()
-        raise RuntimeError(f"more than {CALLBACKS_MAX:,} callbacks in one advance: timers that set each other for ever?")
+        raise RuntimeError(
+            f"more than {CALLBACKS_MAX:,} callbacks in one advance: timers that set each other for ever?"
+        )
 
     def _due(self, at_ns: int) -> _Timer | None:
         """Take the next timer until ``at_ns`` and go there; go to ``at_ns`` when there is none."""
@@ -192,5 +194,7 @@ class _JumpingSelector(selectors.DefaultSelector):
             real = len(self.get_map()) > 1 or threading.active_count() > 1
             events = super().select(REAL_WAIT_S) if real else []
             if not events:
-                raise DeadlockError(f"nothing will ever happen: no timer is set, and these tasks wait: {self._waiters()}")
+                raise DeadlockError(
+                    f"nothing will ever happen: no timer is set, and these tasks wait: {self._waiters()}"
+                )
         return events
