@@ -88,9 +88,9 @@ class RetryPolicy:
 
 
 class RetryBudget:
-    """Lets retries be no more than a share of the traffic: beyond that they wait, spread out.
+    """Lets retries after faults be no more than a share of the traffic: beyond that they wait, spread out.
 
-    Every first attempt earns ``SHARE`` of a retry and every second ``PER_S``; a retry spends one, in advance if it must.
+    Retries after a refusal of our rate need no budget: they wait in the line, and the quotas pace them. Every first attempt earns ``SHARE`` of a retry and every second ``PER_S``; a retry spends one, in advance if it must.
     """
 
     SHARE = 0.2

@@ -185,11 +185,8 @@ class _Exchange:
         log.info("%s: refused (%s), attempt %d", self.record.pool, refusal.kind.value, self.record.attempts)
         if not isinstance(decision, Again):
             return _synthetic(self.request, _GaveUpError(self.record, refusal, decision.reason), self.record)
-        delay_s = self._delay_s(decision)
-        if not decision.pool_wide:
-            await self.io.sleep(delay_s)
-        elif delay_s > decision.delay_s:  # the pool's pause is in its line; beyond that the budget asks for more
-            await self.io.sleep(delay_s - decision.delay_s)
+        if not decision.pool_wide:  # else the line makes it wait: for the pool's pause, and for the quotas
+            await self.io.sleep(self._delay_s(decision))
         return None
 
     def _after_fault(self, permit: Permit) -> float | None:
