@@ -4,19 +4,26 @@ from __future__ import annotations
 
 import json
 import math
+import tomllib
+from pathlib import Path
 
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from paceline.core.outcomes import Reading, Refusal
-from paceline.providers.anthropic import Anthropic
 from paceline.providers.base import Call
 from paceline.providers.generic import Generic
-from paceline.providers.openai import OpenAI
+from paceline.providers.registry import PAGES as KNOWN
+from paceline.providers.registry import provider_for_host, provider_named
 
 unhurried = settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
-PAGES = [OpenAI(), Anthropic(), Generic("acme")]
+PAGES = [*map(provider_named, KNOWN), provider_for_host("acme.openai.azure.com"), Generic("acme")]
+FIXTURES = [tomllib.loads(file.read_text()) for file in sorted(Path(__file__).with_name("fixtures").glob("*.toml"))]
+REAL = [case for name in ("error", "usage", "header") for fixture in FIXTURES for case in fixture.get(name, [])]
+REAL_BODIES = [case["body"] for case in REAL if "body" in case] + [
+    {"error": case["error"]} for case in REAL if "error" in case
+]
 NUMBERS = st.one_of(
     st.integers().map(str),
     st.floats().map(str),
@@ -31,6 +38,7 @@ NAMES = (
     [f"x-ratelimit-{what}-{unit}" for what in ("limit", "remaining", "reset") for unit in ("requests", "tokens", "project-tokens")]
     + [f"anthropic-ratelimit-{unit}-{what}" for what in ("limit", "remaining", "reset") for unit in ("requests", "input-tokens", "output-tokens")]
     + ["retry-after", "retry-after-ms", "date", "anthropic-fast-input-tokens-limit"]
+    + sorted({name for case in REAL for name in case.get("headers", {})})
 )  # fmt: skip
 HEADERS = st.dictionaries(st.sampled_from(NAMES), st.one_of(NUMBERS, DURATIONS, DATES))
 JSON = st.recursive(
@@ -53,11 +61,35 @@ MESSAGES = st.builds(
     "Rate limit reached on {} per {}: Limit {}, Used {}, Requested {}. Please try again in {}. of {} input tokens per minute".format,
     st.text(max_size=8), st.sampled_from(["min", "day", "", "fortnight"]), NUMBERS, NUMBERS, NUMBERS, DURATIONS, NUMBERS,
 )  # fmt: skip
+
+
+@st.composite
+def spoilt(draw):
+    """A real answer's body in which one value is something else."""
+
+    def spoil(value):
+        if isinstance(value, dict) and value and draw(st.integers(0, 4)):
+            key = draw(st.sampled_from(sorted(value)))
+            return {**value, key: spoil(value[key])}
+        if isinstance(value, list) and value and draw(st.integers(0, 4)):
+            return [spoil(value[0]), *value[1:]]
+        return draw(st.one_of(JSON, NUMBERS, DURATIONS))
+
+    return json.dumps(spoil(draw(st.sampled_from(REAL_BODIES)))).encode()
+
+
 BODIES = st.one_of(
     st.binary(max_size=60),
     JSON.map(lambda value: json.dumps(value).encode()),
     MESSAGES.map(lambda text: json.dumps({"error": {"message": text, "code": "rate_limit_exceeded"}}).encode()),
+    spoilt(),
 )
+ENDPOINTS = ["chat", "chat_v1", "responses", "messages", "embeddings", "embed", "generate", "converse"]
+PATHS = [
+    "/v1/messages", "/chat/completions", "/responses", "/embeddings", "", "/x", "/v2/chat", "/v1/chat", "/v2/embed", "/v1/rerank",
+    "/v1beta/models/m:generateContent", "/v1beta/models/m:batchEmbedContents", "/openai/deployments/d/chat/completions",
+    "/model/m/converse", "/model/m/invoke",
+]  # fmt: skip
 
 
 def check_amounts(found):
@@ -81,7 +113,11 @@ def test_headers(page, headers, now_s):
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
 @unhurried
-@given(status=st.sampled_from([200, 301, 400, 402, 413, 429, 500, 503, 529, 999]), headers=HEADERS, body=BODIES)
+@given(
+    status=st.sampled_from([200, 301, 400, 401, 402, 403, 413, 429, 498, 500, 503, 529, 999]),
+    headers=HEADERS,
+    body=BODIES,
+)
 def test_refusals(page, status, headers, body):
     refusal = page.refusal(status, headers, body)
     if refusal is not None:
@@ -94,12 +130,13 @@ def test_refusals(page, status, headers, body):
 @unhurried
 @given(
     stream=st.booleans(),
+    endpoint=st.sampled_from(ENDPOINTS),
     chunks=st.lists(
         st.one_of(BODIES, BODIES.map(lambda body: b"data: " + body + b"\r\n\n"), st.sampled_from([b"\r", b"\n"]))
     ),
 )
-def test_readers(page, stream, chunks):
-    reader = page.usage_reader(Call(page.name, "chat", "m", 1, stream=stream))
+def test_readers(page, stream, endpoint, chunks):
+    reader = page.usage_reader(Call(page.name, endpoint, "m", 1, stream=stream))
     for chunk in chunks:
         reader.feed(chunk)
     reader.close()
@@ -113,7 +150,7 @@ def test_readers(page, stream, chunks):
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
 @unhurried
-@given(path=st.sampled_from(["/v1/messages", "/chat/completions", "/embeddings", "", "/x"]), body=JSON)
+@given(path=st.sampled_from(PATHS), body=JSON)
 def test_describe(page, path, body):
     call = page.describe(path, body if isinstance(body, dict) else {"messages": body})
     if call is not None:
@@ -137,4 +174,4 @@ def test_deep_nesting(page):
     nested = {"role": "user"}
     for _ in range(50_000):
         nested = {"content": [nested]}
-    assert page.describe("/messages", {"messages": nested}) or page.describe("/responses", {"input": nested})
+    assert any(page.describe(path, {"messages": nested, "input": nested, "contents": nested}) for path in PATHS)

@@ -16,8 +16,10 @@ asks to wait longer than any bucket would; the rate, when it happens again.
 from __future__ import annotations
 
 import math
+import re
 from bisect import bisect_right
 from collections.abc import Iterable
+from dataclasses import replace
 from typing import NamedTuple
 
 from paceline.core.bucket import Bucket, Spaced
@@ -47,6 +49,10 @@ nobody is refused, the faster."""
 
 CUT_MAX = 0.4
 """No measurement cuts a rate by more than this."""
+
+AMOUNT_MIN, AMOUNT_MAX = 1e-3, 1e12
+WAIT_MAX_S = 32 * 86_400.0
+"""What lies beyond is no limit and no wait of any provider's: such a number counts as missing."""
 
 UNITS_MAX = 16
 """Quotas that answers may add to a pool."""
@@ -182,6 +188,8 @@ class Watch:
         unit_ns = bucket.ns_per_unit
         cost_ns = math.ceil(amount * unit_ns)
         asked_s = refusal.retry_after_s
+        if asked_s is not None and asked_s > 2 * bucket.quota.period_s:
+            asked_s = None  # a longer period's; the pool's pause will do
         clock = asked_s is not None and asked_s * NS > cost_ns + bucket.quota.burst * unit_ns / 20 + 2 * NS
         if not isinstance(bucket, Spaced) and not clock:
             used = (note.full_at_ns - left_ns - cost_ns) / unit_ns  # by our books, before this attempt
@@ -189,7 +197,7 @@ class Watch:
                 bucket.hold(max(used, amount))
             holds_ns = math.ceil(min(bucket.capacity, bucket.quota.burst) * unit_ns)
             if refusal.limit is not None and refusal.used is not None:
-                left = max(refusal.limit - refusal.used, 0.0)
+                left = min(max(refusal.limit - refusal.used, -bucket.quota.burst), bucket.quota.burst)
                 full_at_ns = now_ns + holds_ns - min(math.floor(left * unit_ns), holds_ns) + cost_ns
             elif asked_s is not None:
                 full_at_ns = now_ns + round(asked_s * NS) + max(holds_ns - cost_ns, 0)
@@ -253,9 +261,11 @@ class Feedback:
             The indexes of the quotas whose limit is another now, or that are new.
         """
         changed = []
-        for reading in readings:
-            index = self._index(reading.unit, reading.period_s)
-            limit = reading.limit if reading.limit is not None and 0 < reading.limit < math.inf else None
+        for said in readings:
+            reading = _sane_reading(said)
+            index, limit = self._index(reading.unit, reading.period_s), reading.limit
+            if index is not None and (reading.reset_s or 0) > 2 * self._ledger.meters[index].quota.period_s:
+                continue  # a longer period's
             if index is None and limit is not None and self._is_new(reading.unit):
                 changed.append(self._add(now_ns, Quota(reading.unit, limit, reading.period_s or 60.0)))
             elif index is not None:
@@ -277,7 +287,8 @@ class Feedback:
         if refusal.kind not in (RefusalKind.RATE, RefusalKind.GROWTH):
             return []
         changed = []
-        limit = refusal.limit if refusal.limit is not None and 0 < refusal.limit < math.inf else None
+        refusal = _sane_refusal(refusal)
+        limit = refusal.limit
         index = self._index(refusal.unit, refusal.period_s) if refusal.unit else self._tightest(now_ns)
         if index is None and limit is not None and refusal.unit and self._is_new(refusal.unit, refusal.period_s):
             changed.append(self._add(now_ns, Quota(refusal.unit, limit, refusal.period_s or 60.0)))
@@ -304,7 +315,8 @@ class Feedback:
         """Whether a quota that an answer names is one that we did not know of."""
         units = {m.quota.unit for m in self._ledger.meters if period_s in (None, m.quota.period_s)}
         split = unit == TOKENS and INPUT_TOKENS in units  # the user counts input and output apart
-        return unit not in units and not split and len(self._ledger.meters) < UNITS_MAX
+        named = re.fullmatch(r"[a-z_][a-z0-9_]{0,40}", unit) is not None
+        return named and unit not in units and not split and len(self._ledger.meters) < UNITS_MAX
 
     def _tightest(self, now_ns: int) -> int | None:
         """The quota with the least left, when a refusal does not say which it was."""
@@ -336,3 +348,32 @@ class Feedback:
         if watch is not None and not isinstance(watch.meter, Spaced):
             watch.meter = self._ledger.spread(now_ns, index)
             watch.changed()
+
+
+def _within(value: float | None, least: float, most: float) -> float | None:
+    """``value``, or ``None`` when it is outside (NaN is, too)."""
+    return value if value is not None and least <= value <= most else None
+
+
+def _sane_reading(said: Reading) -> Reading:
+    limit = _within(said.limit, AMOUNT_MIN, AMOUNT_MAX)
+    most = AMOUNT_MAX if limit is None else CLOCK_MARGIN * limit
+    return Reading(
+        said.unit,
+        limit,
+        _within(said.remaining, -AMOUNT_MAX if limit is None else -limit, most),
+        _within(said.reset_s, 0.0, WAIT_MAX_S),
+        _within(said.period_s, 0.01, WAIT_MAX_S),
+        _within(said.resolution, 1.0, 1e6) or 1.0,
+    )
+
+
+def _sane_refusal(said: Refusal) -> Refusal:
+    return replace(
+        said,
+        retry_after_s=_within(said.retry_after_s, 0.0, WAIT_MAX_S),
+        period_s=_within(said.period_s, 0.01, WAIT_MAX_S),
+        limit=_within(said.limit, AMOUNT_MIN, AMOUNT_MAX),
+        used=_within(said.used, 0.0, AMOUNT_MAX),
+        requested=_within(said.requested, 0.0, AMOUNT_MAX),
+    )

@@ -7,11 +7,19 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from paceline.emulator.server import Emulator
     from paceline.emulator.settings import Settings, SettingsError
-    from paceline.emulator.world import Admitted, Refused, World
+    from paceline.emulator.outcome import Admitted, Refused
+from paceline.emulator.world import World
 
 __all__ = ["Admitted", "Emulator", "Refused", "Settings", "SettingsError", "World"]
 
-_HOMES = {"Emulator": "server", "Settings": "settings", "SettingsError": "settings"}
+_HOMES = {
+    "Admitted": "outcome",
+    "Emulator": "server",
+    "Refused": "outcome",
+    "Settings": "settings",
+    "SettingsError": "settings",
+    "World": "world",
+}
 
 
 def __getattr__(name: str) -> Any:
@@ -20,4 +28,4 @@ def __getattr__(name: str) -> Any:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     from importlib import import_module
 
-    return getattr(import_module(f"{__name__}.{_HOMES.get(name, 'world')}"), name)
+    return getattr(import_module(f"{__name__}.{_HOMES[name]}"), name)

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
     from paceline.emulator.settings import Settings
-    from paceline.emulator.world import Admitted, Level, Refused
+    from paceline.emulator.outcome import Admitted, Level, Refused
 
 PATHS = {"/messages": "messages"}
 ID_HEADER = b"request-id"

@@ -19,7 +19,8 @@ from starlette.routing import Route
 from paceline.emulator import anthropic, openai
 from paceline.emulator.settings import Settings, SettingsError
 from paceline.emulator.wire import Answer, Ask, Dialect, Header, request_id
-from paceline.emulator.world import Admitted, Refused, World
+from paceline.emulator.outcome import Admitted, Refused
+from paceline.emulator.world import World
 
 if TYPE_CHECKING:
     from asyncio import Transport

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
     from paceline.emulator.settings import Settings
-    from paceline.emulator.world import Admitted, Level, Refused
+    from paceline.emulator.outcome import Admitted, Level, Refused
 
 PATHS = {"/chat/completions": "chat", "/responses": "responses", "/embeddings": "embeddings"}
 ID_HEADER = b"x-request-id"

@@ -9,11 +9,12 @@ from difflib import get_close_matches
 from typing import Any, NamedTuple, Self
 
 RULES = ("bucket", "quantised", "window", "sliding")
-UNITS = ("requests", "tokens", "input_tokens", "output_tokens", "concurrency")
-FAULTS = ("500", "503", "529", "drop", "slow", "growth")
+UNITS = ("requests", "tokens", "input_tokens", "output_tokens", "project_tokens", "concurrency")
+FAULTS = ("500", "503", "529", "drop", "slow", "growth", "stream")
+DIALECTS = ("openai", "azure", "groq")
 _PERIODS = {"s": 1.0, "sec": 1.0, "min": 60.0, "hour": 3_600.0, "day": 86_400.0}
 _SCALES = {"": 1.0, "k": 1e3, "m": 1e6, "b": 1e9}
-_LIMIT = re.compile(r"(\d[\d_]*(?:\.\d+)?)([kKmMbB]?)\s*([a-z_]+)(?:\s*/\s*([a-z]+))?(?:\s+([a-z]+))?", re.ASCII)
+_LIMIT = re.compile(r"(\d[\d_]*(?:\.\d+)?)([kKmMbB]?)\s*([a-z_]+)(?:\s*/\s*(\d{0,5})([a-z]+))?(?:\s+([a-z]+))?", re.ASCII)
 
 LimitsLike = str | Sequence[str] | Mapping[str, str | Sequence[str]]
 """``"gpt-5=500 requests/min,400k tokens/min"``, a list of those, or ``{"gpt-5": "500 requests/min"}``."""
@@ -38,7 +39,7 @@ def _near(word: str, names: Sequence[str]) -> str:
 
 
 def parse_limit(text: str) -> Limit:
-    """Read ``"500 requests/min"``, ``"1k requests/day window"`` or ``"8 concurrency"``.
+    """Read ``"500 requests/min"``, ``"100 requests/10s"``, ``"1k requests/day window"`` or ``"8 concurrency"``.
 
     Raises:
         SettingsError: The text is no limit.
@@ -46,7 +47,7 @@ def parse_limit(text: str) -> Limit:
     match = _LIMIT.fullmatch(text.strip())
     if match is None:
         raise SettingsError(f"limit {text!r}: write it like '500 requests/min', '400k tokens/min' or '8 concurrency'")
-    number, scale, unit, period, rule = match.groups()
+    number, scale, unit, times, period, rule = match.groups()
     if unit not in UNITS:
         raise SettingsError(f"limit {text!r}: unknown unit {unit!r}; {_near(unit, UNITS)}")
     if (period is None) != (unit == "concurrency") or (period and period not in _PERIODS):
@@ -56,7 +57,10 @@ def parse_limit(text: str) -> Limit:
     amount = float(number.replace("_", "")) * _SCALES[scale.lower()]
     if amount <= 0:
         raise SettingsError(f"limit {text!r}: the amount must be above 0")
-    return Limit(unit, amount, _PERIODS[period] if period else 0.0, rule or "")
+    period_s = int(times or 1) * _PERIODS[period] if period else 0.0
+    if period and not period_s:
+        raise SettingsError(f"limit {text!r}: the period must be above 0")
+    return Limit(unit, amount, period_s, rule or "")
 
 
 def parse_limits(limits: LimitsLike) -> dict[str, tuple[Limit, ...]]:
@@ -88,10 +92,12 @@ class Settings:
         quantum_s: Seconds of the rate that a quantised bucket holds. Quotas of more than a minute are never quantised.
         offset_s: Seconds past the clock's multiples of the period at which a window restarts.
         start_level: The part of every quota that is there at the start, 0 to 1.
-        settle: ``never`` keeps what was held at admission; ``actual`` gives the unused rest back at the end.
+        settle: ``never`` keeps what was held at admission; ``actual`` gives the unused rest back at the end;
+            ``provider`` does as the dialect that is spoken (Groq gives back).
         failed_count: Refused requests use up the requests quota too.
         faults: Probability per request of ``500``, ``503``, ``529``, ``drop`` (the connection closes without an
-            answer), ``slow`` (takes ``slow_factor`` times as long) and ``growth`` ("slow down").
+            answer), ``slow`` (takes ``slow_factor`` times as long), ``growth`` ("slow down") and ``stream`` (a
+            streamed answer ends in an error event in the middle; one in one piece is a 500).
         slow_factor: See ``faults``.
         other_users: The share of every rate that somebody else takes on the same key, 0 to 1.
         other_users_from_s: Seconds after the start at which they begin.
@@ -101,6 +107,11 @@ class Settings:
         output_share: Output length as a part of ``max_tokens``, on average.
         output_spread: The length varies evenly by this part of the average, up and down.
         default_output_tokens: What stands in for ``max_tokens`` when a request has none.
+        changes: New limits in mid-run: ``[{"at_s": 60, "limits": {"gpt-5": "250 requests/min"}}]``, seconds after the
+            start.
+        dialect: Who answers on OpenAI's paths: ``openai``, ``azure`` or ``groq``; by the path if empty.
+        refuse_in_stream: A streamed request that is over its rate is refused with status 200 and an error event (seen
+            at Azure and OpenAI on Responses).
         headers: Whether answers carry rate-limit headers (and refusals ``retry-after``).
         body_numbers: Whether refusals say limit, used, requested and wait in their text.
         valid_key: The only API key that is accepted; any but the empty one if ``None``.
@@ -113,7 +124,7 @@ class Settings:
     quantum_s: float = 1.0
     offset_s: float = 0.0
     start_level: float = 1.0
-    settle: str = "never"
+    settle: str = "provider"
     failed_count: bool = False
     faults: Mapping[str, float] = field(default_factory=dict)
     slow_factor: float = 5.0
@@ -125,6 +136,9 @@ class Settings:
     output_share: float = 0.5
     output_spread: float = 0.5
     default_output_tokens: int = 256
+    changes: Sequence[Mapping[str, Any]] = ()
+    dialect: str = ""
+    refuse_in_stream: bool = False
     headers: bool = True
     body_numbers: bool = True
     valid_key: str | None = field(default=None, repr=False)
@@ -134,13 +148,23 @@ class Settings:
     def __post_init__(self) -> None:
         """Refuse what cannot be meant."""
         parse_limits(self.limits)
-        for name, value, names in (("rule", self.rule, RULES), ("settle", self.settle, ("never", "actual"))):
+        choices = (
+            ("rule", self.rule, RULES),
+            ("settle", self.settle, ("never", "actual", "provider")),
+            ("dialect", self.dialect, ("", *DIALECTS)),
+        )
+        for name, value, names in choices:
             if value not in names:
                 raise SettingsError(f"{name} is {value!r}; {_near(value, names)}")
         for kind, probability in self.faults.items():
             if kind not in FAULTS:
                 raise SettingsError(f"faults: unknown kind {kind!r}; {_near(kind, FAULTS)}")
             _check(f"faults.{kind}", probability, most=1.0)
+        for number, change in enumerate(self.changes):
+            if set(change) != {"at_s", "limits"}:
+                raise SettingsError(f'changes[{number}]: write {{at_s = 60, limits = {{"gpt-5" = "250 requests/min"}}}}')
+            _check(f"changes[{number}].at_s", change["at_s"], most=1e9)
+            parse_limits(change["limits"])
         for name, most in _RANGES.items():
             _check(name, getattr(self, name), most=most)
         if self.other_users == 1 or self.quantum_s == 0:

@@ -10,87 +10,22 @@ Time is an argument (float seconds), so a test can run an hour in a blink. Not t
 from __future__ import annotations
 
 import math
+from collections import deque
 from dataclasses import dataclass, field
+from operator import itemgetter
 from random import Random
-from typing import Any, NamedTuple
+from typing import Any
 
+from paceline.emulator.outcome import Admitted, Level, Refused
 from paceline.emulator.rules import Bucket, Rule, Sliding, Slots, Window
 from paceline.emulator.settings import Limit, LimitsLike, Settings, parse_limits
 from paceline.emulator.tally import Account, Answers, Count, Timeline, slowest
 
+HELD = ("tokens", "project_tokens")
+"""Units that are charged with what a request may produce, before it has."""
+
 MOST_MODELS = 1_000
 """Models beyond the named ones that ``*`` gives accounts of their own."""
-
-
-@dataclass(slots=True)
-class Admitted:
-    """A request that was let in; hand it to :meth:`World.finish`.
-
-    Attributes:
-        model: The model that was asked for.
-        pool: The name of the limits that it was charged to.
-        input_tokens: The input, as the server counts it.
-        output_tokens: The output that the model will produce.
-        held_tokens: What a ``tokens`` quota was charged at admission.
-        at_s: When.
-        first_s: Seconds from admission to the first piece of the answer.
-        duration_s: Seconds from admission to the end of the answer.
-        fault: ``500`` or ``drop`` when that is the answer.
-    """
-
-    model: str
-    pool: str
-    input_tokens: int
-    output_tokens: int
-    held_tokens: int
-    at_s: float
-    first_s: float = 0.0
-    duration_s: float = 0.0
-    fault: str | None = None
-    produced: int = 0
-    finished: bool = False
-
-
-@dataclass(frozen=True, slots=True)
-class Refused:
-    """A request that was turned away.
-
-    Attributes:
-        kind: ``rate``, ``growth``, ``capacity`` (503, 529), ``money``, ``too_large``, ``auth``, ``unknown_model``
-            or ``invalid``.
-        model: The model that was asked for.
-        pool: The name of the limits that would have been charged.
-        unit: The unit whose quota refused.
-        period_s: That quota's period.
-        limit: That quota's amount.
-        used: What of it is used, as the server prints it; may exceed the limit.
-        requested: What the request would have been charged.
-        wait_s: Seconds until it would fit; ``inf`` for never, 0 when the server does not say.
-        status: The fault's HTTP status, for ``capacity``.
-        detail: What was wrong with it, for ``invalid``.
-    """
-
-    kind: str
-    model: str = ""
-    pool: str = ""
-    unit: str = ""
-    period_s: float = 0.0
-    limit: float = 0.0
-    used: float = 0.0
-    requested: float = 0.0
-    wait_s: float = 0.0
-    status: int = 0
-    detail: str = ""
-
-
-class Level(NamedTuple):
-    """One quota as headers show it."""
-
-    unit: str
-    period_s: float
-    limit: float
-    remaining: float
-    reset_s: float
 
 
 @dataclass(slots=True)
@@ -117,6 +52,7 @@ class World:
         self._random = Random(settings.seed)
         self._pools: dict[str, _Pool] = {}  # by model: several models may share one
         self._others = 0.0
+        self._due = _schedule(settings, now)
         self._limits = parse_limits(settings.limits)
         for name, limits in self._limits.items():
             if name != "*":
@@ -126,7 +62,14 @@ class World:
     # --- admission ---------------------------------------------------------------------------------------------
 
     def admit(
-        self, now: float, model: str, input_tokens: int, max_output_tokens: int | None = None
+        self,
+        now: float,
+        model: str,
+        input_tokens: int,
+        max_output_tokens: int | None = None,
+        *,
+        holds_output: bool = True,
+        settles: bool = False,
     ) -> Admitted | Refused:
         """Let a request in and charge all of its model's quotas, or none.
 
@@ -136,9 +79,10 @@ class World:
             input_tokens: The input, as the server counts it.
             max_output_tokens: The most output (times the number of answers), if the request says so. A ``tokens``
                 quota is charged input plus this; ``output_tokens`` only what is produced.
+            holds_output: Whether this provider's ``tokens`` quotas count output at all.
+            settles: Whether this provider gives back what was held and not used.
         """
-        if self.settings.other_users and not self._others:
-            self._catch_up(now)
+        self._catch_up(now)
         pool = self._pools.get(model) or self._new_pool(now, model)
         if pool is None:
             return self.refuse(now, Refused("unknown_model", model))
@@ -151,7 +95,7 @@ class World:
             return self._refuse_and_count(now, Refused("capacity", model, pool.name, status=int(fault)), pool)
         if fault == "growth":
             return self._refuse_and_count(now, Refused("growth", model, pool.name, wait_s=1.0), pool)
-        held = input_tokens + (max_output_tokens or 0)
+        held = input_tokens + (max_output_tokens or 0 if holds_output else 0)
         costs = [_cost(account.unit, input_tokens, held) for account in pool.accounts]
         refused = self._first_refusal(now, pool, model, costs)
         if refused is not None:
@@ -166,6 +110,7 @@ class World:
         self.total.admit(now)
         self.timeline.add(now, 0)
         admitted = Admitted(model, pool.name, input_tokens, 0, held, now)
+        admitted.settles = self.settings.settle == "actual" or (self.settings.settle == "provider" and settles)
         self._destine(admitted, max_output_tokens, fault)
         if fault is not None:
             pool.count.faults[fault] += 1
@@ -223,6 +168,7 @@ class World:
 
     def produce(self, now: float, admitted: Admitted, tokens: int) -> None:
         """Charge output that goes out, to quotas that count it as it appears."""
+        self._catch_up(now)
         tokens = min(tokens, admitted.output_tokens - admitted.produced)
         admitted.produced += tokens
         for account in self._pools[admitted.model].accounts:
@@ -252,7 +198,7 @@ class World:
         for account in pool.accounts:
             if account.unit == "concurrency":
                 account.rule.give_back(now, 1, admitted.at_s)
-            elif account.unit == "tokens" and self.settings.settle == "actual":
+            elif account.unit in HELD and admitted.settles:
                 account.rule.give_back(now, unused, admitted.at_s)
                 account.charged -= unused
         for count in (pool.count, self.total):
@@ -264,6 +210,7 @@ class World:
 
     def levels(self, now: float, model: str) -> list[Level]:
         """The quotas of a model as headers show them; empty for an unknown model."""
+        self._catch_up(now)
         pool = self._pools.get(model)
         return [
             Level(a.unit, a.period_s, a.rule.limit, a.rule.remaining(now), a.rule.reset(now))
@@ -354,14 +301,16 @@ class World:
         return Bucket(limit.amount, limit.period_s, now, quantum_s=quantum_s, full=settings.start_level)
 
     def _catch_up(self, now: float) -> None:
-        """Let the other users in when their time has come."""
-        begins = self.start_s + self.settings.other_users_from_s
-        if not self.settings.other_users or now < begins:
-            return
-        self._others = self.settings.other_users
-        for account in {id(a): a for pool in self._pools.values() for a in pool.accounts}.values():
-            account.rule.share_with(begins, self._others)
-            account.note_rate(begins)
+        """Let happen what was to happen by now: other users come, limits change."""
+        while self._due and self._due[0][0] <= now:
+            at, limits = self._due.popleft()
+            if limits is not None:
+                self.set_limits(at, limits)
+                continue
+            self._others = self.settings.other_users
+            for account in {id(a): a for pool in self._pools.values() for a in pool.accounts}.values():
+                account.rule.share_with(at, self._others)
+                account.note_rate(at)
 
     def _fault(self) -> str | None:
         if not self.settings.faults:
@@ -374,9 +323,19 @@ class World:
         return None
 
 
+def _schedule(settings: Settings, start: float) -> deque[tuple[float, LimitsLike | None]]:
+    """What is to happen, by time: new limits, and ``None`` where other users come."""
+    events: list[tuple[float, LimitsLike | None]] = [
+        (start + change["at_s"], change["limits"]) for change in settings.changes
+    ]
+    if settings.other_users:
+        events.append((start + settings.other_users_from_s, None))
+    return deque(sorted(events, key=itemgetter(0)))
+
+
 def _cost(unit: str, input_tokens: int, held: int) -> float:
     """What a quota is charged at admission; output is charged when it is there."""
-    if unit == "tokens":
+    if unit in HELD:
         return held
     if unit == "input_tokens":
         return input_tokens

@@ -83,7 +83,8 @@ class Provider(Protocol):
 
     name: str
     hosts: tuple[str, ...]
-    """Host names whose traffic speaks this dialect; a leading ``*.`` matches any subdomain."""
+    """Host names whose traffic speaks this dialect; a leading ``*.`` matches any subdomain, and ``*-`` any
+    beginning of the first label."""
     key_env: str
     """The environment variable that holds the key."""
     encoding: str

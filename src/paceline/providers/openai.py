@@ -99,7 +99,7 @@ class OpenAI:
     def held(self, call: Call, input_tokens: float, output_tokens: float) -> Cost:
         """The input, and the most that the request may produce; the expected output where it does not say."""
         asked = call.max_output_tokens
-        return cost_of(input_tokens, output_tokens if asked is None else asked)
+        return _cost(input_tokens, output_tokens if asked is None else asked)
 
     def charged(self, call: Call, usage: Usage) -> Cost:
         """The reported input, cached reads included, and the output that was held.
@@ -109,7 +109,7 @@ class OpenAI:
         ``x-ratelimit-remaining-tokens`` of the next answers says so, and the pool's level follows. A request
         without a maximum is charged what it produced.
         """
-        return cost_of(usage.input_tokens, max(call.max_output_tokens or 0, usage.output_tokens))
+        return _cost(usage.input_tokens, max(call.max_output_tokens or 0, usage.output_tokens))
 
     def readings(self, headers: Headers, now_s: float) -> list[Reading]:  # noqa: ARG002
         """``x-ratelimit-{limit,remaining,reset}-{requests,tokens,project-tokens}``."""
@@ -158,7 +158,7 @@ def _max_output_tokens(body: Mapping[str, Any]) -> int | None:
     return asked * choices or None
 
 
-def cost_of(input_tokens: float, output_tokens: float) -> Cost:
+def _cost(input_tokens: float, output_tokens: float) -> Cost:
     """One request in every unit that a user may have set a quota for."""
     return {
         REQUESTS: 1.0,

@@ -31,6 +31,8 @@ PAGES: Final = {
     "together": "paceline.providers.together:Together",
     "fireworks": "paceline.providers.fireworks:Fireworks",
     "openrouter": "paceline.providers.openrouter:OpenRouter",
+    "cerebras": "paceline.providers.cerebras:Cerebras",
+    "perplexity": "paceline.providers.perplexity:Perplexity",
 }
 """Provider names to the class that is their page."""
 
@@ -65,6 +67,8 @@ HOSTS: Final = {
     "api.together.xyz": "together",
     "api.fireworks.ai": "fireworks",
     "openrouter.ai": "openrouter",
+    "api.cerebras.ai": "cerebras",
+    "api.perplexity.ai": "perplexity",
 }
 """Hosts to provider names, so that no page is imported to find out; a leading ``*.`` matches any subdomain, and
 ``*-`` any beginning of the first label."""
