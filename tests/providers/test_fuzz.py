@@ -17,7 +17,9 @@ from paceline.providers.generic import Generic
 from paceline.providers.registry import PAGES as KNOWN
 from paceline.providers.registry import provider_for_host, provider_named
 
-unhurried = settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
+unhurried = settings(
+    deadline=None, suppress_health_check=[HealthCheck.too_slow], max_examples=settings().max_examples // 2
+)
 PAGES = [*map(provider_named, KNOWN), provider_for_host("acme.openai.azure.com"), Generic("acme")]
 FIXTURES = [tomllib.loads(file.read_text()) for file in sorted(Path(__file__).with_name("fixtures").glob("*.toml"))]
 REAL = [case for name in ("error", "usage", "header") for fixture in FIXTURES for case in fixture.get(name, [])]
@@ -50,6 +52,8 @@ JSON = st.recursive(
                 "error", "message", "code", "type", "details", "error_code", "usage", "response", "prompt_tokens", "input_tokens",
                 "completion_tokens", "prompt_tokens_details", "cached_tokens", "messages", "content", "role", "input", "source",
                 "image_url", "model", "max_tokens", "n", "stream", "tools", "system", "data",
+                "contents", "parts", "inlineData", "mimeType", "generationConfig", "maxOutputTokens", "candidateCount", "texts",
+                "images", "inputs", "documents", "usageMetadata", "billed_units", "meta", "x_groq", "violations",
             ]),
             inner,
             max_size=6,

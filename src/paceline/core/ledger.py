@@ -85,6 +85,7 @@ class Ledger:
         self._probe_next = False
         self._probe: Reservation | None = None
         self._ttl_ns = round(ttl_s * NS)
+        self.look_ns = now_ns + self._ttl_ns  # before this, nothing expires: it is no use to look
         self._open: dict[int, Reservation] = {}  # in the order of their expiry
 
     @property
@@ -207,6 +208,7 @@ class Ledger:
             late.append(reservation)
         for reservation in late:
             self._close(reservation)
+        self.look_ns = min(self.next_expiry_ns, now_ns + self._ttl_ns)
         return len(late)
 
     @property

@@ -114,7 +114,8 @@ class Pool:
     def pump(self, now_ns: int) -> list[Ticket]:
         """Let go whoever may go now; return the tickets whose ``outcome`` is set."""
         line, ledger = self.line, self.ledger
-        self.counts["lost"] += ledger.expire(now_ns)
+        if ledger.look_ns <= now_ns:
+            self.counts["lost"] += ledger.expire(now_ns)
         if self.stopped is not None:
             return self._turn_away(self.stopped)
         done = self._overdue(now_ns, now_ns - 1)  # whose deadline is this very instant may still go
@@ -245,6 +246,8 @@ class Pool:
                 ticket.amounts = self.ledger.amounts(ticket.cost)
 
     def _reserve(self, now_ns: int, ticket: Ticket) -> Decision:
+        if self.ledger.look_ns <= now_ns:
+            self.counts["lost"] += self.ledger.expire(now_ns)
         decision = self.ledger.reserve(now_ns, ticket.cost, ticket.amounts)
         if isinstance(decision, Granted):
             self.counts["granted"] += 1

@@ -5,10 +5,10 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from paceline.emulator.outcome import Admitted, Refused
     from paceline.emulator.server import Emulator
     from paceline.emulator.settings import Settings, SettingsError
-    from paceline.emulator.outcome import Admitted, Refused
-from paceline.emulator.world import World
+    from paceline.emulator.world import World
 
 __all__ = ["Admitted", "Emulator", "Refused", "Settings", "SettingsError", "World"]
 

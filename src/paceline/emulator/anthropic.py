@@ -15,14 +15,16 @@ from paceline.emulator.wire import Answer, Ask, Header, count_of, dump, load, pi
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
-    from paceline.emulator.settings import Settings
     from paceline.emulator.outcome import Admitted, Level, Refused
+    from paceline.emulator.settings import Settings
 
 PATHS = {"/messages": "messages"}
 ID_HEADER = b"request-id"
+HOLDS_OUTPUT, SETTLES = True, False
 ORGANIZATION = "00000000-0000-4000-8000-000000000000"
 
 _JSON: Header = (b"content-type", b"application/json")
+_FAMILIES = ("requests", "input_tokens", "output_tokens", "tokens")
 _PERIODS = {1.0: "second", 60.0: "minute", 3_600.0: "hour", 86_400.0: "day"}
 
 
@@ -32,12 +34,12 @@ def key(headers: Mapping[bytes, bytes]) -> str:
     return given.strip().decode("latin-1")
 
 
-def read(kind: str, body: bytes) -> Ask:
+def read(kind: str, body: bytes, named: str = "") -> Ask:
     """Read a request; what is wrong with it is in ``error``."""
     value = load(body)
     if value is None:
         return Ask(kind, error="The request body is not valid JSON.")
-    model, most = value.get("model"), count_of(value.get("max_tokens"))
+    model, most = named or value.get("model"), count_of(value.get("max_tokens"))
     if not isinstance(model, str) or not model:
         return Ask(kind, error="model: Field required")
     if not isinstance(value.get("messages"), list):
@@ -59,7 +61,7 @@ def rate_headers(levels: list[Level], now: float) -> list[Header]:
     """
     families: dict[str, tuple[float, float, float]] = {}
     for unit, _, limit, remaining, reset_s in levels:
-        if unit != "concurrency":
+        if unit in _FAMILIES:
             families.setdefault(unit, (limit, remaining, reset_s))
     sides = [families[unit] for unit in ("input_tokens", "output_tokens") if unit in families]
     if sides and "tokens" not in families:
@@ -121,6 +123,11 @@ def _rate_text(refused: Refused, settings: Settings) -> str:
         " For details, refer to: https://docs.claude.com/en/api/rate-limits. You can see the response headers for"
         " current usage. Please reduce the prompt length or the maximum tokens requested, or try again later."
     )
+
+
+def error_event(ask: Ask, refusal: Answer, serial: int) -> bytes:  # noqa: ARG001
+    """An ``error`` event, with the refusal's own body."""
+    return b"event: error\ndata: " + refusal.body + b"\n\n"
 
 
 def failure(serial: int) -> Answer:

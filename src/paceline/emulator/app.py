@@ -1,4 +1,4 @@
-"""The emulated provider as an ASGI application: both dialects on one port, and ``/emulator/*`` to look inside.
+"""The emulated provider as an ASGI application: all dialects on one port, and ``/emulator/*`` to look inside.
 
 Metered paths are answered by plain ASGI (a refused request costs well under 100 µs); the rest is Starlette's.
 """
@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import itertools
+import math
 import time
 from dataclasses import dataclass
 from functools import lru_cache
@@ -16,10 +17,11 @@ from starlette.applications import Starlette
 from starlette.responses import JSONResponse
 from starlette.routing import Route
 
-from paceline.emulator import anthropic, openai
+from paceline.emulator import openai
+from paceline.emulator.outcome import Admitted, Refused
+from paceline.emulator.routes import Target, find
 from paceline.emulator.settings import Settings, SettingsError
 from paceline.emulator.wire import Answer, Ask, Dialect, Header, request_id
-from paceline.emulator.outcome import Admitted, Refused
 from paceline.emulator.world import World
 
 if TYPE_CHECKING:
@@ -31,13 +33,6 @@ if TYPE_CHECKING:
 TRANSPORT = "paceline.transport"
 """The scope's extension that holds the connection, for faults that break it."""
 
-_DIALECTS: tuple[Dialect, ...] = (openai, anthropic)
-_ROUTES = {
-    prefix + path: (dialect, kind)
-    for dialect in _DIALECTS
-    for path, kind in dialect.PATHS.items()
-    for prefix in ("", "/v1")
-}
 _MOST_BODY = 32 * 1024 * 1024
 _SMALL_BODY = 64 * 1024
 _STREAM: Header = (b"content-type", b"text/event-stream; charset=utf-8")
@@ -45,8 +40,8 @@ _JSON: Header = (b"content-type", b"application/json")
 
 
 @lru_cache(maxsize=1_024)  # a client that is refused sends the same bytes again, and 64 MB is the most this holds
-def _read_again(dialect: Dialect, kind: str, body: bytes) -> Ask:
-    return dialect.read(kind, body)
+def _read_again(target: Target, body: bytes) -> Ask:
+    return target.dialect.read(target.kind, body, target.model)
 
 
 async def _body(receive: Receive) -> bytes | None:
@@ -81,6 +76,7 @@ class _Exchange:
     serial: int
     ask: Ask
     headers: dict[bytes, bytes]
+    key: str
     extra: list[Header]
     transport: Transport | None
 
@@ -120,20 +116,23 @@ class App:
         """Answer one request."""
         if scope["type"] != "http":
             return
-        route = _ROUTES.get(scope["path"]) if scope["method"] == "POST" else None
-        if route is None:
+        headers, target = dict(scope["headers"]), None
+        if scope["method"] == "POST":
+            target = find(scope["path"], scope["query_string"], headers, self.world.settings.dialect)
+        if target is None:
             await self._others(scope, receive, send)
             return
         body = await _body(receive)
         if body is None:
             await _send(send, Answer(413, [_JSON], b'{"error":{"message":"the body is too large"}}'), [])
             return
-        dialect, kind = route
-        serial = next(self._serials)
-        ask = _read_again(dialect, kind, body) if len(body) <= _SMALL_BODY else dialect.read(kind, body)
+        dialect, serial = target.dialect, next(self._serials)
+        small = len(body) <= _SMALL_BODY
+        ask = _read_again(target, body) if small else dialect.read(target.kind, body, target.model)
         transport = scope.get("extensions", {}).get(TRANSPORT)
-        extra = [(dialect.ID_HEADER, request_id(serial))]
-        exchange = _Exchange(self.world, dialect, serial, ask, dict(scope["headers"]), extra, transport)
+        extra = [(dialect.ID_HEADER, request_id(serial))] if dialect.ID_HEADER else []
+        key = target.key or dialect.key(headers)
+        exchange = _Exchange(self.world, dialect, serial, ask, headers, key, extra, transport)
         await self._serve(exchange, receive, send)
 
     async def _serve(self, exchange: _Exchange, receive: Receive, send: Send) -> None:
@@ -143,7 +142,7 @@ class App:
         if world.settings.headers:
             exchange.extra += dialect.rate_headers(world.levels(now, exchange.ask.model), now)
         if isinstance(admitted, Refused):
-            await _send(send, dialect.refusal(admitted, world.settings, serial), exchange.extra)
+            await _send(send, _refusal(exchange, admitted), exchange.extra)
             return
         if admitted.first_s:
             await asyncio.sleep(admitted.first_s)
@@ -151,7 +150,7 @@ class App:
             world.finish(self.now(), admitted)
             exchange.transport.abort()
             await receive()  # returns when the connection is gone: nothing more is sent
-        elif admitted.fault is not None:
+        elif admitted.fault is not None and not (admitted.fault == "stream" and exchange.ask.stream):
             world.finish(self.now(), admitted)
             await _send(send, dialect.failure(serial), exchange.extra)
         else:
@@ -163,12 +162,19 @@ class App:
 
     def _admit(self, exchange: _Exchange, now: float) -> Admitted | Refused:
         world, ask = exchange.world, exchange.ask
-        key, valid = exchange.dialect.key(exchange.headers), world.settings.valid_key
-        if not key or (valid is not None and key != valid):
+        dialect, valid = exchange.dialect, world.settings.valid_key
+        if not exchange.key or (valid is not None and exchange.key != valid):
             return world.refuse(now, Refused("auth", ask.model))
         if ask.error:
             return world.refuse(now, Refused("invalid", ask.model, detail=ask.error))
-        return world.admit(now, ask.model, ask.input_tokens, ask.max_output_tokens)
+        return world.admit(
+            now,
+            ask.model,
+            ask.input_tokens,
+            ask.max_output_tokens,
+            holds_output=dialect.HOLDS_OUTPUT,
+            settles=dialect.SETTLES,
+        )
 
     async def _whole(self, exchange: _Exchange, admitted: Admitted, send: Send) -> None:
         if admitted.duration_s > admitted.first_s:
@@ -181,11 +187,16 @@ class App:
         world = exchange.world
         await send({"type": "http.response.start", "status": 200, "headers": [_STREAM, *exchange.extra]})
         per_token_s = (admitted.duration_s - admitted.first_s) / max(1, admitted.output_tokens)
+        breaks_at = admitted.output_tokens // 2 if admitted.fault == "stream" else math.inf
         for tokens, piece in exchange.dialect.events(exchange.ask, admitted, exchange.serial):
             if tokens and per_token_s:
                 await asyncio.sleep(per_token_s * tokens)
             if exchange.gone:
                 world.finish(self.now(), admitted, gone=True)
+                return
+            if admitted.produced + tokens > breaks_at:
+                world.finish(self.now(), admitted, admitted.produced)
+                await send({"type": "http.response.body", "body": _overloaded(exchange)})
                 return
             if tokens:
                 world.produce(self.now(), admitted, tokens)
@@ -216,6 +227,23 @@ class App:
             for name in self.world.models()
         ]
         return JSONResponse({"object": "list", "data": data})
+
+
+def _refusal(exchange: _Exchange, refused: Refused) -> Answer:
+    """How the provider says no: as an answer of its own, or as the first event of a stream."""
+    settings, ask = exchange.world.settings, exchange.ask
+    answer = exchange.dialect.refusal(refused, settings, exchange.serial)
+    if refused.kind != "rate" or not ask.stream or not settings.refuse_in_stream:
+        return answer
+    told = [header for header in answer.headers if header[0] != b"content-type"]
+    return Answer(200, [_STREAM, *told], exchange.dialect.error_event(ask, answer, exchange.serial))
+
+
+def _overloaded(exchange: _Exchange) -> bytes:
+    """The error event in which a stream ends that was going well."""
+    refused = Refused("capacity", exchange.ask.model, status=503)
+    answer = exchange.dialect.refusal(refused, exchange.world.settings, exchange.serial)
+    return exchange.dialect.error_event(exchange.ask, answer, exchange.serial)
 
 
 async def _object(request: Request) -> dict[str, Any]:

@@ -11,23 +11,25 @@ from array import array
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
+from paceline.emulator.outcome import Admitted
 from paceline.emulator.text import count_content, count_messages, count_tools
 from paceline.emulator.wire import Answer, Ask, Header, count_of, dump, go_duration, load, pieces, request_id, sse
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
+    from paceline.emulator.outcome import Level, Refused
     from paceline.emulator.settings import Settings
-    from paceline.emulator.outcome import Admitted, Level, Refused
 
 PATHS = {"/chat/completions": "chat", "/responses": "responses", "/embeddings": "embeddings"}
 ID_HEADER = b"x-request-id"
+HOLDS_OUTPUT, SETTLES = True, False
 CREATED = 1_763_000_000
 """The time that every answer bears: answers of one seed are equal byte for byte."""
 
 _JSON: Header = (b"content-type", b"application/json")
 _PERIODS = {1.0: "sec", 60.0: "min", 3_600.0: "hour", 86_400.0: "day"}
-_SHORT = {"requests": "R", "tokens": "T", "input_tokens": "IT", "output_tokens": "OT"}
+_SHORT = {"requests": "R", "tokens": "T", "project_tokens": "T", "input_tokens": "IT", "output_tokens": "OT"}
 _DONE = b"data: [DONE]\n\n"
 _MOST_DIMENSIONS = 4_096
 
@@ -40,12 +42,12 @@ def key(headers: Mapping[bytes, bytes]) -> str:
 # --- requests ------------------------------------------------------------------------------------------------------
 
 
-def read(kind: str, body: bytes) -> Ask:
+def read(kind: str, body: bytes, named: str = "") -> Ask:
     """Read a request; what is wrong with it is in ``error``."""
     value = load(body)
     if value is None:
         return Ask(kind, error="We could not parse the JSON body of your request.")
-    model = value.get("model")
+    model = named or value.get("model")
     if not isinstance(model, str) or not model:
         return Ask(kind, error="you must provide a model parameter")
     if kind == "embeddings":
@@ -87,9 +89,10 @@ def _read_embeddings(model: str, value: dict[str, Any]) -> Ask:
 
 
 def rate_headers(levels: list[Level], now: float) -> list[Header]:  # noqa: ARG001
-    """``x-ratelimit-{limit,remaining,reset}-{requests,tokens}``; ``reset`` is the time until full.
+    """``x-ratelimit-{limit,remaining,reset}-{requests,tokens,project-tokens}``; ``reset`` is the time until full.
 
-    With several quotas on one unit the first one shows (which one OpenAI shows is not documented).
+    With several quotas on one unit the first one shows (which one OpenAI shows is not documented), so a quota of
+    requests a day that stands first is what the headers speak of.
     """
     headers: list[Header] = []
     seen: set[str] = set()
@@ -143,7 +146,9 @@ def refusal(refused: Refused, settings: Settings, serial: int) -> Answer:
 
 
 def _rate_refusal(refused: Refused, settings: Settings) -> Answer:
-    unit, period = refused.unit, _PERIODS.get(refused.period_s, "min")
+    project = " in project proj_emulated" if refused.unit == "project_tokens" else ""
+    unit = refused.unit.removeprefix("project_")
+    period = _PERIODS.get(refused.period_s) or f"{refused.period_s:g} sec"
     never = refused.kind == "too_large"
     retry: tuple[Header, ...] = ()
     if settings.headers and not never:
@@ -155,7 +160,7 @@ def _rate_refusal(refused: Refused, settings: Settings) -> Answer:
     pool = f" (for limit {refused.pool})" if refused.pool != refused.model else ""
     quota = f"{unit.replace('_', ' ')} per {period}" if refused.period_s else "concurrent requests"
     short = f" ({_SHORT[unit]}P{period[0].upper()})" if unit in _SHORT else ""
-    where = f"{refused.model}{pool} in organization org-emulated on {quota}{short}: Limit {refused.limit:.0f}"
+    where = f"{refused.model}{pool}{project} in organization org-emulated on {quota}{short}: Limit {refused.limit:.0f}"
     visit = " Visit https://platform.openai.com/account/rate-limits to learn more."
     if never:
         cure = "The input or output tokens must be reduced in order to run successfully."
@@ -166,6 +171,16 @@ def _rate_refusal(refused: Refused, settings: Settings) -> Answer:
         numbers = f"Used {used}, Requested {max(1.0, refused.requested):.0f}"
         text = f"Rate limit reached for {where}, {numbers}. Please try again in {wait}.{visit}"
     return _error(429, text, kind, "rate_limit_exceeded", retry)
+
+
+def error_event(ask: Ask, refusal: Answer, serial: int) -> bytes:
+    """A refusal inside a stream: ``response.failed``, or an ``error`` among the chunks of a chat."""
+    value = load(refusal.body) or {}
+    if ask.kind != "responses":
+        return sse(value)
+    error = {name: value["error"][name] for name in ("code", "message")}
+    failed = _response(Admitted(ask.model, "", 0, 0, 0, 0.0), serial, "failed") | {"error": error}
+    return sse({"type": "response.failed", "sequence_number": 0, "response": failed}, "response.failed")
 
 
 def failure(serial: int) -> Answer:
@@ -198,7 +213,7 @@ def answer(ask: Ask, admitted: Admitted, serial: int) -> bytes:
         for index in range(ask.choices)
     ]
     head = {"id": f"chatcmpl-{serial:024x}", "object": "chat.completion", "created": CREATED, "model": admitted.model}
-    tail = {"choices": choices, "usage": _chat_usage(admitted), "service_tier": "default", "system_fingerprint": None}
+    tail = {"choices": choices, "usage": chat_usage(admitted), "service_tier": "default", "system_fingerprint": None}
     return dump(head | tail)
 
 
@@ -206,7 +221,8 @@ def _finish(ask: Ask, admitted: Admitted) -> str:
     return "length" if admitted.output_tokens == ask.max_output_tokens else "stop"
 
 
-def _chat_usage(admitted: Admitted) -> dict[str, Any]:
+def chat_usage(admitted: Admitted) -> dict[str, Any]:
+    """A chat's usage."""
     return {
         "prompt_tokens": admitted.input_tokens,
         "completion_tokens": admitted.output_tokens,
@@ -294,7 +310,7 @@ def _chat_events(ask: Ask, admitted: Admitted, serial: int) -> Iterator[tuple[in
             yield size, chunk(index, {"content": text})
         yield 0, chunk(index, {}, _finish(ask, admitted))
     if ask.include_usage:
-        yield 0, sse(head | {"choices": [], "usage": _chat_usage(admitted)})
+        yield 0, sse(head | {"choices": [], "usage": chat_usage(admitted)})
     yield 0, _DONE
 
 

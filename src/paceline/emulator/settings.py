@@ -14,7 +14,9 @@ FAULTS = ("500", "503", "529", "drop", "slow", "growth", "stream")
 DIALECTS = ("openai", "azure", "groq")
 _PERIODS = {"s": 1.0, "sec": 1.0, "min": 60.0, "hour": 3_600.0, "day": 86_400.0}
 _SCALES = {"": 1.0, "k": 1e3, "m": 1e6, "b": 1e9}
-_LIMIT = re.compile(r"(\d[\d_]*(?:\.\d+)?)([kKmMbB]?)\s*([a-z_]+)(?:\s*/\s*(\d{0,5})([a-z]+))?(?:\s+([a-z]+))?", re.ASCII)
+_LIMIT = re.compile(
+    r"(\d[\d_]*(?:\.\d+)?)([kKmMbB]?)\s*([a-z_]+)(?:\s*/\s*(\d{0,5})([a-z]+))?(?:\s+([a-z]+))?", re.ASCII
+)
 
 LimitsLike = str | Sequence[str] | Mapping[str, str | Sequence[str]]
 """``"gpt-5=500 requests/min,400k tokens/min"``, a list of those, or ``{"gpt-5": "500 requests/min"}``."""
@@ -162,7 +164,9 @@ class Settings:
             _check(f"faults.{kind}", probability, most=1.0)
         for number, change in enumerate(self.changes):
             if set(change) != {"at_s", "limits"}:
-                raise SettingsError(f'changes[{number}]: write {{at_s = 60, limits = {{"gpt-5" = "250 requests/min"}}}}')
+                raise SettingsError(
+                    f'changes[{number}]: write {{at_s = 60, limits = {{"gpt-5" = "250 requests/min"}}}}'
+                )
             _check(f"changes[{number}].at_s", change["at_s"], most=1e9)
             parse_limits(change["limits"])
         for name, most in _RANGES.items():

@@ -14,8 +14,8 @@ from paceline.emulator.text import write
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
-    from paceline.emulator.settings import Settings
     from paceline.emulator.outcome import Admitted, Level, Refused
+    from paceline.emulator.settings import Settings
 
 Header = tuple[bytes, bytes]
 PIECES = 20
@@ -27,7 +27,7 @@ class Ask:
     """A request's body as the server read it.
 
     Attributes:
-        kind: ``chat``, ``responses``, ``embeddings`` or ``messages``.
+        kind: ``chat``, ``responses``, ``embeddings``, ``messages``, ``generate``, ``stream`` or ``array``.
         model: The model that is asked for.
         input_tokens: The size of the input.
         max_output_tokens: The most output, for all choices together; ``None`` if the request does not say.
@@ -63,26 +63,33 @@ class Dialect(Protocol):
     """What a provider's module offers."""
 
     @property
-    def PATHS(self) -> Mapping[str, str]:  # noqa: N802
-        """The metered paths below ``/v1``, each with the kind of request it takes."""
+    def ID_HEADER(self) -> bytes:  # noqa: N802
+        """The name of the header that bears the request's id; empty for none."""
 
     @property
-    def ID_HEADER(self) -> bytes:  # noqa: N802
-        """The name of the header that bears the request's id."""
+    def HOLDS_OUTPUT(self) -> bool:  # noqa: N802
+        """Whether a quota of ``tokens`` counts output, and holds the most that a request may produce."""
+
+    @property
+    def SETTLES(self) -> bool:  # noqa: N802
+        """Whether what was held and not used comes back."""
 
     def __hash__(self) -> int: ...
 
     def key(self, headers: Mapping[bytes, bytes]) -> str:
         """The API key of a request; empty without one."""
 
-    def read(self, kind: str, body: bytes) -> Ask:
-        """Read a request's body."""
+    def read(self, kind: str, body: bytes, named: str = "") -> Ask:
+        """Read a request's body; ``named`` is the model that the path names, if it does."""
 
     def rate_headers(self, levels: list[Level], now: float) -> list[Header]:
         """The rate-limit headers."""
 
     def refusal(self, refused: Refused, settings: Settings, serial: int) -> Answer:
         """How this provider says no."""
+
+    def error_event(self, ask: Ask, refusal: Answer, serial: int) -> bytes:
+        """The same inside a stream."""
 
     def failure(self, serial: int) -> Answer:
         """How this provider says that it broke (500)."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from functools import lru_cache
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -38,7 +39,7 @@ async def describe(limiter: Limiter, request: Any, provider: Provider | None, io
         return None
     page = provider or _provider_of(limiter, request)
     path = request.url.path
-    if page.describe(path, {}) is None:  # an unmetered path: its body is none of our business
+    if not _is_metered(page, path):  # its body is none of our business
         return None
     try:
         body = json.loads(await _content(request, io))
@@ -48,6 +49,11 @@ async def describe(limiter: Limiter, request: Any, provider: Provider | None, io
     if call is None:
         return None
     return Metered(page, call, limiter.gate_for(page.name, call.model), limiter.teacher.of(call))
+
+
+@lru_cache(maxsize=4_096)
+def _is_metered(page: Provider, path: str) -> bool:
+    return page.describe(path, {}) is not None
 
 
 def _provider_of(limiter: Limiter, request: Any) -> Provider:

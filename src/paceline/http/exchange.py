@@ -120,8 +120,10 @@ class _Exchange:
                     raise
                 await self.io.sleep(delay_s)
                 continue
-            now_s = self.limiter.clock.now_ns() / NS
-            self.gate.observe(self.metered.provider.readings(response.headers, now_s), permit.reservation)
+            headers = dict(response.headers.items())  # a plain one: it is looked into some twenty times
+            readings = self.metered.provider.readings(headers, self.limiter.clock.now_ns() / NS)
+            if readings:
+                self.gate.observe(readings, permit.reservation)
             if response.status_code < 500:
                 self.limiter.succeeded(self.metered.provider.name)
             if response.status_code < 400:

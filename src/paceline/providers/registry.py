@@ -33,6 +33,7 @@ PAGES: Final = {
     "openrouter": "paceline.providers.openrouter:OpenRouter",
     "cerebras": "paceline.providers.cerebras:Cerebras",
     "perplexity": "paceline.providers.perplexity:Perplexity",
+    "bedrock": "paceline.providers.bedrock:Bedrock",
 }
 """Provider names to the class that is their page."""
 
@@ -69,9 +70,10 @@ HOSTS: Final = {
     "openrouter.ai": "openrouter",
     "api.cerebras.ai": "cerebras",
     "api.perplexity.ai": "perplexity",
+    "bedrock-runtime.*.amazonaws.com": "bedrock",
 }
 """Hosts to provider names, so that no page is imported to find out; a leading ``*.`` matches any subdomain, and
-``*-`` any beginning of the first label."""
+``*-`` any beginning of the first label, and ``.*.`` any second label."""
 
 
 GROUP: Final = "paceline.providers"
@@ -146,6 +148,7 @@ def _owner(host: str) -> str | None:
     """The name of the provider whose hosts ``host`` is one of."""
     label, _, rest = host.partition(".")
     name = _hosts.get(host) or _hosts.get(f"*-{label.rpartition('-')[2]}.{rest}")
+    name = name or _hosts.get(f"{label}.*.{rest.partition('.')[2]}")
     while name is None and "." in host:
         host = host.partition(".")[2]
         name = _hosts.get(f"*.{host}")

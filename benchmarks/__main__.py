@@ -1,0 +1,38 @@
+"""``python -m benchmarks [--only NAME] [--quick] [--markdown]``: measure, print the table."""
+
+from __future__ import annotations
+
+import argparse
+import time
+from importlib import import_module
+
+from benchmarks.table import Row, machine, show
+
+ITEMS = {
+    "acquire": "acquire and settle, uncontended",
+    "waiters": "ten thousand waiters",
+    "imports": "the import",
+    "wrapper": "a paced HTTP client",
+    "speed": "500 workers under a known limit",
+}
+
+
+def main() -> None:
+    """Measure every item, or one."""
+    parser = argparse.ArgumentParser(prog="python -m benchmarks", description=__doc__)
+    parser.add_argument("--only", choices=ITEMS, help="measure one item")
+    parser.add_argument("--quick", action="store_true", help="fewer rounds, shorter runs")
+    parser.add_argument("--markdown", action="store_true", help="print the table as Markdown")
+    options = parser.parse_args()
+    print(machine())
+    rows: list[Row] = []
+    for name, heading in ITEMS.items():
+        if options.only in (None, name):
+            began = time.monotonic()
+            rows += import_module(f"benchmarks.{name}").measure(options.quick)
+            print(f"  {heading}: {time.monotonic() - began:.0f} s", flush=True)
+    show(rows, markdown=options.markdown)
+
+
+if __name__ == "__main__":
+    main()

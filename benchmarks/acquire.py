@@ -1,0 +1,94 @@
+"""Acquire and settle three quotas with nobody else there: sync, async and without waiting; peers beside it."""
+
+from __future__ import annotations
+
+import asyncio
+import statistics
+
+import paceline
+from benchmarks.peers import installed
+from benchmarks.table import Row, below
+from benchmarks.throttle import run_throttle
+from benchmarks.timing import rounds, rounds_async
+
+QUOTAS = ["100M requests/min", "1B input_tokens/min", "1B output_tokens/min"]  # never binding
+COST = {"input_tokens": 1_200, "output_tokens": 300}
+ACTUAL = {"input_tokens": 1_150, "output_tokens": 120}
+GOAL_US = 10.0
+
+
+def measure(quick: bool) -> list[Row]:
+    """Three rows; the peers stand in the one that is like what they do."""
+    count, times = (2_000, 5) if quick else (10_000, 9)
+    limiter = paceline.Limiter({"p": QUOTAS})
+
+    def sync(n: int) -> None:
+        for _ in range(n):
+            with limiter.acquire("p", **COST) as permit:
+                permit.settle(**ACTUAL)
+
+    async def asynchronous(n: int) -> None:
+        for _ in range(n):
+            async with limiter.acquire("p", **COST) as permit:
+                permit.settle(**ACTUAL)
+
+    def at_once(n: int) -> None:
+        for _ in range(n):
+            permit = limiter.try_acquire("p", **COST)
+            assert isinstance(permit, paceline.Permit)
+            permit.settle(**ACTUAL)
+
+    peers = asyncio.run(_peers(count // 5, times))
+    return [
+        below("acquire + settle, 3 quotas: with", rounds(sync, count, times), "us", GOAL_US),
+        below("the same: async with", asyncio.run(rounds_async(asynchronous, count, times)), "us", GOAL_US, peers),
+        below("the same: try_acquire + settle", rounds(at_once, count, times), "us", GOAL_US),
+    ]
+
+
+async def _peers(count: int, times: int) -> str:
+    said = [
+        f"aiolimiter, 3 limiters, cannot settle: {await _aiolimiter(count, times)}",
+        f"limits, 3 hits (sliding counter in memory), cannot settle: {await _limits(count, times)}",
+        f"token-throttle, reserve + settle: {await asyncio.to_thread(_throttle, count, times)}",
+        "async-batch-llm: has no acquire of its own",
+    ]
+    return "; ".join(said)
+
+
+async def _aiolimiter(count: int, times: int) -> str:
+    if not installed("aiolimiter"):
+        return "n/a"
+    from aiolimiter import AsyncLimiter
+
+    limiters = [(AsyncLimiter(1e8), 1), (AsyncLimiter(1e9), 1_200), (AsyncLimiter(1e9), 300)]
+
+    async def run(n: int) -> None:
+        for _ in range(n):
+            for limiter, amount in limiters:
+                await limiter.acquire(amount)
+
+    return f"{statistics.median(await rounds_async(run, count, times)):.1f} us"
+
+
+async def _limits(count: int, times: int) -> str:
+    if not installed("limits"):
+        return "n/a"
+    from limits import RateLimitItemPerMinute
+    from limits.aio.storage import MemoryStorage
+    from limits.aio.strategies import SlidingWindowCounterRateLimiter
+
+    limiter = SlidingWindowCounterRateLimiter(MemoryStorage())
+    items = [(RateLimitItemPerMinute(int(1e9), 1, f"q{i}"), cost) for i, cost in enumerate((1, 1_200, 300))]
+
+    async def run(n: int) -> None:
+        for _ in range(n):
+            for item, cost in items:
+                await limiter.hit(item, "p", cost=cost)
+
+    return f"{statistics.median(await rounds_async(run, count, times)):.1f} us"
+
+
+def _throttle(count: int, times: int) -> str:
+    result = run_throttle({"what": "acquire", "count": max(count // 10, 50), "times": times})
+    return f"{statistics.median(result['us']):.0f} us" if "us" in result else f"n/a ({result['why']})"

@@ -1,0 +1,115 @@
+"""The picture at the end: admitted and refused requests per second, both halves over the same time axis."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from paceline.demo.batch import Half
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
+COLOURS = ("#d1495b", "#1b7f79")
+INK = "#2f3640"
+DPI = 120
+
+
+def draw(halves: tuple[Half, Half], rate: float, stem: Path) -> list[Path]:
+    """Write the picture as SVG and PNG.
+
+    Args:
+        halves: The half without paceline, and the one with it.
+        rate: The allowed rate, in requests per second.
+        stem: The files' path without its suffix.
+
+    Returns:
+        The files.
+    """
+    import matplotlib as mpl
+
+    mpl.use("Agg")
+    from matplotlib.figure import Figure
+
+    style: Any = {
+        "font.family": "sans-serif", "font.size": 11.5, "text.color": INK, "axes.edgecolor": "#b8bfc6", "axes.labelcolor": INK,
+        "xtick.color": INK, "ytick.color": INK, "svg.fonttype": "path", "svg.hashsalt": "paceline",
+    }  # fmt: skip
+    with mpl.rc_context(style):
+        figure = Figure(figsize=(10, 5.84), dpi=DPI, facecolor="white")
+        upper, lower = figure.subplots(2, 1, sharex=True)
+        _admitted(upper, halves, rate)
+        _refused(lower, halves)
+        lower.set_xlim(0, max(len(half.timeline()) for half in halves) + 0.5)
+        lower.set_xlabel("seconds since the start")
+        figure.suptitle(title(halves), x=0.012, y=0.975, ha="left", fontsize=15, fontweight="bold")
+        for half, colour, x in zip(halves, COLOURS, (0.012, 0.5), strict=True):
+            figure.text(
+                x, 0.893, f"\u2501 {half.title}: {_outcome(half)}", color=colour, fontsize=12.5, fontweight="bold"
+            )
+        figure.subplots_adjust(left=0.05, right=0.985, top=0.82, bottom=0.09, hspace=0.26)
+        files = [stem.with_name(stem.name + suffix) for suffix in (".svg", ".png")]
+        for file in files:
+            figure.savefig(file, metadata={"Date": None} if file.suffix == ".svg" else None)
+    return files
+
+
+def title(halves: tuple[Half, Half]) -> str:
+    """What the picture shows, in one sentence."""
+    plain, paced = halves
+    return f"The same {paced.requests:,} requests: {plain.refused:,} refusals without paceline, {_none(paced.refused)} with it"
+
+
+def _none(count: int) -> str:
+    return f"{count:,}" if count else "none"
+
+
+def _admitted(axes: Axes, halves: tuple[Half, Half], rate: float) -> None:
+    top = 4 * rate
+    lines = [[admitted for admitted, _ in half.timeline()] for half in halves]
+    axes.stairs(lines[1], color=COLOURS[1], fill=True, alpha=0.16, linewidth=0)
+    for heights, colour in zip(lines, COLOURS, strict=True):
+        axes.stairs(heights, color=colour, linewidth=2.2, baseline=None)
+    axes.axhline(rate, color=INK, linestyle=(0, (5, 3)), linewidth=1.2, zorder=5)
+    axes.text(0.995, rate + 0.03 * top, f"allowed: {rate:g}", ha="right", transform=axes.get_yaxis_transform())
+    axes.set_ylim(0, top)
+    peak = max(max(heights, default=0) for heights in lines)
+    if peak > top:
+        end = max(_burst_s(heights, top) for heights in lines)
+        axes.annotate(
+            f"the opening burst:\na minute's worth,\nup to {peak:,} a second", xy=(end, 0.75 * top), xytext=(end + 1.2, 0.75 * top),
+            va="center", arrowprops={"arrowstyle": "->", "color": INK},
+        )  # fmt: skip
+    _dress(axes, "admitted per second")
+
+
+def _burst_s(heights: list[int], top: float) -> int:
+    """How many seconds the opening burst lasted."""
+    return next((second for second, height in enumerate(heights) if height < top), len(heights))
+
+
+def _outcome(half: Half) -> str:
+    if half.stopped:
+        return f"stopped after {half.elapsed_s:.0f} s, {half.done:,} answered"
+    return (
+        f"all {half.done:,} answered in {half.elapsed_s:.0f} s"
+        if half.done == half.requests
+        else f"{half.done:,} answered"
+    )
+
+
+def _refused(axes: Axes, halves: tuple[Half, Half]) -> None:
+    for half, colour in zip(halves, COLOURS, strict=True):
+        heights = [refused for _, refused in half.timeline()]
+        axes.stairs(heights, color=colour, fill=True, alpha=0.16, linewidth=0)
+        axes.stairs(heights, color=colour, linewidth=2.2, baseline=None, clip_on=False)
+    axes.set_ylim(0, max(axes.get_ylim()[1], 1))
+    _dress(axes, "refused per second (429)")
+
+
+def _dress(axes: Axes, heading: str) -> None:
+    axes.set_title(heading, loc="left", fontsize=12, pad=6)
+    axes.spines[["top", "right"]].set_visible(False)
+    axes.grid(axis="y", color="#e6e9ec", linewidth=0.8)
+    axes.set_axisbelow(True)
+    axes.tick_params(length=0)

@@ -1,0 +1,93 @@
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+
+from paceline.cli.app import app
+from paceline.demo.batch import Batch, Half
+from paceline.demo.live import sparkline
+from paceline.demo.picture import draw, title
+from paceline.demo.report import table, unfinished, verdict
+
+# One second's worth goes at once, the rest takes two: 600 requests a minute, 10 a second, a burst of 600.
+SMALL = [
+    "--requests", "620", "--workers", "60", "--requests-per-min", "600", "--tokens-per-min", "2000000", "--latency", "0.02",
+    "--cut", "3", "--start", "0.3",
+]  # fmt: skip
+
+
+def half(title: str = "with paceline", *, refused: int = 0, done: int = 10, stopped: bool = False) -> Half:
+    tally = {
+        "refused_total": refused, "refused": {"rate": refused}, "admitted": done, "timeline": [[0, done - 2, 0], [3, 2, refused]],
+        "speed_vs_ideal": 0.99, "ideal_s": 2.0, "elapsed_s": 2.02,
+    }  # fmt: skip
+    return Half(title, 10, done=done, spans_s=[1.0] * done, elapsed_s=4.0, over=True, stopped=stopped, tally=tally)
+
+
+def test_small_demo_runs_and_draws(tmp_path: Path) -> None:
+    result = CliRunner().invoke(app, ["demo", "--out", str(tmp_path), *SMALL])
+    assert result.exit_code == 0, result.output
+    assert "620 of 620" in result.output
+    assert (tmp_path / "paceline-demo.svg").read_text().startswith("<?xml")
+    assert (tmp_path / "paceline-demo.png").read_bytes().startswith(b"\x89PNG")
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="signals")
+def test_interrupt_ends_without_a_traceback(tmp_path: Path) -> None:
+    code = "from paceline.cli import main; main()"
+    command = [sys.executable, "-u", "-c", code, "demo", "--out", str(tmp_path), *SMALL, "--cut", "60"]
+    process = subprocess.Popen(
+        command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True
+    )
+    assert process.stdout is not None
+    process.stdout.readline()  # it has begun
+    os.killpg(process.pid, signal.SIGINT)
+    _, errors = process.communicate(timeout=15)
+    assert process.returncode == 130
+    assert "Traceback" not in errors
+    assert not list(tmp_path.iterdir())
+
+
+def test_picture_says_what_happened(tmp_path: Path) -> None:
+    halves = half("SDK alone", refused=7, stopped=True), half()
+    assert title(halves) == "The same 10 requests: 7 refusals without paceline, none with it"
+    svg, png = draw(halves, 2.0, tmp_path / "x")
+    assert svg.stat().st_size < 300_000
+    assert png.stat().st_size < 300_000
+
+
+def test_empty_halves_can_be_drawn(tmp_path: Path) -> None:
+    assert len(draw((Half("a", 5), Half("b", 5)), 2.0, tmp_path / "x")) == 2
+    assert table((Half("a", 5), Half("b", 5))).row_count == 8
+
+
+def test_verdict_names_refusals_and_missing_answers() -> None:
+    assert verdict(half()) == []
+    assert "refused 3 attempts" in verdict(half(refused=3))[0]
+    assert "1 requests of the paced half were not answered" in verdict(half(done=9))[0]
+
+
+def test_half_counts() -> None:
+    one = half(refused=5, done=8)
+    assert (one.attempts, unfinished(one), one.span_s(0.5)) == (13, 2, 1.0)
+    assert one.timeline() == [(6, 0), (0, 0), (0, 0), (2, 5)]
+    assert one.speed == 0.99
+    assert half(stopped=True).speed == 0.5  # up to the stop: 2 s of work at best in 4 s
+
+
+def test_batch_is_repeatable_and_mixed() -> None:
+    prompts = Batch().prompts()
+    assert prompts == Batch().prompts()
+    assert len(prompts) == Batch().requests
+    words = sorted(len(prompt.split()) for prompt in prompts)
+    assert words[0] < 60
+    assert words[-1] > 2_000
+
+
+def test_sparkline() -> None:
+    assert sparkline([0, 1, 4, 9], 4, 3) == "▃██"
+    assert sparkline([], 4, 3) == ""
