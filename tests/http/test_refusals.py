@@ -190,3 +190,14 @@ async def test_against_a_provider_with_half_of_what_we_believe(paceline_emulator
     assert len(answers) == 60
     assert world.tally()["answered"] == 60
     assert world.tally()["refused"]["rate"] >= 1
+
+
+async def test_an_expected_output_is_no_demand():
+    """Anthropic does not count max_tokens: a maximum above the minute's output quota is admitted there, so here too."""
+    limiter = paceline.Limiter({"anthropic/*": ["50 requests/min", "30k input_tokens/min", "8k output_tokens/min"]})
+    answer = (200, {}, {"usage": {"input_tokens": 9, "output_tokens": 3}})
+    async with httpx2.AsyncClient(
+        transport=pace_transport(limiter, Script(answer), "anthropic"), base_url="http://127.0.0.1"
+    ) as http:
+        body = {"model": "claude-haiku-4-5", "messages": PROMPT, "max_tokens": 64_000}
+        assert (await http.post("/v1/messages", json=body)).status_code == 200

@@ -114,7 +114,7 @@ def test_every_row_of_every_table_is_sound():
                 assert published.source
                 assert published.as_of.startswith("202")
                 assert published.confidence in {"documented", "observed", "third_party", "inferred", "assumed"}
-                assert {"requests", "concurrency"} & {quota.unit for quota in published.quotas}
+                assert {"requests", "concurrency", "tokens"} & {quota.unit for quota in published.quotas}
 
 
 def test_registry_agrees_with_the_pages():

@@ -3,14 +3,25 @@
 from __future__ import annotations
 
 import signal
-import tomllib
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from paceline.emulator.settings import Settings
+
+
+def _list(_: click.Context, __: click.Parameter, asked: bool) -> None:
+    """Print the shipped scenarios and leave."""
+    if not asked:
+        return
+    from paceline.emulator.scenario import load, scenarios
+
+    for name in scenarios():
+        click.echo(f"{name:24}{load(name).summary}")
+    raise click.exceptions.Exit
 
 
 @click.command(short_help="serve an API that limits like a provider")
@@ -23,22 +34,24 @@ if TYPE_CHECKING:
 @click.option("--quantum", "quantum_s", type=float, help="Seconds of the rate that a quantised bucket holds.")
 @click.option("--offset", "offset_s", type=float, help="Seconds past the full minute at which a window restarts.")
 @click.option("--latency", "latency_s", type=float, help="Seconds until an answer begins.")
-@click.option("--faults", metavar="KIND=P,...", help="'500=0.02,503=0.02,529=0.01'; also drop, slow, growth.")
+@click.option("--faults", metavar="KIND=P,...", help="'500=0.02,503=0.02,529=0.01'; also drop, slow, growth, stream.")
 @click.option("--other-users", type=float, help="Share of every rate that somebody else takes, 0 to 1.")
 @click.option("--failed-count", is_flag=True, default=None, help="Refused requests use up the requests quota too.")
 @click.option(
-    "--settle", metavar="WHEN", help="'never', or 'actual': what was held and not used comes back at the end."
-)
+    "--settle", metavar="WHEN", help="'never', or 'actual': what was held and not used comes back; else as the provider does."
+)  # fmt: skip
 @click.option("--no-headers", "headers", flag_value=False, default=None, help="Answers without rate-limit headers.")
 @click.option("--no-numbers", "body_numbers", flag_value=False, default=None, help="Refusals without numbers.")
 @click.option("--valid-key", help="The only API key that is accepted.")
 @click.option("--money-after", type=int, help="Admitted requests after which the account has no money.")
 @click.option("--seed", type=int, help="Makes every random choice repeatable.")
-@click.option("--scenario", type=click.Path(exists=True, dir_okay=False), help="A TOML file of settings.")
+@click.option("--dialect", metavar="NAME", help="Who answers on OpenAI's paths: openai, azure or groq.")
+@click.option("--scenario", metavar="NAME|FILE", help="A world that is shipped (see --scenarios), or a TOML file.")
+@click.option("--scenarios", is_flag=True, is_eager=True, expose_value=False, callback=_list, help="List the worlds.")
 def command(
     host: str, port: int, limits: tuple[str, ...], faults: str | None, scenario: str | None, **given: Any
 ) -> None:
-    """Serve OpenAI's and Anthropic's APIs on one port, with a provider's limits, headers and refusals.
+    """Serve the APIs of OpenAI, Anthropic, Gemini, Azure OpenAI and Groq, with their limits, headers and refusals.
 
     Nothing leaves this machine and any API key will do. GET /emulator/tally shows what arrived; Ctrl-C ends.
     """
@@ -53,7 +66,8 @@ def command(
     except OSError as error:
         raise click.ClickException(f"cannot listen on {host}:{port}: {error.strerror}") from None
     address = f"http://{host}:{listener.getsockname()[1]}"
-    click.echo(f"emulating OpenAI at {address}/v1 and Anthropic at {address}  (tally: {address}/emulator/tally)")
+    for line in _greeting(address, scenario):
+        click.echo(line)
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     try:
         make_server(app).run(sockets=[listener])
@@ -62,21 +76,35 @@ def command(
     click.echo(_table(app.world.tally()))
 
 
+def _greeting(address: str, scenario: str | None) -> Iterator[str]:
+    """Where everything is, and which world it is."""
+    from paceline.emulator.scenario import load
+
+    yield (
+        f"emulating OpenAI at {address}/v1, Anthropic, Gemini and Azure at {address}, Groq at {address}/openai/v1"
+        f"  (tally: {address}/emulator/tally)"
+    )
+    if scenario is not None:
+        world = load(scenario)
+        yield from (f"{world.name}: {world.summary}",) if world.summary else ()
+        yield from (f"tell your limiter: {world.told}",) if world.told else ()
+
+
 def _settings(scenario: str | None, limits: tuple[str, ...], faults: str | None, given: dict[str, Any]) -> Settings:
     """The scenario's settings, with what the command line gives in their place."""
+    from paceline.emulator.scenario import load
     from paceline.emulator.settings import Settings, SettingsError
 
     try:
-        values = tomllib.loads(Path(scenario).read_text(encoding="utf-8")) if scenario else {}
+        values = dict(load(scenario).settings) if scenario else {}
         values |= {name: value for name, value in given.items() if value is not None}
         if limits:
             values["limits"] = list(limits)
         if faults is not None:
             values["faults"] = dict(_fault(part) for part in faults.split(",") if part.strip())
         return Settings.of(values)
-    except (SettingsError, tomllib.TOMLDecodeError) as error:
-        where = f"{scenario}: " if scenario else ""
-        raise click.UsageError(f"{where}{error}") from None
+    except SettingsError as error:
+        raise click.UsageError(str(error)) from None
 
 
 def _fault(part: str) -> tuple[str, float]:

@@ -25,11 +25,9 @@ Refunds are exact, and therefore safe
 from __future__ import annotations
 
 import math
-from datetime import UTC, datetime, timedelta
 from typing import Protocol
-from zoneinfo import ZoneInfo
 
-from paceline.core.quota import NS, Quota, Rule
+from paceline.core.quota import NS, Quota
 
 FAR_NS = 2**63 - 1
 """Later than any instant: nobody knows when, an event will tell."""
@@ -72,17 +70,6 @@ class Meter(Protocol):
 
     def adopt(self, now_ns: int, amount: float) -> None:
         """Take another amount for the same quota; what is used stays used."""
-
-
-def meter(quota: Quota, now_ns: int, headroom_s: float, *, gentle: bool = False) -> Meter:
-    """The meter for ``quota``, with nothing used yet; ``gentle``: a bucket opens slowly."""
-    if quota.rule is Rule.SLOTS:
-        return Slots(quota)
-    if quota.rule is Rule.WINDOW and quota.anchor is not None:
-        return Window(quota, headroom_s)
-    if quota.rule is Rule.BUCKET:
-        return Bucket(quota, now_ns, headroom_s, gentle=gentle)
-    return Spaced(quota, now_ns, headroom_s)
 
 
 class Bucket:
@@ -139,11 +126,13 @@ class Bucket:
         self.capacity = max(capacity, 0.0)
         self._widen()
 
-    def shift(self, by_ns: int) -> None:
+    def shift(self, now_ns: int, by_ns: int) -> None:
         """Move the instant of being full: later when somebody else spent, earlier when we had overcharged."""
-        self.full_at_ns += by_ns
-        if by_ns < 0:
+        if by_ns > 0:
+            self._mark_low(now_ns, self.full_at_ns - now_ns)
+        else:
             self._low = [(sequence, max(room + by_ns, 0)) for sequence, room in self._low]
+        self.full_at_ns += by_ns
         self._not_granted(by_ns / self._ns_per_unit)
 
     def _not_granted(self, amount: float) -> None:
@@ -156,16 +145,16 @@ class Bucket:
         """Run at the share ``ceiling`` of the published rate from now on; the level stays."""
         level = self.level(now_ns)
         self.ceiling = min(max(ceiling, CEILING_MIN), 1.0)
-        self._rescale(now_ns, self.quota, level)
+        self._resize(now_ns, self.quota, level)
 
     def adopt(self, now_ns: int, amount: float) -> None:
         level = self.level(now_ns)
         grown = amount - self.quota.amount
         self.ceiling = 1.0
-        self._rescale(now_ns, self.quota.with_amount(amount), level)
+        self._resize(now_ns, self.quota.with_amount(amount), level)
         self._not_granted(max(grown, 0.0))
 
-    def _rescale(self, now_ns: int, quota: Quota, level: float) -> None:
+    def _resize(self, now_ns: int, quota: Quota, level: float) -> None:
         """Take another rate or size. A larger bucket fills from where it stands, a smaller one spills."""
         before, grown = self._ns_per_unit, min(quota.burst - self.quota.burst, 0.0)  # room to grow was no room before
         self.charge(now_ns, 0.0)  # a low point: what was full until now has nothing to give back
@@ -190,11 +179,15 @@ class Bucket:
         if room < 0:
             room = 0
         self.full_at_ns = now_ns + room + self._ns(cost)  # up: against over-admission
+        return self._mark_low(now_ns, room)
+
+    def _mark_low(self, now_ns: int, room_ns: int) -> int:
+        """Remember that only this much was lacking from full just now."""
         low = self._low
-        while low and low[-1][1] >= room:
+        while low and low[-1][1] >= room_ns:
             low.pop()
-        self._sequence += 1
-        low.append((self._sequence, room))
+        self._sequence = max(self._sequence + 1, now_ns)  # the instant, made unique
+        low.append((self._sequence, max(room_ns, 0)))
         if len(low) > LOW_POINTS_MAX:
             low[:2] = [(low[1][0], low[0][1])]
         return self._sequence
@@ -233,134 +226,3 @@ class Bucket:
 
     def level(self, now_ns: int) -> float:
         return self.quota.burst - max(self.full_at_ns - now_ns, 0) / self._ns_per_unit
-
-
-class Spaced(Bucket):
-    """A sliding window, or a window that restarts nobody knows when: spread evenly.
-
-    A bucket of burst b and rate r lets at most ``b + r x period`` through in any period, so
-    ``r = (amount - b) / period`` is safe under every rule. A cost above b is let through when nothing is
-    owed, and is charged as if it were the burst itself. The period is lengthened by a quarter of the headroom:
-    what leaves us at the two ends of a period can arrive that much closer together.
-    """
-
-    __slots__ = ("_burst", "_period_ns")
-
-    def _take(self, quota: Quota) -> None:
-        self.quota = quota
-        self.most = quota.amount
-        self._period_ns = (quota.period_s + min(self.headroom_s, quota.period_s) / 4) * NS / self.ceiling
-        spaced = SMALL_BURST_S / (quota.period_s + SMALL_BURST_S) * quota.amount
-        self._burst = min(spaced, quota.burst)
-        self._ns_per_unit = self._period_ns / (quota.amount - self._burst)
-        self._reach_ns = self._open_reach_ns = math.floor(self._burst * self._ns_per_unit)
-
-    def _ns(self, cost: float) -> int:
-        left = self.quota.amount - max(cost, self._burst)
-        whole = math.ceil(self._period_ns)
-        return min(math.ceil(cost * self._period_ns / left), whole) if left > 0 else whole
-
-    def earliest(self, now_ns: int, cost: float) -> int:  # noqa: ARG002
-        return self.full_at_ns + min(self._ns(cost) - self._reach_ns, 0)
-
-    def level(self, now_ns: int) -> float:
-        return self.quota.burst - max(self.full_at_ns - now_ns, 0) / self._ns_per_unit
-
-    def hold(self, capacity: float) -> None:
-        """Spread evenly, it holds next to nothing at once anyway."""
-
-
-class Window:
-    """A counter that restarts at known instants, guarded at both edges against clock error."""
-
-    __slots__ = ("_start_ns", "_stop_ns", "_zone", "headroom_s", "most", "quota", "used")
-
-    def __init__(self, quota: Quota, headroom_s: float) -> None:
-        self.quota = quota
-        self.most = quota.amount
-        self.headroom_s = min(headroom_s, quota.period_s / 20)
-        self.used = 0.0
-        self._start_ns = self._stop_ns = 0
-        self._zone = None if quota.anchor in (None, "utc") else ZoneInfo(str(quota.anchor))
-
-    def _roll(self, now_ns: int) -> None:
-        """Enter the window of ``now_ns`` if it is another."""
-        if self._start_ns <= now_ns < self._stop_ns:
-            return
-        if self._zone is None:
-            period_ns = math.ceil(self.quota.period_s * NS)
-            self._start_ns = now_ns - now_ns % period_ns
-            self._stop_ns = self._start_ns + period_ns
-        else:
-            local = datetime.fromtimestamp(now_ns / NS, self._zone)
-            midnight = local.replace(hour=0, minute=0, second=0, microsecond=0)
-            after = (midnight + timedelta(days=1)).replace(tzinfo=self._zone)  # wall time: 23 to 25 hours on
-            self._start_ns = int(midnight.astimezone(UTC).timestamp()) * NS
-            self._stop_ns = int(after.astimezone(UTC).timestamp()) * NS
-        self.used = 0.0
-
-    def earliest(self, now_ns: int, cost: float) -> int:
-        self._roll(now_ns)
-        guard_ns = math.ceil(self.headroom_s * NS)
-        if now_ns >= self._stop_ns - guard_ns or self.used + cost > self.quota.amount:
-            return self._stop_ns + guard_ns
-        return max(self._start_ns + guard_ns, now_ns)
-
-    def charge(self, now_ns: int, cost: float) -> int:
-        self._roll(now_ns)
-        self.used += cost
-        return self._start_ns
-
-    def correct(self, now_ns: int, mark: int, charged: float, actual: float) -> None:
-        self._roll(now_ns)
-        if mark in (0, self._start_ns):  # what a past window was charged is gone with it; 0: nothing was
-            self.used = max(self.used + actual - charged, 0.0)
-
-    def answered(self, cost: float) -> None:
-        """A window with a known start is open from the start."""
-
-    def release(self, cost: float) -> None:
-        """Nothing is in flight in a window."""
-
-    def level(self, now_ns: int) -> float:
-        self._roll(now_ns)
-        return self.quota.amount - self.used
-
-    def adopt(self, now_ns: int, amount: float) -> None:  # noqa: ARG002
-        self.quota = self.quota.with_amount(amount)
-        self.most = amount
-
-
-class Slots:
-    """How many may be in flight at the same time."""
-
-    __slots__ = ("headroom_s", "most", "quota", "used")
-
-    def __init__(self, quota: Quota) -> None:
-        self.quota = quota
-        self.most = quota.amount
-        self.headroom_s = 0.0
-        self.used = 0.0
-
-    def earliest(self, now_ns: int, cost: float) -> int:
-        return now_ns if self.used + cost <= self.quota.amount else FAR_NS
-
-    def charge(self, now_ns: int, cost: float) -> int:  # noqa: ARG002
-        self.used += cost
-        return 0
-
-    def correct(self, now_ns: int, mark: int, charged: float, actual: float) -> None:
-        """A slot is held or released; its cost does not change."""
-
-    def answered(self, cost: float) -> None:
-        """Slots are open from the start."""
-
-    def release(self, cost: float) -> None:
-        self.used = max(self.used - cost, 0.0)
-
-    def level(self, now_ns: int) -> float:  # noqa: ARG002
-        return self.quota.amount - self.used
-
-    def adopt(self, now_ns: int, amount: float) -> None:  # noqa: ARG002
-        self.quota = self.quota.with_amount(amount)
-        self.most = amount

@@ -22,10 +22,12 @@ from collections.abc import Iterable
 from dataclasses import replace
 from typing import NamedTuple
 
-from paceline.core.bucket import Bucket, Spaced
+from paceline.core.bucket import Bucket
 from paceline.core.ledger import Ledger, Reservation
 from paceline.core.outcomes import Reading, Refusal, RefusalKind
 from paceline.core.quota import INPUT_TOKENS, NS, TOKENS, Quota
+from paceline.core.spaced import Spaced
+from paceline.core.window import Window
 
 ABOUT_NS = NS // 4
 """What left this much before or after an attempt may have reached the server on its other side."""
@@ -124,7 +126,7 @@ class Watch:
         unit_ns = self.meter.ns_per_unit
         room_ns = max(self.meter.quota.amount - reading.remaining, 0.0) * unit_ns
         since = max(self.charged - note.charged, 0.0) * unit_ns
-        self.meter.shift(max(left_ns + math.ceil(room_ns + since), now_ns) - self.meter.full_at_ns)
+        self.meter.shift(now_ns, max(left_ns + math.ceil(room_ns + since), now_ns) - self.meter.full_at_ns)
 
     def changed(self) -> None:
         """Rate or rule are others now."""
@@ -159,11 +161,11 @@ class Watch:
         ours_ns = note.full_at_ns + self.shifted_ns - note.shifted_ns
         later, earlier = self._charged_about(left_ns, note)
         if left_ns + room_ns > ours_ns + later + about_ns:  # somebody else is spending
-            self._shift(left_ns, left_ns + room_ns - ours_ns - later)
+            self._shift(now_ns, left_ns, left_ns + room_ns - ours_ns - later)
         elif left_ns >= self._as_of_ns and now_ns + room_ns < ours_ns - earlier - about_ns:
             # We overcharge, even if it was read just now. An older reading than the last that counted may say so, too,
             # but what it did not see yet has been learned since.
-            self._shift(left_ns, now_ns + room_ns - ours_ns + earlier)
+            self._shift(now_ns, left_ns, now_ns + room_ns - ours_ns + earlier)
 
     def _charged_about(self, left_ns: int, note: Note) -> tuple[int, int]:
         """What left shortly after and shortly before the attempt, in nanoseconds of refill; all, where forgotten."""
@@ -173,9 +175,9 @@ class Watch:
         earlier = note.charged_ns - (self._slices[before][1] if before >= 0 else 0)
         return max(later, 0), earlier
 
-    def _shift(self, as_of_ns: int, by_ns: int) -> None:
+    def _shift(self, now_ns: int, as_of_ns: int, by_ns: int) -> None:
         self._as_of_ns = max(self._as_of_ns, as_of_ns)
-        self.meter.shift(by_ns)
+        self.meter.shift(now_ns, by_ns)
         self.shifted_ns += by_ns
 
     def refused(self, now_ns: int, left_ns: int, note: Note, amount: float, refusal: Refusal, pause_ns: int) -> bool:
@@ -204,7 +206,7 @@ class Watch:
             else:
                 full_at_ns = now_ns + pause_ns + holds_ns
             if full_at_ns > bucket.full_at_ns:
-                self._shift(now_ns, full_at_ns - bucket.full_at_ns)
+                self._shift(now_ns, now_ns, full_at_ns - bucket.full_at_ns)
         return self._measure(now_ns, left_ns, note) or clock
 
     def _measure(self, now_ns: int, left_ns: int, note: Note) -> bool:
@@ -274,6 +276,9 @@ class Feedback:
                     changed.append(index)
                     if watch is not None:
                         watch.restart(now_ns, reservation.granted_ns, note, reading)
+                m = self._ledger.meters[index]
+                if isinstance(m, Window) and reading.remaining is not None:
+                    m.seen(now_ns, reading.remaining)
                 if watch is not None and note is not None and watch.read(now_ns, reservation.granted_ns, note, reading):
                     self._spread(now_ns, index)
         return changed

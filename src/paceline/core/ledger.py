@@ -16,12 +16,15 @@ Theory of operation
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable
 from typing import Any
 
-from paceline.core.bucket import FAR_NS, Bucket, Meter, Spaced, meter
+from paceline.core.bucket import FAR_NS, Bucket, Meter
+from paceline.core.meters import meter
 from paceline.core.outcomes import Decision, Granted, NeverFits, WaitUntil
 from paceline.core.quota import CONCURRENCY, INPUT_TOKENS, NS, OUTPUT_TOKENS, REQUESTS, TOKENS, Cost, Quota, Rule
+from paceline.core.spaced import Spaced
 
 PROBE_NS = 2 * NS
 """After a cool-down the others wait this long for the probe's answer: a refusal comes at once, so no news is good."""
@@ -87,6 +90,11 @@ class Ledger:
         self._ttl_ns = round(ttl_s * NS)
         self.look_ns = now_ns + self._ttl_ns  # before this, nothing expires: it is no use to look
         self._open: dict[int, Reservation] = {}  # in the order of their expiry
+
+    @property
+    def most_output(self) -> float:
+        """The most output that could ever fit; infinite where nobody counts it."""
+        return min((m.most for m in self.meters if m.quota.unit in (OUTPUT_TOKENS, TOKENS)), default=math.inf)
 
     @property
     def in_flight(self) -> int:

@@ -86,6 +86,8 @@ class Quota:
             raise QuotaError(f"{self.unit}: slots have no period, and every other rule needs one above 0 s")
         if not (math.isfinite(self.period_s) and self.period_s >= 0):
             raise QuotaError(f"period of {self.unit} is {self.period_s!r} s: it must be a finite number above 0")
+        if self.anchor not in (None, "utc"):
+            _check_zone(str(self.anchor), self.period_s)
         if not self.burst:
             object.__setattr__(self, "burst", self.amount)
 
@@ -177,6 +179,22 @@ def _read_options(text: str, words: list[str], *, slots: bool) -> tuple[float, R
                 f"{text!r}: unknown option {word!r}" + (f"; did you mean {near[0]!r}?" if near else f": {_EXAMPLE}")
             )
     return burst, rule, anchor
+
+
+def _check_zone(anchor: str, period_s: float) -> None:
+    """A window that restarts at a place's midnight is a day's, and the place must exist."""
+    from zoneinfo import ZoneInfo, available_timezones
+
+    if period_s != 86_400:
+        raise QuotaError(f"a window that restarts at midnight in {anchor} is a day's: write '/day', or 'utc'")
+    try:
+        ZoneInfo(anchor)
+    except (KeyError, ValueError, OSError):
+        near = get_close_matches(anchor, available_timezones(), 1)
+        raise QuotaError(
+            f"unknown time zone {anchor!r}"
+            + (f"; did you mean {near[0]!r}?" if near else ": use one like 'Europe/Berlin'")
+        ) from None
 
 
 def _number(digits: str, scale: str) -> float:

@@ -151,7 +151,7 @@ class App:
             exchange.transport.abort()
             await receive()  # returns when the connection is gone: nothing more is sent
         elif admitted.fault is not None and not (admitted.fault == "stream" and exchange.ask.stream):
-            world.finish(self.now(), admitted)
+            world.finish(self.now(), admitted, 0)
             await _send(send, dialect.failure(serial), exchange.extra)
         else:
             deliver = self._stream if exchange.ask.stream else self._whole

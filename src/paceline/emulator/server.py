@@ -14,6 +14,7 @@ import uvicorn
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 from paceline.emulator.app import TRANSPORT, App
+from paceline.emulator.scenario import load
 from paceline.emulator.settings import LimitsLike, Settings, SettingsError
 
 if TYPE_CHECKING:
@@ -68,6 +69,7 @@ class Emulator:
 
     Args:
         limits: See :class:`Settings`, which has the other keywords too.
+        scenario: A shipped world's name, or a TOML file's path; the other arguments beat it.
         process: Run it in a process of its own, so that it does not share this interpreter's lock.
         host: Where to listen.
         port: 0 for any free one.
@@ -81,11 +83,14 @@ class Emulator:
         self,
         limits: LimitsLike | None = None,
         *,
+        scenario: str | None = None,
         process: bool = False,
         host: str = "127.0.0.1",
         port: int = 0,
         **settings: Any,
     ) -> None:
+        if scenario is not None:
+            settings = load(scenario).settings | settings
         if limits is not None:
             settings["limits"] = limits
         self.settings = Settings.of(settings)
@@ -96,7 +101,7 @@ class Emulator:
 
     @property
     def base_url(self) -> str:
-        """The server's root, e.g. ``http://127.0.0.1:8080``; both SDKs' paths work below it, with ``/v1`` and without."""
+        """The server's root, e.g. ``http://127.0.0.1:8080``; all dialects' paths work below it."""
         host, port = self._address
         return f"http://{host}:{port}"
 

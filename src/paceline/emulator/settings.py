@@ -35,7 +35,8 @@ class Limit(NamedTuple):
     rule: str
 
 
-def _near(word: str, names: Sequence[str]) -> str:
+def near(word: str, names: Sequence[str]) -> str:
+    """What ``word`` was probably meant to be."""
     close = get_close_matches(word, names, 1, 0.5)
     return f"did you mean {close[0]!r}?" if close else f"choose from {', '.join(names)}"
 
@@ -51,11 +52,11 @@ def parse_limit(text: str) -> Limit:
         raise SettingsError(f"limit {text!r}: write it like '500 requests/min', '400k tokens/min' or '8 concurrency'")
     number, scale, unit, times, period, rule = match.groups()
     if unit not in UNITS:
-        raise SettingsError(f"limit {text!r}: unknown unit {unit!r}; {_near(unit, UNITS)}")
+        raise SettingsError(f"limit {text!r}: unknown unit {unit!r}; {near(unit, UNITS)}")
     if (period is None) != (unit == "concurrency") or (period and period not in _PERIODS):
         raise SettingsError(f"limit {text!r}: give a period of s, min, hour or day (and none for concurrency)")
     if rule and rule not in RULES:
-        raise SettingsError(f"limit {text!r}: unknown rule {rule!r}; {_near(rule, RULES)}")
+        raise SettingsError(f"limit {text!r}: unknown rule {rule!r}; {near(rule, RULES)}")
     amount = float(number.replace("_", "")) * _SCALES[scale.lower()]
     if amount <= 0:
         raise SettingsError(f"limit {text!r}: the amount must be above 0")
@@ -157,10 +158,10 @@ class Settings:
         )
         for name, value, names in choices:
             if value not in names:
-                raise SettingsError(f"{name} is {value!r}; {_near(value, names)}")
+                raise SettingsError(f"{name} is {value!r}; {near(value, names)}")
         for kind, probability in self.faults.items():
             if kind not in FAULTS:
-                raise SettingsError(f"faults: unknown kind {kind!r}; {_near(kind, FAULTS)}")
+                raise SettingsError(f"faults: unknown kind {kind!r}; {near(kind, FAULTS)}")
             _check(f"faults.{kind}", probability, most=1.0)
         for number, change in enumerate(self.changes):
             if set(change) != {"at_s", "limits"}:
@@ -184,7 +185,7 @@ class Settings:
         names = [f.name for f in fields(cls)]
         for name in values:
             if name not in names:
-                raise SettingsError(f"unknown setting {name!r}; {_near(name, names)}")
+                raise SettingsError(f"unknown setting {name!r}; {near(name, names)}")
         try:
             return cls(**values)
         except (TypeError, AttributeError) as error:

@@ -155,6 +155,7 @@ class World:
         if fault in ("500", "drop"):
             admitted.fault = fault
         elif most != 0:
+            admitted.fault = "stream" if fault == "stream" else None
             most = most or settings.default_output_tokens
             spread = settings.output_spread and random.uniform(-settings.output_spread, settings.output_spread)
             admitted.output_tokens = min(most, max(1, round(most * settings.output_share * (1 + spread))))

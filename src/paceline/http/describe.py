@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import json
-from functools import lru_cache
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
 from paceline.core.quota import Cost
@@ -30,14 +30,16 @@ class Metered:
     def cost(self) -> Cost:
         """What the provider will hold, by what is known now."""
         call = self.call
-        return self.provider.held(call, self.lessons.input.apply(call.input_tokens), self.lessons.expected_output(call))
+        # An expectation is no demand: it may not make a request too large that the provider would admit.
+        expected = min(self.lessons.expected_output(call), self.gate.pool.ledger.most_output / 2)
+        return self.provider.held(call, self.lessons.input.apply(call.input_tokens), expected)
 
 
 async def describe(limiter: Limiter, request: Any, provider: Provider | None, io: Io) -> Metered | None:
     """Describe an httpx or httpx2 request; ``None`` when nobody charges for it."""
     if request.method != "POST":
         return None
-    page = provider or _provider_of(limiter, request)
+    page: Any = provider or _provider_of(limiter, request)
     path = request.url.path
     if not _is_metered(page, path):  # its body is none of our business
         return None
@@ -52,7 +54,9 @@ async def describe(limiter: Limiter, request: Any, provider: Provider | None, io
 
 
 @lru_cache(maxsize=4_096)
-def _is_metered(page: Provider, path: str) -> bool:
+def _is_metered(
+    page: Any, path: str
+) -> bool:  # Any: a protocol says nothing of hashing, and every page has its identity
     return page.describe(path, {}) is not None
 
 

@@ -1,0 +1,104 @@
+"""A quota that must be spread evenly, because nobody knows when its period starts."""
+
+from __future__ import annotations
+
+import math
+from bisect import bisect_left, bisect_right
+
+from paceline.core.bucket import CEILING_MIN, SMALL_BURST_S, Bucket
+from paceline.core.quota import NS, Quota
+
+SLICES = 512
+"""How finely a spread quota remembers its last period."""
+
+TINY = 1e-9
+"""Amounts this close are equal: sums of floats come no closer."""
+
+
+class Spaced(Bucket):
+    """A sliding window, or a window that restarts nobody knows when: spread evenly, and never more than the amount.
+
+    A bucket of burst b and rate r lets at most ``b + r x period`` through in any period, so
+    ``r = (amount - b) / period`` is safe under every rule. A cost above b goes when nothing is owed. Beside it
+    a log, in slices, of what the last period was charged, so that large costs do not add up to more than the amount.
+    The period is lengthened by a quarter of the headroom: what leaves us at the two ends of a period can arrive
+    that much closer together.
+    """
+
+    __slots__ = ("_amounts", "_burst", "_ends", "_period_ns", "_used")
+
+    def __init__(self, quota: Quota, now_ns: int, headroom_s: float) -> None:
+        self._ends: list[int] = []  # of the slices that something was charged in
+        self._amounts: list[float] = []
+        self._used = 0.0
+        super().__init__(quota, now_ns, headroom_s)
+
+    def _take(self, quota: Quota) -> None:
+        self.quota = quota
+        self.most = quota.amount
+        self._period_ns = math.ceil((quota.period_s + min(self.headroom_s, quota.period_s) / 4) * NS)
+        self._burst = min(SMALL_BURST_S / (quota.period_s + SMALL_BURST_S) * quota.amount, quota.burst)
+        slice_ns = self._period_ns / SLICES  # a slice counts as charged at its end
+        self._ns_per_unit = (self._period_ns + slice_ns) / (quota.amount - self._burst) / self.ceiling
+        self._reach_ns = math.floor(self._burst * self._ns_per_unit)
+
+    def earliest(self, now_ns: int, cost: float) -> int:
+        evenly_ns = self.full_at_ns + min(self._ns(cost) - self._reach_ns, 0)
+        self._forget(now_ns)
+        over = self._used + cost - self.quota.amount
+        if over <= TINY:
+            return evenly_ns
+        for end_ns, amount in zip(self._ends, self._amounts, strict=True):
+            over -= amount
+            if over <= TINY:
+                return max(evenly_ns, end_ns + self._period_ns)
+        return max(evenly_ns, now_ns + self._period_ns)
+
+    def charge(self, now_ns: int, cost: float) -> int:
+        mark = super().charge(now_ns, cost)
+        self._forget(now_ns)
+        if not self._ends or self._ends[-1] < now_ns:
+            self._ends.append(now_ns + self._period_ns // SLICES)
+            self._amounts.append(0.0)
+        self._amounts[-1] += cost
+        self._used += cost
+        return mark
+
+    def correct(self, now_ns: int, mark: int, charged: float, actual: float) -> None:
+        super().correct(now_ns, mark, charged, actual)
+        self._forget(now_ns)
+        i = bisect_left(self._ends, mark)  # of the slice that it was charged in, if that has not left
+        if i < len(self._ends) and self._ends[i] - self._period_ns // SLICES <= mark:
+            change = max(actual - charged, -self._amounts[i])
+            self._amounts[i] += change
+            self._used += change
+
+    def _forget(self, now_ns: int) -> None:
+        gone = bisect_right(self._ends, now_ns - self._period_ns)
+        if gone:
+            del self._ends[:gone], self._amounts[:gone]
+            self._used = math.fsum(self._amounts)
+
+    def level(self, now_ns: int) -> float:
+        self._forget(now_ns)
+        return self.quota.amount - self._used
+
+    def press(self, now_ns: int, ceiling: float) -> None:
+        self._rescale(now_ns, self.quota, min(max(ceiling, CEILING_MIN), 1.0))
+
+    def adopt(self, now_ns: int, amount: float) -> None:
+        self._rescale(now_ns, self.quota.with_amount(amount), 1.0)
+
+    def _rescale(self, now_ns: int, quota: Quota, ceiling: float) -> None:
+        """Take another rate; what is owed stays owed."""
+        owed = max(self.full_at_ns - now_ns, 0) / self._ns_per_unit
+        self.ceiling = ceiling
+        self._take(quota)
+        self.full_at_ns = now_ns + math.ceil(owed * self._ns_per_unit)
+        self._low = []
+
+    def hold(self, capacity: float) -> None:
+        """Spread evenly, it holds next to nothing at once anyway."""
+
+    def answered(self, cost: float) -> None:
+        """It does not open."""

@@ -1,0 +1,111 @@
+"""The two rules without a refill: a counter that restarts at known instants, and slots."""
+
+from __future__ import annotations
+
+import math
+from datetime import UTC, datetime, timedelta
+from zoneinfo import ZoneInfo
+
+from paceline.core.bucket import FAR_NS
+from paceline.core.quota import NS, Quota
+
+
+class Window:
+    """A counter that restarts at known instants, guarded at both edges against clock error."""
+
+    __slots__ = ("_start_ns", "_stop_ns", "_zone", "headroom_s", "most", "quota", "used")
+
+    def __init__(self, quota: Quota, headroom_s: float) -> None:
+        self.quota = quota
+        self.most = quota.amount
+        self.headroom_s = min(headroom_s, quota.period_s / 20)
+        self.used = 0.0
+        self._start_ns = self._stop_ns = 0
+        self._zone = None if quota.anchor in (None, "utc") else ZoneInfo(str(quota.anchor))
+
+    def _roll(self, now_ns: int) -> None:
+        """Enter the window of ``now_ns`` if it is another."""
+        if self._start_ns <= now_ns < self._stop_ns:
+            return
+        if self._zone is None:
+            period_ns = math.ceil(self.quota.period_s * NS)
+            self._start_ns = now_ns - now_ns % period_ns
+            self._stop_ns = self._start_ns + period_ns
+        else:
+            local = datetime.fromtimestamp(now_ns / NS, self._zone)
+            midnight = local.replace(hour=0, minute=0, second=0, microsecond=0)
+            after = (midnight + timedelta(days=1)).replace(tzinfo=self._zone)  # wall time: 23 to 25 hours on
+            self._start_ns = int(midnight.astimezone(UTC).timestamp()) * NS
+            self._stop_ns = int(after.astimezone(UTC).timestamp()) * NS
+        self.used = 0.0
+
+    def earliest(self, now_ns: int, cost: float) -> int:
+        self._roll(now_ns)
+        guard_ns = math.ceil(self.headroom_s * NS)
+        if now_ns >= self._stop_ns - guard_ns or self.used + cost > self.quota.amount:
+            return self._stop_ns + guard_ns
+        return max(self._start_ns + guard_ns, now_ns)
+
+    def charge(self, now_ns: int, cost: float) -> int:
+        self._roll(now_ns)
+        self.used += cost
+        return self._start_ns
+
+    def correct(self, now_ns: int, mark: int, charged: float, actual: float) -> None:
+        self._roll(now_ns)
+        if mark in (0, self._start_ns):  # what a past window was charged is gone with it; 0: nothing was
+            self.used = max(self.used + actual - charged, 0.0)
+
+    def answered(self, cost: float) -> None:
+        """A window with a known start is open from the start."""
+
+    def seen(self, now_ns: int, remaining: float) -> None:
+        """The provider says that only this much is left: somebody else is spending."""
+        self._roll(now_ns)
+        self.used = max(self.used, self.quota.amount - remaining)
+
+    def release(self, cost: float) -> None:
+        """Nothing is in flight in a window."""
+
+    def level(self, now_ns: int) -> float:
+        self._roll(now_ns)
+        return self.quota.amount - self.used
+
+    def adopt(self, now_ns: int, amount: float) -> None:  # noqa: ARG002
+        self.quota = self.quota.with_amount(amount)
+        self.most = amount
+
+
+class Slots:
+    """How many may be in flight at the same time."""
+
+    __slots__ = ("headroom_s", "most", "quota", "used")
+
+    def __init__(self, quota: Quota) -> None:
+        self.quota = quota
+        self.most = quota.amount
+        self.headroom_s = 0.0
+        self.used = 0.0
+
+    def earliest(self, now_ns: int, cost: float) -> int:
+        return now_ns if self.used + cost <= self.quota.amount else FAR_NS
+
+    def charge(self, now_ns: int, cost: float) -> int:  # noqa: ARG002
+        self.used += cost
+        return 0
+
+    def correct(self, now_ns: int, mark: int, charged: float, actual: float) -> None:
+        """A slot is held or released; its cost does not change."""
+
+    def answered(self, cost: float) -> None:
+        """Slots are open from the start."""
+
+    def release(self, cost: float) -> None:
+        self.used = max(self.used - cost, 0.0)
+
+    def level(self, now_ns: int) -> float:  # noqa: ARG002
+        return self.quota.amount - self.used
+
+    def adopt(self, now_ns: int, amount: float) -> None:  # noqa: ARG002
+        self.quota = self.quota.with_amount(amount)
+        self.most = amount

@@ -1,0 +1,66 @@
+"""Worlds as data: ``scenarios/<name>.toml``, or a file of your own, with a summary and what a client is told."""
+
+from __future__ import annotations
+
+import tomllib
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from paceline.emulator.settings import Settings, SettingsError, near, parse_limits
+
+_SHIPPED = Path(__file__).with_name("scenarios")
+
+
+@dataclass(frozen=True, slots=True)
+class Scenario:
+    """A world and what is known of it outside.
+
+    Attributes:
+        name: Its name, or the file's path.
+        summary: What is special about it, in one line.
+        told: The limits that a client is meant to believe in, e.g. ``500 requests/min,400k tokens/min``; empty
+            where they are the true ones.
+        settings: The server's :class:`Settings`, as plain values.
+    """
+
+    name: str
+    summary: str
+    told: str
+    settings: dict[str, Any]
+
+
+def scenarios() -> list[str]:
+    """The names of the shipped scenarios."""
+    return sorted(path.stem for path in _SHIPPED.glob("*.toml"))
+
+
+def load(name: str) -> Scenario:
+    """A shipped scenario by its name, or a TOML file by its path.
+
+    Raises:
+        SettingsError: There is none, or it cannot be meant; the message says where and what would be right.
+    """
+    shipped = name in scenarios()
+    path = _SHIPPED / f"{name}.toml" if shipped else Path(name)
+    if not shipped and not path.is_file():
+        raise SettingsError(f"scenario {name!r}: no such file, and no scenario of that name; {near(name, scenarios())}")
+    try:
+        return _read(name, path.read_text(encoding="utf-8"))
+    except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
+        raise SettingsError(f"{name}: {getattr(error, 'strerror', None) or error}") from None
+    except SettingsError as error:
+        raise SettingsError(f"{name}: {error}") from None
+
+
+@cache
+def _read(name: str, text: str) -> Scenario:
+    values = tomllib.loads(text)
+    summary, told = values.pop("summary", ""), values.pop("told", "")
+    if not isinstance(summary, str) or not isinstance(told, str):
+        raise SettingsError("summary and told must be texts")
+    if told:
+        parse_limits(told)
+    Settings.of(values)
+    return Scenario(name, summary, told, values)

@@ -1,0 +1,262 @@
+"""Google's Gemini API with a key of AI Studio.
+
+Sources: https://ai.google.dev/gemini-api/docs/rate-limits (2026-08-18), .../docs/billing (2026-09-20), .../docs/tokens
+(2026); live refusals of 2025 and 2026.
+
+* Limits: requests and **input** tokens a minute, requests a day, for a project, per model; some models tokens a day
+  and images a minute; for paying projects also dollars in any ten minutes, which this page does not count.
+* The day ends at midnight in Los Angeles. (One test of 2026-10 saw midnight UTC: we wait for the later one.)
+* ``maxOutputTokens`` does not count. Whether cached input does is not documented: we assume so.
+* Calls that fail with 400 or 500 count.
+* No answer carries a quota's headers: a refusal's ``details`` are the only witness.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping
+from typing import Any, Final
+
+from paceline.core.outcomes import Reading, Refusal, RefusalKind
+from paceline.core.quota import INPUT_TOKENS, OUTPUT_TOKENS, REQUESTS, TOKENS, USD, Cost
+from paceline.providers.base import Call, Headers, Usage, UsageReader
+from paceline.providers.openai import OpenAI
+from paceline.providers.parse import (
+    amount,
+    as_mapping,
+    as_text,
+    count,
+    error_of,
+    go_duration_s,
+    http_date_s,
+    make_usage,
+    number,
+    retry_after_s,
+    wait,
+)
+from paceline.providers.prompt import MediaTokens, prompt_tokens
+from paceline.providers.streams import JsonReader, SseReader
+
+DAY_S: Final = 86_400.0
+DAY_ENDS_IN: Final = "America/Los_Angeles"
+
+METHODS: Final = {
+    "generateContent": "generate",
+    "streamGenerateContent": "generate",
+    "embedContent": "embed",
+    "batchEmbedContents": "embed",
+}
+"""The methods that are metered; ``countTokens`` and the Batch API have limits of their own."""
+
+# Images: 258 tokens for each tile of 768 x 768 before Gemini 3, up to 1 120 for an image from it on. Audio: a minute
+# at 32 tokens a second. Files: assumption, three pages of 560 (a video is far more: 263 tokens a second).
+MEDIA: Final = MediaTokens(image=1_120, small_image=258, audio=1_920, file=1_680)
+
+_PATH = re.compile(r"/models/([^/:]{1,200}):(\w{1,40})/?$", re.ASCII)
+_ZERO = re.compile(r"\blimit: 0(?![\d.])")
+_RETRY = re.compile(r"[Rr]etry in ([\d.hms]{1,40})")
+_UNITS: Final = (
+    ("inputtoken", INPUT_TOKENS),
+    ("outputtoken", OUTPUT_TOKENS),
+    ("token", TOKENS),
+    ("image", "images"),
+    ("request", REQUESTS),
+)
+_PERIODS: Final = (("perday", DAY_S), ("perhour", 3_600.0), ("perminute", 60.0))
+_SPENT = re.compile(r"spend(?:ing)?[ -](?:cap|limit|based)|credits? (?:are|is|balance)", re.IGNORECASE)  # words assumed
+_TEN_MINUTES = re.compile(r"(?:10|ten)[ -]minute", re.IGNORECASE)
+
+
+class Gemini(OpenAI):
+    """The Gemini API: Google's own methods, and OpenAI's paths under ``/openai/``."""
+
+    name = "gemini"
+    hosts: tuple[str, ...] = ("generativelanguage.googleapis.com",)
+    key_env = "GEMINI_API_KEY"
+    encoding = "gemma3"
+    unnamed = RefusalKind.RATE
+    """What a refusal is that names no quota."""
+
+    def describe(self, path: str, body: Mapping[str, Any]) -> Call | None:
+        """Describe ``.../models/<model>:<method>``; the model and whether it streams stand in the path."""
+        match = _PATH.search(path.partition("?")[0])
+        if match is None:
+            return super().describe(path, body)
+        model, method = match.groups()
+        endpoint = METHODS.get(method)
+        if endpoint is None:
+            return None
+        settings = as_mapping(body.get("generationConfig") or body.get("generation_config"))
+        parts = [
+            body.get(key) for key in ("systemInstruction", "system_instruction", "contents", "content", "requests")
+        ]
+        schemas = [body.get("tools"), settings.get("responseSchema"), settings.get("responseJsonSchema")]
+        most = count(settings.get("maxOutputTokens")) * max(count(settings.get("candidateCount")), 1)
+        return Call(
+            provider=self.name,
+            endpoint=endpoint,
+            model=model,
+            input_tokens=prompt_tokens(parts, [schema for schema in schemas if schema], self.encoding, MEDIA),
+            max_output_tokens=0 if endpoint == "embed" else most or None,
+            stream=method.startswith("stream"),
+        )
+
+    def pool(self, model: str) -> str:
+        """The model itself: Google names each in its refusals, snapshots too."""
+        return model.removeprefix("models/")
+
+    def held(self, call: Call, input_tokens: float, output_tokens: float) -> Cost:
+        """The input: a quota in ``tokens`` counts nothing else here. The output, for quotas of your own."""
+        most = call.max_output_tokens
+        return _cost(input_tokens, output_tokens if most is None else min(output_tokens, most))
+
+    def charged(self, call: Call, usage: Usage) -> Cost:  # noqa: ARG002
+        """The reported input, cached reads included, and the output, thoughts included."""
+        return _cost(usage.input_tokens, usage.output_tokens)
+
+    def readings(self, headers: Headers, now_s: float) -> list[Reading]:  # noqa: ARG002
+        """Nothing: no answer carries such headers."""
+        return []
+
+    def refusal(self, status: int, headers: Headers, body: bytes) -> Refusal | None:
+        """Classify by the violated quota where the answer names one, whatever its ``RetryInfo`` says."""
+        if status < 400:
+            return None
+        error, text = error_of(body)
+        return self._classify(status, error, text, retry_after_s(headers), http_date_s(headers.get("date")))
+
+    def usage_reader(self, call: Call) -> UsageReader:
+        """A reader for a JSON answer, or for server-sent events (``alt=sse``), of which the last usage counts.
+
+        A stream without ``alt=sse`` is one JSON array; its usage is not read, and its estimate stays charged.
+        """
+        if call.stream:
+            return SseReader(self._on_event, b'"usageMetadata"', b'"usage"', b'"error"', b"[DONE]")
+        return JsonReader(self.usage, "usageMetadata" if call.endpoint in METHODS.values() else "usage")
+
+    def usage(self, payload: Mapping[str, Any]) -> Usage | None:
+        """``usageMetadata``, as the wire or as Google's SDK spells it; output leaves thoughts out and we add them."""
+        found = as_mapping(payload.get("usageMetadata") or payload.get("usage_metadata") or payload.get("usage"))
+        found = found or payload
+        sizes = {name: count(found.get(name) or found.get(snake)) for name, snake in _SIZES.items()}
+        usage = make_usage(
+            sizes["promptTokenCount"] + sizes["toolUsePromptTokenCount"],
+            sizes["candidatesTokenCount"] + sizes["thoughtsTokenCount"],
+            sizes["cachedContentTokenCount"],
+            0,
+        )
+        return usage or super().usage(payload)
+
+    def _on_event(self, event: dict[str, Any], known: Usage | None) -> tuple[Usage | None, Refusal | None, bool]:
+        error = as_mapping(event.get("error"))
+        if error:
+            refusal = self._classify(None, error, as_text(error.get("message"))[:4_096], None, None)
+            return self.usage(event), refusal, False
+        return (self.usage(event), None, False) if "usageMetadata" in event else super()._on_event(event, known)
+
+    def _classify(
+        self, status: int | None, error: Mapping[str, Any], text: str, header_wait_s: float | None, date_s: float | None
+    ) -> Refusal | None:
+        exhausted = status == 429 or (status is None and _code(error) in ("RESOURCE_EXHAUSTED", "429"))
+        unit, period_s, limit = _violation(error)
+        wait_s, kind = _asked_wait(error, text, header_wait_s), RefusalKind.RATE
+        if status in (503, 529) or (status is None and _code(error) in ("UNAVAILABLE", "503")):
+            kind = RefusalKind.CAPACITY
+        elif status == 402:
+            kind = RefusalKind.MONEY
+        elif status == 413:
+            kind = RefusalKind.NEVER_FITS
+        elif not exhausted:
+            return None
+        elif limit == 0 or _ZERO.search(text):  # a model that this tier does not have
+            kind = RefusalKind.NEVER_FITS
+        elif unit is None and _SPENT.search(text):
+            if _TEN_MINUTES.search(text):
+                unit, period_s = USD, 600.0
+            else:
+                kind = RefusalKind.MONEY
+        elif unit is None and period_s is None:
+            kind = self.unnamed
+        if period_s == DAY_S:  # the free tier says "retry in 38 s" about a day that is over tonight
+            wait_s = _to_midnight_s(date_s)
+        return Refusal(
+            kind=kind,
+            message=as_text(error.get("message"))[:300],
+            code=_code(error),
+            retry_after_s=wait_s,
+            unit=unit,
+            period_s=period_s,
+            limit=limit or None,
+        )
+
+
+_SIZES: Final = {
+    "promptTokenCount": "prompt_token_count",
+    "toolUsePromptTokenCount": "tool_use_prompt_token_count",
+    "candidatesTokenCount": "candidates_token_count",
+    "thoughtsTokenCount": "thoughts_token_count",
+    "cachedContentTokenCount": "cached_content_token_count",
+}
+
+
+def _cost(input_tokens: float, output_tokens: float) -> Cost:
+    return {
+        REQUESTS: 1.0,
+        INPUT_TOKENS: float(input_tokens),
+        TOKENS: float(input_tokens),
+        OUTPUT_TOKENS: float(output_tokens),
+    }
+
+
+def _code(error: Mapping[str, Any]) -> str:
+    return (as_text(error.get("status")) or as_text(error.get("code")))[:100]
+
+
+def _details(error: Mapping[str, Any], kind: str) -> Iterator[Mapping[str, Any]]:
+    details = error.get("details")
+    for detail in details[:20] if isinstance(details, list) else []:
+        if as_text(as_mapping(detail).get("@type")).endswith(f"google.rpc.{kind}"):
+            yield detail
+
+
+def _violation(error: Mapping[str, Any]) -> tuple[str | None, float | None, float | None]:
+    """Unit, period and limit of the violated quota that takes longest; a limit of 0 before all others."""
+    found = []
+    for failure in _details(error, "QuotaFailure"):
+        violations = failure.get("violations")
+        for violation in violations[:20] if isinstance(violations, list) else []:
+            fields = as_mapping(violation)
+            name = as_text(fields.get("quotaId")).lower()
+            # The id says it all; the metric's path helps where the id does not name what is counted.
+            told = f"{name} {as_text(fields.get('quotaMetric')).lower()}".replace("_", "")
+            unit = next((unit for word, unit in _UNITS if word in told), None)
+            period_s = next((period for word, period in _PERIODS if word in name), None)
+            text = as_text(fields.get("quotaValue"))
+            limit = 0.0 if number(text) == 0 else amount(text)
+            found.append((limit == 0, period_s or 0.0, unit, period_s, limit))
+    if not found:
+        return None, None, None
+    return max(found, key=lambda violation: violation[:2])[2:]
+
+
+def _asked_wait(error: Mapping[str, Any], text: str, header_wait_s: float | None) -> float | None:
+    """The longest of what ``RetryInfo``, the message and the headers ask for, in seconds."""
+    spoken = _RETRY.search(text)
+    waits = [header_wait_s, go_duration_s(spoken[1].rstrip(".")) if spoken else None]
+    waits += [go_duration_s(as_text(detail.get("retryDelay"))) for detail in _details(error, "RetryInfo")]
+    return max((wait_s for wait_s in waits if wait_s is not None), default=None)
+
+
+def _to_midnight_s(now_s: float | None) -> float:
+    """Seconds until the day ends in Los Angeles; a whole day, which is never too early, where nobody says the time."""
+    from datetime import datetime, time, timedelta
+    from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
+
+    if now_s is None:
+        return DAY_S
+    try:
+        now = datetime.fromtimestamp(now_s, ZoneInfo(DAY_ENDS_IN))
+        midnight = datetime.combine(now.date() + timedelta(days=1), time(), now.tzinfo)
+        return wait(midnight.timestamp() - now_s) or DAY_S
+    except (ValueError, OverflowError, OSError, ZoneInfoNotFoundError):
+        return DAY_S

@@ -1,0 +1,284 @@
+"""A pool: who is granted, who waits, who is turned away, and what its status says."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+from core_pools import MONEY, RATE, again, ask, pool_of, pump_at_wake, use_up
+from core_worlds import T0
+from hypothesis import given
+from hypothesis import strategies as st
+
+from paceline.core.bucket import FAR_NS
+from paceline.core.ledger import COOL_DOWN, PROBE_NS
+from paceline.core.line import LaneSpec, Ticket
+from paceline.core.outcomes import (
+    Expired,
+    Granted,
+    LineFull,
+    NeverFits,
+    Reading,
+    Refusal,
+    RefusalKind,
+    Stopped,
+    WaitUntil,
+)
+from paceline.core.pool import Pool
+from paceline.core.quota import NS
+
+
+class TestTheLine:
+    def test_those_who_wait_go_one_by_one_when_they_fit(self):
+        pool = pool_of("60 requests/min burst 1")
+        use_up(pool)
+        tickets = [ask(pool)[0] for _ in range(5)]
+        for second, ticket in enumerate(tickets, 1):
+            assert pump_at_wake(pool) == (T0 + second * NS, [ticket])
+            assert isinstance(ticket.outcome, Granted)
+        assert pool.wake_ns is None
+
+    def test_a_newcomer_never_overtakes(self):
+        pool = pool_of("100 tokens/min")
+        ask(pool, tokens=80)
+        large, _ = ask(pool, tokens=90)
+        small, outcome = ask(pool, tokens=1)  # it would fit now
+        assert isinstance(outcome, WaitUntil)
+        assert isinstance(pool.attempt(T0, Ticket({"tokens": 1})), WaitUntil)
+        now_ns, done = pump_at_wake(pool)
+        assert done == [large]
+        assert pump_at_wake(pool)[1] == [small]
+        assert now_ns == T0 + 42 * NS
+
+    def test_several_go_at_one_pump(self):
+        pool = pool_of("60 requests/min burst 5")
+        use_up(pool)
+        tickets = [ask(pool)[0] for _ in range(8)]
+        assert pool.pump(T0 + 5 * NS) == tickets[:5]
+
+    def test_its_bound(self):
+        pool = pool_of("1 requests/min", waiting_max=2)
+        use_up(pool)
+        ask(pool)
+        ask(pool)
+        assert ask(pool)[1] == LineFull(2)
+        assert len(pool.line) == 2
+
+    def test_a_higher_lane_that_fits_wakes_the_pool_earlier(self):
+        pool = pool_of("100 tokens/min")
+        ask(pool, tokens=100)
+        ask(pool, tokens=100)
+        assert pool.wake_ns == T0 + 60 * NS
+        urgent, _ = ask(pool, lane=LaneSpec("urgent", priority=1), tokens=10)
+        assert pump_at_wake(pool) == (T0 + 6 * NS, [urgent])
+
+    def test_a_returned_attempt_goes_first(self):
+        pool = pool_of("60 requests/min burst 1")
+        first, outcome = ask(pool)
+        second, _ = ask(pool)
+        pool.refuse(T0, outcome.reservation, RATE, 0.0)
+        back, _ = again(pool, T0, first)
+        assert pump_at_wake(pool)[1] == [back]
+        assert pump_at_wake(pool)[1] == [second]
+
+    def test_withdrawn_before_and_after_the_grant(self):
+        pool = pool_of("60 requests/min burst 1")
+        use_up(pool)
+        first, second, third = (ask(pool)[0] for _ in range(3))
+        pool.withdraw(T0, first)
+        assert pump_at_wake(pool) == (T0 + NS, [second])
+        pool.withdraw(T0 + NS, second)
+        assert pool.counts["cancelled"] == 1
+        assert pool.pump(T0 + NS) == [third]  # what it had is free again
+        pool.withdraw(T0 + NS, second)
+        assert pool.counts["cancelled"] == 1
+
+
+class TestDeadlines:
+    def test_one_that_cannot_be_met_fails_at_once(self):
+        pool = pool_of("60 requests/min burst 1")
+        use_up(pool)
+        _, outcome = ask(pool, deadline_ns=T0 + NS - 1)
+        assert outcome == Expired(T0 + NS, "60 requests/min burst 1")
+        assert len(pool.line) == 0
+        assert pool.counts["expired"] == 1
+
+    def test_those_ahead_count(self):
+        pool = pool_of("60 requests/min burst 1")
+        use_up(pool)
+        for _ in range(3):
+            ask(pool)
+        assert isinstance(ask(pool, deadline_ns=T0 + 4 * NS - 1)[1], Expired)
+        assert isinstance(ask(pool, deadline_ns=T0 + 4 * NS)[1], WaitUntil)
+
+    def test_one_that_can_is_kept_to_the_nanosecond(self):
+        pool = pool_of("60 requests/min burst 1")
+        use_up(pool)
+        ticket, _ = ask(pool, deadline_ns=T0 + NS)
+        assert pump_at_wake(pool) == (T0 + NS, [ticket])
+        assert isinstance(ticket.outcome, Granted)
+
+    def test_it_expires_on_time(self):
+        pool = pool_of("60 requests/min burst 1")
+        use_up(pool)
+        ticket, _ = ask(pool, deadline_ns=T0 + 3 * NS)
+        pool.ledger.pause(T0 + 10 * NS)
+        pool.pump(T0)
+        assert pump_at_wake(pool) == (T0 + 3 * NS, [ticket])
+        assert ticket.outcome == Expired(T0 + 10 * NS, COOL_DOWN)
+        assert len(pool.line) == 0
+
+    def test_nobody_knows_when_a_slot_is_free(self):
+        pool = pool_of("1 concurrency")
+        use_up(pool)
+        ticket, outcome = ask(pool, deadline_ns=T0 + NS)
+        assert outcome == WaitUntil(FAR_NS, "1 concurrency")
+        assert pump_at_wake(pool) == (T0 + NS, [ticket])
+        assert isinstance(ticket.outcome, Expired)
+
+    @given(
+        waits_s=st.lists(st.integers(0, 40), min_size=1, max_size=25),
+        settle_to=st.integers(0, 100),
+    )
+    def test_everybody_is_granted_or_expired_in_time(self, waits_s, settle_to):
+        pool = pool_of("60 tokens/min burst 20")
+        tickets = [ask(pool, deadline_ns=T0 + wait * NS, tokens=1 + wait % 20) for wait in waits_s]
+        left = {id(t) for t, outcome in tickets if isinstance(outcome, WaitUntil)}
+        now_ns, done = T0, []
+        while done or pool.wake_ns is not None:
+            now_ns, done = (now_ns, pool.pump(now_ns)) if done else pump_at_wake(pool)
+            for ticket in done:
+                left.remove(id(ticket))
+                assert ticket.deadline_ns >= now_ns
+                if isinstance(ticket.outcome, Granted):
+                    actual = {"tokens": ticket.cost["tokens"] * settle_to // 100}
+                    pool.settle(now_ns, ticket.outcome.reservation, actual, ticket)
+                else:
+                    assert ticket.deadline_ns == now_ns
+        assert not left
+
+
+class TestNeverFits:
+    def test_it_is_said_at_once_with_and_without_a_line(self):
+        pool = pool_of("100 tokens/min burst 50")
+        assert ask(pool, tokens=51)[1] == NeverFits("tokens", 51, 50)
+        ask(pool, tokens=50)
+        ask(pool, tokens=50)
+        assert ask(pool, tokens=51)[1] == NeverFits("tokens", 51, 50)
+        assert pool.attempt(T0, Ticket({"tokens": 51})) == NeverFits("tokens", 51, 50)
+        assert len(pool.line) == 1
+
+    def test_a_limit_that_shrinks_turns_those_away_who_fit_before(self):
+        pool = pool_of("100 tokens/min", gentle=True)
+        _, outcome = ask(pool, tokens=100)
+        large, _ = ask(pool, tokens=90)
+        small, _ = ask(pool, tokens=10)
+        pool.observe(T0, [Reading("tokens", limit=40)], outcome.reservation)
+        assert large in pool.pump(T0)
+        assert large.outcome == NeverFits("tokens", 90, 40)
+        assert small.outcome is None
+
+
+class TestStop:
+    def test_money_turns_everybody_away(self):
+        pool = pool_of("60 requests/min burst 1")
+        _, outcome = ask(pool)
+        waiting = [ask(pool)[0] for _ in range(3)]
+        pool.refuse(T0, outcome.reservation, MONEY, 0.0)
+        stopped = Stopped("no credit left")
+        assert pool.pump(T0) == waiting
+        assert [t.outcome for t in waiting] == [stopped] * 3
+        assert pool.wake_ns is None
+        assert ask(pool, T0 + 100 * NS)[1] == stopped
+        assert pool.attempt(T0 + 100 * NS, Ticket({})) == stopped
+        assert pool.status(T0)["stopped"] == "no credit left"
+        pool.resume()
+        assert isinstance(ask(pool, T0 + 100 * NS)[1], Granted)
+
+
+class TestCoolDown:
+    def paused(self) -> tuple[Pool, list[Ticket]]:
+        pool = pool_of("60 requests/min")
+        _, outcome = ask(pool)
+        pool.refuse(T0, outcome.reservation, RATE, 5.0)
+        return pool, [ask(pool)[0] for _ in range(4)]
+
+    def test_all_wait_then_one_probe_goes_then_the_others(self):
+        pool, tickets = self.paused()
+        assert pool.status(T0)["cool_down_s"] == 5
+        assert pool.status(T0)["binds"] == COOL_DOWN
+        assert pump_at_wake(pool) == (T0 + 5 * NS, tickets[:1])
+        later_ns = T0 + 5 * NS + NS // 10
+        assert pool.pump(later_ns) == []
+        pool.settle(later_ns, tickets[0].outcome.reservation, None)
+        assert pool.pump(later_ns) == tickets[1:]
+
+    def test_a_probe_that_does_not_answer_keeps_nobody_for_long(self):
+        pool, tickets = self.paused()
+        pump_at_wake(pool)
+        assert pump_at_wake(pool) == (T0 + 5 * NS + PROBE_NS, tickets[1:])
+
+    def test_a_probe_that_was_never_sent_lets_another_go(self):
+        pool, tickets = self.paused()
+        now_ns, _ = pump_at_wake(pool)
+        pool.withdraw(now_ns, tickets[0])
+        assert pool.pump(now_ns) == [tickets[1]]
+
+    def test_a_refused_probe_starts_another_pause(self):
+        pool, tickets = self.paused()
+        now_ns, _ = pump_at_wake(pool)
+        pool.refuse(now_ns, tickets[0].outcome.reservation, RATE, 7.0)
+        pool.pump(now_ns)
+        assert pump_at_wake(pool) == (now_ns + 7 * NS, [tickets[1]])
+
+    def test_refusals_in_a_row_are_counted_once_for_those_in_flight_together(self):
+        pool = pool_of("60 requests/min")
+        together = use_up(pool)
+        for reservation in together[:5]:
+            pool.refuse(T0 + NS, reservation, RATE, 0.0)
+        assert pool.refused_in_row == 1
+        probe = use_up(pool, T0 + 9 * NS)[0]
+        pool.refuse(T0 + 9 * NS, probe, RATE, 0.0)
+        assert pool.refused_in_row == 2
+        pool.settle(T0 + 9 * NS, together[5], None)
+        assert pool.refused_in_row == 0
+
+
+class TestLearning:
+    def test_a_limit_is_adopted_up_and_down(self):
+        pool = pool_of("100 tokens/min", gentle=True, source="table")
+        _, outcome = ask(pool, tokens=10)
+        pool.observe(T0, [Reading("tokens", limit=200, period_s=60)], outcome.reservation)
+        assert pool.ledger.names == ["200 tokens/min"]
+        assert pool.sources == ["answer"]
+        pool.observe(T0, [Reading("tokens", limit=50)], outcome.reservation)
+        assert pool.ledger.names == ["50 tokens/min"]
+
+    @pytest.mark.parametrize("limit", [None, 0, -5, math.inf, math.nan])
+    def test_what_is_no_limit_is_not(self, limit):
+        pool = pool_of("100 tokens/min", gentle=True)
+        _, outcome = ask(pool, tokens=10)
+        pool.observe(T0, [Reading("tokens", limit=limit), Reading("requests", limit=limit)], outcome.reservation)
+        assert pool.ledger.names == ["100 tokens/min"]
+
+    def test_a_quota_that_answers_name_is_charged_from_then_on(self):
+        pool = pool_of("100 tokens/min", gentle=True)
+        use_up_ticket, first = ask(pool, tokens=100)
+        waiting, _ = ask(pool, tokens=50)
+        now_ns, done = pump_at_wake(pool)
+        assert done == [waiting]
+        pool.observe(now_ns, [Reading("requests", limit=10)], first.reservation)
+        assert pool.ledger.names == ["100 tokens/min", "10 requests/min"]
+        # Those that left before are not charged for it, and can be settled, cancelled and refused.
+        pool.settle(now_ns, waiting.outcome.reservation, {"tokens": 20, "requests": 1}, waiting)
+        pool.settle(now_ns, first.reservation, {"tokens": 20}, use_up_ticket)
+        assert pool.ledger.in_flight == 0
+        _, newer = ask(pool, now_ns + 60 * NS, tokens=1)
+        assert newer.reservation.amounts == [1, 1]
+
+    def test_a_pool_of_ones_own_learns_nothing(self):
+        pool = pool_of("100 tokens/min")
+        _, outcome = ask(pool, tokens=10)
+        pool.observe(T0, [Reading("tokens", limit=200)], outcome.reservation)
+        pool.refuse(T0, outcome.reservation, Refusal(RefusalKind.RATE, unit="tokens", limit=7), 0.0)
+        assert pool.ledger.names == ["100 tokens/min"]

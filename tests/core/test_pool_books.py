@@ -1,0 +1,118 @@
+"""Everybody who asks a pool is counted once, and its status says so."""
+
+from __future__ import annotations
+
+import json
+
+from core_pools import RATE, ask, pool_of, pump_at_wake, use_up
+from core_worlds import T0, gaps_ns
+from hypothesis import given
+from hypothesis import strategies as st
+
+from paceline.core.line import LaneSpec, Ticket
+from paceline.core.outcomes import Granted
+from paceline.core.quota import NS
+
+
+class TestBooks:
+    @given(
+        script=st.lists(
+            st.tuples(
+                st.sampled_from(["ask", "ask", "attempt", "settle", "settle", "cancel", "refuse", "withdraw", "wake"]),
+                gaps_ns,
+                st.integers(1, 60),
+                st.integers(0, 50),
+            ),
+            max_size=60,
+        ),
+    )
+    def test_everybody_is_counted_once(self, script):
+        pool = pool_of("600 requests/min burst 5", ttl_s=100)
+        open_ones, waiting, asked = [], [], 0
+        now_ns, turned_away = T0, 0
+        for step, gap_ns, cost, pick in script:
+            now_ns += gap_ns
+            if step in ("ask", "attempt"):
+                asked += 1
+                ticket = Ticket({"requests": 1 + cost % 5}, LaneSpec(f"{pick % 3}"))
+                outcome = pool.submit(now_ns, ticket) if step == "ask" else pool.attempt(now_ns, ticket)
+                if isinstance(outcome, Granted):
+                    open_ones.append((ticket, outcome.reservation))
+                elif step == "ask":
+                    waiting.append(ticket)
+                else:
+                    turned_away += 1
+            elif step == "withdraw" and waiting:
+                pool.withdraw(now_ns, waiting.pop(pick % len(waiting)))
+                turned_away += 1
+            elif step == "wake" and pool.wake_ns is not None:
+                now_ns = max(now_ns, pool.wake_ns)
+            elif open_ones and step in ("settle", "cancel", "refuse"):
+                ticket, reservation = open_ones.pop(pick % len(open_ones))
+                if step == "settle":
+                    pool.settle(now_ns, reservation, {"requests": cost % 6}, ticket)
+                elif step == "cancel":
+                    pool.cancel(now_ns, reservation)
+                else:
+                    pool.refuse(now_ns, reservation, RATE, pick % 3)
+            for ticket in pool.pump(now_ns):
+                waiting.remove(ticket)
+                open_ones.append((ticket, ticket.outcome.reservation))
+            open_ones = [(ticket, reservation) for ticket, reservation in open_ones if reservation.open]
+            assert pool.ledger.in_flight == len(open_ones)
+            assert len(pool.line) == len(waiting)
+            assert pool.counts["granted"] == asked - turned_away - len(waiting)
+            assert (pool.wake_ns is None) == (not waiting)
+            assert pool.wake_ns is None or pool.wake_ns > now_ns
+
+    def test_what_nobody_settles_is_forgotten_though_nobody_waits(self):
+        pool = pool_of("60 requests/s", ttl_s=10)
+        for second in range(1_000):
+            assert isinstance(ask(pool, T0 + second * NS)[1], Granted)
+        assert pool.ledger.in_flight < 100
+
+    def test_a_lost_permit_frees_its_slot(self):
+        pool = pool_of("1 concurrency", ttl_s=10)
+        use_up(pool)
+        ticket, _ = ask(pool)
+        assert pump_at_wake(pool) == (T0 + 10 * NS, [ticket])
+        assert pool.counts["lost"] == 1
+
+    def test_who_is_ahead(self):
+        pool = pool_of("60 requests/min burst 1")
+        use_up(pool)
+        tickets = [ask(pool)[0] for _ in range(3)]
+        assert pool.place(T0, tickets[2]) == (2, T0 + 3 * NS, "60 requests/min burst 1")
+
+
+class TestStatus:
+    def test_it_is_json_and_complete(self):
+        texts = ["9 requests/min", "900 tokens/hour sliding", "5 usd/day window utc", "2 concurrency"]
+        pool = pool_of(*texts, gentle=True, source="table")
+        _, outcome = ask(pool, tokens=1.23456)
+        for _ in range(3):
+            ask(pool, lane=LaneSpec("wrap"), tokens=1)
+        pool.settle(T0, outcome.reservation, {"usd": 1 / 3})
+        pool.pump(T0)
+        status = pool.status(T0)
+        assert json.loads(json.dumps(status, allow_nan=False)) == status
+        assert [entry["quota"] for entry in status["quotas"]] == texts
+        assert [entry["unit"] for entry in status["quotas"]] == ["requests", "tokens", "usd", "concurrency"]
+        assert (status["quotas"][2]["spent"], status["quotas"][2]["remaining"]) == (0.333, 4.667)
+        assert {entry["source"] for entry in status["quotas"]} == {"table"}
+        assert set(status["quotas"][0]) >= {"limit", "remaining", "period_s", "burst", "rule"}
+        assert status["in_flight"] + status["waiting"] == 3
+        assert status["lanes"] == {"wrap": status["waiting"]}
+        assert status["counts"]["settled"] == 1
+        assert status["stopped"] is None
+
+    def test_an_idle_pool(self):
+        status = pool_of("9 requests/min").status(T0)
+        assert status["binds"] is None
+        assert status["waiting"] == status["in_flight"] == status["cool_down_s"] == 0
+        assert status["counts"] == status["lanes"] == {}
+
+    def test_durations_are_rounded_up(self):
+        pool = pool_of("9 requests/min")
+        pool.ledger.pause(T0 + 1_000_000_001)
+        assert pool.status(T0)["cool_down_s"] == 1.001

@@ -1,0 +1,188 @@
+"""The definition of a limit, and the promise: burst + rate x length in any interval, all units or none."""
+
+from __future__ import annotations
+
+from fractions import Fraction
+
+import pytest
+from core_worlds import EXACT, ODD, T0, books, gaps_ns, grant, grant_when_due, quota, rate_of
+from hypothesis import given
+from hypothesis import strategies as st
+
+from paceline.core.bucket import FAR_NS
+from paceline.core.ledger import COOL_DOWN, Ledger
+from paceline.core.outcomes import Granted, NeverFits, WaitUntil
+from paceline.core.quota import NS, Quota
+
+SPACED = ["100 requests/min sliding", "900 tokens/hour window", "50 starts/s sliding", "7 requests/min sliding"]
+WINDOWS = ["100 requests/day window utc", "40 tokens/min window utc", "9 starts/day window Europe/Berlin"]
+TOGETHER = [
+    "60 requests/min, 6k tokens/min burst 3k",
+    "7 requests/min, 900 tokens/hour window, 50 starts/day window utc",
+]
+
+shares = st.integers(1, 100)  # hundredths of the largest cost that fits
+headrooms_s = st.sampled_from([0.0, 0.25, 1.0])
+
+
+def ledger_of(text: str, headroom_s: float, *, gentle: bool = False) -> Ledger:
+    return Ledger([quota(part) for part in text.split(",")], T0, headroom_s=headroom_s, gentle=gentle)
+
+
+def cost_of(ledger: Ledger, share: int) -> dict[str, float]:
+    return {m.quota.unit: max(int(m.most * share / 100), 1) for m in ledger.meters}
+
+
+@pytest.mark.parametrize("text", [*EXACT, *ODD, *SPACED, *WINDOWS, *TOGETHER])
+@given(
+    history=st.lists(st.tuples(gaps_ns, shares), max_size=12),
+    share=shares,
+    headroom_s=headrooms_s,
+    gentle=st.booleans(),
+)
+def test_refused_a_nanosecond_before_the_announced_instant_and_granted_at_it(text, history, share, headroom_s, gentle):
+    ledger, now_ns = ledger_of(text, headroom_s, gentle=gentle), T0
+    for gap_ns, part in history:
+        now_ns, _ = grant_when_due(ledger, now_ns + gap_ns, cost_of(ledger, part))
+    cost = cost_of(ledger, share)
+    decision = ledger.reserve(now_ns, cost)
+    if isinstance(decision, Granted):
+        return
+    before = books(ledger, now_ns)
+    assert isinstance(decision, WaitUntil)
+    assert now_ns < decision.at_ns < FAR_NS
+    assert ledger.reserve(decision.at_ns - 1, cost) == decision
+    assert books(ledger, now_ns)[1:] == before[1:]
+    assert isinstance(ledger.reserve(decision.at_ns, cost), Granted)
+
+
+@pytest.mark.parametrize("text", [*EXACT, *ODD])
+@given(
+    attempts=st.lists(st.tuples(gaps_ns, shares, st.booleans(), st.integers(0, 100)), max_size=40),
+    headroom_s=headrooms_s,
+    gentle=st.booleans(),
+)
+def test_true_cost_in_any_interval_stays_within_burst_and_rate(text, attempts, headroom_s, gentle):
+    # Every attempt is settled at some later moment with its true cost, at most what it reserved.
+    ledger, limit, now_ns = ledger_of(text, headroom_s, gentle=gentle), quota(text), T0
+    grants, open_ones = [], []
+    for gap_ns, share, late, true_share in attempts:
+        now_ns, reservation = grant_when_due(ledger, now_ns + gap_ns, cost_of(ledger, share))
+        true = reservation.amounts[0] * true_share // 100
+        grants.append((now_ns, Fraction(true)))
+        open_ones.append((reservation, true))
+        for settled, cost in open_ones if late else []:
+            ledger.settle(now_ns, settled, {limit.unit: cost})
+        open_ones = [] if late else open_ones
+    rate, slack = rate_of(limit), 0 if text in EXACT else len(grants)
+    for i, (start_ns, _) in enumerate(grants):
+        admitted = Fraction(0)
+        for at_ns, cost in grants[i:]:
+            admitted += cost
+            assert admitted <= Fraction(limit.burst) + rate * (at_ns - start_ns + slack)
+
+
+@pytest.mark.parametrize("text", EXACT)
+@given(attempts=st.lists(st.tuples(gaps_ns, shares), max_size=30))
+def test_a_bucket_keeps_its_headroom_unused(text, attempts):
+    limit, now_ns = quota(text), T0
+    headroom_s = min(0.05, limit.burst / limit.rate / 2)
+    ledger = ledger_of(text, headroom_s)
+    for gap_ns, share in attempts:
+        cost = cost_of(ledger, share)
+        now_ns, _ = grant_when_due(ledger, now_ns + gap_ns, cost)
+        # A cost that leaves no room for it waits that much longer instead.
+        assert ledger.meters[0].level(now_ns) >= min(headroom_s * limit.rate, limit.burst - cost[limit.unit]) - 1e-6
+
+
+def test_headroom_costs_no_speed():
+    ledger, now_ns = ledger_of("600 requests/min", 1.0), T0
+    for _ in range(6_000):
+        now_ns, _ = grant_when_due(ledger, now_ns, {})
+    assert 6_000 / ((now_ns - T0) / NS) >= 10.0  # the full rate, and the first burst on top
+
+
+@pytest.mark.parametrize("text", TOGETHER)
+@given(attempts=st.lists(st.tuples(gaps_ns, st.lists(st.integers(0, 120), min_size=3, max_size=3)), max_size=30))
+def test_all_units_are_charged_or_none(text, attempts):
+    ledger, now_ns = ledger_of(text, 0.25), T0
+    for gap_ns, parts in attempts:
+        now_ns += gap_ns
+        cost = {m.quota.unit: m.most * part // 100 for m, part in zip(ledger.meters, parts, strict=False)}
+        before = books(ledger, now_ns)
+        decision = ledger.reserve(now_ns, cost)
+        after = books(ledger, now_ns)
+        if not isinstance(decision, Granted):
+            assert after == before
+            assert isinstance(decision, NeverFits) == any(cost[m.quota.unit] > m.most for m in ledger.meters)
+            continue
+        for m, old, new, amount in zip(ledger.meters, before[0], after[0], decision.reservation.amounts, strict=True):
+            least = min(amount, old) if m.quota.rule == "window" else amount  # a spaced one charges its burst at most
+            assert old - new >= min(least, 1) * 0.999 - 1e-6 if amount else new == old
+        assert after[2] == before[2] + 1
+
+
+def test_the_binding_quota_is_named():
+    ledger = ledger_of("2 requests/min, 100 tokens/min", 0.0)
+    grant(ledger, T0, requests=1, tokens=100)
+    assert ledger.reserve(T0, {"requests": 1, "tokens": 1}) == WaitUntil(T0 + 600_000_000, "100 tokens/min")
+    grant(ledger, T0, requests=1, tokens=0)
+    assert ledger.reserve(T0, {"requests": 1, "tokens": 1}) == WaitUntil(T0 + 30 * NS, "2 requests/min")
+    ledger.pause(T0 + 31 * NS)
+    ledger.pause(T0 + 5 * NS)  # a shorter pause changes nothing
+    assert ledger.reserve(T0, {}) == WaitUntil(T0 + 31 * NS, COOL_DOWN)
+
+
+def test_a_cost_that_can_never_fit_is_said_at_once():
+    ledger = ledger_of("10 requests/min, 100 tokens/min burst 50", 0.0)
+    for cost in ({"tokens": 50.5}, {"input_tokens": 40, "output_tokens": 11}):
+        assert ledger.reserve(T0, cost) == NeverFits("tokens", sum(cost.values()), 50)
+    assert isinstance(ledger.reserve(T0, {"tokens": 50}), Granted)
+    assert ledger.reserve(T0, {"tokens": 51}) == NeverFits("tokens", 51, 50)  # said even when it would have to wait
+
+
+def test_units_that_a_cost_leaves_out():
+    limits = ["9 requests/min", "9 tokens/min", "9 concurrency", "9 usd/day", "9 input_tokens/min"]
+    ledger = Ledger([quota(text) for text in limits], T0)
+    assert ledger.amounts({}) == [1, 0, 1, 0, 0]
+    assert ledger.amounts({"input_tokens": 3, "output_tokens": 4}) == [1, 7, 1, 0, 3]
+    assert ledger.amounts({"tokens": 5, "input_tokens": 3, "requests": 2, "usd": 0.5}) == [2, 5, 1, 0.5, 3]
+
+
+class TestOpeningGently:
+    def opened(self, **options) -> Ledger:
+        return Ledger([Quota("requests", 600, 60.0)], T0, headroom_s=1.0, **options)
+
+    def at_once(self, ledger: Ledger, now_ns: int) -> list:
+        granted = []
+        while isinstance(decision := ledger.reserve(now_ns, {}), Granted):
+            granted.append(decision.reservation)
+        return granted
+
+    def test_a_small_burst_first(self):
+        assert len(self.at_once(self.opened(gentle=True), T0)) == 20  # 2 s of 10/s
+        assert len(self.at_once(self.opened(), T0)) == 590
+
+    def test_answers_widen_it_and_refusals_do_not(self):
+        ledger = self.opened(gentle=True)
+        for reservation in self.at_once(ledger, T0):
+            ledger.keep(reservation)
+        assert self.at_once(ledger, T0) == []
+        ledger = self.opened(gentle=True)
+        for reservation in self.at_once(ledger, T0):
+            ledger.settle(T0, reservation, None)
+        assert len(self.at_once(ledger, T0)) == 20
+
+    def test_fully_open_it_is_a_bucket_like_any_other(self):
+        ledger, now_ns = self.opened(gentle=True), T0
+        for _ in range(100):
+            for reservation in self.at_once(ledger, now_ns):
+                ledger.settle(now_ns, reservation, None)
+            now_ns += NS
+        assert len(self.at_once(ledger, now_ns + 3_600 * NS)) == 590
+
+    @given(gaps=st.lists(gaps_ns, max_size=20))
+    def test_a_large_request_is_not_shut_out(self, gaps):
+        ledger, now_ns = self.opened(gentle=True), T0
+        for gap_ns in gaps:
+            now_ns, _ = grant_when_due(ledger, now_ns + gap_ns, {"requests": 590})

@@ -1,0 +1,142 @@
+"""The notation of quotas: it can be read, written and read again; what is wrong is said with what would be right."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from paceline.core.outcomes import QuotaError
+from paceline.core.quota import Quota, Rule, parse_quotas
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("500 requests/min", Quota("requests", 500)),
+        ("2M input_tokens/min burst 50k", Quota("input_tokens", 2e6, burst=5e4)),
+        ("1000 requests/day window utc", Quota("requests", 1000, 86_400, rule=Rule.WINDOW, anchor="utc")),
+        ("10 concurrency", Quota("concurrency", 10, 0, rule=Rule.SLOTS)),
+        ("  1_500.5 k_x / 2.5 s  sliding ", Quota("k_x", 1500.5, 2.5, rule=Rule.SLIDING)),
+        ("1g tokens/hr", Quota("tokens", 1e9, 3600)),
+        ("3 starts slots", Quota("starts", 3, 0, rule=Rule.SLOTS)),
+        (
+            "9 usd/day window America/Los_Angeles burst 4",
+            Quota("usd", 9, 86_400, 4, Rule.WINDOW, "America/Los_Angeles"),
+        ),
+        ("5 requests/10min", Quota("requests", 5, 600)),
+    ],
+)
+def test_reading(text, expected):
+    assert Quota.parse(text) == expected
+
+
+@pytest.mark.parametrize(
+    ("text", "hint"),
+    [
+        ("", "write it like '500 requests/min'"),
+        ("lots of tokens", "write it like"),
+        ("-5 requests/min", "write it like"),
+        ("500 rpm", "write '500 requests/min'"),
+        ("2M tpm", "write '2M tokens/min'"),
+        ("500 requests", "has no period"),
+        ("500 request", "did you mean 'requests'?"),
+        ("5 requests/fortnight", "use s, min, hour or day"),
+        ("5 requests/min burst", "'burst' needs an amount"),
+        ("5 requests/min burst lots", "'burst' needs an amount"),
+        ("5 requests/min slidng", "did you mean 'sliding'?"),
+        ("5 requests/min qqq", "write it like"),
+        ("5 requests/day utc", "unknown option 'utc'"),
+        ("0 requests/min", "above 0"),
+        ("5 requests/0s", "every other rule needs one above 0 s"),
+        ("5 requests/min slots", "slots have no period"),
+        ("5 requests/day window Europe/Berlim", "Europe/Berlim"),
+        ("5 requests/min window Europe/Berlin", "day"),
+    ],
+)
+def test_what_is_wrong_is_said(text, hint):
+    with pytest.raises(QuotaError) as caught:
+        Quota.parse(text)
+    assert hint in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    "bad",
+    [
+        {"unit": "Requests"},
+        {"unit": "a b"},
+        {"amount": 0},
+        {"amount": -1},
+        {"amount": math.nan},
+        {"amount": math.inf},
+        {"burst": -1},
+        {"burst": math.inf},
+        {"period_s": 0},
+        {"period_s": -60},
+        {"period_s": math.nan},
+        {"period_s": math.inf},
+        {"rule": Rule.SLOTS},
+    ],
+)
+def test_no_quota_that_nobody_can_mean(bad):
+    with pytest.raises(QuotaError):
+        replace(Quota("requests", 5), **bad)
+
+
+positive = st.one_of(
+    st.integers(1, 10**12).map(float),
+    st.floats(1e-6, 1e12, allow_nan=False),
+    st.sampled_from([0.1, 1234.5, 999_999.0, 1_000_001.0, 1_234_567.0, 2.5e6, 1e15]),
+)
+
+
+@given(
+    unit=st.from_regex(r"[a-z_][a-z0-9_]{0,12}", fullmatch=True).filter(lambda unit: unit != "concurrency"),
+    amount=positive,
+    period_s=st.one_of(st.sampled_from([1.0, 60.0, 3600.0, 86_400.0]), positive),
+    burst=st.none() | positive,
+    rule=st.sampled_from([("bucket", None), ("sliding", None), ("window", None), ("window", "utc")]),
+)
+def test_what_is_written_can_be_read(unit, amount, period_s, burst, rule):
+    quota = Quota(unit, amount, period_s, burst or 0.0, Rule(rule[0]), rule[1])
+    assert Quota.parse(str(quota)) == quota
+
+
+@given(unit=st.sampled_from(["concurrency", "starts"]), amount=positive)
+def test_slots_that_are_written_can_be_read(unit, amount):
+    quota = Quota(unit, amount, 0, rule=Rule.SLOTS)
+    assert Quota.parse(str(quota)) == quota
+
+
+@given(text=st.text(max_size=40))
+def test_no_text_does_anything_but_parse_or_say_why(text):
+    try:
+        quota = Quota.parse(text)
+    except QuotaError:
+        return
+    assert quota.amount > 0
+
+
+def test_several():
+    both = (Quota("requests", 5), Quota("requests", 9, 86_400))
+    assert parse_quotas("5 requests/min, 9 requests/day,") == both
+    assert parse_quotas(["5 requests/min", "9 requests/day"]) == both
+    with pytest.raises(QuotaError, match="no quota in"):
+        parse_quotas(" , ")
+    with pytest.raises(QuotaError, match="two quotas for requests over the same period"):
+        parse_quotas("5 requests/min, 6 requests/60s")
+
+
+def test_another_amount():
+    assert Quota("requests", 10).with_amount(20) == Quota("requests", 20)
+    assert Quota("requests", 10, burst=4).with_amount(20).burst == 4
+    assert Quota("requests", 10, burst=4).with_amount(2).burst == 2
+
+
+def test_rates():
+    assert Quota("requests", 120).rate == 2
+    assert Quota("requests", 120).ns_per_unit == 5e8
+    assert Quota("concurrency", 3, 0, rule=Rule.SLOTS).rate == 0

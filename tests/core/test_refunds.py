@@ -1,0 +1,271 @@
+"""Late corrections against a log that forgets nothing: refunds never create capacity, and are worth their amount."""
+
+from __future__ import annotations
+
+from fractions import Fraction
+
+import pytest
+from core_worlds import T0, Log, gaps_ns, grant, grant_when_due, quota
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
+
+from paceline.core import bucket
+from paceline.core.ledger import Ledger
+from paceline.core.outcomes import Granted, NeverFits, WaitUntil
+from paceline.core.quota import NS
+
+TTL_S = 300
+
+
+class Books(RuleBasedStateMachine):
+    """A ledger, and beside it one log for each quota, where every charge has its true cost from its first instant."""
+
+    LIMITS = ("60 requests/min burst 90", "6k tokens/min burst 3k")  # 1 s and 10 ms for one unit: all sums are exact
+    SLACK_NS = 0  # for each operation
+
+    @initialize(headroom_s=st.sampled_from([0.0, 1.0]), gentle=st.booleans())
+    def start(self, headroom_s, gentle):
+        self.now_ns = T0
+        limits = [quota(text) for text in self.LIMITS]
+        self.ledger = Ledger(limits, T0, headroom_s=headroom_s, ttl_s=TTL_S, gentle=gentle)
+        self.logs = [Log(limit) for limit in limits]
+        self.open, self.closed = [], []
+        self.exact = True  # until a correction was not worth its full amount, or an amount changed
+        self.operations = 0
+
+    @rule(gap_ns=st.one_of(st.integers(0, 120).map(lambda s: s * NS), st.integers(0, NS)))
+    def advance(self, gap_ns):
+        self.now_ns += gap_ns
+
+    @rule()
+    def advance_until_full(self):
+        self.now_ns = max(self.now_ns, *(m.full_at_ns for m in self.ledger.meters))
+
+    @rule(requests=st.integers(0, 120), tokens=st.integers(0, 4_000), patient=st.booleans())
+    def reserve(self, requests, tokens, patient):
+        cost = {"requests": requests, "tokens": tokens}
+        decision = self.ledger.reserve(self.now_ns, cost)
+        if patient and isinstance(decision, WaitUntil):
+            assert decision.at_ns > self.now_ns
+            self.now_ns = decision.at_ns
+            decision = self.ledger.reserve(self.now_ns, cost)
+            assert isinstance(decision, Granted)
+        if isinstance(decision, Granted):
+            self.operations += 1
+            charges = [log.charge(self.now_ns, c) for log, c in zip(self.logs, cost.values(), strict=True)]
+            self.open.append((decision.reservation, charges, self.now_ns))
+        bursts = [m.quota.burst for m in self.ledger.meters]
+        assert isinstance(decision, NeverFits) == (requests > bursts[0] or tokens > bursts[1])
+
+    @precondition(lambda self: self.open)
+    @rule(data=st.data(), requests=st.integers(0, 120), tokens=st.integers(0, 4_000), same=st.booleans())
+    def settle(self, data, requests, tokens, same):
+        handle = self.take(data)
+        reservation = handle[0]
+        true = list(reservation.amounts) if same else [requests, tokens]
+        self.ledger.settle(self.now_ns, reservation, {"requests": true[0], "tokens": true[1]})
+        self.correct(handle, true)
+
+    @precondition(lambda self: self.open)
+    @rule(data=st.data(), known=st.booleans())
+    def settle_one_unit_or_as_reserved(self, data, known):
+        handle = self.take(data)
+        self.ledger.settle(self.now_ns, handle[0], {"input_tokens": 7, "output_tokens": 5} if known else None)
+        self.correct(handle, [handle[0].amounts[0], 12 if known else handle[0].amounts[1]])
+
+    @precondition(lambda self: self.open)
+    @rule(data=st.data())
+    def cancel(self, data):
+        handle = self.take(data)
+        self.ledger.cancel(self.now_ns, handle[0])
+        self.correct(handle, [0, 0])
+
+    @precondition(lambda self: self.open)
+    @rule(data=st.data())
+    def refuse(self, data):
+        self.ledger.keep(self.take(data)[0])
+
+    @precondition(lambda self: self.closed)
+    @rule(data=st.data(), tokens=st.integers(0, 4_000), how=st.integers(0, 2))
+    def close_again(self, data, tokens, how):
+        reservation = data.draw(st.sampled_from(self.closed))
+        if how == 0:
+            self.ledger.settle(self.now_ns, reservation, {"tokens": tokens})
+        elif how == 1:
+            self.ledger.cancel(self.now_ns, reservation)
+        else:
+            self.ledger.keep(reservation)
+
+    @rule()
+    def expire(self):
+        late = [handle for handle in self.open if handle[2] + TTL_S * NS <= self.now_ns]
+        assert self.ledger.expire(self.now_ns) == len(late)
+        self.open = [handle for handle in self.open if handle not in late]
+        self.closed += [handle[0] for handle in late]
+        oldest = min((handle[2] for handle in self.open), default=None)
+        assert self.ledger.next_expiry_ns == (bucket.FAR_NS if oldest is None else oldest + TTL_S * NS)
+
+    @rule(index=st.integers(0, 1), factor=st.sampled_from([0.5, 2.0]))
+    def adopt(self, index, factor):
+        amount = self.ledger.meters[index].quota.amount * factor
+        if not 600 <= amount * (1 if index else 20) <= 100_000 or amount < 30:
+            return
+        self.operations += 1
+        self.ledger.adopt(self.now_ns, index, amount)
+        self.logs[index].adopt(self.now_ns, self.ledger.meters[index].quota)
+        self.exact = False
+
+    @rule(pause_s=st.integers(0, 20))
+    def pause(self, pause_s):
+        self.ledger.pause(self.now_ns + pause_s * NS)
+
+    def take(self, data):
+        handle = self.open.pop(data.draw(st.integers(0, len(self.open) - 1)))
+        self.closed.append(handle[0])
+        return handle
+
+    def correct(self, handle, true):
+        """The log learns the true cost at the instant of the reservation."""
+        reservation, charges, _ = handle
+        self.operations += 1
+        for log, charge, reserved, cost in zip(self.logs, charges, reservation.amounts, true, strict=True):
+            before = log.used(self.now_ns)
+            charge.cost = Fraction(cost)
+            if log.used(self.now_ns) - before != Fraction(cost) - Fraction(reserved):
+                self.exact = False
+
+    @invariant()
+    def never_more_than_the_provider_would_have(self):
+        for m, log in zip(self.ledger.meters, self.logs, strict=True):
+            used_ns = max(m.full_at_ns - self.now_ns, 0)
+            slack_ns = self.SLACK_NS * self.operations
+            assert used_ns + slack_ns >= log.used_ns(self.now_ns)
+            assert m.level(self.now_ns) <= m.quota.burst
+            if self.exact:  # no correction met a full bucket: every one was worth its full amount
+                assert used_ns - slack_ns <= log.used_ns(self.now_ns)
+
+    @invariant()
+    def what_is_charged_and_open_adds_up(self):
+        assert self.ledger.in_flight == len(self.open)
+        for spent, log in zip(self.ledger.spent, self.logs, strict=True):
+            assert spent == log.total
+
+
+class OddBooks(Books):
+    """Rates at which no unit takes a whole number of nanoseconds."""
+
+    LIMITS = ("70.3 requests/min burst 90", "7001 tokens/min burst 3k")
+    SLACK_NS = 1
+
+
+TestBooks = Books.TestCase
+TestOddBooks = OddBooks.TestCase
+TestBooks.settings = TestOddBooks.settings = settings(max_examples=400, stateful_step_count=50)
+
+
+def one_bucket(text: str) -> Ledger:
+    return Ledger([quota(text)], T0, headroom_s=0.0)
+
+
+def test_a_call_that_hangs_for_a_burst_buys_no_third_burst():
+    ledger = one_bucket("100 units/s burst 100")
+    hung = grant(ledger, T0, units=100)
+    grant(ledger, T0 + 10 * NS, units=100)
+    ledger.settle(T0 + 10 * NS, hung, {"units": 0})
+    assert ledger.meters[0].level(T0 + 10 * NS) == 0
+    assert isinstance(ledger.reserve(T0 + 10 * NS, {"units": 1}), WaitUntil)
+
+
+def test_a_refund_is_worth_only_what_the_refill_had_not_given_back():
+    ledger = one_bucket("60 units/min burst 100")
+    early = grant(ledger, T0, units=80)
+    grant(ledger, T0 + 30 * NS, units=40)
+    ledger.settle(T0 + 30 * NS, early, {"units": 0})
+    assert ledger.meters[0].level(T0 + 30 * NS) == 60
+
+
+def test_two_refunds_do_not_return_the_same_room_twice():
+    # The later charge is corrected first: the room that it gives back is no longer there for the earlier one.
+    ledger = one_bucket("60 units/min burst 100")
+    first = grant(ledger, T0, units=60)
+    second = grant(ledger, T0 + 10 * NS, units=40)
+    grant(ledger, T0 + 40 * NS, units=40)
+    ledger.settle(T0 + 40 * NS, second, {"units": 10})
+    ledger.settle(T0 + 40 * NS, first, {"units": 0})
+    assert ledger.meters[0].level(T0 + 40 * NS) == 60  # only the last 40 are still to be repaid
+
+
+def test_a_limit_that_grew_does_not_make_old_refunds_worth_more():
+    ledger = Ledger([quota("60 units/min")], T0, headroom_s=0.0)
+    early = grant(ledger, T0, units=60)
+    grant(ledger, T0 + 60 * NS, units=1)  # full again just before
+    ledger.adopt(T0 + 60 * NS, 0, 120)
+    level = ledger.meters[0].level(T0 + 60 * NS)
+    ledger.settle(T0 + 60 * NS, early, {"units": 0})
+    assert ledger.meters[0].level(T0 + 60 * NS) == level
+
+
+def test_what_somebody_else_spent_is_not_refunded():
+    ledger = Ledger([quota("60 units/min")], T0, headroom_s=0.0)
+    early = grant(ledger, T0, units=60)
+    ledger.meters[0].shift(T0 + 60 * NS, 30 * NS)  # at the moment when it was full again
+    ledger.settle(T0 + 60 * NS, early, {"units": 0})
+    assert ledger.meters[0].level(T0 + 60 * NS) == 30
+
+
+def test_a_refund_while_nothing_was_full_is_worth_its_amount():
+    ledger = one_bucket("60 units/min burst 100")
+    early = grant(ledger, T0, units=80)
+    grant(ledger, T0 + 10 * NS, units=20)
+    ledger.settle(T0 + 10 * NS, early, {"units": 30})
+    assert ledger.meters[0].level(T0 + 10 * NS) == 60
+
+
+def test_debt_is_repaid_before_anything_else_goes():
+    ledger = one_bucket("60 units/min burst 100")
+    cheap = grant(ledger, T0, units=100)
+    ledger.settle(T0, cheap, {"units": 150})
+    assert ledger.meters[0].level(T0) == -50
+    assert ledger.reserve(T0, {"units": 1}) == WaitUntil(T0 + 51 * NS, "60 units/min burst 100")
+
+
+def test_debt_in_a_unit_that_was_not_reserved():
+    ledger = Ledger([quota("60 requests/min"), quota("100 tokens/min")], T0, headroom_s=0.0)
+    ledger.settle(T0, grant(ledger, T0, requests=1), {"tokens": 70})
+    assert ledger.meters[1].level(T0) == 30
+
+
+def test_what_expires_stays_charged():
+    ledger = Ledger([quota("60 units/min burst 100")], T0, headroom_s=0.0, ttl_s=5)
+    lost = grant(ledger, T0, units=100)
+    assert ledger.next_expiry_ns == T0 + 5 * NS
+    assert ledger.expire(T0 + 5 * NS - 1) == 0
+    assert ledger.expire(T0 + 5 * NS) == 1
+    assert ledger.in_flight == 0
+    ledger.settle(T0 + 5 * NS, lost, {"units": 0})
+    assert ledger.meters[0].level(T0 + 5 * NS) == 5
+
+
+operations = st.lists(st.tuples(gaps_ns, st.integers(1, 40), st.integers(0, 30), st.integers(0, 40)), max_size=60)
+
+
+@pytest.mark.parametrize("points", [2, 3, 64])
+@given(script=operations)
+def test_forgetting_low_points_only_shrinks_refunds(points, script):
+    limit, fits = quota("60 units/min burst 100"), bucket.LOW_POINTS_MAX
+    few, many, log, now_ns, open_ones = one_bucket(str(limit)), one_bucket(str(limit)), Log(limit), T0, []
+    for gap_ns, cost, which, true in script:
+        bucket.LOW_POINTS_MAX = points
+        try:  # both are asked at the instant that suits the stricter one
+            now_ns, forgetful = grant_when_due(few, now_ns + gap_ns % (60 * NS), {"units": cost})
+        finally:
+            bucket.LOW_POINTS_MAX = fits
+        open_ones.append((forgetful, grant(many, now_ns, units=cost), log.charge(now_ns, cost)))
+        if which < len(open_ones):
+            a, b, charge = open_ones.pop(which)
+            charge.cost = min(Fraction(true), charge.cost)
+            few.settle(now_ns, a, {"units": float(charge.cost)})
+            many.settle(now_ns, b, {"units": float(charge.cost)})
+        assert few.meters[0].full_at_ns - now_ns >= log.used_ns(now_ns)
+        assert few.meters[0].full_at_ns >= many.meters[0].full_at_ns

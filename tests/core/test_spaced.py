@@ -1,0 +1,134 @@
+"""Sliding windows, and windows that restart nobody knows when: no trailing period ever holds more than the amount."""
+
+from __future__ import annotations
+
+import pytest
+from core_worlds import T0, grant, grant_when_due, quota
+from hypothesis import given
+from hypothesis import strategies as st
+
+from paceline.core.ledger import Ledger
+from paceline.core.outcomes import NeverFits
+from paceline.core.quota import NS
+
+LIMITS = [
+    "100 units/min sliding",
+    "100 units/min window",
+    "5k units/hour sliding",
+    "10 units/s window",
+    "3 units/min sliding",
+]
+
+
+def spaced(text: str, headroom_s: float = 0.0) -> Ledger:
+    return Ledger([quota(text)], T0, headroom_s=headroom_s)
+
+
+def most_in_any_period(grants: list[tuple[int, float]], period_ns: int) -> float:
+    """The largest sum in any half-open trailing period."""
+    most, total, first = 0.0, 0.0, 0
+    for at_ns, cost in grants:
+        total += cost
+        while grants[first][0] <= at_ns - period_ns:
+            total -= grants[first][1]
+            first += 1
+        most = max(most, total)
+    return most
+
+
+@pytest.mark.parametrize("text", LIMITS)
+@given(
+    # A run is a backlog of so many equal costs, in hundredths of the amount, after an idle time in hundredths of the period.
+    runs=st.lists(
+        st.tuples(st.sampled_from([0, 0, 1, 30, 60, 150]), st.integers(0, 100), st.integers(1, 60)),
+        max_size=8,
+    ),
+    headroom_s=st.sampled_from([0.0, 1.0]),
+)
+def test_no_trailing_period_holds_more_than_the_amount(text, runs, headroom_s):
+    ledger, limit, now_ns, grants = spaced(text, headroom_s), quota(text), T0, []
+    period_ns = round(limit.period_s * NS)
+    for idle, share, count in runs:
+        now_ns += idle * period_ns // 100
+        cost = max(limit.amount * share // 100, 1.0)
+        for _ in range(count):
+            now_ns, _ = grant_when_due(ledger, now_ns, {"units": cost})
+            grants.append((now_ns, cost))
+    assert most_in_any_period(grants, period_ns) <= limit.amount
+
+
+@pytest.mark.parametrize("text", LIMITS)
+@given(
+    attempts=st.lists(
+        st.tuples(st.sampled_from([0, 0, 1, 30, 60, 150]), st.integers(0, 100), st.integers(0, 100), st.booleans()),
+        max_size=60,
+    ),
+)
+def test_refunds_let_no_trailing_period_hold_more(text, attempts):
+    ledger, limit, now_ns, grants, open_ones = spaced(text), quota(text), T0, [], []
+    period_ns = round(limit.period_s * NS)
+    for idle, share, true_share, settle in attempts:
+        now_ns += idle * period_ns // 100
+        now_ns, reservation = grant_when_due(ledger, now_ns, {"units": max(limit.amount * share // 100, 1.0)})
+        grants.append([now_ns, reservation.amounts[0]])
+        open_ones.append((grants[-1], reservation, reservation.amounts[0] * true_share // 100))
+        while settle and open_ones:  # the last first, so that the orders differ
+            entry, reserved, true = open_ones.pop()
+            ledger.settle(now_ns, reserved, {"units": true})
+            entry[1] = true
+        trailing = sum(cost for at_ns, cost in grants if at_ns > now_ns - period_ns)
+        assert ledger.meters[0].level(now_ns) <= limit.amount - trailing + 1e-6
+    assert most_in_any_period(grants, period_ns) <= limit.amount + 1e-6
+
+
+def test_a_large_cost_counts_what_went_before_it():
+    ledger, now_ns, grants = spaced("100 units/min sliding"), T0, []
+    for cost in [1] * 97 + [100]:
+        now_ns, _ = grant_when_due(ledger, now_ns, {"units": cost})
+        grants.append((now_ns, cost))
+    assert most_in_any_period(grants, 60 * NS) <= 100
+
+
+@pytest.mark.parametrize("text", LIMITS)
+def test_the_whole_amount_at_once_then_nothing_for_a_period(text):
+    ledger, limit = spaced(text), quota(text)
+    at_ns, _ = grant_when_due(ledger, T0, {"units": limit.amount})
+    again_ns, _ = grant_when_due(ledger, at_ns, {"units": 1})
+    assert again_ns >= at_ns + limit.period_s * NS
+    assert ledger.reserve(again_ns, {"units": limit.amount + 1}) == NeverFits("units", limit.amount + 1, limit.amount)
+
+
+@pytest.mark.parametrize("share", [0.001, 0.01, 0.02])
+def test_a_backlog_of_small_costs_runs_at_nine_tenths_of_the_rate_or_more(share):
+    ledger, now_ns = spaced("100k units/min sliding", 1.0), T0
+    count = round(10 / share)
+    for _ in range(count):
+        now_ns, _ = grant_when_due(ledger, now_ns, {"units": 100_000 * share})
+    assert count * share >= 0.9 * (now_ns - T0) / (60 * NS)
+
+
+def test_a_backlog_of_large_costs_is_not_shut_out():
+    # Ten of a tenth fit into each closed period: nine intervals.
+    ledger, now_ns = spaced("100 units/min sliding", 0.0), T0
+    for _ in range(100):
+        now_ns, _ = grant_when_due(ledger, now_ns, {"units": 10})
+    assert now_ns - T0 <= 99 / 8 * 60 * NS
+
+
+def test_refunds_and_debt():
+    ledger = spaced("100 units/min sliding")
+    first = grant(ledger, T0, units=3)
+    ledger.settle(T0, first, {"units": 1})
+    assert ledger.meters[0].level(T0) == pytest.approx(ledger.meters[0].quota.burst - 1, abs=0.01)
+    second = grant(ledger, T0, units=1)
+    ledger.settle(T0, second, {"units": 50})
+    later_ns, _ = grant_when_due(ledger, T0, {"units": 1})
+    assert later_ns > T0 + 25 * NS
+
+
+def test_another_amount():
+    ledger = spaced("100 units/min sliding")
+    ledger.adopt(T0, 0, 50)
+    assert ledger.never([51.0]) == NeverFits("units", 51, 50)
+    grant(ledger, T0, units=50)
+    assert grant_when_due(ledger, T0, {"units": 1})[0] >= T0 + 60 * NS

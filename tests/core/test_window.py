@@ -1,0 +1,170 @@
+"""Counters that restart at known instants, days of 23 and 25 hours among them; and slots."""
+
+from __future__ import annotations
+
+from collections import Counter
+from datetime import UTC, datetime, timedelta
+from zoneinfo import ZoneInfo
+
+import pytest
+from core_worlds import T0, gaps_ns, grant, grant_when_due, quota, wait_ns
+from hypothesis import given
+from hypothesis import strategies as st
+
+from paceline.core.bucket import FAR_NS
+from paceline.core.ledger import Ledger
+from paceline.core.outcomes import NeverFits, WaitUntil
+from paceline.core.quota import NS
+
+ZONES = ["utc", "Europe/Berlin", "America/Los_Angeles", "Asia/Kolkata", "Australia/Lord_Howe"]
+
+
+def ns(year: int, month: int, day: int, hour: int = 0, minute: int = 0) -> int:
+    """An instant in UTC."""
+    return int(datetime(year, month, day, hour, minute, tzinfo=UTC).timestamp()) * NS
+
+
+def daily(zone: str, now_ns: int, headroom_s: float = 1.0, amount: int = 10) -> Ledger:
+    return Ledger([quota(f"{amount} units/day window {zone}")], now_ns, headroom_s=headroom_s)
+
+
+@pytest.mark.parametrize(
+    ("zone", "now_ns", "midnight_ns", "hours_before"),
+    [
+        ("utc", ns(2027, 3, 28, 12), ns(2027, 3, 29), 24),
+        ("Europe/Berlin", ns(2027, 1, 15, 12), ns(2027, 1, 15, 23), 24),
+        ("Europe/Berlin", ns(2027, 7, 15, 12), ns(2027, 7, 15, 22), 24),
+        ("Europe/Berlin", ns(2027, 3, 28, 12), ns(2027, 3, 28, 22), 23),
+        ("Europe/Berlin", ns(2027, 10, 31, 12), ns(2027, 10, 31, 23), 25),
+        ("America/Los_Angeles", ns(2027, 3, 14, 18), ns(2027, 3, 15, 7), 23),
+        ("America/Los_Angeles", ns(2027, 11, 7, 18), ns(2027, 11, 8, 8), 25),
+    ],
+)
+def test_a_day_ends_at_midnight_however_long_it_was(zone, now_ns, midnight_ns, hours_before):
+    ledger = daily(zone, now_ns)
+    grant(ledger, now_ns, units=10)
+    assert wait_ns(ledger, now_ns, {"units": 1}) == midnight_ns + NS  # the guard is the headroom
+    assert wait_ns(ledger, midnight_ns - 1, {"units": 1}) == midnight_ns + NS
+    started = daily(zone, now_ns)
+    first_ns = midnight_ns - hours_before * 3_600 * NS
+    assert wait_ns(started, first_ns, {"units": 1}) == first_ns + NS
+    assert wait_ns(started, first_ns - 1, {"units": 1}) == first_ns + NS
+
+
+@pytest.mark.parametrize("zone", ["Europe/Berlin", "America/Los_Angeles"])
+@pytest.mark.parametrize("change", [ns(2027, 3, 28), ns(2027, 10, 31), ns(2027, 3, 14), ns(2027, 11, 7)])
+def test_no_hour_of_a_long_or_short_day_starts_another(zone, change):
+    ledger, granted = daily(zone, change), Counter()
+    for quarter in range(-200, 400):
+        now_ns = change + quarter * 900 * NS + 450 * NS
+        if wait_ns(ledger, now_ns, {}) <= now_ns and ledger.meters[0].level(now_ns) >= 1:
+            grant(ledger, now_ns, units=1)
+            granted[datetime.fromtimestamp(now_ns // NS, ZoneInfo(zone)).date()] += 1
+    assert set(list(granted.values())[1:-1]) == {10}  # the first and the last day are seen in part
+    assert len(granted) >= 6
+
+
+def test_guards_at_both_edges():
+    midnight_ns = ns(2027, 5, 6)
+    ledger = daily("utc", midnight_ns)
+    for at_ns in (midnight_ns - NS, midnight_ns - 1, midnight_ns, midnight_ns + NS - 1):
+        assert ledger.reserve(at_ns, {"units": 1}) == WaitUntil(midnight_ns + NS, ledger.names[0])
+    grant(ledger, midnight_ns + NS, units=1)
+    grant(ledger, midnight_ns + 86_399 * NS - 1, units=1)
+
+
+@pytest.mark.parametrize("zone", ZONES)
+@given(
+    start=st.integers(0, 3 * 366 * 86_400),
+    attempts=st.lists(st.tuples(gaps_ns, st.integers(1, 10)), min_size=1, max_size=30),
+    headroom_s=st.sampled_from([0.0, 1.0]),
+)
+def test_no_local_day_holds_more_than_the_amount(zone, start, attempts, headroom_s):
+    now_ns = T0 + start * NS
+    ledger, spent = daily(zone, now_ns, headroom_s), Counter()
+    where = UTC if zone == "utc" else ZoneInfo(zone)
+    for gap_ns, cost in attempts:
+        now_ns, _ = grant_when_due(ledger, now_ns + gap_ns, {"units": cost})
+        seconds, guard = now_ns // NS, timedelta(seconds=headroom_s)
+        day = datetime.fromtimestamp(seconds, where).date()
+        assert (datetime.fromtimestamp(seconds, UTC) - guard).astimezone(where).date() == day
+        assert (datetime.fromtimestamp(seconds, UTC) + guard).astimezone(where).date() == day
+        spent[day] += cost
+    assert max(spent.values()) <= 10
+
+
+def test_short_windows_are_counted_from_midnight_utc():
+    ledger = Ledger([quota("5 units/min window utc")], ns(2027, 5, 6, 7, 8), headroom_s=0.5)
+    for minute in range(8, 20):
+        at_ns, _ = grant_when_due(ledger, ns(2027, 5, 6, 7, minute), {"units": 5})
+        assert at_ns == ns(2027, 5, 6, 7, minute) + NS // 2
+
+
+def test_the_guard_leaves_most_of_a_short_window():
+    ledger = Ledger([quota("5 units/s window utc")], T0, headroom_s=10)
+    assert grant_when_due(ledger, T0, {"units": 5})[0] == T0 + NS // 20
+
+
+def test_corrections_stay_in_their_window():
+    now_ns = ns(2027, 5, 6, 12)
+    ledger = daily("utc", now_ns)
+    dear, cheap, late = (grant(ledger, now_ns, units=cost) for cost in (2, 4, 4))
+    ledger.settle(now_ns, dear, {"units": 5})
+    ledger.settle(now_ns, cheap, {"units": 0})
+    assert ledger.meters[0].level(now_ns) == 1
+    tomorrow_ns = now_ns + 86_400 * NS
+    assert ledger.meters[0].level(tomorrow_ns) == 10
+    ledger.settle(tomorrow_ns, late, {"units": 0})
+    assert ledger.meters[0].level(tomorrow_ns) == 10
+
+
+def test_debt_in_a_unit_that_was_not_reserved():
+    now_ns = ns(2027, 5, 6, 12)
+    ledger = Ledger([quota("9 requests/day window utc"), quota("100 tokens/day window utc")], now_ns)
+    ledger.settle(now_ns, grant(ledger, now_ns, requests=1), {"tokens": 70})
+    assert ledger.meters[1].level(now_ns) == 30
+
+
+def test_another_amount():
+    now_ns = ns(2027, 5, 6, 12)
+    ledger = daily("utc", now_ns)
+    grant(ledger, now_ns, units=8)
+    ledger.adopt(now_ns, 0, 20)
+    assert ledger.meters[0].level(now_ns) == 12
+    ledger.adopt(now_ns, 0, 5)
+    assert ledger.meters[0].level(now_ns) == -3
+    assert ledger.reserve(now_ns, {"units": 6}) == NeverFits("units", 6, 5)
+
+
+class TestSlots:
+    def test_as_many_at_once_as_there_are(self):
+        ledger = Ledger([quota("2 concurrency")], T0)
+        first, second = grant(ledger, T0), grant(ledger, T0)
+        assert ledger.reserve(T0, {}) == WaitUntil(FAR_NS, "2 concurrency")
+        ledger.settle(T0, first, {"concurrency": 7})  # a slot is a slot
+        grant(ledger, T0)
+        ledger.cancel(T0, second)
+        grant(ledger, T0)
+        assert ledger.meters[0].level(T0) == 0
+
+    def test_every_way_to_close_releases_once(self):
+        ledger = Ledger([quota("3 concurrency")], T0, ttl_s=1)
+        settled, cancelled, kept = (grant(ledger, T0) for _ in range(3))
+        for _ in range(2):
+            ledger.settle(T0, settled, None)
+            ledger.cancel(T0, cancelled)
+            ledger.keep(kept)
+        assert ledger.meters[0].level(T0) == 3
+        grant(ledger, T0)
+        ledger.expire(T0 + NS)
+        assert ledger.meters[0].level(T0) == 3
+
+    def test_another_amount(self):
+        ledger = Ledger([quota("3 concurrency")], T0)
+        held = [grant(ledger, T0) for _ in range(3)]
+        ledger.adopt(T0, 0, 2)
+        assert isinstance(ledger.reserve(T0, {}), WaitUntil)
+        for reservation in held[:2]:
+            ledger.settle(T0, reservation, None)
+        grant(ledger, T0)
+        assert isinstance(ledger.reserve(T0, {"concurrency": 3}), NeverFits)

@@ -1,0 +1,70 @@
+"""Reads a provider's fixtures and checks its page against one of them. What a fixture leaves out must be absent.
+
+``[[error]]``: an answer (``status = 0``: an error inside a stream) and what it means; ``kind = ""``: no refusal.
+``[[header]]``: an answer's headers and the readings in them.
+``[[usage]]``: an answer's body, the usage in it as (input, output, cached, cache write), what is charged for it.
+"""
+
+from __future__ import annotations
+
+import json
+import tomllib
+from pathlib import Path
+
+import pytest
+
+from paceline.core.outcomes import Reading, Refusal
+from paceline.providers.base import Call, Usage
+
+FIELDS = ("code", "retry_after_s", "unit", "period_s", "limit", "used", "requested", "pool")
+
+
+def load(name):
+    return tomllib.loads(Path(__file__).with_name("fixtures").joinpath(f"{name}.toml").read_text())
+
+
+def each(cases, kind):
+    """A test for each fixture of one kind."""
+    return pytest.mark.parametrize("case", cases[kind], ids=[case["what"] for case in cases[kind]])
+
+
+def feed(page, data, **call):
+    """The reader of an answer's bytes, which come three at a time."""
+    reader = page.usage_reader(Call(page.name, "chat", call.pop("model", "m"), 1, **call))
+    for at in range(0, len(data), 3):
+        reader.feed(data[at : at + 3])
+    reader.close()
+    return reader
+
+
+def sse(*events):
+    return b"".join(b"data: " + (e if isinstance(e, bytes) else json.dumps(e).encode()) + b"\n\n" for e in events)
+
+
+def check_error(page, case):
+    body = case["text"].encode() if "text" in case else json.dumps(case.get("body", {})).encode()
+    if case["status"]:
+        refusal = page.refusal(case["status"], case.get("headers", {}), body)
+    else:
+        refusal = feed(page, b"data: " + body + b"\n\n", stream=True).refusal
+    if not case["kind"]:
+        assert refusal is None
+        return
+    assert isinstance(refusal, Refusal)
+    assert refusal.kind == case["kind"]
+    found = {name: getattr(refusal, name) for name in FIELDS if getattr(refusal, name) not in (None, "")}
+    assert found == pytest.approx({name: case[name] for name in FIELDS if name in case})
+
+
+def check_headers(page, case):
+    wanted = [Reading(**reading) for reading in case["readings"]]
+    assert page.readings(case["headers"], case.get("now_s", 0.0)) == wanted
+
+
+def check_usage(page, case):
+    call = Call(page.name, "chat", case.get("model", "m"), 1, case.get("most"))
+    usage = page.usage(case["body"])
+    assert usage == Usage(*case["usage"])
+    charged = page.charged(call, usage)
+    assert {unit: charged[unit] for unit in case["charged"]} == case["charged"]
+    assert feed(page, json.dumps(case["body"]).encode()).usage == usage

@@ -1,0 +1,86 @@
+"""Azure: pools by deployment, whole seconds, windows, refusals with status 200."""
+
+from __future__ import annotations
+
+import pytest
+from cases import check_error, check_headers, check_usage, each, load
+
+from paceline import Limiter
+from paceline.core.quota import TOKENS, Rule
+from paceline.core.retry import GiveUp, RetryPolicy
+from paceline.providers.azure import Azure
+from paceline.providers.registry import provider_for_host, provider_named
+from paceline.providers.tables import lookup
+from paceline.providers.usage import usage_cost
+
+PAGE = Azure()
+CASES = load("azure")
+HOST = "acme-eu.openai.azure.com"
+
+
+@each(CASES, "error")
+def test_errors(case):
+    check_error(PAGE, case)
+
+
+@each(CASES, "header")
+def test_headers(case):
+    check_headers(PAGE, case)
+
+
+@each(CASES, "usage")
+def test_usage(case):
+    check_usage(PAGE, case)
+
+
+@pytest.mark.parametrize(
+    ("host", "path", "model"),
+    [
+        (HOST, "/openai/deployments/prod/chat/completions", f"{HOST}/prod"),
+        (HOST, "/openai/deployments/prod/embeddings", f"{HOST}/prod"),
+        (HOST, "/openai/v1/chat/completions", f"{HOST}/in-body"),
+        (HOST, "/openai/v1/responses", f"{HOST}/in-body"),
+        ("acme.cognitiveservices.azure.com", "/openai/responses", "acme.cognitiveservices.azure.com/in-body"),
+        ("acme.services.ai.azure.com", "/models/chat/completions", "acme.services.ai.azure.com/in-body"),
+        (HOST, "/openai/deployments/prod/images/generations", None),
+        (HOST, "/openai/deployments", None),
+    ],
+)
+def test_a_pool_is_a_resource_and_a_deployment(host, path, model):
+    page = provider_for_host(host)
+    assert page is not None
+    assert page.name == "azure"
+    assert page is provider_for_host(host.upper())
+    call = page.describe(path, {"model": "in-body"})
+    assert (call.model if call else None) == model
+    if call is not None:
+        assert page.pool(call.model) == model
+
+
+def test_without_a_host_the_deployment_alone():
+    call = provider_named("azure").describe("/openai/deployments/prod/chat/completions", {"model": "gpt-5"})
+    assert call is not None
+    assert call.model == "prod"
+
+
+def test_two_deployments_are_two_pools():
+    limiter = Limiter({"azure/*": "600 requests/min, 100k tokens/min", f"azure/{HOST}/prod": "1M tokens/min window"})
+    prod, other = limiter.gate_for("azure", f"{HOST}/prod"), limiter.gate_for("azure", f"{HOST}/gpt-4o-2024-08-06")
+    assert (prod.pool.name, other.pool.name) == (f"azure/{HOST}/prod", f"azure/{HOST}/gpt-4o-2024-08-06")
+    assert prod.pool.ledger.meters[0].quota.amount == 1_000_000
+    assert usage_cost(prod.pool.name, {"prompt_tokens": 10, "completion_tokens": 3})[TOKENS] == 13
+
+
+def test_windows():
+    requests, tokens = lookup("azure", f"{HOST}/prod").quotas
+    assert (requests.rule, requests.period_s, requests.anchor) == (Rule.WINDOW, 10, None)
+    assert (tokens.rule, tokens.period_s, tokens.anchor) == (Rule.WINDOW, 60, None)
+    assert lookup("azure", "gpt-4o", "data_zone").quotas[0].amount == 300
+
+
+def test_a_day_is_handed_up():
+    case = next(case for case in CASES["error"] if case["what"].startswith("a day"))
+    import json
+
+    refusal = PAGE.refusal(429, case["headers"], json.dumps(case["body"]).encode())
+    assert isinstance(RetryPolicy().after(1, 0.0, refusal, 0.5), GiveUp)

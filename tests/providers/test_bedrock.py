@@ -1,0 +1,259 @@
+"""Bedrock: quotas of a region and a profile, output with a weight, and a binary stream."""
+
+from __future__ import annotations
+
+import base64
+import json
+import zlib
+
+import pytest
+from cases import check_error, check_usage, each, load
+from hypothesis import given
+from hypothesis import strategies as st
+
+from paceline.core.outcomes import RefusalKind
+from paceline.core.quota import OUTPUT_TOKENS, TOKENS
+from paceline.providers.base import Call, Usage
+from paceline.providers.bedrock import Bedrock
+from paceline.providers.registry import provider_for_host, provider_named
+from paceline.providers.streams import MAX_EVENT
+from paceline.providers.tables import lookup
+from paceline.providers.usage import usage_cost
+
+PAGE = Bedrock()
+CASES = load("bedrock")
+CALL = Call("bedrock", "converse", "m", 1, stream=True)
+
+
+def frame(payload, **headers):
+    """A frame as AWS encodes it, checksums included; among its headers one of every other type."""
+    packed = b"\x01b\x00" + b"\x01n\x04\x00\x00\x00\x07" + b"\x01t\x08" + bytes(8) + b"\x01x\x06\x00\x02ab"
+    for name, value in headers.items():
+        label = f":{name.replace('_', '-')}".encode()
+        packed += bytes([len(label)]) + label + b"\x07" + len(value).to_bytes(2, "big") + value.encode()
+    body = payload if isinstance(payload, bytes) else json.dumps(payload).encode()
+    prelude = (16 + len(packed) + len(body)).to_bytes(4, "big") + len(packed).to_bytes(4, "big")
+    message = prelude + zlib.crc32(prelude).to_bytes(4, "big") + packed + body
+    return message + zlib.crc32(message).to_bytes(4, "big")
+
+
+def event(kind, payload):
+    return frame(payload, message_type="event", event_type=kind, content_type="application/json")
+
+
+def chunk(payload):
+    return event("chunk", {"bytes": base64.b64encode(json.dumps(payload).encode()).decode(), "p": "abc"})
+
+
+METADATA = event("metadata", {"usage": {"inputTokens": 9, "outputTokens": 4, "cacheReadInputTokens": 2}, "metrics": {}})
+CONVERSE = event("messageStart", {"role": "assistant"}) + event("contentBlockDelta", {"delta": {"text": "metadata"}})
+INVOKE = chunk({"type": "message_start", "message": {"usage": {"input_tokens": 9}}}) + chunk({"type": "message_delta"})
+METRICS = {"inputTokenCount": 9, "outputTokenCount": 4, "cacheReadInputTokenCount": 2, "invocationLatency": 900}
+STREAMS = {
+    "converse": CONVERSE + METADATA,
+    "invoke": INVOKE + chunk({"type": "message_stop", "amazon-bedrock-invocationMetrics": METRICS}),
+}
+
+
+@each(CASES, "error")
+def test_errors(case):
+    check_error(PAGE, case)
+
+
+@each(CASES, "usage")
+def test_usage(case):
+    check_usage(PAGE, case)
+
+
+@each(CASES, "charge")
+def test_what_is_held_and_charged(case):
+    call = Call("bedrock", "converse", case["model"], case["input"], case["most"])
+    assert PAGE.held(call, case["input"], 5)[TOKENS] == case["held"]
+    usage = PAGE.usage({"usage": case["usage"]})
+    assert usage is not None
+    charged = PAGE.charged(call, usage)
+    assert (charged[TOKENS], charged[OUTPUT_TOKENS]) == (case["charged"], usage.output_tokens)
+
+
+@pytest.mark.parametrize(("model", "most"), [("anthropic.claude-opus-5-5", 128_000), ("amazon.nova-pro", 64_000)])
+def test_without_a_maximum_the_models_own_is_held(model, most):
+    assert PAGE.held(Call("bedrock", "converse", model, 100), 100, 5)[TOKENS] == 100 + most
+    embed = PAGE.describe("/model/amazon.titan-embed-text-v2:0/invoke", {"inputText": "hello"})
+    assert embed is not None
+    assert PAGE.held(embed, 10, 5)[TOKENS] == 10
+
+
+@pytest.mark.parametrize(
+    ("path", "endpoint", "model", "stream"),
+    [
+        ("/model/anthropic.claude-opus-5-5-v1:0/converse", "converse", "anthropic.claude-opus-5-5-v1:0", False),
+        ("/model/us.meta.llama4%3A0/converse-stream", "converse", "us.meta.llama4:0", True),
+        ("/model/m/invoke", "invoke", "m", False),
+        ("/model/m/invoke-with-response-stream?x=1", "invoke", "m", True),
+        (
+            "/model/arn%3Aaws%3Abedrock%3Aeu-west-1%3A123456789012%3Ainference-profile%2Feu.anthropic.claude-opus-5-5/converse",
+            "converse",
+            "eu-west-1/eu.anthropic.claude-opus-5-5",
+            False,
+        ),
+    ],
+)
+def test_paths(path, endpoint, model, stream):
+    call = PAGE.describe(path, {})
+    assert call is not None
+    assert (call.endpoint, call.model, call.stream) == (endpoint, model, stream)
+
+
+@pytest.mark.parametrize("path", ["/model/m/count-tokens", "/model/invoke", "/guardrail/x/version/1/apply", "/", "/model/m/converse/x"])  # fmt: skip
+def test_other_paths_are_not_metered(path):
+    assert PAGE.describe(path, {}) is None
+
+
+@pytest.mark.parametrize(
+    ("body", "most"),
+    [
+        ({"inferenceConfig": {"maxTokens": 300}}, 300),
+        ({"max_tokens": 300}, 300),
+        ({"inferenceConfig": {"max_new_tokens": 300}}, 300),
+        ({"max_gen_len": 300}, 300),
+        ({"textGenerationConfig": {"maxTokenCount": 300}}, 300),
+        ({"inferenceConfig": {"temperature": 0}}, None),
+        ({"inferenceConfig": 7}, None),
+    ],
+)
+def test_the_maximum_by_any_name(body, most):
+    call = PAGE.describe("/model/m/converse", body)
+    assert call is not None
+    assert call.max_output_tokens == most
+
+
+def test_images_and_files_are_constants_and_tools_are_text():
+    def tokens(*content, **body):
+        call = PAGE.describe("/model/m/converse", {"messages": [{"role": "user", "content": list(content)}], **body})
+        assert call is not None
+        return call.input_tokens
+
+    bare, data = tokens(), "A" * 400_000
+    image = {"image": {"format": "png", "source": {"bytes": data}}}
+    assert tokens(image) == bare + 1_600
+    assert tokens({"document": {"name": "d", "source": {"bytes": data}}}) == bare + 6_000
+    assert tokens({"toolResult": {"toolUseId": "t", "content": [image, {"text": "a word"}]}}) > bare + 1_600
+    assert tokens({"toolUse": {"name": "f", "input": {"city": "Rome and Paris"}}}) > tokens({"toolUse": {}})
+    assert tokens({"text": "hello"}, system=[{"text": "a long system prompt"}]) > tokens({"text": "hello"})
+    assert tokens({"text": "hello"}, toolConfig={"tools": [{"toolSpec": {"name": "weather"}}]}) > tokens(
+        {"text": "hello"}
+    )
+
+
+@pytest.mark.parametrize("name", STREAMS)
+@given(data=st.data())
+def test_any_cut_of_a_stream_gives_the_same_usage(name, data):
+    stream = STREAMS[name]
+    reader = PAGE.usage_reader(CALL)
+    at = 0
+    for cut in [*sorted(data.draw(st.lists(st.integers(0, len(stream)), max_size=12))), len(stream)]:
+        assert reader.done == (at == len(stream))
+        reader.feed(stream[at:cut])
+        at = cut
+    assert (reader.usage, reader.done, reader.refusal) == (Usage(11, 4, 2), True, None)
+
+
+def test_a_stream_cut_short_names_no_usage():
+    for stream in (CONVERSE, INVOKE, CONVERSE + METADATA[:-1]):
+        reader = PAGE.usage_reader(CALL)
+        reader.feed(stream)
+        assert not reader.done
+        reader.close()
+        assert (reader.usage, reader.done) == (None, True)
+
+
+@pytest.mark.parametrize(
+    ("kind", "refusal"),
+    [
+        ("throttlingException", RefusalKind.RATE),
+        ("serviceUnavailableException", RefusalKind.CAPACITY),
+        ("modelStreamErrorException", None),
+    ],
+)
+def test_an_exception_inside_a_stream(kind, refusal):
+    reader = PAGE.usage_reader(CALL)
+    message = {"message": "Too many tokens, please wait before trying again."}
+    reader.feed(CONVERSE + frame(message, message_type="exception", exception_type=kind))
+    reader.close()
+    assert (reader.refusal.kind if reader.refusal else None) is refusal
+    if refusal is RefusalKind.RATE:
+        assert (reader.refusal.unit, reader.refusal.code) == (TOKENS, kind)
+
+
+@given(st.binary(max_size=400), st.integers(0, 400))
+def test_no_bytes_raise_and_none_pile_up(noise, at):
+    stream = STREAMS["converse"]
+    for data in (noise, stream[:at] + noise + stream[at:], frame(noise, event_type="metadata"), event("chunk", {"bytes": noise.hex()})):  # fmt: skip
+        reader = PAGE.usage_reader(CALL)
+        reader.feed(data)
+        reader.close()
+        assert reader.done
+    reader = PAGE.usage_reader(CALL)
+    reader.feed((MAX_EVENT + 1).to_bytes(4, "big") + bytes(8))
+    assert reader.done
+
+
+def test_the_region_comes_from_the_host():
+    host = "bedrock-runtime.us-west-2.amazonaws.com"
+    page = provider_for_host(host)
+    assert page is not None
+    assert page is provider_for_host(f"{host.upper()}:443")
+    call = page.describe("/model/us.anthropic.claude-opus-5-5-v1:0/converse", {})
+    assert call is not None
+    assert call.model == "us-west-2/us.anthropic.claude-opus-5-5-v1:0"
+    assert provider_named("bedrock").pool(call.model) == call.model
+    assert lookup("bedrock", call.model).pool == call.model
+    gov = provider_for_host("bedrock-runtime.us-gov-west-1.amazonaws.com")
+    assert gov is not None
+    assert gov.describe("/model/m/invoke", {}).model == "us-gov-west-1/m"
+    for other in ("bedrock.us-west-2.amazonaws.com", "s3.amazonaws.com", "bedrock-runtime.us-west-2.example.com"):
+        assert provider_for_host(other) is None
+
+
+def test_settling_by_hand_as_with_boto3():
+    answer = {"usage": {"inputTokens": 100, "outputTokens": 10}}
+    assert usage_cost("bedrock/us-east-1/us.anthropic.claude-opus-5-5-v1:0", answer)[TOKENS] == 200
+
+
+def test_published():
+    def amounts(model):
+        return [str(quota) for quota in lookup("bedrock", model).quotas]
+
+    assert amounts("us-east-1/us.anthropic.claude-opus-5-5-v1:0") == ["30M tokens/min"]
+    assert amounts("global.anthropic.claude-opus-5-5-v1:0") == ["30M tokens/min"]
+    assert amounts("us-east-1/anthropic.claude-opus-5-5-v1:0") == ["15M tokens/min"]
+    assert amounts("us-east-1/us.anthropic.claude-sonnet-5-5-v1:0") == ["6M tokens/min"]
+    assert amounts("us-east-1/anthropic.claude-sonnet-5-5-v1:0") == ["200k tokens/min"]  # nobody publishes it
+    assert lookup("bedrock", "amazon.nova-pro-v1:0").confidence == "assumed"
+
+
+JSON = st.recursive(
+    st.one_of(st.none(), st.booleans(), st.integers(), st.floats(), st.text(max_size=5)),
+    lambda inner: st.one_of(
+        st.lists(inner, max_size=3),
+        st.dictionaries(
+            st.sampled_from([
+                "messages", "content", "role", "toolUse", "toolResult", "image", "input", "name", "inferenceConfig", "maxTokens",
+                "system", "toolConfig", "textGenerationConfig", "usage", "inputTokens", "results", "tokenCount",
+            ]),
+            inner,
+            max_size=5,
+        ),
+    ),
+    max_leaves=15,
+)  # fmt: skip
+
+
+@given(JSON)
+def test_no_body_raises(value):
+    body = value if isinstance(value, dict) else {"messages": value, "results": value}
+    call = PAGE.describe("/model/m/converse", body)
+    assert call is not None
+    assert call.input_tokens >= 0
+    usage = PAGE.usage(body)
+    assert usage is None or 0 <= usage.cached_tokens <= usage.input_tokens

@@ -1,0 +1,158 @@
+"""Gemini: the model in the URL, input only, days that end in Los Angeles, nothing in headers."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+
+import pytest
+from cases import check_error, check_headers, check_usage, each, feed, load, sse
+
+from paceline.core.outcomes import RefusalKind
+from paceline.core.quota import INPUT_TOKENS, OUTPUT_TOKENS, TOKENS, Rule
+from paceline.core.retry import GiveUp, RetryPolicy
+from paceline.estimate import estimate_tokens
+from paceline.providers.base import Usage
+from paceline.providers.gemini import MEDIA, Gemini
+from paceline.providers.tables import lookup
+from paceline.providers.usage import usage_cost
+
+PAGE = Gemini()
+CASES = load("gemini")
+TEXT = "The quick brown fox jumps over the lazy dog. " * 20
+PATH = "/v1beta/models/gemini-3.6-flash:generateContent"
+
+
+@each(CASES, "error")
+def test_errors(case):
+    check_error(PAGE, case)
+
+
+@each(CASES, "header")
+def test_headers(case):
+    check_headers(PAGE, case)
+
+
+@each(CASES, "usage")
+def test_usage(case):
+    check_usage(PAGE, case)
+
+
+@pytest.mark.parametrize(
+    ("path", "endpoint", "stream"),
+    [
+        (PATH, "generate", False),
+        ("/v1/models/gemini-3.6-flash:streamGenerateContent", "generate", True),
+        ("/v1beta/models/gemini-3.6-flash:streamGenerateContent?alt=sse", "generate", True),
+        ("/v1beta/models/gemini-embedding-001:embedContent", "embed", False),
+        ("/v1beta/models/gemini-embedding-001:batchEmbedContents", "embed", False),
+        ("/v1beta/openai/chat/completions", "chat", False),
+        ("/v1beta/models/gemini-3.6-flash:countTokens", None, False),
+        ("/v1beta/models/gemini-3.6-flash:batchGenerateContent", None, False),
+        ("/v1beta/models/gemini-3.6-flash", None, False),
+        ("/v1beta/files", None, False),
+    ],
+)
+def test_paths(path, endpoint, stream):
+    call = PAGE.describe(path, {})
+    assert (call.endpoint if call else None) == endpoint
+    if call is not None:
+        assert call.stream == stream
+        assert call.model == ("unknown" if endpoint == "chat" else path.split("/")[3].split(":")[0])
+
+
+def test_what_counts_as_input():
+    want = estimate_tokens(TEXT, "gemma3")
+    for body in (
+        {"contents": [{"role": "user", "parts": [{"text": TEXT}]}]},
+        {"contents": [{"parts": [{"text": "x"}]}], "systemInstruction": {"parts": [{"text": TEXT}]}},
+        {"content": {"parts": [{"text": TEXT}]}},
+        {"requests": [{"content": {"parts": [{"text": TEXT}]}}]},
+    ):
+        call = PAGE.describe(PATH, body)
+        assert call is not None
+        assert want <= call.input_tokens <= want + 8
+    tool = {"functionDeclarations": [{"name": "f", "description": TEXT, "parameters": {"type": "OBJECT"}}]}
+    call = PAGE.describe(PATH, {"contents": [], "tools": [tool]})
+    assert call is not None
+    assert call.input_tokens >= want
+
+
+@pytest.mark.parametrize(
+    ("mime", "tokens"),
+    [
+        ("image/png", MEDIA.image),
+        ("audio/wav", MEDIA.audio),
+        ("application/pdf", MEDIA.file),
+        ("video/mp4", MEDIA.file),
+    ],
+)
+@pytest.mark.parametrize("key", ["inlineData", "inline_data"])
+def test_base64_is_never_counted(key, mime, tokens):
+    part = {key: {"mimeType" if key == "inlineData" else "mime_type": mime, "data": "QUJD" * 100_000}}
+    signed = {"text": "x", "thoughtSignature": "QUJD" * 100_000}
+    call = PAGE.describe(PATH, {"contents": [{"role": "user", "parts": [part, signed]}]})
+    assert call is not None
+    assert tokens <= call.input_tokens <= tokens + 8
+
+
+def test_input_is_held_and_output_is_for_your_own_quotas():
+    body = {"generationConfig": {"maxOutputTokens": 400, "candidateCount": 2}}
+    call = PAGE.describe(PATH, body)
+    assert call is not None
+    assert call.max_output_tokens == 800
+    held = PAGE.held(call, 1_000, 5_000)
+    assert (held[INPUT_TOKENS], held[TOKENS], held[OUTPUT_TOKENS]) == (1_000, 1_000, 800)
+
+
+def test_the_last_usage_of_a_stream_counts():
+    chunks = [
+        {"candidates": [{}], "usageMetadata": {"promptTokenCount": 9, "totalTokenCount": 9}},
+        {"candidates": [{}], "usageMetadata": {"promptTokenCount": 9, "candidatesTokenCount": 1, "thoughtsTokenCount": 30}},
+        {"candidates": [{}], "usageMetadata": {"promptTokenCount": 9, "candidatesTokenCount": 4, "thoughtsTokenCount": 30}},
+    ]  # fmt: skip
+    assert feed(PAGE, sse(*chunks), stream=True).usage == Usage(9, 34)
+    compatible = [
+        {"choices": [], "usage": None},
+        {"choices": [], "usage": {"prompt_tokens": 9, "completion_tokens": 4}},
+    ]
+    assert feed(PAGE, sse(*compatible, b"[DONE]"), stream=True).usage == Usage(9, 4)
+
+
+def test_usage_at_the_end_of_a_long_answer():
+    from paceline.providers.base import Call
+
+    reader = PAGE.usage_reader(Call("gemini", "generate", "m", 1))
+    reader.feed(b'{"candidates": ["' + b"QUJD" * 100_000 + b'"], "usageMetadata": {"promptTokenCount": 9}}')
+    reader.close()
+    assert reader.usage == Usage(9)
+
+
+def test_a_day_that_is_over_is_not_tried_again_in_seconds():
+    case = next(case for case in CASES["error"] if case["what"].startswith("a day, and nobody"))
+    import json
+
+    refusal = PAGE.refusal(429, {}, json.dumps(case["body"]).encode())
+    assert refusal is not None
+    assert refusal.kind is RefusalKind.RATE
+    assert isinstance(RetryPolicy().after(1, 0.0, refusal, 0.5), GiveUp)
+
+
+@pytest.mark.parametrize("date", ["Fri, 31 Dec 9999 23:59:59 GMT", "Sat, 99 Nov 2026 00:00:00 GMT", "x"])
+def test_a_time_that_cannot_be(date):
+    case = next(case for case in CASES["error"] if case["what"].startswith("a day, and nobody"))
+    check_error(PAGE, {**case, "headers": {"date": date}})
+
+
+def test_what_googles_sdk_returns():
+    class Metadata:
+        def model_dump(self):
+            return {"prompt_token_count": 10, "candidates_token_count": 3, "thoughts_token_count": 5}
+
+    answer = SimpleNamespace(usage_metadata=Metadata())
+    assert usage_cost("gemini/gemini-3.6-flash", answer)[INPUT_TOKENS] == 10
+    assert usage_cost("gemini/gemini-3.6-flash", answer)[OUTPUT_TOKENS] == 8
+
+
+def test_the_day_starts_in_los_angeles():
+    day = next(quota for quota in lookup("gemini", "gemini-3.8-flash").quotas if quota.period_s == 86_400)
+    assert (day.amount, day.rule, day.anchor) == (20, Rule.WINDOW, "America/Los_Angeles")

@@ -1,0 +1,65 @@
+"""Perplexity: requests, and tokens that nobody limits."""
+
+from __future__ import annotations
+
+import pytest
+from cases import check_error, check_usage, each, feed, load, sse
+
+from paceline.core.quota import REQUESTS
+from paceline.providers.base import Usage
+from paceline.providers.perplexity import Perplexity
+from paceline.providers.registry import provider_for_host
+from paceline.providers.tables import lookup
+
+PAGE = Perplexity()
+CASES = load("perplexity")
+
+
+@each(CASES, "error")
+def test_errors(case):
+    check_error(PAGE, case)
+
+
+@each(CASES, "usage")
+def test_usage(case):
+    check_usage(PAGE, case)
+
+
+@pytest.mark.parametrize(
+    ("path", "endpoint", "model"),
+    [
+        ("/chat/completions", "chat", "sonar-pro"),
+        ("/v1/responses", "responses", "agent-api"),
+        ("/v1/agent", "responses", "agent-api"),
+        ("/search", "search", "search-api"),
+    ],
+)
+def test_apis_with_limits_of_their_own(path, endpoint, model):
+    call = PAGE.describe(path, {"model": "sonar-pro", "query": ["one", "two"], "input": "three"})
+    assert call is not None
+    assert (call.endpoint, call.model) == (endpoint, model)
+    assert PAGE.held(call, call.input_tokens, 10)[REQUESTS] == 1
+
+
+def test_other_paths_are_not_metered():
+    assert PAGE.describe("/async/jobs", {}) is None
+
+
+def test_every_chunk_names_the_usage_so_far_and_the_last_one_holds():
+    chunks = [{"choices": [{}], "usage": {"prompt_tokens": 9, "completion_tokens": n, "citation_tokens": n * 10}} for n in (1, 2, 4)]  # fmt: skip
+    assert feed(PAGE, sse(*chunks), stream=True).usage == Usage(49, 4)
+
+
+def test_published():
+    def quotas(model, tier=None):
+        return [str(quota) for quota in lookup("perplexity", model, tier).quotas]
+
+    assert quotas("sonar") == quotas("sonar-pro", 5) == quotas("sonar-next") == ["50 requests/min"]
+    assert quotas("sonar-deep-research", 0) == ["5 requests/min"]
+    assert quotas("sonar-deep-research", 3) == ["10 requests/min"]
+    assert quotas("agent-api", 2) == ["8 requests/s", "500 requests/min"]
+    [search] = lookup("perplexity", "search-api").quotas
+    assert (search.rate, search.burst) == (50, 50)
+    found = provider_for_host("api.perplexity.ai")
+    assert found is not None
+    assert found.name == "perplexity"

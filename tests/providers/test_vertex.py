@@ -1,0 +1,75 @@
+"""Vertex AI: Gemini's dialect, shared capacity, a host for each region."""
+
+from __future__ import annotations
+
+import pytest
+from cases import check_error, check_usage, each, load
+
+from paceline.core.quota import TOKENS
+from paceline.providers.registry import provider_for_host
+from paceline.providers.tables import lookup
+from paceline.providers.vertex import Vertex
+
+PAGE = Vertex()
+CASES = load("vertex")
+ROOT = "/v1/projects/p/locations/us-central1"
+
+
+@each(CASES, "error")
+def test_errors(case):
+    check_error(PAGE, case)
+
+
+@each(CASES, "usage")
+def test_usage(case):
+    check_usage(PAGE, case)
+
+
+@pytest.mark.parametrize(
+    ("path", "model"),
+    [
+        (f"{ROOT}/publishers/google/models/gemini-3.6-flash:generateContent", "gemini-3.6-flash"),
+        (f"{ROOT}/publishers/google/models/gemini-3.6-flash:streamGenerateContent", "gemini-3.6-flash"),
+        (f"{ROOT}/publishers/anthropic/models/claude-opus-5:rawPredict", None),
+        (f"{ROOT}/publishers/meta/models/llama:generateContent", None),
+        (f"{ROOT}/publishers/google/models/gemini-3.6-flash:countTokens", None),
+        (f"{ROOT}/batchPredictionJobs", None),
+    ],
+)
+def test_paths(path, model):
+    call = PAGE.describe(path, {})
+    assert (call.model if call else None) == model
+    assert call is None or call.stream == ("stream" in path)
+
+
+@pytest.mark.parametrize(
+    ("host", "known"),
+    [
+        ("aiplatform.googleapis.com", True),
+        ("us-central1-aiplatform.googleapis.com", True),
+        ("europe-west4-aiplatform.googleapis.com:443", True),
+        ("evil-aiplatform.googleapis.com.example", False),
+        ("xaiplatform.googleapis.com", False),
+        ("storage.googleapis.com", False),
+    ],
+)
+def test_hosts(host, known):
+    page = provider_for_host(host)
+    assert (page.name if page else None) == ("vertex" if known else None)
+
+
+def test_output_counts():
+    call = PAGE.describe(
+        f"{ROOT}/publishers/google/models/m:generateContent", {"generationConfig": {"maxOutputTokens": 50}}
+    )
+    assert call is not None
+    assert PAGE.held(call, 100, 400)[TOKENS] == 150
+
+
+def test_the_line_by_spend():
+    assert [str(quota) for quota in lookup("vertex", "gemini-3.1-pro", 2).quotas] == [
+        "30k requests/min",
+        "1M tokens/min",
+    ]
+    assert lookup("vertex_ai", "gemini-3.6-flash", 3).quotas[1].amount == 10_000_000
+    assert PAGE.pool("google/gemini-3.6-flash") == PAGE.pool("gemini-3.6-flash")

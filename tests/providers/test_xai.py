@@ -1,0 +1,61 @@
+"""xAI: requests by the second, reasoning beside the completion, credits."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+
+from cases import check_error, check_headers, check_usage, each, load
+
+from paceline.core.quota import TOKENS
+from paceline.providers.base import Call, Usage
+from paceline.providers.registry import provider_for_host, provider_named
+from paceline.providers.tables import lookup
+from paceline.providers.usage import usage_cost
+from paceline.providers.xai import XAI
+
+PAGE = XAI()
+CASES = load("xai")
+
+
+@each(CASES, "error")
+def test_errors(case):
+    check_error(PAGE, case)
+
+
+@each(CASES, "header")
+def test_headers(case):
+    check_headers(PAGE, case)
+
+
+@each(CASES, "usage")
+def test_usage(case):
+    check_usage(PAGE, case)
+
+
+def test_cached_reads_count():
+    assert PAGE.charged(Call("xai", "chat", "grok-4.6", 1), Usage(100, 20, cached_tokens=90))[TOKENS] == 120
+
+
+def test_requests_by_the_second():
+    requests, tokens = lookup("xai", "grok-4.6", 4).quotas
+    assert (requests.amount, requests.period_s, requests.burst) == (500, 1, 50)
+    assert (tokens.amount, tokens.period_s) == (100_000_000, 60)
+    assert lookup("xai", "grok-9").quotas[0].amount == 9
+
+
+def test_names():
+    assert (PAGE.name, PAGE.key_env) == ("xai", "XAI_API_KEY")
+    assert provider_named("Grok").name == "xai"
+    assert provider_for_host("api.x.ai").name == "xai"
+
+
+def test_a_protobuf_message_as_its_sdk_returns_it():
+    class Message:
+        __slots__ = ()
+
+        def ListFields(self):  # noqa: N802  (protobuf's name)
+            values = {"prompt_tokens": 100, "completion_tokens": 20, "reasoning_tokens": 300}
+            return [(SimpleNamespace(name=name), value) for name, value in values.items()]
+
+    assert usage_cost("xai/grok-4.6", SimpleNamespace(usage=Message()))[TOKENS] == 420
+    assert usage_cost("xai/grok-4.6", Message())[TOKENS] == 420
