@@ -76,7 +76,7 @@ class Runner:
         flight: The attempts.
     """
 
-    def __init__(  # noqa: PLR0917
+    def __init__(
         self,
         source: Iterator[Request],
         limiter: Limiter,
