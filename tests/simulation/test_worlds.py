@@ -5,7 +5,6 @@ first to the last admission, as the emulator tallies them.
 """
 
 import pytest
-
 from tests.simulation.fleet import Fleet
 
 LIMITS = "500 requests/min,400k tokens/min"

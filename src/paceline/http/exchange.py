@@ -126,7 +126,8 @@ class _Exchange:
                 self.gate.observe(readings, permit.reservation)
             if response.status_code < 500:
                 self.limiter.succeeded(self.metered.provider.name)
-            if response.status_code < 400:
+            # A refusal can come as a 200 (Azure, streamed): it says so with a retry-after.
+            if response.status_code < 400 and ("retry-after" not in headers or not await self._says_no(response)):
                 return self._tapped(response, permit)
             answer = await self._failed(response, permit)
             if answer is not None:
@@ -164,11 +165,18 @@ class _Exchange:
             response.stream = tapped_stream(_library(response), response.stream, Tap(reader, decoder(response), settle))
         return response
 
-    async def _failed(self, response: Any, permit: Permit) -> Any | None:
-        """What to hand up; ``None`` to try again (any pause is over by then)."""
+    async def _says_no(self, response: Any) -> bool:
+        body = await self._short_body(response)
+        return self.metered.provider.refusal(response.status_code, response.headers, body) is not None
+
+    async def _short_body(self, response: Any) -> bytes:
         length = response.headers.get("content-length", "0")
         short = hasattr(response, "_content") or (length.isdigit() and int(length) <= ERROR_BODY_MAX)
-        body = await self.io.read(response) if short else b""
+        return await self.io.read(response) if short else b""
+
+    async def _failed(self, response: Any, permit: Permit) -> Any | None:
+        """What to hand up; ``None`` to try again (any pause is over by then)."""
+        body = await self._short_body(response)
         refusal = self.metered.provider.refusal(response.status_code, response.headers, body)
         response.extensions = {**response.extensions, MARK: self.record}
         if refusal is None:
