@@ -6,7 +6,10 @@ Every method asks the pool under the lock, and then wakes whom the pool names. A
 from __future__ import annotations
 
 import asyncio
+import os
 import threading
+import weakref
+from collections import deque
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any, Protocol
@@ -76,6 +79,8 @@ class Gate:
         self._lock = threading.Lock()
         self._timer: Timer | None = None
         self._timer_ns = FAR_NS
+        self._gone: deque[Ticket] = deque()  # whose tasks were collected; the next pump lets them go
+        _gates.add(self)
 
     def enter(self, ticket: Ticket, owner: Callable[[], _Owner] | None = None) -> Outcome:
         """Ask for ``ticket``; without an ``owner`` nobody joins the line."""
@@ -112,6 +117,9 @@ class Gate:
             return outcome
         try:
             await ticket.owner.future
+        except GeneratorExit:  # collected with its loop, perhaps by a thread that holds the lock
+            self._gone.append(ticket)
+            raise
         except BaseException:  # cancelled, before the grant or just after it
             self._leave(ticket)
             raise
@@ -172,6 +180,8 @@ class Gate:
         self._change(lambda now_ns: self.pool.withdraw(now_ns, ticket))
 
     def _pump(self, now_ns: int) -> list[Ticket]:
+        while self._gone:
+            self.pool.withdraw(now_ns, self._gone.popleft())
         done = self.pool.pump(now_ns)
         self._arm()
         return done
@@ -202,6 +212,25 @@ class Gate:
                 for ticket in done:
                     if getattr(ticket.owner, "loop", None) is loop:
                         self._leave(ticket)
+
+    def after_fork(self) -> None:
+        """In a forked child: who waits, and whatever lock was held, stayed with the parent."""
+        self._lock = threading.Lock()
+        self._timer, self._timer_ns = None, FAR_NS
+        self._gone.clear()
+        self.pool.line.drain()
+
+
+_gates: weakref.WeakSet[Gate] = weakref.WeakSet()
+
+
+def _after_fork() -> None:
+    for gate in list(_gates):
+        gate.after_fork()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_after_fork)
 
 
 def _set_all(futures: list[asyncio.Future[None]]) -> None:

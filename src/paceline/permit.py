@@ -122,15 +122,20 @@ class Permit:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None) -> None:
-        if self.reservation.open:
-            if kind is None and any(unit not in (REQUESTS, CONCURRENCY) for unit in self.reservation.cost):
-                warnings.warn(
-                    f"{self.pool}: a permit was not settled, so its whole reserved cost stays charged; call "
-                    "permit.settle(response), or permit.settle() when the reserved cost is the true one",
-                    PacelineWarning,
-                    stacklevel=3,
-                )
-            self._gate.settle(self.reservation, None)
+        self.close(forgotten=kind is None, stacklevel=3)
+
+    def close(self, *, forgotten: bool = False, stacklevel: int = 2) -> None:
+        """Close it as reserved, if it is still open; with a warning when it was ``forgotten``."""
+        if not self.reservation.open:
+            return
+        self._gate.settle(self.reservation, None)
+        if forgotten and any(unit not in (REQUESTS, CONCURRENCY) for unit in self.reservation.cost):
+            warnings.warn(
+                f"{self.pool}: a permit was not settled, so its whole reserved cost stays charged; call "
+                "permit.settle(response), or permit.settle() when the reserved cost is the true one",
+                PacelineWarning,
+                stacklevel=stacklevel,
+            )
 
     def __repr__(self) -> str:
         state = "open" if self.open else "closed"
@@ -182,7 +187,7 @@ class Acquisition:
         return self._enter(self.wait())
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None) -> None:
-        self._exit(kind, error, tb)
+        self._exit(kind)
 
     async def __aenter__(self) -> Permit:
         return self._enter(await self._wait_async())
@@ -190,18 +195,18 @@ class Acquisition:
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None
     ) -> None:
-        self._exit(kind, error, tb)
+        self._exit(kind)
 
     def _enter(self, permit: Permit) -> Permit:
         self._permit = permit
         self._reset = _current.set(permit)
         return permit
 
-    def _exit(self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None) -> None:
+    def _exit(self, kind: type[BaseException] | None) -> None:
         assert self._permit is not None
         assert self._reset is not None
         _current.reset(self._reset)
-        self._permit.__exit__(kind, error, tb)
+        self._permit.close(forgotten=kind is None, stacklevel=4)
 
 
 def _permit(gate: Gate, ticket: Ticket, outcome: Outcome) -> Permit:

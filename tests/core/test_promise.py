@@ -95,6 +95,14 @@ def test_a_bucket_keeps_its_headroom_unused(text, attempts):
         assert ledger.meters[0].level(now_ns) >= min(headroom_s * limit.rate, limit.burst - cost[limit.unit]) - 1e-6
 
 
+@pytest.mark.parametrize("text", ODD)
+def test_parts_of_a_nanosecond_do_not_add_up_in_our_favour(text):
+    ledger, limit, now_ns, count = ledger_of(text, 0.0), quota(text), T0, 10_000
+    for _ in range(count):
+        now_ns, _ = grant_when_due(ledger, now_ns, {limit.unit: 1})
+    assert (count - Fraction(limit.burst)) / rate_of(limit) <= now_ns - T0 + Fraction(1, 1000)
+
+
 def test_headroom_costs_no_speed():
     ledger, now_ns = ledger_of("600 requests/min", 1.0), T0
     for _ in range(6_000):

@@ -71,3 +71,24 @@ def test_a_taken_port_is_explained():
         holder.communicate("\n")
     assert result.exit_code == 1
     assert "cannot listen on 127.0.0.1" in result.output
+
+
+def test_shipped_scenarios_are_listed_and_wrong_names_explained():
+    listed = CliRunner().invoke(command, ["--scenarios"])
+    assert listed.exit_code == 0
+    assert "other-users" in listed.output
+    wrong = CliRunner().invoke(command, ["--scenario", "blnd"])
+    assert wrong.exit_code == 2
+    assert "did you mean 'blind'?" in wrong.output
+
+
+def test_a_shipped_scenario_says_what_to_tell_the_limiter():
+    code = "from paceline.cli import main; main()"
+    arguments = ["emulate", "--port", "0", "--scenario", "blind"]
+    with subprocess.Popen([sys.executable, "-c", code, *arguments], stdout=subprocess.PIPE, text=True) as process:
+        lines = [process.stdout.readline() for _ in range(3)]
+        process.send_signal(signal.SIGINT)
+        process.stdout.read()
+    assert "Groq at http://127.0.0.1" in lines[0]
+    assert lines[1].startswith("blind: half of what is told")
+    assert lines[2] == "tell your limiter: 1000 requests/min,800k tokens/min\n"

@@ -4,10 +4,10 @@ import json
 
 import pytest
 
-from paceline.emulator import anthropic, openai
+from paceline.emulator import anthropic, azure, gemini, groq, openai
+from paceline.emulator.outcome import Admitted, Level, Refused
 from paceline.emulator.settings import Settings
 from paceline.emulator.wire import Ask, go_duration
-from paceline.emulator.world import Admitted, Level, Refused
 
 PLAIN = Settings()
 RATE = Refused("rate", "gpt-5", "gpt-5", "tokens", 60.0, 40_000, 34_513.2, 6_665, 1.7685)
@@ -160,6 +160,123 @@ def test_anthropic_other_refusals(refused, status, kind, code):
     assert (b"retry-after" in dict(answer.headers)) == (refused.kind == "growth")
 
 
+# Captured numbers: 414.72 s is what Groq printed for these.
+GROQ_DAY = Refused("rate", "llama", "llama", "tokens", 86_400.0, 100_000, 99_996, 484, 414.72)
+
+
+def test_groq_rate_refusal():
+    status, headers, body = groq.refusal(GROQ_DAY, PLAIN, 1)
+    assert (status, dict(headers)[b"retry-after"]) == (429, b"415")
+    error = json.loads(body)["error"]
+    assert error["message"].startswith(
+        "Rate limit reached for model `llama` in organization `org_emulated` service tier `on_demand` on tokens per day"
+        " (TPD): Limit 100000, Used 99996, Requested 484. Please try again in 6m54.72s."
+    )
+    assert (error["type"], error["code"]) == ("tokens", "rate_limit_exceeded")
+
+
+def test_groq_too_large_is_a_413_with_the_code_of_a_rate_limit():
+    large = Refused("too_large", "llama", "llama", "tokens", 60.0, 8_000, 0, 8_096, float("inf"))
+    answer = groq.refusal(large, PLAIN, 1)
+    assert (answer.status, b"retry-after" in dict(answer.headers)) == (413, False)
+    assert "on tokens per minute (TPM): Limit 8000, Requested 8096, please reduce" in text_of(answer)
+
+
+def test_groq_headers_hide_every_other_quota():
+    levels = [
+        Level("requests", 60, 30, 29, 2),
+        Level("requests", 86_400, 1_000, 998, 172.8),
+        Level("tokens", 86_400, 200_000, 1, 1),
+        Level("tokens", 60, 8_000, 7_927, 0.5475),
+    ]
+    assert groq.rate_headers(levels, 0.0) == [
+        (b"x-ratelimit-limit-requests", b"1000"),
+        (b"x-ratelimit-remaining-requests", b"998"),
+        (b"x-ratelimit-reset-requests", b"2m52.8s"),
+        (b"x-ratelimit-limit-tokens", b"8000"),
+        (b"x-ratelimit-remaining-tokens", b"7927"),
+        (b"x-ratelimit-reset-tokens", b"547ms"),
+    ]
+
+
+def test_azure_headers_are_whole_seconds_and_may_be_negative():
+    levels = [Level("requests", 10, 100, 99.5, 6.2), Level("tokens", 60, 80_000, -27_689, 12.01)]
+    assert azure.rate_headers(levels, 0.0) == [
+        (b"x-ratelimit-limit-requests", b"100"),
+        (b"x-ratelimit-remaining-requests", b"99"),
+        (b"x-ratelimit-reset-requests", b"7"),
+        (b"x-ratelimit-limit-tokens", b"80000"),
+        (b"x-ratelimit-remaining-tokens", b"-27689"),
+        (b"x-ratelimit-reset-tokens", b"13"),
+    ]
+
+
+def test_azure_rate_refusal():
+    status, headers, body = azure.refusal(RATE, PLAIN, 1)
+    assert (status, dict(headers)[b"retry-after"], dict(headers)[b"retry-after-ms"]) == (429, b"2", b"1769")
+    assert json.loads(body)["error"]["message"].endswith(
+        "have exceeded token rate limit of your current OpenAI S0 pricing tier. Please retry after 2 seconds."
+    )
+    blind = azure.refusal(RATE, Settings(headers=False, body_numbers=False), 1)
+    assert dict(blind.headers) == {b"content-type": b"application/json"}
+    assert "2 seconds" not in text_of(blind)
+
+
+@pytest.mark.parametrize(
+    ("unit", "period_s", "quota_id", "delay"),
+    [
+        ("requests", 60.0, "GenerateRequestsPerMinutePerProjectPerModel-FreeTier", "1.8s"),
+        ("requests", 86_400.0, "GenerateRequestsPerDayPerProjectPerModel-FreeTier", "38.2s"),
+        ("input_tokens", 60.0, "GenerateContentInputTokensPerModelPerMinute-FreeTier", "1.8s"),
+    ],
+)
+def test_gemini_rate_refusal(unit, period_s, quota_id, delay):
+    status, headers, body = gemini.refusal(Refused("rate", "g", "g", unit, period_s, 20, 20, 1, 1.7685), PLAIN, 1)
+    error = json.loads(body)["error"]
+    violation = error["details"][0]["violations"][0]
+    assert (status, error["status"], violation["quotaId"], violation["quotaValue"]) == (
+        429,
+        "RESOURCE_EXHAUSTED",
+        quota_id,
+        "20",
+    )
+    assert error["details"][1]["retryDelay"] == delay
+    assert [name for name, _ in headers] == [b"content-type"]
+    assert "details" not in json.loads(gemini.refusal(RATE, Settings(body_numbers=False), 1).body)["error"]
+
+
+@pytest.mark.parametrize(
+    ("refused", "status", "name"),
+    [
+        (Refused("capacity", "m", status=503), 503, "UNAVAILABLE"),
+        (Refused("money", "m"), 429, "RESOURCE_EXHAUSTED"),
+        (Refused("auth"), 400, "INVALID_ARGUMENT"),
+        (Refused("unknown_model", "m"), 404, "NOT_FOUND"),
+        (Refused("invalid", "m", detail="no"), 400, "INVALID_ARGUMENT"),
+    ],
+)
+def test_gemini_other_refusals(refused, status, name):
+    answer = gemini.refusal(refused, PLAIN, 1)
+    assert (answer.status, json.loads(answer.body)["error"]["status"]) == (status, name)
+
+
+def test_gemini_requests_are_read():
+    contents = [{"role": "user", "parts": [{"text": "one two"}, {"text": "three"}]}]
+    settings = {"maxOutputTokens": 10, "candidateCount": 2}
+    ask = gemini.read(
+        "stream", json.dumps({"contents": contents, "generationConfig": settings}).encode(), "gemini-2.5-pro"
+    )
+    assert (ask.model, ask.max_output_tokens, ask.choices, ask.stream, ask.error) == ("gemini-2.5-pro", 20, 2, True, "")
+    assert 6 <= ask.input_tokens <= 8
+
+
+@pytest.mark.parametrize(
+    "body", [b"", b"{", b"[]", b"{}", b'{"contents":5}', b'{"contents":["x"],"generationConfig":5}']
+)
+def test_gemini_broken_requests_are_named_not_raised(body):
+    assert gemini.read("generate", body, "m").error
+
+
 def ask_of(dialect, kind, **body) -> Ask:
     return dialect.read(kind, json.dumps(body).encode())
 
@@ -199,13 +316,16 @@ def admitted_with(output: int) -> Admitted:
         (openai, Ask("chat", "m", 7, 600, stream=True, choices=3)),
         (openai, Ask("responses", "m", 7, 600, stream=True)),
         (anthropic, Ask("messages", "m", 7, 600, stream=True)),
+        (groq, Ask("chat", "m", 7, 600, stream=True)),
+        (azure, Ask("chat", "m", 7, 600, stream=True)),
+        (gemini, Ask("stream", "m", 7, 600, stream=True)),
     ],
 )
 def test_streams_bring_every_token_once(dialect, ask, output):
     pieces = list(dialect.events(ask, admitted_with(output), 1))
     assert sum(tokens for tokens, _ in pieces) == output
     assert len(pieces) <= 20 * ask.choices + 10
-    assert all(piece.endswith(b"\n\n") for _, piece in pieces)
+    assert all(piece.endswith((b"\n\n", b"\r\n\r\n")) for _, piece in pieces)
 
 
 def test_anthropic_stream_order():
