@@ -32,7 +32,7 @@ RULES: dict[str, set[str]] = {
     "http": {"core", "clock", "gate", "permit", "limits", "lessons", "limiter", "providers", "estimate"},
     "emulator": set(),
 }
-DOORS = ["config", "integrations", "batch", "gateway", "planner", "telemetry", "testing", "demo", "cli"]
+DOORS = ["config", "integrations", "batch", "check", "gateway", "planner", "telemetry", "testing", "demo", "cli"]
 """From the lowest to the highest: each may import all of the above and the doors before it."""
 
 LAZY_UPWARDS = {("limiter", "http"), ("testing", "emulator")}

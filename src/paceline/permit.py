@@ -80,7 +80,7 @@ class Permit:
         Raises:
             QuotaError: ``usage`` names no usage that any provider reports, or an amount is below 0.
         """
-        actual: Cost | None = dict(units) or None
+        actual: Cost | None = units or None
         if usage is not None:
             from paceline.providers.usage import usage_cost
 

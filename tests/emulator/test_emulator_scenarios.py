@@ -40,14 +40,14 @@ def test_every_scenario_can_be_meant_and_admits_something(name):
 
 
 def test_the_table_in_the_docs_lists_them_all():
-    rows = re.findall(r"^\| `([a-z-]+)` \|", DOCS.read_text(), re.MULTILINE)
+    rows = re.findall(r"^\| `([a-z-]+)` \|", DOCS.read_text().partition("## Scenarios")[2], re.MULTILINE)
     assert sorted(rows) == scenarios()
 
 
 def test_worlds_differ_as_they_say():
     assert admitted_in(world("bucket"), 60, step_s=0.05) == pytest.approx(999, abs=2)
     assert admitted_in(world("quantised"), 60, step_s=0.05) == pytest.approx(550, abs=2)
-    assert admitted_in(world("window"), 60, step_s=0.05) == 1_000  # two windows, 17 s and 43 s
+    assert admitted_in(world("window"), 60, step_s=0.05) == 840  # 17 s of all that come, then one window
     assert admitted_in(world("sliding"), 60, step_s=0.05) == 500
     assert admitted_in(world("other-users"), 60, step_s=0.05) == pytest.approx(833, abs=2)
     assert admitted_in(world("failed-count"), 60, step_s=0.05) < 600

@@ -92,12 +92,14 @@ def test_groq_says_413_when_a_request_can_never_fit(paceline_emulator, attached)
     emulator = paceline_emulator(scenario="groq", **NO_WAIT)
     limiter = paceline.Limiter({"groq/*": "30 requests/min, 80k tokens/min"})
     client = attached(limiter, groq.Groq(base_url=emulator.base_url, api_key="any"), "groq")
-    with pytest.raises(groq.RateLimitError, match="never_fits.*Limit 8000, Requested 90"):
+    with pytest.raises(groq.RateLimitError, match=r"never_fits.*Limit 8000, Requested 90"):
         client.chat.completions.create(model="llama", messages=HELLO, max_completion_tokens=9_000)
     assert emulator.tally()["refused"] == {"too_large": 1}
-    with groq.Groq(base_url=emulator.base_url, api_key="any", max_retries=0) as plain:
-        with pytest.raises(groq.APIStatusError) as error:
-            plain.chat.completions.create(model="llama", messages=HELLO, max_completion_tokens=9_000)
+    with (
+        groq.Groq(base_url=emulator.base_url, api_key="any", max_retries=0) as plain,
+        pytest.raises(groq.APIStatusError) as error,
+    ):
+        plain.chat.completions.create(model="llama", messages=HELLO, max_completion_tokens=9_000)
     assert (error.value.status_code, error.value.body["error"]["code"]) == (413, "rate_limit_exceeded")
 
 
@@ -121,7 +123,7 @@ def test_gemini_names_the_quota_in_its_refusal(paceline_emulator, attached):
     limiter = paceline.Limiter({"gemini/*": "100 requests/min, 250k input_tokens/min"}, headroom_s=0)
     limiter.retry = paceline.core.retry.RetryPolicy(max_attempts=1)
     client = attached(limiter, gemini_client(emulator), "gemini")
-    with pytest.raises(errors.ClientError, match=r"refused \(rate\)"):
+    with pytest.raises(errors.ClientError, match=r"refused \(rate\)"):  # noqa: PT012
         for _ in range(4):
             client.models.generate_content(model="gemini-2.5-flash", contents="hello")
     assert limits_of(limiter)["requests", 60] == 2
@@ -157,19 +159,17 @@ def test_azure_tells_whole_seconds_and_charges_the_deployment(paceline_emulator,
     assert list(emulator.tally()["pools"]) == ["mine"]
 
 
-def test_azure_refuses_a_streamed_response_with_status_200(paceline_emulator, attached):
+def test_azure_refuses_a_streamed_response_with_status_200(paceline_emulator):
     emulator = paceline_emulator(scenario="azure", limits="1 requests/min bucket", **NO_WAIT)
-    limiter = paceline.Limiter({"azure/*": "600 requests/min"})
-    address = f"{emulator.base_url}/openai/v1"
-    with openai.OpenAI(base_url=address, api_key="any") as somebody_else:
-        somebody_else.responses.create(model="mine", input="hello", extra_headers={"api-key": "any"})
-    client = attached(limiter, openai.OpenAI(base_url=address, api_key="any", max_retries=0), "azure")
-    with client.responses.create(model="mine", input="hello", stream=True) as stream:
-        (event,) = stream
+    with openai.OpenAI(base_url=f"{emulator.base_url}/openai/v1", api_key="any", max_retries=0) as client:
+        client.responses.create(model="mine", input="hello")
+        with client.responses.create(model="mine", input="hello", stream=True) as stream:
+            (event,) = stream
+        with pytest.raises(openai.RateLimitError, match="exceeded call rate limit"):
+            client.responses.create(model="mine", input="hello")
     assert stream.response.status_code == 200
     assert 50_000 < int(stream.response.headers["retry-after-ms"]) <= 60_000
     assert (event.type, event.code) == ("error", "rate_limit_exceeded")
-    assert pool_of(limiter)["counts"] == {"granted": 1, "refused_rate": 1}
 
 
 def test_openai_day_quota_and_project_limit_are_adopted(paceline_emulator, attached):

@@ -25,6 +25,7 @@ Refunds are exact, and therefore safe
 from __future__ import annotations
 
 import math
+from math import ceil
 from typing import Protocol
 
 from paceline.core.quota import NS, Quota
@@ -129,7 +130,7 @@ class Bucket:
     def shift(self, now_ns: int, by_ns: int) -> None:
         """Move the instant of being full: later when somebody else spent, earlier when we had overcharged."""
         if by_ns > 0:
-            self._mark_low(now_ns, self.full_at_ns - now_ns)
+            self._mark_low(now_ns, max(self.full_at_ns - now_ns, 0))
         else:
             self._low = [(sequence, max(room + by_ns, 0)) for sequence, room in self._low]
         self.full_at_ns += by_ns
@@ -165,10 +166,10 @@ class Bucket:
         ]
 
     def _ns(self, cost: float) -> int:
-        return math.ceil(cost * self._ns_per_unit)
+        return ceil(cost * self._ns_per_unit)  # up: against over-admission
 
     def earliest(self, now_ns: int, cost: float) -> int:  # noqa: ARG002
-        cost_ns = math.ceil(cost * self._ns_per_unit)
+        cost_ns = ceil(cost * self._ns_per_unit)
         need_ns = cost_ns - self._reach_ns
         if need_ns > 0 and self._reach_ns < self._open_reach_ns:  # above the small burst: when nothing is owed
             need_ns = max(cost_ns - self._open_reach_ns, 0)
@@ -178,7 +179,7 @@ class Bucket:
         room = self.full_at_ns - now_ns
         if room < 0:
             room = 0
-        self.full_at_ns = now_ns + room + self._ns(cost)  # up: against over-admission
+        self.full_at_ns = now_ns + room + ceil(cost * self._ns_per_unit)
         return self._mark_low(now_ns, room)
 
     def _mark_low(self, now_ns: int, room_ns: int) -> int:
@@ -186,33 +187,37 @@ class Bucket:
         low = self._low
         while low and low[-1][1] >= room_ns:
             low.pop()
-        self._sequence = max(self._sequence + 1, now_ns)  # the instant, made unique
-        low.append((self._sequence, max(room_ns, 0)))
+        sequence = self._sequence + 1
+        if sequence < now_ns:
+            sequence = now_ns  # the instant, made unique
+        self._sequence = sequence
+        low.append((sequence, room_ns))
         if len(low) > LOW_POINTS_MAX:
             low[:2] = [(low[1][0], low[0][1])]
-        return self._sequence
+        return sequence
 
     def correct(self, now_ns: int, mark: int, charged: float, actual: float) -> None:
         room = self.full_at_ns - now_ns
-        if actual > charged:
-            self.full_at_ns = now_ns + max(room, 0) + self._ns(actual) - self._ns(charged)
+        refund = ceil(charged * self._ns_per_unit) - ceil(actual * self._ns_per_unit)
+        if refund < 0:  # a debt
+            self.full_at_ns = now_ns + max(room, 0) - refund
             return
-        refund = self._ns(charged) - self._ns(actual)
-        since = len(self._low)
-        while since and self._low[since - 1][0] > mark:
+        low = self._low
+        since = end = len(low)
+        while since and low[since - 1][0] > mark:
             since -= 1
-        if since < len(self._low):
-            room = min(room, self._low[since][1])
-        if refund <= 0 or room <= 0:
+        if since < end and low[since][1] < room:
+            room = low[since][1]
+        if refund == 0 or room <= 0:
             return
         self.full_at_ns -= min(refund, room)
         # With this charge lower all along, every later low point would have been lower too.
-        for i in range(since, len(self._low)):
-            sequence, low = self._low[i]
-            self._low[i] = (sequence, max(low - refund, 0))
-        while 0 < since < len(self._low) and self._low[since - 1][1] >= self._low[since][1]:
+        for i in range(since, end):
+            sequence, then = low[i]
+            low[i] = (sequence, max(then - refund, 0))
+        while 0 < since < len(low) and low[since - 1][1] >= low[since][1]:
             since -= 1  # undercut now: keep both ascending
-            del self._low[since]
+            del low[since]
 
     def answered(self, cost: float) -> None:
         if self._opened < math.inf:

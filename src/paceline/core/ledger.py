@@ -182,7 +182,7 @@ class Ledger:
         if reservation is self._probe:
             self._probe, self.not_before_ns = None, min(self.not_before_ns, now_ns)
         total = None if actual is None else actual.get(TOKENS)
-        if actual is not None and total is None and (INPUT_TOKENS in actual or OUTPUT_TOKENS in actual):
+        if total is None and TOKENS in self._units and actual and (INPUT_TOKENS in actual or OUTPUT_TOKENS in actual):
             known = reservation.cost | actual
             total = known.get(INPUT_TOKENS, 0.0) + known.get(OUTPUT_TOKENS, 0.0)
         for i, reserved in enumerate(reservation.amounts):
@@ -191,7 +191,8 @@ class Ledger:
             if true is not None and true != reserved:
                 m.correct(now_ns, reservation.marks[i], reserved, true)
                 self.spent[i] += true - reserved
-            m.answered(reserved)
+            if self.gentle:
+                m.answered(reserved)
 
     def keep(self, reservation: Reservation) -> None:
         """Close an attempt that was refused: its charge stays, and it confirms nothing."""
