@@ -6,6 +6,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from paceline.core.breaker import BreakerPolicy
     from paceline.core.line import LaneSpec
     from paceline.core.outcomes import (
         AcquireTimeoutError,
@@ -27,6 +28,7 @@ if TYPE_CHECKING:
     from paceline.permit import Acquisition, Later, Permit
 
 _HOMES = {
+    "paceline.core.breaker": ("BreakerPolicy",),
     "paceline.core.line": ("LaneSpec",),
     "paceline.core.outcomes": (
         "AcquireTimeoutError", "LineFullError", "NeverFits", "NeverFitsError", "PacelineError", "PacelineWarning",
@@ -42,7 +44,7 @@ _HOMES = {
 _HOME_OF = {name: home for home, names in _HOMES.items() for name in names}
 
 __all__ = [
-    "AcquireTimeoutError", "Acquisition", "LaneSpec", "Later", "Limiter", "LineFullError", "NeverFits", "NeverFitsError",
+    "AcquireTimeoutError", "Acquisition", "BreakerPolicy", "LaneSpec", "Later", "Limiter", "LineFullError", "NeverFits", "NeverFitsError",
     "PacelineError", "PacelineWarning", "Permit", "PoolStoppedError", "Quota", "QuotaError", "Refusal", "RefusalKind",
     "RetryPolicy", "Rule", "Waiting", "instrument", "lane",
 ]  # fmt: skip

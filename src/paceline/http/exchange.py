@@ -111,16 +111,17 @@ class _Exchange:
             try:
                 response = await self.io.send(self.send, self.request)
             except BaseException as error:
+                # Noted before the permit is closed: a probe that failed must not let the others go.
+                delay_s = self._after_fault(permit) if isinstance(error, Exception) else None
                 if type(error).__name__ in NEVER_SENT:
                     permit.cancel()
                 else:
                     permit.settle()  # it may have been counted
-                delay_s = self._after_fault(permit) if isinstance(error, Exception) else None
                 if delay_s is None:
                     raise
                 await self.io.sleep(delay_s)
                 continue
-            headers = dict(response.headers.items())  # a plain one: it is looked into some twenty times
+            headers = _plain(response.headers)
             readings = self.metered.provider.readings(headers, self.limiter.clock.now_ns() / NS)
             if readings:
                 self.gate.observe(readings, permit.reservation)
@@ -128,7 +129,7 @@ class _Exchange:
                 self.limiter.succeeded(self.metered.provider.name)
             # A refusal can come as a 200 (Azure, streamed): it says so with a retry-after.
             if response.status_code < 400 and ("retry-after" not in headers or not await self._says_no(response)):
-                return self._tapped(response, permit)
+                return self._tapped(response, headers, permit)
             answer = await self._failed(response, permit)
             if answer is not None:
                 return answer
@@ -141,7 +142,7 @@ class _Exchange:
         self.record.waited_s += permit.waited_s
         return permit
 
-    def _tapped(self, response: Any, permit: Permit) -> Any:
+    def _tapped(self, response: Any, headers: Mapping[str, str], permit: Permit) -> Any:
         """The answer, settled when its body has passed."""
 
         def settle(usage: Usage | None, refusal: Refusal | None) -> None:
@@ -162,12 +163,14 @@ class _Exchange:
             tap.feed(response.content)
             tap.finish()
         else:
-            response.stream = tapped_stream(_library(response), response.stream, Tap(reader, decoder(response), settle))
+            response.stream = tapped_stream(
+                _library(response), response.stream, Tap(reader, decoder(response, headers), settle)
+            )
         return response
 
     async def _says_no(self, response: Any) -> bool:
         body = await self._short_body(response)
-        return self.metered.provider.refusal(response.status_code, response.headers, body) is not None
+        return self.metered.provider.refusal(response.status_code, _plain(response.headers), body) is not None
 
     async def _short_body(self, response: Any) -> bytes:
         length = response.headers.get("content-length", "0")
@@ -177,11 +180,11 @@ class _Exchange:
     async def _failed(self, response: Any, permit: Permit) -> Any | None:
         """What to hand up; ``None`` to try again (any pause is over by then)."""
         body = await self._short_body(response)
-        refusal = self.metered.provider.refusal(response.status_code, response.headers, body)
+        refusal = self.metered.provider.refusal(response.status_code, _plain(response.headers), body)
         response.extensions = {**response.extensions, MARK: self.record}
         if refusal is None:
-            permit.settle()  # a request that failed may have been counted
             delay_s = self._after_fault(permit) if response.status_code >= 500 else None
+            permit.settle()  # a request that failed may have been counted
             if delay_s is None:
                 return response
             await self.io.sleep(delay_s)
@@ -244,6 +247,11 @@ def _synthetic(request: Any, error: PacelineError, record: Exchanged | None = No
     body = json.dumps({"type": "error", "error": detail}).encode()
     extensions: Mapping[str, Any] = {MARK: record} if record else {}
     return _library(request).Response(429, headers=headers, content=body, request=request, extensions=extensions)
+
+
+def _plain(headers: Any) -> dict[str, str]:
+    """The headers as a plain mapping with names in lower case: it is looked into some twenty times."""
+    return {name.decode("latin-1").lower(): value.decode("latin-1") for name, value in headers.raw}
 
 
 def _library(message: Any) -> Any:

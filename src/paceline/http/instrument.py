@@ -8,6 +8,7 @@ from importlib.util import find_spec
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
 
+from paceline.http.bypass import BypassWatch
 from paceline.http.exchange import exchange
 from paceline.http.sansio import AsyncIo, SyncIo, run_sync
 from paceline.http.transport import LIBRARIES, is_paced, lift_connections
@@ -21,6 +22,7 @@ class Instrumented:
 
     def __init__(self) -> None:
         self._originals: list[tuple[type, Any]] = []
+        self._watch = BypassWatch()
 
     def replace(self, client_class: type, send: Any) -> None:
         """Put ``send`` in the place of the class's own."""
@@ -33,6 +35,7 @@ class Instrumented:
         for client_class, send in self._originals:
             client_class.send = send  # type: ignore[attr-defined]
         self._originals.clear()
+        self._watch.stop()
         if _active is self:
             _active = None
 
@@ -49,7 +52,8 @@ _active: Instrumented | None = None
 def instrument(limiter: Limiter) -> Instrumented:
     """Pace every httpx2 and httpx client of this process. Instrumented again, the newest limiter holds.
 
-    A client that is attached to a limiter keeps it.
+    A client that is attached to a limiter keeps it. Packages that send past both libraries are named in a
+    :class:`~paceline.PacelineWarning`, when they are imported already and when they are imported later.
 
     Raises:
         ImportError: Neither httpx2 nor httpx is installed: there is nothing to pace.

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping
 from typing import Any
 
 from paceline.core.outcomes import Refusal
@@ -96,12 +96,12 @@ def _stream_class(httpx: Any) -> type:
     return _classes[httpx]
 
 
-def decoder(response: Any) -> Callable[[bytes], bytes] | None:
+def decoder(response: Any, headers: Mapping[str, str]) -> Callable[[bytes], bytes] | None:
     """The function that undoes the response's content encoding, chunk by chunk; ``None`` for a plain body.
 
     The HTTP library's own decoders do it, on a twin of the response, so that the caller's are untouched.
     """
-    if response.headers.get("content-encoding", "identity") == "identity":
+    if headers.get("content-encoding", "identity") == "identity":
         return None
     twin = type(response)(response.status_code, headers=response.headers)
     decode: Callable[[bytes], bytes] = twin._get_content_decoder().decode  # noqa: SLF001  (no public way per chunk)
