@@ -114,8 +114,9 @@ def test_corrections_stay_in_their_window():
     assert ledger.meters[0].level(now_ns) == 1
     tomorrow_ns = now_ns + 86_400 * NS
     assert ledger.meters[0].level(tomorrow_ns) == 10
+    grant(ledger, tomorrow_ns, units=7)
     ledger.settle(tomorrow_ns, late, {"units": 0})
-    assert ledger.meters[0].level(tomorrow_ns) == 10
+    assert ledger.meters[0].level(tomorrow_ns) == 3
 
 
 def test_debt_in_a_unit_that_was_not_reserved():

@@ -3,6 +3,9 @@
 import asyncio
 import http.client
 import json
+import socket
+import subprocess
+import sys
 import threading
 
 import anthropic
@@ -291,3 +294,17 @@ def test_hundreds_connect_at_once(paceline_emulator):
 
     assert set(asyncio.run(all_of_them())) == {b"200"}
     assert emulator.tally()["in_flight_peak"] > 100
+
+
+def test_a_process_whose_parent_goes_at_once_says_nothing():
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        command = [sys.executable, "-m", "paceline.emulator", str(listener.fileno())]
+        done = subprocess.run(
+            command,
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            pass_fds=[listener.fileno()],
+            timeout=30,
+            check=False,
+        )
+    assert (done.returncode, done.stdout, done.stderr) == (0, b"", b"")

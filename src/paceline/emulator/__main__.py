@@ -24,7 +24,10 @@ def _end_with_parent(server: uvicorn.Server) -> None:
 def main() -> None:
     """Serve until stdin closes."""
     listener = socket.socket(fileno=int(sys.argv[1]))
-    server = make_server(App(Settings.of(json.loads(sys.stdin.buffer.readline()))))
+    line = sys.stdin.buffer.readline()
+    if not line:  # the parent has gone already
+        return
+    server = make_server(App(Settings.of(json.loads(line))))
     threading.Thread(target=_end_with_parent, args=[server], daemon=True).start()
     server.run(sockets=[listener])
 

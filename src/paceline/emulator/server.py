@@ -132,7 +132,11 @@ class Emulator:
         with listener:
             command = [sys.executable, "-m", "paceline.emulator", str(listener.fileno())]
             self._child = subprocess.Popen(  # noqa: S603
-                command, stdin=subprocess.PIPE, stdout=subprocess.DEVNULL, pass_fds=[listener.fileno()]
+                command,
+                stdin=subprocess.PIPE,
+                stdout=subprocess.DEVNULL,
+                pass_fds=[listener.fileno()],
+                process_group=0,  # a terminal's Ctrl-C is the parent's: the child ends when its stdin closes
             )
         assert self._child.stdin is not None
         self._child.stdin.write(json.dumps(self.settings.values()).encode() + b"\n")

@@ -1,0 +1,121 @@
+"""What was configured against what the provider states: one finding a quota, and the configuration to use. Pure."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Sequence
+from dataclasses import asdict, dataclass
+from enum import StrEnum
+from typing import Any
+
+from paceline.core.outcomes import Reading, Refusal
+from paceline.core.quota import Quota
+
+MINUTE_S = 60.0
+
+
+class Verdict(StrEnum):
+    """How a quota's configured amount compares with the stated one."""
+
+    SAME = "as configured"
+    HIGHER = "more is allowed"
+    LOWER = "less is allowed"
+    NEW = "not configured"
+    UNSTATED = "not stated"
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """One quota.
+
+    Attributes:
+        configured: The quota that would be used; ``None`` when only the provider knows of it.
+        reading: What the provider states; ``None`` when it does not.
+        verdict: How they compare.
+        use: The quota to use.
+    """
+
+    configured: Quota | None
+    reading: Reading | None
+    verdict: Verdict
+    use: Quota
+
+    def record(self) -> dict[str, Any]:
+        """Plain values; durations in seconds."""
+        reading = None if self.reading is None else asdict(self.reading)
+        return {
+            "unit": self.use.unit,
+            "period_s": self.use.period_s,
+            "configured": None if self.configured is None else str(self.configured),
+            "stated": reading and reading["limit"],
+            "remaining": reading and reading["remaining"],
+            "full_in_s": reading and reading["reset_s"],
+            "verdict": self.verdict.value,
+            "use": str(self.use),
+        }
+
+
+def compare(configured: Sequence[Quota], stated: Iterable[Reading]) -> list[Finding]:
+    """Hold every quota against what the answer says of it.
+
+    A reading that names no period belongs to the quota of its unit with the shortest one. What the provider states
+    beside is new: of a minute, where it does not say.
+    """
+    found: dict[int, Reading] = {}
+    new: list[Reading] = []
+    for reading in stated:
+        index = _index(configured, reading)
+        if index is not None:
+            found.setdefault(index, reading)
+        elif reading.limit:
+            new.append(reading)
+    findings = [_finding(quota, found.get(index)) for index, quota in enumerate(configured)]
+    for reading in new:
+        assert reading.limit is not None
+        quota = Quota(reading.unit, reading.limit, reading.period_s or MINUTE_S)
+        findings.append(Finding(None, reading, Verdict.NEW, quota))
+    return findings
+
+
+def _index(configured: Sequence[Quota], reading: Reading) -> int | None:
+    fits = [
+        (quota.period_s, index)
+        for index, quota in enumerate(configured)
+        if quota.unit == reading.unit and quota.period_s and reading.period_s in (None, quota.period_s)
+    ]
+    return min(fits)[1] if fits else None
+
+
+def _finding(quota: Quota, reading: Reading | None) -> Finding:
+    if reading is None or not reading.limit:
+        return Finding(quota, reading, Verdict.UNSTATED, quota)
+    if reading.limit == quota.amount:
+        return Finding(quota, reading, Verdict.SAME, quota)
+    verdict = Verdict.HIGHER if reading.limit > quota.amount else Verdict.LOWER
+    return Finding(quota, reading, verdict, quota.with_amount(reading.limit))
+
+
+def told_by(refusal: Refusal) -> list[Reading]:
+    """The quota that a refusal names."""
+    if refusal.unit is None or not refusal.limit:
+        return []
+    remaining = None if refusal.used is None else refusal.limit - refusal.used
+    return [Reading(refusal.unit, refusal.limit, remaining, None, refusal.period_s)]
+
+
+def to_toml(provider: str | None, base_url: str | None, limits: Iterable[tuple[str, Sequence[Finding]]]) -> str:
+    """The configuration to use, for ``--config`` and ``Limiter.load``.
+
+    Args:
+        provider: Whose models they are, if all are one provider's.
+        base_url: The address, if it is not the provider's own.
+        limits: Findings by ``provider/model``.
+    """
+    lines = [
+        f"{name} = {json.dumps(value)}" for name, value in (("provider", provider), ("base_url", base_url)) if value
+    ]
+    lines += ["", "[limits]"]
+    for model, findings in limits:
+        quotas = ", ".join(json.dumps(str(finding.use)) for finding in findings)
+        lines.append(f"{json.dumps(model)} = [{quotas}]")
+    return "\n".join(lines).strip() + "\n"

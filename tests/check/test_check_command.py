@@ -1,0 +1,221 @@
+"""The command against the emulator: what it sends, what it finds, how it fails."""
+
+import json
+import os
+import subprocess
+import sys
+
+import pytest
+from click.testing import CliRunner
+
+from paceline.check.target import target
+from paceline.cli.check import command
+from paceline.config import Config
+from paceline.core.outcomes import QuotaError
+
+
+@pytest.fixture(autouse=True)
+def no_environment(monkeypatch):
+    for name in [name for name in os.environ if name.startswith("PACELINE_") or name.endswith("_API_KEY")]:
+        monkeypatch.delenv(name)
+
+
+def run(*arguments, answer=None):
+    return CliRunner().invoke(command, [str(argument) for argument in arguments], input=answer)
+
+
+def found(result):
+    (one,) = json.loads(result.stdout)["models"]
+    return {quota["configured"] or f"+{quota['use']}": (quota["stated"], quota["verdict"]) for quota in one["quotas"]}
+
+
+def test_it_asks_and_sends_one_request(paceline_emulator):
+    emulator = paceline_emulator(limits="gpt-5=5000 requests/min,1m tokens/min")
+    result = run("gpt-5", "--base-url", emulator.base_url, answer="y\n")
+    assert result.exit_code == 0
+    assert "at most 16 tokens" in result.stderr
+    assert f"gpt-5: {emulator.base_url}/v1/chat/completions" in result.stderr
+    assert "a fraction of a cent" in result.stderr
+    tally = emulator.tally()
+    assert (tally["admitted"], tally["charges"]["tokens"] < 40) == (1, True)
+    assert "more is allowed" in result.stdout
+    assert '"openai/gpt-5" = ["5k requests/min", "1M tokens/min"]' in result.stdout
+
+
+@pytest.mark.parametrize("answer", ["n\n", ""])
+def test_without_consent_nothing_is_sent(paceline_emulator, answer):
+    emulator = paceline_emulator()
+    result = run("gpt-5", "--base-url", emulator.base_url, answer=answer)
+    assert result.exit_code == 2
+    assert "nothing has been sent" in result.stderr
+    assert result.stdout == ""
+    assert emulator.tally()["admitted"] == 0
+
+
+def test_its_toml_is_a_configuration_that_holds(paceline_emulator, tmp_path):
+    emulator = paceline_emulator(
+        limits={"claude-haiku-4-5": "70 requests/min,60k input_tokens/min,9k output_tokens/min"}
+    )
+    first = run("claude-haiku-4-5", "--base-url", emulator.base_url, "--yes", "--json")
+    assert first.exit_code == 0
+    file = tmp_path / "paceline.toml"
+    file.write_text(json.loads(first.stdout)["config"])
+    second = run("--config", file, "--yes", "--json")
+    assert found(second) == {
+        "70 requests/min": (70, "as configured"),
+        "60k input_tokens/min": (60_000, "as configured"),
+        "9k output_tokens/min": (9_000, "as configured"),
+    }
+    assert json.loads(second.stdout)["models"][0]["source"] == "given"
+
+
+def test_limits_beat_tables_and_several_models_are_asked_once_each(paceline_emulator):
+    emulator = paceline_emulator(limits="30 requests/min,8k tokens/min", dialect="openai")
+    limit = "gpt-5=31 requests/min,8k tokens/min"
+    result = run("gpt-5", "gpt-5-mini", "gpt-5", "--base-url", emulator.base_url, "--yes", "--json", "--limit", limit)
+    report = json.loads(result.stdout)
+    assert [one["model"] for one in report["models"]] == ["openai/gpt-5", "openai/gpt-5-mini"]
+    assert [quota["verdict"] for quota in report["models"][0]["quotas"]] == ["less is allowed", "as configured"]
+    assert emulator.tally()["admitted"] == 2
+
+
+def test_groq_speaks_of_a_day(paceline_emulator):
+    emulator = paceline_emulator(scenario="groq", latency_s=0.0)
+    limit = "llama=30 requests/min,500 requests/day,6k tokens/min"
+    result = run("llama", "--provider", "groq", "--base-url", emulator.base_url, "--limit", limit, "--yes", "--json")
+    assert found(result) == {
+        "30 requests/min": (None, "not stated"),
+        "500 requests/day": (1_000, "more is allowed"),
+        "6k tokens/min": (8_000, "more is allowed"),
+    }
+
+
+def test_gemini_says_nothing_and_that_is_said(paceline_emulator):
+    emulator = paceline_emulator(scenario="gemini-free", latency_s=0.0)
+    result = run("gemini-2.5-flash", "--base-url", emulator.base_url, "--yes")
+    assert result.exit_code == 0
+    assert "the answer says nothing about limits" in result.stdout
+    assert "not stated" in result.stdout
+
+
+def test_azure_is_asked_for_its_deployment(paceline_emulator):
+    emulator = paceline_emulator(scenario="azure", latency_s=0.0)
+    limit = "mine=600 requests/min,50k tokens/min"
+    base = f"{emulator.base_url}/openai/v1"
+    result = run("mine", "--provider", "azure", "--base-url", base, "--limit", limit, "--yes", "--json")
+    assert result.exit_code == 0
+    assert found(result)["50k tokens/min"] == (100_000, "more is allowed")
+
+
+@pytest.mark.parametrize(
+    ("settings", "sentence"),
+    [
+        ({"valid_key": "other"}, "openai refused the key in OPENAI_API_KEY (401)"),
+        ({"limits": "gpt-6=5 requests/min"}, "openai has no model 'gpt-5', or this key may not use it (404)"),
+        ({"money_after": 0}, "openai says that the money is gone (429): You exceeded your current quota"),
+        ({"faults": {"503": 1.0}}, "openai is overloaded (503)"),
+        ({"faults": {"500": 1.0}}, "openai did not answer the request (500): The server had an error"),
+        ({"limits": "1 tokens/min"}, "openai will never admit even this request (429): Request too large"),
+        ({"faults": {"drop": 1.0}}, "no answer from openai at 127.0.0.1"),
+    ],
+)
+def test_what_goes_wrong_is_one_sentence_and_code_1(paceline_emulator, settings, sentence):
+    emulator = paceline_emulator(**settings)
+    result = run("gpt-5", "--base-url", emulator.base_url, "--yes")
+    assert result.exit_code == 1
+    assert sentence in result.stdout
+    assert emulator.tally()["admitted"] <= 1
+
+
+def test_a_refusal_still_tells_the_limit(paceline_emulator):
+    emulator = paceline_emulator(limits="gpt-5=2 requests/min", start_level=0.0)
+    result = run("gpt-5", "--base-url", emulator.base_url, "--yes", "--json")
+    assert result.exit_code == 1
+    (one,) = json.loads(result.stdout)["models"]
+    assert one["problem"].startswith(
+        "openai refused the request: its limit of requests is used up (429); it asks to wait"
+    )
+    assert found(result)["500 requests/min"] == (2, "less is allowed")
+    assert emulator.tally()["refused"] == {"rate": 1}
+
+
+def test_gemini_refuses_a_key_in_its_own_way(paceline_emulator):
+    emulator = paceline_emulator(valid_key="other")
+    result = run("gemini-2.5-flash", "--base-url", emulator.base_url, "--yes")
+    assert "gemini refused the key in GEMINI_API_KEY (400)" in result.stdout
+
+
+def test_the_key_never_shows(paceline_emulator, monkeypatch):
+    monkeypatch.setenv("OPENAI_API_KEY", "sk-very-secret")
+    emulator = paceline_emulator(valid_key="other")
+    for options in (["--yes"], ["--yes", "--json"], []):
+        result = run("gpt-5", "--base-url", emulator.base_url, *options, answer="y\n")
+        assert "secret" not in result.output
+    assert "secret" not in repr(target("gpt-5", Config(), {"OPENAI_API_KEY": "sk-very-secret"}))
+
+
+def test_nobody_listens():
+    result = run("gpt-5", "--base-url", "http://127.0.0.1:9", "--yes")
+    assert result.exit_code == 1
+    assert "no answer from openai at 127.0.0.1" in result.stdout
+    assert "nothing was learned" in result.stdout
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["gpt-5"], "no key for openai: set the environment variable OPENAI_API_KEY"),
+        (["somebodys-model"], "whose model is 'somebodys-model'? Write it like 'openai/somebodys-model'"),
+        ([], "name a model"),
+        (["mine", "--provider", "azure"], "where is azure? Give its address with --base-url"),
+        (["gpt-5", "--limit", "gpt-5"], "write it like 'gpt-5=500 requests/min,400k tokens/min'"),
+        (["openai/gpt-5", "--base-url", "nowhere"], "base_url: it must be an address"),
+        (["openai/gpt-5", "--tier", "99", "--base-url", "http://127.0.0.1:9"], "tier '99' of openai is unknown"),
+    ],
+)
+def test_what_cannot_be_meant_is_code_2(arguments, message):
+    result = run(*arguments, "--yes")
+    assert result.exit_code == 2
+    assert message in result.stderr
+
+
+@pytest.mark.parametrize(
+    ("name", "provider", "url"),
+    [
+        ("gpt-5", None, "https://api.openai.com/v1/chat/completions"),
+        ("text-embedding-3-small", "openai", "https://api.openai.com/v1/embeddings"),
+        ("gpt-5-2025-08-07", None, "https://api.openai.com/v1/chat/completions"),
+        ("claude-sonnet-4-5", None, "https://api.anthropic.com/v1/messages"),
+        (
+            "gemini-2.5-pro",
+            None,
+            "https://generativelanguage.googleapis.com/v1beta/models/gemini-2.5-pro:generateContent",
+        ),
+        ("groq/llama-3.1-8b-instant", None, "https://api.groq.com/openai/v1/chat/completions"),
+        ("openai/gpt-oss-120b", "groq", "https://api.groq.com/openai/v1/chat/completions"),
+        ("mistral/mistral-large", None, "https://api.mistral.ai/v1/chat/completions"),
+    ],
+)
+def test_every_model_goes_to_its_provider(name, provider, url):
+    keys = {f"{maker}_API_KEY": "k" for maker in ("OPENAI", "ANTHROPIC", "GEMINI", "GROQ", "MISTRAL")}
+    one = target(name, Config(provider=provider), keys)
+    assert one.url == url
+    assert one.page.describe(url.partition(".com")[2] or url.partition(".ai")[2], one.body) is not None
+    assert one.host_tells
+
+
+def test_credentials_of_another_kind_are_said():
+    with pytest.raises(QuotaError, match="signed with credentials"):
+        target("vertex/gemini-2.5-pro", Config(), {})
+
+
+def test_as_a_program(paceline_emulator):
+    emulator = paceline_emulator(limits="gpt-5=5000 requests/min,1m tokens/min")
+    code = "from paceline.cli import main; main()"
+    arguments = ["check", "gpt-5", "--base-url", emulator.base_url]
+    done = subprocess.run(
+        [sys.executable, "-c", code, *arguments], input="y\n", capture_output=True, text=True, timeout=60, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    assert "# the configuration to use" in done.stdout
+    assert emulator.tally()["admitted"] == 1
