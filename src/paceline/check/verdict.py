@@ -104,7 +104,7 @@ def told_by(refusal: Refusal) -> list[Reading]:
 
 
 def to_toml(provider: str | None, base_url: str | None, limits: Iterable[tuple[str, Sequence[Finding]]]) -> str:
-    """The configuration to use, for ``--config`` and ``Limiter.load``.
+    """The configuration to use, as ``--config`` reads it.
 
     Args:
         provider: Whose models they are, if all are one provider's.

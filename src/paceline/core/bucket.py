@@ -33,8 +33,8 @@ from paceline.core.quota import NS, Quota
 FAR_NS = 2**63 - 1
 """Later than any instant: nobody knows when, an event will tell."""
 
-SMALL_BURST_S = 2.0
-"""The burst of a quota that opens, or that must be spread evenly, in seconds of its own rate."""
+SMALL_BURST_S, SMALL_PERIODS = 2.0, 1 / 30
+"""The burst of a quota that opens, or that must be spread evenly: seconds of its own rate, or a part of its period."""
 
 CEILING_MIN = 0.01
 """A learned ceiling never falls below this share of the published rate: it must be able to find out better."""
@@ -73,6 +73,11 @@ class Meter(Protocol):
         """Take another amount for the same quota; what is used stays used."""
 
 
+def small_burst_s(quota: Quota) -> float:
+    """The small burst of ``quota``, in seconds of its rate: 2 s of a minute, 48 minutes of a day."""
+    return max(SMALL_BURST_S, SMALL_PERIODS * quota.period_s)
+
+
 class Bucket:
     """A continuously refilled quota, kept as the instant at which it will be full (as in GCRA).
 
@@ -92,7 +97,7 @@ class Bucket:
         self.full_at_ns = now_ns
         self.capacity = math.inf
         self.ceiling = 1.0
-        self._opened = SMALL_BURST_S * quota.rate if gentle else math.inf  # what may be granted at once so far
+        self._opened = small_burst_s(quota) * quota.rate if gentle else math.inf  # what may be granted at once so far
         self._sequence = 0
         self._low: list[tuple[int, int]] = []  # (sequence, room in ns), both ascending
         self._take(quota)
@@ -139,7 +144,7 @@ class Bucket:
     def _not_granted(self, amount: float) -> None:
         """``amount`` of what is used was not granted by us just now: it does not count against the opening burst."""
         if self._opened < math.inf:
-            self._opened = max(self._opened + amount, SMALL_BURST_S * self.quota.rate)
+            self._opened = max(self._opened + amount, small_burst_s(self.quota) * self.quota.rate)
             self._widen()
 
     def press(self, now_ns: int, ceiling: float) -> None:

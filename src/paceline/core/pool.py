@@ -11,7 +11,7 @@ from collections import Counter
 from collections.abc import Iterable
 from typing import Any
 
-from paceline.core.bucket import FAR_NS
+from paceline.core.bucket import FAR_NS, Bucket, Meter
 from paceline.core.feedback import Feedback
 from paceline.core.ledger import Ledger, Reservation
 from paceline.core.line import Line, Ticket
@@ -27,7 +27,8 @@ from paceline.core.outcomes import (
     Stopped,
     WaitUntil,
 )
-from paceline.core.quota import NS, REQUESTS, Cost, Quota
+from paceline.core.quota import NS, REQUESTS, Cost, Quota, Rule
+from paceline.core.spaced import Spaced
 
 WAITING_MAX = 1_000_000
 """The default bound on a line; a ticket takes about half a kilobyte."""
@@ -223,6 +224,7 @@ class Pool:
                     "period_s": m.quota.period_s,
                     "burst": m.quota.burst,
                     "rule": m.quota.rule.value,
+                    "learned": _learned(m),
                     "spent": round(spent, 3),
                     "source": source,
                 }
@@ -279,3 +281,16 @@ class Pool:
         at_ns = min(self.ledger.earliest(now_ns, head.amounts)[0], self.ledger.next_expiry_ns)
         deadline_ns = self.line.next_deadline_ns
         self.wake_ns = at_ns if deadline_ns is None else min(at_ns, deadline_ns)
+
+
+def _learned(m: Meter) -> dict[str, Any]:
+    """What answers have said about a quota beyond its limit, as plain JSON values."""
+    learned: dict[str, Any] = {}
+    if isinstance(m, Bucket):
+        if m.capacity < m.quota.burst:
+            learned["holds"] = round(m.capacity, 3)
+        if m.ceiling < 1:
+            learned["ceiling"] = round(m.ceiling, 4)
+        if isinstance(m, Spaced) and m.quota.rule is Rule.BUCKET:
+            learned["rule"] = "no bucket: spread evenly"
+    return learned

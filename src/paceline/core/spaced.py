@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from bisect import bisect_left, bisect_right
 
-from paceline.core.bucket import CEILING_MIN, SMALL_BURST_S, Bucket
+from paceline.core.bucket import CEILING_MIN, Bucket, small_burst_s
 from paceline.core.quota import NS, Quota
 
 SLICES = 512
@@ -37,7 +37,8 @@ class Spaced(Bucket):
         self.quota = quota
         self.most = quota.amount
         self._period_ns = math.ceil((quota.period_s + min(self.headroom_s, quota.period_s) / 4) * NS)
-        self._burst = min(SMALL_BURST_S / (quota.period_s + SMALL_BURST_S) * quota.amount, quota.burst)
+        small_s = small_burst_s(quota)
+        self._burst = min(small_s / (quota.period_s + small_s) * quota.amount, quota.burst)
         slice_ns = self._period_ns / SLICES  # a slice counts as charged at its end
         self._ns_per_unit = (self._period_ns + slice_ns) / (quota.amount - self._burst) / self.ceiling
         self._reach_ns = math.floor(self._burst * self._ns_per_unit)
