@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import warnings
 from collections import deque
 from typing import TYPE_CHECKING, Any
 
+from paceline.core.outcomes import PacelineWarning
 from paceline.http.transport import is_paced, library_of, pace_transport
 
 if TYPE_CHECKING:
@@ -21,6 +23,13 @@ def attach(limiter: Limiter, client: Any, provider: str | None = None) -> None:
         raise TypeError(
             f"no httpx or httpx2 client inside {type(client).__name__}: attach the HTTP client itself, "
             "or call paceline.instrument(limiter) to pace the whole process"
+        )
+    if type(client).__module__.startswith("google.genai"):
+        warnings.warn(
+            "google-genai makes its async clients anew for each event loop, so attach() paces only its sync calls; for the "
+            "async ones call paceline.instrument(limiter) and set GOOGLE_GENAI_HTTP_CLIENT=httpx2",
+            PacelineWarning,
+            stacklevel=3,
         )
     for http_client in clients:
         mounts = http_client._mounts  # noqa: SLF001  (what OpenTelemetry's instrumentation replaces, too)
