@@ -22,6 +22,7 @@ RULES: dict[str, set[str]] = {
     "core": set(),
     "providers": {"core", "estimate"},
     "estimate": {"core", "providers"},
+    "address": {"core", "providers"},
     "clock": {"core"},
     "gate": {"core", "clock"},
     "permit": {"core", "gate", "providers"},

@@ -15,12 +15,13 @@ from typing import Any, BinaryIO, Final
 
 import httpx2
 
+from paceline.address import locate
 from paceline.batch.check import SHOWN, Plan, check
 from paceline.batch.index import Index
 from paceline.batch.progress import Meter, View, eta_s
 from paceline.batch.requests import BadLineError, Request, read_lines, read_request
 from paceline.batch.results import STDOUT, OutputError, Recovered, Results
-from paceline.batch.runner import Address, Runner, Stop, is_loopback
+from paceline.batch.runner import Address, Runner, Stop
 from paceline.batch.summary import Tally, in_time, in_words
 from paceline.config import Config
 from paceline.core.outcomes import QuotaError
@@ -31,6 +32,9 @@ from paceline.providers.registry import provider_for_host, provider_named
 STDIN: Final = "-"
 DONE, FAILED, USAGE, INTERRUPTED = 0, 1, 2, 130
 _CODES = {Stop.INTERRUPTED: INTERRUPTED, Stop.KEY: USAGE, Stop.MONEY: FAILED, Stop.OUTPUT: FAILED}
+
+ROOTS: Final = {"openai": "https://api.openai.com", "anthropic": "https://api.anthropic.com"}
+"""Whose paths are those of the batch formats; everybody else's root is given with ``--base-url``."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -140,15 +144,7 @@ class Job:
         return page.name if page else None
 
     def _address(self, page: Provider) -> Address:
-        root = self.config.base_url or (f"https://{page.hosts[0]}" if page.hosts else "")
-        if not root:
-            raise QuotaError(f"where is {page.name}? Give its address with --base-url")
-        key = self.environ.get(page.key_env, "").strip()
-        if not key and not is_loopback(httpx2.URL(root).host):
-            raise QuotaError(f"no key for {page.name}: set the environment variable {page.key_env}")
-        if not (key.isascii() and key.isprintable()):
-            raise QuotaError(f"the key in {page.key_env} has characters that no key has")
-        key = key or "none"
+        root, key = locate(page, self.config.base_url or ROOTS.get(page.name), self.environ)
         headers = {"content-type": "application/json", "accept": "application/json", "user-agent": "paceline"}
         if page.name == "anthropic":
             headers |= {"x-api-key": key, "anthropic-version": "2023-06-01"}

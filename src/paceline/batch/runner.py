@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import ipaddress
 import json
 import re
 import signal
@@ -16,6 +15,7 @@ from typing import Any, Final
 
 import httpx2
 
+from paceline.address import is_loopback
 from paceline.batch.flight import SEAT, SEATS, Flight
 from paceline.batch.progress import Meter, View
 from paceline.batch.requests import Request
@@ -48,14 +48,6 @@ class Address:
     headers: Mapping[str, str]
     key: str
     key_env: str
-
-
-def is_loopback(host: str) -> bool:
-    """Whether ``host`` is this machine."""
-    try:
-        return host == "localhost" or ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return False
 
 
 class Runner:

@@ -8,7 +8,7 @@ from fnmatch import fnmatchcase
 from typing import Any, Final
 from urllib.parse import quote, urlsplit
 
-from paceline.batch.runner import is_loopback
+from paceline.address import locate
 from paceline.config import Config
 from paceline.core.outcomes import QuotaError
 from paceline.providers.base import Provider
@@ -60,16 +60,8 @@ def target(name: str, config: Config, environ: Mapping[str, str]) -> Target:
     page, model = _owner(name, config)
     if page.name in _OTHERWISE:
         raise QuotaError(f"{page.name}: its requests are signed with credentials that this command does not use")
-    root = config.base_url or (f"https://{page.hosts[0]}" if page.hosts and "*" not in page.hosts[0] else "")
-    if not root:
-        raise QuotaError(f"where is {page.name}? Give its address with --base-url")
-    host = urlsplit(root).hostname or ""
-    key = environ.get(page.key_env, "").strip()
-    if not key and not is_loopback(host):
-        raise QuotaError(f"no key for {page.name}: set the environment variable {page.key_env}")
-    if not (key.isascii() and key.isprintable()):
-        raise QuotaError(f"the key in {page.key_env} has characters that no key has")
-    key = key or "none"
+    known = f"https://{page.hosts[0]}" if page.hosts and "*" not in page.hosts[0] else None
+    root, key = locate(page, config.base_url or known, environ)
     path, headers, body = _request(page.name, model, key)
     if path.startswith("/openai/") and root.endswith("/openai"):
         root = root.removesuffix("/openai")
