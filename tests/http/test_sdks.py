@@ -12,6 +12,7 @@ import pytest
 
 import paceline
 from paceline.http import pace_transport
+from paceline.testing import ManualClock
 
 OPENAI_LIMITS = ["6000 requests/min", "4M tokens/min"]
 CLAUDE_LIMITS = ["6000 requests/min", "4M input_tokens/min", "800k output_tokens/min"]
@@ -121,7 +122,8 @@ async def test_a_stream_left_early_keeps_its_charge_and_closes_its_permit(world,
 async def test_a_cancelled_stream_that_nobody_closes_settles_by_its_time_to_live(paceline_emulator):
     """Cancelled between two chunks, an SDK leaves its stream open until the garbage collector comes."""
     world = paceline_emulator(limits={"gpt-5": ",".join(OPENAI_LIMITS)}, latency_per_token_s=0.002)
-    limiter = paceline.Limiter({"openai/*": [*OPENAI_LIMITS, "1 concurrency"]}, ttl_s=0.3)
+    clock = ManualClock()
+    limiter = paceline.Limiter({"openai/*": [*OPENAI_LIMITS, "1 concurrency"]}, ttl_s=30, clock=clock)
     kept = []
     async with openai.AsyncOpenAI(api_key="k", base_url=f"{world.base_url}/v1") as client:
         limiter.attach(client, provider="openai")
@@ -139,7 +141,11 @@ async def test_a_cancelled_stream_that_nobody_closes_settles_by_its_time_to_live
         await asyncio.gather(task, return_exceptions=True)
         assert limiter.status()["pools"]["openai/gpt-5"]["in_flight"] == 1
         # Its slot comes back by itself: this call would wait for ever.
-        await client.chat.completions.create(model="gpt-5", messages=PROMPT, max_tokens=5)
+        call = asyncio.create_task(client.chat.completions.create(model="gpt-5", messages=PROMPT, max_tokens=5))
+        while not limiter.status()["pools"]["openai/gpt-5"]["waiting"]:
+            await asyncio.sleep(0)
+        clock.advance(31)
+        await call
         assert counts(limiter, "openai/gpt-5")["lost"] == 1
         await kept[0].close()
 
