@@ -132,11 +132,12 @@ async def test_a_cancelled_stream_that_nobody_closes_settles_by_its_time_to_live
             stream = await client.chat.completions.create(model="gpt-5", messages=PROMPT, stream=True, max_tokens=5_000)
             kept.append(stream)  # what a framework's bookkeeping does
             async for _ in stream:
+                between_chunks.set()
                 await asyncio.Event().wait()
 
+        between_chunks = asyncio.Event()
         task = asyncio.create_task(consume())
-        while not kept:
-            await asyncio.sleep(0)
+        await between_chunks.wait()
         task.cancel()
         await asyncio.gather(task, return_exceptions=True)
         assert limiter.status()["pools"]["openai/gpt-5"]["in_flight"] == 1
