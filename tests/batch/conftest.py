@@ -1,6 +1,7 @@
 import pytest
 from batch_helpers import FAST, start
 
+from paceline.batch.index import Index
 from paceline.emulator import Emulator
 
 
@@ -31,3 +32,18 @@ def command():
         if process.poll() is None:
             process.kill()
             process.communicate()
+
+
+@pytest.fixture(autouse=True)
+def closed_indexes(monkeypatch):
+    """Close every index that a test made."""
+    made, init = [], Index.__init__
+
+    def remember(self):
+        init(self)
+        made.append(self)
+
+    monkeypatch.setattr(Index, "__init__", remember)
+    yield
+    for index in made:
+        index.close()
