@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import heapq
+import logging
 import os
 import threading
 import time
@@ -12,6 +13,9 @@ from typing import Protocol
 from paceline.core.quota import NS
 
 _ANCHOR_NS = time.time_ns() - time.monotonic_ns()
+
+
+log = logging.getLogger("paceline")
 
 
 class Timer(Protocol):
@@ -32,9 +36,10 @@ class Clock(Protocol):
 
 
 class _Timer:
-    __slots__ = ("at_ns", "callback")
+    __slots__ = ("at_ns", "callback", "clock")
 
-    def __init__(self, at_ns: int, callback: Callable[[], None]) -> None:
+    def __init__(self, clock: SystemClock, at_ns: int, callback: Callable[[], None]) -> None:
+        self.clock = clock
         self.at_ns = at_ns
         self.callback: Callable[[], None] | None = callback
 
@@ -42,7 +47,9 @@ class _Timer:
         return self.at_ns < other.at_ns
 
     def cancel(self) -> None:
-        self.callback = None
+        if self.callback is not None:
+            self.callback = None
+            self.clock.cancelled += 1
 
 
 class SystemClock:
@@ -53,6 +60,7 @@ class SystemClock:
     """
 
     def __init__(self) -> None:
+        self.cancelled = 0  # timers that lie in the heap until their date, or until half of it is such
         self._heap: list[_Timer] = []
         self._changed = threading.Condition()
         self._thread: threading.Thread | None = None
@@ -65,8 +73,12 @@ class SystemClock:
 
     def call_at(self, at_ns: int, callback: Callable[[], None]) -> Timer:
         """Call ``callback`` on the timer thread; it must be short and must not raise."""
-        timer = _Timer(at_ns, callback)
+        timer = _Timer(self, at_ns, callback)
         with self._changed:
+            if self.cancelled > 100 and self.cancelled > len(self._heap) // 2:
+                self._heap = [timer for timer in self._heap if timer.callback is not None]
+                heapq.heapify(self._heap)
+                self.cancelled = 0
             heapq.heappush(self._heap, timer)
             if self._thread is None:
                 self._thread = threading.Thread(target=self._run, name="paceline-timer", daemon=True)
@@ -85,7 +97,10 @@ class SystemClock:
                     self._changed.wait(min(wait_ns / NS, threading.TIMEOUT_MAX) if self._heap else None)
                 callback = heapq.heappop(self._heap).callback
             if callback is not None:
-                callback()
+                try:
+                    callback()
+                except Exception:
+                    log.exception("a timer failed; the others go on")
 
 
 SYSTEM_CLOCK = SystemClock()

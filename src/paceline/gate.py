@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 import os
 import threading
+import warnings
 import weakref
 from collections import deque
 from collections.abc import Callable, Iterable
@@ -18,7 +19,7 @@ from paceline.clock import Clock, Timer
 from paceline.core.bucket import FAR_NS
 from paceline.core.ledger import Reservation
 from paceline.core.line import Ticket
-from paceline.core.outcomes import Outcome, Reading, Refusal, WaitUntil
+from paceline.core.outcomes import Outcome, PacelineWarning, Reading, Refusal, WaitUntil
 from paceline.core.pool import Pool
 from paceline.core.quota import NS, Cost
 
@@ -76,23 +77,31 @@ class Gate:
     def __init__(self, pool: Pool, clock: Clock) -> None:
         self.pool = pool
         self._clock = clock
-        self._lock = threading.Lock()
+        # Garbage may be collected, or a signal handled, while this thread is inside: what they change waits its turn.
+        self._lock = threading.RLock()
+        self._busy = False
+        self._deferred: deque[Callable[[int], None]] = deque()
         self._timer: Timer | None = None
         self._timer_ns = FAR_NS
-        self._gone: deque[Ticket] = deque()  # whose tasks were collected; the next pump lets them go
         _gates.add(self)
 
     def enter(self, ticket: Ticket, owner: Callable[[], _Owner] | None = None) -> Outcome:
         """Ask for ``ticket``; without an ``owner`` nobody joins the line."""
         with self._lock:
-            now_ns = self._clock.now_ns()
-            if owner is None:
-                return self.pool.attempt(now_ns, ticket)
-            outcome = self.pool.submit(now_ns, ticket)
-            if isinstance(outcome, WaitUntil):
-                ticket.owner = owner()
-                self._arm()
-            return outcome
+            if self._busy:
+                raise RuntimeError("a permit cannot be acquired from a signal handler or a finalizer")
+            self._busy = True
+            try:
+                now_ns = self._clock.now_ns()
+                if owner is None:
+                    return self.pool.attempt(now_ns, ticket)
+                outcome = self.pool.submit(now_ns, ticket)
+                if isinstance(outcome, WaitUntil):
+                    ticket.owner = owner()
+                    self._arm()
+                return outcome
+            finally:
+                self._busy = False
 
     def now_ns(self) -> int:
         """The present, by this gate's clock."""
@@ -103,6 +112,12 @@ class Gate:
         outcome = self.enter(ticket, _Thread)
         if not isinstance(outcome, WaitUntil):
             return outcome
+        if asyncio._get_running_loop() is not None:  # noqa: SLF001
+            warnings.warn(
+                f"{self.pool.name}: waiting for a permit blocks this event loop; use `async with`, `await`, or an async client",
+                PacelineWarning,
+                stacklevel=4,
+            )
         try:
             ticket.owner.event.wait()
         except BaseException:  # KeyboardInterrupt: whatever the outcome was, nobody will use it
@@ -117,9 +132,6 @@ class Gate:
             return outcome
         try:
             await ticket.owner.future
-        except GeneratorExit:  # collected with its loop, perhaps by a thread that holds the lock
-            self._gone.append(ticket)
-            raise
         except BaseException:  # cancelled, before the grant or just after it
             self._leave(ticket)
             raise
@@ -127,12 +139,7 @@ class Gate:
 
     def settle(self, reservation: Reservation, actual: Cost | None, ticket: Ticket | None = None) -> None:
         """See :meth:`Pool.settle`."""
-        with self._lock:  # as _change does it, without the detour: this is the hot path
-            now_ns = self._clock.now_ns()
-            self.pool.settle(now_ns, reservation, actual, ticket)
-            done = self._pump(now_ns) if len(self.pool.line) else None
-        if done:
-            self._wake(done)
+        self._change(lambda now_ns: self.pool.settle(now_ns, reservation, actual, ticket))
 
     def cancel(self, reservation: Reservation) -> None:
         """See :meth:`Pool.cancel`."""
@@ -146,9 +153,13 @@ class Gate:
         """See :meth:`Pool.observe`."""
         self._change(lambda now_ns: self.pool.observe(now_ns, readings, reservation))
 
-    def pause(self, seconds: float) -> None:
-        """Grant nothing for so long, then one attempt first."""
-        self._change(lambda now_ns: self.pool.ledger.pause(now_ns + round(seconds * NS)))
+    def pause(self, until_ns: int) -> None:
+        """Grant nothing until then, and one attempt first."""
+        self._change(lambda now_ns: self.pool.ledger.pause(until_ns))  # noqa: ARG005
+
+    def lift(self, until_ns: int) -> None:
+        """End the pause until then, if it is the one in force."""
+        self._change(lambda now_ns: self.pool.ledger.lift(now_ns, until_ns))
 
     def resume(self) -> None:
         """See :meth:`Pool.resume`."""
@@ -169,27 +180,34 @@ class Gate:
             return self.pool.status(self._clock.now_ns())
 
     def _change(self, change: Callable[[int], None]) -> None:
+        """Let ``change`` happen, and then whatever it makes possible; at once, or after what this thread is doing here."""
         with self._lock:
-            now_ns = self._clock.now_ns()
-            change(now_ns)
-            done = self._pump(now_ns) if len(self.pool.line) else None
+            self._deferred.append(change)
+            done = None if self._busy else self._work()
         if done:
             self._wake(done)
+
+    def _work(self) -> list[Ticket]:
+        self._busy = True
+        try:
+            now_ns = self._clock.now_ns()
+            while self._deferred:
+                self._deferred.popleft()(now_ns)
+            done: list[Ticket] = []
+            if len(self.pool.line):
+                done = self.pool.pump(now_ns)
+                self._arm()
+            return done
+        finally:
+            self._busy = False
 
     def _leave(self, ticket: Ticket) -> None:
         self._change(lambda now_ns: self.pool.withdraw(now_ns, ticket))
 
-    def _pump(self, now_ns: int) -> list[Ticket]:
-        while self._gone:
-            self.pool.withdraw(now_ns, self._gone.popleft())
-        done = self.pool.pump(now_ns)
-        self._arm()
-        return done
-
     def _on_timer(self) -> None:
         with self._lock:
             self._timer_ns = FAR_NS
-            done = self._pump(self._clock.now_ns())
+            done = self._work()
         self._wake(done)
 
     def _arm(self) -> None:
@@ -208,16 +226,20 @@ class Gate:
         for loop, futures in others.items():
             try:
                 loop.call_soon_threadsafe(_set_all, futures)
-            except RuntimeError:  # the loop was closed with tasks still waiting: give back what they were granted
-                for ticket in done:
-                    if getattr(ticket.owner, "loop", None) is loop:
-                        self._leave(ticket)
+            except RuntimeError:  # the loop was closed with tasks still waiting
+                self._change(lambda now_ns, loop=loop: self._forget(now_ns, loop, done))  # type: ignore[misc]
+
+    def _forget(self, now_ns: int, loop: asyncio.AbstractEventLoop, done: list[Ticket]) -> None:
+        """Nobody of a closed loop will come: give back what they were granted, and let the rest go all at once."""
+        for ticket in [*done, *self.pool.line]:
+            if getattr(ticket.owner, "loop", None) is loop:
+                self.pool.withdraw(now_ns, ticket)
 
     def after_fork(self) -> None:
         """In a forked child: who waits, and whatever lock was held, stayed with the parent."""
-        self._lock = threading.Lock()
+        self._lock, self._busy = threading.RLock(), False
         self._timer, self._timer_ns = None, FAR_NS
-        self._gone.clear()
+        self._deferred.clear()
         self.pool.line.drain()
 
 

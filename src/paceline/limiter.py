@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import inspect
 import logging
+import math
 import threading
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
@@ -30,6 +31,9 @@ R = TypeVar("R")
 
 POOLS_MAX = 10_000
 """How many pools one limiter keeps: model names come from outside, and memory has an end."""
+
+TIMEOUT_MAX_S = 10 * 366 * 86_400.0
+"""Ten years: what is longer is a mistake."""
 
 _lane: ContextVar[LaneSpec] = ContextVar("paceline_lane", default=DEFAULT_LANE)
 
@@ -80,6 +84,8 @@ class Limiter:
     ) -> None:
         if not 0 <= headroom_s < float("inf"):
             raise QuotaError(f"headroom_s is {headroom_s!r}: it must be 0 s or more")
+        if not 0 < ttl_s <= TIMEOUT_MAX_S:
+            raise QuotaError(f"ttl_s is {ttl_s!r}: it must be above 0 s, and no more than ten years")
         self.limits = Limits(quotas)
         self.retry = retry or RetryPolicy()
         self.clock = clock
@@ -90,7 +96,7 @@ class Limiter:
         self._budgets: dict[str, RetryBudget] = {}  # by pool
         self._gates: dict[str, Gate] = {}  # by pool
         self._named: dict[str, Gate] = {}  # by whatever a caller called it
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()
 
     @classmethod
     def for_provider(
@@ -147,11 +153,11 @@ class Limiter:
             QuotaError: The pool is unknown or the cost is not a finite number, 0 or more.
         """
         gate = self.gate(pool)
-        return Acquisition(gate, self._ticket(cost, timeout, lane, again))
+        return Acquisition(gate, self._ticket(gate, cost, timeout, lane, again))
 
     def acquire_call(self, gate: Gate, cost: Cost, *, again: Permit | None = None) -> Acquisition:
         """Like :meth:`acquire`, for a pool that is at hand."""
-        return Acquisition(gate, self._ticket(cost, None, None, again))
+        return Acquisition(gate, self._ticket(gate, cost, None, None, again))
 
     def try_acquire(self, pool: str, **cost: float) -> Permit | Later | NeverFits:
         """The permit if it can be had now and nobody waits; else when to ask again, or that it never fits.
@@ -161,7 +167,7 @@ class Limiter:
             PoolStoppedError: The provider said that money is gone.
         """
         gate = self.gate(pool)
-        ticket = self._ticket(cost, None, None, None)
+        ticket = self._ticket(gate, cost, None, None, None)
         outcome = gate.enter(ticket)
         match outcome:
             case Granted(reservation):
@@ -194,7 +200,8 @@ class Limiter:
 
         def take(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Acquisition:
             price = {**units, **(cost(*args, **kwargs) if cost else {})}
-            return Acquisition(self.gate(pool), self._ticket(price, timeout, None, None))
+            gate = self.gate(pool)
+            return Acquisition(gate, self._ticket(gate, price, timeout, None, None))
 
         def decorate(function: Callable[P, R]) -> Callable[P, R]:
             if inspect.iscoroutinefunction(function):
@@ -238,25 +245,31 @@ class Limiter:
         return client
 
     def succeeded(self, provider: str) -> None:
-        """An answer of ``provider`` came."""
+        """An answer of ``provider`` came; if its breaker was open, that ends the pause."""
         breaker = self._breakers.get(provider)
         if breaker is not None and breaker.in_row:
             with self._lock:
+                until_ns = breaker.open_until_ns
                 breaker.succeeded()
+                gates = self._gates_of(provider) if until_ns else []
+            for gate in gates:
+                gate.lift(until_ns)
 
     def failed(self, provider: str, left_ns: int) -> None:
         """An attempt at ``provider`` that left at ``left_ns`` failed; too many in a row pause all of its pools."""
         if self._breaker is None:
             return
-        now_ns = self.clock.now_ns()
         with self._lock:
             breaker = self._breakers.setdefault(provider, Breaker(self._breaker))
-            opened = breaker.failed(now_ns, left_ns)
-            gates = [gate for name, gate in self._gates.items() if name.partition("/")[0] == provider]
+            opened = breaker.failed(self.clock.now_ns(), left_ns)
+            until_ns, in_row, gates = breaker.open_until_ns, breaker.in_row, self._gates_of(provider)
         if opened:
-            log.warning("%s: %d failures in a row; pausing for %g s", provider, breaker.in_row, self._breaker.pause_s)
+            log.warning("%s: %d failures in a row; pausing for %g s", provider, in_row, self._breaker.pause_s)
             for gate in gates:
-                gate.pause(self._breaker.pause_s)
+                gate.pause(until_ns)
+
+    def _gates_of(self, provider: str) -> list[Gate]:
+        return [gate for name, gate in self._gates.items() if name.partition("/")[0] == provider]
 
     def retry_delay_s(self, gate: Gate) -> float:
         """Spend one retry of the pool's budget; how long to wait for it, in seconds."""
@@ -310,14 +323,20 @@ class Limiter:
                 self._named[name] = gate
             return gate
 
-    def _ticket(self, cost: Cost, timeout: float | None, lane: str | LaneSpec | None, again: Permit | None) -> Ticket:
-        check_cost(cost)
+    def _ticket(
+        self, gate: Gate, cost: Cost, timeout: float | None, lane: str | LaneSpec | None, again: Permit | None
+    ) -> Ticket:
+        check_cost(cost, gate.pool.ledger.units)
         if REQUESTS not in cost:
             cost[REQUESTS] = 1
         if again is not None:
-            return again.ticket_again(cost)
+            return again.ticket_again(gate, cost)
         spec = _lane.get() if lane is None else lane if isinstance(lane, LaneSpec) else LaneSpec(lane)
-        deadline_ns = None if timeout is None else self.clock.now_ns() + round(timeout * NS)
+        deadline_ns = None
+        if timeout is not None and timeout != math.inf:
+            if not 0 <= timeout <= TIMEOUT_MAX_S:
+                raise QuotaError(f"timeout is {timeout!r}: it must be 0 s or more, or None for no end")
+            deadline_ns = self.clock.now_ns() + round(timeout * NS)
         return Ticket(cost, spec, deadline_ns)
 
 

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Generator
+from collections.abc import Collection, Generator
 from contextvars import ContextVar, Token
 from dataclasses import dataclass
+from difflib import get_close_matches
 from types import TracebackType
 from typing import Any, Self
 
@@ -29,7 +30,7 @@ from paceline.core.outcomes import (
     RefusalKind,
     Stopped,
 )
-from paceline.core.quota import CONCURRENCY, NS, REQUESTS, Cost
+from paceline.core.quota import CONCURRENCY, KNOWN_UNITS, NS, REQUESTS, Cost
 from paceline.gate import Gate, Waiting
 
 
@@ -40,11 +41,19 @@ class Later:
     retry_after_s: float
     quota: str
 
+    def __bool__(self) -> bool:
+        """No permit: ``if permit := limiter.try_acquire(...)`` reads as it should."""
+        return False
+
 
 _current: ContextVar[Permit | None] = ContextVar("paceline_permit", default=None)
 
 
-_INFINITY = float("inf")
+PAUSE_MAX_S = 32 * 86_400.0
+"""No provider asks for more than to the end of the month."""
+
+AMOUNT_MAX = 1e15
+"""No request costs more of anything."""
 
 
 class Permit:
@@ -59,13 +68,13 @@ class Permit:
         waited_s: How long the request waited, in seconds.
     """
 
-    __slots__ = ("_gate", "_spent", "_ticket", "cost", "pool", "reservation", "waited_s")
+    __slots__ = ("_followed", "_gate", "_spent", "_ticket", "cost", "pool", "reservation", "waited_s")
 
     def __init__(self, gate: Gate, ticket: Ticket, reservation: Reservation) -> None:
         self._gate = gate
         self._ticket = ticket
         self.reservation = reservation
-        self._spent = False
+        self._spent = self._followed = False
         self.pool = gate.pool.name
         self.cost = reservation.cost
         self.waited_s = (reservation.granted_ns - ticket.arrived_ns) / NS
@@ -99,12 +108,25 @@ class Permit:
         Go on with ``limiter.acquire(..., again=permit)``, which goes to the front of its lane.
         """
         refusal = refusal or Refusal(RefusalKind.RATE, retry_after_s=retry_after_s)
-        self._gate.refuse(self.reservation, refusal, max(retry_after_s or refusal.retry_after_s or 0.0, 0.0))
+        pause_s = retry_after_s or refusal.retry_after_s or 0.0
+        if not 0 <= pause_s <= PAUSE_MAX_S:
+            raise QuotaError(f"retry_after_s is {pause_s!r}: it must be 0 s or more, and no more than 32 days")
+        self._gate.refuse(self.reservation, refusal, pause_s)
 
-    def ticket_again(self, cost: Cost) -> Ticket:
-        """A ticket for another attempt of the same request: it returns to the front of its lane."""
+    def ticket_again(self, gate: Gate, cost: Cost) -> Ticket:
+        """A ticket for another attempt of the same request: in the same pool it returns to the front of its lane.
+
+        Raises:
+            QuotaError: This permit has been followed by another attempt already.
+        """
+        if self._followed:
+            raise QuotaError(
+                f"{self.pool}: this permit was followed by another attempt already; pass that one's permit"
+            )
+        self._followed = True
         ticket = Ticket(cost, self._ticket.lane, self._ticket.deadline_ns)
-        ticket.number, ticket.returned = self._ticket.number, True
+        if gate is self._gate:
+            ticket.number, ticket.returned = self._ticket.number, True
         return ticket
 
     @property
@@ -154,13 +176,14 @@ class Acquisition:
     Inside the block the permit travels down to paced HTTP clients, so that nothing is charged twice.
     """
 
-    __slots__ = ("_gate", "_permit", "_reset", "_ticket")
+    __slots__ = ("_gate", "_permit", "_reset", "_ticket", "_used")
 
     def __init__(self, gate: Gate, ticket: Ticket) -> None:
         self._gate = gate
         self._ticket = ticket
         self._permit: Permit | None = None
         self._reset: Token[Permit | None] | None = None
+        self._used = False
 
     def wait(self) -> Permit:
         """Block this thread until the permit is there.
@@ -171,7 +194,13 @@ class Acquisition:
             LineFullError: Too many wait already.
             PoolStoppedError: The provider said that money is gone.
         """
+        self._use()
         return _permit(self._gate, self._ticket, self._gate.wait(self._ticket))
+
+    def _use(self) -> None:
+        if self._used:
+            raise RuntimeError("one acquire(), one permit: call limiter.acquire() again for another")
+        self._used = True
 
     def why(self) -> Waiting | None:
         """Why it still waits: place in line, the quota that binds, the expected wait. ``None`` when it does not."""
@@ -181,6 +210,7 @@ class Acquisition:
         return self._wait_async().__await__()
 
     async def _wait_async(self) -> Permit:
+        self._use()
         return _permit(self._gate, self._ticket, await self._gate.wait_async(self._ticket))
 
     def __enter__(self) -> Permit:
@@ -203,10 +233,15 @@ class Acquisition:
         return permit
 
     def _exit(self, kind: type[BaseException] | None) -> None:
-        assert self._permit is not None
-        assert self._reset is not None
-        _current.reset(self._reset)
-        self._permit.close(forgotten=kind is None, stacklevel=4)
+        permit, reset = self._permit, self._reset
+        assert permit is not None
+        assert reset is not None
+        try:
+            _current.reset(reset)
+        except ValueError:  # closed in another context than it was entered in: there it is not current
+            pass
+        finally:
+            permit.close(forgotten=kind is None, stacklevel=4)
 
 
 def _permit(gate: Gate, ticket: Ticket, outcome: Outcome) -> Permit:
@@ -232,12 +267,22 @@ def as_error(gate: Gate, ticket: Ticket, outcome: Outcome) -> PacelineError:
             raise AssertionError(outcome)
 
 
-def check_cost(cost: Cost) -> None:
-    """Raise :class:`QuotaError` for an amount that nobody can mean."""
+def check_cost(cost: Cost, units: Collection[str] = ()) -> None:
+    """Refuse a cost that nobody can mean, and one in a unit that nobody counts.
+
+    Raises:
+        QuotaError: An amount is not a number from 0 to 1e15, or (where ``units`` are given) a unit is unknown.
+    """
     for unit, amount in cost.items():
+        if units and unit not in units and unit not in KNOWN_UNITS:
+            near = get_close_matches(unit, ["timeout", "lane", "again", *KNOWN_UNITS, *units], 1)
+            hint = f"; did you mean {near[0]!r}?" if near else ""
+            raise QuotaError(f"nobody counts {unit!r} here: the quotas are on {', '.join(units)}{hint}")
         try:
-            if 0 <= amount < _INFINITY:  # NaN is neither
+            if type(amount) is not float and type(amount) is not int:
+                cost[unit] = float(amount)  # a Decimal, a numpy number
+            if 0 <= amount <= AMOUNT_MAX:  # NaN is neither
                 continue
-        except TypeError:
+        except (TypeError, ValueError, OverflowError):
             pass
         raise QuotaError(f"{unit} is {amount!r}: it must be a finite number, 0 or more")

@@ -81,7 +81,7 @@ class Ledger:
         self.gentle = gentle
         self.meters: list[Meter] = [meter(quota, now_ns, headroom_s, gentle=gentle) for quota in quotas]
         self.names = [str(m.quota) for m in self.meters]
-        self._units = [m.quota.unit for m in self.meters]
+        self.units = [m.quota.unit for m in self.meters]
         self._slots = [i for i, m in enumerate(self.meters) if m.quota.rule is Rule.SLOTS]
         self.spent = [0.0] * len(self.meters)  # all that was ever charged, for each meter
         self.not_before_ns = 0
@@ -108,7 +108,7 @@ class Ledger:
         and ``concurrency`` are 1 unless the cost says otherwise; any other unit that the cost leaves out is 0.
         """
         amounts = []
-        for unit in self._units:
+        for unit in self.units:
             amount = cost.get(unit)
             if amount is None:
                 if unit == TOKENS:
@@ -182,11 +182,11 @@ class Ledger:
         if reservation is self._probe:
             self._probe, self.not_before_ns = None, min(self.not_before_ns, now_ns)
         total = None if actual is None else actual.get(TOKENS)
-        if total is None and TOKENS in self._units and actual and (INPUT_TOKENS in actual or OUTPUT_TOKENS in actual):
+        if total is None and TOKENS in self.units and actual and (INPUT_TOKENS in actual or OUTPUT_TOKENS in actual):
             known = reservation.cost | actual
             total = known.get(INPUT_TOKENS, 0.0) + known.get(OUTPUT_TOKENS, 0.0)
         for i, reserved in enumerate(reservation.amounts):
-            m, unit = self.meters[i], self._units[i]
+            m, unit = self.meters[i], self.units[i]
             true = None if actual is None else total if unit == TOKENS else actual.get(unit)
             if true is not None and true != reserved:
                 m.correct(now_ns, reservation.marks[i], reserved, true)
@@ -233,6 +233,11 @@ class Ledger:
         self.not_before_ns = max(self.not_before_ns, until_ns)
         self._probe_next, self._probe = True, None
 
+    def lift(self, now_ns: int, until_ns: int) -> None:
+        """End the pause until ``until_ns``, if it is the one in force: nobody needs to probe."""
+        if self.not_before_ns == until_ns > now_ns:
+            self.not_before_ns, self._probe_next = now_ns, False
+
     def adopt(self, now_ns: int, index: int, amount: float) -> None:
         """Take another amount for the quota at ``index``."""
         self.meters[index].adopt(now_ns, amount)
@@ -243,7 +248,7 @@ class Ledger:
         self.meters.append(meter(quota, now_ns, self.headroom_s, gentle=self.gentle))
         self.names.append(str(quota))
         self.spent.append(0.0)
-        self._units.append(quota.unit)
+        self.units.append(quota.unit)
 
     def spread(self, now_ns: int, index: int) -> Spaced:
         """The quota at ``index`` is no bucket: spread it evenly; what is charged stays charged."""
