@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from paceline.core.outcomes import PacelineWarning
 from paceline.http.transport import is_paced, library_of, pace_transport
+from paceline.providers.registry import provider_named
 
 if TYPE_CHECKING:
     from paceline.limiter import Limiter
@@ -42,6 +43,10 @@ def _paced(limiter: Limiter, transport: Any, provider: str | None) -> Any:
     if is_paced(transport):
         if transport.limiter is not limiter:
             raise ValueError("this client is attached to another limiter already")
+        if provider is not None and (
+            transport.provider is None or provider_named(provider).name != transport.provider.name
+        ):
+            raise ValueError("this HTTP client is attached for another provider already: give each SDK its own")
         return transport
     return pace_transport(limiter, transport, provider)
 
@@ -57,7 +62,7 @@ def _http_clients(client: Any) -> list[Any]:
             continue
         if depth == DEPTH_MAX:
             continue
-        for inner in getattr(thing, "__dict__", {}).values():
+        for inner in list(getattr(thing, "__dict__", {}).values()):
             if hasattr(inner, "__dict__") and id(inner) not in seen and len(seen) < OBJECTS_MAX:
                 seen.add(id(inner))
                 queue.append((inner, depth + 1))

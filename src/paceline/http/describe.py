@@ -45,9 +45,9 @@ async def describe(limiter: Limiter, request: Any, provider: Provider | None, io
         return None
     try:
         body = json.loads(await _content(request, io))
-    except ValueError:
-        body = None
-    call = page.describe(path, body if isinstance(body, dict) else {})
+        call = page.describe(path, body if isinstance(body, dict) else {})
+    except (ValueError, RecursionError):  # no JSON, or nested without end: the provider will say so
+        call = page.describe(path, {})
     if call is None:
         return None
     return Metered(page, call, limiter.gate_for(page.name, call.model), limiter.teacher.of(call))

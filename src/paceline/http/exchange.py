@@ -25,7 +25,7 @@ from paceline.core.quota import NS, Cost
 from paceline.core.retry import Again
 from paceline.http.describe import Metered, describe
 from paceline.http.sansio import Io, Send
-from paceline.http.tap import Tap, decoder, tapped_stream
+from paceline.http.tap import Tap, decoded, decoder, tapped_stream, unread
 from paceline.permit import Permit, current_permit
 from paceline.providers.base import Provider, Usage
 
@@ -37,8 +37,8 @@ log = logging.getLogger("paceline.http")
 MARK = "paceline"
 """The key in a request's and a response's ``extensions``: who has handled it, and what came of it."""
 
-ERROR_BODY_MAX = 1_000_000
-"""A longer body of a refusing answer is not read; its status and headers must do."""
+ERROR_BODY_MAX, EVENT_MAX = 64_000, 1
+"""How much of a refusing answer's body is looked at; of a 200's that may be one, no more than its first chunk."""
 
 NEVER_SENT = (
     "ConnectError",
@@ -86,8 +86,12 @@ async def exchange(limiter: Limiter, io: Io, send: Send, request: Any, provider:
         return _synthetic(request, error)
     if metered is None:
         return await io.send(send, request)
-    request.extensions = {**request.extensions, MARK: True}
-    return await _Exchange(limiter, io, send, request, metered).run()
+    before = request.extensions
+    request.extensions = {**before, MARK: True}
+    try:
+        return await _Exchange(limiter, io, send, request, metered).run()
+    finally:
+        request.extensions = before  # sent once more by the caller, it is paced once more
 
 
 class _Exchange:
@@ -127,12 +131,26 @@ class _Exchange:
                 self.gate.observe(readings, permit.reservation)
             if response.status_code < 500:
                 self.limiter.succeeded(self.metered.provider.name)
-            # A refusal can come as a 200 (Azure, streamed): it says so with a retry-after.
-            if response.status_code < 400 and ("retry-after" not in headers or not await self._says_no(response)):
-                return self._tapped(response, headers, permit)
-            answer = await self._failed(response, permit)
+            try:
+                answer = await self._answer(response, headers, permit)
+            except BaseException:  # cancelled while an error's body was read
+                permit.close()
+                raise
             if answer is not None:
                 return answer
+
+    async def _answer(self, response: Any, headers: Mapping[str, str], permit: Permit) -> Any | None:
+        """What to hand up; ``None`` to try again."""
+        # A refusal can come as a 200 (Azure, streamed): it says so with a retry-after.
+        if response.status_code < 400:
+            if "retry-after" not in headers:
+                return self._tapped(response, headers, permit)
+            body = await self._peek(response, headers, EVENT_MAX)
+            if self.metered.provider.refusal(response.status_code, headers, body) is None:
+                return self._tapped(response, headers, permit)
+        else:
+            body = await self._peek(response, headers, ERROR_BODY_MAX)
+        return await self._failed(response, headers, body, permit)
 
     async def _permit(self, refused: Permit | None) -> Permit:
         permit = current_permit(self.record.pool) if refused is None else None
@@ -168,27 +186,33 @@ class _Exchange:
             )
         return response
 
-    async def _says_no(self, response: Any) -> bool:
-        body = await self._short_body(response)
-        return self.metered.provider.refusal(response.status_code, _plain(response.headers), body) is not None
+    async def _peek(self, response: Any, headers: Mapping[str, str], most: int) -> bytes:
+        """The beginning of the body, decoded; the caller can still read all of it."""
+        if hasattr(response, "_content"):
+            content: bytes = response.content[:most]
+            return content
+        stream = response.stream
+        try:
+            taken, rest = await self.io.peek(stream, most)
+        except Exception as error:  # noqa: BLE001  (a body that breaks off: the status alone must do)
+            log.debug("%s: an answer's body broke off: %s", self.record.pool, type(error).__name__)
+            taken, rest = [], stream
+        response.stream = unread(_library(response), stream, taken, rest)
+        return decoded(response, headers, taken, most)
 
-    async def _short_body(self, response: Any) -> bytes:
-        length = response.headers.get("content-length", "0")
-        short = hasattr(response, "_content") or (length.isdigit() and int(length) <= ERROR_BODY_MAX)
-        return await self.io.read(response) if short else b""
-
-    async def _failed(self, response: Any, permit: Permit) -> Any | None:
+    async def _failed(self, response: Any, headers: Mapping[str, str], body: bytes, permit: Permit) -> Any | None:
         """What to hand up; ``None`` to try again (any pause is over by then)."""
-        body = await self._short_body(response)
-        refusal = self.metered.provider.refusal(response.status_code, _plain(response.headers), body)
+        refusal = self.metered.provider.refusal(response.status_code, headers, body)
         response.extensions = {**response.extensions, MARK: self.record}
         if refusal is None:
             delay_s = self._after_fault(permit) if response.status_code >= 500 else None
             permit.settle()  # a request that failed may have been counted
             if delay_s is None:
                 return response
+            await self.io.close(response)
             await self.io.sleep(delay_s)
             return None
+        await self.io.close(response)
         self.record.refusals.append(refusal)
         if refusal.kind is RefusalKind.CAPACITY:
             self.limiter.failed(self.metered.provider.name, permit.reservation.granted_ns)

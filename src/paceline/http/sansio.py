@@ -28,8 +28,14 @@ class Io(Protocol):
     async def send(self, send: Send, request: Any) -> Any:
         """Send the request."""
 
-    async def read(self, message: Any) -> bytes:
-        """Read the whole body of a request or a response."""
+    async def read(self, request: Any) -> bytes:
+        """Read the whole body of a request."""
+
+    async def peek(self, chunks: Any, most: int) -> tuple[list[bytes], Any]:
+        """Take chunks from the stream until it ends or they are ``most`` bytes; them, and the iterator of the rest."""
+
+    async def close(self, response: Any) -> None:
+        """Let go of a response that nobody will read."""
 
     async def sleep(self, seconds: float) -> None:
         """Wait."""
@@ -44,9 +50,23 @@ class SyncIo:
     async def send(self, send: Send, request: Any) -> Any:
         return send(request)
 
-    async def read(self, message: Any) -> bytes:
-        body: bytes = message.read()
+    async def read(self, request: Any) -> bytes:
+        body: bytes = request.read()
         return body
+
+    async def peek(self, chunks: Any, most: int) -> tuple[list[bytes], Any]:
+        rest = iter(chunks)
+        taken: list[bytes] = []
+        size = 0
+        for chunk in rest:
+            taken.append(chunk)
+            size += len(chunk)
+            if size > most:
+                break
+        return taken, rest
+
+    async def close(self, response: Any) -> None:
+        response.close()
 
     async def sleep(self, seconds: float) -> None:
         time.sleep(seconds)  # noqa: ASYNC251  (this world blocks)
@@ -61,9 +81,23 @@ class AsyncIo:
     async def send(self, send: Callable[[Any], Awaitable[Any]], request: Any) -> Any:
         return await send(request)
 
-    async def read(self, message: Any) -> bytes:
-        body: bytes = await message.aread()
+    async def read(self, request: Any) -> bytes:
+        body: bytes = await request.aread()
         return body
+
+    async def peek(self, chunks: Any, most: int) -> tuple[list[bytes], Any]:
+        rest = aiter(chunks)
+        taken: list[bytes] = []
+        size = 0
+        async for chunk in rest:
+            taken.append(chunk)
+            size += len(chunk)
+            if size > most:
+                break
+        return taken, rest
+
+    async def close(self, response: Any) -> None:
+        await response.aclose()
 
     async def sleep(self, seconds: float) -> None:
         await asyncio.sleep(seconds)

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable, Iterator, Mapping
+import logging
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping
 from typing import Any
 
 from paceline.core.outcomes import Refusal
 from paceline.providers.base import Usage, UsageReader
+
+log = logging.getLogger("paceline.http")
 
 
 class Tap:
@@ -17,34 +20,41 @@ class Tap:
 
     __slots__ = ("_decode", "_reader", "_settle", "_settled")
 
-    def __init__(self, reader: UsageReader, decode: Callable[[bytes], bytes] | None, settle: Settle) -> None:
+    def __init__(self, reader: UsageReader, decode: Decode | None, settle: Settle) -> None:
         self._reader = reader
         self._decode = decode
         self._settle = settle
         self._settled = False
 
     def feed(self, chunk: bytes) -> None:
-        """Take the next raw bytes."""
+        """Take the next raw bytes. Never raises: whatever is wrong with them, the caller's own reader will say."""
         if self._settled:
             return
-        if self._decode is not None:
-            try:
-                chunk = self._decode(chunk)
-            except Exception:  # noqa: BLE001  (a broken encoding is for the caller's own decoder to report)
-                self.finish()
-                return
-        self._reader.feed(chunk)
-        if self._reader.done:
+        try:
+            for piece in (chunk,) if self._decode is None else self._decode(chunk):
+                self._reader.feed(piece)
+            done = self._reader.done
+        except Exception as error:  # noqa: BLE001
+            log.debug("usage cannot be read: %s", type(error).__name__)
+            done = True
+        if done:
             self.finish()
 
     def finish(self) -> None:
         """The body is over: settle, once."""
-        if not self._settled:
-            self._settled = True
+        if self._settled:
+            return
+        self._settled = True
+        usage, refusal = None, None
+        try:
             self._reader.close()
-            self._settle(self._reader.usage, self._reader.refusal)
+            usage, refusal = self._reader.usage, self._reader.refusal
+        except Exception as error:  # noqa: BLE001
+            log.debug("usage cannot be read: %s", type(error).__name__)
+        self._settle(usage, refusal)
 
 
+Decode = Callable[[bytes], Iterable[bytes]]
 Settle = Callable[[Usage | None, Refusal | None], None]
 
 
@@ -96,13 +106,65 @@ def _stream_class(httpx: Any) -> type:
     return _classes[httpx]
 
 
-def decoder(response: Any, headers: Mapping[str, str]) -> Callable[[bytes], bytes] | None:
-    """The function that undoes the response's content encoding, chunk by chunk; ``None`` for a plain body.
+def unread(httpx: Any, inner: Any, first: list[bytes], rest: Any) -> Any:
+    """A stream that gives ``first`` again, then what the iterator ``rest`` of the stream ``inner`` still has."""
+    if (httpx, "unread") not in _classes:
+
+        class Unread(httpx.SyncByteStream, httpx.AsyncByteStream):  # type: ignore[misc]
+            def __init__(self, inner: Any, first: list[bytes], rest: Any) -> None:
+                self._inner, self._first, self._rest = inner, first, rest
+
+            def __iter__(self) -> Iterator[bytes]:
+                yield from self._first
+                yield from self._rest
+
+            async def __aiter__(self) -> AsyncIterator[bytes]:
+                for chunk in self._first:
+                    yield chunk
+                async for chunk in self._rest:
+                    yield chunk
+
+            def close(self) -> None:
+                self._inner.close()
+
+            async def aclose(self) -> None:
+                await self._inner.aclose()
+
+        _classes[httpx, "unread"] = Unread
+    return _classes[httpx, "unread"](inner, first, rest)
+
+
+def decoder(response: Any, headers: Mapping[str, str]) -> Decode | None:
+    """The function that undoes the response's content encoding, piece by piece; ``None`` for a plain body.
 
     The HTTP library's own decoders do it, on a twin of the response, so that the caller's are untouched.
     """
-    if headers.get("content-encoding", "identity") == "identity":
+    if headers.get("content-encoding", "").strip().lower() in ("", "identity"):
         return None
     twin = type(response)(response.status_code, headers=response.headers)
-    decode: Callable[[bytes], bytes] = twin._get_content_decoder().decode  # noqa: SLF001  (no public way per chunk)
-    return decode
+    decode = twin._get_content_decoder().decode  # noqa: SLF001  (no public way per chunk)
+
+    def pieces(chunk: bytes) -> Iterable[bytes]:
+        plain = decode(chunk)
+        return (plain,) if isinstance(plain, bytes) else plain  # httpx gives bytes, httpx2 an iterator of them
+
+    return pieces
+
+
+def decoded(response: Any, headers: Mapping[str, str], raw: list[bytes], most: int) -> bytes:
+    """The body in ``raw`` without its content encoding, cut at about ``most`` bytes; nothing if it is broken."""
+    decode = decoder(response, headers)
+    if decode is None:
+        return b"".join(raw)
+    plain: list[bytes] = []
+    size = 0
+    try:
+        for chunk in raw:
+            for piece in decode(chunk):
+                plain.append(piece)
+                size += len(piece)
+                if size > most:
+                    return b"".join(plain)
+    except Exception:  # noqa: BLE001  (whatever the decoder raises: the caller's own will say so)
+        return b""
+    return b"".join(plain)

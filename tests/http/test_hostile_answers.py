@@ -1,0 +1,205 @@
+"""Answers that are compressed, cut, huge or nonsense: the caller gets what it would have got, and the books are right."""
+
+import asyncio
+import gc
+import gzip
+import json
+import threading
+
+import httpx
+import httpx2
+import openai
+import pytest
+
+import paceline
+from paceline.http import pace_transport
+
+PROMPT = [{"role": "user", "content": "Say something."}]
+BODY = {"model": "gpt-5", "messages": PROMPT}
+USAGE = {"prompt_tokens": 12, "completion_tokens": 5, "total_tokens": 17}
+ANSWER = json.dumps({"id": "a", "object": "chat.completion", "choices": [], "usage": USAGE}).encode()
+EVENTS = (
+    b'data: {"id": "a", "object": "chat.completion.chunk", "choices": []}\n\n'
+    b'data: {"id": "a", "object": "chat.completion.chunk", "choices": [], "usage": '
+    + json.dumps(USAGE).encode()
+    + b"}\n\n"
+    b"data: [DONE]\n\n"
+)
+PATH = "/v1/chat/completions"
+
+
+def chunks_of(library, body, size=7, fails=False):
+    class Chunks(library.SyncByteStream, library.AsyncByteStream):
+        closed = False
+
+        def __iter__(self):
+            for start in range(0, len(body), size):
+                yield body[start : start + size]
+            if fails:
+                raise library.ReadError("gone")
+
+        async def __aiter__(self):
+            for chunk in self:
+                yield chunk
+
+        def close(self):
+            type(self).closed = True
+
+        async def aclose(self):
+            type(self).closed = True
+
+    return Chunks()
+
+
+def client(limiter, library, status, headers, body, **options):
+    streams = []
+
+    class Inner(library.BaseTransport):
+        def handle_request(self, request):
+            streams.append(chunks_of(library, body, **options))
+            return library.Response(status, headers=headers, stream=streams[-1])
+
+    http = library.Client(transport=pace_transport(limiter, Inner(), "openai"), base_url="http://127.0.0.1")
+    return http, streams
+
+
+def make_limiter(**options):
+    return paceline.Limiter({"openai/*": ["60k requests/min", "60M tokens/min"]}, **options)
+
+
+def tokens_spent(limiter):
+    return limiter.status()["pools"]["openai/gpt-5"]["quotas"][1]["spent"]
+
+
+@pytest.mark.parametrize("library", [httpx, httpx2])
+@pytest.mark.parametrize("encoding", ["gzip", "", "identity", "unheard-of"])
+def test_a_compressed_answer_is_passed_on_and_settled(library, encoding):
+    limiter = make_limiter()
+    body = gzip.compress(ANSWER) if encoding == "gzip" else ANSWER
+    http, _ = client(limiter, library, 200, {"content-encoding": encoding}, body)
+    with http:
+        assert http.post(PATH, json=BODY).json()["usage"] == USAGE
+    assert tokens_spent(limiter) == 17
+
+
+@pytest.mark.parametrize("library", [httpx, httpx2])
+def test_a_compressed_stream_too(library):
+    limiter = make_limiter()
+    http, _ = client(limiter, library, 200, {"content-encoding": "gzip"}, gzip.compress(EVENTS))
+    with http, http.stream("POST", PATH, json={**BODY, "stream": True}) as response:
+        assert b"".join(response.iter_bytes()) == EVENTS
+    assert tokens_spent(limiter) == 17
+
+
+@pytest.mark.parametrize("library", [httpx, httpx2])
+@pytest.mark.parametrize("status", [400, 500])
+def test_an_error_is_the_callers_to_read(library, status):
+    limiter = make_limiter()
+    http, _ = client(
+        limiter, library, status, {"content-encoding": "gzip"}, gzip.compress(b'{"error": {"message": "no"}}')
+    )
+    with http:
+        response = http.post(PATH, json=BODY)
+        assert response.json() == {"error": {"message": "no"}}
+        assert response.elapsed
+        with http.stream("POST", PATH, json=BODY) as response:
+            assert gzip.decompress(b"".join(response.iter_raw())) == b'{"error": {"message": "no"}}'
+    assert limiter.status()["pools"]["openai/gpt-5"]["in_flight"] == 0
+
+
+@pytest.mark.parametrize("status", [400, 429, 500])
+def test_a_cut_error_body_closes_its_permit(status):
+    limiter = make_limiter(retry=paceline.RetryPolicy(max_attempts=1))
+    http, _ = client(limiter, httpx2, status, {"content-length": "1000"}, b"abc", fails=True)
+    with http:
+        if status == 429:  # the status alone says enough
+            assert http.post(PATH, json=BODY).headers["x-paceline"] == "gave_up"
+        else:
+            with pytest.raises(httpx2.ReadError):
+                http.post(PATH, json=BODY)
+    pool = limiter.status()["pools"]["openai/gpt-5"]
+    assert pool["in_flight"] == 0
+    assert pool["counts"].get("refused_rate", 0) == (status == 429)
+
+
+def test_a_huge_refusal_is_looked_at_and_let_go():
+    limiter = make_limiter(retry=paceline.RetryPolicy(max_attempts=2, backoff_s=0.01))
+    bomb = gzip.compress(b" " * 50_000_000)
+    http, streams = client(limiter, httpx2, 429, {"content-encoding": "gzip"}, bomb, size=65_536)
+    with http:
+        assert http.post(PATH, json=BODY).headers["x-paceline"] == "gave_up"
+    assert [stream.closed for stream in streams] == [True, True]
+
+
+def test_numbers_without_end_and_json_without_end():
+    limiter = make_limiter()
+    body = ANSWER.replace(b'"prompt_tokens": 12', b'"prompt_tokens": ' + b"9" * 400)
+    http, _ = client(limiter, httpx2, 200, {}, body)
+    with http:
+        assert http.post(PATH, json=BODY).status_code == 200
+        assert http.post(PATH, content=b'{"a":' * 200_000).status_code == 200
+        assert http.post(PATH, json={**BODY, "max_tokens": 10**400}).status_code == 200
+    assert all(pool["in_flight"] == 0 for pool in limiter.status()["pools"].values())
+
+
+def test_a_request_sent_again_is_paced_again():
+    limiter = make_limiter()
+    http, _ = client(limiter, httpx2, 200, {}, ANSWER)
+    with http:
+        request = http.build_request("POST", PATH, json=BODY)
+        for _ in range(3):
+            http.send(request)
+    assert limiter.status()["pools"]["openai/gpt-5"]["counts"]["granted"] == 3
+
+
+def test_two_sdks_on_one_http_client_are_told_apart_or_refused():
+    limiter = make_limiter()
+    with httpx2.Client() as http:
+        limiter.attach(http, provider="openai")
+        limiter.attach(http, provider="openai")
+        with pytest.raises(ValueError, match="another provider already"):
+            limiter.attach(http, provider="anthropic")
+
+
+async def test_cancelled_while_an_error_is_read():
+    limiter = paceline.Limiter({"openai/*": ["1 concurrency"]})
+
+    class Stalled(httpx2.AsyncByteStream):
+        async def __aiter__(self):
+            yield b"abc"
+            await asyncio.Event().wait()
+
+    class Inner(httpx2.AsyncBaseTransport):
+        async def handle_async_request(self, request):
+            return httpx2.Response(500, headers={"content-length": "1000"}, stream=Stalled())
+
+    async with httpx2.AsyncClient(
+        transport=pace_transport(limiter, Inner(), "openai"), base_url="http://127.0.0.1"
+    ) as http:
+        for _ in range(2):
+            with pytest.raises(TimeoutError):
+                await asyncio.wait_for(http.post(PATH, json=BODY), 0.05)
+    assert limiter.status()["pools"]["openai/gpt-5"]["in_flight"] == 0
+
+
+def test_streams_left_to_the_garbage_collector(paceline_emulator):
+    """Collected while this very thread holds the pool's lock, they settle all the same."""
+    world = paceline_emulator(limits={"gpt-5": "600k requests/min,900M tokens/min"})
+    limiter = paceline.Limiter({"openai/*": ["600k requests/min", "900M tokens/min"]})
+    client = limiter.attach(openai.OpenAI(base_url=f"{world.base_url}/v1", api_key="k"), provider="openai")
+    before = gc.get_threshold()
+    gc.set_threshold(20, 2, 2)
+    done = threading.Event()
+
+    def leave_many():
+        for _ in range(60):
+            for _ in client.chat.completions.create(model="gpt-5", stream=True, messages=PROMPT):
+                break
+        done.set()
+
+    try:
+        threading.Thread(target=leave_many, daemon=True).start()
+        assert done.wait(60), "deadlock"
+    finally:
+        gc.set_threshold(*before)
+        client.close()

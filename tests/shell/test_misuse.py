@@ -1,0 +1,111 @@
+"""What people do all the same: typing errors, shared acquisitions, closed loops, signal handlers."""
+
+import asyncio
+import decimal
+import threading
+import time
+
+import pytest
+
+import paceline
+from paceline import Limiter, PacelineWarning, QuotaError
+from paceline.clock import SYSTEM_CLOCK
+
+
+def limiter_of(*quotas, **options):
+    return Limiter({"jobs": list(quotas)}, headroom_s=0, **options)
+
+
+def test_a_loop_closed_with_thousands_of_waiters_harms_nobody():
+    limiter = limiter_of("1000 requests/s burst 1")
+    loop = asyncio.new_event_loop()
+
+    async def wait():
+        await limiter.acquire("jobs")
+
+    tasks = [loop.create_task(wait()) for _ in range(3_000)]
+    loop.run_until_complete(asyncio.sleep(0))
+    loop.close()
+    with limiter.acquire("jobs", timeout=30):
+        pass
+    assert limiter.status()["pools"]["jobs"]["waiting"] == 0
+    assert SYSTEM_CLOCK._thread.is_alive()
+    for task in tasks:
+        task._log_destroy_pending = False
+
+
+def test_one_acquisition_is_good_for_one_permit():
+    limiter = limiter_of("10 requests/s")
+    acquisition = limiter.acquire("jobs")
+    acquisition.wait()
+    with pytest.raises(RuntimeError, match="one acquire"):
+        acquisition.wait()
+
+
+def test_again_in_another_pool_is_a_newcomer_and_twice_is_an_error():
+    limiter = Limiter({"a": "10 requests/s", "b": "10 requests/s"})
+    refused = limiter.acquire("a").wait()
+    refused.refused()
+    limiter.acquire("b", again=refused).wait().settle()
+    with pytest.raises(QuotaError, match="followed by another attempt already"):
+        limiter.acquire("a", again=refused)
+    assert limiter.status()["pools"]["b"]["waiting"] == 0
+
+
+def test_closed_in_another_thread_than_it_was_entered_in():
+    limiter = limiter_of("1 concurrency")
+    acquisition = limiter.acquire("jobs")
+    thread = threading.Thread(target=acquisition.__enter__)
+    thread.start()
+    thread.join()
+    acquisition.__exit__(None, None, None)
+    assert limiter.status()["pools"]["jobs"]["in_flight"] == 0
+
+
+@pytest.mark.parametrize(
+    ("cost", "hint"),
+    [({"inptu_tokens": 1}, "input_tokens"), ({"timout": 3}, "timeout"), ({"pages": 1}, "the quotas are on requests")],
+)
+def test_a_unit_that_nobody_counts(cost, hint):
+    with pytest.raises(QuotaError, match=hint):
+        limiter_of("10 requests/s").acquire("jobs", **cost)
+
+
+def test_a_decimal_is_a_number():
+    limiter = limiter_of("10 usd/min")
+    limiter.acquire("jobs", usd=decimal.Decimal("0.5")).wait()
+    assert limiter.status()["pools"]["jobs"]["quotas"][0]["spent"] == 0.5
+
+
+@pytest.mark.parametrize("timeout", [float("nan"), -1, 1e300])
+def test_a_timeout_that_nobody_can_mean(timeout):
+    with pytest.raises(QuotaError, match="timeout is"):
+        limiter_of("10 requests/s").acquire("jobs", timeout=timeout)
+
+
+def test_later_is_no_permit():
+    limiter = limiter_of("1 requests/min")
+    assert limiter.try_acquire("jobs")
+    assert not limiter.try_acquire("jobs")
+
+
+async def test_waiting_in_a_loop_for_a_thread_is_warned_of():
+    limiter = limiter_of("20 requests/s burst 1")
+    with limiter.acquire("jobs"):
+        pass
+    with pytest.warns(PacelineWarning, match="blocks this event loop"), limiter.acquire("jobs"):
+        pass
+
+
+def test_timers_that_are_not_needed_any_more_do_not_pile_up():
+    limiter = limiter_of("1 requests/day burst 1")
+    limiter.acquire("jobs").wait()
+    held = threading.Thread(
+        target=lambda: pytest.raises(paceline.AcquireTimeoutError, limiter.acquire("jobs", timeout=0.5).wait)
+    )
+    held.start()
+    before = len(SYSTEM_CLOCK._heap)
+    for i in range(400):
+        SYSTEM_CLOCK.call_at(SYSTEM_CLOCK.now_ns() + (3_600 + i) * 10**9, time.time).cancel()
+    assert len(SYSTEM_CLOCK._heap) < before + 250
+    held.join()
