@@ -45,6 +45,17 @@ class Limits:
         self.tier = tier
         self.given = {name: _quotas(name, quotas) for name, quotas in (given or {}).items()}
 
+    @property
+    def home(self) -> str | None:
+        """The one provider that this limiter is about: its own, or the only one that ``given`` names."""
+        if self.provider is not None:
+            return self.provider
+        from paceline.providers.registry import is_provider, provider_named
+
+        prefixes = {name.partition("/")[0] for name in self.given if "/" in name}
+        names = {provider_named(prefix).name for prefix in prefixes if is_provider(prefix)}
+        return names.pop() if len(names) == 1 else None
+
     def resolve(self, name: str) -> Resolved:
         """The pool called ``name``: ``provider/model``, a model of this limiter's provider, or a name of your own.
 

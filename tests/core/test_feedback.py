@@ -156,3 +156,24 @@ def test_a_day_opens_with_its_share_and_its_limit_is_found_in_headers():
     said = Reading("requests", limit=1_000, remaining=999, reset_s=86.4, period_s=86_400.0)
     other.observe(T0 + NS, [said], send(other, 0))
     assert [q["quota"] for q in other.status(T0)["quotas"]] == ["600 requests/min", "1k requests/day"]
+
+
+def test_a_limit_found_beside_a_small_bucket_is_no_spent_quota():
+    """A limit of 3 000 a minute, enforced as 50 a second: 49 remaining, full in no time; nobody has spent 2 951."""
+    pool = pool_of("50 requests/min")
+    said = [Reading("requests", limit=3_000, remaining=49, reset_s=0.02)]
+    pool.observe(T0 + NS, said, send(pool, 0))
+    send(pool, 1)
+
+
+def test_one_at_a_time_at_full_speed():
+    pool = pool_of("60 requests/min burst 1")
+    at_ns = T0
+    for _ in range(60):
+        ticket = Ticket({"requests": 1})
+        outcome = pool.attempt(at_ns, ticket)
+        if not isinstance(outcome, Granted):
+            at_ns = outcome.at_ns
+            outcome = pool.attempt(at_ns, ticket)
+        pool.settle(at_ns, outcome.reservation, None)
+    assert (at_ns - T0) / NS == pytest.approx(59, rel=0.06)

@@ -100,9 +100,12 @@ async def test_waiting_in_a_loop_for_a_thread_is_warned_of():
 def test_timers_that_are_not_needed_any_more_do_not_pile_up():
     limiter = limiter_of("1 requests/day burst 1")
     limiter.acquire("jobs").wait()
-    held = threading.Thread(
-        target=lambda: pytest.raises(paceline.AcquireTimeoutError, limiter.acquire("jobs", timeout=0.5).wait)
-    )
+
+    def give_up():
+        with pytest.raises(paceline.AcquireTimeoutError):
+            limiter.acquire("jobs", timeout=0.5).wait()
+
+    held = threading.Thread(target=give_up)
     held.start()
     before = len(SYSTEM_CLOCK._heap)
     for i in range(400):

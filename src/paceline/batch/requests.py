@@ -67,6 +67,14 @@ def read_lines(file: BinaryIO) -> Iterator[tuple[int, bytes | None]]:
             yield number, raw
 
 
+REQUIRED: Final = {
+    "/chat/completions": ("messages",),
+    "/messages": ("messages", "max_tokens"),
+    "/embeddings": ("input",),
+}
+"""By the end of the path, what providers refuse to do without."""
+
+
 def read_request(line: int, raw: bytes | None, provider: str | None = None) -> Request:
     """Read one line.
 
@@ -100,6 +108,9 @@ def read_request(line: int, raw: bytes | None, provider: str | None = None) -> R
         raise BadLineError(f"{name}.model is {_quote(body.get('model'))}: it must name a model")
     if body.get("stream"):
         raise BadLineError(f"{name}.stream is true: answers are written whole; leave it out")
+    for field in next((fields for end, fields in REQUIRED.items() if path.rstrip("/").endswith(end)), ()):
+        if not body.get(field):
+            raise BadLineError(f"{name}.{field} is {_quote(body.get(field))}: a request to {path} needs it")
     return Request(line, custom_id, provider_named(provider or format_of), path, body)
 
 

@@ -7,6 +7,7 @@ A line is an answer in OpenAI's batch format:
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import secrets
@@ -67,8 +68,10 @@ class Results:
     """
 
     def __init__(self, path: str) -> None:
-        self.path = path
+        self.path = path if path == STDOUT else os.path.realpath(path)  # two names, one file
         self._file: BinaryIO | None = None
+        self._torn = 0  # the error after which nothing more is written
+        path = self.path
         self.resumable = path != STDOUT and (os.path.isfile(path) or os.path.isdir(path) or not os.path.exists(path))  # noqa: PTH110, PTH112, PTH113
         self._lock = _Lock(Path(path)) if self.resumable else None
 
@@ -169,8 +172,15 @@ class Results:
             OSError: The disk is full, or the reader has gone.
         """
         assert self._file is not None
-        self._file.write(line)
-        self._file.flush()
+        if self._torn:
+            raise OSError(self._torn, os.strerror(self._torn))
+        try:
+            self._file.write(line)
+            self._file.flush()
+        except OSError as error:
+            # Half a line may stand there: nothing may follow it, and the next run cuts it off.
+            self._torn = error.errno or errno.EIO
+            raise
 
     def close(self) -> None:
         """Close the file and let go of the lock."""

@@ -39,6 +39,9 @@ SMALL_BURST_S, SMALL_PERIODS = 2.0, 1 / 30
 CEILING_MIN = 0.01
 """A learned ceiling never falls below this share of the published rate: it must be able to find out better."""
 
+MOMENT_NS = NS // 20
+"""What a cost as large as the bucket waits beyond its being full."""
+
 LOW_POINTS_MAX = 64
 """How many low points a bucket remembers; the oldest merge, which can only shrink a refund."""
 
@@ -88,7 +91,7 @@ class Bucket:
     """
 
     __slots__ = (
-        "_low", "_ns_per_unit", "_open_reach_ns", "_opened", "_reach_ns", "_sequence", "capacity", "ceiling",
+        "_low", "_moment_ns", "_ns_per_unit", "_open_reach_ns", "_opened", "_reach_ns", "_sequence", "capacity", "ceiling",
         "full_at_ns", "headroom_s", "most", "quota",
     )  # fmt: skip
 
@@ -107,6 +110,7 @@ class Bucket:
         self.most = quota.burst
         self._ns_per_unit = quota.ns_per_unit / self.ceiling
         self._open_reach_ns = self._reach_of(quota.burst)
+        self._moment_ns = min(MOMENT_NS, math.floor(self.headroom_s * NS))
         self._widen()
 
     def _reach_of(self, burst: float) -> int:
@@ -176,8 +180,11 @@ class Bucket:
     def earliest(self, now_ns: int, cost: float) -> int:  # noqa: ARG002
         cost_ns = ceil(cost * self._ns_per_unit)
         need_ns = cost_ns - self._reach_ns
-        if need_ns > 0 and self._reach_ns < self._open_reach_ns:  # above the small burst: when nothing is owed
-            need_ns = max(cost_ns - self._open_reach_ns, 0)
+        if need_ns > 0:
+            # Above what is granted at once: when nothing is owed. A cost that needs the whole bucket waits for it to
+            # be full and a moment more, not for a whole headroom: it would pay that every time.
+            over_ns = max(cost_ns - self._open_reach_ns, 0)
+            need_ns = min(over_ns, self._moment_ns) if cost <= self.quota.burst else over_ns
         return self.full_at_ns + need_ns
 
     def charge(self, now_ns: int, cost: float) -> int:

@@ -119,6 +119,9 @@ class Quota:
         number, scale, unit, count, period, rest = match.groups()
         if unit in _SHORTHANDS and period is None:
             raise QuotaError(f"{text!r} is not a quota: write '{number}{scale} {_SHORTHANDS[unit]}'")
+        near = get_close_matches(unit, KNOWN_UNITS, 1, 0.8)
+        if near and near[0] != unit:
+            raise QuotaError(f"{text!r}: unknown unit {unit!r}; did you mean {near[0]!r}?")
         if period is None and unit != CONCURRENCY and "slots" not in rest.split():
             near = get_close_matches(unit, KNOWN_UNITS, 1)
             hint = f"; did you mean {near[0]!r}?" if near and near[0] != unit else ""

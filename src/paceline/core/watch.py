@@ -21,7 +21,7 @@ from typing import NamedTuple
 
 from paceline.core.bucket import Bucket
 from paceline.core.outcomes import Reading, Refusal, RefusalKind
-from paceline.core.quota import NS
+from paceline.core.quota import NS, Quota
 from paceline.core.spaced import Spaced
 
 ABOUT_NS = NS // 4
@@ -118,7 +118,7 @@ class Watch:
         if note is None or reading.remaining is None:
             return
         unit_ns = self.meter.ns_per_unit
-        room_ns = max(self.meter.quota.amount - reading.remaining, 0.0) * unit_ns
+        room_ns = _room_ns(self.meter.quota, reading) / self.meter.ceiling
         since = max(self.charged - note.charged, 0.0) * unit_ns
         self.meter.shift(now_ns, max(left_ns + math.ceil(room_ns + since), now_ns) - self.meter.full_at_ns)
 
@@ -135,10 +135,8 @@ class Watch:
             return False
         unit_ns = bucket.quota.ns_per_unit
         rough_ns = round(reading.resolution * unit_ns) if reading.resolution > 1 else 0
-        if reading.reset_s is None:
-            room_ns = round((bucket.quota.amount - reading.remaining) * unit_ns)
-        else:
-            room_ns = round(reading.reset_s * NS)
+        room_ns = _room_ns(bucket.quota, reading)
+        if reading.reset_s is not None:
             rough_ns += NS if rough_ns else 0  # who rounds what remains, rounds the reset to seconds
             holds_ns, burst_ns = reading.remaining * unit_ns + room_ns, bucket.quota.burst * unit_ns
             if holds_ns > CLOCK_MARGIN * burst_ns + rough_ns:
@@ -240,3 +238,10 @@ class Watch:
             self._busy_s += step_s
             gain = CLIMB * step_s / self._measured_s * (1 if self._steady else 1 + self._busy_s / 60)
             self.meter.press(now_ns, self.meter.ceiling * (1 + gain))
+
+
+def _room_ns(quota: Quota, reading: Reading) -> int:
+    """What the server lacks from full, in nanoseconds of the published rate: its reset, else what does not remain."""
+    if reading.reset_s is not None:
+        return round(reading.reset_s * NS)
+    return round(max(quota.amount - (reading.remaining or 0.0), 0.0) * quota.ns_per_unit)

@@ -61,14 +61,14 @@ def _is_metered(
 
 
 def _provider_of(limiter: Limiter, request: Any) -> Provider:
-    """By host; on a host that nobody knows, by the protocol's own mark, else the limiter's provider, else generic."""
+    """By host; on a host that nobody knows, by the protocol's own mark, else the one provider that the limiter is about, else generic."""
     host = request.url.host
     known = provider_for_host(host)
     if known is not None:
         return known
     if "anthropic-version" in request.headers:
         return provider_named("anthropic")
-    return provider_named(limiter.limits.provider or host)
+    return provider_named(limiter.limits.home or host)
 
 
 async def _content(request: Any, io: Io) -> bytes:
