@@ -139,7 +139,19 @@ class Gate:
 
     def settle(self, reservation: Reservation, actual: Cost | None, ticket: Ticket | None = None) -> None:
         """See :meth:`Pool.settle`."""
-        self._change(lambda now_ns: self.pool.settle(now_ns, reservation, actual, ticket))
+        with self._lock:  # as _change does it, without a closure: this is the hot path
+            if self._busy:
+                self._deferred.append(lambda now_ns: self.pool.settle(now_ns, reservation, actual, ticket))
+                return
+            self._busy = True
+            try:
+                now_ns = self._clock.now_ns()
+                self.pool.settle(now_ns, reservation, actual, ticket)
+                done = self._follow_up(now_ns)
+            finally:
+                self._busy = False
+        if done:
+            self._wake(done)
 
     def cancel(self, reservation: Reservation) -> None:
         """See :meth:`Pool.cancel`."""
@@ -190,16 +202,19 @@ class Gate:
     def _work(self) -> list[Ticket]:
         self._busy = True
         try:
-            now_ns = self._clock.now_ns()
-            while self._deferred:
-                self._deferred.popleft()(now_ns)
-            done: list[Ticket] = []
-            if len(self.pool.line):
-                done = self.pool.pump(now_ns)
-                self._arm()
-            return done
+            return self._follow_up(self._clock.now_ns())
         finally:
             self._busy = False
+
+    def _follow_up(self, now_ns: int) -> list[Ticket]:
+        """What waited its turn, and then those in line who may go now."""
+        while self._deferred:
+            self._deferred.popleft()(now_ns)
+        if not len(self.pool.line):
+            return []
+        done = self.pool.pump(now_ns)
+        self._arm()
+        return done
 
     def _leave(self, ticket: Ticket) -> None:
         self._change(lambda now_ns: self.pool.withdraw(now_ns, ticket))

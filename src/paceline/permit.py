@@ -170,6 +170,9 @@ def current_permit(pool: str) -> Permit | None:
     return permit if permit is not None and permit.pool == pool and permit.take() else None
 
 
+_ONE = "one acquire(), one permit: call limiter.acquire() again for another"
+
+
 class Acquisition:
     """A permit to be: ``async with``, ``with`` and ``await`` each get it; the ``with`` forms also close it.
 
@@ -194,13 +197,10 @@ class Acquisition:
             LineFullError: Too many wait already.
             PoolStoppedError: The provider said that money is gone.
         """
-        self._use()
-        return _permit(self._gate, self._ticket, self._gate.wait(self._ticket))
-
-    def _use(self) -> None:
         if self._used:
-            raise RuntimeError("one acquire(), one permit: call limiter.acquire() again for another")
+            raise RuntimeError(_ONE)
         self._used = True
+        return _permit(self._gate, self._ticket, self._gate.wait(self._ticket))
 
     def why(self) -> Waiting | None:
         """Why it still waits: place in line, the quota that binds, the expected wait. ``None`` when it does not."""
@@ -210,7 +210,9 @@ class Acquisition:
         return self._wait_async().__await__()
 
     async def _wait_async(self) -> Permit:
-        self._use()
+        if self._used:
+            raise RuntimeError(_ONE)
+        self._used = True
         return _permit(self._gate, self._ticket, await self._gate.wait_async(self._ticket))
 
     def __enter__(self) -> Permit:
@@ -274,15 +276,21 @@ def check_cost(cost: Cost, units: Collection[str] = ()) -> None:
         QuotaError: An amount is not a number from 0 to 1e15, or (where ``units`` are given) a unit is unknown.
     """
     for unit, amount in cost.items():
+        kind = type(amount)
+        if (kind is not float and kind is not int) or not 0 <= amount <= AMOUNT_MAX:  # NaN is neither
+            cost[unit] = _number(unit, amount)
         if units and unit not in units and unit not in KNOWN_UNITS:
             near = get_close_matches(unit, ["timeout", "lane", "again", *KNOWN_UNITS, *units], 1)
             hint = f"; did you mean {near[0]!r}?" if near else ""
             raise QuotaError(f"nobody counts {unit!r} here: the quotas are on {', '.join(units)}{hint}")
-        try:
-            if type(amount) is not float and type(amount) is not int:
-                cost[unit] = float(amount)  # a Decimal, a numpy number
-            if 0 <= amount <= AMOUNT_MAX:  # NaN is neither
-                continue
-        except (TypeError, ValueError, OverflowError):
-            pass
-        raise QuotaError(f"{unit} is {amount!r}: it must be a finite number, 0 or more")
+
+
+def _number(unit: str, amount: object) -> float:
+    """A Decimal or a number of numpy's as a float; nothing else that is not plain."""
+    try:
+        number = float(amount)  # type: ignore[arg-type]
+        if 0 <= number <= AMOUNT_MAX:
+            return number
+    except (TypeError, ValueError, OverflowError):
+        pass
+    raise QuotaError(f"{unit} is {amount!r}: it must be a finite number, 0 or more")
