@@ -259,3 +259,20 @@ def test_attach_says_what_it_cannot_do(limiter):
     with pytest.raises(ValueError, match="another limiter"):
         paceline.Limiter().attach(client)
     client.close()
+
+
+async def test_five_hundred_streams_at_once_by_instrument(paceline_emulator):
+    limits = ["2000 requests/min", "10M input_tokens/min", "2M output_tokens/min"]
+    world = paceline_emulator(limits={"claude-haiku-4-5": ",".join(limits)}, latency_s=0.2, process=True)
+    limiter = paceline.Limiter({"anthropic/*": limits})
+    with paceline.instrument(limiter):
+        async with anthropic.AsyncAnthropic(api_key="k", base_url=world.base_url) as client:
+
+            async def call():
+                async with client.messages.stream(model="claude-haiku-4-5", messages=PROMPT, max_tokens=20) as stream:
+                    return (await stream.get_final_message()).usage.output_tokens
+
+            outputs = await asyncio.gather(*[call() for _ in range(500)])
+    assert world.tally()["admitted"] == 500
+    assert world.tally()["refused_total"] == 0
+    assert spent(limiter, "anthropic/claude-haiku-4-5")["output_tokens"] == sum(outputs)
