@@ -143,7 +143,7 @@ def pieces(tokens: int) -> tuple[tuple[int, str], ...]:
 def go_duration(seconds: float) -> str:
     """A duration as Go prints it, cut to milliseconds: ``6m0s``, ``1.768s``, ``84ms``.
 
-    Both of OpenAI's uses (reset headers, "try again in") fit this in every capture of ``providers.yaml``.
+    Both of OpenAI's uses (reset headers, "try again in") fit this in every capture seen (2023 to 2026).
     """
     total_ms = math.floor(seconds * 1_000 + 1e-3)
     if total_ms < 1_000:
