@@ -120,6 +120,7 @@ def test_deadline_of_an_answer(tmp_path, emulator):
     code, report = run(source, emulator, timeout_s=0.1, max_attempts=1)
     (answer,) = read_answers(output_of(source))
     assert (code, report["failed"]) == (1, 1)
+    assert sum(report["errors"].values()) == 1
     assert "no answer within 0.1 s" in answer["error"]["message"]
 
 
@@ -174,7 +175,7 @@ def test_json_summary(source, emulator, command):
     report = json.loads(out)
     assert err == ""
     assert set(report) == {
-        "requests", "ok", "failed", "skipped", "refused", "attempts", "seconds", "ideal_share", "wait_p50_s",
+        "requests", "ok", "failed", "errors", "skipped", "refused", "attempts", "seconds", "ideal_share", "wait_p50_s",
         "wait_p99_s", "input_tokens", "output_tokens", "pools", "output", "interrupted",
     }  # fmt: skip
     assert report["ok"] == report["requests"] == 200

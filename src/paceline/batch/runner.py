@@ -26,6 +26,7 @@ from paceline.http import pace_transport
 from paceline.limiter import Limiter
 
 MESSAGE_MAX: Final = 2_000
+ERRORS_MAX: Final = 100  # kinds of failure that are counted apart
 KEY_REFUSED: Final = (401, 403)
 _SAID_BY_US = "x-paceline"
 _IN_HEADER = re.compile(r"[!-~]{1,200}")
@@ -223,6 +224,8 @@ class Runner:
             self._tally.ok += 1
         else:
             self._tally.failed += 1
+            known = error["code"] in self._tally.errors or len(self._tally.errors) < ERRORS_MAX
+            self._tally.errors[error["code"] if known else "other"] += 1
 
     def _refused_key(self, request: Request, status: int, payload: Any, address: Address) -> None:
         code, words = _error_of(payload)

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import math
 import time
+from collections import Counter
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Final
 
 _STEP = math.log(1.05)  # each class of the histogram is 5 % wider than the last
 _LEAST_S, _CLASSES = 0.001, 480  # from 1 ms to 160 days
@@ -34,6 +35,10 @@ class Quantiles:
         return 0.0
 
 
+ERRORS_SHOWN: Final = 10
+"""How many kinds of failure a summary names."""
+
+
 @dataclass(slots=True)
 class Tally:
     """What has happened so far.
@@ -43,6 +48,7 @@ class Tally:
         skipped: Answered by an earlier run.
         ok: Answered now.
         failed: Recorded as failed now.
+        errors: Of these, how many with each code.
         input_tokens: What answers reported.
         output_tokens: What answers reported.
         waits: Time in line, for each request.
@@ -52,6 +58,7 @@ class Tally:
     skipped: int = 0
     ok: int = 0
     failed: int = 0
+    errors: Counter[str] = field(default_factory=Counter)
     input_tokens: int = 0
     output_tokens: int = 0
     waits: Quantiles = field(default_factory=Quantiles)
@@ -87,6 +94,7 @@ class Tally:
             "requests": self.requests,
             "ok": self.ok,
             "failed": self.failed,
+            "errors": dict(self.errors.most_common(ERRORS_SHOWN)),
             "skipped": self.skipped,
             "refused": refused,
             "attempts": attempts,
@@ -119,7 +127,8 @@ def in_words(report: dict[str, Any], left: int) -> list[str]:
     """The summary for a person."""
     share = report["ideal_share"]
     speed = f", {share:.1%} of the ideal speed" if share is not None else ""
-    parts = [f"{report['ok']:,} answered", f"{report['failed']:,} failed"]
+    reasons = ", ".join(f"{count:,} {code}" for code, count in report["errors"].items())
+    parts = [f"{report['ok']:,} answered", f"{report['failed']:,} failed" + (f" ({reasons})" if reasons else "")]
     parts += [f"{report['skipped']:,} answered before"] if report["skipped"] else []
     parts += [f"{left:,} not sent"] if left else []
     waits = f"wait in line p50 {report['wait_p50_s']:.2f} s, p99 {report['wait_p99_s']:.2f} s"
