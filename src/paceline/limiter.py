@@ -152,7 +152,7 @@ class Limiter:
         Raises:
             QuotaError: The pool is unknown or the cost is not a finite number, 0 or more.
         """
-        gate = self.gate(pool)
+        gate = self._named.get(pool) or self.gate(pool)
         return Acquisition(gate, self._ticket(gate, cost, timeout, lane, again))
 
     def acquire_call(self, gate: Gate, cost: Cost, *, again: Permit | None = None) -> Acquisition:
@@ -166,7 +166,7 @@ class Limiter:
             QuotaError: As for :meth:`acquire`.
             PoolStoppedError: The provider said that money is gone.
         """
-        gate = self.gate(pool)
+        gate = self._named.get(pool) or self.gate(pool)
         ticket = self._ticket(gate, cost, None, None, None)
         outcome = gate.enter(ticket)
         match outcome:

@@ -65,10 +65,9 @@ class Permit:
     Attributes:
         pool: The name of the pool that was charged.
         cost: What was reserved, per unit.
-        waited_s: How long the request waited, in seconds.
     """
 
-    __slots__ = ("_followed", "_gate", "_spent", "_ticket", "cost", "pool", "reservation", "waited_s")
+    __slots__ = ("_followed", "_gate", "_spent", "_ticket", "cost", "pool", "reservation")
 
     def __init__(self, gate: Gate, ticket: Ticket, reservation: Reservation) -> None:
         self._gate = gate
@@ -77,7 +76,6 @@ class Permit:
         self._spent = self._followed = False
         self.pool = gate.pool.name
         self.cost = reservation.cost
-        self.waited_s = (reservation.granted_ns - ticket.arrived_ns) / NS
 
     def settle(self, usage: object = None, /, **units: float) -> None:
         """Report what was really used; more becomes debt, less a refund. Only the first call counts.
@@ -133,6 +131,11 @@ class Permit:
     def open(self) -> bool:
         """Whether it has been neither settled nor cancelled."""
         return self.reservation.open
+
+    @property
+    def waited_s(self) -> float:
+        """How long the request waited in line, in seconds."""
+        return (self.reservation.granted_ns - self._ticket.arrived_ns) / NS
 
     def take(self) -> bool:
         """Use it for one attempt below; whether it was still unused."""
@@ -243,7 +246,8 @@ class Acquisition:
         except ValueError:  # closed in another context than it was entered in: there it is not current
             pass
         finally:
-            permit.close(forgotten=kind is None, stacklevel=4)
+            if permit.reservation.open:
+                permit.close(forgotten=kind is None, stacklevel=4)
 
 
 def _permit(gate: Gate, ticket: Ticket, outcome: Outcome) -> Permit:

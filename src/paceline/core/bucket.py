@@ -139,7 +139,9 @@ class Bucket:
     def shift(self, now_ns: int, by_ns: int) -> None:
         """Move the instant of being full: later when somebody else spent, earlier when we had overcharged."""
         if by_ns > 0:
-            self._mark_low(now_ns, max(self.full_at_ns - now_ns, 0))
+            before_ns = self.full_at_ns
+            self.charge(now_ns, 0.0)  # a low point: what was full until now has nothing to give back
+            self.full_at_ns = before_ns
         else:
             self._low = [(sequence, max(room + by_ns, 0)) for sequence, room in self._low]
         self.full_at_ns += by_ns
@@ -192,18 +194,14 @@ class Bucket:
         if room < 0:
             room = 0
         self.full_at_ns = now_ns + room + ceil(cost * self._ns_per_unit)
-        return self._mark_low(now_ns, room)
-
-    def _mark_low(self, now_ns: int, room_ns: int) -> int:
-        """Remember that only this much was lacking from full just now."""
-        low = self._low
-        while low and low[-1][1] >= room_ns:
+        low = self._low  # remember that only this much was lacking from full just now
+        while low and low[-1][1] >= room:
             low.pop()
         sequence = self._sequence + 1
         if sequence < now_ns:
             sequence = now_ns  # the instant, made unique
         self._sequence = sequence
-        low.append((sequence, room_ns))
+        low.append((sequence, room))
         if len(low) > LOW_POINTS_MAX:
             low[:2] = [(low[1][0], low[0][1])]
         return sequence

@@ -146,17 +146,22 @@ class Ledger:
         """
         if amounts is None:
             amounts = self.amounts(cost)
-        never = self.never(amounts)
-        if never is not None:
-            return never
-        latest, binding = self.earliest(now_ns, amounts)
+        latest, binding = self.not_before_ns, -1
+        for i, m in enumerate(self.meters):
+            amount = amounts[i]
+            if amount:
+                if amount > m.most:
+                    return NeverFits(m.quota.unit, amount, m.most)
+                at_ns = m.earliest(now_ns, amount)
+                if at_ns > latest:
+                    latest, binding = at_ns, i
         if latest > now_ns:
             return WaitUntil(latest, self.name(binding))
-        marks = []
+        marks, spent = [], self.spent
         for i, m in enumerate(self.meters):
             amount = amounts[i]
             marks.append(m.charge(now_ns, amount) if amount else 0)
-            self.spent[i] += amount
+            spent[i] += amount
         reservation = Reservation(cost, amounts, marks, now_ns, now_ns + self._ttl_ns)
         self._open[id(reservation)] = reservation
         if self._probe_next:
