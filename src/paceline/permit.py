@@ -61,21 +61,15 @@ class Permit:
 
     A permit that is neither is charged in full. Used with ``with`` (or ``async with``), it is closed at the end
     of the block: as reserved, with a warning when nobody said what was really used.
-
-    Attributes:
-        pool: The name of the pool that was charged.
-        cost: What was reserved, per unit.
     """
 
-    __slots__ = ("_followed", "_gate", "_spent", "_ticket", "cost", "pool", "reservation")
+    __slots__ = ("_followed", "_gate", "_spent", "_ticket", "reservation")
 
     def __init__(self, gate: Gate, ticket: Ticket, reservation: Reservation) -> None:
         self._gate = gate
         self._ticket = ticket
         self.reservation = reservation
         self._spent = self._followed = False
-        self.pool = gate.pool.name
-        self.cost = reservation.cost
 
     def settle(self, usage: object = None, /, **units: float) -> None:
         """Report what was really used; more becomes debt, less a refund. Only the first call counts.
@@ -131,6 +125,16 @@ class Permit:
     def open(self) -> bool:
         """Whether it has been neither settled nor cancelled."""
         return self.reservation.open
+
+    @property
+    def pool(self) -> str:
+        """The name of the pool that was charged."""
+        return self._gate.pool.name
+
+    @property
+    def cost(self) -> Cost:
+        """What was reserved, per unit."""
+        return self.reservation.cost
 
     @property
     def waited_s(self) -> float:
@@ -203,7 +207,10 @@ class Acquisition:
         if self._used:
             raise RuntimeError(_ONE)
         self._used = True
-        return _permit(self._gate, self._ticket, self._gate.wait(self._ticket))
+        outcome = self._gate.wait(self._ticket)
+        if type(outcome) is Granted:
+            return Permit(self._gate, self._ticket, outcome.reservation)
+        raise as_error(self._gate, self._ticket, outcome)
 
     def why(self) -> Waiting | None:
         """Why it still waits: place in line, the quota that binds, the expected wait. ``None`` when it does not."""
@@ -216,7 +223,10 @@ class Acquisition:
         if self._used:
             raise RuntimeError(_ONE)
         self._used = True
-        return _permit(self._gate, self._ticket, await self._gate.wait_async(self._ticket))
+        outcome = await self._gate.wait_async(self._ticket)
+        if type(outcome) is Granted:
+            return Permit(self._gate, self._ticket, outcome.reservation)
+        raise as_error(self._gate, self._ticket, outcome)
 
     def __enter__(self) -> Permit:
         return self._enter(self.wait())
@@ -248,12 +258,6 @@ class Acquisition:
         finally:
             if permit.reservation.open:
                 permit.close(forgotten=kind is None, stacklevel=4)
-
-
-def _permit(gate: Gate, ticket: Ticket, outcome: Outcome) -> Permit:
-    if isinstance(outcome, Granted):
-        return Permit(gate, ticket, outcome.reservation)
-    raise as_error(gate, ticket, outcome)
 
 
 def as_error(gate: Gate, ticket: Ticket, outcome: Outcome) -> PacelineError:

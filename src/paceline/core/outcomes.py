@@ -63,7 +63,7 @@ class PoolStoppedError(PacelineError):
         self.pool, self.reason = pool, reason
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)  # not frozen: one is made for each request, and freezing doubles its price
 class Granted:
     """Every quota has been charged; send now."""
 
