@@ -111,7 +111,8 @@ def _finish(halves: tuple[Half, Half], batch: Batch, out: Path, console: Console
     console.print(
         f"SDK alone: openai's AsyncOpenAI with its own 2 retries (they honour retry-after), inside a loop that sleeps {pauses} s "
         f"after a RateLimitError, then gives up; stopped after {batch.cut_s:g} s. With paceline: limiter.attach(client), "
-        f"no loop, headroom {batch.headroom_s:g} s. Refusals and speed are the server's count.",
+        f"no loop, headroom {batch.headroom_s:g} s. In both, the workers start one after another over "
+        f"{batch.start_s:g} s. Refusals and speed are the server's count.",
         style="dim",
     )
     for file in draw(halves, rate, out / "paceline-demo"):
