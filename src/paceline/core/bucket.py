@@ -26,7 +26,7 @@ from __future__ import annotations
 
 import math
 from math import ceil
-from typing import Protocol
+from typing import Any, Protocol
 
 from paceline.core.quota import NS, Quota
 
@@ -74,6 +74,19 @@ class Meter(Protocol):
 
     def adopt(self, now_ns: int, amount: float) -> None:
         """Take another amount for the same quota; what is used stays used."""
+
+    def after(self, now_ns: int, ahead: float, cost: float, slack_ns: int) -> int:
+        """Like :meth:`earliest`, when ``ahead`` goes first, and with ``slack_ns`` more kept unused."""
+
+    def state(self) -> State:
+        """All that changes, as plain values: what :meth:`restore` takes."""
+
+    def restore(self, quota: Quota, state: State) -> None:
+        """Take the quota and the state of another meter of the same kind."""
+
+
+State = dict[str, Any]
+"""A meter's numbers by name; instants in nanoseconds."""
 
 
 def small_burst_s(quota: Quota) -> float:
@@ -241,3 +254,40 @@ class Bucket:
 
     def level(self, now_ns: int) -> float:
         return self.quota.burst - max(self.full_at_ns - now_ns, 0) / self._ns_per_unit
+
+    def after(self, now_ns: int, ahead: float, cost: float, slack_ns: int) -> int:
+        cost_ns = ceil(cost * self._ns_per_unit) + slack_ns
+        need_ns = cost_ns - self._reach_ns
+        if need_ns > 0:  # as in `earliest`
+            over_ns = max(cost_ns - self._open_reach_ns, 0)
+            need_ns = min(over_ns, self._moment_ns) if cost <= self.quota.burst else over_ns
+        if ahead:
+            return max(self.full_at_ns, now_ns) + ceil(ahead * self._ns_per_unit) + need_ns
+        return self.full_at_ns + need_ns
+
+    @property
+    def opened(self) -> float:
+        """What may be granted at once so far; infinite when it is open."""
+        return self._opened
+
+    def turn(self, by_ns: int) -> None:
+        """The clock was set by so much: every instant moves with it."""
+        self.full_at_ns += by_ns
+        self._sequence += by_ns
+        self._low = [(sequence + by_ns, room) for sequence, room in self._low]
+
+    def state(self) -> State:
+        return {
+            "full_at": self.full_at_ns,
+            "capacity": self.capacity,
+            "ceiling": self.ceiling,
+            "opened": self._opened,
+            "sequence": self._sequence,
+            "low": [list(point) for point in self._low],
+        }
+
+    def restore(self, quota: Quota, state: State) -> None:
+        self.full_at_ns, self.capacity, self.ceiling = state["full_at"], state["capacity"], state["ceiling"]
+        self._opened, self._sequence = state["opened"], state["sequence"]
+        self._low = [(sequence, room) for sequence, room in state["low"]]
+        self._take(quota)

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import math
 from bisect import bisect_left, bisect_right
+from functools import reduce
+from operator import add
 
-from paceline.core.bucket import CEILING_MIN, Bucket, small_burst_s
+from paceline.core.bucket import CEILING_MIN, Bucket, State, small_burst_s
 from paceline.core.quota import NS, Quota
 
 SLICES = 512
@@ -43,10 +45,19 @@ class Spaced(Bucket):
         self._ns_per_unit = (self._period_ns + slice_ns) / (quota.amount - self._burst) / self.ceiling
         self._reach_ns = math.floor(self._burst * self._ns_per_unit)
 
+    @property
+    def used(self) -> float:
+        """What the last period was charged."""
+        return self._used
+
     def earliest(self, now_ns: int, cost: float) -> int:
-        evenly_ns = self.full_at_ns + min(self._ns(cost) - self._reach_ns, 0)
+        return self.after(now_ns, 0.0, cost, 0)
+
+    def after(self, now_ns: int, ahead: float, cost: float, slack_ns: int) -> int:
+        from_ns = max(self.full_at_ns, now_ns) + self._ns(ahead) if ahead else self.full_at_ns
+        evenly_ns = from_ns + min(self._ns(cost) + slack_ns - self._reach_ns, 0)
         self._forget(now_ns)
-        over = self._used + cost - self.quota.amount
+        over = self._used + ahead + cost - self.quota.amount
         if over <= TINY:
             return evenly_ns
         for end_ns, amount in zip(self._ends, self._amounts, strict=True):
@@ -78,7 +89,7 @@ class Spaced(Bucket):
         gone = bisect_right(self._ends, now_ns - self._period_ns)
         if gone:
             del self._ends[:gone], self._amounts[:gone]
-            self._used = math.fsum(self._amounts)
+            self._used = reduce(add, self._amounts, 0.0)
 
     def level(self, now_ns: int) -> float:
         self._forget(now_ns)
@@ -103,3 +114,14 @@ class Spaced(Bucket):
 
     def answered(self, cost: float) -> None:
         """It does not open."""
+
+    def turn(self, by_ns: int) -> None:
+        super().turn(by_ns)
+        self._ends = [end_ns + by_ns for end_ns in self._ends]
+
+    def state(self) -> State:
+        return {**super().state(), "ends": list(self._ends), "amounts": list(self._amounts), "used": self._used}
+
+    def restore(self, quota: Quota, state: State) -> None:
+        super().restore(quota, state)
+        self._ends, self._amounts, self._used = list(state["ends"]), list(state["amounts"]), state["used"]

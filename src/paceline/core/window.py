@@ -6,7 +6,7 @@ import math
 from datetime import UTC, datetime, timedelta
 from zoneinfo import ZoneInfo
 
-from paceline.core.bucket import FAR_NS
+from paceline.core.bucket import FAR_NS, State
 from paceline.core.quota import NS, Quota
 
 
@@ -24,11 +24,11 @@ class Window:
         self._zone = None if quota.anchor in (None, "utc") else ZoneInfo(str(quota.anchor))
 
     def _roll(self, now_ns: int) -> None:
-        """Enter the window of ``now_ns`` if it is another."""
-        if self._start_ns <= now_ns < self._stop_ns:
+        """Enter the window of ``now_ns`` if it is a later one; a clock that was set back opens no old one again."""
+        period_ns = math.ceil(self.quota.period_s * NS)
+        if self._start_ns - period_ns <= now_ns < self._stop_ns:
             return
         if self._zone is None:
-            period_ns = math.ceil(self.quota.period_s * NS)
             self._start_ns = now_ns - now_ns % period_ns
             self._stop_ns = self._start_ns + period_ns
         else:
@@ -40,9 +40,12 @@ class Window:
         self.used = 0.0
 
     def earliest(self, now_ns: int, cost: float) -> int:
+        return self.after(now_ns, 0.0, cost, 0)
+
+    def after(self, now_ns: int, ahead: float, cost: float, slack_ns: int) -> int:
         self._roll(now_ns)
         guard_ns = math.ceil(self.headroom_s * NS)
-        if now_ns >= self._stop_ns - guard_ns or self.used + cost > self.quota.amount:
+        if now_ns >= self._stop_ns - guard_ns - slack_ns or self.used + ahead + cost > self.quota.amount:
             return self._stop_ns + guard_ns
         return max(self._start_ns + guard_ns, now_ns)
 
@@ -75,6 +78,13 @@ class Window:
         self.quota = self.quota.with_amount(amount)
         self.most = amount
 
+    def state(self) -> State:
+        return {"used": self.used, "start": self._start_ns, "stop": self._stop_ns}
+
+    def restore(self, quota: Quota, state: State) -> None:
+        self.quota, self.most = quota, quota.amount
+        self.used, self._start_ns, self._stop_ns = state["used"], state["start"], state["stop"]
+
 
 class Slots:
     """How many may be in flight at the same time."""
@@ -89,6 +99,9 @@ class Slots:
 
     def earliest(self, now_ns: int, cost: float) -> int:
         return now_ns if self.used + cost <= self.quota.amount else FAR_NS
+
+    def after(self, now_ns: int, ahead: float, cost: float, slack_ns: int) -> int:  # noqa: ARG002
+        return self.earliest(now_ns, ahead + cost)
 
     def charge(self, now_ns: int, cost: float) -> int:  # noqa: ARG002
         self.used += cost
@@ -109,3 +122,9 @@ class Slots:
     def adopt(self, now_ns: int, amount: float) -> None:  # noqa: ARG002
         self.quota = self.quota.with_amount(amount)
         self.most = amount
+
+    def state(self) -> State:
+        return {"used": self.used}
+
+    def restore(self, quota: Quota, state: State) -> None:
+        self.quota, self.most, self.used = quota, quota.amount, state["used"]

@@ -1,0 +1,32 @@
+"""A store inside one process: for limiters that share, for tests, and as the model of the others."""
+
+from __future__ import annotations
+
+import threading
+
+from paceline.clock import SYSTEM_CLOCK, Clock
+from paceline.core.books import Books
+from paceline.core.message import Message, Reply
+
+
+class MemoryStore:
+    """Keeps books in this process, for as long as it lives."""
+
+    url = "memory:"
+
+    def __init__(self, *, clock: Clock = SYSTEM_CLOCK) -> None:
+        self._clock = clock
+        self._books: dict[str, Books] = {}
+        self._lock = threading.Lock()
+
+    def exchange(self, pool: str, message: Message) -> Reply:
+        """See :meth:`Store.exchange`."""
+        with self._lock:
+            return self._books.setdefault(pool, Books()).apply(self._clock.now_ns(), message)
+
+    def after_fork(self) -> None:
+        """See :meth:`Store.after_fork`."""
+        self._lock = threading.Lock()
+
+    def close(self) -> None:
+        """See :meth:`Store.close`."""
