@@ -167,11 +167,11 @@ class Gate:
 
     def pause(self, until_ns: int) -> None:
         """Grant nothing until then, and one attempt first."""
-        self._change(lambda now_ns: self.pool.ledger.pause(until_ns))  # noqa: ARG005
+        self._change(lambda now_ns: self.pool.pause(until_ns))  # noqa: ARG005
 
     def lift(self, until_ns: int) -> None:
         """End the pause until then, if it is the one in force."""
-        self._change(lambda now_ns: self.pool.ledger.lift(now_ns, until_ns))
+        self._change(lambda now_ns: self.pool.lift(now_ns, until_ns))
 
     def resume(self) -> None:
         """See :meth:`Pool.resume`."""

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import replace
+from functools import partial
 
 from paceline.core.bucket import Bucket
 from paceline.core.ledger import Ledger, Reservation
@@ -22,24 +23,41 @@ UNITS_MAX = 16
 """Quotas that answers may add to a pool."""
 
 
+Tell = Callable[[int, str, "float | Quota"], None]
+"""Hears of a change to the quota at an index, as :class:`~paceline.core.message.Learned` has it."""
+
+
+def _nobody(index: int, what: str, value: float | Quota) -> None:
+    """The books are our own."""
+
+
 class Feedback:
-    """A ledger's meters under watch."""
+    """A ledger's meters under watch; ``tell`` hears of every change that answers make to them."""
 
-    def __init__(self, ledger: Ledger) -> None:
+    def __init__(self, ledger: Ledger, tell: Tell = _nobody) -> None:
         self._ledger = ledger
-        self._watches: list[Watch | None] = []
-        self._follow()
+        self._tell = tell
+        self.watches: list[Watch | None] = []
+        self.follow()
 
-    def _follow(self) -> None:
-        for m in self._ledger.meters[len(self._watches) :]:
-            self._watches.append(Watch(m) if isinstance(m, Bucket) else None)
+    def follow(self) -> None:
+        """Watch the meters that are new."""
+        for i, m in enumerate(self._ledger.meters[len(self.watches) :], len(self.watches)):
+            self.watches.append(Watch(m, partial(self._tell, i)) if isinstance(m, Bucket) else None)
 
     def granted(self, now_ns: int, reservation: Reservation) -> None:
         """An attempt leaves: note where the books stand."""
         reservation.notes = [
             watch.granted(now_ns, amount) if watch is not None and amount else None
-            for watch, amount in zip(self._watches, reservation.amounts, strict=True)
+            for watch, amount in zip(self.watches, reservation.amounts, strict=True)
         ]
+
+    def drawn(self, now_ns: int, reservation: Reservation) -> None:
+        """An attempt leaves that shared books have been charged for already."""
+        for watch, amount in zip(self.watches, reservation.amounts, strict=False):
+            if watch is not None and amount:
+                watch.climb(now_ns, amount)
+            reservation.notes.append(watch.note() if watch is not None and amount else None)
 
     def observe(self, now_ns: int, readings: Iterable[Reading], reservation: Reservation) -> list[int]:
         """Learn from the headers of an answer to ``reservation``'s attempt.
@@ -56,17 +74,24 @@ class Feedback:
             if index is None and limit is not None and self._is_new(reading.unit, reading.period_s):
                 changed.append(self._add(now_ns, Quota(reading.unit, limit, reading.period_s or 60.0)))
             elif index is not None:
-                watch, note = self._watches[index], self._note(reservation, index)
+                watch, note = self.watches[index], self._note(reservation, index)
                 if limit is not None and self._adopt(now_ns, index, limit, reservation.granted_ns):
                     changed.append(index)
                     if watch is not None:
                         watch.restart(now_ns, reservation.granted_ns, note, reading)
                 m = self._ledger.meters[index]
-                if isinstance(m, Window) and reading.remaining is not None:
+                if isinstance(m, Window) and reading.remaining is not None and reading.remaining < m.level(now_ns):
                     m.seen(now_ns, reading.remaining)
+                    self._tell(index, "seen", reading.remaining)
                 if watch is not None and note is not None and watch.read(now_ns, reservation.granted_ns, note, reading):
                     self._spread(now_ns, index)
         return changed
+
+    def kept(self, reservation: Reservation) -> None:
+        """The attempt was refused: what it was charged stays, and was never admitted."""
+        for watch, amount in zip(self.watches, reservation.amounts, strict=False):
+            if watch is not None:
+                watch.refused_amount += amount
 
     def refused(self, now_ns: int, reservation: Reservation, refusal: Refusal, pause_ns: int) -> list[int]:
         """Learn from a refusal of our own rate.
@@ -85,7 +110,7 @@ class Feedback:
         elif index is not None:
             if limit is not None and self._adopt(now_ns, index, limit, reservation.granted_ns):
                 changed.append(index)
-            watch, note = self._watches[index], self._note(reservation, index)
+            watch, note = self.watches[index], self._note(reservation, index)
             if watch is not None and note is not None:
                 amount = reservation.amounts[index]
                 if watch.refused(now_ns, reservation.granted_ns, note, amount, refusal, pause_ns):
@@ -118,15 +143,18 @@ class Feedback:
 
     def _add(self, now_ns: int, quota: Quota) -> int:
         self._ledger.add(now_ns, quota)
-        self._follow()
-        return len(self._ledger.meters) - 1
+        self.follow()
+        index = len(self._ledger.meters) - 1
+        self._tell(index, "add", quota)
+        return index
 
     def _adopt(self, now_ns: int, index: int, limit: float, left_ns: int) -> bool:
         """Take the limit that an attempt which left at ``left_ns`` met, unless a later one met another."""
-        watch = self._watches[index]
+        watch = self.watches[index]
         if limit == self._ledger.meters[index].quota.amount or (watch is not None and left_ns < watch.limit_as_of_ns):
             return False
         self._ledger.adopt(now_ns, index, limit)
+        self._tell(index, "adopt", limit)
         if watch is not None:
             watch.limit_as_of_ns = left_ns
             watch.changed()
@@ -134,9 +162,10 @@ class Feedback:
 
     def _spread(self, now_ns: int, index: int) -> None:
         """The quota at ``index`` is no bucket: from now on spread evenly, which is safe under every rule."""
-        watch = self._watches[index]
+        watch = self.watches[index]
         if watch is not None and not isinstance(watch.meter, Spaced):
             watch.meter = self._ledger.spread(now_ns, index)
+            self._tell(index, "spread", 0.0)
             watch.changed()
 
 

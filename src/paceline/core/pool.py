@@ -144,7 +144,7 @@ class Pool:
             return
         self.counts["settled"] += 1
         self.refused_in_row = 0
-        self.ledger.settle(now_ns, reservation, actual)
+        self._settle(now_ns, reservation, actual)
         if ticket is not None and ticket.queued and actual is not None:
             reserved = reservation.amounts
             true = self.ledger.amounts({**reservation.cost, **actual})[: len(reserved)]  # there may be new quotas now
@@ -154,7 +154,7 @@ class Pool:
         """Close ``reservation``: its request was never sent."""
         if reservation.open:
             self.counts["cancelled"] += 1
-            self.ledger.cancel(now_ns, reservation)
+            self._cancel(now_ns, reservation)
 
     def refuse(self, now_ns: int, reservation: Reservation, refusal: Refusal, pause_s: float) -> None:
         """The provider refused: keep the charge, and let the whole pool pause for ``pause_s``.
@@ -162,22 +162,19 @@ class Pool:
         A refusal for money stops the pool; those who wait are turned away by the next :meth:`pump`.
         """
         self.counts[f"refused_{refusal.kind.value}"] += 1
-        self.ledger.keep(reservation)
         pause_ns = round(max(pause_s, 0.0) * NS)
-        if pause_ns:
-            self.ledger.pause(now_ns + pause_ns)
+        ours = refusal.kind in (RefusalKind.RATE, RefusalKind.GROWTH)
+        self._keep(now_ns, reservation, pause_ns, ours=ours)
         if reservation.granted_ns >= self._row_since_ns:  # the others left before this, and say the same
             self.refused_in_row += 1
             self._row_since_ns = now_ns
-        if self.feedback is not None:
-            self._relearn(self.feedback.refused(now_ns, reservation, refusal, pause_ns))
+        self._study(now_ns, reservation, refusal, pause_ns)
         if refusal.kind is RefusalKind.MONEY:
             self.stop(refusal.message or refusal.code)
 
     def observe(self, now_ns: int, readings: Iterable[Reading], reservation: Reservation) -> None:
         """Learn from the headers of the answer to ``reservation``'s attempt; before it is settled."""
-        if self.feedback is not None:
-            self._relearn(self.feedback.observe(now_ns, readings, reservation))
+        self._study(now_ns, reservation, readings)
 
     def stop(self, reason: str) -> None:
         """Send nothing more until :meth:`resume`."""
@@ -238,6 +235,41 @@ class Pool:
             "stopped": self.stopped.reason if self.stopped else None,
             "counts": {name: count for name, count in sorted(self.counts.items()) if count},
         }
+
+    def pause(self, until_ns: int) -> None:
+        """Grant nothing before ``until_ns``, and one attempt first."""
+        self.ledger.pause(until_ns)
+
+    def lift(self, now_ns: int, until_ns: int) -> None:
+        """End the pause until ``until_ns``, if it is the one in force."""
+        self.ledger.lift(now_ns, until_ns)
+
+    # What follows touches the books. Where they are shared, `Branch` tells the store instead.
+
+    def _settle(self, now_ns: int, reservation: Reservation, actual: Cost | None) -> None:
+        self.ledger.settle(now_ns, reservation, actual)
+
+    def _cancel(self, now_ns: int, reservation: Reservation) -> None:
+        self.ledger.cancel(now_ns, reservation)
+
+    def _keep(self, now_ns: int, reservation: Reservation, pause_ns: int, *, ours: bool) -> None:
+        """The attempt was refused; ``ours``: for our own rate."""
+        self.ledger.keep(reservation)
+        if pause_ns:
+            self.ledger.pause(now_ns + pause_ns)
+        if ours and self.feedback is not None:
+            self.feedback.kept(reservation)
+
+    def _study(
+        self, now_ns: int, reservation: Reservation, said: Refusal | Iterable[Reading], pause_ns: int = 0
+    ) -> None:
+        """Learn from what an answer said."""
+        if self.feedback is None:
+            return
+        if isinstance(said, Refusal):
+            self._relearn(self.feedback.refused(now_ns, reservation, said, pause_ns))
+        else:
+            self._relearn(self.feedback.observe(now_ns, said, reservation))
 
     def _relearn(self, changed: list[int]) -> None:
         """The quotas at these indexes are others now, or new."""

@@ -17,9 +17,11 @@ from __future__ import annotations
 
 import math
 from bisect import bisect_right
+from collections.abc import Callable
 from typing import NamedTuple
 
 from paceline.core.bucket import Bucket
+from paceline.core.message import Lesson
 from paceline.core.outcomes import Reading, Refusal, RefusalKind
 from paceline.core.quota import NS, Quota
 from paceline.core.spaced import Spaced
@@ -57,13 +59,16 @@ class Note(NamedTuple):
 
     full_at_ns: int
     shifted_ns: int
-    charged_ns: int
     charged: float
     epoch: int
 
 
+def _nobody(what: str, value: float) -> None:
+    """The books are our own."""
+
+
 class Watch:
-    """What answers have said about one meter."""
+    """What answers have said about one meter; ``tell`` hears of every change that they make to it."""
 
     __slots__ = (
         "_as_of_ns",
@@ -72,25 +77,28 @@ class Watch:
         "_climbed_ns",
         "_last_ns",
         "_measured_s",
-        "_refused",
         "_slices",
         "_steady",
+        "about_ns",
         "charged",
-        "charged_ns",
         "epoch",
         "limit_as_of_ns",
         "meter",
+        "refused_amount",
         "shifted_ns",
+        "tell",
     )
 
-    def __init__(self, meter: Bucket) -> None:
+    def __init__(self, meter: Bucket, tell: Callable[[str, float], None] = _nobody) -> None:
         self.meter = meter
+        self.tell = tell
         self.limit_as_of_ns = 0  # when the last attempt left that met another limit
         self.shifted_ns = 0  # the sum of all corrections so far
-        self.charged_ns, self.charged = 0, 0.0  # all charges so far
+        self.charged = 0.0  # all charges so far
+        self.about_ns = ABOUT_NS
         self.epoch = 0  # changes with rate and rule: notes from before compare no more
-        self._slices: list[tuple[int, int]] = []
-        self._refused = 0.0  # what refused attempts were charged
+        self._slices: list[tuple[int, float]] = []  # instants, and all charges by then
+        self.refused_amount = 0.0  # what refused attempts were charged
         self._blame: tuple[int, float] | None = (
             None  # when the last refusal that taught left, and what was admitted by then
         )
@@ -103,15 +111,21 @@ class Watch:
 
     def granted(self, now_ns: int, amount: float) -> Note:
         """An attempt leaves, charged ``amount``."""
-        if self.meter.ceiling < 1:
-            self._climb(now_ns, amount)
+        self.climb(now_ns, amount)
+        self.saw(now_ns, self.charged + amount)
+        return self.note()
+
+    def saw(self, now_ns: int, charged: float) -> None:
+        """So much was charged in all by now."""
         if not self._slices or now_ns - self._slices[-1][0] >= SLICE_NS:
-            self._slices.append((now_ns, self.charged_ns))
+            self._slices.append((now_ns, self.charged))
             if len(self._slices) > SLICES_MAX:
                 del self._slices[: SLICES_MAX // 2]
-        self.charged += amount
-        self.charged_ns += math.ceil(amount * self.meter.ns_per_unit)
-        return Note(self.meter.full_at_ns, self.shifted_ns, self.charged_ns, self.charged, self.epoch)
+        self.charged = charged
+
+    def note(self) -> Note:
+        """Where the books stand."""
+        return Note(self.meter.full_at_ns, self.shifted_ns, self.charged, self.epoch)
 
     def restart(self, now_ns: int, left_ns: int, note: Note | None, reading: Reading) -> None:
         """The limit is another, so compare nothing: what the server has left, less what left us since, is what is left."""
@@ -120,13 +134,23 @@ class Watch:
         unit_ns = self.meter.ns_per_unit
         room_ns = _room_ns(self.meter.quota, reading) / self.meter.ceiling
         since = max(self.charged - note.charged, 0.0) * unit_ns
-        self.meter.shift(now_ns, max(left_ns + math.ceil(room_ns + since), now_ns) - self.meter.full_at_ns)
+        self._move(now_ns, max(left_ns + math.ceil(room_ns + since), now_ns) - self.meter.full_at_ns)
 
     def changed(self) -> None:
         """Rate or rule are others now."""
         self.epoch += 1
-        self.charged_ns = 0
         self._slices.clear()
+        self.tell("epoch", 0.0)
+
+    def learned_elsewhere(self, now_ns: int, lesson: Lesson) -> None:
+        """Another process has taught the books something: here is all that they know."""
+        if self.epoch != lesson.epoch:
+            self._slices.clear()
+        if self.meter.ceiling != lesson.ceiling:
+            self._climbed_ns = now_ns
+        if self.meter.quota.amount != lesson.quota.amount:
+            self.limit_as_of_ns = now_ns
+        self.epoch, self.shifted_ns, self.refused_amount = lesson.epoch, lesson.shifted_ns, lesson.refused
 
     def read(self, now_ns: int, left_ns: int, note: Note, reading: Reading) -> bool:
         """Hold a reading against the note of its attempt, which left at ``left_ns``; whether it is no bucket's."""
@@ -142,11 +166,11 @@ class Watch:
             if holds_ns > CLOCK_MARGIN * burst_ns + rough_ns:
                 return True
             if holds_ns < QUANTISED_MARGIN * burst_ns - rough_ns:
-                bucket.hold((holds_ns - rough_ns) / unit_ns)
+                self._hold((holds_ns - rough_ns) / unit_ns)
             elif bucket.capacity < math.inf:
-                bucket.hold(math.inf)
+                self._hold(math.inf)
         if note.epoch == self.epoch:  # the server's room in our own time: a ceiling makes it longer
-            self._compare(now_ns, left_ns, note, round(room_ns / bucket.ceiling), ABOUT_NS + rough_ns)
+            self._compare(now_ns, left_ns, note, round(room_ns / bucket.ceiling), self.about_ns + rough_ns)
         return False
 
     def _compare(self, now_ns: int, left_ns: int, note: Note, room_ns: int, about_ns: int) -> None:
@@ -161,20 +185,33 @@ class Watch:
 
     def _charged_about(self, left_ns: int, note: Note) -> tuple[int, int]:
         """What left shortly after and shortly before the attempt, in nanoseconds of refill; all, where forgotten."""
-        after = bisect_right(self._slices, (left_ns + ABOUT_NS, 0))
-        before = bisect_right(self._slices, (left_ns - ABOUT_NS, 0)) - 1
-        later = (self._slices[after][1] if after < len(self._slices) else self.charged_ns) - note.charged_ns
-        earlier = note.charged_ns - (self._slices[before][1] if before >= 0 else 0)
-        return max(later, 0), earlier
+        after = bisect_right(self._slices, (left_ns + self.about_ns, 0.0))
+        before = bisect_right(self._slices, (left_ns - self.about_ns, 0.0)) - 1
+        later = (self._slices[after][1] if after < len(self._slices) else self.charged) - note.charged
+        earlier = note.charged - (self._slices[before][1] if before >= 0 else 0.0)
+        unit_ns = self.meter.ns_per_unit
+        return math.ceil(max(later, 0.0) * unit_ns), math.ceil(earlier * unit_ns)
 
     def _shift(self, now_ns: int, as_of_ns: int, by_ns: int) -> None:
         self._as_of_ns = max(self._as_of_ns, as_of_ns)
-        self.meter.shift(now_ns, by_ns)
+        self._move(now_ns, by_ns)
         self.shifted_ns += by_ns
+
+    def _move(self, now_ns: int, by_ns: int) -> None:
+        self.meter.shift(now_ns, by_ns)
+        self.tell("shift", by_ns)
+
+    def _hold(self, capacity: float) -> None:
+        if capacity != self.meter.capacity:
+            self.meter.hold(capacity)
+            self.tell("hold", capacity)
+
+    def _press(self, now_ns: int, ceiling: float) -> None:
+        self.meter.press(now_ns, ceiling)
+        self.tell("press", self.meter.ceiling)
 
     def refused(self, now_ns: int, left_ns: int, note: Note, amount: float, refusal: Refusal, pause_ns: int) -> bool:
         """An attempt that left at ``left_ns`` was refused; whether that shows that the quota is no bucket."""
-        self._refused += amount
         if refusal.kind is RefusalKind.GROWTH:
             return self._slow_down(now_ns, left_ns)
         if self._blame is not None and left_ns <= self._last_ns:
@@ -190,7 +227,7 @@ class Watch:
         if not isinstance(bucket, Spaced) and not clock:
             used = (note.full_at_ns - left_ns - cost_ns) / unit_ns  # by our books, before this attempt
             if note.epoch == self.epoch and used < min(bucket.capacity, bucket.quota.burst):
-                bucket.hold(max(used, amount))
+                self._hold(max(used, amount))
             holds_ns = math.ceil(min(bucket.capacity, bucket.quota.burst) * unit_ns)
             if refusal.limit is not None and refusal.used is not None:
                 left = min(max(refusal.limit - refusal.used, -bucket.quota.burst), bucket.quota.burst)
@@ -207,14 +244,14 @@ class Watch:
         """The provider says that we grew too fast: half the speed, then up by half in a quarter of an hour at most."""
         if left_ns > self._last_ns:
             self._last_ns = self._climbed_ns = now_ns
-            self.meter.press(now_ns, self.meter.ceiling / 2)
+            self._press(now_ns, self.meter.ceiling / 2)
             self.changed()
             self._measured_s, self._steady = CLIMB * GROWTH_S, True
         return False
 
     def _measure(self, now_ns: int, left_ns: int, note: Note) -> bool:
         """Between two refusals at an empty bucket, what was admitted is what came in; whether it can be no bucket."""
-        admitted = note.charged - self._refused
+        admitted = note.charged - self.refused_amount
         if self._blame is not None and left_ns - self._blame[0] >= MEASURED_S * NS:
             rate = (admitted - self._blame[1]) / (left_ns - self._blame[0]) * NS
             share = rate / self.meter.quota.rate
@@ -223,21 +260,23 @@ class Watch:
                 self._blame = None
                 return True  # next to nothing came in: rather a counter that will restart than so low a rate
             if share < self.meter.ceiling:
-                self.meter.press(now_ns, max(share, CUT_MAX * self.meter.ceiling))
+                self._press(now_ns, max(share, CUT_MAX * self.meter.ceiling))
                 self.changed()
         if self._blame is None or left_ns - self._blame[0] >= MEASURED_S * NS:
             self._blame = (left_ns, admitted)
         self._busy_s = 0.0
         return False
 
-    def _climb(self, now_ns: int, amount: float) -> None:
+    def climb(self, now_ns: int, amount: float) -> None:
         """Grow a learned ceiling while we push; time in which nobody waited for it teaches nothing."""
+        if self.meter.ceiling >= 1:
+            return
         step_s = min((now_ns - self._climbed_ns) / NS, max(2 * amount * self.meter.ns_per_unit / NS, 1.0))
         self._climbed_ns = now_ns
         if step_s > 0:
             self._busy_s += step_s
             gain = CLIMB * step_s / self._measured_s * (1 if self._steady else 1 + self._busy_s / 60)
-            self.meter.press(now_ns, self.meter.ceiling * (1 + gain))
+            self._press(now_ns, self.meter.ceiling * (1 + gain))
 
 
 def _room_ns(quota: Quota, reading: Reading) -> int:
