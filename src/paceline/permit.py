@@ -29,6 +29,8 @@ from paceline.core.outcomes import (
     Refusal,
     RefusalKind,
     Stopped,
+    StoreError,
+    StoreLost,
 )
 from paceline.core.quota import CONCURRENCY, KNOWN_UNITS, NS, REQUESTS, Cost
 from paceline.gate import Gate, Waiting
@@ -270,6 +272,8 @@ def as_error(gate: Gate, ticket: Ticket, outcome: Outcome) -> PacelineError:
             return LineFullError(name, length)
         case Stopped(reason):
             return PoolStoppedError(name, reason)
+        case StoreLost(reason):
+            return StoreError(f"{name}: {reason}")
         case Expired(at_ns, quota):
             later_s = (at_ns - now_ns) / NS if at_ns < FAR_NS else float("inf")
             return AcquireTimeoutError(name, (now_ns - ticket.arrived_ns) / NS, max(later_s, 0.0), quota)

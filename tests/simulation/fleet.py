@@ -62,7 +62,7 @@ class Fleet:
     ):  # fmt: skip
         self.random = random.Random(seed)
         self.world = World(Settings(**settings), START_NS / NS)
-        self.pool = Pool("sim", parse_quotas(told), START_NS, gentle=True)
+        self.pool = self.make_pool(told)
         self.retry = retry or RetryPolicy(faults=True, max_attempts=12)
         self.lesson = Correction()
         self.under, self.net_s = underestimate, net_s
@@ -75,6 +75,13 @@ class Fleet:
         self.pump_ns = None
         for at_s, limits in changes:
             self.at(START_NS + round(at_s * NS), lambda limits=limits: self.world.set_limits(self.now_ns / NS, limits))
+
+    def make_pool(self, told):
+        return Pool("sim", parse_quotas(told), START_NS, gentle=True)
+
+    def busy(self):
+        """Whether there is work left, waiting or on its way."""
+        return bool(self.todo or len(self.pool.line) or self.pool.ledger.in_flight)
 
     def at(self, at_ns, event):
         self.number += 1

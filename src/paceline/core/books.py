@@ -16,6 +16,8 @@ Who is gone
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from functools import reduce
+from operator import add
 from typing import Any
 
 from paceline.core.bucket import Bucket, Meter
@@ -46,6 +48,9 @@ FORGET_NS = 3_600 * NS
 
 GRACE_NS = 2 * NS
 """How much later than it said a process may come back for its place."""
+
+PEERS_MAX = 1_000
+"""Of more processes than this, those that are gone are forgotten at once."""
 
 ACCOUNTS_MAX = 32
 """Quotas that answers may bring a pool to."""
@@ -98,6 +103,7 @@ class Books:
         self._probe_next = False
         self._probe: str | None = None  # whose
         self._last_ns = 0
+        self._set_ns = 0  # by how much the clock was set in all: marks are instants of a clock that never was
 
     def apply(self, now_ns: int, message: Message) -> Reply:
         """Take the news of one process, and grant it what fits: all quotas of a request, or none."""
@@ -126,6 +132,7 @@ class Books:
         for place in self._places:
             place.until_ns += by_ns
         self._not_before_ns += by_ns
+        self._set_ns += by_ns
 
     def _configure(self, now_ns: int, message: Message) -> list[int]:
         """Open an account for each quota that has none; a newcomer's configuration replaces what was configured."""
@@ -146,7 +153,8 @@ class Books:
         return [known[quota_key(quota)] for quota in message.quotas]
 
     def _meet(self, now_ns: int, who: str) -> Peer:
-        for name in [name for name, peer in self._peers.items() if peer.seen_ns + FORGET_NS < now_ns]:
+        forget_ns = FORGET_NS if len(self._peers) <= PEERS_MAX else LEASE_NS
+        for name in [name for name, peer in self._peers.items() if peer.seen_ns + forget_ns < now_ns]:
             del self._peers[name]
         peer = self._peers.get(who)
         if peer is None:
@@ -178,7 +186,8 @@ class Books:
         for i, charged, mark, actual in zip(index, news.amounts, news.marks, news.actual, strict=False):
             account = self._accounts[i]
             if actual is not None and actual != charged:
-                account.meter.correct(now_ns, int(mark), charged, actual)
+                set_ns = self._set_ns if isinstance(account.meter, Bucket) else 0
+                account.meter.correct(now_ns, int(mark) + set_ns, charged, actual)
                 account.spent += actual - charged
             if message.gentle and news.answered:
                 account.meter.answered(charged)
@@ -192,7 +201,8 @@ class Books:
         account = self._accounts[i]
         account.charged += amount
         account.spent += amount
-        return account.meter.charge(now_ns, amount)
+        mark = account.meter.charge(now_ns, amount)
+        return mark - self._set_ns if isinstance(account.meter, Bucket) else mark
 
     def _add(self, now_ns: int, news: Learned, message: Message) -> None:
         """A quota that an answer named."""
@@ -232,7 +242,8 @@ class Books:
             peer.held[i] = amount
         for i, account in enumerate(self._accounts):
             if isinstance(account.meter, Slots):
-                account.meter.used = sum(p.held[i] for p in self._live(now_ns) if i < len(p.held))
+                # Not sum(): from left to right, as every store adds.
+                account.meter.used = reduce(add, [p.held[i] for p in self._live(now_ns) if i < len(p.held)], 0.0)
 
     def _live(self, now_ns: int) -> list[Peer]:
         return [peer for peer in self._peers.values() if peer.seen_ns + LEASE_NS >= now_ns]
@@ -322,6 +333,7 @@ class Books:
             "probe_next": self._probe_next,
             "probe": self._probe,
             "last": self._last_ns,
+            "set": self._set_ns,
         }
 
     @classmethod
@@ -343,16 +355,18 @@ class Books:
         books._peers = {who: Peer(*peer) for who, peer in state["peers"].items()}
         books._places = [Place(*place) for place in state["places"]]
         books._not_before_ns, books._probe_next = state["not_before"], state["probe_next"]
-        books._probe = state["probe"]
+        books._probe, books._set_ns = state["probe"], state["set"]
         return books
 
 
 def _carry(before: Meter, after: Meter) -> None:
     """What was used of one meter is used of the one that takes its place."""
     if isinstance(before, Bucket) and isinstance(after, Bucket):
-        after.full_at_ns = before.full_at_ns
-    elif isinstance(before, Window | Slots) and isinstance(after, Window | Slots):
+        after.carry(before)
+    elif isinstance(before, Slots) and isinstance(after, Slots):
         after.used = before.used
+    elif isinstance(before, Window) and isinstance(after, Window):
+        after.carry(before)
 
 
 def _quota(fields: list[Any]) -> Quota:

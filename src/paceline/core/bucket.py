@@ -270,11 +270,23 @@ class Bucket:
         """What may be granted at once so far; infinite when it is open."""
         return self._opened
 
+    def stand(self, full_at_ns: int, opened: float) -> None:
+        """Take where other books say that it stands; nothing is known of its low points."""
+        self.full_at_ns = full_at_ns
+        self._low.clear()
+        if opened != self._opened:
+            self._opened = opened
+            self._widen()
+
     def turn(self, by_ns: int) -> None:
         """The clock was set by so much: every instant moves with it."""
         self.full_at_ns += by_ns
         self._sequence += by_ns
         self._low = [(sequence + by_ns, room) for sequence, room in self._low]
+
+    def carry(self, before: Bucket) -> None:
+        """What is used of ``before`` is used of this one, in time; refunds of its charges stay guarded."""
+        self.full_at_ns, self._sequence, self._low = before.full_at_ns, before._sequence, before._low
 
     def state(self) -> State:
         return {

@@ -87,8 +87,8 @@ class Ledger:
         self.not_before_ns = 0
         self._probe_next = False
         self._probe: Reservation | None = None
-        self._ttl_ns = round(ttl_s * NS)
-        self.look_ns = now_ns + self._ttl_ns  # before this, nothing expires: it is no use to look
+        self.ttl_ns = round(ttl_s * NS)
+        self.look_ns = now_ns + self.ttl_ns  # before this, nothing expires: it is no use to look
         self._open: dict[int, Reservation] = {}  # in the order of their expiry
 
     @property
@@ -162,7 +162,7 @@ class Ledger:
             amount = amounts[i]
             marks.append(m.charge(now_ns, amount) if amount else 0)
             spent[i] += amount
-        reservation = Reservation(cost, amounts, marks, now_ns, now_ns + self._ttl_ns)
+        reservation = Reservation(cost, amounts, marks, now_ns, now_ns + self.ttl_ns)
         self._open[id(reservation)] = reservation
         if self._probe_next:
             self._probe_next, self._probe = False, reservation
@@ -199,6 +199,32 @@ class Ledger:
             if self.gentle:
                 m.answered(reserved)
 
+    def actual_amounts(self, reservation: Reservation, actual: Cost | None) -> list[float]:
+        """What was charged in the end, one number for each meter; what ``actual`` leaves out stays as reserved."""
+        if actual is None:
+            return reservation.amounts
+        true = {**reservation.cost, **actual}
+        if TOKENS not in actual and (INPUT_TOKENS in actual or OUTPUT_TOKENS in actual):
+            true[TOKENS] = true.get(INPUT_TOKENS, 0.0) + true.get(OUTPUT_TOKENS, 0.0)
+        return self.amounts(true)[: len(reservation.amounts)]
+
+    def hold(self, reservation: Reservation) -> None:
+        """An attempt that other books have been charged for leaves from here: it is open, and closed like the others."""
+        self._open[id(reservation)] = reservation
+
+    def owns(self, reservation: Reservation) -> bool:
+        """Whether ``reservation`` is open here."""
+        return id(reservation) in self._open
+
+    @property
+    def open(self) -> list[Reservation]:
+        """All that is open."""
+        return list(self._open.values())
+
+    def held(self, index: int) -> float:
+        """What all that is open holds of the quota at ``index``."""
+        return sum(r.amounts[index] for r in self._open.values() if index < len(r.amounts))
+
     def keep(self, reservation: Reservation) -> None:
         """Close an attempt that was refused: its charge stays, and it confirms nothing."""
         self._close(reservation)
@@ -222,7 +248,7 @@ class Ledger:
             late.append(reservation)
         for reservation in late:
             self._close(reservation)
-        self.look_ns = min(self.next_expiry_ns, now_ns + self._ttl_ns)
+        self.look_ns = min(self.next_expiry_ns, now_ns + self.ttl_ns)
         return len(late)
 
     @property
@@ -250,10 +276,16 @@ class Ledger:
 
     def add(self, now_ns: int, quota: Quota) -> None:
         """A quota that we did not know of: from now on charged, too."""
-        self.meters.append(meter(quota, now_ns, self.headroom_s, gentle=self.gentle))
-        self.names.append(str(quota))
+        self.follow(meter(quota, now_ns, self.headroom_s, gentle=self.gentle), str(quota))
+
+    def follow(self, m: Meter, name: str) -> None:
+        """One more meter, as it stands."""
+        if m.quota.rule is Rule.SLOTS:
+            self._slots.append(len(self.meters))
+        self.meters.append(m)
+        self.names.append(name)
         self.spent.append(0.0)
-        self.units.append(quota.unit)
+        self.units.append(m.quota.unit)
 
     def spread(self, now_ns: int, index: int) -> Spaced:
         """The quota at ``index`` is no bucket: spread it evenly; what is charged stays charged."""

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import heapq
 from collections import OrderedDict
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from itertools import takewhile
 from typing import Any
@@ -136,6 +136,32 @@ class Line:
         """The one ticket that may go next."""
         lane = self._first_lane()
         return next(iter(lane.tickets.values())) if lane else None
+
+    def peek(self, most: int, share: Callable[[list[float]], float]) -> list[Ticket]:
+        """The first tickets, at most so many, in the order in which they will go; ``share`` as for :meth:`pop`."""
+        lanes = [(lane, iter(lane.tickets.values())) for lane in self._lanes.values() if lane.tickets]
+        virtual = dict(self._virtual)
+        entries: list[tuple[int, float, int, int, Ticket]] = []
+
+        def enter(index: int, finish: float) -> None:
+            lane, tickets = lanes[index]
+            ticket = next(tickets, None)
+            if ticket is not None:
+                heapq.heappush(entries, (-lane.spec.priority, finish, ticket.number, index, ticket))
+
+        for index, (lane, _) in enumerate(lanes):
+            enter(index, lane.finish)
+        first: list[Ticket] = []
+        while entries and len(first) < most:
+            priority, finish, _, index, ticket = heapq.heappop(entries)
+            now = virtual.get(-priority, 0.0)
+            if finish < now:  # it was idle: it starts at the present virtual time
+                heapq.heappush(entries, (priority, now, ticket.number, index, ticket))
+                continue
+            virtual[-priority] = finish
+            first.append(ticket)
+            enter(index, finish + share(ticket.amounts) / ticket.lane.weight)
+        return first
 
     def pop(self, share: float) -> None:
         """The head has gone; ``share`` is its cost in any measure that is the same for all lanes."""

@@ -172,7 +172,7 @@ class Reply:
 
 def quota_key(quota: Quota) -> str:
     """What makes two quotas of two processes the same one: unit and period."""
-    return f"{quota.unit}/{quota.period_s!r}"
+    return f"{quota.unit}/{float(quota.period_s)!r}"
 
 
 def quota_fields(quota: Quota) -> list[Any]:

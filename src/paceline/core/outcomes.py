@@ -63,6 +63,10 @@ class PoolStoppedError(PacelineError):
         self.pool, self.reason = pool, reason
 
 
+class StoreError(PacelineError):
+    """The shared store cannot be used. The message names it, says what happened, and what would be right."""
+
+
 @dataclass(slots=True)  # not frozen: one is made for each request, and freezing doubles its price
 class Granted:
     """Every quota has been charged; send now."""
@@ -109,8 +113,15 @@ class Stopped:
     reason: str
 
 
+@dataclass(frozen=True, slots=True)
+class StoreLost:
+    """The books are in a store that has never answered, for this reason."""
+
+    reason: str
+
+
 Decision = Granted | WaitUntil | NeverFits
-Outcome = Decision | Expired | LineFull | Stopped
+Outcome = Decision | Expired | LineFull | Stopped | StoreLost
 
 
 class RefusalKind(StrEnum):

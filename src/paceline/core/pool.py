@@ -25,6 +25,7 @@ from paceline.core.outcomes import (
     Refusal,
     RefusalKind,
     Stopped,
+    StoreLost,
     WaitUntil,
 )
 from paceline.core.quota import NS, REQUESTS, Cost, Quota, Rule
@@ -298,10 +299,10 @@ class Pool:
             self.counts["expired"] += 1
         return late
 
-    def _turn_away(self, stopped: Stopped) -> list[Ticket]:
+    def _turn_away(self, why: Stopped | StoreLost) -> list[Ticket]:
         tickets = self.line.drain()
         for ticket in tickets:
-            ticket.outcome = stopped
+            ticket.outcome = why
         self.wake_ns = None
         return tickets
 

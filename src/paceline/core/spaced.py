@@ -45,6 +45,10 @@ class Spaced(Bucket):
         self._ns_per_unit = (self._period_ns + slice_ns) / (quota.amount - self._burst) / self.ceiling
         self._reach_ns = math.floor(self._burst * self._ns_per_unit)
 
+    def use(self, now_ns: int, used: float) -> None:
+        """Take what other books say was used of the last period; nobody says when."""
+        self._ends, self._amounts, self._used = ([now_ns], [used], used) if used else ([], [], 0.0)
+
     @property
     def used(self) -> float:
         """What the last period was charged."""
@@ -118,6 +122,12 @@ class Spaced(Bucket):
     def turn(self, by_ns: int) -> None:
         super().turn(by_ns)
         self._ends = [end_ns + by_ns for end_ns in self._ends]
+
+    def carry(self, before: Bucket) -> None:
+        super().carry(before)
+        if isinstance(before, Spaced):
+            state = before.state()
+            self._ends, self._amounts, self._used = state["ends"], state["amounts"], state["used"]
 
     def state(self) -> State:
         return {**super().state(), "ends": list(self._ends), "amounts": list(self._amounts), "used": self._used}

@@ -46,6 +46,9 @@ CLIMB = 0.02
 """What a learned ceiling gains, by and by, in as long as its rate was measured: the surer, the slower. The longer
 nobody is refused, the faster."""
 
+CLIMB_NS = NS // 2
+"""It gains in steps no shorter than this."""
+
 GROWTH_S = 2_200.0
 """A speed gains one part in so many a second after the provider said that we grew too fast: half in 15 minutes.
 Source: OpenAI's guide to error codes, ``slow_down`` (2026-10)."""
@@ -269,7 +272,7 @@ class Watch:
 
     def climb(self, now_ns: int, amount: float) -> None:
         """Grow a learned ceiling while we push; time in which nobody waited for it teaches nothing."""
-        if self.meter.ceiling >= 1:
+        if self.meter.ceiling >= 1 or now_ns - self._climbed_ns < CLIMB_NS:
             return
         step_s = min((now_ns - self._climbed_ns) / NS, max(2 * amount * self.meter.ns_per_unit / NS, 1.0))
         self._climbed_ns = now_ns

@@ -3,17 +3,30 @@
 from __future__ import annotations
 
 import math
-from datetime import UTC, datetime, timedelta
+from datetime import datetime, timedelta
 from zoneinfo import ZoneInfo
 
 from paceline.core.bucket import FAR_NS, State
 from paceline.core.quota import NS, Quota
 
 
+def restarts(anchor: str | None, now_ns: int) -> tuple[int, ...] | None:
+    """When a day's window restarts at the place ``anchor``; ``None`` where that needs no time zone.
+
+    Those of yesterday, today and the two days after, in seconds since the epoch. A midnight that the clocks skip is
+    the instant at which they do; of one that they show twice it is the first.
+    """
+    if anchor in (None, "utc"):
+        return None
+    local = datetime.fromtimestamp(now_ns / NS, ZoneInfo(str(anchor)))
+    today = local.replace(hour=0, minute=0, second=0, microsecond=0, fold=0)
+    return tuple(int((today + timedelta(days=days)).timestamp()) for days in (-1, 0, 1, 2))  # wall time: 23 to 25 hours
+
+
 class Window:
     """A counter that restarts at known instants, guarded at both edges against clock error."""
 
-    __slots__ = ("_start_ns", "_stop_ns", "_zone", "headroom_s", "most", "quota", "used")
+    __slots__ = ("_period_ns", "_start_ns", "_stop_ns", "headroom_s", "most", "quota", "used")
 
     def __init__(self, quota: Quota, headroom_s: float) -> None:
         self.quota = quota
@@ -21,22 +34,18 @@ class Window:
         self.headroom_s = min(headroom_s, quota.period_s / 20)
         self.used = 0.0
         self._start_ns = self._stop_ns = 0
-        self._zone = None if quota.anchor in (None, "utc") else ZoneInfo(str(quota.anchor))
+        self._period_ns = max(round(quota.period_s * 1e6), 1) * 1_000  # whole microseconds, as clocks count
 
     def _roll(self, now_ns: int) -> None:
         """Enter the window of ``now_ns`` if it is a later one; a clock that was set back opens no old one again."""
-        period_ns = math.ceil(self.quota.period_s * NS)
-        if self._start_ns - period_ns <= now_ns < self._stop_ns:
+        if self._start_ns - self._period_ns <= now_ns < self._stop_ns:
             return
-        if self._zone is None:
-            self._start_ns = now_ns - now_ns % period_ns
-            self._stop_ns = self._start_ns + period_ns
+        days = restarts(self.quota.anchor, now_ns)
+        if days is None:
+            self._start_ns = now_ns - now_ns % self._period_ns
+            self._stop_ns = self._start_ns + self._period_ns
         else:
-            local = datetime.fromtimestamp(now_ns / NS, self._zone)
-            midnight = local.replace(hour=0, minute=0, second=0, microsecond=0)
-            after = (midnight + timedelta(days=1)).replace(tzinfo=self._zone)  # wall time: 23 to 25 hours on
-            self._start_ns = int(midnight.astimezone(UTC).timestamp()) * NS
-            self._stop_ns = int(after.astimezone(UTC).timestamp()) * NS
+            self._start_ns, self._stop_ns = days[1] * NS, days[2] * NS
         self.used = 0.0
 
     def earliest(self, now_ns: int, cost: float) -> int:
@@ -77,6 +86,10 @@ class Window:
     def adopt(self, now_ns: int, amount: float) -> None:  # noqa: ARG002
         self.quota = self.quota.with_amount(amount)
         self.most = amount
+
+    def carry(self, before: Window) -> None:
+        """What was used of ``before`` is used of this one, until the window that it was in ends."""
+        self.used, self._start_ns, self._stop_ns = before.used, before._start_ns, before._stop_ns
 
     def state(self) -> State:
         return {"used": self.used, "start": self._start_ns, "stop": self._stop_ns}

@@ -5,14 +5,12 @@ from __future__ import annotations
 from typing import Protocol
 
 from paceline.core.message import Message, Reply
-from paceline.core.outcomes import PacelineError
+from paceline.core.outcomes import StoreError
+
+__all__ = ["TIMEOUT_S", "Store", "StoreError"]
 
 TIMEOUT_S = 1.0
 """How long a store may take to answer before it counts as lost."""
-
-
-class StoreError(PacelineError):
-    """The store cannot be used. The message names the store, says what happened, and what would be right."""
 
 
 class Store(Protocol):

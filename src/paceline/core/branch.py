@@ -1,0 +1,513 @@
+"""A pool whose books many processes share: the line is here, the books are in a store.
+
+Still no IO: :meth:`Branch.message` says what to ask the store, :meth:`Branch.receive` takes its answer, and
+:meth:`Branch.failed` the news that there is none. Between two answers this process goes by its *replica*, a ledger
+that looks like the books did at the last answer; it is for looking only.
+
+Only those who go next are asked for, as many as should fit. What the store grants comes as blocks
+(:mod:`~paceline.core.blocks`), and the line spends them in its own order. What happens to attempts is told with
+the next question; if there is none, a little later. What answers teach is learned on the replica right after an
+answer of the store, when it is as the books are, and told with the next message: it counts if nobody else was faster.
+
+While the store is lost, the pool goes on with a ledger of its own: this process's share of what the replica says. When
+the store answers again, what was spent meanwhile is charged there, and a moment later, when the other processes have
+done the same, the books rule again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any, Literal
+
+from paceline.core.blocks import Block, Drawn, lease_amounts, lease_ns
+from paceline.core.bucket import Bucket
+from paceline.core.feedback import Feedback
+from paceline.core.ledger import Ledger, Reservation
+from paceline.core.line import Ticket
+from paceline.core.message import Charged, Learned, Message, News, Refused, Reply, Settled, Standing
+from paceline.core.meters import part_of
+from paceline.core.outcomes import Decision, Granted, Outcome, Reading, Refusal, StoreLost, WaitUntil
+from paceline.core.pool import Pool
+from paceline.core.quota import NS, Cost, Quota, Rule
+from paceline.core.spaced import Spaced
+from paceline.core.watch import ABOUT_NS
+from paceline.core.window import Slots, Window, restarts
+
+LostMode = Literal["safe", "closed", "open"]
+
+STORE_LOST = "store lost"
+"""What binds while the store is lost and nothing is let go."""
+
+HEADS_MAX = 64
+"""How many requests one message asks for."""
+
+LINGER_NS = NS // 100
+"""How long news waits for a question to go with."""
+
+ASK_AGAIN_NS, PLACE_NS = 1 * NS, 5 * NS
+"""Who waits asks again after the first at the earliest and the second at the latest: another's refund may help."""
+
+RENEW_NS = 5 * NS
+"""How often a process that holds slots says so."""
+
+RETRY_NS = 1 * NS
+"""How often a lost store is tried."""
+
+REJOIN_NS = 3 * NS // 2
+"""How long after a lost store's first answer the books rule again: all others have told by then what they spent."""
+
+NEWS_MAX = 100_000
+"""How much news is kept for a lost store; older news is dropped: its charges stay."""
+
+AUTO_LEASE_RATE = 200.0
+"""Above this many requests a second a process takes leases by itself."""
+
+
+class Branch(Pool):
+    """One process's side of a shared pool.
+
+    Args:
+        name: Its name.
+        quotas: What is configured here.
+        now_ns: The present.
+        who: This process, by a name that no other has.
+        lost: What to do while the store is lost: go on with a share of the limit, let nobody go, or go on as if alone.
+        lease_s: How long a lease lasts at most, in seconds; 0: ask for every request; ``None``: by the measured load.
+        options: As for :class:`Pool`.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        quotas: Iterable[Quota],
+        now_ns: int,
+        *,
+        who: str,
+        lost: LostMode = "safe",
+        lease_s: float | None = None,
+        **options: Any,
+    ) -> None:
+        super().__init__(name, quotas, now_ns, **options)
+        self.who = who
+        self.lost_mode = lost
+        self.lost: str | None = None  # why
+        self.peers = 1
+        self._lease_s = lease_s
+        self._joined = False
+        self._replica = self.ledger
+        if self.feedback is not None:
+            self.feedback = Feedback(self._replica, self._tell_learned)
+        self._quotas = [m.quota for m in self._replica.meters]
+        self._versions = [-1] * len(self._quotas)
+        self._number = 0
+        self._asked: Message | None = None
+        self._again: list[News] | None = None  # of a message that nobody answered
+        self._news: list[News] = []
+        self._settled: list[Block] = []  # have news
+        self._unread: list[tuple[Reservation, Refusal | Iterable[Reading], int]] = []
+        self._reading: list[tuple[Reservation, Refusal | Iterable[Reading], int]] = []
+        self._blocks: list[Block] = []
+        self._trying: list[Ticket] = []  # go with the next answer, or not at all
+        self._tried: list[Ticket] = []
+        self._head: Ticket | None = None  # that was asked for last
+        self._ask_ns = 0  # when to ask for the head again
+        self._tell_ns: int | None = None  # when to tell what is new
+        self._called_ns = now_ns
+        self._back_ns: int | None = None  # when a lost store answered again
+        self._told: list[float] = []  # of what was spent while it was lost
+        self._paused_ns = 0
+        self._drawn = [0.0] * len(self._quotas)  # since the last lease was asked for
+        self._drawn_count, self._since_ns, self._rate = 0, now_ns, 0.0
+        self._slack = 0  # how long a lease lasts now
+
+    def attempt(self, now_ns: int, ticket: Ticket) -> Outcome:
+        """As :meth:`Pool.attempt`; ``WaitUntil`` with ``ticket.queued``: the store's answer will decide."""
+        if self.lost is not None or self.stopped is not None or len(self.line) > len(self._trying):
+            return super().attempt(now_ns, ticket)
+        if not len(self.line):
+            decision = super().attempt(now_ns, ticket)
+            if isinstance(decision, Granted):
+                return decision
+        never = self.ledger.never(ticket.amounts)
+        if never is not None:
+            return never
+        ticket.number, ticket.queued = self.line.next_number(), True
+        self.line.push(ticket)
+        self._trying.append(ticket)
+        self._set_wake(now_ns)
+        return WaitUntil(now_ns, "")
+
+    @property
+    def call_ns(self) -> int | None:
+        """When :meth:`message` has something to say, if nothing happens before; ``None``: not before an answer."""
+        if self._asked is not None:
+            return None
+        if self.lost is not None:
+            return self._ask_ns
+        due = [] if self._tell_ns is None else [self._tell_ns]
+        if len(self.line):
+            asked = self.line.head() is self._head
+            due.append(max(self._ask_ns if asked else 0, self._paused_ns))
+        elif self._head is not None:  # its place is not needed any more
+            due.append(self._called_ns + LINGER_NS)
+        due += [block.expires_ns for block in self._blocks[:1]]
+        if self._slack and self._running_low() and any(self._drawn):
+            due.append(self._called_ns + LINGER_NS)  # the next lease before this one is spent
+        if self._replica.in_flight and any(isinstance(m, Slots) for m in self._replica.meters):
+            due.append(self._called_ns + RENEW_NS)
+        return min(due, default=None)
+
+    def message(self, now_ns: int) -> Message | None:
+        """What to say to the store now; ``None`` when nothing is due. The answer goes to ``receive`` or ``failed``."""
+        due_ns = self.call_ns
+        if due_ns is None or due_ns > now_ns:
+            return None
+        self._slack = slack_ns = 0 if self.lost is not None else self._slack_ns(now_ns)
+        self._return_blocks(now_ns)
+        wants = [] if self.lost is not None or now_ns < self._paused_ns else self._wants(now_ns, slack_ns)
+        first = self._number == 0
+        if self._again is None:
+            self._number += 1
+            self._again, self._news = self._gather(), []
+        self._reading, self._unread = self._reading + self._unread, []
+        self._tried = list(self._trying)
+        self._tell_ns = now_ns + LINGER_NS if self._news else None
+        self._called_ns = now_ns
+        self._asked = Message(
+            self.who,
+            self._number,
+            tuple(self._quotas),
+            list(self._versions),
+            fresh=first or not self._joined,
+            headroom_s=self._replica.headroom_s,
+            gentle=self._replica.gentle,
+            news=self._again,
+            held=self._held(),
+            wants=wants,
+            place_ns=PLACE_NS if len(self.line) > len(self._trying) else 0,
+            slack_ns=slack_ns,
+            windows=[restarts(q.anchor, now_ns) if q.rule is Rule.WINDOW else None for q in self._quotas],
+        )
+        return self._asked
+
+    def receive(self, now_ns: int, reply: Reply) -> list[Ticket]:
+        """Take the store's answer; the tickets whose ``outcome`` is set by it."""
+        asked, self._asked, self._again, self._joined = self._asked, None, None, True
+        assert asked is not None
+        self.peers = max(reply.peers, 1)
+        if self.lost is not None and not self._rejoin(now_ns):
+            return self.pump(now_ns)
+        self._sync(now_ns, reply)
+        for n, marks in enumerate(reply.grants):
+            expires_ns = now_ns + asked.slack_ns
+            self._blocks.append(Block(asked.wants[n], marks, expires_ns, probe=reply.probe and n == 0))
+        self._digest(now_ns)
+        done = self.pump(now_ns)
+        self._head = self.line.head()
+        wait_ns = reply.wait_ns if len(reply.grants) < len(asked.wants) else 0
+        self._ask_ns = now_ns + min(wait_ns, max(ASK_AGAIN_NS, wait_ns // 8), PLACE_NS)
+        binds = self.ledger.name(reply.binds)
+        for ticket in self._tried:
+            self._trying.remove(ticket)
+            if ticket.outcome is None and self.line.withdraw(ticket):
+                ticket.outcome = WaitUntil(now_ns + reply.wait_ns, binds)
+                done.append(ticket)
+        self._tried.clear()
+        self._return_blocks(now_ns)
+        self._set_wake(now_ns)
+        return done
+
+    def failed(self, now_ns: int, reason: str) -> list[Ticket]:
+        """The store has not answered; what it may have granted stays charged. The tickets that this decides."""
+        self._asked = None
+        self._ask_ns = now_ns + RETRY_NS
+        tried = [ticket for ticket in self._trying if self.line.withdraw(ticket)]
+        self._trying, self._tried = [], []
+        if not self._joined and self.lost_mode != "open":
+            for ticket in tried:
+                ticket.outcome = StoreLost(reason)
+            return tried + self._turn_away(StoreLost(reason))
+        if self.lost is None:
+            self._lose(now_ns)
+        self.lost, self._back_ns = reason, None
+        done = self.pump(now_ns)
+        for ticket in tried:
+            ticket.outcome = super().attempt(now_ns, ticket)
+        return done + tried
+
+    def pause(self, until_ns: int) -> None:
+        """Only this process: it may be its own network that fails."""
+        self._paused_ns = max(self._paused_ns, until_ns)
+
+    def lift(self, now_ns: int, until_ns: int) -> None:
+        """End the pause until ``until_ns``, if it is the one in force."""
+        if self._paused_ns == until_ns > now_ns:
+            self._paused_ns = now_ns
+
+    def status(self, now_ns: int) -> dict[str, Any]:
+        """As :meth:`Pool.status`, and how it stands with the store."""
+        store = {"state": "lost" if self.lost else "joined" if self._joined else "new", "peers": self.peers}
+        if self.lost is not None:
+            store |= {"mode": self.lost_mode, "reason": self.lost}
+        return super().status(now_ns) | {"store": store}
+
+    # What a message says.
+
+    def _gather(self) -> list[News]:
+        settled = [news for block in self._settled if (news := block.news()) is not None]
+        self._settled.clear()
+        gathered: list[News] = settled + self._news
+        if self.lost is not None:
+            gathered += self._spent_away()
+        return gathered[-NEWS_MAX:]
+
+    def _tell(self, now_ns: int, news: News | None) -> None:
+        if news is not None:
+            self._news.append(news)
+            if len(self._news) > NEWS_MAX:
+                del self._news[: NEWS_MAX // 2]
+        if self._tell_ns is None:
+            self._tell_ns = now_ns + LINGER_NS
+
+    def _tell_learned(self, index: int, what: str, value: float | Quota) -> None:
+        if isinstance(value, Quota):  # from the next message on it is one of our quotas
+            self._quotas.append(value)
+            self._versions.append(-1)
+            self._drawn.append(0.0)
+        else:
+            self._news.append(Learned(index, what, value))  # type: ignore[arg-type]
+
+    def _wants(self, now_ns: int, slack_ns: int) -> list[list[float]]:
+        """What those who go next would be charged: at least the first, and as many more as seem to fit."""
+        ledger = self._replica
+        heads = self.line.peek(HEADS_MAX, ledger.share)
+        width = len(self._quotas)
+        if slack_ns:
+            if heads or self._running_low():
+                demand = [sum(column) for column in zip(self._drawn, *(t.amounts for t in self.line), strict=True)]
+                head = heads[0].amounts if heads else [0.0] * width
+                self._drawn = [0.0] * width
+                amounts = lease_amounts(now_ns, ledger.meters, head, demand, slack_ns, self.peers)
+                return [amounts] if any(amounts) else []
+            return []
+        wants, total = [], [0.0] * width
+        for ticket in heads:
+            wants.append(ticket.amounts)
+            total = [a + b for a, b in zip(total, ticket.amounts, strict=True)]
+            if ledger.earliest(now_ns, total)[0] > now_ns:
+                break
+        return wants
+
+    def _running_low(self) -> bool:
+        """Whether less than half is left of the last lease."""
+        return not self._blocks or any(
+            2 * left < a for left, a in zip(self._blocks[-1].left, self._blocks[-1].amounts, strict=True)
+        )
+
+    def _slack_ns(self, now_ns: int) -> int:
+        """How long the next lease may last; 0 for none."""
+        passed_ns = now_ns - self._since_ns
+        if passed_ns >= NS:
+            self._rate = self._drawn_count / passed_ns * NS
+            self._drawn_count, self._since_ns = 0, now_ns
+        if self._lease_s is None and self._rate < AUTO_LEASE_RATE:
+            return 0
+        slack_ns = lease_ns(self._replica.meters, round((1.0 if self._lease_s is None else self._lease_s) * NS))
+        for watch in self.feedback.watches if self.feedback else []:
+            if watch is not None:
+                watch.about_ns = ABOUT_NS + slack_ns
+        return slack_ns
+
+    def _held(self) -> list[float]:
+        held = [0.0] * len(self._quotas)
+        for i, m in enumerate(self._replica.meters):
+            if isinstance(m, Slots):
+                held[i] = self._replica.held(i) + sum(block.left[i] for block in self._blocks)
+        return held
+
+    # What an answer changes here.
+
+    def _sync(self, now_ns: int, reply: Reply) -> None:
+        replica, known = self._replica, len(self._quotas)
+        for i, standing in enumerate(reply.standings):
+            lesson = standing.learned
+            if i >= len(replica.meters):
+                if lesson is None:
+                    continue
+                replica.add(now_ns, lesson.quota)
+            if i >= len(self._quotas):
+                assert lesson is not None
+                self._quotas.append(lesson.quota)
+                self._versions.append(-1)
+                self._drawn.append(0.0)
+            if self.feedback is not None:
+                self.feedback.follow()
+            self._sync_meter(now_ns, i, standing)
+        replica.not_before_ns = now_ns + reply.pause_ns
+        self._relearn(list(range(known, len(self._quotas))))
+
+    def _sync_meter(self, now_ns: int, i: int, standing: Standing) -> None:
+        replica, lesson = self._replica, standing.learned
+        watch = self.feedback.watches[i] if self.feedback else None
+        if lesson is not None:
+            self._versions[i] = lesson.version
+            if watch is not None:
+                watch.learned_elsewhere(now_ns, lesson)
+            m = replica.meters[i]
+            if lesson.spread and isinstance(m, Bucket) and not isinstance(m, Spaced):
+                spaced = replica.spread(now_ns, i)
+                if watch is not None:
+                    watch.meter = spaced
+            m = replica.meters[i]
+            state = {**m.state(), "capacity": lesson.capacity, "ceiling": lesson.ceiling}
+            if m.quota != lesson.quota:
+                replica.names[i] = str(lesson.quota)
+                if i < len(self.sources):
+                    self.sources[i] = "store"
+            m.restore(lesson.quota, state)
+        m = replica.meters[i]
+        replica.spent[i] = standing.spent
+        if isinstance(m, Spaced):
+            m.use(now_ns, standing.used)
+        if isinstance(m, Bucket):
+            m.stand(now_ns + standing.room_ns, standing.opened)
+        elif isinstance(m, Window | Slots):
+            m.level(now_ns)  # of the present window
+            m.used = standing.used
+        if watch is not None:
+            watch.saw(now_ns, standing.charged)
+
+    def _digest(self, now_ns: int) -> None:
+        """Learn from the answers that came before the store was asked: the replica has seen what they saw."""
+        for reservation, said, pause_ns in self._reading:
+            super()._study(now_ns, reservation, said, pause_ns)
+        self._reading = []
+        if self._news and self._tell_ns is None:
+            self._tell_ns = now_ns
+
+    def _return_blocks(self, now_ns: int) -> None:
+        """Give back what nobody has spent in time."""
+        kept = []
+        for block in self._blocks:
+            if block.expires_ns > now_ns:
+                kept.append(block)
+            elif (rest := block.rest()) is not None:
+                self._tell(now_ns, rest)
+        self._blocks = kept
+
+    # The hooks of Pool.
+
+    def _reserve(self, now_ns: int, ticket: Ticket) -> Decision:
+        if self.lost is not None:
+            if self.ledger is self._replica:
+                return WaitUntil(max(self._ask_ns, now_ns + 1), STORE_LOST)
+            return super()._reserve(now_ns, ticket)
+        amounts = ticket.amounts
+        for block in self._blocks:
+            if block.take(amounts):
+                reservation = Drawn(block, ticket.cost, amounts, now_ns, now_ns + self._replica.ttl_ns)
+                self._replica.hold(reservation)
+                self.counts["granted"] += 1
+                self._drawn_count += 1
+                self._drawn = [a + b for a, b in zip(self._drawn, amounts, strict=True)]
+                if self.feedback is not None:
+                    self.feedback.drawn(now_ns, reservation)
+                return Granted(reservation)
+        return WaitUntil(max(self._ask_ns, now_ns + 1), self.ledger.name(self.ledger.earliest(now_ns, amounts)[1]))
+
+    def _settle(self, now_ns: int, reservation: Reservation, actual: Cost | None) -> None:
+        if self.ledger.owns(reservation) and self.ledger is not self._replica:
+            self.ledger.settle(now_ns, reservation, actual)
+            return
+        self._replica.keep(reservation)
+        true = self._replica.actual_amounts(reservation, actual)
+        if not isinstance(reservation, Drawn):  # was spent alone and told as reserved: more is a debt
+            debt = [max(a - b, 0.0) for a, b in zip(true, reservation.amounts, strict=True)]
+            if any(debt):
+                self._tell(now_ns, Charged(debt))
+            return
+        if reservation.block.answered(reservation.amounts, true):
+            self._settled.append(reservation.block)
+            self._tell(now_ns, None)
+
+    def _cancel(self, now_ns: int, reservation: Reservation) -> None:
+        if self.ledger.owns(reservation) and self.ledger is not self._replica:
+            self.ledger.cancel(now_ns, reservation)
+            return
+        self._replica.keep(reservation)
+        if not isinstance(reservation, Drawn):
+            return
+        amounts, block = reservation.amounts, reservation.block
+        none = [0.0] * len(amounts)
+        self._tell(now_ns, Settled(amounts, block.marks, list(none), answered=False, probe=block.probe))
+
+    def _keep(self, now_ns: int, reservation: Reservation, pause_ns: int, *, ours: bool) -> None:
+        if self.ledger.owns(reservation) and self.ledger is not self._replica:
+            super()._keep(now_ns, reservation, pause_ns, ours=False)
+            return
+        self._replica.keep(reservation)
+        amounts = reservation.amounts if ours else [0.0] * len(reservation.amounts)
+        self._tell(now_ns, Refused(amounts, pause_ns))
+        self._tell_ns = now_ns  # at once: all others must hear of it
+
+    def _study(
+        self, now_ns: int, reservation: Reservation, said: Refusal | Iterable[Reading], pause_ns: int = 0
+    ) -> None:
+        if self.feedback is not None and isinstance(reservation, Drawn) and self.lost is None:
+            self._unread.append((reservation, said, pause_ns))
+            self._tell(now_ns, None)
+
+    def _set_wake(self, now_ns: int) -> None:
+        due = [self.line.next_deadline_ns, self.call_ns]
+        if self.ledger is not self._replica and len(self.line):
+            super()._set_wake(now_ns)
+            due.append(self.wake_ns)
+        self.wake_ns = min((at_ns for at_ns in due if at_ns is not None), default=None)
+
+    # While the store is lost.
+
+    def _lose(self, now_ns: int) -> None:
+        """Go on alone: with this process's share of what the books said last."""
+        self.counts["store_lost"] += 1
+        self._head = None
+        if self.lost_mode == "closed":
+            return
+        share = 1.0 if self.lost_mode == "open" else 1.0 / self.peers
+        replica = self._replica
+        away = Ledger([], now_ns, headroom_s=replica.headroom_s, ttl_s=replica.ttl_ns / NS)
+        for i, m in enumerate(replica.meters):
+            away.follow(part_of(m, now_ns, share), replica.names[i])
+        away.not_before_ns = replica.not_before_ns
+        self.ledger, self._told = away, [0.0] * len(replica.meters)
+        for ticket in self.line:
+            ticket.amounts = away.amounts(ticket.cost)
+
+    def _spent_away(self) -> list[News]:
+        """What was spent alone since this was last told."""
+        away = self.ledger
+        if away is self._replica:
+            return []
+        more = [
+            0.0 if isinstance(m, Slots) else max(spent - told, 0.0)
+            for m, spent, told in zip(away.meters, away.spent, self._told, strict=True)
+        ]
+        self._told = [a + b for a, b in zip(self._told, more, strict=True)]
+        return [Charged(more)] if any(more) else []
+
+    def _rejoin(self, now_ns: int) -> bool:
+        """The lost store has answered; whether its books rule from now on."""
+        if self._back_ns is None:
+            self._back_ns = self._ask_ns = now_ns  # tell at once what was spent
+            return False
+        if now_ns < self._back_ns + REJOIN_NS:
+            self._ask_ns = self._back_ns + REJOIN_NS
+            return False
+        for news in self._spent_away():
+            self._tell(now_ns, news)
+        for reservation in self.ledger.open if self.ledger is not self._replica else ():
+            self._replica.hold(reservation)
+        self.lost = self._back_ns = None
+        self.ledger = self._replica
+        for ticket in self.line:
+            ticket.amounts = self.ledger.amounts(ticket.cost)
+        return True

@@ -1,0 +1,330 @@
+-- A pool's books in Redis: what core/books.py does, and what its meters do, in one call. The two are held against each
+-- other by a differential test, bit for bit: a change here is a change there, down to the order of additions.
+--
+-- KEYS[1]  The state, one cmsgpack blob. What this script does not know of it survives.
+-- ARGV[1]  The message as JSON; redis_wire.py says how.
+-- ARGV[2]  A name for the message's quotas, so that they need not be read each time, and
+-- ARGV[3]  these, one a line: unit, amount, period, burst, rule and anchor.
+-- ARGV[4]  The present in microseconds, for tests; without it the server's clock.
+--
+-- Time: `now` and all instants are nanoseconds since the state's `epoch`, whole numbers below 2^53, which doubles hold
+-- exactly. Windows follow the calendar: `wall`, their start and their stop are microseconds since 1970. When the clock
+-- is set back, or `now` grows large, the epoch moves instead of the instants, or with them.
+--
+-- meters.lua comes first; the two are one script.
+
+local LEASE, FORGET, GRACE, PROBE, WAIT_MAX = 15 * NS, 3600 * NS, 2 * NS, 2 * NS, 86400 * NS
+local PEERS_MAX, ACCOUNTS_MAX, SETS_MAX = 1000, 32, 8
+
+local index                              -- of the account, for each quota of the message
+
+local function load()
+  local blob = redis.call('GET', KEYS[1])
+  if ARGV[4] then
+    wall = tonumber(ARGV[4])
+  else
+    local time = redis.call('TIME')
+    wall = time[1] * 1e6 + time[2]
+  end
+  if not blob then
+    state = {epoch = (floor(wall / GRID_US) - 1) * GRID_US, accounts = {}, peers = {}, places = {}, sets = {}, not_before = 0}
+  else
+    state = cmsgpack.unpack(blob)
+    if wall < state.wall then state.epoch = state.epoch - (state.wall - wall) end    -- it was set back
+  end
+  state.wall, now = wall, (wall - state.epoch) * 1000
+end
+
+local function rebase()
+  local by_us = (floor(now / GRID) - 1) * GRID_US
+  local function earlier(list, first, step)
+    for i = first, #list, step do list[i] = max(list[i] - by_us * 1000, 0) end
+  end
+  state.epoch, now = state.epoch + by_us, now - by_us * 1000
+  state.not_before = max(state.not_before - by_us * 1000, 0)
+  for _, entry in ipairs(state.peers) do earlier(entry, 2, #entry) end
+  for _, entry in ipairs(state.places) do earlier(entry, 2, #entry) end
+  for _, account in ipairs(state.accounts) do
+    local s = account.meter
+    if s.full then
+      local instants = {s.full, s.sequence}
+      earlier(instants, 1, 1)
+      s.full, s.sequence = instants[1], instants[2]
+      earlier(s.low, 1, 2)
+      earlier(s.log or {}, 1, 2)
+    end
+  end
+end
+
+local function open(key, given, s)
+  local i = #state.accounts + 1
+  state.accounts[i] = {key = key, given = given, version = 0, charged = 0, spent = 0, meter = s}
+  wrap(i)
+  return i
+end
+
+local function find(key)
+  for i, account in ipairs(state.accounts) do
+    if account.key == key then return i end
+  end
+end
+
+local function configure(fresh, gentle, headroom, windows)
+  local set = not fresh and state.sets[ARGV[2]]
+  if not set then
+    set = {}
+    for line in string.gmatch(ARGV[3], '[^\n]+') do
+      local key, s = parse(line)
+      local i = find(key)
+      if not i then
+        i = open(key, line, begin(s, headroom, gentle))
+      elseif fresh and state.accounts[i].given ~= line then
+        local account = state.accounts[i]
+        account.given, account.version, account.epoch = line, account.version + 1, (account.epoch or 0) + 1
+        replace(i, begin(s, headroom, gentle))
+      end
+      set[#set + 1] = i
+    end
+    local sets = 0
+    for _ in pairs(state.sets) do sets = sets + 1 end
+    if sets >= SETS_MAX then state.sets = {} end
+    state.sets[ARGV[2]] = set
+  end
+  index = set
+  for n, i in ipairs(index) do
+    local days = windows and windows[n]
+    if days and days ~= 0 then meters[i].days = days end
+  end
+end
+
+local function meet(who)                           -- a peer: name, when last heard of, number, account and slots, ...
+  local forget_ns = #state.peers <= PEERS_MAX and FORGET or LEASE
+  local peers, mine = {}, nil
+  for _, peer in ipairs(state.peers) do
+    if peer[2] + forget_ns >= now then
+      peers[#peers + 1] = peer
+      if peer[1] == who then mine = peer end
+    end
+  end
+  if not mine then
+    mine = {who, now, 0}
+    peers[#peers + 1] = mine
+  end
+  mine[2], state.peers = now, peers
+  return mine
+end
+
+local function charge_account(i, amount)
+  if amount == 0 then return 0 end
+  local account = state.accounts[i]
+  account.charged, account.spent = account.charged + amount, account.spent + amount
+  return charge(meters[i], amount)
+end
+
+local function settle(news, who, gentle)
+  local answered, probe = news[2] == 1, news[3] == 1
+  for n = 1, min(#index, (#news - 3) / 3) do
+    local m, charged, mark, actual = meters[index[n]], news[3 * n + 1], news[3 * n + 2], news[3 * n + 3]
+    if actual ~= charged then
+      correct(m, mark, charged, actual)
+      local account = state.accounts[index[n]]
+      account.spent = account.spent + (actual - charged)
+    end
+    if gentle and answered and m.kind == BUCKET and m.s.opened then
+      m.s.opened = m.s.opened + charged
+      if m.s.opened >= m.s.burst then m.s.opened = nil end
+      widen(m)
+    end
+  end
+  if probe and state.probe == who then
+    state.probe, state.not_before, state.probe_next = nil, min(state.not_before, now), not answered
+  end
+end
+
+local function learn(i, what, value)
+  local account, m = state.accounts[i], meters[i]
+  account.version = account.version + 1
+  local flows = m.kind == BUCKET or m.kind == SPACED
+  if what == 'epoch' then
+    account.epoch = (account.epoch or 0) + 1
+  elseif what == 'adopt' then
+    if not (value > 0 and value < INF) then return end
+    local grown = max(value - m.s.amount, 0)
+    if flows then resize(m, value, nil) else with_amount(m.s, value) end
+    if m.kind == BUCKET then not_granted(m, grown) end
+  elseif what == 'seen' and m.kind == WINDOW then
+    roll(m)
+    m.s.used = max(m.s.used, m.s.amount - value)
+  elseif what == 'shift' and flows then
+    shift(m, round(value))
+    account.shifted = (account.shifted or 0) + round(value)
+  elseif what == 'press' and flows then
+    local ceiling = min(max(value, CEILING_MIN), 1)
+    resize(m, nil, ceiling ~= 1 and ceiling or nil)
+  elseif what == 'hold' and m.kind == BUCKET then
+    m.s.capacity = value < INF and max(value, 0) or nil
+    widen(m)
+  elseif what == 'spread' and m.kind == BUCKET then
+    local s = m.s
+    replace(i, begin({unit = s.unit, amount = s.amount, period = s.period, burst = s.burst, rule = s.rule,
+                      anchor = s.anchor, spread = true}, s.headroom))
+  end
+end
+
+local function take_news(list, versions, who, gentle, headroom)
+  local fresh = {}
+  for n, i in ipairs(index) do fresh[n] = state.accounts[i].version == versions[n] end
+  for _, news in ipairs(list) do
+    local what = news[1]
+    if what == 'settled' then
+      settle(news, who, gentle)
+    elseif what == 'refused' then
+      for n = 1, min(#index, #news - 2) do
+        local account = state.accounts[index[n]]
+        account.refused, account.version = (account.refused or 0) + news[n + 2], account.version + 1
+      end
+      if news[2] ~= 0 then
+        state.not_before = max(state.not_before, now + news[2])
+        state.probe_next, state.probe = true, nil
+      end
+    elseif what == 'charged' then
+      for n = 1, min(#index, #news - 1) do charge_account(index[n], news[n + 1]) end
+    elseif what == 'add' then
+      local key, s = parse(news[2])
+      if not find(key) and #state.accounts < ACCOUNTS_MAX then open(key, nil, begin(s, headroom, gentle)) end
+    elseif fresh[news[2] + 1] then
+      learn(index[news[2] + 1], what, news[3])
+    end
+  end
+end
+
+local function keep(peer, held)
+  for k = #peer, 4, -1 do peer[k] = nil end
+  for i = 1, #meters do
+    if held[i] and held[i] ~= 0 then peer[#peer + 1], peer[#peer + 2] = i, held[i] end
+  end
+end
+
+local function hold(peer, said)                    -- what this process holds of slots; the number of peers
+  local held, live = {}, 0
+  for n = 1, said ~= 0 and min(#index, #said) or 0 do
+    if meters[index[n]].kind == SLOTS then held[index[n]] = said[n] end
+  end
+  keep(peer, held)
+  for _, m in ipairs(meters) do
+    if m.kind == SLOTS then m.s.used = 0 end
+  end
+  for _, other in ipairs(state.peers) do
+    if other[2] + LEASE >= now then
+      live = live + 1
+      for k = 4, #other, 2 do
+        local s = meters[other[k]].s
+        s.used = s.used + other[k + 1]
+      end
+    end
+  end
+  return held, live
+end
+
+local function sums(places, count)
+  local total = {}
+  for p = 1, count do
+    local place = places[p]
+    for k = 3, #place do total[k - 2] = (total[k - 2] or 0) + place[k] end
+  end
+  return total
+end
+
+local function grant(out, who, wants, held, place_ns, slack)
+  local places, mine = {}, nil                     -- a place: name, until when, its amount of each account
+  for _, place in ipairs(state.places) do
+    if place[2] >= now then
+      if place[1] == who then mine = #places else places[#places + 1] = place end
+    end
+  end
+  mine = mine or #places
+  local before, others = sums(places, mine), sums(places, #places)
+  local granted, probe, latest, binds = 0, 0, now, -1
+  for _, want in ipairs(wants) do
+    latest, binds = state.not_before, -1
+    local count = min(#index, #want)
+    for n = 1, count do
+      if want[n] ~= 0 then
+        local at = after(meters[index[n]], before[index[n]] or 0, want[n], slack)
+        if at > latest then latest, binds = at, n - 1 end
+      end
+    end
+    if latest > now then break end
+    for n = 1, count do
+      local i = index[n]
+      out[#out + 1] = charge_account(i, want[n])
+      if meters[i].kind == SLOTS then held[i] = (held[i] or 0) + want[n] end
+    end
+    granted, before = granted + 1, others
+    if state.probe_next then
+      state.probe_next, state.probe, probe = false, who, 1
+      state.not_before = now + PROBE
+    end
+  end
+  local wait = 0
+  if granted < #wants then
+    wait = min(latest - now, WAIT_MAX)
+    if place_ns ~= 0 then
+      local place, want = {who, now + place_ns + GRACE}, wants[granted + 1]
+      for i = 1, #meters do place[i + 2] = 0 end
+      for n = 1, min(#index, #want) do place[index[n] + 2] = want[n] end
+      table.insert(places, granted > 0 and #places + 1 or mine + 1, place)
+    end
+  end
+  state.places = places
+  out[1], out[2], out[3], out[4], out[5] = granted, probe, wait, binds, max(state.not_before - now, 0)
+end
+
+local function tell(out, i, known)                 -- how an account stands
+  local account, m = state.accounts[i], meters[i]
+  local s, k = m.s, #out
+  if m.kind == SPACED then forget(m) elseif m.kind == WINDOW then roll(m) end
+  out[k + 1] = s.full and max(s.full - now, 0) or 0
+  out[k + 2] = number(m.kind == BUCKET and 0 or s.used)
+  out[k + 3], out[k + 4] = number(account.charged), number(account.spent)
+  out[k + 5] = number(s.opened or INF)
+  if account.version == known then
+    out[k + 6] = -1
+    return
+  end
+  out[k + 6], out[k + 7], out[k + 8] = account.version, s.unit, number(s.amount)
+  out[k + 9], out[k + 10], out[k + 11], out[k + 12] = number(s.period), number(s.burst), s.rule, s.anchor or ''
+  out[k + 13], out[k + 14] = s.spread and 1 or 0, number(s.capacity or INF)
+  out[k + 15], out[k + 16] = number(s.ceiling or 1), s.full and account.shifted or 0
+  out[k + 17], out[k + 18] = account.epoch or 0, number(account.refused or 0)
+end
+
+load()
+if now >= 2 * GRID then rebase() end
+for i = 1, #state.accounts do wrap(i) end
+local who, number_of, flags, headroom, place_ns, slack, versions, news, wants, said, windows =
+  unpack(cjson.decode(ARGV[1]))
+local gentle = flags >= 2
+configure(flags % 2 == 1, gentle, headroom, windows)
+local peer = meet(who)
+if number_of > peer[3] then
+  peer[3] = number_of
+  take_news(news, versions, who, gentle, headroom)
+end
+local out = {0, 0, 0, 0, 0, 0}
+local held
+held, out[6] = hold(peer, said)
+grant(out, who, wants, held, place_ns, slack)
+keep(peer, held)
+local told, longest = {}, 1800
+for n, i in ipairs(index) do
+  tell(out, i, versions[n])
+  told[i] = true
+end
+for i, m in ipairs(meters) do
+  if not told[i] then tell(out, i, -1) end
+  longest = max(longest, m.s.period)
+end
+-- Idle for so long, every quota is full again, whatever was owed.
+redis.call('SET', KEYS[1], cmsgpack.pack(state), 'PX', string.format('%.0f', (2 * longest + 86400) * 1000))
+return out

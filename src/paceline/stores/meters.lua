@@ -1,0 +1,293 @@
+-- The meters of books.lua, which follows: core/bucket.py, core/spaced.py and core/window.py in Lua.
+
+local floor, ceil, min, max = math.floor, math.ceil, math.min, math.max
+local INF, NS = math.huge, 1e9
+local GRID_US = 2^41                     -- epochs lie on a grid, so that marks stay comparable if the state is lost
+local GRID = GRID_US * 1000
+local LOW_POINTS_MAX, SLICES, MOMENT, CEILING_MIN, TINY = 64, 512, NS / 20, 0.01, 1e-9
+local DAY_US, PAST = 86400e6, -2^52      -- a window's mark lies further back than any instant
+local BUCKET, SPACED, WINDOW, SLOTS = 1, 2, 3, 4
+
+local state, now, wall
+local meters = {}                        -- one for each account
+
+local function round(x)                  -- to even, as Python does
+  local whole = floor(x)
+  local rest = x - whole
+  if rest > 0.5 or (rest == 0.5 and whole % 2 == 1) then return whole + 1 end
+  return whole
+end
+
+local function number(x)                 -- as the answer has it: an integer, or all digits
+  if x % 1 == 0 and x < 2^53 and x > -2^53 then return x end
+  return string.format('%.17g', x)
+end
+
+-- Meters: `s` is what is kept of one, the rest follows from it. Window: core/window.py.
+
+local function roll(m)
+  local s = m.s
+  if s.start and s.start - m.period <= wall and wall < s.stop then return end
+  if s.anchor == 'utc' then
+    s.start = wall - wall % m.period
+    s.stop = s.start + m.period
+  else
+    local days = m.days or s.days
+    if not days then return end          -- nobody has said when its days start
+    local from, to
+    for i = 1, 3 do
+      if days[i] * 1e6 <= wall and wall < days[i + 1] * 1e6 then from, to = days[i] * 1e6, days[i + 1] * 1e6 end
+    end
+    if not from then                     -- the process's clock is days off
+      from = days[2] * 1e6 + floor((wall - days[2] * 1e6) / DAY_US) * DAY_US
+      to = from + DAY_US
+    end
+    s.days, s.start, s.stop = days, from, to
+  end
+  s.used = 0
+end
+
+-- core/bucket.py
+
+local function small_burst(s) return max(2, 1 / 30 * s.period) end
+
+local function reach_of(m, burst)
+  local burst_ns = burst * m.ns_per_unit
+  return floor(burst_ns - min(m.s.headroom * NS, burst_ns / 2))
+end
+
+local function widen(m)
+  local s = m.s
+  m.reach = m.open_reach
+  if s.capacity and s.capacity < s.burst then m.reach = reach_of(m, s.capacity) end
+  if s.opened then m.reach = min(m.reach, floor(s.opened * m.ns_per_unit)) end
+end
+
+local function take(m)
+  local s = m.s
+  if m.kind == BUCKET then
+    m.ns_per_unit = s.period * NS / s.amount / (s.ceiling or 1)
+    m.open_reach = reach_of(m, s.burst)
+    m.moment = min(MOMENT, floor(s.headroom * NS))
+    widen(m)
+  elseif m.kind == SPACED then
+    m.period = ceil((s.period + min(s.headroom, s.period) / 4) * NS)
+    m.slice = floor(m.period / SLICES)
+    local small = small_burst(s)
+    local burst = min(small / (s.period + small) * s.amount, s.burst)
+    m.ns_per_unit = (m.period + m.period / SLICES) / (s.amount - burst) / (s.ceiling or 1)
+    m.reach = floor(burst * m.ns_per_unit)
+  elseif m.kind == WINDOW then
+    m.period = max(round(s.period * 1e6), 1)
+    m.guard = ceil(s.headroom * NS)
+  end
+end
+
+local function forget(m)                 -- what has left a spread quota's period
+  local s, upto, gone = m.s, now - m.period, 0
+  local log = s.log                      -- the end of a slice, its amount, the next
+  while log[gone + 1] and log[gone + 1] <= upto do gone = gone + 2 end
+  if gone == 0 then return end
+  local count = #log
+  for i = 1, count do log[i] = log[i + gone] end
+  s.used = 0
+  for i = 2, count - gone, 2 do s.used = s.used + log[i] end
+end
+
+local function after(m, ahead, cost, slack)
+  local s = m.s
+  if m.kind == SLOTS then return s.used + (ahead + cost) <= s.amount and now or INF end
+  if m.kind == WINDOW then
+    roll(m)
+    if not s.stop then return INF end
+    local stop = now + (s.stop - wall) * 1000
+    if now >= stop - m.guard - slack or s.used + ahead + cost > s.amount then return stop + m.guard end
+    return max(now + (s.start - wall) * 1000 + m.guard, now)
+  end
+  local from = s.full
+  if ahead ~= 0 then from = max(from, now) + ceil(ahead * m.ns_per_unit) end
+  local cost_ns = ceil(cost * m.ns_per_unit) + slack
+  local need = cost_ns - m.reach
+  if m.kind == BUCKET then
+    if need > 0 then
+      local over = max(cost_ns - m.open_reach, 0)
+      need = cost <= s.burst and min(over, m.moment) or over
+    end
+    return from + need
+  end
+  from = from + min(need, 0)
+  forget(m)
+  local over, log = s.used + ahead + cost - s.amount, s.log
+  if over <= TINY then return from end
+  for i = 1, #log, 2 do
+    over = over - log[i + 1]
+    if over <= TINY then return max(from, log[i] + m.period) end
+  end
+  return max(from, now + m.period)
+end
+
+local function charge(m, cost)
+  local s = m.s
+  if m.kind == SLOTS then s.used = s.used + cost return 0 end
+  if m.kind == WINDOW then
+    roll(m)
+    s.used = s.used + cost
+    return PAST - (s.start or 0)
+  end
+  local room, low = max(s.full - now, 0), s.low    -- low points: sequence, room, the next
+  s.full = now + room + ceil(cost * m.ns_per_unit)
+  local count = #low
+  while count > 0 and low[count] >= room do
+    low[count], low[count - 1] = nil, nil
+    count = count - 2
+  end
+  s.sequence = max(s.sequence + 1, now)
+  low[count + 1], low[count + 2] = s.sequence, room
+  if count + 2 > 2 * LOW_POINTS_MAX then
+    low[1] = low[3]
+    for i = 3, count + 2 do low[i] = low[i + 2] end
+  end
+  if m.kind == SPACED then
+    forget(m)
+    local log = s.log
+    count = #log
+    if count == 0 or log[count - 1] < now then
+      log[count + 1], log[count + 2] = now + m.slice, 0
+      count = count + 2
+    end
+    log[count] = log[count] + cost
+    s.used = s.used + cost
+  end
+  return s.sequence
+end
+
+local function correct_bucket(m, mark, charged, actual)
+  local s, low = m.s, m.s.low
+  local room = s.full - now
+  local refund = ceil(charged * m.ns_per_unit) - ceil(actual * m.ns_per_unit)
+  if refund < 0 then
+    s.full = now + max(room, 0) - refund
+    return
+  end
+  local count = #low / 2
+  local since = count
+  while since > 0 and low[2 * since - 1] > mark do since = since - 1 end
+  if since < count and low[2 * since + 2] < room then room = low[2 * since + 2] end
+  if refund == 0 or room <= 0 then return end
+  s.full = s.full - min(refund, room)
+  for i = since + 1, count do low[2 * i] = max(low[2 * i] - refund, 0) end
+  while since > 0 and since < count and low[2 * since] >= low[2 * since + 2] do
+    for i = 2 * since - 1, 2 * count do low[i] = low[i + 2] end
+    since, count = since - 1, count - 1
+  end
+end
+
+local function correct(m, mark, charged, actual)
+  local s = m.s
+  if m.kind == WINDOW then
+    roll(m)
+    if mark == 0 or mark == PAST - (s.start or 0) then s.used = max(s.used + actual - charged, 0) end
+  elseif m.kind ~= SLOTS then
+    if mark > now + GRID / 2 then mark = mark - GRID end    -- from before the epoch moved
+    correct_bucket(m, mark, charged, actual)
+    if m.kind == SPACED then
+      forget(m)
+      local log = s.log
+      local i = #log - 1
+      while i > 1 and log[i - 2] >= mark do i = i - 2 end
+      if i > 0 and log[i] >= mark and log[i] - m.slice <= mark then
+        local change = max(actual - charged, -log[i + 1])
+        log[i + 1] = log[i + 1] + change
+        s.used = s.used + change
+      end
+    end
+  end
+end
+
+local function not_granted(m, amount)
+  local s = m.s
+  if s.opened then
+    s.opened = max(s.opened + amount, small_burst(s) * (s.amount / s.period))
+    widen(m)
+  end
+end
+
+local function shift(m, by)
+  local s = m.s
+  if by > 0 then
+    local before = s.full
+    charge(m, 0)
+    s.full = before
+  else
+    for i = 2, #s.low, 2 do s.low[i] = max(s.low[i] + by, 0) end
+  end
+  s.full = s.full + by
+  not_granted(m, by / m.ns_per_unit)
+end
+
+local function with_amount(s, amount)
+  if s.burst == s.amount then s.burst = amount else s.burst = min(s.burst, amount) end
+  s.amount = amount
+end
+
+local function resize(m, amount, ceiling)          -- adopt (an amount) and press, core/spaced.py's too
+  local s, before = m.s, m.ns_per_unit
+  local owed = max(s.full - now, 0) / before
+  local level, burst = s.burst - owed, s.burst
+  if m.kind == BUCKET then charge(m, 0) end
+  s.ceiling = ceiling
+  if amount then with_amount(s, amount) end
+  take(m)
+  if m.kind == SPACED then
+    s.full, s.low = now + ceil(owed * m.ns_per_unit), {}
+    return
+  end
+  local grown = min(s.burst - burst, 0)
+  s.full = now + ceil((s.burst - min(level, s.burst)) * m.ns_per_unit)
+  for i = 2, #s.low, 2 do s.low[i] = max(floor((s.low[i] / before + grown) * m.ns_per_unit), 0) end
+end
+
+-- core/meters.py
+
+local function wrap(i)
+  local s = state.accounts[i].meter
+  local kind = SPACED
+  if s.rule == 'slots' then kind = SLOTS
+  elseif s.rule == 'window' and s.anchor then kind = WINDOW
+  elseif s.rule == 'bucket' and not s.spread then kind = BUCKET end
+  local m = {s = s, kind = kind}
+  take(m)
+  meters[i] = m
+  return m
+end
+
+local function begin(s, headroom, gentle)          -- a meter for the quota in `s`, with nothing used
+  if s.rule == 'slots' then s.headroom, s.used = 0, 0
+  elseif s.rule == 'window' and s.anchor then s.headroom, s.used = min(headroom, s.period / 20), 0
+  else
+    s.headroom, s.full, s.sequence, s.low = headroom, now, 0, {}
+    if s.rule ~= 'bucket' or s.spread then s.log, s.used = {}, 0
+    elseif gentle then s.opened = small_burst(s) * (s.amount / s.period) end
+  end
+  return s
+end
+
+local function replace(i, s)                       -- what was used of the old meter is used of the new one
+  local old = meters[i]
+  state.accounts[i].meter = s
+  local m, before = wrap(i), old.s
+  if s.full and before.full then
+    s.full, s.sequence, s.low = before.full, before.sequence, before.low
+    if s.log and before.log then s.log, s.used = before.log, before.used end
+  elseif m.kind == old.kind then
+    s.used, s.start, s.stop = before.used, before.start, before.stop
+  end
+end
+
+local function parse(line)
+  local unit, amount, period, burst, rule, anchor = string.match(line, '^(%S+) (%S+) (%S+) (%S+) (%S+) (%S+)$')
+  local s = {unit = unit, amount = tonumber(amount), period = tonumber(period), burst = tonumber(burst), rule = rule}
+  if anchor ~= '-' then s.anchor = anchor end
+  return unit .. '/' .. period, s
+end
+

@@ -1,0 +1,107 @@
+"""Messages to the Redis script and its answers, as it reads and writes them: whole numbers, or all digits."""
+
+from __future__ import annotations
+
+import json
+from functools import lru_cache
+from hashlib import blake2b
+from importlib.resources import files
+from typing import Any
+
+from paceline.core.message import Learned, Lesson, Mark, Message, News, Refused, Reply, Settled, Standing
+from paceline.core.quota import Quota, Rule
+
+_to_json = json.JSONEncoder(separators=(",", ":"), check_circular=False).encode
+
+
+@lru_cache(maxsize=1)
+def script() -> str:
+    """The whole script."""
+    here = files("paceline.stores")
+    return "".join((here / name).read_text("utf-8") for name in ("meters.lua", "books.lua"))
+
+
+def quota_line(quota: Quota) -> str:
+    """A quota as six words; equal quotas have equal lines."""
+    amount, period_s, burst = float(quota.amount), float(quota.period_s), float(quota.burst)
+    return f"{quota.unit} {amount!r} {period_s!r} {burst!r} {quota.rule.value} {quota.anchor or '-'}"
+
+
+@lru_cache(maxsize=64)
+def quota_set(quotas: tuple[Quota, ...]) -> tuple[str, str]:
+    """A short name for these quotas, and their lines."""
+    lines = "\n".join(quota_line(quota) for quota in quotas)
+    return blake2b(lines.encode(), digest_size=6).hexdigest(), lines
+
+
+def encode(message: Message) -> str:
+    """The message without its quotas.
+
+    A list: who, number, 1 for fresh + 2 for gentle, headroom, place, slack, versions, news, wants, held (0: nothing),
+    and the windows where a quota has some.
+    """
+    parts = [
+        message.who,
+        message.number,
+        message.fresh + 2 * message.gentle,
+        message.headroom_s,
+        message.place_ns,
+        message.slack_ns,
+        message.versions,
+        [_news(news) for news in message.news],
+        message.wants,
+        message.held if any(message.held) else 0,
+    ]
+    if any(message.windows):
+        parts.append([days or 0 for days in message.windows])
+    return _to_json(parts)
+
+
+def _news(news: News) -> list[Any]:
+    if isinstance(news, Settled):
+        listed: list[Any] = ["settled", int(news.answered), int(news.probe)]
+        for amount, mark, actual in zip(news.amounts, news.marks, news.actual, strict=False):
+            listed += (amount, mark, amount if actual is None else actual)
+        return listed
+    if isinstance(news, Refused):
+        return ["refused", news.pause_ns, *news.amounts]
+    if isinstance(news, Learned):
+        if isinstance(news.value, Quota):
+            return ["add", quota_line(news.value)]
+        return [news.what, news.index, news.value]
+    return ["charged", *news.amounts]
+
+
+def decode(answer: list[Any], message: Message) -> Reply:
+    """The script's answer to ``message``.
+
+    Flat: how many are granted, probe, wait, binds, pause, peers; the marks of what is granted; the standings.
+
+    Raises:
+        ValueError, IndexError, TypeError: This is no answer of the script.
+    """
+    granted, probe, wait_ns, binds, pause_ns, peers = answer[:6]
+    at, grants = 6, []
+    for want in message.wants[:granted]:
+        end = at + min(len(want), len(message.quotas))
+        marks: list[Mark] = answer[at:end]
+        grants.append(marks)
+        at = end
+    standings = []
+    while at < len(answer):
+        room_ns, used, charged, spent, opened, version = answer[at : at + 6]
+        standing = Standing(room_ns, float(used), float(charged), float(spent), float(opened))
+        at += 6
+        if version >= 0:
+            standing.learned = _lesson(version, answer[at : at + 12])
+            at += 12
+        standings.append(standing)
+    return Reply(grants, probe == 1, wait_ns, binds, pause_ns, peers, standings)
+
+
+def _lesson(version: int, fields: list[Any]) -> Lesson:
+    unit, amount, period_s, burst, rule, anchor, spread, capacity, ceiling, shifted_ns, epoch, refused = fields
+    rule, anchor = Rule(rule.decode()), anchor.decode() or None
+    quota = Quota(unit.decode(), float(amount), float(period_s), float(burst), rule, anchor)
+    numbers = (float(capacity), float(ceiling), shifted_ns, epoch, float(refused))
+    return Lesson(version, quota, spread == 1, *numbers)

@@ -1,0 +1,264 @@
+"""A store in one SQLite file, for the processes of one machine; what was used today survives a restart.
+
+Exchanges
+    Each is one transaction that writes from its start, so that no other process comes between reading the books and
+    writing them. A killed process loses nothing: what it was granted had been written before. When the machine itself
+    dies, the last exchanges may be forgotten (the file is not forced to the disk at each one), but nothing is damaged.
+
+Time
+    Is the machine's own and read inside the transaction: its processes share one clock, which each of them would see
+    going back if they read it before they wait for each other.
+
+Waiting for a lock
+    SQLite's own way sleeps longer each time, so that under load one process can wait for seconds while others pass:
+    here each asks again after some tenths of a millisecond.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import sqlite3
+import threading
+import time
+from contextlib import suppress
+from pathlib import Path
+from weakref import WeakSet
+
+from paceline.clock import Clock
+from paceline.core.books import Books
+from paceline.core.message import Message, Reply
+from paceline.core.quota import NS
+from paceline.stores.base import TIMEOUT_S, StoreError
+
+APPLICATION_ID = int.from_bytes(b"pace")
+"""What tells our file from another program's."""
+
+FORMAT = 1
+"""Of the file and of the books in it."""
+
+KEEP_NS = 90 * 86_400 * NS
+"""The books of a pool that nobody has used for so long are thrown away, some at each opening."""
+
+SWEEP_MAX = 100
+
+_CREATE = (
+    "CREATE TABLE pools (name TEXT PRIMARY KEY, format INTEGER NOT NULL, revision INTEGER NOT NULL,"
+    " seen_ns INTEGER NOT NULL, state TEXT NOT NULL)"
+)
+_SWEEP = "DELETE FROM pools WHERE name IN (SELECT name FROM pools WHERE seen_ns < ? LIMIT ?)"
+_READ = "SELECT format, revision, CASE WHEN revision = ? THEN NULL ELSE state END FROM pools WHERE name = ?"
+_WRITE = (
+    "INSERT INTO pools VALUES (?, ?, ?, ?, ?) ON CONFLICT (name) DO UPDATE"
+    " SET format = excluded.format, revision = excluded.revision, seen_ns = excluded.seen_ns, state = excluded.state"
+)
+_RESET = "stop the processes that use it and delete it; what was used so far is forgotten then"
+_ADVICE = {
+    sqlite3.SQLITE_READONLY: "it cannot be written: this user needs to write the file and its folder",
+    sqlite3.SQLITE_CANTOPEN: "it cannot be opened: this user needs to read and write the file and its folder",
+    sqlite3.SQLITE_FULL: "there is no room for it: free some space on its disk; no books were lost",
+    sqlite3.SQLITE_IOERR: "its disk fails, or takes no more: look there, or give another path",
+    sqlite3.SQLITE_NOTADB: "it is no database: give another path, or delete it",
+    sqlite3.SQLITE_CORRUPT: f"it is damaged: {_RESET}",
+}
+_encode = json.JSONEncoder(separators=(",", ":"), check_circular=False).encode
+
+
+class SQLiteStore:
+    """Keeps books in a file that all processes of one machine may use at the same time. Not for network drives.
+
+    Args:
+        path: The file; it and its folder are made when they are missing, for this user alone.
+        timeout_s: How long an exchange may wait for other processes, in all.
+        clock: For tests; without one, the machine's wall clock. A clock that counts from the start of its own process
+            is none for several: each difference between two of them would be gained at every turn.
+
+    Raises:
+        StoreError: No path, or a timeout that is not above 0.
+    """
+
+    def __init__(
+        self, path: str | os.PathLike[str], *, timeout_s: float = TIMEOUT_S, clock: Clock | None = None
+    ) -> None:
+        if not os.fspath(path):
+            raise StoreError("sqlite: has no path: write 'sqlite:PATH'")
+        if not 0 < timeout_s < threading.TIMEOUT_MAX:
+            raise StoreError(f"timeout_s of sqlite:{os.fspath(path)} is {timeout_s!r}: it must be above 0")
+        self._path = Path(path).expanduser().absolute()
+        self.url = f"sqlite:{self._path}"
+        self._timeout_s = timeout_s
+        self._now_ns = clock.now_ns if clock else time.time_ns
+        self._lock = threading.Lock()
+        self._pid = os.getpid()
+        self._resting = False
+        self._connection: sqlite3.Connection | None = None
+        self._inode = 0
+        self._books: dict[str, tuple[int, Books]] = {}  # with their revision: read again only when others wrote
+        _STORES.add(self)
+
+    def exchange(self, pool: str, message: Message) -> Reply:
+        """See :meth:`Store.exchange`."""
+        deadline_s = time.monotonic() + self._timeout_s
+        if not self._lock.acquire(timeout=self._timeout_s):
+            raise self._busy()
+        try:
+            return self._exchange(pool, message, deadline_s)
+        except BaseException as error:
+            self._disconnect()  # which takes back what was half done
+            if isinstance(error, sqlite3.Error):
+                raise self._explained(error) from error
+            raise
+        finally:
+            self._lock.release()
+
+    def after_fork(self) -> None:
+        """See :meth:`Store.after_fork`."""
+        if self._pid != os.getpid():
+            self._pid, self._lock, self._resting = os.getpid(), threading.Lock(), False
+            if self._connection is not None:
+                _INHERITED.append(self._connection)
+            self._connection, self._books = None, {}
+
+    def close(self) -> None:
+        """See :meth:`Store.close`."""
+        with self._lock:
+            self._disconnect()
+
+    def _exchange(self, pool: str, message: Message, deadline_s: float) -> Reply:
+        connection = self._connected(deadline_s)
+        self._begin(connection, deadline_s)
+        now_ns = self._now_ns()
+        revision, books = self._books.pop(pool, (0, None))  # comes back when all is written
+        row = connection.execute(_READ, (revision, pool)).fetchone()
+        if row is None:
+            revision, books = 0, Books()
+        elif books is None or row[1] != revision:
+            revision, books = row[1], self._load(pool, *row)
+        reply = books.apply(now_ns, message)
+        connection.execute(_WRITE, (pool, FORMAT, revision + 1, now_ns, _encode(books.dump())))
+        connection.execute("COMMIT")
+        self._books[pool] = revision + 1, books
+        return reply
+
+    def _load(self, pool: str, form: int, _revision: int, state: str) -> Books:
+        if form > FORMAT:
+            raise self._newer()
+        try:
+            return Books.load(json.loads(state))
+        except (LookupError, TypeError, ValueError, AttributeError) as error:
+            raise StoreError(f"{self.url}: the books of pool {pool!r} cannot be read: {_RESET}") from error
+
+    def _connected(self, deadline_s: float) -> sqlite3.Connection:
+        if self._connection is not None:
+            with suppress(OSError):
+                if self._path.stat().st_ino == self._inode:
+                    return self._connection
+            self._disconnect()  # the file was deleted, or put aside
+        try:
+            if self._path.is_dir():
+                raise StoreError(f"{self.url}: this is a folder: give the path of a file in it")
+            self._path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+            with suppress(FileExistsError):  # only made, never opened beside SQLite: closing would end its locks
+                os.close(os.open(self._path, os.O_CREAT | os.O_EXCL | os.O_RDWR, 0o600))
+            self._inode = self._path.stat().st_ino
+        except OSError as error:
+            raise StoreError(
+                f"{self.url}: it cannot be made ({error.strerror}): give a path where this user may write"
+            ) from error
+        self._connection = sqlite3.connect(self._path, timeout=0, isolation_level=None, check_same_thread=False)
+        self._prepare(self._connection, deadline_s)
+        return self._connection
+
+    def _prepare(self, connection: sqlite3.Connection, deadline_s: float) -> None:
+        """Make the table in a new file; touch nothing in one that is not ours."""
+        self._begin(connection, deadline_s)
+        (owner,) = connection.execute("PRAGMA application_id").fetchone()
+        (form,) = connection.execute("PRAGMA user_version").fetchone()
+        (tables,) = connection.execute("SELECT count(*) FROM sqlite_master").fetchone()
+        if owner == APPLICATION_ID and form > FORMAT:
+            raise self._newer()
+        if owner != APPLICATION_ID and (owner or form or tables):
+            raise StoreError(f"{self.url}: this is another program's database: give another path")
+        if not tables:
+            connection.execute(_CREATE)
+            connection.execute(f"PRAGMA application_id = {APPLICATION_ID}")
+            connection.execute(f"PRAGMA user_version = {FORMAT}")
+        connection.execute(_SWEEP, (self._now_ns() - KEEP_NS, SWEEP_MAX))
+        connection.execute("COMMIT")
+        self._patiently(connection, "PRAGMA journal_mode = WAL", deadline_s)
+        connection.execute("PRAGMA synchronous = NORMAL")
+
+    def _begin(self, connection: sqlite3.Connection, deadline_s: float) -> None:
+        self._patiently(connection, "BEGIN IMMEDIATE", deadline_s)
+
+    def _patiently(self, connection: sqlite3.Connection, statement: str, deadline_s: float) -> None:
+        """Execute what may find the file locked."""
+        while True:
+            try:
+                connection.execute(statement)
+            except sqlite3.OperationalError as error:
+                if error.sqlite_errorcode & 0xFF != sqlite3.SQLITE_BUSY:
+                    raise
+                if time.monotonic() >= deadline_s:
+                    raise self._busy() from error
+                time.sleep(random.uniform(0.0001, 0.0005))
+            else:
+                return
+
+    def _disconnect(self) -> None:
+        connection, self._connection, self._books = self._connection, None, {}
+        if connection is not None:
+            with suppress(sqlite3.Error):
+                connection.close()
+
+    def _busy(self) -> StoreError:
+        return StoreError(
+            f"{self.url}: locked by another process for longer than the timeout of {self._timeout_s:g} s:"
+            " see whether one that uses it hangs, and keep it off network drives"
+        )
+
+    def _newer(self) -> StoreError:
+        return StoreError(f"{self.url}: written by a newer paceline: update this one, or give another path")
+
+    def _explained(self, error: sqlite3.Error) -> StoreError:
+        code = getattr(error, "sqlite_errorcode", 0) & 0xFF  # the rest of it is detail
+        advice = _ADVICE.get(code, f"it cannot be used: give another path, or {_RESET}")
+        return StoreError(f"{self.url}: {advice} ({error})")
+
+    def rest(self) -> None:
+        """Before a fork: nothing is open, and no thread opens it before :meth:`wake`."""
+        self._resting = self._lock.acquire(timeout=self._timeout_s)
+        if self._resting:
+            self._disconnect()
+
+    def wake(self) -> None:
+        """After it, in the parent."""
+        if self._resting:
+            self._resting = False
+            self._lock.release()
+
+
+_STORES: WeakSet[SQLiteStore] = WeakSet()
+_INHERITED: list[sqlite3.Connection] = []
+"""Opened by a parent process that could not close them in time: kept, so that nobody closes them here."""
+
+
+def _before_fork() -> None:
+    """SQLite keeps a process's locks in memory, where a forked child finds them and believes that it has them too."""
+    for store in list(_STORES):
+        store.rest()
+
+
+def _after_fork_in_parent() -> None:
+    for store in list(_STORES):
+        store.wake()
+
+
+def _after_fork_in_child() -> None:
+    for store in list(_STORES):
+        store.after_fork()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(before=_before_fork, after_in_parent=_after_fork_in_parent, after_in_child=_after_fork_in_child)

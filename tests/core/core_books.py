@@ -1,0 +1,152 @@
+"""Processes that share a pool's books, at instants that a test chooses."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass, field
+from typing import Any
+
+from core_worlds import T0
+from hypothesis import strategies as st
+
+from paceline.core.books import Books
+from paceline.core.message import Learned, Message, News, Refused, Reply, Settled, Standing
+from paceline.core.quota import NS, Quota, parse_quotas
+
+
+class Shared:
+    """The books of a pool, and all who share it."""
+
+    def __init__(self, text: str, *, headroom_s: float = 0.0, gentle: bool = False) -> None:
+        self.quotas = parse_quotas(text)
+        self.headroom_s, self.gentle = headroom_s, gentle
+        self.books = Books()
+        self.now_ns = T0
+        self.numbers: Counter[str] = Counter()
+
+    def wait(self, seconds: float) -> None:
+        self.now_ns += round(seconds * NS)
+
+    def tell(self, who: str, *news: News, place_s: float = 0.0, slack_s: float = 0.0, **options: Any) -> Reply:
+        """One message of ``who`` now, with the next number; it knows the first state of each quota."""
+        self.numbers[who] += 1
+        quotas = options.pop("quotas", self.quotas)
+        versions = options.pop("versions", [0] * len(quotas))
+        options = {"number": self.numbers[who], "headroom_s": self.headroom_s, "gentle": self.gentle} | options
+        times = {"place_ns": round(place_s * NS), "slack_ns": round(slack_s * NS)}
+        message = Message(who, quotas=quotas, versions=versions, news=list(news), **times, **options)
+        return self.books.apply(self.now_ns, message)
+
+    def ask(self, who: str, *want: float, place_s: float = 0.0, **options: Any) -> Reply:
+        """One request now: granted if ``wait_s`` is 0."""
+        return self.tell(who, wants=[list(want)], place_s=place_s, **options)
+
+    def take(self, who: str, *want: float, **options: Any) -> list[Any]:
+        """One request that must be granted now: its marks."""
+        reply = self.ask(who, *want, **options)
+        assert reply.wait_ns == 0, reply
+        return reply.grants[0]
+
+    def standing(self, index: int = 0) -> Standing:
+        """How a quota stands, learned things included, for somebody who knows nothing."""
+        return self.tell("nobody", versions=[-1] * len(self.quotas)).standings[index]
+
+
+def wait_s(reply: Reply) -> float:
+    return reply.wait_ns / NS
+
+
+@dataclass
+class Command:
+    """What a process does, after a pause of everybody."""
+
+    gap_ns: int
+    who: str
+    shares: list[int]  # what it wants: a request for each, in hundredths of the most that fits
+    end: str  # of its open attempts
+    part: int  # of what they were charged, in hundredths: their true cost
+    place_ns: int
+    lost: bool  # the answer: the message is sent again
+
+
+commands = st.builds(
+    Command,
+    st.one_of(st.just(0), st.integers(0, 3), st.integers(0, 3 * NS), st.integers(0, 90 * NS), st.integers(0, 10**14)),
+    st.sampled_from("abc"),
+    st.lists(st.integers(1, 100), max_size=3),
+    st.sampled_from(["settle", "settle", "cancel", "refuse", "lesson", "later", "later"]),
+    st.integers(0, 100),
+    st.sampled_from([0, NS, 30 * NS]),
+    st.booleans(),
+)
+
+
+@dataclass
+class Attempt:
+    """One that was granted; ``cost`` becomes the true one when that is known."""
+
+    at_ns: int
+    amounts: list[float]
+    marks: list[Any]
+    cost: list[float]
+    open: bool = True
+
+
+@dataclass
+class Player:
+    """One of the processes of a random history. What it says follows from what it was answered."""
+
+    who: str
+    quotas: tuple[Quota, ...]
+    options: dict[str, Any]
+    lessons: bool = True
+    number: int = 0
+    versions: list[int] = field(default_factory=list)
+    attempts: list[Attempt] = field(default_factory=list)
+    wanted: list[list[float]] = field(default_factory=list)
+
+    def says(self, command: Command) -> Message:
+        self.number += 1
+        self.versions = self.versions or [-1] * len(self.quotas)
+        mine = [attempt for attempt in self.attempts if attempt.open]
+        news: list[News] = []
+        for attempt in mine if command.end != "later" else []:
+            news.extend(self._end(attempt, command))
+        held = [float(sum(a.amounts[i] for a in mine if a.open)) for i in range(len(self.quotas))]
+        if command.shares:
+            self.wanted = [[max(int(q.burst * s / 100), 1.0) for q in self.quotas] for s in command.shares]
+        message = {"news": news, "held": held, "wants": self.wanted, "place_ns": command.place_ns}
+        return Message(self.who, self.number, self.quotas, self.versions, **message, **self.options)
+
+    def _end(self, attempt: Attempt, command: Command) -> list[News]:
+        attempt.open = False
+        if command.end == "refuse":
+            return [Refused(attempt.amounts, command.part * NS // 50 if self.lessons else 0)]
+        true = [0.0 if command.end == "cancel" else float(a * command.part // 100) for a in attempt.amounts]
+        attempt.cost = true
+        news: list[News] = [Settled(attempt.amounts, attempt.marks, list(true), command.end != "cancel", probe=True)]
+        if command.end == "lesson" and self.lessons:
+            news += [Learned(0, what, value) for what, value in LESSONS[command.part % len(LESSONS)]]
+        return news
+
+    def heard(self, now_ns: int, reply: Reply, *, lost: bool = False) -> None:
+        """``lost``: the store granted what nobody will send."""
+        if not lost:
+            for amounts, marks in zip(self.wanted, reply.grants, strict=False):
+                self.attempts.append(Attempt(now_ns, amounts, marks, list(amounts)))
+            del self.wanted[: len(reply.grants)]
+            for i, standing in enumerate(reply.standings[: len(self.quotas)]):
+                if standing.learned is not None:
+                    self.versions[i] = standing.learned.version
+
+
+LESSONS: list[list[tuple[Any, Any]]] = [
+    [("shift", 2.5 * NS)],
+    [("shift", -1.5 * NS), ("hold", 3.0)],
+    [("press", 0.5), ("epoch", 0.0)],
+    [("press", 1.0), ("hold", float("inf"))],
+    [("adopt", 41.0)],
+    [("seen", 2.0)],
+    [("spread", 0.0)],
+    [("add", Quota("images", 5, 60.0))],
+]

@@ -1,0 +1,316 @@
+"""The books of a pool that several processes share: who is granted what, who waits how long, who is gone."""
+
+from __future__ import annotations
+
+import pytest
+from core_books import Shared, wait_s
+
+from paceline.core.books import FORGET_NS, GRACE_NS, LEASE_NS, WAIT_MAX_NS
+from paceline.core.ledger import PROBE_NS
+from paceline.core.message import Charged, Refused, Settled
+from paceline.core.quota import NS
+
+
+class TestGrants:
+    def test_what_one_process_takes_is_gone_for_the_others(self):
+        pool = Shared("10 requests/min")
+        reply = pool.tell("a", wants=[[1.0]] * 12)
+        assert (len(reply.grants), wait_s(reply), reply.binds) == (10, 6.0, 0)
+        assert wait_s(pool.ask("b", 1)) == 6.0
+        pool.wait(6)
+        assert pool.take("b", 1)
+        assert wait_s(pool.ask("a", 1)) == 6.0
+
+    def test_every_quota_or_none(self):
+        pool = Shared("10 requests/min, 100 tokens/min")
+        pool.take("a", 1, 90)
+        reply = pool.ask("b", 1, 40)
+        assert (wait_s(reply), reply.binds, reply.grants) == (18.0, 1, [])
+        assert [s.charged for s in reply.standings] == [1, 90]
+        assert pool.take("b", 1, 10)
+
+    def test_of_several_requests_the_first_that_does_not_fit_stops_the_others(self):
+        pool = Shared("100 tokens/min")
+        reply = pool.tell("a", wants=[[60.0], [60.0], [1.0]])
+        assert (len(reply.grants), wait_s(reply)) == (1, 12.0)
+
+    def test_a_refund_of_one_is_there_for_the_others(self):
+        pool = Shared("100 tokens/min")
+        marks = pool.take("a", 100)
+        pool.tell("a", Settled([100.0], marks, [40.0]))
+        assert pool.take("b", 60)
+        assert pool.standing().spent == 100
+        assert pool.standing().charged == 160
+
+    def test_a_debt_of_one_is_everybodys(self):
+        pool = Shared("60 tokens/min")
+        marks = pool.take("a", 60)
+        pool.tell("a", Settled([60.0], marks, [75.0]))
+        assert wait_s(pool.ask("b", 1)) == 16.0
+
+    def test_not_sent_was_never_charged(self):
+        pool = Shared("60 tokens/min")
+        marks = pool.take("a", 60)
+        pool.tell("a", Settled([60.0], marks, [0.0], answered=False))
+        assert pool.take("b", 60)
+
+    def test_a_settle_without_a_cost_leaves_the_charge(self):
+        pool = Shared("60 tokens/min")
+        marks = pool.take("a", 60)
+        assert pool.tell("a", Settled([60.0], marks, [None])).standings[0].spent == 60
+
+    def test_what_was_spent_without_the_store_is_charged(self):
+        pool = Shared("60 tokens/min")
+        reply = pool.tell("a", Charged([90.0]))
+        assert (reply.standings[0].spent, reply.standings[0].room_ns) == (90, 90 * NS)
+        assert wait_s(pool.ask("b", 1)) == 31.0
+
+    def test_slack_is_kept_unused(self):
+        pool = Shared("60 tokens/min")
+        assert len(pool.tell("a", wants=[[1.0]] * 100, slack_s=10.0).grants) == 50
+        assert pool.take("b", 10)
+
+    def test_a_calendar_window_is_one_for_all(self):
+        pool = Shared("10 requests/day window utc")
+        pool.wait(12 * 3_600)
+        assert len(pool.tell("a", wants=[[1.0]] * 7).grants) == 7
+        assert len(pool.tell("b", wants=[[1.0]] * 7).grants) == 3
+        assert pool.standing().used == 10
+
+    def test_one_that_opens_gently_opens_for_all(self):
+        pool = Shared("600 requests/min", gentle=True)
+        reply = pool.tell("a", wants=[[1.0]] * 30)
+        assert (len(reply.grants), reply.standings[0].opened) == (20, 20)
+        pool.tell("a", *(Settled([1.0], marks, [None]) for marks in reply.grants))
+        assert len(pool.tell("b", wants=[[1.0]] * 30).grants) == 20
+
+    def test_peers_are_those_heard_of_lately(self):
+        pool = Shared("60 tokens/min")
+        assert [pool.tell(who).peers for who in "abb"] == [1, 2, 2]
+        pool.now_ns += LEASE_NS
+        assert pool.tell("b").peers == 2
+        pool.now_ns += 1
+        assert pool.tell("b").peers == 1
+
+
+class TestPlaces:
+    def pool(self) -> Shared:
+        """One token comes back a second, and none is there."""
+        pool = Shared("60 tokens/min")
+        pool.take("z", 60)
+        return pool
+
+    def test_a_large_request_goes_before_later_small_ones(self):
+        pool = self.pool()
+        assert wait_s(pool.ask("a", 30, place_s=60)) == 30
+        assert wait_s(pool.ask("b", 1, place_s=60)) == 31
+        pool.wait(29)
+        assert wait_s(pool.ask("b", 1, place_s=60)) == 2  # 29 are there, and they are not for b
+        pool.wait(1)
+        assert wait_s(pool.ask("b", 1, place_s=60)) == 1
+        pool.take("a", 30)
+        assert wait_s(pool.ask("b", 1, place_s=60)) == 1
+
+    def test_who_came_first_stays_first(self):
+        pool = self.pool()
+        waits = [wait_s(pool.ask(who, 10, place_s=60)) for who in "abc"]
+        assert waits == [10, 20, 30]
+        pool.wait(5)
+        assert [wait_s(pool.ask(who, 10, place_s=60)) for who in "cba"] == [25, 15, 5]
+
+    def test_those_whose_turn_it_is_go_in_any_order(self):
+        pool = self.pool()
+        pool.ask("a", 10, place_s=60)
+        pool.ask("b", 10, place_s=60)
+        pool.wait(20)
+        assert pool.take("b", 10)
+        assert pool.take("a", 10)
+
+    def test_after_a_grant_the_next_is_behind_all(self):
+        pool = self.pool()
+        pool.tell("a", wants=[[10.0], [10.0]], place_s=60)
+        pool.ask("b", 10, place_s=60)
+        pool.wait(10)
+        reply = pool.tell("a", wants=[[10.0], [10.0]], place_s=60)
+        assert (len(reply.grants), wait_s(reply)) == (1, 20)
+        assert wait_s(pool.ask("b", 10, place_s=60)) == 10
+
+    def test_a_process_alone_takes_all_that_fits(self):
+        pool = self.pool()
+        pool.tell("a", wants=[[10.0]] * 3, place_s=60)
+        pool.wait(30)
+        assert len(pool.tell("a", wants=[[10.0]] * 3, place_s=60).grants) == 3
+
+    def test_who_does_not_come_back_loses_it(self):
+        pool = self.pool()
+        pool.ask("a", 60, place_s=5)
+        pool.wait(5)
+        pool.now_ns += GRACE_NS
+        assert wait_s(pool.ask("b", 1)) == 54  # the very last moment
+        pool.now_ns += 1
+        assert pool.take("b", 1)
+        assert pool.ask("a", 60, place_s=5).wait_ns
+
+    def test_who_has_nothing_to_wait_for_gives_it_up(self):
+        pool = self.pool()
+        pool.ask("a", 30, place_s=60)
+        pool.wait(1)
+        assert pool.ask("b", 1).wait_ns
+        pool.tell("a")
+        assert pool.take("b", 1)
+
+    def test_a_place_counts_in_the_quotas_that_it_needs(self):
+        pool = Shared("60 requests/min, 60 tokens/min")
+        pool.take("z", 0, 60)
+        pool.ask("a", 20, 30, place_s=60)
+        assert len(pool.tell("b", wants=[[10.0, 0.0]] * 9, place_s=60).grants) == 4  # 20 of 60 are a's
+
+    def test_nobody_keeps_a_place_who_asks_for_none(self):
+        pool = self.pool()
+        pool.ask("a", 30)
+        pool.wait(1)
+        assert pool.take("b", 1)
+
+
+class TestSlots:
+    def test_they_are_what_all_say_they_hold(self):
+        pool = Shared("3 concurrency")
+        assert len(pool.tell("a", wants=[[1.0]] * 2).grants) == 2
+        reply = pool.tell("b", wants=[[1.0]] * 2)
+        assert (len(reply.grants), reply.wait_ns, reply.binds) == (1, WAIT_MAX_NS, 0)
+        pool.tell("a", held=[1.0])
+        assert pool.take("b", 1, held=[1.0])
+
+    def test_a_lost_answer_costs_no_slot(self):
+        pool = Shared("1 concurrency")
+        pool.take("a", 1)
+        assert pool.ask("b", 1).wait_ns
+        pool.take("a", 1, held=[0.0])  # it never heard of the first
+
+    def test_who_is_gone_holds_none(self):
+        pool = Shared("2 concurrency")
+        pool.take("a", 2)
+        pool.now_ns += LEASE_NS
+        assert pool.ask("b", 1).wait_ns
+        pool.now_ns += 1
+        assert pool.take("b", 1)
+
+    def test_who_comes_back_holds_what_it_says(self):
+        pool = Shared("2 concurrency")
+        pool.take("a", 2)
+        pool.now_ns += LEASE_NS + 1
+        pool.take("b", 1)
+        assert pool.tell("a", held=[2.0]).standings[0].used == 3
+        assert pool.ask("b", 1, held=[0.0]).wait_ns
+        pool.tell("a", held=[1.0])
+        assert pool.take("b", 1, held=[0.0])
+
+    def test_a_message_keeps_them(self):
+        pool = Shared("1 concurrency")
+        pool.take("a", 1)
+        for _ in range(10):
+            pool.now_ns += LEASE_NS
+            pool.tell("a", held=[1.0])
+        pool.now_ns += LEASE_NS
+        assert pool.ask("b", 1).wait_ns
+
+    def test_places_hold_for_them_too(self):
+        pool = Shared("2 concurrency")
+        pool.take("z", 2)
+        pool.ask("a", 2, place_s=60)
+        pool.tell("z", held=[1.0])
+        assert pool.ask("b", 1, place_s=60).wait_ns
+        pool.tell("z")
+        assert pool.take("a", 2)
+
+
+class TestCoolDown:
+    def pool(self) -> Shared:
+        """Process ``a`` was refused, and all pause for 10 s."""
+        pool = Shared("60 requests/min")
+        pool.take("a", 1)
+        pool.tell("a", Refused([1.0], 10 * NS))
+        return pool
+
+    def test_it_is_everybodys(self):
+        reply = self.pool().ask("b", 1)
+        assert (wait_s(reply), reply.pause_ns, reply.binds) == (10, 10 * NS, -1)
+
+    def test_a_shorter_one_changes_nothing(self):
+        pool = self.pool()
+        assert pool.tell("b", Refused([1.0], NS)).pause_ns == 10 * NS
+
+    def test_one_probe_goes_then_all(self):
+        pool = self.pool()
+        pool.wait(10)
+        reply = pool.tell("b", wants=[[1.0], [1.0]])
+        assert (len(reply.grants), reply.probe, reply.wait_ns, reply.binds) == (1, True, PROBE_NS, -1)
+        assert pool.ask("a", 1).wait_ns == PROBE_NS
+        pool.wait(1)
+        reply = pool.tell("b", Settled([1.0], reply.grants[0], [None], probe=True), wants=[[1.0]])
+        assert (len(reply.grants), reply.probe, reply.pause_ns) == (1, False, 0)
+        assert pool.take("a", 1)
+
+    def test_a_probe_that_was_never_sent_lets_another_go(self):
+        pool = self.pool()
+        pool.wait(10)
+        marks = pool.take("b", 1)
+        pool.tell("b", Settled([1.0], marks, [0.0], answered=False, probe=True))
+        assert pool.ask("a", 1).probe
+        assert pool.ask("b", 1).wait_ns == PROBE_NS
+
+    def test_somebody_elses_answer_ends_nothing(self):
+        pool = self.pool()
+        pool.wait(10)
+        assert pool.ask("b", 1).probe
+        pool.tell("a", Settled([1.0], [0], [None], probe=True))
+        assert pool.ask("a", 1).wait_ns == PROBE_NS
+
+    def test_without_news_of_the_probe_the_others_go_soon(self):
+        pool = self.pool()
+        pool.wait(10)
+        assert pool.ask("b", 1).probe
+        pool.now_ns += PROBE_NS
+        assert not pool.ask("a", 1).probe
+
+    def test_a_refused_probe_starts_it_again(self):
+        pool = self.pool()
+        pool.wait(10)
+        assert pool.ask("b", 1).probe
+        assert pool.tell("b", Refused([1.0], 20 * NS)).pause_ns == 20 * NS
+        pool.wait(20)
+        assert pool.ask("a", 1).probe
+
+    def test_a_refused_attempt_stays_charged(self):
+        standing = self.pool().standing()
+        assert standing.spent == 1
+        assert standing.learned is not None
+        assert standing.learned.refused == 1
+
+
+class TestMessagesToldAgain:
+    def test_their_news_counts_once(self):
+        pool = Shared("60 tokens/min")
+        for _ in range(3):
+            assert pool.tell("a", Charged([5.0]), number=7).standings[0].spent == 5
+        assert pool.tell("a", Charged([5.0]), number=6).standings[0].spent == 5
+        assert pool.tell("a", Charged([5.0]), number=8).standings[0].spent == 10
+
+    def test_each_process_counts_for_itself(self):
+        pool = Shared("60 tokens/min")
+        pool.tell("a", Charged([5.0]), number=7)
+        assert pool.tell("b", Charged([5.0]), number=1).standings[0].spent == 10
+
+    def test_what_they_want_is_granted_again(self):
+        pool = Shared("60 tokens/min")
+        for left in (30, 0):
+            reply = pool.ask("a", 30, number=1)
+            assert reply.grants
+            assert reply.standings[0].room_ns == (60 - left) * NS
+
+    @pytest.mark.parametrize(("gone_ns", "spent"), [(FORGET_NS, 5), (FORGET_NS + 1, 10)])
+    def test_a_number_is_remembered_for_an_hour(self, gone_ns, spent):
+        pool = Shared("60 tokens/min")
+        pool.tell("a", Charged([5.0]), number=7)
+        pool.now_ns += gone_ns
+        assert pool.tell("a", Charged([5.0]), number=7).standings[0].spent == spent

@@ -1,0 +1,213 @@
+"""What is configured and what answers have taught: one truth for all processes, and each thing learned once."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+from core_books import Shared, wait_s
+
+from paceline.core.books import ACCOUNTS_MAX
+from paceline.core.message import Charged, Learned, Settled
+from paceline.core.quota import NS, Quota, Rule, parse_quotas
+
+
+class TestConfiguration:
+    @pytest.mark.parametrize(
+        ("before", "after", "used"),
+        [
+            ("100 tokens/min", "200 tokens/min", 40.0),
+            ("100 tokens/day window utc", "60 tokens/day window utc", 40.0),
+            ("100 tokens/min sliding", "80 tokens/min sliding", 40.0),
+            ("100 tokens/min window", "80 tokens/min window", 40.0),
+            ("100 tokens slots", "60 tokens slots", 40.0),
+        ],
+    )
+    def test_a_newcomers_replaces_it_and_what_is_used_stays_used(self, before, after, used):
+        pool = Shared(before)
+        pool.wait(6 * 3_600)
+        pool.take("a", used)
+        standing = pool.standing()
+        reply = pool.tell("b", quotas=parse_quotas(after), fresh=True)
+        now = reply.standings[0]
+        assert (now.room_ns, now.used, now.spent) == (standing.room_ns, standing.used, used)
+        assert (now.learned.version, now.learned.quota, now.learned.epoch) == (1, parse_quotas(after)[0], 1)
+        assert pool.tell("a", held=[used]).standings[0].used == standing.used
+
+    def test_the_log_of_a_spread_quota_goes_with_it(self):
+        pool = Shared("100 tokens/min sliding")
+        pool.take("a", 100)
+        pool.tell("b", quotas=parse_quotas("90 tokens/min sliding"), fresh=True)
+        pool.wait(59)
+        assert pool.ask("a", 1).wait_ns
+
+    def test_a_refund_stays_guarded(self):
+        pool = Shared("60 tokens/min")
+        marks = pool.take("a", 10)
+        pool.wait(3_600)  # full again: what it was charged has long come back
+        pool.take("a", 50)
+        pool.tell("b", quotas=parse_quotas("60 tokens/min burst 50"), fresh=True)
+        assert pool.tell("a", Settled([10.0], marks, [0.0])).standings[0].room_ns == 50 * NS
+
+    def test_it_is_a_newcomers_word_only(self):
+        pool = Shared("100 tokens/min")
+        pool.tell("a", fresh=True)
+        reply = pool.tell("b", quotas=parse_quotas("200 tokens/min"), versions=[-1])
+        assert reply.standings[0].learned.quota.amount == 100
+
+    def test_the_same_again_changes_nothing(self):
+        pool = Shared("100 tokens/min")
+        pool.tell("a", Learned(0, "press", 0.5), fresh=True)
+        for who in "bc":
+            assert pool.tell(who, versions=[-1], fresh=True).standings[0].learned.ceiling == 0.5
+        assert pool.tell("d", versions=[1]).standings[0].learned is None
+
+    def test_quotas_of_another_process_come_last(self):
+        pool = Shared("60 requests/min, 600 tokens/min")
+        pool.take("a", 1, 100)
+        reply = pool.tell("b", quotas=(Quota("tokens", 600),))
+        tokens, requests = reply.standings
+        assert (tokens.room_ns, tokens.learned) == (10 * NS, None)
+        assert (requests.room_ns, requests.learned.quota) == (NS, Quota("requests", 60))
+
+    def test_two_periods_of_a_unit_are_two_quotas(self):
+        pool = Shared("60 requests/min, 100 requests/day")
+        assert [s.charged for s in pool.ask("a", 1, 1).standings] == [1, 1]
+
+
+class TestLessons:
+    def learned(self, text: str, *lessons: tuple, **options):
+        pool = Shared(text, **options)
+        pool.tell("a", *(Learned(0, what, value) for what, value in lessons))
+        return pool.standing().learned
+
+    def test_two_who_learn_the_same_move_it_once(self):
+        pool = Shared("60 tokens/min")
+        pool.tell("z")
+        for who in "ab":
+            reply = pool.tell(who, Learned(0, "shift", 5.0 * NS), versions=[0])
+        assert reply.standings[0].room_ns == 5 * NS
+        assert (reply.standings[0].learned.version, reply.standings[0].learned.shifted_ns) == (1, 5 * NS)
+        pool.tell("b", Learned(0, "shift", 1.0 * NS), versions=[1])
+        assert pool.standing().learned.shifted_ns == 6 * NS
+
+    def test_all_lessons_of_one_message_count(self):
+        learned = self.learned("60 tokens/min", ("shift", 2.0 * NS), ("hold", 20.0), ("press", 0.5), ("epoch", 0.0))
+        assert (learned.shifted_ns, learned.capacity, learned.ceiling, learned.epoch) == (2 * NS, 20, 0.5, 1)
+        assert learned.version == 4
+
+    def test_only_who_does_not_know_is_told(self):
+        pool = Shared("60 tokens/min")
+        assert pool.tell("a", versions=[-1]).standings[0].learned.version == 0
+        assert pool.tell("a").standings[0].learned is None
+        pool.tell("b", Learned(0, "hold", 20.0))
+        assert pool.tell("a").standings[0].learned.capacity == 20
+        assert pool.tell("a", versions=[1]).standings[0].learned is None
+
+    def test_an_adopted_amount(self):
+        learned = self.learned("60 tokens/min", ("press", 0.5), ("adopt", 120.0))
+        assert (learned.quota, learned.ceiling) == (Quota("tokens", 120), 1)
+        assert self.learned("60 tokens/min sliding", ("adopt", 120.0)).quota.amount == 120
+        assert self.learned("60 tokens/day window utc", ("adopt", 120.0)).quota.amount == 120
+        assert self.learned("60 concurrency", ("adopt", 120.0)).quota.amount == 120
+
+    def test_what_a_window_has_left(self):
+        pool = Shared("60 tokens/day window utc")
+        pool.wait(6 * 3_600)
+        assert pool.tell("a", Learned(0, "seen", 10.0)).standings[0].used == 50
+        assert wait_s(pool.ask("b", 11)) > 3_600
+        assert pool.take("b", 10)
+
+    def test_a_bucket_that_must_be_spread(self):
+        pool = Shared("60 tokens/min")
+        pool.take("a", 30)
+        reply = pool.tell("a", Learned(0, "spread"))
+        assert reply.standings[0].learned.spread
+        assert reply.standings[0].room_ns == 30 * NS
+        assert wait_s(pool.ask("b", 5)) >= 28
+        pool.tell("a", Learned(0, "spread"), versions=[1])  # again: it is one already
+        assert pool.standing().room_ns == 30 * NS
+
+    def test_a_quota_that_nobody_knew(self):
+        pool = Shared("60 tokens/min")
+        added = Quota("images", 5, 60.0)
+        for who in "ab":
+            reply = pool.tell(who, Learned(0, "add", added))
+        assert [s.learned.quota for s in reply.standings[1:]] == [added]
+        both = (*pool.quotas, added)
+        assert len(pool.tell("a", quotas=both, wants=[[1.0, 1.0]] * 9).grants) == 5
+        stored = pool.tell("c", quotas=(pool.quotas[0], Quota("images", 9, 60.0)), fresh=True, versions=[-1, -1])
+        assert [s.learned.quota.amount for s in stored.standings] == [60, 9]
+
+    def test_they_are_bounded(self):
+        pool = Shared("60 tokens/min")
+        news = [Learned(0, "add", Quota(f"u{i}", 5)) for i in range(2 * ACCOUNTS_MAX)]
+        assert len(pool.tell("a", *news).standings) == ACCOUNTS_MAX
+
+    def test_a_rule_that_has_no_such_thing_is_left_as_it_was(self):
+        for what in ("shift", "hold", "press", "spread"):
+            pool = Shared("9 concurrency, 60 tokens/day window utc")
+            pool.tell("a", Learned(0, what, 5.0), Learned(1, what, 5.0))
+            assert pool.standing(0).learned.quota == pool.quotas[0]
+            assert pool.standing(1).learned.quota.rule is Rule.WINDOW
+        pool = Shared("9 requests/min")
+        pool.tell("a", Learned(0, "seen", 3.0))
+        assert pool.standing().room_ns == 0
+
+    def test_nothing_learned_is_infinite_and_whole(self):
+        learned = self.learned("60 tokens/min")
+        assert (learned.capacity, learned.ceiling, learned.shifted_ns, learned.refused) == (math.inf, 1, 0, 0)
+        assert not learned.spread
+
+
+class TestClockSetBack:
+    def test_a_wait_takes_as_long_as_before(self):
+        pool = Shared("60 tokens/min, 60 images/min sliding")
+        pool.take("a", 60, 1)
+        pool.wait(10)
+        assert wait_s(pool.ask("b", 30, 1)) == 20
+        pool.wait(-3_600)
+        assert wait_s(pool.ask("b", 30, 1)) == 20
+        pool.wait(20)
+        assert pool.take("b", 30, 1)
+
+    def test_a_refund_from_before_stays_guarded(self):
+        pool = Shared("60 tokens/min")
+        marks = pool.take("a", 10)
+        pool.wait(-3_600)
+        pool.tell("a")
+        pool.wait(600)
+        pool.take("a", 50)
+        assert pool.tell("a", Settled([10.0], marks, [0.0])).standings[0].room_ns == 50 * NS
+
+    def test_a_refund_from_before_is_worth_what_it_was(self):
+        pool = Shared("60 tokens/min")
+        marks = pool.take("a", 10)
+        pool.wait(-3_600)
+        assert pool.tell("a", Settled([10.0], marks, [4.0])).standings[0].room_ns == 4 * NS
+
+    def test_places_slots_and_pauses_keep_their_time(self):
+        pool = Shared("60 tokens/min, 2 concurrency")
+        pool.take("z", 60, 2)
+        pool.ask("a", 30, 0, place_s=60)
+        pool.wait(-3_600)
+        reply = pool.ask("b", 1, 0, place_s=60)
+        assert (wait_s(reply), reply.peers) == (31, 3)
+        assert pool.ask("b", 0, 1).wait_ns
+        pool.wait(15.1)
+        assert pool.ask("b", 0, 1).wait_ns == 0
+
+    def test_a_window_does_not_start_again(self):
+        pool = Shared("60 tokens/day window utc")
+        pool.wait(20 * 3_600)
+        pool.take("a", 60)
+        pool.wait(-21 * 3_600)
+        assert pool.ask("b", 1).wait_ns
+
+    def test_many_small_steps_back_gain_nothing(self):
+        pool = Shared("60 tokens/min")
+        pool.tell("a", Charged([60.0]))
+        for _ in range(1_000):
+            pool.wait(-0.001)
+            pool.tell("a")
+        assert wait_s(pool.ask("a", 1)) == 1

@@ -1,0 +1,157 @@
+"""Several processes that share one pool's books, before one emulated provider, in virtual time.
+
+Each process is a fleet of workers with its own branch of the pool; the store is an event that takes a while. It can be
+away for a time, forget everything, and processes can die.
+"""
+
+import heapq
+import random
+from functools import partial
+
+from simulation.fleet import START_NS, Fleet
+
+from paceline.core.books import Books
+from paceline.core.branch import Branch
+from paceline.core.line import Ticket
+from paceline.core.outcomes import Granted
+from paceline.core.quota import NS, parse_quotas
+from paceline.emulator import Settings, World
+
+
+class Host(Fleet):
+    """One process."""
+
+    def __init__(self, hub, name, told, *, skew_s=0.0, **options):
+        self.hub, self.name, self.skew_ns = hub, name, round(skew_s * NS)
+        super().__init__(told, {}, **options)
+        self.world = hub.world
+        self.dead = False
+        self.call_at = None
+
+    def make_pool(self, told):
+        return Branch("sim", parse_quotas(told), START_NS + self.skew_ns, who=self.name, gentle=True, **self.hub.branch)
+
+    def at(self, at_ns, event):
+        self.hub.at(at_ns, lambda: self.dead or event())
+
+    @property
+    def now_ns(self):
+        return self.hub.now_ns
+
+    @now_ns.setter
+    def now_ns(self, value): ...
+
+    @property
+    def local_ns(self):
+        return self.hub.now_ns + self.skew_ns
+
+    def submit(self, job):
+        super().submit(job)
+
+    def arm(self):
+        super().arm()
+        self.call()
+
+    def changed(self):
+        super().changed()
+        self.arm()
+
+    def call(self):
+        due = self.pool.call_ns
+        if due is None:
+            return
+        if due > self.now_ns:
+            if self.call_at is None or due < self.call_at:
+                self.call_at = due
+                self.at(due, partial(self.call_due, due))
+            return
+        message = self.pool.message(self.now_ns)
+        if message is not None:
+            self.hub.carry(self, message)
+
+    def call_due(self, due):
+        if self.call_at == due:
+            self.call_at = None
+            self.call()
+
+    def take(self, done):
+        for ticket in done:
+            if isinstance(ticket.outcome, Granted):
+                self.send(ticket.owner, ticket.outcome.reservation)
+            else:
+                self.lost += 1
+                self.next_job()
+        self.arm()
+
+    def replied(self, reply):
+        if reply is None:
+            self.take(self.pool.failed(self.now_ns, "no answer"))
+        else:
+            self.take(self.pool.receive(self.now_ns, reply))
+
+
+class Hub:
+    """The provider, the store, and the processes."""
+
+    def __init__(
+        self, told, settings, *, hosts=8, workers=100, jobs=1_000, seed=1, trip_s=(0.0002, 0.002), timeout_s=1.0,
+        away=(), forget_s=None, branch=None, **options,
+    ):  # fmt: skip
+        self.now_ns, self.events, self.number = START_NS, [], 0
+        self.world = World(Settings(**settings), START_NS / NS)
+        self.random = random.Random(seed)
+        self.branch = branch or {}
+        self.books, self.trip_s, self.timeout_s, self.away = Books(), trip_s, timeout_s, away
+        self.calls = 0
+        if forget_s is not None:
+            self.at(START_NS + round(forget_s * NS), self.forget)
+        self.hosts = [
+            Host(self, f"h{n}", told, workers=workers, jobs=jobs // hosts, seed=seed * 100 + n, **options)
+            for n in range(hosts)
+        ]
+
+    def forget(self):
+        self.books = Books()
+
+    def at(self, at_ns, event):
+        self.number += 1
+        heapq.heappush(self.events, (max(at_ns, self.now_ns), self.number, event))
+
+    def after(self, seconds, event):
+        self.at(self.now_ns + round(seconds * NS), event)
+
+    def is_away(self):
+        now_s = (self.now_ns - START_NS) / NS
+        return any(a <= now_s < b for a, b in self.away)
+
+    def carry(self, host, message):
+        self.calls += 1
+        if self.is_away():
+            self.after(self.timeout_s, lambda: host.dead or host.replied(None))
+        else:
+            self.after(self.random.uniform(*self.trip_s), lambda: self.serve(host, message))
+
+    def serve(self, host, message):
+        if self.is_away():
+            self.after(self.timeout_s, lambda: host.dead or host.replied(None))
+            return
+        reply = self.books.apply(self.now_ns, message)
+        self.after(self.random.uniform(*self.trip_s), lambda: host.dead or host.replied(reply))
+
+    def run(self, limit_s=3_600):
+        for host in self.hosts:
+            for _ in range(host.workers):
+                host.next_job()
+        while self.events and any(not host.dead and host.busy() for host in self.hosts):
+            self.now_ns, _, event = heapq.heappop(self.events)
+            assert self.now_ns < START_NS + limit_s * NS, [host.pool.status(self.now_ns) for host in self.hosts]
+            event()
+        return self
+
+    @property
+    def refused(self):
+        return [at for host in self.hosts for at in host.refused_at_s]
+
+    @property
+    def speed(self):
+        return self.world.tally()["speed_vs_ideal"]

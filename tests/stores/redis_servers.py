@@ -1,0 +1,331 @@
+"""Real Redis for the tests: plain processes on loopback that keep nothing and end with their ``with``.
+
+The port of the machine's own Redis, 6379, is never used.
+"""
+
+import os
+import random
+import shutil
+import signal
+import socket
+import subprocess
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Self
+from urllib.parse import quote
+
+import pytest
+import redis
+from redis.backoff import NoBackoff
+from redis.retry import Retry
+
+HOST = "127.0.0.1"
+READY_BOUND_S = 30.0  # servers take 0.05 s, clusters and promotions 3 s: only a broken machine gets here
+POLL_S = 0.01
+MASTER_NAME = "paceline-test"
+SLOTS = 16_384  # of every Redis Cluster
+
+# Below the ports that the kernel gives to outgoing connections (from 32768 on Linux): nobody takes a stopped server's.
+_PORTS = iter(random.SystemRandom().sample(range(20_000, 30_000), 10_000))
+
+
+def free_port() -> int:
+    """Return a loopback port that nobody listens on; never the same one twice."""
+    for port in _PORTS:
+        with socket.socket() as probe:
+            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            try:
+                probe.bind((HOST, port))
+            except OSError:
+                continue
+            return port
+    raise RuntimeError("no free port between 20000 and 30000")
+
+
+def until(condition: Callable[[], object], what: str) -> None:
+    """Poll until ``condition()`` is true; TimeoutError naming ``what`` after ``READY_BOUND_S``."""
+    deadline = time.monotonic() + READY_BOUND_S
+    while not condition():
+        if time.monotonic() > deadline:
+            raise TimeoutError(f"{what}: not within {READY_BOUND_S:g} s")
+        time.sleep(POLL_S)
+
+
+def binary() -> str:
+    """Return the path of redis-server (or valkey-server). Without one the test is skipped, and fails where CI is set."""
+    found = shutil.which("redis-server") or shutil.which("valkey-server")
+    if found is None:
+        message = "redis-server is not installed: `apt-get install redis-server`, or `brew install redis`"
+        if "CI" in os.environ:
+            pytest.fail(message, pytrace=False)
+        pytest.skip(message)
+    return found
+
+
+class RedisServer:
+    """One redis-server; its ``with`` starts it, waits until it answers, and kills it however the block ends.
+
+    Args:
+        config: Lines of redis.conf, which win over those written here.
+        port: Where it listens; a free one by default.
+        password: What clients must give; ``url`` has it.
+        maxmemory: As in redis.conf, ``"2mb"``; beyond it writes are refused.
+        tls: The port speaks TLS with a self-signed certificate, ``ca_file``; skips the test where openssl is missing.
+        is_sentinel: The process is a Sentinel.
+    """
+
+    def __init__(
+        self,
+        *config: str,
+        port: int | None = None,
+        password: str | None = None,
+        maxmemory: str | None = None,
+        tls: bool = False,
+        is_sentinel: bool = False,
+    ) -> None:
+        self.port = port or free_port()
+        self.password = password
+        self.directory = Path(tempfile.gettempdir()) / f"redis-{os.getpid()}-{self.port}"
+        self._config, self._maxmemory, self._tls, self._is_sentinel = config, maxmemory, tls, is_sentinel
+        self._command: list[str] = []
+        self._process: subprocess.Popen[bytes] | None = None
+
+    def __enter__(self) -> Self:
+        self._command = [binary(), "redis.conf", *(["--sentinel"] if self._is_sentinel else [])]
+        self.directory.mkdir(mode=0o700)
+        try:
+            # Written once: Sentinels rewrite it, and a server that comes back reads what they wrote.
+            (self.directory / "redis.conf").write_text("\n".join(self._lines()) + "\n")
+            self.restart()
+        except BaseException:
+            self.close()
+            raise
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def _lines(self) -> list[str]:
+        lines = [f"bind {HOST}", f"dir {self.directory}", f"unixsocket {self.socket_path}", "loglevel warning"]
+        lines += ['save ""', "appendonly no", "repl-diskless-sync-delay 0"]
+        if self._tls:
+            self._make_certificate()
+            lines += ["port 0", f"tls-port {self.port}", "tls-auth-clients no"]
+            lines += ["tls-cert-file cert.pem", "tls-key-file key.pem", "tls-ca-cert-file cert.pem"]
+        else:
+            lines += [f"port {self.port}"]
+        if self.password is not None:
+            lines += [f'requirepass "{self.password}"']
+        if self._maxmemory is not None:
+            lines += [f"maxmemory {self._maxmemory}", "maxmemory-policy noeviction"]
+        return [*lines, *self._config]
+
+    def _make_certificate(self) -> None:
+        openssl = shutil.which("openssl")
+        if openssl is None:
+            pytest.skip("openssl is not installed: no certificate for a Redis with TLS")
+        request = "req -x509 -newkey ec -pkeyopt ec_paramgen_curve:prime256v1 -nodes -days 2 -subj /CN=localhost"
+        names = f"-addext subjectAltName=IP:{HOST},DNS:localhost -addext keyUsage=critical,digitalSignature,keyCertSign"
+        command = [openssl, *request.split(), *names.split(), "-keyout", "key.pem", "-out", "cert.pem"]
+        subprocess.run(command, cwd=self.directory, check=True, capture_output=True)
+
+    @property
+    def url(self) -> str:
+        """What a client needs: scheme, password, port and, with TLS, the certificate to trust."""
+        scheme, query = ("rediss", f"?ssl_ca_certs={self.ca_file}") if self._tls else ("redis", "")
+        return f"{scheme}://{self._login()}{HOST}:{self.port}/0{query}"
+
+    @property
+    def socket_path(self) -> Path:
+        """The unix socket, there with TLS as well."""
+        return self.directory / "redis.sock"
+
+    @property
+    def socket_url(self) -> str:
+        """``unix://`` for the same server."""
+        return f"unix://{self._login()}{self.socket_path}"
+
+    @property
+    def ca_file(self) -> Path:
+        """The certificate of a server with ``tls``; it vouches for 127.0.0.1 and localhost."""
+        return self.directory / "cert.pem"
+
+    @property
+    def pid(self) -> int:
+        """The running process; another one after ``restart``."""
+        if self._process is None:
+            raise RuntimeError(f"the Redis of port {self.port} is not running")
+        return self._process.pid
+
+    def client(self, **options: Any) -> redis.Redis:
+        """Return a client of ``url`` that answers with strings, gives up after a second and never tries again."""
+        retry = Retry(NoBackoff(), 0)
+        defaults = {"decode_responses": True, "protocol": 2, "socket_timeout": 1.0, "retry": retry}
+        return redis.Redis.from_url(self.url, **(defaults | options))
+
+    def ask(self, *command: str | float) -> Any:
+        """Send one command on a connection of its own."""
+        with self.client() as client:
+            return client.execute_command(*command)
+
+    def wait_ready(self) -> None:
+        """Wait until PING is answered; RuntimeError with what the server said where it has ended instead."""
+        until(self._answers, f"an answer of Redis on port {self.port}")
+
+    def stop(self) -> None:
+        """End it in good order, as SIGTERM does."""
+        self._end(signal.SIGTERM)
+
+    def kill(self) -> None:
+        """End it as a crash does."""
+        self._end(signal.SIGKILL)
+
+    def freeze(self) -> None:
+        """Stop it where it stands: connections stay open and nothing answers until ``thaw``."""
+        self.thaw()  # the system tells of a stop once
+        os.kill(self.pid, signal.SIGSTOP)
+        os.waitpid(self.pid, os.WUNTRACED)  # a signal takes its time
+
+    def thaw(self) -> None:
+        """Let a frozen server run on; nothing happens to a running one."""
+        os.kill(self.pid, signal.SIGCONT)
+
+    def restart(self) -> None:
+        """Kill it if it runs and start it on the same port, empty."""
+        self.kill()
+        with (self.directory / "output").open("wb") as output:
+            self._process = subprocess.Popen(self._command, cwd=self.directory, stdout=output, stderr=output)
+        self.wait_ready()
+
+    def clear(self) -> None:
+        """Make it as good as new for the next test, whatever the last one did short of CONFIG SET."""
+        if self._process is None or self._process.poll() is not None:
+            self.restart()
+        self.thaw()
+        for command in (("FLUSHALL",), ("SCRIPT", "FLUSH")):
+            self.ask(*command)
+
+    def close(self) -> None:
+        """Kill it and remove its files."""
+        self.kill()
+        shutil.rmtree(self.directory, ignore_errors=True)
+
+    def _login(self) -> str:
+        return "" if self.password is None else f":{quote(self.password, safe='')}@"
+
+    def _answers(self) -> bool:
+        if self._process is None or self._process.poll() is not None:
+            raise RuntimeError(f"redis-server did not start: {(self.directory / 'output').read_text()[-2000:]}")
+        try:
+            return bool(self.ask("PING"))
+        except (redis.ConnectionError, redis.TimeoutError):
+            return False
+
+    def _end(self, how: signal.Signals) -> None:
+        if self._process is None:
+            return
+        # A frozen process hears SIGTERM only when it runs again.
+        self._process.send_signal(signal.SIGCONT)
+        self._process.send_signal(how)
+        self._process.wait(READY_BOUND_S)
+        self._process = None
+
+
+@dataclass
+class Sentinels:
+    """A master, its replica and the three Sentinels that watch them."""
+
+    master: RedisServer
+    replica: RedisServer
+    sentinels: list[RedisServer]
+    name: str = MASTER_NAME
+
+    @property
+    def addresses(self) -> list[tuple[str, int]]:
+        """Host and port of every Sentinel."""
+        return [(HOST, sentinel.port) for sentinel in self.sentinels]
+
+    def fail_over(self) -> None:
+        """Kill the master and wait until all Sentinels name the replica; ``master`` and ``replica`` change places."""
+        self.master.kill()
+        promoted = [HOST, str(self.replica.port)]
+        for sentinel in self.sentinels:
+            until(
+                lambda s=sentinel: s.ask("SENTINEL", "get-master-addr-by-name", self.name) == promoted,
+                "the promotion of the replica",
+            )
+        until(lambda: self.replica.ask("ROLE")[0] == "master", "the replica as master")
+        self.master, self.replica = self.replica, self.master
+
+    def _knows_all(self, sentinel: RedisServer) -> bool:
+        master = _pairs(sentinel.ask("SENTINEL", "master", self.name))
+        replicas = [_pairs(replica) for replica in sentinel.ask("SENTINEL", "replicas", self.name)]
+        links = [(replica["flags"], replica["master-link-status"]) for replica in replicas]
+        return master["num-other-sentinels"] == "2" and links == [("slave", "ok")]
+
+
+def _pairs(reply: list[str]) -> dict[str, str]:
+    return dict(zip(reply[::2], reply[1::2], strict=True))
+
+
+@contextmanager
+def sentinel(*config: str) -> Iterator[Sentinels]:
+    """Run a master, a replica and three Sentinels (quorum 2, down after 0.5 s); ``config`` is for the first two."""
+    with ExitStack() as stack:
+        master = stack.enter_context(RedisServer(*config))
+        replica = stack.enter_context(RedisServer(f"replicaof {HOST} {master.port}", *config))
+        watch = (
+            f"sentinel monitor {MASTER_NAME} {HOST} {master.port} 2",
+            f"sentinel down-after-milliseconds {MASTER_NAME} 500",
+            f"sentinel failover-timeout {MASTER_NAME} 3000",  # a split vote is repeated after twice this
+        )
+        watchers = [stack.enter_context(RedisServer(*watch, is_sentinel=True)) for _ in range(3)]
+        group = Sentinels(master, replica, watchers)
+        for watcher in watchers:
+            until(lambda s=watcher: group._knows_all(s), "Sentinels that know each other and the replica")
+        yield group
+
+
+@dataclass
+class Cluster:
+    """Three masters that share the slots; no replicas."""
+
+    nodes: list[RedisServer]
+
+    @property
+    def addresses(self) -> list[tuple[str, int]]:
+        """Host and port of every node."""
+        return [(HOST, node.port) for node in self.nodes]
+
+    @property
+    def url(self) -> str:
+        """The first node: clients find the others."""
+        return self.nodes[0].url
+
+
+@contextmanager
+def cluster(*config: str) -> Iterator[Cluster]:
+    """Run a Redis Cluster of three masters; ``config`` is for each, as ``"cluster-node-timeout 1000"``."""
+    with ExitStack() as stack:
+        # Long, for a busy machine must not lose a node; the bus port by name, as 10000 higher may be taken.
+        lines = ("cluster-enabled yes", "cluster-node-timeout 5000")
+        buses = [free_port() for _ in range(3)]
+        nodes = [stack.enter_context(RedisServer(*lines, f"cluster-port {bus}", *config)) for bus in buses]
+        for number, node in enumerate(nodes):
+            first, after = number * SLOTS // 3, (number + 1) * SLOTS // 3
+            node.ask("CLUSTER", "ADDSLOTSRANGE", first, after - 1)
+            node.ask("CLUSTER", "SET-CONFIG-EPOCH", number + 1)
+        for node, bus in zip(nodes[1:], buses[1:], strict=True):
+            nodes[0].ask("CLUSTER", "MEET", HOST, node.port, bus)
+        for node in nodes:
+            until(lambda n=node: _is_whole(n), "cluster_state:ok on every node")
+        yield Cluster(nodes)
+
+
+def _is_whole(node: RedisServer) -> bool:
+    state = node.ask("CLUSTER INFO")
+    return state["cluster_state"] == "ok" and state["cluster_size"] == "3"
