@@ -52,9 +52,6 @@ GRACE_NS = 2 * NS
 PEERS_MAX = 1_000
 """Of more processes than this, those that are gone are forgotten at once."""
 
-ACCOUNTS_MAX = 32
-"""Quotas that answers may bring a pool to."""
-
 WAIT_MAX_NS = 86_400 * NS
 """No answer says to wait longer, for slots nobody knows when."""
 
@@ -137,11 +134,12 @@ class Books:
     def _configure(self, now_ns: int, message: Message) -> list[int]:
         """Open an account for each quota that has none; a newcomer's configuration replaces what was configured."""
         known = {account.key: i for i, account in enumerate(self._accounts)}
-        for quota in message.quotas:
+        for n, quota in enumerate(message.quotas):
             key = quota_key(quota)
             if key not in known:
                 known[key] = len(self._accounts)
                 fresh = meter(quota, now_ns, message.headroom_s, gentle=message.gentle)
+                _recall(fresh, now_ns, message.recalled[n] if n < len(message.recalled) else 0.0)
                 self._accounts.append(Account(key, fresh, quota))
             elif message.fresh and self._accounts[known[key]].given != quota:
                 account = self._accounts[known[key]]
@@ -177,8 +175,6 @@ class Books:
             elif isinstance(news, Charged):
                 for i, amount in zip(index, news.amounts, strict=False):
                     self._charge(now_ns, i, amount)
-            elif news.what == "add":
-                self._add(now_ns, news, message)
             elif fresh[news.index]:
                 self._learn(now_ns, self._accounts[index[news.index]], news)
 
@@ -204,17 +200,8 @@ class Books:
         mark = account.meter.charge(now_ns, amount)
         return mark - self._set_ns if isinstance(account.meter, Bucket) else mark
 
-    def _add(self, now_ns: int, news: Learned, message: Message) -> None:
-        """A quota that an answer named."""
-        quota = news.value
-        assert isinstance(quota, Quota)
-        if quota_key(quota) not in {a.key for a in self._accounts} and len(self._accounts) < ACCOUNTS_MAX:
-            added = meter(quota, now_ns, message.headroom_s, gentle=message.gentle)
-            self._accounts.append(Account(quota_key(quota), added, None))
-
     def _learn(self, now_ns: int, account: Account, news: Learned) -> None:
         m, value = account.meter, news.value
-        assert not isinstance(value, Quota)
         account.version += 1
         if news.what == "epoch":
             account.epoch += 1
@@ -357,6 +344,16 @@ class Books:
         books._not_before_ns, books._probe_next = state["not_before"], state["probe_next"]
         books._probe, books._set_ns = state["probe"], state["set"]
         return books
+
+
+def _recall(m: Meter, now_ns: int, value: float) -> None:
+    """Start where a process remembers that forgotten books stood."""
+    if isinstance(m, Spaced):
+        m.use(now_ns, value)
+    elif isinstance(m, Bucket):
+        m.full_at_ns = now_ns + round(value)
+    elif isinstance(m, Window):
+        m.seen(now_ns, m.quota.amount - value)
 
 
 def _carry(before: Meter, after: Meter) -> None:

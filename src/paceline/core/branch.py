@@ -20,18 +20,16 @@ from collections.abc import Iterable
 from typing import Any, Literal
 
 from paceline.core.blocks import Block, Drawn, lease_amounts, lease_ns
-from paceline.core.bucket import Bucket
 from paceline.core.feedback import Feedback
-from paceline.core.ledger import Ledger, Reservation
+from paceline.core.ledger import Reservation
 from paceline.core.line import Ticket
-from paceline.core.message import Charged, Learned, Message, News, Refused, Reply, Settled, Standing
-from paceline.core.meters import part_of
+from paceline.core.message import Charged, Learned, Message, News, Refused, Reply, Settled
 from paceline.core.outcomes import Decision, Granted, Outcome, Reading, Refusal, StoreLost, WaitUntil
 from paceline.core.pool import Pool
-from paceline.core.quota import NS, Cost, Quota, Rule
-from paceline.core.spaced import Spaced
+from paceline.core.quota import NS, Cost, Quota
+from paceline.core.replica import Away, Replica
 from paceline.core.watch import ABOUT_NS
-from paceline.core.window import Slots, Window, restarts
+from paceline.core.window import Slots
 
 LostMode = Literal["safe", "closed", "open"]
 
@@ -94,11 +92,17 @@ class Branch(Pool):
         self.peers = 1
         self._lease_s = lease_s
         self._joined = False
-        self._replica = self.ledger
+        ledger = self.ledger
+        self._replica = Replica(
+            [m.quota for m in ledger.meters],
+            now_ns,
+            headroom_s=ledger.headroom_s,
+            ttl_s=ledger.ttl_ns / NS,
+            gentle=ledger.gentle,
+        )
+        self.ledger = self._replica
         if self.feedback is not None:
             self.feedback = Feedback(self._replica, self._tell_learned)
-        self._quotas = [m.quota for m in self._replica.meters]
-        self._versions = [-1] * len(self._quotas)
         self._number = 0
         self._asked: Message | None = None
         self._again: list[News] | None = None  # of a message that nobody answered
@@ -114,9 +118,8 @@ class Branch(Pool):
         self._tell_ns: int | None = None  # when to tell what is new
         self._called_ns = now_ns
         self._back_ns: int | None = None  # when a lost store answered again
-        self._told: list[float] = []  # of what was spent while it was lost
         self._paused_ns = 0
-        self._drawn = [0.0] * len(self._quotas)  # since the last lease was asked for
+        self._drawn = [0.0] * len(ledger.meters)  # since the last lease was asked for
         self._drawn_count, self._since_ns, self._rate = 0, now_ns, 0.0
         self._slack = 0  # how long a lease lasts now
 
@@ -153,7 +156,7 @@ class Branch(Pool):
         due += [block.expires_ns for block in self._blocks[:1]]
         if self._slack and self._running_low() and any(self._drawn):
             due.append(self._called_ns + LINGER_NS)  # the next lease before this one is spent
-        if self._replica.in_flight and any(isinstance(m, Slots) for m in self._replica.meters):
+        if self._replica.has_slots and self._replica.in_flight:
             due.append(self._called_ns + RENEW_NS)
         return min(due, default=None)
 
@@ -165,7 +168,6 @@ class Branch(Pool):
         self._slack = slack_ns = 0 if self.lost is not None else self._slack_ns(now_ns)
         self._return_blocks(now_ns)
         wants = [] if self.lost is not None or now_ns < self._paused_ns else self._wants(now_ns, slack_ns)
-        first = self._number == 0
         if self._again is None:
             self._number += 1
             self._again, self._news = self._gather(), []
@@ -173,22 +175,14 @@ class Branch(Pool):
         self._tried = list(self._trying)
         self._tell_ns = now_ns + LINGER_NS if self._news else None
         self._called_ns = now_ns
-        self._asked = Message(
-            self.who,
-            self._number,
-            tuple(self._quotas),
-            list(self._versions),
-            fresh=first or not self._joined,
-            headroom_s=self._replica.headroom_s,
-            gentle=self._replica.gentle,
-            news=self._again,
-            held=self._held(),
-            wants=wants,
-            place_ns=PLACE_NS if len(self.line) > len(self._trying) else 0,
-            slack_ns=slack_ns,
-            windows=[restarts(q.anchor, now_ns) if q.rule is Rule.WINDOW else None for q in self._quotas],
+        message = Message(
+            self.who, self._number, fresh=not self._joined, news=self._again, held=self._held(), wants=wants
         )
-        return self._asked
+        message.place_ns = PLACE_NS if len(self.line) > len(self._trying) else 0
+        message.slack_ns = slack_ns
+        self._replica.introduce(now_ns, message)
+        self._asked = message
+        return message
 
     def receive(self, now_ns: int, reply: Reply) -> list[Ticket]:
         """Take the store's answer; the tickets whose ``outcome`` is set by it."""
@@ -197,7 +191,7 @@ class Branch(Pool):
         self.peers = max(reply.peers, 1)
         if self.lost is not None and not self._rejoin(now_ns):
             return self.pump(now_ns)
-        self._sync(now_ns, reply)
+        self._relearn(self._replica.follow_reply(now_ns, reply, self.feedback))
         for n, marks in enumerate(reply.grants):
             expires_ns = now_ns + asked.slack_ns
             self._blocks.append(Block(asked.wants[n], marks, expires_ns, probe=reply.probe and n == 0))
@@ -258,7 +252,7 @@ class Branch(Pool):
         self._settled.clear()
         gathered: list[News] = settled + self._news
         if self.lost is not None:
-            gathered += self._spent_away()
+            gathered += self._away_news()
         return gathered[-NEWS_MAX:]
 
     def _tell(self, now_ns: int, news: News | None) -> None:
@@ -270,20 +264,17 @@ class Branch(Pool):
             self._tell_ns = now_ns + LINGER_NS
 
     def _tell_learned(self, index: int, what: str, value: float | Quota) -> None:
-        if isinstance(value, Quota):  # from the next message on it is one of our quotas
-            self._quotas.append(value)
-            self._versions.append(-1)
-            self._drawn.append(0.0)
-        else:
+        if not isinstance(value, Quota):  # a new one is introduced with the next message
             self._news.append(Learned(index, what, value))  # type: ignore[arg-type]
 
     def _wants(self, now_ns: int, slack_ns: int) -> list[list[float]]:
         """What those who go next would be charged: at least the first, and as many more as seem to fit."""
         ledger = self._replica
         heads = self.line.peek(HEADS_MAX, ledger.share)
-        width = len(self._quotas)
+        width = len(ledger.meters)
         if slack_ns:
             if heads or self._running_low():
+                self._drawn += [0.0] * (width - len(self._drawn))
                 demand = [sum(column) for column in zip(self._drawn, *(t.amounts for t in self.line), strict=True)]
                 head = heads[0].amounts if heads else [0.0] * width
                 self._drawn = [0.0] * width
@@ -319,63 +310,13 @@ class Branch(Pool):
         return slack_ns
 
     def _held(self) -> list[float]:
-        held = [0.0] * len(self._quotas)
+        held = [0.0] * len(self._replica.meters)
         for i, m in enumerate(self._replica.meters):
             if isinstance(m, Slots):
-                held[i] = self._replica.held(i) + sum(block.left[i] for block in self._blocks)
+                held[i] = self._replica.held(i) + sum(block.left[i] for block in self._blocks if i < len(block.left))
         return held
 
     # What an answer changes here.
-
-    def _sync(self, now_ns: int, reply: Reply) -> None:
-        replica, known = self._replica, len(self._quotas)
-        for i, standing in enumerate(reply.standings):
-            lesson = standing.learned
-            if i >= len(replica.meters):
-                if lesson is None:
-                    continue
-                replica.add(now_ns, lesson.quota)
-            if i >= len(self._quotas):
-                assert lesson is not None
-                self._quotas.append(lesson.quota)
-                self._versions.append(-1)
-                self._drawn.append(0.0)
-            if self.feedback is not None:
-                self.feedback.follow()
-            self._sync_meter(now_ns, i, standing)
-        replica.not_before_ns = now_ns + reply.pause_ns
-        self._relearn(list(range(known, len(self._quotas))))
-
-    def _sync_meter(self, now_ns: int, i: int, standing: Standing) -> None:
-        replica, lesson = self._replica, standing.learned
-        watch = self.feedback.watches[i] if self.feedback else None
-        if lesson is not None:
-            self._versions[i] = lesson.version
-            if watch is not None:
-                watch.learned_elsewhere(now_ns, lesson)
-            m = replica.meters[i]
-            if lesson.spread and isinstance(m, Bucket) and not isinstance(m, Spaced):
-                spaced = replica.spread(now_ns, i)
-                if watch is not None:
-                    watch.meter = spaced
-            m = replica.meters[i]
-            state = {**m.state(), "capacity": lesson.capacity, "ceiling": lesson.ceiling}
-            if m.quota != lesson.quota:
-                replica.names[i] = str(lesson.quota)
-                if i < len(self.sources):
-                    self.sources[i] = "store"
-            m.restore(lesson.quota, state)
-        m = replica.meters[i]
-        replica.spent[i] = standing.spent
-        if isinstance(m, Spaced):
-            m.use(now_ns, standing.used)
-        if isinstance(m, Bucket):
-            m.stand(now_ns + standing.room_ns, standing.opened)
-        elif isinstance(m, Window | Slots):
-            m.level(now_ns)  # of the present window
-            m.used = standing.used
-        if watch is not None:
-            watch.saw(now_ns, standing.charged)
 
     def _digest(self, now_ns: int) -> None:
         """Learn from the answers that came before the store was asked: the replica has seen what they saw."""
@@ -409,14 +350,18 @@ class Branch(Pool):
                 self._replica.hold(reservation)
                 self.counts["granted"] += 1
                 self._drawn_count += 1
-                self._drawn = [a + b for a, b in zip(self._drawn, amounts, strict=True)]
+                self._drawn = [a + b for a, b in zip(self._drawn, amounts, strict=False)]
                 if self.feedback is not None:
                     self.feedback.drawn(now_ns, reservation)
                 return Granted(reservation)
         return WaitUntil(max(self._ask_ns, now_ns + 1), self.ledger.name(self.ledger.earliest(now_ns, amounts)[1]))
 
+    def _alone(self, reservation: Reservation) -> bool:
+        """Whether ``reservation`` was granted while the store is lost, and still is."""
+        return isinstance(self.ledger, Away) and self.ledger.owns(reservation)
+
     def _settle(self, now_ns: int, reservation: Reservation, actual: Cost | None) -> None:
-        if self.ledger.owns(reservation) and self.ledger is not self._replica:
+        if self._alone(reservation):
             self.ledger.settle(now_ns, reservation, actual)
             return
         self._replica.keep(reservation)
@@ -431,7 +376,7 @@ class Branch(Pool):
             self._tell(now_ns, None)
 
     def _cancel(self, now_ns: int, reservation: Reservation) -> None:
-        if self.ledger.owns(reservation) and self.ledger is not self._replica:
+        if self._alone(reservation):
             self.ledger.cancel(now_ns, reservation)
             return
         self._replica.keep(reservation)
@@ -442,7 +387,7 @@ class Branch(Pool):
         self._tell(now_ns, Settled(amounts, block.marks, list(none), answered=False, probe=block.probe))
 
     def _keep(self, now_ns: int, reservation: Reservation, pause_ns: int, *, ours: bool) -> None:
-        if self.ledger.owns(reservation) and self.ledger is not self._replica:
+        if self._alone(reservation):
             super()._keep(now_ns, reservation, pause_ns, ours=False)
             return
         self._replica.keep(reservation)
@@ -472,27 +417,17 @@ class Branch(Pool):
         self._head = None
         if self.lost_mode == "closed":
             return
-        share = 1.0 if self.lost_mode == "open" else 1.0 / self.peers
-        replica = self._replica
-        away = Ledger([], now_ns, headroom_s=replica.headroom_s, ttl_s=replica.ttl_ns / NS)
-        for i, m in enumerate(replica.meters):
-            away.follow(part_of(m, now_ns, share), replica.names[i])
-        away.not_before_ns = replica.not_before_ns
-        self.ledger, self._told = away, [0.0] * len(replica.meters)
-        for ticket in self.line:
-            ticket.amounts = away.amounts(ticket.cost)
+        self.ledger = Away(self._replica, now_ns, 1.0 if self.lost_mode == "open" else 1.0 / self.peers)
+        self._recount()
 
-    def _spent_away(self) -> list[News]:
-        """What was spent alone since this was last told."""
-        away = self.ledger
-        if away is self._replica:
-            return []
-        more = [
-            0.0 if isinstance(m, Slots) else max(spent - told, 0.0)
-            for m, spent, told in zip(away.meters, away.spent, self._told, strict=True)
-        ]
-        self._told = [a + b for a, b in zip(self._told, more, strict=True)]
-        return [Charged(more)] if any(more) else []
+    def _recount(self) -> None:
+        """Other meters count from now on."""
+        for ticket in self.line:
+            ticket.amounts = self.ledger.amounts(ticket.cost)
+
+    def _away_news(self) -> list[News]:
+        news = self.ledger.news() if isinstance(self.ledger, Away) else None
+        return [news] if news is not None else []
 
     def _rejoin(self, now_ns: int) -> bool:
         """The lost store has answered; whether its books rule from now on."""
@@ -502,12 +437,11 @@ class Branch(Pool):
         if now_ns < self._back_ns + REJOIN_NS:
             self._ask_ns = self._back_ns + REJOIN_NS
             return False
-        for news in self._spent_away():
+        for news in self._away_news():
             self._tell(now_ns, news)
-        for reservation in self.ledger.open if self.ledger is not self._replica else ():
+        for reservation in self.ledger.open if isinstance(self.ledger, Away) else ():
             self._replica.hold(reservation)
         self.lost = self._back_ns = None
         self.ledger = self._replica
-        for ticket in self.line:
-            ticket.amounts = self.ledger.amounts(ticket.cost)
+        self._recount()
         return True

@@ -52,13 +52,13 @@ class Charged:
 class Learned:
     """An answer taught something about a quota: what the meter's method of that name is to be told.
 
-    ``epoch``: what was noted before compares no more. ``add``: a quota that nobody knew of.
+    ``epoch``: what was noted before compares no more.
     It counts only if the quota is still as the process knew it: many processes learn the same thing at the same time.
     """
 
     index: int
-    what: Literal["shift", "hold", "press", "adopt", "seen", "spread", "epoch", "add"]
-    value: float | Quota = 0.0
+    what: Literal["shift", "hold", "press", "adopt", "seen", "spread", "epoch"]
+    value: float = 0.0
 
 
 News = Settled | Refused | Charged | Learned
@@ -84,12 +84,14 @@ class Message:
         slack_ns: What is granted may be spent this much later.
         windows: For a quota whose window restarts at a place's midnight: those of yesterday, today and the next two
             days, in seconds since the epoch, for stores that know no time zones; ``None`` for all others.
+        recalled: For each quota, what this process remembers of how it stands: how far from full a bucket is, in
+            nanoseconds of its refill; what is used of all others. A store that has forgotten the quota starts there.
     """
 
     who: str
     number: int
-    quotas: tuple[Quota, ...]
-    versions: list[int]
+    quotas: tuple[Quota, ...] = ()
+    versions: list[int] = field(default_factory=list)
     fresh: bool = False
     headroom_s: float = 1.0
     gentle: bool = False
@@ -99,6 +101,7 @@ class Message:
     place_ns: int = 0
     slack_ns: int = 0
     windows: list[tuple[int, ...] | None] = field(default_factory=list)
+    recalled: list[float] = field(default_factory=list)
 
 
 @dataclass(slots=True)

@@ -1,0 +1,104 @@
+"""Ledgers that stand in for shared books: what they said last, and a share of it while they cannot be asked."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from paceline.core.bucket import Bucket
+from paceline.core.feedback import Feedback
+from paceline.core.ledger import Ledger
+from paceline.core.message import Charged, Message, Reply, Standing
+from paceline.core.meters import part_of
+from paceline.core.quota import NS, Quota, Rule
+from paceline.core.spaced import Spaced
+from paceline.core.window import Slots, Window, restarts
+
+
+class Replica(Ledger):
+    """The books as they were at the store's last answer. For looking only: nothing is charged here.
+
+    Attributes:
+        quotas: As configured here, and those that became known.
+        versions: For each, which state of what has been learned is known here; -1 for none.
+    """
+
+    def __init__(self, quotas: Iterable[Quota], now_ns: int, *, headroom_s: float, ttl_s: float, gentle: bool) -> None:
+        super().__init__(quotas, now_ns, headroom_s=headroom_s, ttl_s=ttl_s, gentle=gentle)
+        self.quotas = [m.quota for m in self.meters]
+        self.versions = [-1] * len(self.quotas)
+        self.has_slots = any(isinstance(m, Slots) for m in self.meters)
+
+    def add(self, now_ns: int, quota: Quota) -> None:
+        """A quota that became known: from the next message on it is one of ours."""
+        super().add(now_ns, quota)
+        self.quotas.append(quota)
+        self.versions.append(-1)
+
+    def introduce(self, now_ns: int, message: Message) -> None:
+        """Say in ``message`` which quotas are meant and what is known about them."""
+        message.quotas, message.versions = tuple(self.quotas), list(self.versions)
+        message.headroom_s, message.gentle = self.headroom_s, self.gentle
+        message.windows = [restarts(q.anchor, now_ns) if q.rule is Rule.WINDOW else None for q in self.quotas]
+        message.recalled = [
+            float(max(m.full_at_ns - now_ns, 0)) if type(m) is Bucket else m.quota.amount - m.level(now_ns)
+            for m in self.meters
+        ]
+
+    def follow_reply(self, now_ns: int, reply: Reply, feedback: Feedback | None) -> list[int]:
+        """Become what the books are now; the indexes of the quotas that are new."""
+        known = len(self.quotas)
+        for i, standing in enumerate(reply.standings):
+            if i >= len(self.meters):
+                assert standing.learned is not None, "the store describes what we do not know"
+                self.add(now_ns, standing.learned.quota)
+            if feedback is not None:
+                feedback.follow()
+            self._stand(now_ns, i, standing, feedback)
+        self.not_before_ns = now_ns + reply.pause_ns
+        return list(range(known, len(self.quotas)))
+
+    def _stand(self, now_ns: int, i: int, standing: Standing, feedback: Feedback | None) -> None:
+        watch = feedback.watches[i] if feedback else None
+        lesson = standing.learned
+        if lesson is not None:
+            self.versions[i] = lesson.version
+            if watch is not None:
+                watch.learned_elsewhere(now_ns, lesson)
+            m = self.meters[i]
+            if lesson.spread and isinstance(m, Bucket) and not isinstance(m, Spaced):
+                m = self.spread(now_ns, i)
+                if watch is not None:
+                    watch.meter = m
+            m.restore(lesson.quota, {**m.state(), "capacity": lesson.capacity, "ceiling": lesson.ceiling})
+            self.names[i] = str(lesson.quota)
+        m = self.meters[i]
+        self.spent[i] = standing.spent
+        if isinstance(m, Spaced):
+            m.use(now_ns, standing.used)
+        if isinstance(m, Bucket):
+            m.stand(now_ns + standing.room_ns, standing.opened)
+        elif isinstance(m, Window | Slots):
+            m.level(now_ns)  # enter the present window
+            m.used = standing.used
+        if watch is not None:
+            watch.saw(now_ns, standing.charged)
+
+
+class Away(Ledger):
+    """What a process goes by while the books cannot be asked: its share of what they said last."""
+
+    def __init__(self, replica: Replica, now_ns: int, share: float) -> None:
+        super().__init__([], now_ns, headroom_s=replica.headroom_s, ttl_s=replica.ttl_ns / NS)
+        for m, name in zip(replica.meters, replica.names, strict=True):
+            self.follow(part_of(m, now_ns, share), name)
+        self.not_before_ns = replica.not_before_ns
+        self._told = [0.0] * len(self.meters)
+
+    def news(self) -> Charged | None:
+        """What was spent since this was last asked."""
+        more = [
+            0.0 if isinstance(m, Slots) else max(spent - told, 0.0)
+            for m, spent, told in zip(self.meters, self.spent, self._told, strict=True)
+        ]
+        self._told = [a + b for a, b in zip(self._told, more, strict=True)]
+        return Charged(more) if any(more) else None
