@@ -28,8 +28,9 @@ RULES: dict[str, set[str]] = {
     "permit": {"core", "gate", "providers"},
     "limits": {"core", "providers", "estimate"},
     "lessons": {"core", "providers", "estimate"},
-    "stores": {"core", "clock", "providers", "estimate"},
-    "limiter": {"core", "clock", "gate", "permit", "limits", "lessons", "stores", "providers", "estimate"},
+    "stores": {"core", "clock"},
+    "shared": {"core", "clock", "gate", "stores"},
+    "limiter": {"core", "clock", "gate", "shared", "permit", "limits", "lessons", "stores", "providers", "estimate"},
     "http": {"core", "clock", "gate", "permit", "limits", "lessons", "limiter", "providers", "estimate"},
     "emulator": set(),
 }

@@ -39,11 +39,14 @@ class Waiting:
     expected_wait_s: float
 
 
-class _Owner(Protocol):
-    def wake(self, others: dict[asyncio.AbstractEventLoop, list[asyncio.Future[None]]]) -> None: ...
+class Owner(Protocol):
+    """Whoever waits for a ticket."""
+
+    def wake(self, others: dict[asyncio.AbstractEventLoop, list[asyncio.Future[None]]]) -> None:
+        """Let it go on; futures of other event loops are added to ``others``."""
 
 
-class _Task:
+class Task:
     """A coroutine that waits on a future of its loop."""
 
     __slots__ = ("future", "loop")
@@ -53,13 +56,14 @@ class _Task:
         self.future: asyncio.Future[None] = self.loop.create_future()
 
     def wake(self, others: dict[asyncio.AbstractEventLoop, list[asyncio.Future[None]]]) -> None:
+        """See :meth:`Owner.wake`."""
         if asyncio._get_running_loop() is self.loop:  # noqa: SLF001  (get_running_loop raises off a loop)
             _set_all([self.future])
         else:
             others.setdefault(self.loop, []).append(self.future)
 
 
-class _Thread:
+class Thread:
     """A thread that waits on an event."""
 
     __slots__ = ("event",)
@@ -68,6 +72,7 @@ class _Thread:
         self.event = threading.Event()
 
     def wake(self, others: dict[asyncio.AbstractEventLoop, list[asyncio.Future[None]]]) -> None:  # noqa: ARG002
+        """See :meth:`Owner.wake`."""
         self.event.set()
 
 
@@ -85,7 +90,7 @@ class Gate:
         self._timer_ns = FAR_NS
         _gates.add(self)
 
-    def enter(self, ticket: Ticket, owner: Callable[[], _Owner] | None = None) -> Outcome:
+    def enter(self, ticket: Ticket, owner: Callable[[], Owner] | None = None) -> Outcome:
         """Ask for ``ticket``; without an ``owner`` nobody joins the line."""
         with self._lock:
             if self._busy:
@@ -109,7 +114,7 @@ class Gate:
 
     def wait(self, ticket: Ticket) -> Outcome:
         """Block this thread until ``ticket`` has its outcome."""
-        outcome = self.enter(ticket, _Thread)
+        outcome = self.enter(ticket, Thread)
         if not isinstance(outcome, WaitUntil):
             return outcome
         if asyncio._get_running_loop() is not None:  # noqa: SLF001
@@ -123,11 +128,11 @@ class Gate:
         except BaseException:  # KeyboardInterrupt: whatever the outcome was, nobody will use it
             self._leave(ticket)
             raise
-        return _decided(ticket)
+        return decided(ticket)
 
     async def wait_async(self, ticket: Ticket) -> Outcome:
         """Let this task wait until ``ticket`` has its outcome."""
-        outcome = self.enter(ticket, _Task)
+        outcome = self.enter(ticket, Task)
         if not isinstance(outcome, WaitUntil):
             return outcome
         try:
@@ -135,7 +140,7 @@ class Gate:
         except BaseException:  # cancelled, before the grant or just after it
             self._leave(ticket)
             raise
-        return _decided(ticket)
+        return decided(ticket)
 
     def settle(self, reservation: Reservation, actual: Cost | None, ticket: Ticket | None = None) -> None:
         """See :meth:`Pool.settle`."""
@@ -226,9 +231,13 @@ class Gate:
         self._wake(done)
 
     def _arm(self) -> None:
+        """Set the timer for the pool."""
+        if self.pool.wake_ns is not None:
+            self._arm_at(self.pool.wake_ns)
+
+    def _arm_at(self, wake_ns: int) -> None:
         """Set the timer, unless one is due before that anyway."""
-        wake_ns = self.pool.wake_ns
-        if wake_ns is not None and wake_ns < self._timer_ns:
+        if wake_ns < self._timer_ns:
             if self._timer is not None:
                 self._timer.cancel()
             self._timer_ns = wake_ns
@@ -276,6 +285,7 @@ def _set_all(futures: list[asyncio.Future[None]]) -> None:
             future.set_result(None)
 
 
-def _decided(ticket: Ticket) -> Outcome:
+def decided(ticket: Ticket) -> Outcome:
+    """The outcome of a ticket that was woken."""
     assert ticket.outcome is not None
     return ticket.outcome

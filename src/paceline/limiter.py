@@ -7,10 +7,11 @@ import inspect
 import logging
 import math
 import threading
+import uuid
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from contextvars import ContextVar
-from typing import Any, ParamSpec, Self, TypeVar, cast
+from typing import TYPE_CHECKING, Any, Literal, ParamSpec, Self, TypeVar, cast
 
 from paceline.clock import SYSTEM_CLOCK, Clock
 from paceline.core.breaker import Breaker, BreakerPolicy
@@ -24,6 +25,10 @@ from paceline.lessons import Teacher
 from paceline.limits import Limits, QuotaLike, Resolved
 from paceline.permit import Acquisition, Later, Permit, as_error, check_cost
 
+if TYPE_CHECKING:
+    from paceline.shared import Courier
+    from paceline.stores.base import Store
+
 log = logging.getLogger("paceline")
 
 P = ParamSpec("P")
@@ -31,6 +36,8 @@ R = TypeVar("R")
 
 POOLS_MAX = 10_000
 """How many pools one limiter keeps: model names come from outside, and memory has an end."""
+
+LEASE_MAX_S = 60.0
 
 TIMEOUT_MAX_S = 10 * 366 * 86_400.0
 """Ten years: what is longer is a mistake."""
@@ -65,9 +72,17 @@ class Limiter:
         waiting_max: How many may wait in one pool.
         retry: What the HTTP clients below do when the provider refuses.
         breaker: When to stop trying a provider that fails; ``None`` for never.
+        store: Where the books are kept when processes share the quotas: a URL for
+            :func:`~paceline.stores.open_store` (``sqlite:PATH``, ``redis://HOST:PORT/DB``, ...), or a store.
+            ``None``: in this process.
+        lost: What to do while the store cannot be asked: ``safe``: go on with this process's share of the limits;
+            ``closed``: let nobody go; ``open``: go on as if alone.
+        lease_s: With a store: a process may take a share of the rate for this long, in seconds, instead of asking for
+            every request. 0: never; ``None``: when the load is high.
         clock: The clock; tests bring their own.
 
     Raises:
+        StoreError: The store's URL cannot be meant.
         QuotaError: A quota cannot be read; the message says what would be right.
     """
 
@@ -80,16 +95,25 @@ class Limiter:
         waiting_max: int = WAITING_MAX,
         retry: RetryPolicy | None = None,
         breaker: BreakerPolicy | None = BreakerPolicy(),  # noqa: B008  (a frozen value)
+        store: Store | str | None = None,
+        lost: Literal["safe", "closed", "open"] = "safe",
+        lease_s: float | None = None,
         clock: Clock = SYSTEM_CLOCK,
     ) -> None:
         if not 0 <= headroom_s < float("inf"):
             raise QuotaError(f"headroom_s is {headroom_s!r}: it must be 0 s or more")
         if not 0 < ttl_s <= TIMEOUT_MAX_S:
             raise QuotaError(f"ttl_s is {ttl_s!r}: it must be above 0 s, and no more than ten years")
+        if lost not in {"safe", "closed", "open"}:
+            raise QuotaError(f"lost is {lost!r}: it must be 'safe', 'closed' or 'open'")
+        if lease_s is not None and not 0 <= lease_s <= LEASE_MAX_S:
+            raise QuotaError(f"lease_s is {lease_s!r}: it must be from 0 to {LEASE_MAX_S:g} s, or None")
         self.limits = Limits(quotas)
         self.retry = retry or RetryPolicy()
         self.clock = clock
         self._options: dict[str, Any] = {"headroom_s": headroom_s, "ttl_s": ttl_s, "waiting_max": waiting_max}
+        self._courier = _courier(store, clock)
+        self._shared: dict[str, Any] = {"lost": lost, "lease_s": lease_s}
         self.teacher = Teacher()
         self._breaker = breaker
         self._breakers: dict[str, Breaker] = {}  # by provider
@@ -288,6 +312,11 @@ class Limiter:
             budget = self._budgets[gate.pool.name] = RetryBudget(now_ns)
         return budget
 
+    def close(self) -> None:
+        """Tell the store what is still to be told, and let go of it. Without a store, nothing."""
+        if self._courier is not None:
+            self._courier.close()
+
     def status(self) -> dict[str, Any]:
         """Every pool: its quotas and what is left, who waits, what binds, and what has happened; plain JSON values."""
         with self._lock:
@@ -317,11 +346,20 @@ class Limiter:
                     raise QuotaError(f"more than {POOLS_MAX:,} pools in one limiter: {name!r} is one too many")
                 now_ns = self.clock.now_ns()
                 options = {"source": resolved.source, "gentle": resolved.remote, **self._options}
-                pool = Pool(resolved.pool, resolved.quotas, now_ns, **options)
-                gate = self._gates[resolved.pool] = Gate(pool, self.clock)
+                gate = self._gates[resolved.pool] = self._open(resolved, now_ns, options)
             if len(self._named) < 10 * POOLS_MAX:
                 self._named[name] = gate
             return gate
+
+    def _open(self, resolved: Resolved, now_ns: int, options: dict[str, Any]) -> Gate:
+        if self._courier is None:
+            return Gate(Pool(resolved.pool, resolved.quotas, now_ns, **options), self.clock)
+        from paceline.core.branch import Branch
+        from paceline.shared import SharedGate
+
+        who = uuid.uuid4().hex
+        branch = Branch(resolved.pool, resolved.quotas, now_ns, who=who, **self._shared, **options)
+        return SharedGate(branch, self.clock, self._courier)
 
     def _ticket(
         self, gate: Gate, cost: Cost, timeout: float | None, lane: str | LaneSpec | None, again: Permit | None
@@ -338,6 +376,15 @@ class Limiter:
                 raise QuotaError(f"timeout is {timeout!r}: it must be 0 s or more, or None for no end")
             deadline_ns = self.clock.now_ns() + round(timeout * NS)
         return Ticket(cost, spec, deadline_ns)
+
+
+def _courier(store: Store | str | None, clock: Clock) -> Courier | None:
+    if store is None:
+        return None
+    from paceline.shared import Courier
+    from paceline.stores import open_store
+
+    return Courier(open_store(store) if isinstance(store, str) else store, clock)
 
 
 def _settle(permit: Permit, result: object) -> None:

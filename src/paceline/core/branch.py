@@ -122,6 +122,7 @@ class Branch(Pool):
         self._drawn = [0.0] * len(ledger.meters)  # since the last lease was asked for
         self._drawn_count, self._since_ns, self._rate = 0, now_ns, 0.0
         self._slack = 0  # how long a lease lasts now
+        self._leased_ns = now_ns  # when the last was asked for
 
     def attempt(self, now_ns: int, ticket: Ticket) -> Outcome:
         """As :meth:`Pool.attempt`; ``WaitUntil`` with ``ticket.queued``: the store's answer will decide."""
@@ -160,10 +161,13 @@ class Branch(Pool):
             due.append(self._called_ns + RENEW_NS)
         return min(due, default=None)
 
-    def message(self, now_ns: int) -> Message | None:
-        """What to say to the store now; ``None`` when nothing is due. The answer goes to ``receive`` or ``failed``."""
+    def message(self, now_ns: int, *, at_once: bool = False) -> Message | None:
+        """What to say to the store now; ``None`` when nothing is due (``at_once``: when there is nothing to say at all).
+
+        The answer goes to :meth:`receive`, or to :meth:`failed`.
+        """
         due_ns = self.call_ns
-        if due_ns is None or due_ns > now_ns:
+        if due_ns is None or (due_ns > now_ns and not at_once):
             return None
         self._slack = slack_ns = 0 if self.lost is not None else self._slack_ns(now_ns)
         self._return_blocks(now_ns)
@@ -238,6 +242,16 @@ class Branch(Pool):
         if self._paused_ns == until_ns > now_ns:
             self._paused_ns = now_ns
 
+    def forked(self, who: str, now_ns: int) -> None:
+        """This is another process now: what was granted, and what there is to tell, stayed with its parent."""
+        self.who, self._number, self._called_ns = who, 0, now_ns
+        self._asked = self._again = self._head = self._tell_ns = None
+        self._trying, self._tried = [], []
+        for kept in (self._news, self._settled, self._unread, self._reading, self._blocks):
+            kept.clear()
+        for reservation in self._replica.open:
+            self._replica.keep(reservation)
+
     def status(self, now_ns: int) -> dict[str, Any]:
         """As :meth:`Pool.status`, and how it stands with the store."""
         store = {"state": "lost" if self.lost else "joined" if self._joined else "new", "peers": self.peers}
@@ -274,10 +288,12 @@ class Branch(Pool):
         width = len(ledger.meters)
         if slack_ns:
             if heads or self._running_low():
-                self._drawn += [0.0] * (width - len(self._drawn))
-                demand = [sum(column) for column in zip(self._drawn, *(t.amounts for t in self.line), strict=True)]
+                # As fast as since the last lease, and as fast again, with those who wait on top.
+                times = 2 * slack_ns / max(now_ns - self._leased_ns, LINGER_NS)
+                drawn = [times * amount for amount in self._drawn] + [0.0] * (width - len(self._drawn))
+                demand = [sum(column) for column in zip(drawn, *(t.amounts for t in self.line), strict=True)]
                 head = heads[0].amounts if heads else [0.0] * width
-                self._drawn = [0.0] * width
+                self._drawn, self._leased_ns = [0.0] * width, now_ns
                 amounts = lease_amounts(now_ns, ledger.meters, head, demand, slack_ns, self.peers)
                 return [amounts] if any(amounts) else []
             return []
@@ -330,7 +346,7 @@ class Branch(Pool):
         """Give back what nobody has spent in time."""
         kept = []
         for block in self._blocks:
-            if block.expires_ns > now_ns:
+            if block.expires_ns > now_ns and (block in self._blocks[-2:]):  # older ones could not serve the next
                 kept.append(block)
             elif (rest := block.rest()) is not None:
                 self._tell(now_ns, rest)

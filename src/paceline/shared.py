@@ -1,0 +1,227 @@
+"""Pools that processes share: the gate to one, and the courier that carries its messages to the store and back.
+
+The store is asked by one thread, so that neither a task nor an event loop ever waits on a socket. Whoever wants something
+leaves it with the pool and pokes the courier; the courier takes one message after the other, and wakes whom the answer
+lets go, as the timer does in a pool of our own.
+"""
+
+from __future__ import annotations
+
+import atexit
+import logging
+import threading
+import uuid
+import weakref
+from collections.abc import Callable
+from queue import SimpleQueue
+
+from paceline.clock import Clock
+from paceline.core.branch import RETRY_NS, Branch
+from paceline.core.ledger import Reservation
+from paceline.core.line import Ticket
+from paceline.core.message import Message, Reply
+from paceline.core.outcomes import Outcome, StoreError, WaitUntil
+from paceline.core.quota import Cost
+from paceline.gate import Gate, Owner, Thread, decided
+from paceline.stores.base import Store
+
+log = logging.getLogger("paceline")
+
+FLUSH_S = 2.0
+"""How long the end of the program waits for what is still to be told."""
+
+
+class SharedGate(Gate):
+    """The thread-safe side of one :class:`~paceline.core.branch.Branch`."""
+
+    pool: Branch
+
+    def __init__(self, pool: Branch, clock: Clock, courier: Courier) -> None:
+        super().__init__(pool, clock)
+        self._courier = courier
+        self._due = False  # there is something to say
+        self._poked = False  # and the courier knows
+        courier.gates.add(self)
+
+    def enter(self, ticket: Ticket, owner: Callable[[], Owner] | None = None) -> Outcome:
+        """As :meth:`Gate.enter`; where nobody is to join the line, this thread waits for the store's answer."""
+        if owner is not None:
+            outcome = super().enter(ticket, owner)
+            self._poke()
+            return outcome
+        with self._lock:
+            outcome = super().enter(ticket)
+            if not ticket.queued or not isinstance(outcome, WaitUntil):
+                return outcome
+            ticket.owner = Thread()
+            self._arm()
+        self._poke()
+        ticket.owner.event.wait()  # the store answers, or is lost: both within its timeout
+        return decided(ticket)
+
+    def settle(self, reservation: Reservation, actual: Cost | None, ticket: Ticket | None = None) -> None:
+        """See :meth:`Pool.settle`."""
+        super().settle(reservation, actual, ticket)
+        self._poke()
+
+    def take_message(self, *, last: bool = False) -> Message | None:
+        """What the courier is to carry now; ``last``: even what could wait a little."""
+        with self._lock:
+            self._poked = False
+            message = self.pool.message(self._clock.now_ns(), at_once=last)
+            if message is None:
+                self._arm()
+        self._poke()
+        return message
+
+    def deliver(self, answer: Reply | str) -> None:
+        """The store's answer, or why there is none."""
+        with self._lock:
+            before, self._busy = self.pool.lost, True
+            try:
+                now_ns = self._clock.now_ns()
+                done = (
+                    self.pool.failed(now_ns, answer) if isinstance(answer, str) else self.pool.receive(now_ns, answer)
+                )
+                done += self._follow_up(now_ns)
+                self._arm()
+            finally:
+                self._busy = False
+            after, mode = self.pool.lost, self.pool.lost_mode
+        if after is not None and before is None:
+            log.warning("%s: %s; going on in mode %r until it answers again", self.pool.name, after, mode)
+        elif before is not None and after is None:
+            log.warning("%s: the store answers again", self.pool.name)
+        self._wake(done)
+        self._poke()
+
+    def _change(self, change: Callable[[int], None]) -> None:
+        super()._change(change)
+        self._poke()
+
+    def _on_timer(self) -> None:
+        super()._on_timer()
+        self._poke()
+
+    def _follow_up(self, now_ns: int) -> list[Ticket]:
+        done = super()._follow_up(now_ns)
+        self._arm()
+        return done
+
+    def _arm(self) -> None:
+        if not self._poked:
+            call_ns = self.pool.call_ns
+            if call_ns is not None:
+                if call_ns <= self._clock.now_ns():
+                    self._due = True
+                else:
+                    self._arm_at(call_ns)
+        super()._arm()
+
+    def _poke(self) -> None:
+        """Let the courier come, if something is due; not under the lock, which it takes first thing."""
+        if self._due:
+            self._due, self._poked = False, True
+            self._courier.poke(self)
+
+    def after_fork(self) -> None:
+        """In a forked child: another process, with nothing granted and nothing to tell."""
+        super().after_fork()
+        self._due = self._poked = False
+        self.pool.forked(uuid.uuid4().hex, self._clock.now_ns())
+
+
+class Courier:
+    """One thread between the pools of a process and their store; it starts with the first message."""
+
+    def __init__(self, store: Store, clock: Clock) -> None:
+        self.store = store
+        self.gates: weakref.WeakSet[SharedGate] = weakref.WeakSet()
+        self._clock = clock
+        self._start()
+        _couriers.add(self)
+
+    def _start(self) -> None:
+        self._queue: SimpleQueue[SharedGate | None] = SimpleQueue()
+        self._thread: threading.Thread | None = None
+        self._starting = threading.Lock()
+        self._down: tuple[int, str] | None = None  # until when the store is not tried, and why
+        self._closed = False
+        weakref.finalize(self, self._queue.put, None)  # nobody has it any more: the thread ends
+
+    def poke(self, gate: SharedGate) -> None:
+        """``gate`` has something to say."""
+        if self._thread is None:
+            with self._starting:
+                if self._thread is None and not self._closed:
+                    run = threading.Thread(target=_run, args=(weakref.ref(self), self._queue), daemon=True)
+                    run.name = "paceline-store"
+                    self._thread = run
+                    run.start()
+        self._queue.put(gate)
+
+    def carry(self, gate: SharedGate, *, last: bool = False) -> None:
+        """Carry one message, and deliver the answer."""
+        message = gate.take_message(last=last)
+        if message is not None:
+            gate.deliver(self._exchange(gate.pool.name, message))
+
+    def _exchange(self, pool: str, message: Message) -> Reply | str:
+        now_ns = self._clock.now_ns()
+        if self._down is not None and now_ns < self._down[0]:
+            return self._down[1]  # another pool has just tried
+        self._down = None
+        try:
+            return self.store.exchange(pool, message)
+        except StoreError as error:
+            reason = str(error)
+        except Exception as error:  # a store of somebody else's, or a bug: the pools must go on all the same
+            log.exception("%s", self.store.url)
+            reason = f"{self.store.url}: {type(error).__name__}"
+        self._down = (self._clock.now_ns() + RETRY_NS // 2, reason)
+        return reason
+
+    def close(self) -> None:
+        """Tell what is still to be told, and end the thread."""
+        self._closed = True
+        thread, self._thread = self._thread, None
+        if thread is not None:
+            self._queue.put(None)
+            thread.join(FLUSH_S)
+            if not thread.is_alive():
+                for gate in list(self.gates):
+                    if self._down is None:
+                        self.carry(gate, last=True)
+        self.store.close()
+
+    def after_fork(self) -> None:
+        """In a forked child: the thread and the connections stayed with the parent."""
+        self._start()
+        self.store.after_fork()
+
+
+def _run(courier: weakref.ref[Courier], queue: SimpleQueue[SharedGate | None]) -> None:
+    """Carry until the courier is closed or nobody has it any more."""
+    while (gate := queue.get()) is not None:
+        carrier = courier()
+        if carrier is None:
+            return
+        try:
+            carrier.carry(gate)
+        except Exception:
+            log.exception("%s: a message could not be carried", gate.pool.name)
+        del carrier, gate
+
+
+_couriers: weakref.WeakSet[Courier] = weakref.WeakSet()
+
+
+def _after_fork() -> None:
+    for courier in list(_couriers):
+        courier.after_fork()
+
+
+@atexit.register
+def _at_exit() -> None:
+    for courier in list(_couriers):
+        courier.close()
