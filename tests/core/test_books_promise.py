@@ -131,7 +131,9 @@ def test_slots_held_at_the_same_time_stay_within_the_amount(history):
 
 @pytest.mark.parametrize("text", [*EXACT, *ODD, *WINDOWS, *SLIDING, *TOGETHER])
 @given(
-    history=st.lists(st.tuples(gaps_ns, st.integers(1, 100), st.sampled_from("sckr"), st.integers(0, 120)), max_size=40),
+    history=st.lists(
+        st.tuples(gaps_ns, st.integers(1, 100), st.sampled_from("sckr"), st.integers(0, 120)), max_size=40
+    ),
     headroom_s=headrooms_s,
     gentle=st.booleans(),
 )
@@ -174,17 +176,24 @@ def test_one_process_with_one_request_at_a_time_is_a_ledger(text, history, headr
                 news = [Refused(settled.amounts, part * NS)] if part else []
             elif end == "c":
                 ledger.cancel(now_ns, reservation)
-                news = [Settled(settled.amounts, settled.marks, [0.0] * len(quotas), answered=False, probe=settled.probe)]
+                news = [
+                    Settled(settled.amounts, settled.marks, [0.0] * len(quotas), answered=False, probe=settled.probe)
+                ]
             else:
                 ledger.settle(now_ns, reservation, dict(zip(ledger.units, settled.actual, strict=True)))
             tell(news)
-    levels = [(max(m.full_at_ns - now_ns, 0) if hasattr(m, "full_at_ns") else 0, s) for m, s in zip(ledger.meters, ledger.spent, strict=True)]
+    levels = [
+        (max(m.full_at_ns - now_ns, 0) if hasattr(m, "full_at_ns") else 0, s)
+        for m, s in zip(ledger.meters, ledger.spent, strict=True)
+    ]
     assert [(s.room_ns, s.spent) for s in tell([]).standings] == levels
 
 
 def test_histories_are_worth_playing():
     """Grants, waits, settles and probes occur, or the properties above say nothing."""
-    steps = [Command(NS, who, [30, 50], end, 60, NS, lost=False) for end in ("settle", "refuse", "later") for who in "abc"]
+    steps = [
+        Command(NS, who, [30, 50], end, 60, NS, lost=False) for end in ("settle", "refuse", "later") for who in "abc"
+    ]
     attempts = played(TOGETHER[0], steps * 3, 0.25, gentle=False)
     assert len(attempts) > 5
     assert any(first.cost != first.amounts for first, _ in pairwise(attempts))

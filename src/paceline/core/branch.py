@@ -419,7 +419,7 @@ class Branch(Pool):
             self._tell(now_ns, None)
 
     def _set_wake(self, now_ns: int) -> None:
-        due = [self.line.next_deadline_ns, self.call_ns]
+        due = [self.line.next_deadline_ns]
         if self.ledger is not self._replica and len(self.line):
             super()._set_wake(now_ns)
             due.append(self.wake_ns)

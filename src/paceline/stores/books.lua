@@ -300,8 +300,8 @@ local function tell(out, i, known)                 -- how an account stands
 end
 
 load()
-if now >= 2 * GRID then rebase() end
 for i = 1, #state.accounts do wrap(i) end
+if now >= 2 * GRID then rebase() end
 local who, number_of, flags, headroom, place_ns, slack, versions, news, wants, said, windows =
   unpack(cjson.decode(ARGV[1]))
 local gentle = flags >= 2
@@ -323,7 +323,10 @@ for n, i in ipairs(index) do
 end
 for i, m in ipairs(meters) do
   if not told[i] then tell(out, i, -1) end
-  longest = max(longest, m.s.period)
+  local s = m.s
+  longest = max(longest, s.period)
+  if s.low then s.low = packed(s.low) end
+  if s.log then s.log = packed(s.log) end
 end
 -- Idle for so long, every quota is full again, whatever was owed.
 redis.call('SET', KEYS[1], cmsgpack.pack(state), 'PX', string.format('%.0f', (2 * longest + 86400) * 1000))

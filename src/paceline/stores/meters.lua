@@ -23,6 +23,16 @@ local function number(x)                 -- as the answer has it: an integer, or
   return string.format('%.17g', x)
 end
 
+local function packed(list)              -- a list of numbers as one string: quicker to keep
+  return struct.pack('<' .. string.rep('d', #list), unpack(list))
+end
+
+local function listed(text)
+  local list = {struct.unpack('<' .. string.rep('d', #text / 8), text)}
+  list[#list] = nil                      -- where it ended
+  return list
+end
+
 -- Meters: `s` is what is kept of one, the rest follows from it. Window: core/window.py.
 
 local function roll(m)
@@ -251,6 +261,8 @@ end
 
 local function wrap(i)
   local s = state.accounts[i].meter
+  if type(s.low) == 'string' then s.low = listed(s.low) end
+  if type(s.log) == 'string' then s.log = listed(s.log) end
   local kind = SPACED
   if s.rule == 'slots' then kind = SLOTS
   elseif s.rule == 'window' and s.anchor then kind = WINDOW
