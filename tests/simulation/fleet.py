@@ -90,6 +90,13 @@ class Fleet:
     def after(self, seconds, event):
         self.at(self.now_ns + round(seconds * NS), event)
 
+    @property
+    def world_s(self):
+        return self.now_ns / NS
+
+    def server_after(self, seconds, event):
+        self.after(seconds, event)
+
     def run(self, limit_s=7_200):
         for _ in range(self.workers):
             self.next_job()
@@ -154,14 +161,13 @@ class Fleet:
         self.after(self.random.uniform(*self.net_s), lambda: self.arrive(job, reservation))
 
     def arrive(self, job, reservation):
-        now_s = self.now_ns / NS
-        answer = self.world.admit(now_s, MODEL, job.input_tokens, job.max_output_tokens)
+        answer = self.world.admit(self.world_s, MODEL, job.input_tokens, job.max_output_tokens)
         readings = self.readings()
         back_s = self.random.uniform(*self.net_s)
         if isinstance(answer, Refused):
             self.after(back_s, lambda: self.refused(job, reservation, answer, readings))
         else:
-            self.after(answer.duration_s, lambda: self.world.finish(self.now_ns / NS, answer))
+            self.server_after(answer.duration_s, lambda: self.world.finish(self.world_s, answer))
             self.after(answer.duration_s + back_s, lambda: self.answered(job, reservation, answer, readings))
 
     def readings(self):
@@ -169,7 +175,7 @@ class Fleet:
             return []
         return [
             Reading(unit, limit, math.floor(remaining), round(reset_s, 3))
-            for unit, _, limit, remaining, reset_s in self.world.levels(self.now_ns / NS, MODEL)
+            for unit, _, limit, remaining, reset_s in self.world.levels(self.world_s, MODEL)
         ]
 
     def answered(self, job, reservation, answer, readings):

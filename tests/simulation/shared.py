@@ -8,11 +8,10 @@ import heapq
 import random
 from functools import partial
 
-from simulation.fleet import START_NS, Fleet
+from tests.simulation.fleet import START_NS, Fleet, Job
 
 from paceline.core.books import Books
 from paceline.core.branch import Branch
-from paceline.core.line import Ticket
 from paceline.core.outcomes import Granted
 from paceline.core.quota import NS, parse_quotas
 from paceline.emulator import Settings, World
@@ -32,21 +31,24 @@ class Host(Fleet):
         return Branch("sim", parse_quotas(told), START_NS + self.skew_ns, who=self.name, gentle=True, **self.hub.branch)
 
     def at(self, at_ns, event):
-        self.hub.at(at_ns, lambda: self.dead or event())
+        self.hub.at(at_ns - self.skew_ns, lambda: self.dead or event())
 
     @property
     def now_ns(self):
-        return self.hub.now_ns
+        return self.hub.now_ns + self.skew_ns  # as this process's clock says
 
     @now_ns.setter
     def now_ns(self, value): ...
 
-    @property
-    def local_ns(self):
-        return self.hub.now_ns + self.skew_ns
+    def set_jobs(self, count, words):
+        self.todo = [Job(round(self.random.randint(*words) * 1.28), 10) for _ in range(count)]
 
-    def submit(self, job):
-        super().submit(job)
+    @property
+    def world_s(self):
+        return self.hub.now_ns / NS
+
+    def server_after(self, seconds, event):
+        self.hub.after(seconds, event)  # it goes on when this process is dead
 
     def arm(self):
         super().arm()
@@ -95,7 +97,7 @@ class Hub:
 
     def __init__(
         self, told, settings, *, hosts=8, workers=100, jobs=1_000, seed=1, trip_s=(0.0002, 0.002), timeout_s=1.0,
-        away=(), forget_s=None, branch=None, **options,
+        away=(), forget_s=None, branch=None, skew_s=None, **options,
     ):  # fmt: skip
         self.now_ns, self.events, self.number = START_NS, [], 0
         self.world = World(Settings(**settings), START_NS / NS)
@@ -106,9 +108,21 @@ class Hub:
         if forget_s is not None:
             self.at(START_NS + round(forget_s * NS), self.forget)
         self.hosts = [
-            Host(self, f"h{n}", told, workers=workers, jobs=jobs // hosts, seed=seed * 100 + n, **options)
+            Host(
+                self,
+                f"h{n}",
+                told,
+                workers=workers,
+                jobs=jobs // hosts,
+                seed=seed * 100 + n,
+                skew_s=skew_s[n] if skew_s else 0.0,
+                **options,
+            )
             for n in range(hosts)
         ]
+
+    def kill_at(self, at_s, victim):
+        self.at(START_NS + round(at_s * NS), lambda: setattr(self.hosts[victim], "dead", True))
 
     def forget(self):
         self.books = Books()

@@ -1,0 +1,118 @@
+"""Eight processes share one quota: no storms, full speed, nobody starved; whatever happens to the store or to them."""
+
+import statistics
+
+import pytest
+from tests.simulation.shared import Hub
+from tests.simulation.test_worlds import BLIND, DOUBLE, LIMITS
+
+WORLDS = {
+    "bucket": (LIMITS, {}, 0, 0.985, None),
+    "quantised": (LIMITS, {"rule": "quantised", "quantum_s": 6}, 3, 0.98, None),
+    "window": (LIMITS, {"rule": "window", "offset_s": 17}, 5, None, 0.94),
+    "others take a third": (LIMITS, {"other_users": 0.333}, 10, 0.96, None),
+    "half of what is told, blind": (DOUBLE, BLIND, 12, 0.90, None),
+    "nothing told": ("10 requests/min,10k tokens/min", {}, 4, 0.93, None),
+    "faults": (LIMITS, {"faults": {"500": 0.02, "503": 0.02, "529": 0.01}}, 0, 0.95, None),
+}
+
+
+def run(told=LIMITS, **options):
+    options = {"hosts": 8, "workers": 100, "jobs": 1_000, **options}
+    settings = {"limits": {"m": LIMITS}, "latency_s": 0.5, "jitter": 0.3, **options.pop("settings", {})}
+    hub = Hub(told, settings, **options).run()
+    tally = hub.world.tally()
+    said = f"{len(hub.refused)} refused at {sorted(hub.refused)}, {hub.speed}, {hub.calls} calls, {tally['charges']}"
+    assert sum(host.lost for host in hub.hosts) == 0, said
+    return hub, said
+
+
+@pytest.mark.parametrize("latency_s", [0.02, 0.5, 3.0])
+@pytest.mark.parametrize("world", WORLDS)
+def test_world(world, latency_s):
+    told, true, refused, ideal, steady = WORLDS[world]
+    hub, said = run(told, settings={**true, "latency_s": latency_s})
+    assert len(hub.refused) <= refused, said
+    assert ideal is None or hub.speed >= ideal, said
+    assert steady is None or hub.world.tally()["speed_vs_steady"] >= steady, said
+    assert hub.world.tally()["admitted"] >= 1_000, said
+
+
+@pytest.mark.parametrize("lease_s", [0.5, 2.0])
+@pytest.mark.parametrize("world", ["bucket", "others take a third"])
+def test_leases_keep_the_same_promises(world, lease_s):
+    told, true, refused, ideal, _ = WORLDS[world]
+    hub, said = run(told, settings=true, branch={"lease_s": lease_s})
+    assert len(hub.refused) <= refused, said
+    assert hub.speed >= ideal - 0.01, said
+
+
+def test_nobody_waits_more_than_twice_the_mean_once_all_are_busy():
+    hub, said = run(jobs=2_400)
+    steady = [wait for host in hub.hosts for wait in host.waits_s[100:]]  # the first hundred came to an empty line
+    assert max(steady) <= 2 * statistics.fmean(steady), said
+    means = [statistics.fmean(host.waits_s[100:]) for host in hub.hosts]
+    assert max(means) <= 1.3 * min(means), said
+
+
+def test_a_large_request_of_one_process_is_not_overtaken_for_ever_by_the_small_ones_of_the_others():
+    hub = Hub(
+        "60 requests/min,60k tokens/min",
+        {"limits": {"m": "60 requests/min,60k tokens/min"}, "latency_s": 0.5},
+        hosts=2,
+        workers=20,
+        jobs=0,
+    )
+    small, large = hub.hosts
+    small.set_jobs(150, words=(780, 780))  # a thousand tokens: a second of the quota each
+    large.set_jobs(3, words=(38_000, 38_000))
+    hub.run()
+    assert max(large.waits_s) < 200, large.waits_s  # three times 50 s of the quota, and as much for the other's turns
+    assert not hub.refused
+
+
+@pytest.mark.parametrize(("mode", "refused"), [("safe", 0), ("closed", 5), ("open", 400)])
+def test_a_store_that_is_away_for_twenty_seconds(mode, refused):
+    hub, said = run(away=[(20, 40)], branch={"lost": mode})
+    assert len(hub.refused) <= refused, said
+    assert mode == "open" or hub.speed >= 0.97, said
+    assert all(host.pool.lost is None for host in hub.hosts)
+
+
+def test_a_store_that_comes_and_goes():
+    hub, said = run(away=[(10, 10.5), (12, 14), (20, 21), (22, 50), (51, 52.2)])
+    assert len(hub.refused) == 0, said
+    assert hub.speed >= 0.95, said
+
+
+def test_a_store_that_forgets_everything():
+    hub, said = run(forget_s=30)
+    assert len(hub.refused) == 0, said
+    assert hub.speed >= 0.98, said
+
+
+def test_processes_that_die_cost_what_they_had_in_flight_and_no_more():
+    hub = Hub(LIMITS, {"limits": {"m": LIMITS}, "latency_s": 2.0}, hosts=8, workers=100, jobs=1_600)
+    for at_s, victim in ((20, 0), (25, 3), (30, 5)):
+        hub.kill_at(at_s, victim)
+    hub.run()
+    assert not hub.refused
+    alive = [host for host in hub.hosts if not host.dead]
+    assert all(not host.todo and not host.lost for host in alive)
+    assert hub.speed >= 0.97, hub.world.tally()
+
+
+def test_clocks_an_hour_apart_change_nothing():
+    apart, _ = run(skew_s=[0, 3_600, -3_600, 0, 1, 3_599, -86_400, 7])
+    together, _ = run()
+    assert apart.refused == together.refused == []
+    assert apart.speed == pytest.approx(together.speed, abs=0.002)
+
+
+def test_slots_of_a_process_that_died_come_back():
+    limits = "8 concurrency,6000 requests/min"
+    hub = Hub(limits, {"limits": {"m": limits}, "latency_s": 5.0}, hosts=4, workers=10, jobs=200)
+    hub.kill_at(12, 1)
+    hub.run()
+    assert not hub.refused
+    assert all(not host.todo for host in hub.hosts if not host.dead)
