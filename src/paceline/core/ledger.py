@@ -89,7 +89,7 @@ class Ledger:
         self._probe: Reservation | None = None
         self._ttl_ns = round(ttl_s * NS)
         self.look_ns = now_ns + self._ttl_ns  # before this, nothing expires: it is no use to look
-        self._open: dict[int, Reservation] = {}  # in the order of their expiry
+        self._open: dict[Reservation, None] = {}  # in the order of their expiry
 
     @property
     def most_output(self) -> float:
@@ -163,7 +163,7 @@ class Ledger:
             marks.append(m.charge(now_ns, amount) if amount else 0)
             spent[i] += amount
         reservation = Reservation(cost, amounts, marks, now_ns, now_ns + self._ttl_ns)
-        self._open[id(reservation)] = reservation
+        self._open[reservation] = None
         if self._probe_next:
             self._probe_next, self._probe = False, reservation
             self.not_before_ns = now_ns + PROBE_NS
@@ -186,17 +186,19 @@ class Ledger:
             return
         if reservation is self._probe:
             self._probe, self.not_before_ns = None, min(self.not_before_ns, now_ns)
-        total = None if actual is None else actual.get(TOKENS)
-        if total is None and TOKENS in self.units and actual and (INPUT_TOKENS in actual or OUTPUT_TOKENS in actual):
-            known = reservation.cost | actual
-            total = known.get(INPUT_TOKENS, 0.0) + known.get(OUTPUT_TOKENS, 0.0)
-        for i, reserved in enumerate(reservation.amounts):
-            m, unit = self.meters[i], self.units[i]
-            true = None if actual is None else total if unit == TOKENS else actual.get(unit)
-            if true is not None and true != reserved:
-                m.correct(now_ns, reservation.marks[i], reserved, true)
-                self.spent[i] += true - reserved
-            if self.gentle:
+        if actual:
+            units, meters, marks = self.units, self.meters, reservation.marks
+            for i, reserved in enumerate(reservation.amounts):
+                unit = units[i]
+                true = actual.get(unit)
+                if true is None and unit == TOKENS and (INPUT_TOKENS in actual or OUTPUT_TOKENS in actual):
+                    known = reservation.cost | actual
+                    true = known.get(INPUT_TOKENS, 0.0) + known.get(OUTPUT_TOKENS, 0.0)
+                if true is not None and true != reserved:
+                    meters[i].correct(now_ns, marks[i], reserved, true)
+                    self.spent[i] += true - reserved
+        if self.gentle:
+            for m, reserved in zip(self.meters, reservation.amounts, strict=False):  # there may be new quotas now
                 m.answered(reserved)
 
     def keep(self, reservation: Reservation) -> None:
@@ -216,7 +218,7 @@ class Ledger:
     def expire(self, now_ns: int) -> int:
         """Close what nobody has settled in time, charged in full; return how many."""
         late = []
-        for reservation in self._open.values():
+        for reservation in self._open:
             if reservation.expires_ns > now_ns:
                 break
             late.append(reservation)
@@ -228,7 +230,7 @@ class Ledger:
     @property
     def next_expiry_ns(self) -> int:
         """When the oldest open reservation expires."""
-        return next((r.expires_ns for r in self._open.values()), FAR_NS)
+        return next((r.expires_ns for r in self._open), FAR_NS)
 
     def pause(self, until_ns: int) -> None:
         """Grant nothing before ``until_ns``, then one attempt, and the others when it is answered.
@@ -268,7 +270,7 @@ class Ledger:
         if not reservation.open:
             return False
         reservation.open = False
-        del self._open[id(reservation)]
+        del self._open[reservation]
         for i in self._slots:
             self.meters[i].release(reservation.amounts[i])
         return True
