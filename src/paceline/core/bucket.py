@@ -174,9 +174,7 @@ class Bucket:
         self.charge(now_ns, 0.0)  # a low point: what was full until now has nothing to give back
         self._take(quota)
         self.full_at_ns = now_ns + math.ceil((quota.burst - min(level, quota.burst)) * self._ns_per_unit)
-        self._low_rooms = [
-            max(math.floor((room / before + grown) * self._ns_per_unit), 0) for room in self._low_rooms
-        ]
+        self._low_rooms = [max(math.floor((room / before + grown) * self._ns_per_unit), 0) for room in self._low_rooms]
 
     def _ns(self, cost: float) -> int:
         return ceil(cost * self._ns_per_unit)  # up: against over-admission
@@ -220,7 +218,7 @@ class Bucket:
             return
         if mark != self._sequence:  # charged again since then
             room = self._lower(mark, room, refund)
-        self.full_at_ns -= refund if refund < room else room
+        self.full_at_ns -= min(room, refund)
 
     def _lower(self, mark: int, room: int, refund: int) -> int:
         """Lower the low points after ``mark`` by ``refund``; what it may be worth, ``room`` at most.

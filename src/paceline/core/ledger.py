@@ -17,7 +17,7 @@ Theory of operation
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 from paceline.core.bucket import FAR_NS, Bucket, Meter
@@ -53,7 +53,7 @@ class Reservation:
         self.marks = marks
         self.granted_ns = granted_ns
         self.expires_ns = expires_ns
-        self.notes: list[Any] = []  # of whoever watches the meters
+        self.notes: Sequence[Any] = ()  # of whoever watches the meters
         self.open = True
 
 
