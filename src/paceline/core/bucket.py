@@ -195,9 +195,7 @@ class Bucket:
             full_at_ns = now_ns
         room = full_at_ns - now_ns
         self.full_at_ns = full_at_ns + ceil(cost * self._ns_per_unit)
-        mark = self._sequence + 1
-        if mark < now_ns:
-            mark = now_ns  # the instant, made unique
+        mark = now_ns if now_ns > self._sequence else self._sequence + 1  # the instant, made unique
         self._sequence = mark
         marks, rooms = self._low_marks, self._low_rooms  # remember that only this much was lacking from full just now
         while rooms and rooms[-1] >= room:
@@ -218,7 +216,9 @@ class Bucket:
             return
         if mark != self._sequence:  # charged again since then
             room = self._lower(mark, room, refund)
-        self.full_at_ns -= min(room, refund)
+        if refund > room:
+            refund = room
+        self.full_at_ns -= refund
 
     def _lower(self, mark: int, room: int, refund: int) -> int:
         """Lower the low points after ``mark`` by ``refund``; what it may be worth, ``room`` at most.

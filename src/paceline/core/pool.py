@@ -7,7 +7,7 @@ The shell calls a method under its lock, then wakes whoever the method says and 
 from __future__ import annotations
 
 import math
-from collections import Counter
+from collections import defaultdict
 from collections.abc import Iterable
 from typing import Any
 
@@ -64,7 +64,7 @@ class Pool:
         self.feedback = Feedback(self.ledger) if gentle else None  # where a provider keeps books, too
         self.line = Line()
         self.wake_ns: int | None = None
-        self.counts: Counter[str] = Counter()
+        self.counts: defaultdict[str, int] = defaultdict(int)  # a Counter is three times as slow
         self.sources = [source] * len(self.ledger.meters)
         self.stopped: Stopped | None = None
         self.refused_in_row = 0
