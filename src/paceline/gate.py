@@ -101,7 +101,7 @@ class Gate:
                 if owner is None:
                     return self.pool.attempt(now_ns, ticket)
                 outcome = self.pool.submit(now_ns, ticket)
-                if isinstance(outcome, WaitUntil):
+                if type(outcome) is WaitUntil:
                     ticket.owner = owner()
                     self._arm()
                 return outcome
@@ -115,7 +115,7 @@ class Gate:
     def wait(self, ticket: Ticket) -> Outcome:
         """Block this thread until ``ticket`` has its outcome."""
         outcome = self.enter(ticket, Thread)
-        if not isinstance(outcome, WaitUntil):
+        if type(outcome) is not WaitUntil:
             return outcome
         if asyncio._get_running_loop() is not None:  # noqa: SLF001
             warnings.warn(
@@ -133,7 +133,7 @@ class Gate:
     async def wait_async(self, ticket: Ticket) -> Outcome:
         """Let this task wait until ``ticket`` has its outcome."""
         outcome = self.enter(ticket, Task)
-        if not isinstance(outcome, WaitUntil):
+        if type(outcome) is not WaitUntil:
             return outcome
         try:
             await ticket.owner.future
@@ -152,6 +152,8 @@ class Gate:
             try:
                 now_ns = self._clock.now_ns()
                 self.pool.settle(now_ns, reservation, actual, ticket)
+                if not self.pool.line.length and not self._deferred:
+                    return
                 done = self._follow_up(now_ns)
             finally:
                 self._busy = False
@@ -215,7 +217,7 @@ class Gate:
         """What waited its turn, and then those in line who may go now."""
         while self._deferred:
             self._deferred.popleft()(now_ns)
-        if not len(self.pool.line):
+        if not self.pool.line.length:
             return []
         done = self.pool.pump(now_ns)
         self._arm()

@@ -193,9 +193,9 @@ class Limiter:
         gate = self._named.get(pool) or self.gate(pool)
         ticket = self._ticket(gate, cost, None, None, None)
         outcome = gate.enter(ticket)
+        if type(outcome) is Granted:
+            return Permit(gate, ticket, outcome.reservation)
         match outcome:
-            case Granted(reservation):
-                return Permit(gate, ticket, reservation)
             case WaitUntil(at_ns, quota):
                 return Later(max(at_ns - gate.now_ns(), 0) / NS, quota)
             case NeverFits():

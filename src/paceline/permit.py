@@ -54,8 +54,10 @@ _current: ContextVar[Permit | None] = ContextVar("paceline_permit", default=None
 PAUSE_MAX_S = 32 * 86_400.0
 """No provider asks for more than to the end of the month."""
 
-AMOUNT_MAX = 1e15
+AMOUNT_MAX = 10**15
 """No request costs more of anything."""
+
+_PLAIN = (int, float)  # anything else becomes a float, if it can
 
 
 class Permit:
@@ -288,8 +290,7 @@ def check_cost(cost: Cost, units: Collection[str] = ()) -> None:
         QuotaError: An amount is not a number from 0 to 1e15, or (where ``units`` are given) a unit is unknown.
     """
     for unit, amount in cost.items():
-        kind = type(amount)
-        if (kind is not float and kind is not int) or not 0 <= amount <= AMOUNT_MAX:  # NaN is neither
+        if type(amount) not in _PLAIN or not 0 <= amount <= AMOUNT_MAX:  # NaN is neither
             cost[unit] = _number(unit, amount)
         if units and unit not in units and unit not in KNOWN_UNITS:
             near = get_close_matches(unit, ["timeout", "lane", "again", *KNOWN_UNITS, *units], 1)

@@ -62,6 +62,8 @@ class SharedGate(Gate):
     def settle(self, reservation: Reservation, actual: Cost | None, ticket: Ticket | None = None) -> None:
         """See :meth:`Pool.settle`."""
         super().settle(reservation, actual, ticket)
+        with self._lock:
+            self._arm()
         self._poke()
 
     def take_message(self, *, last: bool = False) -> Message | None:

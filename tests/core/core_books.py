@@ -148,5 +148,4 @@ LESSONS: list[list[tuple[Any, Any]]] = [
     [("adopt", 41.0)],
     [("seen", 2.0)],
     [("spread", 0.0)],
-    [("add", Quota("images", 5, 60.0))],
 ]

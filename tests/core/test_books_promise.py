@@ -73,7 +73,7 @@ def test_a_clock_set_back_changes_no_answer(text, history, at, back_ns, gentle):
 
 def played(text: str, history: list[Command], headroom_s: float, *, gentle: bool) -> list[Attempt]:
     """All that was granted, with its true cost; quotas as published, and answers get lost."""
-    books, now_ns, lost = Books(), T0, []
+    books, now_ns = Books(), T0
     group = players(text, headroom_s, gentle=gentle, lessons=False)
     for command in history:
         now_ns += command.gap_ns
@@ -172,8 +172,8 @@ def test_one_process_with_one_request_at_a_time_is_a_ledger(text, history, headr
             news: list[Settled | Refused] = [settled]
             if end == "r":
                 ledger.keep(reservation)
-                ledger.pause(now_ns + part * NS)
-                news = [Refused(settled.amounts, part * NS)] if part else []
+                ledger.pause(now_ns + NS + part * NS)
+                news = [Refused(settled.amounts, NS + part * NS)]
             elif end == "c":
                 ledger.cancel(now_ns, reservation)
                 news = [

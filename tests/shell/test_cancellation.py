@@ -158,7 +158,7 @@ def test_a_thread_that_is_interrupted(monkeypatch, granted):
     limiter = limiter_of(clock)
     limiter.acquire("jobs", tokens=100).wait().settle()
 
-    class Interrupted(gate_module._Thread):
+    class Interrupted(gate_module.Thread):
         def __init__(self):
             super().__init__()
             self.event.wait = self.wait
@@ -169,7 +169,7 @@ def test_a_thread_that_is_interrupted(monkeypatch, granted):
             raise KeyboardInterrupt
 
     with monkeypatch.context() as patch:
-        patch.setattr(gate_module, "_Thread", Interrupted)
+        patch.setattr(gate_module, "Thread", Interrupted)
         with pytest.raises(KeyboardInterrupt):
             limiter.acquire("jobs", tokens=100).wait()
     clock.advance(0 if granted else 1)

@@ -25,6 +25,7 @@ Refunds are exact, and therefore safe
 from __future__ import annotations
 
 import math
+from bisect import bisect_right
 from math import ceil
 from typing import Any, Protocol
 
@@ -104,8 +105,8 @@ class Bucket:
     """
 
     __slots__ = (
-        "_low", "_moment_ns", "_ns_per_unit", "_open_reach_ns", "_opened", "_reach_ns", "_sequence", "capacity", "ceiling",
-        "full_at_ns", "headroom_s", "most", "quota",
+        "_low_marks", "_low_rooms", "_moment_ns", "_ns_per_unit", "_open_reach_ns", "_opened", "_reach_ns", "_sequence",
+        "capacity", "ceiling", "full_at_ns", "headroom_s", "most", "quota",
     )  # fmt: skip
 
     def __init__(self, quota: Quota, now_ns: int, headroom_s: float, *, gentle: bool = False) -> None:
@@ -115,7 +116,8 @@ class Bucket:
         self.ceiling = 1.0
         self._opened = small_burst_s(quota) * quota.rate if gentle else math.inf  # what may be granted at once so far
         self._sequence = 0
-        self._low: list[tuple[int, int]] = []  # (sequence, room in ns), both ascending
+        self._low_marks: list[int] = []  # when the bucket was low, and
+        self._low_rooms: list[int] = []  # what it lacked from full then, in ns; both ascending
         self._take(quota)
 
     def _take(self, quota: Quota) -> None:
@@ -156,7 +158,7 @@ class Bucket:
             self.charge(now_ns, 0.0)  # a low point: what was full until now has nothing to give back
             self.full_at_ns = before_ns
         else:
-            self._low = [(sequence, max(room + by_ns, 0)) for sequence, room in self._low]
+            self._low_rooms = [max(room + by_ns, 0) for room in self._low_rooms]
         self.full_at_ns += by_ns
         self._not_granted(by_ns / self._ns_per_unit)
 
@@ -185,9 +187,7 @@ class Bucket:
         self.charge(now_ns, 0.0)  # a low point: what was full until now has nothing to give back
         self._take(quota)
         self.full_at_ns = now_ns + math.ceil((quota.burst - min(level, quota.burst)) * self._ns_per_unit)
-        self._low = [
-            (sequence, max(math.floor((room / before + grown) * self._ns_per_unit), 0)) for sequence, room in self._low
-        ]
+        self._low_rooms = [max(math.floor((room / before + grown) * self._ns_per_unit), 0) for room in self._low_rooms]
 
     def _ns(self, cost: float) -> int:
         return ceil(cost * self._ns_per_unit)  # up: against over-admission
@@ -203,21 +203,21 @@ class Bucket:
         return self.full_at_ns + need_ns
 
     def charge(self, now_ns: int, cost: float) -> int:
-        room = self.full_at_ns - now_ns
-        if room < 0:
-            room = 0
-        self.full_at_ns = now_ns + room + ceil(cost * self._ns_per_unit)
-        low = self._low  # remember that only this much was lacking from full just now
-        while low and low[-1][1] >= room:
-            low.pop()
-        sequence = self._sequence + 1
-        if sequence < now_ns:
-            sequence = now_ns  # the instant, made unique
-        self._sequence = sequence
-        low.append((sequence, room))
-        if len(low) > LOW_POINTS_MAX:
-            low[:2] = [(low[1][0], low[0][1])]
-        return sequence
+        full_at_ns = self.full_at_ns
+        if full_at_ns < now_ns:
+            full_at_ns = now_ns
+        room = full_at_ns - now_ns
+        self.full_at_ns = full_at_ns + ceil(cost * self._ns_per_unit)
+        mark = now_ns if now_ns > self._sequence else self._sequence + 1  # the instant, made unique
+        self._sequence = mark
+        marks, rooms = self._low_marks, self._low_rooms  # remember that only this much was lacking from full just now
+        while rooms and rooms[-1] >= room:
+            del marks[-1], rooms[-1]
+        marks.append(mark)
+        rooms.append(room)
+        if len(rooms) > LOW_POINTS_MAX:
+            del marks[0], rooms[1]
+        return mark
 
     def correct(self, now_ns: int, mark: int, charged: float, actual: float) -> None:
         room = self.full_at_ns - now_ns
@@ -225,22 +225,28 @@ class Bucket:
         if refund < 0:  # a debt
             self.full_at_ns = now_ns + max(room, 0) - refund
             return
-        low = self._low
-        since = end = len(low)
-        while since and low[since - 1][0] > mark:
-            since -= 1
-        if since < end and low[since][1] < room:
-            room = low[since][1]
         if refund == 0 or room <= 0:
             return
-        self.full_at_ns -= min(refund, room)
-        # With this charge lower all along, every later low point would have been lower too.
-        for i in range(since, end):
-            sequence, then = low[i]
-            low[i] = (sequence, max(then - refund, 0))
-        while 0 < since < len(low) and low[since - 1][1] >= low[since][1]:
-            since -= 1  # undercut now: keep both ascending
-            del low[since]
+        if mark != self._sequence:  # charged again since then
+            room = self._lower(mark, room, refund)
+        if refund > room:
+            refund = room
+        self.full_at_ns -= refund
+
+    def _lower(self, mark: int, room: int, refund: int) -> int:
+        """Lower the low points after ``mark`` by ``refund``; what it may be worth, ``room`` at most.
+
+        With that charge lower all along, every later low point would have been lower too.
+        """
+        marks, rooms = self._low_marks, self._low_rooms
+        since = bisect_right(marks, mark)
+        room = min([room, *rooms[since : since + 1]])
+        if room > 0:
+            rooms[since:] = [max(then - refund, 0) for then in rooms[since:]]
+            while 0 < since < len(rooms) and rooms[since - 1] >= rooms[since]:
+                since -= 1  # undercut now: keep both ascending
+                del marks[since], rooms[since]
+        return room
 
     def answered(self, cost: float) -> None:
         if self._opened < math.inf:
@@ -273,7 +279,7 @@ class Bucket:
     def stand(self, full_at_ns: int, opened: float) -> None:
         """Take where other books say that it stands; nothing is known of its low points."""
         self.full_at_ns = full_at_ns
-        self._low.clear()
+        self._low_marks, self._low_rooms = [], []
         if opened != self._opened:
             self._opened = opened
             self._widen()
@@ -282,11 +288,12 @@ class Bucket:
         """The clock was set by so much: every instant moves with it."""
         self.full_at_ns += by_ns
         self._sequence += by_ns
-        self._low = [(sequence + by_ns, room) for sequence, room in self._low]
+        self._low_marks = [mark + by_ns for mark in self._low_marks]
 
     def carry(self, before: Bucket) -> None:
         """What is used of ``before`` is used of this one, in time; refunds of its charges stay guarded."""
-        self.full_at_ns, self._sequence, self._low = before.full_at_ns, before._sequence, before._low
+        self.full_at_ns, self._sequence = before.full_at_ns, before._sequence
+        self._low_marks, self._low_rooms = before._low_marks, before._low_rooms
 
     def state(self) -> State:
         return {
@@ -295,11 +302,12 @@ class Bucket:
             "ceiling": self.ceiling,
             "opened": self._opened,
             "sequence": self._sequence,
-            "low": [list(point) for point in self._low],
+            "low_marks": list(self._low_marks),
+            "low_rooms": list(self._low_rooms),
         }
 
     def restore(self, quota: Quota, state: State) -> None:
         self.full_at_ns, self.capacity, self.ceiling = state["full_at"], state["capacity"], state["ceiling"]
         self._opened, self._sequence = state["opened"], state["sequence"]
-        self._low = [(sequence, room) for sequence, room in state["low"]]
+        self._low_marks, self._low_rooms = list(state["low_marks"]), list(state["low_rooms"])
         self._take(quota)

@@ -54,10 +54,12 @@ class Feedback:
 
     def drawn(self, now_ns: int, reservation: Reservation) -> None:
         """An attempt leaves that shared books have been charged for already."""
+        notes: list[Note | None] = []
         for watch, amount in zip(self.watches, reservation.amounts, strict=False):
             if watch is not None and amount:
                 watch.climb(now_ns, amount)
-            reservation.notes.append(watch.note() if watch is not None and amount else None)
+            notes.append(watch.note() if watch is not None and amount else None)
+        reservation.notes = notes
 
     def observe(self, now_ns: int, readings: Iterable[Reading], reservation: Reservation) -> list[int]:
         """Learn from the headers of an answer to ``reservation``'s attempt.

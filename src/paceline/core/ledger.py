@@ -17,7 +17,7 @@ Theory of operation
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 from paceline.core.bucket import FAR_NS, Bucket, Meter
@@ -53,7 +53,7 @@ class Reservation:
         self.marks = marks
         self.granted_ns = granted_ns
         self.expires_ns = expires_ns
-        self.notes: list[Any] = []  # of whoever watches the meters
+        self.notes: Sequence[Any] = ()  # of whoever watches the meters
         self.open = True
 
 
@@ -89,7 +89,7 @@ class Ledger:
         self._probe: Reservation | None = None
         self.ttl_ns = round(ttl_s * NS)
         self.look_ns = now_ns + self.ttl_ns  # before this, nothing expires: it is no use to look
-        self._open: dict[int, Reservation] = {}  # in the order of their expiry
+        self._open: dict[Reservation, None] = {}  # in the order of their expiry
 
     @property
     def most_output(self) -> float:
@@ -163,7 +163,7 @@ class Ledger:
             marks.append(m.charge(now_ns, amount) if amount else 0)
             spent[i] += amount
         reservation = Reservation(cost, amounts, marks, now_ns, now_ns + self.ttl_ns)
-        self._open[id(reservation)] = reservation
+        self._open[reservation] = None
         if self._probe_next:
             self._probe_next, self._probe = False, reservation
             self.not_before_ns = now_ns + PROBE_NS
@@ -186,17 +186,19 @@ class Ledger:
             return
         if reservation is self._probe:
             self._probe, self.not_before_ns = None, min(self.not_before_ns, now_ns)
-        total = None if actual is None else actual.get(TOKENS)
-        if total is None and TOKENS in self.units and actual and (INPUT_TOKENS in actual or OUTPUT_TOKENS in actual):
-            known = reservation.cost | actual
-            total = known.get(INPUT_TOKENS, 0.0) + known.get(OUTPUT_TOKENS, 0.0)
-        for i, reserved in enumerate(reservation.amounts):
-            m, unit = self.meters[i], self.units[i]
-            true = None if actual is None else total if unit == TOKENS else actual.get(unit)
-            if true is not None and true != reserved:
-                m.correct(now_ns, reservation.marks[i], reserved, true)
-                self.spent[i] += true - reserved
-            if self.gentle:
+        if actual:
+            units, meters, marks = self.units, self.meters, reservation.marks
+            for i, reserved in enumerate(reservation.amounts):
+                unit = units[i]
+                true = actual.get(unit)
+                if true is None and unit == TOKENS and (INPUT_TOKENS in actual or OUTPUT_TOKENS in actual):
+                    known = reservation.cost | actual
+                    true = known.get(INPUT_TOKENS, 0.0) + known.get(OUTPUT_TOKENS, 0.0)
+                if true is not None and true != reserved:
+                    meters[i].correct(now_ns, marks[i], reserved, true)
+                    self.spent[i] += true - reserved
+        if self.gentle:
+            for m, reserved in zip(self.meters, reservation.amounts, strict=False):  # there may be new quotas now
                 m.answered(reserved)
 
     def actual_amounts(self, reservation: Reservation, actual: Cost | None) -> list[float]:
@@ -210,20 +212,20 @@ class Ledger:
 
     def hold(self, reservation: Reservation) -> None:
         """An attempt that other books have been charged for leaves from here: it is open, and closed like the others."""
-        self._open[id(reservation)] = reservation
+        self._open[reservation] = None
 
     def owns(self, reservation: Reservation) -> bool:
         """Whether ``reservation`` is open here."""
-        return id(reservation) in self._open
+        return reservation in self._open
 
     @property
     def open(self) -> list[Reservation]:
         """All that is open."""
-        return list(self._open.values())
+        return list(self._open)
 
     def held(self, index: int) -> float:
         """What all that is open holds of the quota at ``index``."""
-        return sum(r.amounts[index] for r in self._open.values() if index < len(r.amounts))
+        return sum(r.amounts[index] for r in self._open if index < len(r.amounts))
 
     def keep(self, reservation: Reservation) -> None:
         """Close an attempt that was refused: its charge stays, and it confirms nothing."""
@@ -242,7 +244,7 @@ class Ledger:
     def expire(self, now_ns: int) -> int:
         """Close what nobody has settled in time, charged in full; return how many."""
         late = []
-        for reservation in self._open.values():
+        for reservation in self._open:
             if reservation.expires_ns > now_ns:
                 break
             late.append(reservation)
@@ -254,7 +256,7 @@ class Ledger:
     @property
     def next_expiry_ns(self) -> int:
         """When the oldest open reservation expires."""
-        return next((r.expires_ns for r in self._open.values()), FAR_NS)
+        return next((r.expires_ns for r in self._open), FAR_NS)
 
     def pause(self, until_ns: int) -> None:
         """Grant nothing before ``until_ns``, then one attempt, and the others when it is answered.
@@ -300,7 +302,7 @@ class Ledger:
         if not reservation.open:
             return False
         reservation.open = False
-        del self._open[id(reservation)]
+        del self._open[reservation]
         for i in self._slots:
             self.meters[i].release(reservation.amounts[i])
         return True

@@ -13,7 +13,7 @@ import heapq
 from collections import OrderedDict
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from itertools import takewhile
+from itertools import count, takewhile
 from typing import Any
 
 from paceline.core.outcomes import Outcome, QuotaError
@@ -92,25 +92,25 @@ class _Lane:
 
 
 class Line:
-    """The tickets of one pool, in the order in which they will go."""
+    """The tickets of one pool, in the order in which they will go.
+
+    Attributes:
+        length: How many wait.
+        next_number: Gives the next place in the order of arrival.
+    """
 
     def __init__(self) -> None:
         self._lanes: dict[str, _Lane] = {}
         self._virtual: dict[int, float] = {}  # priority -> virtual time
         self._deadlines: list[tuple[int, int, int, Ticket]] = []  # those who have gone stay until there are too many
-        self._next_number = 0
-        self._length = 0
+        self.next_number: Callable[[], int] = count(1).__next__
+        self.length = 0
 
     def __len__(self) -> int:
-        return self._length
+        return self.length
 
     def __iter__(self) -> Iterator[Ticket]:
         return (ticket for lane in self._lanes.values() for ticket in lane.tickets.values())
-
-    def next_number(self) -> int:
-        """The next place in the order of arrival."""
-        self._next_number += 1
-        return self._next_number
 
     def push(self, ticket: Ticket) -> None:
         """Put ``ticket`` at the end of its lane, or where its number says if it has been there before."""
@@ -125,9 +125,9 @@ class Line:
         if ticket.returned:
             for number in (ticket.number, *reversed(_before(lane.tickets, ticket.number))):
                 lane.tickets.move_to_end(number, last=False)
-        self._length += 1
+        self.length += 1
         if ticket.deadline_ns is not None:
-            if len(self._deadlines) > 2 * self._length + GONE_MAX:
+            if len(self._deadlines) > 2 * self.length + GONE_MAX:
                 self._deadlines = [entry for entry in self._deadlines if self._waits(entry[3])]
                 heapq.heapify(self._deadlines)
             heapq.heappush(self._deadlines, (ticket.deadline_ns, ticket.number, id(ticket), ticket))
@@ -168,7 +168,7 @@ class Line:
         lane = self._first_lane()
         assert lane is not None
         _, ticket = lane.tickets.popitem(last=False)
-        self._length -= 1
+        self.length -= 1
         start = max(self._virtual.get(lane.spec.priority, 0.0), lane.finish)
         self._virtual[lane.spec.priority] = start
         lane.finish = start + share / ticket.lane.weight
@@ -187,7 +187,7 @@ class Line:
             return False
         lane = self._lanes[ticket.lane.name]
         del lane.tickets[ticket.number]
-        self._length -= 1
+        self.length -= 1
         if not lane.tickets:
             self._forget_idle(lane.spec.priority)
         return True
@@ -232,7 +232,7 @@ class Line:
         self._lanes.clear()
         self._virtual.clear()
         self._deadlines.clear()
-        self._length = 0
+        self.length = 0
         return tickets
 
     def waiting(self) -> dict[str, int]:

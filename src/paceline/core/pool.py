@@ -7,7 +7,7 @@ The shell calls a method under its lock, then wakes whoever the method says and 
 from __future__ import annotations
 
 import math
-from collections import Counter
+from collections import defaultdict
 from collections.abc import Iterable
 from typing import Any
 
@@ -65,7 +65,7 @@ class Pool:
         self.feedback = Feedback(self.ledger) if gentle else None  # where a provider keeps books, too
         self.line = Line()
         self.wake_ns: int | None = None
-        self.counts: Counter[str] = Counter()
+        self.counts: defaultdict[str, int] = defaultdict(int)  # a Counter is three times as slow
         self.sources = [source] * len(self.ledger.meters)
         self.stopped: Stopped | None = None
         self.refused_in_row = 0
@@ -85,15 +85,15 @@ class Pool:
             ticket.number = self.line.next_number()
         if self.stopped is not None:
             return self.stopped
-        if not len(self.line):
+        if not self.line.length:
             decision = self._reserve(now_ns, ticket)
-            if not isinstance(decision, WaitUntil):
+            if type(decision) is not WaitUntil:
                 return decision
         never = ledger.never(ticket.amounts)
         if never is not None:
             return never
-        if len(self.line) >= self._waiting_max:
-            return LineFull(len(self.line))
+        if self.line.length >= self._waiting_max:
+            return LineFull(self.line.length)
         at_ns, quota = self.soonest(now_ns, ticket)
         if ticket.deadline_ns is not None and at_ns > ticket.deadline_ns and at_ns != FAR_NS:
             self.counts["expired"] += 1
@@ -109,7 +109,7 @@ class Pool:
         ticket.amounts = self.ledger.amounts(ticket.cost)
         if self.stopped is not None:
             return self.stopped
-        if len(self.line):
+        if self.line.length:
             return self.ledger.never(ticket.amounts) or WaitUntil(*self.soonest(now_ns, ticket))
         return self._reserve(now_ns, ticket)
 
@@ -228,7 +228,7 @@ class Pool:
                 }
                 for m, name, spent, source in zip(ledger.meters, ledger.names, ledger.spent, self.sources, strict=True)
             ],
-            "waiting": len(self.line),
+            "waiting": self.line.length,
             "lanes": self.line.waiting(),
             "in_flight": ledger.in_flight,
             "binds": ledger.name(ledger.earliest(now_ns, head.amounts)[1]) if head else None,
@@ -284,7 +284,7 @@ class Pool:
         if self.ledger.look_ns <= now_ns:
             self.counts["lost"] += self.ledger.expire(now_ns)
         decision = self.ledger.reserve(now_ns, ticket.cost, ticket.amounts)
-        if isinstance(decision, Granted):
+        if type(decision) is Granted:
             self.counts["granted"] += 1
             if self.feedback is not None:
                 self.feedback.granted(now_ns, decision.reservation)

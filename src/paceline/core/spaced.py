@@ -111,7 +111,7 @@ class Spaced(Bucket):
         self.ceiling = ceiling
         self._take(quota)
         self.full_at_ns = now_ns + math.ceil(owed * self._ns_per_unit)
-        self._low = []
+        self._low_marks, self._low_rooms = [], []
 
     def hold(self, capacity: float) -> None:
         """Spread evenly, it holds next to nothing at once anyway."""

@@ -14,7 +14,7 @@
 -- meters.lua comes first; the two are one script.
 
 local LEASE, FORGET, GRACE, PROBE, WAIT_MAX = 15 * NS, 3600 * NS, 2 * NS, 2 * NS, 86400 * NS
-local PEERS_MAX, ACCOUNTS_MAX, SETS_MAX = 1000, 32, 8
+local PEERS_MAX, SETS_MAX = 1000, 8
 
 local index                              -- of the account, for each quota of the message
 
@@ -69,21 +69,34 @@ local function find(key)
   end
 end
 
-local function configure(fresh, gentle, headroom, windows)
+local function recall(m, value)                    -- start where a process remembers that forgotten books stood
+  local s = m.s
+  if m.kind == BUCKET then s.full = now + round(value)
+  elseif m.kind == SPACED and value ~= 0 then s.log, s.used = {now, value}, value
+  elseif m.kind == WINDOW then
+    roll(m)
+    s.used = max(s.used, s.amount - (s.amount - value))
+  end
+end
+
+local function configure(fresh, gentle, headroom, windows, recalled)
   local set = not fresh and state.sets[ARGV[2]]
   if not set then
     set = {}
     for line in string.gmatch(ARGV[3], '[^\n]+') do
       local key, s = parse(line)
       local i = find(key)
+      local n = #set + 1
       if not i then
         i = open(key, line, begin(s, headroom, gentle))
+        meters[i].days = windows ~= 0 and windows[n] ~= 0 and windows[n] or nil
+        recall(meters[i], recalled[n] or 0)
       elseif fresh and state.accounts[i].given ~= line then
         local account = state.accounts[i]
         account.given, account.version, account.epoch = line, account.version + 1, (account.epoch or 0) + 1
         replace(i, begin(s, headroom, gentle))
       end
-      set[#set + 1] = i
+      set[n] = i
     end
     local sets = 0
     for _ in pairs(state.sets) do sets = sets + 1 end
@@ -92,8 +105,7 @@ local function configure(fresh, gentle, headroom, windows)
   end
   index = set
   for n, i in ipairs(index) do
-    local days = windows and windows[n]
-    if days and days ~= 0 then meters[i].days = days end
+    if windows ~= 0 and windows[n] ~= 0 then meters[i].days = windows[n] end
   end
 end
 
@@ -171,7 +183,7 @@ local function learn(i, what, value)
   end
 end
 
-local function take_news(list, versions, who, gentle, headroom)
+local function take_news(list, versions, who, gentle)
   local fresh = {}
   for n, i in ipairs(index) do fresh[n] = state.accounts[i].version == versions[n] end
   for _, news in ipairs(list) do
@@ -189,9 +201,6 @@ local function take_news(list, versions, who, gentle, headroom)
       end
     elseif what == 'charged' then
       for n = 1, min(#index, #news - 1) do charge_account(index[n], news[n + 1]) end
-    elseif what == 'add' then
-      local key, s = parse(news[2])
-      if not find(key) and #state.accounts < ACCOUNTS_MAX then open(key, nil, begin(s, headroom, gentle)) end
     elseif fresh[news[2] + 1] then
       learn(index[news[2] + 1], what, news[3])
     end
@@ -302,14 +311,14 @@ end
 load()
 for i = 1, #state.accounts do wrap(i) end
 if now >= 2 * GRID then rebase() end
-local who, number_of, flags, headroom, place_ns, slack, versions, news, wants, said, windows =
+local who, number_of, flags, headroom, place_ns, slack, versions, news, wants, said, windows, recalled =
   unpack(cjson.decode(ARGV[1]))
 local gentle = flags >= 2
-configure(flags % 2 == 1, gentle, headroom, windows)
+configure(flags % 2 == 1, gentle, headroom, windows, recalled)
 local peer = meet(who)
 if number_of > peer[3] then
   peer[3] = number_of
-  take_news(news, versions, who, gentle, headroom)
+  take_news(news, versions, who, gentle)
 end
 local out = {0, 0, 0, 0, 0, 0}
 local held

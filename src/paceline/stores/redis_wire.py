@@ -8,7 +8,7 @@ from hashlib import blake2b
 from importlib.resources import files
 from typing import Any
 
-from paceline.core.message import Learned, Lesson, Mark, Message, News, Refused, Reply, Settled, Standing
+from paceline.core.message import Charged, Lesson, Mark, Message, News, Refused, Reply, Settled, Standing
 from paceline.core.quota import Quota, Rule
 
 _to_json = json.JSONEncoder(separators=(",", ":"), check_circular=False).encode
@@ -37,8 +37,8 @@ def quota_set(quotas: tuple[Quota, ...]) -> tuple[str, str]:
 def encode(message: Message) -> str:
     """The message without its quotas.
 
-    A list: who, number, 1 for fresh + 2 for gentle, headroom, place, slack, versions, news, wants, held (0: nothing),
-    and the windows where a quota has some.
+    A list: who, number, 1 for fresh + 2 for gentle, headroom, place, slack, versions, news, wants, held and windows
+    (0: none), recalled.
     """
     parts = [
         message.who,
@@ -51,9 +51,9 @@ def encode(message: Message) -> str:
         [_news(news) for news in message.news],
         message.wants,
         message.held if any(message.held) else 0,
+        [days or 0 for days in message.windows] if any(message.windows) else 0,
+        message.recalled,
     ]
-    if any(message.windows):
-        parts.append([days or 0 for days in message.windows])
     return _to_json(parts)
 
 
@@ -65,11 +65,9 @@ def _news(news: News) -> list[Any]:
         return listed
     if isinstance(news, Refused):
         return ["refused", news.pause_ns, *news.amounts]
-    if isinstance(news, Learned):
-        if isinstance(news.value, Quota):
-            return ["add", quota_line(news.value)]
-        return [news.what, news.index, news.value]
-    return ["charged", *news.amounts]
+    if isinstance(news, Charged):
+        return ["charged", *news.amounts]
+    return [news.what, news.index, news.value]
 
 
 def decode(answer: list[Any], message: Message) -> Reply:

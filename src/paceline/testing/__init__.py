@@ -7,13 +7,15 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from paceline.emulator.server import Emulator
     from paceline.testing.clock import DeadlockError, ManualClock, run_virtual
+    from paceline.testing.stores import StoreConformance
 
-__all__ = ["DeadlockError", "Emulator", "ManualClock", "run_virtual"]
+__all__ = ["DeadlockError", "Emulator", "ManualClock", "StoreConformance", "run_virtual"]
 
 _HOMES = {
     "DeadlockError": "paceline.testing.clock",
     "Emulator": "paceline.emulator.server",
     "ManualClock": "paceline.testing.clock",
+    "StoreConformance": "paceline.testing.stores",
     "run_virtual": "paceline.testing.clock",
 }
 
