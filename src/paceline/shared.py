@@ -62,9 +62,11 @@ class SharedGate(Gate):
     def settle(self, reservation: Reservation, actual: Cost | None, ticket: Ticket | None = None) -> None:
         """See :meth:`Pool.settle`."""
         super().settle(reservation, actual, ticket)
-        with self._lock:
-            self._arm()
-        self._poke()
+        if self.pool.stirred:
+            with self._lock:
+                self.pool.stirred = False
+                self._arm()
+            self._poke()
 
     def take_message(self, *, last: bool = False) -> Message | None:
         """What the courier is to carry now; ``last``: even what could wait a little."""

@@ -20,6 +20,9 @@ from paceline.core.window import Slots, Window
 LEASE_PART = 8
 """A lease lasts no longer than this part of what a bucket holds, in seconds of its rate."""
 
+SPENT_MIN_NS = NS // 100
+"""Spending is measured over no less than this."""
+
 LEASE_MIN_NS = NS // 20
 """Shorter than this, a lease saves nothing: the store is asked for each request."""
 
@@ -37,26 +40,38 @@ class Drawn(Reservation):
 class Block:
     """Amounts that the store has charged at ``marks``, and what is left of them until ``expires_ns``."""
 
-    __slots__ = ("_actual", "_charged", "amounts", "expires_ns", "left", "marks", "probe")
+    __slots__ = ("_actual", "_charged", "amounts", "expires_ns", "granted_ns", "left", "low", "marks", "probe", "taken")
 
-    def __init__(self, amounts: list[float], marks: list[Mark], expires_ns: int, *, probe: bool) -> None:
+    def __init__(
+        self, amounts: list[float], marks: list[Mark], now_ns: int, slack_ns: int = 0, *, probe: bool = False
+    ) -> None:
         self.amounts = amounts
         self.left = list(amounts)
+        self.low = False  # less than half is left of something
         self.marks = marks
-        self.expires_ns = expires_ns
+        self.granted_ns = now_ns
+        self.expires_ns = now_ns + slack_ns
         self.probe = probe
+        self.taken = 0  # how many requests have gone with it
         self._charged: list[float] | None = None  # of its requests that were answered since it was last told
         self._actual: list[float] = []
 
     def take(self, amounts: list[float]) -> bool:
         """Spend ``amounts``, all or none."""
         left = self.left
-        width = len(left)  # a quota that became known later was not asked for
-        for i, amount in enumerate(amounts[:width]):
+        width = len(left)
+        if len(amounts) > width:  # a quota that became known since was not asked for
+            amounts = amounts[:width]
+        for i, amount in enumerate(amounts):
             if amount > left[i]:
+                self.low = True
                 return False
-        for i, amount in enumerate(amounts[:width]):
-            left[i] -= amount
+        whole = self.amounts
+        for i, amount in enumerate(amounts):
+            left[i] = rest = left[i] - amount
+            if rest + rest < whole[i]:
+                self.low = True
+        self.taken += 1
         return True
 
     def answered(self, amounts: list[float], actual: list[float]) -> bool:
@@ -98,9 +113,19 @@ def lease_ns(meters: Sequence[Meter], wanted_ns: int) -> int:
 
 
 def lease_amounts(
-    now_ns: int, meters: Sequence[Meter], head: list[float], demand: list[float], for_ns: int, peers: int
+    now_ns: int, meters: Sequence[Meter], last: Block | None, waiting: list[list[float]], for_ns: int, peers: int
 ) -> list[float]:
-    """The lease to ask for: the demand, but no more than this process's part, and never less than the next request."""
+    """The lease to ask for.
+
+    Spending goes on as fast as it did from the ``last`` one, or twice as fast, and those who wait come on top; but no
+    more than this process's part, and never less than the first of those who wait.
+    """
+    head = waiting[0] if waiting else [0.0] * len(meters)
+    demand = [sum(column) for column in zip(*waiting, strict=True)] if waiting else list(head)
+    if last is not None:
+        times = 2 * for_ns / max(now_ns - last.granted_ns, SPENT_MIN_NS)
+        for i, (whole, left) in enumerate(zip(last.amounts, last.left, strict=True)):
+            demand[i] += times * (whole - left)
     amounts = []
     for m, least, wanted in zip(meters, head, demand, strict=True):
         if isinstance(m, Bucket):

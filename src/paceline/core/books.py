@@ -267,6 +267,7 @@ class Books:
             places.insert(len(places) if grants else mine, place)
         self._places = places
         waits_ns = min(latest - now_ns, WAIT_MAX_NS) if len(grants) < len(message.wants) else 0
+        binds = binds if waits_ns else -1
         pause_ns = max(self._not_before_ns - now_ns, 0)
         return Reply(grants, probe, waits_ns, binds, pause_ns, len(self._live(now_ns)), [])
 

@@ -57,6 +57,9 @@ REJOIN_NS = 3 * NS // 2
 NEWS_MAX = 100_000
 """How much news is kept for a lost store; older news is dropped: its charges stay."""
 
+MANY = 8
+"""With fewer requests in a lease it is no use to take the next before somebody waits."""
+
 AUTO_LEASE_RATE = 200.0
 """Above this many requests a second a process takes leases by itself."""
 
@@ -119,10 +122,9 @@ class Branch(Pool):
         self._called_ns = now_ns
         self._back_ns: int | None = None  # when a lost store answered again
         self._paused_ns = 0
-        self._drawn = [0.0] * len(ledger.meters)  # since the last lease was asked for
         self._drawn_count, self._since_ns, self._rate = 0, now_ns, 0.0
+        self.stirred = False  # ``call_ns`` may be another now
         self._slack = 0  # how long a lease lasts now
-        self._leased_ns = now_ns  # when the last was asked for
 
     def attempt(self, now_ns: int, ticket: Ticket) -> Outcome:
         """As :meth:`Pool.attempt`; ``WaitUntil`` with ``ticket.queued``: the store's answer will decide."""
@@ -155,7 +157,7 @@ class Branch(Pool):
         elif self._head is not None:  # its place is not needed any more
             due.append(self._called_ns + LINGER_NS)
         due += [block.expires_ns for block in self._blocks[:1]]
-        if self._slack and self._running_low() and any(self._drawn):
+        if self._slack and not len(self.line) and self._running_low():
             due.append(self._called_ns + LINGER_NS)  # the next lease before this one is spent
         if self._replica.has_slots and self._replica.in_flight:
             due.append(self._called_ns + RENEW_NS)
@@ -197,8 +199,7 @@ class Branch(Pool):
             return self.pump(now_ns)
         self._relearn(self._replica.follow_reply(now_ns, reply, self.feedback))
         for n, marks in enumerate(reply.grants):
-            expires_ns = now_ns + asked.slack_ns
-            self._blocks.append(Block(asked.wants[n], marks, expires_ns, probe=reply.probe and n == 0))
+            self._blocks.append(Block(asked.wants[n], marks, now_ns, asked.slack_ns, probe=reply.probe and n == 0))
         self._digest(now_ns)
         done = self.pump(now_ns)
         self._head = self.line.head()
@@ -275,7 +276,7 @@ class Branch(Pool):
             if len(self._news) > NEWS_MAX:
                 del self._news[: NEWS_MAX // 2]
         if self._tell_ns is None:
-            self._tell_ns = now_ns + LINGER_NS
+            self._tell_ns, self.stirred = now_ns + LINGER_NS, True
 
     def _tell_learned(self, index: int, what: str, value: float | Quota) -> None:
         if not isinstance(value, Quota):  # a new one is introduced with the next message
@@ -287,16 +288,14 @@ class Branch(Pool):
         heads = self.line.peek(HEADS_MAX, ledger.share)
         width = len(ledger.meters)
         if slack_ns:
-            if heads or self._running_low():
-                # As fast as since the last lease, and as fast again, with those who wait on top.
-                times = 2 * slack_ns / max(now_ns - self._leased_ns, LINGER_NS)
-                drawn = [times * amount for amount in self._drawn] + [0.0] * (width - len(self._drawn))
-                demand = [sum(column) for column in zip(drawn, *(t.amounts for t in self.line), strict=True)]
-                head = heads[0].amounts if heads else [0.0] * width
-                self._drawn, self._leased_ns = [0.0] * width, now_ns
-                amounts = lease_amounts(now_ns, ledger.meters, head, demand, slack_ns, self.peers)
-                return [amounts] if any(amounts) else []
-            return []
+            if not heads and not self._running_low():
+                return []
+            last = self._blocks[-1] if self._blocks else None
+            waiting = [ticket.amounts for ticket in self.line] if heads else []
+            if heads:
+                waiting.insert(0, heads[0].amounts)
+            amounts = lease_amounts(now_ns, ledger.meters, last, waiting, slack_ns, self.peers)
+            return [amounts] if any(amounts) else []
         wants, total = [], [0.0] * width
         for ticket in heads:
             wants.append(ticket.amounts)
@@ -306,10 +305,8 @@ class Branch(Pool):
         return wants
 
     def _running_low(self) -> bool:
-        """Whether less than half is left of the last lease."""
-        return not self._blocks or any(
-            2 * left < a for left, a in zip(self._blocks[-1].left, self._blocks[-1].amounts, strict=True)
-        )
+        """Whether less than half is left of the last lease, and many have gone with it."""
+        return bool(self._blocks) and self._blocks[-1].low and self._blocks[-1].taken >= MANY
 
     def _slack_ns(self, now_ns: int) -> int:
         """How long the next lease may last; 0 for none."""
@@ -361,12 +358,14 @@ class Branch(Pool):
             return super()._reserve(now_ns, ticket)
         amounts = ticket.amounts
         for block in self._blocks:
+            before = block.low
             if block.take(amounts):
+                if block.low and not before:
+                    self.stirred = True  # time for the next lease
                 reservation = Drawn(block, ticket.cost, amounts, now_ns, now_ns + self._replica.ttl_ns)
                 self._replica.hold(reservation)
                 self.counts["granted"] += 1
                 self._drawn_count += 1
-                self._drawn = [a + b for a, b in zip(self._drawn, amounts, strict=False)]
                 if self.feedback is not None:
                     self.feedback.drawn(now_ns, reservation)
                 return Granted(reservation)
