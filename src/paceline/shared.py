@@ -62,9 +62,9 @@ class SharedGate(Gate):
     def settle(self, reservation: Reservation, actual: Cost | None, ticket: Ticket | None = None) -> None:
         """See :meth:`Pool.settle`."""
         super().settle(reservation, actual, ticket)
-        if self.pool.stirred:
+        if self.pool.outbox.stirred:
             with self._lock:
-                self.pool.stirred = False
+                self.pool.outbox.stirred = False
                 self._arm()
             self._poke()
 

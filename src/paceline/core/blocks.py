@@ -23,6 +23,12 @@ LEASE_PART = 8
 SPENT_MIN_NS = NS // 100
 """Spending is measured over no less than this."""
 
+AUTO_LEASE_RATE, AUTO_LEASE_S = 200.0, 1.0
+"""Above this many requests a second a process takes leases of this many seconds by itself."""
+
+MANY = 8
+"""With fewer requests in a lease it is no use to take the next before somebody waits."""
+
 LEASE_MIN_NS = NS // 20
 """Shorter than this, a lease saves nothing: the store is asked for each request."""
 
@@ -101,36 +107,88 @@ class Block:
         return Settled(left, self.marks, [0.0] * len(left), answered=False, probe=unused)
 
 
-def lease_ns(meters: Sequence[Meter], wanted_ns: int) -> int:
-    """How long a lease may last under these quotas; 0 where there can be none."""
-    for m in meters:
-        if isinstance(m, Spaced):
-            return 0
-        if isinstance(m, Bucket):
-            holds_ns = min(m.capacity, m.quota.burst) * m.ns_per_unit - m.headroom_s * NS
-            wanted_ns = min(wanted_ns, int(holds_ns) // LEASE_PART)
-    return wanted_ns if wanted_ns >= LEASE_MIN_NS else 0
+class Purse:
+    """The blocks of one process, and how large the next lease should be.
 
-
-def lease_amounts(
-    now_ns: int, meters: Sequence[Meter], last: Block | None, waiting: list[list[float]], for_ns: int, peers: int
-) -> list[float]:
-    """The lease to ask for.
-
-    Spending goes on as fast as it did from the ``last`` one, or twice as fast, and those who wait come on top; but no
-    more than this process's part, and never less than the first of those who wait.
+    Attributes:
+        slack_ns: How long a lease may last now; 0: none is taken.
     """
-    head = waiting[0] if waiting else [0.0] * len(meters)
-    demand = [sum(column) for column in zip(*waiting, strict=True)] if waiting else list(head)
-    if last is not None:
-        times = 2 * for_ns / max(now_ns - last.granted_ns, SPENT_MIN_NS)
-        for i, (whole, left) in enumerate(zip(last.amounts, last.left, strict=True)):
-            demand[i] += times * (whole - left)
-    amounts = []
-    for m, least, wanted in zip(meters, head, demand, strict=True):
-        if isinstance(m, Bucket):
-            part = for_ns / m.ns_per_unit / peers
-        elif isinstance(m, Window | Slots):
-            part = m.level(now_ns) / (2 * peers)
-        amounts.append(max(least, min(wanted, part)))
-    return amounts
+
+    __slots__ = ("_count", "_lease_s", "_rate", "_since_ns", "blocks", "slack_ns")
+
+    def __init__(self, now_ns: int, lease_s: float | None) -> None:
+        self.blocks: list[Block] = []
+        self.slack_ns = 0
+        self._lease_s = lease_s
+        self._count, self._since_ns, self._rate = 0, now_ns, 0.0
+
+    def take(self, amounts: list[float]) -> Block | None:
+        """Spend ``amounts`` from one of the blocks, and say which."""
+        for block in self.blocks:
+            if block.take(amounts):
+                self._count += 1
+                return block
+        return None
+
+    @property
+    def low(self) -> bool:
+        """Whether less than half is left of the last lease, and many have gone with it."""
+        return bool(self.slack_ns and self.blocks) and self.blocks[-1].low and self.blocks[-1].taken >= MANY
+
+    @property
+    def expires_ns(self) -> int | None:
+        """When something must be given back."""
+        return self.blocks[0].expires_ns if self.blocks else None
+
+    def give_back(self, now_ns: int) -> list[Settled]:
+        """Give back what nobody has spent in time, and what is too little for the next one."""
+        gone = [block for block in self.blocks if block.expires_ns <= now_ns or block not in self.blocks[-2:]]
+        self.blocks = [block for block in self.blocks if block not in gone]
+        return [rest for block in gone if (rest := block.rest()) is not None]
+
+    def held(self, index: int) -> float:
+        """What is left of the quota at ``index``."""
+        return sum(block.left[index] for block in self.blocks if index < len(block.left))
+
+    def set_slack(self, now_ns: int, meters: Sequence[Meter]) -> None:
+        """See how long a lease may last under these quotas, by setting or by the load so far."""
+        passed_ns = now_ns - self._since_ns
+        if passed_ns >= NS:
+            self._rate = self._count / passed_ns * NS
+            self._count, self._since_ns = 0, now_ns
+        wanted_ns = round((AUTO_LEASE_S if self._lease_s is None else self._lease_s) * NS)
+        if self._lease_s is None and self._rate < AUTO_LEASE_RATE:
+            wanted_ns = 0
+        for m in meters:
+            if isinstance(m, Spaced):
+                wanted_ns = 0
+            elif isinstance(m, Bucket):
+                holds_ns = min(m.capacity, m.quota.burst) * m.ns_per_unit - m.headroom_s * NS
+                wanted_ns = min(wanted_ns, int(holds_ns) // LEASE_PART)
+        self.slack_ns = wanted_ns if wanted_ns >= LEASE_MIN_NS else 0
+
+    def next_lease(
+        self, now_ns: int, meters: Sequence[Meter], waiting: list[list[float]], peers: int
+    ) -> list[float] | None:
+        """The lease to ask for, if any.
+
+        Spending goes on as fast as it did from the last one, or twice as fast, and those who wait come on top; but no
+        more than this process's part, and never less than the first of those who wait.
+        """
+        if not waiting and not self.low:
+            return None
+        head = waiting[0] if waiting else [0.0] * len(meters)
+        demand = [sum(column) for column in zip(*waiting, strict=True)] if waiting else list(head)
+        if self.blocks:
+            last = self.blocks[-1]
+            times = 2 * self.slack_ns / max(now_ns - last.granted_ns, SPENT_MIN_NS)
+            for i, (whole, left) in enumerate(zip(last.amounts, last.left, strict=True)):
+                demand[i] += times * (whole - left)
+        amounts = []
+        for m, least, wanted in zip(meters, head, demand, strict=True):
+            if isinstance(m, Bucket):
+                part = self.slack_ns / m.ns_per_unit / peers
+            elif isinstance(m, Window | Slots):
+                part = m.level(now_ns) / (2 * peers)
+            amounts.append(max(least, min(wanted, part)))
+        return amounts if any(amounts) else None

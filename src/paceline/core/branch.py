@@ -19,11 +19,12 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any, Literal
 
-from paceline.core.blocks import Block, Drawn, lease_amounts, lease_ns
+from paceline.core.blocks import Block, Drawn, Purse
 from paceline.core.feedback import Feedback
 from paceline.core.ledger import Reservation
 from paceline.core.line import Ticket
-from paceline.core.message import Charged, Learned, Message, News, Refused, Reply, Settled
+from paceline.core.message import Charged, Learned, Message, Refused, Reply, Settled
+from paceline.core.outbox import LINGER_NS, Outbox
 from paceline.core.outcomes import Decision, Granted, Outcome, Reading, Refusal, StoreLost, WaitUntil
 from paceline.core.pool import Pool
 from paceline.core.quota import NS, Cost, Quota
@@ -36,11 +37,8 @@ LostMode = Literal["safe", "closed", "open"]
 STORE_LOST = "store lost"
 """What binds while the store is lost and nothing is let go."""
 
-HEADS_MAX = 64
-"""How many requests one message asks for."""
-
-LINGER_NS = NS // 100
-"""How long news waits for a question to go with."""
+HEADS_MAX, WAITING_SEEN = 64, 1_000
+"""How many requests one message asks for, and how many a lease is to be enough for."""
 
 ASK_AGAIN_NS, PLACE_NS = 1 * NS, 5 * NS
 """Who waits asks again after the first at the earliest and the second at the latest: another's refund may help."""
@@ -53,15 +51,6 @@ RETRY_NS = 1 * NS
 
 REJOIN_NS = 3 * NS // 2
 """How long after a lost store's first answer the books rule again: all others have told by then what they spent."""
-
-NEWS_MAX = 100_000
-"""How much news is kept for a lost store; older news is dropped: its charges stay."""
-
-MANY = 8
-"""With fewer requests in a lease it is no use to take the next before somebody waits."""
-
-AUTO_LEASE_RATE = 200.0
-"""Above this many requests a second a process takes leases by itself."""
 
 
 class Branch(Pool):
@@ -93,7 +82,6 @@ class Branch(Pool):
         self.lost_mode = lost
         self.lost: str | None = None  # why
         self.peers = 1
-        self._lease_s = lease_s
         self._joined = False
         ledger = self.ledger
         self._replica = Replica(
@@ -105,26 +93,19 @@ class Branch(Pool):
         )
         self.ledger = self._replica
         if self.feedback is not None:
-            self.feedback = Feedback(self._replica, self._tell_learned)
-        self._number = 0
+            self.feedback = Feedback(self._replica, self._learned)
+        self.outbox = Outbox()
+        self._purse = Purse(now_ns, lease_s)
         self._asked: Message | None = None
-        self._again: list[News] | None = None  # of a message that nobody answered
-        self._news: list[News] = []
-        self._settled: list[Block] = []  # have news
         self._unread: list[tuple[Reservation, Refusal | Iterable[Reading], int]] = []
         self._reading: list[tuple[Reservation, Refusal | Iterable[Reading], int]] = []
-        self._blocks: list[Block] = []
         self._trying: list[Ticket] = []  # go with the next answer, or not at all
         self._tried: list[Ticket] = []
         self._head: Ticket | None = None  # that was asked for last
         self._ask_ns = 0  # when to ask for the head again
-        self._tell_ns: int | None = None  # when to tell what is new
         self._called_ns = now_ns
         self._back_ns: int | None = None  # when a lost store answered again
         self._paused_ns = 0
-        self._drawn_count, self._since_ns, self._rate = 0, now_ns, 0.0
-        self.stirred = False  # ``call_ns`` may be another now
-        self._slack = 0  # how long a lease lasts now
 
     def attempt(self, now_ns: int, ticket: Ticket) -> Outcome:
         """As :meth:`Pool.attempt`; ``WaitUntil`` with ``ticket.queued``: the store's answer will decide."""
@@ -150,14 +131,13 @@ class Branch(Pool):
             return None
         if self.lost is not None:
             return self._ask_ns
-        due = [] if self._tell_ns is None else [self._tell_ns]
+        due = [at_ns for at_ns in (self.outbox.due_ns, self._purse.expires_ns) if at_ns is not None]
         if len(self.line):
             asked = self.line.head() is self._head
             due.append(max(self._ask_ns if asked else 0, self._paused_ns))
         elif self._head is not None:  # its place is not needed any more
             due.append(self._called_ns + LINGER_NS)
-        due += [block.expires_ns for block in self._blocks[:1]]
-        if self._slack and not len(self.line) and self._running_low():
+        elif self._purse.low:
             due.append(self._called_ns + LINGER_NS)  # the next lease before this one is spent
         if self._replica.has_slots and self._replica.in_flight:
             due.append(self._called_ns + RENEW_NS)
@@ -171,35 +151,33 @@ class Branch(Pool):
         due_ns = self.call_ns
         if due_ns is None or (due_ns > now_ns and not at_once):
             return None
-        self._slack = slack_ns = 0 if self.lost is not None else self._slack_ns(now_ns)
-        self._return_blocks(now_ns)
-        wants = [] if self.lost is not None or now_ns < self._paused_ns else self._wants(now_ns, slack_ns)
-        if self._again is None:
-            self._number += 1
-            self._again, self._news = self._gather(), []
+        news = self.outbox
+        self._give_back(now_ns)
+        wants = [] if self.lost is not None or now_ns < self._paused_ns else self._wants(now_ns)
         self._reading, self._unread = self._reading + self._unread, []
         self._tried = list(self._trying)
-        self._tell_ns = now_ns + LINGER_NS if self._news else None
         self._called_ns = now_ns
-        message = Message(
-            self.who, self._number, fresh=not self._joined, news=self._again, held=self._held(), wants=wants
-        )
+        told = news.take(now_ns, self.ledger.news() if isinstance(self.ledger, Away) else None)
+        message = Message(self.who, news.number, fresh=not self._joined, news=told, held=self._held(), wants=wants)
         message.place_ns = PLACE_NS if len(self.line) > len(self._trying) else 0
-        message.slack_ns = slack_ns
+        message.slack_ns = self._purse.slack_ns
         self._replica.introduce(now_ns, message)
         self._asked = message
         return message
 
     def receive(self, now_ns: int, reply: Reply) -> list[Ticket]:
         """Take the store's answer; the tickets whose ``outcome`` is set by it."""
-        asked, self._asked, self._again, self._joined = self._asked, None, None, True
+        asked, self._asked, self._joined = self._asked, None, True
         assert asked is not None
+        self.outbox.confirm()
         self.peers = max(reply.peers, 1)
         if self.lost is not None and not self._rejoin(now_ns):
             return self.pump(now_ns)
         self._relearn(self._replica.follow_reply(now_ns, reply, self.feedback))
         for n, marks in enumerate(reply.grants):
-            self._blocks.append(Block(asked.wants[n], marks, now_ns, asked.slack_ns, probe=reply.probe and n == 0))
+            self._purse.blocks.append(
+                Block(asked.wants[n], marks, now_ns, asked.slack_ns, probe=reply.probe and n == 0)
+            )
         self._digest(now_ns)
         done = self.pump(now_ns)
         self._head = self.line.head()
@@ -212,7 +190,7 @@ class Branch(Pool):
                 ticket.outcome = WaitUntil(now_ns + reply.wait_ns, binds)
                 done.append(ticket)
         self._tried.clear()
-        self._return_blocks(now_ns)
+        self._give_back(now_ns)
         self._set_wake(now_ns)
         return done
 
@@ -245,11 +223,11 @@ class Branch(Pool):
 
     def forked(self, who: str, now_ns: int) -> None:
         """This is another process now: what was granted, and what there is to tell, stayed with its parent."""
-        self.who, self._number, self._called_ns = who, 0, now_ns
-        self._asked = self._again = self._head = self._tell_ns = None
-        self._trying, self._tried = [], []
-        for kept in (self._news, self._settled, self._unread, self._reading, self._blocks):
-            kept.clear()
+        self.who, self._called_ns = who, now_ns
+        self._asked = self._head = None
+        self._trying, self._tried, self._unread, self._reading = [], [], [], []
+        self.outbox.clear()
+        self._purse.blocks.clear()
         for reservation in self._replica.open:
             self._replica.keep(reservation)
 
@@ -262,41 +240,19 @@ class Branch(Pool):
 
     # What a message says.
 
-    def _gather(self) -> list[News]:
-        settled = [news for block in self._settled if (news := block.news()) is not None]
-        self._settled.clear()
-        gathered: list[News] = settled + self._news
-        if self.lost is not None:
-            gathered += self._away_news()
-        return gathered[-NEWS_MAX:]
-
-    def _tell(self, now_ns: int, news: News | None) -> None:
-        if news is not None:
-            self._news.append(news)
-            if len(self._news) > NEWS_MAX:
-                del self._news[: NEWS_MAX // 2]
-        if self._tell_ns is None:
-            self._tell_ns, self.stirred = now_ns + LINGER_NS, True
-
-    def _tell_learned(self, index: int, what: str, value: float | Quota) -> None:
-        if not isinstance(value, Quota):  # a new one is introduced with the next message
-            self._news.append(Learned(index, what, value))  # type: ignore[arg-type]
-
-    def _wants(self, now_ns: int, slack_ns: int) -> list[list[float]]:
+    def _wants(self, now_ns: int) -> list[list[float]]:
         """What those who go next would be charged: at least the first, and as many more as seem to fit."""
         ledger = self._replica
-        heads = self.line.peek(HEADS_MAX, ledger.share)
-        width = len(ledger.meters)
-        if slack_ns:
-            if not heads and not self._running_low():
-                return []
-            last = self._blocks[-1] if self._blocks else None
-            waiting = [ticket.amounts for ticket in self.line] if heads else []
-            if heads:
-                waiting.insert(0, heads[0].amounts)
-            amounts = lease_amounts(now_ns, ledger.meters, last, waiting, slack_ns, self.peers)
-            return [amounts] if any(amounts) else []
-        wants, total = [], [0.0] * width
+        self._purse.set_slack(now_ns, ledger.meters)
+        for watch in self.feedback.watches if self.feedback else []:
+            if watch is not None:
+                watch.about_ns = ABOUT_NS + self._purse.slack_ns
+        slack = self._purse.slack_ns > 0
+        heads = self.line.peek(WAITING_SEEN if slack else HEADS_MAX, ledger.share)
+        if slack:
+            lease = self._purse.next_lease(now_ns, ledger.meters, [ticket.amounts for ticket in heads], self.peers)
+            return [lease] if lease else []
+        wants, total = [], [0.0] * len(ledger.meters)
         for ticket in heads:
             wants.append(ticket.amounts)
             total = [a + b for a, b in zip(total, ticket.amounts, strict=True)]
@@ -304,29 +260,11 @@ class Branch(Pool):
                 break
         return wants
 
-    def _running_low(self) -> bool:
-        """Whether less than half is left of the last lease, and many have gone with it."""
-        return bool(self._blocks) and self._blocks[-1].low and self._blocks[-1].taken >= MANY
-
-    def _slack_ns(self, now_ns: int) -> int:
-        """How long the next lease may last; 0 for none."""
-        passed_ns = now_ns - self._since_ns
-        if passed_ns >= NS:
-            self._rate = self._drawn_count / passed_ns * NS
-            self._drawn_count, self._since_ns = 0, now_ns
-        if self._lease_s is None and self._rate < AUTO_LEASE_RATE:
-            return 0
-        slack_ns = lease_ns(self._replica.meters, round((1.0 if self._lease_s is None else self._lease_s) * NS))
-        for watch in self.feedback.watches if self.feedback else []:
-            if watch is not None:
-                watch.about_ns = ABOUT_NS + slack_ns
-        return slack_ns
-
     def _held(self) -> list[float]:
         held = [0.0] * len(self._replica.meters)
         for i, m in enumerate(self._replica.meters):
             if isinstance(m, Slots):
-                held[i] = self._replica.held(i) + sum(block.left[i] for block in self._blocks if i < len(block.left))
+                held[i] = self._replica.held(i) + self._purse.held(i)
         return held
 
     # What an answer changes here.
@@ -336,18 +274,14 @@ class Branch(Pool):
         for reservation, said, pause_ns in self._reading:
             super()._study(now_ns, reservation, said, pause_ns)
         self._reading = []
-        if self._news and self._tell_ns is None:
-            self._tell_ns = now_ns
 
-    def _return_blocks(self, now_ns: int) -> None:
-        """Give back what nobody has spent in time."""
-        kept = []
-        for block in self._blocks:
-            if block.expires_ns > now_ns and (block in self._blocks[-2:]):  # older ones could not serve the next
-                kept.append(block)
-            elif (rest := block.rest()) is not None:
-                self._tell(now_ns, rest)
-        self._blocks = kept
+    def _learned(self, index: int, what: str, value: float | Quota) -> None:
+        if not isinstance(value, Quota):  # a new one is introduced with the next message
+            self.outbox.add(self._replica.as_of_ns, Learned(index, what, value), at_once=True)  # type: ignore[arg-type]
+
+    def _give_back(self, now_ns: int) -> None:
+        for rest in self._purse.give_back(now_ns):
+            self.outbox.add(now_ns, rest)
 
     # The hooks of Pool.
 
@@ -357,18 +291,16 @@ class Branch(Pool):
                 return WaitUntil(max(self._ask_ns, now_ns + 1), STORE_LOST)
             return super()._reserve(now_ns, ticket)
         amounts = ticket.amounts
-        for block in self._blocks:
-            before = block.low
-            if block.take(amounts):
-                if block.low and not before:
-                    self.stirred = True  # time for the next lease
-                reservation = Drawn(block, ticket.cost, amounts, now_ns, now_ns + self._replica.ttl_ns)
-                self._replica.hold(reservation)
-                self.counts["granted"] += 1
-                self._drawn_count += 1
-                if self.feedback is not None:
-                    self.feedback.drawn(now_ns, reservation)
-                return Granted(reservation)
+        block = self._purse.take(amounts)
+        if block is not None:
+            reservation = Drawn(block, ticket.cost, amounts, now_ns, now_ns + self._replica.ttl_ns)
+            self._replica.hold(reservation)
+            self.counts["granted"] += 1
+            if self.feedback is not None:
+                self.feedback.drawn(now_ns, reservation)
+            if self._purse.low:
+                self.outbox.stirred = True  # time for the next lease
+            return Granted(reservation)
         return WaitUntil(max(self._ask_ns, now_ns + 1), self.ledger.name(self.ledger.earliest(now_ns, amounts)[1]))
 
     def _alone(self, reservation: Reservation) -> bool:
@@ -384,11 +316,9 @@ class Branch(Pool):
         if not isinstance(reservation, Drawn):  # was spent alone and told as reserved: more is a debt
             debt = [max(a - b, 0.0) for a, b in zip(true, reservation.amounts, strict=True)]
             if any(debt):
-                self._tell(now_ns, Charged(debt))
+                self.outbox.add(now_ns, Charged(debt))
             return
-        if reservation.block.answered(reservation.amounts, true):
-            self._settled.append(reservation.block)
-            self._tell(now_ns, None)
+        self.outbox.answered(now_ns, reservation, true)
 
     def _cancel(self, now_ns: int, reservation: Reservation) -> None:
         if self._alone(reservation):
@@ -399,7 +329,7 @@ class Branch(Pool):
             return
         amounts, block = reservation.amounts, reservation.block
         none = [0.0] * len(amounts)
-        self._tell(now_ns, Settled(amounts, block.marks, list(none), answered=False, probe=block.probe))
+        self.outbox.add(now_ns, Settled(amounts, block.marks, list(none), answered=False, probe=block.probe))
 
     def _keep(self, now_ns: int, reservation: Reservation, pause_ns: int, *, ours: bool) -> None:
         if self._alone(reservation):
@@ -407,15 +337,14 @@ class Branch(Pool):
             return
         self._replica.keep(reservation)
         amounts = reservation.amounts if ours else [0.0] * len(reservation.amounts)
-        self._tell(now_ns, Refused(amounts, pause_ns))
-        self._tell_ns = now_ns  # at once: all others must hear of it
+        self.outbox.add(now_ns, Refused(amounts, pause_ns), at_once=True)  # all others must hear of it
 
     def _study(
         self, now_ns: int, reservation: Reservation, said: Refusal | Iterable[Reading], pause_ns: int = 0
     ) -> None:
         if self.feedback is not None and isinstance(reservation, Drawn) and self.lost is None:
             self._unread.append((reservation, said, pause_ns))
-            self._tell(now_ns, None)
+            self.outbox.soon(now_ns)
 
     def _set_wake(self, now_ns: int) -> None:
         due = [self.line.next_deadline_ns]
@@ -440,10 +369,6 @@ class Branch(Pool):
         for ticket in self.line:
             ticket.amounts = self.ledger.amounts(ticket.cost)
 
-    def _away_news(self) -> list[News]:
-        news = self.ledger.news() if isinstance(self.ledger, Away) else None
-        return [news] if news is not None else []
-
     def _rejoin(self, now_ns: int) -> bool:
         """The lost store has answered; whether its books rule from now on."""
         if self._back_ns is None:
@@ -452,10 +377,12 @@ class Branch(Pool):
         if now_ns < self._back_ns + REJOIN_NS:
             self._ask_ns = self._back_ns + REJOIN_NS
             return False
-        for news in self._away_news():
-            self._tell(now_ns, news)
-        for reservation in self.ledger.open if isinstance(self.ledger, Away) else ():
-            self._replica.hold(reservation)
+        if isinstance(self.ledger, Away):
+            news = self.ledger.news()
+            if news is not None:
+                self.outbox.add(now_ns, news, at_once=True)
+            for reservation in self.ledger.open:
+                self._replica.hold(reservation)
         self.lost = self._back_ns = None
         self.ledger = self._replica
         self._recount()

@@ -19,6 +19,7 @@ class Replica(Ledger):
 
     Attributes:
         quotas: As configured here, and those that became known.
+        as_of_ns: When the store answered last.
         versions: For each, which state of what has been learned is known here; -1 for none.
     """
 
@@ -26,6 +27,7 @@ class Replica(Ledger):
         super().__init__(quotas, now_ns, headroom_s=headroom_s, ttl_s=ttl_s, gentle=gentle)
         self.quotas = [m.quota for m in self.meters]
         self.versions = [-1] * len(self.quotas)
+        self.as_of_ns = now_ns
         self.has_slots = any(isinstance(m, Slots) for m in self.meters)
 
     def add(self, now_ns: int, quota: Quota) -> None:
@@ -46,7 +48,7 @@ class Replica(Ledger):
 
     def follow_reply(self, now_ns: int, reply: Reply, feedback: Feedback | None) -> list[int]:
         """Become what the books are now; the indexes of the quotas that are new."""
-        known = len(self.quotas)
+        known, self.as_of_ns = len(self.quotas), now_ns
         for i, standing in enumerate(reply.standings):
             if i >= len(self.meters):
                 assert standing.learned is not None, "the store describes what we do not know"

@@ -1,0 +1,73 @@
+"""What a process has to tell the store: told once, in order, and again if nobody answered."""
+
+from __future__ import annotations
+
+from paceline.core.blocks import Block, Drawn
+from paceline.core.message import News
+from paceline.core.quota import NS
+
+LINGER_NS = NS // 100
+"""How long news waits for a question to go with."""
+
+NEWS_MAX = 100_000
+"""How much news is kept for a lost store; the oldest is dropped, and what it was about stays charged."""
+
+
+class Outbox:
+    """News for the store.
+
+    Attributes:
+        due_ns: When to tell it, if no question goes before; ``None``: there is none.
+        number: Of the message that was told last.
+        stirred: Whether ``due_ns`` was set since somebody looked.
+    """
+
+    __slots__ = ("_again", "_news", "_settled", "due_ns", "number", "stirred")
+
+    def __init__(self) -> None:
+        self.due_ns: int | None = None
+        self.number = 0
+        self.stirred = False
+        self._news: list[News] = []
+        self._settled: list[Block] = []  # have news
+        self._again: list[News] | None = None  # of a message that nobody has answered
+
+    def add(self, now_ns: int, news: News, *, at_once: bool = False) -> None:
+        """Something to tell, soon or at once."""
+        self._news.append(news)
+        if len(self._news) > NEWS_MAX:
+            del self._news[: NEWS_MAX // 2]
+        self.soon(now_ns)
+        if at_once:
+            self.due_ns = now_ns
+
+    def soon(self, now_ns: int) -> None:
+        """The store should hear from us."""
+        if self.due_ns is None:
+            self.due_ns, self.stirred = now_ns + LINGER_NS, True
+
+    def answered(self, now_ns: int, drawn: Drawn, actual: list[float]) -> None:
+        """An attempt was answered; all of one block's are told as one."""
+        if drawn.block.answered(drawn.amounts, actual):
+            self._settled.append(drawn.block)
+            self.soon(now_ns)
+
+    def take(self, now_ns: int, away: News | None) -> list[News]:
+        """The news for the next message; that of the last one, where nobody has answered it. ``away`` comes on top."""
+        if self._again is None:
+            self.number += 1
+            settled = [news for block in self._settled if (news := block.news()) is not None]
+            self._again = [*settled, *self._news, *([away] if away is not None else [])]
+            self._news, self._settled = [], []
+        elif away is not None:
+            self._news.append(away)
+        self.due_ns = now_ns + LINGER_NS if self._news or self._settled else None
+        return self._again
+
+    def confirm(self) -> None:
+        """The store has heard it."""
+        self._again = None
+
+    def clear(self) -> None:
+        """It is somebody else's news."""
+        self._news, self._settled, self._again, self.due_ns, self.number = [], [], None, None, 0
