@@ -4,7 +4,7 @@ VENV   ?= .venv
 BIN    := $(VENV)/bin
 READY  := $(VENV)/.ready
 
-.PHONY: demo test lint bench soak clean
+.PHONY: demo test frameworks lint bench soak clean
 .DEFAULT_GOAL := test
 
 $(READY): pyproject.toml constraints.txt
@@ -19,6 +19,9 @@ demo: $(READY)  ## one batch, with and without paceline, live; ends with a pictu
 test: $(READY)  ## the whole suite
 	$(BIN)/python -m pytest
 
+frameworks: $(READY)  ## every SDK and framework, each in an environment of its own; ENVS="genai mistral" for some
+	$(BIN)/python tests/frameworks/run.py $(ENVS)
+
 lint: $(READY)  ## style and types
 	$(BIN)/ruff format --check . && $(BIN)/ruff check . && $(BIN)/mypy
 
@@ -30,4 +33,4 @@ soak: $(READY)  ## real-time runs of minutes
 	$(BIN)/python -m pytest -m soak
 
 clean:
-	rm -rf $(VENV) build dist .mypy_cache .ruff_cache .pytest_cache
+	rm -rf $(VENV) .venv-frameworks build dist .mypy_cache .ruff_cache .pytest_cache

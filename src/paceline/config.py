@@ -12,20 +12,23 @@ from __future__ import annotations
 
 import math
 import os
+import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from importlib import import_module
 from pathlib import Path
-from typing import Any, Self
+from typing import Any, Self, get_args
 from urllib.parse import urlsplit
 
-from paceline.core.outcomes import QuotaError
+from paceline.core.branch import LostMode
+from paceline.core.outcomes import QuotaError, StoreError
 from paceline.core.quota import REQUESTS, TOKENS, Quota, parse_quotas
 from paceline.core.retry import RetryPolicy
-from paceline.limiter import Limiter
+from paceline.limiter import LEASE_MAX_S, Limiter
 from paceline.limits import Limits, Resolved
 from paceline.providers.registry import provider_named, suggest
 from paceline.providers.tables import DEFAULT, lookup
+from paceline.stores import Store, open_store
 
 ENV_PREFIX = "PACELINE_"
 WORKERS_MAX = 20_000
@@ -45,6 +48,10 @@ class Config:
         max_attempts: HTTP attempts for one request, the first included.
         timeout_s: How long one attempt may take; waiting in line does not count.
         headroom_s: What every quota keeps unused, in seconds of its refill.
+        store: Where the quotas are kept, as a URL; not shown, for it may hold a password. A run that is not told
+            chooses itself.
+        lost: What to do while the store cannot be asked.
+        lease_s: For how long a process may take a share of the rate, in seconds; ``None``: when the load is high.
         rpm_override: Requests a minute for every model, whatever else is said.
         tpm_override: Tokens a minute, in and out together, for every model, whatever else is said.
     """
@@ -57,6 +64,9 @@ class Config:
     max_attempts: int = 6
     timeout_s: float = 600.0
     headroom_s: float = 1.0
+    store: str | None = field(default=None, repr=False)
+    lost: LostMode = "safe"
+    lease_s: float | None = None
     rpm_override: float | None = None
     tpm_override: float | None = None
 
@@ -85,11 +95,12 @@ class Config:
         chosen = {name: value for name, value in (given or {}).items() if value not in (None, {}, ())}
         return config.having(chosen, "command line", readers=_READERS | _OVERRIDES)
 
-    def limiter(self, provider: str | None = None) -> Limiter:
+    def limiter(self, provider: str | None = None, store: Store | None = None) -> Limiter:
         """A limiter with these limits, and the published ones of the provider behind them.
 
         Args:
             provider: Whose tables stand behind the given limits, when these settings do not say.
+            store: Where its books are; in this process when not given.
 
         Raises:
             QuotaError: The tier is unknown.
@@ -100,7 +111,9 @@ class Config:
             lookup(page, DEFAULT, self.tier)  # an unknown tier is said now, not at the first request
         # A batch has time: its attempts are bounded, and a day's quota is waited out instead of failing what is left.
         retry = RetryPolicy(max_attempts=self.max_attempts, max_elapsed_s=RUN_S, max_retry_after_s=RUN_S, faults=True)
-        limiter = Limiter(headroom_s=self.headroom_s, ttl_s=max(900.0, 2 * self.timeout_s), retry=retry)
+        sharing: dict[str, Any] = {"store": store, "lost": self.lost, "lease_s": self.lease_s}
+        ttl_s = max(900.0, 2 * self.timeout_s)
+        limiter = Limiter(headroom_s=self.headroom_s, ttl_s=ttl_s, retry=retry, **sharing)
         rates = {unit: rate for unit, rate in ((REQUESTS, self.rpm_override), (TOKENS, self.tpm_override)) if rate}
         limiter.limits = _Overridden(self.limits, page, self.tier, rates)
         return limiter
@@ -228,6 +241,30 @@ def _whole(least: int, most: int) -> Callable[[Any], int]:
     return read
 
 
+def _store(value: Any) -> str:
+    """Never shows the whole of ``value``: it may hold a password."""
+    if not isinstance(value, str):
+        raise ValueError("it must be a text like 'sqlite:PATH' or 'redis://HOST:PORT/DB'")  # noqa: TRY004
+    url = value.strip()
+    scheme, colon, rest = url.partition(":")
+    if not (colon and scheme in _SCHEMES and (scheme in _SCHEMES[:2] or rest.startswith("//"))):
+        near = suggest(scheme, _SCHEMES) if colon and re.fullmatch(r"[a-z+]{1,16}", scheme) else ""
+        raise ValueError(f"it is no store's URL{near}: write {_STORES}")
+    try:
+        open_store(url)  # nothing is opened yet
+    except StoreError as error:
+        raise ValueError(str(error)) from None
+    return url
+
+
+def _lost(value: Any) -> str:
+    mode = _text(value)
+    if mode not in get_args(LostMode):
+        hint = suggest(mode, get_args(LostMode))
+        raise ValueError(f"{mode!r}: it must be 'safe', 'closed' or 'open'{hint}")
+    return mode
+
+
 def _limits(value: Any) -> dict[str, tuple[Quota, ...]]:
     if not isinstance(value, Mapping):
         raise ValueError('write a table: "gpt-5" = ["500 requests/min", "400k tokens/min"]')  # noqa: TRY004
@@ -245,6 +282,12 @@ def _limits(value: Any) -> dict[str, tuple[Quota, ...]]:
     return limits
 
 
+_SCHEMES = (
+    *("memory", "sqlite", "redis", "rediss", "unix"),
+    *("redis+sentinel", "rediss+sentinel", "redis+cluster", "rediss+cluster"),
+)
+_STORES = "'memory:', 'sqlite:PATH', 'redis://HOST:PORT/DB', or another that docs/stores.md names"
+
 _READERS: dict[str, Callable[[Any], Any]] = {
     "limits": _limits,
     "provider": _text,
@@ -254,6 +297,9 @@ _READERS: dict[str, Callable[[Any], Any]] = {
     "max_attempts": _whole(1, 1_000),
     "timeout_s": _number(0.001, 86_400.0, "seconds"),
     "headroom_s": _number(0.0, 3_600.0, "seconds"),
+    "store": _store,
+    "lost": _lost,
+    "lease_s": _number(0.0, LEASE_MAX_S, "seconds"),
 }
 _OVERRIDES: dict[str, Callable[[Any], Any]] = {
     "rpm_override": _number(1e-3, 1e12, "a number"),

@@ -26,11 +26,11 @@ def read_answers(path):
     return [json.loads(line) for line in path.read_bytes().splitlines()]
 
 
-def start(*args, base_url, environ=None, **options):
+def start(*args, base_url, environ=None, limit=FAST, **options):
     """Start `paceline run` in a process of its own."""
-    environ = {"PATH": os.environ["PATH"], **(environ or {})}
+    environ = {name: os.environ[name] for name in ("PATH", "HOME", "XDG_STATE_HOME")} | (environ or {})
     line = [sys.executable, "-c", "from paceline.cli import main; main()", "run", *map(str, args)]
-    line += ["--base-url", base_url, "--limit", f"*={FAST}"]
+    line += ["--base-url", base_url, "--limit", f"*={limit}"]
     return subprocess.Popen(line, env=environ, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, **options)
 
 

@@ -1,3 +1,5 @@
+import os
+
 import pytest
 from batch_helpers import FAST, start
 
@@ -32,6 +34,17 @@ def command():
         if process.poll() is None:
             process.kill()
             process.communicate()
+
+
+@pytest.fixture(autouse=True)
+def state_home(tmp_path_factory, monkeypatch):
+    """A user with no state and no settings, whoever runs the tests."""
+    home = tmp_path_factory.mktemp("home")
+    monkeypatch.setenv("HOME", str(home))
+    monkeypatch.setenv("XDG_STATE_HOME", str(home / "state"))
+    for name in [name for name in os.environ if name.startswith("PACELINE_")]:
+        monkeypatch.delenv(name)
+    return home / "state"
 
 
 @pytest.fixture(autouse=True)

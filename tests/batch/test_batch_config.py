@@ -36,6 +36,44 @@ def test_each_beats_the_next(tmp_path):
     }
 
 
+def test_where_quotas_are_kept(tmp_path):
+    file = write(tmp_path, "store = 'sqlite:a.db'\nlost = 'closed'\nlease_s = 0\n")
+    config = Config.load(file, {})
+    assert (config.store, config.lost, config.lease_s) == ("sqlite:a.db", "closed", 0)
+    environ = {"PACELINE_STORE": "sqlite:b.db", "PACELINE_LOST": "open", "PACELINE_LEASE_S": "2.5"}
+    config = Config.load(file, environ)
+    assert (config.store, config.lost, config.lease_s) == ("sqlite:b.db", "open", 2.5)
+    config = Config.load(file, environ, {"store": "memory:", "lost": "safe"})
+    assert (config.store, config.lost) == ("memory:", "safe")
+    assert (Config().store, Config().lost, Config().lease_s) == (None, "safe", None)
+
+
+@pytest.mark.parametrize(
+    "url",
+    [
+        "redis:user:hunter2@host",
+        "redi://:hunter2@host",
+        "hunter2@host:6379",
+        "hunter2:",
+        "redis://:hunter2@host:port",
+        "redis://:hunter2@host/0?timeout=5",
+        "redis://:hunter2@host/first",
+        {"url": "redis://:hunter2@host"},
+    ],
+)
+def test_a_password_is_not_shown(url):
+    with pytest.raises(QuotaError) as error:
+        Config.load(environ={}, given={"store": url})
+    assert "command line: store: " in str(error.value)
+    assert "hunter2" not in str(error.value)
+
+
+def test_a_password_is_not_in_the_repr():
+    config = Config.load(environ={"PACELINE_STORE": "redis://:hunter2@host"})
+    assert config.store == "redis://:hunter2@host"
+    assert "hunter2" not in repr(config)
+
+
 def test_yaml_says_the_same(tmp_path):
     text = "workers: 7\nlimits:\n  gpt-5: [500 requests/min]\n"
     config = Config.load(write(tmp_path, text, "paceline.yaml"), {})
@@ -62,6 +100,13 @@ def test_yaml_says_the_same(tmp_path):
         ("[limits]\ngpt-5 = '500 rpm'", "limits: gpt-5: '500 rpm' is not a quota: write '500 requests/min'"),
         ("[limits]\ngpt-5 = '0 requests/min'", "limits: gpt-5: amount of requests is 0"),
         ("workers =", "Invalid value"),
+        ("stor = 'memory:'", "stor: no such setting; did you mean 'store'"),
+        ("store = 5", "store: it must be a text like 'sqlite:PATH'"),
+        ("store = 'sqlit:state.db'", "store: it is no store's URL; did you mean 'sqlite'?: write 'memory:'"),
+        ("store = 'state.db'", "store: it is no store's URL: write 'memory:', 'sqlite:PATH'"),
+        ("store = 'sqlite:'", "store: sqlite: has no path"),
+        ("lost = 'close'", "lost: 'close': it must be 'safe', 'closed' or 'open'; did you mean 'closed'?"),
+        ("lease_s = 61", "lease_s: 61: it must be seconds from 0 to 60"),
     ],
 )
 def test_says_what_is_wrong_and_where(tmp_path, text, words):

@@ -34,6 +34,14 @@ def test_eta_by_what_requests_turned_out_to_cost():
     assert eta_s(PLAN, {"a": pool(granted=10, spent=200.0)}, 100) == pytest.approx(80)
 
 
+def test_eta_where_others_spend_from_the_same_books():
+    meter = Meter(PLAN, Tally(requests=100, start={"a": pool(spent=1_000.0)}), 10)
+    alone = {"a": pool(granted=100, spent=1_200.0, waiting=1)}
+    assert "2 min 40 s left" in meter.line(alone, 0)[0]  # 2 requests each since the start
+    assert "80 s left" in meter.line({"a": alone["a"] | {"store": {"peers": 2}}}, 0)[0]
+    assert "80 s left" in meter.line(alone, 0)[0]  # what the other has spent stays spent
+
+
 def test_names_what_binds():
     assert binding({"a": pool(waiting=3)}, 50, 10) == ("60 requests/min", True)
     assert binding({"a": pool(waiting=3), "b": pool()}, 50, 10) == ("a: 60 requests/min", True)

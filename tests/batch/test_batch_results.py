@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from paceline.batch.index import Index
 from paceline.batch.results import OutputError, Results, encode_answer
-from paceline.batch.summary import Quantiles, Tally, ideal_s, in_time, in_words
+from paceline.batch.summary import Quantiles, Tally, ideal_s, in_time, in_words, since
 
 OK = {"status_code": 200, "request_id": "r", "body": {"text": "né\u2028"}}
 
@@ -151,6 +151,22 @@ def test_ideal_is_the_slowest_quota():
     pools = {"a": {"quotas": [quota(700.0), quota(50.0, limit=10.0, burst=10.0)]}, "b": {"quotas": [quota(10.0)]}}
     assert ideal_s(pools) == 240
     assert ideal_s({"b": {"quotas": [quota(10.0), quota(3.0, limit=8.0, burst=8.0, period_s=0.0)]}}) == 0
+
+
+def test_what_was_spent_before_is_not_ours():
+    def status(spent, remaining, granted, rule):
+        first = quota(spent, remaining=remaining, rule=rule)
+        return {"a": {"quotas": [first, quota(5.0, period_s=86_400.0, remaining=3.0)], "counts": {"granted": granted}}}
+
+    for rule, ideal in (("bucket", 70), ("window", 10)):
+        start = status(1_000.0, 0.0, 7, rule)
+        pool = since(start, status(1_700.0, 50.0, 7, rule))["a"]
+        assert pool["counts"] == {}
+        assert [(q["spent"], q["used_before"]) for q in pool["quotas"]] == [(700, 600), (0, 597)]
+        assert ideal_s({"a": pool}) == ideal
+    forgotten = since(start, status(10.0, 590.0, 9, "bucket"))["a"]
+    assert (forgotten["quotas"][0]["spent"], forgotten["counts"]) == (0, {"granted": 2})
+    assert since({}, start)["a"]["quotas"][0] == start["a"]["quotas"][0] | {"used_before": 0}
 
 
 def test_summary_in_words():

@@ -176,11 +176,12 @@ def test_json_summary(source, emulator, command):
     assert err == ""
     assert set(report) == {
         "requests", "ok", "failed", "errors", "skipped", "refused", "attempts", "seconds", "ideal_share", "wait_p50_s",
-        "wait_p99_s", "input_tokens", "output_tokens", "pools", "output", "interrupted",
+        "wait_p99_s", "input_tokens", "output_tokens", "pools", "store", "output", "interrupted",
     }  # fmt: skip
     assert report["ok"] == report["requests"] == 200
     assert report["output"] == str(output_of(source))
     assert report["pools"]["openai/gpt-5"]["counts"]["granted"] == 200
+    assert report["store"] is None
 
 
 def test_stdin_to_stdout(source, emulator, command):

@@ -58,10 +58,12 @@ class Share:
     Attributes:
         requests: How many requests are charged to it.
         cost: Their estimated cost, per unit.
+        model: One whose requests are charged to it, with its provider: ``openai/gpt-5``.
     """
 
     requests: int = 0
     cost: Cost = field(default_factory=dict)
+    model: str = ""
 
     def add(self, cost: Cost) -> None:
         """One request more."""
@@ -176,7 +178,7 @@ class _Checker:
                     f"no table knows {page.name}'s model {model!r}: {quotas} will be used until answers say otherwise;"
                     f" set the real limits with --limit '{model}=500 requests/min,400k tokens/min'"
                 )
-        found = gate, self._plan.shares.setdefault(gate.pool.name, Share())
+        found = gate, self._plan.shares.setdefault(gate.pool.name, Share(model=f"{page.name}/{model}"))
         if len(self._gates) < 100_000:
             self._gates[page.name, model] = found
         self._plan.pages[page.name] = page

@@ -22,6 +22,7 @@ from paceline.batch.progress import Meter, View, eta_s
 from paceline.batch.requests import BadLineError, Request, read_lines, read_request
 from paceline.batch.results import STDOUT, OutputError, Recovered, Results
 from paceline.batch.runner import Address, Runner, Stop
+from paceline.batch.state import State, account
 from paceline.batch.summary import Tally, in_time, in_words
 from paceline.config import Config
 from paceline.core.outcomes import QuotaError
@@ -46,7 +47,7 @@ class Job:
         output: The output's path; ``-`` for standard output; beside the input when ``None``.
         config: The settings.
         restart: Send everything again; the old output is kept under another name.
-        environ: Where keys are.
+        environ: Where keys and the user's state folder are.
     """
 
     source: str
@@ -72,18 +73,22 @@ class Job:
 
     def _run(self, file: BinaryIO, results: Results, view: View) -> tuple[int, dict[str, Any]]:
         provider = self._provider()
-        limiter = self.config.limiter(provider or _provider_of_first(file))
+        state = State(self.config, self.environ, self._account)
+        limiter = self.config.limiter(provider or _provider_of_first(file), state.store)
         index = Index()
         try:
             plan = check(file, limiter, index, provider=provider, tick=lambda n: _tick(view, n))
             for warning in plan.warnings[:SHOWN]:
                 view.say(f"warning: {warning}")
             addresses = {name: self._address(page) for name, page in plan.pages.items()}
+            if fault := state.join(limiter, [share.model for share in plan.shares.values()]):
+                view.say(f"warning: {fault}")
             if self.restart and (aside := results.set_aside()):
                 view.say(f"the old answers are in {aside}")
             recovered = results.recover(index)
-            tally = Tally(plan.requests, recovered.answered)
-            for line in _opening(plan, recovered, tally.left, limiter):
+            start = limiter.status()["pools"]
+            tally = Tally(plan.requests, recovered.answered, start=start, store=state.url)
+            for line in _opening(plan, recovered, tally, start):
                 view.say(line)
             results.open()
             file.seek(0)
@@ -96,6 +101,7 @@ class Job:
         finally:
             view.close()
             index.close()
+            limiter.close()
 
     def _end(
         self, runner: Runner, limiter: Limiter, tally: Tally, view: View, results: Results
@@ -143,8 +149,14 @@ class Job:
         page = provider_for_host(httpx2.URL(self.config.base_url).host) if self.config.base_url else None
         return page.name if page else None
 
+    def _located(self, page: Provider) -> tuple[str, str]:
+        return locate(page, self.config.base_url or ROOTS.get(page.name), self.environ)
+
+    def _account(self, pool: str) -> str:
+        return account(*self._located(provider_named(pool.partition("/")[0])))
+
     def _address(self, page: Provider) -> Address:
-        root, key = locate(page, self.config.base_url or ROOTS.get(page.name), self.environ)
+        root, key = self._located(page)
         headers = {"content-type": "application/json", "accept": "application/json", "user-agent": "paceline"}
         if page.name == "anthropic":
             headers |= {"x-api-key": key, "anthropic-version": "2023-06-01"}
@@ -158,7 +170,7 @@ def _tick(view: View, requests: int) -> None:
         view.say(f"checked {requests:,} requests")
 
 
-def _opening(plan: Plan, recovered: Recovered, left: int, limiter: Limiter) -> Iterator[str]:
+def _opening(plan: Plan, recovered: Recovered, tally: Tally, pools: dict[str, Any]) -> Iterator[str]:
     """What is known before the first request: what is left to do, under which limits, and how long it takes at least."""
     if recovered.torn:
         yield "the last line of the output was torn, and has been cut"
@@ -167,13 +179,13 @@ def _opening(plan: Plan, recovered: Recovered, left: int, limiter: Limiter) -> I
     before = f", {recovered.answered:,} answered before" if recovered.answered else ""
     again = f", {recovered.failed:,} failed before and are sent again" if recovered.failed else ""
     yield f"{plan.requests:,} requests{before}{again}"
-    pools = limiter.status()["pools"]
+    yield f"state: {tally.store or 'in this process only'}"
     for name in list(plan.shares)[:SHOWN]:
         quotas = pools[name]["quotas"]
         yield f"{name}: {', '.join(quota['quota'] for quota in quotas)} ({quotas[0]['source']})"
-    least_s = eta_s(plan, pools, left)
+    least_s = eta_s(plan, pools, tally.left)
     if least_s >= 1:
-        yield f"{left:,} to send: at least {in_time(least_s)} under these limits"
+        yield f"{tally.left:,} to send: at least {in_time(least_s)} under these limits"
 
 
 def _requests(file: BinaryIO, index: Index, provider: str | None, last_line: int) -> Iterator[Request]:

@@ -5,10 +5,11 @@ from __future__ import annotations
 import sys
 import time
 from collections import deque
+from collections.abc import Collection
 from typing import Any, Protocol
 
 from paceline.batch.check import Plan
-from paceline.batch.summary import Tally, in_time
+from paceline.batch.summary import Tally, in_time, since
 
 PLAIN_EVERY_S = 10.0
 LIVE_EVERY_S = 0.5
@@ -101,6 +102,7 @@ class Meter:
     def __init__(self, plan: Plan, tally: Tally, workers: int) -> None:
         self._plan, self._tally, self._workers = plan, tally, workers
         self._samples: deque[tuple[float, int]] = deque([(time.monotonic(), 0)], maxlen=_RATE_OVER)
+        self._shared: set[str] = set()  # pools from which others spend, too
 
     def line(self, pools: dict[str, Any], refused: int) -> tuple[str, float]:
         """The line, and the share that is done.
@@ -110,12 +112,14 @@ class Meter:
             refused: How many answers were a 429.
         """
         tally, now_s = self._tally, time.monotonic()
+        pools = since(tally.start, pools)
+        self._shared.update(name for name, pool in pools.items() if pool.get("store", {}).get("peers", 1) > 1)
         done = tally.ok + tally.failed
         self._samples.append((now_s, done))
         then_s, before = self._samples[0]
         rate = (done - before) / (now_s - then_s) if now_s > then_s else 0.0
         held_by, waits = binding(pools, tally.left, self._workers)
-        wait_s = eta_s(self._plan, pools, tally.left)
+        wait_s = eta_s(self._plan, pools, tally.left, self._shared)
         if not waits and rate:
             wait_s = max(wait_s, tally.left / rate)
         tokens = tally.input_tokens + tally.output_tokens
@@ -142,14 +146,17 @@ def binding(pools: dict[str, Any], left: int, workers: int) -> tuple[str, bool]:
     return "the answers", False
 
 
-def eta_s(plan: Plan, pools: dict[str, Any], left: int) -> float:
-    """The seconds in which the limits let through what is left; pools run side by side."""
+def eta_s(plan: Plan, pools: dict[str, Any], left: int, shared: Collection[str] = ()) -> float:
+    """The seconds in which the limits let through what is left; pools run side by side.
+
+    Of ``shared`` ones nobody knows what our requests cost: what others spend is in the same books.
+    """
     longest = 0.0
     for name, share in plan.shares.items():
         if name not in pools or not share.requests:
             continue
         requests = left * share.requests / plan.requests
-        granted = pools[name]["counts"].get("granted", 0)
+        granted = 0 if name in shared else pools[name]["counts"].get("granted", 0)
         for quota in pools[name]["quotas"]:
             if not quota["period_s"]:
                 continue

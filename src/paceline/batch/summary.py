@@ -52,6 +52,8 @@ class Tally:
         input_tokens: What answers reported.
         output_tokens: What answers reported.
         waits: Time in line, for each request.
+        start: ``limiter.status()["pools"]`` before the first request.
+        store: Where the quotas are kept; ``None``: in this process.
     """
 
     requests: int = 0
@@ -62,6 +64,8 @@ class Tally:
     input_tokens: int = 0
     output_tokens: int = 0
     waits: Quantiles = field(default_factory=Quantiles)
+    start: dict[str, Any] = field(default_factory=dict)
+    store: str | None = None
     started_s: float = field(default_factory=time.monotonic)
 
     @property
@@ -89,6 +93,7 @@ class Tally:
             output: Where the answers are.
             interrupted: Whether somebody stopped it.
         """
+        pools = since(self.start, pools)
         ideal = ideal_s(pools)
         return {
             "requests": self.requests,
@@ -105,22 +110,49 @@ class Tally:
             "input_tokens": self.input_tokens,
             "output_tokens": self.output_tokens,
             "pools": pools,
+            "store": self.store,
             "output": output,
             "interrupted": interrupted,
         }
 
 
+def since(start: dict[str, Any], pools: dict[str, Any]) -> dict[str, Any]:
+    """``pools`` as they changed from ``start``: other runs may have spent from the same books before.
+
+    Returns:
+        The same, but ``spent`` and ``counts`` begin at the start; and ``used_before`` of each quota is what was used of
+        it then.
+    """
+    changed = {}
+    for name, pool in pools.items():
+        first = start.get(name, {"quotas": [], "counts": {}})
+        before = {(quota["unit"], quota["period_s"]): quota for quota in first["quotas"]}
+        counts = {word: count - first["counts"].get(word, 0) for word, count in pool["counts"].items()}
+        quotas = []
+        for quota in pool["quotas"]:
+            then = before.get((quota["unit"], quota["period_s"]), {"spent": 0.0, "burst": 0.0, "remaining": 0.0})
+            spent, used = quota["spent"] - then["spent"], then["burst"] - then["remaining"]
+            quotas.append(quota | {"spent": round(max(spent, 0.0), 3), "used_before": round(used, 3)})
+        changed[name] = pool | {"quotas": quotas, "counts": {word: count for word, count in counts.items() if count}}
+    return changed
+
+
 def ideal_s(pools: dict[str, Any]) -> float:
-    """The shortest time in which all that was spent can be admitted: one full burst at once, then each quota's rate.
+    """The shortest time in which all that was spent can be admitted: what there was at once, then each quota's rate.
 
     0 where no quota bound: everything fitted into the bursts.
     """
     times: list[float] = [
-        (quota["spent"] - quota["burst"]) * quota["period_s"] / quota["limit"]
+        (quota["spent"] - quota["burst"] + _owed(quota)) * quota["period_s"] / quota["limit"]
         for pool in pools.values()
         for quota in pool["quotas"]
     ]
     return max([0.0, *times])
+
+
+def _owed(quota: dict[str, Any]) -> float:
+    """What had to come back first; a window gives it back all at once, nobody knows when."""
+    return float(quota.get("used_before", 0.0)) if quota.get("rule") == "bucket" else 0.0
 
 
 def in_words(report: dict[str, Any], left: int) -> list[str]:

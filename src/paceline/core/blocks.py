@@ -140,9 +140,10 @@ class Purse:
         """When something must be given back."""
         return self.blocks[0].expires_ns if self.blocks else None
 
-    def give_back(self, now_ns: int) -> list[Settled]:
-        """Give back what nobody has spent in time, and what is too little for the next one."""
-        gone = [block for block in self.blocks if block.expires_ns <= now_ns or block not in self.blocks[-2:]]
+    def give_back(self, now_ns: int, *, everything: bool = False) -> list[Settled]:
+        """Give back what nobody has spent in time, and what is too little for the next one; or ``everything``."""
+        latest = [] if everything else self.blocks[-2:]
+        gone = [block for block in self.blocks if block.expires_ns <= now_ns or block not in latest]
         self.blocks = [block for block in self.blocks if block not in gone]
         return [rest for block in gone if (rest := block.rest()) is not None]
 

@@ -21,7 +21,7 @@ from typing import Any, Literal
 
 from paceline.core.blocks import Block, Drawn, Purse
 from paceline.core.feedback import Feedback
-from paceline.core.ledger import Reservation
+from paceline.core.ledger import Ledger, Reservation
 from paceline.core.line import Ticket
 from paceline.core.message import Charged, Learned, Message, Refused, Reply, Settled
 from paceline.core.outbox import LINGER_NS, Outbox
@@ -42,6 +42,9 @@ HEADS_MAX, WAITING_SEEN = 64, 1_000
 
 ASK_AGAIN_NS, PLACE_NS = 1 * NS, 5 * NS
 """Who waits asks again after the first at the earliest and the second at the latest: another's refund may help."""
+
+SLOT_NS = NS // 200
+"""Who waits for another process's slot asks again after this for each process: nobody knows when one comes free."""
 
 RENEW_NS = 5 * NS
 """How often a process that holds slots says so."""
@@ -113,8 +116,9 @@ class Branch(Pool):
             return super().attempt(now_ns, ticket)
         if not len(self.line):
             decision = super().attempt(now_ns, ticket)
-            if isinstance(decision, Granted):
+            if not isinstance(decision, WaitUntil):
                 return decision
+        ticket.arrived_ns, ticket.amounts = now_ns, self.ledger.amounts(ticket.cost)
         never = self.ledger.never(ticket.amounts)
         if never is not None:
             return never
@@ -152,7 +156,7 @@ class Branch(Pool):
         if due_ns is None or (due_ns > now_ns and not at_once):
             return None
         news = self.outbox
-        self._give_back(now_ns)
+        self._give_back(now_ns, everything=at_once)
         wants = [] if self.lost is not None or now_ns < self._paused_ns else self._wants(now_ns)
         self._reading, self._unread = self._reading + self._unread, []
         self._tried = list(self._trying)
@@ -183,6 +187,8 @@ class Branch(Pool):
         self._head = self.line.head()
         wait_ns = reply.wait_ns if len(reply.grants) < len(asked.wants) else 0
         self._ask_ns = now_ns + min(wait_ns, max(ASK_AGAIN_NS, wait_ns // 8), PLACE_NS)
+        if reply.binds >= 0 and self.peers > 1 and isinstance(self._replica.meters[reply.binds], Slots):
+            self._ask_ns = min(self._ask_ns, now_ns + self.peers * SLOT_NS)
         binds = self.ledger.name(reply.binds)
         for ticket in self._tried:
             self._trying.remove(ticket)
@@ -228,8 +234,11 @@ class Branch(Pool):
         self._trying, self._tried, self._unread, self._reading = [], [], [], []
         self.outbox.clear()
         self._purse.blocks.clear()
-        for reservation in self._replica.open:
-            self._replica.keep(reservation)
+        for ledger in (self._replica, self.ledger):
+            for reservation in ledger.open:
+                ledger.keep(reservation)
+        if isinstance(self.ledger, Away):
+            self.ledger.news()  # its parent tells
 
     def status(self, now_ns: int) -> dict[str, Any]:
         """As :meth:`Pool.status`, and how it stands with the store."""
@@ -261,11 +270,9 @@ class Branch(Pool):
         return wants
 
     def _held(self) -> list[float]:
-        held = [0.0] * len(self._replica.meters)
-        for i, m in enumerate(self._replica.meters):
-            if isinstance(m, Slots):
-                held[i] = self._replica.held(i) + self._purse.held(i)
-        return held
+        holders: set[Ledger | Purse] = {self._replica, self.ledger, self._purse}
+        meters = enumerate(self._replica.meters)
+        return [sum(holder.held(i) for holder in holders) if isinstance(m, Slots) else 0.0 for i, m in meters]
 
     # What an answer changes here.
 
@@ -279,8 +286,8 @@ class Branch(Pool):
         if not isinstance(value, Quota):  # a new one is introduced with the next message
             self.outbox.add(self._replica.as_of_ns, Learned(index, what, value), at_once=True)  # type: ignore[arg-type]
 
-    def _give_back(self, now_ns: int) -> None:
-        for rest in self._purse.give_back(now_ns):
+    def _give_back(self, now_ns: int, *, everything: bool = False) -> None:
+        for rest in self._purse.give_back(now_ns, everything=everything):
             self.outbox.add(now_ns, rest)
 
     # The hooks of Pool.
@@ -301,6 +308,9 @@ class Branch(Pool):
             if self._purse.low:
                 self.outbox.stirred = True  # time for the next lease
             return Granted(reservation)
+        never = self._replica.never(amounts)  # a waiter's, too: others may have learned that the quota is smaller
+        if never is not None:
+            return never
         return WaitUntil(max(self._ask_ns, now_ns + 1), self.ledger.name(self.ledger.earliest(now_ns, amounts)[1]))
 
     def _alone(self, reservation: Reservation) -> bool:

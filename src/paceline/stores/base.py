@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Protocol
 
 from paceline.core.message import Message, Reply
 from paceline.core.outcomes import StoreError
 
-__all__ = ["TIMEOUT_S", "Store", "StoreError"]
+__all__ = ["TIMEOUT_S", "Prefixed", "Store", "StoreError"]
 
 TIMEOUT_S = 1.0
 """How long a store may take to answer before it counts as lost."""
@@ -36,3 +37,34 @@ class Store(Protocol):
 
     def close(self) -> None:
         """Let go of what is open; a later ``exchange`` opens it again."""
+
+
+class Prefixed:
+    """A store in which this limiter's pools have names of their own, so that two accounts do not share a quota.
+
+    Args:
+        store: Where the books are.
+        prefix: What comes before the pools' names, and a slash after it; or, given the pool, says what.
+    """
+
+    def __init__(self, store: Store, prefix: str | Callable[[str], str]) -> None:
+        self.url = store.url
+        self._store = store
+        self._prefix = prefix
+        self._names: dict[str, str] = {}
+
+    def exchange(self, pool: str, message: Message) -> Reply:
+        """See :meth:`Store.exchange`."""
+        name = self._names.get(pool)
+        if name is None:
+            prefix = self._prefix if isinstance(self._prefix, str) else self._prefix(pool)
+            name = self._names[pool] = f"{prefix}/{pool}"
+        return self._store.exchange(name, message)
+
+    def after_fork(self) -> None:
+        """See :meth:`Store.after_fork`."""
+        self._store.after_fork()
+
+    def close(self) -> None:
+        """See :meth:`Store.close`."""
+        self._store.close()

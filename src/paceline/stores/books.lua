@@ -27,7 +27,8 @@ local function load()
     wall = time[1] * 1e6 + time[2]
   end
   if not blob then
-    state = {epoch = (floor(wall / GRID_US) - 1) * GRID_US, accounts = {}, peers = {}, places = {}, sets = {}, not_before = 0}
+    local epoch = (floor(wall / GRID_US) - 1) * GRID_US
+    state = {epoch = epoch, accounts = {}, peers = {}, places = {}, sets = {}, not_before = 0}
   else
     state = cmsgpack.unpack(blob)
     if wall < state.wall then state.epoch = state.epoch - (state.wall - wall) end    -- it was set back
@@ -79,6 +80,11 @@ local function recall(m, value)                    -- start where a process reme
   end
 end
 
+local function see_days(m, windows, n)
+  local days = windows ~= 0 and windows[n] or 0
+  if days ~= 0 and days[1] == m.s.anchor then m.s.days = days end
+end
+
 local function configure(fresh, gentle, headroom, windows, recalled)
   local set = not fresh and state.sets[ARGV[2]]
   if not set then
@@ -89,7 +95,7 @@ local function configure(fresh, gentle, headroom, windows, recalled)
       local n = #set + 1
       if not i then
         i = open(key, line, begin(s, headroom, gentle))
-        meters[i].days = windows ~= 0 and windows[n] ~= 0 and windows[n] or nil
+        see_days(meters[i], windows, n)
         recall(meters[i], recalled[n] or 0)
       elseif fresh and state.accounts[i].given ~= line then
         local account = state.accounts[i]
@@ -105,7 +111,7 @@ local function configure(fresh, gentle, headroom, windows, recalled)
   end
   index = set
   for n, i in ipairs(index) do
-    if windows ~= 0 and windows[n] ~= 0 then meters[i].days = windows[n] end
+    see_days(meters[i], windows, n)
   end
 end
 
@@ -285,6 +291,7 @@ local function grant(out, who, wants, held, place_ns, slack)
       table.insert(places, granted > 0 and #places + 1 or mine + 1, place)
     end
   end
+  if wait == 0 then binds = -1 end
   state.places = places
   out[1], out[2], out[3], out[4], out[5] = granted, probe, wait, binds, max(state.not_before - now, 0)
 end
@@ -293,7 +300,7 @@ local function tell(out, i, known)                 -- how an account stands
   local account, m = state.accounts[i], meters[i]
   local s, k = m.s, #out
   if m.kind == SPACED then forget(m) elseif m.kind == WINDOW then roll(m) end
-  out[k + 1] = s.full and max(s.full - now, 0) or 0
+  out[k + 1] = s.full and number(max(s.full - now, 0)) or 0
   out[k + 2] = number(m.kind == BUCKET and 0 or s.used)
   out[k + 3], out[k + 4] = number(account.charged), number(account.spent)
   out[k + 5] = number(s.opened or INF)
@@ -304,7 +311,7 @@ local function tell(out, i, known)                 -- how an account stands
   out[k + 6], out[k + 7], out[k + 8] = account.version, s.unit, number(s.amount)
   out[k + 9], out[k + 10], out[k + 11], out[k + 12] = number(s.period), number(s.burst), s.rule, s.anchor or ''
   out[k + 13], out[k + 14] = s.spread and 1 or 0, number(s.capacity or INF)
-  out[k + 15], out[k + 16] = number(s.ceiling or 1), s.full and account.shifted or 0
+  out[k + 15], out[k + 16] = number(s.ceiling or 1), s.full and number(account.shifted or 0) or 0
   out[k + 17], out[k + 18] = account.epoch or 0, number(account.refused or 0)
 end
 
@@ -337,6 +344,6 @@ for i, m in ipairs(meters) do
   if s.low then s.low = packed(s.low) end
   if s.log then s.log = packed(s.log) end
 end
--- Idle for so long, every quota is full again, whatever was owed.
+-- Idle for so long, every quota is full again.
 redis.call('SET', KEYS[1], cmsgpack.pack(state), 'PX', string.format('%.0f', (2 * longest + 86400) * 1000))
 return out

@@ -42,17 +42,17 @@ local function roll(m)
     s.start = wall - wall % m.period
     s.stop = s.start + m.period
   else
-    local days = m.days or s.days
-    if not days then return end          -- nobody has said when its days start
+    local days = s.days                  -- the place, and when its days start, as a process said last
+    if not days then return end
     local from, to
-    for i = 1, 3 do
+    for i = 2, 4 do
       if days[i] * 1e6 <= wall and wall < days[i + 1] * 1e6 then from, to = days[i] * 1e6, days[i + 1] * 1e6 end
     end
     if not from then                     -- the process's clock is days off
-      from = days[2] * 1e6 + floor((wall - days[2] * 1e6) / DAY_US) * DAY_US
+      from = days[3] * 1e6 + floor((wall - days[3] * 1e6) / DAY_US) * DAY_US
       to = from + DAY_US
     end
-    s.days, s.start, s.stop = days, from, to
+    s.start, s.stop = from, to
   end
   s.used = 0
 end
@@ -198,7 +198,7 @@ local function correct(m, mark, charged, actual)
     roll(m)
     if mark == 0 or mark == PAST - (s.start or 0) then s.used = max(s.used + actual - charged, 0) end
   elseif m.kind ~= SLOTS then
-    if mark > now + GRID / 2 then mark = mark - GRID end    -- from before the epoch moved
+    while mark > now + NS do mark = mark - GRID end    -- from before the epoch moved
     correct_bucket(m, mark, charged, actual)
     if m.kind == SPACED then
       forget(m)

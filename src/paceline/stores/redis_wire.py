@@ -51,10 +51,16 @@ def encode(message: Message) -> str:
         [_news(news) for news in message.news],
         message.wants,
         message.held if any(message.held) else 0,
-        [days or 0 for days in message.windows] if any(message.windows) else 0,
+        _windows(message) if any(message.windows) else 0,
         message.recalled,
     ]
     return _to_json(parts)
+
+
+def _windows(message: Message) -> list[Any]:
+    """Each with its place: the books may have the quota with another."""
+    pairs = zip(message.quotas, message.windows, strict=False)
+    return [[quota.anchor, *days] if days else 0 for quota, days in pairs]
 
 
 def _news(news: News) -> list[Any]:
@@ -88,7 +94,7 @@ def decode(answer: list[Any], message: Message) -> Reply:
     standings = []
     while at < len(answer):
         room_ns, used, charged, spent, opened, version = answer[at : at + 6]
-        standing = Standing(room_ns, float(used), float(charged), float(spent), float(opened))
+        standing = Standing(_whole(room_ns), float(used), float(charged), float(spent), float(opened))
         at += 6
         if version >= 0:
             standing.learned = _lesson(version, answer[at : at + 12])
@@ -101,5 +107,10 @@ def _lesson(version: int, fields: list[Any]) -> Lesson:
     unit, amount, period_s, burst, rule, anchor, spread, capacity, ceiling, shifted_ns, epoch, refused = fields
     rule, anchor = Rule(rule.decode()), anchor.decode() or None
     quota = Quota(unit.decode(), float(amount), float(period_s), float(burst), rule, anchor)
-    numbers = (float(capacity), float(ceiling), shifted_ns, epoch, float(refused))
+    numbers = (float(capacity), float(ceiling), _whole(shifted_ns), epoch, float(refused))
     return Lesson(version, quota, spread == 1, *numbers)
+
+
+def _whole(number: Any) -> int:
+    """What is too large for a whole number of the script's comes as all digits."""
+    return number if isinstance(number, int) else int(float(number))

@@ -55,7 +55,7 @@ _WRITE = (
 )
 _RESET = "stop the processes that use it and delete it; what was used so far is forgotten then"
 _ADVICE = {
-    sqlite3.SQLITE_READONLY: "it cannot be written: this user needs to write the file and its folder",
+    sqlite3.SQLITE_READONLY: "it cannot be written: this user needs to read and write the file and its folder",
     sqlite3.SQLITE_CANTOPEN: "it cannot be opened: this user needs to read and write the file and its folder",
     sqlite3.SQLITE_FULL: "there is no room for it: free some space on its disk; no books were lost",
     sqlite3.SQLITE_IOERR: "its disk fails, or takes no more: look there, or give another path",
@@ -162,6 +162,8 @@ class SQLiteStore:
             with suppress(FileExistsError):  # only made, never opened beside SQLite: closing would end its locks
                 os.close(os.open(self._path, os.O_CREAT | os.O_EXCL | os.O_RDWR, 0o600))
             self._inode = self._path.stat().st_ino
+            if not _may_write(self._path) or not _may_write(self._path.parent):  # SQLite would leave files behind
+                raise StoreError(f"{self.url}: {_ADVICE[sqlite3.SQLITE_READONLY]}")
         except OSError as error:
             raise StoreError(
                 f"{self.url}: it cannot be made ({error.strerror}): give a path where this user may write"
@@ -237,6 +239,10 @@ class SQLiteStore:
         if self._resting:
             self._resting = False
             self._lock.release()
+
+
+def _may_write(path: Path) -> bool:
+    return os.access(path, os.R_OK | os.W_OK, effective_ids=os.access in os.supports_effective_ids)
 
 
 _STORES: WeakSet[SQLiteStore] = WeakSet()

@@ -1,0 +1,260 @@
+"""Where a run keeps its quotas. Providers "elsewhere" are the emulator, behind what looks like a proxy."""
+
+import json
+import os
+import signal
+import sqlite3
+import sys
+from datetime import UTC, datetime
+
+import pytest
+from batch_helpers import FAST, chat, finish, message, read_answers, wait_for_lines, write_lines
+
+from paceline.batch.job import Job
+from paceline.batch.progress import Plain, Quiet
+from paceline.batch.state import State, account, state_file
+from paceline.config import Config
+from paceline.core.outcomes import StoreError
+from paceline.core.quota import parse_quotas
+from paceline.limiter import Limiter
+from paceline.stores.base import Prefixed
+from paceline.stores.memory import MemoryStore
+
+ELSEWHERE = "http://provider.example"
+
+
+def day(amount):
+    """So many a day, and no midnight near."""
+    return f"{amount} requests/day window {'utc' if 1 <= datetime.now(UTC).hour < 23 else 'Etc/GMT-12'}"
+
+
+def spent(path):
+    """By pool, what was ever spent by unit and period."""
+    with sqlite3.connect(path) as connection:
+        rows = connection.execute("SELECT name, state FROM pools").fetchall()
+    connection.close()
+    return {name: {a["key"]: a["spent"] for a in json.loads(state)["accounts"]} for name, state in rows}
+
+
+@pytest.fixture
+def elsewhere(emulator, monkeypatch):
+    for name in ("no_proxy", "NO_PROXY"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("http_proxy", emulator.base_url)
+    return emulator
+
+
+@pytest.fixture
+def source(tmp_path):
+    return write_lines(tmp_path / "in.jsonl", [chat(f"r{i}") for i in range(20)])
+
+
+def run(source, base_url, *, key="sk-secret", view=None, limits=FAST, environ=None, **given):
+    given = {"base_url": base_url, "limits": {"*": parse_quotas(limits)}, **given}
+    environ = {"XDG_STATE_HOME": os.environ["XDG_STATE_HOME"], "OPENAI_API_KEY": key, **(environ or {})}
+    return Job(str(source), None, Config.load(environ={}, given=given), environ=environ).run(view or Quiet())
+
+
+def test_the_state_folder_is_the_default(elsewhere, source, state_home, capsys):
+    code, report = run(source, ELSEWHERE, view=Plain())
+    file = state_home / "paceline" / "state.db"
+    assert (code, report["ok"], elsewhere.tally()["admitted"]) == (0, 20, 20)
+    assert report["store"] == f"sqlite:{file}"
+    assert f"\nstate: sqlite:{file}\n" in capsys.readouterr().err
+    assert spent(file)[f"{account(ELSEWHERE, 'sk-secret')}/openai/gpt-5"]["requests/60.0"] == 20
+
+
+def test_only_a_whole_path_is_a_state_folder(tmp_path):
+    assert state_file({"XDG_STATE_HOME": str(tmp_path)}) == tmp_path / "paceline" / "state.db"
+    for environ in ({}, {"XDG_STATE_HOME": ""}, {"XDG_STATE_HOME": "state"}):
+        assert str(state_file(environ)) == "~/.local/state/paceline/state.db"
+
+
+@pytest.mark.parametrize("root", ["http://localhost:80", "http://127.0.0.1", "https://127.9.8.7:1", "http://[::1]:80"])
+def test_a_server_on_this_machine_is_a_test(root):
+    def state(**given):
+        return State(Config(base_url=root, **given), {}, lambda _: "")
+
+    assert state().store is None
+    assert state().url is None
+    assert state(store="memory:").store is None
+    assert state(store="redis://:hunter2@host/1?prefix=p").url == "redis://host/1?prefix=p"
+
+
+@pytest.mark.parametrize("root", [None, "https://api.openai.com", "http://10.0.0.1:8000"])
+def test_memory_only_when_told(root, state_home):
+    environ = {"XDG_STATE_HOME": str(state_home)}
+    assert State(Config(base_url=root), environ, lambda _: "").url == f"sqlite:{state_home}/paceline/state.db"
+    assert State(Config(base_url=root, store="memory:"), environ, lambda _: "").store is None
+
+
+def test_on_this_machine_nothing_is_remembered(emulator, source, state_home, capsys):
+    code, report = run(source, emulator.base_url, view=Plain())
+    assert (code, report["store"]) == (0, None)
+    assert "state: in this process only\n" in capsys.readouterr().err
+    assert not state_home.exists()
+
+
+def test_the_next_run_knows_what_this_one_used(tmp_path, emulator, source, command):
+    limit, file = f"{day(30)},{FAST}", tmp_path / "state.db"
+    arguments = {"base_url": emulator.base_url, "limit": limit}
+    out, _ = finish(command(source, "--store", f"sqlite:{file}", "--json", **arguments), 0)
+    first = json.loads(out)
+    assert (first["store"], first["pools"]["openai/gpt-5"]["quotas"][0]["remaining"]) == (f"sqlite:{file}", 10)
+    again = write_lines(tmp_path / "again.jsonl", [chat(f"s{i}") for i in range(20)])
+    process = command(again, "--store", f"sqlite:{file}", "--json", **arguments)
+    wait_for_lines(tmp_path / "again.results.jsonl", 10, process)
+    process.send_signal(signal.SIGINT)
+    out, err = finish(process, 130)
+    second = json.loads(out)
+    assert second["ok"] == second["pools"]["openai/gpt-5"]["counts"]["granted"] == 10
+    quota = second["pools"]["openai/gpt-5"]["quotas"][0]
+    assert (quota["used_before"], quota["spent"], quota["remaining"]) == (20, 10, 0)
+    assert "20 to send: at least " in err  # for the day is almost over
+    assert emulator.tally()["admitted"] == 30
+
+
+def test_two_keys_do_not_mix(tmp_path, emulator, source):
+    file, reports = tmp_path / "state.db", []
+    for key in ("sk-first-secret", "sk-second-secret"):
+        (tmp_path / "in.results.jsonl").unlink(missing_ok=True)
+        reports.append(run(source, emulator.base_url, key=key, limits=f"{day(30)},{FAST}", store=f"sqlite:{file}")[1])
+    for report in reports:
+        assert report["pools"]["openai/gpt-5"]["quotas"][0]["remaining"] == 10
+        assert "secret" not in json.dumps(report)
+    assert len(spent(file)) == 2
+    assert b"secret" not in b"".join(path.read_bytes() for path in tmp_path.glob("state.db*"))
+
+
+def test_a_prefix_is_for_any_store():
+    store = MemoryStore()
+    limiters = [Limiter({"jobs": day(5)}, store=Prefixed(store, prefix)) for prefix in ("a", "b", "a")]
+    granted = [bool(limiter.try_acquire("jobs", requests=3)) for limiter in limiters]
+    for limiter in limiters:
+        limiter.close()
+    assert granted == [True, True, False]
+    assert Prefixed(store, "a").url == store.url
+
+
+def test_runs_at_the_same_time_share(tmp_path, emulator, command):
+    # 50 requests at once, and 100 more at 50 a second: alone each would send its 75 within half a second.
+    emulator.reset(limits={"*": "50 requests/s"})
+    processes = []
+    for name in ("a", "b"):
+        source = write_lines(tmp_path / f"{name}.jsonl", [chat(f"{name}{i}") for i in range(75)])
+        arguments = (source, "--store", f"sqlite:{tmp_path}/state.db", "--json")
+        processes.append(command(*arguments, base_url=emulator.base_url, limit="50 requests/s"))
+    reports = [json.loads(finish(process, 0)[0]) for process in processes]
+    tally = emulator.tally()
+    assert (tally["admitted"], tally["refused_total"]) == (150, 0)
+    assert max(report["pools"]["openai/gpt-5"]["store"]["peers"] for report in reports) == 2
+
+
+def test_an_account_is_its_server_and_its_key():
+    names = {
+        account(root, key)
+        for root, key in [
+            ("https://API.a", "k"),
+            ("https://api.a/v2", "k"),
+            ("https://api.b", "k"),
+            ("https://api.a", "l"),
+        ]
+    }
+    assert sorted(name.rpartition(":")[0] for name in names) == ["api.a", "api.a", "api.b"]
+
+
+def test_a_default_that_cannot_be_used_stops_nothing(elsewhere, source, tmp_path, capsys):
+    (tmp_path / "file").touch()
+    code, report = run(source, ELSEWHERE, view=Plain(), environ={"XDG_STATE_HOME": str(tmp_path / "file")})
+    said = capsys.readouterr().err
+    assert (code, report["ok"], report["store"]) == (0, 20, None)
+    (warning,) = [line for line in said.splitlines() if "warning" in line]
+    for words in (f"sqlite:{tmp_path}/file/paceline/state.db: ", "Not a directory", "in memory", "--store memory:"):
+        assert words in warning
+    assert "state: in this process only" in said
+    assert report["pools"]["openai/gpt-5"]["counts"]["granted"] == 20
+
+
+def test_nor_does_a_missing_home(elsewhere, source, monkeypatch, capsys):
+    def nobody(*_):
+        raise RuntimeError("Could not determine home directory.")
+
+    monkeypatch.setattr("paceline.stores.sqlite.Path.expanduser", nobody)
+    code, report = run(source, ELSEWHERE, view=Plain())
+    assert (code, report["ok"], report["store"]) == (0, 20, None)
+    assert "warning: this user has no home folder" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("lost", ["safe", "closed", "open"])
+def test_a_named_store_that_cannot_be_used_is_an_error(tmp_path, emulator, source, command, lost):
+    (tmp_path / "file").touch()
+    for url, words in (
+        (f"sqlite:{tmp_path}/file/state.db", "it cannot be made"),
+        ("redis://:hunter2@127.0.0.1:1", "is it running there"),
+    ):
+        out, err = finish(command(source, "--store", url, "--lost", lost, base_url=emulator.base_url), 2)
+        last = err.splitlines()[-1]
+        assert out == ""
+        assert last.startswith("paceline run: ")
+        assert last.endswith("; nothing has been sent")
+        assert words in last
+        assert "hunter2" not in err
+    assert emulator.tally()["admitted"] == 0
+    assert not (tmp_path / "in.results.jsonl").exists()
+
+
+def test_wrong_words_are_usage_errors(source, emulator, command):
+    for arguments, words in (
+        (("--store", "sqlit:x"), "command line: store: it is no store's URL; did you mean 'sqlite'?"),
+        (
+            ("--lost", "openn"),
+            "command line: lost: 'openn': it must be 'safe', 'closed' or 'open'; did you mean 'open'?",
+        ),
+    ):
+        _, err = finish(command(source, *arguments, base_url=emulator.base_url), 2)
+        assert words in err
+
+
+def test_the_environment_names_a_store(tmp_path, emulator, source, command):
+    environ = {"PACELINE_STORE": f"sqlite:{tmp_path}/state.db"}
+    out, _ = finish(command(source, "--json", base_url=emulator.base_url, environ=environ), 0)
+    assert json.loads(out)["store"] == f"sqlite:{tmp_path}/state.db"
+
+
+def test_at_the_end_the_store_knows_what_answers_cost(tmp_path, emulator):
+    source = write_lines(tmp_path / "in.jsonl", [message(f"r{i}") for i in range(20)])
+    _, report = run(source, emulator.base_url, limits=f"{FAST},60M output_tokens/min", store=f"sqlite:{tmp_path}/s.db")
+    (books,) = spent(tmp_path / "s.db").values()
+    assert books["output_tokens/60.0"] == pytest.approx(report["output_tokens"])
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="signals")
+def test_killed_and_resumed(tmp_path, emulator, command):
+    emulator.reset(latency_s=0.1)
+    source, file = write_lines(tmp_path / "in.jsonl", [chat(f"r{i}") for i in range(300)]), tmp_path / "state.db"
+    arguments = (source, "--workers", "20", "--store", f"sqlite:{file}")
+    options = {"base_url": emulator.base_url, "limit": f"{day(1_000)},{FAST}"}
+    process = command(*arguments, **options)
+    wait_for_lines(tmp_path / "in.results.jsonl", 100, process)
+    process.send_signal(signal.SIGKILL)
+    process.communicate()
+    finish(command(*arguments, **options), 0)
+    assert len({answer["custom_id"] for answer in read_answers(tmp_path / "in.results.jsonl")}) == 300
+    (books,) = spent(file).values()
+    assert 300 <= emulator.tally()["admitted"] <= books["requests/86400.0"] <= 340  # some had been charged, not sent
+
+
+def test_once_proven_a_store_can_only_be_lost():
+    from paceline.batch.state import Attempted
+
+    class Broken:
+        url = "broken:"
+
+        def exchange(self, pool, message):
+            raise StoreError("broken")
+
+    attempted = Attempted(Broken())
+    attempted.proven = True
+    with pytest.raises(StoreError, match="broken"):
+        attempted.exchange("pool", None)
+    assert attempted.fault is None

@@ -1,0 +1,268 @@
+"""Random commands for a pool's books, and the Lua script run in this process."""
+
+import random
+from collections import Counter
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+from lupa.lua51 import LuaRuntime
+
+from paceline.core.books import Books
+from paceline.core.bucket import LOW_POINTS_MAX
+from paceline.core.message import Charged, Learned, Message, Refused, Reply, Settled
+from paceline.core.quota import NS, Quota, Rule
+from paceline.core.window import restarts
+from paceline.stores.redis_wire import decode, encode, quota_set, script
+
+ZONES = ("America/Los_Angeles", "Europe/Berlin", "Asia/Kolkata", "Africa/Cairo")
+PERIODS_S = (1.0, 10.0, 60.0, 0.3, 3_600.0, 86_400.0, 86_400.0)
+EPOCH_US = 1_767_225_600_000_000  # 2026-01-01
+GRID_US = 2**41  # as in meters.lua
+PARTS = (*[0.0] * 4, *[0.001] * 8, *[0.01] * 8, *[0.05] * 8, 0.2, 0.2, 0.6, 1.0, 1.2)  # of a burst, that costs are
+DAY_US = 86_400_000_000
+JUMPS_US = (  # how far time may go at once, and how often
+    (0, 30), (1_000, 30), (50_000, 30), (2_000_000, 40), (20_000_000, 6), (90_000_000, 3), (4_000_000_000, 2),
+    (DAY_US, 2), (-1_000, 2), (-5_000_000, 1), (-3_600_000_000, 1), (40 * DAY_US, 0.3),
+)  # fmt: skip
+
+
+class LuaBooks:
+    """The script in this process: `redis`, `cmsgpack`, `cjson` and `struct` are stand-ins."""
+
+    def __init__(self) -> None:
+        self._lua = LuaRuntime(encoding=None)
+        source = (Path(__file__).parent / "lua_stand_ins.lua").read_bytes()
+        make = self._lua.execute(b"return function(...) " + source + b" end")
+        self._run, self.flush = make(script().encode())
+
+    def __call__(self, now_us: int, message: Message) -> Reply:
+        name, lines = quota_set(message.quotas)
+        answer = list(self._run(*(text.encode() for text in (encode(message), name, lines, str(now_us)))).values())
+        assert not [x for x in answer if isinstance(x, float)], "a number was cut short"
+        return decode(answer, message)
+
+
+@dataclass
+class Grant:
+    """What was granted once, with the marks of both books."""
+
+    quotas: tuple[Quota, ...]
+    amounts: list[float]
+    marks: tuple[list[Any], list[Any]]
+    probe: bool
+    at_us: int
+
+
+@dataclass
+class Process:
+    """One that shares the pool."""
+
+    who: str
+    quotas: tuple[Quota, ...]
+    number: int = 0
+    versions: dict[str, int] = field(default_factory=dict)
+    grants: list[Grant] = field(default_factory=list)
+    last: tuple[Message, Message] | None = None
+
+
+class World:
+    """A pool, its processes and their commands; what each command is, its seed says."""
+
+    def __init__(self, seed: int) -> None:
+        self.rng = rng = random.Random(seed)
+        self.now_us = EPOCH_US + rng.randrange(700 * DAY_US)
+        if rng.random() < 0.2:  # near where epochs change
+            self.now_us = (EPOCH_US // GRID_US + rng.randrange(1, 20)) * GRID_US - rng.randrange(60_000_000)
+        units = rng.sample(["requests", "tokens", "input_tokens", "output_tokens", "usd", "images"], rng.randint(1, 4))
+        self.quotas = [self._quota(unit, self._amount(), rng.choice(PERIODS_S)) for unit in units]
+        self.busy = rng.random() < 0.2  # many small requests in a short time
+        if rng.random() < 0.5 and not self.busy:
+            names = rng.choice([["concurrency"], ["concurrency", "streams"]])
+            self.quotas += [Quota(name, float(rng.randint(1, 6)), 0.0, rule=Rule.SLOTS) for name in names]
+        self.gentle = rng.random() < 0.4
+        self.headroom_s = rng.choice([0.0, 0.25, 1.0, 2.5])
+        self.leases = rng.random() < 0.3
+        self.processes = [self._process(f"p{i}") for i in range(rng.randint(1, 5))]
+        self.books = Books()
+        self.peers = 0
+        self.seen = Counter[str]()
+
+    def _amount(self) -> float:
+        rng = self.rng
+        return rng.choice([float(rng.randint(1, 50)), float(rng.randint(100, 100_000)), rng.uniform(0.5, 5_000.0)])
+
+    def _quota(self, unit: str, amount: float, period_s: float) -> Quota:
+        rng = self.rng
+        rule = rng.choice([Rule.BUCKET, Rule.BUCKET, Rule.WINDOW, Rule.SLIDING])
+        anchor = None
+        if rule is Rule.WINDOW:
+            anchor = rng.choice([None, "utc", "utc", *(ZONES if period_s == 86_400 else ())])
+        burst = amount * rng.choice([1.0, 1.0, 0.1, 0.3, 1.7]) if rule is Rule.BUCKET else amount
+        return Quota(unit, amount, period_s, burst, rule, anchor)
+
+    def _process(self, who: str) -> Process:
+        quotas = self.rng.sample(self.quotas, self.rng.randint(1, len(self.quotas)))
+        if self.rng.random() < 0.7:
+            quotas = self.quotas
+        return Process(who, tuple(quotas))
+
+    def step(self, other: Any) -> None:
+        """One command for both books; AssertionError where they answer differently."""
+        rng = self.rng
+        far, _ = rng.choices(JUMPS_US, [often for _, often in JUMPS_US])[0]
+        if self.busy and rng.random() < 0.99:
+            far = min(abs(far), 1_000)
+        before_us = self.now_us
+        self.now_us += rng.randint(0, far) if far >= 0 else -rng.randint(0, -far)
+        self._count("set back", far < 0)
+        self._count("epoch moved", self.now_us // GRID_US > before_us // GRID_US)
+        process = rng.choice(self.processes)
+        pair = self._messages(process)
+        ours = self.books.apply(self.now_us * 1_000, pair[0])
+        theirs = other(self.now_us, pair[1])
+        marks = ours.grants, theirs.grants
+        assert [len(marks) for marks in ours.grants] == [len(marks) for marks in theirs.grants], (pair, ours, theirs)
+        ours.grants = theirs.grants = []
+        assert ours == theirs, f"{pair[0]}\nPython {ours}\nLua    {theirs}"
+        self._take(process, pair[0], marks, ours)
+
+    def _take(self, process: Process, message: Message, marks: tuple[list[Any], list[Any]], reply: Reply) -> None:
+        for n, (ours, theirs) in enumerate(zip(*marks, strict=True)):
+            grant = Grant(message.quotas, message.wants[n], (ours, theirs), reply.probe and n == 0, self.now_us)
+            process.grants.append(grant)
+            self._count("granted")
+        del process.grants[:-20]
+        self._count("waits", reply.wait_ns > 0)
+        self._count("probe", reply.probe)
+        self._count("gone", reply.peers < self.peers)
+        self.peers = reply.peers
+        self._count("paused", reply.pause_ns > 0)
+        self._count("opening", any(s.opened < float("inf") for s in reply.standings))
+        quotas = [*message.quotas, *(s.learned.quota for s in reply.standings[len(message.quotas) :] if s.learned)]
+        for quota, standing in zip(quotas, reply.standings, strict=True):
+            assert standing.room_ns < 2**51, f"the world is too wild for doubles: {standing} of {quota}"
+            if standing.learned is not None and self.rng.random() < 0.9:
+                process.versions[f"{quota.unit}/{quota.period_s}"] = standing.learned.version
+                self._count("spread", standing.learned.spread)
+        if len(quotas) > len(process.quotas) and self.rng.random() < 0.2:
+            process.quotas = tuple(quotas)
+
+    def _count(self, what: str, yes: bool = True) -> None:
+        self.seen[what] += yes
+
+    def end(self) -> None:
+        """Note what it came to."""
+        for account in self.books.dump()["accounts"]:
+            self._count("low points merged", len(account["meter"].get("low_marks", ())) == LOW_POINTS_MAX)
+            self._count("slices", len(account["meter"].get("ends", ())) > 1)
+            self._count("time zone", account["quota"][-1] in ZONES)
+
+    # Messages.
+
+    def _messages(self, process: Process) -> tuple[Message, Message]:
+        rng = self.rng
+        if process.last and process.last[0].quotas == process.quotas and rng.random() < 0.05:
+            self._count("told again")
+            again = {"wants": self._wants(process), "versions": self._versions(process)}
+            return replace(process.last[0], **again), replace(process.last[1], **again)
+        fresh = process.number == 0 or rng.random() < 0.02
+        if fresh and process.number and rng.random() < 0.7:
+            self._reconfigure(process)
+        process.number += rng.choice([1, 1, 1, 7])
+        news = [self._news(process) for _ in range(rng.choice([0, 0, 1, 1, 2, 5]))]
+        clock_ns = (self.now_us + rng.randint(-20, 20) * 3_600_000_000) * 1_000  # the process's own clock
+        message = Message(
+            process.who,
+            process.number,
+            process.quotas,
+            self._versions(process),
+            fresh=fresh,
+            headroom_s=self.headroom_s,
+            gentle=self.gentle,
+            news=[ours for ours, _ in news],
+            held=[float(rng.randint(0, 2)) if q.rule is Rule.SLOTS else 0.0 for q in process.quotas],
+            wants=self._wants(process),
+            place_ns=rng.choice([0, NS, 5 * NS]),
+            slack_ns=rng.randrange(NS // 2) if self.leases else 0,
+            recalled=[self._cost(q) * 0.5 for q in process.quotas] if rng.random() < 0.3 else [],
+            windows=[restarts(q.anchor, clock_ns) if q.rule is Rule.WINDOW else None for q in process.quotas],
+        )
+        process.last = message, replace(message, news=[theirs for _, theirs in news])
+        return process.last
+
+    def _versions(self, process: Process) -> list[int]:
+        return [process.versions.get(f"{q.unit}/{q.period_s}", -1) for q in process.quotas]
+
+    def _reconfigure(self, process: Process) -> None:
+        self._count("reconfigured")
+        quotas = list(process.quotas)
+        i = self.rng.randrange(len(quotas))
+        old = quotas[i]
+        if old.rule is Rule.SLOTS:
+            quotas[i] = old.with_amount(float(self.rng.randint(1, 9)))
+        else:
+            amount = old.amount * self.rng.uniform(0.5, 2.0)
+            quotas[i] = self.rng.choice([old.with_amount(amount), self._quota(old.unit, amount, old.period_s)])
+        process.quotas = tuple(quotas)
+
+    def _cost(self, quota: Quota) -> float:
+        rng = self.rng
+        if self.busy:
+            return quota.burst * rng.uniform(0.0005, 0.001)
+        if quota.rule is Rule.SLOTS:
+            return 1.0
+        part = rng.choice(PARTS)
+        amount = quota.burst * part * rng.uniform(0.5, 1.0)
+        return rng.choice([amount, float(round(amount)), float(round(amount))])
+
+    def _wants(self, process: Process) -> list[list[float]]:
+        return [[self._cost(q) for q in process.quotas] for _ in range(self.rng.choice([0, 1, 1, 2, 4]))]
+
+    def _news(self, process: Process) -> tuple[Any, Any]:
+        rng = self.rng
+        kind = rng.choices(["settled", "refused", "charged", "learned"], [12, 0 if self.busy else 0.3, 0.3, 1])[0]
+        if kind == "settled":
+            return self._settled(process)
+        self._count(kind)
+        if kind == "refused":
+            both = Refused([self._cost(q) for q in process.quotas], rng.choice([0, rng.randrange(5 * NS)]))
+        elif kind == "charged":
+            both = Charged([self._cost(q) * 0.3 for q in process.quotas])
+        else:
+            both = self._learned(process)
+        return both, both
+
+    def _settled(self, process: Process) -> tuple[Any, Any]:
+        rng = self.rng
+        if not process.grants:
+            return Charged([]), Charged([])
+        grant = process.grants.pop(rng.randrange(len(process.grants)))
+        ancient = self.now_us > grant.at_us + 20 * DAY_US  # marks are not told apart for ever
+        if ancient or (grant.quotas != process.quotas and rng.random() < 0.9):  # else it is taken for other quotas'
+            return Charged([]), Charged([])
+        self._count("settled")
+        actual: list[float | None] = [
+            rng.choice([None, a, 0.0, a * rng.random(), float(round(a * rng.random())), a * rng.uniform(1.0, 1.3)])
+            for a in grant.amounts
+        ]
+        answered, probe = rng.random() < 0.9, grant.probe
+        ours, theirs = (Settled(grant.amounts, marks, actual, answered, probe) for marks in grant.marks)
+        return ours, theirs
+
+    def _learned(self, process: Process) -> Learned:
+        rng = self.rng
+        index = rng.randrange(len(process.quotas))
+        quota = process.quotas[index]
+        values = {
+            "shift": rng.choice([1, -1]) * rng.choice([rng.random() * 0.2 * quota.period_s * NS, rng.randrange(9) / 2]),
+            "hold": quota.burst * rng.uniform(0.0, 1.3),
+            "press": rng.uniform(0.3, 1.2),
+            "adopt": quota.amount * rng.choice([rng.uniform(0.4, 2.0), 1.0]),
+            "seen": quota.amount * rng.uniform(0.0, 1.0),
+            "spread": 0.0,
+            "epoch": 0.0,
+        }
+        what = rng.choice(list(values))
+        self._count(what)
+        return Learned(index, what, values[what])

@@ -1,0 +1,131 @@
+"""The Lua script answers as the books in Python do: all numbers equal, whatever happens."""
+
+from collections import Counter
+
+import pytest
+from lua_worlds import DAY_US, EPOCH_US, GRID_US, LuaBooks, World
+
+from paceline.core.books import PEERS_MAX, Books
+from paceline.core.message import Charged, Message, Settled
+from paceline.core.quota import NS, Quota, Rule
+from paceline.core.window import restarts
+from paceline.stores.redis import RedisStore
+from paceline.stores.redis_wire import decode, encode, quota_set
+
+STEPS = 200
+IN_PROCESS, ON_SERVER = range(450), range(10_000, 10_050)  # seeds: 100 000 commands in all
+HAPPENS = {
+    "granted": 10_000, "waits": 10_000, "settled": 10_000, "opening": 5_000, "paused": 2_000, "spread": 2_000,
+    "told again": 1_000, "charged": 1_000, "gone": 1_000, "refused": 500, "set back": 500, "reconfigured": 500,
+    "probe": 200, "press": 500, "shift": 500, "adopt": 500, "epoch": 500, "hold": 500, "seen": 500, "slices": 50,
+    "epoch moved": 50, "low points merged": 10, "time zone": 20,
+}  # fmt: skip
+"""What must happen how often at least, that the comparison is worth something."""
+
+
+def play(seed, other):
+    world = World(seed)
+    for step in range(STEPS):
+        try:
+            world.step(other)
+        except AssertionError as error:
+            error.add_note(f"World({seed}), command {step}")
+            raise
+    world.end()
+    return world.seen
+
+
+def test_script_and_books_answer_the_same():
+    lua, seen = LuaBooks(), Counter()
+    for seed in IN_PROCESS:
+        lua.flush()
+        seen += play(seed, lua)
+    assert {what: seen[what] for what, often in HAPPENS.items() if seen[what] < often} == {}
+
+
+def test_script_in_redis_and_books_answer_the_same(redis_server):
+    store = RedisStore(redis_server.url, timeout_s=30.0)
+
+    def ask(now_us, message):
+        return decode(store._call("key", encode(message), *quota_set(message.quotas), str(now_us)), message)
+
+    for seed in ON_SERVER:
+        redis_server.ask("DEL", "key")
+        play(seed, ask)
+    store.close()
+
+
+QUOTAS = (Quota("tokens", 6_000.0),)  # a hundred a second
+
+
+def spend(lua, now_us, number, amount):
+    return lua(now_us, Message("a", number, QUOTAS, [-1], fresh=number == 1, headroom_s=0.0, wants=[[amount]]))
+
+
+def refund(lua, now_us, number, mark):
+    news = [Settled([1_000.0], [mark], [0.0])]
+    return lua(now_us, Message("a", number, QUOTAS, [-1], headroom_s=0.0, news=news)).standings[0].room_ns
+
+
+@pytest.mark.parametrize("moves", [False, True])
+def test_refund_is_exact_when_the_epoch_moved_in_between(moves):
+    lua = LuaBooks()
+    start_us = (EPOCH_US // GRID_US + 1) * GRID_US - 1_000_000 * moves
+    spend(lua, start_us, 1, 1_000.0)
+    mark = spend(lua, start_us, 2, 1_000.0).grants[0][0]
+    assert refund(lua, start_us + 2_000_000, 3, mark) == 8_000_000_000  # 20 s were lacking, 2 passed, 10 came back
+
+
+def test_refund_of_what_forgotten_books_were_charged_is_worth_nothing():
+    lua = LuaBooks()
+    spend(lua, EPOCH_US, 1, 1_000.0)
+    mark = spend(lua, EPOCH_US + 1, 2, 1_000.0).grants[0][0]
+    lua.flush()
+    spend(lua, EPOCH_US + 1_000_000, 1, 3_000.0)
+    assert refund(lua, EPOCH_US + 1_000_000, 2, mark) == 30_000_000_000
+
+
+def test_refund_is_exact_when_the_clock_was_set_back_in_between():
+    lua = LuaBooks()
+    spend(lua, EPOCH_US, 1, 1_000.0)
+    mark = spend(lua, EPOCH_US, 2, 1_000.0).grants[0][0]
+    spend(lua, EPOCH_US + 15_000_000, 3, 10.0)  # 5 s were lacking then, and now 5.1
+    assert refund(lua, EPOCH_US - 3_600_000_000, 4, mark) == 100_000_000
+
+
+def test_process_whose_clock_is_days_off_ends_no_day_early():
+    lua, quotas = LuaBooks(), (Quota("requests", 10.0, 86_400.0, rule=Rule.WINDOW, anchor="Asia/Kolkata"),)
+    midnight_us = EPOCH_US - 19_800_000_000  # 5.5 hours before UTC's
+
+    def spend(now_us, number, days_off):
+        windows = [restarts("Asia/Kolkata", (now_us + days_off * DAY_US) * 1_000)]
+        asked = Message("a", number, quotas, [-1], fresh=number == 1, wants=[[4.0]], windows=windows)
+        return lua(now_us, asked).standings[0].used
+
+    used = [spend(midnight_us + 60_000_000, 1, -9), spend(midnight_us + DAY_US - 60_000_000, 2, 30)]
+    assert [*used, spend(midnight_us + DAY_US + 60_000_000, 3, -30)] == [4.0, 8.0, 4.0]
+
+
+def test_processes_beyond_a_thousand_are_forgotten_as_the_books_forget_them():
+    lua, books = LuaBooks(), Books()
+
+    def tell(now_us, who):
+        told = Message(who, 1, QUOTAS, [-1], fresh=True, news=[Charged([1.0])])
+        ours = books.apply(now_us * 1_000, told)
+        assert ours == lua(now_us, told)
+        return ours
+
+    for n in range(PEERS_MAX):
+        tell(EPOCH_US, f"p{n}")
+    assert tell(EPOCH_US + 16_000_000, "p0").standings[0].charged == PEERS_MAX  # told before
+    tell(EPOCH_US + 17_000_000, "one more")
+    reply = tell(EPOCH_US + 34_000_000, "p1")
+    assert (reply.peers, reply.standings[0].charged) == (1, PEERS_MAX + 2)
+
+
+def test_debt_of_ages_is_one():
+    lua, quotas = LuaBooks(), (Quota("tokens", 1_000.0, 86_400.0),)
+    mark = lua(EPOCH_US, Message("a", 1, quotas, [-1], headroom_s=0.0, wants=[[1.0]])).grants[0][0]
+    reply = lua(EPOCH_US, Message("a", 2, quotas, [-1], news=[Settled([1.0], [mark], [1e12])], wants=[[1.0]]))
+    assert reply.standings[0].room_ns == pytest.approx(86.4e21)
+    assert reply.wait_ns == 86_400 * NS

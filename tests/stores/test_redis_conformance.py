@@ -1,0 +1,36 @@
+"""The public suite, run for Redis: alone, behind Sentinels and in a cluster."""
+
+import pytest
+
+from paceline.stores.redis import RedisStore
+from paceline.testing import StoreConformance
+
+
+def hosts(addresses):
+    return ",".join(f"{host}:{port}" for host, port in addresses)
+
+
+class TestRedisStore(StoreConformance):
+    @pytest.fixture
+    def url(self, redis_server):
+        return redis_server.url
+
+    @pytest.fixture
+    def store(self, url):
+        store = RedisStore(url, timeout_s=5.0)
+        yield store
+        store.close()
+
+    second = store
+
+
+class TestRedisStoreWithSentinels(TestRedisStore):
+    @pytest.fixture
+    def url(self, redis_sentinel):
+        return f"redis+sentinel://{hosts(redis_sentinel.addresses)}/{redis_sentinel.name}/0"
+
+
+class TestRedisStoreInACluster(TestRedisStore):
+    @pytest.fixture
+    def url(self, redis_cluster):
+        return f"redis+cluster://{hosts(redis_cluster.addresses)}"

@@ -1,0 +1,161 @@
+"""The Redis store in a cluster and behind Sentinels."""
+
+import time
+
+import pytest
+from redis_servers import sentinel, until
+
+from paceline.core.message import Message
+from paceline.core.quota import parse_quotas
+from paceline.stores.base import StoreError
+from paceline.stores.redis import RedisStore
+
+QUOTAS = parse_quotas("3600 tokens/hour")
+MARGIN_S = 2.0  # of a busy machine
+
+
+def message(number=1):
+    return Message("a", number, QUOTAS, [-1], wants=[[10.0]])
+
+
+def hosts(servers):
+    return ",".join(f"127.0.0.1:{server.port}" for server in servers)
+
+
+def test_cluster_has_each_pool_on_one_node(redis_cluster):
+    store = RedisStore(f"redis+cluster://{hosts(redis_cluster.nodes)}?prefix=each", timeout_s=5.0)
+    for number in (1, 2):
+        for pool in range(20):
+            assert store.exchange(f"pool {pool}", message(number)).standings[0].charged == 10 * number
+    keys = [node.ask("KEYS", "paceline:1:{each/*") for node in redis_cluster.nodes]
+    assert sum(map(len, keys)) == 20
+    assert all(keys)
+    store.close()
+
+
+def test_one_node_is_enough_to_find_the_others(redis_cluster):
+    store = RedisStore(f"redis+cluster://{hosts(redis_cluster.nodes[2:])}", timeout_s=5.0)
+    for pool in range(10):
+        assert store.exchange(f"found {pool}", message()).grants
+    store.close()
+
+
+def test_nodes_that_are_gone_are_passed_over(redis_cluster):
+    gone = "127.0.0.1:1,no-such-host.invalid:1"
+    store = RedisStore(f"redis+cluster://{gone},{hosts(redis_cluster.nodes[:1])}", timeout_s=5.0)
+    for pool in range(10):
+        assert store.exchange(f"passed over {pool}", message()).grants
+    store.close()
+
+
+def test_key_that_moves_to_another_node(redis_cluster):
+    store = RedisStore(f"redis+cluster://{hosts(redis_cluster.nodes)}?prefix=moves", timeout_s=5.0)
+    store.exchange("here", message())
+    here, there = sorted(redis_cluster.nodes, key=lambda node: -len(node.ask("KEYS", "paceline:1:{moves/*")))[:2]
+    slot, home = here.ask("CLUSTER", "KEYSLOT", store.key("here")), here.ask("CLUSTER", "MYID")
+    away = there.ask("CLUSTER", "MYID")
+    there.ask("CLUSTER", "SETSLOT", slot, "IMPORTING", home)
+    here.ask("CLUSTER", "SETSLOT", slot, "MIGRATING", away)
+    assert store.exchange("here", message(2)).standings[0].charged == 20
+    here.ask("MIGRATE", "127.0.0.1", there.port, store.key("here"), 0, 5_000)
+    assert store.exchange("here", message(3)).standings[0].charged == 30  # asks there
+    there.ask("SCRIPT", "FLUSH")
+    assert store.exchange("here", message(4)).standings[0].charged == 40
+    for node in (there, here):
+        node.ask("CLUSTER", "SETSLOT", slot, "NODE", away)
+    assert store.exchange("here", message(5)).standings[0].charged == 50  # has moved there
+    store.close()
+
+
+def test_node_of_a_cluster_is_no_server_of_its_own(redis_cluster):
+    store = RedisStore(f"redis://{hosts(redis_cluster.nodes[:1])}", timeout_s=5.0)
+    said = [error for pool in range(20) if (error := failure(store, f"pool {pool}"))]
+    assert 0 < len(said) < 20
+    assert all("write redis+cluster://" in error for error in said)
+    store.close()
+
+
+def failure(store, pool):
+    try:
+        store.exchange(pool, message())
+    except StoreError as error:
+        return str(error)
+    return ""
+
+
+def test_frozen_node_is_an_error_in_time_for_its_pools_alone(redis_cluster):
+    store = RedisStore(f"redis+cluster://{hosts(redis_cluster.nodes)}?prefix=frozen", timeout_s=0.3)
+    pools = [f"pool {n}" for n in range(20)]
+    for pool in pools:
+        store.exchange(pool, message(1))
+    lost = redis_cluster.nodes[1]
+    of_lost = {key[:-1].rpartition("/")[2] for key in lost.ask("KEYS", "paceline:1:{frozen/*")}
+    lost.freeze()
+    try:
+        for pool in sorted(of_lost)[:2]:
+            before = time.monotonic()
+            with pytest.raises(StoreError):
+                store.exchange(pool, message(2))
+            assert time.monotonic() - before < 0.3 + MARGIN_S
+        for pool in set(pools) - of_lost:
+            assert store.exchange(pool, message(2)).standings[0].charged == 20
+    finally:
+        lost.thaw()
+    for pool in of_lost:
+        until(lambda pool=pool: works(store, pool), "the thawed node")
+    store.close()
+
+
+def test_frozen_cluster_is_an_error_in_time(redis_cluster):
+    store = RedisStore(f"redis+cluster://{hosts(redis_cluster.nodes)}", timeout_s=0.5)
+    for node in redis_cluster.nodes:
+        node.freeze()
+    before = time.monotonic()
+    try:
+        with pytest.raises(StoreError, match="overloaded, or stopped"):
+            store.exchange("pool", message())
+        assert time.monotonic() - before < 1.4  # one timeout, not one for each node
+    finally:
+        for node in redis_cluster.nodes:
+            node.thaw()
+        store.close()
+
+
+def works(store, pool):
+    try:
+        return store.exchange(pool, message(3))
+    except StoreError:
+        return None
+
+
+def test_sentinels_lead_to_the_new_master():
+    with sentinel() as group:
+        store = RedisStore(f"redis+sentinel://{hosts(group.sentinels)}/{group.name}/0", timeout_s=1.0)
+        assert store.exchange("pool", message(1)).standings[0].charged == 10
+        assert group.master.ask("WAIT", 1, 5_000) == 1  # it has reached the replica
+        group.fail_over()
+        assert store.exchange("pool", message(2)).standings[0].charged == 20
+        assert group.master.ask("EXISTS", store.key("pool")) == 1
+        store.close()
+
+
+def test_sentinels_do_not_know_the_master(redis_sentinel):
+    store = RedisStore(f"redis+sentinel://{hosts(redis_sentinel.sentinels)}/nobody", timeout_s=1.0)
+    with pytest.raises(StoreError, match=r"'nobody'.*is its name right"):
+        store.exchange("pool", message())
+    store.close()
+
+
+def test_sentinels_that_are_silent(redis_sentinel):
+    store = RedisStore(f"redis+sentinel://{hosts(redis_sentinel.sentinels)}/{redis_sentinel.name}", timeout_s=0.3)
+    for server in redis_sentinel.sentinels:
+        server.freeze()
+    before = time.monotonic()
+    try:
+        with pytest.raises(StoreError):
+            store.exchange("pool", message())
+        assert time.monotonic() - before < 0.3 + MARGIN_S
+    finally:
+        for server in redis_sentinel.sentinels:
+            server.thaw()
+        store.close()

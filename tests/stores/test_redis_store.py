@@ -1,0 +1,276 @@
+"""The Redis store on real servers: what it keeps, and what it says when something is wrong."""
+
+import os
+import threading
+import time
+
+import pytest
+from redis_servers import RedisServer
+
+from paceline.core.message import Charged, Message
+from paceline.core.quota import parse_quotas
+from paceline.stores.base import StoreError
+from paceline.stores.redis import RedisStore
+
+QUOTAS = parse_quotas("3600 tokens/hour, 1000 requests/day window utc, 4 concurrency")
+MARGIN_S = 1.0  # of a busy machine
+KEY = "paceline:1:{/pool}"
+
+
+def message(number=1, who="a", amount=10.0, quotas=QUOTAS, **fields):
+    return Message(who, number, quotas, [-1] * len(quotas), wants=[[amount, 1.0, 0.0]], **fields)
+
+
+def charged(reply):
+    return [standing.charged for standing in reply.standings]
+
+
+@pytest.fixture
+def store(redis_server):
+    store = RedisStore(redis_server.url, timeout_s=5.0)
+    yield store
+    store.close()
+
+
+def failure(url, timeout_s=5.0):
+    """What an exchange with ``url`` says when it fails, and how long it took."""
+    store = RedisStore(url, timeout_s=timeout_s)
+    before = time.monotonic()
+    with pytest.raises(StoreError) as caught:
+        store.exchange("pool", message())
+    store.close()
+    return str(caught.value), time.monotonic() - before
+
+
+def test_exchange_is_one_command_and_keeps_one_key_that_expires(store, redis_server):
+    store.exchange("pool", message())
+    redis_server.ask("CONFIG", "RESETSTAT")
+    store.exchange("pool", message(2))
+    with redis_server.client() as client:
+        calls = {name: stats["calls"] for name, stats in client.info("commandstats").items()}
+    calls = {name: count for name, count in calls.items() if name.split("_")[1] in ("evalsha", "get", "set", "time")}
+    assert calls == {"cmdstat_evalsha": 1, "cmdstat_get": 1, "cmdstat_set": 1, "cmdstat_time": 1}
+    assert redis_server.ask("KEYS", "*") == [KEY]
+    day_ms = 86_400_000
+    assert 3 * day_ms - 60_000 < redis_server.ask("PTTL", KEY) <= 3 * day_ms
+
+
+def test_expiry_is_renewed(store, redis_server):
+    store.exchange("pool", message())
+    redis_server.ask("PEXPIRE", KEY, 60_000)
+    store.exchange("pool", message(2))
+    assert redis_server.ask("PTTL", KEY) > 60_000
+
+
+def test_pools_and_prefixes_are_kept_apart(store, redis_server):
+    other = RedisStore(redis_server.url + "?prefix=team", timeout_s=5.0)
+    for number, (where, pool) in enumerate([(store, "a"), (store, "b"), (other, "a"), (store, "odd } {name}")]):
+        assert charged(where.exchange(pool, message(1, amount=float(number + 1)))) == [number + 1, 1, 0]
+    assert max(redis_server.ask("KEYS", "*")) == "paceline:1:{team/a}"
+    assert other.url.endswith("?prefix=team")
+    other.close()
+
+
+def test_two_processes_share_by_the_servers_clock(store, redis_server):
+    second = RedisStore(redis_server.socket_url, timeout_s=5.0)
+    first = store.exchange("pool", message(amount=1_000.0))
+    before_ns = time.monotonic_ns()
+    room_ns = second.exchange("pool", message(1, "b", 0.0)).standings[0].room_ns
+    while (later := second.exchange("pool", message(2, "b", 0.0))).standings[0].room_ns > room_ns - 20_000_000:
+        time.sleep(0.001)
+    passed_ns = time.monotonic_ns() - before_ns
+    assert first.standings[0].room_ns == 1_000_000_000_000
+    assert later.peers == 2
+    assert 20_000_000 <= first.standings[0].room_ns - later.standings[0].room_ns <= passed_ns + 100_000_000
+    second.close()
+
+
+def test_scripts_may_be_forgotten_at_any_time(store, redis_server):
+    for number in range(1, 6):
+        redis_server.ask("SCRIPT", "FLUSH")
+        assert charged(store.exchange("pool", message(number))) == [10 * number, number, 0]
+
+
+def test_keys_may_be_forgotten_at_any_time(store, redis_server):
+    store.exchange("pool", message(1))
+    redis_server.ask("FLUSHALL")
+    reply = store.exchange("pool", message(2, recalled=[5_000_000_000.0, 7.0, 0.0]))
+    assert charged(reply) == [10, 1, 0]
+    assert reply.standings[0].room_ns == 15_000_000_000
+    assert reply.standings[1].used == 8
+
+
+def test_what_the_script_does_not_know_survives(store, redis_server):
+    store.exchange("pool", message())
+    add = """
+        local state = cmsgpack.unpack(redis.call('GET', KEYS[1]))
+        state.later, state.accounts[1].later, state.accounts[1].meter.later = {1, 2}, 'x', 0.5
+        redis.call('SET', KEYS[1], cmsgpack.pack(state))"""
+    read = """
+        local state = cmsgpack.unpack(redis.call('GET', KEYS[1]))
+        return {state.later[2], state.accounts[1].later, tostring(state.accounts[1].meter.later)}"""
+    redis_server.ask("EVAL", add, 1, KEY)
+    store.exchange("pool", message(2, news=[Charged([1.0, 1.0, 0.0])]))
+    assert redis_server.ask("EVAL", read, 1, KEY) == [2, "x", "0.5"]
+
+
+def test_sets_of_quotas_are_not_remembered_without_bound(store, redis_server):
+    for number in range(1, 30):
+        quotas = parse_quotas(f"{number} tokens/hour, 1000 requests/day window utc, 4 concurrency")
+        store.exchange("pool", message(number, quotas=quotas))
+    count = "local n = 0 for _ in pairs(cmsgpack.unpack(redis.call('GET', KEYS[1])).sets) do n = n + 1 end return n"
+    assert redis_server.ask("EVAL", count, 1, KEY) <= 8
+
+
+def test_many_threads_may_use_one_store(store):
+    def work(who):
+        for number in range(1, 26):
+            store.exchange("pool", message(number, who, amount=1.0))
+
+    threads = [threading.Thread(target=work, args=(f"thread {n}",)) for n in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert charged(store.exchange("pool", message(1, "last", amount=0.0)))[0] == 200
+
+
+def test_forked_child_and_its_parent_do_not_share_a_connection(store):
+    store.exchange("pool", message(1))
+    pid = os.fork()
+    if not pid:
+        try:
+            store.after_fork()
+            for number in range(1, 51):
+                store.exchange("pool", message(number, "child"))
+            os._exit(0)
+        finally:
+            os._exit(1)
+    for number in range(2, 52):
+        store.exchange("pool", message(number))
+    assert os.waitpid(pid, 0)[1] == 0
+    assert charged(store.exchange("pool", message(52)))[0] == 10 * 102
+
+
+def test_closed_store_opens_again(store, redis_server):
+    store.exchange("pool", message(1))
+    store.close()
+    store.close()
+    assert charged(store.exchange("pool", message(2)))[0] == 20
+
+
+def test_over_tls():
+    with RedisServer(tls=True) as server:
+        store = RedisStore(server.url, timeout_s=5.0)
+        assert charged(store.exchange("pool", message())) == [10, 1, 0]
+        store.close()
+        said, _ = failure(server.url.partition("?")[0])
+        assert "ssl_ca_certs" in said
+
+
+# When something is wrong.
+
+
+def test_frozen_server_is_an_error_in_time_and_its_late_answer_is_nobodys(store, redis_server):
+    store = RedisStore(redis_server.url, timeout_s=0.2)
+    store.exchange("pool", message(1))
+    redis_server.freeze()
+    before = time.monotonic()
+    with pytest.raises(StoreError, match=r"overloaded|stopped"):
+        store.exchange("pool", message(2))
+    with pytest.raises(StoreError):
+        store.exchange("pool", message(2))
+    assert 0.4 <= time.monotonic() - before < 0.4 + MARGIN_S
+    redis_server.thaw()
+    store = RedisStore(redis_server.url, timeout_s=5.0)
+    reply = store.exchange("pool", message(3, amount=500.0))
+    assert len(reply.grants) == 1
+    assert charged(reply)[0] in (510, 520, 530)  # of the two that were lost, nobody can know which arrived
+    store.close()
+
+
+def test_nothing_is_sent_twice(redis_server):
+    redis_server.ask("CONFIG", "RESETSTAT")
+    store = RedisStore(redis_server.url, timeout_s=0.2)
+    store.exchange("pool", message(1))
+    redis_server.freeze()
+    with pytest.raises(StoreError):
+        store.exchange("pool", message(2))
+    redis_server.thaw()
+    store.exchange("pool", message(3))
+    with redis_server.client() as client:
+        calls = client.info("commandstats")
+    assert calls["cmdstat_evalsha"]["calls"] + calls["cmdstat_eval"]["calls"] <= 1 + 3  # the first with EVAL as well
+    store.close()
+
+
+def test_server_that_comes_back_is_found_again(store, redis_server):
+    store.exchange("pool", message(1))
+    redis_server.kill()
+    for _ in range(2):
+        with pytest.raises(StoreError, match=r"(?s)127\.0\.0\.1.*is it running there"):
+            store.exchange("pool", message(2))
+    redis_server.restart()
+    assert charged(store.exchange("pool", message(3)))[0] == 10
+
+
+@pytest.mark.parametrize("login", ["", "wrong@", ":wr%2Fong@", "somebody:wrong@"])
+def test_wrong_password(login):
+    with RedisServer(password="p@ss/word") as server:
+        assert RedisStore(server.url, timeout_s=5.0).exchange("pool", message())
+        assert RedisStore(server.socket_url, timeout_s=5.0).exchange("pool", message())
+        said, _ = failure(f"redis://{login}127.0.0.1:{server.port}")
+        assert "USER:PASSWORD@HOST" in said
+        assert f"redis://127.0.0.1:{server.port}" in said
+        assert "wr" not in said.replace("wrong user", "").replace("write", "").replace("WRONGPASS", "")
+
+
+def test_user_who_may_not():
+    with RedisServer("user guest on >guest ~other:* +@all") as server:
+        said, _ = failure(f"redis://guest:guest@127.0.0.1:{server.port}")
+        assert "~paceline:*" in said
+
+
+def test_full_server():
+    with RedisServer(maxmemory="1kb") as server:  # less than it needs for itself
+        said, _ = failure(server.url)
+        assert "maxmemory" in said
+        assert server.ask("DBSIZE") == 0
+
+
+def test_read_only_replica(redis_server):
+    with RedisServer(f"replicaof 127.0.0.1 {redis_server.port}") as replica:
+        said, _ = failure(replica.url)
+        assert "redis+sentinel://" in said
+
+
+def test_key_of_something_else(store, redis_server):
+    redis_server.ask("LPUSH", KEY, "x")
+    with pytest.raises(StoreError, match=r"\?prefix=NAME"):
+        store.exchange("pool", message())
+
+
+def test_damaged_books(store, redis_server):
+    redis_server.ask("SET", KEY, "no books")
+    with pytest.raises(StoreError, match="delete its keys"):
+        store.exchange("pool", message())
+
+
+@pytest.mark.parametrize(
+    ("url", "says"),
+    [
+        ("redis://no-such-host.invalid", "is its name right"),
+        ("redis://127.0.0.1:1", "is it running there"),
+        ("unix:///no/such/socket", "is it running there"),
+        ("redis+sentinel://127.0.0.1:1,127.0.0.1:2/master", "no Sentinel"),
+        ("redis+cluster://127.0.0.1:1", "is it running there"),
+    ],
+)
+def test_nobody_there(url, says):
+    said, _ = failure(url)
+    assert said.startswith(f"{url}: ")
+    assert says in said
+
+
+def test_server_that_is_no_sentinel(redis_server):
+    assert "SENTINEL" in failure(f"redis+sentinel://127.0.0.1:{redis_server.port}/master")[0]

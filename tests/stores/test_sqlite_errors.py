@@ -1,0 +1,222 @@
+"""What may be wrong with a file: each time the error names it, says what happened and what would be right."""
+# ruff: noqa: F811 - fixtures are imported
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import sqlite3
+import tempfile
+import threading
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+from test_sqlite_store import DAILY, charged, opened, path, take  # noqa: F401
+
+from paceline.core.message import Message
+from paceline.stores import StoreError, open_store
+from paceline.stores.sqlite import APPLICATION_ID, FORMAT, SQLiteStore
+from paceline.testing import ManualClock
+
+NOBODY = 65_534
+
+
+def fails(store: SQLiteStore, saying: str) -> str:
+    """An exchange gives an error that names the file and says this."""
+    with pytest.raises(StoreError, match=saying) as raised:
+        take(store)
+    assert str(raised.value).startswith(store.url + ": ")
+    return str(raised.value)
+
+
+class TestArguments:
+    def test_a_path_is_needed(self):
+        with pytest.raises(StoreError, match=re.escape("write 'sqlite:PATH'")):
+            open_store("sqlite:")
+
+    @pytest.mark.parametrize("timeout_s", [0, -1, float("nan"), float("inf")])
+    def test_a_timeout_is_above_nothing(self, path, timeout_s):
+        with pytest.raises(StoreError, match=r"timeout_s of sqlite:.*books.db is .* above 0"):
+            SQLiteStore(path, timeout_s=timeout_s)
+
+
+class TestLocked:
+    """For longer than the timeout, which is for all of an exchange."""
+
+    @pytest.mark.parametrize("known", [True, False])
+    def test_by_another_process(self, opened, path, known, monkeypatch):
+        class Time:
+            """Goes on only while somebody sleeps."""
+
+            now_s = 0.0
+
+            def monotonic(self) -> float:
+                return self.now_s
+
+            def sleep(self, seconds: float) -> None:
+                self.now_s += seconds
+
+        virtual = Time()
+        monkeypatch.setattr("paceline.stores.sqlite.time", virtual)
+        store = opened(timeout_s=0.2, clock=ManualClock())
+        if known:
+            take(store)
+        with closing(sqlite3.connect(path, isolation_level=None)) as other:
+            other.execute("BEGIN EXCLUSIVE")
+            fails(store, r"locked by another process for longer than the timeout of 0\.2 s: see whether")
+            assert 0.2 <= virtual.now_s < 0.201
+            other.execute("ROLLBACK")
+        take(store, number=2)
+        assert charged(store) == 1 + known
+
+    def test_by_another_thread(self, opened):
+        store = opened(timeout_s=0.1)
+        take(store)
+        with store._lock:
+            fails(store, "locked")
+        take(store, number=2)
+
+    def test_for_less_it_only_takes_longer(self, opened, path):
+        store = opened(timeout_s=30.0)
+        take(store)
+        other = sqlite3.connect(path, isolation_level=None, check_same_thread=False)
+        other.execute("BEGIN IMMEDIATE")
+        timer = threading.Timer(0.05, other.execute, ["ROLLBACK"])
+        timer.start()
+        take(store, number=2)
+        timer.join()
+        other.close()
+
+
+@pytest.mark.skipif(os.name == "nt", reason="another system's rights")
+class TestRights:
+    @pytest.fixture
+    def folder(self):
+        """A folder of the user that the test runs as: nobody, where that is not root."""
+        folder = Path(tempfile.mkdtemp())
+        root = os.geteuid() == 0
+        if root:
+            os.chown(folder, NOBODY, -1)
+            os.seteuid(NOBODY)
+        yield folder
+        if root:
+            os.seteuid(0)
+        folder.chmod(0o700)
+        shutil.rmtree(folder)
+
+    @pytest.mark.parametrize("rights", [0o400, 0o200, 0])
+    def test_a_file_that_cannot_be_read_and_written(self, opened, folder, rights):
+        store = opened(folder / "books.db")
+        take(store)
+        store.close()
+        (folder / "books.db").chmod(rights)
+        fails(store, "cannot be written: this user needs to read and write the file and its folder")
+        (folder / "books.db").chmod(0o600)
+        assert charged(store) == 1
+
+    def test_a_folder_that_cannot_be_written(self, opened, folder):
+        store = opened(folder / "books.db")
+        take(store)
+        store.close()
+        folder.chmod(0o500)
+        fails(store, "cannot be written: this user needs to read and write the file and its folder")
+        fails(opened(folder / "new.db"), r"cannot be made \(Permission denied\): give a path where this user may write")
+        fails(opened(folder / "new" / "books.db"), r"cannot be made \(Permission denied\)")
+
+
+class TestNotOurs:
+    @pytest.mark.parametrize("text", ["hello\n", "It was a dark and stormy night. " * 500])
+    def test_no_database(self, opened, path, text):
+        path.write_text(text)
+        fails(opened(), "is no database: give another path, or delete it")
+        assert path.read_text() == text
+
+    def test_a_folder(self, opened, tmp_path):
+        fails(opened(tmp_path), "is a folder: give the path of a file in it")
+
+    def test_a_file_where_its_folder_should_be(self, opened, path):
+        path.write_text("hello")
+        fails(opened(path / "books.db"), "cannot be made")
+
+    @pytest.mark.parametrize("version", [0, FORMAT, 7])
+    def test_another_programs_database(self, opened, path, version):
+        with closing(sqlite3.connect(path)) as other:
+            other.execute("CREATE TABLE pools (depth REAL)")
+            other.execute(f"PRAGMA user_version = {version}")
+            other.commit()
+        before = path.read_bytes()
+        fails(opened(), "another program's database: give another path")
+        assert path.read_bytes() == before
+        assert len(list(path.parent.iterdir())) == 1
+
+    def test_a_newer_format(self, opened, path):
+        with closing(sqlite3.connect(path)) as newer:
+            newer.execute("CREATE TABLE pools (name TEXT)")
+            newer.execute(f"PRAGMA user_version = {FORMAT + 1}")
+            newer.execute(f"PRAGMA application_id = {APPLICATION_ID}")
+            newer.commit()
+        before = path.read_bytes()
+        fails(opened(), "newer paceline: update this one, or give another path")
+        assert path.read_bytes() == before
+
+    def test_a_newer_format_while_we_run(self, opened, path):
+        store = opened()
+        take(store)
+        with closing(sqlite3.connect(path)) as newer:
+            newer.execute("UPDATE pools SET format = format + 1, revision = revision + 1")
+            newer.commit()
+            fails(store, "newer paceline")
+            assert newer.execute("SELECT format, revision FROM pools").fetchall() == [(FORMAT + 1, 2)]
+
+
+class TestNoRoom:
+    def test_a_full_disk_loses_nothing(self, opened, path):
+        store = opened()
+        take(store)
+        store._connection.execute("PRAGMA max_page_count = 4")
+        many = Message("b" * 50_000, 1, (DAILY,), [0], headroom_s=0.0, wants=[[1.0]])
+        with pytest.raises(StoreError, match=re.escape(f"sqlite:{path}: there is no room for it: free some space")):
+            store.exchange("pool", many)
+        assert charged(store) == 1
+        assert len(store.exchange("pool", many).grants) == 1  # there is room again
+        assert charged(opened()) == 2
+
+
+class TestDamage:
+    @pytest.mark.parametrize(
+        "state",
+        ["", "{", "null", "[]", "{}", '{"last": 0}', '{"last": 0, "accounts": [{}]}', '{"last": 0, "accounts": 5}'],
+    )
+    def test_books_that_cannot_be_read(self, opened, path, state):
+        store = opened()
+        take(store)
+        take(store, "other")
+        with closing(sqlite3.connect(path)) as hand:
+            hand.execute("UPDATE pools SET state = ?, revision = revision + 1 WHERE name = 'pool'", [state])
+            hand.commit()
+        for _ in range(2):
+            assert "stop the processes that use it and delete it" in fails(store, "books of pool 'pool' cannot be read")
+        assert charged(store, "other") == 1
+        path.unlink()
+        take(store)
+
+    def test_a_file_that_is_damaged(self, opened, path):
+        store = opened()
+        for number in range(200):
+            take(store, f"pool {number}")
+        store.close()
+        data = bytearray(path.read_bytes())
+        data[4_096:] = os.urandom(len(data) - 4_096)
+        path.write_bytes(data)
+        assert "delete it" in fails(opened(), "is damaged: stop the processes that use it")
+
+    def test_a_table_that_is_gone(self, opened, path):
+        store = opened()
+        take(store)
+        with closing(sqlite3.connect(path)) as hand:
+            hand.execute("DROP TABLE pools")
+            hand.commit()
+        fails(store, "cannot be used: give another path, or stop")
+        take(store)  # made again

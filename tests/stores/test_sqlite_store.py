@@ -1,0 +1,249 @@
+"""One file for all processes of a machine: what stays, who may read it, and what a fork does."""
+
+from __future__ import annotations
+
+import os
+import sqlite3
+import stat
+import subprocess
+import sys
+import threading
+from pathlib import Path
+
+import pytest
+
+from paceline.core.books import Books
+from paceline.core.message import Message, Reply
+from paceline.core.quota import Quota
+from paceline.stores import open_store
+from paceline.stores.sqlite import SQLiteStore
+from paceline.testing import ManualClock
+
+DAILY = Quota("requests", 100_000, 86_400.0)
+
+
+@pytest.fixture
+def path(tmp_path):
+    return tmp_path / "books.db"
+
+
+@pytest.fixture
+def opened(path):
+    """Open stores that are closed when the test ends."""
+    stores = []
+
+    def open_one(where=path, **options):
+        stores.append(SQLiteStore(where, **options))
+        return stores[-1]
+
+    yield open_one
+    for store in stores:
+        store.close()
+
+
+def take(store: SQLiteStore, pool: str = "pool", who: str = "a", number: int = 1) -> Reply:
+    """One request: granted."""
+    reply = store.exchange(pool, Message(who, number, (DAILY,), [0], headroom_s=0.0, wants=[[1.0]]))
+    assert len(reply.grants) == 1
+    return reply
+
+
+def charged(store: SQLiteStore, pool: str = "pool") -> float:
+    return store.exchange(pool, Message("reader", 0, (DAILY,), [0])).standings[0].charged
+
+
+class TestTheFile:
+    def test_what_was_used_survives_a_restart(self, opened):
+        store = opened()
+        for number in range(1, 6):
+            take(store, number=number)
+        store.close()
+        assert charged(opened()) == 5
+
+    def test_it_opens_by_its_url(self, path):
+        store = open_store(f"sqlite:{path}")
+        take(store)
+        assert store.url == f"sqlite:{path}"
+        store.close()
+        assert path.exists()
+
+    def test_a_path_is_where_it_was_said(self, opened, tmp_path, monkeypatch):
+        monkeypatch.chdir(tmp_path)
+        monkeypatch.setenv("HOME", str(tmp_path / "home"))
+        here, home, odd = opened("books.db"), opened("~/books.db"), opened(":memory:")
+        (tmp_path / "elsewhere").mkdir()
+        monkeypatch.chdir(tmp_path / "elsewhere")
+        for store in (here, home, odd):
+            take(store)
+        for name in ("books.db", "home/books.db", ":memory:"):
+            assert (tmp_path / name).is_file()
+
+    def test_nothing_is_opened_before_its_first_use(self, opened, path):
+        store = opened()
+        assert not path.exists()
+        take(store)
+        assert path.exists()
+
+    @pytest.mark.skipif(os.name == "nt", reason="another system's rights")
+    def test_nobody_else_may_read_it(self, opened, tmp_path):
+        path = tmp_path / "new" / "folder" / "books.db"
+        take(opened(path))
+        assert stat.S_IMODE(path.parent.stat().st_mode) == 0o700
+        for file in path.parent.iterdir():
+            assert stat.S_IMODE(file.stat().st_mode) == 0o600
+
+    def test_a_folder_that_is_there_stays_as_it_is(self, opened, tmp_path):
+        tmp_path.chmod(0o750)
+        take(opened())
+        assert stat.S_IMODE(tmp_path.stat().st_mode) == 0o750
+
+    def test_it_is_one_file_that_does_not_grow(self, opened, path):
+        store = opened()
+        for number in range(1, 2_001):
+            take(store, number=number)
+        assert path.with_name("books.db-wal").stat().st_size < 8_000_000
+        store.close()
+        assert [file.name for file in path.parent.iterdir()] == ["books.db"]
+        assert path.stat().st_size < 100_000
+
+    def test_a_file_that_was_deleted_is_made_again(self, opened, path):
+        store, other = opened(), opened()
+        take(store)
+        take(other, who="b")
+        path.unlink()
+        assert take(store, number=2).standings[0].charged == 1
+        assert take(other, who="b", number=2).standings[0].charged == 2
+
+    def test_pools_that_nobody_uses_are_thrown_away(self, opened):
+        clock = ManualClock()
+        store = opened(clock=clock)
+        take(store, "old")
+        clock.advance(60 * 86_400)
+        take(store, "new")
+        clock.advance(31 * 86_400)
+        store.close()
+        later = opened(clock=clock)
+        assert charged(later, "new") == 1
+        assert charged(later, "old") == 0
+
+
+class TestBooks:
+    def test_they_are_read_again_only_when_others_wrote(self, opened, monkeypatch):
+        loads = []
+        load = Books.load
+        monkeypatch.setattr(Books, "load", lambda state: loads.append(1) or load(state))
+        one, two = opened(), opened()
+        for number in range(1, 6):
+            take(one, number=number)
+        assert loads == []
+        assert take(two, who="b").standings[0].charged == 6
+        assert take(one, number=6).standings[0].charged == 7
+        assert len(loads) == 2
+
+    def test_what_failed_half_way_did_not_happen(self, opened):
+        store = opened()
+        take(store)
+        with pytest.raises(TypeError):  # its second request means nothing
+            store.exchange("pool", Message("a", 2, (DAILY,), [0], wants=[[1.0], ["two"]]))
+        take(store, number=3)
+        assert charged(opened()) == 2
+
+    def test_the_clock_is_read_when_nobody_else_can_come_between(self, opened):
+        class Clock(ManualClock):
+            def now_ns(self):
+                reads.append(store._connection.in_transaction)
+                return super().now_ns()
+
+        reads: list[bool] = []
+        store = opened(clock=Clock())
+        take(store)
+        take(store, number=2)
+        assert len(reads) >= 2
+        assert all(reads)
+
+    def test_threads_take_turns(self, opened):
+        store = opened(timeout_s=10.0)
+
+        def work(who: str) -> None:
+            for number in range(1, 51):
+                take(store, who=who, number=number)
+
+        threads = [threading.Thread(target=work, args=(who,)) for who in "abcd"]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        assert charged(store) == 200
+
+
+FORKS = """
+import os, sys, threading
+sys.path.insert(0, {tests!r})
+from test_sqlite_store import SQLiteStore, charged, take
+
+def child(path, store, name):
+    store.after_fork()
+    assert store._connection is None
+    for number in range(1, 11):
+        take(store, who=name, number=number)
+
+path = sys.argv[1]
+"""
+OUTLIVES_ITS_PARENTS_STORE = """
+store = SQLiteStore(path, timeout_s=10.0)
+take(store)
+(from_child, to_parent), (from_parent, to_child) = os.pipe(), os.pipe()
+pid = os.fork()
+if not pid:
+    child(path, store, "b")
+    os.write(to_parent, b"x")
+    os.read(from_parent, 1)
+    take(store, who="b", number=11)
+    store.close()
+    os._exit(0)
+os.read(from_child, 1)
+take(store, number=2)
+store.close()  # while the child has it open
+os.write(to_child, b"x")
+assert os.waitpid(pid, 0)[1] == 0
+assert charged(SQLiteStore(path)) == 13, charged(SQLiteStore(path))
+"""
+IN_THE_MIDDLE_OF_AN_EXCHANGE = """
+store = SQLiteStore(path, timeout_s=10.0)
+done = []
+def work():
+    number = 0
+    while not done:
+        number += 1
+        take(store, number=number)
+    counts.append(number)
+counts = []
+thread = threading.Thread(target=work)
+thread.start()
+pids = []
+for name in "bcdefg":
+    pid = os.fork()
+    if not pid:
+        child(path, store, name)
+        store.close()
+        os._exit(0)
+    pids.append(pid)
+assert [os.waitpid(pid, 0)[1] for pid in pids] == [0] * 6
+done.append(True)
+thread.join()
+assert charged(store) == counts[0] + 60
+store.close()
+"""
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="no forks here")
+@pytest.mark.parametrize("script", [OUTLIVES_ITS_PARENTS_STORE, IN_THE_MIDDLE_OF_AN_EXCHANGE])
+def test_a_forked_child_opens_its_own(path, script):
+    code = FORKS.format(tests=str(Path(__file__).parent)) + script
+    done = subprocess.run(
+        [sys.executable, "-W", "ignore", "-c", code, str(path)], capture_output=True, text=True, timeout=60, check=False
+    )
+    assert (done.returncode, done.stderr) == (0, "")
+    with sqlite3.connect(path) as connection:
+        assert connection.execute("PRAGMA integrity_check").fetchone() == ("ok",)
+    connection.close()
