@@ -43,7 +43,7 @@ CEILING_MIN = 0.01
 MOMENT_NS = NS // 20
 """What a cost as large as the bucket waits beyond its being full."""
 
-LOW_POINTS_MAX = 64
+LOW_POINTS_MAX = 16
 """How many low points a bucket remembers; the oldest merge, which can only shrink a refund."""
 
 

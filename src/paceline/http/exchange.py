@@ -7,7 +7,9 @@ import logging
 import math
 import random
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from contextvars import ContextVar
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -20,6 +22,7 @@ from paceline.core.outcomes import (
     QuotaError,
     Refusal,
     RefusalKind,
+    StoreError,
 )
 from paceline.core.quota import NS, Cost
 from paceline.core.retry import Again
@@ -40,15 +43,37 @@ MARK = "paceline"
 ERROR_BODY_MAX, EVENT_MAX = 64_000, 1
 """How much of a refusing answer's body is looked at; of a 200's that may be one, no more than its first chunk."""
 
-NEVER_SENT = (
+NEVER_SENT = {
     "ConnectError",
     "ConnectTimeout",
     "PoolTimeout",
     "UnsupportedProtocol",
     "LocalProtocolError",
     "ProxyError",
-)
+    "NothingSentError",
+}
 """The HTTP libraries' errors after which the provider has certainly seen nothing."""
+
+_above: ContextVar[list[bool] | None] = ContextVar("paceline_paced_above", default=None)
+
+
+class NothingSentError(BaseException):
+    """Raised by a ``send`` that needed no request after all. Nobody's failure, so no ``Exception``."""
+
+
+@contextmanager
+def paced_above() -> Iterator[None]:
+    """Whatever paces HTTP clients below lets the next metered request pass: a door above has paced it."""
+    token = _above.set([True])
+    try:
+        yield
+    finally:
+        _above.reset(token)
+
+
+def _passes() -> bool:
+    above = _above.get()
+    return bool(above and above.pop())
 
 
 @dataclass(slots=True)
@@ -84,7 +109,7 @@ async def exchange(limiter: Limiter, io: Io, send: Send, request: Any, provider:
         metered = await describe(limiter, request, provider, io)
     except QuotaError as error:
         return _synthetic(request, error)
-    if metered is None:
+    if metered is None or _passes():
         return await io.send(send, request)
     before = request.extensions
     request.extensions = {**before, MARK: True}
@@ -117,7 +142,7 @@ class _Exchange:
             except BaseException as error:
                 # Noted before the permit is closed: a probe that failed must not let the others go.
                 delay_s = self._after_fault(permit) if isinstance(error, Exception) else None
-                if type(error).__name__ in NEVER_SENT:
+                if {type(error).__name__, type(error.__cause__).__name__} & NEVER_SENT:  # SDKs wrap them
                     permit.cancel()
                 else:
                     permit.settle()  # it may have been counted
@@ -254,7 +279,7 @@ class _GaveUpError(PacelineError):
 
 _WORDS = {
     AcquireTimeoutError: "timeout", LineFullError: "line_full", NeverFitsError: "never_fits", PoolStoppedError: "stopped",
-    QuotaError: "quota",
+    QuotaError: "quota", StoreError: "store",
 }  # fmt: skip
 
 

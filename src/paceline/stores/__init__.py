@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from paceline.stores.base import TIMEOUT_S, Store, StoreError
+from paceline.stores.base import TIMEOUT_S, Prefixed, Store, StoreError
 
-__all__ = ["Store", "StoreError", "open_store"]
+__all__ = ["Prefixed", "Store", "StoreError", "open_store"]
 
 
 def open_store(url: str, *, timeout_s: float = TIMEOUT_S) -> Store:

@@ -9,6 +9,7 @@ Needs a server of version 5 or later, and ``pip install "paceline[redis]"``.
 from __future__ import annotations
 
 import threading
+import time
 from functools import partial
 from hashlib import sha1
 from importlib import import_module
@@ -23,6 +24,10 @@ from paceline.stores.redis_wire import decode, encode, quota_set, script
 
 FORMAT = 1
 """Of the state; another format has other keys, so that old and new processes do not read each other's."""
+
+
+IDLE_S = 0.05
+"""A connection that was not used for longer is looked at before it is used again."""
 
 
 class RedisStore:
@@ -99,6 +104,50 @@ class RedisStore:
             client.close()
 
 
+class OneConnection:
+    """One server over one connection that is kept: to take it from a pool each time costs as much as the script."""
+
+    def __init__(self, client: Any) -> None:
+        self._client = client
+        self._connection = client.connection_pool.make_connection()
+        self._lock = threading.Lock()
+        self._used_s = 0.0  # when it was used last; 0.0: it is not open
+
+    def execute_command(self, *command: Any) -> Any:
+        """Send a command and read the answer. Whatever fails, what was sent is not sent again."""
+        connection = self._connection
+        with self._lock:
+            if self._used_s and time.monotonic() - self._used_s > IDLE_S and self._gone():
+                connection.disconnect()
+            self._used_s = 0.0
+            try:
+                connection.send_command(*command)
+                answer = connection.read_response()
+            except BaseException as error:
+                if not _is_answer(error):
+                    connection.disconnect()  # an answer may still be on its way
+                raise
+            self._used_s = time.monotonic()
+            return answer
+
+    def _gone(self) -> bool:
+        """Whether the server has hung up meanwhile: then nothing needs to be lost."""
+        try:
+            return bool(self._connection.can_read(0))  # there is nothing to read but the end
+        except Exception:  # noqa: BLE001  (whatever the system says to a closed socket)
+            return True
+
+    def close(self) -> None:
+        """Hang up."""
+        self._connection.disconnect()
+        self._client.close()
+
+
+def _is_answer(error: BaseException) -> bool:
+    """Whether the server itself said that it is an error: the connection is as good as before."""
+    return any(cls.__name__ == "ResponseError" for cls in type(error).__mro__)
+
+
 def _library() -> Any:
     try:
         return import_module("redis")
@@ -124,5 +173,5 @@ def _open(address: Address, timeout_s: float) -> Any:
     if address.kind == "cluster":
         return ClusterClient(partial(redis.Redis, **common), address.hosts)
     if address.path:
-        return redis.Redis(unix_socket_path=address.path, **common)
-    return redis.Redis(*address.hosts[0], **common)
+        return OneConnection(redis.Redis(unix_socket_path=address.path, **common))
+    return OneConnection(redis.Redis(*address.hosts[0], **common))

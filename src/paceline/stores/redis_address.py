@@ -61,7 +61,8 @@ def read_url(url: str) -> Address:
     scheme, _, rest = url.partition("://")
     example = _EXAMPLES.get(scheme)
     if example is None:
-        raise StoreError(f"{scheme!r} is no kind of Redis: write {', '.join(map(repr, _EXAMPLES.values()))}")
+        kind = url.partition(":")[0]  # what follows can be a password
+        raise StoreError(f"{kind!r} is no kind of Redis: write {', '.join(map(repr, _EXAMPLES.values()))}")
     place, _, query = rest.partition("?")
     login, at, rest = place.rpartition("@")
     if at and not (scheme == "unix" and "/" in login):  # that is a path with an '@'
