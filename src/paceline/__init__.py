@@ -19,6 +19,7 @@ if TYPE_CHECKING:
         QuotaError,
         Refusal,
         RefusalKind,
+        StoreError,
     )
     from paceline.core.quota import Quota, Rule
     from paceline.core.retry import RetryPolicy
@@ -26,6 +27,7 @@ if TYPE_CHECKING:
     from paceline.http.instrument import instrument
     from paceline.limiter import Limiter, lane
     from paceline.permit import Acquisition, Later, Permit
+    from paceline.status import status_app
 
 _HOMES = {
     "paceline.core.breaker": ("BreakerPolicy",),
@@ -33,6 +35,7 @@ _HOMES = {
     "paceline.core.outcomes": (
         "AcquireTimeoutError", "LineFullError", "NeverFits", "NeverFitsError", "PacelineError", "PacelineWarning",
         "PoolStoppedError", "QuotaError", "Refusal", "RefusalKind",
+        "StoreError",
     ),
     "paceline.core.quota": ("Quota", "Rule"),
     "paceline.core.retry": ("RetryPolicy",),
@@ -40,13 +43,14 @@ _HOMES = {
     "paceline.http.instrument": ("instrument",),
     "paceline.limiter": ("Limiter", "lane"),
     "paceline.permit": ("Acquisition", "Later", "Permit"),
+    "paceline.status": ("status_app",),
 }  # fmt: skip
 _HOME_OF = {name: home for home, names in _HOMES.items() for name in names}
 
 __all__ = [
     "AcquireTimeoutError", "Acquisition", "BreakerPolicy", "LaneSpec", "Later", "Limiter", "LineFullError", "NeverFits", "NeverFitsError",
     "PacelineError", "PacelineWarning", "Permit", "PoolStoppedError", "Quota", "QuotaError", "Refusal", "RefusalKind",
-    "RetryPolicy", "Rule", "Waiting", "instrument", "lane",
+    "RetryPolicy", "Rule", "StoreError", "Waiting", "instrument", "lane", "status_app",
 ]  # fmt: skip
 
 

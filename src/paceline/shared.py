@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import atexit
 import logging
+import os
 import threading
 import uuid
 import weakref
@@ -56,7 +57,11 @@ class SharedGate(Gate):
             ticket.owner = Thread()
             self._arm()
         self._poke()
-        ticket.owner.event.wait()  # the store answers, or is lost: both within its timeout
+        try:
+            ticket.owner.event.wait()  # the store answers, or is lost: both within its timeout
+        except BaseException:
+            self._leave(ticket)
+            raise
         return decided(ticket)
 
     def settle(self, reservation: Reservation, actual: Cost | None, ticket: Ticket | None = None) -> None:
@@ -71,10 +76,15 @@ class SharedGate(Gate):
     def take_message(self, *, last: bool = False) -> Message | None:
         """What the courier is to carry now; ``last``: even what could wait a little."""
         with self._lock:
-            self._poked = False
-            message = self.pool.message(self._clock.now_ns(), at_once=last)
+            self._poked, self._busy = False, True
+            try:
+                message = self.pool.message(self._clock.now_ns(), at_once=last)
+            finally:
+                self._busy = False
+            done = self._work() if self._deferred else []
             if message is None:
                 self._arm()
+        self._wake(done)
         self._poke()
         return message
 
@@ -142,65 +152,75 @@ class Courier:
         self.store = store
         self.gates: weakref.WeakSet[SharedGate] = weakref.WeakSet()
         self._clock = clock
-        self._start()
+        self._reset()
         _couriers.add(self)
 
-    def _start(self) -> None:
-        self._queue: SimpleQueue[SharedGate | None] = SimpleQueue()
+    def _reset(self) -> None:
         self._thread: threading.Thread | None = None
-        self._starting = threading.Lock()
+        self._queue: SimpleQueue[SharedGate | None] = SimpleQueue()
+        self._lock = threading.RLock()  # a finalizer may settle, and poke, while this thread is inside
         self._down: tuple[int, str] | None = None  # until when the store is not tried, and why
         self._closed = False
-        weakref.finalize(self, self._queue.put, None)  # nobody has it any more: the thread ends
 
     def poke(self, gate: SharedGate) -> None:
-        """``gate`` has something to say."""
-        if self._thread is None:
-            with self._starting:
-                if self._thread is None and not self._closed:
-                    run = threading.Thread(target=_run, args=(weakref.ref(self), self._queue), daemon=True)
-                    run.name = "paceline-store"
-                    self._thread = run
-                    run.start()
-        self._queue.put(gate)
+        """``gate`` has something to say. Closed, it opens again for those who wait."""
+        with self._lock:
+            if self._thread is None:
+                if self._closed and not gate.pool.line.length:
+                    return
+                self._closed, self._queue = False, SimpleQueue()
+                self._thread = threading.Thread(target=_run, args=(weakref.ref(self), self._queue), daemon=True)
+                self._thread.name = "paceline-store"
+                self._thread.start()
+                # Nobody has the courier any more: the thread ends.
+                weakref.finalize(self, self._queue.put, None).atexit = False
+            self._queue.put(gate)
 
     def carry(self, gate: SharedGate, *, last: bool = False) -> None:
         """Carry one message, and deliver the answer."""
         message = gate.take_message(last=last)
-        if message is not None:
+        if message is None:
+            return
+        try:
             gate.deliver(self._exchange(gate.pool.name, message))
+        except Exception:  # nobody must wait for ever
+            log.exception("%s: the answer makes no sense", self.store.url)
+            gate.deliver(f"{self.store.url}: its answer makes no sense")
 
     def _exchange(self, pool: str, message: Message) -> Reply | str:
-        now_ns = self._clock.now_ns()
-        if self._down is not None and now_ns < self._down[0]:
-            return self._down[1]  # another pool has just tried
-        self._down = None
+        down = self._down
+        if down is not None and self._clock.now_ns() < down[0]:
+            return down[1]  # another pool has just tried
         try:
-            return self.store.exchange(pool, message)
+            reply = self.store.exchange(pool, message)
         except StoreError as error:
             reason = str(error)
         except Exception as error:  # a store of somebody else's, or a bug: the pools must go on all the same
-            log.exception("%s", self.store.url)
             reason = f"{self.store.url}: {type(error).__name__}"
+            if down is None or down[1] != reason:
+                log.exception("%s", self.store.url)
+        else:
+            self._down = None
+            return reply
         self._down = (self._clock.now_ns() + RETRY_NS // 2, reason)
         return reason
 
     def close(self) -> None:
         """Tell what is still to be told, and end the thread."""
-        self._closed = True
-        thread, self._thread = self._thread, None
-        if thread is not None:
+        with self._lock:
+            self._closed = True
+            thread, self._thread = self._thread, None
             self._queue.put(None)
+        if thread is not None:
             thread.join(FLUSH_S)
-            if not thread.is_alive():
-                for gate in list(self.gates):
-                    if self._down is None:
-                        self.carry(gate, last=True)
+            for gate in 2 * list(self.gates):  # once what had to be told again, once what is new
+                if self._down is None and not thread.is_alive():
+                    self.carry(gate, last=True)
         self.store.close()
 
     def after_fork(self) -> None:
         """In a forked child: the thread and the connections stayed with the parent."""
-        self._start()
+        self._reset()
         self.store.after_fork()
 
 
@@ -223,6 +243,10 @@ _couriers: weakref.WeakSet[Courier] = weakref.WeakSet()
 def _after_fork() -> None:
     for courier in list(_couriers):
         courier.after_fork()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_after_fork)
 
 
 @atexit.register

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections import Counter
 from dataclasses import dataclass, field
 from typing import Any
@@ -14,8 +15,15 @@ from paceline.core.message import Learned, Message, News, Refused, Reply, Settle
 from paceline.core.quota import NS, Quota, parse_quotas
 
 
+def reloaded(books: Books) -> Books:
+    """The same after they were written down and read."""
+    return Books.load(json.loads(json.dumps(books.dump())))
+
+
 class Shared:
     """The books of a pool, and all who share it."""
+
+    written_down = False  # after each message
 
     def __init__(self, text: str, *, headroom_s: float = 0.0, gentle: bool = False) -> None:
         self.quotas = parse_quotas(text)
@@ -35,7 +43,9 @@ class Shared:
         options = {"number": self.numbers[who], "headroom_s": self.headroom_s, "gentle": self.gentle} | options
         times = {"place_ns": round(place_s * NS), "slack_ns": round(slack_s * NS)}
         message = Message(who, quotas=quotas, versions=versions, news=list(news), **times, **options)
-        return self.books.apply(self.now_ns, message)
+        reply = self.books.apply(self.now_ns, message)
+        self.books = reloaded(self.books) if self.written_down else self.books
+        return reply
 
     def ask(self, who: str, *want: float, place_s: float = 0.0, **options: Any) -> Reply:
         """One request now: granted if ``wait_s`` is 0."""

@@ -5,10 +5,15 @@ from __future__ import annotations
 import pytest
 from core_books import Shared, wait_s
 
-from paceline.core.books import FORGET_NS, GRACE_NS, LEASE_NS, WAIT_MAX_NS
+from paceline.core.books import FORGET_NS, GRACE_NS, LEASE_NS, PEERS_MAX, WAIT_MAX_NS
 from paceline.core.ledger import PROBE_NS
-from paceline.core.message import Charged, Refused, Settled
+from paceline.core.message import Charged, Message, Refused, Settled
 from paceline.core.quota import NS
+
+
+@pytest.fixture(autouse=True, params=["kept", "written down"])
+def _how_books_are_kept(request, monkeypatch):
+    monkeypatch.setattr(Shared, "written_down", request.param == "written down")
 
 
 class TestGrants:
@@ -65,6 +70,12 @@ class TestGrants:
         assert (reply.standings[0].spent, reply.standings[0].room_ns) == (90, 90 * NS)
         assert wait_s(pool.ask("b", 1)) == 31.0
 
+    def test_what_binds_is_named_by_its_place_in_the_message(self):
+        pool = Shared("60 requests/min, 60 tokens/min")
+        pool.take("a", 1, 60)
+        reply = pool.ask("b", 1, quotas=pool.quotas[1:])
+        assert (reply.wait_ns, reply.binds) == (NS, 0)
+
     def test_slack_is_kept_unused(self):
         pool = Shared("60 tokens/min")
         assert len(pool.tell("a", wants=[[1.0]] * 100, slack_s=10.0).grants) == 50
@@ -76,6 +87,13 @@ class TestGrants:
         assert len(pool.tell("a", wants=[[1.0]] * 7).grants) == 7
         assert len(pool.tell("b", wants=[[1.0]] * 7).grants) == 3
         assert pool.standing().used == 10
+
+    def test_what_has_left_its_period_is_used_no_more(self):
+        pool = Shared("60 tokens/day window utc, 60 images/min sliding")
+        pool.take("a", 10, 10)
+        assert [s.used for s in pool.tell("a").standings] == [10, 10]
+        pool.wait(86_400)
+        assert [s.used for s in pool.tell("a").standings] == [0, 0]
 
     def test_one_that_opens_gently_opens_for_all(self):
         pool = Shared("600 requests/min", gentle=True)
@@ -116,7 +134,8 @@ class TestPlaces:
         waits = [wait_s(pool.ask(who, 10, place_s=60)) for who in "abc"]
         assert waits == [10, 20, 30]
         pool.wait(5)
-        assert [wait_s(pool.ask(who, 10, place_s=60)) for who in "cba"] == [25, 15, 5]
+        for _ in range(2):
+            assert [wait_s(pool.ask(who, 10, place_s=60)) for who in "acb"] == [5, 25, 15]
 
     def test_those_whose_turn_it_is_go_in_any_order(self):
         pool = self.pool()
@@ -169,6 +188,14 @@ class TestPlaces:
         pool = self.pool()
         pool.ask("a", 30)
         pool.wait(1)
+        assert pool.take("b", 1)
+
+    def test_none_outlasts_a_clock_that_is_set_back(self):
+        pool = self.pool()
+        pool.ask("a", 60, place_s=5)
+        pool.wait(-3_600)
+        assert pool.ask("b", 1).wait_ns
+        pool.wait(7.1)
         assert pool.take("b", 1)
 
 
@@ -281,6 +308,13 @@ class TestCoolDown:
         pool.wait(20)
         assert pool.ask("a", 1).probe
 
+    def test_an_old_probe_ends_no_new_one(self):
+        pool = self.pool()
+        pool.wait(10)
+        marks = pool.take("b", 1)
+        pool.tell("a", Refused([1.0], 20 * NS))  # sent before the probe
+        assert pool.tell("b", Settled([1.0], marks, [None], probe=True)).pause_ns == 20 * NS
+
     def test_a_refused_attempt_stays_charged(self):
         standing = self.pool().standing()
         assert standing.spent == 1
@@ -314,3 +348,12 @@ class TestMessagesToldAgain:
         pool.tell("a", Charged([5.0]), number=7)
         pool.now_ns += gone_ns
         assert pool.tell("a", Charged([5.0]), number=7).standings[0].spent == spent
+
+    def test_of_too_many_only_those_that_live_are_remembered(self):
+        pool = Shared("60 tokens/min")
+        for number in range(PEERS_MAX + 1):
+            pool.books.apply(pool.now_ns, Message(f"p{number}", 7, pool.quotas, [0], headroom_s=0.0))
+        assert pool.tell("p0", Charged([5.0]), number=7).standings[0].spent == 0
+        pool.now_ns += LEASE_NS + 1
+        assert pool.tell("p1", Charged([5.0]), number=7).standings[0].spent == 5
+        assert len(pool.books.dump()["peers"]) == 1

@@ -11,6 +11,11 @@ from paceline.core.message import Charged, Learned, Settled
 from paceline.core.quota import NS, Quota, Rule, parse_quotas
 
 
+@pytest.fixture(autouse=True, params=["kept", "written down"])
+def _how_books_are_kept(request, monkeypatch):
+    monkeypatch.setattr(Shared, "written_down", request.param == "written down")
+
+
 class TestConfiguration:
     @pytest.mark.parametrize(
         ("before", "after", "used"),
@@ -150,6 +155,30 @@ class TestLessons:
         learned = self.learned("60 tokens/min")
         assert (learned.capacity, learned.ceiling, learned.shifted_ns, learned.refused) == (math.inf, 1, 0, 0)
         assert not learned.spread
+
+
+class TestForgottenBooks:
+    def pool(self, **options) -> Shared:
+        pool = Shared("60 tokens/min, 90 images/day window utc, 60 pages/min sliding, 5 concurrency", **options)
+        pool.tell("a", recalled=[20.0 * NS, 30.0, 40.0, 3.0])
+        return pool
+
+    def test_they_start_where_a_process_remembers(self):
+        tokens, images, pages, slots = self.pool().tell("b").standings
+        assert (tokens.room_ns, images.used, pages.used, slots.used) == (20 * NS, 30, 40, 0)
+        assert [s.charged for s in (tokens, images, pages)] == [0, 0, 0]
+
+    def test_what_others_remember_changes_nothing(self):
+        pool = self.pool()
+        tokens, images, pages, _ = pool.tell("b", recalled=[1.0 * NS, 60.0, 60.0, 3.0], fresh=True).standings
+        assert (tokens.room_ns, images.used, pages.used) == (20 * NS, 30, 40)
+
+    def test_what_is_recalled_is_used(self):
+        pool = self.pool()
+        assert pool.ask("b", 41, 0, 0).binds == 0
+        assert pool.ask("b", 0, 61, 0).binds == 1
+        assert pool.ask("b", 0, 0, 21).binds == 2
+        assert pool.take("b", 40, 60, 1)
 
 
 class TestClockSetBack:

@@ -46,6 +46,9 @@ ASK_AGAIN_NS, PLACE_NS = 1 * NS, 5 * NS
 SLOT_NS = NS // 200
 """Who waits for another process's slot asks again after this for each process: nobody knows when one comes free."""
 
+ASK_MIN_NS = NS // 1_000
+"""Nobody asks again sooner: rounded up twice, a wait can be a nanosecond for as long as somebody else is ahead."""
+
 RENEW_NS = 5 * NS
 """How often a process that holds slots says so."""
 
@@ -185,7 +188,7 @@ class Branch(Pool):
         self._digest(now_ns)
         done = self.pump(now_ns)
         self._head = self.line.head()
-        wait_ns = reply.wait_ns if len(reply.grants) < len(asked.wants) else 0
+        wait_ns = max(reply.wait_ns, ASK_MIN_NS) if len(reply.grants) < len(asked.wants) else 0
         self._ask_ns = now_ns + min(wait_ns, max(ASK_AGAIN_NS, wait_ns // 8), PLACE_NS)
         if reply.binds >= 0 and self.peers > 1 and isinstance(self._replica.meters[reply.binds], Slots):
             self._ask_ns = min(self._ask_ns, now_ns + self.peers * SLOT_NS)
@@ -239,6 +242,7 @@ class Branch(Pool):
                 ledger.keep(reservation)
         if isinstance(self.ledger, Away):
             self.ledger.news()  # its parent tells
+        self.outbox.stirred = True  # no timer came along
 
     def status(self, now_ns: int) -> dict[str, Any]:
         """As :meth:`Pool.status`, and how it stands with the store."""

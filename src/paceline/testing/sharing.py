@@ -1,0 +1,150 @@
+"""Processes that share a pool of a store, and what the model answers them."""
+
+from __future__ import annotations
+
+import random
+import time
+from dataclasses import replace
+from typing import Any
+from uuid import uuid4
+
+from paceline.core.books import Books
+from paceline.core.message import Charged, Learned, Lesson, Mark, Message, News, Refused, Reply, Settled, Standing
+from paceline.core.quota import NS, parse_quotas
+from paceline.core.window import restarts
+from paceline.stores.base import Store
+
+
+class Process:
+    """One that shares a pool: it numbers its messages, and knows what it was told about the quotas."""
+
+    def __init__(self, store: Store, pool: str, text: str, who: str = "a", **options: Any) -> None:
+        self.store, self.pool, self.who = store, pool, who
+        self.quotas = parse_quotas(text)
+        self.versions = [-1] * len(self.quotas)
+        self.number = 0
+        self.options: dict[str, Any] = {"headroom_s": 0.0} | options
+
+    def tell(self, *news: News, wants: list[list[float]] | None = None, place_s: float = 0.0, **options: Any) -> Reply:
+        """One message now, and its answer."""
+        message = self.message(*news, wants=wants or [], place_ns=round(place_s * NS), **options)
+        return self.hear(self.store.exchange(self.pool, message))
+
+    def message(self, *news: News, **options: Any) -> Message:
+        """The next message; ``options`` are its fields."""
+        self.number += 1
+        fields: dict[str, Any] = {"number": self.number, "quotas": self.quotas, "versions": list(self.versions)}
+        fields["windows"] = [restarts(quota.anchor, time.time_ns()) for quota in self.quotas]
+        return Message(self.who, news=list(news), **(fields | self.options | options))
+
+    def hear(self, reply: Reply) -> Reply:
+        """Remember what was learned."""
+        for i, standing in enumerate(reply.standings[: len(self.versions)]):
+            if standing.learned is not None:
+                self.versions[i] = standing.learned.version
+        return reply
+
+    def ask(self, *want: float, **options: Any) -> Reply:
+        """One request now."""
+        return self.tell(wants=[list(want)], **options)
+
+    def take(self, *want: float, **options: Any) -> list[Any]:
+        """One request that must be granted now: its marks."""
+        reply = self.ask(*want, **options)
+        assert len(reply.grants) == 1, reply
+        assert reply.wait_ns == 0
+        return reply.grants[0]
+
+    def standing(self, index: int = 0) -> Standing:
+        """How a quota stands."""
+        return self.tell().standings[index]
+
+    def lesson(self, index: int = 0) -> Lesson:
+        """All that is known of a quota, as a newcomer is told."""
+        learned = self.tell(versions=[-1] * len(self.versions)).standings[index].learned
+        assert learned is not None
+        return learned
+
+
+def two(store: Store, second: Store, text: str, **options: Any) -> tuple[Process, Process]:
+    """Two processes that share a pool nobody else uses."""
+    pool = f"conformance/{uuid4().hex}"
+    return Process(store, pool, text, "a", **options), Process(second, pool, text, "b", **options)
+
+
+def period() -> str:
+    """Of about a day; the present one has begun some hours ago and lasts for some more."""
+    now_s = time.time()
+    return next(f"{p}s" for p in range(90_000, 99_000, 100) if p / 4 < now_s % p < p * 3 / 4)
+
+
+def sleep(wait_ns: int) -> None:
+    """Wait for what an answer says: a moment."""
+    assert 0 < wait_ns < NS // 2, f"{wait_ns} ns is no wait for this quota"
+    time.sleep(wait_ns / NS + 0.001)
+
+
+class History:
+    """What three processes could tell and ask, told to a store and to the model at (almost) the same time.
+
+    Quotas are of days, so that a moment more or less grants nothing.
+    """
+
+    def __init__(self, stores: tuple[Store, ...], seed: int) -> None:
+        text = f"90 requests/day, 900 tokens/day burst 400, 900 images/{period()} window utc, 6 concurrency"
+        text += ", 5k pages/day sliding"
+        pool = f"conformance/{uuid4().hex}"
+        gentle = seed % 2 == 1
+        self._dice, self._books = random.Random(seed), Books()
+        self._group = [Process(stores[i % len(stores)], pool, text, who, gentle=gentle) for i, who in enumerate("abc")]
+        self._open: dict[str, list[_Attempt]] = {process.who: [] for process in self._group}
+
+    def step(self) -> tuple[Reply, Reply]:
+        """One message: the answers of the store and of the model."""
+        dice, process = self._dice, self._dice.choice(self._group)
+        mine = self._open[process.who]
+        news, model_news = self._ends(mine)
+        most, count = dice.choice([30, 300]), dice.randint(0, 3)
+        wants = [[1.0, float(dice.randint(1, most)), 1.0, 1.0, float(dice.randint(0, 20))] for _ in range(count)]
+        held = [0.0, 0.0, 0.0, float(len(mine)), 0.0]
+        times = {"place_ns": dice.choice([0, 3_600 * NS]), "slack_ns": dice.choice([0, 0, 3_600 * NS])}
+        message = process.message(*news, wants=wants, held=held, **times)
+        reply = process.hear(process.store.exchange(process.pool, message))
+        model = self._books.apply(time.time_ns(), replace(message, news=model_news))
+        mine.extend(zip(wants, reply.grants, model.grants, strict=False))
+        return reply, model
+
+    def _ends(self, attempts: list[_Attempt]) -> tuple[list[News], list[News]]:
+        """Some of the open attempts end, and something is learned: as the store is told, and as the model is."""
+        dice = self._dice
+        news: tuple[list[News], list[News]] = ([], [])
+        while attempts and dice.random() < 0.6:
+            amounts, *marks = attempts.pop(dice.randrange(len(attempts)))
+            answered = dice.random() < 0.5
+            actual: list[float | None] = [0.0] * 5
+            if answered:
+                actual = [None, float(dice.randint(1, 200)), None, None, 10.0]
+            others: list[list[News]] = [[Refused(amounts, 0)], [Charged([0.0, 3.0, 1.0, 0.0, 0.0])], [], []]
+            more = dice.choice(others)
+            for told, its in zip(news, marks, strict=True):
+                told += [Settled(amounts, its, actual, answered), *more]
+        if dice.random() < 0.1:
+            lesson = dice.choice([Learned(1, "hold", 300.0), Learned(1, "adopt", 1_200.0), Learned(0, "press", 0.9)])
+            for told in news:
+                told.append(lesson)
+        return news
+
+
+_Attempt = tuple[list[float], list[Mark], list[Mark]]
+"""What it was charged, and the marks of the store and of the model."""
+
+
+def without_times(reply: Reply) -> tuple[Any, ...]:
+    """What must be the same in two answers."""
+    standings = [(s.used, s.charged, s.spent, s.opened, s.learned) for s in reply.standings]
+    return len(reply.grants), reply.probe, reply.binds, reply.peers, standings
+
+
+def times_ns(reply: Reply) -> list[int]:
+    """What changes as time goes by."""
+    return [reply.wait_ns, reply.pause_ns, *(standing.room_ns for standing in reply.standings)]

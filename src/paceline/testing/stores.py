@@ -1,0 +1,323 @@
+"""What every store must do: a suite for those who write one.
+
+Subclass it in a file of pytest's, with two fixtures: ``store``, and ``second``, another object on the same place, as
+another process would have it::
+
+    import pytest
+    from paceline.testing import StoreConformance
+
+
+    class TestMyStore(StoreConformance):
+        @pytest.fixture
+        def store(self, tmp_path):
+            store = MyStore(tmp_path / "books")
+            yield store
+            store.close()
+
+        @pytest.fixture
+        def second(self, tmp_path):
+            ...
+
+Time is the store's own and real: quotas refill in hours where a test needs time to stand still, and no wait is
+longer than some hundredths of a second. Each test uses pools of its own, so the place need not be empty. What takes
+long (who is gone, whose place is lost) is not tried here; :class:`paceline.core.books.Books` says what is right.
+"""
+
+from __future__ import annotations
+
+import time
+from concurrent.futures import ThreadPoolExecutor
+from datetime import UTC, datetime
+from uuid import uuid4
+from zoneinfo import ZoneInfo
+
+from paceline.core.books import WAIT_MAX_NS
+from paceline.core.ledger import PROBE_NS
+from paceline.core.message import Charged, Learned, Refused, Settled
+from paceline.core.quota import NS, Quota, Rule, parse_quotas
+from paceline.stores.base import Store
+from paceline.testing.sharing import History, Process, period, sleep, times_ns, two, without_times
+
+SLOW = "3600 tokens/hour"
+"""One comes back a second: a test takes much less than it takes for ten."""
+
+HOUR_NS = 3_600 * NS
+
+
+class StoreConformance:
+    """Subclass it with the fixtures ``store`` and ``second``; see the module's docstring."""
+
+    def test_what_one_takes_is_gone_for_the_other(self, store: Store, second: Store) -> None:
+        """The books are one, whoever asks."""
+        a, b = two(store, second, SLOW)
+        a.take(3_000.0)
+        reply = b.ask(1_000.0)
+        assert reply.grants == []
+        assert reply.binds == 0
+        assert 390 * NS < reply.wait_ns <= 400 * NS
+        b.take(600.0)
+
+    def test_it_fits_when_the_answer_says(self, store: Store, second: Store) -> None:
+        """Who waits for as long as it was told is granted."""
+        a, b = two(store, second, "1800 tokens/min burst 60")
+        a.take(60.0)
+        sleep(b.ask(1.0).wait_ns)
+        b.take(1.0)
+
+    def test_all_quotas_or_none(self, store: Store, second: Store) -> None:
+        """A request that one quota has no room for charges none."""
+        a, b = two(store, second, f"60 requests/hour, {SLOW}")
+        a.take(1.0, 3_500.0)
+        reply = b.ask(1.0, 500.0)
+        assert (reply.grants, reply.binds) == ([], 1)
+        assert [standing.charged for standing in reply.standings] == [1, 3_500]
+
+    def test_of_several_requests_the_first_that_fit_are_granted(self, store: Store, second: Store) -> None:
+        """In their order, and none behind one that has to wait."""
+        a, _ = two(store, second, SLOW)
+        reply = a.tell(wants=[[2_000.0], [1_000.0], [1_000.0], [1.0]])
+        assert len(reply.grants) == 2
+        assert reply.wait_ns > 390 * NS
+
+    def test_a_large_message(self, store: Store, second: Store) -> None:
+        """Hundreds of attempts end and hundreds wait."""
+        a, b = two(store, second, "1000 requests/hour, 1M tokens/hour")
+        reply = a.tell(wants=[[1.0, 10.0]] * 500)
+        assert len(reply.grants) == 500
+        a.tell(*(Settled([1.0, 10.0], marks, [1.0, 7.0]) for marks in reply.grants))
+        reply = b.tell(wants=[[1.0, 10.0]] * 1_000)
+        assert 500 <= len(reply.grants) <= 502
+        assert reply.standings[1].spent == 500 * 7 + 10 * len(reply.grants)
+
+    def test_a_refund_and_a_debt(self, store: Store, second: Store) -> None:
+        """The true cost counts, for all."""
+        a, b = two(store, second, SLOW)
+        marks = a.take(3_600.0)
+        a.tell(Settled([3_600.0], marks, [1_600.0]))
+        marks = b.take(2_000.0)
+        b.tell(Settled([2_000.0], marks, [2_500.0]))
+        standing = a.standing()
+        assert (standing.charged, standing.spent) == (5_600, 4_100)
+        assert 4_090 * NS < standing.room_ns <= 4_100 * NS
+
+    def test_not_sent_and_not_known(self, store: Store, second: Store) -> None:
+        """What was never sent costs nothing; what nobody knows the cost of stays charged."""
+        a, _ = two(store, second, SLOW)
+        a.tell(Settled([3_600.0], a.take(3_600.0), [0.0], answered=False))
+        a.tell(Settled([3_000.0], a.take(3_000.0), [None]))
+        assert a.standing().spent == 3_000
+
+    def test_a_refund_is_worth_what_it_would_have_been_worth(self, store: Store, second: Store) -> None:
+        """The bucket was full since: with a lower cost it would have been full earlier, and no fuller."""
+        a, b = two(store, second, SLOW)
+        marks = a.take(0.04)
+        time.sleep(0.05)
+        from_ns = time.monotonic_ns()
+        b.take(100.0)
+        room_ns = a.tell(Settled([0.04], marks, [0.0])).standings[0].room_ns
+        assert 100 * NS - (time.monotonic_ns() - from_ns) <= room_ns <= 100 * NS
+
+    def test_spent_without_the_store(self, store: Store, second: Store) -> None:
+        """What a process granted itself meanwhile is owed."""
+        a, b = two(store, second, SLOW)
+        a.tell(Charged([5_000.0]))
+        assert b.standing().spent == 5_000
+        assert b.ask(1.0).wait_ns > 1_390 * NS
+
+    def test_numbers_are_exact(self, store: Store, second: Store) -> None:
+        """Nothing is cut short on its way."""
+        a, b = two(store, second, "1b usd/hour")
+        charged = 0.0
+        for amount in (0.1, 0.2, 1 / 3, 123_456_789.012345, 1e-9):
+            a.take(amount)
+            charged += amount
+        assert b.standing().charged == charged
+
+    def test_a_message_told_again_brings_no_news(self, store: Store, second: Store) -> None:
+        """Its answer was lost; what it wants may be granted again."""
+        a, b = two(store, second, SLOW)
+        message = a.message(Charged([100.0]), wants=[[1_000.0]])
+        spent = [store.exchange(a.pool, message).standings[0].spent for _ in range(3)]
+        assert spent == [1_100, 2_100, 3_100]
+        assert a.tell(Charged([100.0]), number=0).standings[0].spent == 3_100  # nor does one that comes late
+        assert b.tell(Charged([100.0])).standings[0].spent == 3_200  # another's numbers are its own
+
+    def test_pools_are_apart(self, store: Store, second: Store) -> None:
+        """Whatever they are called."""
+        quotas, base = SLOW, f"conformance/{uuid4().hex}"
+        for name in ("", "/gpt-5", "/gpt-5 {x}", ":*%\n\"'", "/\u00fc \u2603 \U0001f40c"):
+            Process(store, base + name, quotas).take(3_600.0)
+            assert Process(second, base + name, quotas, "b \u00fc{}:").standing().spent == 3_600
+
+    def test_who_shares(self, store: Store, second: Store) -> None:
+        """How many processes there are."""
+        a, b = two(store, second, SLOW)
+        assert [a.tell().peers, b.tell().peers, a.tell().peers] == [1, 2, 2]
+
+    def test_any_thread_and_both_at_once(self, store: Store, second: Store) -> None:
+        """Under contention exactly what there is is granted."""
+        a, b = two(store, second, "60 requests/day")
+        pool = a.pool
+
+        def ask(number: int) -> int:
+            process = Process((store, second)[number % 2], pool, "60 requests/day", f"p{number}")
+            return sum(len(process.ask(1.0).grants) for _ in range(15))
+
+        with ThreadPoolExecutor(6) as threads:
+            assert sum(threads.map(ask, range(6))) == 60
+        assert b.standing().charged == 60
+
+    def test_closed_it_opens_again(self, store: Store, second: Store) -> None:
+        """The books outlive a connection, as long as somebody else keeps the place."""
+        a, b = two(store, second, SLOW)
+        a.take(10.0)
+        b.take(10.0)
+        store.close()
+        store.close()
+        assert a.standing().spent == 20
+
+    def test_it_says_what_and_where_it_is(self, store: Store) -> None:
+        """For logs and errors."""
+        assert ":" in store.url
+
+    def test_no_overtaking(self, store: Store, second: Store) -> None:
+        """A large request that waits goes before later small ones of another process."""
+        a, b = two(store, second, SLOW)
+        a.take(3_500.0)
+        large = a.ask(1_000.0, place_s=60)
+        small = b.ask(50.0, place_s=60)
+        assert small.grants == []
+        assert small.wait_ns > large.wait_ns
+        assert a.ask(1_000.0, place_s=60).wait_ns < small.wait_ns  # it keeps its place
+        a.tell()  # it waits for nothing any more
+        b.take(50.0)
+
+    def test_slots_are_what_all_hold(self, store: Store, second: Store) -> None:
+        """A process says with each message what it has in flight."""
+        a, b = two(store, second, "3 concurrency")
+        assert len(a.tell(wants=[[1.0]] * 2).grants) == 2
+        reply = b.tell(wants=[[1.0]] * 2)
+        assert (len(reply.grants), reply.wait_ns, reply.binds) == (1, WAIT_MAX_NS, 0)
+        assert a.tell(held=[1.0]).standings[0].used == 2
+        b.take(1.0, held=[1.0])
+
+    def test_a_cool_down_is_everybodys(self, store: Store, second: Store) -> None:
+        """And the refused attempt stays charged."""
+        a, b = two(store, second, SLOW)
+        a.take(10.0)
+        a.tell(Refused([10.0], 600 * NS))
+        reply = b.ask(1.0)
+        assert (reply.grants, reply.binds) == ([], -1)
+        assert 590 * NS < reply.wait_ns <= 600 * NS
+        assert reply.pause_ns == reply.wait_ns
+        assert b.tell(Refused([0.0], NS)).pause_ns > 590 * NS  # a shorter one ends nothing
+        assert (b.lesson().refused, reply.standings[0].spent) == (10, 10)
+
+    def test_after_it_one_probe_then_all(self, store: Store, second: Store) -> None:
+        """The others wait for its answer."""
+        a, b = two(store, second, SLOW)
+        sleep(a.tell(Refused([0.0], NS // 50)).pause_ns)
+        reply = b.tell(wants=[[1.0], [1.0]])
+        assert (len(reply.grants), reply.probe) == (1, True)
+        assert 0 < a.ask(1.0).wait_ns <= PROBE_NS
+        b.tell(Settled([1.0], reply.grants[0], [None], probe=True))
+        assert not a.ask(1.0).probe
+        a.take(1.0)
+
+    def test_a_probe_that_says_nothing(self, store: Store, second: Store) -> None:
+        """It was never sent, and another goes; or there was a refusal since, and it ends no later cool-down."""
+        a, b = two(store, second, SLOW)
+        sleep(a.tell(Refused([0.0], NS // 50)).pause_ns)
+        marks = b.take(1.0)
+        b.tell(Settled([1.0], marks, [0.0], answered=False, probe=True))
+        reply = a.ask(1.0)
+        assert reply.probe
+        b.tell(Refused([0.0], 600 * NS))
+        assert a.tell(Settled([1.0], reply.grants[0], [None], probe=True)).pause_ns > 590 * NS
+
+    def test_two_who_learn_the_same_move_it_once(self, store: Store, second: Store) -> None:
+        """A lesson counts only if the quota is still as the process knew it."""
+        a, b = two(store, second, SLOW)
+        a.tell()
+        b.tell()
+        for process in (a, b):
+            process.tell(Learned(0, "shift", 1_000.0 * NS))
+        assert 990 * NS < b.standing().room_ns <= 1_000 * NS
+        assert (b.lesson().version, b.lesson().shifted_ns) == (1, 1_000 * NS)
+        assert a.tell().standings[0].learned is None  # it knows
+
+    def test_every_lesson_is_everybodys(self, store: Store, second: Store) -> None:
+        """Also to who comes later."""
+        a, b = two(store, second, f"{SLOW}, 100 requests/hour, 9 concurrency")
+        a.tell()
+        a.tell(Learned(0, "hold", 500.0), Learned(0, "press", 0.5), Learned(0, "epoch"), Learned(1, "adopt", 200.0))
+        a.tell(Learned(1, "spread"), Learned(2, "adopt", 3.0))
+        tokens, requests, slots = (b.lesson(i) for i in range(3))
+        assert (tokens.capacity, tokens.ceiling, tokens.epoch, tokens.spread) == (500, 0.5, 1, False)
+        assert (requests.quota.amount, requests.spread, requests.capacity) == (200, True, float("inf"))
+        assert slots.quota == Quota("concurrency", 3, 0.0, rule=Rule.SLOTS)
+
+    def test_quotas_that_a_process_does_not_know_come_last(self, store: Store, second: Store) -> None:
+        """As they stand, with all that is known about them."""
+        a, b = two(store, second, f"60 requests/hour, {SLOW}")
+        a.take(1.0, 100.0)
+        b.quotas, b.versions = b.quotas[1:], [-1]
+        tokens, requests = b.tell().standings
+        assert (tokens.charged, requests.charged) == (100, 1)
+        assert requests.learned is not None
+        assert requests.learned.quota == a.quotas[0]
+        assert b.ask(3_600.0).binds == 0
+
+    def test_what_was_forgotten_is_recalled(self, store: Store, second: Store) -> None:
+        """By the first process that comes back to a place that has lost its books; not by the next."""
+        a, b = two(store, second, f"{SLOW}, 100 tokens/{period()} window utc")
+        a.tell(recalled=[1_000.0 * NS, 30.0])
+        tokens, window = b.tell(recalled=[9_000.0 * NS, 90.0]).standings
+        assert 990 * NS < tokens.room_ns <= 1_000 * NS
+        assert window.used == 30
+
+    def test_a_newcomers_configuration_replaces_and_keeps_what_is_used(self, store: Store, second: Store) -> None:
+        """Only a process's first word does."""
+        a, b = two(store, second, SLOW)
+        a.take(100.0, fresh=True)
+        b.quotas = parse_quotas("7200 tokens/hour")
+        for version, amount in ((0, 3_600), (1, 7_200)):
+            assert 90 * NS < b.tell(fresh=version == 1).standings[0].room_ns <= 100 * NS
+            assert (b.lesson().version, b.lesson().epoch, b.lesson().quota.amount) == (version, version, amount)
+
+    def test_a_bucket_that_opens_opens_for_all(self, store: Store, second: Store) -> None:
+        """By what has been answered, to anybody."""
+        a, b = two(store, second, SLOW, gentle=True)
+        reply = a.tell(wants=[[20.0]] * 9)
+        assert (len(reply.grants), reply.standings[0].opened) == (6, 120)
+        a.tell(*(Settled([20.0], marks, [None]) for marks in reply.grants))
+        assert b.standing().opened == 240
+        b.take(100.0)
+
+    def test_windows_that_restart_at_known_instants(self, store: Store, second: Store) -> None:
+        """Periods counted from midnight UTC, and days of a place; none of them ends while the test runs."""
+        hours = {zone: datetime.now(UTC).astimezone(ZoneInfo(zone)).hour for zone in ("Asia/Tokyo", "Europe/Berlin")}
+        zone = next(zone for zone, hour in hours.items() if 2 <= hour <= 21)
+        for text in (f"100 tokens/{period()} window utc", f"100 tokens/day window {zone}"):
+            a, b = two(store, second, text)
+            assert len(a.tell(wants=[[10.0]] * 7).grants) == 7
+            reply = b.tell(wants=[[10.0]] * 7)
+            assert (len(reply.grants), reply.standings[0].used) == (3, 100)
+            assert HOUR_NS < reply.wait_ns < 25 * HOUR_NS
+
+    def test_a_quota_that_is_spread(self, store: Store, second: Store) -> None:
+        """A small burst, then evenly; and never more than the amount in any period."""
+        a, b = two(store, second, "3600 tokens/hour sliding")
+        assert 110 <= len(a.tell(wants=[[1.0]] * 500).grants) <= 125
+        assert b.ask(3_600.0).wait_ns > 3_590 * NS
+        assert b.standing().used == a.standing().charged
+
+    def test_histories_are_answered_as_by_the_books(self, store: Store, second: Store) -> None:
+        """As the model answers, but for the time between the two."""
+        for seed in range(20):
+            history = History((store, second), seed)
+            for _ in range(25):
+                reply, model = history.step()
+                assert without_times(reply) == without_times(model), f"history {seed}"
+                for told_ns, true_ns in zip(times_ns(reply), times_ns(model), strict=True):
+                    assert abs(told_ns - true_ns) < 10 * NS, f"history {seed}"

@@ -1,0 +1,11 @@
+import pytest
+from shared_world import SharedWorld, couriers, until
+
+
+@pytest.fixture
+def world():
+    """Limiters on one store, in a time of their own; all threads must end with it."""
+    world = SharedWorld()
+    yield world
+    world.close()
+    until(lambda: not couriers(), "the end of all threads")

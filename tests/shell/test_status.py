@@ -1,0 +1,288 @@
+"""The status page as any server sees it, and `paceline status`, which reads it or a store."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import socket
+import threading
+from contextlib import contextmanager
+
+import httpx2
+import pytest
+import uvicorn
+from click.testing import CliRunner
+from starlette.applications import Starlette
+from starlette.routing import Mount
+
+import paceline
+from paceline.cli.app import app as cli
+from paceline.testing import ManualClock
+
+QUOTAS = {"jobs": "60 requests/min burst 2", "openai/gpt-5": ["500 requests/min", "400k tokens/min"]}
+
+
+@pytest.fixture
+def limiter():
+    limiter = paceline.Limiter(QUOTAS, clock=ManualClock())
+    limiter.try_acquire("jobs")
+    limiter.try_acquire("openai/gpt-5", input_tokens=1_000).settle()
+    return limiter
+
+
+async def ask(app, path="/", method="GET"):
+    async with httpx2.AsyncClient(transport=httpx2.ASGITransport(app), base_url="http://app") as client:
+        return await client.request(method, path)
+
+
+class TestApp:
+    @pytest.mark.parametrize("path", ["/", "", "/status", "/status/"])
+    async def test_it_shows_all_that_the_limiter_says(self, limiter, path):
+        response = await ask(paceline.status_app(limiter), path)
+        assert response.status_code == 200
+        assert response.headers["content-type"] == "application/json"
+        assert response.headers["cache-control"] == "no-store"
+        assert response.json() == limiter.status()
+
+    @pytest.mark.parametrize("path", ["/status/openai/gpt-5", "/status/openai%2Fgpt-5", "/status/jobs"])
+    async def test_one_pool(self, limiter, path):
+        pools = limiter.status()["pools"]
+        expected = pools["jobs" if path.endswith("jobs") else "openai/gpt-5"]
+        assert (await ask(paceline.status_app(limiter), path)).json() == expected
+
+    @pytest.mark.parametrize("path", ["/status/nobody", "/statuses", "/nothing", "/status/jobs/more"])
+    async def test_nothing_is_there(self, limiter, path):
+        response = await ask(paceline.status_app(limiter), path)
+        assert response.status_code == 404
+        assert "error" in response.json()
+
+    async def test_a_long_path_is_not_repeated_in_full(self, limiter):
+        assert len((await ask(paceline.status_app(limiter), "/status/" + "x" * 5_000)).content) < 300
+
+    @pytest.mark.parametrize("method", ["POST", "PUT", "DELETE", "OPTIONS"])
+    async def test_it_is_only_read(self, limiter, method):
+        response = await ask(paceline.status_app(limiter), "/status/jobs", method)
+        assert (response.status_code, response.headers["allow"]) == (405, "GET, HEAD")
+
+    async def test_head_has_the_same_headers_and_no_body(self, limiter):
+        app = paceline.status_app(limiter)
+        head, get = await ask(app, method="HEAD"), await ask(app)
+        assert (head.status_code, head.content, head.headers) == (200, b"", get.headers)
+
+    async def test_mounted_below_another_app(self, limiter):
+        app = Starlette(routes=[Mount("/paceline", paceline.status_app(limiter))])
+        assert (await ask(app, "/paceline/")).json() == limiter.status()
+        assert (await ask(app, "/paceline/status/jobs")).json() == limiter.status()["pools"]["jobs"]
+        assert (await ask(app, "/paceline/status/nobody")).status_code == 404
+
+    async def test_a_server_that_strips_the_prefix_itself(self, limiter):
+        sent = []
+
+        async def send(message):
+            sent.append(message)
+
+        scope = {"type": "http", "method": "GET", "path": "/status/jobs", "root_path": "/paceline"}
+        await paceline.status_app(limiter)(scope, None, send)
+        assert sent[0]["status"] == 200
+
+    async def test_lifespan_and_websockets_get_an_answer(self, limiter):
+        app, sent = paceline.status_app(limiter), []
+        events = iter([{"type": "lifespan.startup"}, {"type": "lifespan.shutdown"}])
+
+        async def receive():
+            return next(events)
+
+        async def send(message):
+            sent.append(message["type"])
+
+        await app({"type": "lifespan"}, receive, send)
+        await app({"type": "websocket", "path": "/"}, receive, send)
+        assert sent == ["lifespan.startup.complete", "lifespan.shutdown.complete", "websocket.close"]
+
+    async def test_whatever_has_a_status_can_be_shown(self, limiter):
+        class More:
+            def status(self):
+                return limiter.status() | {"queue": ["agent_8"]}
+
+        assert (await ask(paceline.status_app(More()))).json()["queue"] == ["agent_8"]
+
+    async def test_a_store_s_password_and_a_provider_s_key_are_not_shown(self, tmp_path):
+        store = f"sqlite:{tmp_path}/quotas.db"
+        limiter = paceline.Limiter({"openai/gpt-5": "500 requests/min"}, store=store)
+        permit = await limiter.acquire("openai/gpt-5")
+        permit.settle()
+        text = (await ask(paceline.status_app(limiter))).text
+        limiter.close()
+        assert str(tmp_path) not in text
+
+
+@contextmanager
+def served(app):
+    """The root of a real server that runs ``app``."""
+    config = uvicorn.Config(app, log_config=None, lifespan="on", ws="none", timeout_graceful_shutdown=0)
+    server, listener = uvicorn.Server(config), socket.create_server(("127.0.0.1", 0))
+    thread = threading.Thread(target=server.run, kwargs={"sockets": [listener]}, daemon=True)
+    thread.start()
+    try:
+        yield f"http://127.0.0.1:{listener.getsockname()[1]}"
+    finally:
+        server.should_exit = True
+        thread.join()
+
+
+@contextmanager
+def saying(*pieces, then=None):
+    """The address of a server that sends some bytes, and then waits for the event ``then`` if there is one."""
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+
+        def serve():
+            connection, _ = listener.accept()
+            with connection:
+                connection.recv(65_536)
+                for piece in pieces:
+                    connection.sendall(piece)
+                if then is not None:
+                    then.wait(30)
+
+        thread = threading.Thread(target=serve, daemon=True)
+        thread.start()
+        yield f"127.0.0.1:{listener.getsockname()[1]}"
+        if then is not None:
+            then.set()
+        thread.join()
+
+
+def paceline_status(*words, env=None):
+    return CliRunner().invoke(cli, ["status", *words], env=env)
+
+
+class TestCommandReadsAPage:
+    def test_one_line_for_each_quota(self, limiter):
+        with served(paceline.status_app(limiter)) as url:
+            shown = paceline_status(url)
+        assert shown.exit_code == 0
+        assert [line.split("\t") for line in shown.output.splitlines()] == [
+            ["pool", "quota", "left", "spent", "waiting", "in flight", "state"],
+            ["jobs", "60 requests/min burst 2", "1", "1", "0", "1", "-"],
+            ["openai/gpt-5", "500 requests/min", "499", "1", "0", "0", "-"],
+            ["openai/gpt-5", "400k tokens/min", "399,000", "1,000", "0", "0", "-"],
+        ]
+
+    def test_as_json(self, limiter):
+        with served(paceline.status_app(limiter)) as url:
+            assert json.loads(paceline_status(url, "--json").output) == limiter.status()
+
+    def test_one_pool(self, limiter):
+        with served(paceline.status_app(limiter)) as url:
+            assert "\njobs\t60 requests/min burst 2\t" in paceline_status(f"{url}/status/jobs").output
+
+    async def test_what_holds_a_pool_up(self, limiter):
+        waiting = asyncio.ensure_future(limiter.acquire("jobs"))
+        await asyncio.sleep(0)
+        with limiter.acquire("openai/gpt-5") as permit:
+            permit.refused(retry_after_s=7)
+        with served(paceline.status_app(limiter)) as url:
+            jobs, gpt, *_ = (await asyncio.to_thread(paceline_status, url)).output.splitlines()[1:]
+        waiting.cancel()
+        assert jobs.split("\t")[4:] == ["1", "1", "limited by 60 requests/min burst 2"]
+        assert gpt.split("\t")[-1] == "cool-down 7 s"
+
+    @pytest.mark.parametrize(
+        ("url", "said"),
+        [("http://127.0.0.1:1", "cannot be read (Connection refused)"), ("127.0.0.1:1/status", "cannot be read")],
+    )
+    def test_nobody_is_there(self, url, said):
+        shown = paceline_status(url)
+        assert shown.exit_code == 1
+        assert said in shown.output
+
+    @pytest.mark.parametrize("url", ["ftp://host/", "http://", "http://host:port/", "http://[::1"])
+    def test_no_address(self, url):
+        shown = paceline_status(url)
+        assert shown.exit_code == 2
+        assert "http://127.0.0.1:8000/status" in shown.output
+
+    def test_no_such_pool(self, limiter):
+        with served(paceline.status_app(limiter)) as url:
+            shown = paceline_status(f"{url}/status/nobody")
+        assert shown.exit_code == 1
+        assert "answers 404: there is no pool 'nobody'" in shown.output
+
+    @pytest.mark.parametrize("body", [b"<html>hello</html>", b'{"pools": 3}', b"[]", b"\xff"])
+    def test_another_page(self, body):
+        with saying(b"HTTP/1.1 200 OK\r\ncontent-length: %d\r\n\r\n%b" % (len(body), body)) as url:
+            shown = paceline_status(url)
+        assert shown.exit_code == 1
+        assert "not as paceline.status_app does" in shown.output
+
+    @pytest.mark.parametrize(
+        "pieces", [[], [b"HTTP/1.1 200 OK\r\n"], [b"HTTP/1.1 200 OK\r\ncontent-length: 9\r\n\r\n{"]]
+    )
+    def test_an_answer_that_does_not_come_or_does_not_end(self, pieces):
+        with saying(*pieces, then=threading.Event()) as url:
+            shown = paceline_status(url, "--timeout", "0.2")
+        assert shown.exit_code == 1
+        assert "did not answer within 0.2 s" in shown.output
+
+    def test_no_password_in_an_error(self):
+        assert "hunter2" not in paceline_status("http://me:hunter2@127.0.0.1:1/").output
+
+    def test_nothing_that_came_from_elsewhere_steers_the_terminal(self):
+        body = json.dumps({"pools": {"a\x1b[2J[red]": {"quotas": [{"quota": "\x07", "remaining": None}]}}}).encode()
+        with saying(b"HTTP/1.1 200 OK\r\ncontent-length: %d\r\n\r\n%b" % (len(body), body)) as url:
+            line = paceline_status(url).output.splitlines()[1]
+        assert line.split("\t")[:3] == ["a?[2J[red]", "?", "-"]
+
+
+class TestCommandReadsAStore:
+    @pytest.fixture
+    def store(self, tmp_path):
+        url = f"sqlite:{tmp_path}/quotas.db"
+        quotas = {"openai/gpt-5": ["500 requests/day", "400k tokens/day window utc", "9 concurrency"]}
+        limiter = paceline.Limiter(quotas, store=url)
+        limiter.acquire("openai/gpt-5", input_tokens=1_000).wait().settle()
+        limiter.close()
+        return url
+
+    def test_what_is_left_and_who_shares_it(self, store):
+        shown = paceline_status("--store", store)
+        assert shown.exit_code == 0
+        requests, tokens, slots = (line.split("\t") for line in shown.output.splitlines()[1:])
+        assert (requests[1], tokens[1], slots[1:3]) == (
+            "500 requests/day",
+            "400k tokens/day window utc",
+            ["9 concurrency", "9"],
+        )
+        assert 499 <= float(requests[2]) < 499.5
+        assert tokens[3:] == ["1,000", "-", "-", "processes: 1"]
+
+    def test_nothing_is_written(self, store):
+        first, second = (paceline_status("--store", store, "--json").output for _ in range(2))
+        assert json.loads(first)["pools"]["openai/gpt-5"]["store"]["peers"] == 1
+        assert json.loads(first)["pools"].keys() == json.loads(second)["pools"].keys() == {"openai/gpt-5"}
+        assert json.loads(second)["pools"]["openai/gpt-5"]["store"]["peers"] == 1
+
+    def test_by_default_what_runs_keep(self, tmp_path):
+        nothing = paceline_status(env={"XDG_STATE_HOME": str(tmp_path)})
+        assert (nothing.exit_code, "has kept nothing" in nothing.output) == (2, True)
+        limiter = paceline.Limiter({"jobs": "5 requests/day"}, store=f"sqlite:{tmp_path}/paceline/state.db")
+        limiter.acquire("jobs").wait().settle()
+        limiter.close()
+        shown = paceline_status(env={"XDG_STATE_HOME": str(tmp_path)})
+        assert shown.output.splitlines()[1].startswith("jobs\t5 requests/day\t4")
+
+    def test_no_such_file_and_no_store(self, tmp_path):
+        assert "there is no such file" in paceline_status("--store", f"sqlite:{tmp_path}/none.db").output
+        assert not (tmp_path / "none.db").exists()
+        (tmp_path / "text.db").write_text("hello, this is a text and no database at all; it is long enough to be read")
+        shown = paceline_status("--store", f"sqlite:{tmp_path}/text.db")
+        assert (shown.exit_code, "cannot be read" in shown.output) == (1, True)
+
+    @pytest.mark.parametrize("url", ["redis://me:hunter2@host/0", "quotas.db", "sqlite:"])
+    def test_a_store_that_cannot_be_read(self, url):
+        shown = paceline_status("--store", url)
+        assert (shown.exit_code, "--store reads 'sqlite:PATH'" in shown.output) == (2, True)
+        assert "hunter2" not in shown.output
+
+    def test_one_or_the_other(self, store):
+        assert paceline_status("http://127.0.0.1:1", "--store", store).exit_code == 2
