@@ -8,6 +8,8 @@ settings.register_profile("paceline", deadline=None, derandomize=True, suppress_
 settings.register_profile("soak", settings.get_profile("paceline"), derandomize=False, max_examples=5_000)
 settings.load_profile("paceline")
 
+collect_ignore = ["frameworks"]  # each in an environment of its own: `make frameworks`
+
 # A shell's background job ignores Ctrl-C, and so would every process that these tests start and interrupt.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)

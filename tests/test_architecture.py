@@ -32,6 +32,7 @@ RULES: dict[str, set[str]] = {
     "shared": {"core", "clock", "gate", "stores"},
     "limiter": {"core", "clock", "gate", "shared", "permit", "limits", "lessons", "stores", "providers", "estimate"},
     "http": {"core", "clock", "gate", "permit", "limits", "lessons", "limiter", "providers", "estimate"},
+    "status": set(),
     "emulator": set(),
 }
 DOORS = ["config", "integrations", "batch", "check", "gateway", "planner", "telemetry", "testing", "demo", "cli"]

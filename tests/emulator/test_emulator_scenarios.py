@@ -135,6 +135,7 @@ def name_of(dialect) -> str:
         ("/v1beta/models/gemini-2.5-pro:generateContent", b"", "", ("gemini", "generate", "gemini-2.5-pro")),
         ("/v1/models/g:streamGenerateContent", b"alt=sse", "", ("gemini", "stream", "g")),
         ("/v1/models/g:streamGenerateContent", b"", "", ("gemini", "array", "g")),
+        ("/v2/chat", b"", "", ("cohere", "chat", "")),
         ("/v1/models/g:countTokens", b"", "", None),
         ("/deployments/x/chat/completions", b"", "", None),
         ("/openai/v1/messages", b"", "", None),

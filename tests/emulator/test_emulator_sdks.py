@@ -8,7 +8,6 @@ from google import genai
 from google.genai import errors, types
 
 import paceline
-from paceline import PacelineWarning
 
 HELLO = [{"role": "user", "content": "hello there, how are you today?"}]
 NO_WAIT = {"latency_s": 0.0}
@@ -22,10 +21,7 @@ def attached():
 
     def attach(limiter, client, provider=None):
         clients.append(client)
-        if not isinstance(client, genai.Client):
-            return limiter.attach(client, provider=provider)
-        with pytest.warns(PacelineWarning, match="paces only its sync calls"):
-            return limiter.attach(client, provider=provider)
+        return limiter.attach(client, provider=provider)
 
     yield attach
     for client in clients:

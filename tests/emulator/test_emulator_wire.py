@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from paceline.emulator import anthropic, azure, gemini, groq, openai
+from paceline.emulator import anthropic, azure, cohere, gemini, groq, openai
 from paceline.emulator.outcome import Admitted, Level, Refused
 from paceline.emulator.settings import Settings
 from paceline.emulator.wire import Ask, go_duration
@@ -182,6 +182,48 @@ def test_groq_too_large_is_a_413_with_the_code_of_a_rate_limit():
     assert "on tokens per minute (TPM): Limit 8000, Requested 8096, please reduce" in text_of(answer)
 
 
+@pytest.mark.parametrize(
+    ("refused", "status", "message"),
+    [
+        (
+            Refused("rate", "m", "m", "requests", 60.0, 10, 10, 1, 4.2),
+            429,
+            (
+                "You are using a Trial key, which is limited to 10 API calls / minute. You can continue to use the Trial key"
+                " for free or upgrade to a Production key."
+            ),
+        ),
+        (
+            Refused("rate", "m", "m", "tokens", 60.0, 100_000, 99_000, 2_000, 1.0),
+            429,
+            "trial token rate limit exceeded, limit is 100000 tokens per minute",
+        ),
+        (Refused("money", "m"), 402, "Please add or update your payment method to continue."),
+        (Refused("capacity", "m", status=503), 503, "The service is overloaded; please try again later."),
+        (Refused("auth", "m"), 401, "invalid api token"),
+        (
+            Refused("invalid", "m", detail="invalid request: model is required"),
+            400,
+            "invalid request: model is required",
+        ),
+    ],
+)
+def test_cohere_refusals_have_a_message_and_no_header(refused, status, message):
+    answer = cohere.refusal(refused, PLAIN, 1)
+    assert (answer.status, answer.headers) == (status, [(b"content-type", b"application/json")])
+    assert json.loads(answer.body)["message"] == message
+    assert cohere.rate_headers([Level("requests", 60, 10, 9, 6.0)], 0.0) == []
+
+
+def test_cohere_refuses_without_numbers_and_inside_a_stream():
+    blind = Settings(body_numbers=False)
+    answer = cohere.refusal(Refused("rate", "m", "m", "requests", 60.0, 10, 10, 1, 4.2), blind, 1)
+    assert json.loads(answer.body)["message"] == "too many requests"
+    event = cohere.error_event(Ask("chat", "m", stream=True), answer, 1).split(b"data: ")[1]
+    assert json.loads(event)["delta"] == {"finish_reason": "ERROR", "error": "too many requests"}
+    assert cohere.failure(1).status == 500
+
+
 def test_groq_headers_hide_every_other_quota():
     levels = [
         Level("requests", 60, 30, 29, 2),
@@ -297,7 +339,7 @@ def test_openai_requests_are_read():
     assert (emb.input_tokens, emb.choices, emb.dimensions, emb.max_output_tokens) == (5, 2, 8, 0)
 
 
-@pytest.mark.parametrize("dialect", [openai, anthropic])
+@pytest.mark.parametrize("dialect", [openai, anthropic, cohere])
 @pytest.mark.parametrize("body", [b"", b"{", b"[]", b"\xff", b"{}", b'{"model":5}', b'{"model":"m"}', b"[" * 100_000])
 def test_broken_requests_are_named_not_raised(dialect, body):
     for kind in dialect.PATHS.values():
@@ -319,6 +361,7 @@ def admitted_with(output: int) -> Admitted:
         (groq, Ask("chat", "m", 7, 600, stream=True)),
         (azure, Ask("chat", "m", 7, 600, stream=True)),
         (gemini, Ask("stream", "m", 7, 600, stream=True)),
+        (cohere, Ask("chat", "m", 7, 600, stream=True)),
     ],
 )
 def test_streams_bring_every_token_once(dialect, ask, output):

@@ -89,14 +89,7 @@ class Branch(Pool):
         self.lost: str | None = None  # why
         self.peers = 1
         self._joined = False
-        ledger = self.ledger
-        self._replica = Replica(
-            [m.quota for m in ledger.meters],
-            now_ns,
-            headroom_s=ledger.headroom_s,
-            ttl_s=ledger.ttl_ns / NS,
-            gentle=ledger.gentle,
-        )
+        self._replica = Replica(self.ledger, now_ns)
         self.ledger = self._replica
         if self.feedback is not None:
             self.feedback = Feedback(self._replica, self._learned)
@@ -246,9 +239,9 @@ class Branch(Pool):
 
     def status(self, now_ns: int) -> dict[str, Any]:
         """As :meth:`Pool.status`, and how it stands with the store."""
-        store = {"state": "lost" if self.lost else "joined" if self._joined else "new", "peers": self.peers}
+        store: dict[str, Any] = {"state": "joined" if self._joined else "new", "peers": self.peers}
         if self.lost is not None:
-            store |= {"mode": self.lost_mode, "reason": self.lost}
+            store |= {"state": "lost", "mode": self.lost_mode, "reason": self.lost}
         return super().status(now_ns) | {"store": store}
 
     # What a message says.

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import heapq
 from collections import OrderedDict
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from itertools import count, takewhile
 from typing import Any
@@ -35,6 +35,42 @@ class LaneSpec:
 
 
 DEFAULT_LANE = LaneSpec()
+
+LaneName = tuple[str, float | None, int | None]
+"""A lane's name, and the weight and the priority that were said with it."""
+
+LANES_MAX = 1_000
+"""How many lanes are kept at hand: their names come from outside."""
+
+
+class Lanes:
+    """What holds for lanes where nobody says.
+
+    Args:
+        known: What is known beforehand; any other lane has weight 1 and priority 0.
+    """
+
+    def __init__(self, known: Iterable[LaneSpec] = ()) -> None:
+        self._known = {spec.name: spec for spec in known}
+        self._specs: dict[LaneName, LaneSpec] = {}
+
+    def spec(self, lane: LaneName) -> LaneSpec:
+        """The lane, with what was not said filled in; for the same words the same object.
+
+        Raises:
+            QuotaError: The weight gives no share.
+        """
+        spec = self._specs.get(lane)
+        if spec is None:
+            if len(self._specs) >= LANES_MAX:
+                self._specs.clear()
+            name, weight, priority = lane
+            known = self._known.get(name) or LaneSpec(name)
+            weight = known.weight if weight is None else weight
+            spec = LaneSpec(name, weight, known.priority if priority is None else priority)
+            self._specs[lane] = spec
+        return spec
+
 
 GONE_MAX = 64
 """How many deadlines of those who have gone are kept beside twice those who wait."""

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-
 from paceline.core.bucket import Bucket
 from paceline.core.feedback import Feedback
 from paceline.core.ledger import Ledger
@@ -23,8 +21,9 @@ class Replica(Ledger):
         versions: For each, which state of what has been learned is known here; -1 for none.
     """
 
-    def __init__(self, quotas: Iterable[Quota], now_ns: int, *, headroom_s: float, ttl_s: float, gentle: bool) -> None:
-        super().__init__(quotas, now_ns, headroom_s=headroom_s, ttl_s=ttl_s, gentle=gentle)
+    def __init__(self, like: Ledger, now_ns: int) -> None:
+        quotas = [m.quota for m in like.meters]
+        super().__init__(quotas, now_ns, headroom_s=like.headroom_s, ttl_s=like.ttl_ns / NS, gentle=like.gentle)
         self.quotas = [m.quota for m in self.meters]
         self.versions = [-1] * len(self.quotas)
         self.as_of_ns = now_ns

@@ -151,6 +151,8 @@ class Watch:
             self._slices.clear()
         if self.meter.ceiling != lesson.ceiling:
             self._climbed_ns = now_ns
+        if lesson.shifted_ns > self.shifted_ns:
+            self._as_of_ns = now_ns  # what left before says nothing against it
         if self.meter.quota.amount != lesson.quota.amount:
             self.limit_as_of_ns = now_ns
         self.epoch, self.shifted_ns, self.refused_amount = lesson.epoch, lesson.shifted_ns, lesson.refused

@@ -1,0 +1,78 @@
+"""openai-agents against the emulator: Responses and chat completions, sync, async, streamed."""
+
+import asyncio
+
+import openai
+import pytest
+from agents import (
+    Agent,
+    ModelSettings,
+    OpenAIChatCompletionsModel,
+    OpenAIProvider,
+    OpenAIResponsesModel,
+    RunConfig,
+    Runner,
+    set_default_openai_client,
+)
+from harness import LIMITS, PROMPT, charged, counts, spent
+
+import paceline
+
+POOL, MODEL = "openai/gpt-5", "gpt-5"
+
+
+@pytest.fixture
+def limiter():
+    return paceline.Limiter({"openai/*": LIMITS["openai/*"]})
+
+
+@pytest.fixture
+def client(world):
+    return openai.AsyncOpenAI(api_key="k", base_url=f"{world.base_url}/v1")
+
+
+def agent(model, most=40):
+    settings = ModelSettings(max_tokens=most, include_usage=True)
+    return Agent(name="weather", model=model, model_settings=settings)
+
+
+QUIET = RunConfig(tracing_disabled=True)
+
+
+@pytest.mark.parametrize("model_class", [OpenAIResponsesModel, OpenAIChatCompletionsModel])
+async def test_run_and_stream(world, limiter, client, model_class):
+    limiter.attach(client, provider="openai")
+    weather = agent(model_class("gpt-5", client))
+    answer = await Runner.run(weather, PROMPT, run_config=QUIET)
+    streamed = Runner.run_streamed(weather, PROMPT, run_config=QUIET)
+    async for _ in streamed.stream_events():
+        pass
+    assert answer.final_output
+    assert streamed.final_output
+    assert counts(limiter, POOL) == {"granted": 2, "settled": 2}
+    assert spent(limiter, POOL) == charged(world, MODEL)
+
+
+def test_run_sync_and_many_at_once_by_instrument(world, limiter, client):
+    set_default_openai_client(client, use_for_tracing=False)
+    weather = agent("gpt-5")
+    with paceline.instrument(limiter):
+        Runner.run_sync(weather, PROMPT, run_config=QUIET)
+
+    async def many():
+        config = RunConfig(
+            tracing_disabled=True, model_provider=OpenAIProvider(api_key="k", base_url=f"{world.base_url}/v1")
+        )
+        with paceline.instrument(limiter):
+            await asyncio.gather(*[Runner.run(weather, PROMPT, run_config=config) for _ in range(20)])
+
+    asyncio.run(many())
+    assert counts(limiter, POOL) == {"granted": 21, "settled": 21}
+    assert spent(limiter, POOL) == charged(world, MODEL)
+
+
+async def test_our_refusal_is_one_rate_limit_error(world, limiter, client):
+    limiter.attach(client, provider="openai")
+    with pytest.raises(openai.RateLimitError, match="the quota holds 4,000,000"):
+        await Runner.run(agent(OpenAIResponsesModel("gpt-5", client), 5_000_000), PROMPT, run_config=QUIET)
+    assert world.tally()["admitted"] == 0

@@ -1,0 +1,95 @@
+"""dspy against the emulator: its own HTTP client, which goes past httpx, and litellm below it."""
+
+import asyncio
+import os
+import tempfile
+
+os.environ |= {"LITELLM_LOCAL_MODEL_COST_MAP": "True", "DSPY_CACHEDIR": tempfile.mkdtemp()}
+
+import dspy
+import pytest
+from harness import LIMITS, PROMPT, charged, counts, spent
+
+import paceline
+from paceline.integrations.dspy import instrument
+
+GPT, CLAUDE = "openai/gpt-5", "anthropic/claude-haiku-4-5"
+
+
+@pytest.fixture
+def limiter():
+    return paceline.Limiter({"openai/*": LIMITS["openai/*"]})
+
+
+def lm(world, model=GPT, path="/v1", **options):
+    options = {"max_tokens": 16_000, "temperature": 1.0, "cache": False, "num_retries": 0, **options}
+    return dspy.LM(model, api_key="k", api_base=world.base_url + path, **options)
+
+
+async def test_sync_and_async(world, limiter):
+    before = lm(world)
+    with instrument(limiter):
+        assert before(PROMPT)
+        assert await lm(world).acall(PROMPT)
+        await asyncio.gather(*[lm(world).acall(PROMPT) for _ in range(20)])
+    before(PROMPT)  # undone: not paced
+    assert world.tally()["admitted"] == 23
+    assert counts(limiter, GPT) == {"granted": 22, "settled": 22}
+    assert spent(limiter, GPT)["requests"] == 22
+
+
+def test_usage_is_settled(world, limiter):
+    with instrument(limiter):
+        lm(world)(PROMPT)
+        lm(world, model_type="responses")(PROMPT)
+    assert spent(limiter, GPT) == charged(world, "gpt-5")
+
+
+async def test_a_streamed_predictor(world, limiter):
+    with instrument(limiter), dspy.context(lm=lm(world), adapter=dspy.JSONAdapter()):
+        predict = dspy.streamify(dspy.Predict("question -> answer"))
+        with pytest.raises(Exception, match=r"[Aa]dapter"):  # the emulator's prose is no JSON
+            async for _ in predict(question=PROMPT):
+                pass
+    calls = world.tally()["admitted"]
+    assert calls
+    assert counts(limiter, GPT) == {"granted": calls, "settled": calls}
+
+
+def test_claude(world):
+    limiter = paceline.Limiter({"anthropic/*": LIMITS["anthropic/*"]})
+    with instrument(limiter):
+        lm(world, CLAUDE, "")(PROMPT)
+    assert spent(limiter, CLAUDE) == charged(world, "claude-haiku-4-5")
+
+
+def test_threads(world, limiter):
+    with instrument(limiter):
+        model = lm(world)
+        parallel = dspy.Parallel(num_threads=10, disable_progress_bar=True)
+        assert all(parallel([(model, {"prompt": PROMPT})] * 30))
+    assert counts(limiter, GPT) == {"granted": 30, "settled": 30}
+
+
+def test_our_refusal_never_reaches_the_provider(world, limiter):
+    with instrument(limiter), pytest.raises(dspy.LMRateLimitError, match="the quota holds 4,000,000"):
+        lm(world, max_tokens=5_000_000)(PROMPT)
+    assert world.tally()["admitted"] == 0
+
+
+async def test_a_refusal_of_the_provider_is_waited_out(paceline_emulator):
+    world = paceline_emulator(limits={"gpt-5": "300 requests/min"}, start_level=0.01)
+    limiter = paceline.Limiter({"openai/*": "300 requests/min"})  # nobody has told it that little is left
+    with instrument(limiter):
+        await asyncio.gather(*[lm(world).acall(PROMPT) for _ in range(8)])
+    tally = world.tally()
+    assert tally["admitted"] == 8
+    assert counts(limiter, GPT)["granted"] == 8 + tally["refused_total"] > 8
+
+
+def test_instrumented_again_the_newest_holds(world, limiter):
+    other = paceline.Limiter({"openai/*": LIMITS["openai/*"]})
+    with instrument(limiter), instrument(other):
+        lm(world)(PROMPT)
+    assert limiter.status() == {"pools": {}}
+    assert counts(other, GPT) == {"granted": 1, "settled": 1}

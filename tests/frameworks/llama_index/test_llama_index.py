@@ -1,0 +1,77 @@
+"""llama-index against the emulator: complete, chat, streams and a workflow's agent, instrumented or attached."""
+
+import asyncio
+
+import httpx
+import openai
+import pytest
+from harness import LIMITS, PROMPT, charged, counts, spent
+from llama_index.core.agent.workflow import FunctionAgent
+from llama_index.core.llms import ChatMessage
+from llama_index.llms.openai import OpenAI, OpenAIResponses
+
+import paceline
+
+POOL = "openai/gpt-5"
+CHAT = [ChatMessage(role="user", content=PROMPT)]
+USAGE = {"stream_options": {"include_usage": True}}
+
+
+@pytest.fixture
+def limiter():
+    return paceline.Limiter({"openai/*": LIMITS["openai/*"]})
+
+
+def llm(world, model_class=OpenAI, **options):
+    address = {"api_key": "k", "api_base": f"{world.base_url}/v1"}
+    return model_class(model="gpt-5", temperature=1, **address, **options)
+
+
+async def test_every_way_of_calling(world, limiter):
+    model = llm(world, max_tokens=40)
+    with paceline.instrument(limiter):
+        assert model.complete(PROMPT).text
+        assert model.chat(CHAT).message.content
+        assert (await model.acomplete(PROMPT)).text
+        assert (await model.achat(CHAT)).message.content
+        assert list(model.stream_chat(CHAT, **USAGE))
+        assert [chunk async for chunk in await model.astream_chat(CHAT, **USAGE)]
+    assert counts(limiter, POOL) == {"granted": 6, "settled": 6}
+    assert spent(limiter, POOL) == charged(world, "gpt-5")
+
+
+async def test_responses(world, limiter):
+    model = llm(world, OpenAIResponses, max_output_tokens=40)
+    with paceline.instrument(limiter):
+        assert model.chat(CHAT).message.content
+        assert (await model.achat(CHAT)).message.content
+        assert list(model.stream_chat(CHAT))
+    assert counts(limiter, POOL) == {"granted": 3, "settled": 3}
+    assert spent(limiter, POOL) == charged(world, "gpt-5")
+
+
+async def test_http_clients_of_ones_own_are_attached(world, limiter):
+    with httpx.Client() as http_client:
+        async with httpx.AsyncClient() as async_http_client:
+            limiter.attach(http_client, provider="openai")
+            limiter.attach(async_http_client, provider="openai")
+            model = llm(world, max_tokens=40, http_client=http_client, async_http_client=async_http_client)
+            model.complete(PROMPT)
+            await asyncio.gather(*[model.acomplete(PROMPT) for _ in range(20)])
+    assert counts(limiter, POOL) == {"granted": 21, "settled": 21}
+    assert spent(limiter, POOL) == charged(world, "gpt-5")
+
+
+async def test_an_agent_of_a_workflow(world, limiter):
+    with paceline.instrument(limiter):
+        agent = FunctionAgent(llm=llm(world, max_tokens=40), tools=[], system_prompt="You know the weather.")
+        assert str(await agent.run(PROMPT))
+    calls = world.tally()["admitted"]
+    assert calls
+    assert counts(limiter, POOL) == {"granted": calls, "settled": calls}
+
+
+def test_our_refusal_is_a_rate_limit_error(world, limiter):
+    with paceline.instrument(limiter), pytest.raises(openai.RateLimitError, match="the quota holds 4,000,000"):
+        llm(world, max_tokens=5_000_000, max_retries=0).complete(PROMPT)
+    assert world.tally()["admitted"] == 0

@@ -1,0 +1,173 @@
+"""google-genai, with aiohttp installed (it would send past us) and without, of 3 (a client per event loop) and 2."""
+
+import asyncio
+import threading
+from importlib.util import find_spec
+
+import pytest
+from google import genai
+from google.genai import errors, types
+from harness import CROWD, LIMITS, PROMPT, SLOTS, charged, counts, spent
+
+import paceline
+
+POOL = "gemini/gemini-2.5-flash"
+AIOHTTP = find_spec("aiohttp") is not None
+ASK = {"model": "gemini-2.5-flash", "contents": PROMPT, "config": {"max_output_tokens": 50}}
+
+
+def make(world, **options):
+    return genai.Client(api_key="k", http_options=types.HttpOptions(base_url=world.base_url, **options))
+
+
+def attached(limiter, world, **options):
+    return limiter.attach(make(world, **options), provider="gemini")
+
+
+async def stream_of(client):
+    return [chunk async for chunk in await client.aio.models.generate_content_stream(**ASK)]
+
+
+def test_aiohttp_would_send_past_us(world):
+    """What all of this is about: if it fails, google-genai decides by other means, and the cure cures nothing."""
+    assert make(world)._api_client._use_aiohttp() is AIOHTTP
+
+
+def test_sync_and_stream(world, limiter):
+    client = attached(limiter, world)
+    client.models.generate_content(**ASK)
+    assert list(client.models.generate_content_stream(**ASK))
+    assert counts(limiter, POOL) == {"granted": 2, "settled": 2}
+    assert spent(limiter, POOL) == charged(world, "gemini-2.5-flash")
+    client.close()
+
+
+async def test_async_and_stream(world, limiter):
+    client = attached(limiter, world)
+    await client.aio.models.generate_content(**ASK)
+    assert await stream_of(client)
+    assert counts(limiter, POOL) == {"granted": 2, "settled": 2}
+    assert spent(limiter, POOL) == charged(world, "gemini-2.5-flash")
+    await client.aio.aclose()
+    client.close()
+
+
+async def test_attached_after_its_first_call_and_twice(world, limiter):
+    client = make(world)
+    await client.aio.models.generate_content(**ASK)  # a session of aiohttp's, or a client of this loop, is there now
+    limiter.attach(client, provider="gemini")
+    limiter.attach(client, provider="gemini")
+    await client.aio.models.generate_content(**ASK)
+    assert counts(limiter, POOL) == {"granted": 1, "settled": 1}
+    with pytest.raises(ValueError, match="another limiter"):
+        paceline.Limiter().attach(client, provider="gemini")
+    await client.aio.aclose()
+
+
+def test_every_event_loop_is_paced(world, limiter):
+    """Loops one after the other, and two at once in threads, through one client."""
+    if genai.__version__ < "3":
+        pytest.skip("before 3 one client served all loops, which httpx does not allow")
+    client = attached(limiter, world)
+
+    async def twice():
+        await client.aio.models.generate_content(**ASK)
+        assert await stream_of(client)
+
+    asyncio.run(twice())
+    asyncio.run(twice())
+    threads = [threading.Thread(target=asyncio.run, args=(twice(),)) for _ in range(2)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert counts(limiter, POOL) == {"granted": 8, "settled": 8}
+    client.close()
+
+
+async def test_a_transport_or_a_client_of_ones_own(world, limiter):
+    httpx = pytest.importorskip("httpx2" if find_spec("httpx2") else "httpx")
+    own = {
+        "client_args": {"transport": httpx.HTTPTransport()},
+        "async_client_args": {"transport": httpx.AsyncHTTPTransport()},
+    }
+    client = attached(limiter, world, **own)
+    client.models.generate_content(**ASK)
+    await client.aio.models.generate_content(**ASK)
+    await client.aio.aclose()
+    with httpx.Client() as sync:
+        async with httpx.AsyncClient() as http:
+            client = attached(limiter, world, httpx_client=sync, httpx_async_client=http)
+            client.models.generate_content(**ASK)
+            assert await stream_of(client)
+    assert counts(limiter, POOL) == {"granted": 4, "settled": 4}
+
+
+async def test_a_cancelled_stream_gives_its_place_back(paceline_emulator, limiter):
+    world = paceline_emulator(
+        limits={"gemini-2.5-flash": LIMITS["gemini/*"]}, latency_per_token_s=0.002, default_output_tokens=5_000
+    )
+    client = attached(limiter, world)
+    begun = asyncio.Event()
+
+    async def consume():
+        ask = ASK | {"config": {"max_output_tokens": 5_000}}
+        async for _ in await client.aio.models.generate_content_stream(**ask):
+            begun.set()
+
+    task = asyncio.create_task(consume())
+    await begun.wait()
+    assert limiter.status()["pools"][POOL]["in_flight"] == 1
+    task.cancel()
+    await asyncio.gather(task, return_exceptions=True)
+    assert limiter.status()["pools"][POOL]["in_flight"] == 0
+    await client.aio.aclose()
+
+
+async def test_our_own_refusal_is_their_client_error_in_one_attempt(world):
+    limiter = paceline.Limiter({"gemini/*": "10 input_tokens/min"})
+    client = attached(limiter, world, retry_options=types.HttpRetryOptions(attempts=1))
+    with pytest.raises(errors.ClientError, match="the quota holds 10") as raised:
+        client.models.generate_content(**ASK)
+    assert raised.value.code == 429
+    with pytest.raises(errors.ClientError, match="the quota holds 10"):
+        await client.aio.models.generate_content(**ASK)
+    with pytest.raises(errors.ClientError, match="the quota holds 10"):
+        await stream_of(client)
+    assert world.tally()["admitted"] == 0
+    await client.aio.aclose()
+
+
+async def test_a_crowd_is_never_refused(paceline_emulator):
+    world = paceline_emulator(limits={"gemini-2.5-flash": SLOTS}, latency_s=0.02, process=True)
+    limiter = paceline.Limiter({"gemini/*": SLOTS})
+    client = attached(limiter, world)
+    whole = [client.aio.models.generate_content(**ASK) for _ in range(CROWD // 2)]
+    await asyncio.gather(*whole, *[stream_of(client) for _ in range(CROWD // 2)])
+    tally = world.tally()
+    assert (tally["admitted"], tally["refused_total"]) == (CROWD, 0)
+    await client.aio.aclose()
+
+
+async def test_instrument_paces_clients_made_before_and_after(world, limiter):
+    limiter.limits.provider = "gemini"
+    before = make(world)
+    with paceline.instrument(limiter):
+        after = make(world)
+        for client in (before, after):
+            client.models.generate_content(**ASK)
+            await client.aio.models.generate_content(**ASK)
+            assert await stream_of(client)
+    assert counts(limiter, POOL) == {"granted": 6, "settled": 6}
+    for client in (before, after):  # undone: as ever, through aiohttp where that is installed
+        await client.aio.models.generate_content(**ASK)
+        assert client._api_client._use_aiohttp() is AIOHTTP
+        await client.aio.aclose()
+    assert counts(limiter, POOL) == {"granted": 6, "settled": 6}
+
+
+def test_client_certificates_are_said_not_to_be_paced(world, limiter, monkeypatch):
+    client = make(world)
+    monkeypatch.setattr(type(client._api_client), "_use_google_auth_sync", lambda _: True, raising=False)
+    with pytest.warns(paceline.PacelineWarning, match="client certificates"):
+        limiter.attach(client, provider="gemini")

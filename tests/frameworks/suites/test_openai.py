@@ -1,0 +1,147 @@
+"""openai, whichever version is installed: 1 and 2 send through httpx, 3 through httpx2 or, if given one, httpx."""
+
+import asyncio
+import importlib
+
+import openai
+import pytest
+from harness import CROWD, LIMITS, MESSAGES, NARROW, RATE, SLOTS, charged, counts, spent
+
+import paceline
+
+POOL = "openai/gpt-5"
+MAJOR = int(openai.__version__.partition(".")[0])
+
+
+def sync_client(world, **options):
+    return openai.OpenAI(api_key="k", base_url=f"{world.base_url}/v1", **options)
+
+
+def async_client(world, **options):
+    return openai.AsyncOpenAI(api_key="k", base_url=f"{world.base_url}/v1", **options)
+
+
+def test_sync_chat_responses_and_streams(world, limiter):
+    with limiter.attach(sync_client(world), provider="openai") as client:
+        assert client.chat.completions.create(model="gpt-5", messages=MESSAGES, max_tokens=40).usage.completion_tokens
+        assert client.responses.create(model="gpt-5", input="Hello.", max_output_tokens=30).output_text
+        stream = client.chat.completions.create(
+            model="gpt-5", messages=MESSAGES, max_tokens=20, stream=True, stream_options={"include_usage": True}
+        )
+        assert [chunk.usage for chunk in stream if chunk.usage]
+    assert counts(limiter, POOL) == {"granted": 3, "settled": 3}
+    assert spent(limiter, POOL) == charged(world, "gpt-5")
+
+
+async def test_async_chat_and_streams(world, limiter):
+    async with limiter.attach(async_client(world), provider="openai") as client:
+        assert await client.chat.completions.create(model="gpt-5", messages=MESSAGES, max_tokens=40)
+        stream = await client.chat.completions.create(
+            model="gpt-5", messages=MESSAGES, max_tokens=20, stream=True, stream_options={"include_usage": True}
+        )
+        assert [chunk.usage async for chunk in stream if chunk.usage]
+        async with client.responses.stream(model="gpt-5", input="Hello.", max_output_tokens=20) as events:
+            async for _ in events:
+                pass
+            assert (await events.get_final_response()).usage.total_tokens
+    assert counts(limiter, POOL) == {"granted": 3, "settled": 3}
+    assert spent(limiter, POOL) == charged(world, "gpt-5")
+
+
+async def test_a_cancelled_stream_gives_its_place_back(paceline_emulator, limiter):
+    world = paceline_emulator(limits={"gpt-5": LIMITS["openai/*"]}, latency_per_token_s=0.002)
+    async with limiter.attach(async_client(world), provider="openai") as client:
+        begun = asyncio.Event()
+
+        async def consume():
+            stream = await client.chat.completions.create(
+                model="gpt-5", messages=MESSAGES, stream=True, max_tokens=5_000
+            )
+            async for _ in stream:
+                begun.set()
+
+        task = asyncio.create_task(consume())
+        await begun.wait()
+        assert limiter.status()["pools"][POOL]["in_flight"] == 1
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)
+        assert limiter.status()["pools"][POOL]["in_flight"] == 0
+    assert counts(limiter, POOL) == {"granted": 1, "settled": 1}
+
+
+async def test_our_own_refusal_is_their_rate_limit_error_in_one_attempt(world, limiter):
+    def one_attempt(error):
+        return error.response.request.headers["x-stainless-retry-count"] == "0"
+
+    ask = {"model": "gpt-5", "messages": MESSAGES, "max_tokens": 5_000_000}
+    with (
+        limiter.attach(sync_client(world), provider="openai") as client,
+        pytest.raises(openai.RateLimitError, match="the quota holds 4,000,000") as raised,
+    ):
+        client.chat.completions.create(**ask)
+    assert one_attempt(raised.value)
+    async with limiter.attach(async_client(world), provider="openai") as client:
+        with pytest.raises(openai.RateLimitError, match="the quota holds 4,000,000") as raised:
+            await client.chat.completions.create(**ask, stream=True)
+    assert one_attempt(raised.value)
+    assert world.tally()["admitted"] == 0
+
+
+def test_what_the_provider_refuses_for_good_is_asked_once(paceline_emulator):
+    world = paceline_emulator(limits={"gpt-5": "1 requests/min"}, headers=False)
+    limiter = paceline.Limiter({"openai/*": "6000 requests/min"}, retry=paceline.RetryPolicy(max_attempts=1))
+    with limiter.attach(sync_client(world), provider="openai") as client:
+        client.chat.completions.create(model="gpt-5", messages=MESSAGES, max_tokens=5)
+        with pytest.raises(openai.RateLimitError, match="1 attempts made"):
+            client.chat.completions.create(model="gpt-5", messages=MESSAGES, max_tokens=5)
+    assert world.tally()["refused_total"] == 1
+
+
+@pytest.mark.parametrize(("limits", "settings"), [([RATE], NARROW), (SLOTS, {"latency_s": 0.02})])
+async def test_a_crowd_is_never_refused(paceline_emulator, limits, settings):
+    world = paceline_emulator(limits={"gpt-5": limits}, process=True, **settings)
+    limiter = paceline.Limiter({"openai/*": limits})
+    async with limiter.attach(async_client(world), provider="openai") as client:
+        ask = {"model": "gpt-5", "messages": MESSAGES, "max_tokens": 5}
+        await asyncio.gather(*[client.chat.completions.create(**ask) for _ in range(CROWD)])
+    tally = world.tally()
+    assert (tally["admitted"], tally["refused_total"]) == (CROWD, 0)
+
+
+async def test_instrument_paces_clients_made_before_and_after(world, limiter):
+    limiter.limits.provider = "openai"  # what a provider's host tells, loopback does not
+    ask = {"model": "gpt-5", "messages": MESSAGES, "max_tokens": 5}
+    async with async_client(world) as before:
+        with paceline.instrument(limiter), sync_client(world) as after:
+            await before.chat.completions.create(**ask)
+            after.chat.completions.create(**ask)
+            async for _ in await before.chat.completions.create(**ask, stream=True):
+                pass
+        await before.chat.completions.create(**ask)  # undone
+    assert counts(limiter, POOL) == {"granted": 3, "settled": 3}
+    assert world.tally()["admitted"] == 4
+
+
+@pytest.mark.parametrize("name", ["httpx", "httpx2"])
+async def test_with_an_http_client_of_ones_own(world, limiter, name):
+    library = pytest.importorskip(name)
+    if MAJOR < 3 and name == "httpx2":
+        with pytest.raises(TypeError, match="http_client"):
+            async_client(world, http_client=library.AsyncClient())
+        return
+    async with async_client(world, http_client=library.AsyncClient()) as client:
+        limiter.attach(client, provider="openai")
+        await client.chat.completions.create(model="gpt-5", messages=MESSAGES, max_tokens=5)
+    assert counts(limiter, POOL) == {"granted": 1, "settled": 1}
+
+
+async def test_over_aiohttp(world, limiter):
+    if importlib.util.find_spec("aiohttp") is None or MAJOR < 3:
+        pytest.skip("aiohttp is not installed")
+    async with async_client(world, http_client=openai.DefaultAioHttpClient()) as client:
+        limiter.attach(client, provider="openai")
+        ask = {"model": "gpt-5", "messages": MESSAGES, "max_tokens": 20}
+        await client.chat.completions.create(**ask)
+        async for _ in await client.chat.completions.create(**ask, stream=True):
+            pass
+    assert counts(limiter, POOL) == {"granted": 2, "settled": 2}

@@ -1,0 +1,122 @@
+"""extropy's way of calling, by a stub of it: acquire, then a call with a deadline, both passes, at the emulator."""
+
+import asyncio
+from types import SimpleNamespace
+
+import openai
+import pytest
+
+import paceline
+from paceline.integrations.extropy import ExtropyLimiter, ExtropyRole
+
+GPT, MINI = "openai/gpt-5", "openai/gpt-5-mini"
+DEADLINE_S = 1.0
+PROMPT = "You are a voter of forty years. What do you think of the new tax? " * 10
+
+
+@pytest.fixture
+def world(paceline_emulator):
+    fast = "600 requests/min,1M tokens/min"
+    return paceline_emulator(limits={"gpt-5": fast, "gpt-5-mini": fast}, headers=False)
+
+
+async def reason(client, dual, passes=(("pivotal", "gpt-5", 300), ("routine", "gpt-5-mini", 80))):
+    for role, model, output in passes:
+        await getattr(dual, role).acquire(estimated_input_tokens=len(PROMPT) // 4, estimated_output_tokens=output)
+        call = client.chat.completions.create(
+            model=model, messages=[{"role": "user", "content": PROMPT}], max_completion_tokens=output
+        )
+        await asyncio.wait_for(call, DEADLINE_S)
+
+
+async def test_waits_are_above_the_deadline_and_permits_travel_down(world):
+    limiter = paceline.Limiter({"openai/*": ["600 requests/min burst 10", "1M tokens/min"]})
+    dual = ExtropyLimiter(limiter, GPT, MINI)
+    client = openai.AsyncOpenAI(api_key="k", base_url=f"{world.base_url}/v1", max_retries=0)
+    with paceline.instrument(limiter):
+        await asyncio.gather(*[reason(client, dual) for _ in range(40)])  # 3 s of waiting: three deadlines
+    await client.close()
+    tally = world.tally()
+    assert tally["refused_total"] == 0
+    for pool, model in ((GPT, "gpt-5"), (MINI, "gpt-5-mini")):
+        status = limiter.status()["pools"][pool]
+        assert status["counts"] == {"granted": 40, "settled": 40}
+        spent = {quota["unit"]: quota["spent"] for quota in status["quotas"]}
+        assert spent == tally["pools"][model]["charges"]
+    stats = dual.stats()
+    assert stats["pivotal"]["total_acquired"] == stats["routine"]["total_acquired"] == 40
+    assert stats["pivotal"]["total_wait_time_seconds"] > 40 * DEADLINE_S
+
+
+async def test_without_a_client_below_nothing_stays_in_flight():
+    limiter = paceline.Limiter({"openai/*": ["600 requests/min", "1M tokens/min", "2 concurrency"]})
+    role = ExtropyRole(limiter, GPT)
+
+    async def agent():
+        for _ in range(5):
+            await role.acquire(100, 50)
+
+    await agent()
+    status = limiter.status()["pools"][GPT]
+    assert status["in_flight"] == 1  # the last, until its time to live is over
+    assert status["counts"] == {"granted": 5, "settled": 4}
+    assert {quota["unit"]: quota["spent"] for quota in status["quotas"]}["tokens"] == 750
+
+
+def test_sync(world):
+    limiter = paceline.Limiter({"openai/*": ["600 requests/min", "1M tokens/min"]})
+    role = ExtropyRole(limiter, GPT)
+    with openai.OpenAI(api_key="k", base_url=f"{world.base_url}/v1") as client:
+        limiter.attach(client, provider="openai")
+        assert role.acquire_sync(estimated_input_tokens=200, estimated_output_tokens=50) == pytest.approx(0, abs=0.1)
+        client.chat.completions.create(model="gpt-5", messages=[{"role": "user", "content": PROMPT}], max_tokens=50)
+    assert limiter.status()["pools"][GPT]["counts"] == {"granted": 1, "settled": 1}
+
+
+def test_one_model_for_both_roles_is_one_pool():
+    limiter = paceline.Limiter.for_provider("openai", tier=1)
+    for dual in (
+        ExtropyLimiter(limiter, GPT),
+        ExtropyLimiter(limiter, GPT, GPT),
+        ExtropyLimiter(limiter, GPT, "gpt-5"),
+    ):
+        assert dual.routine is dual.pivotal is dual.strong is dual.fast
+        assert set(dual.stats()) == {"pivotal"}
+
+
+def test_limits_of_each_model():
+    limiter = paceline.Limiter(
+        {GPT: "500 requests/min", MINI: ["30 requests/10s", "10k requests/day"], "x": "1k tokens/min"}
+    )
+    dual = ExtropyLimiter(limiter, GPT, MINI)
+    assert (dual.pivotal.rpm, dual.pivotal.max_safe_concurrent) == (500, 250)
+    assert (dual.routine.rpm, dual.routine.max_safe_concurrent) == (180, 90)
+    assert dual.max_safe_concurrent == 90
+    assert ExtropyRole(limiter, "x").rpm == 6_000
+    assert dual.stats()["routine"]["rpm_limit"] == 180
+
+
+def test_the_factory_takes_what_extropy_gives():
+    engine = SimpleNamespace(DualRateLimiter=type("DualRateLimiter", (), {}))
+    limiter = paceline.Limiter({"openai/*": "500 requests/min", "anthropic/*": "50 requests/min"})
+    engine.DualRateLimiter.create = ExtropyLimiter.factory(limiter)
+    dual = engine.DualRateLimiter.create(
+        strong_model_string="anthropic/claude-sonnet-4",
+        fast_model_string=MINI,
+        tier=None,
+        rpm_override=None,
+        tpm_override=None,
+    )
+    assert (dual.strong.stats()["provider"], dual.fast.stats()["model"]) == ("anthropic", "gpt-5-mini")
+    old = engine.DualRateLimiter.create(provider="openai", pivotal_model="gpt-5", routine_model="gpt-5-mini")
+    assert (old.pivotal.stats()["model"], old.routine.stats()["model"]) == ("gpt-5", "gpt-5-mini")
+    with pytest.raises(paceline.QuotaError, match="no quota for 'nobody'"):
+        engine.DualRateLimiter.create(strong_model_string="nobody")
+
+
+async def test_output_that_is_expected_never_makes_a_call_too_large():
+    limiter = paceline.Limiter({"anthropic/*": ["50 requests/min", "30k input_tokens/min", "8k output_tokens/min"]})
+    role = ExtropyRole(limiter, "anthropic/claude-sonnet-4")
+    await role.acquire(estimated_input_tokens=1_000, estimated_output_tokens=20_000)
+    with pytest.raises(paceline.NeverFitsError):
+        await role.acquire(estimated_input_tokens=100_000, estimated_output_tokens=100)

@@ -1,0 +1,29 @@
+"""What an integration says when its package is not there."""
+
+from importlib import import_module
+from importlib.util import find_spec
+
+import pytest
+
+import paceline
+
+
+@pytest.mark.skipif(find_spec("langchain_core") is not None, reason="langchain is installed here")
+def test_langchain():
+    with pytest.raises(ImportError, match="pip install 'langchain-core>=1'"):
+        import_module("paceline.integrations.langchain")
+
+
+@pytest.mark.skipif(find_spec("dspy") is not None, reason="dspy is installed here")
+def test_dspy():
+    door = import_module("paceline.integrations.dspy")
+    with pytest.raises(ImportError, match=r"pip install 'dspy>=3\.4'"):
+        door.instrument(paceline.Limiter({"*": "10 requests/min"}))
+
+
+def test_another_dspy():
+    from types import SimpleNamespace
+
+    door = import_module("paceline.integrations.dspy")
+    with pytest.raises(ImportError, match="engine='litellm'"):
+        door.paced(paceline.Limiter(), SimpleNamespace(StdlibTransport=object))

@@ -1,0 +1,88 @@
+"""One process of many that share a quota: python worker.py JSON. See ``crew.py``, which starts it.
+
+It says when it is ready, waits for a line, sends its requests, and says as JSON how it went.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import sys
+import time
+
+import httpx2
+
+import paceline
+from paceline.core import books, branch
+from paceline.core.quota import NS
+from paceline.stores import open_store
+from paceline.stores import redis as redis_store
+
+POOL = "openai/gpt-5"
+BODY = {"model": "gpt-5", "messages": [{"role": "user", "content": "Say something about the weather."}], "max_tokens": 40}
+
+
+def forget_sooner(lease_s):
+    """Let a process that is silent be gone after ``lease_s``, and say more often that it is not."""
+    script = redis_store.script()
+    shorter = script.replace("LEASE, FORGET, GRACE, PROBE, WAIT_MAX = 15 *", f"LEASE, FORGET, GRACE, PROBE, WAIT_MAX = {lease_s} *")
+    assert shorter != script
+    redis_store.script = lambda: shorter
+    books.LEASE_NS, branch.RENEW_NS = lease_s * NS, lease_s * NS // 3
+
+
+class Worker:
+    def __init__(self, config):
+        self.config = config
+        self.limiter = paceline.Limiter(
+            {"openai/*": config["quotas"]},
+            store=open_store(config["store"], timeout_s=config.get("timeout_s", 1.0)),
+            **config.get("options", {}),
+        )
+        self.todo = iter(range(config["requests"]))
+        self.states, self.waits_s, self.failed = [], [], []
+
+    async def work(self, client):
+        for number in self.todo:
+            headers = {"authorization": "Bearer any", "x-custom-id": f"{self.config['name']}-{number}"}
+            started_s = time.monotonic()
+            try:
+                answer = await client.post("/v1/chat/completions", json=BODY, headers=headers)
+            except (paceline.PacelineError, httpx2.HTTPError) as error:
+                self.failed.append(repr(error))
+                continue
+            if answer.status_code == 200:
+                self.waits_s.append(round(time.monotonic() - started_s - self.config["latency_s"], 4))
+            else:
+                self.failed.append(answer.text)
+
+    async def watch(self):
+        """Remember how it stood with the store, one after the other."""
+        while True:
+            pool = self.limiter.status()["pools"].get(POOL)
+            if pool is not None and self.states[-1:] != [pool["store"]["state"]]:
+                self.states.append(pool["store"]["state"])
+            await asyncio.sleep(0.02)
+
+    async def run(self):
+        limits = httpx2.Limits(max_connections=None)
+        async with httpx2.AsyncClient(base_url=self.config["emulator"], timeout=30, limits=limits) as client:
+            self.limiter.attach(client, provider="openai")
+            print("ready", flush=True)
+            await asyncio.to_thread(sys.stdin.readline)
+            watch = asyncio.create_task(self.watch())
+            await asyncio.gather(*(self.work(client) for _ in range(self.config["workers"])))
+            watch.cancel()
+        status = self.limiter.status()["pools"][POOL]
+        self.limiter.close()
+        return {"states": self.states, "waits_s": self.waits_s, "failed": self.failed, "status": status}
+
+
+def main():
+    config = json.loads(sys.argv[1])
+    if "slots_back_s" in config:
+        forget_sooner(config["slots_back_s"])
+    print(json.dumps(asyncio.run(Worker(config).run())), flush=True)
+
+
+main()
