@@ -12,11 +12,12 @@ import shutil
 import subprocess
 import sys
 import time
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager, suppress
 from functools import cache
+from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 NEEDS = ("token-throttle==14.0.0", "httpx2>=2.16")
 VERSIONS = ("3.13", "3.12", "3.14")
@@ -43,52 +44,73 @@ def _interpreter() -> tuple[str | None, str]:
     """The Python of the virtual environment, made at first use and kept in the user's cache."""
     cache_home = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
     home = Path(cache_home) / "paceline-benchmarks" / "token-throttle"
-    python = home / "bin" / "python"
-    if (home / "ready").exists():
+    python, ready, needs = home / "bin" / "python", home / "ready", [*NEEDS, *_same_client()]
+    if ready.exists() and ready.read_text() == "\n".join(needs):
         return str(python), ""
     base = _newer_python()
     if base is None:
         return None, "needs Python 3.12"
     try:
         subprocess.run([base, "-m", "venv", "--clear", str(home)], check=True, capture_output=True)
-        install = [str(python), "-m", "pip", "install", "--quiet", "--disable-pip-version-check", *NEEDS]
+        install = [str(python), "-m", "pip", "install", "--quiet", "--disable-pip-version-check", *needs]
         subprocess.run(install, check=True, capture_output=True, timeout=180)
     except (subprocess.SubprocessError, OSError):
         return None, "could not be installed"
-    (home / "ready").touch()
+    ready.write_text("\n".join(needs))
     return str(python), ""
+
+
+def _same_client() -> list[str]:
+    """The Redis client that is installed here, so that it makes no difference."""
+    needs = []
+    with suppress(PackageNotFoundError):
+        for name in ("redis", "hiredis"):
+            needs.append(f"{name}=={version(name)}")  # noqa: PERF401  (as far as they are there)
+    return needs
 
 
 def _newer_python() -> str | None:
     if sys.version_info >= (3, 12):
         return sys.executable
     pyenv = Path(os.environ.get("PYENV_ROOT") or Path.home() / ".pyenv") / "versions"
-    for version in VERSIONS:
-        found = [*sorted(pyenv.glob(f"{version}.*/bin/python"), reverse=True), shutil.which(f"python{version}")]
+    for number in VERSIONS:
+        found = [*sorted(pyenv.glob(f"{number}.*/bin/python"), reverse=True), shutil.which(f"python{number}")]
         for path in filter(None, found):
             if subprocess.run([str(path), "--version"], capture_output=True, check=False).returncode == 0:
                 return str(path)
     return None
 
 
-def _limiter(quotas: dict[str, int]) -> Any:
+QUOTAS = {"requests": 100_000_000, "input_tokens": 1_000_000_000, "output_tokens": 1_000_000_000}  # never binding
+COST = {"requests": 1, "input_tokens": 1_200, "output_tokens": 300}
+ACTUAL = {"requests": 1, "input_tokens": 1_150, "output_tokens": 120}
+
+
+def _limiter(quotas: dict[str, int], backend: Any = None) -> Any:
     from token_throttle import MemoryBackendBuilder, PerModelConfig, Quota, RateLimiter, UsageQuotas
 
     listed = [Quota(metric=name, limit=limit, per_seconds=60) for name, limit in quotas.items()]
-    return RateLimiter(PerModelConfig(quotas=UsageQuotas(listed)), backend=MemoryBackendBuilder())
+    config = PerModelConfig(quotas=UsageQuotas(listed))
+    return RateLimiter(config, backend=backend or MemoryBackendBuilder())
+
+
+def _cycle(limiter: Any) -> Callable[[], Awaitable[None]]:
+    async def cycle() -> None:
+        async with limiter.reserve(COST, model="m") as handle:
+            handle.set_actual_usage(ACTUAL)
+
+    return cycle
 
 
 async def _acquire(count: int, times: int) -> dict[str, Any]:
     from benchmarks.timing import rounds_async
 
-    limiter = _limiter({"requests": 100_000_000, "input_tokens": 1_000_000_000, "output_tokens": 1_000_000_000})
-    cost = {"requests": 1, "input_tokens": 1_200, "output_tokens": 300}
-    actual = {"requests": 1, "input_tokens": 1_150, "output_tokens": 120}
+    limiter = _limiter(QUOTAS)
+    cycle = _cycle(limiter)
 
     async def run(n: int) -> None:
         for _ in range(n):
-            async with limiter.reserve(cost, model="m") as handle:
-                handle.set_actual_usage(actual)
+            await cycle()
 
     taken = await rounds_async(run, count, times)
     await limiter.aclose()
@@ -112,11 +134,45 @@ async def _speed(job: dict[str, Any]) -> dict[str, Any]:
         return await send(client, jobs, admit, job["workers"], job["cut_s"])
 
 
+async def _cycles(job: dict[str, Any]) -> NoReturn:
+    """Cycles over a shared backend, one plan after the other; prints the results and ends the process."""
+    from benchmarks import cycles
+
+    results = []
+    for number, given in enumerate(job["plans"]):
+        plan = cycles.Plan(**given)
+        backend = _backend(job, f"p{number}", plan.tasks)
+        limiter = _limiter(QUOTAS | ({"requests": job["requests"]} if "requests" in job else {}), backend)
+        if "requests" in job:  # the burst
+            await limiter.acquire_capacity(usage=COST | {"requests": job["requests"]}, model="m")
+        results.append(await cycles.run(_cycle(limiter), plan))
+    print(json.dumps({"results": results}), flush=True)
+    os._exit(0)  # to close what was cut off takes seconds
+
+
+def _backend(job: dict[str, Any], prefix: str, tasks: int) -> Any:
+    if "sqlite" in job:
+        from token_throttle import SqliteBackendBuilder
+
+        return SqliteBackendBuilder(job["sqlite"], key_prefix=prefix)
+    from redis.asyncio import BlockingConnectionPool, Redis
+    from token_throttle import RedisBackendBuilder
+
+    # Its operations guide: a blocking pool, with a connection for each concurrent acquire and some more.
+    pool = BlockingConnectionPool.from_url(job["redis"], max_connections=2 * tasks + 20)
+    return RedisBackendBuilder(Redis(connection_pool=pool), key_prefix=prefix)
+
+
 def main() -> None:
     """Do the job on stdin."""
     job = json.load(sys.stdin)
     began = time.monotonic()
-    run = _speed(job) if job["what"] == "speed" else _acquire(job["count"], job["times"])
+    if job["what"] == "speed":
+        run = _speed(job)
+    elif job["what"] == "cycles":
+        run = _cycles(job)
+    else:
+        run = _acquire(job["count"], job["times"])
     result = asyncio.run(run)
     print(json.dumps(result | {"total_s": time.monotonic() - began}))
 

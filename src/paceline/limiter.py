@@ -8,14 +8,15 @@ import logging
 import math
 import threading
 import uuid
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from contextvars import ContextVar
+from os import PathLike
 from typing import TYPE_CHECKING, Any, Literal, ParamSpec, Self, TypeVar, cast
 
 from paceline.clock import SYSTEM_CLOCK, Clock
 from paceline.core.breaker import Breaker, BreakerPolicy
-from paceline.core.line import DEFAULT_LANE, LaneSpec, Ticket
+from paceline.core.line import LaneName, Lanes, LaneSpec, Ticket
 from paceline.core.outcomes import Granted, NeverFits, QuotaError, WaitUntil
 from paceline.core.pool import WAITING_MAX, Pool
 from paceline.core.quota import NS, REQUESTS, Cost
@@ -30,7 +31,6 @@ if TYPE_CHECKING:
     from paceline.stores.base import Store
 
 log = logging.getLogger("paceline")
-
 P = ParamSpec("P")
 R = TypeVar("R")
 
@@ -38,23 +38,23 @@ POOLS_MAX = 10_000
 """How many pools one limiter keeps: model names come from outside, and memory has an end."""
 
 LEASE_MAX_S = 60.0
-
 TIMEOUT_MAX_S = 10 * 366 * 86_400.0
 """Ten years: what is longer is a mistake."""
 
-_lane: ContextVar[LaneSpec] = ContextVar("paceline_lane", default=DEFAULT_LANE)
+_lane: ContextVar[LaneName] = ContextVar("paceline_lane", default=("default", None, None))
 
 
 @contextmanager
-def lane(name: str, *, weight: float = 1.0, priority: int = 0) -> Iterator[None]:
+def lane(name: str, *, weight: float | None = None, priority: int | None = None) -> Iterator[None]:
     """Everything acquired inside goes through the lane ``name``, however deep inside an SDK.
 
     Args:
         name: The lane; its latest weight and priority hold for everybody in it.
-        weight: Its share among busy lanes of the same priority.
-        priority: Higher goes first, strictly.
+        weight: Its share among busy lanes of the same priority; what the limiter knows, or 1.
+        priority: Higher goes first, strictly; what the limiter knows, or 0.
     """
-    token = _lane.set(LaneSpec(name, weight, priority))
+    Lanes().spec((name, weight, priority))  # what cannot be meant is said here
+    token = _lane.set((name, weight, priority))
     try:
         yield
     finally:
@@ -72,13 +72,13 @@ class Limiter:
         waiting_max: How many may wait in one pool.
         retry: What the HTTP clients below do when the provider refuses.
         breaker: When to stop trying a provider that fails; ``None`` for never.
-        store: Where the books are kept when processes share the quotas: a URL for
-            :func:`~paceline.stores.open_store` (``sqlite:PATH``, ``redis://HOST:PORT/DB``, ...), or a store.
-            ``None``: in this process.
+        lanes: Weights and priorities of lanes, for callers who only name theirs.
+        store: Where the books are kept when processes share the quotas: a store, or a URL for
+            :func:`~paceline.stores.open_store` (``sqlite:PATH``, ``redis://HOST:PORT/DB``, ...). ``None``: in this process.
         lost: What to do while the store cannot be asked: ``safe``: go on with this process's share of the limits;
             ``closed``: let nobody go; ``open``: go on as if alone.
-        lease_s: With a store: a process may take a share of the rate for this long, in seconds, instead of asking for
-            every request. 0: never; ``None``: when the load is high.
+        lease_s: With a store: for how many seconds a process may take a share of the rate instead of asking for every
+            request. 0: never; ``None``: when the load is high.
         clock: The clock; tests bring their own.
 
     Raises:
@@ -95,6 +95,7 @@ class Limiter:
         waiting_max: int = WAITING_MAX,
         retry: RetryPolicy | None = None,
         breaker: BreakerPolicy | None = BreakerPolicy(),  # noqa: B008  (a frozen value)
+        lanes: Iterable[LaneSpec] = (),
         store: Store | str | None = None,
         lost: Literal["safe", "closed", "open"] = "safe",
         lease_s: float | None = None,
@@ -115,6 +116,7 @@ class Limiter:
         self._courier = _courier(store, clock)
         self._shared: dict[str, Any] = {"lost": lost, "lease_s": lease_s}
         self.teacher = Teacher()
+        self._lanes = Lanes(lanes)
         self._breaker = breaker
         self._breakers: dict[str, Breaker] = {}  # by provider
         self._budgets: dict[str, RetryBudget] = {}  # by pool
@@ -151,6 +153,17 @@ class Limiter:
         if tier is not None:
             lookup(name, "default", tier)  # an unknown tier is said now, not at the first request
         return limiter
+
+    @classmethod
+    def load(cls, path: str | PathLike[str] | None = None) -> Limiter:
+        """A limiter as the file ``path`` says, else ``$PACELINE_CONFIG``, else ``paceline.toml`` or ``.yaml`` here.
+
+        Raises:
+            QuotaError: Settings cannot be meant; all of them are told, where they stand and what would be right.
+        """
+        from paceline.config import load_limiter
+
+        return load_limiter(path)
 
     def acquire(
         self,
@@ -195,13 +208,11 @@ class Limiter:
         outcome = gate.enter(ticket)
         if type(outcome) is Granted:
             return Permit(gate, ticket, outcome.reservation)
-        match outcome:
-            case WaitUntil(at_ns, quota):
-                return Later(max(at_ns - gate.now_ns(), 0) / NS, quota)
-            case NeverFits():
-                return outcome
-            case _:
-                raise as_error(gate, ticket, outcome)
+        if isinstance(outcome, WaitUntil):
+            return Later(max(outcome.at_ns - gate.now_ns(), 0) / NS, outcome.quota)
+        if isinstance(outcome, NeverFits):
+            return outcome
+        raise as_error(gate, ticket, outcome)
 
     def paced(
         self,
@@ -224,8 +235,7 @@ class Limiter:
 
         def take(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Acquisition:
             price = {**units, **(cost(*args, **kwargs) if cost else {})}
-            gate = self.gate(pool)
-            return Acquisition(gate, self._ticket(gate, price, timeout, None, None))
+            return Acquisition(gate := self.gate(pool), self._ticket(gate, price, timeout, None, None))
 
         def decorate(function: Callable[P, R]) -> Callable[P, R]:
             if inspect.iscoroutinefunction(function):
@@ -307,10 +317,7 @@ class Limiter:
             self._budget(gate, self.clock.now_ns()).earn()
 
     def _budget(self, gate: Gate, now_ns: int) -> RetryBudget:
-        budget = self._budgets.get(gate.pool.name)
-        if budget is None:
-            budget = self._budgets[gate.pool.name] = RetryBudget(now_ns)
-        return budget
+        return self._budgets.setdefault(gate.pool.name, RetryBudget(now_ns))
 
     def close(self) -> None:
         """Tell the store what is still to be told, and let go of it. Without a store, nothing."""
@@ -344,9 +351,8 @@ class Limiter:
             if gate is None:
                 if len(self._gates) >= POOLS_MAX:
                     raise QuotaError(f"more than {POOLS_MAX:,} pools in one limiter: {name!r} is one too many")
-                now_ns = self.clock.now_ns()
                 options = {"source": resolved.source, "gentle": resolved.remote, **self._options}
-                gate = self._gates[resolved.pool] = self._open(resolved, now_ns, options)
+                gate = self._gates[resolved.pool] = self._open(resolved, self.clock.now_ns(), options)
             if len(self._named) < 10 * POOLS_MAX:
                 self._named[name] = gate
             return gate
@@ -357,8 +363,7 @@ class Limiter:
         from paceline.core.branch import Branch
         from paceline.shared import SharedGate
 
-        who = uuid.uuid4().hex
-        branch = Branch(resolved.pool, resolved.quotas, now_ns, who=who, **self._shared, **options)
+        branch = Branch(resolved.pool, resolved.quotas, now_ns, who=uuid.uuid4().hex, **self._shared, **options)
         return SharedGate(branch, self.clock, self._courier)
 
     def _ticket(
@@ -369,13 +374,12 @@ class Limiter:
             cost[REQUESTS] = 1
         if again is not None:
             return again.ticket_again(gate, cost)
-        spec = _lane.get() if lane is None else lane if isinstance(lane, LaneSpec) else LaneSpec(lane)
-        deadline_ns = None
-        if timeout is not None and timeout != math.inf:
-            if not 0 <= timeout <= TIMEOUT_MAX_S:
-                raise QuotaError(f"timeout is {timeout!r}: it must be 0 s or more, or None for no end")
-            deadline_ns = self.clock.now_ns() + round(timeout * NS)
-        return Ticket(cost, spec, deadline_ns)
+        spec = lane if isinstance(lane, LaneSpec) else self._lanes.spec((lane, None, None) if lane else _lane.get())
+        if timeout is None or timeout == math.inf:
+            return Ticket(cost, spec)
+        if not 0 <= timeout <= TIMEOUT_MAX_S:
+            raise QuotaError(f"timeout is {timeout!r}: it must be 0 s or more, or None for no end")
+        return Ticket(cost, spec, self.clock.now_ns() + round(timeout * NS))
 
 
 def _courier(store: Store | str | None, clock: Clock) -> Courier | None:

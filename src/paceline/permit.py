@@ -181,6 +181,11 @@ def current_permit(pool: str) -> Permit | None:
     return permit if permit is not None and permit.pool == pool and permit.take() else None
 
 
+def hand_down(permit: Permit) -> None:
+    """Let the next paced request in this context use ``permit``, where no block can be put around it."""
+    _current.set(permit)
+
+
 _ONE = "one acquire(), one permit: call limiter.acquire() again for another"
 
 

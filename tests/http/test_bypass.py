@@ -6,6 +6,7 @@ import sys
 import pytest
 
 import paceline
+from paceline.http import bypass
 
 SCRIPT = """
 import sys, types, warnings
@@ -16,7 +17,7 @@ with warnings.catch_warnings(record=True) as said:
     with paceline.instrument(paceline.Limiter()):
         {inside}
     {after}
-print([str(w.message)[:36] for w in said if issubclass(w.category, paceline.PacelineWarning)])
+print([str(w.message).partition(":")[0] for w in said if issubclass(w.category, paceline.PacelineWarning)])
 """
 
 
@@ -27,9 +28,9 @@ def said(**code):
 
 def test_what_is_imported_before_and_after_is_named_once():
     fake = "sys.modules['boto3'] = types.ModuleType('boto3')"
-    assert said(before=fake) == "['paceline does not pace boto3: it sen']"
+    assert said(before=fake) == "['paceline does not pace boto3']"
     try_import = "exec('try:\\n import xai_sdk\\nexcept ImportError: pass')"
-    assert said(inside=try_import) == "['paceline does not pace xai_sdk: it sen']"
+    assert said(inside=try_import) == "['paceline does not pace xai_sdk']"
     assert said(after=try_import) == "[]"
 
 
@@ -51,6 +52,14 @@ running.undo()
 assert not hasattr(api._use_aiohttp, "__wrapped__")
 """
     subprocess.run([sys.executable, "-W", "error::paceline.PacelineWarning", "-c", script], check=True, timeout=60)
+
+
+@pytest.mark.parametrize(("version", "warned"), [("3.4.1", True), ("3.3.9", False), ("strange", True)])
+def test_dspy_is_named_from_3_4_on_unless_its_integration_is_loaded(monkeypatch, version, warned):
+    monkeypatch.setattr(bypass, "version", lambda _: version)
+    assert bypass._dspy() is warned
+    monkeypatch.setitem(sys.modules, "paceline.integrations.dspy", object())
+    assert bypass._dspy() is False
 
 
 def test_attach_names_the_way_out():

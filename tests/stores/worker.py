@@ -19,16 +19,27 @@ from paceline.stores import open_store
 from paceline.stores import redis as redis_store
 
 POOL = "openai/gpt-5"
-BODY = {"model": "gpt-5", "messages": [{"role": "user", "content": "Say something about the weather."}], "max_tokens": 40}
+BODY = {
+    "model": "gpt-5",
+    "messages": [{"role": "user", "content": "Say something about the weather."}],
+    "max_tokens": 40,
+}
 
 
 def forget_sooner(lease_s):
     """Let a process that is silent be gone after ``lease_s``, and say more often that it is not."""
     script = redis_store.script()
-    shorter = script.replace("LEASE, FORGET, GRACE, PROBE, WAIT_MAX = 15 *", f"LEASE, FORGET, GRACE, PROBE, WAIT_MAX = {lease_s} *")
+    shorter = script.replace(
+        "LEASE, FORGET, GRACE, PROBE, WAIT_MAX = 15 *", f"LEASE, FORGET, GRACE, PROBE, WAIT_MAX = {lease_s} *"
+    )
     assert shorter != script
     redis_store.script = lambda: shorter
     books.LEASE_NS, branch.RENEW_NS = lease_s * NS, lease_s * NS // 3
+
+
+def say(line):
+    sys.stdout.write(line + "\n")
+    sys.stdout.flush()
 
 
 class Worker:
@@ -68,7 +79,7 @@ class Worker:
         limits = httpx2.Limits(max_connections=None)
         async with httpx2.AsyncClient(base_url=self.config["emulator"], timeout=30, limits=limits) as client:
             self.limiter.attach(client, provider="openai")
-            print("ready", flush=True)
+            say("ready")
             await asyncio.to_thread(sys.stdin.readline)
             watch = asyncio.create_task(self.watch())
             await asyncio.gather(*(self.work(client) for _ in range(self.config["workers"])))
@@ -82,7 +93,7 @@ def main():
     config = json.loads(sys.argv[1])
     if "slots_back_s" in config:
         forget_sooner(config["slots_back_s"])
-    print(json.dumps(asyncio.run(Worker(config).run())), flush=True)
+    say(json.dumps(asyncio.run(Worker(config).run())))
 
 
 main()

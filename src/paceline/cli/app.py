@@ -10,6 +10,8 @@ import click
 COMMANDS = {
     "run": "send a file of requests and write a file of answers",
     "check": "ask a provider what it really allows, and compare",
+    "status": "show the pools of a running program, or of a store",
+    "config": "show the settings that hold, and where each comes from",
     "limits": "show the limits that would be used, and where they come from",
     "emulate": "serve an API that limits like a provider",
     "demo": "one batch with and without paceline, live",

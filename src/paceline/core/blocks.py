@@ -160,7 +160,7 @@ class Purse:
         wanted_ns = round((AUTO_LEASE_S if self._lease_s is None else self._lease_s) * NS)
         if self._lease_s is None and self._rate < AUTO_LEASE_RATE:
             wanted_ns = 0
-        for m in meters:
+        for m in meters if wanted_ns else ():
             if isinstance(m, Spaced):
                 wanted_ns = 0
             elif isinstance(m, Bucket):

@@ -59,6 +59,9 @@ REJOIN_NS = 3 * NS // 2
 """How long after a lost store's first answer the books rule again: all others have told by then what they spent."""
 
 
+_ASK = WaitUntil(0, "")  # the store knows
+
+
 class Branch(Pool):
     """One process's side of a shared pool.
 
@@ -98,8 +101,7 @@ class Branch(Pool):
         self._asked: Message | None = None
         self._unread: list[tuple[Reservation, Refusal | Iterable[Reading], int]] = []
         self._reading: list[tuple[Reservation, Refusal | Iterable[Reading], int]] = []
-        self._trying: list[Ticket] = []  # go with the next answer, or not at all
-        self._tried: list[Ticket] = []
+        self._trying, self._tried = list[Ticket](), list[Ticket]()  # go with the next answer, or not at all
         self._head: Ticket | None = None  # that was asked for last
         self._ask_ns = 0  # when to ask for the head again
         self._called_ns = now_ns
@@ -261,6 +263,8 @@ class Branch(Pool):
         wants, total = [], [0.0] * len(ledger.meters)
         for ticket in heads:
             wants.append(ticket.amounts)
+            if len(heads) == 1:
+                break
             total = [a + b for a, b in zip(total, ticket.amounts, strict=True)]
             if ledger.earliest(now_ns, total)[0] > now_ns:
                 break
@@ -308,7 +312,7 @@ class Branch(Pool):
         never = self._replica.never(amounts)  # a waiter's, too: others may have learned that the quota is smaller
         if never is not None:
             return never
-        return WaitUntil(max(self._ask_ns, now_ns + 1), self.ledger.name(self.ledger.earliest(now_ns, amounts)[1]))
+        return _ASK
 
     def _alone(self, reservation: Reservation) -> bool:
         """Whether ``reservation`` was granted while the store is lost, and still is."""

@@ -7,7 +7,7 @@ from functools import lru_cache
 from typing import TYPE_CHECKING, NamedTuple
 from urllib.parse import parse_qs, unquote
 
-from paceline.emulator import anthropic, azure, gemini, groq, openai
+from paceline.emulator import anthropic, azure, cohere, gemini, groq, openai
 from paceline.emulator.wire import Dialect
 
 if TYPE_CHECKING:
@@ -56,6 +56,8 @@ def _find(path: str, query: bytes, azures: bool, dialect: str) -> Target | None:
         streams = "stream" if asked.get("alt") == ["sse"] else "array"
         kind = "generate" if google[2] == "generateContent" else streams
         return Target(gemini, kind, unquote(google[1]), asked.get("key", [""])[0])
+    if path in cohere.PATHS:
+        return Target(cohere, cohere.PATHS[path])
     match = _PATH.fullmatch(path)
     if match is None:
         return None

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import warnings
 from collections import deque
+from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
-from paceline.core.outcomes import PacelineWarning
+from paceline.http import genai
 from paceline.http.transport import is_paced, library_of, pace_transport
 from paceline.providers.registry import provider_named
 
@@ -19,24 +19,26 @@ DEPTH_MAX, OBJECTS_MAX = 3, 500
 
 def attach(limiter: Limiter, client: Any, provider: str | None = None) -> None:
     """See :meth:`paceline.Limiter.attach`."""
-    clients = _http_clients(client)
+    parts = list(_parts(client))
+    clients = [part for part in parts if _is_http_client(part)]
     if not clients:
         raise TypeError(
             f"no httpx or httpx2 client inside {type(client).__name__}: attach the HTTP client itself, "
             "or call paceline.instrument(limiter) to pace the whole process"
         )
-    if type(client).__module__.startswith("google.genai"):
-        warnings.warn(
-            "google-genai makes its async clients anew for each event loop, so attach() paces only its sync calls; for the "
-            "async ones call paceline.instrument(limiter) and set GOOGLE_GENAI_HTTP_CLIENT=httpx2",
-            PacelineWarning,
-            stacklevel=3,
-        )
     for http_client in clients:
-        mounts = http_client._mounts  # noqa: SLF001  (what OpenTelemetry's instrumentation replaces, too)
-        http_client._transport = _paced(limiter, http_client._transport, provider)  # noqa: SLF001
-        for pattern, transport in mounts.items():
-            mounts[pattern] = transport and _paced(limiter, transport, provider)
+        _attach(limiter, http_client, provider)
+    for part in parts:
+        if genai.is_api(part):
+            genai.without_aiohttp(part)
+
+
+def _attach(limiter: Limiter, http_client: Any, provider: str | None) -> None:
+    mounts = http_client._mounts  # noqa: SLF001  (what OpenTelemetry's instrumentation replaces, too)
+    http_client._transport = _paced(limiter, http_client._transport, provider)  # noqa: SLF001
+    for pattern, transport in mounts.items():
+        mounts[pattern] = transport and _paced(limiter, transport, provider)
+    genai.pace_inner(http_client, lambda inner: _attach(limiter, inner, provider))
 
 
 def _paced(limiter: Limiter, transport: Any, provider: str | None) -> Any:
@@ -51,19 +53,20 @@ def _paced(limiter: Limiter, transport: Any, provider: str | None) -> Any:
     return pace_transport(limiter, transport, provider)
 
 
-def _http_clients(client: Any) -> list[Any]:
-    """The HTTP clients that ``client`` is or has inside, nearest first."""
-    found, seen = [], {id(client)}
+def _is_http_client(thing: Any) -> bool:
+    return library_of(thing, "Client", "AsyncClient") is not None
+
+
+def _parts(client: Any) -> Iterator[Any]:
+    """``client`` and what it has inside, nearest first; HTTP clients are not opened."""
+    seen = {id(client)}
     queue = deque([(client, 0)])
     while queue:
         thing, depth = queue.popleft()
-        if library_of(thing, "Client", "AsyncClient") is not None:
-            found.append(thing)
-            continue
-        if depth == DEPTH_MAX:
+        yield thing
+        if depth == DEPTH_MAX or _is_http_client(thing):
             continue
         for inner in list(getattr(thing, "__dict__", {}).values()):
             if hasattr(inner, "__dict__") and id(inner) not in seen and len(seen) < OBJECTS_MAX:
                 seen.add(id(inner))
                 queue.append((inner, depth + 1))
-    return found

@@ -2,27 +2,23 @@
 
 from __future__ import annotations
 
-import os
 import sys
 import warnings
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from importlib.abc import MetaPathFinder
-from importlib.machinery import ModuleSpec
+from importlib.machinery import ModuleSpec, PathFinder
 from importlib.metadata import PackageNotFoundError, version
-from importlib.util import find_spec
 from types import ModuleType
 from typing import Final
 
 from paceline.core.outcomes import PacelineWarning
 
-_GATEWAY = "; acquire a permit around its calls: `async with limiter.acquire(...)`"
-
-
-def _aiohttp() -> bool:
-    return find_spec("aiohttp") is not None and os.environ.get("GOOGLE_GENAI_HTTP_CLIENT", "auto") == "auto"
+_PERMIT = "acquire a permit around each call: `with limiter.acquire(...) as permit`"
 
 
 def _dspy() -> bool:
+    if "paceline.integrations.dspy" in sys.modules:  # its user knows
+        return False
     try:
         major, minor = (int(part) for part in version("dspy").split(".")[:2])
     except (PackageNotFoundError, ValueError):
@@ -35,27 +31,39 @@ def _always() -> bool:
 
 
 BYPASSES: Final = {
-    "boto3": (_always, "boto3 (Bedrock) sends through urllib3" + _GATEWAY),
-    "xai_sdk": (_always, "xai_sdk sends through gRPC" + _GATEWAY),
-    "dspy": (_dspy, "dspy 3.4 and later sends through a client of its own; use dspy.LM(..., engine='litellm')"),
-    "google.genai": (
-        _aiohttp,
-        (
-            "google-genai's async client sends through aiohttp when that is installed;"
-            " set GOOGLE_GENAI_HTTP_CLIENT=httpx2 before the client is made"
-        ),
+    "boto3": (
+        _always,
+        f"it sends through urllib3; {_PERMIT}, or use anthropic.AnthropicBedrock, whose calls are paced",
+    ),
+    "xai_sdk": (
+        _always,
+        f"it sends through gRPC; {_PERMIT}, or use openai.OpenAI(base_url='https://api.x.ai/v1'), whose calls are paced",
+    ),
+    "dspy": (
+        _dspy,
+        "3.4 and later send through a client of its own; call paceline.integrations.dspy.instrument(limiter), too",
     ),
 }
 """Module name to: whether it bypasses us here, and what to do about it. Found by running each (2026-11)."""
 
+Cure = Callable[[ModuleType], None]
+
 
 class BypassWatch(MetaPathFinder):
-    """Warns of what is loaded already, and of what is imported later; :meth:`stop` ends it."""
+    """Warns of what is loaded already, and of what is imported later; :meth:`stop` ends it.
 
-    def __init__(self) -> None:
+    Args:
+        cures: Module names to what makes the module reachable, once it is loaded.
+    """
+
+    def __init__(self, cures: Mapping[str, Cure]) -> None:
+        self._cures = cures
         for name in BYPASSES:
             if name in sys.modules:
                 self._warn(name)
+        for name, cure in cures.items():
+            if name in sys.modules:
+                cure(sys.modules[name])
         sys.meta_path.insert(0, self)
 
     def stop(self) -> None:
@@ -66,15 +74,31 @@ class BypassWatch(MetaPathFinder):
     def find_spec(
         self,
         fullname: str,
-        path: Sequence[str] | None,  # noqa: ARG002
+        path: Sequence[str] | None,
         target: ModuleType | None = None,  # noqa: ARG002
     ) -> ModuleSpec | None:
-        """Find nothing, ever; but see the import."""
+        """See the import; find nothing, but what has a cure."""
         if fullname in BYPASSES:
             self._warn(fullname)
-        return None
+        cure = self._cures.get(fullname)
+        return None if cure is None else _cured(fullname, path, cure)
 
     def _warn(self, name: str) -> None:
         bypasses, advice = BYPASSES[name]
         if bypasses():
             warnings.warn(f"paceline does not pace {name}: {advice}", PacelineWarning, stacklevel=3)
+
+
+def _cured(name: str, path: Sequence[str] | None, cure: Cure) -> ModuleSpec | None:
+    """How to load a module as ever, with its cure at the end."""
+    spec = PathFinder.find_spec(name, path)
+    if spec is None or spec.loader is None:
+        return None
+    load = spec.loader.exec_module
+
+    def exec_module(module: ModuleType) -> None:
+        load(module)
+        cure(module)
+
+    spec.loader.exec_module = exec_module  # type: ignore[method-assign]
+    return spec

@@ -207,7 +207,7 @@ class _Exchange:
             tap.finish()
         else:
             response.stream = tapped_stream(
-                _library(response), response.stream, Tap(reader, decoder(response, headers), settle)
+                httpx_of(type(response)), response.stream, Tap(reader, decoder(response, headers), settle)
             )
         return response
 
@@ -222,7 +222,7 @@ class _Exchange:
         except Exception as error:  # noqa: BLE001  (a body that breaks off: the status alone must do)
             log.debug("%s: an answer's body broke off: %s", self.record.pool, type(error).__name__)
             taken, rest = [], stream
-        response.stream = unread(_library(response), stream, taken, rest)
+        response.stream = unread(httpx_of(type(response)), stream, taken, rest)
         return decoded(response, headers, taken, most)
 
     async def _failed(self, response: Any, headers: Mapping[str, str], body: bytes, permit: Permit) -> Any | None:
@@ -295,7 +295,7 @@ def _synthetic(request: Any, error: PacelineError, record: Exchanged | None = No
     detail = {"type": "rate_limit_error", "code": f"paceline_{word}", "message": f"paceline: {error}", "param": None}
     body = json.dumps({"type": "error", "error": detail}).encode()
     extensions: Mapping[str, Any] = {MARK: record} if record else {}
-    return _library(request).Response(429, headers=headers, content=body, request=request, extensions=extensions)
+    return httpx_of(type(request)).Response(429, headers=headers, content=body, request=request, extensions=extensions)
 
 
 def _plain(headers: Any) -> dict[str, str]:
@@ -303,10 +303,10 @@ def _plain(headers: Any) -> dict[str, str]:
     return {name.decode("latin-1").lower(): value.decode("latin-1") for name, value in headers.raw}
 
 
-def _library(message: Any) -> Any:
-    """The module, httpx or httpx2, that a request or response belongs to."""
-    for cls in type(message).__mro__:
-        root = sys.modules[cls.__module__.partition(".")[0]]
+def httpx_of(cls: type) -> Any:
+    """The module, httpx or httpx2, that a class is from."""
+    for base in cls.__mro__:
+        root = sys.modules[base.__module__.partition(".")[0]]
         if hasattr(root, "AsyncByteStream"):
             return root
-    raise TypeError(f"{type(message).__name__} belongs neither to httpx nor to httpx2")
+    raise TypeError(f"{cls.__name__} belongs neither to httpx nor to httpx2")

@@ -5,9 +5,10 @@ from __future__ import annotations
 import functools
 from importlib import import_module
 from importlib.util import find_spec
-from types import TracebackType
+from types import ModuleType, TracebackType
 from typing import TYPE_CHECKING, Any, Self
 
+from paceline.http import genai
 from paceline.http.bypass import BypassWatch
 from paceline.http.exchange import exchange
 from paceline.http.sansio import AsyncIo, SyncIo, run_sync
@@ -21,19 +22,24 @@ class Instrumented:
     """What :func:`instrument` has done; :meth:`undo` it, or use it with ``with``."""
 
     def __init__(self) -> None:
-        self._originals: list[tuple[type, Any]] = []
-        self._watch = BypassWatch()
+        self._originals: list[tuple[type, str, Any]] = []
+        self._watch = BypassWatch({genai.MODULE: self._cure_genai})
 
-    def replace(self, client_class: type, send: Any) -> None:
-        """Put ``send`` in the place of the class's own."""
-        self._originals.append((client_class, client_class.__dict__["send"]))
-        client_class.send = send  # type: ignore[attr-defined]
+    def replace(self, owner: type, name: str, method: Any) -> None:
+        """Put ``method`` in the place of the class's own."""
+        self._originals.append((owner, name, owner.__dict__[name]))
+        setattr(owner, name, method)
+
+    def _cure_genai(self, module: ModuleType) -> None:
+        api: Any = getattr(module, "BaseApiClient", None)
+        if hasattr(api, "_use_aiohttp"):  # not so before 1.31, which never sent through aiohttp
+            self.replace(api, "_use_aiohttp", genai.class_without_aiohttp(api._use_aiohttp))  # noqa: SLF001
 
     def undo(self) -> None:
         """Put everything back; a second call does nothing."""
         global _active  # noqa: PLW0603
-        for client_class, send in self._originals:
-            client_class.send = send  # type: ignore[attr-defined]
+        for owner, name, method in self._originals:
+            setattr(owner, name, method)
         self._originals.clear()
         self._watch.stop()
         if _active is self:
@@ -52,7 +58,7 @@ _active: Instrumented | None = None
 def instrument(limiter: Limiter) -> Instrumented:
     """Pace every httpx2 and httpx client of this process. Instrumented again, the newest limiter holds.
 
-    A client that is attached to a limiter keeps it. Packages that send past both libraries are named in a
+    A client that is attached to a limiter keeps it. google-genai is kept from sending through aiohttp. Packages that send past both libraries are named in a
     :class:`~paceline.PacelineWarning`, when they are imported already and when they are imported later.
 
     Raises:
@@ -66,8 +72,8 @@ def instrument(limiter: Limiter) -> Instrumented:
         _active.undo()
     done = Instrumented()
     for library in dict.fromkeys(libraries):  # httpx2.alias_httpx() makes one library of the two
-        done.replace(library.Client, _sync_send(limiter, library.Client.send))
-        done.replace(library.AsyncClient, _async_send(limiter, library.AsyncClient.send))
+        done.replace(library.Client, "send", _sync_send(limiter, library.Client.send))
+        done.replace(library.AsyncClient, "send", _async_send(limiter, library.AsyncClient.send))
     _active = done
     return done
 

@@ -17,6 +17,7 @@ from langgraph.graph import END, START, MessagesState, StateGraph
 
 import paceline
 from paceline.integrations.langchain import PacelineMiddleware, PacelineRateLimiter
+from paceline.integrations.langchain_models import chat
 
 OPENAI_LIMITS, CLAUDE_LIMITS = LIMITS["openai/*"], LIMITS["anthropic/*"]
 GPT, CLAUDE = "openai/gpt-5", "anthropic/claude-haiku-4-5"
@@ -201,6 +202,27 @@ def test_middleware_estimates_near_what_is_used(world, limiter):
     used = [running.invoke(asked())["messages"][-1].usage_metadata["input_tokens"] for _ in range(20)]
     assert used[0] * 0.7 < estimates[0] < used[0] * 1.5
     assert used[0] < estimates[-1] < used[0] * 1.1  # learned
+
+
+PARTS = [
+    {"type": "text", "text": "word " * 100},
+    {"type": "image_url", "image_url": {"url": "data:image/png;base64," + "A" * 100_000}},
+    {"type": "tool_use", "id": "a", "name": "search", "input": {"query": "word " * 100}},
+    {"type": "nobody_knows_this", "what": {"deep": ["word " * 100, None, 5]}},
+]
+CALL = {"name": "search", "args": {"query": "word " * 100}, "id": "a"}
+
+
+def test_sizes_of_all_that_a_history_can_hold():
+    model = chat(None, ChatAnthropic(model="claude-haiku-4-5", api_key="k"), {})
+    one = model.size([HumanMessage("word " * 100)])
+    assert model.size([HumanMessage(PARTS[:1])]) == one
+    assert 1 < model.size([HumanMessage(PARTS[1:2])]) < 2_000
+    called = model.size([AIMessage("", tool_calls=[CALL])])
+    assert one < called < 1.5 * one
+    assert model.size([AIMessage(PARTS[2:3], tool_calls=[CALL])]) <= called  # Claude says it twice
+    assert model.size([HumanMessage(PARTS[3:])]) >= one
+    assert model.size([], [{"type": "web_search_20250305", "name": "web_search"}, long_text]) > 10
 
 
 async def test_middleware_makes_a_pool_pause_where_nobody_else_does(paceline_emulator):

@@ -1,0 +1,114 @@
+"""Anthropic's own seam: a middleware, which its SDK runs once for each HTTP attempt (anthropic 0.125 and later).
+
+``limiter.attach(client)`` does the same in fewer words. A middleware is for a client that is made elsewhere, and for
+``client.with_options(middleware=[...])``: it paces some calls of a client and not the others.
+"""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING, Any, cast
+
+from paceline.http.exchange import NothingSentError, exchange, httpx_of, paced_above
+from paceline.http.sansio import AsyncIo, SyncIo, run_sync
+from paceline.integrations import package
+from paceline.providers.registry import provider_named
+
+if TYPE_CHECKING:
+    from anthropic import APIRequest, Middleware
+
+    from paceline.limiter import Limiter
+
+REQUIREMENT = "anthropic>=0.125"
+
+
+def middleware(limiter: Limiter, *, provider: str = "anthropic") -> Middleware:
+    """A middleware for sync and async clients: ``anthropic.Anthropic(middleware=[middleware(limiter)])``.
+
+    Put it last, next to the wire: what other middlewares repeat is paced again, and what they answer from a cache
+    is not. A client that is attached to a limiter, too, is charged once, here.
+
+    Args:
+        limiter: Whose pools to charge.
+        provider: Whose limits hold, where the client speaks Anthropic's dialect to somebody else. Clients for
+            Bedrock and Vertex have paths of their own below: ``limiter.attach()`` them.
+
+    Raises:
+        ImportError: anthropic is not installed, or is too old to have middleware.
+    """
+    anthropic = package("anthropic", REQUIREMENT)
+    if not hasattr(anthropic, "Middleware"):
+        raise ImportError(f"anthropic {anthropic.__version__} has no middleware: pip install {REQUIREMENT!r}")
+    page = provider_named(provider)
+    httpx = httpx_of(anthropic.DefaultHttpxClient)  # or httpx2, by anthropic's version
+
+    class Pace(anthropic.Middleware):  # type: ignore[misc,name-defined]
+        def handle(self, request: APIRequest, call_next: Any) -> Any:
+            attempt = _Attempt(anthropic.APIResponse, request)
+
+            def send(_: Any) -> Any:
+                with paced_above():
+                    return attempt.answered(call_next(request))
+
+            described = _described(httpx, request)
+            if described is None:
+                return call_next(request)
+            try:
+                return attempt.result(run_sync(exchange(limiter, SyncIo(), send, described, page)))
+            except NothingSentError:
+                return attempt.answer
+
+        async def handle_async(self, request: APIRequest, call_next: Any) -> Any:
+            attempt = _Attempt(anthropic.AsyncAPIResponse, request)
+
+            async def send(_: Any) -> Any:
+                with paced_above():
+                    return attempt.answered(await call_next(request))
+
+            described = _described(httpx, request)
+            if described is None:
+                return await call_next(request)
+            try:
+                return attempt.result(await exchange(limiter, AsyncIo(), send, described, page))
+            except NothingSentError:
+                return attempt.answer
+
+    return cast("Middleware", Pace())
+
+
+class _Attempt:
+    """The SDK's answer, in which the HTTP response is wrapped."""
+
+    def __init__(self, wrapper: Any, request: APIRequest) -> None:
+        self._wrapper, self._request = wrapper, request
+        self.answer: Any = None
+
+    def answered(self, answer: Any) -> Any:
+        """Keep the answer; its HTTP response."""
+        self.answer = answer
+        response = getattr(answer, "http_response", None)
+        if response is None:  # a middleware below had a message ready
+            raise NothingSentError
+        return response
+
+    def result(self, response: Any) -> Any:
+        """What belongs to ``response``: the SDK's answer, or our own refusal in the same wrapper."""
+        if response is getattr(self.answer, "http_response", None):
+            return self.answer
+        request = self._request
+        return self._wrapper(
+            raw=response,
+            client=None,  # for parsing an answer; the SDK raises its RateLimitError from this one
+            cast_to=request.cast_to,
+            stream=request.stream,
+            stream_cls=request.stream_cls,
+            options=request.options,
+            retries_taken=request.retries_taken,
+        )
+
+
+def _described(httpx: Any, request: APIRequest) -> Any | None:
+    """The request as the engine reads it; ``None`` for what cannot be metered. It is not the one that is sent."""
+    if request.method.upper() != "POST" or not isinstance(request.json, dict):
+        return None
+    return httpx.Request("POST", request.url, content=json.dumps(request.json, default=str).encode())

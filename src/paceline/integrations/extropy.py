@@ -1,0 +1,137 @@
+"""extropy's limiter for two models, on paceline's pools: waits where extropy waits, above its deadlines for calls.
+
+extropy gives each call 15 or 30 s, and whatever waits below that deadline turns into a failed call. So the wait is in
+``acquire()``; ``paceline.instrument(limiter)`` below settles the permit with what was really used, and paces only the
+attempts that come after the first. Use both::
+
+    from extropy.simulation import engine
+    engine.DualRateLimiter.create = ExtropyLimiter.factory(limiter)
+    paceline.instrument(limiter)
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextvars import ContextVar
+from typing import TYPE_CHECKING, Any, Final
+
+from paceline.core.quota import REQUESTS
+from paceline.permit import Acquisition, Permit, hand_down
+
+if TYPE_CHECKING:
+    from paceline.limiter import Limiter
+
+RPM_UNLIMITED: Final = 6_000
+"""What ``rpm`` says where nobody limits requests: extropy starts its calls 60 / rpm seconds apart."""
+
+_last: ContextVar[Permit | None] = ContextVar("paceline_extropy", default=None)
+
+
+class ExtropyRole:
+    """One model, as extropy's ``RateLimiter``.
+
+    Args:
+        limiter: Whose pool.
+        pool: The model: ``openai/gpt-5``.
+    """
+
+    def __init__(self, limiter: Limiter, pool: str) -> None:
+        self._limiter, self._pool = limiter, pool
+        self._gate = limiter.gate(pool)  # an unknown one is said now
+        self._acquired, self._waited_s = 0, 0.0
+
+    @property
+    def rpm(self) -> int:
+        """Requests a minute, as the limits are now (answers correct them); a day's quota is no pace."""
+        quotas = [quota for quota in self._gate.status()["quotas"] if quota["unit"] == REQUESTS]
+        rates = [quota["limit"] * 60 / quota["period_s"] for quota in quotas if 0 < quota["period_s"] <= 60]
+        return max(1, int(min(rates, default=RPM_UNLIMITED)))
+
+    @property
+    def max_safe_concurrent(self) -> int:
+        """How many agents extropy lets run at once: half a minute's requests, as its own limiter has it."""
+        return max(1, self.rpm // 2)
+
+    async def acquire(self, estimated_input_tokens: int = 600, estimated_output_tokens: int = 200) -> float:
+        """Wait for a permit and hand it down to the call that follows in this context; the wait, in seconds.
+
+        Raises:
+            PacelineError: As for :meth:`paceline.Limiter.acquire`.
+        """
+        return self._taken(await self._acquisition(estimated_input_tokens, estimated_output_tokens))
+
+    def acquire_sync(self, estimated_input_tokens: int = 600, estimated_output_tokens: int = 200) -> float:
+        """The same for a thread."""
+        return self._taken(self._acquisition(estimated_input_tokens, estimated_output_tokens).wait())
+
+    def stats(self) -> dict[str, Any]:
+        """What extropy reports at the end, under its names."""
+        provider, _, model = self._gate.pool.name.partition("/")
+        return {
+            "provider": provider,
+            "model": model,
+            "rpm_limit": self.rpm,
+            "max_safe_concurrent": self.max_safe_concurrent,
+            "total_acquired": self._acquired,
+            "total_wait_time_seconds": round(self._waited_s, 2),
+        }
+
+    def _acquisition(self, input_tokens: int, output_tokens: int) -> Acquisition:
+        last = _last.get()
+        if last is not None and last.take():  # its call was never made, or by a client that nobody paces
+            last.close()
+        # An expectation is no demand: it may not make a request too large that the provider would admit.
+        output = min(output_tokens, self._gate.pool.ledger.most_output / 2)
+        return self._limiter.acquire(self._pool, input_tokens=input_tokens, output_tokens=output)
+
+    def _taken(self, permit: Permit) -> float:
+        hand_down(permit)
+        _last.set(permit)
+        self._acquired += 1
+        self._waited_s += permit.waited_s
+        return permit.waited_s
+
+
+class ExtropyLimiter:
+    """Both models, as extropy's ``DualRateLimiter``: ``SimulationEngine(..., rate_limiter=ExtropyLimiter(...))``.
+
+    Args:
+        limiter: Whose pools.
+        pivotal: The model of the first pass, e.g. ``openai/gpt-5``; ``strong`` is another name for it.
+        routine: The model of the second, ``fast``; ``None`` or the same one: they share everything.
+    """
+
+    def __init__(self, limiter: Limiter, pivotal: str, routine: str | None = None) -> None:
+        self.pivotal = self.strong = ExtropyRole(limiter, pivotal)
+        same = routine is None or limiter.gate(routine) is limiter.gate(pivotal)
+        self.routine = self.fast = self.pivotal if same else ExtropyRole(limiter, routine or pivotal)
+
+    @classmethod
+    def factory(cls, limiter: Limiter) -> Callable[..., ExtropyLimiter]:
+        """What to put in the place of ``DualRateLimiter.create``. Tiers and overrides are the limiter's business."""
+
+        def create(
+            provider: str = "",
+            pivotal_model: str = "",
+            routine_model: str = "",
+            *,
+            strong_model_string: str = "",
+            fast_model_string: str = "",
+            **_: Any,
+        ) -> ExtropyLimiter:
+            before = f"{provider}/" if provider else ""
+            pivotal = strong_model_string or f"{before}{pivotal_model}"
+            routine = fast_model_string or (f"{before}{routine_model}" if routine_model else None)
+            return cls(limiter, pivotal, routine)
+
+        return create
+
+    @property
+    def max_safe_concurrent(self) -> int:
+        """How many agents may run at once, by the slower of the two."""
+        return min(self.pivotal.max_safe_concurrent, self.routine.max_safe_concurrent)
+
+    def stats(self) -> dict[str, Any]:
+        """Both models' numbers; one, where they are the same."""
+        stats = {"pivotal": self.pivotal.stats()}
+        return stats if self.routine is self.pivotal else {**stats, "routine": self.routine.stats()}

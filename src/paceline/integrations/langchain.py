@@ -1,0 +1,72 @@
+"""LangChain: a middleware for its agents, and, for a chat model alone, a rate limiter.
+
+``limiter.attach(model)`` and ``paceline.instrument(limiter)`` see every HTTP attempt of a chat model, and are the better
+way to pace one. The middleware adds what only an agent's loop can do: it keeps the history and the tools' results small.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from paceline.integrations import package
+from paceline.permit import Permit
+
+if TYPE_CHECKING:
+    from paceline.integrations.langchain_agents import PacelineMiddleware
+    from paceline.limiter import Limiter
+
+__all__ = ["PacelineMiddleware", "PacelineRateLimiter"]
+
+_rate_limiters = package("langchain_core.rate_limiters", "langchain-core>=1")
+
+
+class PacelineRateLimiter(_rate_limiters.BaseRateLimiter):  # type: ignore[misc,name-defined]
+    """For ``init_chat_model(..., rate_limiter=...)``, where there is no HTTP client to attach to.
+
+    LangChain tells it neither the model nor the prompt nor the answer: each call is charged the same, for good, once
+    for all the attempts of the SDK below (say ``max_retries=0``). Use it instead of ``attach()`` and
+    ``instrument()``, not with them.
+
+    Args:
+        limiter: Whose pool.
+        pool: The pool, e.g. ``openai/gpt-5``.
+        **cost: What a call is charged, per unit, e.g. ``input_tokens=1_200, output_tokens=300``.
+
+    Raises:
+        QuotaError: The pool is unknown.
+    """
+
+    def __init__(self, limiter: Limiter, pool: str, **cost: float) -> None:
+        limiter.gate(pool)  # a name that nobody knows is said now
+        self._limiter, self._pool = limiter, pool
+        self._cost: dict[str, Any] = dict(cost)
+
+    def acquire(self, *, blocking: bool = True) -> bool:
+        """Take one call's cost from the pool; without ``blocking``, whether it could be had at once."""
+        if not blocking:
+            return self._try()
+        self._limiter.acquire(self._pool, **self._cost).wait().settle()
+        return True
+
+    async def aacquire(self, *, blocking: bool = True) -> bool:
+        """Take one call's cost from the pool; without ``blocking``, whether it could be had at once."""
+        if not blocking:
+            return self._try()
+        (await self._limiter.acquire(self._pool, **self._cost)).settle()
+        return True
+
+    def _try(self) -> bool:
+        permit = self._limiter.try_acquire(self._pool, **self._cost)
+        if not isinstance(permit, Permit):
+            return False
+        permit.settle()
+        return True
+
+
+def __getattr__(name: str) -> Any:
+    """The middleware, which needs more than langchain-core."""
+    if name != "PacelineMiddleware":
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    from paceline.integrations.langchain_agents import PacelineMiddleware
+
+    return PacelineMiddleware

@@ -1,0 +1,374 @@
+"""What a file, the environment and the command line say, who beats whom, and what cannot be meant."""
+
+import json
+import sys
+from pathlib import Path
+
+import pytest
+
+import paceline
+from paceline.config import Config, find_file
+from paceline.config.sources import FAULTS_MAX
+from paceline.core.outcomes import PacelineWarning, QuotaError
+from paceline.core.quota import Quota, Rule, parse_quotas
+
+ACM = """
+defaults:
+  openai:
+    default: {rpm: 500, tpm: 30000}
+    gpt-5:
+      rpm: 500
+      tpm: 500_000
+      rpd: 10000
+  anthropic:
+    default: {rpm: 50, itpm: 30000, otpm: 8000, concurrency: 2}
+  google:
+    default: {rpm: 15, tpm: 250000}
+  default: {rpm: 10, tpm: 10000}
+concurrency:
+  openai: 10
+  anthropic: 5
+  google: 10
+  azure: 10
+  groq: 5
+  default: 3
+settings:
+  acquire_timeout: 300
+  token_estimate_buffer: 1.1
+  min_request_interval_ms: 50
+  update_from_headers: true
+"""
+
+TOML = """
+provider = "openai"
+tier = 2
+headroom_s = 2
+acquire_timeout_s = 60
+estimate_factor = 1.2
+min_interval_s = 0.1
+learn = false
+waiting_max = 1000
+ttl_s = 120
+breaker = false
+
+[limits]
+"openai/*" = "100 requests/min"
+gpt-5 = { rpm = 500, tpm = 500_000 }
+starts = "7 starts/min window"
+
+[limits.anthropic]
+default = { rpm = 50 }
+"claude-haiku-4-5" = ["60 requests/min", "50k input_tokens/min"]
+
+[concurrency]
+openai = 10
+default = 3
+
+[lanes.wrap]
+weight = 4
+
+[lanes.prep]
+priority = -1
+
+[retry]
+max_attempts = 3
+backoff_s = 2.0
+max_elapsed_s = 30
+faults = true
+"""
+
+
+def load(name, environ=None, **given):
+    return Config.load(Path(name), environ or {}, given)
+
+
+def message(name, environ=None, **given):
+    with pytest.raises(QuotaError) as error:
+        load(name, environ, **given)
+    return str(error.value)
+
+
+class TestSchema:
+    def test_toml(self, write):
+        config = load(write(TOML))
+        assert (config.provider, config.tier, config.headroom_s, config.waiting_max) == ("openai", "2", 2, 1000)
+        assert (config.acquire_timeout_s, config.estimate_factor, config.min_interval_s) == (60, 1.2, 0.1)
+        assert (config.learn, config.breaker, config.ttl_s) == (False, None, 120)
+        assert config.limits == {
+            "openai/*": parse_quotas("100 requests/min"),
+            "gpt-5": parse_quotas("500 requests/min, 500k tokens/min"),
+            "starts": parse_quotas("7 starts/min window"),
+            "anthropic/*": parse_quotas("50 requests/min"),
+            "anthropic/claude-haiku-4-5": parse_quotas("60 requests/min, 50k input_tokens/min"),
+        }
+        assert config.concurrency == {"openai": 10, "*": 3}
+        assert config.lanes == {
+            "wrap": paceline.LaneSpec("wrap", 4.0, 0),
+            "prep": paceline.LaneSpec("prep", 1.0, -1),
+        }
+        assert config.max_attempts == 3
+        assert config.retry == {"backoff_s": 2.0, "max_elapsed_s": 30, "faults": True}
+
+    def test_the_other_program_s_yaml_as_it_is(self, write):
+        config = load(write(ACM, "acm.yaml"))
+        assert config.limits == {
+            "openai/*": parse_quotas("500 requests/min, 30k tokens/min"),
+            "openai/gpt-5": parse_quotas("500 requests/min, 500k tokens/min, 10k requests/day"),
+            "anthropic/*": (
+                *parse_quotas("50 requests/min, 30k input_tokens/min, 8k output_tokens/min"),
+                Quota("concurrency", 2, 0, rule=Rule.SLOTS),
+            ),
+            "gemini/*": parse_quotas("15 requests/min, 250k tokens/min"),
+            "*": parse_quotas("10 requests/min, 10k tokens/min"),
+        }
+        assert config.concurrency == {
+            "openai": 10, "anthropic": 5, "gemini": 10, "azure": 10, "groq": 5, "*": 3
+        }  # fmt: skip
+        assert (config.acquire_timeout_s, config.estimate_factor) == (300, 1.1)
+        assert (config.min_interval_s, config.learn) == (0.05, True)
+
+    def test_both_languages_say_the_same(self, write):
+        yaml = write(
+            "lanes: {wrap: {weight: 4}}\nbreaker: {failures: 3}\nlimits: {openai: {gpt-5: {rpm: 7}}}\n", "a.yml"
+        )
+        toml = write("lanes.wrap.weight = 4\nbreaker.failures = 3\nlimits.openai.gpt-5.rpm = 7\n")
+        assert load(yaml) == load(toml) != Config()
+
+    def test_a_table_of_pyproject(self, write):
+        text = "[project]\nname = 'x'\n[tool.paceline]\nworkers = 3\n[tool.paceline.limits]\ngpt-5 = {rpm = 5}\n"
+        config = load(write(text, "pyproject.toml"))
+        assert (config.workers, list(config.limits)) == (3, ["gpt-5"])
+        assert message(write("[tool.black]", "pyproject.toml")) == "pyproject.toml: it has no [tool.paceline]"
+        assert message(write("[tool.paceline]\nworker = 3", "pyproject.toml")).startswith(
+            "pyproject.toml [tool.paceline]: worker: no such"
+        )
+
+    def test_an_empty_file_says_nothing(self, write):
+        assert load(write("")) == load(write("# nothing\n", "empty.yaml")) == Config()
+
+
+class TestPrecedence:
+    FILE = 'workers = 1\ntier = "1"\nheadroom_s = 1\n[retry]\nbackoff_s = 1\njitter = 0.5\n[limits]\n"openai/gpt-5.1" = {rpm = 1}\n'
+
+    def test_command_line_then_environment_then_file(self, write):
+        environ = {
+            "PACELINE_TIER": "2",
+            "PACELINE_WORKERS": "2",
+            "PACELINE_RETRY__BACKOFF_S": "2",
+            "PACELINE_LIMITS__OPENAI__GPT_5_1": "2 requests/min",
+            "PACELINE_LANES__WRAP__WEIGHT": "2",
+            "PACELINE_CONCURRENCY__GOOGLE": "2",
+            "PACELINE_BREAKER__FAILURES": "2",
+            "PACELINE_LEARN": "no",
+        }
+        limits = {"openai/gpt-5.1": parse_quotas("3 requests/min")}
+        config = load(write(self.FILE), environ, workers=3)
+        assert (config.workers, config.tier, config.headroom_s) == (3, "2", 1)
+        assert config.retry == {"backoff_s": 2, "jitter": 0.5}
+        assert config.limits == {"openai/gpt-5.1": parse_quotas("2 requests/min")}
+        assert (config.lanes["wrap"].weight, config.concurrency, config.learn) == (2, {"gemini": 2}, False)
+        assert config.breaker == paceline.BreakerPolicy(failures=2)
+        assert load(write(self.FILE), environ, limits=limits).limits == limits
+
+    def test_a_file_s_limits_beat_the_tables(self, write):
+        name = write('provider = "openai"\ntier = 1\n[limits]\n"gpt-5" = { rpm = 3 }\n')
+        limits = paceline.Limiter.load(name).limits
+        assert [str(quota) for quota in limits.resolve("gpt-5").quotas] == ["3 requests/min"]
+        published = paceline.Limiter.for_provider("openai", tier=1).limits.resolve("gpt-5-mini")
+        assert limits.resolve("gpt-5-mini").quotas == published.quotas
+
+    def test_off_and_on_again(self, write):
+        name = write("[breaker]\nfailures = 3\n")
+        assert load(name, {"PACELINE_BREAKER": "off"}).breaker is None
+        assert load(write("breaker = false"), {"PACELINE_BREAKER__PAUSE_S": "5"}).breaker.pause_s == 5
+        assert load(write("breaker = true")).breaker == paceline.BreakerPolicy()
+
+    @pytest.mark.parametrize(
+        ("variable", "name"),
+        [
+            ("LIMITS__OPENAI__GPT_5_MINI", "openai/gpt-5-mini"),
+            ("LIMITS__OPENAI__DEFAULT", "openai/*"),
+            ("LIMITS__DEFAULT", "*"),
+            ("LIMITS__MY__OWN_MODEL_7B", "my/own-model-7b"),  # nobody knows how it is written
+            ("LIMITS__OPENAI__GPT_5_1_CODEX", "openai/gpt-5.1-codex"),  # the table knows
+            ("LIMITS__ANTHROPIC__CLAUDE_OPUS_4_5", "anthropic/claude-opus-4-5"),
+            ("LIMITS__GPT_5_1", "gpt-5.1"),
+        ],
+    )
+    def test_how_a_variable_says_a_model(self, write, variable, name):
+        config = load(write('provider = "openai"'), {f"PACELINE_{variable}": "5 requests/min"})
+        assert config.limits == {name: (Quota("requests", 5),)}
+
+    def test_where_each_was_said(self, write):
+        config = load(
+            write("workers: 5\nlanes:\n  wrap:\n    weight: 4\n", "a.yaml"), {"PACELINE_TIER": "2"}, timeout_s=3
+        )
+        assert config.origins == {
+            ("workers",): "a.yaml:1",
+            ("lanes", "wrap", "weight"): "a.yaml:4",
+            ("tier",): "PACELINE_TIER",
+            ("timeout_s",): "command line",
+        }
+
+
+class TestWhichFile:
+    def test_the_one_named_then_the_variable_s_then_here(self, write):
+        assert find_file(None, {}) is None
+        write("", "paceline.yaml")
+        assert find_file(None, {}) == Path("paceline.yaml")
+        assert find_file(None, {"PACELINE_CONFIG": "b.toml"}) == Path("b.toml")
+        assert find_file("a.toml", {"PACELINE_CONFIG": "b.toml"}) == Path("a.toml")
+
+    def test_two_here_are_one_too_many(self, write):
+        write("")
+        write("", "paceline.yaml")
+        with pytest.raises(QuotaError, match=r"paceline.toml and paceline.yaml are both here"):
+            paceline.Limiter.load()
+
+    def test_a_program_that_is_told_nothing_says_so(self, monkeypatch):
+        with pytest.raises(QuotaError, match=r"no paceline.toml, .* here, and no PACELINE_... is set"):
+            paceline.Limiter.load()
+        monkeypatch.setenv("PACELINE_PROVIDER", "openai")
+        assert paceline.Limiter.load().limits.home == "openai"
+
+    def test_a_missing_file_is_no_empty_one(self):
+        with pytest.raises(QuotaError, match=r"none.toml: cannot be read: No such file"):
+            paceline.Limiter.load("none.toml")
+
+
+class TestWhatIsWrong:
+    def test_everything_at_once_with_line_and_name(self, write):
+        text = """
+defaults:
+  openai:
+    default: {rpm: 0, tmp: 30000}
+    gpt-5: {rpm: fast}
+    gpt-5: {rpm: 5}
+concurency: {openai: 10}
+concurrency: {openai: 0, groq: 2.5}
+settings:
+  aquire_timeout: 300
+  min_request_interval_ms: -1
+lanes:
+  wrap: {weigth: 4, priority: 1.5}
+  prep: 3
+retry: 5
+breaker: {failures: 0}
+headroom_s: [1]
+limits: {"gpt-5": "500 request/min", "empty": {}}
+"""
+        environ = {"PACELINE_WORKER": "3", "PACELINE_TIER": "99", "PACELINE_RETRY__BACKOF_S": "1"}
+        assert message(write(text, "a.yaml"), environ, provider="openai", timeout_s=-1).splitlines() == [
+            "a.yaml:6: defaults: openai: gpt-5: it stands in line 5, too: keep one",
+            "a.yaml:4: defaults: openai: default: rpm: 0: it must be a number from 0.001 to 1,000,000,000,000",
+            "a.yaml:4: defaults: openai: default: tmp: no such setting; did you mean 'tpm'?",
+            "a.yaml:7: concurency: no such setting; did you mean 'concurrency'?",
+            "a.yaml:8: concurrency.openai: 0: it must be a whole number from 1 to 1,000,000",
+            "a.yaml:8: concurrency.groq: 2.5: it must be a whole number from 1 to 1,000,000",
+            "a.yaml:10: settings.aquire_timeout: no such setting; did you mean 'acquire_timeout'?",
+            "a.yaml:11: settings.min_request_interval_ms: -1: it must be milliseconds from 0 to 3,600,000",
+            "a.yaml:13: lanes.wrap.weigth: no such setting; did you mean 'weight'?",
+            "a.yaml:13: lanes.wrap.priority: 1.5: it must be a whole number from -1,000,000 to 1,000,000",
+            "a.yaml:14: lanes.prep: write a table: weight = 4; it is 3",
+            "a.yaml:15: retry: write a table: max_attempts = 3; it is 5",
+            "a.yaml:16: breaker.failures: 0: it must be a whole number from 1 to 1,000,000",
+            "a.yaml:17: headroom_s: [1]: it must be seconds from 0 to 3,600",
+            "a.yaml:18: limits: gpt-5: '500 request/min': unknown unit 'request'; did you mean 'requests'?",
+            "a.yaml:18: limits: empty: it says nothing: give rpm, tpm, ...",
+            "PACELINE_WORKER: no such setting; did you mean 'workers'?",
+            "PACELINE_RETRY__BACKOF_S: no such setting; did you mean 'backoff_s'?",
+            "command line: timeout_s: -1: it must be seconds from 0.001 to 86,400",
+            (
+                "PACELINE_TIER: tier '99' of openai is unknown (known: tier_1, tier_2, build, tier_3, tier_4, launch,"
+                " tier_5, grow); did you mean 'tier_5'?"
+            ),
+        ]
+
+    def test_toml_names_the_dotted_key(self, write):
+        text = "retry.backoff_s = -1\nlanes.wrap.priority = 'high'\nlimits.openai.gpt-5.rpm = 'fast'\n"
+        assert message(write(text)).splitlines() == [
+            "paceline.toml: retry.backoff_s: -1: it must be seconds from 0 to 86,400",
+            "paceline.toml: lanes.wrap.priority: 'high': it must be a whole number from -1,000,000 to 1,000,000",
+            "paceline.toml: limits: openai: gpt-5: rpm: 'fast': it must be a number from 0.001 to 1,000,000,000,000",
+        ]
+
+    def test_no_more_than_twenty(self, write):
+        lines = message(write("".join(f"x{i}x = 1\n" for i in range(30)))).splitlines()
+        assert len(lines) == FAULTS_MAX + 1
+        assert lines[-1] == "and 10 more"
+
+    def test_said_twice_by_two_names(self, write):
+        name = write(
+            "max_attempts = 3\n[retry]\nmax_attempts = 4\n[limits]\n'openai/*' = '5 requests/min'\nopenai.default.rpm = 6\n"
+        )
+        assert message(name).splitlines() == [
+            "paceline.toml: retry.max_attempts: the same as paceline.toml: max_attempts: keep one",
+            "paceline.toml: limits: openai: default: the same as paceline.toml: limits: openai/*: keep one",
+        ]
+
+    def test_nothing_is_half_loaded(self, write, monkeypatch):
+        monkeypatch.setenv("PACELINE_WORKERS", "none")
+        with pytest.raises(QuotaError, match="PACELINE_WORKERS"):
+            paceline.Limiter.load(write("tier = 2\n"))
+
+    @pytest.mark.parametrize(
+        ("text", "name", "words"),
+        [
+            ("x = 1\nworkers = no", "a.toml", "a.toml: Invalid value (at line 2, column 11)"),
+            ("workers: [1", "a.yaml", "a.yaml:1: "),
+            ("a: 1\n b: 2", "a.yaml", "a.yaml:2: mapping values are not allowed here"),
+            ("[1, 2]", "a.yaml", "a.yaml: it must hold settings by name"),
+            ("workers: 2026-13-45", "a.yaml", "a.yaml: month must be in 1..12"),
+            ("x: !!python/object:os.system {}", "a.yaml", "a.yaml:1: could not determine a constructor"),
+            ("workers: &a [*a]", "a.yaml", "a.yaml:1: workers: [[...]]: it must be a whole number"),
+            ("a: " + "[" * 5_000, "a.yaml", "a.yaml: it is nested too deeply"),
+            ("a = " + "[" * 5_000, "a.toml", "a.toml: it is nested too deeply"),
+            ("# " + "x" * 1_000_001, "a.toml", "characters are no configuration"),
+        ],
+    )
+    def test_files_that_are_none(self, write, text, name, words):
+        assert words in message(write(text, name))
+
+    def test_aliases_that_multiply(self, write):
+        levels = [
+            f"{chr(98 + i)}: &{chr(98 + i)} {{{', '.join(f'k{n}: *{chr(97 + i)}' for n in range(9))}}}"
+            for i in range(20)
+        ]
+        assert "no such setting" in message(write("\n".join(["a: &a {x: 1}", *levels]), "a.yaml"))
+
+    def test_a_merged_yaml_table_is_no_repetition(self, write):
+        text = "limits:\n  gpt-5: &one {rpm: 5, tpm: 100}\n  gpt-5-mini:\n    <<: *one\n    rpm: 6\n"
+        limits = load(write(text, "a.yaml")).limits
+        assert [quota.amount for quota in sorted(limits["gpt-5-mini"], key=lambda quota: quota.unit)] == [6, 100]
+
+    def test_secrets_stay_out(self, write):
+        text = "stor: redis://:hunter2@h\nstore: 'redis://:hunter2@h:port'\napi_key: hunter2\nx: [hunter2\n"
+        for name in (write(text, "a.yaml"), write(text.replace("x: [hunter2\n", ""), "b.yaml")):
+            assert "hunter2" not in message(name)
+
+    def test_without_pyyaml_the_extra_is_named(self, write, monkeypatch):
+        monkeypatch.setitem(sys.modules, "yaml", None)
+        assert "pip install 'paceline[yaml]'" in message(write("workers: 3", "a.yaml"))
+
+    def test_a_variable_of_somebody_else_s_is_only_mentioned(self):
+        with pytest.warns(PacelineWarning, match="PACELINE_XYZZY is no setting"):
+            assert Config.load(None, {"PACELINE_XYZZY": "1"}) == Config()
+
+    def test_a_provider_of_one_s_own_that_looks_like_a_mistake(self, write):
+        with pytest.warns(PacelineWarning, match="'opnai' is taken for one of your own; did you mean 'openai'"):
+            assert load(write("concurrency.opnai = 3")).concurrency == {"opnai": 3}
+
+
+def test_the_command_line_s_overrides_stay_there(write):
+    assert "rpm_override: no such setting" in message(write("rpm_override = 5"))
+    assert load(write(""), rpm_override=5.0).rpm_override == 5
+
+
+def test_the_examples_of_the_documentation_hold(write):
+    text = (Path(__file__).parents[2] / "docs" / "config.md").read_text()
+    blocks = [part.partition("\n") for part in text.split("```")[1::2]]
+    files = [(language, body) for language, _, body in blocks if language in ("toml", "yaml")]
+    assert [language for language, _ in files] == ["toml", "yaml"]
+    for language, body in files:
+        assert paceline.Limiter.load(write(body, f"example.{language}")).limits.given
+        assert json.loads(json.dumps([str(origin) for origin in load(f"example.{language}").origins.values()]))

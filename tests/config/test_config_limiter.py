@@ -1,0 +1,159 @@
+"""What settings do to a limiter, in virtual time."""
+
+import asyncio
+
+import pytest
+
+import paceline
+from paceline.config import Config
+from paceline.core.outcomes import AcquireTimeoutError, QuotaError, Reading
+from paceline.core.quota import NS
+from paceline.lessons import Lessons
+from paceline.providers.base import Call, Usage
+from paceline.testing import ManualClock, run_virtual
+
+CALL = Call("openai", "chat", "gpt-5", 1_000, 100)
+
+
+def limiter_of(clock, patient=False, **said):
+    return Config().having(said, "test").limiter(patient=patient, clock=clock)
+
+
+def seconds(clock, since_ns):
+    return (clock.now_ns() - since_ns) / NS
+
+
+class TestTimeout:
+    def test_it_is_the_default_and_no_more(self):
+        async def main(clock):
+            limiter = limiter_of(clock, limits={"jobs": "1 requests/hour"}, acquire_timeout_s=300)
+            await limiter.acquire("jobs")
+            with pytest.raises(AcquireTimeoutError):
+                await limiter.acquire("jobs", requests=0.5)
+            start_ns = clock.now_ns()
+            await limiter.acquire("jobs", timeout=float("inf"))
+            assert 300 < seconds(clock, start_ns) <= 3_601
+
+        run_virtual(main)
+
+    def test_a_batch_has_time(self):
+        async def main(clock):
+            limiter = limiter_of(clock, patient=True, limits={"jobs": "1 requests/hour"}, acquire_timeout_s=300)
+            for _ in range(3):
+                await limiter.acquire("jobs")
+
+        run_virtual(main)
+
+
+class TestDistance:
+    @pytest.mark.parametrize("interval_s", [0.05, 3.0])
+    def test_two_requests_of_a_pool_keep_it(self, interval_s):
+        async def main(clock):
+            limits = {"openai": {"a": {"rpm": 6_000}, "b": {"rpm": 6_000}}}
+            limiter = limiter_of(clock, limits=limits, min_interval_s=interval_s)
+            at = {"a": [], "b": []}
+
+            async def one(model):
+                async with limiter.acquire(f"openai/{model}"):
+                    at[model].append(clock.now_ns())
+
+            start_ns = clock.now_ns()
+            await asyncio.gather(*(one(model) for model in "ab" for _ in range(40)))
+            for times in at.values():
+                assert min(b - a for a, b in zip(times, times[1:], strict=False)) >= interval_s * NS
+            assert seconds(clock, start_ns) == pytest.approx(39 * interval_s, rel=0.01)
+
+        run_virtual(main)
+
+    def test_it_costs_nothing_where_the_quota_is_slower(self):
+        async def main(clock):
+            limiter = limiter_of(clock, limits={"openai/a": "120 requests/min burst 2"}, min_interval_s=0.05)
+            start_ns = clock.now_ns()
+            for _ in range(101):
+                async with limiter.acquire("openai/a"):
+                    pass
+            assert seconds(clock, start_ns) == pytest.approx(50, rel=0.02)
+
+        run_virtual(main)
+
+
+class TestLearning:
+    @pytest.mark.parametrize(("learn", "limit"), [(True, 700), (False, 500)])
+    def test_headers_change_limits_only_if_they_may(self, learn, limit):
+        limiter = limiter_of(ManualClock(), limits={"openai/gpt-5": {"rpm": 500}}, learn=learn)
+        permit = limiter.acquire("openai/gpt-5").wait()
+        limiter.gate("openai/gpt-5").observe([Reading("requests", 700.0, 699.0, None, 60.0)], permit.reservation)
+        (quota,) = limiter.status()["pools"]["openai/gpt-5"]["quotas"]
+        assert quota["limit"] == limit
+
+    def test_distance_leaves_headers_clear(self):
+        """Which quota a header without a period means must not become a question."""
+        limiter = limiter_of(ManualClock(), limits={"openai/gpt-5": {"rpm": 500}}, min_interval_s=0.05)
+        permit = limiter.acquire("openai/gpt-5").wait()
+        limiter.gate("openai/gpt-5").observe([Reading("requests", 700.0, 699.0)], permit.reservation)
+        assert limiter.status()["pools"]["openai/gpt-5"]["quotas"][0]["limit"] == 700
+
+
+class TestEstimates:
+    def test_the_factor_is_the_margin_until_and_after_learning(self):
+        limiter = limiter_of(ManualClock(), estimate_factor=1.5)
+        lessons = limiter.teacher.of(CALL)
+        assert lessons.input.apply(1_000) == 1_500
+        for _ in range(200):
+            lessons.learn(CALL, Usage(input_tokens=500, output_tokens=10))
+        assert limiter.teacher.of(CALL) is lessons
+        assert lessons.input.apply(1_000) == pytest.approx(750, rel=0.01)
+
+    def test_without_one_the_spread_is(self):
+        assert limiter_of(ManualClock()).teacher.of(CALL).input.apply(1_000) == Lessons().input.apply(1_000)
+
+
+class TestRetry:
+    def test_a_batch_is_patient_unless_told_otherwise(self):
+        said = {"retry": {"backoff_s": 2, "max_elapsed_s": 50}, "max_attempts": 3}
+        retry = limiter_of(ManualClock(), patient=True, **said).retry
+        assert (retry.max_attempts, retry.backoff_s, retry.max_elapsed_s, retry.faults) == (3, 2, 50, True)
+        retry = limiter_of(ManualClock(), **said).retry
+        assert (retry.max_attempts, retry.faults, retry.max_retry_after_s) == (3, False, 300)
+
+    def test_breaker(self):
+        assert limiter_of(ManualClock(), breaker=False)._breaker is None
+        assert limiter_of(ManualClock(), breaker={"failures": 2})._breaker == paceline.BreakerPolicy(2, 60.0)
+
+
+class TestLimits:
+    def test_a_provider_without_a_page(self):
+        limits = {"acme": {"default": {"rpm": 5}, "m2": {"rpm": 6}}, "default": {"rpm": 1}, "starts": "7 starts/min"}
+        limiter = limiter_of(ManualClock(), limits=limits)
+        resolved = {
+            name: str(*limiter.limits.resolve(name).quotas) for name in ("acme/m1", "acme/m2", "who/m", "starts")
+        }
+        assert resolved == {
+            "acme/m1": "5 requests/min",
+            "acme/m2": "6 requests/min",
+            "who/m": "1 requests/min",
+            "starts": "7 starts/min",
+        }
+
+    def test_another_name_for_a_provider(self):
+        limiter = limiter_of(ManualClock(), limits={"google": {"default": {"rpm": 5}}, "claude/x": {"rpm": 6}})
+        assert str(*limiter.limits.resolve("gemini/gemini-2.5-pro").quotas) == "5 requests/min"
+        assert str(*limiter.limits.resolve("anthropic/x").quotas) == "6 requests/min"
+
+    def test_waiting_and_time_to_live(self):
+        limiter = limiter_of(ManualClock(), limits={"jobs": "1 requests/day"}, ttl_s=10, waiting_max=1)
+        assert limiter.gate("jobs").pool.ledger.ttl_ns == 10 * NS
+        assert limiter.gate("jobs").pool._waiting_max == 1
+
+    def test_a_store_is_opened_for_a_program_and_chosen_by_a_batch(self, tmp_path):
+        said = {"store": f"sqlite:{tmp_path}/s.db", "limits": {"jobs": "1 requests/day"}}
+        program = limiter_of(paceline.limiter.SYSTEM_CLOCK, **said)
+        assert program.acquire("jobs").wait()
+        assert program.status()["pools"]["jobs"]["store"]["state"] == "joined"
+        program.close()
+        assert "store" not in limiter_of(ManualClock(), patient=True, **said).gate("jobs").status()
+
+
+def test_load_says_what_is_wrong_with_a_tier():
+    with pytest.raises(QuotaError, match="tier '99' of openai"):
+        Config(tier="99").limiter("openai")

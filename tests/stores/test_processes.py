@@ -1,0 +1,143 @@
+"""Real processes on one quota, before a provider that counts: whatever is killed, frozen or started again in mid-run."""
+
+from __future__ import annotations
+
+import statistics
+import time
+
+import pytest
+from crew import Crew
+
+QUOTAS = ["300 requests/10s"]
+LIMITS = {"gpt-5": ",".join(QUOTAS)}
+BUSY = {"headroom_s": 2.0}  # the machine that tests run on may be busy with others: what leaves can be late
+
+
+@pytest.fixture(params=["sqlite", "redis"])
+def store(request, tmp_path):
+    return f"sqlite:{tmp_path / 'books'}" if request.param == "sqlite" else request.getfixturevalue("redis_server").url
+
+
+@pytest.fixture
+def provider(paceline_emulator):
+    return paceline_emulator(limits=LIMITS, latency_s=0.2, process=True)
+
+
+@pytest.fixture
+def soak(request):
+    if "soak" not in request.config.getoption("markexpr"):
+        pytest.skip("a minute or more: pytest -m soak")
+
+
+def test_four_processes_share_a_quota(provider, store):
+    with Crew(provider, store, QUOTAS, requests=336, options=BUSY) as crew:
+        results, tally = crew.results()
+    assert tally["admitted"] == 336
+    assert tally["refused_total"] == 0
+    assert all(result["states"][-1] == "joined" for result in results)
+    assert max(result["status"]["store"]["peers"] for result in results) == 4
+
+
+def test_leases_keep_the_same_promise(provider, redis_server):
+    with Crew(provider, redis_server.url, QUOTAS, requests=336, options={**BUSY, "lease_s": 0.5}) as crew:
+        _, tally = crew.results()
+    assert tally["admitted"] == 336
+    assert tally["refused_total"] == 0
+
+
+def test_one_that_is_killed_takes_nothing_along(provider, store):
+    with Crew(provider, store, QUOTAS, requests=360, options=BUSY) as crew:
+        crew.admitted(260)
+        crew.kill(2)
+        results, tally = crew.results()
+    assert len(results) == 3
+    assert tally["refused_total"] == 0
+
+
+def assert_lost_and_back(results):
+    """Everybody saw that the store was lost; whoever was not done by then, that it was back."""
+    states = [result["states"][result["states"].index("lost") :] for result in results]
+    assert ["lost", "joined"] in states
+    assert all(seen in (["lost"], ["lost", "joined"]) for seen in states)
+
+
+def test_redis_that_freezes(provider, redis_server):
+    """Each goes on with its share, and comes back by itself."""
+    with Crew(provider, redis_server.url, QUOTAS, requests=400, options=BUSY) as crew:
+        crew.admitted(260)
+        redis_server.freeze()
+        time.sleep(3)
+        redis_server.thaw()
+        results, tally = crew.results()
+    assert tally["refused_total"] == 0
+    assert_lost_and_back(results)
+
+
+def test_redis_that_starts_again_with_nothing(provider, redis_server):
+    """Those who come back remember how it stood: the new books do not start with a whole burst."""
+    with Crew(provider, redis_server.url, QUOTAS, requests=400, options=BUSY) as crew:
+        crew.admitted(260)
+        redis_server.kill()
+        crew.admitted(300)
+        redis_server.restart()
+        results, tally = crew.results()
+    assert tally["refused_total"] == 0
+    assert_lost_and_back(results)
+
+
+class TestSlots:
+    QUOTAS = ("4 concurrency", "6000 requests/min")
+
+    @pytest.fixture
+    def provider(self, paceline_emulator):
+        return paceline_emulator(limits={"gpt-5": ",".join(self.QUOTAS)}, latency_s=0.2, process=True)
+
+    def test_never_more_than_there_are(self, provider, store):
+        with Crew(provider, store, self.QUOTAS, requests=48, workers=5) as crew:
+            _, tally = crew.results()
+        assert tally["refused_total"] == 0
+        assert tally["in_flight_peak"] == 4
+        assert tally["elapsed_s"] < 3 * 48 * 0.2 / 4  # when a slot comes free, who waits for it hears of it soon
+
+    def test_those_of_a_killed_process_come_back(self, paceline_emulator, store):
+        provider = paceline_emulator(limits={"gpt-5": ",".join(self.QUOTAS)}, latency_s=0.5, process=True)
+        with Crew(provider, store, self.QUOTAS, count=2, requests=12, workers=4, slots_back_s=2) as crew:
+            crew.admitted(4)
+            crew.kill(0)
+            _, tally = crew.results()
+        assert tally["refused_total"] == 0
+        assert tally["in_flight_peak"] <= 4
+
+
+@pytest.mark.soak
+@pytest.mark.usefixtures("soak")
+class TestForAMinute:
+    QUOTAS = ("2400 requests/min", "4M tokens/min")
+
+    @pytest.fixture
+    def provider(self, paceline_emulator):
+        return paceline_emulator(limits={"gpt-5": ",".join(self.QUOTAS)}, latency_s=0.2, process=True)
+
+    def test_eight_hundred_workers(self, provider, store, record_property):
+        with Crew(provider, store, self.QUOTAS, count=8, workers=100, requests=5_600, bound_s=300) as crew:
+            results, tally = crew.results()
+        steady = [
+            result["waits_s"][400:] for result in results
+        ]  # three hundred went at once, a hundred joined an empty line
+        waits_s = [wait for waits in steady for wait in waits]
+        mean_s = statistics.fmean(waits_s)
+        said = f"{tally['refused']}, speed {tally['speed_vs_ideal']:.4f}, waits {mean_s:.1f} s, at most {max(waits_s):.1f} s"
+        record_property("measured", said)
+        assert tally["refused_total"] == 0, said
+        assert tally["speed_vs_ideal"] >= 0.98, said
+        assert max(waits_s) <= 2 * mean_s, said
+
+    def test_slots_of_a_killed_process_come_back(self, paceline_emulator, store):
+        quotas = ("4 concurrency", "6000 requests/min")
+        provider = paceline_emulator(limits={"gpt-5": ",".join(quotas)}, latency_s=5.0, process=True)
+        with Crew(provider, store, quotas, count=2, requests=16, workers=4, bound_s=120) as crew:
+            crew.admitted(4)
+            crew.kill(0)
+            _, tally = crew.results()
+        assert tally["refused_total"] == 0
+        assert tally["in_flight_peak"] <= 4
