@@ -38,8 +38,8 @@ RULES: dict[str, set[str]] = {
 DOORS = ["config", "integrations", "batch", "check", "gateway", "planner", "telemetry", "testing", "demo", "cli"]
 """From the lowest to the highest: each may import all of the above and the doors before it."""
 
-LAZY_UPWARDS = {("limiter", "http"), ("testing", "emulator")}
-"""Inside a function only: `limiter.attach`, and the emulator as a fixture."""
+LAZY_UPWARDS = {("limiter", "http"), ("limiter", "config"), ("testing", "emulator")}
+"""Inside a function only: `limiter.attach`, `limiter.load`, and the emulator as a fixture."""
 
 NOT_IN_CORE = {"time", "random", "asyncio", "threading"}
 HEAVY = {

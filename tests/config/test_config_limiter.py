@@ -1,6 +1,7 @@
 """What settings do to a limiter, in virtual time."""
 
 import asyncio
+from itertools import pairwise
 
 import pytest
 
@@ -60,7 +61,7 @@ class TestDistance:
             start_ns = clock.now_ns()
             await asyncio.gather(*(one(model) for model in "ab" for _ in range(40)))
             for times in at.values():
-                assert min(b - a for a, b in zip(times, times[1:], strict=False)) >= interval_s * NS
+                assert min(b - a for a, b in pairwise(times)) >= interval_s * NS
             assert seconds(clock, start_ns) == pytest.approx(39 * interval_s, rel=0.01)
 
         run_virtual(main)
