@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import statistics
+import sys
 import time
 
 import pytest
@@ -118,8 +119,8 @@ class TestForAMinute:
     def provider(self, paceline_emulator):
         return paceline_emulator(limits={"gpt-5": ",".join(self.QUOTAS)}, latency_s=0.2, process=True)
 
-    def test_eight_hundred_workers(self, provider, store, record_property):
-        with Crew(provider, store, self.QUOTAS, count=8, workers=100, requests=5_600, bound_s=300) as crew:
+    def test_eight_hundred_workers(self, provider, store):
+        with Crew(provider, store, self.QUOTAS, count=8, workers=100, requests=6_400, bound_s=300) as crew:
             results, tally = crew.results()
         steady = [
             result["waits_s"][400:] for result in results
@@ -127,7 +128,7 @@ class TestForAMinute:
         waits_s = [wait for waits in steady for wait in waits]
         mean_s = statistics.fmean(waits_s)
         said = f"{tally['refused']}, speed {tally['speed_vs_ideal']:.4f}, waits {mean_s:.1f} s, at most {max(waits_s):.1f} s"
-        record_property("measured", said)
+        sys.stdout.write(f"{said}\n")  # pytest -rP
         assert tally["refused_total"] == 0, said
         assert tally["speed_vs_ideal"] >= 0.98, said
         assert max(waits_s) <= 2 * mean_s, said

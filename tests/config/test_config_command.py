@@ -1,0 +1,88 @@
+"""``paceline config``: what holds, where it comes from, and what is wrong."""
+
+import json
+
+import pytest
+from click.testing import CliRunner
+
+from paceline.cli.app import app
+
+FILE = """
+provider: openai
+tier: 2
+store: redis://user:hunter2@quotas.internal/0
+retry: {backoff_s: 2}
+concurrency: {anthropic: 5}
+lanes:
+  wrap: {weight: 4}
+limits:
+  gpt-5: {rpm: 500}
+"""
+
+
+@pytest.fixture
+def show(write, monkeypatch):
+    monkeypatch.setenv("PACELINE_WORKERS", "7")
+    write(FILE, "paceline.yaml")
+    return lambda *arguments: CliRunner().invoke(app, ["config", *arguments])
+
+
+def test_each_value_and_its_source(show):
+    result = show("--show", "--json", "--tier", "3", "--limit", "gpt-4o=5 requests/min")
+    assert result.exit_code == 0, result.output
+    settings = {row.pop("name"): (row["value"], row["source"]) for row in json.loads(result.stdout)["settings"]}
+    for name, expected in {
+        "provider": ("openai", "paceline.yaml:2"),
+        "tier": ("3", "command line"),
+        "workers": (7, "PACELINE_WORKERS"),
+        "timeout_s": (600.0, "default"),
+        "acquire_timeout_s": (None, "default"),
+        "store": ("redis://quotas.internal/0", "paceline.yaml:4"),
+        "retry.backoff_s": (2.0, "paceline.yaml:5"),
+        "retry.jitter": (0.25, "default"),
+        "breaker.failures": (5, "default"),
+        "concurrency.anthropic": (5, "paceline.yaml:6"),
+        "lanes.wrap.weight": (4.0, "paceline.yaml:8"),
+        "lanes.wrap.priority": (0, "default"),
+        "limits: gpt-5": (["500 requests/min"], "paceline.yaml:10"),
+        "limits: gpt-4o": (["5 requests/min"], "command line"),
+    }.items():
+        assert settings[name] == expected
+    quotas, source = settings["limits: openai/*"]
+    assert quotas[0].endswith("requests/min")
+    assert source.startswith("https://developers.openai.com/")
+    assert source.endswith("tier_3)")
+    assert "(20" in source, "its date"
+    assert settings["limits: anthropic/*"][1].endswith("tier_1)"), "the tier is the home provider's"
+
+
+def test_in_words(show, write):
+    name = write('limits."*" = "5 requests/min"\nbreaker = false\n', "other.toml")
+    result = show("--show", name)
+    assert result.exit_code == 0
+    lines = [line.split("  ") for line in result.stdout.splitlines()]
+    words = [[word.strip() for word in line if word.strip()] for line in lines]
+    assert ["breaker", "false", "other.toml"] in words
+    assert ["limits: *", "5 requests/min", "other.toml"] in words
+    assert ["store", "-", "default"] in words
+    assert words[-1][0] == "limits: *", "no table is asked"
+
+
+def test_no_password(show):
+    for arguments in ([], ["--json"]):
+        assert "hunter2" not in show(*arguments).output
+
+
+def test_what_is_wrong(show, write):
+    result = show(write("workr = 3\ntier = ''\n", "other.toml"))
+    assert (result.exit_code, result.stdout) == (2, "")
+    assert result.stderr.splitlines() == [
+        "paceline config: other.toml: workr: no such setting; did you mean 'workers'?",
+        "other.toml: tier: '': it must be a text",
+    ]
+
+
+def test_nothing_said_is_shown_too(monkeypatch):
+    result = CliRunner().invoke(app, ["config"])
+    assert result.exit_code == 0
+    assert "workers" in result.stdout

@@ -1,0 +1,399 @@
+"""Every number of the example's promises: a pipeline on a small quota. Its agent is tested beside LangChain."""
+
+import logging
+import re
+import sys
+import threading
+import time
+import types
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import openai
+import pytest
+
+import paceline
+from paceline.testing import ManualClock
+
+HOME = Path(__file__).resolve().parents[2] / "examples" / "contextualizer"
+sys.path.insert(0, str(HOME))
+
+from limited import Limited, RateLimitedError, TooLargeError, rate_limit  # noqa: E402
+from limited_provider import OpenAIProvider, make_provider  # noqa: E402
+from limited_settings import MODEL, POOL, SettingError, Settings  # noqa: E402
+
+START_NS = ManualClock().now_ns()
+
+
+class TooManyRequestsError(Exception):
+    """As SDKs make them."""
+
+    status_code = 429
+
+    def __init__(self, retry_after=None):
+        super().__init__("slow down")
+        self.response = types.SimpleNamespace(headers={} if retry_after is None else {"retry-after": str(retry_after)})
+
+
+class Model:
+    """Answers with what it used; each of ``errors`` is raised once before."""
+
+    name = "a model"
+
+    def __init__(self, clock, used=(0, 0), errors=()):
+        self.clock, self.used, self.errors, self.at_s = clock, used, list(errors), []
+
+    def generate(self, prompt, max_tokens=None):
+        self.at_s.append(round((self.clock.now_ns() - START_NS) / 1e9, 3))
+        if self.errors:
+            raise self.errors.pop(0)
+        return {"usage": {"input_tokens": self.used[0], "output_tokens": self.used[1]}}
+
+    def generate_structured(self, prompt, schema, max_tokens=None):
+        return self.generate(prompt, max_tokens)
+
+
+@pytest.fixture
+def clock():
+    return ManualClock()
+
+
+def limited(clock, model, settings=None, **options):
+    settings = settings or Settings()
+    return Limited(model, settings.limiter(clock=clock), settings, **options)
+
+
+def play(clock, function, *args, **options):
+    """Call a function that waits on ``clock``, and let time pass whenever it does."""
+    with ThreadPoolExecutor(1) as pool:
+        future = pool.submit(function, *args, **options)
+        until = time.monotonic() + 20
+        while not future.done() and time.monotonic() < until:
+            if (next_ns := clock.next_ns) is not None:
+                clock.advance_to(next_ns)
+            time.sleep(0.0005)
+        return future.result(timeout=0)
+
+
+# --- before the call: the estimate
+
+
+@pytest.fixture
+def tokenizer(monkeypatch):
+    """Put a tokenizer there: ``tokenizer(function)``."""
+
+    def install(count):
+        monkeypatch.setitem(sys.modules, "toktok", types.SimpleNamespace(batch_count=count))
+
+    return install
+
+
+def test_estimate_by_a_tokenizer_if_one_is_there(clock, tokenizer):
+    tokenizer(lambda texts, name: [7 * len(texts)])
+    provider = limited(clock, Model(clock))
+    provider.generate("whatever it says")
+    assert provider.last.estimated == 8 + 500  # 7 and 10 %; no max_tokens
+
+
+def test_estimate_by_characters_otherwise(clock, tokenizer, monkeypatch):
+    monkeypatch.setitem(sys.modules, "toktok", None)
+    provider = limited(clock, Model(clock))
+    provider.generate("one two three four five six seven eight nine ten", max_tokens=90)
+    assert 90 + 8 <= provider.last.estimated <= 90 + 16
+
+
+def test_a_tokenizer_that_raises_falls_back_with_a_debug_log(clock, tokenizer, caplog):
+    def broken(texts, name):
+        raise ValueError("the prompt is secret")
+
+    tokenizer(broken)
+    provider = limited(clock, Model(clock))
+    with caplog.at_level(logging.DEBUG, "paceline.estimate"):
+        provider.generate("a secret of five words", max_tokens=90)
+    assert 90 < provider.last.estimated < 110
+    assert [record.levelname for record in caplog.records if "ValueError" in record.message] == ["DEBUG"]
+    assert "secret" not in caplog.text
+
+
+def test_above_max_tokens_per_call_names_both_numbers_and_nothing_is_called(clock, tokenizer):
+    tokenizer(lambda texts, name: [1_000])
+    model = Model(clock)
+    provider = limited(clock, model, Settings(max_tokens_per_call=1_500))
+    with pytest.raises(
+        TooLargeError, match=re.escape("estimated at 1,600 tokens, and one call may have 1,500")
+    ) as caught:
+        provider.generate("long", max_tokens=500)
+    assert (caught.value.estimated, caught.value.most) == (1_600, 1_500)
+    assert model.at_s == []
+    assert provider.room().used == 0
+    provider.generate("just short enough", max_tokens=400)
+    assert len(model.at_s) == 1
+
+
+def test_max_tokens_per_call_holds_for_structured_calls(clock, tokenizer):
+    tokenizer(lambda texts, name: [1_000])
+    with pytest.raises(TooLargeError):
+        limited(clock, Model(clock), Settings(max_tokens_per_call=1_000)).generate_structured(
+            "long", {"type": "object"}
+        )
+
+
+# --- waiting for room
+
+
+def test_waits_until_the_quota_of_30k_a_minute_has_room(clock, tokenizer):
+    tokenizer(lambda texts, name: [10_000])
+    model = Model(clock, used=(10_000, 0))
+    provider = limited(clock, model)
+
+    def calls():
+        waits = []
+        for _ in range(9):
+            provider.generate("x", max_tokens=0)
+            waits.append(provider.last.waited_s)
+        return waits
+
+    waits = play(clock, calls)
+    assert waits[0] == 0
+    assert waits[-1] == pytest.approx(20, abs=2)
+    assert model.at_s[-1] == pytest.approx((90_000 - 29_500) / 500, abs=3)  # 500 tokens/s; half a second is headroom
+    assert sum(waits) == pytest.approx(model.at_s[-1], abs=0.01)  # the caller learns how long it waited
+    assert provider.waited_s == pytest.approx(sum(waits))
+    for number, at_s in enumerate(model.at_s):  # never more than the account has
+        assert 10_000 * (number + 1) <= 30_000 + 500 * at_s
+
+
+def test_the_caller_learns_what_is_used_and_what_is_left(clock, tokenizer):
+    tokenizer(lambda texts, name: [10_000])
+    provider = limited(clock, Model(clock, used=(9_000, 1_000)))
+    assert (provider.room().limit, provider.room().left) == (30_000, 30_000)
+    provider.generate("x", max_tokens=1_000)
+    assert (provider.room().used, provider.room().left) == (10_000, 20_000)
+    clock.advance(10)
+    assert (provider.room().used, provider.room().left) == (5_000, 25_000)
+    clock.advance(60)
+    assert provider.room().used == 0
+
+
+def test_a_safety_factor_of_85_percent_is_a_setting(clock, tokenizer):
+    tokenizer(lambda texts, name: [10_000])
+    model = Model(clock, used=(10_000, 0))
+    provider = limited(clock, model, Settings(tpm_safety_factor=0.85))
+    assert provider.room().limit == 25_500
+    play(clock, lambda: [provider.generate("x", max_tokens=0) for _ in range(9)])
+    assert model.at_s[-1] == pytest.approx((90_000 - 25_500) / 425, abs=4)
+
+
+def test_what_never_fits_the_quota_is_said_at_once(clock, tokenizer):
+    tokenizer(lambda texts, name: [40_000])
+    with pytest.raises(paceline.NeverFitsError):
+        limited(clock, Model(clock)).generate("x")
+
+
+def test_10_threads_of_100_records_lose_nothing(tokenizer):
+    tokenizer(lambda texts, name: [1])
+    settings = Settings(max_tpm=1_000_000_000)
+    limiter = settings.limiter()
+    provider = Limited(Model(ManualClock(), used=(5, 2)), limiter, settings)
+    mine, start = [], threading.Barrier(10)
+
+    def work():
+        start.wait(10)
+        for _ in range(100):
+            provider.generate("x", max_tokens=0)
+            mine.append(provider.last.used)
+
+    with ThreadPoolExecutor(10) as pool:
+        list(pool.map(lambda _: work(), range(10)))
+    assert (provider.calls, provider.tokens, len(provider.records)) == (1_000, 7_000, 1_000)
+    assert mine == [7] * 1_000
+    assert limiter.status()["pools"][POOL]["quotas"][0]["spent"] == 7_000
+    assert limiter.status()["pools"][POOL]["counts"] == {"granted": 1_000, "settled": 1_000}
+
+
+# --- after the call
+
+
+def test_what_was_really_used_is_recorded(clock, tokenizer):
+    tokenizer(lambda texts, name: [10_000])
+    provider = limited(clock, Model(clock, used=(2_000, 300)))
+    provider.generate("x", max_tokens=5_000)
+    assert (provider.last.estimated, provider.last.used, provider.tokens) == (16_000, 2_300, 2_300)
+    assert provider.room().used == 2_300  # the rest was given back
+    provider.provider.used = (20_000, 8_000)
+    provider.generate("x", max_tokens=0)
+    assert provider.room().used == 30_300  # more than there was: a debt
+
+
+def test_a_provider_that_keeps_max_tokens_stays_charged_with_them(clock, tokenizer):
+    tokenizer(lambda texts, name: [1_000])
+    provider = limited(clock, Model(clock, used=(1_000, 100)), keeps_max_tokens=True)
+    provider.generate("x", max_tokens=400)
+    assert (provider.last.used, provider.room().used) == (1_100, 1_400)
+
+
+def test_an_answer_without_usage_counts_by_its_length(clock, tokenizer, monkeypatch):
+    tokenizer(lambda texts, name: [len(texts[0])])
+    model = Model(clock)
+    monkeypatch.setattr(model, "generate", lambda prompt, max_tokens=0: "ten chars.")
+    provider = limited(clock, model)
+    provider.generate("ask", max_tokens=50)
+    assert provider.last.used == 3 + 10
+
+
+# --- a rate limit
+
+
+def test_3_attempts_the_first_wait_2_s_doubling_within_25_percent(clock):
+    model = Model(clock, errors=[TooManyRequestsError(), TooManyRequestsError()])
+    provider = limited(clock, model)
+    play(clock, provider.generate, "x", max_tokens=0)
+    first, second = model.at_s[1] - model.at_s[0], model.at_s[2] - model.at_s[1]
+    assert 1.5 <= first <= 2.5
+    assert 3.0 <= second <= 5.0
+    assert provider.records[-1].attempts == 3
+    assert provider.records[-1].waited_s == pytest.approx(model.at_s[2], abs=0.01)
+
+
+def test_25_percent_either_way(clock, monkeypatch):
+    firsts = []
+    for luck in (0.0, 0.5, 1.0):
+        monkeypatch.setattr("random.random", lambda luck=luck: luck)
+        model = Model(clock := ManualClock(), errors=[TooManyRequestsError(), TooManyRequestsError()])
+        play(clock, limited(clock, model).generate, "x", max_tokens=0)
+        firsts.append(model.at_s[1:])
+    assert [at_s[0] for at_s in firsts] == pytest.approx([1.5, 2.0, 2.5], abs=0.01)
+    assert [at_s[1] for at_s in firsts] == pytest.approx([4.5, 6.0, 7.5], abs=0.01)
+
+
+def test_retry_after_wins(clock):
+    model = Model(clock, errors=[TooManyRequestsError(0.5), TooManyRequestsError(11)])
+    play(clock, limited(clock, model).generate, "x", max_tokens=0)
+    assert 0.5 <= model.at_s[1] <= 0.63  # and no 1.5 to 2.5
+    assert 11 <= model.at_s[2] - model.at_s[1] <= 11.25  # and no 3 to 5
+
+
+def test_attempts_and_first_wait_are_settings(clock):
+    model = Model(clock, errors=[TooManyRequestsError()] * 9)
+    settings = Settings(retry_max_attempts=2, retry_initial_wait_s=8.0)
+    with pytest.raises(RateLimitedError, match="refused 2 of 2"):
+        play(clock, limited(clock, model, settings).generate, "x", max_tokens=0)
+    assert 6 <= model.at_s[1] <= 10
+
+
+def test_when_attempts_run_out_the_error_says_how_many_why_and_retry_after(clock):
+    errors = [TooManyRequestsError(), TooManyRequestsError(), last := TooManyRequestsError(7)]
+    model = Model(clock, errors=errors)
+    with pytest.raises(RateLimitedError, match="refused 3 of 3 attempts; it asks to wait 7 s") as caught:
+        play(clock, limited(clock, model).generate, "x", max_tokens=0)
+    assert len(model.at_s) == 3
+    assert (caught.value.attempts, caught.value.retry_after) == (3, 7)
+    assert caught.value.last is caught.value.__cause__ is last
+
+
+@pytest.mark.parametrize("error", [ValueError("no"), RuntimeError("503"), TimeoutError()])
+def test_any_other_error_goes_up_at_once(clock, error):
+    model = Model(clock, errors=[error])
+    with pytest.raises(type(error)) as caught:
+        limited(clock, model).generate("x", max_tokens=0)
+    assert caught.value is error
+    assert model.at_s == [0]
+
+
+def test_an_empty_account_is_no_rate_limit():
+    error = TooManyRequestsError()
+    assert rate_limit(error) == paceline.Refusal(paceline.RefusalKind.RATE)
+    error.code = "insufficient_quota"
+    assert rate_limit(error) is None
+    assert rate_limit(TooManyRequestsError("Wed, 21 Oct 2026 07:28:00 GMT")).retry_after_s is None
+
+
+# --- the wrapper and the factory
+
+
+def test_any_provider_with_the_two_functions_becomes_limited(clock):
+    provider = limited(clock, model := Model(clock, used=(3, 4)))
+    answer = provider.generate_structured("x", schema={"type": "object"}, max_tokens=10)
+    assert answer == {"usage": {"input_tokens": 3, "output_tokens": 4}}
+    assert provider.last.method == "generate_structured"
+    assert provider.name == model.name  # the rest is as it was
+
+
+def test_the_factory_returns_the_provider_wrapped(paceline_emulator):
+    settings = Settings()
+    world = paceline_emulator(limits={MODEL: "30k tokens/min"})
+    provider = make_provider(settings.limiter(), settings, world.base_url)
+    assert isinstance(provider, Limited)
+    assert isinstance(provider.provider, OpenAIProvider)
+    assert provider.generate("Say something.").text
+    assert provider.generate_structured("Say something.", {"type": "object"}).usage.input_tokens > 0
+    assert provider.room().used == pytest.approx(world.tally()["pools"][MODEL]["charges"]["tokens"], abs=50)
+
+
+def test_a_crowd_at_the_api_none_refused(paceline_emulator):
+    settings, speed = Settings(), 30  # two seconds for a minute
+    world = paceline_emulator(limits={MODEL: "30k tokens/2s"}, latency_s=0.03, jitter=0.5)
+    provider = make_provider(settings.limiter(speed), settings, world.base_url)
+    with ThreadPoolExecutor(10) as pool:
+        list(pool.map(lambda _: provider.generate("Say something about the weather. " * 200), range(50)))
+    tally = world.tally()
+    assert (tally["admitted"], tally["refused_total"], provider.calls) == (50, 0, 50)
+    assert provider.waited_s > 1
+
+
+def test_a_refusal_of_the_real_sdk_is_waited_out(paceline_emulator):
+    settings = Settings()
+    world = paceline_emulator(limits={MODEL: "1000 tokens/s"}, start_level=0.0)  # somebody else was here before us
+    provider = make_provider(settings.limiter(), settings, world.base_url)
+    started = time.monotonic()
+    provider.generate("Say something. " * 50, max_tokens=300)
+    assert (provider.last.attempts, world.tally()["refused_total"]) == (2, 1)
+    assert provider.last.waited_s == pytest.approx(time.monotonic() - started, abs=0.3)
+
+
+def test_another_error_of_the_real_sdk_goes_up_at_once(paceline_emulator):
+    settings = Settings()
+    world = paceline_emulator(limits={MODEL: "30k tokens/min"}, valid_key="another")
+    with pytest.raises(openai.AuthenticationError):
+        make_provider(settings.limiter(), settings, world.base_url).generate("x")
+
+
+# --- the environment
+
+
+def test_environment_defaults():
+    assert Settings.from_env({}) == Settings(30_000, None, None, 3, 2.0)
+
+
+def test_environment_values():
+    env = {"MAX_TPM": "60000", "TPM_SAFETY_FACTOR": "0.85", "MAX_TOKENS_PER_CALL": "8000"}
+    env |= {"RETRY_MAX_ATTEMPTS": "5", "RETRY_INITIAL_WAIT": "0.5"}
+    assert Settings.from_env(env) == Settings(60_000, 0.85, 8_000, 5, 0.5)
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "right"),
+    [
+        ("MAX_TPM", "30k", "a whole number from 1 .* 30000"),
+        ("MAX_TPM", "0", "a whole number from 1"),
+        ("TPM_SAFETY_FACTOR", "85", "from 0.01 to 1, e.g. 0.85"),
+        ("TPM_SAFETY_FACTOR", "nan", "from 0.01 to 1"),
+        ("MAX_TOKENS_PER_CALL", "1.5", "a whole number"),
+        ("RETRY_MAX_ATTEMPTS", "0", "from 1"),
+        ("RETRY_INITIAL_WAIT", "-2", "from 0 to 60, e.g. 2.0"),
+    ],
+)
+def test_environment_bad_values_give_a_clear_error(name, value, right):
+    with pytest.raises(SettingError, match=f"^{name} is '{value}': it must be .*{right}"):
+        Settings.from_env({name: value})
+
+
+def test_env_example_documents_every_variable_with_its_default():
+    lines = (HOME / ".env.example").read_text().splitlines()
+    shown = dict(re.findall(r"^(?:# )?([A-Z_]+)=(\S+)$", "\n".join(lines), re.MULTILINE))
+    names = ["MAX_TPM", "TPM_SAFETY_FACTOR", "MAX_TOKENS_PER_CALL", "RETRY_MAX_ATTEMPTS", "RETRY_INITIAL_WAIT"]
+    assert list(shown) == names
+    assert (shown["MAX_TPM"], shown["TPM_SAFETY_FACTOR"]) == ("30000", "0.85")
+    assert (shown["RETRY_MAX_ATTEMPTS"], shown["RETRY_INITIAL_WAIT"]) == ("3", "2.0")
+    active = dict(line.split("=") for line in lines if line and not line.startswith("#"))
+    assert Settings.from_env(active) == Settings()

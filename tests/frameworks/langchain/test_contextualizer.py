@@ -1,0 +1,134 @@
+"""The example's agent: real LangChain on the limiter of the example's pipeline."""
+
+import json
+import os
+import subprocess
+import sys
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+from langchain_core.messages import AIMessage, HumanMessage
+from langchain_core.outputs import ChatGeneration, ChatResult
+from langchain_core.tools import tool
+from langchain_openai import ChatOpenAI
+
+HOME = Path(__file__).resolve().parents[3] / "examples" / "contextualizer"
+sys.path.insert(0, str(HOME))
+
+from limited_agent import make_agent, make_model  # noqa: E402
+from limited_provider import make_provider  # noqa: E402
+from limited_settings import MODEL, POOL, Settings  # noqa: E402
+
+SPEED = 20
+"""Three seconds for a minute."""
+
+TEXT = "Say something about the weather of yesterday, and of the day before. " * 20
+
+
+@pytest.fixture
+def world(paceline_emulator):
+    return paceline_emulator(limits={MODEL: "30k tokens/3s"}, latency_s=0.05, jitter=0.5)
+
+
+@tool
+def long_text() -> str:
+    """Read a long document."""
+    return "word " * 10_000
+
+
+@tool
+def long_json() -> str:
+    """Read a long table."""
+    return json.dumps({"rows": [{"id": row, "text": "x" * 300} for row in range(200)]})
+
+
+class Calls(ChatOpenAI):
+    """Asks for both tools first; then the API answers."""
+
+    def _generate(self, messages, *args, **options):
+        if messages[-1].type == "tool":
+            return super()._generate(messages, *args, **options)
+        calls = [{"name": name, "args": {}, "id": name} for name in ("long_text", "long_json")]
+        return ChatResult(generations=[ChatGeneration(message=AIMessage("", tool_calls=calls))])
+
+
+def spent(limiter):
+    return limiter.status()["pools"][POOL]["quotas"][0]["spent"]
+
+
+@pytest.mark.parametrize("limited", [True, False])
+def test_a_tools_result_above_12_000_characters_is_cut_with_a_marker(world, limited):
+    limiter = Settings().limiter(SPEED) if limited else None
+    model = Calls(model=MODEL, max_tokens=40, max_retries=0, base_url=f"{world.base_url}/v1", api_key="any")
+    agent = make_agent(model, limiter, [long_text, long_json], max_input_tokens=20_000)
+    messages = agent.invoke({"messages": [HumanMessage("Read both.")]})["messages"]
+    text, table = [message.content for message in messages if message.type == "tool"]
+    assert 11_900 < len(text) <= 12_000
+    assert text.endswith("[... 50,000 characters, cut here ...]")
+    assert 6_000 < len(table) <= 12_000
+    rows = json.loads(table)["rows"]
+    assert rows[0] == {"id": 0, "text": "x" * 300}
+    assert "more items cut" in rows[-1]
+    assert messages[-1].content
+
+
+@pytest.mark.parametrize("limited", [True, False])
+def test_history_is_trimmed_to_max_input_tokens(world, limited):
+    limiter = Settings().limiter(SPEED) if limited else None
+    agent = make_agent(make_model(limiter, world.base_url), limiter, max_input_tokens=2_000)
+    messages, sent = [], []
+    for _ in range(10):
+        messages = agent.invoke({"messages": [*messages, HumanMessage(TEXT)]})["messages"]
+        sent.append(messages[-1].usage_metadata["input_tokens"])
+    assert len(messages) == 20  # the conversation keeps everything
+    assert sent[0] < sent[1] <= max(sent) <= 2_000 * 1.1  # an estimate
+    assert sent[-1] > 1_000
+
+
+def test_the_agent_waits_on_the_same_limiter(world):
+    settings = Settings()
+    limiter = settings.limiter(SPEED)
+    provider = make_provider(limiter, settings, world.base_url)
+    agent = make_agent(make_model(limiter, world.base_url), limiter)
+    provider.generate(TEXT)
+    before = spent(limiter)
+    assert before == world.tally()["pools"][MODEL]["charges"]["tokens"]
+    agent.invoke({"messages": [HumanMessage(TEXT)]})
+    assert spent(limiter) > before
+    assert spent(limiter) == world.tally()["pools"][MODEL]["charges"]["tokens"]
+    assert list(limiter.status()["pools"]) == [POOL]
+    assert limiter.status()["pools"][POOL]["counts"] == {"granted": 2, "settled": 2}  # charged once each
+
+
+def test_pipeline_and_agent_at_the_same_time_none_refused(world):
+    settings = Settings()
+    limiter = settings.limiter(SPEED)
+    provider = make_provider(limiter, settings, world.base_url)
+    agent = make_agent(make_model(limiter, world.base_url), limiter)
+
+    def talk(_):
+        messages = []
+        for _turn in range(8):
+            messages = agent.invoke({"messages": [*messages, HumanMessage(TEXT * 2)]})["messages"]
+
+    with ThreadPoolExecutor(12) as pool:
+        talks = [pool.submit(talk, number) for number in range(2)]
+        calls = [pool.submit(provider.generate, TEXT * 3) for _ in range(40)]
+        for job in [*talks, *calls]:
+            job.result(60)
+    tally = world.tally()
+    assert (tally["admitted"], tally["refused_total"]) == (56, 0)
+    assert spent(limiter) > 2 * 30_000  # more than was there at once
+    assert provider.waited_s > 1
+
+
+def test_one_command_runs_both_none_refused():
+    env = {name: value for name, value in os.environ.items() if not name.startswith(("MAX_", "RETRY_", "TPM_"))}
+    command = [sys.executable, str(HOME / "run.py"), "--speed", "30"]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60, env=env, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+    lines = done.stdout.splitlines()
+    assert sum(line.startswith("pipeline ") and " waited " in line for line in lines) == 40
+    assert sum(line.startswith("agent ") for line in lines) == 16
+    assert lines[-1] == "the API admitted 56 requests and refused 0"
