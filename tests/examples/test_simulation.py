@@ -225,7 +225,6 @@ async def test_openai_run_has_no_refusals_and_nearly_the_ideal_speed():
     rows, people, _ = await simulate(*words)
     assert [rows[model].requests for model in ("gpt-5", "gpt-5-mini")] == [315, 315]
     assert rows["together"].refused == 0
-    print(rows)
     assert rows["gpt-5"].share >= 0.95
     assert rows["gpt-5-mini"].share >= 0.95
     assert people.peak == 60
@@ -234,9 +233,8 @@ async def test_openai_run_has_no_refusals_and_nearly_the_ideal_speed():
 
 
 async def test_anthropic_run_keeps_three_quotas_and_nearly_the_ideal_speed():
-    rows, people, _ = await simulate("--provider", "claude", "--agents", 38, "--speed", 2)
-    assert [rows[model].requests for model in ("claude-sonnet-5", "claude-haiku-4-5")] == [114, 114]
+    rows, people, _ = await simulate("--provider", "claude", "--agents", 44, "--speed", 2)
+    assert [rows[model].requests for model in ("claude-sonnet-5", "claude-haiku-4-5")] == [132, 132]
     assert rows["together"].refused == 0
-    print(rows)
     assert rows["claude-sonnet-5"].share >= 0.93
     assert people.peak == 25

@@ -1,0 +1,70 @@
+"""The provider of the pipeline: two plain functions over OpenAI's API, and the factory that hands it out limited."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from typing import Any
+
+import openai
+from limited import Limited
+from limited_settings import MODEL, Settings
+
+import paceline
+
+
+@dataclass(frozen=True)
+class Usage:
+    """What an answer used, in tokens."""
+
+    input_tokens: int
+    output_tokens: int
+
+
+@dataclass(frozen=True)
+class Answer:
+    """What came back; ``value`` is what a structured answer means, ``None`` where its text is no JSON."""
+
+    text: str
+    usage: Usage
+    value: Any = None
+
+
+class OpenAIProvider:
+    """Knows nothing of limits.
+
+    Args:
+        base_url: Another address than OpenAI's, e.g. an emulator's.
+    """
+
+    def __init__(self, base_url: str | None = None) -> None:
+        # The SDK's own retries would go past the limiter.
+        self._client = openai.OpenAI(
+            base_url=base_url and f"{base_url}/v1", max_retries=0, **({"api_key": "any"} if base_url else {})
+        )
+
+    def generate(self, prompt: str, max_tokens: int = 300) -> Answer:
+        """Answer in prose."""
+        return self._ask(prompt, max_tokens)
+
+    def generate_structured(self, prompt: str, schema: dict[str, Any], max_tokens: int = 300) -> Answer:
+        """Answer as the JSON schema says."""
+        form = {"type": "json_schema", "json_schema": {"name": "answer", "schema": schema}}
+        answer = self._ask(prompt, max_tokens, response_format=form)
+        try:
+            return Answer(answer.text, answer.usage, json.loads(answer.text))
+        except ValueError:
+            return answer
+
+    def _ask(self, prompt: str, max_tokens: int, **options: Any) -> Answer:
+        messages = [{"role": "user", "content": prompt}]
+        said: Any = self._client.chat.completions.create(
+            model=MODEL, messages=messages, max_completion_tokens=max_tokens, **options
+        )
+        usage = Usage(said.usage.prompt_tokens, said.usage.completion_tokens)
+        return Answer(said.choices[0].message.content or "", usage)
+
+
+def make_provider(limiter: paceline.Limiter, settings: Settings, base_url: str | None = None) -> Limited:
+    """The provider that everybody uses: limited."""
+    return Limited(OpenAIProvider(base_url), limiter, settings, keeps_max_tokens=True)

@@ -1,0 +1,176 @@
+"""Fifty agents of one backend, seven starts a minute, and ten agents of another backend that wait for nobody.
+
+python examples/fifty_agents/run.py                # real time, about 7 minutes: both modes side by side
+python examples/fifty_agents/run.py --speed 60     # the same with a second for a minute
+python examples/fifty_agents/run.py --mode off     # without limits: what the API says then
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import logging
+import os
+import socket
+import sys
+import threading
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any
+
+import google.genai
+import openai
+import uvicorn
+from starts import Started, Starts
+from starts_file import MODES, StartsFile
+
+import paceline
+from paceline.testing import Emulator
+
+HERE = Path(__file__).parent
+GEMINI, OPENAI = "gemini-2.5-flash", "gpt-5-mini"
+AGENTS = [(f"agent_{number:02}", "gemini", GEMINI) for number in range(1, 50)]
+AGENTS += [(f"helper_{number:02}", "openai", OPENAI) for number in range(1, 11)]
+AGENTS += [("coordinator", "gemini", GEMINI)]  # it comes last, and goes first: it has priority
+SPEEDS = (1, 2, 3, 4, 5, 6, 10, 12, 15, 20, 30, 60)
+"""They divide a minute into whole seconds, as the emulator wants them."""
+
+out = logging.getLogger("run")
+
+
+class Program:
+    """Sixty agents that all want to start now, and what becomes of them.
+
+    Args:
+        mode: ``even`` or ``window``; ``off``: nothing is limited on our side.
+        speed: How many seconds of the plan pass in one.
+        base_url: The emulated API; ``None``: the real ones.
+    """
+
+    def __init__(self, mode: str, speed: int, base_url: str | None) -> None:
+        self.mode = mode
+        off = mode == "off"
+        file = StartsFile() if off else StartsFile.load(HERE / "starts.yaml", speed=speed, mode=mode)
+        self.starts = Starts(file, name=mode)
+        self.started: list[Started] = []
+        self.answered = self.failed = 0
+        self._gemini = google.genai.Client(http_options={"base_url": base_url} if base_url else None, **_key(base_url))
+        self._openai = openai.AsyncOpenAI(base_url=base_url and f"{base_url}/v1", max_retries=0, **_key(base_url))
+        # Starts are one thing, the calls that follow another: the API's own limit is kept here, to the millisecond.
+        self.api = paceline.Limiter(api_limits(speed))
+        if not off:
+            self.api.attach(self._gemini, provider="gemini")  # an emulator's address does not tell whose API it is
+            self.api.attach(self._openai, provider="openai")
+
+    async def run(self) -> None:
+        """Until every agent has started and made its first call."""
+        await asyncio.gather(*(self._agent(*agent) for agent in AGENTS))
+
+    async def _agent(self, name: str, backend: str, model: str) -> None:
+        self.started.append(await self.starts.wait(name, backend, model))
+        try:
+            if backend == "gemini":
+                await self._gemini.aio.models.generate_content(model=model, contents=f"You are {name}. Say hello.")
+            else:
+                await self._openai.responses.create(model=model, input=f"You are {name}. Say hello.")
+            self.answered += 1
+        except (google.genai.errors.APIError, openai.APIError) as error:
+            self.failed += 1
+            out.info("%s: %s failed: %s", self.mode, name, str(error)[:100])
+
+    def status(self) -> dict[str, Any]:
+        """The pools of the starts and of the calls."""
+        pools = self.starts.status()["pools"] | self.api.status()["pools"]
+        return {"pools": {f"{self.mode}: {name}": pool for name, pool in pools.items()}}
+
+
+class Page:
+    """What the status page shows: all programs."""
+
+    def __init__(self, programs: list[Program]) -> None:
+        self._programs = programs
+
+    def status(self) -> dict[str, Any]:
+        """All of their pools."""
+        return {"pools": {name: pool for program in self._programs for name, pool in program.status()["pools"].items()}}
+
+
+def api_limits(speed: int) -> dict[str, str]:
+    """What the API allows."""
+    return {"gemini/*": f"7 requests/{60 // speed}s", "openai/*": f"500 requests/{60 // speed}s"}
+
+
+def summary(program: Program, start_s: float) -> str:
+    """What became of a program's agents."""
+    gemini, others = (
+        sorted(started.at_s - start_s for started in program.started if (started.backend == "gemini") == limited)
+        for limited in (True, False)
+    )
+    return (
+        f"{program.mode}: {len(gemini)} gemini agents started, 7 within {gemini[6]:.2f} s and all in {gemini[-1]:.2f} s;"
+        f" {len(others)} of another backend within {others[-1]:.2f} s; {program.answered} calls answered,"
+        f" {program.failed} failed"
+    )
+
+
+def _key(base_url: str | None) -> dict[str, str]:
+    return {"api_key": "any"} if base_url else {}
+
+
+def main() -> int:
+    """Run the programs side by side."""
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("--speed", type=int, choices=SPEEDS, default=1, help="seconds of the plan in one second")
+    parser.add_argument("--mode", choices=("both", *MODES, "off"), default="both")
+    parser.add_argument("--port", type=int, default=8765, help="of the status page; 0: none")
+    parser.add_argument("--picture", type=Path, metavar="STEM", help="draw the starts as STEM.svg and STEM.png")
+    parser.add_argument("--real", action="store_true", help="the real APIs: needs GEMINI_API_KEY and OPENAI_API_KEY")
+    asked = parser.parse_args()
+    if asked.real and not {"GEMINI_API_KEY", "OPENAI_API_KEY"} <= os.environ.keys():
+        parser.error("--real needs GEMINI_API_KEY and OPENAI_API_KEY")
+    logging.basicConfig(
+        level=logging.INFO, format="%(asctime)s %(name)-6s %(message)s", datefmt="%H:%M:%S", stream=sys.stdout
+    )
+    for noisy in ("httpx", "httpx2", "google_genai.models", "google_genai._api_client"):
+        logging.getLogger(noisy).setLevel(logging.WARNING)
+    modes = MODES if asked.mode == "both" else (asked.mode,)
+    with ExitStack() as running:
+        worlds = [] if asked.real else [_world(running, asked.speed) for _ in modes]
+        urls = [world.base_url for world in worlds] or [None] * len(modes)
+        programs = [Program(mode, asked.speed, url) for mode, url in zip(modes, urls, strict=True)]
+        if asked.port:
+            _serve(Page(programs), asked.port)
+        start_s = programs[0].starts.now_s()
+        asyncio.run(_all(programs))
+        for program in programs:
+            out.info(summary(program, start_s))
+        for mode, world in zip(modes, worlds, strict=False):
+            tally = world.tally()
+            out.info("%s: the API admitted %d requests and refused %d", mode, tally["admitted"], tally["refused_total"])
+    if asked.picture:
+        from starts_picture import draw
+
+        for file in draw({program.mode: program.started for program in programs}, start_s, asked.speed, asked.picture):
+            out.info("drawn: %s", file)
+    return 0 if all(program.answered == len(AGENTS) for program in programs) else 1
+
+
+def _world(running: ExitStack, speed: int) -> Emulator:
+    limits = {GEMINI: api_limits(speed)["gemini/*"], OPENAI: api_limits(speed)["openai/*"]}
+    return running.enter_context(Emulator(limits, latency_s=0.5 / speed, jitter=0.5))
+
+
+def _serve(page: Page, port: int) -> None:
+    listener = socket.create_server(("127.0.0.1", port))
+    config = uvicorn.Config(paceline.status_app(page), log_config=None, log_level="critical")
+    server = threading.Thread(target=uvicorn.Server(config).run, kwargs={"sockets": [listener]}, daemon=True)
+    server.start()
+    out.info("who waits: http://127.0.0.1:%d/ or: paceline status 127.0.0.1:%d", port, port)
+
+
+async def _all(programs: list[Program]) -> None:
+    await asyncio.gather(*(program.run() for program in programs))
+
+
+if __name__ == "__main__":
+    sys.exit(main())

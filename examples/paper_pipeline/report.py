@@ -1,0 +1,103 @@
+"""What happened: the server's tally minute by minute, and how long the lanes' requests waited."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from pipeline import Pipeline
+
+import paceline
+from paceline.testing import Emulator
+
+MODELS = ("arcee", "pony")
+
+
+@dataclass
+class Meter:
+    """Reads the server's tally now and then.
+
+    Attributes:
+        emulator: The server.
+        limits: Its limits in requests per minute, of real life.
+        speed: How much faster than in real life everything goes.
+        rows: For each reading: the second, and how many requests of each model were admitted and how many refused.
+    """
+
+    emulator: Emulator
+    limits: Mapping[str, int]
+    speed: float = 1.0
+    rows: list[tuple[float, dict[str, int]]] = field(default_factory=list)
+
+    async def run(self) -> None:
+        """Read until cancelled."""
+        while True:
+            await self.read()
+            await asyncio.sleep(2 / self.speed)
+
+    async def read(self) -> None:
+        """Read once."""
+        tally = await asyncio.to_thread(self.emulator.tally)
+        counts = {name: pool["admitted"] for name, pool in tally["pools"].items()}
+        now_s = asyncio.get_running_loop().time()
+        self.rows.append((now_s, {**counts, "refused": tally["refused_total"]}))
+
+    def running_s(self, minutes: float) -> float:
+        """When pony, which binds, had made as many calls as in so many minutes; the bucket that is full at first is one."""
+        calls = minutes * self.limits["pony"]
+        return next((at_s for at_s, counts in self.rows if counts.get("pony", 0) >= calls), self.rows[0][0])
+
+    def rate(self, what: str, from_s: float, to_s: float) -> float:
+        """How many of ``what`` there were per minute, in the part of the run from ``from_s`` to ``to_s``."""
+        rows = [(at_s, counts) for at_s, counts in self.rows if from_s <= at_s <= to_s]
+        (first_s, first), (last_s, last) = rows[0], rows[-1]
+        return (last.get(what, 0) - first.get(what, 0)) / (last_s - first_s) * 60 / self.speed
+
+
+class Watched(paceline.Limiter):
+    """A limiter that remembers how long requests waited: by lane, when each went (in order) and how long it waited."""
+
+    def __init__(self, *args: Any, **options: Any) -> None:
+        super().__init__(*args, **options)
+        self.waits_s: dict[str, list[tuple[float, float]]] = {}
+
+    def acquire_call(self, *args: Any, **options: Any) -> Any:
+        """As the limiter does it, with a look at the permit."""
+        return _Noted(super().acquire_call(*args, **options), self.waits_s)
+
+
+class _Noted:
+    def __init__(self, acquisition: paceline.Acquisition, waits_s: dict[str, list[tuple[float, float]]]) -> None:
+        self._acquisition, self._waits_s = acquisition, waits_s
+
+    def __await__(self) -> Any:
+        permit = yield from self._acquisition.__await__()
+        lane = permit._ticket.lane.name  # noqa: SLF001
+        self._waits_s.setdefault(lane, []).append((asyncio.get_running_loop().time(), permit.waited_s))
+        return permit
+
+
+def table(pipeline: Pipeline, meter: Meter, waits_s: Mapping[str, list[tuple[float, float]]]) -> str:
+    """Everything that matters, once it is running; in minutes of real life."""
+    start_s, end_s, speed = meter.rows[0][0], meter.rows[-1][0], meter.speed
+    from_s, limits = meter.running_s(2), meter.limits
+    minutes = (end_s - from_s) * speed / 60
+    rates = {model: meter.rate(model, from_s, end_s) for model in MODELS}
+    papers = sum(at_s >= from_s for at_s in pipeline.done_s) / minutes
+    lines = [
+        f"{minutes:.1f} minutes, after the first {(from_s - start_s) * speed / 60:.1f}; {pipeline.workers} workers",
+        f"refused (429)     {meter.rows[-1][1]['refused']:>8,}",
+        *(f"{model:<5} calls/min   {rates[model]:>8.1f}  {rates[model] / limits[model]:>7.1%} of {limits[model]}" for model in MODELS),
+        f"papers/min        {papers:>8.1f}",
+        f"papers given up   {sum(pipeline.lost.values()):>8,}",
+    ]  # fmt: skip
+    if waits_s:
+        lines.append(f"{'lane':<10} {'calls':>7} {'mean wait':>10} {'longest':>10}")
+    for lane, waits in sorted(waits_s.items()):
+        waited = [wait_s * speed for at_s, wait_s in waits if at_s >= from_s]
+        if waited:
+            mean_s, most_s = sum(waited) / len(waited), max(waited)
+            lines.append(f"{lane:<10} {len(waited):>7,} {mean_s:>8.1f} s {most_s:>8.1f} s")
+    return "\n".join(lines)

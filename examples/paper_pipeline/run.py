@@ -1,0 +1,93 @@
+"""The paper pipeline, with paceline or without: ``python examples/paper_pipeline/run.py [--speed 10] [--without]``."""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import os
+from contextlib import ExitStack
+from typing import Any
+
+os.environ.setdefault("LITELLM_LOCAL_MODEL_COST_MAP", "True")  # else it fetches its prices while it is imported
+os.environ.setdefault("FLATAGENTS_LOG_LEVEL", "ERROR")
+os.environ.setdefault("FLATAGENTS_METRICS_ENABLED", "false")
+
+import litellm
+from pipeline import PHASES, Pipeline
+from report import Meter, Watched, table
+
+import paceline
+from paceline.integrations.flatmachines import PacelineHooks
+from paceline.testing import Emulator
+
+litellm.suppress_debug_info = True
+
+LIMITS = {"arcee": 200, "pony": 100}
+"""Requests per minute."""
+
+LANES = [paceline.LaneSpec("prep", weight=1), paceline.LaneSpec("wrap", weight=4)]
+"""In proportion to their calls of arcee: each phase is sure of its share for as many papers, and neither starves."""
+
+
+def per_minute(requests: int, speed: float) -> str:
+    """A limit, in a minute that is shorter by ``speed``."""
+    return f"{requests} requests/min" if speed == 1 else f"{requests} requests/{60 / speed:g}s"
+
+
+def limiter(speed: float, *, first_speed: bool) -> Watched:
+    """One pool per model, for all workers; everything that time can heal is waited for here, and nowhere else.
+
+    Args:
+        speed: How much shorter a minute is.
+        first_speed: Believe in 3/s and 1.5/s until the first answer tells what really holds.
+    """
+    believed = {"arcee": 180, "pony": 90} if first_speed else LIMITS
+    quotas = {f"openai/{model}": per_minute(limit, speed) for model, limit in believed.items()}
+    return Watched(quotas, lanes=LANES, headroom_s=1 / speed, retry=paceline.RetryPolicy(faults=True))
+
+
+async def run(options: argparse.Namespace, **world: Any) -> tuple[Pipeline, Meter, Watched | None]:
+    """Run the pipeline against an emulated provider; options as of :func:`parse`, ``world`` as of the emulator."""
+    speed = options.speed
+    limits = {model: per_minute(limit, speed) for model, limit in LIMITS.items()}
+    settings = {"latency_s": 1 / speed, "latency_per_token_s": 0.02 / speed, "process": True, **world}
+    with ExitStack() as stack:
+        emulator = stack.enter_context(Emulator(limits=limits, **settings))
+        os.environ |= {"OPENAI_BASE_URL": f"{emulator.base_url}/v1", "OPENAI_API_KEY": "any"}
+        pace = None if options.without else limiter(speed, first_speed=options.first_speed)
+        if pace is not None:
+            stack.enter_context(paceline.instrument(pace))
+        hooks = None if pace is None else PacelineHooks(PHASES)
+        pipeline, meter = Pipeline(options.workers, hooks, speed), Meter(emulator, LIMITS, speed)
+        reading = asyncio.create_task(meter.run())
+        await pipeline.run(options.minutes * 60 / speed)
+        reading.cancel()
+    if os.environ.get("DBG"):
+        print(pace.status())
+    return pipeline, meter, pace
+
+
+def parse(words: list[str] | None = None) -> argparse.Namespace:
+    """The command line."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--minutes", type=float, default=3.0, help="of real life; the run takes minutes / speed")
+    parser.add_argument("--speed", type=int, default=1, help="how much shorter a minute is; a divisor of 60")
+    parser.add_argument("--workers", type=int, default=500)
+    parser.add_argument("--without", action="store_true", help="without paceline: every agent tries again for itself")
+    parser.add_argument(
+        "--first-speed", action="store_true", help="believe in 3/s and 1.5/s until an answer tells more"
+    )
+    return parser.parse_args(words)
+
+
+def main() -> None:
+    """Run and print the table."""
+    options = parse()
+    pipeline, meter, pace = asyncio.run(run(options))
+    print(table(pipeline, meter, pace.waits_s if pace else {}))
+    for reason, count in pipeline.lost.items():
+        print(f"given up {count:>5} x {reason}")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,80 @@
+"""What the two models allow: the command line beats the configuration file, which beats the published tables."""
+
+from __future__ import annotations
+
+import argparse
+import os
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import paceline
+from paceline.config import Config
+
+MODELS = {"openai": ("gpt-5", "gpt-5-mini"), "anthropic": ("claude-sonnet-5", "claude-haiku-4-5")}
+"""For each provider the pivotal model, which reasons, and the routine one, which sums up."""
+
+
+@dataclass(frozen=True, slots=True)
+class Setup:
+    """Whose models answer, and how fast they may be asked.
+
+    Attributes:
+        provider: ``openai`` or ``anthropic``.
+        pivotal: The model of pass 1.
+        routine: The model of pass 2; it may be the same one.
+        pools: For each pool that they are charged to, its models and what holds for it.
+        limiter: Keeps these pools.
+    """
+
+    provider: str
+    pivotal: str
+    routine: str
+    pools: dict[str, tuple[list[str], tuple[paceline.Quota, ...]]]
+    limiter: paceline.Limiter
+
+    @property
+    def emulated(self) -> dict[str, list[str]]:
+        """The same limits, as an emulator wants them."""
+        return {"|".join(models): [_written(quota) for quota in quotas] for models, quotas in self.pools.values()}
+
+
+def set_up(options: argparse.Namespace) -> Setup:
+    """A limiter as the command line, the environment, the file and the tables say, in this order.
+
+    Raises:
+        QuotaError: Something cannot be meant.
+    """
+    given = {
+        "provider": options.provider,
+        "tier": options.rate_tier,
+        "rpm_override": options.rpm_override,
+        "tpm_override": options.tpm_override,
+    }
+    config = Config.load(options.config and Path(options.config), os.environ, given)
+    limiter = config.limiter("openai", patient=False)
+    provider = limiter.limits.provider or "openai"
+    if provider not in MODELS:
+        raise paceline.QuotaError(f"provider is {provider!r}: this program calls {' or '.join(MODELS)}")
+    pivotal, routine = (
+        own or usual for own, usual in zip((options.pivotal, options.routine), MODELS[provider], strict=True)
+    )
+    if options.speed != 1:
+        limits = {
+            f"{provider}/{model}": tuple(_faster(quota, options.speed) for quota in resolved.quotas)
+            for model, resolved in ((model, limiter.limits.model(provider, model)) for model in (pivotal, routine))
+        }
+        faster = replace(config, limits=limits, headroom_s=config.headroom_s / options.speed)
+        limiter = replace(faster, rpm_override=None, tpm_override=None).limiter(provider, patient=False)
+    pools: dict[str, tuple[list[str], tuple[paceline.Quota, ...]]] = {}
+    for model in dict.fromkeys((pivotal, routine)):
+        resolved = limiter.limits.model(provider, model)
+        pools.setdefault(resolved.pool, ([], resolved.quotas))[0].append(model)
+    return Setup(provider, pivotal, routine, pools, limiter)
+
+
+def _faster(quota: paceline.Quota, speed: float) -> paceline.Quota:
+    return replace(quota, amount=quota.amount * speed, burst=quota.burst * speed)
+
+
+def _written(quota: paceline.Quota) -> str:
+    return f"{quota.amount:f} {quota.unit}" + (f"/{quota.period_s:.0f}s" if quota.period_s else "")
