@@ -14,7 +14,7 @@ TOGETHER = "together"
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """What became of one model's requests.
+    """What became of one model's requests, or of all together.
 
     Attributes:
         model: Its name.
@@ -66,10 +66,14 @@ def table(made: Sequence[Row]) -> str:
     lines = [f"{'model':<20}{'requests':>9}{'refused':>9}{'seconds':>9}{'of ideal':>10}{'estimate / actual':>30}"]
     lines += [
         f"{row.model:<20}{row.requests:>9}{row.refused:>9}{row.seconds:>9.1f}{_shown(row.share):>10}"
-        f"{f'first {EARLY}: {_shown(row.early)}, then {_shown(row.later)}':>30}"
+        f"{_estimates(row):>30}"
         for row in made
     ]
     return "\n".join(lines)
+
+
+def _estimates(row: Row) -> str:
+    return f"first {EARLY}: {_shown(row.early)}, then {_shown(row.later)}" if row.early else ""
 
 
 def _ratio(records: Sequence[Any]) -> float | None:
