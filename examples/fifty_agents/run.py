@@ -31,11 +31,11 @@ GEMINI, OPENAI = "gemini-2.5-flash", "gpt-5-mini"
 AGENTS = [(f"agent_{number:02}", "gemini", GEMINI) for number in range(1, 50)]
 AGENTS += [(f"helper_{number:02}", "openai", OPENAI) for number in range(1, 11)]
 AGENTS += [("coordinator", "gemini", GEMINI)]  # it comes last, and goes first: it has priority
-REAL = {
-    "gemini": ("https://generativelanguage.googleapis.com", "GEMINI_API_KEY", "x-goog-api-key: {}"),
-    "openai": ("https://api.openai.com", "OPENAI_API_KEY", "authorization: Bearer {}"),
+APIS = {
+    "gemini": ("https://generativelanguage.googleapis.com", "GEMINI_API_KEY", "x-goog-api-key", ""),
+    "openai": ("https://api.openai.com", "OPENAI_API_KEY", "authorization", "Bearer "),
 }
-"""Of each backend: its API, where its key is, and how to send it."""
+"""Of each backend: its API, where its key is, in which header it is sent, and what comes before it there."""
 SPEEDS = (1, 2, 3, 4, 5, 6, 10, 12, 15, 20, 30, 60)
 """They divide a minute into whole seconds, as the emulator wants them."""
 
@@ -58,7 +58,7 @@ class Program:
         self.starts = Starts(file, name=mode)
         self.started: list[Started] = []
         self.answered = self.failed = 0
-        self._clients = {backend: client(backend, base_url) for backend in REAL}
+        self._clients = {backend: client(backend, base_url) for backend in APIS}
         # Starts are one thing, the calls that follow another: those are kept under the API's own limits.
         self.api = paceline.Limiter(api_limits(speed))
         if not off:
@@ -67,7 +67,11 @@ class Program:
 
     async def run(self) -> None:
         """Until every agent has started and made its first call."""
-        await asyncio.gather(*(self._agent(*agent) for agent in AGENTS))
+        try:
+            await asyncio.gather(*(self._agent(*agent) for agent in AGENTS))
+        finally:
+            for its in self._clients.values():
+                await its.aclose()
 
     async def _agent(self, name: str, backend: str, model: str) -> None:
         self.started.append(await self.starts.wait(name, backend, model))
@@ -116,10 +120,9 @@ def summary(program: Program, start_s: float) -> str:
 
 def client(backend: str, base_url: str | None) -> httpx2.AsyncClient:
     """A client of the emulator, or of the real API with the key from the environment."""
-    url, variable, header = REAL[backend]
-    key = header.format("any" if base_url else os.environ[variable])
-    name, _, value = key.partition(": ")
-    return httpx2.AsyncClient(base_url=base_url or url, headers={name: value}, timeout=60)
+    url, variable, header, prefix = APIS[backend]
+    key = "any" if base_url else os.environ[variable]
+    return httpx2.AsyncClient(base_url=base_url or url, headers={header: prefix + key}, timeout=60)
 
 
 def call(backend: str, model: str, text: str) -> tuple[str, dict[str, Any]]:
@@ -138,7 +141,7 @@ def main() -> int:
     parser.add_argument("--picture", type=Path, metavar="STEM", help="draw the starts as STEM.svg and STEM.png")
     parser.add_argument("--real", action="store_true", help="the real APIs: needs GEMINI_API_KEY and OPENAI_API_KEY")
     asked = parser.parse_args()
-    if asked.real and not {variable for _, variable, _ in REAL.values()} <= os.environ.keys():
+    if asked.real and not {variable for _, variable, *_ in APIS.values()} <= os.environ.keys():
         parser.error("--real needs GEMINI_API_KEY and OPENAI_API_KEY")
     logging.basicConfig(
         level=logging.INFO, format="%(asctime)s %(name)-6s %(message)s", datefmt="%H:%M:%S", stream=sys.stdout

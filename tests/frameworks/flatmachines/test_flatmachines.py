@@ -1,0 +1,172 @@
+"""flatmachines against the emulator: the state's name becomes the lane, wherever the state's calls are made."""
+
+import asyncio
+from itertools import pairwise
+
+import pytest
+from flatmachines import FlatMachine, HooksRegistry, MachineHooks
+
+import paceline
+from paceline.integrations.flatmachines import PacelineHooks
+
+LIMITS = {"arcee": "6000 requests/min", "pony": "6000 requests/min"}
+MODELS = ("openai/arcee", "openai/pony")
+
+pytestmark = pytest.mark.filterwarnings("ignore::flatmachines.validation.ValidationWarning")
+
+
+class Watched(paceline.Limiter):
+    """Remembers the lane of every request, by model."""
+
+    def __init__(self, **options):
+        super().__init__({model: "6000 requests/min" for model in MODELS}, **options)
+        self.lanes = []
+
+    def acquire_call(self, gate, cost, **options):
+        acquisition = super().acquire_call(gate, cost, **options)
+        self.lanes.append((gate.pool.name.removeprefix("openai/"), acquisition._ticket.lane))
+        return acquisition
+
+    @property
+    def names(self):
+        return [(model, lane.name) for model, lane in self.lanes]
+
+
+@pytest.fixture
+def world(paceline_emulator, monkeypatch):
+    world = paceline_emulator(limits=LIMITS)
+    monkeypatch.setenv("OPENAI_BASE_URL", f"{world.base_url}/v1")
+    monkeypatch.setenv("OPENAI_API_KEY", "any")
+    return world
+
+
+@pytest.fixture
+def limiter():
+    limiter = Watched()
+    with paceline.instrument(limiter):
+        yield limiter
+
+
+def agent(model):
+    model = {"provider": "openai", "name": model, "max_tokens": 10, "max_retries": 0}
+    return {"spec": "flatagent", "spec_version": "4.2.1", "data": {"name": "a", "model": model, "user": "Hi"}}
+
+
+def machine(states, machines=None):
+    agents = {"arcee": agent("arcee"), "pony": agent("pony")}
+    data = {"name": "m", "context": {}, "agents": agents, "machines": machines or {}, "states": states}
+    return {"spec": "flatmachine", "spec_version": "4.2.1", "data": data}
+
+
+def chain(*states):
+    """States one after the other; then the end."""
+    named = {}
+    for (name, state), (after, _) in pairwise([*states, ("end", {})]):
+        named[name] = {**state, "transitions": [{"to": after}]}
+    return {**named, "end": {"type": "final", "output": {"done": "yes"}}}
+
+
+def asks(model, **more):
+    return {"agent": model, **more}
+
+
+async def execute(config, hooks=None, **options):
+    registry = HooksRegistry()
+    registry.register("lanes", lambda: hooks)
+    registry.register("plain", MachineHooks)
+    return await FlatMachine(config_dict=config, hooks_registry=registry, **options).execute({}, max_steps=20)
+
+
+async def test_a_state_has_its_lane_and_the_others_none(world, limiter):
+    states = chain(
+        ("prep", asks("arcee", hooks="lanes")), ("wrap", asks("arcee", hooks="lanes")), ("other", asks("arcee", hooks="lanes")), ("plain", asks("arcee"))
+    )  # fmt: skip
+    hooks = PacelineHooks({"prep": "prep", "wrap": paceline.LaneSpec("late", 4, 1)})
+    assert await execute(machine(states), hooks) == {"done": "yes"}
+    assert limiter.names == [("arcee", "prep"), ("arcee", "late"), ("arcee", "default"), ("arcee", "default")]
+    assert limiter.lanes[1][1] == paceline.LaneSpec("late", 4, 1)
+    assert world.tally()["admitted"] == 4
+
+
+async def test_a_name_alone_means_what_the_limiter_knows_of_it(world):
+    limiter = Watched(lanes=[paceline.LaneSpec("wrap", 4, 2)])
+    with paceline.instrument(limiter):
+        await execute(machine(chain(("s", asks("arcee", hooks="lanes")))), PacelineHooks({"s": "wrap"}))
+    assert [lane for _, lane in limiter.lanes] == [paceline.LaneSpec("wrap", 4, 2)]
+
+
+async def test_other_hooks_beside_ours(world, limiter):
+    states = chain(("prep", asks("arcee", hooks=["plain", "lanes"])))
+    await execute(machine(states), PacelineHooks({"prep": "prep"}))
+    assert limiter.names == [("arcee", "prep")]
+
+
+CHILDREN = {
+    "single": {"machine": "child"},
+    "parallel": {"machine": ["child", "twin"]},
+    "foreach": {"foreach": "context.items", "as": "item", "machine": "child"},
+}
+
+
+@pytest.mark.parametrize("how", CHILDREN)
+@pytest.mark.parametrize("inner", ["plain", "named", "not named"])
+async def test_machines_inside(world, limiter, how, inner):
+    child_states = chain(("ask", asks("pony", **({} if inner == "plain" else {"hooks": "lanes"}))))
+    child = machine(child_states)
+    states = chain(
+        ("expensive", {"hooks": "lanes", **CHILDREN[how]}),
+        ("after", asks("arcee")),
+        ("wrap", asks("arcee", hooks="lanes")),
+    )
+    config = machine(states, {"child": child, "twin": child})
+    config["data"]["context"] = {"items": [1, 2, 3]}
+    lanes = {"expensive": "expensive", "wrap": "wrap", **({"ask": "inner"} if inner == "named" else {})}
+    with paceline.lane("around"):
+        assert await execute(config, PacelineHooks(lanes)) == {"done": "yes"}
+    count = {"single": 1, "parallel": 2, "foreach": 3}[how]
+    expected = "inner" if inner == "named" else "expensive"
+    assert limiter.names == [("pony", expected)] * count + [("arcee", "around"), ("arcee", "wrap")]
+
+
+async def test_a_machine_inside_that_fails_leaves_nothing_behind(world, limiter):
+    child = machine(chain(("ask", asks("unknown", hooks="lanes"))))
+    states = {
+        "start": {"machine": "child", "on_error": "after", "transitions": [{"to": "end"}]},
+        **chain(("after", asks("arcee"))),
+    }
+    assert await execute(machine(states, {"child": child}), PacelineHooks({"ask": "inner"})) == {"done": "yes"}
+    assert limiter.names == [("arcee", "default")]
+
+
+async def test_a_state_that_failed_is_entered_again_in_its_lane_and_then_left(world, limiter):
+    world.reset(faults={"503": 1.0})
+    states = {
+        "prep": asks("arcee", hooks="lanes", on_error={"RetryableError": "again"}, transitions=[{"to": "end"}]),
+        "again": asks("arcee", hooks="lanes", on_error={"RetryableError": "other"}, transitions=[{"to": "end"}]),
+        **chain(("other", asks("arcee", hooks="lanes", on_error="end"))),
+    }
+    await execute(machine(states), PacelineHooks({"prep": "prep", "again": "prep"}))
+    assert limiter.names == [("arcee", "prep"), ("arcee", "prep"), ("arcee", "default")]
+
+
+async def test_many_machines_at_once_do_not_mix(world, limiter):
+    hooks = PacelineHooks({"prep": "prep", "expensive": "expensive"})
+    states = chain(("prep", asks("arcee", hooks="lanes")), ("expensive", asks("pony", hooks="lanes")))
+    config = machine(states)
+    await asyncio.gather(*[execute(config, hooks) for _ in range(40)])
+    assert sorted(limiter.names) == [("arcee", "prep")] * 40 + [("pony", "expensive")] * 40
+
+
+async def test_a_machine_that_is_cancelled_leaves_its_callers_lane_alone(world, limiter):
+    world.reset(latency_s=5)
+    task = asyncio.create_task(
+        execute(machine(chain(("prep", asks("arcee", hooks="lanes")))), PacelineHooks({"prep": "prep"}))
+    )
+    while not world.tally()["admitted"]:
+        await asyncio.sleep(0.02)
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+    world.reset(latency_s=0)
+    await execute(machine(chain(("plain", asks("arcee")))))
+    assert limiter.names[-1] == ("arcee", "default")
