@@ -49,6 +49,7 @@ class TestASlowStore:
         limiter = world.limiter()
         world.store.hold()
         tasks = crowd(limiter, 50)
+        await soon(lambda: world.store.messages)
         for _ in range(1_000):
             await asyncio.sleep(0)  # were this loop kept, nobody would ever let the store go
         assert len(world.store.messages) == 1
