@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import itertools
 import random
+import time
 import warnings
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -61,7 +62,7 @@ class Pipeline:
         workers: How many papers are in work at the same time.
         hooks: Set the lanes; ``None``: nobody does, and every agent tries again for itself.
         speed: Pauses are shorter by this factor.
-        done_s: When papers were finished, on the event loop's clock.
+        done_s: When papers were finished, as Unix times.
         lost: Why papers were given up, and how often.
     """
 
@@ -101,7 +102,7 @@ class Pipeline:
         for paper in todo:
             result = await self._machine().execute(paper, max_steps=STEPS_MAX)
             if "text" in result:
-                self.done_s.append(asyncio.get_running_loop().time())
+                self.done_s.append(time.time())
             else:
                 reason = str(result.get("error", f"not done in {STEPS_MAX} steps"))[:80]
                 self.lost[reason] = self.lost.get(reason, 0) + 1

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -23,7 +24,7 @@ class Meter:
         emulator: The server.
         limits: Its limits in requests per minute, of real life.
         speed: How much faster than in real life everything goes.
-        rows: For each reading: the second, and how many requests of each model were admitted and how many refused.
+        rows: For each reading: the Unix time, and how many requests of each model were admitted and how many refused.
     """
 
     emulator: Emulator
@@ -41,8 +42,7 @@ class Meter:
         """Read once."""
         tally = await asyncio.to_thread(self.emulator.tally)
         counts = {name: pool["admitted"] for name, pool in tally["pools"].items()}
-        now_s = asyncio.get_running_loop().time()
-        self.rows.append((now_s, {**counts, "refused": tally["refused_total"]}))
+        self.rows.append((time.time(), {**counts, "refused": tally["refused_total"]}))
 
     def running_s(self, minutes: float) -> float:
         """When pony, which binds, had made as many calls as in so many minutes; the bucket that is full at first is one."""
@@ -57,7 +57,7 @@ class Meter:
 
 
 class Watched(paceline.Limiter):
-    """A limiter that remembers how long requests waited: by lane, when each went (in order) and how long it waited."""
+    """A limiter that remembers how long requests waited: by lane, when each went (Unix time) and how long it had waited."""
 
     def __init__(self, *args: Any, **options: Any) -> None:
         super().__init__(*args, **options)
@@ -75,7 +75,7 @@ class _Noted:
     def __await__(self) -> Any:
         permit = yield from self._acquisition.__await__()
         lane = permit._ticket.lane.name  # noqa: SLF001
-        self._waits_s.setdefault(lane, []).append((asyncio.get_running_loop().time(), permit.waited_s))
+        self._waits_s.setdefault(lane, []).append((permit.reservation.granted_ns / 1e9, permit.waited_s))
         return permit
 
 

@@ -9,7 +9,7 @@ from contextlib import ExitStack
 from typing import Any
 
 os.environ.setdefault("LITELLM_LOCAL_MODEL_COST_MAP", "True")  # else it fetches its prices while it is imported
-os.environ.setdefault("FLATAGENTS_LOG_LEVEL", "ERROR")
+os.environ.setdefault("FLATAGENTS_LOG_LEVEL", "CRITICAL")
 os.environ.setdefault("FLATAGENTS_METRICS_ENABLED", "false")
 
 import litellm

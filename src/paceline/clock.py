@@ -101,6 +101,7 @@ class SystemClock:
                     callback()
                 except Exception:
                     log.exception("a timer failed; the others go on")
+                callback = None  # whoever it belonged to may be gone before the next
 
 
 SYSTEM_CLOCK = SystemClock()

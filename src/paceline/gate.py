@@ -99,14 +99,19 @@ class Gate:
             try:
                 now_ns = self._clock.now_ns()
                 if owner is None:
-                    return self.pool.attempt(now_ns, ticket)
-                outcome = self.pool.submit(now_ns, ticket)
-                if type(outcome) is WaitUntil:
-                    ticket.owner = owner()
-                    self._arm()
-                return outcome
+                    outcome = self.pool.attempt(now_ns, ticket)
+                else:
+                    outcome = self.pool.submit(now_ns, ticket)
+                    if type(outcome) is WaitUntil:
+                        ticket.owner = owner()
+                        self._arm()
             finally:
                 self._busy = False
+            if not self._deferred:
+                return outcome
+            done = self._work()  # a finalizer came in between: what it gave back may be what this one waits for
+        self._wake(done)
+        return outcome
 
     def now_ns(self) -> int:
         """The present, by this gate's clock."""

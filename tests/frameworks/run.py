@@ -5,6 +5,8 @@ requirements say which extras of paceline it needs, and which files of ``suites/
 
     # extras: httpx2
     # suites: openai, anthropic
+
+One that says ``# soak: why`` runs only when it is named. A test tool that the requirements name has their version.
 """
 
 from __future__ import annotations
@@ -47,7 +49,7 @@ class Env:
         """Read a folder's requirements."""
         env = cls(name)
         for line in (HERE / name / "requirements.txt").read_text().splitlines():
-            option = re.fullmatch(r"# (extras|suites): (.+)", line.strip())
+            option = re.fullmatch(r"# (extras|suites|soak): (.+)", line.strip())
             if option is not None:
                 env.options[option[1]] = [word.strip() for word in option[2].split(",")]
             elif (requirement := line.partition("#")[0].strip()) != "":
@@ -67,7 +69,7 @@ class Env:
     def install(self) -> str:
         """Bring the environment up; what went wrong, or nothing. One that is up to date is left alone."""
         extras = ",".join([*EXTRAS, *self.options.get("extras", [])])
-        wanted = ["--editable", f"{ROOT}[{extras}]", *tools(), *self.requirements]
+        wanted = ["--editable", f"{ROOT}[{extras}]", *tools(self.requirements), *self.requirements]
         stamp, key = self.home / "ready", fingerprint(wanted)
         if stamp.exists() and stamp.read_text() == key:
             return ""
@@ -95,10 +97,11 @@ class Env:
         return " ".join(requirement.replace("==", " ") for requirement in self.requirements)
 
 
-def tools() -> list[str]:
-    """The test tools, at the versions of the project's own environment."""
+def tools(requirements: list[str]) -> list[str]:
+    """The test tools, at the versions of the project's own environment, where ``requirements`` do not name them."""
     pinned = dict(line.split("==") for line in (ROOT / "constraints.txt").read_text().splitlines() if "==" in line)
-    return [f"{name}=={pinned[name]}" for name in TOOLS]
+    named = {requirement.partition("==")[0] for requirement in requirements}
+    return [f"{name}=={pinned[name]}" for name in TOOLS if name not in named]
 
 
 def fingerprint(wanted: list[str]) -> str:
@@ -151,7 +154,7 @@ def main() -> int:
     unknown = sorted(set(asked.envs) - set(names))
     if unknown:
         parser.error(f"no such environment: {', '.join(unknown)}; there are {', '.join(names)}")
-    envs = [Env.read(name) for name in asked.envs or names]
+    envs = [env for env in map(Env.read, asked.envs or names) if asked.envs or "soak" not in env.options]
     well = True
     for env in envs:
         print(f"--- {env.name}", flush=True)

@@ -209,16 +209,20 @@ class TestWhoGoesAway:
         assert world.store.charged() == (1, 0)
         assert world.status(limiter)["in_flight"] == 0
 
-    async def test_a_task_that_times_out_just_then(self, world):
+    async def test_by_a_timeout_of_its_own(self, world):
         limiter = world.limiter()
         world.store.hold()
 
-        async def patient():
-            async with asyncio.timeout(0.01):
+        async def patient(bound):
+            async with bound:
                 await limiter.acquire("jobs")
 
+        bound = asyncio.timeout(None)
+        task = asyncio.create_task(patient(bound))
+        await soon(lambda: world.store.messages)
+        bound.reschedule(0)
         with pytest.raises(TimeoutError):
-            await patient()
+            await task
         world.close()
         assert world.store.charged() == (1, 0)
 

@@ -187,7 +187,7 @@ class SQLiteStore:
             connection.execute(f"PRAGMA application_id = {APPLICATION_ID}")
             connection.execute(f"PRAGMA user_version = {FORMAT}")
         connection.execute(_SWEEP, (self._now_ns() - KEEP_NS, SWEEP_MAX))
-        connection.execute("COMMIT")
+        self._patiently(connection, "COMMIT", deadline_s)  # before WAL, readers are in its way
         self._patiently(connection, "PRAGMA journal_mode = WAL", deadline_s)
         connection.execute("PRAGMA synchronous = NORMAL")
 

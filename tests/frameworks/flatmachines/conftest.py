@@ -5,7 +5,7 @@ import sys
 from pathlib import Path
 
 os.environ["LITELLM_LOCAL_MODEL_COST_MAP"] = "True"  # else it fetches its prices while it is imported
-os.environ["FLATAGENTS_LOG_LEVEL"] = "ERROR"
+os.environ["FLATAGENTS_LOG_LEVEL"] = "CRITICAL"
 
 EXAMPLE = Path(__file__).resolve().parents[3] / "examples" / "paper_pipeline"
 sys.path.insert(0, str(EXAMPLE))

@@ -1,0 +1,232 @@
+"""The paper pipeline, every promise of it: real machines, real litellm, over HTTP to the emulator."""
+
+import asyncio
+import subprocess
+import sys
+from collections import Counter
+from itertools import pairwise
+
+import pytest
+from flatmachines import FlatMachine, HooksRegistry, MachineHooks
+from pipeline import PHASES, Pipeline
+from report import Watched, table
+from run import LANES, LIMITS, limiter, parse, run
+
+import paceline
+from conftest import EXAMPLE
+from paceline.integrations.flatmachines import PacelineHooks
+
+pytestmark = pytest.mark.filterwarnings("ignore::flatmachines.validation.ValidationWarning", "ignore::RuntimeWarning")
+
+WIDE = {"arcee": "6000 requests/min", "pony": "6000 requests/min"}
+PAPER = {"title": "T", "abstract": "a few words", "revisions": 1}
+CALLS = {"arcee": 5, "pony": 3}
+"""Of a paper with one revision."""
+
+
+@pytest.fixture
+def world(paceline_emulator, monkeypatch):
+    world = paceline_emulator(limits=WIDE)
+    monkeypatch.setenv("OPENAI_BASE_URL", f"{world.base_url}/v1")
+    monkeypatch.setenv("OPENAI_API_KEY", "any")
+    return world
+
+
+def wide(**options):
+    return Watched({f"openai/{model}": limit for model, limit in WIDE.items()}, lanes=LANES, **options)
+
+
+class Visits(PacelineHooks):
+    """Counts the states that are entered."""
+
+    def __init__(self):
+        super().__init__(PHASES)
+        self.states = []
+
+    def on_state_enter(self, state_name, context):
+        self.states.append(state_name)
+        return super().on_state_enter(state_name, context)
+
+
+async def one_paper(pace, hooks=None, max_steps=30):
+    registry = HooksRegistry()
+    hooks = hooks or PacelineHooks(PHASES)
+    registry.register("lanes", lambda: hooks)
+    machine = FlatMachine(config_file=str(EXAMPLE / "paper.yml"), hooks_registry=registry)
+    with paceline.instrument(pace):
+        return await machine.execute(PAPER, max_steps=max_steps)
+
+
+def admitted(world):
+    return {model: pool["admitted"] for model, pool in world.tally()["pools"].items()}
+
+
+# --- the target ------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def outcome():
+    """A minute of 20 seconds. Of 500 workers the start alone would take that long: their machines are built one by one."""
+    return asyncio.run(run(parse(["--minutes", "3", "--speed", "3", "--workers", "150"])))
+
+
+def test_zero_429s(outcome):
+    pipeline, meter, _ = outcome
+    assert meter.rows[-1][1]["refused"] == 0
+    assert pipeline.lost == {}
+
+
+def test_pony_is_at_its_limit_and_arcee_at_what_balance_demands(outcome):
+    _, meter, _ = outcome
+    from_s, to_s = meter.running_s(2), meter.rows[-1][0]
+    assert (to_s - from_s) * meter.speed > 60
+    assert meter.rate("pony", from_s, to_s) >= 98
+    assert 160 <= meter.rate("arcee", from_s, to_s) <= 204  # a reading is half a second wide
+
+
+def test_papers_come_out_at_the_speed_of_pony(outcome):
+    pipeline, meter, _ = outcome
+    from_s, to_s = meter.running_s(2), meter.rows[-1][0]
+    papers = sum(from_s <= at_s <= to_s for at_s in pipeline.done_s) / (to_s - from_s) * 60 / meter.speed
+    assert papers >= 33  # more while those come out that pony's full bucket let through at the start
+
+
+def test_the_table_says_so(outcome):
+    pipeline, meter, pace = outcome
+    text = table(pipeline, meter, pace.waits_s)
+    for word in ("refused (429)", "pony  calls/min", "of 100", "arcee calls/min", "papers/min", "mean wait", "longest"):
+        assert word in text
+
+
+# --- one bucket for everybody, and who goes next -----------------------------------------------------------------------
+
+
+def test_one_bucket_per_model_for_every_worker_and_sub_machine(outcome):
+    _, meter, pace = outcome
+    pools = pace.status()["pools"]
+    assert set(pools) == {"openai/arcee", "openai/pony"}
+    assert {pool["quotas"][0]["limit"] for pool in pools.values()} == set(LIMITS.values())
+    assert pools["openai/pony"]["counts"]["granted"] >= meter.rows[-1][1]["pony"]
+
+
+def test_order_of_arrival_inside_every_phase(outcome):
+    _, _, pace = outcome
+    assert set(pace.waits_s) == {"prep", "expensive", "wrap"}
+    for waits in pace.waits_s.values():
+        arrived_s = [at_s - wait_s for at_s, wait_s in sorted(waits, key=lambda wait: (wait[0], wait[0] - wait[1]))]
+        assert all(later - earlier > -1e-3 for earlier, later in pairwise(arrived_s))
+
+
+async def test_one_paper_and_its_lanes(world):
+    pace = wide()
+    result = await one_paper(pace)
+    assert result["text"]
+    assert admitted(world) == CALLS
+    assert {lane: len(waits) for lane, waits in pace.waits_s.items()} == {"prep": 1, "expensive": 3, "wrap": 4}
+
+
+@pytest.mark.parametrize("revisions", [0, 1, 2])
+async def test_wrap_is_about_four_calls(world, revisions, monkeypatch):
+    monkeypatch.setitem(PAPER, "revisions", revisions)
+    await one_paper(wide())
+    assert admitted(world) == {"arcee": 1 + 3 + revisions, "pony": 3}
+
+
+# --- errors ------------------------------------------------------------------------------------------------------------
+
+NEVER_AGAIN = paceline.RetryPolicy(max_attempts=1)
+
+
+@pytest.mark.parametrize("fault", ["503", "500", "drop"])
+async def test_one_attempt_per_call_when_the_limiter_does_not_retry(world, fault):
+    world.reset(faults={fault: 1.0})
+    hooks, pace = Visits(), wide(retry=NEVER_AGAIN, breaker=None)
+    await one_paper(pace, hooks, max_steps=4)
+    assert hooks.states == ["prep"] * 4
+    assert pace.status()["pools"]["openai/arcee"]["counts"]["granted"] == 4
+
+
+async def test_a_rate_limit_returns_the_work_to_its_state(world):
+    world.reset(limits={"arcee": "1 requests/20min", "pony": WIDE["pony"]})  # and nobody has told the limiter
+    hooks = Visits()
+    result = await one_paper(wide(retry=NEVER_AGAIN, breaker=None), hooks, max_steps=3)
+    assert result == {}  # the steps are over
+    assert hooks.states == ["prep", "expensive", "wrap"]
+    assert world.tally()["refused"] == {"rate": 1}
+
+
+async def test_a_timeout_returns_the_work_to_its_state(world, monkeypatch, tmp_path):
+    for name in ("paper.yml", "review.yml", "profiles.yml"):
+        text = (EXAMPLE / name).read_text().replace("max_retries: 0", "max_retries: 0, timeout: 0.2")
+        (tmp_path / name).write_text(text)
+    monkeypatch.setattr(sys.modules[__name__], "EXAMPLE", tmp_path)
+    world.reset(latency_s=1)
+    hooks = Visits()
+    await one_paper(wide(breaker=None), hooks, max_steps=3)
+    assert hooks.states == ["prep"] * 3
+
+
+async def test_what_no_time_heals_is_given_up(world):
+    world.reset(valid_key="another")
+    hooks = Visits()
+    result = await one_paper(wide(), hooks)
+    assert hooks.states == ["prep"]
+    assert "AuthenticationError" in result["error"]
+
+
+async def test_what_fails_in_parallel_is_seen(world, monkeypatch):
+    """The parent's ``on_error`` does not hear of it: the machine looks into the results."""
+    world.reset(limits={"arcee": WIDE["arcee"]})  # no such model: pony
+    hooks = Visits()
+    result = await one_paper(wide(), hooks)
+    assert hooks.states == ["prep", "expensive"]
+    assert set(result) == {"error"}
+
+
+async def test_no_work_is_lost_when_the_provider_stumbles(world):
+    world.reset(faults={"503": 0.1, "500": 0.05, "drop": 0.05}, seed=3)
+    pace = wide(retry=paceline.RetryPolicy(faults=True, backoff_s=0.02, backoff_max_s=0.1))
+    results = await asyncio.gather(*[one_paper(pace) for _ in range(20)])
+    assert all(result.get("text") for result in results)
+
+
+# --- the start, and the old way -----------------------------------------------------------------------------------------
+
+
+async def test_a_conservative_start_until_an_answer_tells_the_rate(world):
+    world.reset(limits={model: f"{limit} requests/min" for model, limit in LIMITS.items()})
+    pace = limiter(1, first_speed=True)
+    before = {model: pace.gate(f"openai/{model}").status()["quotas"][0]["limit"] for model in LIMITS}
+    await one_paper(pace)
+    after = {model: pace.gate(f"openai/{model}").status()["quotas"][0] for model in LIMITS}
+    assert before == {"arcee": 180, "pony": 90}  # 3/s and 1.5/s
+    assert {model: quota["limit"] for model, quota in after.items()} == LIMITS
+    assert {quota["source"] for quota in after.values()} == {"answer"}
+
+
+async def test_without_paceline_they_drown():
+    options = parse(["--without", "--speed", "20", "--minutes", "2", "--workers", "60"])
+    pipeline, meter, pace = await run(options)
+    assert pace is None
+    assert meter.rows[-1][1]["refused"] > 20
+    assert all(
+        isinstance(state.get("execution"), dict) for state in pipeline._changes["states"].values() if "agent" in state
+    )
+
+
+def test_the_command():
+    command = [sys.executable, str(EXAMPLE / "run.py"), "--speed", "20", "--minutes", "1", "--workers", "20"]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=True)
+    assert "refused (429)            0" in done.stdout
+
+
+def test_every_state_that_calls_has_a_lane():
+    import yaml
+
+    states = yaml.safe_load((EXAMPLE / "paper.yml").read_text())["data"]["states"]
+    asking = {name for name, state in states.items() if "agent" in state or "machine" in state}
+    assert asking == set(PHASES)
+    assert all(states[name]["hooks"] == "lanes" for name in asking)
+    assert Counter(PHASES.values())["wrap"] == 5
+    assert isinstance(MachineHooks(), MachineHooks)
+    assert Pipeline.workers == 500
