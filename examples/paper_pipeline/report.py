@@ -1,10 +1,10 @@
-"""What happened: the server's tally minute by minute, and how long the lanes' requests waited."""
+"""What happened: how many requests there were, minute by minute, and how long they waited in each lane."""
 
 from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -16,33 +16,41 @@ from paceline.testing import Emulator
 MODELS = ("arcee", "pony")
 
 
+def seen_by_server(emulator: Emulator) -> dict[str, int]:
+    """How many requests of each model an emulated provider has admitted, and how many it has refused."""
+    tally = emulator.tally()
+    return {name: pool["admitted"] for name, pool in tally["pools"].items()} | {"refused": tally["refused_total"]}
+
+
+def seen_by_limiter(limiter: paceline.Limiter) -> dict[str, int]:
+    """The same as the limiter has it, where nobody else tells."""
+    counts = {name.rpartition("/")[2]: pool["counts"] for name, pool in limiter.status()["pools"].items()}
+    refused = sum(number for count in counts.values() for kind, number in count.items() if kind.startswith("refused"))
+    return {model: count.get("settled", 0) for model, count in counts.items()} | {"refused": refused}
+
+
 @dataclass
 class Meter:
-    """Reads the server's tally now and then.
+    """Reads now and then how many requests there were.
 
     Attributes:
-        emulator: The server.
-        limits: Its limits in requests per minute, of real life.
+        look: How many requests of each model were admitted so far, and how many ``refused``.
+        limits: Requests per minute of real life.
         speed: How much faster than in real life everything goes.
-        rows: For each reading: the Unix time, and how many requests of each model were admitted and how many refused.
+        rows: What was seen, and when (Unix time).
     """
 
-    emulator: Emulator
+    look: Callable[[], dict[str, int]]
     limits: Mapping[str, int]
     speed: float = 1.0
     rows: list[tuple[float, dict[str, int]]] = field(default_factory=list)
 
     async def run(self) -> None:
-        """Read until cancelled."""
+        """Look until cancelled."""
         while True:
-            await self.read()
+            seen = await asyncio.to_thread(self.look)
+            self.rows.append((time.time(), seen))
             await asyncio.sleep(2 / self.speed)
-
-    async def read(self) -> None:
-        """Read once."""
-        tally = await asyncio.to_thread(self.emulator.tally)
-        counts = {name: pool["admitted"] for name, pool in tally["pools"].items()}
-        self.rows.append((time.time(), {**counts, "refused": tally["refused_total"]}))
 
     def running_s(self, minutes: float) -> float:
         """When pony, which binds, had made as many calls as in so many minutes; the bucket that is full at first is one."""

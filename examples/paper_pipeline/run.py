@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import functools
 import os
 from contextlib import ExitStack
 from typing import Any
@@ -14,7 +15,7 @@ os.environ.setdefault("FLATAGENTS_METRICS_ENABLED", "false")
 
 import litellm
 from pipeline import PHASES, Pipeline
-from report import Meter, Watched, table
+from report import Meter, Watched, seen_by_limiter, seen_by_server, table
 
 import paceline
 from paceline.integrations.flatmachines import PacelineHooks
@@ -23,7 +24,7 @@ from paceline.testing import Emulator
 litellm.suppress_debug_info = True
 
 LIMITS = {"arcee": 200, "pony": 100}
-"""Requests per minute."""
+"""Requests per minute, by the models' names in ``profiles.yml``."""
 
 LANES = [paceline.LaneSpec("prep", weight=1), paceline.LaneSpec("wrap", weight=4)]
 """In proportion to their calls of arcee: each phase is sure of its share for as many papers, and neither starves."""
@@ -34,36 +35,44 @@ def per_minute(requests: int, speed: float) -> str:
     return f"{requests} requests/min" if speed == 1 else f"{requests} requests/{60 / speed:g}s"
 
 
-def limiter(speed: float, *, first_speed: bool) -> Watched:
+def limiter(speed: float = 1, *, first_speed: bool = False, **options: Any) -> Watched:
     """One pool per model, for all workers; everything that time can heal is waited for here, and nowhere else.
 
     Args:
         speed: How much shorter a minute is.
         first_speed: Believe in 3/s and 1.5/s until the first answer tells what really holds.
+        **options: Others of the limiter.
     """
     believed = {"arcee": 180, "pony": 90} if first_speed else LIMITS
-    quotas = {f"openai/{model}": per_minute(limit, speed) for model, limit in believed.items()}
-    return Watched(quotas, lanes=LANES, headroom_s=1 / speed, retry=paceline.RetryPolicy(faults=True))
+    quotas = {model: per_minute(limit, speed) for model, limit in believed.items()}
+    return Watched(quotas, lanes=LANES, headroom_s=1 / speed, retry=paceline.RetryPolicy(faults=True), **options)
 
 
 async def run(options: argparse.Namespace, **world: Any) -> tuple[Pipeline, Meter, Watched | None]:
-    """Run the pipeline against an emulated provider; options as of :func:`parse`, ``world`` as of the emulator."""
+    """Run the pipeline against an emulated provider, unless live.
+
+    Args:
+        options: As of :func:`parse`.
+        **world: Settings of the emulator.
+    """
     speed = options.speed
-    limits = {model: per_minute(limit, speed) for model, limit in LIMITS.items()}
-    settings = {"latency_s": 1 / speed, "latency_per_token_s": 0.02 / speed, "process": True, **world}
+    pace = None if options.without else limiter(speed, first_speed=options.first_speed)
     with ExitStack() as stack:
-        emulator = stack.enter_context(Emulator(limits=limits, **settings))
-        os.environ |= {"OPENAI_BASE_URL": f"{emulator.base_url}/v1", "OPENAI_API_KEY": "any"}
-        pace = None if options.without else limiter(speed, first_speed=options.first_speed)
+        if options.live:
+            look = functools.partial(seen_by_limiter, pace)
+        else:
+            limits = {model: per_minute(limit, speed) for model, limit in LIMITS.items()}
+            settings = {"latency_s": 1 / speed, "latency_per_token_s": 0.02 / speed, "process": True, **world}
+            emulator = stack.enter_context(Emulator(limits=limits, **settings))
+            os.environ |= {"OPENAI_BASE_URL": f"{emulator.base_url}/v1", "OPENAI_API_KEY": "any"}
+            look = functools.partial(seen_by_server, emulator)
         if pace is not None:
             stack.enter_context(paceline.instrument(pace))
         hooks = None if pace is None else PacelineHooks(PHASES)
-        pipeline, meter = Pipeline(options.workers, hooks, speed), Meter(emulator, LIMITS, speed)
+        pipeline, meter = Pipeline(options.workers, hooks, speed), Meter(look, LIMITS, speed)
         reading = asyncio.create_task(meter.run())
         await pipeline.run(options.minutes * 60 / speed)
         reading.cancel()
-    if os.environ.get("DBG"):
-        print(pace.status())
     return pipeline, meter, pace
 
 
@@ -77,7 +86,15 @@ def parse(words: list[str] | None = None) -> argparse.Namespace:
     parser.add_argument(
         "--first-speed", action="store_true", help="believe in 3/s and 1.5/s until an answer tells more"
     )
-    return parser.parse_args(words)
+    parser.add_argument("--live", action="store_true", help="at $OPENAI_BASE_URL with $OPENAI_API_KEY")
+    options = parser.parse_args(words)
+    if 60 % options.speed:
+        parser.error(f"--speed {options.speed}: it must divide 60")
+    if options.live and (options.without or options.speed != 1):
+        parser.error("--live goes with neither --without nor --speed")
+    if options.live and not os.environ.get("OPENAI_API_KEY"):
+        parser.error("--live needs OPENAI_API_KEY, and OPENAI_BASE_URL for anybody but OpenAI")
+    return options
 
 
 def main() -> None:

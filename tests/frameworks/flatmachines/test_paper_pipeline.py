@@ -3,13 +3,13 @@
 import asyncio
 import subprocess
 import sys
-from collections import Counter
 from itertools import pairwise
 
 import pytest
-from flatmachines import FlatMachine, HooksRegistry, MachineHooks
-from pipeline import PHASES, Pipeline
-from report import Watched, table
+import yaml
+from flatmachines import FlatMachine, HooksRegistry
+from pipeline import PHASES
+from report import Watched, seen_by_limiter, table
 from run import LANES, LIMITS, limiter, parse, run
 
 import paceline
@@ -33,7 +33,7 @@ def world(paceline_emulator, monkeypatch):
 
 
 def wide(**options):
-    return Watched({f"openai/{model}": limit for model, limit in WIDE.items()}, lanes=LANES, **options)
+    return Watched(WIDE, lanes=LANES, **options)
 
 
 class Visits(PacelineHooks):
@@ -104,9 +104,9 @@ def test_the_table_says_so(outcome):
 def test_one_bucket_per_model_for_every_worker_and_sub_machine(outcome):
     _, meter, pace = outcome
     pools = pace.status()["pools"]
-    assert set(pools) == {"openai/arcee", "openai/pony"}
+    assert set(pools) == {"127.0.0.1/arcee", "127.0.0.1/pony"}
     assert {pool["quotas"][0]["limit"] for pool in pools.values()} == set(LIMITS.values())
-    assert pools["openai/pony"]["counts"]["granted"] >= meter.rows[-1][1]["pony"]
+    assert pools["127.0.0.1/pony"]["counts"]["granted"] >= meter.rows[-1][1]["pony"]
 
 
 def test_order_of_arrival_inside_every_phase(outcome):
@@ -143,7 +143,7 @@ async def test_one_attempt_per_call_when_the_limiter_does_not_retry(world, fault
     hooks, pace = Visits(), wide(retry=NEVER_AGAIN, breaker=None)
     await one_paper(pace, hooks, max_steps=4)
     assert hooks.states == ["prep"] * 4
-    assert pace.status()["pools"]["openai/arcee"]["counts"]["granted"] == 4
+    assert pace.status()["pools"]["127.0.0.1/arcee"]["counts"]["granted"] == 4
 
 
 async def test_a_rate_limit_returns_the_work_to_its_state(world):
@@ -196,9 +196,9 @@ async def test_no_work_is_lost_when_the_provider_stumbles(world):
 async def test_a_conservative_start_until_an_answer_tells_the_rate(world):
     world.reset(limits={model: f"{limit} requests/min" for model, limit in LIMITS.items()})
     pace = limiter(1, first_speed=True)
-    before = {model: pace.gate(f"openai/{model}").status()["quotas"][0]["limit"] for model in LIMITS}
+    before = {model: pace.gate(model).status()["quotas"][0]["limit"] for model in LIMITS}
     await one_paper(pace)
-    after = {model: pace.gate(f"openai/{model}").status()["quotas"][0] for model in LIMITS}
+    after = {model: pace.status()["pools"][f"127.0.0.1/{model}"]["quotas"][0] for model in LIMITS}
     assert before == {"arcee": 180, "pony": 90}  # 3/s and 1.5/s
     assert {model: quota["limit"] for model, quota in after.items()} == LIMITS
     assert {quota["source"] for quota in after.values()} == {"answer"}
@@ -221,12 +221,20 @@ def test_the_command():
 
 
 def test_every_state_that_calls_has_a_lane():
-    import yaml
-
     states = yaml.safe_load((EXAMPLE / "paper.yml").read_text())["data"]["states"]
     asking = {name for name, state in states.items() if "agent" in state or "machine" in state}
     assert asking == set(PHASES)
     assert all(states[name]["hooks"] == "lanes" for name in asking)
-    assert Counter(PHASES.values())["wrap"] == 5
-    assert isinstance(MachineHooks(), MachineHooks)
-    assert Pipeline.workers == 500
+
+
+async def test_live_reads_the_limiters_own_books(world):
+    pace = wide()
+    await one_paper(pace)
+    assert seen_by_limiter(pace) == {**CALLS, "refused": 0}
+
+
+@pytest.mark.parametrize("words", [["--speed", "7"], ["--live"], ["--live", "--without"], ["--live", "--speed", "2"]])
+def test_options_that_cannot_be_meant(words, monkeypatch):
+    monkeypatch.delenv("OPENAI_API_KEY", raising=False)
+    with pytest.raises(SystemExit):
+        parse(words)
