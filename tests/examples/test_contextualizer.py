@@ -337,7 +337,7 @@ def test_a_crowd_at_the_api_none_refused(paceline_emulator):
     with ThreadPoolExecutor(10) as pool:
         list(pool.map(lambda _: provider.generate("Say something about the weather. " * 200), range(50)))
     tally = world.tally()
-    assert (tally["admitted"], provider.calls) == (50, 50)
+    assert tally["admitted"] == 50
     assert tally["refused_total"] <= 2  # in real time, on a machine that may be busy
     assert provider.waited_s > 1
 
