@@ -10,7 +10,7 @@ from paceline.core.line import LaneSpec
 from paceline.integrations import package
 from paceline.limiter import _lane
 
-_flatmachines = package("flatmachines", "flatmachines>=4")
+_flatmachines = package("flatmachines", "flatmachines>=4.2")
 
 Said = tuple[str, float | None, int | None]
 """A lane's name, and a weight and a priority where they are not left to the limiter."""
