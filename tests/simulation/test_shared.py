@@ -85,8 +85,9 @@ def test_a_store_that_comes_and_goes():
     assert hub.speed >= 0.95, said
 
 
-def test_a_store_that_forgets_everything():
-    hub, said = run(forget_s=30)
+@pytest.mark.parametrize("latency_s", [0.02, 0.5])  # with the first hardly anything is in flight when it forgets
+def test_a_store_that_forgets_everything(latency_s):
+    hub, said = run(forget_s=30, settings={"latency_s": latency_s})
     assert len(hub.refused) == 0, said
     assert hub.speed >= 0.98, said
 

@@ -352,7 +352,7 @@ def _recall(m: Meter, now_ns: int, value: float) -> None:
     if isinstance(m, Spaced):
         m.use(now_ns, value)
     elif isinstance(m, Bucket):
-        m.full_at_ns = now_ns + round(value)
+        m.stand(now_ns + round(value), max(m.opened, value / m.ns_per_unit))  # an opening one goes on evenly from there
     elif isinstance(m, Window):
         m.seen(now_ns, m.quota.amount - value)
 

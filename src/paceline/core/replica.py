@@ -58,16 +58,24 @@ class Replica(Ledger):
         self.not_before_ns = now_ns + reply.pause_ns
         return list(range(known, len(self.quotas)))
 
+    def gather(self, now_ns: int, index: int) -> Bucket:
+        """The quota at ``index`` is a bucket again: the books have forgotten that it was to be spread."""
+        m = self.meters[index] = Bucket(self.meters[index].quota, now_ns, self.headroom_s, gentle=self.gentle)
+        return m
+
     def _stand(self, now_ns: int, i: int, standing: Standing, feedback: Feedback | None) -> None:
         watch = feedback.watches[i] if feedback else None
+        if watch is not None and standing.charged < watch.charged:
+            watch.forgotten()
+            self.versions[i] = -1
         lesson = standing.learned
         if lesson is not None:
             self.versions[i] = lesson.version
             if watch is not None:
                 watch.learned_elsewhere(now_ns, lesson)
-            m = self.meters[i]
-            if lesson.spread and isinstance(m, Bucket) and not isinstance(m, Spaced):
-                m = self.spread(now_ns, i)
+            m, spaced = self.meters[i], lesson.spread or lesson.quota.rule is not Rule.BUCKET
+            if isinstance(m, Bucket) and isinstance(m, Spaced) != spaced:
+                m = self.spread(now_ns, i) if spaced else self.gather(now_ns, i)
                 if watch is not None:
                     watch.meter = m
             m.restore(lesson.quota, {**m.state(), "capacity": lesson.capacity, "ceiling": lesson.ceiling})

@@ -53,6 +53,9 @@ GROWTH_S = 2_200.0
 """A speed gains one part in so many a second after the provider said that we grew too fast: half in 15 minutes.
 Source: OpenAI's guide to error codes, ``slow_down`` (2026-10)."""
 
+EPOCHS_MAX = 1_000_000
+"""No books live through more changes of rate and rule."""
+
 CUT_MAX = 0.4
 """No measurement cuts a rate by more than this."""
 
@@ -79,6 +82,7 @@ class Watch:
         "_busy_s",
         "_climbed_ns",
         "_last_ns",
+        "_lives",
         "_measured_s",
         "_slices",
         "_steady",
@@ -111,6 +115,7 @@ class Watch:
         self._climbed_ns = 0
         self._steady = False  # climb no faster with time
         self._as_of_ns = 0  # when the last reading that counted was taken
+        self._lives = 0  # how often shared books were forgotten and began again, in epochs
 
     def granted(self, now_ns: int, amount: float) -> Note:
         """An attempt leaves, charged ``amount``."""
@@ -145,9 +150,18 @@ class Watch:
         self._slices.clear()
         self.tell("epoch", 0.0)
 
+    def forgotten(self) -> None:
+        """Shared books have begun again: what was noted before compares no more, whatever they say."""
+        self._lives += EPOCHS_MAX
+        self.epoch += EPOCHS_MAX
+        self.charged, self.shifted_ns, self.refused_amount = 0.0, 0, 0.0
+        self._slices.clear()
+        self._blame = None
+
     def learned_elsewhere(self, now_ns: int, lesson: Lesson) -> None:
         """Another process has taught the books something: here is all that they know."""
-        if self.epoch != lesson.epoch:
+        epoch = lesson.epoch + self._lives
+        if self.epoch != epoch:
             self._slices.clear()
         if self.meter.ceiling != lesson.ceiling:
             self._climbed_ns = now_ns
@@ -155,7 +169,7 @@ class Watch:
             self._as_of_ns = now_ns  # what left before says nothing against it
         if self.meter.quota.amount != lesson.quota.amount:
             self.limit_as_of_ns = now_ns
-        self.epoch, self.shifted_ns, self.refused_amount = lesson.epoch, lesson.shifted_ns, lesson.refused
+        self.epoch, self.shifted_ns, self.refused_amount = epoch, lesson.shifted_ns, lesson.refused
 
     def read(self, now_ns: int, left_ns: int, note: Note, reading: Reading) -> bool:
         """Hold a reading against the note of its attempt, which left at ``left_ns``; whether it is no bucket's."""

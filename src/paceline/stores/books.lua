@@ -72,7 +72,12 @@ end
 
 local function recall(m, value)                    -- start where a process remembers that forgotten books stood
   local s = m.s
-  if m.kind == BUCKET then s.full = now + round(value)
+  if m.kind == BUCKET then
+    s.full = now + round(value)
+    if s.opened then
+      s.opened = max(s.opened, value / m.ns_per_unit)
+      widen(m)
+    end
   elseif m.kind == SPACED and value ~= 0 then s.log, s.used = {now, value}, value
   elseif m.kind == WINDOW then
     roll(m)

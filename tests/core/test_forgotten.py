@@ -1,0 +1,97 @@
+"""Books that were lost and begin again: what a process knew of the old ones is held against them no more."""
+
+from __future__ import annotations
+
+import pytest
+
+from paceline.core.books import Books
+from paceline.core.branch import Branch
+from paceline.core.bucket import Bucket
+from paceline.core.line import LaneSpec, Ticket
+from paceline.core.message import Learned, Message
+from paceline.core.outcomes import Granted, Reading
+from paceline.core.quota import NS, parse_quotas
+from paceline.core.spaced import Spaced
+
+T0 = 1_700_000_000 * NS
+
+
+class Fleet:
+    """A branch, and the books that it tells everything to."""
+
+    def __init__(self, quotas: str, *, gentle: bool = True) -> None:
+        self.now_ns, self.books, self.quotas = T0, Books(), tuple(parse_quotas(quotas))
+        self.pool = Branch("p", self.quotas, T0, who="a", gentle=gentle, lease_s=0.0)
+
+    def wait(self, seconds: float) -> None:
+        self.now_ns += round(seconds * NS)
+
+    def exchange(self) -> list[Ticket]:
+        message = self.pool.message(self.now_ns, at_once=True)
+        if message is None:
+            return []
+        return self.pool.receive(self.now_ns, self.books.apply(self.now_ns, message))
+
+    def take(self, tokens: float) -> Granted:
+        ticket = Ticket({"tokens": tokens}, LaneSpec("default"))
+        self.pool.submit(self.now_ns, ticket)
+        for _ in range(2_000):
+            self.exchange()
+            if ticket.outcome is not None:
+                break
+            self.wait(0.05)
+        assert isinstance(ticket.outcome, Granted)
+        return ticket.outcome
+
+    def answer(self, granted: Granted, *said: Reading) -> None:
+        self.pool.settle(self.now_ns, granted.reservation, None)
+        self.pool.observe(self.now_ns, said, granted.reservation)
+        self.exchange()
+        self.wait(0.02)
+        self.exchange()
+
+    def other_process_says(self, what: str, value: float = 0.0) -> None:
+        for number, news in enumerate(([], [Learned(0, what, value)]), 1):  # its first word is whatever is configured
+            message = Message("b", number, self.quotas, versions=[0], news=news, gentle=True)
+            self.books.apply(self.now_ns, message)
+
+    @property
+    def meter(self) -> Bucket:
+        return self.pool.ledger.meters[0]
+
+
+def test_an_opening_bucket_goes_on_evenly_from_where_it_is_remembered():
+    fleet = Fleet("60 tokens/min")
+    for _ in range(40):
+        fleet.answer(fleet.take(2))
+    fleet.books = Books()
+    assert fleet.meter.level(fleet.now_ns) < 5
+    began_ns = fleet.now_ns
+    fleet.take(2)
+    assert 0 < fleet.now_ns - began_ns <= 3.1 * NS  # its own refill and the headroom, not that of the whole bucket
+
+
+def test_readings_that_say_what_the_books_say_move_nothing():
+    fleet = Fleet("60 tokens/min", gentle=False)
+    early = fleet.take(20)
+    fleet.wait(1)
+    fleet.take(21)
+    fleet.wait(1)
+    fleet.books = Books()
+    fleet.answer(fleet.take(2), Reading("tokens", 60, 19, 41.0))
+    assert fleet.meter.level(fleet.now_ns) == pytest.approx(19, abs=0.5)
+    fleet.answer(early, Reading("tokens", 60, 40, 20.0))
+    assert fleet.meter.level(fleet.now_ns) == pytest.approx(19, abs=0.5)
+
+
+def test_a_quota_that_was_to_be_spread_is_a_bucket_again():
+    fleet = Fleet("60 tokens/min")
+    fleet.take(1)
+    fleet.other_process_says("spread")
+    fleet.wait(5)
+    fleet.take(1)
+    assert isinstance(fleet.meter, Spaced)
+    fleet.books = Books()
+    fleet.take(1)
+    assert not isinstance(fleet.meter, Spaced)
+    assert fleet.meter.level(fleet.now_ns) < 60
