@@ -281,6 +281,9 @@ class Line:
         return lane is not None and lane.tickets.get(ticket.number) is ticket
 
     def _first_lane(self) -> _Lane | None:
+        if len(self._lanes) == 1:
+            (only,) = self._lanes.values()
+            return only if only.tickets else None
         best: _Lane | None = None
         best_key = (0, 0.0, 0)
         for lane in self._lanes.values():
