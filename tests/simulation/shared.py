@@ -6,6 +6,7 @@ away for a time, forget everything, and processes can die.
 
 import heapq
 import random
+from itertools import pairwise
 from functools import partial
 
 from tests.simulation.fleet import START_NS, Fleet, Job
@@ -26,6 +27,7 @@ class Host(Fleet):
         self.world = hub.world
         self.dead = False
         self.call_at = None
+        self.sent_at_s = []
 
     def make_pool(self, told):
         return Branch("sim", parse_quotas(told), START_NS + self.skew_ns, who=self.name, gentle=True, **self.hub.branch)
@@ -53,6 +55,10 @@ class Host(Fleet):
     def arm(self):
         super().arm()
         self.call()
+
+    def send(self, job, reservation):
+        self.sent_at_s.append((self.hub.now_ns - START_NS) / NS)
+        super().send(job, reservation)
 
     def changed(self):
         super().changed()
@@ -165,6 +171,11 @@ class Hub:
     @property
     def refused(self):
         return [at for host in self.hosts for at in host.refused_at_s]
+
+    def silence_s(self, since_s=0.0):
+        """The longest time in which nobody sent anything, from ``since_s`` on."""
+        sent = sorted(at for host in self.hosts for at in host.sent_at_s)
+        return max((b - a for a, b in pairwise(sent) if b > since_s), default=0.0)
 
     @property
     def speed(self):

@@ -79,6 +79,23 @@ def test_a_store_that_is_away_for_twenty_seconds(mode, refused):
     assert all(host.pool.lost is None for host in hub.hosts)
 
 
+@pytest.mark.parametrize("forgets", [True, False])
+@pytest.mark.parametrize(("hosts", "workers", "latency_s"), [(1, 10, 0.02), (8, 100, 0.5)])
+@pytest.mark.parametrize("burst", ["", " burst 50"])
+def test_nobody_is_silent_after_a_store_was_away(burst, hosts, workers, latency_s, forgets):
+    settings = {"limits": {"m": "600 requests/min"}, "latency_s": latency_s}
+    away = [(70, 100)]
+    options = {"forget_s": 80} if forgets else {}
+    hub, said = run(
+        f"600 requests/min{burst}", hosts=hosts, workers=workers, jobs=1_600, away=away, settings=settings, **options
+    )
+    # What others spent just before they were cut off, the first to come back does not know.
+    assert len(hub.refused) <= (5 if forgets and hosts > 1 else 0), said
+    # With a burst of 50 the answers' headers contradict, and the quota is spread: said in eighths of a minute.
+    assert hub.silence_s(since_s=2) < (8 if burst else 3), (hub.silence_s(2), said)
+    assert hub.speed >= (0.59 if burst else 0.97), said  # the ideal begins with the whole burst
+
+
 def test_a_store_that_comes_and_goes():
     hub, said = run(away=[(10, 10.5), (12, 14), (20, 21), (22, 50), (51, 52.2)])
     assert len(hub.refused) == 0, said

@@ -10,7 +10,7 @@ from lupa.lua51 import LuaRuntime
 
 from paceline.core.books import Books
 from paceline.core.bucket import LOW_POINTS_MAX
-from paceline.core.message import Charged, Learned, Message, Refused, Reply, Settled
+from paceline.core.message import Charged, Learned, Left, Message, Refused, Reply, Settled
 from paceline.core.quota import NS, Quota, Rule
 from paceline.core.window import restarts
 from paceline.stores.redis_wire import decode, encode, quota_set, script
@@ -185,7 +185,7 @@ class World:
             wants=self._wants(process),
             place_ns=rng.choice([0, NS, 5 * NS]),
             slack_ns=rng.randrange(NS // 2) if self.leases else 0,
-            recalled=[self._cost(q) * 0.5 for q in process.quotas] if rng.random() < 0.3 else [],
+            recalled=[self._left(q) for q in process.quotas] if rng.random() < 0.3 else [],
             windows=[restarts(q.anchor, clock_ns) if q.rule is Rule.WINDOW else None for q in process.quotas],
         )
         process.last = message, replace(message, news=[theirs for _, theirs in news])
@@ -216,6 +216,13 @@ class World:
         amount = quota.burst * part * rng.uniform(0.5, 1.0)
         return rng.choice([amount, float(round(amount)), float(round(amount))])
 
+    def _left(self, quota: Quota) -> Left:
+        """What is used of a quota, as one number or by eighths of its last period."""
+        used = self._cost(quota) * 0.5
+        if quota.rule is Rule.SLOTS or self.rng.random() < 0.5:
+            return used
+        return [used * self.rng.choice([0.0, 0.1, 0.3, 1.0]) for _ in range(8)]
+
     def _wants(self, process: Process) -> list[list[float]]:
         return [[self._cost(q) for q in process.quotas] for _ in range(self.rng.choice([0, 1, 1, 2, 4]))]
 
@@ -228,7 +235,8 @@ class World:
         if kind == "refused":
             both = Refused([self._cost(q) for q in process.quotas], rng.choice([0, rng.randrange(5 * NS)]))
         elif kind == "charged":
-            both = Charged([self._cost(q) * 0.3 for q in process.quotas])
+            left = [self._left(q) for q in process.quotas] if rng.random() < 0.7 else None
+            both = Charged([self._cost(q) * 0.3 for q in process.quotas], left)
         else:
             both = self._learned(process)
         return both, both

@@ -25,6 +25,7 @@ from paceline.core.ledger import PROBE_NS
 from paceline.core.message import (
     Charged,
     Learned,
+    Left,
     Lesson,
     Mark,
     Message,
@@ -35,7 +36,7 @@ from paceline.core.message import (
     quota_fields,
     quota_key,
 )
-from paceline.core.meters import meter
+from paceline.core.meters import absorb, at_once, meter
 from paceline.core.quota import NS, Quota, Rule
 from paceline.core.spaced import Spaced
 from paceline.core.window import Slots, Window
@@ -173,8 +174,12 @@ class Books:
                     self._not_before_ns = max(self._not_before_ns, now_ns + news.pause_ns)
                     self._probe_next, self._probe = True, None
             elif isinstance(news, Charged):
-                for i, amount in zip(index, news.amounts, strict=False):
-                    self._charge(now_ns, i, amount)
+                left = news.amounts if news.left is None else news.left
+                for i, amount, rest in zip(index, news.amounts, left, strict=False):
+                    account = self._accounts[i]
+                    account.charged += amount
+                    account.spent += amount
+                    absorb(account.meter, now_ns, rest)
             elif fresh[news.index]:
                 self._learn(now_ns, self._accounts[index[news.index]], news)
 
@@ -347,11 +352,14 @@ class Books:
         return books
 
 
-def _recall(m: Meter, now_ns: int, value: float) -> None:
+def _recall(m: Meter, now_ns: int, value: Left) -> None:
     """Start where a process remembers that forgotten books stood."""
     if isinstance(m, Spaced):
-        m.use(now_ns, value)
-    elif isinstance(m, Bucket):
+        m.fill(now_ns, value if isinstance(value, list) else [value])
+        return
+    if isinstance(value, list):  # the process had learned that it is to be spread
+        value = at_once(m, value) * (m.ns_per_unit if isinstance(m, Bucket) else 1.0)
+    if isinstance(m, Bucket):
         m.stand(now_ns + round(value), max(m.opened, value / m.ns_per_unit))  # an opening one goes on evenly from there
     elif isinstance(m, Window):
         m.seen(now_ns, m.quota.amount - value)

@@ -159,7 +159,7 @@ class Branch(Pool):
         self._reading, self._unread = self._reading + self._unread, []
         self._tried = list(self._trying)
         self._called_ns = now_ns
-        told = news.take(now_ns, self.ledger.news() if isinstance(self.ledger, Away) else None)
+        told = news.take(now_ns, self.ledger if isinstance(self.ledger, Away) else None)
         message = Message(self.who, news.number, fresh=not self._joined, news=told, held=self._held(), wants=wants)
         message.place_ns = PLACE_NS if len(self.line) > len(self._trying) else 0
         message.slack_ns = self._purse.slack_ns
@@ -236,7 +236,7 @@ class Branch(Pool):
             for reservation in ledger.open:
                 ledger.keep(reservation)
         if isinstance(self.ledger, Away):
-            self.ledger.news()  # its parent tells
+            self.ledger.news(now_ns)  # its parent tells
         self.outbox.stirred = True  # no timer came along
 
     def status(self, now_ns: int) -> dict[str, Any]:
@@ -389,7 +389,7 @@ class Branch(Pool):
             self._ask_ns = self._back_ns + REJOIN_NS
             return False
         if isinstance(self.ledger, Away):
-            news = self.ledger.news()
+            news = self.ledger.news(now_ns)
             if news is not None:
                 self.outbox.add(now_ns, news, at_once=True)
             for reservation in self.ledger.open:

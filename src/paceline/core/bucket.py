@@ -160,9 +160,9 @@ class Bucket:
         else:
             self._low_rooms = [max(room + by_ns, 0) for room in self._low_rooms]
         self.full_at_ns += by_ns
-        self._not_granted(by_ns / self._ns_per_unit)
+        self.not_granted(by_ns / self._ns_per_unit)
 
-    def _not_granted(self, amount: float) -> None:
+    def not_granted(self, amount: float) -> None:
         """``amount`` of what is used was not granted by us just now: it does not count against the opening burst."""
         if self._opened < math.inf:
             self._opened = max(self._opened + amount, small_burst_s(self.quota) * self.quota.rate)
@@ -179,7 +179,7 @@ class Bucket:
         grown = amount - self.quota.amount
         self.ceiling = 1.0
         self._resize(now_ns, self.quota.with_amount(amount), level)
-        self._not_granted(max(grown, 0.0))
+        self.not_granted(max(grown, 0.0))
 
     def _resize(self, now_ns: int, quota: Quota, level: float) -> None:
         """Take another rate or size. A larger bucket fills from where it stands, a smaller one spills."""

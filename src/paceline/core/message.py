@@ -41,11 +41,21 @@ class Refused:
     pause_ns: int
 
 
+Left = float | list[float]
+"""What is used of a quota: of a spread one also by eighths of its last period, the latest first."""
+
+
 @dataclass(frozen=True, slots=True)
 class Charged:
-    """``amounts`` were spent while the store could not be asked."""
+    """``amounts`` were spent while the store could not be asked.
+
+    Attributes:
+        amounts: For each of the message's quotas.
+        left: What of them has not come back meanwhile; ``None``: all.
+    """
 
     amounts: list[float]
+    left: list[Left] | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,7 +111,7 @@ class Message:
     place_ns: int = 0
     slack_ns: int = 0
     windows: list[tuple[int, ...] | None] = field(default_factory=list)
-    recalled: list[float] = field(default_factory=list)
+    recalled: list[Left] = field(default_factory=list)
 
 
 @dataclass(slots=True)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from paceline.core.blocks import Block, Drawn
 from paceline.core.message import News
 from paceline.core.quota import NS
+from paceline.core.replica import Away
 
 LINGER_NS = NS // 100
 """How long news waits for a question to go with."""
@@ -52,15 +53,14 @@ class Outbox:
             self._settled.append(drawn.block)
             self.soon(now_ns)
 
-    def take(self, now_ns: int, away: News | None) -> list[News]:
-        """The news for the next message; that of the last one, where nobody has answered it. ``away`` comes on top."""
+    def take(self, now_ns: int, away: Away | None) -> list[News]:
+        """The news for the next message, ``away``'s on top; that of the last one, where nobody has answered it."""
         if self._again is None:
             self.number += 1
             settled = [news for block in self._settled if (news := block.news()) is not None]
-            self._again = [*settled, *self._news, *([away] if away is not None else [])]
+            alone = away.news(now_ns) if away is not None else None
+            self._again = [*settled, *self._news, *([alone] if alone is not None else [])]
             self._news, self._settled = [], []
-        elif away is not None:
-            self._news.append(away)
         self.due_ns = now_ns + LINGER_NS if self._news or self._settled else None
         return self._again
 

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from paceline.core.bucket import Bucket
+from paceline.core.bucket import Bucket, Meter
 from paceline.core.feedback import Feedback
 from paceline.core.ledger import Ledger
-from paceline.core.message import Charged, Message, Reply, Standing
-from paceline.core.meters import part_of
+from paceline.core.message import Charged, Left, Message, Reply, Standing
+from paceline.core.meters import absorb, left_of, part_of
 from paceline.core.quota import NS, Quota, Rule
 from paceline.core.spaced import Spaced
 from paceline.core.window import Slots, Window, restarts
@@ -40,10 +40,7 @@ class Replica(Ledger):
         message.quotas, message.versions = tuple(self.quotas), list(self.versions)
         message.headroom_s, message.gentle = self.headroom_s, self.gentle
         message.windows = [restarts(q.anchor, now_ns) if q.rule is Rule.WINDOW else None for q in self.quotas]
-        message.recalled = [
-            float(max(m.full_at_ns - now_ns, 0)) if type(m) is Bucket else m.quota.amount - m.level(now_ns)
-            for m in self.meters
-        ]
+        message.recalled = [_recalled(m, now_ns) for m in self.meters]
 
     def follow_reply(self, now_ns: int, reply: Reply, feedback: Feedback | None) -> list[int]:
         """Become what the books are now; the indexes of the quotas that are new."""
@@ -101,13 +98,24 @@ class Away(Ledger):
         for m, name in zip(replica.meters, replica.names, strict=True):
             self.follow(part_of(m, now_ns, share), name)
         self.not_before_ns = replica.not_before_ns
-        self._told = [0.0] * len(self.meters)
+        self._told = [part_of(m, now_ns, share) for m in replica.meters]  # as the books see this process's share
+        self._spent_told = [0.0] * len(self.meters)
 
-    def news(self) -> Charged | None:
-        """What was spent since this was last asked."""
+    def news(self, now_ns: int) -> Charged | None:
+        """What was spent since this was last asked, and what of it has not come back, however long that took."""
+        slots = [isinstance(m, Slots) for m in self.meters]
         more = [
-            0.0 if isinstance(m, Slots) else max(spent - told, 0.0)
-            for m, spent, told in zip(self.meters, self.spent, self._told, strict=True)
+            0.0 if slot else max(spent - told, 0.0)
+            for slot, spent, told in zip(slots, self.spent, self._spent_told, strict=True)
         ]
-        self._told = [a + b for a, b in zip(self._told, more, strict=True)]
-        return Charged(more) if any(more) else None
+        left = [left_of(m, told, now_ns) for m, told in zip(self.meters, self._told, strict=True)]
+        self._spent_told = [a + b for a, b in zip(self._spent_told, more, strict=True)]
+        for told, rest in zip(self._told, left, strict=True):
+            absorb(told, now_ns, rest)
+        return Charged(more, left) if any(more) else None
+
+
+def _recalled(m: Meter, now_ns: int) -> Left:
+    if isinstance(m, Spaced):
+        return m.parts(now_ns)
+    return float(max(m.full_at_ns - now_ns, 0)) if isinstance(m, Bucket) else m.quota.amount - m.level(now_ns)

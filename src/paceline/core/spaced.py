@@ -17,6 +17,10 @@ TINY = 1e-9
 """Amounts this close are equal: sums of floats come no closer."""
 
 
+PARTS = 8
+"""Books tell each other in so many parts when in the last period something was used."""
+
+
 class Spaced(Bucket):
     """A sliding window, or a window that restarts nobody knows when: spread evenly, and never more than the amount.
 
@@ -46,8 +50,48 @@ class Spaced(Bucket):
         self._reach_ns = math.floor(self._burst * self._ns_per_unit)
 
     def use(self, now_ns: int, used: float) -> None:
-        """Take what other books say was used of the last period; nobody says when."""
-        self._ends, self._amounts, self._used = ([now_ns], [used], used) if used else ([], [], 0.0)
+        """Take what other books say was used of the last period: what is more than was known was charged just now."""
+        self._forget(now_ns)
+        more = used - self._used
+        if more > 0:
+            self._log(now_ns, more)
+        while more < 0 and self._amounts:  # which of it came back nobody says: the oldest, to be sure
+            back = min(self._amounts[0], -more)
+            more += back
+            self._amounts[0] -= back
+            if self._amounts[0] <= TINY:
+                del self._ends[0], self._amounts[0]
+        self._used = used
+
+    def parts(self, now_ns: int) -> list[float]:
+        """What each eighth of the last period was charged, the latest first."""
+        self._forget(now_ns)
+        parts = [0.0] * PARTS
+        for end_ns, amount in zip(self._ends, self._amounts, strict=True):
+            parts[min(max(now_ns - end_ns, 0) * PARTS // self._period_ns, PARTS - 1)] += amount
+        return parts
+
+    def fill(self, now_ns: int, parts: list[float]) -> None:
+        """Add what each eighth of the last period was charged elsewhere; nothing is owed for it."""
+        self._forget(now_ns)
+        for part, amount in enumerate(parts[:PARTS]):
+            if amount > 0:
+                self._log(now_ns - part * (self._period_ns // PARTS), amount)
+        self._used = reduce(add, self._amounts, 0.0)
+
+    def part_of(self, whole: Spaced, share: float) -> None:
+        """Stand where ``whole`` stands, with a share of what is used of it."""
+        self.full_at_ns = whole.full_at_ns
+        self._ends, self._amounts = list(whole._ends), [amount * share for amount in whole._amounts]
+        self._used = reduce(add, self._amounts, 0.0)
+
+    def _log(self, end_ns: int, amount: float) -> None:
+        i = bisect_left(self._ends, end_ns)
+        if i < len(self._ends) and self._ends[i] == end_ns:
+            self._amounts[i] += amount
+        else:
+            self._ends.insert(i, end_ns)
+            self._amounts.insert(i, amount)
 
     @property
     def used(self) -> float:

@@ -70,21 +70,6 @@ local function find(key)
   end
 end
 
-local function recall(m, value)                    -- start where a process remembers that forgotten books stood
-  local s = m.s
-  if m.kind == BUCKET then
-    s.full = now + round(value)
-    if s.opened then
-      s.opened = max(s.opened, value / m.ns_per_unit)
-      widen(m)
-    end
-  elseif m.kind == SPACED and value ~= 0 then s.log, s.used = {now, value}, value
-  elseif m.kind == WINDOW then
-    roll(m)
-    s.used = max(s.used, s.amount - (s.amount - value))
-  end
-end
-
 local function see_days(m, windows, n)
   local days = windows ~= 0 and windows[n] or 0
   if days ~= 0 and days[1] == m.s.anchor then m.s.days = days end
@@ -210,7 +195,13 @@ local function take_news(list, versions, who, gentle)
         state.not_before = max(state.not_before, now + news[2])
         state.probe_next, state.probe = true, nil
       end
-    elseif what == 'charged' then
+    elseif what == 'spent' then
+      for n = 1, min(#index, #news[2], #news[3]) do
+        local account, amount = state.accounts[index[n]], news[2][n]
+        account.charged, account.spent = account.charged + amount, account.spent + amount
+        absorb(meters[index[n]], news[3][n])
+      end
+    elseif what == 'charged' then                  -- as older processes say it
       for n = 1, min(#index, #news - 1) do charge_account(index[n], news[n + 1]) end
     elseif fresh[news[2] + 1] then
       learn(index[news[2] + 1], what, news[3])

@@ -4,7 +4,7 @@ local floor, ceil, min, max = math.floor, math.ceil, math.min, math.max
 local INF, NS = math.huge, 1e9
 local GRID_US = 2^41                     -- epochs lie on a grid, so that marks stay comparable if the state is lost
 local GRID = GRID_US * 1000
-local LOW_POINTS_MAX, SLICES, MOMENT, CEILING_MIN, TINY = 16, 512, NS / 20, 0.01, 1e-9
+local LOW_POINTS_MAX, SLICES, PARTS, MOMENT, CEILING_MIN, TINY = 16, 512, 8, NS / 20, 0.01, 1e-9
 local DAY_US, PAST = 86400e6, -2^52      -- a window's mark lies further back than any instant
 local BUCKET, SPACED, WINDOW, SLOTS = 1, 2, 3, 4
 
@@ -255,6 +255,65 @@ local function resize(m, amount, ceiling)          -- adopt (an amount) and pres
   local grown = min(s.burst - burst, 0)
   s.full = now + ceil((s.burst - min(level, s.burst)) * m.ns_per_unit)
   for i = 2, #s.low, 2 do s.low[i] = max(floor((s.low[i] / before + grown) * m.ns_per_unit), 0) end
+end
+
+local function fill(m, parts)            -- core/spaced.py's: what eighths of the last period were charged elsewhere
+  forget(m)
+  local s, log = m.s, m.s.log
+  for part = 1, min(#parts, PARTS) do
+    local amount, stop = parts[part], now - (part - 1) * floor(m.period / PARTS)
+    if amount > 0 then
+      local i = 1
+      while log[i] and log[i] < stop do i = i + 2 end
+      if log[i] == stop then log[i + 1] = log[i + 1] + amount
+      else
+        table.insert(log, i, amount)
+        table.insert(log, i, stop)
+      end
+    end
+  end
+  s.used = 0
+  for i = 2, #log, 2 do s.used = s.used + log[i] end
+end
+
+local function at_once(m, parts)         -- core/meters.py's: what a meter would lack that had been charged these eighths
+  local total, room = 0, 0
+  for i = #parts, 1, -1 do
+    if m.kind == BUCKET then room = max(room - m.s.period * NS / PARTS, 0) + parts[i] * m.ns_per_unit end
+  end
+  for _, part in ipairs(parts) do total = total + part end
+  return m.kind == BUCKET and room / m.ns_per_unit or total
+end
+
+local function absorb(m, left)           -- core/meters.py's
+  if m.kind == SPACED then
+    fill(m, type(left) == 'table' and left or {left})
+    return
+  end
+  local amount = type(left) == 'table' and at_once(m, left) or left
+  if amount ~= 0 then
+    charge(m, amount)
+    if m.kind == BUCKET then not_granted(m, amount) end
+  end
+end
+
+local function recall(m, value)          -- core/books.py's: start where a process remembers that forgotten books stood
+  local s = m.s
+  if m.kind == SPACED then
+    fill(m, type(value) == 'table' and value or {value})
+    return
+  end
+  if type(value) == 'table' then value = at_once(m, value) * (m.ns_per_unit or 1) end
+  if m.kind == BUCKET then
+    s.full = now + round(value)
+    if s.opened then
+      s.opened = max(s.opened, value / m.ns_per_unit)
+      widen(m)
+    end
+  elseif m.kind == WINDOW then
+    roll(m)
+    s.used = max(s.used, s.amount - (s.amount - value))
+  end
 end
 
 -- core/meters.py

@@ -72,7 +72,7 @@ def _news(news: News) -> list[Any]:
     if isinstance(news, Refused):
         return ["refused", news.pause_ns, *news.amounts]
     if isinstance(news, Charged):
-        return ["charged", *news.amounts]
+        return ["spent", news.amounts, news.amounts if news.left is None else news.left]
     return [news.what, news.index, news.value]
 
 
