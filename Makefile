@@ -4,7 +4,7 @@ VENV   ?= .venv
 BIN    := $(VENV)/bin
 READY  := $(VENV)/.ready
 
-.PHONY: demo test frameworks lint bench soak clean
+.PHONY: demo test frameworks frameworks-soak lint bench soak clean
 .DEFAULT_GOAL := test
 
 $(READY): pyproject.toml constraints.txt
@@ -19,8 +19,11 @@ demo: $(READY)  ## one batch, with and without paceline, live; ends with a pictu
 test: $(READY)  ## the whole suite
 	$(BIN)/python -m pytest
 
-frameworks: $(READY)  ## every SDK and framework, each in an environment of its own; ENVS="genai mistral" for some
+frameworks: $(READY)  ## every SDK and framework that CI runs, each in an environment of its own; ENVS="genai mistral" for some
 	$(BIN)/python tests/frameworks/run.py $(ENVS)
+
+frameworks-soak: $(READY)  ## those that take long to install
+	$(BIN)/python tests/frameworks/run.py --soak
 
 lint: $(READY)  ## style and types
 	$(BIN)/ruff format --check . && $(BIN)/ruff check . && $(BIN)/mypy

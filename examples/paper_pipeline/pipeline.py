@@ -52,6 +52,9 @@ WORDS = [
 ]
 
 warnings.simplefilter("ignore", ValidationWarning)  # flatmachines 4.2.1 warns of its own form of an agent
+warnings.filterwarnings(
+    "ignore", r"coroutine 'OpenAIChatCompletion\.acompletion'"
+)  # litellm 1.106.2, cancelled at the end
 
 
 @dataclass
@@ -85,12 +88,16 @@ class Pipeline:
         hooks = self.hooks or MachineHooks()
         self._registry = HooksRegistry()
         self._registry.register("lanes", lambda: hooks)
-        self._machine()  # the first one takes seconds: litellm is imported
+        self._todo, self._ready = papers(), list[FlatMachine]()
+
+    async def warm(self) -> None:
+        """Make the first call, for which litellm imports the rest of itself, and everybody's first machine: half a minute."""
+        await self._machine().execute(next(self._todo), max_steps=1)
+        self._ready = [self._machine() for _ in range(self.workers)]
 
     async def run(self, run_s: float) -> None:
         """Let all workers work for ``run_s`` seconds; papers in work are then left as they are."""
-        todo = papers()
-        workers = [asyncio.create_task(self._work(todo)) for _ in range(self.workers)]
+        workers = [asyncio.create_task(self._work()) for _ in range(self.workers)]
         _, still = await asyncio.wait(workers, timeout=run_s)
         for worker in still:
             worker.cancel()
@@ -98,9 +105,10 @@ class Pipeline:
             if isinstance(result, Exception):
                 raise result
 
-    async def _work(self, todo: Iterator[dict[str, Any]]) -> None:
-        for paper in todo:
-            result = await self._machine().execute(paper, max_steps=STEPS_MAX)
+    async def _work(self) -> None:
+        for paper in self._todo:
+            machine = self._ready.pop() if self._ready else self._machine()
+            result = await machine.execute(paper, max_steps=STEPS_MAX)
             if "text" in result:
                 self.done_s.append(time.time())
             else:

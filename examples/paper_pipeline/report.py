@@ -45,17 +45,21 @@ class Meter:
     speed: float = 1.0
     rows: list[tuple[float, dict[str, int]]] = field(default_factory=list)
 
+    async def read(self) -> None:
+        """Look once."""
+        seen = await asyncio.to_thread(self.look)
+        self.rows.append((time.time(), seen))
+
     async def run(self) -> None:
         """Look until cancelled."""
         while True:
-            seen = await asyncio.to_thread(self.look)
-            self.rows.append((time.time(), seen))
             await asyncio.sleep(2 / self.speed)
+            await self.read()
 
     def running_s(self, minutes: float) -> float:
         """When pony, which binds, had made as many calls as in so many minutes; the bucket that is full at first is one."""
         calls = minutes * self.limits["pony"]
-        return next((at_s for at_s, counts in self.rows if counts.get("pony", 0) >= calls), self.rows[0][0])
+        return next((at_s for at_s, counts in self.rows[:-1] if counts.get("pony", 0) >= calls), self.rows[0][0])
 
     def rate(self, what: str, from_s: float, to_s: float) -> float:
         """How many of ``what`` there were per minute, in the part of the run from ``from_s`` to ``to_s``."""
@@ -89,6 +93,8 @@ class _Noted:
 
 def table(pipeline: Pipeline, meter: Meter, waits_s: Mapping[str, list[tuple[float, float]]]) -> str:
     """Everything that matters, once it is running; in minutes of real life."""
+    if len(meter.rows) < 2:
+        return "too short a run to say anything"
     start_s, end_s, speed = meter.rows[0][0], meter.rows[-1][0], meter.speed
     from_s, limits = meter.running_s(2), meter.limits
     minutes = (end_s - from_s) * speed / 60

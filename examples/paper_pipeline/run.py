@@ -70,6 +70,8 @@ async def run(options: argparse.Namespace, **world: Any) -> tuple[Pipeline, Mete
             stack.enter_context(paceline.instrument(pace))
         hooks = None if pace is None else PacelineHooks(PHASES)
         pipeline, meter = Pipeline(options.workers, hooks, speed), Meter(look, LIMITS, speed)
+        await pipeline.warm()
+        await meter.read()
         reading = asyncio.create_task(meter.run())
         await pipeline.run(options.minutes * 60 / speed)
         reading.cancel()

@@ -10,6 +10,7 @@ if TYPE_CHECKING:
     from paceline.core.line import LaneSpec
     from paceline.core.outcomes import (
         AcquireTimeoutError,
+        GaveUpError,
         LineFullError,
         NeverFits,
         NeverFitsError,
@@ -23,34 +24,42 @@ if TYPE_CHECKING:
     )
     from paceline.core.quota import Quota, Rule
     from paceline.core.retry import RetryPolicy
+    from paceline.eta import eta
+    from paceline.events import Event, log_events
     from paceline.gate import Waiting
     from paceline.http.instrument import instrument
-    from paceline.limiter import Limiter, lane
+    from paceline.lanes import lane
+    from paceline.limiter import Limiter
     from paceline.permit import Acquisition, Later, Permit
+    from paceline.providers.refusals import refusal_of
     from paceline.status import status_app
 
 _HOMES = {
     "paceline.core.breaker": ("BreakerPolicy",),
     "paceline.core.line": ("LaneSpec",),
     "paceline.core.outcomes": (
-        "AcquireTimeoutError", "LineFullError", "NeverFits", "NeverFitsError", "PacelineError", "PacelineWarning",
-        "PoolStoppedError", "QuotaError", "Refusal", "RefusalKind",
-        "StoreError",
+        "AcquireTimeoutError", "GaveUpError", "LineFullError", "NeverFits", "NeverFitsError", "PacelineError",
+        "PacelineWarning", "PoolStoppedError", "QuotaError", "Refusal", "RefusalKind", "StoreError",
     ),
     "paceline.core.quota": ("Quota", "Rule"),
     "paceline.core.retry": ("RetryPolicy",),
+    "paceline.eta": ("eta",),
+    "paceline.events": ("Event", "log_events"),
     "paceline.gate": ("Waiting",),
     "paceline.http.instrument": ("instrument",),
-    "paceline.limiter": ("Limiter", "lane"),
+    "paceline.lanes": ("lane",),
+    "paceline.limiter": ("Limiter",),
     "paceline.permit": ("Acquisition", "Later", "Permit"),
+    "paceline.providers.refusals": ("refusal_of",),
     "paceline.status": ("status_app",),
 }  # fmt: skip
 _HOME_OF = {name: home for home, names in _HOMES.items() for name in names}
 
 __all__ = [
-    "AcquireTimeoutError", "Acquisition", "BreakerPolicy", "LaneSpec", "Later", "Limiter", "LineFullError", "NeverFits", "NeverFitsError",
-    "PacelineError", "PacelineWarning", "Permit", "PoolStoppedError", "Quota", "QuotaError", "Refusal", "RefusalKind",
-    "RetryPolicy", "Rule", "StoreError", "Waiting", "instrument", "lane", "status_app",
+    "AcquireTimeoutError", "Acquisition", "BreakerPolicy", "Event", "GaveUpError", "LaneSpec", "Later", "Limiter",
+    "LineFullError", "NeverFits", "NeverFitsError", "PacelineError", "PacelineWarning", "Permit", "PoolStoppedError", "Quota",
+    "QuotaError", "Refusal", "RefusalKind", "RetryPolicy", "Rule", "StoreError", "Waiting", "eta", "instrument", "lane",
+    "log_events", "refusal_of", "status_app",
 ]  # fmt: skip
 
 

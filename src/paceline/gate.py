@@ -6,6 +6,7 @@ Every method asks the pool under the lock, and then wakes whom the pool names. A
 from __future__ import annotations
 
 import asyncio
+import math
 import os
 import threading
 import warnings
@@ -21,7 +22,10 @@ from paceline.core.ledger import Reservation
 from paceline.core.line import Ticket
 from paceline.core.outcomes import Outcome, PacelineWarning, Reading, Refusal, WaitUntil
 from paceline.core.pool import Pool
-from paceline.core.quota import NS, Cost
+from paceline.core.quota import NS, REQUESTS, Cost, Rule
+
+UNKNOWN_NS = FAR_NS // 2
+"""From here on an instant is one that nobody knows: no quota reaches so far."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,12 +35,13 @@ class Waiting:
     Attributes:
         ahead: How many go before it.
         quota: What binds now, in the notation of a quota, or ``cool-down``.
-        expected_wait_s: When it would go if nobody's estimate were corrected, in seconds.
+        expected_wait_s: When it would go if nobody's estimate were corrected, in seconds; ``None`` when nobody knows:
+            a slot comes free when somebody else is done.
     """
 
     ahead: int
     quota: str
-    expected_wait_s: float
+    expected_wait_s: float | None
 
 
 class Owner(Protocol):
@@ -77,15 +82,23 @@ class Thread:
 
 
 class Gate:
-    """The thread-safe side of one :class:`~paceline.core.pool.Pool`."""
+    """The thread-safe side of one :class:`~paceline.core.pool.Pool`.
+
+    Attributes:
+        events: Who is told what happens to permits, by the fields of a :class:`~paceline.events.Event`; or nobody.
+        own_units: Units of quotas that nobody could derive, and that no cost given by hand has named so far.
+    """
 
     def __init__(self, pool: Pool, clock: Clock) -> None:
         self.pool = pool
+        self.events: Callable[..., None] | None = None
+        self.own_units: set[str] = set()
         self._clock = clock
         # Garbage may be collected, or a signal handled, while this thread is inside: what they change waits its turn.
         self._lock = threading.RLock()
         self._busy = False
         self._deferred: deque[Callable[[int], None]] = deque()
+        self._untold: deque[tuple[Any, ...]] = deque()
         self._timer: Timer | None = None
         self._timer_ns = FAR_NS
         _gates.add(self)
@@ -110,7 +123,7 @@ class Gate:
             if not self._deferred:
                 return outcome
             done = self._work()  # a finalizer came in between: what it gave back may be what this one waits for
-        self._wake(done)
+        self._rouse(done)
         return outcome
 
     def now_ns(self) -> int:
@@ -162,7 +175,7 @@ class Gate:
                 done = self._follow_up(now_ns)
             finally:
                 self._busy = False
-        if done:
+        if done or self._untold:
             self._wake(done)
 
     def cancel(self, reservation: Reservation) -> None:
@@ -189,6 +202,16 @@ class Gate:
         """See :meth:`Pool.resume`."""
         self._change(lambda now_ns: self.pool.resume())  # noqa: ARG005
 
+    def retry_after_s(self, until: WaitUntil) -> float:
+        """Seconds from now until then; infinite where a slot binds, whatever a store says when to ask again."""
+        ledger = self.pool.ledger
+        if any(
+            name == until.quota and m.quota.rule is Rule.SLOTS
+            for m, name in zip(ledger.meters, ledger.names, strict=True)
+        ):
+            return math.inf
+        return wait_until_s(until.at_ns, self.now_ns())
+
     def why(self, ticket: Ticket) -> Waiting | None:
         """Why ``ticket`` waits; ``None`` when it does not."""
         with self._lock:
@@ -196,19 +219,46 @@ class Gate:
             if ticket.owner is None or ticket.outcome is not None:
                 return None
             ahead, at_ns, quota = self.pool.place(now_ns, ticket)
-            return Waiting(ahead, quota, max(at_ns - now_ns, 0) / NS)
+            wait_s = wait_until_s(at_ns, now_ns)
+            return Waiting(ahead, quota, wait_s if wait_s < math.inf else None)
+
+    def tell(self, *event: Any) -> None:
+        """Tell :attr:`events`, at once; from inside our own critical section (a finalizer, a signal), after it."""
+        assert self.events is not None
+        with self._lock:
+            inside = self._busy
+            if inside:
+                self._untold.append(event)
+        if not inside:
+            self.events(*event)
 
     def status(self) -> dict[str, Any]:
         """See :meth:`Pool.status`."""
         with self._lock:
             return self.pool.status(self._clock.now_ns())
 
+    def left_out(self, cost: Cost) -> None:
+        """Warn, once for each unit, of a quota on a unit of your own that the first cost given by hand leaves out.
+
+        Such a unit can be derived from nothing, so it costs 0: a forgotten one would never make anybody wait.
+        """
+        if not cost.get(REQUESTS, 1):  # nothing is sent
+            return
+        units, self.own_units = self.own_units, set()
+        for unit in sorted(units.difference(cost)):
+            warnings.warn(
+                f"{self.pool.name}: there is a quota on {unit!r}, and the request does not say how many it costs, so it costs"
+                f" none: write limiter.acquire({self.pool.name!r}, {unit}=1), or {unit}=0 where that is meant",
+                PacelineWarning,
+                stacklevel=3,
+            )
+
     def _change(self, change: Callable[[int], None]) -> None:
         """Let ``change`` happen, and then whatever it makes possible; at once, or after what this thread is doing here."""
         with self._lock:
             self._deferred.append(change)
-            done = None if self._busy else self._work()
-        if done:
+            done = [] if (inside := self._busy) else self._work()
+        if (done or self._untold) and not inside:
             self._wake(done)
 
     def _work(self) -> list[Ticket]:
@@ -251,6 +301,16 @@ class Gate:
             self._timer = self._clock.call_at(wake_ns, self._on_timer)
 
     def _wake(self, done: list[Ticket]) -> None:
+        """Wake those whose outcome is known, and tell what could not be told under the lock; not under it."""
+        self._rouse(done)
+        while self._untold and self.events is not None:
+            try:
+                event = self._untold.popleft()
+            except IndexError:  # another thread has told it
+                break
+            self.events(*event)
+
+    def _rouse(self, done: list[Ticket]) -> None:
         others: dict[asyncio.AbstractEventLoop, list[asyncio.Future[None]]] = {}
         for ticket in done:
             ticket.owner.wake(others)
@@ -271,6 +331,7 @@ class Gate:
         self._lock, self._busy = threading.RLock(), False
         self._timer, self._timer_ns = None, FAR_NS
         self._deferred.clear()
+        self._untold.clear()
         self.pool.line.drain()
 
 
@@ -290,6 +351,11 @@ def _set_all(futures: list[asyncio.Future[None]]) -> None:
     for future in futures:
         if not future.done():
             future.set_result(None)
+
+
+def wait_until_s(at_ns: int, now_ns: int) -> float:
+    """Seconds from ``now_ns`` until ``at_ns``; infinite for an instant that nobody knows."""
+    return math.inf if at_ns >= UNKNOWN_NS else max(at_ns - now_ns, 0) / NS
 
 
 def decided(ticket: Ticket) -> Outcome:

@@ -3,34 +3,35 @@
 from __future__ import annotations
 
 import functools
-import inspect
-import logging
 import math
-import threading
 import uuid
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import contextmanager
-from contextvars import ContextVar
+from collections.abc import Callable, Iterable, Mapping
+from itertools import islice
 from os import PathLike
-from typing import TYPE_CHECKING, Any, Literal, ParamSpec, Self, TypeVar, cast
+from typing import TYPE_CHECKING, Any, Literal, ParamSpec, Self, TypeVar
 
 from paceline.clock import SYSTEM_CLOCK, Clock
-from paceline.core.breaker import Breaker, BreakerPolicy
-from paceline.core.line import LaneName, Lanes, LaneSpec, Ticket
+from paceline.core.breaker import BreakerPolicy
+from paceline.core.line import Lanes, LaneSpec, Ticket
 from paceline.core.outcomes import Granted, NeverFits, QuotaError, WaitUntil
 from paceline.core.pool import WAITING_MAX, Pool
-from paceline.core.quota import NS, REQUESTS, Cost
-from paceline.core.retry import RetryBudget, RetryPolicy
+from paceline.core.quota import KNOWN_UNITS, NS, REQUESTS, Cost
+from paceline.core.report import NamedTicket
+from paceline.core.retry import RetryPolicy
+from paceline.faults import Faults
 from paceline.gate import Gate
+from paceline.lanes import current_lane
 from paceline.lessons import Teacher
 from paceline.limits import Limits, QuotaLike, Resolved
+from paceline.paced import paced
 from paceline.permit import Acquisition, Later, Permit, as_error, check_cost
 
 if TYPE_CHECKING:
+    from paceline.attempts import Attempts
+    from paceline.events import Event
     from paceline.shared import Courier
     from paceline.stores.base import Store
 
-log = logging.getLogger("paceline")
 P = ParamSpec("P")
 R = TypeVar("R")
 
@@ -41,27 +42,8 @@ LEASE_MAX_S = 60.0
 TIMEOUT_MAX_S = 10 * 366 * 86_400.0
 """Ten years: what is longer is a mistake."""
 
-_lane: ContextVar[LaneName] = ContextVar("paceline_lane", default=("default", None, None))
 
-
-@contextmanager
-def lane(name: str, *, weight: float | None = None, priority: int | None = None) -> Iterator[None]:
-    """Everything acquired inside goes through the lane ``name``, however deep inside an SDK.
-
-    Args:
-        name: The lane; its latest weight and priority hold for everybody in it.
-        weight: Its share among busy lanes of the same priority; what the limiter knows, or 1.
-        priority: Higher goes first, strictly; what the limiter knows, or 0.
-    """
-    Lanes().spec((name, weight, priority))  # what cannot be meant is said here
-    token = _lane.set((name, weight, priority))
-    try:
-        yield
-    finally:
-        _lane.reset(token)
-
-
-class Limiter:
+class Limiter(Faults):
     """Keeps every pool at the speed that its quotas allow, for threads and event loops at once.
 
     Args:
@@ -79,6 +61,8 @@ class Limiter:
             ``closed``: let nobody go; ``open``: go on as if alone.
         lease_s: With a store: for how many seconds a process may take a share of the rate instead of asking for every
             request. 0: never; ``None``: when the load is high.
+        events: Called with an :class:`~paceline.Event` for everything that happens to a permit, in the thread that acts;
+            e.g. :func:`~paceline.log_events`. It should be quick, and what it raises is logged.
         clock: The clock; tests bring their own.
 
     Raises:
@@ -99,6 +83,7 @@ class Limiter:
         store: Store | str | None = None,
         lost: Literal["safe", "closed", "open"] = "safe",
         lease_s: float | None = None,
+        events: Callable[[Event], None] | None = None,
         clock: Clock = SYSTEM_CLOCK,
     ) -> None:
         if not 0 <= headroom_s < float("inf"):
@@ -110,19 +95,14 @@ class Limiter:
         if lease_s is not None and not 0 <= lease_s <= LEASE_MAX_S:
             raise QuotaError(f"lease_s is {lease_s!r}: it must be from 0 to {LEASE_MAX_S:g} s, or None")
         self.limits = Limits(quotas)
-        self.retry = retry or RetryPolicy()
-        self.clock = clock
+        super().__init__(clock, retry, breaker)
         self._options: dict[str, Any] = {"headroom_s": headroom_s, "ttl_s": ttl_s, "waiting_max": waiting_max}
+        self._teller = _teller(events)
         self._courier = _courier(store, clock)
         self._shared: dict[str, Any] = {"lost": lost, "lease_s": lease_s}
         self.teacher = Teacher()
         self._lanes = Lanes(lanes)
-        self._breaker = breaker
-        self._breakers: dict[str, Breaker] = {}  # by provider
-        self._budgets: dict[str, RetryBudget] = {}  # by pool
-        self._gates: dict[str, Gate] = {}  # by pool
         self._named: dict[str, Gate] = {}  # by whatever a caller called it
-        self._lock = threading.RLock()
 
     @classmethod
     def for_provider(
@@ -155,15 +135,20 @@ class Limiter:
         return limiter
 
     @classmethod
-    def load(cls, path: str | PathLike[str] | None = None) -> Limiter:
+    def load(cls, path: str | PathLike[str] | None = None, **given: Any) -> Limiter:
         """A limiter as the file ``path`` says, else ``$PACELINE_CONFIG``, else ``paceline.toml`` or ``.yaml`` here.
+
+        Args:
+            path: The file, TOML or YAML.
+            **given: Settings by name, which beat the environment and the file: ``tier=3``, ``rpm_override=400``, ...; and
+                ``events`` and ``clock``, as for :class:`Limiter`.
 
         Raises:
             QuotaError: Settings cannot be meant; all of them are told, where they stand and what would be right.
         """
         from paceline.config import load_limiter
 
-        return load_limiter(path)
+        return load_limiter(path, **given)
 
     def acquire(
         self,
@@ -172,6 +157,7 @@ class Limiter:
         timeout: float | None = None,
         lane: str | LaneSpec | None = None,
         again: Permit | None = None,
+        name: str | None = None,
         **cost: float,
     ) -> Acquisition:
         """Ask for the right to make one attempt.
@@ -181,16 +167,44 @@ class Limiter:
             timeout: Seconds to wait at most; one that cannot be met fails at once.
             lane: The class of work; by default that of the surrounding :func:`lane`.
             again: The refused permit that this attempt follows: it returns to its place at the front.
+            name: Who waits, for the ``queue`` in :meth:`status`; another attempt keeps it.
             **cost: Amounts per unit, e.g. ``input_tokens=1_200, output_tokens=300``; ``requests`` is 1 unless said.
 
         Returns:
             An object for ``async with``, ``with`` or ``await``; nothing happens before.
 
         Raises:
-            QuotaError: The pool is unknown or the cost is not a finite number, 0 or more.
+            QuotaError: The pool is unknown, the cost is not a finite number, 0 or more, or the name is no short text.
         """
         gate = self._named.get(pool) or self.gate(pool)
-        return Acquisition(gate, self._ticket(gate, cost, timeout, lane, again))
+        if gate.own_units:
+            gate.left_out(cost)
+        ticket = self._ticket(gate, cost, timeout, lane, again)
+        return Acquisition(gate, ticket if name is None else NamedTicket(ticket, name))
+
+    def attempts(self, pool: str, *, retry: RetryPolicy | None = None, **options: Any) -> Attempts:
+        """The attempts at one call: wait, try, and try again when the provider refuses.
+
+            for attempt in limiter.attempts("openai/gpt-5", input_tokens=1_200, output_tokens=300):
+                with attempt as permit:  # or `async with`
+                    permit.settle(client.responses.create(...))
+
+        The loop ends with the first block that is left in peace. A refusal (:func:`~paceline.refusal_of`) makes the pool
+        wait as long as the provider asks; any other error leaves the block. Attached clients do all this by themselves.
+
+        Args:
+            pool: Whose quotas.
+            retry: How often, and how long to wait where the provider does not say; the limiter's policy if not given.
+            **options: As for :meth:`acquire`, the amounts per unit among them.
+
+        Raises:
+            QuotaError: As for :meth:`acquire`; and in the loop, ``GaveUpError`` when no attempt is left, or none can help.
+        """
+        from paceline.attempts import Attempts
+
+        acquire = functools.partial(self.acquire, pool, **options)
+        acquire()  # what cannot be meant is said now
+        return Attempts(self, self.gate(pool), acquire, retry or self.retry)
 
     def acquire_call(self, gate: Gate, cost: Cost, *, again: Permit | None = None) -> Acquisition:
         """Like :meth:`acquire`, for a pool that is at hand."""
@@ -204,15 +218,38 @@ class Limiter:
             PoolStoppedError: The provider said that money is gone.
         """
         gate = self._named.get(pool) or self.gate(pool)
+        if gate.own_units:
+            gate.left_out(cost)
         ticket = self._ticket(gate, cost, None, None, None)
         outcome = gate.enter(ticket)
         if type(outcome) is Granted:
             return Permit(gate, ticket, outcome.reservation)
         if isinstance(outcome, WaitUntil):
-            return Later(max(outcome.at_ns - gate.now_ns(), 0) / NS, outcome.quota)
+            return Later(gate.retry_after_s(outcome), outcome.quota)
         if isinstance(outcome, NeverFits):
             return outcome
         raise as_error(gate, ticket, outcome)
+
+    def estimate(self, pool: str, asked: object, *, output_tokens: int | None = None) -> Cost:
+        """What a request would reserve, for ``limiter.acquire(pool, **cost)``; as when it passes an attached client.
+
+        Args:
+            pool: Whose quotas, as for :meth:`acquire`; its provider says what is held.
+            asked: A text, a list of messages, or a request's body. Of long texts a sample is read, of a large body the
+                first 200 000 parts.
+            output_tokens: The most output that the request asks for (``max_tokens``), where the body does not say.
+
+        Returns:
+            ``input_tokens`` and ``output_tokens``, and the pool's other units that its provider holds. The input is
+            corrected by what answers over HTTP have taught about the model. The output is what the provider books:
+            the maximum (OpenAI), or what is to be expected of it (Anthropic).
+
+        Raises:
+            QuotaError: The pool is unknown, or ``asked`` is none of these.
+        """
+        from paceline.http.estimate import estimate
+
+        return estimate(self, pool, asked, output_tokens)
 
     def paced(
         self,
@@ -233,32 +270,11 @@ class Limiter:
         The permit is settled with the function's result when that reports usage, and as reserved otherwise.
         """
 
-        def take(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Acquisition:
-            price = {**units, **(cost(*args, **kwargs) if cost else {})}
-            return Acquisition(gate := self.gate(pool), self._ticket(gate, price, timeout, None, None))
+        def take(*args: Any, **kwargs: Any) -> Acquisition:
+            price: dict[str, Any] = {**units, **(cost(*args, **kwargs) if cost else {})}
+            return self.acquire(pool, timeout=timeout, **price)
 
-        def decorate(function: Callable[P, R]) -> Callable[P, R]:
-            if inspect.iscoroutinefunction(function):
-
-                @functools.wraps(function)
-                async def paced_async(*args: P.args, **kwargs: P.kwargs) -> Any:
-                    async with take(args, kwargs) as permit:
-                        result = await function(*args, **kwargs)
-                        _settle(permit, result)
-                        return result
-
-                return cast("Callable[P, R]", paced_async)
-
-            @functools.wraps(function)
-            def paced_sync(*args: P.args, **kwargs: P.kwargs) -> R:
-                with take(args, kwargs) as permit:
-                    result = function(*args, **kwargs)
-                    _settle(permit, result)
-                    return result
-
-            return paced_sync
-
-        return decorate
+        return paced(take)
 
     def attach(self, client: Any, *, provider: str | None = None) -> Any:
         """Pace ``client`` in place: an SDK's client, or any object with an httpx or httpx2 client inside.
@@ -278,57 +294,26 @@ class Limiter:
         attach(self, client, provider)
         return client
 
-    def succeeded(self, provider: str) -> None:
-        """An answer of ``provider`` came; if its breaker was open, that ends the pause."""
-        breaker = self._breakers.get(provider)
-        if breaker is not None and breaker.in_row:
-            with self._lock:
-                until_ns = breaker.open_until_ns
-                breaker.succeeded()
-                gates = self._gates_of(provider) if until_ns else []
-            for gate in gates:
-                gate.lift(until_ns)
-
-    def failed(self, provider: str, left_ns: int) -> None:
-        """An attempt at ``provider`` that left at ``left_ns`` failed; too many in a row pause all of its pools."""
-        if self._breaker is None:
-            return
-        with self._lock:
-            breaker = self._breakers.setdefault(provider, Breaker(self._breaker))
-            opened = breaker.failed(self.clock.now_ns(), left_ns)
-            until_ns, in_row, gates = breaker.open_until_ns, breaker.in_row, self._gates_of(provider)
-        if opened:
-            log.warning("%s: %d failures in a row; pausing for %g s", provider, in_row, self._breaker.pause_s)
-            for gate in gates:
-                gate.pause(until_ns)
-
-    def _gates_of(self, provider: str) -> list[Gate]:
-        return [gate for name, gate in self._gates.items() if name.partition("/")[0] == provider]
-
-    def retry_delay_s(self, gate: Gate) -> float:
-        """Spend one retry of the pool's budget; how long to wait for it, in seconds."""
-        now_ns = self.clock.now_ns()
-        with self._lock:
-            return self._budget(gate, now_ns).spend(now_ns)
-
-    def first_attempt(self, gate: Gate) -> None:
-        """A request makes its first attempt: it earns a share of a retry."""
-        with self._lock:
-            self._budget(gate, self.clock.now_ns()).earn()
-
-    def _budget(self, gate: Gate, now_ns: int) -> RetryBudget:
-        return self._budgets.setdefault(gate.pool.name, RetryBudget(now_ns))
-
     def close(self) -> None:
         """Tell the store what is still to be told, and let go of it. Without a store, nothing."""
         if self._courier is not None:
             self._courier.close()
 
     def status(self) -> dict[str, Any]:
-        """Every pool: its quotas and what is left, who waits, what binds, and what has happened; plain JSON values."""
+        """Every pool: its quotas and what is left, who waits, what binds, and what has happened; plain JSON values.
+
+        Pools that quotas were given for by name are there before their first use, as they would be then.
+        """
         with self._lock:
             gates = dict(self._gates)
-        return {"pools": {name: gate.status() for name, gate in sorted(gates.items())}}
+        pools = {name: gate.status() for name, gate in gates.items()}
+        now_ns, models = self.clock.now_ns(), {name.partition("/")[2] for name in gates}
+        for name in islice(self.limits.given, POOLS_MAX):
+            if "*" not in name and name not in models:  # a model without its provider is in use under both names
+                resolved = self.limits.resolve(name)
+                if resolved.pool not in pools:
+                    pools[resolved.pool] = self._pool(resolved, now_ns, self._options_of(resolved)).status(now_ns)
+        return {"pools": dict(sorted(pools.items()))}
 
     def gate(self, pool: str) -> Gate:
         """The shared side of a pool, made at first use.
@@ -351,20 +336,34 @@ class Limiter:
             if gate is None:
                 if len(self._gates) >= POOLS_MAX:
                     raise QuotaError(f"more than {POOLS_MAX:,} pools in one limiter: {name!r} is one too many")
-                options = {"source": resolved.source, "gentle": resolved.remote, **self._options}
-                gate = self._gates[resolved.pool] = self._open(resolved, self.clock.now_ns(), options)
+                gate = self._open(resolved, self.clock.now_ns(), self._options_of(resolved))
+                gate.events = self._teller
+                if not resolved.remote:  # a provider's page derives its units
+                    gate.own_units = {quota.unit for quota in resolved.quotas}.difference(KNOWN_UNITS)
+                self._gates[resolved.pool] = gate
             if len(self._named) < 10 * POOLS_MAX:
                 self._named[name] = gate
             return gate
 
+    def _options_of(self, resolved: Resolved) -> dict[str, Any]:
+        return {"source": resolved.source, "gentle": resolved.remote, **self._options}
+
     def _open(self, resolved: Resolved, now_ns: int, options: dict[str, Any]) -> Gate:
+        pool = self._pool(resolved, now_ns, options)
         if self._courier is None:
-            return Gate(Pool(resolved.pool, resolved.quotas, now_ns, **options), self.clock)
+            return Gate(pool, self.clock)
         from paceline.core.branch import Branch
         from paceline.shared import SharedGate
 
-        branch = Branch(resolved.pool, resolved.quotas, now_ns, who=uuid.uuid4().hex, **self._shared, **options)
-        return SharedGate(branch, self.clock, self._courier)
+        assert isinstance(pool, Branch)
+        return SharedGate(pool, self.clock, self._courier)
+
+    def _pool(self, resolved: Resolved, now_ns: int, options: dict[str, Any]) -> Pool:
+        if self._courier is None:
+            return Pool(resolved.pool, resolved.quotas, now_ns, **options)
+        from paceline.core.branch import Branch
+
+        return Branch(resolved.pool, resolved.quotas, now_ns, who=uuid.uuid4().hex, **self._shared, **options)
 
     def _ticket(
         self, gate: Gate, cost: Cost, timeout: float | None, lane: str | LaneSpec | None, again: Permit | None
@@ -374,12 +373,22 @@ class Limiter:
             cost[REQUESTS] = 1
         if again is not None:
             return again.ticket_again(gate, cost)
-        spec = lane if isinstance(lane, LaneSpec) else self._lanes.spec((lane, None, None) if lane else _lane.get())
+        spec = (
+            lane if isinstance(lane, LaneSpec) else self._lanes.spec((lane, None, None) if lane else current_lane.get())
+        )
         if timeout is None or timeout == math.inf:
             return Ticket(cost, spec)
         if not 0 <= timeout <= TIMEOUT_MAX_S:
             raise QuotaError(f"timeout is {timeout!r}: it must be 0 s or more, or None for no end")
         return Ticket(cost, spec, self.clock.now_ns() + round(timeout * NS))
+
+
+def _teller(events: Callable[[Event], None] | None) -> Callable[..., None] | None:
+    if events is None:
+        return None
+    from paceline.events import Teller
+
+    return Teller(events)
 
 
 def _courier(store: Store | str | None, clock: Clock) -> Courier | None:
@@ -389,12 +398,3 @@ def _courier(store: Store | str | None, clock: Clock) -> Courier | None:
     from paceline.stores import open_store
 
     return Courier(open_store(store) if isinstance(store, str) else store, clock)
-
-
-def _settle(permit: Permit, result: object) -> None:
-    """Settle with what ``result`` reports; as reserved when it reports nothing."""
-    if permit.open:
-        try:
-            permit.settle(result)
-        except QuotaError:
-            permit.settle()

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
+import threading
 import warnings
 from collections.abc import Collection, Generator
 from contextvars import ContextVar, Token
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from difflib import get_close_matches
 from types import TracebackType
-from typing import Any, Self
+from typing import Any, Self, cast
 
-from paceline.core.bucket import FAR_NS
 from paceline.core.ledger import Reservation
 from paceline.core.line import Ticket
 from paceline.core.outcomes import (
@@ -33,12 +33,16 @@ from paceline.core.outcomes import (
     StoreLost,
 )
 from paceline.core.quota import CONCURRENCY, KNOWN_UNITS, NS, REQUESTS, Cost
-from paceline.gate import Gate, Waiting
+from paceline.core.report import NamedTicket
+from paceline.gate import Gate, Waiting, wait_until_s
 
 
 @dataclass(frozen=True, slots=True)
 class Later:
-    """Not now: ask again in ``retry_after_s`` seconds; ``quota`` is what binds."""
+    """Not now: ask again in ``retry_after_s`` seconds; ``quota`` is what binds.
+
+    ``retry_after_s`` is infinite when nobody knows: a slot comes free when somebody else is done.
+    """
 
     retry_after_s: float
     quota: str
@@ -57,6 +61,14 @@ PAUSE_MAX_S = 32 * 86_400.0
 AMOUNT_MAX = 10**15
 """No request costs more of anything."""
 
+_REPORTED = set(KNOWN_UNITS) - {REQUESTS, CONCURRENCY}
+"""Units of which an answer says how much was used: who reserves them should settle."""
+
+_OPEN, _UNSENT = object(), object()
+"""What was used by a permit that is not closed, and by one that was cancelled."""
+
+_closing = threading.RLock()  # a finalizer may close another permit while this thread closes one
+
 _PLAIN = (int, float)  # anything else becomes a float, if it can
 
 
@@ -67,13 +79,16 @@ class Permit:
     of the block: as reserved, with a warning when nobody said what was really used.
     """
 
-    __slots__ = ("_followed", "_gate", "_spent", "_ticket", "reservation")
+    __slots__ = ("_followed", "_gate", "_spent", "_ticket", "_used", "reservation")
 
     def __init__(self, gate: Gate, ticket: Ticket, reservation: Reservation) -> None:
         self._gate = gate
         self._ticket = ticket
         self.reservation = reservation
         self._spent = self._followed = False
+        self._used: object = _OPEN
+        if gate.events is not None:
+            self._tell("acquired")
 
     def settle(self, usage: object = None, /, **units: float) -> None:
         """Report what was really used; more becomes debt, less a refund. Only the first call counts.
@@ -91,23 +106,78 @@ class Permit:
 
             actual = usage_cost(self.pool, usage) | units
         if actual is not None:
-            check_cost(actual)
-        self._gate.settle(self.reservation, actual, self._ticket)
+            for amount in actual.values():
+                if type(amount) not in _PLAIN or not 0 <= amount <= AMOUNT_MAX:
+                    check_cost(actual)
+        self._settle(actual, self._ticket)
+
+    def _settle(self, actual: Cost | None, ticket: Ticket | None) -> None:
+        gate, reservation = self._gate, self.reservation
+        if gate.events is not None:
+            if self._closes(actual):
+                gate.settle(reservation, actual, ticket)
+                self._tell("settled", self.charged)
+        elif reservation.open:
+            self._used = actual
+            gate.settle(reservation, actual, ticket)
+
+    def _closes(self, used: object) -> bool:
+        """Whether nobody has closed it before; from now on it is closed."""
+        with _closing:
+            first = self.reservation.open and self._used is _OPEN
+            if first:
+                self._used = used
+        return first
+
+    def _tell(self, kind: str, used: Cost | None = None, *refusal: object) -> None:
+        self._gate.tell(
+            kind, self.pool, self._ticket.lane.name, self.waited_s, dict(self.cost), used and dict(used), *refusal
+        )
 
     def cancel(self) -> None:
         """The request was never sent: give back what was reserved."""
-        self._gate.cancel(self.reservation)
+        if self._closes(_UNSENT):
+            self._gate.cancel(self.reservation)
+            if self._gate.events is not None:
+                self._tell("cancelled")
 
-    def refused(self, refusal: Refusal | None = None, *, retry_after_s: float | None = None) -> None:
+    def refused(self, refusal: object = None, *, retry_after_s: float | None = None) -> None:
         """The provider said no (a 429): the charge stays, and the whole pool pauses for as long as was asked.
 
         Go on with ``limiter.acquire(..., again=permit)``, which goes to the front of its lane.
+
+        Args:
+            refusal: What was said: a :class:`~paceline.Refusal`, or an SDK's exception as for
+                :func:`~paceline.refusal_of`, read in the dialect of the pool's provider. A 429 of paceline's own says
+                nothing new, and changes nothing.
+            retry_after_s: How long to pause, in seconds, where you know better.
+
+        Raises:
+            TypeError: ``refusal`` is neither, and carries no HTTP answer.
+            QuotaError: The answer is no refusal (a 400, a 500), or asks for more than 32 days.
         """
-        refusal = refusal or Refusal(RefusalKind.RATE, retry_after_s=retry_after_s)
+        if refusal is None:
+            refusal = Refusal(RefusalKind.RATE)
+        elif not isinstance(refusal, Refusal):
+            from paceline.providers.refusals import refusal_said
+
+            said = refusal_said(refusal, self.pool)
+            if said is None:
+                return
+            refusal = said
+        if refusal.retry_after_s is None:
+            refusal = replace(refusal, retry_after_s=retry_after_s)
         pause_s = retry_after_s or refusal.retry_after_s or 0.0
         if not 0 <= pause_s <= PAUSE_MAX_S:
             raise QuotaError(f"retry_after_s is {pause_s!r}: it must be 0 s or more, and no more than 32 days")
+        self.refuse(refusal, pause_s)
+
+    def refuse(self, refusal: Refusal, pause_s: float) -> None:
+        """As :meth:`refused`, with the pause that somebody has decided on."""
+        counts = self._closes(None)
         self._gate.refuse(self.reservation, refusal, pause_s)
+        if counts and self._gate.events is not None:
+            self._tell("refused", None, refusal.kind.value, refusal.retry_after_s)
 
     def ticket_again(self, gate: Gate, cost: Cost) -> Ticket:
         """A ticket for another attempt of the same request: in the same pool it returns to the front of its lane.
@@ -123,7 +193,7 @@ class Permit:
         ticket = Ticket(cost, self._ticket.lane, self._ticket.deadline_ns)
         if gate is self._gate:
             ticket.number, ticket.returned = self._ticket.number, True
-        return ticket
+        return NamedTicket(ticket, self._ticket.name) if isinstance(self._ticket, NamedTicket) else ticket
 
     @property
     def open(self) -> bool:
@@ -139,6 +209,14 @@ class Permit:
     def cost(self) -> Cost:
         """What was reserved, per unit."""
         return self.reservation.cost
+
+    @property
+    def charged(self) -> Cost:
+        """What it was charged in the end, per unit of the cost and of the pool's quotas; while it is open, what was reserved."""
+        used, ledger = self._used, self._gate.pool.ledger
+        if used is _UNSENT:
+            return dict.fromkeys(ledger.charged(self.cost, None), 0.0)
+        return ledger.charged(self.cost, None if used is _OPEN else cast("Cost | None", used))
 
     @property
     def waited_s(self) -> float:
@@ -161,8 +239,8 @@ class Permit:
         """Close it as reserved, if it is still open; with a warning when it was ``forgotten``."""
         if not self.reservation.open:
             return
-        self._gate.settle(self.reservation, None)
-        if forgotten and any(unit not in (REQUESTS, CONCURRENCY) for unit in self.reservation.cost):
+        self._settle(None, None)
+        if forgotten and not _REPORTED.isdisjoint(self.reservation.cost):
             warnings.warn(
                 f"{self.pool}: a permit was not settled, so its whole reserved cost stays charged; call "
                 "permit.settle(response), or permit.settle() when the reserved cost is the true one",
@@ -282,8 +360,7 @@ def as_error(gate: Gate, ticket: Ticket, outcome: Outcome) -> PacelineError:
         case StoreLost(reason):
             return StoreError(f"{name}: {reason}")
         case Expired(at_ns, quota):
-            later_s = (at_ns - now_ns) / NS if at_ns < FAR_NS else float("inf")
-            return AcquireTimeoutError(name, (now_ns - ticket.arrived_ns) / NS, max(later_s, 0.0), quota)
+            return AcquireTimeoutError(name, (now_ns - ticket.arrived_ns) / NS, wait_until_s(at_ns, now_ns), quota)
         case _:
             raise AssertionError(outcome)
 
@@ -298,7 +375,7 @@ def check_cost(cost: Cost, units: Collection[str] = ()) -> None:
         if type(amount) not in _PLAIN or not 0 <= amount <= AMOUNT_MAX:  # NaN is neither
             cost[unit] = _number(unit, amount)
         if units and unit not in units and unit not in KNOWN_UNITS:
-            near = get_close_matches(unit, ["timeout", "lane", "again", *KNOWN_UNITS, *units], 1)
+            near = get_close_matches(unit, ["timeout", "lane", "again", "name", *KNOWN_UNITS, *units], 1)
             hint = f"; did you mean {near[0]!r}?" if near else ""
             raise QuotaError(f"nobody counts {unit!r} here: the quotas are on {', '.join(units)}{hint}")
 

@@ -11,6 +11,7 @@ import atexit
 import logging
 import os
 import threading
+import time
 import uuid
 import weakref
 from collections.abc import Callable
@@ -27,6 +28,9 @@ from paceline.gate import Gate, Owner, Thread, decided
 from paceline.stores.base import Store
 
 log = logging.getLogger("paceline")
+
+QUICK_S = 0.1
+"""A store that fails sooner keeps no other pool waiting: it may be the books of one pool that cannot be read."""
 
 FLUSH_S = 2.0
 """How long the end of the program waits for what is still to be told."""
@@ -134,9 +138,14 @@ class SharedGate(Gate):
 
     def _poke(self) -> None:
         """Let the courier come, if something is due; not under the lock, which it takes first thing."""
-        if self._due:
+        while self._due:
             self._due, self._poked = False, True
-            self._courier.poke(self)
+            if self._courier.poke(self):
+                return
+            with self._lock:  # it is closed, and nobody waits
+                self._poked = False
+                if self.pool.line.length:  # somebody has come since
+                    self._arm()
 
     def after_fork(self) -> None:
         """In a forked child: another process, with nothing granted and nothing to tell."""
@@ -159,15 +168,18 @@ class Courier:
         self._thread: threading.Thread | None = None
         self._queue: SimpleQueue[SharedGate | None] = SimpleQueue()
         self._lock = threading.RLock()  # a finalizer may settle, and poke, while this thread is inside
-        self._down: tuple[int, str] | None = None  # until when the store is not tried, and why
+        self._down: tuple[int, str] | None = None  # until when others do not try the store, and why
+        self._vain: dict[
+            str, bool
+        ] = {}  # pools that were not answered since the last answer; whether they waited for it
         self._closed = False
 
-    def poke(self, gate: SharedGate) -> None:
-        """``gate`` has something to say. Closed, it opens again for those who wait."""
+    def poke(self, gate: SharedGate) -> bool:
+        """``gate`` has something to say; whether it will be asked. Closed, the courier opens again for those who wait."""
         with self._lock:
             if self._thread is None:
                 if self._closed and not gate.pool.line.length:
-                    return
+                    return False
                 self._closed, self._queue = False, SimpleQueue()
                 self._thread = threading.Thread(target=_run, args=(weakref.ref(self), self._queue), daemon=True)
                 self._thread.name = "paceline-store"
@@ -175,6 +187,7 @@ class Courier:
                 # Nobody has the courier any more: the thread ends.
                 weakref.finalize(self, self._queue.put, None).atexit = False
             self._queue.put(gate)
+        return True
 
     def carry(self, gate: SharedGate, *, last: bool = False) -> None:
         """Carry one message, and deliver the answer."""
@@ -188,9 +201,9 @@ class Courier:
             gate.deliver(f"{self.store.url}: its answer makes no sense")
 
     def _exchange(self, pool: str, message: Message) -> Reply | str:
-        down = self._down
-        if down is not None and self._clock.now_ns() < down[0]:
-            return down[1]  # another pool has just tried
+        down, began_s = self._down, time.monotonic()
+        if down is not None and self._clock.now_ns() < down[0] and (pool in self._vain or sum(self._vain.values()) > 1):
+            return down[1]  # it has just failed, or two others have waited for nothing
         try:
             reply = self.store.exchange(pool, message)
         except StoreError as error:
@@ -201,7 +214,9 @@ class Courier:
                 log.exception("%s", self.store.url)
         else:
             self._down = None
+            self._vain.clear()
             return reply
+        self._vain[pool] = time.monotonic() - began_s > QUICK_S
         self._down = (self._clock.now_ns() + RETRY_NS // 2, reason)
         return reason
 
@@ -211,10 +226,11 @@ class Courier:
             self._closed = True
             thread, self._thread = self._thread, None
             self._queue.put(None)
-        if thread is not None:
+        if thread is not None and thread is not threading.current_thread():  # a finalizer may close it there
             thread.join(FLUSH_S)
+        if thread is None or not thread.is_alive():
             for gate in 2 * list(self.gates):  # once what had to be told again, once what is new
-                if self._down is None and not thread.is_alive():
+                if self._down is None:
                     self.carry(gate, last=True)
         self.store.close()
 

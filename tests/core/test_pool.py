@@ -27,6 +27,8 @@ from paceline.core.outcomes import (
 from paceline.core.pool import Pool
 from paceline.core.quota import NS
 
+UNITS = st.sampled_from(["requests", "tokens", "input_tokens", "output_tokens", "pages", "usd"])
+
 
 class TestTheLine:
     def test_those_who_wait_go_one_by_one_when_they_fit(self):
@@ -282,3 +284,18 @@ class TestLearning:
         pool.observe(T0, [Reading("tokens", limit=200)], outcome.reservation)
         pool.refuse(T0, outcome.reservation, Refusal(RefusalKind.RATE, unit="tokens", limit=7), 0.0)
         assert pool.ledger.names == ["100 tokens/min"]
+
+
+@given(
+    cost=st.dictionaries(UNITS, st.integers(0, 50)),
+    actual=st.none() | st.dictionaries(UNITS, st.integers(0, 90)),
+    reported=st.booleans(),
+)
+def test_what_was_charged_is_what_was_spent(cost, actual, reported):
+    pool = pool_of("900 requests/min", "900 tokens/min", "900 input_tokens/min", "900 pages/min")
+    outcome = pool.attempt(T0, Ticket(cost))
+    pool.settle(T0, outcome.reservation, actual if reported else None)
+    charged = pool.ledger.charged(cost, actual if reported else None)
+    spent = {m.quota.unit: spent for m, spent in zip(pool.ledger.meters, pool.ledger.spent, strict=True)}
+    assert spent == {unit: charged[unit] for unit in spent}
+    assert charged.keys() == spent.keys() | cost.keys()

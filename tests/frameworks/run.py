@@ -1,4 +1,4 @@
-"""Run the tests of every framework in an environment of its own: ``python tests/frameworks/run.py [ENV ...]``.
+"""Run the tests of every framework in an environment of its own: ``python tests/frameworks/run.py [--soak] [ENV ...]``.
 
 A folder is an environment: ``requirements.txt`` (names with ``==``) and ``test_*.py``. Comments at the top of the
 requirements say which extras of paceline it needs, and which files of ``suites/`` it runs besides its own::
@@ -6,7 +6,8 @@ requirements say which extras of paceline it needs, and which files of ``suites/
     # extras: httpx2
     # suites: openai, anthropic
 
-One that says ``# soak: why`` runs only when it is named. A test tool that the requirements name has their version.
+All run by default, in CI too, but for those in :data:`SOAK`. A test tool that the requirements name has their version.
+First all are installed, several at once; then they are tested one after the other, because some tests look at the time.
 """
 
 from __future__ import annotations
@@ -19,6 +20,8 @@ import signal
 import subprocess
 import sys
 import time
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -26,12 +29,24 @@ HERE = Path(__file__).resolve().parent
 ROOT = HERE.parent.parent
 HOMES = ROOT / ".venv-frameworks"
 
+SOAK = {"crewai": "1 GB", "massgen": "1.4 GB, minutes to install and to test"}
+"""Environments that run only when they are named or with ``--soak``, and why. The others are installed in less than a
+minute each, and CI runs them all."""
+
+INSTALLS_AT_ONCE = 2
+"""pip waits for the network half of the time."""
+
 INSTALL_S, TESTS_S = 900, 300
 """The longest that an installation and the tests of one environment may take."""
 
 TOOLS = ("pytest", "pytest-asyncio")
 EXTRAS = ("emulator",)
 """What every environment has."""
+
+QUIET = ("--quiet", "--disable-pip-version-check")
+
+_children: set[subprocess.Popen[str]] = set()
+"""What is running."""
 
 
 @dataclass
@@ -41,15 +56,17 @@ class Env:
     name: str
     requirements: list[str] = field(default_factory=list)
     options: dict[str, list[str]] = field(default_factory=dict)
+    problem: str = ""
     result: str = ""
-    seconds: float = 0.0
+    install_s: float = 0.0
+    tests_s: float = 0.0
 
     @classmethod
     def read(cls, name: str) -> Env:
         """Read a folder's requirements."""
         env = cls(name)
         for line in (HERE / name / "requirements.txt").read_text().splitlines():
-            option = re.fullmatch(r"# (extras|suites|soak): (.+)", line.strip())
+            option = re.fullmatch(r"# (extras|suites): (.+)", line.strip())
             if option is not None:
                 env.options[option[1]] = [word.strip() for word in option[2].split(",")]
             elif (requirement := line.partition("#")[0].strip()) != "":
@@ -61,36 +78,46 @@ class Env:
         """Its virtual environment."""
         return HOMES / self.name
 
+    @property
+    def python(self) -> Path:
+        """Its Python."""
+        return self.home / "bin" / "python"
+
     def tests(self) -> list[str]:
         """The files and folders that hold its tests."""
         own = [str(HERE / self.name)] if any((HERE / self.name).glob("test_*.py")) else []
         return own + [str(HERE / "suites" / f"test_{suite}.py") for suite in self.options.get("suites", [])]
 
-    def install(self) -> str:
-        """Bring the environment up; what went wrong, or nothing. One that is up to date is left alone."""
+    def install(self) -> None:
+        """Bring the environment up, or say in ``problem`` what went wrong. One that is up to date is left alone."""
+        started = time.monotonic()
         extras = ",".join([*EXTRAS, *self.options.get("extras", [])])
         wanted = ["--editable", f"{ROOT}[{extras}]", *tools(self.requirements), *self.requirements]
         stamp, key = self.home / "ready", fingerprint(wanted)
         if stamp.exists() and stamp.read_text() == key:
-            return ""
-        python = self.home / "bin" / "python"
+            return
         create = [sys.executable, "-m", "venv", "--clear", "--without-pip", str(self.home)]
-        pip = [
-            sys.executable,
-            "-m",
-            "pip",
-            "--python",
-            str(python),
-            "install",
-            "--quiet",
-            "--disable-pip-version-check",
-        ]
-        for command in (create, [*pip, *wanted]):
+        # --no-compile: a tenth of what is installed is ever imported.
+        pip = [sys.executable, "-m", "pip", "--python", str(self.python), "install", "--no-compile", *QUIET, *wanted]
+        for command in (create, pip):
             code, output = bounded(command, INSTALL_S)
             if code != 0:
-                return output
-        stamp.write_text(key)
-        return ""
+                self.problem, self.result = f"pip: exit code {code}\n{output}", "NOT INSTALLED"
+                break
+        else:
+            stamp.write_text(key)
+        self.install_s = time.monotonic() - started
+
+    def test(self, arguments: list[str]) -> None:
+        """Run the tests; what failed is in ``problem``."""
+        started = time.monotonic()
+        pytest = [str(self.python), "-m", "pytest", "-q", "--disable-warnings"]
+        code, output = bounded([*pytest, *arguments, *self.tests()], TESTS_S)
+        counts = re.findall(r"\d+ (?:passed|failed|skipped|errors?)\b", (output.splitlines() or [""])[-1])
+        self.result = ", ".join(counts) or f"exit code {code}"
+        self.problem = "" if code == 0 else "its tests failed"
+        self.tests_s = time.monotonic() - started
+        print(output, end="", flush=True)
 
     def versions(self) -> str:
         """The packages that are under test, as they were asked for."""
@@ -115,54 +142,80 @@ def bounded(command: list[str], most_s: float) -> tuple[int, str]:
     child = subprocess.Popen(
         command, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, start_new_session=True
     )
+    _children.add(child)
     try:
         output, _ = child.communicate(timeout=most_s)
-    except BaseException as error:
+    except subprocess.TimeoutExpired:
         os.killpg(child.pid, signal.SIGKILL)
         output, _ = child.communicate()
-        if not isinstance(error, subprocess.TimeoutExpired):
-            raise
         return 124, f"{output}\nended after {most_s:g} s"
+    finally:
+        _children.discard(child)
     return child.returncode, output
 
 
-def run(env: Env, arguments: list[str]) -> bool:
-    """Install and test one environment; whether all is well."""
-    started = time.monotonic()
-    problem = env.install()
-    if problem:
-        env.result = "not installed"
-        print(problem)
-    else:
-        pytest = [str(env.home / "bin" / "python"), "-m", "pytest", "-q", "--disable-warnings"]
-        code, output = bounded([*pytest, *arguments, *env.tests()], TESTS_S)
-        print(output, end="")
-        counts = re.findall(r"\d+ (?:passed|failed|skipped|errors?)\b", (output.splitlines() or [""])[-1])
-        env.result = ", ".join(counts) or f"exit code {code}"
-        problem = "" if code == 0 else "failed"
-    env.seconds = time.monotonic() - started
-    return not problem
+def end_children() -> None:
+    """End whatever is running: it has a session of its own, and hears of no Ctrl-C."""
+    for child in list(_children):
+        with suppress(ProcessLookupError):
+            os.killpg(child.pid, signal.SIGKILL)
+
+
+def run(envs: list[Env], arguments: list[str]) -> None:
+    """Install all, then test what is there."""
+    print(f"installing {len(envs)}: {' '.join(env.name for env in envs)}", flush=True)
+    with ThreadPoolExecutor(INSTALLS_AT_ONCE) as pool:
+        try:
+            list(pool.map(Env.install, envs))
+        except BaseException:
+            pool.shutdown(wait=False, cancel_futures=True)
+            end_children()
+            raise
+    for env in envs:
+        print(f"--- {env.name}", flush=True)
+        if env.problem:
+            print(env.problem, flush=True)
+        else:
+            try:
+                env.test(arguments)
+            except BaseException:
+                end_children()
+                raise
+
+
+def report(envs: list[Env], left: list[str]) -> None:
+    """What came of it, which were not run, and what failed, at the very end."""
+    print(f"\n{'environment':<22}{'result':<24}{'install s':>10}{'tests s':>9}  versions")
+    for env in envs:
+        print(f"{env.name:<22}{env.result:<24}{env.install_s:>10.1f}{env.tests_s:>9.1f}  {env.versions()}")
+    print(f"\nframeworks run: {' '.join(env.name for env in envs if env.tests_s)}")
+    if left:
+        print(
+            f"not run: {', '.join(f'{name} ({SOAK[name]}: make frameworks-soak)' if name in SOAK else name for name in left)}"
+        )
+    for env in envs:
+        if env.problem:
+            print(f"FAILED: {env.name}: {'pip could not install it, see above' if not env.tests_s else env.problem}")
 
 
 def main() -> int:
-    """Run what is named, or all; print a table; 1 if anything failed."""
+    """Run what is named, or all that CI runs; print a table; 1 if anything failed."""
     names = sorted(path.parent.name for path in HERE.glob("*/requirements.txt"))
     parser = argparse.ArgumentParser(description="Run the tests of frameworks, each in an environment of its own.")
-    parser.add_argument("envs", nargs="*", metavar="ENV", help=f"all if none is named: {', '.join(names)}")
+    parser.add_argument(
+        "envs", nargs="*", metavar="ENV", help=f"by default all but {', '.join(SOAK)}: {', '.join(names)}"
+    )
+    parser.add_argument("--soak", action="store_true", help=f"those that take long: {', '.join(SOAK)}")
     parser.add_argument("-k", metavar="EXPRESSION", help="as for pytest")
     asked = parser.parse_args()
     unknown = sorted(set(asked.envs) - set(names))
     if unknown:
         parser.error(f"no such environment: {', '.join(unknown)}; there are {', '.join(names)}")
-    envs = [env for env in map(Env.read, asked.envs or names) if asked.envs or "soak" not in env.options]
-    well = True
-    for env in envs:
-        print(f"--- {env.name}", flush=True)
-        well &= run(env, ["-k", asked.k] if asked.k else [])
-    print(f"\n{'environment':<24}{'result':<32}{'seconds':>8}  versions")
-    for env in envs:
-        print(f"{env.name:<24}{env.result:<32}{env.seconds:>8.1f}  {env.versions()}")
-    return 0 if well else 1
+    chosen = asked.envs or [name for name in names if (name in SOAK) == asked.soak]
+    envs = [Env.read(name) for name in chosen]
+    run(envs, ["-k", asked.k] if asked.k else [])
+    report(envs, [name for name in names if name not in chosen])
+    return 1 if any(env.problem for env in envs) else 0
 
 
 if __name__ == "__main__":

@@ -1,5 +1,6 @@
 """What cannot be paced is said, loudly."""
 
+import os
 import subprocess
 import sys
 
@@ -54,12 +55,101 @@ assert not hasattr(api._use_aiohttp, "__wrapped__")
     subprocess.run([sys.executable, "-W", "error::paceline.PacelineWarning", "-c", script], check=True, timeout=60)
 
 
-@pytest.mark.parametrize(("version", "warned"), [("3.4.1", True), ("3.3.9", False), ("strange", True)])
-def test_dspy_is_named_from_3_4_on_unless_its_integration_is_loaded(monkeypatch, version, warned):
+@pytest.mark.parametrize(
+    ("version", "client", "warned"),
+    [("3.4.1", True, False), ("3.4.1", False, True), ("3.3.9", False, False), ("strange", True, True)],
+)
+def test_dspy_is_named_from_3_4_on_unless_its_client_is_the_one_that_is_known(
+    monkeypatch, tmp_path, version, client, warned
+):
+    class Installed:
+        def locate_file(self, path):
+            return tmp_path / path
+
+    if client:
+        file = tmp_path / "dspy" / "_vendor" / "lm15" / "transports.py"
+        file.parent.mkdir(parents=True)
+        file.write_text("")
     monkeypatch.setattr(bypass, "version", lambda _: version)
+    monkeypatch.setattr(bypass, "distribution", lambda _: Installed())
     assert bypass._dspy() is warned
-    monkeypatch.setitem(sys.modules, "paceline.integrations.dspy", object())
-    assert bypass._dspy() is False
+
+
+DSPY = """
+class Answer:
+    status, reason, headers = 200, "OK", [("content-type", "application/json")]
+    def __init__(self, **head): self.__dict__.update(head)
+    def __iter__(self): return iter([b'{"usage": {"prompt_tokens": 3, "completion_tokens": 2, "total_tokens": 5}}'])
+    def close(self): pass
+TransportResponse = AsyncTransportResponse = Answer
+class StdlibTransport:
+    def stream(self, request): return Answer()
+class StdlibAsyncTransport:
+    async def _do_stream(self, request): return Answer()
+"""
+"""dspy's client, as far as it is looked at; the real one: tests/frameworks/dspy."""
+
+
+def dspy_at(tmp_path, text):
+    inside = tmp_path / "dspy" / "_vendor" / "lm15"
+    inside.mkdir(parents=True)
+    (inside / "transports.py").write_text(text)
+    for folder in (inside, inside.parent, inside.parent.parent):
+        (folder / "__init__.py").write_text("")
+    (tmp_path / "dspy-3.4.1.dist-info").mkdir()
+    (tmp_path / "dspy-3.4.1.dist-info" / "METADATA").write_text("Metadata-Version: 2.1\nName: dspy\nVersion: 3.4.1\n")
+
+
+def run_with(tmp_path, script):
+    done = subprocess.run(
+        [sys.executable, "-W", "error::paceline.PacelineWarning", "-c", script],
+        check=False, capture_output=True, text=True, timeout=60, env={**os.environ, "PYTHONPATH": str(tmp_path)},
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+@pytest.mark.parametrize("first", ["import", "instrument"])
+def test_dspy_is_paced_without_a_warning_and_restored(tmp_path, first):
+    dspy_at(tmp_path, DSPY)
+    script = f"""
+import importlib, types, paceline
+limiter = paceline.Limiter({{"openai/*": "10 requests/min"}})
+steps = ["dspy", "instrument"]
+if {first!r} == "instrument":
+    steps.reverse()
+for step in steps:
+    if step == "instrument":
+        running = paceline.instrument(limiter)
+    else:
+        importlib.import_module("dspy")
+        client = importlib.import_module("dspy._vendor.lm15.transports")
+ask = types.SimpleNamespace(method="POST", url="https://api.openai.com/v1/chat/completions", headers=[], body=b'{{"model": "gpt-5"}}')
+list(client.StdlibTransport().stream(ask).chunks)
+from paceline.integrations import dspy as door
+with door.instrument(limiter):  # both: charged once
+    list(client.StdlibTransport().stream(ask).chunks)
+running.undo()
+client.StdlibTransport().stream(ask)
+print(limiter.status()["pools"]["openai/gpt-5"]["counts"])
+"""
+    assert run_with(tmp_path, script).strip() == "{'granted': 2, 'settled': 2}"
+
+
+@pytest.mark.parametrize("first", ["dspy", "instrument"])
+def test_another_dspy_is_named_and_still_works(tmp_path, first):
+    dspy_at(tmp_path, "class StdlibTransport: ...")
+    script = f"""
+import warnings, paceline
+with warnings.catch_warnings(record=True) as said:
+    warnings.simplefilter("always")
+    if {first!r} == "dspy":
+        import dspy._vendor.lm15.transports
+    with paceline.instrument(paceline.Limiter()):
+        import dspy._vendor.lm15.transports
+print([str(w.message) for w in said])
+"""
+    assert run_with(tmp_path, script).count("paceline does not pace dspy: it has another HTTP client than 3.4's") == 1
 
 
 def test_attach_names_the_way_out():

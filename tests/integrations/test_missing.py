@@ -24,6 +24,6 @@ def test_dspy():
 def test_another_dspy():
     from types import SimpleNamespace
 
-    door = import_module("paceline.integrations.dspy")
+    pace = import_module("paceline.http.dspy").pace
     with pytest.raises(ImportError, match="engine='litellm'"):
-        door.paced(paceline.Limiter(), SimpleNamespace(StdlibTransport=object))
+        pace(SimpleNamespace(StdlibTransport=object), paceline.Limiter(), lambda _: None)

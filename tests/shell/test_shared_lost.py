@@ -239,17 +239,42 @@ class TestAStoreThatIsLost:
         later = closed.try_acquire("jobs")
         assert (later.quota, later.retry_after_s) == ("store lost", pytest.approx(1, abs=0.5))
 
-    def test_another_pool_does_not_wait_for_it_too(self, world):
+    def pools(self, world, *names):
+        """A limiter with these pools, joined."""
         limiter = world.limiter()
         limiter.limits = paceline.Limiter({"*": "60 requests/min"}).limits
-        for name in ("one", "two"):
+        for name in names:
             limiter.acquire(name).wait().settle()
         world.move(0.02)
+        return limiter
+
+    def test_when_two_have_waited_no_other_pool_does(self, world, monkeypatch):
+        monkeypatch.setattr("paceline.shared.QUICK_S", -1.0)  # whatever fails took longer
+        names = ("one", "two", "three", "four")
+        limiter = self.pools(world, *names)
         world.store.failure, told = GONE, len(world.store.messages)
-        for name in ("one", "two"):
+        for name in names:
             limiter.acquire(name).wait().settle()
-        assert len(world.store.messages) == told + 1
-        assert [pool["store"]["state"] for pool in limiter.status()["pools"].values()] == ["lost", "lost"]
+        assert len(world.store.messages) == told + 2
+        assert {pool["store"]["state"] for pool in limiter.status()["pools"].values()} == {"lost"}
+
+    def test_one_pool_s_books_that_cannot_be_read_are_its_own_affair(self, world, monkeypatch):
+        limiter = self.pools(world, "good", "bad")
+        exchange = world.store.exchange
+
+        def failing(pool, message):
+            if pool == "bad":
+                raise GONE
+            return exchange(pool, message)
+
+        monkeypatch.setattr(world.store, "exchange", failing)
+        for _ in range(5):
+            for name in ("bad", "good"):
+                limiter.acquire(name).wait().settle()
+            world.move(0.2)
+        pools = limiter.status()["pools"]
+        assert [pools[name]["store"]["state"] for name in ("good", "bad")] == ["joined", "lost"]
+        assert "store_lost" not in pools["good"]["counts"]
 
     def test_slots_that_were_taken_meanwhile_are_known(self, world):
         """To those who were faster to come back."""

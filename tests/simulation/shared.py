@@ -6,8 +6,8 @@ away for a time, forget everything, and processes can die.
 
 import heapq
 import random
-from itertools import pairwise
 from functools import partial
+from itertools import pairwise
 
 from tests.simulation.fleet import START_NS, Fleet, Job
 

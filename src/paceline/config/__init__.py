@@ -100,7 +100,11 @@ class Config:
 
     @classmethod
     def load(
-        cls, file: Path | None = None, environ: Mapping[str, str] = os.environ, given: Mapping[str, Any] | None = None
+        cls,
+        file: Path | None = None,
+        environ: Mapping[str, str] = os.environ,
+        given: Mapping[str, Any] | None = None,
+        where: str = "command line",
     ) -> Self:
         """Put the settings together.
 
@@ -109,6 +113,7 @@ class Config:
             environ: ``PACELINE_PROVIDER``, ``PACELINE_RETRY__BACKOFF_S``, ``PACELINE_LIMITS__OPENAI__GPT_5`` and so on.
             given: What the command line says, by field; ``None`` stands for nothing said. ``limits`` are added to
                 the file's, model by model.
+            where: What ``given`` is called when it cannot be meant.
 
         Raises:
             QuotaError: Settings cannot be meant; the message has a line for each: where it stands and what would be right.
@@ -120,7 +125,7 @@ class Config:
         for source in environment(environ, NAMES, names):
             config = config.telling(read(source, faults))
         chosen = {name: value for name, value in (given or {}).items() if value not in (None, {}, ())}
-        config = config.telling(read(Source(chosen, "command line"), faults, OVERRIDES))
+        config = config.telling(read(Source(chosen, where), faults, OVERRIDES))
         if (fault := _tier_fault(config.provider, config.tier)) is not None:
             faults.add(config.origins["tier",], fault)
         faults.check()
@@ -133,6 +138,7 @@ class Config:
         *,
         patient: bool = True,
         clock: Clock = SYSTEM_CLOCK,
+        **options: Any,
     ) -> Limiter:
         """A limiter with these settings, and the published limits of the provider behind them.
 
@@ -142,6 +148,7 @@ class Config:
             patient: As for a batch, which has time: faults are tried again, nobody in line times out, and a day's
                 quota is waited out.
             clock: The clock; tests bring their own.
+            **options: Others of :class:`~paceline.Limiter` that no setting says.
 
         Raises:
             QuotaError: The tier is unknown.
@@ -149,7 +156,7 @@ class Config:
         """
         from paceline.config.build import build
 
-        return build(self, provider, store, patient=patient, clock=clock)
+        return build(self, provider, store, patient=patient, clock=clock, **options)
 
     def having(self, values: Mapping[str, Any], where: str) -> Self:
         """The same settings, but for ``values``; ``where`` they stand is said when one cannot be meant.
@@ -194,13 +201,22 @@ def _tier_fault(provider: str | None, tier: str | None) -> QuotaError | None:
     return None
 
 
-def load_limiter(path: str | PathLike[str] | None = None, environ: Mapping[str, str] = os.environ) -> Limiter:
-    """See :meth:`paceline.Limiter.load`."""
+OPTIONS = ("clock", "events")
+"""What a limiter can be told beside its settings."""
+
+
+def load_limiter(
+    path: str | PathLike[str] | None = None, environ: Mapping[str, str] = os.environ, **given: Any
+) -> Limiter:
+    """See :meth:`paceline.Limiter.load`; ``given``: settings by name, which beat all others, and :data:`OPTIONS`."""
+    options = {name: given.pop(name) for name in OPTIONS if name in given}
+    if not isinstance(given.get("store", ""), str):
+        options["store"] = given.pop("store")
     file = find_file(path, environ)
-    config = Config.load(file, environ)
+    config = Config.load(file, environ, given, "the arguments")
     if file is None and not config.origins:
         raise QuotaError(f"there is no configuration: no {', '.join(FILES)} here, and no {ENV_PREFIX}... is set")
-    return config.limiter(patient=False)
+    return config.limiter(patient=False, **options)
 
 
 def parse_limit(text: str) -> tuple[str, tuple[Quota, ...]]:

@@ -30,7 +30,9 @@ PATIENT = {"max_elapsed_s": RUN_S, "max_retry_after_s": RUN_S, "faults": True}
 """How a batch tries again unless it is told otherwise: its attempts are bounded, and it has time."""
 
 
-def build(config: Config, provider: str | None, store: Store | None, *, patient: bool, clock: Clock) -> Limiter:
+def build(
+    config: Config, provider: str | None, store: Store | None, *, patient: bool, clock: Clock, **options: Any
+) -> Limiter:
     """See :meth:`paceline.config.Config.limiter`."""
     name = config.provider or provider
     page = provider_named(name).name if name else None
@@ -48,6 +50,7 @@ def build(config: Config, provider: str | None, store: Store | None, *, patient:
         lost=config.lost,
         lease_s=config.lease_s,
         clock=clock,
+        **options,
     )
     limiter.limits = _Limits(config, page)
     limiter.timeout_s = None if patient else config.acquire_timeout_s

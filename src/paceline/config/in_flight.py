@@ -41,7 +41,7 @@ class _First(Gate):
 
     def __init__(self, *pool_and_clock: Any, further: list[Gate]) -> None:
         super().__init__(*pool_and_clock)
-        self._further = further
+        self.further = further
         self._at: dict[Ticket, tuple[Gate, Ticket]] = {}  # granted here, and waiting there
         self._passed: dict[Reservation, list[tuple[Gate, Reservation]]] = {}
         self._look_at = KEPT
@@ -112,7 +112,7 @@ class _First(Gate):
                 return outcome
             reservation, until_ns = outcome.reservation, self.pool.ledger.not_before_ns
             try:
-                for gate in self._further:
+                for gate in self.further:
                     there = Ticket({REQUESTS: 1, CONCURRENCY: 1}, ticket.lane, ticket.deadline_ns)
                     self._at[ticket] = gate, there
                     step = yield gate, there

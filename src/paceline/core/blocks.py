@@ -11,11 +11,17 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from paceline.core.bucket import Bucket, Meter
-from paceline.core.ledger import Reservation
+from paceline.core.feedback import Feedback
+from paceline.core.ledger import Ledger, Reservation
+from paceline.core.line import Line
 from paceline.core.message import Mark, Settled
 from paceline.core.quota import NS, Cost
 from paceline.core.spaced import Spaced
+from paceline.core.watch import ABOUT_NS
 from paceline.core.window import Slots, Window
+
+HEADS_MAX, WAITING_SEEN = 64, 1_000
+"""How many requests one message asks for, and how many a lease is to be enough for."""
 
 LEASE_PART = 8
 """A lease lasts no longer than this part of what a bucket holds, in seconds of its rate."""
@@ -166,7 +172,33 @@ class Purse:
             elif isinstance(m, Bucket):
                 holds_ns = min(m.capacity, m.quota.burst) * m.ns_per_unit - m.headroom_s * NS
                 wanted_ns = min(wanted_ns, int(holds_ns) // LEASE_PART)
+            elif isinstance(m, Window):
+                wanted_ns = min(
+                    wanted_ns, m.lasts_ns(now_ns) // 2
+                )  # a lease grants nothing when it outlasts the window
         self.slack_ns = wanted_ns if wanted_ns >= LEASE_MIN_NS else 0
+
+    def wants(
+        self, now_ns: int, ledger: Ledger, line: Line, feedback: Feedback | None, peers: int
+    ) -> list[list[float]]:
+        """What those who go next would be charged: at least the first, and as many more as seem to fit; or a lease."""
+        self.set_slack(now_ns, ledger.meters)
+        for watch in feedback.watches if feedback else []:
+            if watch is not None:
+                watch.about_ns = ABOUT_NS + self.slack_ns
+        heads = line.peek(WAITING_SEEN if self.slack_ns else HEADS_MAX, ledger.share)
+        if self.slack_ns:
+            lease = self.next_lease(now_ns, ledger.meters, [ticket.amounts for ticket in heads], peers)
+            return [lease] if lease else []
+        wants, total = [], [0.0] * len(ledger.meters)
+        for ticket in heads:
+            wants.append(ticket.amounts)
+            if len(heads) == 1:
+                break
+            total = [a + b for a, b in zip(total, ticket.amounts, strict=True)]
+            if ledger.earliest(now_ns, total)[0] > now_ns:
+                break
+        return wants
 
     def next_lease(
         self, now_ns: int, meters: Sequence[Meter], waiting: list[list[float]], peers: int

@@ -21,7 +21,7 @@ from typing import Any, Literal
 
 from paceline.core.blocks import Block, Drawn, Purse
 from paceline.core.feedback import Feedback
-from paceline.core.ledger import Ledger, Reservation
+from paceline.core.ledger import COOL_DOWN, PROBE_NS, Ledger, Reservation
 from paceline.core.line import Ticket
 from paceline.core.message import Charged, Learned, Message, Refused, Reply, Settled
 from paceline.core.outbox import LINGER_NS, Outbox
@@ -29,16 +29,12 @@ from paceline.core.outcomes import Decision, Granted, Outcome, Reading, Refusal,
 from paceline.core.pool import Pool
 from paceline.core.quota import NS, Cost, Quota
 from paceline.core.replica import Away, Replica
-from paceline.core.watch import ABOUT_NS
 from paceline.core.window import Slots
 
 LostMode = Literal["safe", "closed", "open"]
 
 STORE_LOST = "store lost"
 """What binds while the store is lost and nothing is let go."""
-
-HEADS_MAX, WAITING_SEEN = 64, 1_000
-"""How many requests one message asks for, and how many a lease is to be enough for."""
 
 ASK_AGAIN_NS, PLACE_NS = 1 * NS, 5 * NS
 """Who waits asks again after the first at the earliest and the second at the latest: another's refund may help."""
@@ -48,6 +44,9 @@ SLOT_NS = NS // 200
 
 ASK_MIN_NS = NS // 1_000
 """Nobody asks again sooner: rounded up twice, a wait can be a nanosecond for as long as somebody else is ahead."""
+
+CURRENT_NS = NS // 4
+"""What the store said longer ago turns nobody away: another process may have given something back."""
 
 RENEW_NS = 5 * NS
 """How often a process that holds slots says so."""
@@ -106,7 +105,8 @@ class Branch(Pool):
         self._ask_ns = 0  # when to ask for the head again
         self._called_ns = now_ns
         self._back_ns: int | None = None  # when a lost store answered again
-        self._paused_ns = 0
+        self._paused_ns = 0  # by this process alone
+        self._probe: Reservation | bool = False  # goes alone after that: the next one, or this one
 
     def attempt(self, now_ns: int, ticket: Ticket) -> Outcome:
         """As :meth:`Pool.attempt`; ``WaitUntil`` with ``ticket.queued``: the store's answer will decide."""
@@ -114,12 +114,9 @@ class Branch(Pool):
             return super().attempt(now_ns, ticket)
         if not len(self.line):
             decision = super().attempt(now_ns, ticket)
-            if not isinstance(decision, WaitUntil):
+            if not isinstance(decision, WaitUntil) or now_ns < self._paused_ns:
                 return decision
         ticket.arrived_ns, ticket.amounts = now_ns, self.ledger.amounts(ticket.cost)
-        never = self.ledger.never(ticket.amounts)
-        if never is not None:
-            return never
         ticket.number, ticket.queued = self.line.next_number(), True
         self.line.push(ticket)
         self._trying.append(ticket)
@@ -155,7 +152,11 @@ class Branch(Pool):
             return None
         news = self.outbox
         self._give_back(now_ns, everything=at_once)
-        wants = [] if self.lost is not None or now_ns < self._paused_ns else self._wants(now_ns)
+        wants = []
+        if self.lost is None and now_ns >= self._paused_ns:
+            wants = self._purse.wants(now_ns, self._replica, self.line, self.feedback, self.peers)
+            if self._probe:
+                del wants[1:]
         self._reading, self._unread = self._reading + self._unread, []
         self._tried = list(self._trying)
         self._called_ns = now_ns
@@ -218,12 +219,12 @@ class Branch(Pool):
 
     def pause(self, until_ns: int) -> None:
         """Only this process: it may be its own network that fails."""
-        self._paused_ns = max(self._paused_ns, until_ns)
+        self._paused_ns, self._probe = max(self._paused_ns, until_ns), True
 
     def lift(self, now_ns: int, until_ns: int) -> None:
         """End the pause until ``until_ns``, if it is the one in force."""
         if self._paused_ns == until_ns > now_ns:
-            self._paused_ns = now_ns
+            self._paused_ns, self._probe = now_ns, False
 
     def forked(self, who: str, now_ns: int) -> None:
         """This is another process now: what was granted, and what there is to tell, stayed with its parent."""
@@ -248,28 +249,6 @@ class Branch(Pool):
 
     # What a message says.
 
-    def _wants(self, now_ns: int) -> list[list[float]]:
-        """What those who go next would be charged: at least the first, and as many more as seem to fit."""
-        ledger = self._replica
-        self._purse.set_slack(now_ns, ledger.meters)
-        for watch in self.feedback.watches if self.feedback else []:
-            if watch is not None:
-                watch.about_ns = ABOUT_NS + self._purse.slack_ns
-        slack = self._purse.slack_ns > 0
-        heads = self.line.peek(WAITING_SEEN if slack else HEADS_MAX, ledger.share)
-        if slack:
-            lease = self._purse.next_lease(now_ns, ledger.meters, [ticket.amounts for ticket in heads], self.peers)
-            return [lease] if lease else []
-        wants, total = [], [0.0] * len(ledger.meters)
-        for ticket in heads:
-            wants.append(ticket.amounts)
-            if len(heads) == 1:
-                break
-            total = [a + b for a, b in zip(total, ticket.amounts, strict=True)]
-            if ledger.earliest(now_ns, total)[0] > now_ns:
-                break
-        return wants
-
     def _held(self) -> list[float]:
         holders: set[Ledger | Purse] = {self._replica, self.ledger, self._purse}
         meters = enumerate(self._replica.meters)
@@ -293,11 +272,23 @@ class Branch(Pool):
 
     # The hooks of Pool.
 
+    def _is_current(self, now_ns: int) -> bool:
+        return self.lost is not None or now_ns - self._replica.as_of_ns < CURRENT_NS
+
     def _reserve(self, now_ns: int, ticket: Ticket) -> Decision:
-        if self.lost is not None:
-            if self.ledger is self._replica:
-                return WaitUntil(max(self._ask_ns, now_ns + 1), STORE_LOST)
-            return super()._reserve(now_ns, ticket)
+        if now_ns < self._paused_ns:
+            return WaitUntil(self._paused_ns, COOL_DOWN)
+        decision = self._spend(now_ns, ticket) if self.lost is None else self._reserve_alone(now_ns, ticket)
+        if self._probe and isinstance(decision, Granted):
+            self._probe, self._paused_ns = decision.reservation, now_ns + PROBE_NS
+        return decision
+
+    def _reserve_alone(self, now_ns: int, ticket: Ticket) -> Decision:
+        if self.ledger is self._replica:
+            return WaitUntil(max(self._ask_ns, now_ns + 1), STORE_LOST)
+        return super()._reserve(now_ns, ticket)
+
+    def _spend(self, now_ns: int, ticket: Ticket) -> Decision:
         amounts = ticket.amounts
         block = self._purse.take(amounts)
         if block is not None:
@@ -309,20 +300,29 @@ class Branch(Pool):
             if self._purse.low:
                 self.outbox.stirred = True  # time for the next lease
             return Granted(reservation)
-        never = self._replica.never(amounts)  # a waiter's, too: others may have learned that the quota is smaller
-        if never is not None:
-            return never
+        if self._is_current(now_ns):
+            never = self._replica.never(amounts)  # a waiter's, too: others may have learned that the quota is smaller
+            if never is not None:
+                return never
         return _ASK
 
-    def _alone(self, reservation: Reservation) -> bool:
-        """Whether ``reservation`` was granted while the store is lost, and still is."""
-        return isinstance(self.ledger, Away) and self.ledger.owns(reservation)
+    def _close(self, now_ns: int, reservation: Reservation) -> bool:
+        """An attempt is over; whether it was granted while the store is lost, and still is."""
+        if reservation is self._probe:
+            self._probe, self._paused_ns = False, now_ns
+        if not isinstance(self.ledger, Away):
+            self._replica.keep(reservation)
+            return False
+        alone = self.ledger.owns(reservation)
+        if not alone:
+            self._replica.keep(reservation)
+            self.ledger.over(reservation)
+        return alone
 
     def _settle(self, now_ns: int, reservation: Reservation, actual: Cost | None) -> None:
-        if self._alone(reservation):
+        if self._close(now_ns, reservation):
             self.ledger.settle(now_ns, reservation, actual)
             return
-        self._replica.keep(reservation)
         true = self._replica.actual_amounts(reservation, actual)
         if not isinstance(reservation, Drawn):  # was spent alone and told as reserved: more is a debt
             debt = [max(a - b, 0.0) for a, b in zip(true, reservation.amounts, strict=True)]
@@ -332,10 +332,9 @@ class Branch(Pool):
         self.outbox.answered(now_ns, reservation, true)
 
     def _cancel(self, now_ns: int, reservation: Reservation) -> None:
-        if self._alone(reservation):
+        if self._close(now_ns, reservation):
             self.ledger.cancel(now_ns, reservation)
             return
-        self._replica.keep(reservation)
         if not isinstance(reservation, Drawn):
             return
         amounts, block = reservation.amounts, reservation.block
@@ -343,10 +342,9 @@ class Branch(Pool):
         self.outbox.add(now_ns, Settled(amounts, block.marks, list(none), answered=False, probe=block.probe))
 
     def _keep(self, now_ns: int, reservation: Reservation, pause_ns: int, *, ours: bool) -> None:
-        if self._alone(reservation):
+        if self._close(now_ns, reservation):
             super()._keep(now_ns, reservation, pause_ns, ours=False)
             return
-        self._replica.keep(reservation)
         amounts = reservation.amounts if ours else [0.0] * len(reservation.amounts)
         self.outbox.add(now_ns, Refused(amounts, pause_ns), at_once=True)  # all others must hear of it
 
@@ -359,7 +357,9 @@ class Branch(Pool):
 
     def _set_wake(self, now_ns: int) -> None:
         due = [self.line.next_deadline_ns]
-        if self.ledger is not self._replica and len(self.line):
+        if self.lost is not None and now_ns < self._paused_ns:
+            due.append(self._paused_ns)
+        elif self.ledger is not self._replica and len(self.line):
             super()._set_wake(now_ns)
             due.append(self.wake_ns)
         self.wake_ns = min((at_ns for at_ns in due if at_ns is not None), default=None)

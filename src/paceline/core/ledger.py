@@ -33,6 +33,9 @@ COOL_DOWN = "cool-down"
 """What binds while the provider has asked the whole pool to pause."""
 
 
+_NOTHING: Cost = {}
+
+
 class Reservation:
     """What one attempt has been charged. Opaque outside the ledger, but for ``cost``.
 
@@ -200,6 +203,21 @@ class Ledger:
         if self.gentle:
             for m, reserved in zip(self.meters, reservation.amounts, strict=False):  # there may be new quotas now
                 m.answered(reserved)
+
+    def charged(self, cost: Cost, actual: Cost | None) -> Cost:
+        """What an attempt was charged in the end, per unit of the quotas and of its ``cost``; see :meth:`settle`."""
+        said = actual or _NOTHING
+        true = {**cost, **said}
+        if len(true) != len(cost):
+            true = {unit: amount for unit, amount in true.items() if unit in cost or unit in self.units}
+        for unit in self.units:
+            if unit not in true:
+                true[unit] = 1.0 if unit in (REQUESTS, CONCURRENCY) else 0.0
+        if TOKENS in true and TOKENS not in said:
+            known = cost | said
+            if TOKENS not in cost or INPUT_TOKENS in said or OUTPUT_TOKENS in said:  # as in `settle`
+                true[TOKENS] = known.get(INPUT_TOKENS, 0.0) + known.get(OUTPUT_TOKENS, 0.0)
+        return true
 
     def actual_amounts(self, reservation: Reservation, actual: Cost | None) -> list[float]:
         """What was charged in the end, one number for each meter; what ``actual`` leaves out stays as reserved."""

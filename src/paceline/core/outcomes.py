@@ -63,6 +63,23 @@ class PoolStoppedError(PacelineError):
         self.pool, self.reason = pool, reason
 
 
+class GaveUpError(PacelineError):
+    """The provider refused, and no attempt is left, or none can help.
+
+    Attributes:
+        pool: The pool.
+        attempts: How many were made.
+        refusal: What the last one was told.
+        retry_after_s: How long the provider asked to wait then, in seconds; ``None`` if it did not say.
+    """
+
+    def __init__(self, pool: str, attempts: int, refusal: Refusal, reason: str) -> None:
+        said = f": {refusal.message}" if refusal.message else ""
+        super().__init__(f"{pool}: refused ({refusal.kind.value}), {reason}{said}")
+        self.pool, self.attempts, self.refusal = pool, attempts, refusal
+        self.retry_after_s = refusal.retry_after_s
+
+
 class StoreError(PacelineError):
     """The shared store cannot be used. The message names it, says what happened, and what would be right."""
 

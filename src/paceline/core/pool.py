@@ -6,12 +6,11 @@ The shell calls a method under its lock, then wakes whoever the method says and 
 
 from __future__ import annotations
 
-import math
 from collections import defaultdict
 from collections.abc import Iterable
 from typing import Any
 
-from paceline.core.bucket import FAR_NS, Bucket, Meter
+from paceline.core.bucket import FAR_NS
 from paceline.core.feedback import Feedback
 from paceline.core.ledger import Ledger, Reservation
 from paceline.core.line import Line, Ticket
@@ -28,8 +27,8 @@ from paceline.core.outcomes import (
     StoreLost,
     WaitUntil,
 )
-from paceline.core.quota import NS, REQUESTS, Cost, Quota, Rule
-from paceline.core.spaced import Spaced
+from paceline.core.quota import INPUT_TOKENS, NS, OUTPUT_TOKENS, REQUESTS, TOKENS, Cost, Quota
+from paceline.core.report import report
 
 WAITING_MAX = 1_000_000
 """The default bound on a line; a ticket takes about half a kilobyte."""
@@ -44,6 +43,10 @@ class Pool:
         line: Who waits.
         wake_ns: When :meth:`pump` has something to do again, if nothing happens before; ``None`` for never.
         counts: How many were granted, settled, cancelled, refused (by kind), expired and lost.
+        waited_ns: How long all that were granted had waited.
+        longest_ns: How long one of them had waited at most.
+        estimated: What was reserved per unit, over all that reported in the end how much it was.
+        reported: How much that was.
         refused_in_row: How many attempts, one after the other, have been refused since the last answer.
         sources: For each quota, where its limit comes from.
     """
@@ -67,6 +70,9 @@ class Pool:
         self.wake_ns: int | None = None
         self.counts: defaultdict[str, int] = defaultdict(int)  # a Counter is three times as slow
         self.sources = [source] * len(self.ledger.meters)
+        self.waited_ns = self.longest_ns = 0
+        self.estimated: defaultdict[str, float] = defaultdict(float)
+        self.reported: defaultdict[str, float] = defaultdict(float)
         self.stopped: Stopped | None = None
         self.refused_in_row = 0
         self._row_since_ns = 0
@@ -90,12 +96,12 @@ class Pool:
             if type(decision) is not WaitUntil:
                 return decision
         never = ledger.never(ticket.amounts)
-        if never is not None:
+        if never is not None and self._is_current(now_ns):
             return never
         if self.line.length >= self._waiting_max:
             return LineFull(self.line.length)
         at_ns, quota = self.soonest(now_ns, ticket)
-        if ticket.deadline_ns is not None and at_ns > ticket.deadline_ns and at_ns != FAR_NS:
+        if ticket.deadline_ns is not None and FAR_NS != at_ns > ticket.deadline_ns and self._is_current(now_ns):
             self.counts["expired"] += 1
             return Expired(at_ns, quota)
         ticket.queued = True
@@ -127,6 +133,11 @@ class Pool:
                 break
             line.pop(ledger.share(head.amounts))
             head.outcome = decision
+            if type(decision) is Granted:
+                waited_ns = now_ns - head.arrived_ns
+                self.waited_ns += waited_ns
+                if waited_ns > self.longest_ns:
+                    self.longest_ns = waited_ns
             done.append(head)
         done += self._overdue(now_ns, now_ns)
         self._set_wake(now_ns)
@@ -146,10 +157,25 @@ class Pool:
         self.counts["settled"] += 1
         self.refused_in_row = 0
         self._settle(now_ns, reservation, actual)
+        if actual:
+            cost, estimated, reported = reservation.cost, self.estimated, self.reported
+            for unit, amount in actual.items():
+                if unit in cost:
+                    estimated[unit] += cost[unit]
+                    reported[unit] += amount
+            if TOKENS not in cost and TOKENS in self.ledger.units:
+                self._compare_sums(cost, actual)
         if ticket is not None and ticket.queued and actual is not None:
             reserved = reservation.amounts
             true = self.ledger.amounts({**reservation.cost, **actual})[: len(reserved)]  # there may be new quotas now
             self.line.correct(ticket, self.ledger.share(true) - self.ledger.share(reserved))
+
+    def _compare_sums(self, cost: Cost, actual: Cost) -> None:
+        """Compare the tokens that the ledger counts as the sum of input and output."""
+        known = cost | actual
+        if TOKENS in known or INPUT_TOKENS in actual or OUTPUT_TOKENS in actual:
+            self.estimated[TOKENS] += cost.get(INPUT_TOKENS, 0.0) + cost.get(OUTPUT_TOKENS, 0.0)
+            self.reported[TOKENS] += known.get(TOKENS, known.get(INPUT_TOKENS, 0.0) + known.get(OUTPUT_TOKENS, 0.0))
 
     def cancel(self, now_ns: int, reservation: Reservation) -> None:
         """Close ``reservation``: its request was never sent."""
@@ -209,33 +235,8 @@ class Pool:
         return len(before), at_ns, self.ledger.name(binding)
 
     def status(self, now_ns: int) -> dict[str, Any]:
-        """Everything that a reader may want to see, as plain JSON values; durations in seconds, rounded up."""
-        ledger = self.ledger
-        head = self.line.head()
-        return {
-            "quotas": [
-                {
-                    "quota": name,
-                    "unit": m.quota.unit,
-                    "limit": m.quota.amount,
-                    "remaining": round(m.level(now_ns), 3),
-                    "period_s": m.quota.period_s,
-                    "burst": m.quota.burst,
-                    "rule": m.quota.rule.value,
-                    "learned": _learned(m),
-                    "spent": round(spent, 3),
-                    "source": source,
-                }
-                for m, name, spent, source in zip(ledger.meters, ledger.names, ledger.spent, self.sources, strict=True)
-            ],
-            "waiting": self.line.length,
-            "lanes": self.line.waiting(),
-            "in_flight": ledger.in_flight,
-            "binds": ledger.name(ledger.earliest(now_ns, head.amounts)[1]) if head else None,
-            "cool_down_s": max(math.ceil((ledger.not_before_ns - now_ns) / NS * 1000) / 1000, 0.0),
-            "stopped": self.stopped.reason if self.stopped else None,
-            "counts": {name: count for name, count in sorted(self.counts.items()) if count},
-        }
+        """Everything that a reader may want to see, as plain JSON values; durations in seconds, waits rounded up."""
+        return report(self, now_ns)
 
     def pause(self, until_ns: int) -> None:
         """Grant nothing before ``until_ns``, and one attempt first."""
@@ -246,6 +247,10 @@ class Pool:
         self.ledger.lift(now_ns, until_ns)
 
     # What follows touches the books. Where they are shared, `Branch` tells the store instead.
+
+    def _is_current(self, now_ns: int) -> bool:  # noqa: ARG002
+        """Whether the books say how it is now."""
+        return True
 
     def _settle(self, now_ns: int, reservation: Reservation, actual: Cost | None) -> None:
         self.ledger.settle(now_ns, reservation, actual)
@@ -314,16 +319,3 @@ class Pool:
         at_ns = min(self.ledger.earliest(now_ns, head.amounts)[0], self.ledger.next_expiry_ns)
         deadline_ns = self.line.next_deadline_ns
         self.wake_ns = at_ns if deadline_ns is None else min(at_ns, deadline_ns)
-
-
-def _learned(m: Meter) -> dict[str, Any]:
-    """What answers have said about a quota beyond its limit, as plain JSON values."""
-    learned: dict[str, Any] = {}
-    if isinstance(m, Bucket):
-        if m.capacity < m.quota.burst:
-            learned["holds"] = round(m.capacity, 3)
-        if m.ceiling < 1:
-            learned["ceiling"] = round(m.ceiling, 4)
-        if isinstance(m, Spaced) and m.quota.rule is Rule.BUCKET:
-            learned["rule"] = "no bucket: spread evenly"
-    return learned

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from paceline.core.bucket import Bucket, Meter
 from paceline.core.feedback import Feedback
-from paceline.core.ledger import Ledger
+from paceline.core.ledger import Ledger, Reservation
 from paceline.core.message import Charged, Left, Message, Reply, Standing
 from paceline.core.meters import absorb, left_of, part_of
 from paceline.core.quota import NS, Quota, Rule
@@ -27,7 +27,11 @@ class Replica(Ledger):
         self.quotas = [m.quota for m in self.meters]
         self.versions = [-1] * len(self.quotas)
         self.as_of_ns = now_ns
-        self.has_slots = any(isinstance(m, Slots) for m in self.meters)
+
+    @property
+    def has_slots(self) -> bool:
+        """Whether the store wants to hear now and then what is in flight."""
+        return bool(self._slots)
 
     def add(self, now_ns: int, quota: Quota) -> None:
         """A quota that became known: from the next message on it is one of ours."""
@@ -95,11 +99,18 @@ class Away(Ledger):
 
     def __init__(self, replica: Replica, now_ns: int, share: float) -> None:
         super().__init__([], now_ns, headroom_s=replica.headroom_s, ttl_s=replica.ttl_ns / NS)
-        for m, name in zip(replica.meters, replica.names, strict=True):
-            self.follow(part_of(m, now_ns, share), name)
+        for i, (m, name) in enumerate(zip(replica.meters, replica.names, strict=True)):
+            left = _slots_left(m, replica.held(i), share) if isinstance(m, Slots) else part_of(m, now_ns, share)
+            self.follow(left, name)
         self.not_before_ns = replica.not_before_ns
         self._told = [part_of(m, now_ns, share) for m in replica.meters]  # as the books see this process's share
         self._spent_told = [0.0] * len(self.meters)
+
+    def over(self, reservation: Reservation) -> None:
+        """An attempt from before is over: its slots are free, for this process."""
+        for i in self._slots:
+            if i < len(reservation.amounts):
+                self.meters[i].release(reservation.amounts[i])
 
     def news(self, now_ns: int) -> Charged | None:
         """What was spent since this was last asked, and what of it has not come back, however long that took."""
@@ -113,6 +124,14 @@ class Away(Ledger):
         for told, rest in zip(self._told, left, strict=True):
             absorb(told, now_ns, rest)
         return Charged(more, left) if any(more) else None
+
+
+def _slots_left(m: Slots, held: float, share: float) -> Slots:
+    """What this process holds, and its share of what is free; what it holds is its own when it comes free."""
+    free = max(m.quota.amount - (held if share == 1 else max(m.used, held)), 0.0)
+    part = Slots(m.quota)
+    part.used = m.quota.amount - free * share
+    return part
 
 
 def _recalled(m: Meter, now_ns: int) -> Left:

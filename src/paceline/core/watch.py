@@ -244,7 +244,8 @@ class Watch:
             asked_s = None  # a longer period's; the pool's pause will do
         clock = asked_s is not None and asked_s * NS > cost_ns + bucket.quota.burst * unit_ns / 20 + 2 * NS
         if not isinstance(bucket, Spaced) and not clock:
-            used = (note.full_at_ns - left_ns - cost_ns) / unit_ns  # by our books, before this attempt
+            ours_ns = note.full_at_ns + self.shifted_ns - note.shifted_ns  # as we know by now that it was
+            used = (ours_ns - left_ns - cost_ns) / unit_ns  # before this attempt
             if note.epoch == self.epoch and used < min(bucket.capacity, bucket.quota.burst):
                 self._hold(max(used, amount))
             holds_ns = math.ceil(min(bucket.capacity, bucket.quota.burst) * unit_ns)

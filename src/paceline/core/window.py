@@ -58,6 +58,11 @@ class Window:
             return self._stop_ns + guard_ns
         return max(self._start_ns + guard_ns, now_ns)
 
+    def lasts_ns(self, now_ns: int) -> int:
+        """How long the present window still grants something."""
+        self._roll(now_ns)
+        return max(self._stop_ns - math.ceil(self.headroom_s * NS) - now_ns, 0)
+
     def charge(self, now_ns: int, cost: float) -> int:
         self._roll(now_ns)
         self.used += cost

@@ -66,7 +66,15 @@ def _parts(client: Any) -> Iterator[Any]:
         yield thing
         if depth == DEPTH_MAX or _is_http_client(thing):
             continue
-        for inner in list(getattr(thing, "__dict__", {}).values()):
+        for inner in _held_by(thing):
             if hasattr(inner, "__dict__") and id(inner) not in seen and len(seen) < OBJECTS_MAX:
                 seen.add(id(inner))
                 queue.append((inner, depth + 1))
+
+
+def _held_by(thing: Any) -> list[Any]:
+    """What an object's attributes are; a pydantic model keeps its private ones (llama-index: the clients) elsewhere."""
+    held = list(getattr(thing, "__dict__", {}).values())
+    if hasattr(type(thing), "__pydantic_private__"):
+        held += (thing.__pydantic_private__ or {}).values()
+    return held

@@ -7,23 +7,29 @@ import warnings
 from collections.abc import Callable, Mapping, Sequence
 from importlib.abc import MetaPathFinder
 from importlib.machinery import ModuleSpec, PathFinder
-from importlib.metadata import PackageNotFoundError, version
+from importlib.metadata import PackageNotFoundError, distribution, version
+from pathlib import Path
 from types import ModuleType
 from typing import Final
 
 from paceline.core.outcomes import PacelineWarning
+from paceline.http.dspy import MODULE as DSPY_CLIENT
 
 _PERMIT = "acquire a permit around each call: `with limiter.acquire(...) as permit`"
 
 
 def _dspy() -> bool:
-    if "paceline.integrations.dspy" in sys.modules:  # its user knows
-        return False
     try:
         major, minor = (int(part) for part in version("dspy").split(".")[:2])
     except (PackageNotFoundError, ValueError):
         return True
-    return (major, minor) >= (3, 4)
+    return (major, minor) >= (3, 4) and not _has("dspy", DSPY_CLIENT)
+
+
+def _has(package: str, module: str) -> bool:
+    """Whether an installed package has a module; nothing is imported."""
+    place = Path(str(distribution(package).locate_file(module.replace(".", "/"))))
+    return place.is_dir() or place.with_suffix(".py").is_file()
 
 
 def _always() -> bool:
@@ -41,7 +47,7 @@ BYPASSES: Final = {
     ),
     "dspy": (
         _dspy,
-        "3.4 and later send through a client of its own; call paceline.integrations.dspy.instrument(limiter), too",
+        "it has another HTTP client than 3.4's; use dspy.LM(..., engine='litellm'), whose calls are paced",
     ),
 }
 """Module name to: whether it bypasses us here, and what to do about it. Found by running each (2026-11)."""
@@ -84,9 +90,13 @@ class BypassWatch(MetaPathFinder):
         return None if cure is None else _cured(fullname, path, cure)
 
     def _warn(self, name: str) -> None:
-        bypasses, advice = BYPASSES[name]
-        if bypasses():
-            warnings.warn(f"paceline does not pace {name}: {advice}", PacelineWarning, stacklevel=3)
+        if BYPASSES[name][0]():
+            warn_of(name)
+
+
+def warn_of(name: str) -> None:
+    """Say that a package of :data:`BYPASSES` is not paced, and the way out."""
+    warnings.warn(f"paceline does not pace {name}: {BYPASSES[name][1]}", PacelineWarning, stacklevel=4)
 
 
 def _cured(name: str, path: Sequence[str] | None, cure: Cure) -> ModuleSpec | None:

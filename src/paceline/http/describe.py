@@ -61,14 +61,16 @@ def _is_metered(
 
 
 def _provider_of(limiter: Limiter, request: Any) -> Provider:
-    """By host; on a host that nobody knows, by the protocol's own mark, else the one provider that the limiter is about, else generic."""
-    host = request.url.host
-    known = provider_for_host(host)
-    if known is not None:
-        return known
-    if "anthropic-version" in request.headers:
+    """As :func:`said_by`, else the one provider that the limiter is about, else generic."""
+    return said_by(request) or provider_named(limiter.limits.home or request.url.host)
+
+
+def said_by(request: Any) -> Provider | None:
+    """Whose dialect a request speaks, by its host; on a host that nobody knows, by the protocol's own mark."""
+    known = provider_for_host(request.url.host)
+    if known is None and "anthropic-version" in request.headers:
         return provider_named("anthropic")
-    return provider_named(limiter.limits.home or host)
+    return known
 
 
 async def _content(request: Any, io: Io) -> bytes:

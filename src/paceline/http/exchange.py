@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from paceline.core.outcomes import (
     AcquireTimeoutError,
+    GaveUpError,
     LineFullError,
     NeverFitsError,
     PacelineError,
@@ -243,10 +244,12 @@ class _Exchange:
             self.limiter.failed(self.metered.provider.name, permit.reservation.granted_ns)
         decision = self._decide(refusal)
         pause_s = decision.delay_s if isinstance(decision, Again) and decision.pool_wide else 0.0
-        self.gate.refuse(permit.reservation, refusal, pause_s)
+        permit.refuse(refusal, pause_s)
         log.info("%s: refused (%s), attempt %d", self.record.pool, refusal.kind.value, self.record.attempts)
         if not isinstance(decision, Again):
-            return _synthetic(self.request, _GaveUpError(self.record, refusal, decision.reason), self.record)
+            return _synthetic(
+                self.request, GaveUpError(self.record.pool, self.record.attempts, refusal, decision.reason), self.record
+            )
         if not decision.pool_wide:  # else the line makes it wait: for the pool's pause, and for the quotas
             await self.io.sleep(self._delay_s(decision))
         return None
@@ -269,14 +272,6 @@ class _Exchange:
         return self.limiter.retry.after(self.record.attempts, elapsed_s, refusal, random.random(), in_row=in_row)
 
 
-class _GaveUpError(PacelineError):
-    def __init__(self, record: Exchanged, refusal: Refusal, reason: str) -> None:
-        said = f": {refusal.message}" if refusal.message else ""
-        super().__init__(f"{record.pool}: refused ({refusal.kind.value}), {reason}{said}")
-        self.retry_after_s = refusal.retry_after_s
-        self.kind = refusal.kind
-
-
 _WORDS = {
     AcquireTimeoutError: "timeout", LineFullError: "line_full", NeverFitsError: "never_fits", PoolStoppedError: "stopped",
     QuotaError: "quota", StoreError: "store",
@@ -286,7 +281,7 @@ _WORDS = {
 def _synthetic(request: Any, error: PacelineError, record: Exchanged | None = None) -> Any:
     """Our own refusal, as a 429 that every SDK turns into its ``RateLimitError`` without another attempt."""
     word = _WORDS.get(type(error), "gave_up")
-    if isinstance(error, _GaveUpError) and error.kind is RefusalKind.MONEY:
+    if isinstance(error, GaveUpError) and error.refusal.kind is RefusalKind.MONEY:
         word = "stopped"
     headers = {"x-should-retry": "false", "x-paceline": word, "content-type": "application/json"}
     retry_after_s = getattr(error, "retry_after_s", None)

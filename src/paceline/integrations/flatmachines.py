@@ -8,7 +8,7 @@ from typing import Any
 
 from paceline.core.line import LaneSpec
 from paceline.integrations import package
-from paceline.limiter import _lane
+from paceline.lanes import current_lane
 
 _flatmachines = package("flatmachines", "flatmachines>=4.2")
 
@@ -42,8 +42,8 @@ class PacelineHooks(_flatmachines.MachineHooks):  # type: ignore[misc,name-defin
         _leave(context)  # a state that failed did not
         lane = self._lanes.get(state_name)
         if lane is not None:
-            _outside.set((*_outside.get(), (_execution(context), _lane.get())))
-            _lane.set(lane)
+            _outside.set((*_outside.get(), (_execution(context), current_lane.get())))
+            current_lane.set(lane)
         return context
 
     def on_state_exit(
@@ -76,4 +76,4 @@ def _leave(context: Mapping[str, Any]) -> None:
     for depth, (machine, lane) in enumerate(entered):
         if machine == execution:
             _outside.set(entered[:depth])  # those deeper inside have ended
-            _lane.set(lane)
+            current_lane.set(lane)

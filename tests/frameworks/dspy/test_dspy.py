@@ -63,6 +63,44 @@ def test_claude(world):
     assert spent(limiter, CLAUDE) == charged(world, "claude-haiku-4-5")
 
 
+async def test_the_one_line_for_the_whole_process_reaches_it(world, limiter):
+    """No warning (which would be an error here), sync, async, and what goes through litellm."""
+    before = lm(world)
+    with paceline.instrument(limiter):
+        assert before(PROMPT)
+        assert await lm(world).acall(PROMPT)
+        assert lm(world, engine="litellm")(PROMPT)
+    before(PROMPT)  # undone
+    assert world.tally()["admitted"] == 4
+    assert counts(limiter, GPT) == {"granted": 3, "settled": 3}
+
+
+def test_with_a_provider_for_an_address_that_nobody_knows(world):
+    limiter = paceline.Limiter(LIMITS)  # of many providers
+    with paceline.instrument(limiter, provider="openai"):
+        lm(world)(PROMPT)
+        lm(world, CLAUDE, "")(PROMPT)
+    for pool, model in ((GPT, "gpt-5"), (CLAUDE, "claude-haiku-4-5")):
+        assert spent(limiter, pool) == charged(world, model)
+
+
+@pytest.mark.parametrize("outer", ["process", "dspy"])
+def test_both_doors_charge_once_and_either_may_end_first(world, limiter, outer):
+    other = paceline.Limiter({"openai/*": LIMITS["openai/*"]})
+    doors = {"process": lambda: paceline.instrument(limiter), "dspy": lambda: instrument(other)}
+    first = doors[outer]()
+    second = doors["dspy" if outer == "process" else "process"]()
+    lm(world)(PROMPT)
+    first.close() if outer == "dspy" else first.undo()
+    lm(world)(PROMPT)
+    second.undo() if outer == "dspy" else second.close()
+    lm(world)(PROMPT)
+    newest, oldest = (limiter, other) if outer == "dspy" else (other, limiter)
+    assert counts(newest, GPT) == {"granted": 2, "settled": 2}
+    assert oldest.status() == {"pools": {}}
+    assert world.tally()["admitted"] == 3
+
+
 def test_threads(world, limiter):
     with instrument(limiter):
         model = lm(world)

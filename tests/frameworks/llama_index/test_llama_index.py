@@ -62,6 +62,19 @@ async def test_http_clients_of_ones_own_are_attached(world, limiter):
     assert spent(limiter, POOL) == charged(world, "gpt-5")
 
 
+async def test_an_llm_is_attached_with_the_http_clients_that_it_was_given(world, limiter):
+    """They are private attributes of a pydantic model."""
+    with httpx.Client() as http_client:
+        async with httpx.AsyncClient() as async_http_client:
+            model = llm(world, max_tokens=40, http_client=http_client, async_http_client=async_http_client)
+            limiter.attach(model, provider="openai")
+            assert model.complete(PROMPT).text
+            assert (await model.acomplete(PROMPT)).text
+    assert counts(limiter, POOL) == {"granted": 2, "settled": 2}
+    with pytest.raises(TypeError, match=r"paceline\.instrument\(limiter\)"):
+        limiter.attach(llm(world))  # it has made none yet
+
+
 async def test_an_agent_of_a_workflow(world, limiter):
     with paceline.instrument(limiter):
         agent = FunctionAgent(llm=llm(world, max_tokens=40), tools=[], system_prompt="You know the weather.")

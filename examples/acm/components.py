@@ -1,0 +1,117 @@
+"""The program: documents are generated, reports about them written, and a judge rates the reports."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Iterator
+from dataclasses import dataclass
+
+from clients import FAILURES
+
+Ask = Callable[[str, str, str, int], Awaitable[str]]
+"""Ask a provider's model with a prompt, for so many tokens at most; its answer."""
+
+
+@dataclass(frozen=True, slots=True)
+class Call:
+    """One call of a model: whose, which, what it is told, and the most that it may answer, in tokens."""
+
+    provider: str
+    model: str
+    task: str
+    most: int
+
+    @property
+    def name(self) -> str:
+        """The model with its provider, as the limiter's pools are named."""
+        return f"{self.provider}/{self.model}"
+
+
+_DOCUMENT = "Write a short document about case {number}: who took part, what happened, and what it did cost."
+_REPORT = "Write a report about the document below: its claims, what supports them, and what is missing.\n\n{text}"
+_VERDICT = "Rate the report below from 1 to 5 for accuracy, completeness and style, with a reason.\n\n{text}"
+
+TASK_TOKENS = 25
+"""What each of these is by itself, about."""
+
+GENERATORS = [
+    Call("openai", "gpt-5-mini", _DOCUMENT, 400),
+    Call("groq", "llama-3.3-70b-versatile", _DOCUMENT, 400),
+]
+"""They take turns."""
+
+REPORTERS = [
+    Call("openai", "gpt-5", _REPORT, 400),
+    Call("anthropic", "claude-haiku-4-5", _REPORT, 400),
+    Call("google", "gemini-2.5-flash", _REPORT, 400),
+]
+"""Each writes a report about every document."""
+
+JUDGES = [Call("azure", "gpt-4.1", _VERDICT, 80), Call("google", "gemini-2.5-flash", _VERDICT, 80)]
+"""Each rates every report."""
+
+
+class Evaluation:
+    """One run of the three components; no component knows of a limit.
+
+    Args:
+        documents: How many.
+        ask: How they reach a model.
+
+    Attributes:
+        asked: How many calls each model was asked.
+        answered: How many answers came.
+        failed: What went wrong; whatever depends on it was not asked.
+    """
+
+    def __init__(self, documents: int, ask: Ask) -> None:
+        self.documents = documents
+        self.asked: dict[str, int] = {}
+        self.answered = 0
+        self.failed: list[str] = []
+        self._ask = ask
+
+    async def run(self) -> None:
+        """Until everything is judged."""
+        await asyncio.gather(*(self._document(number) for number in range(self.documents)))
+
+    async def _document(self, number: int) -> None:
+        """The document generator."""
+        call = GENERATORS[number % len(GENERATORS)]
+        text = await self._call(call, call.task.format(number=number))
+        if text is not None:
+            await asyncio.gather(*(self._report(reporter, text) for reporter in REPORTERS))
+
+    async def _report(self, call: Call, document: str) -> None:
+        """The report generator."""
+        text = await self._call(call, call.task.format(text=document))
+        if text is not None:
+            await asyncio.gather(*(self._call(judge, judge.task.format(text=text)) for judge in JUDGES))
+
+    async def _call(self, call: Call, prompt: str) -> str | None:
+        self.asked[call.name] = self.asked.get(call.name, 0) + 1
+        try:
+            text = await self._ask(call.provider, call.model, prompt, call.most)
+        except FAILURES as error:
+            self.failed.append(f"{call.name}: {str(error)[:200]}")
+            return None
+        self.answered += 1
+        return text
+
+
+def planned(documents: int, share: float) -> Iterator[tuple[Call, int, int]]:
+    """Every call that a run will make, with the input and the output to expect, in tokens.
+
+    Args:
+        documents: How many.
+        share: How much of the most that it may a model answers, on average.
+    """
+    for number in range(documents):
+        generator = GENERATORS[number % len(GENERATORS)]
+        document = round(generator.most * share)
+        yield generator, TASK_TOKENS, document
+        for reporter in REPORTERS:
+            report = round(reporter.most * share)
+            yield reporter, TASK_TOKENS + document, report
+            for judge in JUDGES:
+                yield judge, TASK_TOKENS + report, round(judge.most * share)

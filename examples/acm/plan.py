@@ -1,0 +1,53 @@
+"""What a run will cost and how long it will take, before it starts and while it goes."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from components import GENERATORS, JUDGES, REPORTERS, planned
+
+import paceline
+from paceline.eta import Forecast, eta
+from paceline.providers.base import Call, Usage
+from paceline.providers.registry import provider_named
+
+SHARE = 0.5
+"""How much of the most that it may a model answers, on average; the emulator's default."""
+
+
+class Plan:
+    """Every call of a run, by model, with what it should cost.
+
+    Args:
+        documents: How many.
+        first_s: Seconds until an answer starts, on average.
+        per_token_s: Seconds for each of its tokens.
+
+    Attributes:
+        costs: For each model the costs of its calls, in order.
+        latency_s: For each the mean seconds of an answer.
+    """
+
+    def __init__(self, documents: int, first_s: float, per_token_s: float) -> None:
+        self.costs: dict[str, list[dict[str, float]]] = {}
+        seconds: dict[str, list[float]] = {}
+        for call, tokens, output in planned(documents, SHARE):
+            page = provider_named(call.provider)  # it knows what this provider charges: input, output, or the most
+            asked = Call(page.name, "", call.model, tokens, call.most)
+            self.costs.setdefault(call.name, []).append(page.charged(asked, Usage(tokens, output)))
+            seconds.setdefault(call.name, []).append(first_s + per_token_s * output)
+        self.latency_s = {name: sum(own) / len(own) for name, own in seconds.items()}
+        # A report waits for its document and a verdict for its report: the pools' times do not know that.
+        stages = [max(self.latency_s[call.name] for call in stage) for stage in (GENERATORS, REPORTERS, JUDGES)]
+        self._chain_s = sum(stages) - min(stages)
+
+    @property
+    def calls(self) -> int:
+        """How many there are."""
+        return sum(map(len, self.costs.values()))
+
+    def forecast(self, limiter: paceline.Limiter, asked: Mapping[str, int]) -> tuple[Forecast, float]:
+        """How long what is left takes: by pool, and in all, in seconds. ``asked``: how many calls each model was asked."""
+        left = {name: costs[asked.get(name, 0) :] for name, costs in self.costs.items()}
+        forecast = eta(limiter, left, latency_s=self.latency_s)
+        return forecast, forecast.total_s + (self._chain_s if not asked else 0.0)

@@ -1,0 +1,233 @@
+"""One limiter for a whole evaluation program: three components, five providers, seven models, one file of limits.
+
+python examples/acm/run.py                             # against emulated providers, about a minute and a half
+python examples/acm/run.py --state acm.db              # a day's use is remembered: run it twice
+python examples/acm/run.py --enforce gpt-4.1='200 requests/min,100k tokens/min' --outsider 0.2
+python examples/acm/run.py --live --documents 5        # the real APIs: needs the five keys, and costs money
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import logging
+import os
+import socket
+import sys
+import threading
+import time
+from contextlib import ExitStack
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import uvicorn
+from clients import KEYS, PROVIDERS, Clients
+from components import GENERATORS, JUDGES, REPORTERS, Evaluation
+from plan import Plan
+from table import learned, table, used_today
+
+import paceline
+from paceline.config import Config
+from paceline.emulator import SettingsError
+from paceline.testing import Emulator
+
+HERE = Path(__file__).parent
+FIRST_S, PER_TOKEN_S = 0.5, 0.004
+"""How long an emulated answer takes, give or take 30 %, and what is assumed of a real one."""
+
+DOWN_S = 2.0
+"""How long an outage lasts: until the breaker has opened."""
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """What a run came to.
+
+    Attributes:
+        evaluation: Its components' counts.
+        forecast_s: The seconds that were foretold.
+        took_s: Those that it took.
+        status: The limiter's at the end.
+        tallies: What each emulated provider saw.
+    """
+
+    evaluation: Evaluation
+    forecast_s: float
+    took_s: float
+    status: dict[str, Any]
+    tallies: dict[str, dict[str, Any]]
+
+
+def limiter_of(options: argparse.Namespace) -> paceline.Limiter:
+    """The one limiter for all.
+
+    Without ``--speed`` this is ``paceline.Limiter.load(file, store=..., events=paceline.log_events)``.
+
+    Raises:
+        QuotaError: The file, the environment or the command line cannot be meant.
+    """
+    store = options.state and f"sqlite:{options.state}"
+    config = Config.load(options.limits, os.environ, {"store": store})
+    if options.speed != 1:
+        limits = {name: tuple(_faster(quota, options.speed) for quota in own) for name, own in config.limits.items()}
+        config = replace(config, limits=limits, headroom_s=config.headroom_s / options.speed)
+        config = replace(config, min_interval_s=config.min_interval_s / options.speed)
+    return config.limiter(patient=False, events=paceline.log_events)
+
+
+async def run(options: argparse.Namespace, **world: Any) -> Outcome:
+    """Run the evaluation. ``world``: more settings of every emulated provider."""
+    limiter = limiter_of(options)
+    plan = Plan(options.documents, FIRST_S / options.speed, PER_TOKEN_S / options.speed)
+    with ExitStack() as stack:
+        stack.callback(limiter.close)
+        emulators = {} if options.live else _emulators(limiter, plan, options, world)
+        for emulator in emulators.values():
+            stack.enter_context(emulator)
+        if options.status:
+            _serve(limiter, options.status)
+        clients = Clients(limiter, {provider: emulator.base_url for provider, emulator in emulators.items()})
+        evaluation = Evaluation(options.documents, clients.ask)
+        forecast, total_s = plan.forecast(limiter, {})
+        before = limiter.status()
+        _say_before(plan, total_s, before)
+        started_s = time.monotonic()
+        aside = [asyncio.create_task(_progress(limiter, plan, evaluation, max(total_s / 3, 5.0)))]
+        if options.down:
+            aside.append(asyncio.create_task(_recover(emulators[options.down])))
+        await evaluation.run()
+        took_s = time.monotonic() - started_s
+        for task in aside:
+            task.cancel()
+        await clients.close()
+        after = limiter.status()
+        pools = {limiter.gate(name).pool.name: name for name in plan.costs}
+        times = {pool: forecast.pools[name] for pool, name in pools.items()}
+        print(f"\n{table(after, times, {pool: forecast.binds[name] for pool, name in pools.items()})}\n")
+        for line in learned(before, after):
+            print(f"corrected by answers: {line}")
+        tallies = {provider: emulator.tally() for provider, emulator in emulators.items()}
+    return Outcome(evaluation, total_s, took_s, after, tallies)
+
+
+def _faster(quota: paceline.Quota, speed: float) -> paceline.Quota:
+    if quota.period_s != 60:
+        return quota  # a day stays a day
+    return replace(quota, amount=quota.amount * speed, burst=quota.burst * speed)
+
+
+def _emulators(
+    limiter: paceline.Limiter, plan: Plan, options: argparse.Namespace, world: dict[str, Any]
+) -> dict[str, Emulator]:
+    """An emulated provider for each real one, with the limits of the file unless ``--enforce`` says otherwise."""
+    limits: dict[str, dict[str, Any]] = {provider: {} for provider in PROVIDERS}
+    for name in plan.costs:
+        provider, _, model = name.partition("/")
+        quotas = [_written(quota, provider) for quota in limiter.limits.resolve(name).quotas if quota.period_s]
+        limits[provider][model] = options.enforce.get(model, quotas)
+    latency = {"latency_s": FIRST_S / options.speed, "latency_per_token_s": PER_TOKEN_S / options.speed, "jitter": 0.3}
+    settings = {**latency, "other_users": options.outsider, **world}
+    down = {options.down: {"faults": {"503": 1.0}}}
+    return {provider: Emulator(limits[provider], **(settings | down.get(provider, {}))) for provider in PROVIDERS}
+
+
+def _written(quota: paceline.Quota, provider: str) -> str:
+    if provider == "azure" and quota.unit == "requests" and quota.period_s == 60:
+        return f"{quota.amount / 6:f} requests/10s"  # Azure counts a minute's requests over ten seconds
+    return f"{quota.amount:f} {quota.unit}/{quota.period_s:.0f}s"
+
+
+def _say_before(plan: Plan, total_s: float, status: dict[str, Any]) -> None:
+    for line in used_today(status):
+        print(f"used today: {line}")
+    print(f"{plan.calls} calls: about {total_s:.0f} s")
+
+
+async def _recover(emulator: Emulator) -> None:
+    """End the outage; the breaker is open by then, and finds out with its probe."""
+    await asyncio.sleep(DOWN_S)
+    await asyncio.to_thread(emulator.reset, faults={})
+
+
+async def _progress(limiter: paceline.Limiter, plan: Plan, evaluation: Evaluation, every_s: float) -> None:
+    """Say now and then how far it is; the forecast knows by now what answers have taught."""
+    started_s = time.monotonic()
+    while True:
+        await asyncio.sleep(every_s)
+        _, left_s = plan.forecast(limiter, evaluation.asked)
+        passed_s = time.monotonic() - started_s
+        print(f"after {passed_s:.0f} s: {evaluation.answered} of {plan.calls} answered, about {left_s:.0f} s to go")
+
+
+def _serve(limiter: paceline.Limiter, port: int) -> None:
+    listener = socket.create_server(("127.0.0.1", port))
+    config = uvicorn.Config(paceline.status_app(limiter), log_config=None, log_level="critical")
+    threading.Thread(target=uvicorn.Server(config).run, kwargs={"sockets": [listener]}, daemon=True).start()
+    print(f"every pool: http://127.0.0.1:{port}/ or: paceline status 127.0.0.1:{port}")
+
+
+def parse(words: list[str] | None = None) -> argparse.Namespace:
+    """The command line.
+
+    Raises:
+        SystemExit: Something cannot be meant; it has been said.
+    """
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("--documents", type=int, default=75)
+    parser.add_argument("--limits", type=Path, default=HERE / "limits.yaml", metavar="FILE")
+    parser.add_argument("--state", type=Path, metavar="FILE", help="where a day's use is kept: an SQLite file; nowhere")
+    parser.add_argument("--status", type=int, metavar="PORT", help="serve every pool's state there")
+    parser.add_argument("--log", action="store_true", help="every permit acquired and settled, and every refusal")
+    parser.add_argument(
+        "--speed", type=float, default=1.0, help="limits of a minute times this, latencies divided by it"
+    )
+    parser.add_argument("--enforce", action="append", default=[], metavar="MODEL=LIMITS", help="what is really allowed")
+    parser.add_argument("--outsider", type=float, default=0.0, help="the share of every rate that somebody else takes")
+    parser.add_argument("--down", choices=PROVIDERS, help="it answers 503 at first, until its breaker opens")
+    parser.add_argument("--live", action="store_true", help=f"the real APIs: needs {', '.join(KEYS.values())}")
+    options = parser.parse_args(words)
+    if not 1 <= options.documents <= 10_000:
+        parser.error(f"--documents is {options.documents}: it must be from 1 to 10000")
+    if not 0.1 <= options.speed <= 100:
+        parser.error(f"--speed is {options.speed:g}: it must be from 0.1 to 100")
+    if not 0 <= options.outsider < 1:
+        parser.error(f"--outsider is {options.outsider:g}: it must be from 0 to below 1")
+    options.enforce = {model: limits for model, _, limits in (pair.partition("=") for pair in options.enforce)}
+    models = {call.model for call in (*GENERATORS, *REPORTERS, *JUDGES)}
+    if not options.enforce.keys() <= models:
+        parser.error(f"--enforce {', '.join(options.enforce)}: write MODEL=LIMITS; models: {', '.join(sorted(models))}")
+    if options.live and (options.speed != 1 or options.enforce or options.outsider or options.down):
+        parser.error("--live goes with none of --speed, --enforce, --outsider and --down")
+    needed = [*KEYS.values(), "AZURE_OPENAI_ENDPOINT"]
+    if options.live and (missing := [name for name in needed if not os.environ.get(name)]):
+        parser.error(f"--live needs {', '.join(missing)}")
+    return options
+
+
+def main() -> int:
+    """Run, and say what came of it."""
+    options = parse()
+    if options.log:
+        logging.basicConfig(level=logging.INFO, format="%(asctime)s %(name)s %(message)s", stream=sys.stdout)
+        for noisy in ("httpx", "httpx2", "google_genai"):
+            logging.getLogger(noisy).setLevel(logging.WARNING)
+    try:
+        outcome = asyncio.run(run(options))
+    except (paceline.PacelineError, SettingsError) as error:
+        print(error, file=sys.stderr)
+        return 2
+    for provider, tally in outcome.tallies.items():
+        print(
+            f"{provider} saw {tally['admitted']} requests, refused {tally['refused_total']},"
+            f" at most {tally['in_flight_peak']} in flight"
+        )
+    off = outcome.took_s / outcome.forecast_s - 1
+    print(f"took {outcome.took_s:.0f} s; forecast {outcome.forecast_s:.0f} s ({off:+.0%})")
+    for failure in outcome.evaluation.failed[:5]:
+        print(failure)
+    return 1 if outcome.evaluation.failed else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,115 @@
+"""The attempts at one call of your own: what :meth:`Limiter.attempts <paceline.Limiter.attempts>` returns."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import time
+from collections.abc import Callable, Iterator
+from types import TracebackType
+
+from paceline.core.outcomes import GaveUpError, RefusalKind
+from paceline.core.quota import NS
+from paceline.core.retry import Again, RetryPolicy
+from paceline.faults import Faults
+from paceline.gate import Gate
+from paceline.permit import Acquisition, Permit
+from paceline.providers.refusals import answer_of, refusal_of
+
+
+class Attempts:
+    """The attempts at one call, for one ``for`` loop, which ends after the first block that is left in peace.
+
+    Attributes:
+        made: How many so far.
+    """
+
+    def __init__(self, faults: Faults, gate: Gate, acquire: Callable[..., Acquisition], policy: RetryPolicy) -> None:
+        self.made = 0
+        self._faults, self._gate, self._acquire, self._policy = faults, gate, acquire, policy
+        self._provider, self._began_ns = gate.pool.name.partition("/")[0], gate.now_ns()
+        self._refused: Permit | None = None
+        self._pause_s = 0.0
+        self._done = False
+
+    def __iter__(self) -> Iterator[Attempt]:
+        while not self._done:
+            before = self.made
+            yield Attempt(self)
+            if self.made == before:
+                raise RuntimeError(
+                    "an attempt was not made: write `with attempt as permit:` in the loop, or leave it with `break`"
+                )
+
+    def next_one(self) -> tuple[Acquisition, float]:
+        """The permit to wait for, and how long to sleep before, in seconds."""
+        self.made += 1
+        pause_s, self._pause_s = self._pause_s, 0.0
+        return self._acquire(again=self._refused), pause_s
+
+    def succeeded(self) -> None:
+        """The last one needs no other after it."""
+        self._done = True
+        self._faults.succeeded(self._provider)
+
+    def heals(self, permit: Permit, error: BaseException) -> bool:
+        """Whether another attempt may help against ``error``; if the provider refused, the pool knows by then.
+
+        Raises:
+            GaveUpError: The provider refused, and no attempt is left.
+        """
+        refusal, answer = refusal_of(error), answer_of(error)
+        if (answer is not None and answer.status >= 500) or (refusal and refusal.kind is RefusalKind.CAPACITY):
+            self._faults.failed(self._provider, permit.reservation.granted_ns)
+        if refusal is None or not permit.open:  # closed in the block: its author has decided
+            return False
+        elapsed_s = (self._gate.now_ns() - self._began_ns) / NS
+        in_row = self._gate.pool.refused_in_row
+        decision = self._policy.after(self.made, elapsed_s, refusal, random.random(), in_row=in_row)
+        if not isinstance(decision, Again):
+            permit.refused(refusal)
+            raise GaveUpError(permit.pool, self.made, refusal, decision.reason) from error
+        self._refused = permit
+        if decision.pool_wide:
+            permit.refuse(refusal, decision.delay_s)
+        else:  # their servers are full: whoever was refused waits alone
+            permit.refuse(refusal, 0.0)
+            self._pause_s = max(decision.delay_s, self._faults.retry_delay_s(self._gate))
+        return True
+
+
+class Attempt:
+    """One attempt, for ``with`` or ``async with``; an exception that time heals does not leave the block."""
+
+    __slots__ = ("_acquisition", "_attempts", "_permit")
+
+    def __init__(self, attempts: Attempts) -> None:
+        self._attempts = attempts
+
+    def __enter__(self) -> Permit:
+        self._acquisition, pause_s = self._attempts.next_one()
+        if pause_s:
+            time.sleep(pause_s)
+        self._permit = self._acquisition.__enter__()
+        return self._permit
+
+    async def __aenter__(self) -> Permit:
+        self._acquisition, pause_s = self._attempts.next_one()
+        if pause_s:
+            await asyncio.sleep(pause_s)
+        self._permit = await self._acquisition.__aenter__()
+        return self._permit
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None) -> bool:
+        try:
+            if error is not None:
+                return self._attempts.heals(self._permit, error)
+            self._attempts.succeeded()
+            return False
+        finally:
+            self._acquisition.__exit__(kind, error, tb)
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None
+    ) -> bool:
+        return self.__exit__(kind, error, tb)

@@ -1,0 +1,123 @@
+"""What a pool says of itself: plain JSON values, durations in seconds."""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING, Any
+
+from paceline.core.bucket import Bucket, Meter
+from paceline.core.line import Ticket
+from paceline.core.outcomes import QuotaError
+from paceline.core.quota import CONCURRENCY, NS, REQUESTS, Rule
+from paceline.core.spaced import Spaced
+from paceline.core.window import Window
+
+if TYPE_CHECKING:
+    from paceline.core.pool import Pool
+
+QUEUE_SHOWN = 50
+"""How many of those who wait are shown: a page is read by people, and a line may be a million long."""
+
+NAME_MAX = 200
+"""How long the name of somebody who waits may be."""
+
+
+class NamedTicket(Ticket):
+    """A ticket of somebody who gave a name. A class of its own, so that the others do not pay for it."""
+
+    __slots__ = ("name",)
+
+    def __init__(self, ticket: Ticket, name: str) -> None:
+        if not isinstance(name, str) or len(name) > NAME_MAX:
+            raise QuotaError(
+                f"name is {str(name)[:NAME_MAX]!r}: it must be a text of at most {NAME_MAX} characters, or None"
+            )
+        super().__init__(ticket.cost, ticket.lane, ticket.deadline_ns)
+        self.number, self.returned = ticket.number, ticket.returned
+        self.name = name
+
+
+def report(pool: Pool, now_ns: int) -> dict[str, Any]:
+    """See :meth:`Pool.status <paceline.core.pool.Pool.status>`."""
+    ledger = pool.ledger
+    head = pool.line.head()
+    return {
+        "quotas": [
+            {
+                "quota": name,
+                "unit": m.quota.unit,
+                "limit": m.quota.amount,
+                "remaining": round(m.level(now_ns), 3),
+                "reset_s": _reset_s(m, now_ns),
+                "period_s": m.quota.period_s,
+                "burst": m.quota.burst,
+                "rule": m.quota.rule.value,
+                "learned": _learned(m),
+                "spent": round(spent, 3),
+                "source": source,
+            }
+            for m, name, spent, source in zip(ledger.meters, ledger.names, ledger.spent, pool.sources, strict=True)
+        ],
+        "waiting": pool.line.length,
+        "lanes": pool.line.waiting(),
+        "queue": [_row(ticket, now_ns) for ticket in pool.line.peek(QUEUE_SHOWN, ledger.share)],
+        "in_flight": ledger.in_flight,
+        "binds": ledger.name(ledger.earliest(now_ns, head.amounts)[1]) if head else None,
+        "cool_down_s": _up(ledger.not_before_ns - now_ns),
+        "stopped": pool.stopped.reason if pool.stopped else None,
+        "counts": {name: count for name, count in sorted(pool.counts.items()) if count},
+        "wait_s": {
+            "mean": round(pool.waited_ns / NS / max(pool.counts.get("granted", 0), 1), 3),
+            "longest": round(pool.longest_ns / NS, 3),
+        },
+        "estimates": {
+            unit: {
+                "estimated": round(estimated, 3),
+                "actual": round(pool.reported[unit], 3),
+                "ratio": round(estimated / pool.reported[unit], 4) if pool.reported[unit] else None,
+            }
+            for unit, estimated in sorted(pool.estimated.items())
+            if unit not in (REQUESTS, CONCURRENCY)
+        },
+    }
+
+
+def _up(duration_ns: int) -> float:
+    """In seconds, rounded up to milliseconds; 0 for what is over."""
+    return max(math.ceil(duration_ns / NS * 1000) / 1000, 0.0)
+
+
+def _row(ticket: Ticket, now_ns: int) -> dict[str, Any]:
+    """One of those who wait."""
+    return {
+        "name": ticket.name if isinstance(ticket, NamedTicket) else None,
+        "lane": ticket.lane.name,
+        "waited_s": round(max(now_ns - ticket.arrived_ns, 0) / NS, 3),
+        "cost": dict(ticket.cost),
+    }
+
+
+def _reset_s(m: Meter, now_ns: int) -> float | None:
+    """Seconds until the quota is full if nobody asks any more; ``None``: nobody knows."""
+    if m.level(now_ns) >= m.quota.amount and m.quota.rule is not Rule.BUCKET:
+        return 0.0
+    if isinstance(m, Spaced):
+        return _up(m.earliest(now_ns, m.quota.amount) - now_ns)  # all of it fits when all of it is there
+    if isinstance(m, Bucket):
+        return _up(m.full_at_ns - now_ns)
+    if isinstance(m, Window):
+        return _up(m.state()["stop"] - now_ns)
+    return None  # slots: when those in flight are done
+
+
+def _learned(m: Meter) -> dict[str, Any]:
+    """What answers have said about a quota beyond its limit, as plain JSON values."""
+    learned: dict[str, Any] = {}
+    if isinstance(m, Bucket):
+        if m.capacity < m.quota.burst:
+            learned["holds"] = round(m.capacity, 3)
+        if m.ceiling < 1:
+            learned["ceiling"] = round(m.ceiling, 4)
+        if isinstance(m, Spaced) and m.quota.rule is Rule.BUCKET:
+            learned["rule"] = "no bucket: spread evenly"
+    return learned

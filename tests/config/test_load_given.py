@@ -1,0 +1,84 @@
+"""Settings that a program passes when it loads its limiter: they beat the environment and the file."""
+
+import pytest
+
+import paceline
+from paceline.config import load_limiter
+from paceline.stores import open_store
+from paceline.testing import ManualClock
+
+FILE = """
+provider = "openai"
+acquire_timeout_s = 300
+[limits]
+"gpt-5" = "500 requests/min"
+"gpt-5-mini" = "500 requests/min"
+[concurrency]
+openai = 10
+default = 3
+"""
+
+
+def quotas(limiter, name):
+    return [str(quota) for quota in limiter.limits.resolve(name).quotas]
+
+
+def test_they_beat_the_environment_which_beats_the_file(write):
+    file = write(FILE)
+    assert load_limiter(file, {}).timeout_s == 300
+    assert load_limiter(file, {"PACELINE_ACQUIRE_TIMEOUT_S": "20"}).timeout_s == 20
+    assert load_limiter(file, {"PACELINE_ACQUIRE_TIMEOUT_S": "20"}, acquire_timeout_s=1).timeout_s == 1
+
+
+def test_limits_and_slots_are_added_entry_by_entry(write):
+    given = {"limits": {"gpt-5": "7 requests/min"}, "concurrency": {"openai": 2}}
+    limiter = load_limiter(write(FILE), {}, **given)
+    assert quotas(limiter, "gpt-5") == ["7 requests/min", "2 concurrency"]
+    assert quotas(limiter, "gpt-5-mini") == ["500 requests/min", "2 concurrency"]
+
+
+def test_rates_for_every_model(write):
+    limiter = load_limiter(write(FILE), {}, rpm_override=60, tpm_override=1_000)
+    assert quotas(limiter, "gpt-5") == ["60 requests/min", "1k tokens/min", "10 concurrency"]
+
+
+def test_none_is_nothing_said(write):
+    assert load_limiter(write(FILE), {}, acquire_timeout_s=None, tier=None).timeout_s == 300
+
+
+@pytest.mark.parametrize("as_url", [True, False])
+def test_a_store_by_its_url_or_itself(write, tmp_path, as_url):
+    url = f"sqlite:{tmp_path}/quotas.db"
+    limiter = load_limiter(write(FILE), {}, store=url if as_url else open_store(url))
+    limiter.acquire("gpt-5").wait().settle()
+    assert limiter.status()["pools"]["openai/gpt-5"]["store"]["state"] == "joined"
+    limiter.close()
+    assert (tmp_path / "quotas.db").exists()
+
+
+def test_a_clock_and_a_listener(write):
+    told = []
+    clock = ManualClock()
+    limiter = load_limiter(write(FILE), {}, clock=clock, events=told.append)
+    assert limiter.clock is clock
+    limiter.acquire("gpt-5").wait().settle()
+    assert [(event.kind, event.pool) for event in told] == [("acquired", "openai/gpt-5"), ("settled", "openai/gpt-5")]
+
+
+def test_without_a_file_they_are_the_configuration():
+    assert quotas(load_limiter(None, {}, limits={"jobs": "5 requests/min"}), "jobs") == ["5 requests/min"]
+
+
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        ({"teir": 2}, "the arguments: teir: no such setting; did you mean 'tier'?"),
+        ({"acquire_timeout_s": -1}, "the arguments: acquire_timeout_s: -1: it must be seconds from 0"),
+        ({"limits": {"gpt-5": "7 requests"}}, "the arguments: limits: gpt-5: '7 requests' has no period"),
+        ({"store": "mysql://host"}, "the arguments: store: it is no store's URL"),
+    ],
+)
+def test_what_cannot_be_meant_is_said(write, given, said):
+    with pytest.raises(paceline.QuotaError) as error:
+        load_limiter(write(FILE), {}, **given)
+    assert said in str(error.value)

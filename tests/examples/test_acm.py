@@ -1,0 +1,322 @@
+"""The evaluation program's limiter: what its file says, and what it does about it, in virtual time."""
+
+from __future__ import annotations
+
+import asyncio
+import subprocess
+import sys
+
+import httpx2
+import pytest
+from acm_example import LIMITS, clients, plan, program, table
+
+import paceline
+from paceline.config import load_limiter
+from paceline.core.quota import NS
+from paceline.testing import ManualClock, run_virtual
+
+PROVIDERS = {"openai": 10, "anthropic": 5, "google": 10, "azure": 10, "groq": 5, "acme": 3}
+"""With how many may be in flight at each by the file; of the last it says nothing."""
+
+
+def limiter_of(clock=None, **given):
+    return load_limiter(LIMITS, {}, clock=clock or ManualClock(), **given)
+
+
+def quotas(limiter, name):
+    return [str(quota) for quota in limiter.limits.resolve(name).quotas]
+
+
+class TestFile:
+    @pytest.mark.parametrize(
+        ("name", "rates"),
+        [
+            ("openai/gpt-5", ["500 requests/min", "500k tokens/min", "90M tokens/day"]),
+            ("openai/anything-else", ["500 requests/min", "30k tokens/min"]),
+            ("anthropic/claude-haiku-4-5", ["50 requests/min", "50k input_tokens/min", "10k output_tokens/min"]),
+            ("google/gemini-2.5-flash", ["300 requests/min", "1M tokens/min", "10k requests/day"]),
+            ("azure/another-deployment", ["60 requests/min", "10k tokens/min"]),
+            ("groq/llama-3.3-70b-versatile",
+             ["30 requests/min", "24k tokens/min", "14.4k requests/day", "1M tokens/day"]),
+            ("acme/a-model", ["10 requests/min", "10k tokens/min"]),
+        ],
+    )  # fmt: skip
+    def test_a_model_s_limits_else_its_provider_s_else_10_rpm_and_10k_tpm(self, name, rates):
+        most = PROVIDERS[name.partition("/")[0]]
+        assert quotas(limiter_of(), name) == [*rates, f"{most} concurrency"]
+
+    def test_its_three_sections_alone_are_enough(self, tmp_path):
+        text = LIMITS.read_text()
+        assert text.index("\ndefaults:") < text.index("\nconcurrency:") < text.index("\nsettings:")
+        plain = tmp_path / "limits.yaml"
+        plain.write_text(text.partition("\n# Two things")[0])
+        limiter = load_limiter(plain, {})
+        assert quotas(limiter, "groq/x") == quotas(limiter_of(), "groq/x")
+        assert limiter.timeout_s == 300
+
+    def test_arguments_beat_it(self):
+        given = {"limits": {"openai/gpt-5": "7 requests/min"}, "concurrency": {"openai": 2, "groq": 1}}
+        limiter = limiter_of(**given)
+        assert quotas(limiter, "openai/gpt-5") == ["7 requests/min", "2 concurrency"]
+        assert quotas(limiter, "groq/x")[-1] == "1 concurrency"
+        assert quotas(limiter, "acme/x")[-1] == "3 concurrency"
+
+    def test_a_day_stays_a_day_where_the_limits_of_a_minute_are_multiplied(self):
+        limiter = program.limiter_of(program.parse(["--speed", "10"]))
+        assert quotas(limiter, "google/gemini-2.5-flash")[:3] == [
+            "3k requests/min", "10M tokens/min", "10k requests/day",
+        ]  # fmt: skip
+
+
+@pytest.mark.parametrize(("provider", "most"), PROVIDERS.items())
+def test_in_flight_at_a_provider_over_all_its_models(provider, most):
+    async def main(clock):
+        limiter = limiter_of(clock, limits={f"{provider}/*": "60k requests/min"})
+        now, peak = 0, 0
+
+        async def call(model):
+            nonlocal now, peak
+            async with limiter.acquire(f"{provider}/{model}"):
+                now += 1
+                peak = max(peak, now)
+                await asyncio.sleep(1)
+                now -= 1
+
+        await asyncio.gather(*(call(f"model-{number % 3}") for number in range(60)))
+        return peak
+
+    assert run_virtual(main) == most
+
+
+class TestTimeout:
+    def test_after_300_s_a_typed_error(self):
+        """Ten requests a minute for a hundred callers: those who cannot have their turn in 300 s are told."""
+
+        async def main(clock):
+            limiter, start_ns = limiter_of(clock), clock.now_ns()
+            refused = []
+
+            async def call():
+                try:
+                    async with limiter.acquire("acme/x", input_tokens=10) as permit:
+                        permit.settle(input_tokens=10)
+                except paceline.AcquireTimeoutError as error:
+                    refused.append(error)
+                return (clock.now_ns() - start_ns) / NS
+
+            times = await asyncio.gather(*(call() for _ in range(100)))
+            return times, refused
+
+        times, refused = run_virtual(main)
+        assert max(times) <= 300
+        assert 30 < len(refused) < 50
+        assert {(error.pool, error.quota) for error in refused} == {("acme/x", "10 requests/min")}
+        assert all(isinstance(error, TimeoutError) and error.retry_after_s >= 0 for error in refused)
+
+    def test_a_sdk_is_told_as_by_a_429(self):
+        """The drop-in client: what was ours is in the header, and nothing was sent."""
+
+        async def main(clock):
+            limiter = limiter_of(clock, limits={"groq/x": "1 requests/hour"})
+            sent = []
+
+            def answer(request):
+                sent.append(request)
+                return httpx2.Response(200, json={"usage": {"prompt_tokens": 9, "completion_tokens": 1}})
+
+            async with httpx2.AsyncClient(transport=httpx2.MockTransport(answer), base_url="http://groq") as http:
+                limiter.attach(http, provider="groq")
+                body = {"model": "x", "messages": [{"role": "user", "content": "Hello."}], "max_tokens": 5}
+                said = [await http.post("/openai/v1/chat/completions", json=body) for _ in range(2)]
+            return [(answer.status_code, answer.headers.get("x-paceline")) for answer in said], len(sent)
+
+        assert run_virtual(main) == ([(200, None), (429, "timeout")], 1)
+
+
+@pytest.mark.parametrize(
+    ("limit", "cost", "quota"), [("rpd", {}, "200 requests/day"), ("tpd", {"tokens": 1}, "200 tokens/day")]
+)
+def test_a_day_s_quota_is_kept_beside_the_minute_s(limit, cost, quota):
+    async def main(clock):
+        limiter = limiter_of(clock, limits={"groq": {"x": {"rpm": 600, limit: 200}}})
+        for granted in range(400):
+            try:
+                async with limiter.acquire("groq/x", **cost) as permit:
+                    permit.settle(**cost)
+            except paceline.AcquireTimeoutError as error:
+                return granted, error.quota
+        return None
+
+    granted, binding = run_virtual(main)
+    assert binding == quota
+    assert granted in (199, 200, 201)  # what comes back meanwhile, and the headroom
+
+
+class Outage(httpx2.AsyncBaseTransport):
+    """The host ``down`` answers 503 in the first 30 s; notes when each request came."""
+
+    def __init__(self, clock):
+        self.clock, self.start_ns, self.times = clock, clock.now_ns(), []
+
+    async def handle_async_request(self, request):
+        at_s = round((self.clock.now_ns() - self.start_ns) / NS, 1)
+        self.times.append((request.url.host, at_s))
+        await asyncio.sleep(0.1)
+        return httpx2.Response(503 if request.url.host == "down" and at_s < 30 else 200, json={})
+
+
+def test_a_breaker_for_each_provider_five_failures_60_s_then_one_probe():
+    async def main(clock):
+        limiter = limiter_of(clock, concurrency={"openai": 20}, retry={"jitter": 0})
+        transport = Outage(clock)
+        body = {"messages": [{"role": "user", "content": "Hello."}], "max_tokens": 5}
+
+        async def call(provider, model):
+            host = "down" if provider == "openai" else "up"
+            async with httpx2.AsyncClient(transport=transport, base_url=f"http://{host}") as http:
+                limiter.attach(http, provider=provider)
+                return (await http.post("/v1/chat/completions", json=body | {"model": model})).status_code
+
+        calls = [call("openai", "gpt-5") for _ in range(8)]
+        calls += [call("groq", "x") for _ in range(3)]
+        answers = await asyncio.gather(*calls)
+        return answers, transport.times
+
+    answers, times = run_virtual(main)
+    assert answers == [200] * 11
+    down = [at_s for host, at_s in times if host == "down"]
+    before, after = [at_s for at_s in down if at_s < 50], [at_s for at_s in down if at_s > 50]
+    assert 5 <= len(before) <= 8  # the five, and who was on the way
+    assert max(before) < 10
+    assert 60 <= after[0] <= 70
+    assert after[1] >= after[0] + 0.1  # the probe goes alone
+    assert max(at_s for host, at_s in times if host == "up") < 30  # nobody else waits
+
+
+class TestStatus:
+    def test_the_page_shows_every_pool(self):
+        """Limits, what remains, when it is full again, and what is in flight; of pools that nobody used yet, too."""
+
+        async def main(clock):
+            limiter = limiter_of(clock)
+            async with limiter.acquire("openai/gpt-5", input_tokens=1_000, output_tokens=500) as permit:
+                page = httpx2.ASGITransport(paceline.status_app(limiter))
+                async with httpx2.AsyncClient(transport=page, base_url="http://page") as http:
+                    shown = (await http.get("/status")).json()["pools"]
+                permit.settle()
+                return shown
+
+        pools = run_virtual(main)
+        pool = pools["openai/gpt-5"]
+        assert pool["in_flight"] == 1
+        shown = {quota["quota"]: (quota["limit"], quota["remaining"], quota["reset_s"]) for quota in pool["quotas"]}
+        assert shown["500 requests/min"] == (500, 499, pytest.approx(0.12, abs=0.01))
+        assert shown["500k tokens/min"] == (500_000, 498_500, pytest.approx(0.18, abs=0.01))
+        assert shown["90M tokens/day"][:2] == (90_000_000, 89_998_500)
+        slots = pools["openai/in flight"]
+        assert (slots["quotas"][0]["limit"], slots["quotas"][0]["remaining"], slots["in_flight"]) == (10, 9, 1)
+        named = {"openai/gpt-5-mini", "anthropic/claude-haiku-4-5", "azure/gpt-4.1", "groq/llama-3.3-70b-versatile"}
+        assert named <= pools.keys()
+
+    def test_the_table_at_the_end(self):
+        status = {
+            "pools": {
+                "openai/gpt-5": {
+                    "counts": {"settled": 3, "refused_rate": 2, "refused_capacity": 1},
+                    "wait_s": {"mean": 1.25, "longest": 9.0},
+                    "estimates": {"input_tokens": {"ratio": 1.0625}, "tokens": {"ratio": 1.5}},
+                },
+                "openai/in flight": {"counts": {"settled": 3}, "wait_s": {}, "estimates": {}},
+            }
+        }
+        _, row = table.table(status, {"openai/gpt-5": 12.0}, {"openai/gpt-5": "10 concurrency"}).splitlines()
+        assert row.split() == [
+            "openai/gpt-5",
+            "3",
+            "2",
+            "1.2",
+            "s",
+            "9.0",
+            "s",
+            "1.062",
+            "12",
+            "s",
+            "10",
+            "concurrency",
+        ]
+
+
+# --- a day's use over a restart --------------------------------------------------------------------------------------
+
+SPEND = f"""
+import paceline, sys, time
+from paceline.config import load_limiter
+limiter = load_limiter({str(LIMITS)!r}, {{}}, store="sqlite:" + sys.argv[1])
+for _ in range(10):
+    permit = limiter.acquire("groq/llama-3.3-70b-versatile", input_tokens=400, output_tokens=100).wait()
+    permit.settle(input_tokens=400, output_tokens=50)
+permits = [limiter.acquire("groq/llama-3.3-70b-versatile", input_tokens=1000).wait() for _ in range(3)]
+print("spent", flush=True)
+if sys.argv[2:]:
+    time.sleep(60)
+limiter.close()
+"""
+
+
+def spend(state, *, kill):
+    command = [sys.executable, "-c", SPEND, str(state), *(["wait"] if kill else [])]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+        line = process.stdout.readline()
+        if kill:
+            process.kill()
+        said = line, process.stderr.read()
+    assert said == ("spent\n", "")
+    assert (process.returncode == 0) != kill
+
+
+@pytest.mark.parametrize("kill", [False, True], ids=["ended", "killed"])
+def test_a_day_s_use_survives_a_restart(tmp_path, kill):
+    """A whole process with 13 requests, three of them in flight when it ends; killed, it cannot even say goodbye."""
+    state = tmp_path / "acm.db"
+    spend(state, kill=kill)
+    limiter = load_limiter(LIMITS, {}, store=f"sqlite:{state}")
+    plan.Plan(2, 0.5, 0.004).forecast(limiter, {})  # it asks how the books stand
+    pools = limiter.status()["pools"]
+    used = {
+        quota["quota"]: quota["limit"] - quota["remaining"] for quota in pools["groq/llama-3.3-70b-versatile"]["quotas"]
+    }
+    assert 10 < used["14.4k requests/day"] <= 13  # one comes back each six seconds
+    assert 7_000 < used["1M tokens/day"] <= (8_000 if kill else 7_500)  # killed, it may not have told all refunds
+    assert any(line.startswith("groq/llama-3.3-70b-versatile: 1") for line in table.used_today(limiter.status()))
+    limiter.close()
+
+
+# --- the command line ------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["--documents", "0"], "--documents is 0: it must be from 1 to 10000"),
+        (["--speed", "200"], "--speed is 200: it must be from 0.1 to 100"),
+        (["--outsider", "1"], "--outsider is 1: it must be from 0 to below 1"),
+        (["--enforce", "gpt-4=5 requests/min"], "--enforce gpt-4: write MODEL=LIMITS; models: claude-haiku-4-5, "),
+        (["--live", "--speed", "2"], "--live goes with none of"),
+        (["--live"], "--live needs OPENAI_API_KEY, ANTHROPIC_API_KEY"),
+    ],
+)
+def test_what_cannot_be_meant_is_said(words, said, capsys, monkeypatch):
+    for key in clients.KEYS.values():
+        monkeypatch.delenv(key, raising=False)
+    with pytest.raises(SystemExit):
+        program.parse(words)
+    assert said in capsys.readouterr().err
+
+
+def test_a_file_that_cannot_be_meant_ends_the_program(tmp_path, capsys, monkeypatch):
+    bad = tmp_path / "limits.yaml"
+    bad.write_text("defaults:\n  openai:\n    gpt-5: {tmp: 5}\n")
+    monkeypatch.setattr(sys, "argv", ["run.py", "--limits", str(bad)])
+    assert program.main() == 2
+    said = capsys.readouterr().err
+    assert "limits.yaml:3: defaults: openai: gpt-5: tmp: no such setting; did you mean 'tpm'?" in said

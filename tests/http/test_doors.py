@@ -1,0 +1,111 @@
+"""Where `attach()` looks for a client, and what `instrument()` takes a request for."""
+
+import httpx
+import httpx2
+import openai
+import pydantic
+import pytest
+
+import paceline
+
+LIMITS = {
+    "openai/*": ["6000 requests/min", "4M tokens/min"],
+    "anthropic/*": ["6000 requests/min", "4M input_tokens/min", "800k output_tokens/min"],
+}
+GPT, CLAUDE = "openai/gpt-5", "anthropic/claude-haiku-4-5"
+CHAT = {"model": "gpt-5", "messages": [{"role": "user", "content": "Hello there."}], "max_tokens": 5}
+
+
+@pytest.fixture
+def world(paceline_emulator):
+    return paceline_emulator(limits={"gpt-5": LIMITS["openai/*"], "claude-haiku-4-5": LIMITS["anthropic/*"]})
+
+
+@pytest.fixture
+def limiter():
+    return paceline.Limiter(LIMITS)  # two providers: loopback alone says nothing
+
+
+def counts(limiter):
+    return {name: pool["counts"] for name, pool in limiter.status()["pools"].items()}
+
+
+class Model(pydantic.BaseModel):
+    """As llama-index's and LangChain's: a client that is no field, made by itself or given."""
+
+    name: str = "gpt-5"
+    _client: object = pydantic.PrivateAttr(default=None)
+    _http_client: object = pydantic.PrivateAttr(default=None)
+
+
+def test_attach_finds_what_a_pydantic_model_keeps_private(world, limiter):
+    with openai.OpenAI(api_key="k", base_url=f"{world.base_url}/v1") as client:
+        model = Model()
+        model._client = client
+        limiter.attach(model, provider="openai")
+        client.chat.completions.create(**CHAT)
+    assert counts(limiter) == {GPT: {"granted": 1, "settled": 1}}
+
+
+def test_attach_finds_a_private_http_client_and_both_of_two(world, limiter):
+    with httpx.Client() as one, httpx2.Client() as two:
+        model = Model()
+        model._client, model._http_client = one, two
+        limiter.attach(model, provider="openai")
+        for client in (one, two):
+            client.post(f"{world.base_url}/v1/chat/completions", json=CHAT, headers={"authorization": "Bearer k"})
+    assert counts(limiter) == {GPT: {"granted": 2, "settled": 2}}
+
+
+class Strange:
+    """Says yes to every name."""
+
+    def __getattr__(self, name):
+        return self
+
+
+@pytest.mark.parametrize("nothing", [Model(), Model.model_construct(), Strange()])
+def test_a_model_without_a_client_is_said_to_have_none(limiter, nothing):
+    with pytest.raises(TypeError, match=r"paceline\.instrument\(limiter\)"):
+        limiter.attach(nothing)
+
+
+# --- instrument(provider=)
+
+
+def post(world, client, path="/v1/chat/completions", body=CHAT, **headers):
+    address = f"{world.base_url}{path}"
+    return client.post(address, json=body, headers={"authorization": "Bearer k", "x-api-key": "k", **headers})
+
+
+async def test_a_provider_is_named_for_addresses_that_nobody_knows(world, limiter):
+    with paceline.instrument(limiter, provider="openai"), httpx.Client() as client:
+        post(world, client)
+        async with httpx2.AsyncClient() as async_client:
+            await post(world, async_client)
+    assert counts(limiter) == {GPT: {"granted": 2, "settled": 2}}
+
+
+def test_who_says_what_it_is_keeps_it(world, limiter):
+    """Anthropic's mark on the same unknown host; and the host of a provider that is known."""
+    claude = {**CHAT, "model": "claude-haiku-4-5"}
+    canned = httpx2.MockTransport(
+        lambda _: httpx2.Response(200, json={"usage": {"prompt_tokens": 1, "total_tokens": 1}})
+    )
+    groq = "https://api.groq.com/openai/v1/chat/completions"
+    with paceline.instrument(limiter, provider="openai"), httpx2.Client() as client:
+        post(world, client, "/v1/messages", claude, **{"anthropic-version": "2023-06-01"})
+        with httpx2.Client(transport=canned) as elsewhere:
+            elsewhere.post(groq, json={**CHAT, "model": "llama-3.3-70b-versatile"})
+    assert counts(limiter) == {
+        CLAUDE: {"granted": 1, "settled": 1},
+        "groq/llama-3.3-70b-versatile": {"granted": 1, "settled": 1},
+    }
+
+
+def test_a_client_that_is_attached_keeps_its_own_provider(world, limiter):
+    with httpx2.Client() as client:
+        limiter.attach(client, provider="anthropic")
+        with paceline.instrument(limiter, provider="openai"):
+            post(world, client, "/v1/messages", {**CHAT, "model": "claude-haiku-4-5"})
+    assert counts(limiter) == {CLAUDE: {"granted": 1, "settled": 1}}

@@ -1,0 +1,197 @@
+"""What a caught exception says: real SDKs' over HTTP from the emulator, and others' made by hand."""
+
+from __future__ import annotations
+
+import anthropic
+import groq
+import httpx
+import httpx2
+import openai
+import pytest
+from google import genai
+
+import paceline
+from paceline.core.outcomes import QuotaError, Refusal, RefusalKind
+from paceline.testing import ManualClock
+
+HELLO = [{"role": "user", "content": "Hello."}]
+RATE = {"error": {"message": "Rate limit reached. Please try again in 4s.", "code": "rate_limit_exceeded"}}
+
+
+@pytest.fixture
+def world(paceline_emulator):
+    one = "1 requests/min"
+    models = ("gpt-5", "claude-haiku-4-5", "gemini-2.5-flash", "llama-3.3-70b-versatile")
+    return paceline_emulator(limits=dict.fromkeys(models, one))
+
+
+def refused_by(call, kind):
+    """The exception at the second call."""
+    call()
+    with pytest.raises(kind) as caught:
+        call()
+    return caught.value
+
+
+class TestRealSdks:
+    def test_openai(self, world):
+        with openai.OpenAI(api_key="k", base_url=f"{world.base_url}/v1", max_retries=0) as client:
+            error = refused_by(
+                lambda: client.chat.completions.create(model="gpt-5", messages=HELLO), openai.RateLimitError
+            )
+        refusal = paceline.refusal_of(error)
+        assert (refusal.kind, refusal.unit, refusal.limit) == (RefusalKind.RATE, "requests", 1)
+        assert 50 < refusal.retry_after_s <= 60
+
+    async def test_openai_async_to_a_permit(self, world):
+        clock = ManualClock()
+        limiter = paceline.Limiter({"openai/gpt-5": "60 requests/min burst 2"}, clock=clock, events=(told := []).append)
+        async with openai.AsyncOpenAI(api_key="k", base_url=f"{world.base_url}/v1", max_retries=0) as client:
+            for _ in range(2):
+                async with limiter.acquire("openai/gpt-5") as permit:
+                    try:
+                        await client.chat.completions.create(model="gpt-5", messages=HELLO)
+                    except openai.RateLimitError as error:
+                        permit.refused(error)
+                clock.advance(1)
+        assert [event.kind for event in told] == ["acquired", "settled", "acquired", "refused"]
+        assert 50 < told[-1].retry_after_s <= 60
+        assert 49 < limiter.status()["pools"]["openai/gpt-5"]["cool_down_s"] <= 60
+
+    def test_anthropic(self, world):
+        with anthropic.Anthropic(api_key="k", base_url=world.base_url, max_retries=0) as client:
+            error = refused_by(
+                lambda: client.messages.create(model="claude-haiku-4-5", messages=HELLO, max_tokens=5),
+                anthropic.RateLimitError,
+            )
+        refusal = paceline.refusal_of(error)
+        assert refusal.kind is RefusalKind.RATE
+        assert 50 < refusal.retry_after_s <= 61
+
+    def test_groq(self, world):
+        with groq.Groq(api_key="k", base_url=world.base_url, max_retries=0) as client:
+            error = refused_by(
+                lambda: client.chat.completions.create(model="llama-3.3-70b-versatile", messages=HELLO),
+                groq.RateLimitError,
+            )
+        assert paceline.refusal_of(error).retry_after_s > 50
+
+    def test_google_genai(self, world):
+        options = genai.types.HttpOptions(base_url=world.base_url)
+        with genai.Client(api_key="k", http_options=options) as client:
+            error = refused_by(
+                lambda: client.models.generate_content(model="gemini-2.5-flash", contents="Hello."),
+                genai.errors.ClientError,
+            )
+        refusal = paceline.refusal_of(error)
+        assert refusal.kind is RefusalKind.RATE
+        assert refusal.retry_after_s > 50
+
+    @pytest.mark.parametrize("library", [httpx, httpx2])
+    def test_an_http_library_s_own(self, library):
+        request = library.Request("POST", "https://api.openai.com/v1/responses")
+        response = library.Response(429, headers={"Retry-After": "9"}, json=RATE, request=request)
+        with pytest.raises(library.HTTPStatusError) as caught:
+            response.raise_for_status()
+        assert paceline.refusal_of(caught.value).retry_after_s == 9
+        assert paceline.refusal_of(response).retry_after_s == 9
+
+    def test_a_body_that_was_not_read(self):
+        async def body():
+            yield b"never"
+
+        request = httpx2.Request("POST", "https://api.openai.com/v1/responses")
+        response = httpx2.Response(429, headers={"retry-after": "3"}, content=body(), request=request)
+        assert paceline.refusal_of(httpx2.HTTPStatusError("", request=request, response=response)).retry_after_s == 3
+
+    def test_money(self):
+        said = {"error": {"code": "insufficient_quota", "message": "You exceeded your current quota."}}
+        request = httpx2.Request("POST", "https://api.openai.com/v1/responses")
+        error = openai.RateLimitError("", response=httpx2.Response(429, json=said, request=request), body=None)
+        assert paceline.refusal_of(error).kind is RefusalKind.MONEY
+
+
+class SDKError(Exception):
+    """As others' look: fields beside the message."""
+
+    def __init__(self, **fields):
+        super().__init__("refused")
+        vars(self).update(fields)
+
+
+class TestOthers:
+    def test_mistral_s_raw_response(self):
+        response = httpx.Response(429, headers={"retry-after": "5"}, json={"message": "Requests rate limit exceeded"})
+        error = SDKError(raw_response=response, status_code=429, body=response.text)
+        assert paceline.refusal_of(error, "mistral").retry_after_s == 5
+
+    def test_cohere_s_fields(self):
+        error = SDKError(
+            status_code=429, headers={"Retry-After": "6"}, body={"message": "trial token rate limit exceeded"}
+        )
+        assert paceline.refusal_of(error, "cohere").retry_after_s == 6
+
+    def test_nothing_but_a_status(self):
+        assert paceline.refusal_of(SDKError(code=429)) == Refusal(RefusalKind.RATE)
+
+    def test_the_sdk_s_package_says_whose_where_the_host_does_not(self):
+        kind = type("RateLimitError", (SDKError,), {"__module__": "anthropic._exceptions"})
+        body = {"type": "error", "error": {"type": "overloaded_error", "message": "Overloaded"}}
+        assert paceline.refusal_of(kind(status_code=529, body=body)).kind is RefusalKind.CAPACITY
+
+    @pytest.mark.parametrize("status", [200, 400, 401, 404, 500])
+    def test_what_is_no_refusal(self, status):
+        assert paceline.refusal_of(SDKError(status_code=status, headers={})) is None
+
+    @pytest.mark.parametrize(
+        "error",
+        [ValueError("no"), None, object(), SDKError(code="429"), SDKError(status_code=7), SDKError(response=None)],
+    )
+    def test_what_carries_no_answer(self, error):
+        assert paceline.refusal_of(error) is None
+
+    @pytest.mark.parametrize(
+        "junk", [{"headers": 5}, {"headers": [1]}, {"body": {1: object()}}, {"body": b"\xff" * 10**6}]
+    )
+    def test_nonsense_raises_nothing(self, junk):
+        assert paceline.refusal_of(SDKError(status_code=429, **junk)).kind is RefusalKind.RATE
+
+
+class TestPermitRefused:
+    @pytest.fixture
+    def permit(self):
+        limiter = paceline.Limiter({"groq/llama": "60 requests/min"}, clock=ManualClock())
+        return limiter.try_acquire("groq/llama")
+
+    def test_no_http_answer(self, permit):
+        with pytest.raises(TypeError, match="groq/llama: ValueError carries no HTTP answer"):
+            permit.refused(ValueError("a prompt that nobody should see"))
+        assert permit.open
+
+    def test_no_refusal(self, permit):
+        with pytest.raises(QuotaError, match="an answer with status 400 is no refusal"):
+            permit.refused(SDKError(status_code=400))
+        assert permit.open
+
+    def test_our_own_pause_beats_what_was_said(self, permit):
+        permit.refused(SDKError(status_code=429, headers={"retry-after": "5"}), retry_after_s=8)
+        assert permit._gate.status()["cool_down_s"] == 8
+        assert not permit.open
+
+    def test_paceline_s_own_says_nothing_new(self, permit):
+        permit.refused(SDKError(status_code=429, headers={"X-Paceline": "timeout", "retry-after": "50"}))
+        assert permit._gate.status()["counts"] == {"granted": 1}
+
+
+async def test_an_attached_client_that_gave_up_is_no_news():
+    """The permit above is the one that the client below used and that was refused already."""
+    limiter = paceline.Limiter({"openai/*": "600 requests/min"}, retry=paceline.RetryPolicy(max_attempts=1))
+    refuse = httpx2.MockTransport(lambda _: httpx2.Response(429, headers={"retry-after": "5"}, json=RATE))
+    async with openai.AsyncOpenAI(api_key="k", http_client=httpx2.AsyncClient(transport=refuse)) as client:
+        limiter.attach(client)
+        async with limiter.acquire("openai/gpt-5") as permit:
+            with pytest.raises(openai.RateLimitError) as caught:
+                await client.chat.completions.create(model="gpt-5", messages=HELLO, max_tokens=1)
+            permit.refused(caught.value)
+    assert paceline.refusal_of(caught.value) is None
+    assert limiter.status()["pools"]["openai/gpt-5"]["counts"] == {"granted": 1, "refused_rate": 1}

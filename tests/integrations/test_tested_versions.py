@@ -1,0 +1,44 @@
+"""The versions that the tables of docs/integrations*.md claim are those that `make frameworks` installs."""
+
+import re
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+PAGES = [ROOT / "docs" / name for name in ("integrations.md", "integrations_frameworks.md")]
+FILES = sorted((ROOT / "tests" / "frameworks").glob("*/requirements.txt"))
+
+BESIDE = {"aiohttp", "pytest"}
+"""In requirements because of how another package is tested."""
+
+FOUND = {"langchain-core 1.7.2", "openai 2.54", "openai 2.2", "httpx 0.28.1", "httpx2 2.16.2"}
+"""What a framework brings along: named in a table, and by no requirement."""
+
+
+def pinned(path):
+    lines = path.read_text().partition("# What one of")[0].splitlines()
+    pairs = [line.split("==") for line in lines if "==" in line]
+    return {(name.partition("[")[0], version) for name, version in pairs if name not in BESIDE}
+
+
+def rows():
+    for page in PAGES:
+        for line in page.read_text().splitlines():
+            cells = [cell.strip() for cell in line.strip("|").split("|")]
+            if line.startswith("| ") and len(cells) in (4, 7) and re.search(r"\d\.\d", cells[-1]):
+                yield cells
+
+
+@pytest.mark.parametrize("path", FILES, ids=lambda path: path.parent.name)
+def test_every_pinned_package_is_in_a_table(path):
+    told = {version for cells in rows() for version in re.findall(r"\d+(?:\.\d+)+", cells[-1])}
+    assert pinned(path)
+    assert {(name, version) for name, version in pinned(path) if version not in told} == set()
+
+
+def test_every_version_in_a_table_is_pinned():
+    versions = {version for path in FILES for _, version in pinned(path)} | {one.split()[1] for one in FOUND}
+    told = {version for cells in rows() for version in re.findall(r"\d+(?:\.\d+)+", cells[-1])}
+    assert len(told) > 20
+    assert told - versions == set()

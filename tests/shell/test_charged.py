@@ -1,0 +1,209 @@
+"""What a permit was charged, what an estimate says beforehand, and what is said of units that were left out."""
+
+from __future__ import annotations
+
+import warnings
+
+import httpx2
+import pytest
+
+import paceline
+from paceline.testing import ManualClock
+
+POOLS = {
+    "jobs": ["60 requests/min", "1000 tokens/min", "5 concurrency"],
+    "starts": "7 starts/min",
+    "openai/gpt-5": ["500 requests/min", "400k tokens/min"],
+    "anthropic/claude-haiku-4-5": ["500 requests/min", "100k input_tokens/min", "20k output_tokens/min"],
+    "gemini/gemini-2.5-flash": ["10 requests/min", "250k input_tokens/min"],
+    "cohere/*": ["500 requests/min", "2000 inputs/min"],
+    "bedrock/amazon.nova-pro-v1:0": "1M tokens/min",
+    "own": "1M tokens/min",
+}
+
+
+@pytest.fixture
+def limiter():
+    return paceline.Limiter(POOLS, clock=ManualClock())
+
+
+def spent(limiter, pool):
+    return {quota["unit"]: quota["spent"] for quota in limiter.status()["pools"][pool]["quotas"]}
+
+
+class TestCharged:
+    @pytest.mark.parametrize(
+        ("cost", "said", "charged"),
+        [
+            ({"tokens": 500}, {"tokens": 100}, {"tokens": 100}),
+            ({"tokens": 500}, {}, {"tokens": 500}),
+            ({"tokens": 500}, {"input_tokens": 30}, {"tokens": 30}),
+            ({"input_tokens": 300, "output_tokens": 200}, {}, {"tokens": 500, "input_tokens": 300, "output_tokens": 200}),
+            (
+                {"input_tokens": 300, "output_tokens": 200},
+                {"output_tokens": 20},
+                {"tokens": 320, "input_tokens": 300, "output_tokens": 20},
+            ),
+            ({"usd": 0.5}, {"usd": 0.25}, {"usd": 0.25, "tokens": 0}),
+            ({}, {"usd": 3, "starts": 1}, {"tokens": 0}),
+        ],
+    )  # fmt: skip
+    def test_units_of_the_quotas_and_of_the_cost(self, limiter, cost, said, charged):
+        permit = limiter.try_acquire("jobs", **cost)
+        permit.settle(**said)
+        assert permit.charged == charged | {"requests": 1, "concurrency": 1}
+        assert spent(limiter, "jobs")["tokens"] == charged["tokens"]
+
+    def test_an_answer(self, limiter):
+        permit = limiter.try_acquire("openai/gpt-5", input_tokens=100, output_tokens=100)
+        used = {"input_tokens": 30, "output_tokens": 20}
+        permit.settle({"usage": used})
+        assert permit.charged == used | {"requests": 1, "tokens": 50}
+
+    def test_only_the_first_word_counts(self, limiter):
+        permit = limiter.try_acquire("jobs", tokens=500)
+        assert permit.charged["tokens"] == 500
+        for tokens in (7, 9):
+            permit.settle(tokens=tokens)
+            assert permit.charged["tokens"] == 7
+        assert spent(limiter, "jobs")["tokens"] == 7
+
+    def test_closed_in_another_way(self, limiter):
+        cancelled, refused, blocked = (limiter.try_acquire("jobs", tokens=5) for _ in range(3))
+        cancelled.cancel()
+        refused.refused()
+        with blocked:
+            blocked.settle(tokens=4)
+        for permit in (cancelled, refused, blocked):
+            permit.settle(tokens=3)
+        assert cancelled.charged == {"tokens": 0, "requests": 0, "concurrency": 0}
+        assert [refused.charged["tokens"], blocked.charged["tokens"]] == [5, 4]
+
+    def test_of_a_shared_pool(self, world):
+        permit = world.limiter().acquire("jobs", tokens=100).wait()
+        permit.settle(tokens=40)
+        assert permit.charged == {"tokens": 40, "requests": 1}
+
+
+class TestEstimate:
+    TEXT = "Tell me about the weather in twenty words. " * 20
+    MESSAGES = ({"role": "user", "content": TEXT},)
+
+    def test_what_is_booked_of_the_output_is_the_provider_s_to_say(self, limiter):
+        openai = limiter.estimate("openai/gpt-5", self.TEXT, output_tokens=900)
+        claude = limiter.estimate("anthropic/claude-haiku-4-5", self.TEXT, output_tokens=900)
+        assert openai["output_tokens"] == claude["output_tokens"] == 900
+        assert openai["tokens"] == openai["input_tokens"] + 900
+        assert set(claude) == {"input_tokens", "output_tokens"}
+        assert 150 < openai["input_tokens"] < 260
+
+    def test_it_can_be_acquired_and_settled(self, limiter):
+        cost = limiter.estimate("openai/gpt-5", self.TEXT, output_tokens=900)
+        limiter.try_acquire("openai/gpt-5", **cost).settle()
+        assert spent(limiter, "openai/gpt-5") == {"requests": 1, "tokens": cost["tokens"]}
+
+    @pytest.mark.parametrize("pool", [pool for pool in POOLS if "*" not in pool] + ["cohere/command-a"])
+    def test_text_messages_and_a_body_are_one(self, limiter, pool):
+        text = limiter.estimate(pool, self.TEXT, output_tokens=50)
+        assert limiter.estimate(pool, list(self.MESSAGES), output_tokens=50) == text
+        assert text["input_tokens"] > 150
+        assert text["output_tokens"] == 50
+        limiter.try_acquire(pool, **text, **({"starts": 1} if pool == "starts" else {}))
+
+    @pytest.mark.parametrize(
+        ("pool", "path", "body"),
+        [
+            ("openai/gpt-5", "https://api.openai.com/v1/chat/completions", {"messages": list(MESSAGES), "max_tokens": 40}),
+            ("openai/gpt-5", "https://api.openai.com/v1/responses", {"input": TEXT, "instructions": "Be brief."}),
+            (
+                "anthropic/claude-haiku-4-5",
+                "https://api.anthropic.com/v1/messages",
+                {"messages": list(MESSAGES), "system": "Be brief.", "max_tokens": 300, "model": "claude-haiku-4-5"},
+            ),
+            (
+                "gemini/gemini-2.5-flash",
+                "https://generativelanguage.googleapis.com/v1beta/models/gemini-2.5-flash:generateContent",
+                {"contents": [{"parts": [{"text": TEXT}]}], "generationConfig": {"maxOutputTokens": 70}},
+            ),
+        ],
+    )  # fmt: skip
+    async def test_the_same_as_when_it_passes_by_and_learned_the_same(self, limiter, pool, path, body):
+        def answer(request):
+            used = {"prompt_tokens": 900, "completion_tokens": 30, "input_tokens": 900, "output_tokens": 30}
+            google = {"promptTokenCount": 900, "candidatesTokenCount": 30}
+            return httpx2.Response(200, json={"usage": used, "usageMetadata": google})
+
+        told = []
+        limiter = paceline.Limiter(POOLS, events=told.append)
+        whole = {"model": pool.partition("/")[2], **body}
+        untaught = limiter.estimate(pool, body)
+        async with httpx2.AsyncClient(transport=httpx2.MockTransport(answer)) as client:
+            limiter.attach(client)
+            await client.post(path, json=whole)
+            estimated = limiter.estimate(pool, body)
+            await client.post(path, json=whole)
+        first, second = (event.reserved for event in told if event.kind == "acquired")
+        assert untaught == {unit: first[unit] for unit in untaught}
+        assert estimated == {unit: second[unit] for unit in estimated}
+        assert estimated["input_tokens"] > 2 * untaught["input_tokens"]  # 900 were reported
+
+    def test_a_very_long_text_takes_no_longer(self, limiter):
+        assert limiter.estimate("own", "word " * 2_000_000)["input_tokens"] > 1_000_000
+
+    @pytest.mark.parametrize("asked", [None, 5, b"text"])
+    def test_what_is_no_request(self, limiter, asked):
+        with pytest.raises(paceline.QuotaError, match="cannot be estimated: give a text, a list of messages"):
+            limiter.estimate("own", asked)
+
+    def test_what_is_no_amount(self, limiter):
+        with pytest.raises(paceline.QuotaError, match="output_tokens is -1"):
+            limiter.estimate("own", "Hello.", output_tokens=-1)
+
+
+class TestLeftOut:
+    def test_a_unit_of_your_own_that_nobody_named(self, limiter):
+        with pytest.warns(paceline.PacelineWarning, match="starts: there is a quota on 'starts'") as caught:
+            limiter.acquire("starts")
+        assert caught[0].filename == __file__
+        limiter.acquire("starts")  # said once
+        limiter.try_acquire("starts")
+
+    def test_by_try_acquire_too(self, limiter):
+        with pytest.warns(paceline.PacelineWarning, match=r"acquire\('starts', starts=1\)"):
+            limiter.try_acquire("starts")
+
+    def test_named_once_it_may_be_left_out(self, limiter):
+        limiter.acquire("starts", starts=1)
+        limiter.acquire("starts")
+
+    def test_units_that_can_be_derived_and_probes_that_send_nothing(self, limiter):
+        limiter.acquire("jobs")
+        limiter.try_acquire("starts", requests=0).cancel()
+
+    def test_each_pool_and_unit(self):
+        limiter = paceline.Limiter({"a": ["5 images/min", "5 pages/min"], "b": "5 images/min"})
+        with warnings.catch_warnings(record=True) as caught:
+            warnings.simplefilter("always")
+            limiter.acquire("a")
+            limiter.acquire("b")
+        assert [str(warning.message).partition(",")[0] for warning in caught] == [
+            "a: there is a quota on 'images'",
+            "a: there is a quota on 'pages'",
+            "b: there is a quota on 'images'",
+        ]
+
+    def test_a_provider_s_page_derives_its_own(self, limiter):
+        limiter.acquire("cohere/command-a", input_tokens=5)
+
+
+class TestForgotten:
+    async def test_there_is_nothing_to_report_of_a_unit_of_your_own(self, limiter):
+        with warnings.catch_warnings():
+            warnings.simplefilter("error")
+            async with limiter.acquire("starts", starts=1):
+                pass
+
+    @pytest.mark.parametrize("unit", ["tokens", "input_tokens", "output_tokens", "usd"])
+    def test_there_is_of_tokens_and_money(self, limiter, unit):
+        with pytest.warns(paceline.PacelineWarning, match="was not settled"), limiter.acquire("jobs", **{unit: 1}):
+            pass
