@@ -177,3 +177,15 @@ def test_one_at_a_time_at_full_speed():
             outcome = pool.attempt(at_ns, ticket)
         pool.settle(at_ns, outcome.reservation, None)
     assert (at_ns - T0) / NS == pytest.approx(59, rel=0.06)
+
+
+def test_a_refusal_for_somebody_elses_use_is_no_smaller_bucket():
+    """Its headers have said already how much is left; held against the books of before, it would be a bucket of one."""
+    pool = pool_of("30 requests/min")
+    one = send(pool, 0)
+    now_ns = T0 + NS // 2
+    pool.observe(now_ns, [Reading("requests", limit=30, remaining=0, reset_s=60.0)], one)
+    pool.refuse(now_ns, one, Refusal(RefusalKind.RATE, retry_after_s=2.0, unit="requests"), 2.0)
+    assert quota(pool, 1, "requests")["learned"].get("holds", 30) >= 29
+    again = pool.attempt(now_ns, Ticket({"requests": 1}))
+    assert again.at_ns - now_ns < 5 * NS

@@ -178,6 +178,7 @@ class World:
             process.quotas,
             self._versions(process),
             fresh=fresh,
+            leaving=rng.random() < 0.05,
             headroom_s=self.headroom_s,
             gentle=self.gentle,
             news=[ours for ours, _ in news],

@@ -115,6 +115,8 @@ class Books:
             self._take_news(now_ns, message, index)
         self._hold(now_ns, peer, message.held, index)
         reply = self._grant(now_ns, message, index, peer)
+        if message.leaving:  # its number must not be forgotten
+            peer.seen_ns = now_ns - LEASE_NS - 1
         rest = [i for i in range(len(self._accounts)) if i not in index]
         known = [*message.versions, *[-1] * len(rest)]
         reply.standings = [self._standing(now_ns, i, known[n]) for n, i in enumerate([*index, *rest])]

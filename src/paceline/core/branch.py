@@ -28,13 +28,10 @@ from paceline.core.outbox import LINGER_NS, Outbox
 from paceline.core.outcomes import Decision, Granted, Outcome, Reading, Refusal, StoreLost, WaitUntil
 from paceline.core.pool import Pool
 from paceline.core.quota import NS, Cost, Quota
-from paceline.core.replica import Away, Replica
+from paceline.core.replica import STORE_LOST, Away, Replica
 from paceline.core.window import Slots
 
 LostMode = Literal["safe", "closed", "open"]
-
-STORE_LOST = "store lost"
-"""What binds while the store is lost and nothing is let go."""
 
 ASK_AGAIN_NS, PLACE_NS = 1 * NS, 5 * NS
 """Who waits asks again after the first at the earliest and the second at the latest: another's refund may help."""
@@ -104,6 +101,7 @@ class Branch(Pool):
         self._head: Ticket | None = None  # that was asked for last
         self._ask_ns = 0  # when to ask for the head again
         self._called_ns = now_ns
+        self._left_ns = -1  # when we signed off
         self._back_ns: int | None = None  # when a lost store answered again
         self._paused_ns = 0  # by this process alone
         self._probe: Reservation | bool = False  # goes alone after that: the next one, or this one
@@ -148,9 +146,9 @@ class Branch(Pool):
         The answer goes to :meth:`receive`, or to :meth:`failed`.
         """
         due_ns = self.call_ns
-        if due_ns is None or (due_ns > now_ns and not at_once):
+        leaving = at_once and self._joined and self._asked is None and self._left_ns != self._called_ns
+        if not leaving and (due_ns is None or (due_ns > now_ns and not at_once)):
             return None
-        news = self.outbox
         self._give_back(now_ns, everything=at_once)
         wants = []
         if self.lost is None and now_ns >= self._paused_ns:
@@ -160,10 +158,12 @@ class Branch(Pool):
         self._reading, self._unread = self._reading + self._unread, []
         self._tried = list(self._trying)
         self._called_ns = now_ns
-        told = news.take(now_ns, self.ledger if isinstance(self.ledger, Away) else None)
-        message = Message(self.who, news.number, fresh=not self._joined, news=told, held=self._held(), wants=wants)
+        told = self.outbox.take(now_ns, self.ledger if isinstance(self.ledger, Away) else None)
+        message = Message(self.who, self.outbox.number, fresh=not self._joined, news=told, wants=wants)
+        message.held, message.slack_ns = self._held(), self._purse.slack_ns
         message.place_ns = PLACE_NS if len(self.line) > len(self._trying) else 0
-        message.slack_ns = self._purse.slack_ns
+        if at_once and not any(message.held) and not len(self.line):
+            message.leaving, self._left_ns = True, now_ns
         self._replica.introduce(now_ns, message)
         self._asked = message
         return message

@@ -90,6 +90,7 @@ class Message:
         news: What happened since the last message, in order.
         held: What is in flight in this process, for each quota (only slots care).
         wants: What those who wait would be charged, in the order in which they will go.
+        leaving: Whether the process says nothing more for now, and holds nothing: it is no peer until it does.
         place_ns: Keep a place among the processes that wait for this long; 0 for no place.
         slack_ns: What is granted may be spent this much later.
         windows: For a quota whose window restarts at a place's midnight: those of yesterday, today and the next two
@@ -108,6 +109,7 @@ class Message:
     news: list[News] = field(default_factory=list)
     held: list[float] = field(default_factory=list)
     wants: list[list[float]] = field(default_factory=list)
+    leaving: bool = False
     place_ns: int = 0
     slack_ns: int = 0
     windows: list[tuple[int, ...] | None] = field(default_factory=list)

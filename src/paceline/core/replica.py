@@ -11,6 +11,9 @@ from paceline.core.quota import NS, Quota, Rule
 from paceline.core.spaced import Spaced
 from paceline.core.window import Slots, Window, restarts
 
+STORE_LOST = "store lost"
+"""What binds while the store is lost and nothing is let go."""
+
 
 class Replica(Ledger):
     """The books as they were at the store's last answer. For looking only: nothing is charged here.

@@ -316,7 +316,7 @@ for i = 1, #state.accounts do wrap(i) end
 if now >= 2 * GRID then rebase() end
 local who, number_of, flags, headroom, place_ns, slack, versions, news, wants, said, windows, recalled =
   unpack(cjson.decode(ARGV[1]))
-local gentle = flags >= 2
+local gentle, leaving = floor(flags / 2) % 2 == 1, flags >= 4
 configure(flags % 2 == 1, gentle, headroom, windows, recalled)
 local peer = meet(who)
 if number_of > peer[3] then
@@ -326,6 +326,7 @@ end
 local out = {0, 0, 0, 0, 0, 0}
 local held
 held, out[6] = hold(peer, said)
+if leaving then peer[2] = now - LEASE - 1 end      -- its number must not be forgotten
 grant(out, who, wants, held, place_ns, slack)
 keep(peer, held)
 local told, longest = {}, 1800
