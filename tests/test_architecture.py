@@ -52,7 +52,7 @@ RULES: dict[str, set[str]] = {
         "paced",
         "attempts",
     },
-    "eta": {"core", "clock", "gate", "permit", "limiter", "shared"},
+    "forecast": {"core", "clock", "gate", "permit", "limiter", "shared"},
     "http": {"core", "clock", "gate", "permit", "limits", "lessons", "limiter", "providers", "estimate"},
     "status": set(),
     "emulator": set(),

@@ -24,8 +24,8 @@ if TYPE_CHECKING:
     )
     from paceline.core.quota import Quota, Rule
     from paceline.core.retry import RetryPolicy
-    from paceline.eta import eta
     from paceline.events import Event, log_events
+    from paceline.forecast import eta
     from paceline.gate import Waiting
     from paceline.http.instrument import instrument
     from paceline.lanes import lane
@@ -43,8 +43,8 @@ _HOMES = {
     ),
     "paceline.core.quota": ("Quota", "Rule"),
     "paceline.core.retry": ("RetryPolicy",),
-    "paceline.eta": ("eta",),
     "paceline.events": ("Event", "log_events"),
+    "paceline.forecast": ("eta",),
     "paceline.gate": ("Waiting",),
     "paceline.http.instrument": ("instrument",),
     "paceline.lanes": ("lane",),

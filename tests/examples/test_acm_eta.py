@@ -13,7 +13,7 @@ import paceline
 from paceline.config import load_limiter
 from paceline.core.outcomes import Refusal, RefusalKind
 from paceline.core.quota import NS
-from paceline.eta import REQUESTS_MAX, eta
+from paceline.forecast import REQUESTS_MAX, eta
 from paceline.stores import open_store
 from paceline.testing import ManualClock, run_virtual
 
@@ -196,7 +196,7 @@ def test_the_store_is_asked_how_shared_pools_stand(tmp_path):
 
 class TestBounds:
     def test_a_million_requests_and_no_more(self, monkeypatch):
-        monkeypatch.setattr("paceline.eta.REQUESTS_MAX", 1_000)
+        monkeypatch.setattr("paceline.forecast.REQUESTS_MAX", 1_000)
         limiter = limiter_of(ManualClock(), "600k requests/min")
         assert eta(limiter, {POOL: repeat({}, 1_000)}).total_s < 1
         with pytest.raises(paceline.QuotaError, match="more than 1,000 requests: ask about a part"):
