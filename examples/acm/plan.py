@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from components import GENERATORS, JUDGES, REPORTERS, planned
 
 import paceline
-from paceline.eta import Forecast, eta
+from paceline.forecast import Forecast, eta
 from paceline.providers.base import Call, Usage
 from paceline.providers.registry import provider_named
 

@@ -28,7 +28,6 @@ from plan import Plan
 from table import learned, table, used_today
 
 import paceline
-from paceline.config import Config
 from paceline.emulator import SettingsError
 from paceline.testing import Emulator
 
@@ -62,18 +61,16 @@ class Outcome:
 def limiter_of(options: argparse.Namespace) -> paceline.Limiter:
     """The one limiter for all.
 
-    Without ``--speed`` this is ``paceline.Limiter.load(file, store=..., events=paceline.log_events)``.
-
     Raises:
         QuotaError: The file, the environment or the command line cannot be meant.
     """
-    store = options.state and f"sqlite:{options.state}"
-    config = Config.load(options.limits, os.environ, {"store": store})
+    faster: dict[str, Any] = {}
     if options.speed != 1:
-        limits = {name: tuple(_faster(quota, options.speed) for quota in own) for name, own in config.limits.items()}
-        config = replace(config, limits=limits, headroom_s=config.headroom_s / options.speed)
-        config = replace(config, min_interval_s=config.min_interval_s / options.speed)
-    return config.limiter(patient=False, events=paceline.log_events)
+        written = paceline.Limiter.load(options.limits).limits.given
+        limits = {name: tuple(_faster(quota, options.speed) for quota in own) for name, own in written.items()}
+        faster = {"limits": limits, "headroom_s": 1 / options.speed, "min_interval_s": 0.05 / options.speed}
+    store = f"sqlite:{options.state}" if options.state else None
+    return paceline.Limiter.load(options.limits, store=store, events=paceline.log_events, **faster)
 
 
 async def run(options: argparse.Namespace, **world: Any) -> Outcome:

@@ -1,15 +1,14 @@
-"""Make any provider with ``generate`` and ``generate_structured`` keep to a limiter: estimate, wait, settle, retry."""
+"""Make any provider with ``generate`` and ``generate_structured`` keep to a limiter: estimate, wait, settle, try again."""
 
 from __future__ import annotations
 
 import inspect
 import json
 import math
-import random
 import threading
 from collections import deque
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 from limited_settings import POOL, Settings
@@ -35,21 +34,6 @@ class TooLargeError(Exception):
     def __init__(self, estimated: int, most: int) -> None:
         super().__init__(f"the request is estimated at {estimated:,} tokens, and one call may have {most:,}")
         self.estimated, self.most = estimated, most
-
-
-class RateLimitedError(Exception):
-    """The provider refused every attempt.
-
-    Attributes:
-        attempts: How many were made.
-        last: The provider's last error; it is the ``__cause__``, too.
-        retry_after: How long the provider asked to wait last, in seconds; ``None`` if it did not say.
-    """
-
-    def __init__(self, attempts: int, last: Exception, retry_after: float | None) -> None:
-        asked = "" if retry_after is None else f"; it asks to wait {retry_after:g} s"
-        super().__init__(f"the provider refused {attempts} of {attempts} attempts{asked}")
-        self.attempts, self.last, self.retry_after = attempts, last, retry_after
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,7 +69,6 @@ class Limited:
         settings: For the bound on one call.
         pool: The quota's name in the limiter.
         keeps_max_tokens: The provider charges an answer's ``max_tokens`` even if it was shorter, as OpenAI does.
-        refusal_of: What an error says if it is a rate limit, else ``None``; by default by status 429 and ``retry-after``.
     """
 
     def __init__(
@@ -96,15 +79,12 @@ class Limited:
         *,
         pool: str = POOL,
         keeps_max_tokens: bool = False,
-        refusal_of: Callable[[Exception], paceline.Refusal | None] | None = None,
     ) -> None:
-        limiter.gate(pool)  # a name that nobody knows is said now, and the status shows the pool from the start
         self.provider, self.limiter, self.settings, self.pool = provider, limiter, settings, pool
         self.records: deque[Record] = deque(maxlen=RECORDS_MAX)
         self.calls = self.tokens = 0
         self.waited_s = 0.0
         self._keeps_max_tokens = keeps_max_tokens
-        self._refusal_of = refusal_of or rate_limit
         self._correction = Correction()  # what the answers teach about the estimates; 10 % on top before the first
         self._lock, self._mine = threading.Lock(), threading.local()
 
@@ -113,7 +93,7 @@ class Limited:
 
         Raises:
             TooLargeError: It is estimated above ``max_tokens_per_call``.
-            RateLimitedError: The provider refused every attempt.
+            paceline.GaveUpError: The provider refused every attempt, or says that the money is gone.
         """
         return self._call("generate", args, options)
 
@@ -140,39 +120,29 @@ class Limited:
         counted, max_tokens = _estimate(method, args, options)
         with self._lock:
             prompt_tokens = math.ceil(self._correction.apply(counted))
-        record = Record(name, prompt_tokens + (OUTPUT_TOKENS if max_tokens is None else max_tokens))
+        estimated = prompt_tokens + (OUTPUT_TOKENS if max_tokens is None else max_tokens)
         most = self.settings.max_tokens_per_call
-        if most is not None and record.estimated > most:
-            raise TooLargeError(record.estimated, most)
-        cost = {"input_tokens": prompt_tokens, "output_tokens": record.estimated - prompt_tokens}
-        permit: paceline.Permit | None = None
-        while True:
-            with self.limiter.acquire(self.pool, again=permit, **cost) as permit:
-                record = replace(record, attempts=record.attempts + 1, waited_s=record.waited_s + permit.waited_s)
+        if most is not None and estimated > most:
+            raise TooLargeError(estimated, most)
+        expected, waited_s = estimated - prompt_tokens, 0.0
+        attempts = self.limiter.attempts(self.pool, input_tokens=prompt_tokens, output_tokens=expected)
+        for attempt in attempts:
+            with attempt as permit:
+                waited_s += permit.waited_s
                 try:
                     answer = method(*args, **options)
                 except Exception as error:
-                    if not self._again(permit, record.attempts, error):
-                        raise
-                else:
-                    reported = usage_of(answer)
-                    sent, got = reported or (counted, _length(answer, record.estimated - prompt_tokens))
-                    charged = max(got, max_tokens or 0) if self._keeps_max_tokens else got
-                    permit.settle(input_tokens=sent, output_tokens=charged)
-                    self._keep(replace(record, used=sent + got), counted, sent if reported else 0)
-                    return answer
-
-    def _again(self, permit: paceline.Permit, attempts: int, error: Exception) -> bool:
-        """Whether to try again; if so the whole pool pauses before."""
-        refusal = self._refusal_of(error)
-        if refusal is None:
-            return False
-        decision = self.limiter.retry.after(attempts, 0.0, refusal, random.random())
-        delay_s = getattr(decision, "delay_s", None)  # else it is to give up
-        permit.refused(refusal, retry_after_s=delay_s)
-        if delay_s is None:
-            raise RateLimitedError(attempts, error, refusal.retry_after_s) from error
-        return True
+                    if _busy(error):
+                        permit.settle()  # what is closed is not tried again
+                    raise
+                reported = usage_of(answer)
+                sent, got = reported or (counted, _length(answer, expected))
+                charged = max(got, max_tokens or 0) if self._keeps_max_tokens else got
+                permit.settle(input_tokens=sent, output_tokens=charged)
+                record = Record(name, estimated, sent + got, attempts.made, waited_s)
+                self._keep(record, counted, sent if reported else 0)
+                return answer
+        raise AssertionError("the attempts end with an answer or an error")
 
     def _keep(self, record: Record, counted: int, reported: int) -> None:
         self._mine.last = record
@@ -184,23 +154,10 @@ class Limited:
             self.waited_s += record.waited_s
 
 
-def rate_limit(error: Exception) -> paceline.Refusal | None:
-    """What ``error`` says, if it is a rate limit's: SDKs put ``status_code`` on it, and the answer as ``response``.
-
-    ``insufficient_quota`` is a 429, too, but no waiting helps against an empty account.
-    """
-    response = getattr(error, "response", None)
-    status = getattr(error, "status_code", None) or getattr(response, "status_code", None)
-    if status != 429 or getattr(error, "code", None) == "insufficient_quota":
-        return None
-    asked = getattr(error, "retry_after", None)
-    if asked is None:
-        asked = (getattr(response, "headers", None) or {}).get("retry-after")
-    try:
-        retry_after_s = None if asked is None else max(float(asked), 0.0)
-    except (TypeError, ValueError):  # a date: the doubling waits serve as well
-        retry_after_s = None
-    return paceline.Refusal(paceline.RefusalKind.RATE, retry_after_s=retry_after_s)
+def _busy(error: Exception) -> bool:
+    """Whether the provider is overloaded: no rate limit of ours, so it goes up at once as any other error does."""
+    refusal = paceline.refusal_of(error)
+    return refusal is not None and refusal.kind is paceline.RefusalKind.CAPACITY
 
 
 def usage_of(answer: Any) -> tuple[int, int] | None:

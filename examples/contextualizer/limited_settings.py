@@ -75,7 +75,10 @@ class Settings:
         factor = self.tpm_safety_factor
         quota = paceline.Quota("tokens", self.max_tpm * (factor or 1), period_s=60 / speed)
         retry = paceline.RetryPolicy(
-            max_attempts=self.retry_max_attempts, backoff_s=self.retry_initial_wait_s / speed, jitter=0.25
+            max_attempts=self.retry_max_attempts,
+            backoff_s=self.retry_initial_wait_s / speed,
+            jitter=0.25,
+            max_elapsed_s=86_400,  # the line of a small quota is long, and attempts are bounded by their number
         )
         headroom_s = 0.0 if factor else max(HEADROOM_S / speed, HEADROOM_MIN_S)
         return paceline.Limiter({POOL: str(quota)}, headroom_s=headroom_s, retry=retry, **options)

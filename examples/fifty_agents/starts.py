@@ -12,9 +12,6 @@ from starts_file import Limit, StartsFile
 
 import paceline
 
-QUEUE_SHOWN = 200
-"""How many of those who wait the status page names."""
-
 
 class Started(NamedTuple):
     """An agent that may go: when, by the limiter's clock, and how long it waited; both in seconds."""
@@ -50,13 +47,11 @@ class Starts:
             return Started(agent, backend, self.now_s(), 0.0)
         queue, priority = self._queues[pool], self._file.priority(agent)
         lane = paceline.LaneSpec(f"priority {priority}", priority=priority)
-        asked = self._limiter.acquire(pool, lane=lane, starts=1)
-        queue.agents[asked] = agent
-        asyncio.get_running_loop().call_soon(self._say_that_it_waits, pool, asked)  # by then it is in line, or gone
-        try:
-            permit = await asked
-        finally:
-            del queue.agents[asked]
+        asked = self._limiter.acquire(pool, lane=lane, name=agent, starts=1)
+        asyncio.get_running_loop().call_soon(
+            self._say_that_it_waits, agent, queue, asked
+        )  # by then it is in line, or gone
+        permit = await asked
         started = Started(agent, backend, self.now_s(), permit.waited_s)
         if queue.limit.mode == "window":  # its place comes free when the window has passed
             clock = self._limiter.clock
@@ -68,20 +63,26 @@ class Starts:
         self._log.info("%s (%s) starts after %.1f s: %d of %s", agent, backend, started.waited_s, count, queue.limit)
         return started
 
-    def _say_that_it_waits(self, pool: str, asked: paceline.Acquisition) -> None:
-        queue, now_s = self._queues[pool], self.now_s()
-        agent, why = queue.agents.get(asked), asked.why()
-        if agent is not None and why is not None:
-            count, wait_s = queue.count(now_s), queue.expected_s(why, now_s)
+    def _say_that_it_waits(self, agent: str, queue: _Queue, asked: paceline.Acquisition) -> None:
+        why, now_s = asked.why(), self.now_s()
+        if why is not None:
+            # Slots cannot know when they come free: here we do.
+            window = queue.limit.mode == "window"
+            wait_s = queue.window_wait_s(why.ahead, now_s) if window else why.expected_wait_s
+            count = queue.count(now_s)
             self._log.info(
                 "%s waits %.1f s: %d of %s have started, %d go before", agent, wait_s, count, queue.limit, why.ahead
             )
 
     def status(self) -> dict[str, Any]:
-        """What the limiter says, and with each pool who waits there, in the order in which they will go."""
-        status = self._limiter.status()
+        """What the limiter says; each of those who wait has an ``expected_wait_s``, too."""
+        status, now_s = self._limiter.status(), self.now_s()
         for name, pool in status["pools"].items():
-            pool["queue"] = self._queues[name].rows(self.now_s())
+            queue, left = self._queues[name], pool["quotas"][0]["remaining"]
+            for ahead, row in enumerate(pool["queue"]):
+                window = queue.limit.mode == "window"
+                wait_s = queue.window_wait_s(ahead, now_s) if window else queue.even_wait_s(ahead, left)
+                row["expected_wait_s"] = round(wait_s, 1)
         return status
 
     def now_s(self) -> float:
@@ -91,10 +92,9 @@ class Starts:
 
 @dataclass(slots=True)
 class _Queue:
-    """What a pool does not tell: who waits there by name, and when the last ones started."""
+    """What a pool does not tell: when the last ones started."""
 
     limit: Limit
-    agents: dict[paceline.Acquisition, str] = field(default_factory=dict)
     recent: deque[float] = field(init=False)
 
     def __post_init__(self) -> None:
@@ -104,19 +104,12 @@ class _Queue:
         """How many started in the window that ends now."""
         return sum(at_s > now_s - self.limit.time_window for at_s in self.recent)
 
-    def expected_s(self, why: paceline.Waiting, now_s: float) -> float:
-        """How long it will wait. Slots cannot know when they come free: here we do."""
-        if self.limit.mode == "even":
-            return why.expected_wait_s
-        windows, place = divmod(why.ahead, self.limit.max_starts)
+    def even_wait_s(self, ahead: int, left: float) -> float:
+        """How long it will take in mode even, with so many before, and so much of a start there."""
+        return max(ahead + 1 - left, 0.0) * self.limit.time_window / self.limit.max_starts
+
+    def window_wait_s(self, ahead: int, now_s: float) -> float:
+        """The same in mode window: until a start of before is a window ago."""
+        windows, place = divmod(ahead, self.limit.max_starts)
         at_s = list(self.recent)[-self.limit.max_starts :][place] + (windows + 1) * self.limit.time_window
         return max(at_s - now_s, 0.0)
-
-    def rows(self, now_s: float) -> list[dict[str, Any]]:
-        """Those who wait, the next one first."""
-        waiting = [(why.ahead, agent, why) for asked, agent in list(self.agents.items()) if (why := asked.why())]
-        waiting.sort(key=lambda row: row[:2])
-        return [
-            {"agent": agent, "ahead": ahead, "expected_wait_s": round(self.expected_s(why, now_s), 1)}
-            for ahead, agent, why in waiting[:QUEUE_SHOWN]
-        ]

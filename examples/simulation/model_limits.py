@@ -5,10 +5,8 @@ from __future__ import annotations
 import argparse
 import os
 from dataclasses import dataclass, replace
-from pathlib import Path
 
 import paceline
-from paceline.config import Config
 
 MODELS = {"openai": ("gpt-5", "gpt-5-mini"), "anthropic": ("claude-sonnet-5", "claude-haiku-4-5")}
 """For each provider the pivotal model, which reasons, and the routine one, which sums up."""
@@ -44,14 +42,9 @@ def set_up(options: argparse.Namespace) -> Setup:
     Raises:
         QuotaError: Something cannot be meant.
     """
-    given = {
-        "provider": options.provider,
-        "tier": options.rate_tier,
-        "rpm_override": options.rpm_override,
-        "tpm_override": options.tpm_override,
-    }
-    config = Config.load(options.config and Path(options.config), os.environ, given)
-    limiter = config.limiter("openai", patient=False)
+    provider = options.provider or os.environ.get("PACELINE_PROVIDER") or (None if options.config else "openai")
+    overrides = {"rpm_override": options.rpm_override, "tpm_override": options.tpm_override}
+    limiter = paceline.Limiter.load(options.config, provider=provider, tier=options.rate_tier, **overrides)
     provider = limiter.limits.provider or "openai"
     if provider not in MODELS:
         raise paceline.QuotaError(f"provider is {provider!r}: this program calls {' or '.join(MODELS)}")
@@ -60,11 +53,12 @@ def set_up(options: argparse.Namespace) -> Setup:
     )
     if options.speed != 1:
         limits = {
-            f"{provider}/{model}": tuple(_faster(quota, options.speed) for quota in resolved.quotas)
-            for model, resolved in ((model, limiter.limits.model(provider, model)) for model in (pivotal, routine))
+            f"{provider}/{model}": tuple(
+                _faster(quota, options.speed) for quota in limiter.limits.model(provider, model).quotas
+            )
+            for model in (pivotal, routine)
         }
-        faster = replace(config, limits=limits, headroom_s=config.headroom_s / options.speed)
-        limiter = replace(faster, rpm_override=None, tpm_override=None).limiter(provider, patient=False)
+        limiter = paceline.Limiter.load(options.config, provider=provider, limits=limits, headroom_s=1 / options.speed)
     pools: dict[str, tuple[list[str], tuple[paceline.Quota, ...]]] = {}
     for model in dict.fromkeys((pivotal, routine)):
         resolved = limiter.limits.model(provider, model)

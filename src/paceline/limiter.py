@@ -57,7 +57,7 @@ class Limiter(Faults):
         lanes: Weights and priorities of lanes, for callers who only name theirs.
         store: Where the books are kept when processes share the quotas: a store, or a URL for
             :func:`~paceline.stores.open_store` (``sqlite:PATH``, ``redis://HOST:PORT/DB``, ...). ``None``: in this process.
-        lost: What to do while the store cannot be asked: ``safe``: go on with this process's share of the limits;
+        lost: With a store: what to do while it cannot be asked. ``safe``: go on with this process's share of the limits;
             ``closed``: let nobody go; ``open``: go on as if alone.
         lease_s: With a store: for how many seconds a process may take a share of the rate instead of asking for every
             request. 0: never; ``None``: when the load is high.
@@ -66,8 +66,8 @@ class Limiter(Faults):
         clock: The clock; tests bring their own.
 
     Raises:
-        StoreError: The store's URL cannot be meant.
-        QuotaError: A quota cannot be read; the message says what would be right.
+        StoreError: The store's URL cannot be meant, or this is no store.
+        QuotaError: A quota, or another argument, cannot be read; the message says what would be right.
     """
 
     def __init__(
@@ -92,7 +92,7 @@ class Limiter(Faults):
             raise QuotaError(f"ttl_s is {ttl_s!r}: it must be above 0 s, and no more than ten years")
         if lost not in {"safe", "closed", "open"}:
             raise QuotaError(f"lost is {lost!r}: it must be 'safe', 'closed' or 'open'")
-        if lease_s is not None and not 0 <= lease_s <= LEASE_MAX_S:
+        if lease_s is not None and (type(lease_s) not in (int, float) or not 0 <= lease_s <= LEASE_MAX_S):
             raise QuotaError(f"lease_s is {lease_s!r}: it must be from 0 to {LEASE_MAX_S:g} s, or None")
         self.limits = Limits(quotas)
         super().__init__(clock, retry, breaker)
@@ -395,6 +395,6 @@ def _courier(store: Store | str | None, clock: Clock) -> Courier | None:
     if store is None:
         return None
     from paceline.shared import Courier
-    from paceline.stores import open_store
+    from paceline.stores import as_store
 
-    return Courier(open_store(store) if isinstance(store, str) else store, clock)
+    return Courier(as_store(store), clock)

@@ -198,7 +198,7 @@ class Courier:
             gate.deliver(self._exchange(gate.pool.name, message))
         except Exception:  # nobody must wait for ever
             log.exception("%s: the answer makes no sense", self.store.url)
-            gate.deliver(f"{self.store.url}: its answer makes no sense")
+            gate.deliver(f"{self.store.url.rstrip(':')}: its answer makes no sense")
 
     def _exchange(self, pool: str, message: Message) -> Reply | str:
         down, began_s = self._down, time.monotonic()
@@ -209,7 +209,7 @@ class Courier:
         except StoreError as error:
             reason = str(error)
         except Exception as error:  # a store of somebody else's, or a bug: the pools must go on all the same
-            reason = f"{self.store.url}: {type(error).__name__}"
+            reason = f"{self.store.url.rstrip(':')}: {type(error).__name__}"
             if down is None or down[1] != reason:
                 log.exception("%s", self.store.url)
         else:

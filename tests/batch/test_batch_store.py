@@ -14,9 +14,11 @@ from paceline.batch.job import Job
 from paceline.batch.progress import Plain, Quiet
 from paceline.batch.state import State, account, state_file
 from paceline.config import Config
+from paceline.core.message import Message
 from paceline.core.outcomes import StoreError
 from paceline.core.quota import parse_quotas
 from paceline.limiter import Limiter
+from paceline.stores import open_store
 from paceline.stores.base import Prefixed
 from paceline.stores.memory import MemoryStore
 
@@ -112,6 +114,16 @@ def test_the_next_run_knows_what_this_one_used(tmp_path, emulator, source, comma
     assert (quota["used_before"], quota["spent"], quota["remaining"]) == (20, 10, 0)
     assert "20 to send: at least " in err  # for the day is almost over
     assert emulator.tally()["admitted"] == 30
+
+
+def test_what_earlier_answers_taught_is_said_to_be_so(tmp_path, emulator, source, capsys):
+    file, limits = f"sqlite:{tmp_path}/state.db", "60k requests/min, 60M tokens/min"
+    pool, store = f"{account(emulator.base_url, 'sk-secret')}/openai/gpt-5", open_store(file)
+    store.exchange(pool, Message("another", 1, parse_quotas(f"{limits}, 1M requests/day"), [-1, -1, -1]))
+    store.close()
+    run(source, emulator.base_url, limits=limits, store=file, view=Plain())
+    said = f"\nopenai/gpt-5: {limits} (given), 1M requests/day (learned from answers)\n"
+    assert said in capsys.readouterr().err
 
 
 def test_two_keys_do_not_mix(tmp_path, emulator, source):

@@ -75,7 +75,7 @@ def test_without_a_file_they_are_the_configuration():
         ({"teir": 2}, "the arguments: teir: no such setting; did you mean 'tier'?"),
         ({"acquire_timeout_s": -1}, "the arguments: acquire_timeout_s: -1: it must be seconds from 0"),
         ({"limits": {"gpt-5": "7 requests"}}, "the arguments: limits: gpt-5: '7 requests' has no period"),
-        ({"store": "mysql://host"}, "the arguments: store: it is no store's URL"),
+        ({"store": "mysql://host"}, "the arguments: store: no store is called 'mysql'"),
     ],
 )
 def test_what_cannot_be_meant_is_said(write, given, said):

@@ -18,21 +18,25 @@ from paceline.testing import ManualClock
 HOME = Path(__file__).resolve().parents[2] / "examples" / "contextualizer"
 sys.path.insert(0, str(HOME))
 
-from limited import Limited, RateLimitedError, TooLargeError, rate_limit  # noqa: E402
+from limited import Limited, TooLargeError  # noqa: E402
 from limited_provider import OpenAIProvider, make_provider  # noqa: E402
 from limited_settings import MODEL, POOL, SettingError, Settings  # noqa: E402
 
 START_NS = ManualClock().now_ns()
 
 
-class TooManyRequestsError(Exception):
-    """As SDKs make them."""
+class ProviderError(Exception):
+    """As SDKs make them: an exception with the HTTP answer."""
 
-    status_code = 429
+    def __init__(self, status, headers=(), body=b""):
+        super().__init__("no")
+        self.status_code = status
+        self.response = types.SimpleNamespace(status_code=status, headers=dict(headers), content=body)
 
-    def __init__(self, retry_after=None):
-        super().__init__("slow down")
-        self.response = types.SimpleNamespace(headers={} if retry_after is None else {"retry-after": str(retry_after)})
+
+class TooManyRequestsError(ProviderError):
+    def __init__(self, retry_after=None, body=b""):
+        super().__init__(429, {} if retry_after is None else {"retry-after": str(retry_after)}, body)
 
 
 class Model:
@@ -276,7 +280,7 @@ def test_retry_after_wins(clock):
 def test_attempts_and_first_wait_are_settings(clock):
     model = Model(clock, errors=[TooManyRequestsError()] * 9)
     settings = Settings(retry_max_attempts=2, retry_initial_wait_s=8.0)
-    with pytest.raises(RateLimitedError, match="refused 2 of 2"):
+    with pytest.raises(paceline.GaveUpError, match="2 attempts made"):
         play(clock, limited(clock, model, settings).generate, "x", max_tokens=0)
     assert 6 <= model.at_s[1] <= 10
 
@@ -284,14 +288,17 @@ def test_attempts_and_first_wait_are_settings(clock):
 def test_when_attempts_run_out_the_error_says_how_many_why_and_retry_after(clock):
     errors = [TooManyRequestsError(), TooManyRequestsError(), last := TooManyRequestsError(7)]
     model = Model(clock, errors=errors)
-    with pytest.raises(RateLimitedError, match="refused 3 of 3 attempts; it asks to wait 7 s") as caught:
+    with pytest.raises(paceline.GaveUpError, match=r"refused .*3 attempts made") as caught:
         play(clock, limited(clock, model).generate, "x", max_tokens=0)
     assert len(model.at_s) == 3
-    assert (caught.value.attempts, caught.value.retry_after) == (3, 7)
-    assert caught.value.last is caught.value.__cause__ is last
+    assert (caught.value.attempts, caught.value.retry_after_s) == (3, 7)
+    assert caught.value.refusal.kind == "rate"
+    assert caught.value.__cause__ is last
 
 
-@pytest.mark.parametrize("error", [ValueError("no"), RuntimeError("503"), TimeoutError()])
+@pytest.mark.parametrize(
+    "error", [ValueError("no"), RuntimeError("503"), TimeoutError(), *map(ProviderError, (400, 401, 500, 503, 529))]
+)
 def test_any_other_error_goes_up_at_once(clock, error):
     model = Model(clock, errors=[error])
     with pytest.raises(type(error)) as caught:
@@ -300,12 +307,15 @@ def test_any_other_error_goes_up_at_once(clock, error):
     assert model.at_s == [0]
 
 
-def test_an_empty_account_is_no_rate_limit():
-    error = TooManyRequestsError()
-    assert rate_limit(error) == paceline.Refusal(paceline.RefusalKind.RATE)
-    error.code = "insufficient_quota"
-    assert rate_limit(error) is None
-    assert rate_limit(TooManyRequestsError("Wed, 21 Oct 2026 07:28:00 GMT")).retry_after_s is None
+def test_an_empty_account_is_waited_for_by_nobody(clock):
+    empty = TooManyRequestsError(body=b'{"error": {"code": "insufficient_quota", "message": "no credit"}}')
+    model = Model(clock, errors=[empty])
+    provider = limited(clock, model)
+    with pytest.raises(paceline.GaveUpError, match=r"refused \(money\)") as caught:
+        provider.generate("x", max_tokens=0)
+    assert (caught.value.attempts, caught.value.__cause__, model.at_s) == (1, empty, [0])
+    with pytest.raises(paceline.PoolStoppedError):
+        provider.generate("x", max_tokens=0)
 
 
 # --- the wrapper and the factory
@@ -327,7 +337,8 @@ def test_the_factory_returns_the_provider_wrapped(paceline_emulator):
     assert isinstance(provider.provider, OpenAIProvider)
     assert provider.generate("Say something.").text
     assert provider.generate_structured("Say something.", {"type": "object"}).usage.input_tokens > 0
-    assert provider.room().used == pytest.approx(world.tally()["pools"][MODEL]["charges"]["tokens"], abs=50)
+    [quota] = provider.limiter.status()["pools"][POOL]["quotas"]  # all that was spent: room comes back as time passes
+    assert quota["spent"] == world.tally()["pools"][MODEL]["charges"]["tokens"]
 
 
 def test_a_crowd_at_the_api_none_refused(paceline_emulator):

@@ -244,8 +244,8 @@ class TestStatusPage:
             return pool, unknown.status_code
 
         pool, unknown = run_virtual(main)
-        assert [row["agent"] for row in pool["queue"]] == ["coordinator", "agent_07", "agent_08", "agent_09"]
-        assert [row["ahead"] for row in pool["queue"]] == [0, 1, 2, 3]
+        assert [row["name"] for row in pool["queue"]] == ["coordinator", "agent_07", "agent_08", "agent_09"]
+        assert [row["waited_s"] for row in pool["queue"]] == [1.0] * 4
         waits = {"even": [7.6, 16.1, 24.7, 33.3], "window": [59.0] * 4}[mode]
         assert [row["expected_wait_s"] for row in pool["queue"]] == pytest.approx(waits, abs=0.05)
         assert pool["lanes"] == {"priority 1": 1, "priority 0": 3}

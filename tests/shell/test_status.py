@@ -4,9 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import json
+import os
+import shutil
 import socket
+import tempfile
 import threading
 from contextlib import contextmanager
+from pathlib import Path
 
 import httpx2
 import pytest
@@ -236,8 +240,44 @@ class TestCommandReadsAPage:
 
 class TestCommandReadsAStore:
     @pytest.fixture
-    def store(self, tmp_path):
-        url = f"sqlite:{tmp_path}/quotas.db"
+    def other_user(self):
+        """Be nobody, where the test runs as root, for whom such rights are all there is."""
+
+        @contextmanager
+        def be(file, *, folder, rights):
+            where, root = file.parent, os.geteuid() == 0
+            files = list(where.iterdir())
+            for path in files:
+                path.chmod(rights)
+            where.chmod(folder)
+            if root:
+                os.seteuid(65_534)
+            try:
+                yield
+            finally:
+                if root:
+                    os.seteuid(0)
+                where.chmod(0o700)
+                for path in files:
+                    path.chmod(0o600)
+
+        return be
+
+    @pytest.fixture
+    def open_folder(self):
+        """A folder that any user may enter."""
+        folder = Path(tempfile.mkdtemp())
+        yield folder
+        shutil.rmtree(folder)
+
+    @pytest.fixture
+    def closed_store(self, store):
+        assert not Path(f"{store.removeprefix('sqlite:')}-wal").exists()
+        return store
+
+    @pytest.fixture
+    def store(self, open_folder):
+        url = f"sqlite:{open_folder}/quotas.db"
         quotas = {"openai/gpt-5": ["500 requests/day", "400k tokens/day window utc", "9 concurrency"]}
         limiter = paceline.Limiter(quotas, store=url)
         limiter.acquire("openai/gpt-5", input_tokens=1_000).wait().settle()
@@ -254,13 +294,13 @@ class TestCommandReadsAStore:
             ["9 concurrency", "9"],
         )
         assert 499 <= float(requests[2]) < 499.5
-        assert tokens[3:] == ["1,000", "-", "-", "processes: 1"]
+        assert tokens[3:] == ["1,000", "-", "-", "processes: 0"]
 
     def test_nothing_is_written(self, store):
         first, second = (paceline_status("--store", store, "--json").output for _ in range(2))
-        assert json.loads(first)["pools"]["openai/gpt-5"]["store"]["peers"] == 1
+        assert json.loads(first)["pools"]["openai/gpt-5"]["store"]["peers"] == 0
         assert json.loads(first)["pools"].keys() == json.loads(second)["pools"].keys() == {"openai/gpt-5"}
-        assert json.loads(second)["pools"]["openai/gpt-5"]["store"]["peers"] == 1
+        assert json.loads(second)["pools"]["openai/gpt-5"]["store"]["peers"] == 0
 
     def test_by_default_what_runs_keep(self, tmp_path):
         nothing = paceline_status(env={"XDG_STATE_HOME": str(tmp_path)})
@@ -276,13 +316,54 @@ class TestCommandReadsAStore:
         assert not (tmp_path / "none.db").exists()
         (tmp_path / "text.db").write_text("hello, this is a text and no database at all; it is long enough to be read")
         shown = paceline_status("--store", f"sqlite:{tmp_path}/text.db")
-        assert (shown.exit_code, "cannot be read" in shown.output) == (1, True)
+        assert (shown.exit_code, "is no database: give another path" in shown.output) == (1, True)
+        assert "this is a folder" in paceline_status("--store", f"sqlite:{tmp_path}").output
 
-    @pytest.mark.parametrize("url", ["redis://me:hunter2@host/0", "quotas.db", "sqlite:"])
-    def test_a_store_that_cannot_be_read(self, url):
+    @pytest.mark.parametrize(
+        ("url", "said"),
+        [
+            ("redis://me:hunter2@host/0", "for redis: serve paceline.status_app"),
+            ("redis+sentinel://me:hunter2@host/0", "for redis: serve paceline.status_app"),
+            ("memory:", "for memory: serve paceline.status_app"),
+            ("quotas.db", "did you mean 'sqlite:quotas.db'?"),
+            ("sqllite:quotas.db", "did you mean 'sqlite'?"),
+            ("sqlite:", "write 'sqlite:PATH'"),
+            ("sqlite:quotas.db?lost=open", "a SQLite URL has no options"),
+        ],
+    )
+    def test_a_store_that_cannot_be_read(self, url, said):
         shown = paceline_status("--store", url)
-        assert (shown.exit_code, "--store reads 'sqlite:PATH'" in shown.output) == (2, True)
+        assert (shown.exit_code, "--store reads 'sqlite:PATH' only" in shown.output) == (2, True)
+        assert said in shown.output
         assert "hunter2" not in shown.output
+
+    @pytest.mark.skipif(os.name == "nt", reason="another system's rights")
+    def test_a_reader_needs_no_right_to_write(self, closed_store, other_user):
+        file = Path(closed_store.removeprefix("sqlite:"))
+        before = {path.name: path.read_bytes() for path in file.parent.iterdir()}
+        with other_user(file, folder=0o555, rights=0o444):
+            shown = paceline_status("--store", closed_store)
+        assert (shown.exit_code, shown.output.count("\n")) == (0, 4), shown.output
+        assert {path.name: path.read_bytes() for path in file.parent.iterdir()} == before
+
+    @pytest.mark.skipif(os.name == "nt", reason="another system's rights")
+    def test_while_a_program_writes_there(self, store, other_user):
+        limiter = paceline.Limiter({"jobs": "5 requests/day"}, store=store)
+        limiter.acquire("jobs").wait().settle()
+        file = Path(store.removeprefix("sqlite:"))
+        assert file.with_name("quotas.db-wal").exists()
+        with other_user(file, folder=0o555, rights=0o444):
+            shown = paceline_status("--store", store)
+        assert (shown.exit_code, "jobs\t5 requests/day\t4" in shown.output) == (0, True), shown.output
+        assert shown.output.splitlines()[1].endswith("processes: 1")
+        limiter.close()
+
+    @pytest.mark.skipif(os.name == "nt", reason="another system's rights")
+    @pytest.mark.parametrize(("folder", "rights"), [(0o755, 0o000), (0o000, 0o644)])
+    def test_without_the_right_to_read(self, closed_store, other_user, folder, rights):
+        with other_user(Path(closed_store.removeprefix("sqlite:")), folder=folder, rights=rights):
+            shown = paceline_status("--store", closed_store)
+        assert (shown.exit_code, "this user needs to read the file" in shown.output) == (1, True), shown.output
 
     def test_one_or_the_other(self, store):
         assert paceline_status("http://127.0.0.1:1", "--store", store).exit_code == 2

@@ -58,7 +58,12 @@ def test_unix_socket():
     ("url", "says"),
     [
         ("redis://host?prefx=a", "no option 'prefx': did you mean 'prefix'"),
-        ("redis://host?timeout=a", "no option 'timeout': there are prefix"),
+        ("redis://host?x=a", "no option 'x': there is: prefix$"),
+        ("rediss://host?x=a", "no option 'x': there are: prefix, ssl_cert_reqs"),
+        ("redis://host?timeout=a", "a store has 1 s to answer"),
+        ("redis://host?lost=open", r"no option 'lost': write Limiter\(..., lost=...\)"),
+        ("redis://host?lease_s=0", r"no option 'lease_s': write Limiter\(..., lease_s=...\)"),
+        ("redis://host?db=1", "stands in the path"),
         ("redis://host?ssl_ca_certs=a", "write 'rediss' instead of 'redis'"),
         ("rediss://host?ssl_cert_reqs=maybe", "write none, optional or required"),
         ("rediss://host?ssl_check_hostname=maybe", "write true or false"),
@@ -70,7 +75,13 @@ def test_unix_socket():
         ("redis+cluster://a/1", "only database 0"),
         ("redis+sentinel://a,b", "which master is meant"),
         ("redis://host:70000", "HOST:PORT/DB"),
-        ("redis:host", "HOST:PORT/DB"),
+        ("redis:host", "'//' is missing: write 'redis://host'$"),
+        ("redis:/host:1/2", "'//' is missing: write 'redis://host:1/2'$"),
+        ("redis", "'//' is missing: write 'redis://HOST:PORT/DB'$"),
+        ("unix:/run/redis.sock", "'//' is missing: write 'unix:///PATH"),
+        ("redi://host", "no store is called 'redi': did you mean 'redis'"),
+        ("valkey://host", "write redis://"),
+        ("valkeys://host", "write rediss://"),
         ("redis+other://host", "redis.cluster"),
     ],
 )
@@ -79,7 +90,13 @@ def test_what_cannot_be_meant(url, says):
         open_store(url)
 
 
-@pytest.mark.parametrize("url", ["redis://u:hunter?2@host", "redis://:hunter 2", "unix://hunter"])
+@pytest.mark.parametrize(
+    "url",
+    [
+        *("redis://u:hunter?2@host", "redis://:hunter 2", "unix://hunter", "redis::hunter2@host", "valkey://:hunter@h"),
+        *("hunter@host", "hunter@host:1", ":hunter", "mysql://u:hunter@host", "hunter2", "hunter2:", "hunter2:6379"),
+    ],
+)
 def test_no_error_shows_a_password(url):
     with pytest.raises(StoreError) as caught:
         open_store(url)
@@ -104,8 +121,16 @@ def test_without_redis_py(monkeypatch):
         ("@user_script: 9: -READONLY You can't write against a read only replica.", "redis+sentinel://"),
         ("MISCONF Redis is configured to save RDB snapshots, but it is unable to", "its disk"),
         ("BUSY Redis is busy running a script.", "SCRIPT KILL"),
-        ("DB index is out of range", "DB index is out of range"),
+        ("DB index is out of range", "?prefix=NAME"),
+        ("SELECT is not allowed in cluster mode", "?prefix=NAME"),
+        ("unknown command `SENTINEL`, with args beginning with: `MASTERS`", "is no Sentinel: for a Redis itself"),
     ],
 )
 def test_answers_of_old_servers_are_understood(said, advice):
     assert advice in explain(RuntimeError(said))
+
+
+def test_what_was_sent_is_not_repeated():
+    said = explain(RuntimeError("unknown command 'EVALSHA', with args beginning with: 'fd84' '1' 'paceline:1:{/jobs}'"))
+    assert "redis+sentinel://HOST:PORT/MASTER" in said
+    assert "jobs" not in said

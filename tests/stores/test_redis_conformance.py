@@ -1,5 +1,7 @@
 """The public suite, run for Redis: alone, behind Sentinels and in a cluster."""
 
+from functools import partial
+
 import pytest
 
 from paceline.stores.redis import RedisStore
@@ -22,6 +24,14 @@ class TestRedisStore(StoreConformance):
         store.close()
 
     second = store
+
+    @pytest.fixture
+    def opener(self, url):
+        return partial(RedisStore, url, timeout_s=5.0)
+
+    @pytest.fixture
+    def broken(self, url):
+        return RedisStore("redis://127.0.0.1:1")
 
 
 class TestRedisStoreWithSentinels(TestRedisStore):

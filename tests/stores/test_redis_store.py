@@ -3,6 +3,7 @@
 import os
 import threading
 import time
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 import pytest
 from redis_servers import RedisServer
@@ -220,7 +221,7 @@ def test_wrong_password(login):
         assert RedisStore(server.url, timeout_s=5.0).exchange("pool", message())
         assert RedisStore(server.socket_url, timeout_s=5.0).exchange("pool", message())
         said, _ = failure(f"redis://{login}127.0.0.1:{server.port}")
-        assert "USER:PASSWORD@HOST" in said
+        assert "redis://:PASSWORD@HOST or redis://USER:PASSWORD@HOST" in said
         assert f"redis://127.0.0.1:{server.port}" in said
         assert "wr" not in said.replace("wrong user", "").replace("write", "").replace("WRONGPASS", "")
 
@@ -273,4 +274,42 @@ def test_nobody_there(url, says):
 
 
 def test_server_that_is_no_sentinel(redis_server):
-    assert "SENTINEL" in failure(f"redis+sentinel://127.0.0.1:{redis_server.port}/master")[0]
+    said, _ = failure(f"redis+sentinel://127.0.0.1:{redis_server.port}/master")
+    assert "this is no Sentinel: for a Redis itself write redis://" in said
+
+
+def test_sentinel_that_is_taken_for_a_server():
+    with RedisServer(is_sentinel=True) as server:
+        said, _ = failure(f"redis://127.0.0.1:{server.port}")
+    assert "for Sentinels write redis+sentinel://" in said
+    assert "tokens" not in said  # nothing of what was sent
+
+
+def test_no_tls_there_and_tls_that_is_not_asked_for(redis_server):
+    assert "write redis instead of rediss" in failure(f"rediss://127.0.0.1:{redis_server.port}", 0.2)[0]
+    with RedisServer(tls=True) as server:
+        assert "write rediss instead of redis" in failure(f"redis://127.0.0.1:{server.port}")[0]
+
+
+def test_what_is_no_redis():
+    class Page(BaseHTTPRequestHandler):
+        pass
+
+    with ThreadingHTTPServer(("127.0.0.1", 0), Page) as server:
+        Page.log_message = lambda *_: None
+        thread = threading.Thread(target=server.serve_forever)
+        thread.start()
+        said = [failure(f"{scheme}://127.0.0.1:{server.server_port}")[0] for scheme in ("redis", "redis+cluster")]
+        server.shutdown()
+        thread.join()
+    assert all("this is no Redis: is the port right?" in text for text in said), said
+
+
+def test_database_that_is_not_there(redis_server):
+    assert "give a lower one" in failure(f"redis://127.0.0.1:{redis_server.port}/99")[0]
+
+
+def test_name_that_cannot_be_sent(store):
+    with pytest.raises(StoreError, match="the name of the pool, or a unit, has half a character"):
+        store.exchange("a\ud800", message())
+    store.exchange("a", message())

@@ -36,6 +36,33 @@ class TestArguments:
         with pytest.raises(StoreError, match=re.escape("write 'sqlite:PATH'")):
             open_store("sqlite:")
 
+    @pytest.mark.parametrize(
+        ("url", "says"),
+        [
+            ("sqlite:q.db?lost=open", "a SQLite URL has no options: write Limiter(..., lost=...)"),
+            ("sqlite:q.db?lease_s=1", "a SQLite URL has no options: write Limiter(..., lease_s=...)"),
+            ("sqlite:q.db?timeout=3", "a SQLite URL has no options: a store has 1 s to answer"),
+            ("sqlite:q.db?prefix=a", "a SQLite URL has no options: write store=Prefixed("),
+            ("sqlite:q.db?", "a SQLite URL has no options: write 'sqlite:PATH'"),
+            ("sqlite::memory:", "write 'memory:'"),
+            ("sqlite:///:memory:", "write 'memory:'"),
+            ("sqlite:~no-such-user/q.db", "nobody knows that home folder: write the whole path"),
+            ("sqlite:q\0.db", "zero byte"),
+        ],
+    )
+    def test_what_cannot_be_meant(self, tmp_path, monkeypatch, url, says):
+        monkeypatch.chdir(tmp_path)
+        with pytest.raises(StoreError, match=re.escape(says)):
+            open_store(url)
+        assert not list(tmp_path.iterdir())
+
+    def test_a_name_that_no_file_can_hold(self, opened):
+        store = opened()
+        fails_for = re.escape("the name of pool 'a\\ud800' has half a character: give it another")
+        with pytest.raises(StoreError, match=fails_for):
+            take(store, "a\ud800")
+        take(store, "a")
+
     @pytest.mark.parametrize("timeout_s", [0, -1, float("nan"), float("inf")])
     def test_a_timeout_is_above_nothing(self, path, timeout_s):
         with pytest.raises(StoreError, match=r"timeout_s of sqlite:.*books.db is .* above 0"):

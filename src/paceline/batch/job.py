@@ -8,8 +8,9 @@ import shutil
 import stat
 import sys
 import tempfile
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import groupby
 from pathlib import Path
 from typing import Any, BinaryIO, Final
 
@@ -181,11 +182,19 @@ def _opening(plan: Plan, recovered: Recovered, tally: Tally, pools: dict[str, An
     yield f"{plan.requests:,} requests{before}{again}"
     yield f"state: {tally.store or 'in this process only'}"
     for name in list(plan.shares)[:SHOWN]:
-        quotas = pools[name]["quotas"]
-        yield f"{name}: {', '.join(quota['quota'] for quota in quotas)} ({quotas[0]['source']})"
+        yield f"{name}: {_limits(pools[name]['quotas'])}"
     least_s = eta_s(plan, pools, tally.left)
     if least_s >= 1:
         yield f"{tally.left:,} to send: at least {in_time(least_s)} under these limits"
+
+
+def _limits(quotas: Sequence[Mapping[str, Any]]) -> str:
+    """Quotas, and where they come from: those of one source together."""
+    parts = []
+    for source, group in groupby(quotas, lambda quota: quota["source"]):
+        shown = "learned from answers" if source == "answer" else source
+        parts.append(f"{', '.join(quota['quota'] for quota in group)} ({shown})")
+    return ", ".join(parts)
 
 
 def _requests(file: BinaryIO, index: Index, provider: str | None, last_line: int) -> Iterator[Request]:

@@ -77,7 +77,7 @@ class State:
         elif not is_loopback(urlsplit(config.base_url or "").hostname or ""):  # a server on this machine is a test's
             try:
                 store = self._attempted = Attempted(SQLiteStore(state_file(environ)))
-            except RuntimeError:
+            except StoreError:
                 self._homeless = True
         self.store = None if store is None else Prefixed(store, account)
 

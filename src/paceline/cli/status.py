@@ -23,6 +23,7 @@ BYTES_MAX = 64 * 1024 * 1024
 """A page of ten thousand pools has a tenth of this."""
 
 UNREACHED = 1
+_RIGHTS = "this user needs to read the file, its -wal and its -shm, and to enter its folder"
 EPILOG = "Exit codes: 0 shown, 1 nothing could be read there, 2 a wrong option."
 
 Pools = dict[str, Any]
@@ -124,18 +125,26 @@ def _page(where: str, code: int, body: bytes) -> Mapping[str, Any]:
 
 def _file(store: str | None) -> Path:
     """The file of the store that was asked for, or that `paceline run` uses."""
+    from paceline.stores import StoreError, open_store
+
     if store is not None:
-        scheme, _, path = store.partition(":")
-        if scheme != "sqlite" or not path:
+        kind = store.partition(":")[0].partition("+")[0]
+        if kind in ("redis", "rediss", "unix", "valkey", "memory"):  # the rest can be a password
             raise click.UsageError(
-                f"--store reads 'sqlite:PATH' (a store in {scheme.partition('+')[0]!r} shows nothing to who takes no"
-                " part: ask a program that does, by the URL of its status page)"
+                f"--store reads 'sqlite:PATH' only: for {kind}: serve paceline.status_app in a program that shares the"
+                " store, and give the URL of its page"
             )
-        return Path(path).expanduser()
+        try:
+            return Path(open_store(store).url.removeprefix("sqlite:"))
+        except StoreError as error:
+            raise click.UsageError(f"--store reads 'sqlite:PATH' only: {error}") from None
     from paceline.batch.state import state_file
 
-    file = state_file(os.environ).expanduser()
-    if not file.exists():
+    try:
+        file = state_file(os.environ).expanduser()
+    except RuntimeError:
+        raise click.UsageError("give a program's URL, or --store (this user has no home folder)") from None
+    if not os.path.exists(file):  # noqa: PTH110  (Path's own raises where the folder may not be entered)
         raise click.UsageError(f"give a program's URL, or --store (`paceline run` has kept nothing in {file} yet)")
     return file
 
@@ -146,15 +155,22 @@ def _read(file: Path, timeout_s: float) -> Mapping[str, Any]:
 
     from paceline.core.books import Books
     from paceline.core.message import Message
-    from paceline.stores.sqlite import APPLICATION_ID, FORMAT
+    from paceline.stores.sqlite import ADVICE, APPLICATION_ID, FORMAT
 
-    if not file.is_file():
-        raise _ReadError(f"sqlite:{file}: there is no such file")
+    with suppress(PermissionError):
+        if not file.exists():
+            raise _ReadError(f"sqlite:{file}: there is no such file")
+        if file.is_dir():
+            raise _ReadError(f"sqlite:{file}: this is a folder: give the path of a file in it")
+    if not os.access(file, os.R_OK, effective_ids=os.access in os.supports_effective_ids):
+        raise _ReadError(f"sqlite:{file}: it cannot be read: {_RIGHTS}")
     pools: Pools = {}
+    # Nobody has it open where there is no log: then not even SQLite's own files need be made beside it.
+    how = "mode=ro" if file.with_name(f"{file.name}-wal").exists() else "mode=ro&immutable=1"
     try:
-        with closing(sqlite3.connect(f"{file.absolute().as_uri()}?mode=ro", uri=True, timeout=timeout_s)) as database:
+        with closing(sqlite3.connect(f"{file.absolute().as_uri()}?{how}", uri=True, timeout=timeout_s)) as database:
             if database.execute("PRAGMA application_id").fetchone() != (APPLICATION_ID,):
-                raise _ReadError(f"sqlite:{file}: this is another program's database")
+                raise _ReadError(f"sqlite:{file}: this is another program's database: give another path")
             rows = database.execute("SELECT name, format, state FROM pools ORDER BY name").fetchall()
         now_ns = time.time_ns()
         for name, form, state in rows:
@@ -162,8 +178,16 @@ def _read(file: Path, timeout_s: float) -> Mapping[str, Any]:
                 raise _ReadError(f"sqlite:{file}: written by a newer paceline: update this one")
             asked = Message("paceline status", 0)  # of a copy that nobody keeps
             pools[name] = _standing(Books.load(json.loads(state)).apply(now_ns, asked))
-    except (sqlite3.Error, LookupError, TypeError, ValueError, AttributeError) as error:
-        raise _ReadError(f"sqlite:{file}: cannot be read ({error})") from None
+    except sqlite3.Error as error:
+        code = getattr(error, "sqlite_errorcode", 0) & 0xFF
+        advice = {
+            sqlite3.SQLITE_BUSY: f"it is locked by another process for longer than {timeout_s:g} s",
+            sqlite3.SQLITE_READONLY: f"it cannot be read: {_RIGHTS}",
+            sqlite3.SQLITE_CANTOPEN: f"it cannot be read: {_RIGHTS}",
+        }.get(code, ADVICE.get(code, "it cannot be read"))
+        raise _ReadError(f"sqlite:{file}: {advice} ({error})") from None
+    except (LookupError, TypeError, ValueError, AttributeError):
+        raise _ReadError(f"sqlite:{file}: books in it cannot be read: was it written by paceline?") from None
     return {"pools": pools}
 
 

@@ -50,8 +50,8 @@ class Replica(Ledger):
         message.recalled = [_recalled(m, now_ns) for m in self.meters]
 
     def follow_reply(self, now_ns: int, reply: Reply, feedback: Feedback | None) -> list[int]:
-        """Become what the books are now; the indexes of the quotas that are new."""
-        known, self.as_of_ns = len(self.quotas), now_ns
+        """Become what the books are now; the indexes of the quotas that are new, or have another limit."""
+        known, self.as_of_ns = [m.quota.amount for m in self.meters], now_ns
         for i, standing in enumerate(reply.standings):
             if i >= len(self.meters):
                 assert standing.learned is not None, "the store describes what we do not know"
@@ -60,7 +60,7 @@ class Replica(Ledger):
                 feedback.follow()
             self._stand(now_ns, i, standing, feedback)
         self.not_before_ns = now_ns + reply.pause_ns
-        return list(range(known, len(self.quotas)))
+        return [i for i, m in enumerate(self.meters) if i >= len(known) or m.quota.amount != known[i]]
 
     def gather(self, now_ns: int, index: int) -> Bucket:
         """The quota at ``index`` is a bucket again: the books have forgotten that it was to be spread."""

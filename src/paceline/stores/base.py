@@ -8,7 +8,7 @@ from typing import Protocol
 from paceline.core.message import Message, Reply
 from paceline.core.outcomes import StoreError
 
-__all__ = ["TIMEOUT_S", "Prefixed", "Store", "StoreError"]
+__all__ = ["TIMEOUT_S", "Prefixed", "Store", "StoreError", "misplaced"]
 
 TIMEOUT_S = 1.0
 """How long a store may take to answer before it counts as lost."""
@@ -33,7 +33,7 @@ class Store(Protocol):
         """
 
     def after_fork(self) -> None:
-        """In a forked child: what was open belongs to the parent."""
+        """In a forked child, before any call: connections, threads and locks are the parent's; start with new ones."""
 
     def close(self) -> None:
         """Let go of what is open; a later ``exchange`` opens it again."""
@@ -68,3 +68,12 @@ class Prefixed:
     def close(self) -> None:
         """See :meth:`Store.close`."""
         self._store.close()
+
+
+def misplaced(option: str) -> str:
+    """Where ``option`` of a URL belongs that is none of any store's; empty where that cannot be told."""
+    if option in ("lost", "lease_s"):
+        return f"write Limiter(..., {option}=...), or {option} in the settings: it is no part of the URL"
+    if "timeout" in option:
+        return f"a store has {TIMEOUT_S:g} s to answer, and no URL changes that"
+    return ""

@@ -8,7 +8,7 @@ from difflib import get_close_matches
 from typing import Literal
 from urllib.parse import parse_qsl, unquote
 
-from paceline.stores.base import StoreError
+from paceline.stores.base import StoreError, misplaced
 
 _PORT, _SENTINEL_PORT = 6379, 26379
 _TLS_OPTIONS = ("ssl_cert_reqs", "ssl_ca_certs", "ssl_certfile", "ssl_keyfile", "ssl_check_hostname")
@@ -58,10 +58,16 @@ def read_url(url: str) -> Address:
     Raises:
         StoreError: It cannot be meant; the message says what would be right, and shows no password.
     """
-    scheme, _, rest = url.partition("://")
-    example = _EXAMPLES.get(scheme)
+    scheme, slashes, rest = url.partition("://")
+    example = _EXAMPLES.get(scheme) if slashes else None
     if example is None:
-        kind = url.partition(":")[0]  # what follows can be a password
+        kind, _, place = url.partition(":")  # what follows can be a password
+        if kind in _EXAMPLES:
+            plain = re.fullmatch(r"/?([a-z][a-z0-9.-]*(?::\d{1,5})?(?:/\d*)?)", place)
+            meant = (
+                f"{kind}://{plain[1]}" if plain and _EXAMPLES[kind].startswith(f"{kind}://HOST") else _EXAMPLES[kind]
+            )
+            raise StoreError(f"'//' is missing: write {meant!r}")
         raise StoreError(f"{kind!r} is no kind of Redis: write {', '.join(map(repr, _EXAMPLES.values()))}")
     place, _, query = rest.partition("?")
     login, at, rest = place.rpartition("@")
@@ -127,8 +133,9 @@ def _options(options: dict[str, str], address: Address) -> dict[str, str | bool]
             if name in _TLS_OPTIONS:
                 raise StoreError(f"the option {name!r} is for TLS: write 'rediss' instead of 'redis'")
             near = get_close_matches(name, known, 1)
-            hint = f"did you mean {near[0]!r}?" if near else f"there are {', '.join(known)}"
-            raise StoreError(f"a Redis URL has no option {name!r}: {hint}")
+            hint = f"did you mean {near[0]!r}?" if near else f"there {'are' if known[1:] else 'is'}: {', '.join(known)}"
+            hint = "the number of the database stands in the path, as in redis://HOST:PORT/DB" if name == "db" else hint
+            raise StoreError(f"a Redis URL has no option {name!r}: {misplaced(name) or hint}")
         read[name] = value
     if "ssl_cert_reqs" in read and read["ssl_cert_reqs"] not in ("none", "optional", "required"):
         raise StoreError(f"ssl_cert_reqs is {read['ssl_cert_reqs']!r}: write none, optional or required")

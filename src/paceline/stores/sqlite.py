@@ -54,7 +54,7 @@ _WRITE = (
     " SET format = excluded.format, revision = excluded.revision, seen_ns = excluded.seen_ns, state = excluded.state"
 )
 _RESET = "stop the processes that use it and delete it; what was used so far is forgotten then"
-_ADVICE = {
+ADVICE = {
     sqlite3.SQLITE_READONLY: "it cannot be written: this user needs to read and write the file and its folder",
     sqlite3.SQLITE_CANTOPEN: "it cannot be opened: this user needs to read and write the file and its folder",
     sqlite3.SQLITE_FULL: "there is no room for it: free some space on its disk; no books were lost",
@@ -62,6 +62,8 @@ _ADVICE = {
     sqlite3.SQLITE_NOTADB: "it is no database: give another path, or delete it",
     sqlite3.SQLITE_CORRUPT: f"it is damaged: {_RESET}",
 }
+"""What would be right, by SQLite's primary code."""
+
 _encode = json.JSONEncoder(separators=(",", ":"), check_circular=False).encode
 
 
@@ -75,7 +77,7 @@ class SQLiteStore:
             is none for several: each difference between two of them would be gained at every turn.
 
     Raises:
-        StoreError: No path, or a timeout that is not above 0.
+        StoreError: No path, one that no file can have, or a timeout that is not above 0.
     """
 
     def __init__(
@@ -85,7 +87,12 @@ class SQLiteStore:
             raise StoreError("sqlite: has no path: write 'sqlite:PATH'")
         if not 0 < timeout_s < threading.TIMEOUT_MAX:
             raise StoreError(f"timeout_s of sqlite:{os.fspath(path)} is {timeout_s!r}: it must be above 0")
-        self._path = Path(path).expanduser().absolute()
+        if "\0" in os.fspath(path):
+            raise StoreError("the path of a SQLite store has a zero byte: no file can be called so")
+        try:
+            self._path = Path(path).expanduser().absolute()
+        except RuntimeError:
+            raise StoreError(f"sqlite:{os.fspath(path)}: nobody knows that home folder: write the whole path") from None
         self.url = f"sqlite:{self._path}"
         self._timeout_s = timeout_s
         self._now_ns = clock.now_ns if clock else time.time_ns
@@ -108,6 +115,10 @@ class SQLiteStore:
             self._disconnect()  # which takes back what was half done
             if isinstance(error, sqlite3.Error):
                 raise self._explained(error) from error
+            if isinstance(error, UnicodeEncodeError):
+                raise StoreError(
+                    f"{self.url}: the name of pool {pool!r} has half a character: give it another"
+                ) from None
             raise
         finally:
             self._lock.release()
@@ -163,7 +174,7 @@ class SQLiteStore:
                 os.close(os.open(self._path, os.O_CREAT | os.O_EXCL | os.O_RDWR, 0o600))
             self._inode = self._path.stat().st_ino
             if not _may_write(self._path) or not _may_write(self._path.parent):  # SQLite would leave files behind
-                raise StoreError(f"{self.url}: {_ADVICE[sqlite3.SQLITE_READONLY]}")
+                raise StoreError(f"{self.url}: {ADVICE[sqlite3.SQLITE_READONLY]}")
         except OSError as error:
             raise StoreError(
                 f"{self.url}: it cannot be made ({error.strerror}): give a path where this user may write"
@@ -225,7 +236,7 @@ class SQLiteStore:
 
     def _explained(self, error: sqlite3.Error) -> StoreError:
         code = getattr(error, "sqlite_errorcode", 0) & 0xFF  # the rest of it is detail
-        advice = _ADVICE.get(code, f"it cannot be used: give another path, or {_RESET}")
+        advice = ADVICE.get(code, f"it cannot be used: give another path, or {_RESET}")
         return StoreError(f"{self.url}: {advice} ({error})")
 
     def rest(self) -> None:

@@ -18,6 +18,10 @@ another process would have it::
         def second(self, tmp_path):
             ...
 
+Two more fixtures, for what else is tried where they are given: ``opener``, a function of no arguments that opens the
+place in another process (it is pickled, as ``functools.partial(MyStore, path)`` can be); and ``broken``, a store whose
+place cannot be used. A store that keeps its books in one process has neither.
+
 Time is the store's own and real: quotas refill in hours where a test needs time to stand still, and no wait is
 longer than some hundredths of a second. Each test uses pools of its own, so the place need not be empty. What takes
 long (who is gone, whose place is lost) is not tried here; :class:`paceline.core.books.Books` says what is right.
@@ -28,6 +32,7 @@ from __future__ import annotations
 import time
 from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime
+from typing import Any
 from uuid import uuid4
 from zoneinfo import ZoneInfo
 
@@ -35,7 +40,8 @@ from paceline.core.books import WAIT_MAX_NS
 from paceline.core.ledger import PROBE_NS
 from paceline.core.message import Charged, Learned, Refused, Settled
 from paceline.core.quota import NS, Quota, Rule, parse_quotas
-from paceline.stores.base import Store
+from paceline.stores.base import Store, StoreError
+from paceline.testing.processes import FORKS, TIMES, forked, granted_to_two, needs_forks, optional
 from paceline.testing.sharing import History, Process, period, sleep, times_ns, two, without_times
 
 SLOW = "3600 tokens/hour"
@@ -305,6 +311,15 @@ class StoreConformance:
             assert (len(reply.grants), reply.standings[0].used) == (3, 100)
             assert HOUR_NS < reply.wait_ns < 25 * HOUR_NS
 
+    def test_windows_go_by_the_wall_clock(self, store: Store, second: Store) -> None:
+        """In nanoseconds since 1970: a clock that counts from elsewhere restarts them at another time."""
+        length = period()
+        a, b = two(store, second, f"100 tokens/{length} window utc")
+        a.take(100.0)
+        wait_ns = b.ask(1.0).wait_ns
+        length_ns = int(length.removesuffix("s")) * NS
+        assert abs(wait_ns - (length_ns - time.time_ns() % length_ns)) < 60 * NS
+
     def test_a_quota_that_is_spread(self, store: Store, second: Store) -> None:
         """A small burst, then evenly; and never more than the amount in any period."""
         a, b = two(store, second, "3600 tokens/hour sliding")
@@ -321,3 +336,36 @@ class StoreConformance:
                 assert without_times(reply) == without_times(model), f"history {seed}"
                 for told_ns, true_ns in zip(times_ns(reply), times_ns(model), strict=True):
                     assert abs(told_ns - true_ns) < 10 * NS, f"history {seed}"
+
+    def test_a_forked_child_is_another_process(self, store: Store) -> None:
+        """After ``after_fork`` it waits for no lock of the parent's, and no answer of one goes to the other."""
+        needs_forks()
+        pool = f"conformance/{uuid4().hex}"
+        granted, *codes = forked(store, pool, "1M requests/day")
+        assert codes == [0] * FORKS, "a child has failed, or hangs: see what it wrote to standard error"
+        charged = Process(store, pool, "1M requests/day").standing().charged
+        assert charged in (granted, granted + FORKS * TIMES)  # the first: in-process books are each process's own
+
+    def test_two_processes_share(self, request: Any) -> None:
+        """Exactly what there is is granted. With the fixture ``opener``."""
+        opener = optional(request, "opener")
+        assert sum(granted_to_two(opener, f"conformance/{uuid4().hex}", "80 requests/day")) == 80
+
+    def test_a_failure_is_a_store_error(self, request: Any) -> None:
+        """And no other exception, each time. With the fixture ``broken``."""
+        broken = optional(request, "broken")
+        for _ in range(2):
+            assert _fails(broken, f"conformance/{uuid4().hex}"), "nothing went wrong, or it says nothing"
+
+    def test_a_name_that_cannot_be_written_is_a_store_error(self, store: Store) -> None:
+        """If it cannot; and another pool goes on."""
+        _fails(store, f"conformance/{uuid4().hex}\ud800")
+        Process(store, f"conformance/{uuid4().hex}", SLOW).take(1.0)
+
+
+def _fails(store: Store, pool: str) -> bool:
+    try:
+        Process(store, pool, SLOW).take(1.0)
+    except StoreError as error:
+        return bool(str(error))
+    return False

@@ -1,0 +1,111 @@
+"""For the suite of stores: what other processes do, forked ones and such as start from nothing."""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import signal
+import threading
+import time
+import traceback
+import warnings
+from collections.abc import Callable
+from concurrent.futures import ProcessPoolExecutor
+from typing import Any
+
+from paceline.stores.base import Store
+from paceline.testing.sharing import Process
+
+BOUND_S = 60
+"""The longest that another process may take: far more than it needs on a busy machine."""
+
+FORKS = 3
+"""How many children: each finds the parent in another place."""
+
+TIMES = 10
+
+
+def optional(request: Any, fixture: str) -> Any:
+    """The value of a fixture; without it the test is skipped."""
+    import pytest
+
+    try:
+        return request.getfixturevalue(fixture)
+    except pytest.FixtureLookupError as error:
+        if error.argname != fixture:
+            raise
+        pytest.skip(f"there is no fixture {fixture!r} to try it with")
+
+
+def needs_forks() -> None:
+    """Skip the test where the system has none."""
+    if not hasattr(os, "fork"):
+        import pytest
+
+        pytest.skip("this system has no forks")
+
+
+def granted_to_two(opener: Callable[[], Store], pool: str, quotas: str) -> list[int]:
+    """What two new processes are granted, who ask at the same time and for more than there is."""
+    spawn = multiprocessing.get_context("spawn")
+    with ProcessPoolExecutor(2, mp_context=spawn) as others:
+        asking = [others.submit(_ask, opener, pool, quotas, who) for who in "xy"]
+        return [answer.result(BOUND_S) for answer in asking]
+
+
+def _ask(opener: Callable[[], Store], pool: str, quotas: str, who: str) -> int:
+    if hasattr(signal, "alarm"):
+        signal.alarm(BOUND_S)  # the parent waits for its end
+    store = opener()
+    try:
+        process = Process(store, pool, quotas, who)
+        deadline_s = time.monotonic() + BOUND_S / 2
+        while process.tell().peers < 2:
+            if time.monotonic() > deadline_s:
+                raise TimeoutError("the store does not show the two processes to each other")
+            time.sleep(0.001)
+        return sum(len(process.ask(1.0).grants) for _ in range(60))
+    finally:
+        store.close()
+
+
+def forked(store: Store, pool: str, quotas: str) -> list[int]:
+    """Fork while a thread is in the middle of an exchange; what the parent was granted, and how each child ended."""
+    done, granted = threading.Event(), [0]
+    process = Process(store, pool, quotas)
+
+    def work() -> None:
+        while not done.is_set():
+            granted[0] += len(process.ask(1.0).grants)
+
+    process.take(1.0)  # whatever it opens is open
+    thread = threading.Thread(target=work)
+    thread.start()
+    try:
+        children = [_fork(store, pool, quotas, f"child {number}") for number in range(FORKS)]
+        codes = [os.waitpid(child, 0)[1] for child in children]
+    finally:
+        done.set()
+        thread.join(BOUND_S)
+    return [1 + granted[0], *codes]
+
+
+def _fork(store: Store, pool: str, quotas: str, who: str) -> int:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", DeprecationWarning)  # threads and forks: that is what is tried
+        child = os.fork()
+    if child:
+        return child
+    try:
+        signal.signal(signal.SIGALRM, signal.SIG_DFL)
+        signal.alarm(BOUND_S)  # a lock of the parent's is never let go here
+        store.after_fork()
+        process = Process(store, pool, quotas, who)
+        for _ in range(TIMES):
+            process.take(1.0)
+        store.close()
+        os._exit(0)
+    except BaseException:  # noqa: BLE001  (nothing of the test goes on in here)
+        traceback.print_exc()
+    finally:
+        os._exit(1)

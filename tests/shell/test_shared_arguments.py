@@ -1,0 +1,26 @@
+"""Stores and leases that cannot be meant are said where they are given."""
+
+from pathlib import Path
+
+import pytest
+
+import paceline
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        ({"store": object()}, "object"),
+        ({"store": Path("quotas.db")}, "sqlite:quotas.db"),
+        ({"store": "sqlite:quotas.db?lost=open"}, "lost"),
+    ],
+)
+def test_what_is_no_store(options, said):
+    with pytest.raises(paceline.StoreError, match=said):
+        paceline.Limiter({"jobs": "1 requests/min"}, **options)
+
+
+@pytest.mark.parametrize("lease_s", ["1", True, -1, 61, float("nan")])
+def test_what_is_no_lease(lease_s):
+    with pytest.raises(paceline.QuotaError, match=r"lease_s is .*: it must be from 0 to 60 s, or None"):
+        paceline.Limiter({"jobs": "1 requests/min"}, store="memory:", lease_s=lease_s)
