@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import TYPE_CHECKING
 
 from components import GENERATORS, JUDGES, REPORTERS, planned
 
 import paceline
-from paceline.forecast import Forecast, eta
 from paceline.providers.base import Call, Usage
 from paceline.providers.registry import provider_named
+
+if TYPE_CHECKING:
+    from paceline.forecast import Forecast
 
 SHARE = 0.5
 """How much of the most that it may a model answers, on average; the emulator's default."""
@@ -49,5 +52,5 @@ class Plan:
     def forecast(self, limiter: paceline.Limiter, asked: Mapping[str, int]) -> tuple[Forecast, float]:
         """How long what is left takes: by pool, and in all, in seconds. ``asked``: how many calls each model was asked."""
         left = {name: costs[asked.get(name, 0) :] for name, costs in self.costs.items()}
-        forecast = eta(limiter, left, latency_s=self.latency_s)
+        forecast = paceline.eta(limiter, left, latency_s=self.latency_s)
         return forecast, forecast.total_s + (self._chain_s if not asked else 0.0)

@@ -43,9 +43,11 @@ def set_up(options: argparse.Namespace) -> Setup:
         QuotaError: Something cannot be meant.
     """
     provider = options.provider or os.environ.get("PACELINE_PROVIDER") or (None if options.config else "openai")
-    overrides = {"rpm_override": options.rpm_override, "tpm_override": options.tpm_override}
-    limiter = paceline.Limiter.load(options.config, provider=provider, tier=options.rate_tier, **overrides)
-    provider = limiter.limits.provider or "openai"
+    said = {"tier": options.rate_tier, "rpm_override": options.rpm_override, "tpm_override": options.tpm_override}
+    limiter = paceline.Limiter.load(options.config, provider=provider, **said)
+    if limiter.limits.provider is None:  # the file does not say either
+        limiter = paceline.Limiter.load(options.config, provider="openai", **said)
+    provider = str(limiter.limits.provider)
     if provider not in MODELS:
         raise paceline.QuotaError(f"provider is {provider!r}: this program calls {' or '.join(MODELS)}")
     pivotal, routine = (

@@ -27,7 +27,8 @@ class Attempts:
     def __init__(self, faults: Faults, gate: Gate, acquire: Callable[..., Acquisition], policy: RetryPolicy) -> None:
         self.made = 0
         self._faults, self._gate, self._acquire, self._policy = faults, gate, acquire, policy
-        self._provider, self._began_ns = gate.pool.name.partition("/")[0], gate.now_ns()
+        self._provider = gate.pool.name.partition("/")[0]
+        self._began_ns: int | None = None  # when the first one left
         self._refused: Permit | None = None
         self._pause_s = 0.0
         self._done = False
@@ -63,6 +64,8 @@ class Attempts:
             self._faults.failed(self._provider, permit.reservation.granted_ns)
         if refusal is None or not permit.open:  # closed in the block: its author has decided
             return False
+        if self._began_ns is None:
+            self._began_ns = permit.reservation.granted_ns
         elapsed_s = (self._gate.now_ns() - self._began_ns) / NS
         in_row = self._gate.pool.refused_in_row
         decision = self._policy.after(self.made, elapsed_s, refusal, random.random(), in_row=in_row)

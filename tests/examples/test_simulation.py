@@ -199,6 +199,17 @@ def test_overrides_beat_the_file_which_beats_the_tables(tmp_path):
     assert limits("gpt-5", *config, *overrides, "--speed", 2) == {"requests": 1_800, "tokens": 2e6}
 
 
+def test_a_file_that_names_no_provider_is_about_openai(tmp_path, monkeypatch):
+    file = tmp_path / "simulation.toml"
+    file.write_text('[limits]\n"gpt-5" = "700 requests/min"\n')
+    config = ("--config", file)
+    assert limits("gpt-5", *config) == {"requests": 700}
+    assert limits("gpt-5-mini", *config, "--rate-tier", 2) == {"requests": 5_000, "tokens": 2e6}
+    monkeypatch.setenv("PACELINE_PROVIDER", "anthropic")
+    assert set_up(said(*config)).provider == "anthropic"
+    assert set_up(said(*config, "--provider", "openai")).provider == "openai"
+
+
 def test_what_cannot_be_meant_is_said(capsys, monkeypatch):
     with pytest.raises(paceline.QuotaError, match="tier_4"):
         set_up(said("--rate-tier", 9))

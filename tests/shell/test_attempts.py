@@ -126,6 +126,13 @@ def test_when_none_is_left_the_error_says_how_many_and_why():
     assert call.pool["in_flight"] == 0
 
 
+def test_time_in_line_is_no_time_spent_on_it():
+    call = Call(answered(429))
+    call.limiter.gate(POOL).pause(call.clock.now_ns() + 700 * 10**9)
+    assert call.run() == "answer"
+    assert call.at_s == pytest.approx([700, 702], abs=0.3)
+
+
 def test_another_policy_for_one_call():
     call = Call(answered(429))
     with pytest.raises(paceline.GaveUpError):
