@@ -18,7 +18,7 @@ from paceline.providers.refusals import answer_of, refusal_of
 
 
 class Attempts:
-    """The attempts at one call, for one ``for`` loop, which ends after the first block that is left in peace.
+    """The attempts at one call, for one ``for`` loop: it ends after the first block that another need not follow.
 
     Attributes:
         made: How many so far.
@@ -45,23 +45,31 @@ class Attempts:
     def next_one(self) -> tuple[Acquisition, float]:
         """The permit to wait for, and how long to sleep before, in seconds."""
         self.made += 1
+        if self.made == 1:
+            self._faults.first_attempt(self._gate)
         pause_s, self._pause_s = self._pause_s, 0.0
         return self._acquire(again=self._refused), pause_s
 
-    def succeeded(self) -> None:
-        """The last one needs no other after it."""
-        self._done = True
-        self._faults.succeeded(self._provider)
-
-    def heals(self, permit: Permit, error: BaseException) -> bool:
-        """Whether another attempt may help against ``error``; if the provider refused, the pool knows by then.
+    def over(self, error: BaseException | None, permit: Permit | None) -> bool:
+        """An attempt is over; whether another one follows.
 
         Raises:
             GaveUpError: The provider refused, and no attempt is left.
         """
+        self._done = True
+        if error is None:
+            self._faults.succeeded(self._provider)
+        elif isinstance(error, Exception) and permit is not None:
+            self._done = not self._heals(permit, error)
+        return not self._done
+
+    def _heals(self, permit: Permit, error: Exception) -> bool:
+        """Whether time heals what ``error`` says; if the provider refused, the pool knows by then."""
         refusal, answer = refusal_of(error), answer_of(error)
         if (answer is not None and answer.status >= 500) or (refusal and refusal.kind is RefusalKind.CAPACITY):
             self._faults.failed(self._provider, permit.reservation.granted_ns)
+        elif answer is not None and not answer.ours:
+            self._faults.succeeded(self._provider)
         if refusal is None or not permit.open:  # closed in the block: its author has decided
             return False
         if self._began_ns is None:
@@ -69,14 +77,11 @@ class Attempts:
         elapsed_s = (self._gate.now_ns() - self._began_ns) / NS
         in_row = self._gate.pool.refused_in_row
         decision = self._policy.after(self.made, elapsed_s, refusal, random.random(), in_row=in_row)
+        permit.refuse(refusal, self._policy.pause_s(refusal, decision))
         if not isinstance(decision, Again):
-            permit.refused(refusal)
             raise GaveUpError(permit.pool, self.made, refusal, decision.reason) from error
         self._refused = permit
-        if decision.pool_wide:
-            permit.refuse(refusal, decision.delay_s)
-        else:  # their servers are full: whoever was refused waits alone
-            permit.refuse(refusal, 0.0)
+        if not decision.pool_wide:  # their servers are full: whoever was refused waits alone
             self._pause_s = max(decision.delay_s, self._faults.retry_delay_s(self._gate))
         return True
 
@@ -91,24 +96,29 @@ class Attempt:
 
     def __enter__(self) -> Permit:
         self._acquisition, pause_s = self._attempts.next_one()
-        if pause_s:
-            time.sleep(pause_s)
-        self._permit = self._acquisition.__enter__()
+        try:
+            if pause_s:
+                time.sleep(pause_s)
+            self._permit = self._acquisition.__enter__()
+        except BaseException as error:
+            self._attempts.over(error, None)
+            raise
         return self._permit
 
     async def __aenter__(self) -> Permit:
         self._acquisition, pause_s = self._attempts.next_one()
-        if pause_s:
-            await asyncio.sleep(pause_s)
-        self._permit = await self._acquisition.__aenter__()
+        try:
+            if pause_s:
+                await asyncio.sleep(pause_s)
+            self._permit = await self._acquisition.__aenter__()
+        except BaseException as error:
+            self._attempts.over(error, None)
+            raise
         return self._permit
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None) -> bool:
         try:
-            if error is not None:
-                return self._attempts.heals(self._permit, error)
-            self._attempts.succeeded()
-            return False
+            return self._attempts.over(error, self._permit) and error is not None
         finally:
             self._acquisition.__exit__(kind, error, tb)
 

@@ -66,6 +66,9 @@ def log_events(event: Event) -> None:
     if told.isEnabledFor(logging.INFO):
         fields = {name: value for name, value in asdict(event).items() if value is not None}
         fields["waited_s"] = round(event.waited_s, 6)
+        for name in ("reserved", "used"):
+            if name in fields:
+                fields[name] = {unit: round(amount, 6) for unit, amount in fields[name].items()}
         told.info("%s: %s", event.pool, _words(event), extra={"paceline": fields})
 
 
@@ -75,6 +78,6 @@ def _words(event: Event) -> str:
         asked = "" if event.retry_after_s is None else f", asked to wait {event.retry_after_s:g} s"
         return f"refused ({event.reason}){asked}"
     cost = event.reserved if event.used is None else event.used
-    amounts = ", ".join(f"{amount:,.15g} {unit}" for unit, amount in cost.items())
+    amounts = ", ".join(f"{round(amount, 2):,.15g} {unit}" for unit, amount in cost.items())
     waited = f" after {event.waited_s:.1f} s" if event.kind == "acquired" else ""
     return f"{event.kind}{waited}: {amounts}"

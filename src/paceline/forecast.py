@@ -79,6 +79,7 @@ def eta(
         if not 0 <= own_s <= NEVER_S:
             raise QuotaError(f"latency_s of {name} is {own_s!r}: it must be 0 s or more, and no more than ten years")
         lines[name] = replay.add(limiter.gate(name), round(own_s * NS), costs)
+    replay.add_rivals(limiter)
     replay.run()
     pools = {name: line.took_s(replay.start_ns) for name, line in lines.items()}
     return Forecast(max(pools.values(), default=0.0), pools, {name: line.binds for name, line in lines.items()})
@@ -192,6 +193,13 @@ class _Replay:
                 self._push(at_ns, request)
         line.work = chain(line.work, self._counted(costs))
         return line
+
+    def add_rivals(self, limiter: Limiter) -> None:
+        """Who waits in other pools for the slots that the work needs, too: they go in turn."""
+        latency_ns = max((line.latency_ns for line in self.lines.values()), default=0)
+        for gate in list(limiter._gates.values()):  # noqa: SLF001
+            if gate not in self.lines and any(further in self.lines for further in getattr(gate, "further", ())):
+                self.add(gate, latency_ns)
 
     def _counted(self, costs: Iterable[Mapping[str, float]]) -> Iterator[Mapping[str, float]]:
         for cost in costs:

@@ -123,7 +123,7 @@ class Gate:
             if not self._deferred:
                 return outcome
             done = self._work()  # a finalizer came in between: what it gave back may be what this one waits for
-        self._rouse(done)
+        self._wake(done)
         return outcome
 
     def now_ns(self) -> int:
@@ -170,7 +170,7 @@ class Gate:
             try:
                 now_ns = self._clock.now_ns()
                 self.pool.settle(now_ns, reservation, actual, ticket)
-                if not self.pool.line.length and not self._deferred:
+                if not self.pool.line.length and not self._deferred and not self._untold:
                     return
                 done = self._follow_up(now_ns)
             finally:

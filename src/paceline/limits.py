@@ -41,6 +41,11 @@ class Limits:
         provider: str | None = None,
         tier: str | int | None = None,
     ) -> None:
+        if given is not None and not isinstance(given, Mapping):
+            raise QuotaError(
+                f"quotas are {type(given).__name__}: write them by pool, {{'openai/gpt-5': '500 requests/min'}}; a file is read by"
+                " Limiter.load(path)"
+            )
         self.provider = provider
         self.tier = tier
         self.given = {name: _quotas(name, quotas) for name, quotas in (given or {}).items()}

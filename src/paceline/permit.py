@@ -131,7 +131,13 @@ class Permit:
 
     def _tell(self, kind: str, used: Cost | None = None, *refusal: object) -> None:
         self._gate.tell(
-            kind, self.pool, self._ticket.lane.name, self.waited_s, dict(self.cost), used and dict(used), *refusal
+            kind,
+            self.pool,
+            self._ticket.lane.name,
+            self.waited_s,
+            self._gate.pool.ledger.charged(self.cost, None),
+            used and dict(used),
+            *refusal,
         )
 
     def cancel(self) -> None:

@@ -217,7 +217,7 @@ def test_a_named_store_that_cannot_be_used_is_an_error(tmp_path, emulator, sourc
 
 def test_wrong_words_are_usage_errors(source, emulator, command):
     for arguments, words in (
-        (("--store", "sqlit:x"), "command line: store: it is no store's URL; did you mean 'sqlite'?"),
+        (("--store", "sqlit:x"), "command line: store: no store is called 'sqlit': did you mean 'sqlite'?"),
         (
             ("--lost", "openn"),
             "command line: lost: 'openn': it must be 'safe', 'closed' or 'open'; did you mean 'open'?",

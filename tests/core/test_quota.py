@@ -78,6 +78,10 @@ def test_what_is_wrong_is_said(text, hint):
         {"period_s": -60},
         {"period_s": math.nan},
         {"period_s": math.inf},
+        {"period_s": 1e-16},
+        {"period_s": 1e300},
+        {"amount": 1e-300},
+        {"rule": "window"},
         {"rule": Rule.SLOTS},
     ],
 )

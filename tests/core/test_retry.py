@@ -32,8 +32,8 @@ EVEN = 0.5  # this luck leaves a pause as it is
         (None, 1, EVEN, Again(1, pool_wide=False)),
         (Refusal(RATE), 6, EVEN, GiveUp("6 attempts made")),
         (Refusal(RATE, retry_after_s=301), 1, EVEN, GiveUp("the provider asks to wait 301 s")),
-        (Refusal(RefusalKind.MONEY), 1, EVEN, GiveUp("money: waiting cannot help")),
-        (Refusal(RefusalKind.NEVER_FITS), 1, EVEN, GiveUp("never_fits: waiting cannot help")),
+        (Refusal(RefusalKind.MONEY), 1, EVEN, GiveUp("waiting cannot help")),
+        (Refusal(RefusalKind.NEVER_FITS), 1, EVEN, GiveUp("waiting cannot help")),
     ],
 )
 def test_table(refusal, attempt, luck, expected):

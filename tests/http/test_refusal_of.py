@@ -195,3 +195,27 @@ async def test_an_attached_client_that_gave_up_is_no_news():
             permit.refused(caught.value)
     assert paceline.refusal_of(caught.value) is None
     assert limiter.status()["pools"]["openai/gpt-5"]["counts"] == {"granted": 1, "refused_rate": 1}
+
+
+def test_botocore_has_parsed_the_answer_already():
+    class ClientError(Exception):
+        pass
+
+    error = ClientError()
+    ClientError.__module__ = "botocore.exceptions"
+    error.response = {
+        "Error": {"Code": "ThrottlingException", "Message": "Too many requests"},
+        "ResponseMetadata": {"HTTPStatusCode": 429, "HTTPHeaders": {"retry-after": "3"}},
+    }
+    refusal = paceline.refusal_of(error)
+    assert refusal is not None
+    assert (refusal.kind, refusal.retry_after_s) == (paceline.RefusalKind.RATE, 3)
+
+
+def test_headers_in_bytes_and_bodies_that_are_no_utf8():
+    class OddError(Exception):
+        status_code, headers, text = 429, {b"Retry-After": b"7"}, "\ud800"
+
+    refusal = paceline.refusal_of(OddError())
+    assert refusal is not None
+    assert refusal.retry_after_s == 7

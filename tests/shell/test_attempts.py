@@ -170,6 +170,80 @@ def test_full_servers_open_the_breaker_and_an_answer_closes_it():
     assert call.at_s == [0, 1, 61]
 
 
+def test_giving_up_pauses_others_only_for_what_is_theirs_too():
+    once = paceline.RetryPolicy(max_attempts=1)
+    for error, pause_s in (
+        (answered(429, retry_after="120"), 120),
+        (answered(503, '{"error": {"message": "overloaded"}}', retry_after="120"), 0),
+        (answered(429, retry_after="86400"), 0),
+        (answered(429, retry_after="3456000"), 0),
+    ):
+        call = Call(error)
+        with pytest.raises(paceline.GaveUpError):
+            call.run(retry=once)
+        assert call.pool["cool_down_s"] == pytest.approx(pause_s, abs=0.1)
+
+
+def test_an_error_that_is_caught_in_the_loop_ends_it():
+    call = Call(ValueError("no"), ValueError("no"), answered(429), answered(429), answered(429))
+    for policy, made in ((RETRY, 1), (RETRY, 1), (RETRY, 3)):
+        count = 0
+
+        async def main(policy=policy):
+            nonlocal count
+            for attempt in call.limiter.attempts(POOL, retry=policy):
+                count += 1
+                try:
+                    async with attempt as permit:
+                        call.make(permit)
+                except (ValueError, paceline.GaveUpError):
+                    pass
+
+        run_virtual(main(), call.clock)
+        assert count == made
+
+
+def test_retries_at_full_servers_keep_to_the_budget_that_calls_earn():
+    """A tenth of a hundred calls a second is refused once: one retry earned by five calls is enough."""
+    call = Call(breaker=None)
+    waits_s, made = [], iter(range(1_000_000))
+
+    async def one():
+        began_ns = call.clock.now_ns()
+        refused = next(made) % 10 == 0
+        for attempt in call.limiter.attempts("many"):
+            async with attempt as permit:
+                if refused:
+                    refused = False
+                    raise answered(503, '{"error": {"message": "overloaded"}}')
+                permit.settle()
+        waits_s.append((call.clock.now_ns() - began_ns) / 1e9)
+
+    async def main():
+        tasks = []
+        for _ in range(2_000):
+            tasks.append(asyncio.create_task(one()))
+            await asyncio.sleep(0.01)
+        await asyncio.gather(*tasks)
+
+    call.limiter = paceline.Limiter({"many": "60k requests/min"}, clock=call.clock, retry=RETRY, breaker=None)
+    run_virtual(main(), call.clock)
+    assert max(waits_s) < 5
+
+
+def test_the_end_of_the_program_is_no_refusal():
+    call = Call()
+
+    async def main():
+        for attempt in call.limiter.attempts(POOL):
+            async with attempt:
+                raise SystemExit(429)
+
+    with pytest.raises(SystemExit):
+        run_virtual(main(), call.clock)
+    assert "refused_rate" not in call.pool["counts"]
+
+
 def test_a_permit_that_the_block_has_closed_is_its_own_affair():
     call = Call()
     error = answered(429)

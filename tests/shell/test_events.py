@@ -270,7 +270,7 @@ class TestLogEvents:
         assert [record.getMessage() for record in caplog.records] == [
             "jobs: acquired after 0.0 s: 500 tokens, 1 requests",
             "jobs: settled: 100 tokens, 1 requests",
-            "openai/gpt-5: acquired after 0.0 s: 1 requests",
+            "openai/gpt-5: acquired after 0.0 s: 1 requests, 0 tokens",
             "openai/gpt-5: refused (rate), asked to wait 2.5 s",
         ]
         assert json.loads(json.dumps([record.paceline for record in caplog.records[1::2]])) == [
@@ -280,7 +280,7 @@ class TestLogEvents:
             },
             {
                 "kind": "refused", "pool": "openai/gpt-5", "lane": "default", "waited_s": 0.0,
-                "reserved": {"requests": 1}, "reason": "rate", "retry_after_s": 2.5,
+                "reserved": {"requests": 1, "tokens": 0.0}, "reason": "rate", "retry_after_s": 2.5,
             },
         ]  # fmt: skip
 

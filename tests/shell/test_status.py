@@ -10,6 +10,7 @@ import socket
 import tempfile
 import threading
 from contextlib import contextmanager
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
 import httpx2
@@ -367,3 +368,25 @@ class TestCommandReadsAStore:
 
     def test_one_or_the_other(self, store):
         assert paceline_status("http://127.0.0.1:1", "--store", store).exit_code == 2
+
+
+def test_a_page_that_was_mounted_is_found_without_its_slash():
+    class Handler(BaseHTTPRequestHandler):
+        def do_GET(self):
+            home = self.path.endswith("/")
+            self.send_response(200 if home else 307)
+            self.send_header("location", f"{self.path}/")
+            self.end_headers()
+            if home:
+                self.wfile.write(b'{"pools": {}}')
+
+        def log_message(self, *_): ...
+
+    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    try:
+        result = CliRunner().invoke(cli, ["status", f"127.0.0.1:{server.server_port}/paceline"])
+    finally:
+        server.shutdown()
+        server.server_close()
+    assert result.exit_code == 0, result.output

@@ -67,14 +67,20 @@ def _fetch(url: str, timeout_s: float) -> Mapping[str, Any]:
         raise click.UsageError(f"{url!r}: write an address like 'http://127.0.0.1:8000/status'")
     where = f"{parts.scheme}://{host}{f':{port}' if port else ''}{parts.path}"  # no user, no password
     kind = http.client.HTTPSConnection if parts.scheme == "https" else http.client.HTTPConnection
+    path = quote(parts.path or "/", safe="/%:")
     try:
-        code, body = _get(kind(host, port, timeout=timeout_s), quote(parts.path or "/", safe="/%:"), timeout_s)
+        code, body = _get(kind(host, port, timeout=timeout_s), path, timeout_s)
+        if code in _MOVED and not path.endswith("/"):  # where it is mounted, some servers want the slash
+            code, body = _get(kind(host, port, timeout=timeout_s), f"{path}/", timeout_s)
     except TimeoutError:
         raise _ReadError(f"{where} did not answer within {timeout_s:g} s") from None
     except (OSError, http.client.HTTPException) as error:
         reason = getattr(error, "strerror", None) or type(error).__name__
         raise _ReadError(f"{where} cannot be read ({reason}): is the program running, and is this its page?") from None
     return _page(where, code, body)
+
+
+_MOVED = {301, 302, 307, 308}
 
 
 def _get(connection: http.client.HTTPConnection, path: str, timeout_s: float) -> tuple[int, bytes]:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Callable, Mapping
+from reprlib import Repr
 from typing import Any, Final, get_args
 from urllib.parse import urlsplit
 
@@ -17,6 +19,10 @@ Reader = Callable[[Any], Any]
 
 SHOWN_MAX = 60
 """Characters of a wrong value that a message shows."""
+
+SHORT: Final = Repr()
+SHORT.maxlevel = 1
+"""Looks no deeper than a message can show: aliases in YAML can multiply."""
 
 AMOUNTS: Final = {
     "rps": (REQUESTS, 1.0),
@@ -34,8 +40,10 @@ _QUOTAS = '["500 requests/min", "400k tokens/min"]'
 
 
 def shown(value: object) -> str:
-    """A value for a message, not too long."""
-    text = repr(value)
+    """A value for a message, not too long, and without what may be a password."""
+    text = value if isinstance(value, str) else SHORT.repr(value)
+    text = re.sub(r"//[^/@\s'\"]*@", "//...@", text)
+    text = repr(text) if isinstance(value, str) else text
     return text if len(text) <= SHOWN_MAX else f"{text[:SHOWN_MAX]}..."
 
 
@@ -97,7 +105,13 @@ def truth(value: Any) -> bool:
 def base_url(value: Any) -> str:
     """The server's root without ``/v1`` and a slash at the end."""
     parts = urlsplit(text(value))
-    if parts.scheme not in ("http", "https") or not parts.hostname or parts.query or parts.fragment or parts.username:
+    if (
+        parts.scheme not in ("http", "https")
+        or not parts.hostname
+        or parts.query
+        or parts.fragment
+        or "@" in parts.netloc
+    ):
         raise ValueError("it must be an address like 'https://api.openai.com' or 'http://127.0.0.1:8080/v1'")
     return f"{parts.scheme}://{parts.netloc}{parts.path}".rstrip("/").removesuffix("/v1").rstrip("/")
 

@@ -108,7 +108,7 @@ def read_file(file: Path, faults: Faults) -> Source:
         QuotaError: It cannot be read at all.
     """
     try:
-        text = file.read_text("utf-8")
+        text = file.read_text("utf-8-sig")
     except (OSError, UnicodeDecodeError) as error:
         raise QuotaError(f"{file}: cannot be read: {getattr(error, 'strerror', None) or 'it is not UTF-8'}") from None
     if len(text) > FILE_MAX:
@@ -132,7 +132,7 @@ def _toml(file: Path, text: str) -> Any:
     toml = import_module("tomllib")
     try:
         return toml.loads(text)
-    except toml.TOMLDecodeError as error:
+    except ValueError as error:  # a syntax error, or a number of thousands of digits
         raise QuotaError(f"{file}: {error}") from None
 
 
@@ -143,8 +143,9 @@ def _yaml(file: Path, text: str, lines: dict[Place, int], faults: Faults) -> Any
         raise QuotaError(
             f"{file}: YAML needs an extra: pip install 'paceline[yaml]', or write the settings as TOML"
         ) from None
-    loader = yaml.SafeLoader(text)
+    loader = None
     try:
+        loader = yaml.SafeLoader(text)
         node = loader.get_single_node()
         if node is None:
             return {}
@@ -161,8 +162,11 @@ def _yaml(file: Path, text: str, lines: dict[Place, int], faults: Faults) -> Any
         raise QuotaError(f"{file}{f':{mark.line + 1}' if mark else ''}: {problem or 'it is no YAML'}") from None
     except ValueError as error:  # a date that does not exist
         raise QuotaError(f"{file}: {error}") from None
+    except (AttributeError, KeyError, IndexError):  # a tag that does not fit its value
+        raise QuotaError(f"{file}: a tag like !!bool or !!int stands before what is none: leave it out") from None
     finally:
-        loader.dispose()
+        if loader is not None:
+            loader.dispose()
 
 
 def _keys(node: Any, above: Place, left: list[int]) -> Iterator[tuple[Place, int]]:

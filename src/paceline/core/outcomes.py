@@ -107,6 +107,10 @@ class NeverFits:
     cost: float
     most: float
 
+    def __bool__(self) -> bool:
+        """No permit: ``if permit := limiter.try_acquire(...)`` reads as it should."""
+        return False
+
 
 @dataclass(frozen=True, slots=True)
 class Expired:

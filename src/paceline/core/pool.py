@@ -116,7 +116,8 @@ class Pool:
         if self.stopped is not None:
             return self.stopped
         if self.line.length:
-            return self.ledger.never(ticket.amounts) or WaitUntil(*self.soonest(now_ns, ticket))
+            never = self.ledger.never(ticket.amounts)
+            return WaitUntil(*self.soonest(now_ns, ticket)) if never is None else never
         return self._reserve(now_ns, ticket)
 
     def pump(self, now_ns: int) -> list[Ticket]:

@@ -53,6 +53,10 @@ _AMOUNT = r"(\d[\d_]*(?:\.\d+)?)([kKmMbBgG]?)"
 _QUOTA = re.compile(rf"{_AMOUNT}\s*([a-z_][a-z0-9_]*)\s*(?:/\s*(\d+(?:\.\d+)?)?\s*([a-z]+))?((?:\s+\S+)*)", re.ASCII)
 _EXAMPLE = "write it like '500 requests/min', '2M input_tokens/min burst 50k' or '10 concurrency'"
 
+PERIOD_MIN_S, PERIOD_MAX_S = 1e-6, 1e16
+RATE_MIN, RATE_MAX = 1e-21, 1e21
+"""What integers of nanoseconds and floats can hold."""
+
 
 @dataclass(frozen=True, slots=True)
 class Quota:
@@ -82,10 +86,18 @@ class Quota:
         for name, value in (("amount", self.amount), ("burst", self.burst or self.amount)):
             if not (math.isfinite(value) and value > 0):
                 raise QuotaError(f"{name} of {self.unit} is {value!r}: it must be a finite number above 0")
+        if type(self.rule) is not Rule:
+            rules = ", ".join(f"Rule.{rule.name}" for rule in Rule)
+            raise QuotaError(f"rule of {self.unit} is {self.rule!r}: it must be one of {rules}")
         if (self.rule is Rule.SLOTS) != (self.period_s == 0):
             raise QuotaError(f"{self.unit}: slots have no period, and every other rule needs one above 0 s")
         if not (math.isfinite(self.period_s) and self.period_s >= 0):
             raise QuotaError(f"period of {self.unit} is {self.period_s!r} s: it must be a finite number above 0")
+        if self.period_s and not (PERIOD_MIN_S <= self.period_s <= PERIOD_MAX_S and RATE_MIN <= self.rate <= RATE_MAX):
+            raise QuotaError(
+                f"{self.amount:g} {self.unit} in {self.period_s:g} s are beyond what can be counted: periods may be from"
+                f" {PERIOD_MIN_S:g} to {PERIOD_MAX_S:g} s, and rates from {RATE_MIN:g} to {RATE_MAX:g} per second"
+            )
         if self.anchor not in (None, "utc"):
             _check_zone(str(self.anchor), self.period_s)
         if not self.burst:

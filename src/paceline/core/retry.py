@@ -70,7 +70,7 @@ class RetryPolicy:
             in_row: How many attempts the pool has seen refused in a row: a pause that nobody named grows with it.
         """
         if refusal is not None and refusal.kind not in RETRIED:
-            return GiveUp(f"{refusal.kind.value}: waiting cannot help")
+            return GiveUp("waiting cannot help")
         if attempt >= self.max_attempts:
             return GiveUp(f"{attempt} attempts made")
         asked_s = refusal.retry_after_s if refusal else None
@@ -85,6 +85,14 @@ class RetryPolicy:
             return GiveUp(f"{elapsed_s:,.0f} s spent on it")
         # Their capacity is not our rate: who was refused for that waits alone.
         return Again(pause_s, pool_wide=refusal is not None and refusal.kind is not RefusalKind.CAPACITY)
+
+    def pause_s(self, refusal: Refusal, decision: Again | GiveUp) -> float:
+        """How long the whole pool pauses after ``refusal``: also when this request gives up, if others may still go."""
+        if isinstance(decision, Again):
+            return decision.delay_s if decision.pool_wide else 0.0
+        asked_s = refusal.retry_after_s or 0.0
+        ours = refusal.kind in (RefusalKind.RATE, RefusalKind.GROWTH)
+        return asked_s if ours and asked_s <= self.max_retry_after_s else 0.0
 
 
 class RetryBudget:

@@ -243,8 +243,7 @@ class _Exchange:
         if refusal.kind is RefusalKind.CAPACITY:
             self.limiter.failed(self.metered.provider.name, permit.reservation.granted_ns)
         decision = self._decide(refusal)
-        pause_s = decision.delay_s if isinstance(decision, Again) and decision.pool_wide else 0.0
-        permit.refuse(refusal, pause_s)
+        permit.refuse(refusal, self.limiter.retry.pause_s(refusal, decision))
         log.info("%s: refused (%s), attempt %d", self.record.pool, refusal.kind.value, self.record.attempts)
         if not isinstance(decision, Again):
             return _synthetic(

@@ -15,7 +15,7 @@ BODY_MAX: Final = 64_000
 
 _SDKS: Final = {
     "openai": "openai", "anthropic": "anthropic", "groq": "groq", "mistralai": "mistral", "cohere": "cohere",
-    "google": "gemini", "together": "together", "cerebras": "cerebras",
+    "google": "gemini", "botocore": "bedrock", "together": "together", "cerebras": "cerebras",
 }  # fmt: skip
 """SDKs by the package of their exceptions, for a host that nobody knows: a proxy, an emulator."""
 
@@ -27,6 +27,11 @@ class Answer(NamedTuple):
     headers: dict[str, str]
     body: bytes
     host: str
+
+    @property
+    def ours(self) -> bool:
+        """Whether paceline itself gave it."""
+        return "x-paceline" in self.headers
 
 
 def refusal_of(error: object, provider: str | None = None) -> Refusal | None:
@@ -42,7 +47,7 @@ def refusal_of(error: object, provider: str | None = None) -> Refusal | None:
         a 500), an exception without an HTTP answer, and a 429 that is paceline's own.
     """
     answer = answer_of(error)
-    if answer is None or "x-paceline" in answer.headers:
+    if answer is None or answer.ours:
         return None
     return _page(error, answer, provider).refusal(answer.status, answer.headers, answer.body)
 
@@ -60,7 +65,7 @@ def refusal_said(error: object, pool: str) -> Refusal | None:
             f"{pool}: {type(error).__name__} carries no HTTP answer, so it does not say that the provider refused: pass"
             " an SDK's exception with a response, a paceline.Refusal, or retry_after_s=..."
         )
-    if "x-paceline" in answer.headers:
+    if answer.ours:
         return None
     name, slash, _ = pool.partition("/")
     refusal = refusal_of(error, name if slash and is_provider(name) else None)
@@ -76,12 +81,25 @@ def answer_of(error: object) -> Answer | None:
     """The HTTP answer that ``error`` carries, or is; ``None`` when there is none."""
     for name in ("response", "raw_response", "http_response"):
         response = _get(error, name)
+        if isinstance(response, Mapping):  # botocore's
+            return _parsed(response)
         status = _status(response)
         if status is not None:
             headers = _headers(response) or _headers(error)
             return Answer(status, headers, _body(response) or _body(error), _host(response) or _host(error))
     status = _status(error)
     return None if status is None else Answer(status, _headers(error), _body(error), _host(error))
+
+
+def _parsed(response: Mapping[str, Any]) -> Answer | None:
+    """What botocore has made of an answer: its status, headers and error apart."""
+    about, error = response.get("ResponseMetadata"), response.get("Error")
+    status = about.get("HTTPStatusCode") if isinstance(about, Mapping) else None
+    if not isinstance(about, Mapping) or not isinstance(status, int) or not isinstance(error, Mapping):
+        return None
+    said = {"__type": str(error.get("Code", "")), "message": str(error.get("Message", ""))[:BODY_MAX]}
+    headers = {str(name).lower(): str(value) for name, value in dict(about.get("HTTPHeaders") or {}).items()}
+    return Answer(status, headers, json.dumps(said).encode(), "")
 
 
 def _page(error: object, answer: Answer, provider: str | None) -> Provider:
@@ -113,9 +131,13 @@ def _status(thing: object) -> int | None:
 def _headers(thing: object) -> dict[str, str]:
     headers = _get(thing, "headers")
     try:
-        return {str(name).lower(): str(value) for name, value in dict(headers).items()}
-    except (TypeError, ValueError):
+        return {_word(name).lower(): _word(value) for name, value in dict(headers).items()}
+    except Exception:  # noqa: BLE001  (a foreign mapping)
         return {}
+
+
+def _word(said: object) -> str:
+    return said.decode("latin-1") if isinstance(said, bytes) else str(said)
 
 
 def _body(thing: object) -> bytes:
@@ -127,7 +149,7 @@ def _body(thing: object) -> bytes:
             except (TypeError, ValueError, RecursionError):
                 continue
         if isinstance(body, str):
-            body = body[:BODY_MAX].encode()
+            body = body[:BODY_MAX].encode("utf-8", "replace")
         if isinstance(body, bytes) and body:
             return body[:BODY_MAX]
     return b""
