@@ -109,17 +109,18 @@ class Permit:
             for amount in actual.values():
                 if type(amount) not in _PLAIN or not 0 <= amount <= AMOUNT_MAX:
                     check_cost(actual)
-        self._settle(actual, self._ticket)
-
-    def _settle(self, actual: Cost | None, ticket: Ticket | None) -> None:
         gate, reservation = self._gate, self.reservation
         if gate.events is not None:
-            if self._closes(actual):
-                gate.settle(reservation, actual, ticket)
-                self._tell("settled", self.charged)
+            self._settle(actual, self._ticket)
         elif reservation.open:
             self._used = actual
-            gate.settle(reservation, actual, ticket)
+            gate.settle(reservation, actual, self._ticket)
+
+    def _settle(self, actual: Cost | None, ticket: Ticket | None) -> None:
+        if self._closes(actual):
+            self._gate.settle(self.reservation, actual, ticket)
+            if self._gate.events is not None:
+                self._tell("settled", self.charged)
 
     def _closes(self, used: object) -> bool:
         """Whether nobody has closed it before; from now on it is closed."""

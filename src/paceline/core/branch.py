@@ -276,17 +276,17 @@ class Branch(Pool):
         return self.lost is not None or now_ns - self._replica.as_of_ns < CURRENT_NS
 
     def _reserve(self, now_ns: int, ticket: Ticket) -> Decision:
-        if now_ns < self._paused_ns:
+        if self._probe and now_ns < self._paused_ns:
             return WaitUntil(self._paused_ns, COOL_DOWN)
-        decision = self._spend(now_ns, ticket) if self.lost is None else self._reserve_alone(now_ns, ticket)
+        if self.lost is None:
+            decision = self._spend(now_ns, ticket)
+        elif self.ledger is self._replica:
+            return WaitUntil(max(self._ask_ns, now_ns + 1), STORE_LOST)
+        else:
+            decision = super()._reserve(now_ns, ticket)
         if self._probe and isinstance(decision, Granted):
             self._probe, self._paused_ns = decision.reservation, now_ns + PROBE_NS
         return decision
-
-    def _reserve_alone(self, now_ns: int, ticket: Ticket) -> Decision:
-        if self.ledger is self._replica:
-            return WaitUntil(max(self._ask_ns, now_ns + 1), STORE_LOST)
-        return super()._reserve(now_ns, ticket)
 
     def _spend(self, now_ns: int, ticket: Ticket) -> Decision:
         amounts = ticket.amounts

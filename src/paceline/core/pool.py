@@ -45,8 +45,7 @@ class Pool:
         counts: How many were granted, settled, cancelled, refused (by kind), expired and lost.
         waited_ns: How long all that were granted had waited.
         longest_ns: How long one of them had waited at most.
-        estimated: What was reserved per unit, over all that reported in the end how much it was.
-        reported: How much that was.
+        estimates: Per unit what was reserved, over all that reported in the end how much it was, and how much that was.
         refused_in_row: How many attempts, one after the other, have been refused since the last answer.
         sources: For each quota, where its limit comes from.
     """
@@ -71,8 +70,7 @@ class Pool:
         self.counts: defaultdict[str, int] = defaultdict(int)  # a Counter is three times as slow
         self.sources = [source] * len(self.ledger.meters)
         self.waited_ns = self.longest_ns = 0
-        self.estimated: defaultdict[str, float] = defaultdict(float)
-        self.reported: defaultdict[str, float] = defaultdict(float)
+        self.estimates: defaultdict[str, list[float]] = defaultdict(lambda: [0.0, 0.0])
         self.stopped: Stopped | None = None
         self.refused_in_row = 0
         self._row_since_ns = 0
@@ -159,11 +157,12 @@ class Pool:
         self.refused_in_row = 0
         self._settle(now_ns, reservation, actual)
         if actual:
-            cost, estimated, reported = reservation.cost, self.estimated, self.reported
+            cost, estimates = reservation.cost, self.estimates
             for unit, amount in actual.items():
                 if unit in cost:
-                    estimated[unit] += cost[unit]
-                    reported[unit] += amount
+                    pair = estimates[unit]
+                    pair[0] += cost[unit]
+                    pair[1] += amount
             if TOKENS not in cost and TOKENS in self.ledger.units:
                 self._compare_sums(cost, actual)
         if ticket is not None and ticket.queued and actual is not None:
@@ -175,8 +174,9 @@ class Pool:
         """Compare the tokens that the ledger counts as the sum of input and output."""
         known = cost | actual
         if TOKENS in known or INPUT_TOKENS in actual or OUTPUT_TOKENS in actual:
-            self.estimated[TOKENS] += cost.get(INPUT_TOKENS, 0.0) + cost.get(OUTPUT_TOKENS, 0.0)
-            self.reported[TOKENS] += known.get(TOKENS, known.get(INPUT_TOKENS, 0.0) + known.get(OUTPUT_TOKENS, 0.0))
+            pair = self.estimates[TOKENS]
+            pair[0] += cost.get(INPUT_TOKENS, 0.0) + cost.get(OUTPUT_TOKENS, 0.0)
+            pair[1] += known.get(TOKENS, known.get(INPUT_TOKENS, 0.0) + known.get(OUTPUT_TOKENS, 0.0))
 
     def cancel(self, now_ns: int, reservation: Reservation) -> None:
         """Close ``reservation``: its request was never sent."""

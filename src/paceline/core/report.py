@@ -73,10 +73,10 @@ def report(pool: Pool, now_ns: int) -> dict[str, Any]:
         "estimates": {
             unit: {
                 "estimated": round(estimated, 3),
-                "actual": round(pool.reported[unit], 3),
-                "ratio": round(estimated / pool.reported[unit], 4) if pool.reported[unit] else None,
+                "actual": round(actual, 3),
+                "ratio": round(estimated / actual, 4) if actual else None,
             }
-            for unit, estimated in sorted(pool.estimated.items())
+            for unit, (estimated, actual) in sorted(pool.estimates.items())
             if unit not in (REQUESTS, CONCURRENCY)
         },
     }
