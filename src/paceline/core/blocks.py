@@ -9,6 +9,7 @@ charged in that interval or at most that time before, so bursts stay within the 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from operator import sub
 
 from paceline.core.bucket import Bucket, Meter
 from paceline.core.feedback import Feedback
@@ -70,19 +71,17 @@ class Block:
 
     def take(self, amounts: list[float]) -> bool:
         """Spend ``amounts``, all or none."""
-        left = self.left
-        width = len(left)
-        if len(amounts) > width:  # a quota that became known since was not asked for
-            amounts = amounts[:width]
-        for i, amount in enumerate(amounts):
-            if amount > left[i]:
-                self.low = True
-                return False
-        whole = self.amounts
-        for i, amount in enumerate(amounts):
-            left[i] = rest = left[i] - amount
-            if rest + rest < whole[i]:
-                self.low = True
+        rest = list(map(sub, self.left, amounts))  # a quota that became known since was not asked for,
+        if len(rest) < len(self.left):  # or is not in ``amounts`` yet
+            rest += self.left[len(rest) :]
+        if rest and min(rest) < 0:
+            self.low = True
+            return False
+        self.left = rest
+        if not self.low:
+            for left, whole in zip(rest, self.amounts, strict=True):
+                if left + left < whole:
+                    self.low = True
         self.taken += 1
         return True
 
@@ -120,19 +119,25 @@ class Purse:
         slack_ns: How long a lease may last now; 0: none is taken.
     """
 
-    __slots__ = ("_count", "_lease_s", "_rate", "_since_ns", "blocks", "slack_ns")
+    __slots__ = ("_count", "_last", "_lease_s", "_rate", "_since_ns", "blocks", "slack_ns")
 
     def __init__(self, now_ns: int, lease_s: float | None) -> None:
         self.blocks: list[Block] = []
         self.slack_ns = 0
+        self._last: Block | None = None
         self._lease_s = lease_s
         self._count, self._since_ns, self._rate = 0, now_ns, 0.0
 
     def take(self, amounts: list[float]) -> Block | None:
         """Spend ``amounts`` from one of the blocks, and say which."""
+        last = self._last  # of a lease, mostly
+        if last is not None and last.take(amounts):
+            self._count += 1
+            return last
         for block in self.blocks:
-            if block.take(amounts):
+            if block is not last and block.take(amounts):
                 self._count += 1
+                self._last = block if self.slack_ns else None
                 return block
         return None
 
@@ -151,6 +156,7 @@ class Purse:
         latest = [] if everything else self.blocks[-2:]
         gone = [block for block in self.blocks if block.expires_ns <= now_ns or block not in latest]
         self.blocks = [block for block in self.blocks if block not in gone]
+        self._last = None
         return [rest for block in gone if (rest := block.rest()) is not None]
 
     def held(self, index: int) -> float:

@@ -232,7 +232,7 @@ class Branch(Pool):
         self._asked = self._head = None
         self._trying, self._tried, self._unread, self._reading = [], [], [], []
         self.outbox.clear()
-        self._purse.blocks.clear()
+        self._purse.give_back(now_ns, everything=True)
         for ledger in (self._replica, self.ledger):
             for reservation in ledger.open:
                 ledger.keep(reservation)

@@ -110,15 +110,13 @@ class Ledger:
         A quota on ``tokens`` takes the sum of input and output where the cost names only those; ``requests``
         and ``concurrency`` are 1 unless the cost says otherwise; any other unit that the cost leaves out is 0.
         """
-        amounts = []
-        for unit in self.units:
-            amount = cost.get(unit)
-            if amount is None:
-                if unit == TOKENS:
-                    amount = cost.get(INPUT_TOKENS, 0.0) + cost.get(OUTPUT_TOKENS, 0.0)
-                else:
-                    amount = 1.0 if unit in (REQUESTS, CONCURRENCY) else 0.0
-            amounts.append(amount)
+        amounts: list[Any] = list(map(cost.get, self.units))
+        if None in amounts:
+            for i, unit in enumerate(self.units):
+                if amounts[i] is None:
+                    amounts[i] = 1.0 if unit in (REQUESTS, CONCURRENCY) else 0.0
+                    if unit == TOKENS:
+                        amounts[i] = cost.get(INPUT_TOKENS, 0.0) + cost.get(OUTPUT_TOKENS, 0.0)
         return amounts
 
     def never(self, amounts: list[float]) -> NeverFits | None:
