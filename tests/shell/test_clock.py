@@ -12,6 +12,7 @@ import time
 
 import pytest
 
+import paceline
 from paceline.clock import SystemClock
 from paceline.core.quota import NS
 from paceline.testing import DeadlockError, ManualClock, run_virtual
@@ -225,3 +226,19 @@ class TestSystemClock:
         """)
         result = subprocess.run([sys.executable, "-c", script], timeout=30, capture_output=True, check=False)
         assert result.returncode == 0, result.stderr.decode()
+
+
+def test_virtual_time_waits_for_a_store_s_thread():
+    async def one(limiter):
+        async with limiter.acquire("jobs") as permit:
+            await asyncio.sleep(2)
+            permit.settle()
+
+    async def main(clock):
+        limiter = paceline.Limiter({"jobs": "60 requests/min burst 5"}, store="memory:", clock=clock)
+        began_ns = clock.now_ns()
+        await asyncio.gather(*[one(limiter) for _ in range(15)])
+        limiter.close()
+        return (clock.now_ns() - began_ns) / 1e9
+
+    assert 9 < run_virtual(main) < 20

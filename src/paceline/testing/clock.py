@@ -17,6 +17,7 @@ import heapq
 import math
 import selectors
 import threading
+import time
 from collections.abc import Callable, Coroutine
 from typing import Any, TypeVar
 
@@ -31,6 +32,7 @@ START_S = 1_800_000_000.0
 CALLBACKS_MAX = 1_000_000
 """How many callbacks one advance may run; more is taken for timers that set each other for ever."""
 
+REAL_LOOK_S = 0.002
 REAL_WAIT_S = 1.0
 """How long a virtual loop with no timer left waits, really, for a socket or a thread."""
 
@@ -190,10 +192,12 @@ class _JumpingSelector(selectors.DefaultSelector):
         elif next_ns is not None:
             self._clock.advance_to(next_ns)
         else:
-            # The loop's own pipe is always there; anything else may still have something to say.
+            # The loop's own pipe is always there; anything else may still have something to say, or set a timer.
             real = len(self.get_map()) > 1 or threading.active_count() > 1
-            events = super().select(REAL_WAIT_S) if real else []
-            if not events:
+            until_s = time.monotonic() + REAL_WAIT_S
+            while real and not events and self._clock.next_ns is None and time.monotonic() < until_s:
+                events = super().select(REAL_LOOK_S)
+            if not events and self._clock.next_ns is None:
                 raise DeadlockError(
                     f"nothing will ever happen: no timer is set, and these tasks wait: {self._waiters()}"
                 )
