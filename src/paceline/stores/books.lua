@@ -201,8 +201,6 @@ local function take_news(list, versions, who, gentle)
         account.charged, account.spent = account.charged + amount, account.spent + amount
         absorb(meters[index[n]], news[3][n])
       end
-    elseif what == 'charged' then                  -- as older processes say it
-      for n = 1, min(#index, #news - 1) do charge_account(index[n], news[n + 1]) end
     elseif fresh[news[2] + 1] then
       learn(index[news[2] + 1], what, news[3])
     end
