@@ -19,9 +19,9 @@ from itertools import chain, count
 from typing import TYPE_CHECKING
 
 from paceline.core.bucket import FAR_NS
-from paceline.core.ledger import Ledger, Reservation
+from paceline.core.ledger import Ledger
 from paceline.core.line import Ticket
-from paceline.core.outcomes import Granted, NeverFits, NeverFitsError, QuotaError, StoreLost
+from paceline.core.outcomes import NeverFits, NeverFitsError, QuotaError, Reservation, StoreLost
 from paceline.core.quota import CONCURRENCY, NS, REQUESTS, Cost, Rule
 from paceline.gate import Gate
 from paceline.permit import as_error, check_cost
@@ -152,12 +152,12 @@ class _Line:
             decision = self.ledger.reserve(now_ns, request.cost, amounts)
             if isinstance(decision, NeverFits):
                 raise NeverFitsError(self.name, decision.unit, decision.cost, decision.most)
-            if not isinstance(decision, Granted):
+            if not isinstance(decision, Reservation):
                 self._blocked = request.line, decision.quota, now_ns
                 self.wake_ns = decision.at_ns
                 return
             self.waiting.popleft()
-            request.held.append((self, decision.reservation))
+            request.held.append((self, decision))
             yield request
         self.wake_ns = FAR_NS
 
@@ -251,8 +251,8 @@ def _look(gate: Gate) -> int:
         return 0
     ticket = Ticket(dict.fromkeys([*gate.pool.ledger.units, REQUESTS, CONCURRENCY], 0.0))
     outcome = SharedGate.enter(gate, ticket)  # this gate alone, and not those behind it
-    if isinstance(outcome, Granted):
-        gate.cancel(outcome.reservation)
+    if isinstance(outcome, Reservation):
+        gate.cancel(outcome)
     elif isinstance(outcome, StoreLost):
         raise as_error(gate, ticket, outcome)
     return gate.pool._paused_ns  # noqa: SLF001

@@ -18,9 +18,8 @@ from typing import Any, Protocol
 
 from paceline.clock import Clock, Timer
 from paceline.core.bucket import FAR_NS
-from paceline.core.ledger import Reservation
 from paceline.core.line import Ticket
-from paceline.core.outcomes import Outcome, PacelineWarning, Reading, Refusal, WaitUntil
+from paceline.core.outcomes import Outcome, PacelineWarning, Reading, Refusal, Reservation, WaitUntil
 from paceline.core.pool import Pool
 from paceline.core.quota import NS, REQUESTS, Cost, Rule
 

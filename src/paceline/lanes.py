@@ -20,7 +20,7 @@ def lane(name: str, *, weight: float | None = None, priority: int | None = None)
         weight: Its share among busy lanes of the same priority; what the limiter knows, or 1.
         priority: Higher goes first, strictly; what the limiter knows, or 0.
     """
-    Lanes().spec((name, weight, priority))  # what cannot be meant is said here
+    _ = Lanes()[name, weight, priority]  # what cannot be meant is said here
     token = current_lane.set((name, weight, priority))
     try:
         yield

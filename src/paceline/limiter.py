@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Literal, ParamSpec, Self, TypeVar
 from paceline.clock import SYSTEM_CLOCK, Clock
 from paceline.core.breaker import BreakerPolicy
 from paceline.core.line import Lanes, LaneSpec, Ticket
-from paceline.core.outcomes import Granted, NeverFits, QuotaError, WaitUntil
+from paceline.core.outcomes import NeverFits, QuotaError, Reservation, WaitUntil
 from paceline.core.pool import WAITING_MAX, Pool
 from paceline.core.quota import KNOWN_UNITS, NS, REQUESTS, Cost
 from paceline.core.report import NamedTicket
@@ -222,8 +222,8 @@ class Limiter(Faults):
             gate.left_out(cost)
         ticket = self._ticket(gate, cost, None, None, None)
         outcome = gate.enter(ticket)
-        if type(outcome) is Granted:
-            return Permit(gate, ticket, outcome.reservation)
+        if isinstance(outcome, Reservation):
+            return Permit(gate, ticket, outcome)
         if isinstance(outcome, WaitUntil):
             return Later(gate.retry_after_s(outcome), outcome.quota)
         if isinstance(outcome, NeverFits):
@@ -373,9 +373,7 @@ class Limiter(Faults):
             cost[REQUESTS] = 1
         if again is not None:
             return again.ticket_again(gate, cost)
-        spec = (
-            lane if isinstance(lane, LaneSpec) else self._lanes.spec((lane, None, None) if lane else current_lane.get())
-        )
+        spec = lane if isinstance(lane, LaneSpec) else self._lanes[(lane, None, None) if lane else current_lane.get()]
         if timeout is None or timeout == math.inf:
             return Ticket(cost, spec)
         if not 0 <= timeout <= TIMEOUT_MAX_S:

@@ -4,19 +4,17 @@ from __future__ import annotations
 
 import threading
 import warnings
-from collections.abc import Collection, Generator
+from collections.abc import Collection, Coroutine, Generator
 from contextvars import ContextVar, Token
 from dataclasses import dataclass, replace
 from difflib import get_close_matches
 from types import TracebackType
 from typing import Any, Self, cast
 
-from paceline.core.ledger import Reservation
 from paceline.core.line import Ticket
 from paceline.core.outcomes import (
     AcquireTimeoutError,
     Expired,
-    Granted,
     LineFull,
     LineFullError,
     NeverFits,
@@ -28,6 +26,7 @@ from paceline.core.outcomes import (
     QuotaError,
     Refusal,
     RefusalKind,
+    Reservation,
     Stopped,
     StoreError,
     StoreLost,
@@ -302,8 +301,8 @@ class Acquisition:
             raise RuntimeError(_ONE)
         self._used = True
         outcome = self._gate.wait(self._ticket)
-        if type(outcome) is Granted:
-            return Permit(self._gate, self._ticket, outcome.reservation)
+        if isinstance(outcome, Reservation):
+            return Permit(self._gate, self._ticket, outcome)
         raise as_error(self._gate, self._ticket, outcome)
 
     def why(self) -> Waiting | None:
@@ -313,13 +312,14 @@ class Acquisition:
     def __await__(self) -> Generator[Any, None, Permit]:
         return self._wait_async().__await__()
 
-    async def _wait_async(self) -> Permit:
+    async def _wait_async(self, *, enter: bool = False) -> Permit:
         if self._used:
             raise RuntimeError(_ONE)
         self._used = True
         outcome = await self._gate.wait_async(self._ticket)
-        if type(outcome) is Granted:
-            return Permit(self._gate, self._ticket, outcome.reservation)
+        if isinstance(outcome, Reservation):
+            permit = Permit(self._gate, self._ticket, outcome)
+            return self._enter(permit) if enter else permit
         raise as_error(self._gate, self._ticket, outcome)
 
     def __enter__(self) -> Permit:
@@ -328,8 +328,8 @@ class Acquisition:
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None) -> None:
         self._exit(kind)
 
-    async def __aenter__(self) -> Permit:
-        return self._enter(await self._wait_async())
+    def __aenter__(self) -> Coroutine[Any, Any, Permit]:
+        return self._wait_async(enter=True)
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None

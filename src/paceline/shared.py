@@ -19,10 +19,9 @@ from queue import SimpleQueue
 
 from paceline.clock import Clock
 from paceline.core.branch import RETRY_NS, Branch
-from paceline.core.ledger import Reservation
 from paceline.core.line import Ticket
 from paceline.core.message import Message, Reply
-from paceline.core.outcomes import Outcome, StoreError, WaitUntil
+from paceline.core.outcomes import Outcome, Reservation, StoreError, WaitUntil
 from paceline.core.quota import Cost
 from paceline.gate import Gate, Owner, Thread, decided
 from paceline.stores.base import Store
@@ -52,7 +51,8 @@ class SharedGate(Gate):
         """As :meth:`Gate.enter`; where nobody is to join the line, this thread waits for the store's answer."""
         if owner is not None:
             outcome = super().enter(ticket, owner)
-            self._poke()
+            if self._due:
+                self._poke()
             return outcome
         with self._lock:
             outcome = super().enter(ticket)

@@ -49,10 +49,10 @@ class TestSettings:
 
     def test_the_same_words_give_the_same_object(self):
         lanes = Lanes([LaneSpec("wrap", 4)])
-        assert lanes.spec(("wrap", None, None)) is lanes.spec(("wrap", None, None))
+        assert lanes["wrap", None, None] is lanes["wrap", None, None]
         for number in range(3 * LANES_MAX):
-            lanes.spec((f"lane-{number}", None, None))
-        assert len(lanes._specs) <= LANES_MAX
+            assert lanes[f"lane-{number}", None, None].weight == 1
+        assert len(lanes) <= LANES_MAX
 
     def test_a_weight_that_gives_no_share_is_refused_where_it_is_said(self):
         with pytest.raises(QuotaError, match="weight of lane 'wrap'"), paceline.lane("wrap", weight=0):

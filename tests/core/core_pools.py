@@ -5,7 +5,7 @@ from __future__ import annotations
 from core_worlds import T0, quota
 
 from paceline.core.line import LaneSpec, Ticket
-from paceline.core.outcomes import Granted, Refusal, RefusalKind
+from paceline.core.outcomes import Refusal, RefusalKind, Reservation
 from paceline.core.pool import Pool
 
 RATE = Refusal(RefusalKind.RATE)
@@ -24,8 +24,8 @@ def ask(pool: Pool, now_ns: int = T0, deadline_ns: int | None = None, lane: Lane
 def use_up(pool: Pool, now_ns: int = T0) -> list:
     """Take what can be had at once, one request at a time."""
     granted = []
-    while isinstance(outcome := pool.attempt(now_ns, Ticket({})), Granted):
-        granted.append(outcome.reservation)
+    while isinstance(outcome := pool.attempt(now_ns, Ticket({})), Reservation):
+        granted.append(outcome)
     return granted
 
 

@@ -6,8 +6,8 @@ from fractions import Fraction
 
 from hypothesis import strategies as st
 
-from paceline.core.ledger import Ledger, Reservation
-from paceline.core.outcomes import Granted, WaitUntil
+from paceline.core.ledger import Ledger
+from paceline.core.outcomes import Reservation, WaitUntil
 from paceline.core.quota import NS, Cost, Quota
 
 T0 = 1_800_000_000 * NS
@@ -35,8 +35,8 @@ def quota(text: str) -> Quota:
 def grant(ledger: Ledger, now_ns: int, **cost: float) -> Reservation:
     """Reserve now; fail the test if it has to wait."""
     decision = ledger.reserve(now_ns, cost)
-    assert isinstance(decision, Granted), decision
-    return decision.reservation
+    assert isinstance(decision, Reservation), decision
+    return decision
 
 
 def wait_ns(ledger: Ledger, now_ns: int, cost: Cost) -> int:
@@ -51,8 +51,8 @@ def grant_when_due(ledger: Ledger, now_ns: int, cost: Cost) -> tuple[int, Reserv
     if isinstance(decision, WaitUntil):
         now_ns = decision.at_ns
         decision = ledger.reserve(now_ns, cost)
-    assert isinstance(decision, Granted), decision
-    return now_ns, decision.reservation
+    assert isinstance(decision, Reservation), decision
+    return now_ns, decision
 
 
 def books(ledger: Ledger, now_ns: int) -> tuple[object, ...]:

@@ -12,9 +12,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from paceline.core.books import Books
-from paceline.core.ledger import Ledger, Reservation
+from paceline.core.ledger import Ledger
 from paceline.core.message import Message, Refused, Reply, Settled
-from paceline.core.outcomes import Granted, WaitUntil
+from paceline.core.outcomes import Reservation, WaitUntil
 from paceline.core.quota import NS, parse_quotas
 
 TOGETHER = [
@@ -154,11 +154,11 @@ def test_one_process_with_one_request_at_a_time_is_a_ledger(text, history, headr
         want = [float(amount) for amount in ledger.amounts(cost)]
         decision = ledger.reserve(now_ns, cost)
         reply = tell([], wants=[want])
-        if isinstance(decision, Granted):
+        if isinstance(decision, Reservation):
             assert (len(reply.grants), reply.wait_ns) == (1, 0)
-            assert reply.grants[0] == decision.reservation.marks
+            assert reply.grants[0] == decision.marks
             charged = Settled(want, reply.grants[0], [float(a * part // 100) for a in want], probe=reply.probe)
-            open_ones.append((decision.reservation, charged))
+            open_ones.append((decision, charged))
         else:
             assert isinstance(decision, WaitUntil)
             assert reply.grants == []
@@ -168,7 +168,7 @@ def test_one_process_with_one_request_at_a_time_is_a_ledger(text, history, headr
             reservation, settled = open_ones.pop()
             news: list[Settled | Refused] = [settled]
             if end == "r":
-                ledger.keep(reservation)
+                ledger.close(reservation)
                 ledger.pause(now_ns + NS + part * NS)
                 news = [Refused(settled.amounts, NS + part * NS)]
             elif end == "c":

@@ -5,7 +5,7 @@ import json
 import pytest
 
 from paceline.core.line import Ticket
-from paceline.core.outcomes import Granted, Reading, Refusal, RefusalKind
+from paceline.core.outcomes import Reading, Refusal, RefusalKind, Reservation
 from paceline.core.pool import Pool
 from paceline.core.quota import NS, parse_quotas
 
@@ -18,8 +18,8 @@ def pool_of(text="600 requests/min, 600k tokens/min"):
 
 def send(pool, at_s, tokens=1_000):
     outcome = pool.attempt(T0 + round(at_s * NS), Ticket({"requests": 1, "tokens": tokens}))
-    assert isinstance(outcome, Granted), outcome
-    return outcome.reservation
+    assert isinstance(outcome, Reservation), outcome
+    return outcome
 
 
 def quota(pool, at_s, unit="tokens"):
@@ -172,10 +172,10 @@ def test_one_at_a_time_at_full_speed():
     for _ in range(60):
         ticket = Ticket({"requests": 1})
         outcome = pool.attempt(at_ns, ticket)
-        if not isinstance(outcome, Granted):
+        if not isinstance(outcome, Reservation):
             at_ns = outcome.at_ns
             outcome = pool.attempt(at_ns, ticket)
-        pool.settle(at_ns, outcome.reservation, None)
+        pool.settle(at_ns, outcome, None)
     assert (at_ns - T0) / NS == pytest.approx(59, rel=0.06)
 
 

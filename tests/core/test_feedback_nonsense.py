@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from paceline.core.line import Ticket
-from paceline.core.outcomes import Granted, Reading, Refusal, RefusalKind
+from paceline.core.outcomes import Reading, Refusal, RefusalKind, Reservation
 from paceline.core.pool import Pool
 from paceline.core.quota import NS, parse_quotas
 
@@ -48,15 +48,15 @@ def test_nonsense_teaches_nothing(steps):
     for seconds, said in steps:
         now_ns += round(seconds * NS)
         outcome = pool.attempt(now_ns, Ticket({"requests": 1, "tokens": 1_000}))
-        if not isinstance(outcome, Granted):
+        if not isinstance(outcome, Reservation):
             now_ns = max(now_ns, pool.ledger.not_before_ns) + 3_600 * NS
             continue
         now_ns += NS // 10
         if isinstance(said, Refusal):
-            pool.refuse(now_ns, outcome.reservation, said, 0.5)
+            pool.refuse(now_ns, outcome, said, 0.5)
         else:
-            pool.observe(now_ns, said, outcome.reservation)
-            pool.settle(now_ns, outcome.reservation, None)
+            pool.observe(now_ns, said, outcome)
+            pool.settle(now_ns, outcome, None)
         for meter in pool.ledger.meters:
             quota = meter.quota
             assert 0 < quota.amount < math.inf

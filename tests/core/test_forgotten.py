@@ -9,7 +9,7 @@ from paceline.core.branch import Branch
 from paceline.core.bucket import Bucket
 from paceline.core.line import LaneSpec, Ticket
 from paceline.core.message import Learned, Message
-from paceline.core.outcomes import Granted, Reading
+from paceline.core.outcomes import Reading, Reservation
 from paceline.core.quota import NS, parse_quotas
 from paceline.core.spaced import Spaced
 
@@ -32,7 +32,7 @@ class Fleet:
             return []
         return self.pool.receive(self.now_ns, self.books.apply(self.now_ns, message))
 
-    def take(self, tokens: float) -> Granted:
+    def take(self, tokens: float) -> Reservation:
         ticket = Ticket({"tokens": tokens}, LaneSpec("default"))
         self.pool.submit(self.now_ns, ticket)
         for _ in range(2_000):
@@ -40,12 +40,12 @@ class Fleet:
             if ticket.outcome is not None:
                 break
             self.wait(0.05)
-        assert isinstance(ticket.outcome, Granted)
+        assert isinstance(ticket.outcome, Reservation)
         return ticket.outcome
 
-    def answer(self, granted: Granted, *said: Reading) -> None:
-        self.pool.settle(self.now_ns, granted.reservation, None)
-        self.pool.observe(self.now_ns, said, granted.reservation)
+    def answer(self, granted: Reservation, *said: Reading) -> None:
+        self.pool.settle(self.now_ns, granted, None)
+        self.pool.observe(self.now_ns, said, granted)
         self.exchange()
         self.wait(0.02)
         self.exchange()

@@ -15,12 +15,12 @@ from paceline.core.ledger import COOL_DOWN, PROBE_NS
 from paceline.core.line import LaneSpec, Ticket
 from paceline.core.outcomes import (
     Expired,
-    Granted,
     LineFull,
     NeverFits,
     Reading,
     Refusal,
     RefusalKind,
+    Reservation,
     Stopped,
     WaitUntil,
 )
@@ -37,7 +37,7 @@ class TestTheLine:
         tickets = [ask(pool)[0] for _ in range(5)]
         for second, ticket in enumerate(tickets, 1):
             assert pump_at_wake(pool) == (T0 + second * NS, [ticket])
-            assert isinstance(ticket.outcome, Granted)
+            assert isinstance(ticket.outcome, Reservation)
         assert pool.wake_ns is None
 
     def test_a_newcomer_never_overtakes(self):
@@ -78,7 +78,7 @@ class TestTheLine:
         pool = pool_of("60 requests/min burst 1")
         first, outcome = ask(pool)
         second, _ = ask(pool)
-        pool.refuse(T0, outcome.reservation, RATE, 0.0)
+        pool.refuse(T0, outcome, RATE, 0.0)
         back, _ = again(pool, T0, first)
         assert pump_at_wake(pool)[1] == [back]
         assert pump_at_wake(pool)[1] == [second]
@@ -118,7 +118,7 @@ class TestDeadlines:
         use_up(pool)
         ticket, _ = ask(pool, deadline_ns=T0 + NS)
         assert pump_at_wake(pool) == (T0 + NS, [ticket])
-        assert isinstance(ticket.outcome, Granted)
+        assert isinstance(ticket.outcome, Reservation)
 
     def test_it_expires_on_time(self):
         pool = pool_of("60 requests/min burst 1")
@@ -152,9 +152,9 @@ class TestDeadlines:
             for ticket in done:
                 left.remove(id(ticket))
                 assert ticket.deadline_ns >= now_ns
-                if isinstance(ticket.outcome, Granted):
+                if isinstance(ticket.outcome, Reservation):
                     actual = {"tokens": ticket.cost["tokens"] * settle_to // 100}
-                    pool.settle(now_ns, ticket.outcome.reservation, actual, ticket)
+                    pool.settle(now_ns, ticket.outcome, actual, ticket)
                 else:
                     assert ticket.deadline_ns == now_ns
         assert not left
@@ -175,7 +175,7 @@ class TestNeverFits:
         _, outcome = ask(pool, tokens=100)
         large, _ = ask(pool, tokens=90)
         small, _ = ask(pool, tokens=10)
-        pool.observe(T0, [Reading("tokens", limit=40)], outcome.reservation)
+        pool.observe(T0, [Reading("tokens", limit=40)], outcome)
         assert large in pool.pump(T0)
         assert large.outcome == NeverFits("tokens", 90, 40)
         assert small.outcome is None
@@ -186,7 +186,7 @@ class TestStop:
         pool = pool_of("60 requests/min burst 1")
         _, outcome = ask(pool)
         waiting = [ask(pool)[0] for _ in range(3)]
-        pool.refuse(T0, outcome.reservation, MONEY, 0.0)
+        pool.refuse(T0, outcome, MONEY, 0.0)
         stopped = Stopped("no credit left")
         assert pool.pump(T0) == waiting
         assert [t.outcome for t in waiting] == [stopped] * 3
@@ -195,14 +195,14 @@ class TestStop:
         assert pool.attempt(T0 + 100 * NS, Ticket({})) == stopped
         assert pool.status(T0)["stopped"] == "no credit left"
         pool.resume()
-        assert isinstance(ask(pool, T0 + 100 * NS)[1], Granted)
+        assert isinstance(ask(pool, T0 + 100 * NS)[1], Reservation)
 
 
 class TestCoolDown:
     def paused(self) -> tuple[Pool, list[Ticket]]:
         pool = pool_of("60 requests/min")
         _, outcome = ask(pool)
-        pool.refuse(T0, outcome.reservation, RATE, 5.0)
+        pool.refuse(T0, outcome, RATE, 5.0)
         return pool, [ask(pool)[0] for _ in range(4)]
 
     def test_all_wait_then_one_probe_goes_then_the_others(self):
@@ -212,7 +212,7 @@ class TestCoolDown:
         assert pump_at_wake(pool) == (T0 + 5 * NS, tickets[:1])
         later_ns = T0 + 5 * NS + NS // 10
         assert pool.pump(later_ns) == []
-        pool.settle(later_ns, tickets[0].outcome.reservation, None)
+        pool.settle(later_ns, tickets[0].outcome, None)
         assert pool.pump(later_ns) == tickets[1:]
 
     def test_a_probe_that_does_not_answer_keeps_nobody_for_long(self):
@@ -229,7 +229,7 @@ class TestCoolDown:
     def test_a_refused_probe_starts_another_pause(self):
         pool, tickets = self.paused()
         now_ns, _ = pump_at_wake(pool)
-        pool.refuse(now_ns, tickets[0].outcome.reservation, RATE, 7.0)
+        pool.refuse(now_ns, tickets[0].outcome, RATE, 7.0)
         pool.pump(now_ns)
         assert pump_at_wake(pool) == (now_ns + 7 * NS, [tickets[1]])
 
@@ -250,17 +250,17 @@ class TestLearning:
     def test_a_limit_is_adopted_up_and_down(self):
         pool = pool_of("100 tokens/min", gentle=True, source="table")
         _, outcome = ask(pool, tokens=10)
-        pool.observe(T0, [Reading("tokens", limit=200, period_s=60)], outcome.reservation)
+        pool.observe(T0, [Reading("tokens", limit=200, period_s=60)], outcome)
         assert pool.ledger.names == ["200 tokens/min"]
         assert pool.sources == ["answer"]
-        pool.observe(T0, [Reading("tokens", limit=50)], outcome.reservation)
+        pool.observe(T0, [Reading("tokens", limit=50)], outcome)
         assert pool.ledger.names == ["50 tokens/min"]
 
     @pytest.mark.parametrize("limit", [None, 0, -5, math.inf, math.nan])
     def test_what_is_no_limit_is_not(self, limit):
         pool = pool_of("100 tokens/min", gentle=True)
         _, outcome = ask(pool, tokens=10)
-        pool.observe(T0, [Reading("tokens", limit=limit), Reading("requests", limit=limit)], outcome.reservation)
+        pool.observe(T0, [Reading("tokens", limit=limit), Reading("requests", limit=limit)], outcome)
         assert pool.ledger.names == ["100 tokens/min"]
 
     def test_a_quota_that_answers_name_is_charged_from_then_on(self):
@@ -269,20 +269,20 @@ class TestLearning:
         waiting, _ = ask(pool, tokens=50)
         now_ns, done = pump_at_wake(pool)
         assert done == [waiting]
-        pool.observe(now_ns, [Reading("requests", limit=10)], first.reservation)
+        pool.observe(now_ns, [Reading("requests", limit=10)], first)
         assert pool.ledger.names == ["100 tokens/min", "10 requests/min"]
         # Those that left before are not charged for it, and can be settled, cancelled and refused.
-        pool.settle(now_ns, waiting.outcome.reservation, {"tokens": 20, "requests": 1}, waiting)
-        pool.settle(now_ns, first.reservation, {"tokens": 20}, use_up_ticket)
+        pool.settle(now_ns, waiting.outcome, {"tokens": 20, "requests": 1}, waiting)
+        pool.settle(now_ns, first, {"tokens": 20}, use_up_ticket)
         assert pool.ledger.in_flight == 0
         _, newer = ask(pool, now_ns + 60 * NS, tokens=1)
-        assert newer.reservation.amounts == [1, 1]
+        assert newer.amounts == [1, 1]
 
     def test_a_pool_of_ones_own_learns_nothing(self):
         pool = pool_of("100 tokens/min")
         _, outcome = ask(pool, tokens=10)
-        pool.observe(T0, [Reading("tokens", limit=200)], outcome.reservation)
-        pool.refuse(T0, outcome.reservation, Refusal(RefusalKind.RATE, unit="tokens", limit=7), 0.0)
+        pool.observe(T0, [Reading("tokens", limit=200)], outcome)
+        pool.refuse(T0, outcome, Refusal(RefusalKind.RATE, unit="tokens", limit=7), 0.0)
         assert pool.ledger.names == ["100 tokens/min"]
 
 
@@ -294,7 +294,7 @@ class TestLearning:
 def test_what_was_charged_is_what_was_spent(cost, actual, reported):
     pool = pool_of("900 requests/min", "900 tokens/min", "900 input_tokens/min", "900 pages/min")
     outcome = pool.attempt(T0, Ticket(cost))
-    pool.settle(T0, outcome.reservation, actual if reported else None)
+    pool.settle(T0, outcome, actual if reported else None)
     charged = pool.ledger.charged(cost, actual if reported else None)
     spent = {m.quota.unit: spent for m, spent in zip(pool.ledger.meters, pool.ledger.spent, strict=True)}
     assert spent == {unit: charged[unit] for unit in spent}

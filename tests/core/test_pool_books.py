@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from paceline.core.line import LaneSpec, Ticket
-from paceline.core.outcomes import Granted
+from paceline.core.outcomes import Reservation
 from paceline.core.quota import NS
 
 
@@ -36,8 +36,8 @@ class TestBooks:
                 asked += 1
                 ticket = Ticket({"requests": 1 + cost % 5}, LaneSpec(f"{pick % 3}"))
                 outcome = pool.submit(now_ns, ticket) if step == "ask" else pool.attempt(now_ns, ticket)
-                if isinstance(outcome, Granted):
-                    open_ones.append((ticket, outcome.reservation))
+                if isinstance(outcome, Reservation):
+                    open_ones.append((ticket, outcome))
                 elif step == "ask":
                     waiting.append(ticket)
                 else:
@@ -57,7 +57,7 @@ class TestBooks:
                     pool.refuse(now_ns, reservation, RATE, pick % 3)
             for ticket in pool.pump(now_ns):
                 waiting.remove(ticket)
-                open_ones.append((ticket, ticket.outcome.reservation))
+                open_ones.append((ticket, ticket.outcome))
             open_ones = [(ticket, reservation) for ticket, reservation in open_ones if reservation.open]
             assert pool.ledger.in_flight == len(open_ones)
             assert len(pool.line) == len(waiting)
@@ -68,7 +68,7 @@ class TestBooks:
     def test_what_nobody_settles_is_forgotten_though_nobody_waits(self):
         pool = pool_of("60 requests/s", ttl_s=10)
         for second in range(1_000):
-            assert isinstance(ask(pool, T0 + second * NS)[1], Granted)
+            assert isinstance(ask(pool, T0 + second * NS)[1], Reservation)
         assert pool.ledger.in_flight < 100
 
     def test_a_lost_permit_frees_its_slot(self):
@@ -92,7 +92,7 @@ class TestStatus:
         _, outcome = ask(pool, tokens=1.23456)
         for _ in range(3):
             ask(pool, lane=LaneSpec("wrap"), tokens=1)
-        pool.settle(T0, outcome.reservation, {"usd": 1 / 3})
+        pool.settle(T0, outcome, {"usd": 1 / 3})
         pool.pump(T0)
         status = pool.status(T0)
         assert json.loads(json.dumps(status, allow_nan=False)) == status

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from paceline.core.bucket import FAR_NS
 from paceline.core.ledger import COOL_DOWN, Ledger
-from paceline.core.outcomes import Granted, NeverFits, WaitUntil
+from paceline.core.outcomes import NeverFits, Reservation, WaitUntil
 from paceline.core.quota import NS, Quota
 
 SPACED = ["100 requests/min sliding", "900 tokens/hour window", "50 starts/s sliding", "7 requests/min sliding"]
@@ -46,14 +46,14 @@ def test_refused_a_nanosecond_before_the_announced_instant_and_granted_at_it(tex
         now_ns, _ = grant_when_due(ledger, now_ns + gap_ns, cost_of(ledger, part))
     cost = cost_of(ledger, share)
     decision = ledger.reserve(now_ns, cost)
-    if isinstance(decision, Granted):
+    if isinstance(decision, Reservation):
         return
     before = books(ledger, now_ns)
     assert isinstance(decision, WaitUntil)
     assert now_ns < decision.at_ns < FAR_NS
     assert ledger.reserve(decision.at_ns - 1, cost) == decision
     assert books(ledger, now_ns)[1:] == before[1:]
-    assert isinstance(ledger.reserve(decision.at_ns, cost), Granted)
+    assert isinstance(ledger.reserve(decision.at_ns, cost), Reservation)
 
 
 @pytest.mark.parametrize("text", [*EXACT, *ODD])
@@ -120,11 +120,11 @@ def test_all_units_are_charged_or_none(text, attempts):
         before = books(ledger, now_ns)
         decision = ledger.reserve(now_ns, cost)
         after = books(ledger, now_ns)
-        if not isinstance(decision, Granted):
+        if not isinstance(decision, Reservation):
             assert after == before
             assert isinstance(decision, NeverFits) == any(cost[m.quota.unit] > m.most for m in ledger.meters)
             continue
-        for m, old, new, amount in zip(ledger.meters, before[0], after[0], decision.reservation.amounts, strict=True):
+        for m, old, new, amount in zip(ledger.meters, before[0], after[0], decision.amounts, strict=True):
             least = min(amount, old) if m.quota.rule == "window" else amount  # a spaced one charges its burst at most
             assert old - new >= min(least, 1) * 0.999 - 1e-6 if amount else new == old
         assert after[2] == before[2] + 1
@@ -145,7 +145,7 @@ def test_a_cost_that_can_never_fit_is_said_at_once():
     ledger = ledger_of("10 requests/min, 100 tokens/min burst 50", 0.0)
     for cost in ({"tokens": 50.5}, {"input_tokens": 40, "output_tokens": 11}):
         assert ledger.reserve(T0, cost) == NeverFits("tokens", sum(cost.values()), 50)
-    assert isinstance(ledger.reserve(T0, {"tokens": 50}), Granted)
+    assert isinstance(ledger.reserve(T0, {"tokens": 50}), Reservation)
     assert ledger.reserve(T0, {"tokens": 51}) == NeverFits("tokens", 51, 50)  # said even when it would have to wait
 
 
@@ -163,8 +163,8 @@ class TestOpeningGently:
 
     def at_once(self, ledger: Ledger, now_ns: int) -> list:
         granted = []
-        while isinstance(decision := ledger.reserve(now_ns, {}), Granted):
-            granted.append(decision.reservation)
+        while isinstance(decision := ledger.reserve(now_ns, {}), Reservation):
+            granted.append(decision)
         return granted
 
     def test_a_small_burst_first(self):
@@ -174,7 +174,7 @@ class TestOpeningGently:
     def test_answers_widen_it_and_refusals_do_not(self):
         ledger = self.opened(gentle=True)
         for reservation in self.at_once(ledger, T0):
-            ledger.keep(reservation)
+            ledger.close(reservation)
         assert self.at_once(ledger, T0) == []
         ledger = self.opened(gentle=True)
         for reservation in self.at_once(ledger, T0):

@@ -12,7 +12,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 
 from paceline.core import bucket
 from paceline.core.ledger import Ledger
-from paceline.core.outcomes import Granted, NeverFits, WaitUntil
+from paceline.core.outcomes import NeverFits, Reservation, WaitUntil
 from paceline.core.quota import NS
 
 TTL_S = 300
@@ -50,11 +50,11 @@ class Books(RuleBasedStateMachine):
             assert decision.at_ns > self.now_ns
             self.now_ns = decision.at_ns
             decision = self.ledger.reserve(self.now_ns, cost)
-            assert isinstance(decision, Granted)
-        if isinstance(decision, Granted):
+            assert isinstance(decision, Reservation)
+        if isinstance(decision, Reservation):
             self.operations += 1
             charges = [log.charge(self.now_ns, c) for log, c in zip(self.logs, cost.values(), strict=True)]
-            self.open.append((decision.reservation, charges, self.now_ns))
+            self.open.append((decision, charges, self.now_ns))
         bursts = [m.quota.burst for m in self.ledger.meters]
         assert isinstance(decision, NeverFits) == (requests > bursts[0] or tokens > bursts[1])
 
@@ -84,7 +84,7 @@ class Books(RuleBasedStateMachine):
     @precondition(lambda self: self.open)
     @rule(data=st.data())
     def refuse(self, data):
-        self.ledger.keep(self.take(data)[0])
+        self.ledger.close(self.take(data)[0])
 
     @precondition(lambda self: self.closed)
     @rule(data=st.data(), tokens=st.integers(0, 4_000), how=st.integers(0, 2))
@@ -95,7 +95,7 @@ class Books(RuleBasedStateMachine):
         elif how == 1:
             self.ledger.cancel(self.now_ns, reservation)
         else:
-            self.ledger.keep(reservation)
+            self.ledger.close(reservation)
 
     @rule()
     def expire(self):

@@ -154,7 +154,7 @@ class TestSlots:
         for _ in range(2):
             ledger.settle(T0, settled, None)
             ledger.cancel(T0, cancelled)
-            ledger.keep(kept)
+            ledger.close(kept)
         assert ledger.meters[0].level(T0) == 3
         grant(ledger, T0)
         ledger.expire(T0 + NS)

@@ -12,7 +12,7 @@ import paceline
 from paceline.core.books import Books
 from paceline.core.branch import Branch
 from paceline.core.line import Ticket
-from paceline.core.outcomes import Granted, WaitUntil
+from paceline.core.outcomes import Reservation, WaitUntil
 from paceline.core.quota import NS, parse_quotas
 from paceline.stores.base import StoreError
 
@@ -219,12 +219,12 @@ def test_a_lease_ends_before_its_window(quota, lease_s):
     def take(ticket, outcome):
         nonlocal granted
         granted += 1
-        pool.settle(now_ns, outcome.reservation, None)
+        pool.settle(now_ns, outcome, None)
 
     while now_ns < began_ns + 3 * period_s * NS:
         ticket = Ticket({"requests": 1})
         outcome = pool.submit(now_ns, ticket)
-        if isinstance(outcome, Granted):
+        if isinstance(outcome, Reservation):
             take(ticket, outcome)
         else:
             assert isinstance(outcome, WaitUntil)

@@ -11,7 +11,7 @@ import random
 from dataclasses import dataclass, field
 
 from paceline.core.line import Ticket
-from paceline.core.outcomes import Granted, Reading, Refusal, RefusalKind, WaitUntil
+from paceline.core.outcomes import Reading, Refusal, RefusalKind, Reservation, WaitUntil
 from paceline.core.pool import Pool
 from paceline.core.quota import NS, parse_quotas
 from paceline.core.retry import Again, RetryPolicy
@@ -125,8 +125,8 @@ class Fleet:
             ticket.number, ticket.returned = job.ticket.number, True
         job.ticket, ticket.owner = ticket, job
         outcome = self.pool.submit(self.now_ns, ticket)
-        if isinstance(outcome, Granted):
-            self.send(job, outcome.reservation)
+        if isinstance(outcome, Reservation):
+            self.send(job, outcome)
         elif not isinstance(outcome, WaitUntil):
             self.lost += 1  # stopped: nothing more is sent
         self.arm()
@@ -138,8 +138,8 @@ class Fleet:
     def pump(self):
         self.pump_ns = None
         for ticket in self.pool.pump(self.now_ns):
-            if isinstance(ticket.outcome, Granted):
-                self.send(ticket.owner, ticket.outcome.reservation)
+            if isinstance(ticket.outcome, Reservation):
+                self.send(ticket.owner, ticket.outcome)
             else:
                 self.lost += 1
                 self.next_job()

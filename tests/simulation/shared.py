@@ -13,7 +13,7 @@ from tests.simulation.fleet import START_NS, Fleet, Job
 
 from paceline.core.books import Books
 from paceline.core.branch import Branch
-from paceline.core.outcomes import Granted
+from paceline.core.outcomes import Reservation
 from paceline.core.quota import NS, parse_quotas
 from paceline.emulator import Settings, World
 
@@ -84,8 +84,8 @@ class Host(Fleet):
 
     def take(self, done):
         for ticket in done:
-            if isinstance(ticket.outcome, Granted):
-                self.send(ticket.owner, ticket.outcome.reservation)
+            if isinstance(ticket.outcome, Reservation):
+                self.send(ticket.owner, ticket.outcome)
             else:
                 self.lost += 1
                 self.next_job()

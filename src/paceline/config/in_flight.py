@@ -6,9 +6,8 @@ from collections.abc import Callable, Generator
 from contextlib import closing
 from typing import Any, cast
 
-from paceline.core.ledger import Reservation
 from paceline.core.line import Ticket
-from paceline.core.outcomes import Granted, Outcome, Refusal
+from paceline.core.outcomes import Outcome, Refusal, Reservation
 from paceline.core.quota import CONCURRENCY, NS, REQUESTS, Cost
 from paceline.gate import Gate, Owner, Waiting
 from paceline.shared import SharedGate
@@ -108,19 +107,19 @@ class _First(Gate):
         """From gate to gate; whoever leaves on the way gives back what it was granted."""
         while True:
             outcome = yield None, ticket
-            if type(outcome) is not Granted:
+            if not isinstance(outcome, Reservation):
                 return outcome
-            reservation, until_ns = outcome.reservation, self.pool.ledger.not_before_ns
+            reservation, until_ns = outcome, self.pool.ledger.not_before_ns
             try:
                 for gate in self.further:
                     there = Ticket({REQUESTS: 1, CONCURRENCY: 1}, ticket.lane, ticket.deadline_ns)
                     self._at[ticket] = gate, there
                     step = yield gate, there
-                    if type(step) is not Granted:
+                    if not isinstance(step, Reservation):
                         self.cancel(reservation)
                         return step
-                    reservation.granted_ns = step.reservation.granted_ns  # it has not gone before
-                    self._pass(reservation, gate, step.reservation)
+                    reservation.granted_ns = step.granted_ns  # it has not gone before
+                    self._pass(reservation, gate, step)
             except BaseException:
                 self.cancel(reservation)
                 raise

@@ -9,14 +9,13 @@ charged in that interval or at most that time before, so bursts stay within the 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from operator import sub
 
 from paceline.core.bucket import Bucket, Meter
 from paceline.core.feedback import Feedback
-from paceline.core.ledger import Ledger, Reservation
+from paceline.core.ledger import Ledger
 from paceline.core.line import Line
 from paceline.core.message import Mark, Settled
-from paceline.core.quota import NS, Cost
+from paceline.core.quota import NS
 from paceline.core.spaced import Spaced
 from paceline.core.watch import ABOUT_NS
 from paceline.core.window import Slots, Window
@@ -40,20 +39,12 @@ LEASE_MIN_NS = NS // 20
 """Shorter than this, a lease saves nothing: the store is asked for each request."""
 
 
-class Drawn(Reservation):
-    """A reservation that was spent from a block."""
-
-    __slots__ = ("block",)
-
-    def __init__(self, block: Block, cost: Cost, amounts: list[float], now_ns: int, expires_ns: int) -> None:
-        super().__init__(cost, amounts, [], now_ns, expires_ns)
-        self.block = block
-
-
 class Block:
     """Amounts that the store has charged at ``marks``, and what is left of them until ``expires_ns``."""
 
-    __slots__ = ("_actual", "_charged", "amounts", "expires_ns", "granted_ns", "left", "low", "marks", "probe", "taken")
+    __slots__ = (
+        "_actual", "_charged", "_half", "amounts", "expires_ns", "granted_ns", "left", "low", "marks", "probe", "taken",
+    )  # fmt: skip
 
     def __init__(
         self, amounts: list[float], marks: list[Mark], now_ns: int, slack_ns: int = 0, *, probe: bool = False
@@ -61,6 +52,7 @@ class Block:
         self.amounts = amounts
         self.left = list(amounts)
         self.low = False  # less than half is left of something
+        self._half = [amount / 2 for amount in amounts]
         self.marks = marks
         self.granted_ns = now_ns
         self.expires_ns = now_ns + slack_ns
@@ -71,27 +63,28 @@ class Block:
 
     def take(self, amounts: list[float]) -> bool:
         """Spend ``amounts``, all or none."""
-        rest = list(map(sub, self.left, amounts))  # a quota that became known since was not asked for,
-        if len(rest) < len(self.left):  # or is not in ``amounts`` yet
-            rest += self.left[len(rest) :]
-        if rest and min(rest) < 0:
-            self.low = True
-            return False
-        self.left = rest
-        if not self.low:
-            for left, whole in zip(rest, self.amounts, strict=True):
-                if left + left < whole:
+        rest, low = self.left.copy(), self.low
+        for i, (amount, half) in enumerate(zip(amounts, self._half, strict=False)):
+            rest[i] = left = rest[i] - amount
+            if left < half:
+                if left < 0:
                     self.low = True
+                    return False
+                low = True
+        self.left, self.low = rest, low
         self.taken += 1
         return True
 
     def answered(self, amounts: list[float], actual: list[float]) -> bool:
         """A request that took ``amounts`` cost ``actual``; whether there was nothing to tell before."""
+        unknown = len(self.left) - len(amounts)  # quotas that were not known yet
+        if unknown > 0:
+            amounts, actual = amounts + unknown * [0.0], actual + unknown * [0.0]
         if self._charged is None:
             self._charged, self._actual = amounts[: len(self.left)], actual[: len(self.left)]
             return True
-        for i, amount in enumerate(amounts[: len(self.left)]):
-            self._charged[i] += amount
+        for i, charged in enumerate(self._charged):
+            self._charged[i] = charged + amounts[i]
             self._actual[i] += actual[i]
         return False
 

@@ -19,13 +19,13 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any, Literal
 
-from paceline.core.blocks import Block, Drawn, Purse
+from paceline.core.blocks import Block, Purse
 from paceline.core.feedback import Feedback
-from paceline.core.ledger import COOL_DOWN, PROBE_NS, Ledger, Reservation
+from paceline.core.ledger import COOL_DOWN, PROBE_NS, Ledger
 from paceline.core.line import Ticket
 from paceline.core.message import Charged, Learned, Message, Refused, Reply, Settled
 from paceline.core.outbox import LINGER_NS, Outbox
-from paceline.core.outcomes import Decision, Granted, Outcome, Reading, Refusal, StoreLost, WaitUntil
+from paceline.core.outcomes import Decision, Outcome, Reading, Refusal, Reservation, StoreLost, WaitUntil
 from paceline.core.pool import Pool
 from paceline.core.quota import NS, Cost, Quota
 from paceline.core.replica import STORE_LOST, Away, Replica
@@ -88,12 +88,12 @@ class Branch(Pool):
         self.lost: str | None = None  # why
         self.peers = 1
         self._joined = False
-        self._replica = Replica(self.ledger, now_ns)
-        self.ledger = self._replica
+        self.ledger = self._replica = Replica(self.ledger, now_ns)
         if self.feedback is not None:
             self.feedback = Feedback(self._replica, self._learned)
         self.outbox = Outbox()
         self._purse = Purse(now_ns, lease_s)
+        self._low: Block | None = None  # for which it was said that it is time for the next lease
         self._asked: Message | None = None
         self._unread: list[tuple[Reservation, Refusal | Iterable[Reading], int]] = []
         self._reading: list[tuple[Reservation, Refusal | Iterable[Reading], int]] = []
@@ -235,7 +235,7 @@ class Branch(Pool):
         self._purse.give_back(now_ns, everything=True)
         for ledger in (self._replica, self.ledger):
             for reservation in ledger.open:
-                ledger.keep(reservation)
+                ledger.close(reservation)
         if isinstance(self.ledger, Away):
             self.ledger.news(now_ns)  # its parent tells
         self.outbox.stirred = True  # no timer came along
@@ -284,22 +284,22 @@ class Branch(Pool):
             return WaitUntil(max(self._ask_ns, now_ns + 1), STORE_LOST)
         else:
             decision = super()._reserve(now_ns, ticket)
-        if self._probe and isinstance(decision, Granted):
-            self._probe, self._paused_ns = decision.reservation, now_ns + PROBE_NS
+        if self._probe and isinstance(decision, Reservation):
+            self._probe, self._paused_ns = decision, now_ns + PROBE_NS
         return decision
 
     def _spend(self, now_ns: int, ticket: Ticket) -> Decision:
         amounts = ticket.amounts
         block = self._purse.take(amounts)
         if block is not None:
-            reservation = Drawn(block, ticket.cost, amounts, now_ns, now_ns + self._replica.ttl_ns)
+            reservation = Reservation(ticket.cost, amounts, (), now_ns, now_ns + self._replica.ttl_ns, block)
             self._replica.hold(reservation)
             self.counts["granted"] += 1
             if self.feedback is not None:
                 self.feedback.drawn(now_ns, reservation)
-            if self._purse.low:
-                self.outbox.stirred = True  # time for the next lease
-            return Granted(reservation)
+            if block.low and block is not self._low and self._purse.low:
+                self._low, self.outbox.stirred = block, True  # time for the next lease
+            return reservation
         if self._is_current(now_ns):
             never = self._replica.never(amounts)  # a waiter's, too: others may have learned that the quota is smaller
             if never is not None:
@@ -311,11 +311,11 @@ class Branch(Pool):
         if reservation is self._probe:
             self._probe, self._paused_ns = False, now_ns
         if not isinstance(self.ledger, Away):
-            self._replica.keep(reservation)
+            self._replica.close(reservation)
             return False
         alone = self.ledger.owns(reservation)
         if not alone:
-            self._replica.keep(reservation)
+            self._replica.close(reservation)
             self.ledger.over(reservation)
         return alone
 
@@ -324,20 +324,20 @@ class Branch(Pool):
             self.ledger.settle(now_ns, reservation, actual)
             return
         true = self._replica.actual_amounts(reservation, actual)
-        if not isinstance(reservation, Drawn):  # was spent alone and told as reserved: more is a debt
-            debt = [max(a - b, 0.0) for a, b in zip(true, reservation.amounts, strict=True)]
-            if any(debt):
-                self.outbox.add(now_ns, Charged(debt))
+        if reservation.block is not None:
+            self.outbox.answered(now_ns, reservation.block, reservation.amounts, true)
             return
-        self.outbox.answered(now_ns, reservation, true)
+        debt = [max(a - b, 0.0) for a, b in zip(true, reservation.amounts, strict=True)]  # told as reserved
+        if any(debt):
+            self.outbox.add(now_ns, Charged(debt))
 
     def _cancel(self, now_ns: int, reservation: Reservation) -> None:
         if self._close(now_ns, reservation):
             self.ledger.cancel(now_ns, reservation)
             return
-        if not isinstance(reservation, Drawn):
-            return
         amounts, block = reservation.amounts, reservation.block
+        if block is None:
+            return
         none = [0.0] * len(amounts)
         self.outbox.add(now_ns, Settled(amounts, block.marks, list(none), answered=False, probe=block.probe))
 
@@ -351,7 +351,7 @@ class Branch(Pool):
     def _study(
         self, now_ns: int, reservation: Reservation, said: Refusal | Iterable[Reading], pause_ns: int = 0
     ) -> None:
-        if self.feedback is not None and isinstance(reservation, Drawn) and self.lost is None:
+        if self.feedback is not None and reservation.block is not None and self.lost is None:
             self._unread.append((reservation, said, pause_ns))
             self.outbox.soon(now_ns)
 

@@ -8,8 +8,8 @@ from dataclasses import replace
 from functools import partial
 
 from paceline.core.bucket import Bucket
-from paceline.core.ledger import Ledger, Reservation
-from paceline.core.outcomes import Reading, Refusal, RefusalKind
+from paceline.core.ledger import Ledger
+from paceline.core.outcomes import Reading, Refusal, RefusalKind, Reservation
 from paceline.core.quota import INPUT_TOKENS, TOKENS, Quota
 from paceline.core.spaced import Spaced
 from paceline.core.watch import CLOCK_MARGIN, Note, Watch

@@ -17,12 +17,12 @@ Theory of operation
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from typing import Any
 
 from paceline.core.bucket import FAR_NS, Bucket, Meter
 from paceline.core.meters import meter
-from paceline.core.outcomes import Decision, Granted, NeverFits, WaitUntil
+from paceline.core.outcomes import Decision, NeverFits, Reservation, WaitUntil
 from paceline.core.quota import CONCURRENCY, INPUT_TOKENS, NS, OUTPUT_TOKENS, REQUESTS, TOKENS, Cost, Quota, Rule
 from paceline.core.spaced import Spaced
 
@@ -34,30 +34,6 @@ COOL_DOWN = "cool-down"
 
 
 _NOTHING: Cost = {}
-
-
-class Reservation:
-    """What one attempt has been charged. Opaque outside the ledger, but for ``cost``.
-
-    Attributes:
-        cost: The reserved cost per unit.
-        amounts: The same, one number for each meter.
-        marks: Where each meter stood, for a guarded refund.
-        notes: What :mod:`~paceline.core.feedback` wants to remember.
-        granted_ns: When it was granted.
-        expires_ns: When it counts as lost if nobody has settled it.
-    """
-
-    __slots__ = ("amounts", "cost", "expires_ns", "granted_ns", "marks", "notes", "open")
-
-    def __init__(self, cost: Cost, amounts: list[float], marks: list[int], granted_ns: int, expires_ns: int) -> None:
-        self.cost = cost
-        self.amounts = amounts
-        self.marks = marks
-        self.granted_ns = granted_ns
-        self.expires_ns = expires_ns
-        self.notes: Sequence[Any] = ()  # of whoever watches the meters
-        self.open = True
 
 
 class Ledger:
@@ -85,6 +61,7 @@ class Ledger:
         self.meters: list[Meter] = [meter(quota, now_ns, headroom_s, gentle=gentle) for quota in quotas]
         self.names = [str(m.quota) for m in self.meters]
         self.units = [m.quota.unit for m in self.meters]
+        self.counts_sums = TOKENS in self.units  # of input and output, where a cost names no tokens
         self._slots = [i for i, m in enumerate(self.meters) if m.quota.rule is Rule.SLOTS]
         self.spent = [0.0] * len(self.meters)  # all that was ever charged, for each meter
         self.not_before_ns = 0
@@ -168,7 +145,7 @@ class Ledger:
         if self._probe_next:
             self._probe_next, self._probe = False, reservation
             self.not_before_ns = now_ns + PROBE_NS
-        return Granted(reservation)
+        return reservation
 
     def share(self, amounts: list[float]) -> float:
         """``amounts`` as one number: the seconds of the scarcest quota that they take."""
@@ -183,7 +160,7 @@ class Ledger:
 
         Units that ``actual`` leaves out stay as reserved. Closed twice, a reservation stays as it was.
         """
-        if not self._close(reservation):
+        if not self.close(reservation):
             return
         if reservation is self._probe:
             self._probe, self.not_before_ns = None, min(self.not_before_ns, now_ns)
@@ -199,8 +176,8 @@ class Ledger:
                     meters[i].correct(now_ns, marks[i], reserved, true)
                     self.spent[i] += true - reserved
         if self.gentle:
-            for m, reserved in zip(self.meters, reservation.amounts, strict=False):  # there may be new quotas now
-                m.answered(reserved)
+            for m, amount in zip(self.meters, reservation.amounts, strict=False):  # there may be new quotas now
+                m.answered(amount)
 
     def charged(self, cost: Cost, actual: Cost | None) -> Cost:
         """What an attempt was charged in the end, per unit of the quotas and of its ``cost``; see :meth:`settle`."""
@@ -221,10 +198,10 @@ class Ledger:
         """What was charged in the end, one number for each meter; what ``actual`` leaves out stays as reserved."""
         if actual is None:
             return reservation.amounts
-        true = {**reservation.cost, **actual}
-        if TOKENS not in actual and (INPUT_TOKENS in actual or OUTPUT_TOKENS in actual):
-            true[TOKENS] = true.get(INPUT_TOKENS, 0.0) + true.get(OUTPUT_TOKENS, 0.0)
-        return self.amounts(true)[: len(reservation.amounts)]
+        if self.counts_sums and TOKENS not in actual and (INPUT_TOKENS in actual or OUTPUT_TOKENS in actual):
+            known = reservation.cost | actual
+            actual = {**actual, TOKENS: known.get(INPUT_TOKENS, 0.0) + known.get(OUTPUT_TOKENS, 0.0)}
+        return list(map(actual.get, self.units, reservation.amounts))  # there may be new quotas now
 
     def hold(self, reservation: Reservation) -> None:
         """An attempt that other books have been charged for leaves from here: it is open, and closed like the others."""
@@ -243,13 +220,9 @@ class Ledger:
         """What all that is open holds of the quota at ``index``."""
         return sum(r.amounts[index] for r in self._open if index < len(r.amounts))
 
-    def keep(self, reservation: Reservation) -> None:
-        """Close an attempt that was refused: its charge stays, and it confirms nothing."""
-        self._close(reservation)
-
     def cancel(self, now_ns: int, reservation: Reservation) -> None:
         """Close a reservation whose request was never sent."""
-        if self._close(reservation):
+        if self.close(reservation):
             if reservation is self._probe:  # it will say nothing: let another go
                 self._probe_next, self._probe, self.not_before_ns = True, None, min(self.not_before_ns, now_ns)
             for i, reserved in enumerate(reservation.amounts):
@@ -265,7 +238,7 @@ class Ledger:
                 break
             late.append(reservation)
         for reservation in late:
-            self._close(reservation)
+            self.close(reservation)
         self.look_ns = min(self.next_expiry_ns, now_ns + self.ttl_ns)
         return len(late)
 
@@ -304,6 +277,7 @@ class Ledger:
         self.names.append(name)
         self.spent.append(0.0)
         self.units.append(m.quota.unit)
+        self.counts_sums = TOKENS in self.units
 
     def spread(self, now_ns: int, index: int) -> Spaced:
         """The quota at ``index`` is no bucket: spread it evenly; what is charged stays charged."""
@@ -314,7 +288,8 @@ class Ledger:
         self.meters[index] = spaced
         return spaced
 
-    def _close(self, reservation: Reservation) -> bool:
+    def close(self, reservation: Reservation) -> bool:
+        """An attempt is over, and its charge stays, as of one that was refused; whether it was open until now."""
         if not reservation.open:
             return False
         reservation.open = False

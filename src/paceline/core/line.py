@@ -43,32 +43,29 @@ LANES_MAX = 1_000
 """How many lanes are kept at hand: their names come from outside."""
 
 
-class Lanes:
-    """What holds for lanes where nobody says.
+class Lanes(dict[LaneName, LaneSpec]):
+    """Lanes by what was said of them, with what was not said filled in; for the same words the same object.
 
     Args:
         known: What is known beforehand; any other lane has weight 1 and priority 0.
     """
 
     def __init__(self, known: Iterable[LaneSpec] = ()) -> None:
+        super().__init__()
         self._known = {spec.name: spec for spec in known}
-        self._specs: dict[LaneName, LaneSpec] = {}
 
-    def spec(self, lane: LaneName) -> LaneSpec:
-        """The lane, with what was not said filled in; for the same words the same object.
+    def __missing__(self, lane: LaneName) -> LaneSpec:
+        """The lane, said for the first time.
 
         Raises:
             QuotaError: The weight gives no share.
         """
-        spec = self._specs.get(lane)
-        if spec is None:
-            if len(self._specs) >= LANES_MAX:
-                self._specs.clear()
-            name, weight, priority = lane
-            known = self._known.get(name) or LaneSpec(name)
-            weight = known.weight if weight is None else weight
-            spec = LaneSpec(name, weight, known.priority if priority is None else priority)
-            self._specs[lane] = spec
+        if len(self) >= LANES_MAX:
+            self.clear()
+        name, weight, priority = lane
+        known = self._known.get(name) or LaneSpec(name)
+        weight = known.weight if weight is None else weight
+        spec = self[lane] = LaneSpec(name, weight, known.priority if priority is None else priority)
         return spec
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from paceline.core.blocks import Block, Drawn
+from paceline.core.blocks import Block
 from paceline.core.message import News
 from paceline.core.quota import NS
 from paceline.core.replica import Away
@@ -47,10 +47,10 @@ class Outbox:
         if self.due_ns is None:
             self.due_ns, self.stirred = now_ns + LINGER_NS, True
 
-    def answered(self, now_ns: int, drawn: Drawn, actual: list[float]) -> None:
+    def answered(self, now_ns: int, block: Block, amounts: list[float], actual: list[float]) -> None:
         """An attempt was answered; all of one block's are told as one."""
-        if drawn.block.answered(drawn.amounts, actual):
-            self._settled.append(drawn.block)
+        if block.answered(amounts, actual):
+            self._settled.append(block)
             self.soon(now_ns)
 
     def take(self, now_ns: int, away: Away | None) -> list[News]:

@@ -6,12 +6,14 @@ a ``-1`` or a ``None``.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from paceline.core.ledger import Reservation
+    from paceline.core.blocks import Block
+    from paceline.core.quota import Cost
 
 
 class PacelineError(Exception):
@@ -84,11 +86,39 @@ class StoreError(PacelineError):
     """The shared store cannot be used. The message names it, says what happened, and what would be right."""
 
 
-@dataclass(slots=True)  # not frozen: one is made for each request, and freezing doubles its price
-class Granted:
-    """Every quota has been charged; send now."""
+class Reservation:
+    """Every quota has been charged: send now. Opaque outside the ledger, but for ``cost``.
 
-    reservation: Reservation
+    Attributes:
+        cost: The reserved cost per unit.
+        amounts: The same, one number for each meter.
+        marks: Where each meter stood, for a guarded refund.
+        notes: What :mod:`~paceline.core.feedback` wants to remember.
+        granted_ns: When it was granted.
+        expires_ns: When it counts as lost if nobody has settled it.
+        block: What it was spent from, where books are shared.
+        open: Whether it has been neither settled nor cancelled, nor refused.
+    """
+
+    __slots__ = ("amounts", "block", "cost", "expires_ns", "granted_ns", "marks", "notes", "open")
+
+    def __init__(
+        self,
+        cost: Cost,
+        amounts: list[float],
+        marks: Sequence[int],
+        granted_ns: int,
+        expires_ns: int,
+        block: Block | None = None,
+    ) -> None:
+        self.cost = cost
+        self.amounts = amounts
+        self.marks = marks
+        self.granted_ns = granted_ns
+        self.expires_ns = expires_ns
+        self.block = block
+        self.notes: Sequence[Any] = ()  # of whoever watches the meters
+        self.open = True
 
 
 @dataclass(frozen=True, slots=True)
@@ -141,7 +171,7 @@ class StoreLost:
     reason: str
 
 
-Decision = Granted | WaitUntil | NeverFits
+Decision = Reservation | WaitUntil | NeverFits
 Outcome = Decision | Expired | LineFull | Stopped | StoreLost
 
 

@@ -12,17 +12,17 @@ from typing import Any
 
 from paceline.core.bucket import FAR_NS
 from paceline.core.feedback import Feedback
-from paceline.core.ledger import Ledger, Reservation
+from paceline.core.ledger import Ledger
 from paceline.core.line import Line, Ticket
 from paceline.core.outcomes import (
     Decision,
     Expired,
-    Granted,
     LineFull,
     Outcome,
     Reading,
     Refusal,
     RefusalKind,
+    Reservation,
     Stopped,
     StoreLost,
     WaitUntil,
@@ -132,7 +132,7 @@ class Pool:
                 break
             line.pop(ledger.share(head.amounts))
             head.outcome = decision
-            if type(decision) is Granted:
+            if isinstance(decision, Reservation):
                 waited_ns = now_ns - head.arrived_ns
                 self.waited_ns += waited_ns
                 if waited_ns > self.longest_ns:
@@ -144,8 +144,8 @@ class Pool:
 
     def withdraw(self, now_ns: int, ticket: Ticket) -> None:
         """Whoever waited with ``ticket`` is gone: nothing is lost, whether it was granted meanwhile or not."""
-        if isinstance(ticket.outcome, Granted):
-            self.cancel(now_ns, ticket.outcome.reservation)
+        if isinstance(ticket.outcome, Reservation):
+            self.cancel(now_ns, ticket.outcome)
         else:
             self.line.withdraw(ticket)
 
@@ -163,12 +163,11 @@ class Pool:
                     pair = estimates[unit]
                     pair[0] += cost[unit]
                     pair[1] += amount
-            if TOKENS not in cost and TOKENS in self.ledger.units:
+            if self.ledger.counts_sums and TOKENS not in cost:
                 self._compare_sums(cost, actual)
-        if ticket is not None and ticket.queued and actual is not None:
-            reserved = reservation.amounts
-            true = self.ledger.amounts({**reservation.cost, **actual})[: len(reserved)]  # there may be new quotas now
-            self.line.correct(ticket, self.ledger.share(true) - self.ledger.share(reserved))
+            if ticket is not None and ticket.queued:
+                true = self.ledger.actual_amounts(reservation, actual)
+                self.line.correct(ticket, self.ledger.share(true) - self.ledger.share(reservation.amounts))
 
     def _compare_sums(self, cost: Cost, actual: Cost) -> None:
         """Compare the tokens that the ledger counts as the sum of input and output."""
@@ -261,7 +260,7 @@ class Pool:
 
     def _keep(self, now_ns: int, reservation: Reservation, pause_ns: int, *, ours: bool) -> None:
         """The attempt was refused; ``ours``: for our own rate."""
-        self.ledger.keep(reservation)
+        self.ledger.close(reservation)
         if pause_ns:
             self.ledger.pause(now_ns + pause_ns)
         if ours and self.feedback is not None:
@@ -290,10 +289,10 @@ class Pool:
         if self.ledger.look_ns <= now_ns:
             self.counts["lost"] += self.ledger.expire(now_ns)
         decision = self.ledger.reserve(now_ns, ticket.cost, ticket.amounts)
-        if type(decision) is Granted:
+        if isinstance(decision, Reservation):
             self.counts["granted"] += 1
             if self.feedback is not None:
-                self.feedback.granted(now_ns, decision.reservation)
+                self.feedback.granted(now_ns, decision)
         return decision
 
     def _overdue(self, now_ns: int, deadline_ns: int) -> list[Ticket]:

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from paceline.core.bucket import Bucket, Meter
 from paceline.core.feedback import Feedback
-from paceline.core.ledger import Ledger, Reservation
+from paceline.core.ledger import Ledger
 from paceline.core.message import Charged, Left, Message, Reply, Standing
 from paceline.core.meters import absorb, left_of, part_of
+from paceline.core.outcomes import Reservation
 from paceline.core.quota import NS, Quota, Rule
 from paceline.core.spaced import Spaced
 from paceline.core.window import Slots, Window, restarts
