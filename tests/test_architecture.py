@@ -25,6 +25,7 @@ RULES: dict[str, set[str]] = {
     "address": {"core", "providers"},
     "clock": {"core"},
     "gate": {"core", "clock"},
+    "tasks": {"gate"},
     "permit": {"core", "gate", "providers"},
     "limits": {"core", "providers", "estimate"},
     "lessons": {"core", "providers", "estimate"},
@@ -60,8 +61,8 @@ RULES: dict[str, set[str]] = {
 DOORS = ["config", "integrations", "batch", "check", "gateway", "planner", "telemetry", "testing", "demo", "cli"]
 """From the lowest to the highest: each may import all of the above and the doors before it."""
 
-LAZY_UPWARDS = {("limiter", "http"), ("limiter", "config"), ("testing", "emulator")}
-"""Inside a function only: `limiter.attach`, `limiter.load`, and the emulator as a fixture."""
+LAZY_UPWARDS = {("limiter", "http"), ("limiter", "config"), ("testing", "emulator"), ("gate", "tasks")}
+"""Inside a function only: `limiter.attach`, `limiter.load`, the emulator as a fixture, and whatever needs asyncio."""
 
 NOT_IN_CORE = {"time", "random", "asyncio", "threading"}
 HEAVY = {
@@ -178,6 +179,14 @@ def test_import_paceline_imports_next_to_nothing():
     modules = fresh("import paceline")
     assert [module for module in modules if module.startswith("paceline")] == ["paceline"]
     assert not {"asyncio", "threading"} & set(modules)
+
+
+def test_a_limiter_brings_along_nothing_that_only_some_need():
+    waits = (
+        "import paceline; limiter = paceline.Limiter({'jobs': '1000 requests/s'}, headroom_s=0)\n"
+        "for _ in range(3): limiter.acquire('jobs', requests=500).wait().settle()"  # the third waits
+    )
+    assert not {"asyncio", "zoneinfo", "uuid", "ssl", "paceline.core.message", "paceline.http"} & set(fresh(waits))
 
 
 class TestPublicNames:

@@ -5,16 +5,16 @@ Every method asks the pool under the lock, and then wakes whom the pool names. A
 
 from __future__ import annotations
 
-import asyncio
 import math
 import os
+import sys
 import threading
 import warnings
 import weakref
 from collections import deque
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
 
 from paceline.clock import Clock, Timer
 from paceline.core.bucket import FAR_NS
@@ -22,6 +22,11 @@ from paceline.core.line import Ticket
 from paceline.core.outcomes import Outcome, PacelineWarning, Reading, Refusal, Reservation, WaitUntil
 from paceline.core.pool import Pool
 from paceline.core.quota import NS, REQUESTS, Cost, Rule
+
+if TYPE_CHECKING:
+    import asyncio
+
+    Others: TypeAlias = dict[asyncio.AbstractEventLoop, list[asyncio.Future[None]]]
 
 UNKNOWN_NS = FAR_NS // 2
 """From here on an instant is one that nobody knows: no quota reaches so far."""
@@ -46,25 +51,8 @@ class Waiting:
 class Owner(Protocol):
     """Whoever waits for a ticket."""
 
-    def wake(self, others: dict[asyncio.AbstractEventLoop, list[asyncio.Future[None]]]) -> None:
+    def wake(self, others: Others) -> None:
         """Let it go on; futures of other event loops are added to ``others``."""
-
-
-class Task:
-    """A coroutine that waits on a future of its loop."""
-
-    __slots__ = ("future", "loop")
-
-    def __init__(self) -> None:
-        self.loop = asyncio.get_running_loop()
-        self.future: asyncio.Future[None] = self.loop.create_future()
-
-    def wake(self, others: dict[asyncio.AbstractEventLoop, list[asyncio.Future[None]]]) -> None:
-        """See :meth:`Owner.wake`."""
-        if asyncio._get_running_loop() is self.loop:  # noqa: SLF001  (get_running_loop raises off a loop)
-            _set_all([self.future])
-        else:
-            others.setdefault(self.loop, []).append(self.future)
 
 
 class Thread:
@@ -75,7 +63,7 @@ class Thread:
     def __init__(self) -> None:
         self.event = threading.Event()
 
-    def wake(self, others: dict[asyncio.AbstractEventLoop, list[asyncio.Future[None]]]) -> None:  # noqa: ARG002
+    def wake(self, others: Others) -> None:  # noqa: ARG002
         """See :meth:`Owner.wake`."""
         self.event.set()
 
@@ -134,7 +122,7 @@ class Gate:
         outcome = self.enter(ticket, Thread)
         if type(outcome) is not WaitUntil:
             return outcome
-        if asyncio._get_running_loop() is not None:  # noqa: SLF001
+        if _in_a_loop():
             warnings.warn(
                 f"{self.pool.name}: waiting for a permit blocks this event loop; use `async with`, `await`, or an async client",
                 PacelineWarning,
@@ -149,7 +137,7 @@ class Gate:
 
     async def wait_async(self, ticket: Ticket) -> Outcome:
         """Let this task wait until ``ticket`` has its outcome."""
-        outcome = self.enter(ticket, Task)
+        outcome = self.enter(ticket, _task)
         if type(outcome) is not WaitUntil:
             return outcome
         try:
@@ -310,12 +298,12 @@ class Gate:
             self.events(*event)
 
     def _rouse(self, done: list[Ticket]) -> None:
-        others: dict[asyncio.AbstractEventLoop, list[asyncio.Future[None]]] = {}
+        others: Others = {}
         for ticket in done:
             ticket.owner.wake(others)
         for loop, futures in others.items():
             try:
-                loop.call_soon_threadsafe(_set_all, futures)
+                loop.call_soon_threadsafe(set_all, futures)
             except RuntimeError:  # the loop was closed with tasks still waiting
                 self._change(lambda now_ns, loop=loop: self._forget(now_ns, loop, done))  # type: ignore[misc]
 
@@ -346,7 +334,20 @@ if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=_after_fork)
 
 
-def _set_all(futures: list[asyncio.Future[None]]) -> None:
+def _task() -> Owner:
+    from paceline.tasks import Task
+
+    return Task()
+
+
+def _in_a_loop() -> bool:
+    """Whether this thread runs an event loop: not without asyncio."""
+    running = getattr(sys.modules.get("asyncio"), "_get_running_loop", None)
+    return running is not None and running() is not None
+
+
+def set_all(futures: list[asyncio.Future[None]]) -> None:
+    """Wake those of one loop; in its thread."""
     for future in futures:
         if not future.done():
             future.set_result(None)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import math
-import uuid
+import os
 from collections.abc import Callable, Iterable, Mapping
 from itertools import islice
 from os import PathLike
@@ -363,7 +363,7 @@ class Limiter(Faults):
             return Pool(resolved.pool, resolved.quotas, now_ns, **options)
         from paceline.core.branch import Branch
 
-        return Branch(resolved.pool, resolved.quotas, now_ns, who=uuid.uuid4().hex, **self._shared, **options)
+        return Branch(resolved.pool, resolved.quotas, now_ns, who=os.urandom(16).hex(), **self._shared, **options)
 
     def _ticket(
         self, gate: Gate, cost: Cost, timeout: float | None, lane: str | LaneSpec | None, again: Permit | None

@@ -12,7 +12,6 @@ import logging
 import os
 import threading
 import time
-import uuid
 import weakref
 from collections.abc import Callable
 from queue import SimpleQueue
@@ -151,7 +150,7 @@ class SharedGate(Gate):
         """In a forked child: another process, with nothing granted and nothing to tell."""
         super().after_fork()
         self._due = self._poked = False
-        self.pool.forked(uuid.uuid4().hex, self._clock.now_ns())
+        self.pool.forked(os.urandom(16).hex(), self._clock.now_ns())
 
 
 class Courier:

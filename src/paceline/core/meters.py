@@ -5,12 +5,15 @@ from __future__ import annotations
 from dataclasses import replace
 from functools import reduce
 from operator import add
+from typing import TYPE_CHECKING
 
 from paceline.core.bucket import Bucket, Meter
-from paceline.core.message import Left
 from paceline.core.quota import NS, Quota, Rule
 from paceline.core.spaced import PARTS, Spaced
 from paceline.core.window import Slots, Window
+
+if TYPE_CHECKING:
+    from paceline.core.message import Left
 
 
 def meter(quota: Quota, now_ns: int, headroom_s: float, *, gentle: bool = False) -> Meter:

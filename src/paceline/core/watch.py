@@ -18,13 +18,15 @@ from __future__ import annotations
 import math
 from bisect import bisect_right
 from collections.abc import Callable
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from paceline.core.bucket import Bucket
-from paceline.core.message import Lesson
 from paceline.core.outcomes import Reading, Refusal, RefusalKind
 from paceline.core.quota import NS, Quota
 from paceline.core.spaced import Spaced
+
+if TYPE_CHECKING:
+    from paceline.core.message import Lesson
 
 ABOUT_NS = NS // 4
 """What left this much before or after an attempt may have reached the server on its other side."""

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from datetime import datetime, timedelta
-from zoneinfo import ZoneInfo
 
 from paceline.core.bucket import FAR_NS, State
 from paceline.core.quota import NS, Quota
@@ -18,6 +17,8 @@ def restarts(anchor: str | None, now_ns: int) -> tuple[int, ...] | None:
     """
     if anchor in (None, "utc"):
         return None
+    from zoneinfo import ZoneInfo  # it takes as long to import as all of this package, and few need it
+
     local = datetime.fromtimestamp(now_ns / NS, ZoneInfo(str(anchor)))
     today = local.replace(hour=0, minute=0, second=0, microsecond=0, fold=0)
     return tuple(int((today + timedelta(days=days)).timestamp()) for days in (-1, 0, 1, 2))  # wall time: 23 to 25 hours
