@@ -10,9 +10,12 @@ import statistics
 import subprocess
 import tempfile
 import time
+from collections import Counter
 from collections.abc import Awaitable, Callable, Iterator
+from concurrent.futures import ProcessPoolExecutor
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, replace
+from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
 
@@ -28,6 +31,7 @@ ASK_GOAL, COMMANDS_GOAL, LEASE_GOAL = 5_000, 2, 100_000
 A_MINUTE = 600  # requests, in the row where they bind: ten a second
 WAITERS = 20
 LEASE_S = 1.0
+FLEET, FLEET_TASKS = 2, 20
 MEASURES_S = 1.2  # a process takes leases by itself when it has seen a second of high load
 
 
@@ -87,7 +91,29 @@ def _redis_rows(span: Span, port: int) -> list[Row]:
         met = _median(ours) >= LEASE_GOAL and not ours["failed"]
         what = f"Redis, leases of {LEASE_S:g} s, {_tasks(plan)}: the same"
         rows.append(Row(what, _say(ours), f">= {LEASE_GOAL:,} /s, 0 failed", met))
-    return rows
+    return [*rows, _fleet_row(span, url, port)]
+
+
+def _fleet_row(span: Span, url: str, port: int) -> Row:
+    """Processes that share the quotas, each with an event loop of its own."""
+    _empty(port)
+    plan, context = cycles.Plan(FLEET_TASKS, span.few_s, span.warm_s), get_context("spawn")
+    barrier = context.Barrier(FLEET)  # they begin together
+    with ProcessPoolExecutor(FLEET, context, initializer=barrier.wait, initargs=(60.0,)) as processes:
+        results = list(processes.map(_run_leasing, [url] * FLEET, [plan] * FLEET))
+    rates = [sum(slices) for slices in zip(*(result["rates"] for result in results), strict=True)]
+    failed = sum((Counter(result["failed"]) for result in results), Counter())
+    together = {"rates": rates, "failed": failed, "tasks": FLEET * FLEET_TASKS, "never": 0} | {
+        "tasks_failed": sum(result["tasks_failed"] for result in results)
+    }
+    said = f"{spread(rates, '/s', 0)}{_say_failed(together)}"
+    met = statistics.median(rates) >= LEASE_GOAL and not failed
+    what = f"Redis, leases of {LEASE_S:g} s, {FLEET} processes of {FLEET_TASKS} tasks each, together: the same"
+    return Row(what, said, f">= {LEASE_GOAL:,} /s, 0 failed", met)
+
+
+def _run_leasing(url: str, plan: cycles.Plan) -> dict[str, Any]:
+    return _run(_paceline(url, LEASE_S), plan)
 
 
 def _met(result: dict[str, Any]) -> bool:
