@@ -106,28 +106,28 @@ class _First(Gate):
     def _walk(self, ticket: Ticket) -> Walk:
         """From gate to gate; whoever leaves on the way gives back what it was granted."""
         while True:
-            outcome = yield None, ticket
-            if not isinstance(outcome, Reservation):
-                return outcome
-            reservation, until_ns = outcome, self.pool.ledger.not_before_ns
+            granted = yield None, ticket
+            if not isinstance(granted, Reservation):
+                return granted
+            until_ns = self.pool.ledger.not_before_ns
             try:
                 for gate in self.further:
                     there = Ticket({REQUESTS: 1, CONCURRENCY: 1}, ticket.lane, ticket.deadline_ns)
                     self._at[ticket] = gate, there
                     step = yield gate, there
                     if not isinstance(step, Reservation):
-                        self.cancel(reservation)
+                        self.cancel(granted)
                         return step
-                    reservation.granted_ns = step.granted_ns  # it has not gone before
-                    self._pass(reservation, gate, step)
+                    granted.granted_ns = step.granted_ns  # it has not gone before
+                    self._pass(granted, gate, step)
             except BaseException:
-                self.cancel(reservation)
+                self.cancel(granted)
                 raise
             finally:
                 self._at.pop(ticket, None)
             if self.pool.ledger.not_before_ns <= max(until_ns + MOMENT_NS, self.now_ns()):
-                return outcome
-            self.cancel(reservation)  # the provider asked for a pause meanwhile: back to the front of the line
+                return granted
+            self.cancel(granted)  # the provider asked for a pause meanwhile: back to the front of the line
             ticket.returned = True
 
     def _pass(self, reservation: Reservation, gate: Gate, further: Reservation) -> None:

@@ -62,7 +62,7 @@ class Block:
         self._actual: list[float] = []
 
     def take(self, amounts: list[float]) -> bool:
-        """Spend ``amounts``, all or none."""
+        """Spend ``amounts``, all or none. A quota that became known since is in no block, or not in ``amounts`` yet."""
         rest, low = self.left.copy(), self.low
         for i, (amount, half) in enumerate(zip(amounts, self._half, strict=False)):
             rest[i] = left = rest[i] - amount
