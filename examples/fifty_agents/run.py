@@ -15,16 +15,25 @@ import socket
 import sys
 import threading
 from contextlib import ExitStack
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-import httpx2
-import uvicorn
-from starts import Started, Starts
-from starts_file import MODES, StartsFile
+NEEDS = "pip install '.[emulator,cli,yaml,demo]'"
 
-import paceline
-from paceline.testing import Emulator
+try:
+    import httpx2
+    import uvicorn
+    from starts import Started, Starts
+    from starts_file import MODES, StartsFile
+
+    import paceline
+    from paceline.testing import Emulator
+except ImportError as error:
+    if __name__ != "__main__":
+        raise
+    print(f"fifty_agents: {error}; {NEEDS}", file=sys.stderr)
+    sys.exit(2)
 
 HERE = Path(__file__).parent
 GEMINI, OPENAI = "gemini-2.5-flash", "gpt-5-mini"
@@ -143,6 +152,8 @@ def main() -> int:
     asked = parser.parse_args()
     if asked.real and not {variable for _, variable, *_ in APIS.values()} <= os.environ.keys():
         parser.error("--real needs GEMINI_API_KEY and OPENAI_API_KEY")
+    if asked.picture and find_spec("matplotlib") is None:
+        parser.error(f"--picture needs matplotlib: {NEEDS}")
     logging.basicConfig(
         level=logging.INFO, format="%(asctime)s %(name)-6s %(message)s", datefmt="%H:%M:%S", stream=sys.stdout
     )

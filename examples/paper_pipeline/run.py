@@ -6,6 +6,7 @@ import argparse
 import asyncio
 import functools
 import os
+import sys
 from contextlib import ExitStack
 from typing import Any
 
@@ -13,13 +14,20 @@ os.environ.setdefault("LITELLM_LOCAL_MODEL_COST_MAP", "True")  # else it fetches
 os.environ.setdefault("FLATAGENTS_LOG_LEVEL", "CRITICAL")
 os.environ.setdefault("FLATAGENTS_METRICS_ENABLED", "false")
 
-import litellm
-from pipeline import PHASES, Pipeline
-from report import Meter, Watched, seen_by_limiter, seen_by_server, table
+try:
+    import litellm
+    from pipeline import PHASES, Pipeline
+    from report import Meter, Watched, seen_by_limiter, seen_by_server, table
 
-import paceline
-from paceline.integrations.flatmachines import PacelineHooks
-from paceline.testing import Emulator
+    import paceline
+    from paceline.integrations.flatmachines import PacelineHooks
+    from paceline.testing import Emulator
+except ImportError as error:
+    if __name__ != "__main__":
+        raise
+    needs = "pip install '.[emulator,httpx]' -r examples/paper_pipeline/requirements.txt"
+    print(f"paper_pipeline: {error}; {needs}", file=sys.stderr)
+    sys.exit(2)
 
 litellm.suppress_debug_info = True
 

@@ -28,7 +28,7 @@ class Limits:
         given: Quotas by name. A name is a pool of your own (``starts``), a model (``gpt-5``), a provider's
             model (``openai/gpt-5``), all models of a provider (``openai/*``) or every model (``*``).
         provider: The provider whose published limits stand behind ``given``; ``None`` for nobody's.
-        tier: The account's tier at that provider.
+        tier: The account's tier at that provider, or at the only one that ``given`` names.
 
     Raises:
         QuotaError: A quota cannot be read.
@@ -94,7 +94,8 @@ class Limits:
                 return Resolved(f"{page.name}/{alias}", self.given[name], "given", remote=True)
         from paceline.providers.tables import lookup
 
-        published = lookup(page.name, model, self.tier if page.name == self.provider else None)
+        tier = self.tier if self.tier is not None and page.name == self.home else None
+        published = lookup(page.name, model, tier)
         source = f"{published.source} ({published.as_of})"
         return Resolved(f"{page.name}/{published.pool}", published.quotas, source, remote=True)
 

@@ -6,6 +6,7 @@ import pytest
 from click.testing import CliRunner
 
 from paceline.cli.app import app
+from paceline.config import load_limiter
 
 FILE = """
 provider: openai
@@ -66,6 +67,58 @@ def test_in_words(show, write):
     assert ["limits: *", "5 requests/min", "other.toml"] in words
     assert ["store", "-", "default"] in words
     assert words[-1][0] == "limits: *", "no table is asked"
+
+
+RATES = """
+[limits]
+gpt-5 = "500 requests/min, 2M tokens/min"
+"openai/*" = "300 requests/min"
+starts = "7 starts/min window"
+"""
+OVERRIDES = ("--json", "--rpm-override", "400")
+
+
+@pytest.fixture
+def limits(write):
+    def limits(text, *arguments):
+        result = CliRunner().invoke(app, ["config", write(text, "rates.toml"), *arguments])
+        assert result.exit_code == 0, result.output
+        rows = json.loads(result.stdout)["settings"]
+        named = {row["name"].partition(": "): (row["value"], row["source"]) for row in rows}
+        return {name: said for (setting, _, name), said in named.items() if setting == "limits"}
+
+    return limits
+
+
+def test_overrides_change_the_limits_that_are_shown(limits):
+    text = f"provider = 'openai'{RATES}"
+    shown = limits(text, *OVERRIDES)
+    assert shown == {
+        "gpt-5": (["2M tokens/min", "400 requests/min"], "rates.toml, command line"),
+        "openai/*": (["400 requests/min"], "command line"),
+        "starts": (["7 starts/min window", "400 requests/min"], "rates.toml, command line"),
+    }
+    held = load_limiter("rates.toml", {}, rpm_override=400).limits
+    assert {name: [str(quota) for quota in held.resolve(name).quotas] for name in shown} == {
+        name: quotas for name, (quotas, _) in shown.items()
+    }
+
+
+def test_overrides_change_published_limits_too(limits):
+    quotas, source = limits("provider = 'openai'", *OVERRIDES)["openai/*"]
+    assert [quota for quota in quotas if "requests" in quota] == ["400 requests/min"]
+    assert source.startswith("https://developers.openai.com/")
+    assert source.endswith(", command line")
+
+
+def test_overrides_leave_pools_of_one_s_own(limits):
+    shown = limits(RATES, *OVERRIDES)
+    assert shown["gpt-5"] == (["500 requests/min", "2M tokens/min"], "rates.toml")
+    assert shown["*/gpt-5"] == (["2M tokens/min", "400 requests/min"], "rates.toml, command line")
+    held = load_limiter("rates.toml", {}, rpm_override=400).limits
+    for name, resolved in {"gpt-5": held.resolve("gpt-5"), "*/gpt-5": held.model("openai", "gpt-5")}.items():
+        assert [str(quota) for quota in resolved.quotas] == shown[name][0]
+    assert not [name for name in limits(RATES, "--json") if name.startswith("*")], "nothing is overridden"
 
 
 def test_no_password(show):

@@ -1,13 +1,14 @@
 """What a file, the environment and the command line say, who beats whom, and what cannot be meant."""
 
 import json
+import linecache
 import sys
 from pathlib import Path
 
 import pytest
 
 import paceline
-from paceline.config import Config, find_file
+from paceline.config import Config, find_file, load_limiter
 from paceline.config.sources import FAULTS_MAX
 from paceline.core.outcomes import PacelineWarning, QuotaError
 from paceline.core.quota import Quota, Rule, parse_quotas
@@ -351,17 +352,42 @@ limits: {"gpt-5": "500 request/min", "empty": {}}
         assert "pip install 'paceline[yaml]'" in message(write("workers: 3", "a.yaml"))
 
     def test_a_variable_of_somebody_else_s_is_only_mentioned(self):
-        with pytest.warns(PacelineWarning, match="PACELINE_XYZZY is no setting"):
+        with pytest.warns(PacelineWarning, match="PACELINE_XYZZY is no setting") as caught:
             assert Config.load(None, {"PACELINE_XYZZY": "1"}) == Config()
+        assert caught[0].filename == __file__
 
     def test_a_provider_of_one_s_own_that_looks_like_a_mistake(self, write):
         with pytest.warns(PacelineWarning, match="'opnai' is taken for one of your own; did you mean 'openai'"):
             assert load(write("concurrency.opnai = 3")).concurrency == {"opnai": 3}
 
+    @pytest.mark.parametrize("text", ["concurrency:\n  opnai: 3\n", "defaults:\n  opnai: {default: {rpm: 5}}\n"])
+    def test_it_is_told_where_it_stands_at_the_line_that_loads_it(self, write, text):
+        name = write(text, "a.yaml")
+        with pytest.warns(PacelineWarning) as caught:
+            paceline.Limiter.load(name)
+        (warning,) = caught
+        assert warning.filename == __file__
+        assert linecache.getline(__file__, warning.lineno).strip() == "paceline.Limiter.load(name)"
+        assert str(warning.message).startswith(f"a.yaml:2: {text.partition(':')[0]}")
 
-def test_the_command_line_s_overrides_stay_there(write):
+
+def test_overrides_are_not_for_files(write):
     assert "rpm_override: no such setting" in message(write("rpm_override = 5"))
     assert load(write(""), rpm_override=5.0).rpm_override == 5
+
+
+def test_overrides_in_the_environment(write):
+    file = write('provider = "openai"\nlimits.gpt-5 = "500 requests/min, 1M tokens/min"')
+    said = {"PACELINE_RPM_OVERRIDE": "60", "PACELINE_TPM_OVERRIDE": "1000"}
+    limiter = load_limiter(file, said)
+    assert [str(quota) for quota in limiter.limits.resolve("gpt-5").quotas] == ["60 requests/min", "1k tokens/min"]
+    assert Config.load(None, said, {"rpm_override": 7}).rpm_override == 7, "the command line beats it"
+    with pytest.raises(QuotaError) as error:
+        Config.load(None, {"PACELINE_RPM_OVERRIDE": "x", "PACELINE_TPM_OVERIDE": "5"})
+    assert str(error.value).splitlines() == [
+        "PACELINE_RPM_OVERRIDE: 'x': it must be a number from 0.001 to 1,000,000,000,000",
+        "PACELINE_TPM_OVERIDE: no such setting; did you mean 'tpm_override'?",
+    ]
 
 
 def test_the_examples_of_the_documentation_hold(write):

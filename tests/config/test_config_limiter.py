@@ -2,6 +2,7 @@
 
 import asyncio
 from itertools import pairwise
+from pathlib import Path
 
 import pytest
 
@@ -155,6 +156,36 @@ class TestLimits:
         assert "store" not in limiter_of(ManualClock(), patient=True, **said).gate("jobs").status()
 
 
+def test_a_tier_without_a_provider_is_that_of_the_only_one_the_limits_name(tmp_path):
+    file = tmp_path / "a.toml"
+    file.write_text("tier = 5\n[limits]\n'openai/gpt-5.1' = '100 requests/min'\n")
+    tier_5 = paceline.Limiter.for_provider("openai", tier=5).limits.resolve("gpt-5-mini")
+    resolved = paceline.Limiter.load(file).limits.resolve("openai/gpt-5-mini")
+    assert (resolved.quotas, resolved.source) == (tier_5.quotas, tier_5.source)
+    with pytest.raises(QuotaError, match="tier '99' of openai is unknown"):
+        paceline.Limiter.load(file, tier=99)
+
+
 def test_load_says_what_is_wrong_with_a_tier():
     with pytest.raises(QuotaError, match="tier '99' of openai"):
         Config(tier="99").limiter("openai")
+
+
+def test_the_documentation_describes_the_pools_of_settings():
+    """Their names, and that who waits there is in flight in its model's pool."""
+    text = (Path(__file__).parents[2] / "docs" / "status.md").read_text()
+
+    async def main(clock):
+        limits = {"openai/*": "300 requests/min"}
+        limiter = limiter_of(clock, limits=limits, concurrency={"openai": 2}, min_interval_s=5)
+        async with limiter.acquire("openai/gpt-5"):
+            waiting = asyncio.create_task(limiter.acquire("openai/gpt-5").__aenter__())
+            await asyncio.sleep(1)
+            pools = limiter.status()["pools"]
+            (await waiting).settle()
+        spacing = pools["openai/gpt-5/spacing"]
+        assert (spacing["waiting"], pools["openai/gpt-5"]["waiting"], pools["openai/gpt-5"]["in_flight"]) == (1, 0, 2)
+        assert set(pools) == {"openai/gpt-5", "openai/in flight", "openai/gpt-5/spacing"}
+        assert [name for name in pools if f"`{name}`" not in text] == ["openai/gpt-5"]
+
+    run_virtual(main)

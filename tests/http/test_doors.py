@@ -57,6 +57,67 @@ def test_attach_finds_a_private_http_client_and_both_of_two(world, limiter):
     assert counts(limiter) == {GPT: {"granted": 2, "settled": 2}}
 
 
+class NoTransport:
+    """Sends, and is no transport of httpx2 or httpx."""
+
+    def handle_request(self, request):
+        raise NotImplementedError
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *error):
+        pass
+
+
+class PerLoop(httpx2.Client):
+    """As google-genai's: it makes a client for each event loop, and has made one."""
+
+    _inner_client_cls = httpx2.Client
+
+    def __init__(self, **options):
+        super().__init__(**options)
+        self._loop_clients = {}
+
+
+def attached_elsewhere():
+    client = httpx2.Client()
+    paceline.Limiter().attach(client)
+    return client
+
+
+def with_an_inner_one_elsewhere():
+    client = PerLoop()
+    client._loop_clients["a loop"] = attached_elsewhere()
+    return client
+
+
+def without_a_transport():
+    client = httpx2.Client()
+    client._transport = NoTransport()
+    return client
+
+
+@pytest.mark.parametrize(
+    ("second", "why"),
+    [
+        (attached_elsewhere, "another limiter"),
+        (with_an_inner_one_elsewhere, "another limiter"),
+        (without_a_transport, "NoTransport is not a transport"),
+        (lambda: httpx2.Client(mounts={"https://": NoTransport()}), "NoTransport is not a transport"),
+    ],
+)
+def test_attach_paces_all_or_none(limiter, second, why):
+    model = Model()
+    with httpx2.Client() as model._client, second() as model._http_client:
+        clients = [model._client, model._http_client]
+        before = [client._transport for client in clients]
+        with pytest.raises((TypeError, ValueError), match=why):
+            limiter.attach(model, provider="openai")
+        assert [client._transport for client in clients] == before
+        assert "_inner_client_cls" not in vars(model._http_client), "nor will those of other event loops be paced"
+
+
 class Strange:
     """Says yes to every name."""
 

@@ -26,6 +26,7 @@ from paceline.core.line import LaneSpec
 from paceline.core.outcomes import QuotaError
 from paceline.core.pool import WAITING_MAX
 from paceline.core.quota import Quota, parse_quotas
+from paceline.limits import Limits
 from paceline.providers.registry import provider_named
 from paceline.providers.tables import DEFAULT, known_providers, lookup
 from paceline.stores import Store
@@ -122,14 +123,19 @@ class Config:
         if file is not None:
             config = config.telling(read(read_file(file, faults), faults))
         names = [*models_of(config.provider or ""), *config.limits, *config.lanes]
-        for source in environment(environ, NAMES, names):
-            config = config.telling(read(source, faults))
+        for source in environment(environ, [*NAMES, *OVERRIDES], names):
+            config = config.telling(read(source, faults, OVERRIDES))
         chosen = {name: value for name, value in (given or {}).items() if value not in (None, {}, ())}
         config = config.telling(read(Source(chosen, where), faults, OVERRIDES))
-        if (fault := _tier_fault(config.provider, config.tier)) is not None:
+        if (fault := _tier_fault(config.home, config.tier)) is not None:
             faults.add(config.origins["tier",], fault)
         faults.check()
         return config
+
+    @property
+    def home(self) -> str | None:
+        """The provider that the tier is of: the one that is set, or the only one that the limits name."""
+        return Limits(self.limits, provider=self.provider and provider_named(self.provider).name).home
 
     def limiter(
         self,
@@ -192,10 +198,9 @@ class Config:
 
 def _tier_fault(provider: str | None, tier: str | None) -> QuotaError | None:
     """Why ``provider`` has no such tier, if it is known which it has."""
-    name = provider_named(provider).name if provider else ""
     try:
-        if tier is not None and name in known_providers():
-            lookup(name, DEFAULT, tier)
+        if tier is not None and provider in known_providers():
+            lookup(provider, DEFAULT, tier)
     except QuotaError as error:
         return error
     return None

@@ -96,6 +96,19 @@ class _Configured(Limiter):
         return with_gates(gate, further) if further else gate
 
 
+def rates(config: Config) -> dict[str, float]:
+    """Amounts a minute by unit that hold for every model, whatever else is said."""
+    said = {REQUESTS: config.rpm_override, TOKENS: config.tpm_override}
+    return {unit: rate for unit, rate in said.items() if rate}
+
+
+def overridden(config: Config, quotas: tuple[Quota, ...]) -> tuple[Quota, ...]:
+    """A model's ``quotas`` with :func:`rates` in place of its own a minute."""
+    given = rates(config)
+    kept = (quota for quota in quotas if quota.unit not in given or quota.period_s != 60)
+    return (*kept, *(Quota(unit, rate) for unit, rate in given.items()))
+
+
 @dataclass(frozen=True, slots=True)
 class _AtProvider(Resolved):
     """A pool whose requests take a slot of their provider's, too, or keep their distance."""
@@ -110,8 +123,7 @@ class _Limits(Limits):
     def __init__(self, config: Config, provider: str | None) -> None:
         super().__init__(config.limits, provider=provider, tier=config.tier)
         self._config = config
-        rates = {REQUESTS: config.rpm_override, TOKENS: config.tpm_override}
-        self._rates = {unit: rate for unit, rate in rates.items() if rate}
+        self._overridden = bool(rates(config))
 
     def resolve(self, name: str) -> Resolved:
         provider, slash, model = name.partition("/")
@@ -123,9 +135,8 @@ class _Limits(Limits):
     def model(self, provider: str, model: str) -> Resolved:
         config, resolved = self._config, super().model(provider, model)
         quotas = resolved.quotas
-        if self._rates:
-            kept = (quota for quota in quotas if quota.unit not in self._rates or quota.period_s != 60)
-            quotas = (*kept, *(Quota(unit, rate) for unit, rate in self._rates.items()))
+        if self._overridden:
+            quotas = overridden(config, quotas)
             resolved = replace(resolved, source="given")
         slots = self._slots(resolved.pool.partition("/")[0])
         if slots is not None:  # the model's own are no more

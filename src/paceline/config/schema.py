@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Iterable, Mapping
 from difflib import get_close_matches
 from typing import Any, Final
@@ -24,8 +23,7 @@ from paceline.config.readers import (
     truth,
     whole,
 )
-from paceline.config.sources import Faults, Place, Source
-from paceline.core.outcomes import PacelineWarning
+from paceline.config.sources import Faults, Place, Source, warn
 from paceline.limiter import LEASE_MAX_S, TIMEOUT_MAX_S
 from paceline.providers.registry import ALIASES, PAGES, suggest
 
@@ -59,7 +57,7 @@ OVERRIDES: Final[dict[str, Reader]] = {
     "rpm_override": number(1e-3, 1e12, "a number"),
     "tpm_override": number(1e-3, 1e12, "a number"),
 }
-"""For the command line alone."""
+"""For the command line, the code and the environment; a file has ``limits``."""
 
 TABLES: Final[dict[str, dict[str, Reader]]] = {
     "retry": {
@@ -116,7 +114,8 @@ class _Walk:
                 self._limits(path, value)
             elif name == CONCURRENCY:
                 for provider, most in self._table(path, value, "openai = 10"):
-                    self._leaf((*path, provider), (name, _whose(provider)), whole(1, 1_000_000), most)
+                    here = (*path, provider)
+                    self._leaf(here, (name, self._whose(here)), whole(1, 1_000_000), most)
             elif name == LANES:
                 for lane, spec in self._table(path, value, "wrap = { weight = 4 }"):
                     for key, part in self._table((*path, lane), spec, "weight = 4"):
@@ -147,7 +146,7 @@ class _Walk:
             if not isinstance(said, Mapping) or is_amounts(said):
                 self._quotas(here, _model(name), said)
                 continue
-            provider = _whose(name)
+            provider = self._whose(here)
             for model, quota in self._table(here, said, "gpt-5 = { rpm = 500, tpm = 500_000 }"):
                 self._quotas((*here, model), f"{provider}/{ANY if model == 'default' else model}", quota)
 
@@ -168,6 +167,18 @@ class _Walk:
             self._put(path, key, tuple(parts))
         elif not said:
             self._faults.add(self._source.place(path), "it says nothing: give rpm, tpm, ...")
+
+    def _whose(self, path: Place) -> str:
+        """The own name of the provider at the end of ``path``; ``default`` is everybody's."""
+        provider = path[-1]
+        clean = provider.strip().lower()
+        if clean in ("default", ANY):
+            return ANY
+        near = get_close_matches(clean, [*PAGES, *ALIASES], 1, 0.85)
+        if near and near[0] != clean:  # anybody may have a provider of their own
+            hint = f"provider {provider!r} is taken for one of your own; did you mean {near[0]!r}?"
+            warn(f"{self._source.place(path)}: {hint}")
+        return ALIASES.get(clean, clean)
 
     def _table(self, path: Place, value: Any, example: str) -> Iterable[tuple[str, Any]]:
         if not isinstance(value, Mapping):
@@ -202,18 +213,6 @@ class _Walk:
     def _unknown(self, path: Place, known: Iterable[str]) -> None:
         near = suggest(path[-1], known) or f"; known: {', '.join(dict.fromkeys(known))}"
         self._faults.add(self._source.place(path), f"no such setting{near}")
-
-
-def _whose(provider: str) -> str:
-    """A provider's own name; ``default`` is everybody's."""
-    clean = provider.strip().lower()
-    if clean in ("default", ANY):
-        return ANY
-    near = get_close_matches(clean, [*PAGES, *ALIASES], 1, 0.85)
-    if near and near[0] != clean:  # anybody may have a provider of their own
-        hint = f"provider {provider!r} is taken for one of your own; did you mean {near[0]!r}?"
-        warnings.warn(hint, PacelineWarning, stacklevel=2)
-    return ALIASES.get(clean, clean)
 
 
 def _model(name: str) -> str:

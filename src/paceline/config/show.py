@@ -7,11 +7,11 @@ from dataclasses import dataclass, fields
 from typing import Any
 
 from paceline.config import Config
+from paceline.config.build import overridden, rates
 from paceline.config.schema import ANY, BREAKER, CONCURRENCY, LANE, LANES, LIMITS, OVERRIDES, PLAIN, Key
 from paceline.config.sources import dotted
+from paceline.core.quota import Quota
 from paceline.core.retry import RetryPolicy
-from paceline.limits import Limits
-from paceline.providers.registry import provider_named
 from paceline.providers.tables import DEFAULT, known_providers, lookup
 from paceline.stores import open_store
 
@@ -62,16 +62,31 @@ def _settings(config: Config) -> Iterator[Row]:
 
 def _limits(config: Config) -> Iterator[Row]:
     for name, quotas in config.limits.items():
-        yield _row(config, (LIMITS, name), [str(quota) for quota in quotas])
+        origin = config.origins.get((LIMITS, name), BY_DEFAULT)
+        if "/" in name or config.provider is not None or not rates(config):
+            yield _limit(config, name, quotas, origin)
+        else:  # by hand it is a pool of one's own, which no override concerns
+            yield Row(dotted((LIMITS, name)), [str(quota) for quota in quotas], origin)
+            yield _limit(config, f"{ANY}/{name}", quotas, origin)
     if ANY in config.limits:  # nobody looks into a table
         return
-    home = Limits(config.limits, provider=config.provider and provider_named(config.provider).name).home
+    home = config.home
     named = {home, *(name.partition("/")[0] for name in (*config.limits, *config.concurrency) if name != ANY)}
     for provider in known_providers():
         if provider in named and f"{provider}/*" not in config.limits:
             published = lookup(provider, DEFAULT, config.tier if provider == home else None)
             source = f"{published.source} ({published.as_of}{f', {published.tier}' if published.tier else ''})"
-            yield Row(f"{LIMITS}: {provider}/*", [str(quota) for quota in published.quotas], source)
+            yield _limit(config, f"{provider}/*", published.quotas, source)
+
+
+def _limit(config: Config, name: str, quotas: tuple[Quota, ...], source: str) -> Row:
+    """What a model has: its quotas, and the overrides that take the place of some."""
+    held = overridden(config, quotas)
+    if rates(config):
+        told = [config.origins.get((override,), BY_DEFAULT) for override in OVERRIDES if getattr(config, override)]
+        kept = [source] if set(held) & set(quotas) else []
+        source = ", ".join(dict.fromkeys([*kept, *told]))
+    return Row(dotted((LIMITS, name)), [str(quota) for quota in held], source)
 
 
 def _row(config: Config, key: Key, value: Any) -> Row:

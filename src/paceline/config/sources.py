@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import os
 import re
 import warnings
@@ -26,6 +27,7 @@ FILE_MAX, KEYS_MAX, DEPTH_MAX = 1_000_000, 20_000, 6
 """Characters of a file, and keys and levels of a YAML file whose lines are remembered."""
 
 HERE: Final = Path()
+PACKAGE: Final = __name__.partition(".")[0]
 
 Place = tuple[str, ...]
 """The names on the way to a setting, outermost first, as they are written."""
@@ -83,6 +85,14 @@ class Source:
 def dotted(path: Place) -> str:
     """The name of a setting. Models have dots in their names, so limits are written with colons."""
     return (": " if path[0] in ("limits", "defaults") else ".").join(path)
+
+
+def warn(message: str) -> None:
+    """Warn at the line that called this package, however deep in it that was noticed."""
+    level, frame = 1, inspect.currentframe()
+    while frame is not None and frame.f_globals.get("__name__", "").partition(".")[0] == PACKAGE:
+        level, frame = level + 1, frame.f_back
+    warnings.warn(message, PacelineWarning, stacklevel=level)
 
 
 def find_file(
@@ -197,7 +207,7 @@ def environment(environ: Mapping[str, str], known: Iterable[str], names: Iterabl
             continue
         first, *rest = variable[len(ENV_PREFIX) :].lower().split("__")
         if first not in known and not suggest(first, known):  # nobody knows what else is called so
-            warnings.warn(f"{variable} is no setting of paceline's", PacelineWarning, stacklevel=2)
+            warn(f"{variable} is no setting of paceline's")
             continue
         if first == "limits" and rest:
             name = "/".join([*rest[:-1], "*" if rest[-1] == "default" else rest[-1]])

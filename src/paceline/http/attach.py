@@ -26,6 +26,9 @@ def attach(limiter: Limiter, client: Any, provider: str | None = None) -> None:
             f"no httpx or httpx2 client inside {type(client).__name__}: attach the HTTP client itself, "
             "or call paceline.instrument(limiter) to pace the whole process"
         )
+    for http_client in clients:  # all or none: nothing is changed before all has been looked at
+        for transport in _transports(http_client):
+            _check(limiter, transport, provider)
     for http_client in clients:
         _attach(limiter, http_client, provider)
     for part in parts:
@@ -41,7 +44,16 @@ def _attach(limiter: Limiter, http_client: Any, provider: str | None) -> None:
     genai.pace_inner(http_client, lambda inner: _attach(limiter, inner, provider))
 
 
-def _paced(limiter: Limiter, transport: Any, provider: str | None) -> Any:
+def _transports(http_client: Any) -> Iterator[Any]:
+    """All that :func:`_attach` would pace."""
+    yield http_client._transport  # noqa: SLF001
+    yield from filter(None, http_client._mounts.values())  # noqa: SLF001
+    for inner in list(getattr(http_client, "_loop_clients", {}).values()):  # google-genai: one for each event loop
+        yield from _transports(inner)
+
+
+def _check(limiter: Limiter, transport: Any, provider: str | None) -> None:
+    """Raise where ``transport`` cannot be paced."""
     if is_paced(transport):
         if transport.limiter is not limiter:
             raise ValueError("this client is attached to another limiter already")
@@ -49,8 +61,13 @@ def _paced(limiter: Limiter, transport: Any, provider: str | None) -> Any:
             transport.provider is None or provider_named(provider).name != transport.provider.name
         ):
             raise ValueError("this HTTP client is attached for another provider already: give each SDK its own")
-        return transport
-    return pace_transport(limiter, transport, provider)
+    elif library_of(transport, "BaseTransport", "AsyncBaseTransport") is None:
+        raise TypeError(f"{type(transport).__name__} is not a transport of httpx2 or httpx")
+
+
+def _paced(limiter: Limiter, transport: Any, provider: str | None) -> Any:
+    _check(limiter, transport, provider)
+    return transport if is_paced(transport) else pace_transport(limiter, transport, provider)
 
 
 def _is_http_client(thing: Any) -> bool:
