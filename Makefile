@@ -16,8 +16,8 @@ $(READY): pyproject.toml constraints.txt
 demo: $(READY)  ## one batch, with and without paceline, live; ends with a picture
 	$(BIN)/paceline demo
 
-test: $(READY)  ## the whole suite; ONLY="tests/core tests/shell" for a part
-	$(BIN)/python -m pytest $(ONLY)
+test: $(READY)  ## the whole suite, in two processes; ONLY="tests/core tests/shell" for a part
+	$(BIN)/python -m pytest -n 2 --dist loadfile $(ONLY)
 
 frameworks: $(READY)  ## every SDK and framework that CI runs, each in an environment of its own; ENVS="genai mistral" for some
 	$(BIN)/python tests/frameworks/run.py $(ENVS)
