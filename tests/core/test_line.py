@@ -37,7 +37,8 @@ def go(line: Line, share: float = 1.0) -> Ticket:
 
 
 def nothing_left(line: Line) -> bool:
-    return not (len(line) or line._lanes or line._virtual or line.next_deadline_ns or line._deadlines)
+    kept = line._lanes or line._virtual or line._waiting or line._busy or line._idle
+    return not (len(line) or kept or line.next_deadline_ns or line._deadlines)
 
 
 steps = st.lists(

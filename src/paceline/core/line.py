@@ -5,15 +5,20 @@ Between lanes, strict priority classes; inside a class, start-time fair queueing
 starts where its last one finished in virtual time, finish = start + cost / weight, and the lane that
 starts first goes first. A lane that was idle starts at the present virtual time, so idleness saves up
 nothing. The estimate is charged when a request goes, and corrected when its true cost is known.
+
+The lanes stand in two sorted rows, those in which somebody waits and those that only owe, so finding who goes next costs
+about the same with one lane and with thousands.
 """
 
 from __future__ import annotations
 
 import heapq
-from collections import OrderedDict
+from bisect import bisect_left, insort
+from collections import OrderedDict, defaultdict
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from itertools import count, takewhile
+from math import inf
 from typing import Any
 
 from paceline.core.outcomes import Outcome, QuotaError
@@ -115,13 +120,20 @@ class Ticket:
         self.queued = False
 
 
-class _Lane:
-    __slots__ = ("finish", "spec", "tickets")
+_Stand = tuple[int, float, int, int, str]
+"""Where a lane stands: less its priority, where it starts, its first ticket's number (0: it is empty); its id, so that no
+two are equal; and its name."""
 
-    def __init__(self, spec: LaneSpec, finish: float) -> None:
+
+class _Lane:
+    __slots__ = ("finish", "row", "spec", "stand", "tickets")
+
+    def __init__(self, spec: LaneSpec) -> None:
         self.spec = spec
         self.tickets: OrderedDict[int, Ticket] = OrderedDict()
-        self.finish = finish
+        self.finish = 0.0
+        self.row: list[_Stand] = []  # in which it stands; empty: in none
+        self.stand: _Stand = (0, 0.0, 0, 0, "")
 
 
 class Line:
@@ -135,6 +147,10 @@ class Line:
     def __init__(self) -> None:
         self._lanes: dict[str, _Lane] = {}
         self._virtual: dict[int, float] = {}  # priority -> virtual time
+        self._waiting: defaultdict[int, int] = defaultdict(int)  # priority -> how many wait
+        # One stand a lane, never later than it is: who has gone or paid more since is put right when it comes first.
+        self._busy: list[_Stand] = []
+        self._idle: list[_Stand] = []
         self._deadlines: list[tuple[int, int, int, Ticket]] = []  # those who have gone stay until there are too many
         self.next_number: Callable[[], int] = count(1).__next__
         self.length = 0
@@ -147,18 +163,26 @@ class Line:
 
     def push(self, ticket: Ticket) -> None:
         """Put ``ticket`` at the end of its lane, or where its number says if it has been there before."""
-        lane = self._lanes.get(ticket.lane.name)
+        spec = ticket.lane
+        priority = spec.priority
+        lane = self._lanes.get(spec.name)
         if lane is None:
-            lane = self._lanes[ticket.lane.name] = _Lane(ticket.lane, 0.0)
-        elif lane.spec is not ticket.lane:
-            before, lane.spec = lane.spec, ticket.lane  # the latest word holds for the whole lane
-            if before.priority != ticket.lane.priority:
-                self._forget_idle(before.priority)
+            lane = self._lanes[spec.name] = _Lane(spec)
+        before, lane.spec = lane.spec.priority, spec  # the latest word holds for the whole lane
+        moves = ticket.returned or not lane.tickets or before != priority
         lane.tickets[ticket.number] = ticket
-        if ticket.returned:
-            for number in (ticket.number, *reversed(_before(lane.tickets, ticket.number))):
-                lane.tickets.move_to_end(number, last=False)
         self.length += 1
+        self._waiting[priority] += 1
+        if moves:
+            if ticket.returned:
+                for number in (ticket.number, *reversed(_before(lane.tickets, ticket.number))):
+                    lane.tickets.move_to_end(number, last=False)
+            self._stand(lane)
+            if before != priority:
+                others = len(lane.tickets) - 1
+                self._waiting[priority] += others
+                self._waiting[before] -= others
+                self._forget_idle(before)
         if ticket.deadline_ns is not None:
             if len(self._deadlines) > 2 * self.length + GONE_MAX:
                 self._deadlines = [entry for entry in self._deadlines if self._waits(entry[3])]
@@ -172,28 +196,26 @@ class Line:
 
     def peek(self, most: int, share: Callable[[list[float]], float]) -> list[Ticket]:
         """The first tickets, at most so many, in the order in which they will go; ``share`` as for :meth:`pop`."""
-        lanes = [(lane, iter(lane.tickets.values())) for lane in self._lanes.values() if lane.tickets]
-        virtual = dict(self._virtual)
-        entries: list[tuple[int, float, int, int, Ticket]] = []
-
-        def enter(index: int, finish: float) -> None:
-            lane, tickets = lanes[index]
-            ticket = next(tickets, None)
-            if ticket is not None:
-                heapq.heappush(entries, (-lane.spec.priority, finish, ticket.number, index, ticket))
-
-        for index, (lane, _) in enumerate(lanes):
-            enter(index, lane.finish)
+        stands = self._busy.copy()  # a sorted row is a heap
+        fronts: dict[str, tuple[Ticket, Iterator[Ticket]]] = {}
         first: list[Ticket] = []
-        while entries and len(first) < most:
-            priority, finish, _, index, ticket = heapq.heappop(entries)
-            now = virtual.get(-priority, 0.0)
-            if finish < now:  # it was idle: it starts at the present virtual time
-                heapq.heappush(entries, (priority, now, ticket.number, index, ticket))
+        while stands and len(first) < most:
+            below, start, _, which, name = stands[0]
+            if name not in fronts:
+                lane = self._lanes[name]
+                rest = iter(lane.tickets.values())
+                fronts[name] = next(rest), rest
+                heapq.heapreplace(stands, self._stands(lane))
                 continue
-            virtual[-priority] = finish
+            ticket, rest = fronts[name]
             first.append(ticket)
-            enter(index, finish + share(ticket.amounts) / ticket.lane.weight)
+            following = next(rest, None)
+            if following is None:
+                heapq.heappop(stands)
+            else:
+                fronts[name] = following, rest
+                start += share(ticket.amounts) / ticket.lane.weight
+                heapq.heapreplace(stands, (below, start, following.number, which, name))
         return first
 
     def pop(self, share: float) -> None:
@@ -201,18 +223,21 @@ class Line:
         lane = self._first_lane()
         assert lane is not None
         _, ticket = lane.tickets.popitem(last=False)
-        self.length -= 1
-        start = max(self._virtual.get(lane.spec.priority, 0.0), lane.finish)
-        self._virtual[lane.spec.priority] = start
+        priority = lane.spec.priority
+        start = self._virtual.get(priority, 0.0)
+        if lane.finish > start:
+            start = lane.finish
+        self._virtual[priority] = start
         lane.finish = start + share / ticket.lane.weight
-        if not lane.tickets:
-            self._forget_idle(lane.spec.priority)
+        self._one_less(lane)
 
     def correct(self, ticket: Ticket, share: float) -> None:
         """The ticket's true cost differs by ``share`` from what :meth:`pop` was told."""
         lane = self._lanes.get(ticket.lane.name)
         if lane is not None:
             lane.finish += share / ticket.lane.weight
+            if not lane.tickets or lane.finish < lane.stand[1] > self._virtual.get(lane.spec.priority, 0.0):
+                self._stand(lane)  # it starts earlier than it stands
 
     def withdraw(self, ticket: Ticket) -> bool:
         """Take ``ticket`` out; whether it was there."""
@@ -220,9 +245,7 @@ class Line:
             return False
         lane = self._lanes[ticket.lane.name]
         del lane.tickets[ticket.number]
-        self.length -= 1
-        if not lane.tickets:
-            self._forget_idle(lane.spec.priority)
+        self._one_less(lane)
         return True
 
     def overdue(self, now_ns: int) -> list[Ticket]:
@@ -256,14 +279,13 @@ class Line:
     def ahead_of_newcomer(self, spec: LaneSpec) -> int:
         """How many would certainly go before a ticket that joins the lane of ``spec`` now."""
         lane = self._lanes.get(spec.name)
-        higher = sum(len(other.tickets) for other in self._lanes.values() if other.spec.priority > spec.priority)
+        higher = sum([waiting for priority, waiting in self._waiting.items() if priority > spec.priority])
         return higher + (len(lane.tickets) if lane and lane.spec.priority <= spec.priority else 0)
 
     def drain(self) -> list[Ticket]:
         """Take out and return every ticket."""
         tickets = list(self)
-        self._lanes.clear()
-        self._virtual.clear()
+        self._forget_all()
         self._deadlines.clear()
         self.length = 0
         return tickets
@@ -278,30 +300,62 @@ class Line:
         return lane is not None and lane.tickets.get(ticket.number) is ticket
 
     def _first_lane(self) -> _Lane | None:
-        if len(self._lanes) == 1:
-            (only,) = self._lanes.values()
-            return only if only.tickets else None
-        best: _Lane | None = None
-        best_key = (0, 0.0, 0)
-        for lane in self._lanes.values():
-            if lane.tickets:
-                priority = lane.spec.priority
-                start = max(self._virtual.get(priority, 0.0), lane.finish)
-                key = (-priority, start, next(iter(lane.tickets)))
-                if best is None or key < best_key:
-                    best, best_key = lane, key
-        return best
+        busy = self._busy
+        if len(busy) <= 1:
+            return self._lanes[busy[0][4]] if busy else None
+        while True:
+            lane = self._lanes[busy[0][4]]
+            if self._stands(lane) == busy[0]:
+                return lane
+            self._stand(lane)
+
+    def _stands(self, lane: _Lane) -> _Stand:
+        """Where ``lane`` stands now."""
+        spec = lane.spec
+        start = max(self._virtual.get(spec.priority, 0.0), lane.finish)
+        return -spec.priority, start, next(iter(lane.tickets), 0), id(lane), spec.name
+
+    def _stand(self, lane: _Lane) -> None:
+        """Let ``lane`` stand where it belongs now, and no longer where it stood."""
+        if lane.row:
+            del lane.row[bisect_left(lane.row, lane.stand)]
+        lane.row = self._busy if lane.tickets else self._idle
+        lane.stand = self._stands(lane)
+        insort(lane.row, lane.stand)
+
+    def _one_less(self, lane: _Lane) -> None:
+        """A ticket of ``lane`` has left."""
+        self.length -= 1
+        if not self.length:
+            self._forget_all()
+            return
+        priority = lane.spec.priority
+        self._waiting[priority] -= 1
+        if not lane.tickets:
+            self._stand(lane)
+            self._forget_idle(priority)
 
     def _forget_idle(self, priority: int) -> None:
         """Drop the empty lanes of a class that owe nothing to virtual time; when all are empty, the class."""
-        lanes = [lane for lane in self._lanes.values() if lane.spec.priority == priority]
-        busy = any(lane.tickets for lane in lanes)
-        virtual = self._virtual.get(priority, 0.0)
-        for lane in lanes:
-            if not lane.tickets and (not busy or lane.finish <= virtual):
-                del self._lanes[lane.spec.name]
-        if not busy:
+        paid = self._virtual.get(priority, 0.0)
+        if not self._waiting[priority]:
+            paid = inf
+            del self._waiting[priority]
             self._virtual.pop(priority, None)
+        idle = self._idle
+        begin = bisect_left(idle, (-priority, -inf, 0, 0, ""))
+        end = bisect_left(idle, (-priority, paid, 1, 0, ""), begin)  # 1: after all that start at `paid`
+        for stand in idle[begin:end]:
+            del self._lanes[stand[4]]
+        del idle[begin:end]
+
+    def _forget_all(self) -> None:
+        """Nobody waits, so nobody owes."""
+        self._lanes.clear()
+        self._virtual.clear()
+        self._waiting.clear()
+        self._busy.clear()
+        self._idle.clear()
 
 
 def _before(tickets: OrderedDict[int, Ticket], number: int) -> list[int]:
