@@ -171,6 +171,18 @@ class TestPrecedence:
         assert config.breaker == paceline.BreakerPolicy(failures=2)
         assert load(write(self.FILE), environ, limits=limits).limits == limits
 
+    def test_a_model_that_is_named_alone_is_meant_at_every_provider(self, write):
+        name = write(
+            "[limits]\n'openai/gpt-5' = '9 requests/min'\n'groq/gpt-5' = '8 requests/min'\n'openai/a' = '7 requests/min'\n"
+        )
+        five, six = parse_quotas("5 requests/min"), parse_quotas("6 requests/min")
+        config = load(name, {"PACELINE_LIMITS__GPT_5": "5 requests/min"}, limits={"groq/gpt-5": six})
+        limits = {"openai/gpt-5": five, "groq/gpt-5": six, "openai/a": parse_quotas("7 requests/min"), "gpt-5": five}
+        assert config.limits == limits
+        assert config.origins["limits", "openai/gpt-5"] == "PACELINE_LIMITS__GPT_5"
+        both = load(name, limits={"gpt-5": five, "openai/gpt-5": six})
+        assert (both.limits["openai/gpt-5"], both.limits["groq/gpt-5"]) == (six, five)
+
     def test_a_file_s_limits_beat_the_tables(self, write):
         name = write('provider = "openai"\ntier = 1\n[limits]\n"gpt-5" = { rpm = 3 }\n')
         limits = paceline.Limiter.load(name).limits

@@ -182,6 +182,10 @@ class Config:
             fields[name] = dict(getattr(self, name))
         for key, (value, origin) in said.items():
             name, rest = key[0], key[1:]
+            if name == LIMITS:  # a model that is named alone is meant at every provider that was named before
+                for exact in [other for other in self.limits if other.partition("/")[2] == rest[0]]:
+                    if (LIMITS, exact) not in said:
+                        fields[LIMITS][exact], fields["origins"][LIMITS, exact] = value, origin
             if name == LANES:
                 lane = fields[LANES].get(rest[0]) or LaneSpec(rest[0])
                 fields[LANES][rest[0]] = replace(lane, **{rest[1]: value})
