@@ -14,6 +14,7 @@ import weakref
 from collections import deque
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from functools import cache
 from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
 
 from paceline.clock import Clock, Timer
@@ -103,7 +104,11 @@ class Gate:
                 else:
                     outcome = self.pool.submit(now_ns, ticket)
                     if type(outcome) is WaitUntil:
-                        ticket.owner = owner()
+                        try:
+                            ticket.owner = owner()
+                        except BaseException:  # no loop of asyncio's runs here
+                            self.pool.withdraw(now_ns, ticket)
+                            raise
                         self._arm()
             finally:
                 self._busy = False
@@ -137,7 +142,7 @@ class Gate:
 
     async def wait_async(self, ticket: Ticket) -> Outcome:
         """Let this task wait until ``ticket`` has its outcome."""
-        outcome = self.enter(ticket, _task)
+        outcome = self.enter(ticket, _task())
         if type(outcome) is not WaitUntil:
             return outcome
         try:
@@ -334,10 +339,12 @@ if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=_after_fork)
 
 
-def _task() -> Owner:
+@cache
+def _task() -> Callable[[], Owner]:
+    """How a coroutine waits. Before the lock: an import may fail, and waits for other threads' imports."""
     from paceline.tasks import Task
 
-    return Task()
+    return Task
 
 
 def _in_a_loop() -> bool:

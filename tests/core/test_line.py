@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from itertools import accumulate
 
 import pytest
@@ -156,6 +157,18 @@ def test_the_latest_word_on_a_lane_holds_for_the_whole_lane():
     raised = join(line, LaneSpec("a", priority=5))
     assert [go(line) for _ in range(3)] == [quiet, raised, other]
     assert nothing_left(line)
+
+
+def test_a_lane_that_is_raised_owes_no_more_than_it_did():
+    line = Line()
+    for name in 2_000 * "xy":
+        join(line, LaneSpec(name))
+    for _ in range(1_000):
+        go(line)
+    for _ in range(10):
+        join(line, LaneSpec("urgent", priority=1))
+        join(line, LaneSpec("x", priority=1))
+    assert Counter(go(line).lane.name for _ in range(10)) == {"urgent": 5, "x": 5}
 
 
 def test_who_goes_before_whom():

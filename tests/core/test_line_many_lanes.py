@@ -36,6 +36,9 @@ class Scan:
     def push(self, number: int, spec: LaneSpec, amount: float) -> None:
         row = self.rows.setdefault(spec.name, Row(spec))
         before, row.spec = row.spec, spec
+        if before.priority != spec.priority:
+            owes = max(row.finish - self.virtual.get(before.priority, 0.0), 0.0)
+            row.finish = self.virtual.get(spec.priority, 0.0) + owes
         row.waiting[number] = (amount, spec.weight)
         row.waiting = dict(sorted(row.waiting.items()))
         if before.priority != spec.priority:

@@ -7,6 +7,7 @@ import gc
 import threading
 
 import pytest
+from shared_world import until
 
 import paceline
 from paceline import gate as gate_module
@@ -224,3 +225,39 @@ class TestALoopThatIsClosed:
         thread.join(2)
         assert not left
         assert not thread.is_alive()
+
+
+class TestWhoCannotWait:
+    """It hears why, and is not in the line: the others go on."""
+
+    def everybody_goes(self, fail):
+        limiter = paceline.Limiter({"jobs": "3 concurrency"}, clock=ManualClock())
+        big = limiter.try_acquire("jobs", concurrency=3)
+        fail(limiter.acquire("jobs")._wait_async())
+        assert limiter.status()["pools"]["jobs"]["waiting"] == 0
+        threads = [threading.Thread(target=limiter.acquire("jobs").wait, daemon=True) for _ in range(3)]
+        for thread in threads:
+            thread.start()
+        until(lambda: limiter.status()["pools"]["jobs"]["waiting"] == 3)
+        big.cancel()
+        for thread in threads:
+            thread.join(10.0)
+        assert not any(thread.is_alive() for thread in threads)
+
+    def test_under_another_driver_than_asyncio(self):
+        def fail(coroutine):
+            with pytest.raises(RuntimeError, match="no running event loop"):
+                coroutine.send(None)
+
+        self.everybody_goes(fail)
+
+    def test_where_an_import_fails(self, monkeypatch):
+        def no_files():
+            raise OSError(24, "Too many open files")
+
+        def fail(coroutine):
+            monkeypatch.setattr(gate_module, "_task", no_files)
+            with pytest.raises(OSError, match="Too many open files"):
+                coroutine.send(None)
+
+        self.everybody_goes(fail)

@@ -34,9 +34,11 @@ class LaneSpec:
     priority: int = 0
 
     def __post_init__(self) -> None:
-        """Refuse a weight that gives no share."""
-        if not 0 < self.weight < float("inf"):
+        """Refuse a weight that gives no share, and a priority that is above or below no other."""
+        if not isinstance(self.weight, int | float) or not 0 < self.weight < inf:
             raise QuotaError(f"weight of lane {self.name!r} is {self.weight!r}: it must be a finite number above 0")
+        if not isinstance(self.priority, int):
+            raise QuotaError(f"priority of lane {self.name!r} is {self.priority!r}: it must be a whole number")
 
 
 DEFAULT_LANE = LaneSpec()
@@ -173,6 +175,9 @@ class Line:
         lane.tickets[ticket.number] = ticket
         self.length += 1
         self._waiting[priority] += 1
+        if before != priority:  # what it owes, it owes there, too
+            owes = max(lane.finish - self._virtual.get(before, 0.0), 0.0)
+            lane.finish = self._virtual.get(priority, 0.0) + owes
         if moves:
             if ticket.returned:
                 for number in (ticket.number, *reversed(_before(lane.tickets, ticket.number))):
