@@ -76,11 +76,11 @@ def measure(quick: bool) -> list[Row]:
 def _redis_rows(span: Span, port: int) -> list[Row]:
     url = f"redis://127.0.0.1:{port}/0"
     plans = span.plans(port)
-    asking = [_run(_paceline(url, 0.0), plan) for plan in plans]
-    limits = [_run(_limits(port), plan) if installed("limits") else None for plan in plans]
+    asking = [_run(_paceline, (url, 0.0), plan) for plan in plans]
+    limits = [_run(_limits, (port,), plan) if installed("limits") else None for plan in plans]
     throttle = _throttle({"redis": url}, [plan for plan in plans if plan.tasks in span.throttle])
-    leasing = [_run(_paceline(url, LEASE_S), plan) for plan in span.plans(port, short=True)]
-    usual = [_run(_paceline(url, None), replace(plan, warm_s=MEASURES_S)) for plan in span.plans(port, short=True)]
+    leasing = [_run(_paceline, (url, LEASE_S), plan) for plan in span.plans(port, short=True)]
+    usual = [_run(_paceline, (url, None), replace(plan, warm_s=MEASURES_S)) for plan in span.plans(port, short=True)]
     rows, goal = [], f">= {ASK_GOAL:,} /s, <= {COMMANDS_GOAL} commands, 0 failed"
     for plan, ours, theirs in zip(plans, usual, limits, strict=True):
         said = f"token-throttle: {throttle(plan)}; limits, 3 hits, cannot settle: {_say(theirs)}"
@@ -97,10 +97,11 @@ def _redis_rows(span: Span, port: int) -> list[Row]:
 def _fleet_row(span: Span, url: str, port: int) -> Row:
     """Processes that share the quotas, each with an event loop of its own."""
     _empty(port)
-    plan, context = cycles.Plan(FLEET_TASKS, span.few_s, span.warm_s), get_context("spawn")
+    plan, context = cycles.Plan(FLEET_TASKS, span.waiting_s, span.warm_s), get_context("spawn")
     barrier = context.Barrier(FLEET)  # they begin together
     with ProcessPoolExecutor(FLEET, context, initializer=barrier.wait, initargs=(60.0,)) as processes:
-        results = list(processes.map(_run_leasing, [url] * FLEET, [plan] * FLEET))
+        running = [processes.submit(_run_here, _paceline, (url, LEASE_S), plan) for _ in range(FLEET)]
+        results = [each.result() for each in running]
     rates = [sum(slices) for slices in zip(*(result["rates"] for result in results), strict=True)]
     failed = sum((Counter(result["failed"]) for result in results), Counter())
     together = {"rates": rates, "failed": failed, "tasks": FLEET * FLEET_TASKS, "never": 0} | {
@@ -110,10 +111,6 @@ def _fleet_row(span: Span, url: str, port: int) -> Row:
     met = statistics.median(rates) >= LEASE_GOAL and not failed
     what = f"Redis, leases of {LEASE_S:g} s, {FLEET} processes of {FLEET_TASKS} tasks each, together: the same"
     return Row(what, said, f">= {LEASE_GOAL:,} /s, 0 failed", met)
-
-
-def _run_leasing(url: str, plan: cycles.Plan) -> dict[str, Any]:
-    return _run(_paceline(url, LEASE_S), plan)
 
 
 def _met(result: dict[str, Any]) -> bool:
@@ -126,7 +123,7 @@ def _sqlite_rows(span: Span, home: Path) -> list[Row]:
     rows = []
     for name, lease_s in (("lease_s=0", 0.0), (f"leases of {LEASE_S:g} s", LEASE_S)):
         for plan in plans:
-            ours = _run(_paceline(f"sqlite:{home}/{lease_s:g}-{plan.tasks}.db", lease_s), plan)
+            ours = _run(_paceline, (f"sqlite:{home}/{lease_s:g}-{plan.tasks}.db", lease_s), plan)
             said = "" if lease_s else f"token-throttle: {throttle(plan)}"
             rows.append(Row(f"SQLite, {name}, {_tasks(plan)}: the same", _say(ours), peers=said))
     return rows
@@ -135,8 +132,8 @@ def _sqlite_rows(span: Span, home: Path) -> list[Row]:
 def _waiting_row(span: Span, port: int) -> Row:
     """A limit that binds; whoever is granted something comes again at once."""
     plan, url = span.waiting(port), f"redis://127.0.0.1:{port}/0"
-    ours = _run(_paceline(url, 0.0, A_MINUTE), plan)
-    theirs = _say_waiting(_run(_limits(port, A_MINUTE), plan)) if installed("limits") else "n/a"
+    ours = _run(_paceline, (url, 0.0, A_MINUTE), plan)
+    theirs = _say_waiting(_run(_limits, (port, A_MINUTE), plan)) if installed("limits") else "n/a"
     throttle = _throttle({"redis": url, "requests": A_MINUTE}, [plan], _say_waiting)(plan)
     said = f"token-throttle: {throttle}; limits ({A_MINUTE // 60} requests/s), asked every 50 ms: {theirs}"
     what = f"Redis, {WAITERS} tasks wait for {A_MINUTE} requests/min: share of what the limit allows"
@@ -210,12 +207,18 @@ def _throttle(
     return lambda plan: (say or _say)(found[plan]) if plan in found else "not in a quick run"
 
 
-def _run(making: Making, plan: cycles.Plan) -> dict[str, Any]:
+def _run(maker: Callable[..., Making], given: tuple[Any, ...], plan: cycles.Plan) -> dict[str, Any]:
+    """In a process of its own: nobody is measured among what another has left behind."""
+    with ProcessPoolExecutor(1, get_context("spawn")) as process:
+        return process.submit(_run_here, maker, given, plan).result()
+
+
+def _run_here(maker: Callable[..., Making], given: tuple[Any, ...], plan: cycles.Plan) -> dict[str, Any]:
     if plan.port:
         _empty(plan.port)
 
     async def run() -> dict[str, Any]:
-        cycle, end = await making()
+        cycle, end = await maker(*given)()
         result = await cycles.run(cycle, plan)
         said = end()
         if said is not None:
