@@ -104,9 +104,8 @@ def _fleet_row(span: Span, url: str, port: int) -> Row:
         results = [each.result() for each in running]
     rates = [sum(slices) for slices in zip(*(result["rates"] for result in results), strict=True)]
     failed = sum((Counter(result["failed"]) for result in results), Counter())
-    together = {"rates": rates, "failed": failed, "tasks": FLEET * FLEET_TASKS, "never": 0} | {
-        "tasks_failed": sum(result["tasks_failed"] for result in results)
-    }
+    together = {name: sum(result[name] for result in results) for name in ("tasks", "tasks_failed", "never")}
+    together |= {"rates": rates, "failed": failed}
     said = f"{spread(rates, '/s', 0)}{_say_failed(together)}"
     met = statistics.median(rates) >= LEASE_GOAL and not failed
     what = f"Redis, leases of {LEASE_S:g} s, {FLEET} processes of {FLEET_TASKS} tasks each, together: the same"
@@ -142,55 +141,49 @@ def _waiting_row(span: Span, port: int) -> Row:
 
 # Who is measured: each makes one cycle of acquire and settle, ready to be run.
 
-Making = Callable[[], Awaitable[tuple[Callable[[], Awaitable[None]], Callable[[], str | None]]]]
+Cycle = tuple[Callable[[], Awaitable[None]], Callable[[], str | None]]
+Maker = Callable[..., Awaitable[Cycle]]
 
 
-def _paceline(store: str, lease_s: float | None, a_minute: int = 0) -> Making:
-    async def make() -> tuple[Callable[[], Awaitable[None]], Callable[[], str | None]]:
-        quotas = [f"{a_minute} requests/min", *QUOTAS[1:]] if a_minute else QUOTAS
-        limiter = paceline.Limiter({"p": quotas}, store=store, lease_s=lease_s)
-        if a_minute:  # the burst; what the headroom leaves goes in the first second
-            (await limiter.acquire("p", requests=a_minute - WAITERS)).settle()
+async def _paceline(store: str, lease_s: float | None, a_minute: int = 0) -> Cycle:
+    quotas = [f"{a_minute} requests/min", *QUOTAS[1:]] if a_minute else QUOTAS
+    limiter = paceline.Limiter({"p": quotas}, store=store, lease_s=lease_s)
+    if a_minute:  # the burst; what the headroom leaves goes in the first second
+        (await limiter.acquire("p", requests=a_minute - WAITERS)).settle()
 
-        async def cycle() -> None:
-            async with limiter.acquire("p", **COST) as permit:
-                permit.settle(**ACTUAL)
+    async def cycle() -> None:
+        async with limiter.acquire("p", **COST) as permit:
+            permit.settle(**ACTUAL)
 
-        def end() -> str | None:
-            pool = limiter.status()["pools"]["p"]
-            limiter.close()
-            return "store lost" if pool["counts"].get("store_lost") or pool["store"]["state"] == "lost" else None
+    def end() -> str | None:
+        pool = limiter.status()["pools"]["p"]
+        limiter.close()
+        return "store lost" if pool["counts"].get("store_lost") or pool["store"]["state"] == "lost" else None
 
-        return cycle, end
-
-    return make
+    return cycle, end
 
 
-def _limits(port: int, a_minute: int = 0) -> Making:
+async def _limits(port: int, a_minute: int = 0) -> Cycle:
     """Its sliding window counter over redis-py (with its default, coredis, it is no faster)."""
+    from limits import RateLimitItemPerMinute, RateLimitItemPerSecond
+    from limits.aio.storage import RedisStorage
+    from limits.aio.strategies import SlidingWindowCounterRateLimiter
+    from redis.asyncio import BlockingConnectionPool
 
-    async def make() -> tuple[Callable[[], Awaitable[None]], Callable[[], str | None]]:
-        from limits import RateLimitItemPerMinute, RateLimitItemPerSecond
-        from limits.aio.storage import RedisStorage
-        from limits.aio.strategies import SlidingWindowCounterRateLimiter
-        from redis.asyncio import BlockingConnectionPool
+    url = f"redis://127.0.0.1:{port}/0"
+    pool = BlockingConnectionPool.from_url(url, max_connections=2 * max(TASKS))
+    storage = RedisStorage(f"async+{url}", implementation="redispy", connection_pool=pool)  # type: ignore[arg-type]
+    limiter = SlidingWindowCounterRateLimiter(storage)
+    items = [(RateLimitItemPerMinute(int(1e9), 1, f"q{i}"), cost) for i, cost in enumerate((1, 1_200, 300))]
+    if a_minute:  # once spent, a window of a minute would grant nothing for the rest of it
+        items[0] = (RateLimitItemPerSecond(a_minute // 60, 1, "q0"), 1)
 
-        url = f"redis://127.0.0.1:{port}/0"
-        pool = BlockingConnectionPool.from_url(url, max_connections=2 * max(TASKS))
-        storage = RedisStorage(f"async+{url}", implementation="redispy", connection_pool=pool)  # type: ignore[arg-type]
-        limiter = SlidingWindowCounterRateLimiter(storage)
-        items = [(RateLimitItemPerMinute(int(1e9), 1, f"q{i}"), cost) for i, cost in enumerate((1, 1_200, 300))]
-        if a_minute:  # once spent, a window of a minute would grant nothing for the rest of it
-            items[0] = (RateLimitItemPerSecond(a_minute // 60, 1, "q0"), 1)
+    async def cycle() -> None:
+        for item, cost in items:
+            while not await limiter.hit(item, "p", cost=cost):  # noqa: ASYNC110  (nothing to wait on)
+                await asyncio.sleep(0.05)
 
-        async def cycle() -> None:
-            for item, cost in items:
-                while not await limiter.hit(item, "p", cost=cost):  # noqa: ASYNC110  (nothing to wait on)
-                    await asyncio.sleep(0.05)
-
-        return cycle, lambda: None
-
-    return make
+    return cycle, lambda: None
 
 
 def _throttle(
@@ -207,18 +200,18 @@ def _throttle(
     return lambda plan: (say or _say)(found[plan]) if plan in found else "not in a quick run"
 
 
-def _run(maker: Callable[..., Making], given: tuple[Any, ...], plan: cycles.Plan) -> dict[str, Any]:
+def _run(maker: Maker, given: tuple[Any, ...], plan: cycles.Plan) -> dict[str, Any]:
     """In a process of its own: nobody is measured among what another has left behind."""
     with ProcessPoolExecutor(1, get_context("spawn")) as process:
         return process.submit(_run_here, maker, given, plan).result()
 
 
-def _run_here(maker: Callable[..., Making], given: tuple[Any, ...], plan: cycles.Plan) -> dict[str, Any]:
+def _run_here(maker: Maker, given: tuple[Any, ...], plan: cycles.Plan) -> dict[str, Any]:
     if plan.port:
         _empty(plan.port)
 
     async def run() -> dict[str, Any]:
-        cycle, end = await maker(*given)()
+        cycle, end = await maker(*given)
         result = await cycles.run(cycle, plan)
         said = end()
         if said is not None:
