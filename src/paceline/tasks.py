@@ -1,4 +1,4 @@
-"""A coroutine that waits for its ticket. Apart, because importing asyncio takes longer than all the rest of a limiter."""
+"""A coroutine that waits for its ticket. Apart, so that asyncio is imported only where a task waits."""
 
 from __future__ import annotations
 

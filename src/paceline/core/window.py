@@ -17,7 +17,7 @@ def restarts(anchor: str | None, now_ns: int) -> tuple[int, ...] | None:
     """
     if anchor in (None, "utc"):
         return None
-    from zoneinfo import ZoneInfo  # it takes as long to import as all of this package, and few need it
+    from zoneinfo import ZoneInfo  # few need it
 
     local = datetime.fromtimestamp(now_ns / NS, ZoneInfo(str(anchor)))
     today = local.replace(hour=0, minute=0, second=0, microsecond=0, fold=0)

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 from paceline.http import genai
-from paceline.http.transport import is_paced, library_of, pace_transport
+from paceline.http.transport import is_paced, library_of, library_of_transport, pace_transport
 from paceline.providers.registry import provider_named
 
 if TYPE_CHECKING:
@@ -61,8 +61,8 @@ def _check(limiter: Limiter, transport: Any, provider: str | None) -> None:
             transport.provider is None or provider_named(provider).name != transport.provider.name
         ):
             raise ValueError("this HTTP client is attached for another provider already: give each SDK its own")
-    elif library_of(transport, "BaseTransport", "AsyncBaseTransport") is None:
-        raise TypeError(f"{type(transport).__name__} is not a transport of httpx2 or httpx")
+    else:
+        library_of_transport(transport)
 
 
 def _paced(limiter: Limiter, transport: Any, provider: str | None) -> Any:

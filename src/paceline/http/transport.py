@@ -35,10 +35,19 @@ def pace_transport(limiter: Limiter, inner: Any, provider: str | None = None) ->
     Raises:
         TypeError: ``inner`` is no such transport.
     """
-    library = library_of(inner, "BaseTransport", "AsyncBaseTransport")
+    return _class_of(library_of_transport(inner))(limiter, inner, provider_named(provider) if provider else None)
+
+
+def library_of_transport(transport: Any) -> ModuleType:
+    """The library whose transport this is.
+
+    Raises:
+        TypeError: It is none of httpx2's or httpx's.
+    """
+    library = library_of(transport, "BaseTransport", "AsyncBaseTransport")
     if library is None:
-        raise TypeError(f"{type(inner).__name__} is not a transport of httpx2 or httpx")
-    return _class_of(library)(limiter, inner, provider_named(provider) if provider else None)
+        raise TypeError(f"{type(transport).__name__} is not a transport of httpx2 or httpx")
+    return library
 
 
 def library_of(thing: Any, *bases: str) -> ModuleType | None:
