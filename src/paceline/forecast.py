@@ -250,7 +250,7 @@ def _look(gate: Gate) -> int:
     if not isinstance(gate, SharedGate):
         return 0
     ticket = Ticket(dict.fromkeys([*gate.pool.ledger.units, REQUESTS, CONCURRENCY], 0.0))
-    outcome = SharedGate.enter(gate, ticket)  # this gate alone, and not those behind it
+    outcome = SharedGate.attempt(gate, ticket)  # this gate alone, and not those behind it
     if isinstance(outcome, Reservation):
         gate.cancel(outcome)
     elif isinstance(outcome, StoreLost):

@@ -87,34 +87,34 @@ class Gate:
         self._busy = False
         self._deferred: deque[Callable[[int], None]] = deque()
         self._untold: deque[tuple[Any, ...]] = deque()
+        self._due = False  # a store has to be told something
         self._timer: Timer | None = None
         self._timer_ns = FAR_NS
         _gates.add(self)
 
-    def enter(self, ticket: Ticket, owner: Callable[[], Owner] | None = None) -> Outcome:
-        """Ask for ``ticket``; without an ``owner`` nobody joins the line."""
+    def enter(self, ticket: Ticket, owner: Callable[[], Owner], *, joins: bool = True) -> Outcome:
+        """Ask for ``ticket``, which joins the line if it may and must; then it is ``owner`` who waits."""
         with self._lock:
             if self._busy:
                 raise RuntimeError("a permit cannot be acquired from a signal handler or a finalizer")
             self._busy = True
             try:
                 now_ns = self._clock.now_ns()
-                if owner is None:
-                    outcome = self.pool.attempt(now_ns, ticket)
-                else:
-                    outcome = self.pool.submit(now_ns, ticket)
-                    if type(outcome) is WaitUntil:
-                        try:
-                            ticket.owner = owner()
-                        except BaseException:  # no loop of asyncio's runs here
-                            self.pool.withdraw(now_ns, ticket)
-                            raise
-                        self._arm()
+                outcome = self.pool.submit(now_ns, ticket) if joins else self.pool.attempt(now_ns, ticket)
+                waits = type(outcome) is WaitUntil and ticket.queued
+                if waits:
+                    try:
+                        ticket.owner = owner()
+                    except BaseException:  # no loop of asyncio's runs here
+                        self.pool.withdraw(now_ns, ticket)
+                        raise
             finally:
                 self._busy = False
-            if not self._deferred:
+            if not waits and not self._deferred and not self.pool.stirred:
                 return outcome
-            done = self._work()  # a finalizer came in between: what it gave back may be what this one waits for
+            # A finalizer came in between: what it gave back may be what this one waits for.
+            done = self._work() if self._deferred else []
+            self._arm()
         self._wake(done)
         return outcome
 
@@ -125,20 +125,17 @@ class Gate:
     def wait(self, ticket: Ticket) -> Outcome:
         """Block this thread until ``ticket`` has its outcome."""
         outcome = self.enter(ticket, Thread)
-        if type(outcome) is not WaitUntil:
-            return outcome
-        if _in_a_loop():
+        if type(outcome) is WaitUntil and _in_a_loop():
             warnings.warn(
                 f"{self.pool.name}: waiting for a permit blocks this event loop; use `async with`, `await`, or an async client",
                 PacelineWarning,
                 stacklevel=4,
             )
-        try:
-            ticket.owner.event.wait()
-        except BaseException:  # KeyboardInterrupt: whatever the outcome was, nobody will use it
-            self._leave(ticket)
-            raise
-        return decided(ticket)
+        return self._block(ticket, outcome)
+
+    def attempt(self, ticket: Ticket) -> Outcome:
+        """Ask for ``ticket``, now or not at all; where a store decides, this thread waits for its answer."""
+        return self._block(ticket, self.enter(ticket, Thread, joins=False))
 
     async def wait_async(self, ticket: Ticket) -> Outcome:
         """Let this task wait until ``ticket`` has its outcome."""
@@ -162,12 +159,12 @@ class Gate:
             try:
                 now_ns = self._clock.now_ns()
                 self.pool.settle(now_ns, reservation, actual, ticket)
-                if not self.pool.line.length and not self._deferred and not self._untold:
+                if not self.pool.line.length and not self._deferred and not self._untold and not self.pool.stirred:
                     return
                 done = self._follow_up(now_ns)
             finally:
                 self._busy = False
-        if done or self._untold:
+        if done or self._untold or self._due:
             self._wake(done)
 
     def cancel(self, reservation: Reservation) -> None:
@@ -250,7 +247,7 @@ class Gate:
         with self._lock:
             self._deferred.append(change)
             done = [] if (inside := self._busy) else self._work()
-        if (done or self._untold) and not inside:
+        if (done or self._untold or self._due) and not inside:
             self._wake(done)
 
     def _work(self) -> list[Ticket]:
@@ -269,6 +266,17 @@ class Gate:
         done = self.pool.pump(now_ns)
         self._arm()
         return done
+
+    def _block(self, ticket: Ticket, outcome: Outcome) -> Outcome:
+        """Let this thread wait until ``ticket`` has its outcome, if it is to have another than this."""
+        if not ticket.queued or type(outcome) is not WaitUntil:
+            return outcome
+        try:
+            ticket.owner.event.wait()
+        except BaseException:  # KeyboardInterrupt: whatever the outcome was, nobody will use it
+            self._leave(ticket)
+            raise
+        return decided(ticket)
 
     def _leave(self, ticket: Ticket) -> None:
         self._change(lambda now_ns: self.pool.withdraw(now_ns, ticket))

@@ -221,7 +221,7 @@ class Limiter(Faults):
         if gate.own_units:
             gate.left_out(cost)
         ticket = self._ticket(gate, cost, None, None, None)
-        outcome = gate.enter(ticket)
+        outcome = gate.attempt(ticket)
         if isinstance(outcome, Reservation):
             return Permit(gate, ticket, outcome)
         if isinstance(outcome, WaitUntil):

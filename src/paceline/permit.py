@@ -60,7 +60,9 @@ PAUSE_MAX_S = 32 * 86_400.0
 AMOUNT_MAX = 10**15
 """No request costs more of anything."""
 
-_REPORTED = set(KNOWN_UNITS) - {REQUESTS, CONCURRENCY}
+_KNOWN = frozenset(KNOWN_UNITS)
+
+_REPORTED = _KNOWN - {REQUESTS, CONCURRENCY}
 """Units of which an answer says how much was used: who reserves them should settle."""
 
 _OPEN, _UNSENT = object(), object()
@@ -381,7 +383,7 @@ def check_cost(cost: Cost, units: Collection[str] = ()) -> None:
     for unit, amount in cost.items():
         if type(amount) not in _PLAIN or not 0 <= amount <= AMOUNT_MAX:  # NaN is neither
             cost[unit] = _number(unit, amount)
-        if units and unit not in units and unit not in KNOWN_UNITS:
+        if unit not in _KNOWN and units and unit not in units:
             near = get_close_matches(unit, ["timeout", "lane", "again", "name", *KNOWN_UNITS, *units], 1)
             hint = f"; did you mean {near[0]!r}?" if near else ""
             raise QuotaError(f"nobody counts {unit!r} here: the quotas are on {', '.join(units)}{hint}")

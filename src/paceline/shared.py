@@ -13,16 +13,14 @@ import os
 import threading
 import time
 import weakref
-from collections.abc import Callable
 from queue import SimpleQueue
 
 from paceline.clock import Clock
 from paceline.core.branch import RETRY_NS, Branch
 from paceline.core.line import Ticket
 from paceline.core.message import Message, Reply
-from paceline.core.outcomes import Outcome, Reservation, StoreError, WaitUntil
-from paceline.core.quota import Cost
-from paceline.gate import Gate, Owner, Thread, decided
+from paceline.core.outcomes import StoreError
+from paceline.gate import Gate
 from paceline.stores.base import Store
 
 log = logging.getLogger("paceline")
@@ -42,39 +40,8 @@ class SharedGate(Gate):
     def __init__(self, pool: Branch, clock: Clock, courier: Courier) -> None:
         super().__init__(pool, clock)
         self._courier = courier
-        self._due = False  # there is something to say
-        self._poked = False  # and the courier knows
+        self._poked = False  # the courier knows what is due
         courier.gates.add(self)
-
-    def enter(self, ticket: Ticket, owner: Callable[[], Owner] | None = None) -> Outcome:
-        """As :meth:`Gate.enter`; where nobody is to join the line, this thread waits for the store's answer."""
-        if owner is not None:
-            outcome = super().enter(ticket, owner)
-            if self._due:
-                self._poke()
-            return outcome
-        with self._lock:
-            outcome = super().enter(ticket)
-            if not ticket.queued or not isinstance(outcome, WaitUntil):
-                return outcome
-            ticket.owner = Thread()
-            self._arm()
-        self._poke()
-        try:
-            ticket.owner.event.wait()  # the store answers, or is lost: both within its timeout
-        except BaseException:
-            self._leave(ticket)
-            raise
-        return decided(ticket)
-
-    def settle(self, reservation: Reservation, actual: Cost | None, ticket: Ticket | None = None) -> None:
-        """See :meth:`Pool.settle`."""
-        super().settle(reservation, actual, ticket)
-        if self.pool.outbox.stirred:
-            with self._lock:
-                self.pool.outbox.stirred = False
-                self._arm()
-            self._poke()
 
     def take_message(self, *, last: bool = False) -> Message | None:
         """What the courier is to carry now; ``last``: even what could wait a little."""
@@ -88,7 +55,6 @@ class SharedGate(Gate):
             if message is None:
                 self._arm()
         self._wake(done)
-        self._poke()
         return message
 
     def deliver(self, answer: Reply | str) -> None:
@@ -110,15 +76,6 @@ class SharedGate(Gate):
         elif before is not None and after is None:
             log.warning("%s: the store answers again", self.pool.name)
         self._wake(done)
-        self._poke()
-
-    def _change(self, change: Callable[[int], None]) -> None:
-        super()._change(change)
-        self._poke()
-
-    def _on_timer(self) -> None:
-        super()._on_timer()
-        self._poke()
 
     def _follow_up(self, now_ns: int) -> list[Ticket]:
         done = super()._follow_up(now_ns)
@@ -126,6 +83,7 @@ class SharedGate(Gate):
         return done
 
     def _arm(self) -> None:
+        self.pool.stirred = False
         if not self._poked:
             call_ns = self.pool.call_ns
             if call_ns is not None:
@@ -134,6 +92,10 @@ class SharedGate(Gate):
                 else:
                     self._arm_at(call_ns)
         super()._arm()
+
+    def _wake(self, done: list[Ticket]) -> None:
+        super()._wake(done)
+        self._poke()
 
     def _poke(self) -> None:
         """Let the courier come, if something is due; not under the lock, which it takes first thing."""

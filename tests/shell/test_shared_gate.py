@@ -12,7 +12,6 @@ from shared_world import BOUND_S, couriers, soon, until
 
 import paceline
 from paceline import gate as gate_module
-from paceline import shared as shared_module
 from paceline.core.outcomes import NeverFits
 from paceline.permit import Later, Permit
 from paceline.stores.memory import MemoryStore
@@ -245,7 +244,6 @@ class TestWhoGoesAway:
                 raise KeyboardInterrupt
 
         monkeypatch.setattr(gate_module, "Thread", Interrupted)
-        monkeypatch.setattr(shared_module, "Thread", Interrupted)
         world.store.hold()
         with pytest.raises(KeyboardInterrupt):
             limiter.acquire("jobs").wait() if way == "wait" else limiter.try_acquire("jobs")

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator
+from collections.abc import Generator
 from contextlib import closing
 from typing import Any, cast
 
 from paceline.core.line import Ticket
 from paceline.core.outcomes import Outcome, Refusal, Reservation
 from paceline.core.quota import CONCURRENCY, NS, REQUESTS, Cost
-from paceline.gate import Gate, Owner, Waiting
+from paceline.gate import Gate, Waiting
 from paceline.shared import SharedGate
 
 Walk = Generator[tuple[Gate | None, Ticket], Outcome, Outcome]
@@ -45,15 +45,13 @@ class _First(Gate):
         self._passed: dict[Reservation, list[tuple[Gate, Reservation]]] = {}
         self._look_at = KEPT
 
-    def enter(self, ticket: Ticket, owner: Callable[[], Owner] | None = None) -> Outcome:
-        """See :meth:`Gate.enter`; who joins the line goes on later."""
-        if owner is not None:
-            return super().enter(ticket, owner)
+    def attempt(self, ticket: Ticket) -> Outcome:
+        """See :meth:`Gate.attempt`."""
         with closing(self._walk(ticket)) as walk:
             gate, there = next(walk)
             while True:
                 try:
-                    gate, there = walk.send(super().enter(there) if gate is None else gate.enter(there))
+                    gate, there = walk.send(super().attempt(there) if gate is None else gate.attempt(there))
                 except StopIteration as end:
                     return cast("Outcome", end.value)
 
@@ -128,7 +126,7 @@ class _First(Gate):
             if self.pool.ledger.not_before_ns <= max(until_ns + MOMENT_NS, self.now_ns()):
                 return granted
             self.cancel(granted)  # the provider asked for a pause meanwhile: back to the front of the line
-            ticket.returned = True
+            ticket.returned, ticket.queued = True, False
 
     def _pass(self, reservation: Reservation, gate: Gate, further: Reservation) -> None:
         if len(self._passed) > self._look_at:

@@ -63,30 +63,38 @@ class Block:
 
     def take(self, amounts: list[float]) -> bool:
         """Spend ``amounts``, all or none. A quota that became known since is in no block, or not in ``amounts`` yet."""
-        rest, low = self.left.copy(), self.low
-        for i, (amount, half) in enumerate(zip(amounts, self._half, strict=False)):
-            rest[i] = left = rest[i] - amount
+        low, rest = self.low, []
+        for left, amount, half in zip(self.left, amounts, self._half, strict=False):
+            left -= amount  # noqa: PLW2901
             if left < half:
                 if left < 0:
                     self.low = True
                     return False
                 low = True
+            rest.append(left)
+        if len(rest) < len(self.left):
+            rest += self.left[len(rest) :]
         self.left, self.low = rest, low
         self.taken += 1
         return True
 
     def answered(self, amounts: list[float], actual: list[float]) -> bool:
         """A request that took ``amounts`` cost ``actual``; whether there was nothing to tell before."""
-        unknown = len(self.left) - len(amounts)  # quotas that were not known yet
-        if unknown > 0:
-            amounts, actual = amounts + unknown * [0.0], actual + unknown * [0.0]
-        if self._charged is None:
-            self._charged, self._actual = amounts[: len(self.left)], actual[: len(self.left)]
+        if len(amounts) != len(self.left):  # there are quotas that were not known yet
+            amounts, actual = self._fit(amounts), self._fit(actual)
+        charged, used = self._charged, self._actual
+        if charged is None:
+            self._charged, self._actual = amounts.copy(), actual.copy()
             return True
-        for i, charged in enumerate(self._charged):
-            self._charged[i] = charged + amounts[i]
-            self._actual[i] += actual[i]
+        for i, amount in enumerate(amounts):
+            charged[i] += amount
+            used[i] += actual[i]
         return False
+
+    def _fit(self, amounts: list[float]) -> list[float]:
+        """``amounts`` of the quotas of this block."""
+        unknown = len(self.left) - len(amounts)
+        return amounts[: len(self.left)] + max(unknown, 0) * [0.0]
 
     def news(self) -> Settled | None:
         """What its answered requests cost in all, since this was last asked."""
@@ -110,27 +118,26 @@ class Purse:
 
     Attributes:
         slack_ns: How long a lease may last now; 0: none is taken.
+        last: The lease that was spent from last: to be tried first.
     """
 
-    __slots__ = ("_count", "_last", "_lease_s", "_rate", "_since_ns", "blocks", "slack_ns")
+    __slots__ = ("_gone", "_lease_s", "_rate", "_since_ns", "_taken", "blocks", "last", "slack_ns")
 
     def __init__(self, now_ns: int, lease_s: float | None) -> None:
         self.blocks: list[Block] = []
         self.slack_ns = 0
-        self._last: Block | None = None
+        self.last: Block | None = None
         self._lease_s = lease_s
-        self._count, self._since_ns, self._rate = 0, now_ns, 0.0
+        self._gone = self._taken = (
+            0  # how many requests went with the blocks that are gone; and when that was looked at
+        )
+        self._since_ns, self._rate = now_ns, 0.0
 
     def take(self, amounts: list[float]) -> Block | None:
         """Spend ``amounts`` from one of the blocks, and say which."""
-        last = self._last  # of a lease, mostly
-        if last is not None and last.take(amounts):
-            self._count += 1
-            return last
         for block in self.blocks:
-            if block is not last and block.take(amounts):
-                self._count += 1
-                self._last = block if self.slack_ns else None
+            if block is not self.last and block.take(amounts):
+                self.last = block if self.slack_ns else None
                 return block
         return None
 
@@ -149,7 +156,8 @@ class Purse:
         latest = [] if everything else self.blocks[-2:]
         gone = [block for block in self.blocks if block.expires_ns <= now_ns or block not in latest]
         self.blocks = [block for block in self.blocks if block not in gone]
-        self._last = None
+        self.last = None
+        self._gone += sum(block.taken for block in gone)
         return [rest for block in gone if (rest := block.rest()) is not None]
 
     def held(self, index: int) -> float:
@@ -160,8 +168,9 @@ class Purse:
         """See how long a lease may last under these quotas, by setting or by the load so far."""
         passed_ns = now_ns - self._since_ns
         if passed_ns >= NS:
-            self._rate = self._count / passed_ns * NS
-            self._count, self._since_ns = 0, now_ns
+            taken = self._gone + sum(block.taken for block in self.blocks)
+            self._rate = (taken - self._taken) / passed_ns * NS
+            self._taken, self._since_ns = taken, now_ns
         wanted_ns = round((AUTO_LEASE_S if self._lease_s is None else self._lease_s) * NS)
         if self._lease_s is None and self._rate < AUTO_LEASE_RATE:
             wanted_ns = 0

@@ -23,7 +23,7 @@ from paceline.core.blocks import Block, Purse
 from paceline.core.feedback import Feedback
 from paceline.core.ledger import COOL_DOWN, PROBE_NS, Ledger
 from paceline.core.line import Ticket
-from paceline.core.message import Charged, Learned, Message, Refused, Reply, Settled
+from paceline.core.message import Learned, Message, Refused, Reply, Settled
 from paceline.core.outbox import LINGER_NS, Outbox
 from paceline.core.outcomes import Decision, Outcome, Reading, Refusal, Reservation, StoreLost, WaitUntil
 from paceline.core.pool import Pool
@@ -238,7 +238,7 @@ class Branch(Pool):
                 ledger.close(reservation)
         if isinstance(self.ledger, Away):
             self.ledger.news(now_ns)  # its parent tells
-        self.outbox.stirred = True  # no timer came along
+        self.stirred = True  # no timer came along
 
     def status(self, now_ns: int) -> dict[str, Any]:
         """As :meth:`Pool.status`, and how it stands with the store."""
@@ -278,33 +278,32 @@ class Branch(Pool):
     def _reserve(self, now_ns: int, ticket: Ticket) -> Decision:
         if self._probe and now_ns < self._paused_ns:
             return WaitUntil(self._paused_ns, COOL_DOWN)
-        if self.lost is None:
-            decision = self._spend(now_ns, ticket)
-        elif self.ledger is self._replica:
+        if self.lost is not None:
+            return self._reserve_alone(now_ns, ticket)
+        amounts, purse = ticket.amounts, self._purse
+        block = purse.last
+        if (block is None or not block.take(amounts)) and (block := purse.take(amounts)) is None:
+            # A waiter's, too: others may have learned that the quota is smaller.
+            never = self._replica.never(amounts) if self._is_current(now_ns) else None
+            return _ASK if never is None else never
+        reservation = Reservation(ticket.cost, amounts, (), now_ns, now_ns + self._replica.ttl_ns, block)
+        self._replica.hold(reservation)
+        self.counts["granted"] += 1
+        if self.feedback is not None:
+            self.feedback.drawn(now_ns, reservation)
+        if block.low and block is not self._low and purse.low:
+            self._low, self.stirred = block, True  # time for the next lease
+        if self._probe:
+            self._probe, self._paused_ns = reservation, now_ns + PROBE_NS
+        return reservation
+
+    def _reserve_alone(self, now_ns: int, ticket: Ticket) -> Decision:
+        if self.ledger is self._replica:
             return WaitUntil(max(self._ask_ns, now_ns + 1), STORE_LOST)
-        else:
-            decision = super()._reserve(now_ns, ticket)
+        decision = super()._reserve(now_ns, ticket)
         if self._probe and isinstance(decision, Reservation):
             self._probe, self._paused_ns = decision, now_ns + PROBE_NS
         return decision
-
-    def _spend(self, now_ns: int, ticket: Ticket) -> Decision:
-        amounts = ticket.amounts
-        block = self._purse.take(amounts)
-        if block is not None:
-            reservation = Reservation(ticket.cost, amounts, (), now_ns, now_ns + self._replica.ttl_ns, block)
-            self._replica.hold(reservation)
-            self.counts["granted"] += 1
-            if self.feedback is not None:
-                self.feedback.drawn(now_ns, reservation)
-            if block.low and block is not self._low and self._purse.low:
-                self._low, self.outbox.stirred = block, True  # time for the next lease
-            return reservation
-        if self._is_current(now_ns):
-            never = self._replica.never(amounts)  # a waiter's, too: others may have learned that the quota is smaller
-            if never is not None:
-                return never
-        return _ASK
 
     def _close(self, now_ns: int, reservation: Reservation) -> bool:
         """An attempt is over; whether it was granted while the store is lost, and still is."""
@@ -320,26 +319,27 @@ class Branch(Pool):
         return alone
 
     def _settle(self, now_ns: int, reservation: Reservation, actual: Cost | None) -> None:
-        if self._close(now_ns, reservation):
+        if self.ledger is self._replica and reservation is not self._probe:  # as _close does it: this is the hot path
+            self.ledger.close(reservation)
+        elif self._close(now_ns, reservation):
             self.ledger.settle(now_ns, reservation, actual)
             return
+        block, amounts = reservation.block, reservation.amounts
         true = self._replica.actual_amounts(reservation, actual)
-        if reservation.block is not None:
-            self.outbox.answered(now_ns, reservation.block, reservation.amounts, true)
-            return
-        debt = [max(a - b, 0.0) for a, b in zip(true, reservation.amounts, strict=True)]  # told as reserved
-        if any(debt):
-            self.outbox.add(now_ns, Charged(debt))
+        if block is None:
+            self.outbox.owed(now_ns, amounts, true)
+            self.stirred = True
+        elif block.answered(amounts, true):
+            self.outbox.answered(now_ns, block)
+            self.stirred = True
 
     def _cancel(self, now_ns: int, reservation: Reservation) -> None:
         if self._close(now_ns, reservation):
             self.ledger.cancel(now_ns, reservation)
             return
-        amounts, block = reservation.amounts, reservation.block
-        if block is None:
-            return
-        none = [0.0] * len(amounts)
-        self.outbox.add(now_ns, Settled(amounts, block.marks, list(none), answered=False, probe=block.probe))
+        if (block := reservation.block) is not None:
+            none: list[float | None] = [0.0] * len(reservation.amounts)
+            self.outbox.add(now_ns, Settled(reservation.amounts, block.marks, none, answered=False, probe=block.probe))
 
     def _keep(self, now_ns: int, reservation: Reservation, pause_ns: int, *, ours: bool) -> None:
         if self._close(now_ns, reservation):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from paceline.core.blocks import Block
-from paceline.core.message import News
+from paceline.core.message import Charged, News
 from paceline.core.quota import NS
 from paceline.core.replica import Away
 
@@ -20,15 +20,13 @@ class Outbox:
     Attributes:
         due_ns: When to tell it, if no question goes before; ``None``: there is none.
         number: Of the message that was told last.
-        stirred: Whether ``due_ns`` was set since somebody looked.
     """
 
-    __slots__ = ("_again", "_news", "_settled", "due_ns", "number", "stirred")
+    __slots__ = ("_again", "_news", "_settled", "due_ns", "number")
 
     def __init__(self) -> None:
         self.due_ns: int | None = None
         self.number = 0
-        self.stirred = False
         self._news: list[News] = []
         self._settled: list[Block] = []  # have news
         self._again: list[News] | None = None  # of a message that nobody has answered
@@ -45,13 +43,18 @@ class Outbox:
     def soon(self, now_ns: int) -> None:
         """The store should hear from us."""
         if self.due_ns is None:
-            self.due_ns, self.stirred = now_ns + LINGER_NS, True
+            self.due_ns = now_ns + LINGER_NS
 
-    def answered(self, now_ns: int, block: Block, amounts: list[float], actual: list[float]) -> None:
-        """An attempt was answered; all of one block's are told as one."""
-        if block.answered(amounts, actual):
-            self._settled.append(block)
-            self.soon(now_ns)
+    def answered(self, now_ns: int, block: Block) -> None:
+        """The first of a block's attempts was answered since it was told last; all of one block's are told as one."""
+        self._settled.append(block)
+        self.soon(now_ns)
+
+    def owed(self, now_ns: int, told: list[float], true: list[float]) -> None:
+        """An attempt that was ``told`` as reserved may have cost more."""
+        debt = [max(a - b, 0.0) for a, b in zip(true, told, strict=True)]
+        if any(debt):
+            self.add(now_ns, Charged(debt))
 
     def take(self, now_ns: int, away: Away | None) -> list[News]:
         """The news for the next message, ``away``'s on top; that of the last one, where nobody has answered it."""

@@ -42,6 +42,7 @@ class Pool:
         ledger: What is left.
         line: Who waits.
         wake_ns: When :meth:`pump` has something to do again, if nothing happens before; ``None`` for never.
+        stirred: Whether something is to be told to a store that the shell has not looked for.
         counts: How many were granted, settled, cancelled, refused (by kind), expired and lost.
         waited_ns: How long all that were granted had waited.
         longest_ns: How long one of them had waited at most.
@@ -67,6 +68,7 @@ class Pool:
         self.feedback = Feedback(self.ledger) if gentle else None  # where a provider keeps books, too
         self.line = Line()
         self.wake_ns: int | None = None
+        self.stirred = False
         self.counts: defaultdict[str, int] = defaultdict(int)  # a Counter is three times as slow
         self.sources = [source] * len(self.ledger.meters)
         self.waited_ns = self.longest_ns = 0
