@@ -39,7 +39,8 @@ class Waiting:
 
     Attributes:
         ahead: How many go before it.
-        quota: What binds now, in the notation of a quota, or ``cool-down``.
+        quota: What binds now, in the notation of a quota; ``cool-down``; ``line`` where only those ahead are in the way;
+            or ``store`` while its answer is awaited.
         expected_wait_s: When it would go if nobody's estimate were corrected, in seconds; ``None`` when nobody knows:
             a slot comes free when somebody else is done.
     """

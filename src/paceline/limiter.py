@@ -376,7 +376,7 @@ class Limiter(Faults):
         spec = lane if isinstance(lane, LaneSpec) else self._lanes[(lane, None, None) if lane else current_lane.get()]
         if timeout is None or timeout == math.inf:
             return Ticket(cost, spec)
-        if not 0 <= timeout <= TIMEOUT_MAX_S:
+        if not isinstance(timeout, int | float) or not 0 <= timeout <= TIMEOUT_MAX_S:
             raise QuotaError(f"timeout is {timeout!r}: it must be 0 s or more, or None for no end")
         return Ticket(cost, spec, self.clock.now_ns() + round(timeout * NS))
 

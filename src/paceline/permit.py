@@ -61,7 +61,6 @@ AMOUNT_MAX = 10**15
 """No request costs more of anything."""
 
 _KNOWN = frozenset(KNOWN_UNITS)
-
 _REPORTED = _KNOWN - {REQUESTS, CONCURRENCY}
 """Units of which an answer says how much was used: who reserves them should settle."""
 
@@ -384,7 +383,8 @@ def check_cost(cost: Cost, units: Collection[str] = ()) -> None:
         if type(amount) not in _PLAIN or not 0 <= amount <= AMOUNT_MAX:  # NaN is neither
             cost[unit] = _number(unit, amount)
         if unit not in _KNOWN and units and unit not in units:
-            near = get_close_matches(unit, ["timeout", "lane", "again", "name", *KNOWN_UNITS, *units], 1)
+            names = ["timeout", "lane", "again", "name", *KNOWN_UNITS, *units]
+            near = ["lane"] if unit in {"priority", "weight"} else get_close_matches(unit, names, 1)
             hint = f"; did you mean {near[0]!r}?" if near else ""
             raise QuotaError(f"nobody counts {unit!r} here: the quotas are on {', '.join(units)}{hint}")
 

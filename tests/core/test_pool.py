@@ -130,6 +130,20 @@ class TestDeadlines:
         assert ticket.outcome == Expired(T0 + 10 * NS, COOL_DOWN)
         assert len(pool.line) == 0
 
+    def test_who_expires_behind_a_large_one_hears_what_that_one_waits_for(self):
+        pool = pool_of("60 tokens/min", "60 requests/min")
+        ask(pool, tokens=50)
+        ask(pool, tokens=55)
+        small, _ = ask(pool, tokens=3, deadline_ns=T0 + 5 * NS)
+        assert pump_at_wake(pool) == (T0 + 5 * NS, [small])
+        assert small.outcome == Expired(T0 + 48 * NS, "60 tokens/min")  # alone it would fit at once
+
+    def test_with_nothing_but_others_ahead_the_line_binds(self):
+        pool = pool_of("60 tokens/min")
+        ask(pool, tokens=50)
+        ask(pool, tokens=55)
+        assert pool.attempt(T0, Ticket({"tokens": 3})) == WaitUntil(T0 - 7 * NS, "line")
+
     def test_nobody_knows_when_a_slot_is_free(self):
         pool = pool_of("1 concurrency")
         use_up(pool)

@@ -64,7 +64,12 @@ def test_closed_in_another_thread_than_it_was_entered_in():
 
 @pytest.mark.parametrize(
     ("cost", "hint"),
-    [({"inptu_tokens": 1}, "input_tokens"), ({"timout": 3}, "timeout"), ({"pages": 1}, "the quotas are on requests")],
+    [
+        ({"inptu_tokens": 1}, "input_tokens"),
+        ({"timout": 3}, "timeout"),
+        ({"pages": 1}, "the quotas are on requests"),
+        ({"priority": 5}, "did you mean 'lane'"),
+    ],
 )
 def test_a_unit_that_nobody_counts(cost, hint):
     with pytest.raises(QuotaError, match=hint):
@@ -77,10 +82,40 @@ def test_a_decimal_is_a_number():
     assert limiter.status()["pools"]["jobs"]["quotas"][0]["spent"] == 0.5
 
 
-@pytest.mark.parametrize("timeout", [float("nan"), -1, 1e300])
+@pytest.mark.parametrize("timeout", [float("nan"), -1, 1e300, "2"])
 def test_a_timeout_that_nobody_can_mean(timeout):
     with pytest.raises(QuotaError, match="timeout is"):
         limiter_of("10 requests/s").acquire("jobs", timeout=timeout)
+
+
+@pytest.mark.parametrize(
+    ("lane", "said"),
+    [
+        ({"name": ""}, "name is empty"),
+        ({"name": "a", "priority": True}, "priority of lane 'a' is True"),
+        ({"name": "a", "weight": True}, "weight of lane 'a' is True"),
+    ],
+)
+def test_a_lane_that_nobody_can_mean(lane, said):
+    with pytest.raises(QuotaError, match=said):
+        paceline.LaneSpec(**lane)
+    with pytest.raises(QuotaError, match=said), paceline.lane(**lane):
+        pass
+
+
+def test_lanes_by_name_only():
+    with pytest.raises(QuotaError, match="'urgent' is no lane"):
+        limiter_of("10 requests/s", lanes=["urgent"])
+
+
+async def test_a_timeout_says_who_was_ahead():
+    limiter = limiter_of("100 tokens/day", "100 requests/s")
+    limiter.acquire("jobs", tokens=90).wait()
+    first = asyncio.ensure_future(limiter.acquire("jobs", tokens=50))
+    await asyncio.sleep(0)
+    with pytest.raises(paceline.AcquireTimeoutError, match=r"100 tokens/day would allow it in about [1-9]\d{4}"):
+        await limiter.acquire("jobs", tokens=5, timeout=0.02)
+    first.cancel()
 
 
 def test_later_is_no_permit():

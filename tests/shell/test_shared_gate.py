@@ -55,6 +55,17 @@ class TestWaysToAsk:
         world.close()
         assert world.store.charged(1) == (9_000, 0)
 
+    async def test_while_the_store_is_asked_it_binds(self, world):
+        limiter = world.limiter()
+        world.store.hold()
+        acquisition = limiter.acquire("jobs")
+        task = asyncio.ensure_future(acquisition)
+        await soon(lambda: world.store.messages)
+        assert world.status(limiter)["binds"] == acquisition.why().quota == "store"
+        world.store.let_go()
+        (await task).settle()
+        assert world.status(limiter)["binds"] is None
+
     def test_several_tries_at_once_are_answered_each(self, world):
         limiter = world.limiter("3600 requests/hour burst 5", headroom_s=0.0)
         world.store.hold()

@@ -83,8 +83,7 @@ class Branch(Pool):
         **options: Any,
     ) -> None:
         super().__init__(name, quotas, now_ns, **options)
-        self.who = who
-        self.lost_mode = lost
+        self.who, self.lost_mode, self.asks = who, lost, True
         self.lost: str | None = None  # why
         self.peers = 1
         self._joined = False

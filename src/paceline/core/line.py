@@ -34,10 +34,12 @@ class LaneSpec:
     priority: int = 0
 
     def __post_init__(self) -> None:
-        """Refuse a weight that gives no share, and a priority that is above or below no other."""
-        if not isinstance(self.weight, int | float) or not 0 < self.weight < inf:
+        """Refuse a lane without a name, a weight that gives no share, and a priority that is above or below no other."""
+        if self.name == "":
+            raise QuotaError("a lane's name is empty: call it something")
+        if isinstance(self.weight, bool) or not isinstance(self.weight, int | float) or not 0 < self.weight < inf:
             raise QuotaError(f"weight of lane {self.name!r} is {self.weight!r}: it must be a finite number above 0")
-        if not isinstance(self.priority, int):
+        if isinstance(self.priority, bool) or not isinstance(self.priority, int):
             raise QuotaError(f"priority of lane {self.name!r} is {self.priority!r}: it must be a whole number")
 
 
@@ -59,7 +61,11 @@ class Lanes(dict[LaneName, LaneSpec]):
 
     def __init__(self, known: Iterable[LaneSpec] = ()) -> None:
         super().__init__()
-        self._known = {spec.name: spec for spec in known}
+        self._known: dict[str, LaneSpec] = {}
+        for spec in known:
+            if not isinstance(spec, LaneSpec):
+                raise QuotaError(f"lanes: {spec!r} is no lane: it must be a LaneSpec, as LaneSpec('name', weight=2)")
+            self._known[spec.name] = spec
 
     def __missing__(self, lane: LaneName) -> LaneSpec:
         """The lane, said for the first time.

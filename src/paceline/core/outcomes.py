@@ -9,11 +9,16 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import StrEnum
+from math import inf
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from paceline.core.blocks import Block
     from paceline.core.quota import Cost
+
+
+LINE, STORE = "line", "store"
+"""What binds where no quota does, and no cool-down: those ahead, or a store's answer."""
 
 
 class PacelineError(Exception):
@@ -40,10 +45,10 @@ class AcquireTimeoutError(PacelineError, TimeoutError):
     """The deadline passed, or could not be met from the start."""
 
     def __init__(self, pool: str, waited_s: float, retry_after_s: float, quota: str) -> None:
-        super().__init__(
-            f"{pool}: no permit within the timeout (waited {waited_s:.1f} s; {quota} would allow it"
-            f" in about {retry_after_s:.1f} s)"
-        )
+        reasons = {LINE: "others were ahead of it", STORE: "the store had not let it go"}
+        when = f"in about {retry_after_s:.1f} s" if retry_after_s < inf else "when another is done"
+        reason = reasons.get(quota, f"{quota} would allow it {when}")
+        super().__init__(f"{pool}: no permit within the timeout (waited {waited_s:.1f} s; {reason})")
         self.pool, self.waited_s, self.retry_after_s, self.quota = pool, waited_s, retry_after_s, quota
 
 
@@ -123,7 +128,7 @@ class Reservation:
 
 @dataclass(frozen=True, slots=True)
 class WaitUntil:
-    """Not before ``at_ns``; ``quota`` is what binds (``cool-down`` while the whole pool pauses)."""
+    """Not before ``at_ns``; ``quota`` is what binds: one of the quotas, ``cool-down``, ``line`` or ``store``."""
 
     at_ns: int
     quota: str

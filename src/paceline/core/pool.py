@@ -15,6 +15,8 @@ from paceline.core.feedback import Feedback
 from paceline.core.ledger import Ledger
 from paceline.core.line import Line, Ticket
 from paceline.core.outcomes import (
+    LINE,
+    STORE,
     Decision,
     Expired,
     LineFull,
@@ -49,6 +51,7 @@ class Pool:
         estimates: Per unit what was reserved, over all that reported in the end how much it was, and how much that was.
         refused_in_row: How many attempts, one after the other, have been refused since the last answer.
         sources: For each quota, where its limit comes from.
+        asks: Whether it asks a store who may go.
     """
 
     def __init__(
@@ -69,6 +72,7 @@ class Pool:
         self.line = Line()
         self.wake_ns: int | None = None
         self.stirred = False
+        self.asks = False
         self.counts: defaultdict[str, int] = defaultdict(int)  # a Counter is three times as slow
         self.sources = [source] * len(self.ledger.meters)
         self.waited_ns = self.longest_ns = 0
@@ -227,14 +231,20 @@ class Pool:
                     then_ns = m.earliest(now_ns, ticket.amounts[i] + ahead)
                     if then_ns > at_ns:
                         at_ns, binding = then_ns, i
-        return at_ns, ledger.name(binding)
+        return at_ns, self.named(now_ns, at_ns, binding)
 
     def place(self, now_ns: int, ticket: Ticket) -> tuple[int, int, str]:
         """How many go before ``ticket``, when it should go if no estimate is corrected, and what binds then."""
         before = self.line.before(ticket)
         amounts = [sum(column) for column in zip(ticket.amounts, *(t.amounts for t in before), strict=True)]
         at_ns, binding = self.ledger.earliest(now_ns, amounts)
-        return len(before), at_ns, self.ledger.name(binding)
+        return len(before), at_ns, self.named(now_ns, at_ns, binding)
+
+    def named(self, now_ns: int, at_ns: int, binding: int) -> str:
+        """What is waited for, where the meter ``binding`` binds until ``at_ns``; from then on, those ahead or the store."""
+        if at_ns > now_ns:
+            return self.ledger.name(binding)
+        return STORE if self.asks else LINE
 
     def status(self, now_ns: int) -> dict[str, Any]:
         """Everything that a reader may want to see, as plain JSON values; durations in seconds, waits rounded up."""
@@ -300,9 +310,13 @@ class Pool:
     def _overdue(self, now_ns: int, deadline_ns: int) -> list[Ticket]:
         """Turn away those who wait and whose deadline is ``deadline_ns`` or earlier."""
         late = self.line.overdue(deadline_ns)
+        head = self.line.head() if late else None
         for ticket in late:
             at_ns, binding = self.ledger.earliest(now_ns, ticket.amounts)
-            ticket.outcome = Expired(at_ns, self.ledger.name(binding))
+            if at_ns <= now_ns and head is not None:  # it is not alone: the first of the others would go before
+                both = [a + b for a, b in zip(ticket.amounts, head.amounts, strict=True)]
+                at_ns, binding = self.ledger.earliest(now_ns, both)
+            ticket.outcome = Expired(at_ns, self.named(now_ns, at_ns, binding))
             self.counts["expired"] += 1
         return late
 

@@ -40,7 +40,6 @@ class NamedTicket(Ticket):
 def report(pool: Pool, now_ns: int) -> dict[str, Any]:
     """See :meth:`Pool.status <paceline.core.pool.Pool.status>`."""
     ledger = pool.ledger
-    head = pool.line.head()
     return {
         "quotas": [
             {
@@ -62,7 +61,7 @@ def report(pool: Pool, now_ns: int) -> dict[str, Any]:
         "lanes": pool.line.waiting(),
         "queue": [_row(ticket, now_ns) for ticket in pool.line.peek(QUEUE_SHOWN, ledger.share)],
         "in_flight": ledger.in_flight,
-        "binds": ledger.name(ledger.earliest(now_ns, head.amounts)[1]) if head else None,
+        "binds": _binds(pool, now_ns),
         "cool_down_s": _up(ledger.not_before_ns - now_ns),
         "stopped": pool.stopped.reason if pool.stopped else None,
         "counts": {name: count for name, count in sorted(pool.counts.items()) if count},
@@ -80,6 +79,15 @@ def report(pool: Pool, now_ns: int) -> dict[str, Any]:
             if unit not in (REQUESTS, CONCURRENCY)
         },
     }
+
+
+def _binds(pool: Pool, now_ns: int) -> str | None:
+    """What the next one waits for; where it may go this very moment, what it has waited for."""
+    head = pool.line.head()
+    if head is None:
+        return None
+    at_ns, binding = pool.ledger.earliest(now_ns, head.amounts)
+    return pool.named(now_ns, at_ns, binding) if pool.asks else pool.ledger.name(binding)
 
 
 def _up(duration_ns: int) -> float:
