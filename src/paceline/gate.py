@@ -93,19 +93,19 @@ class Gate:
         self._timer_ns = FAR_NS
         _gates.add(self)
 
-    def enter(self, ticket: Ticket, owner: Callable[[], Owner], *, joins: bool = True) -> Outcome:
-        """Ask for ``ticket``, which joins the line if it may and must; then it is ``owner`` who waits."""
+    def enter(self, ticket: Ticket, owner: Callable[[], Owner] | None) -> Outcome:
+        """Ask for ``ticket``; if it joins the line, ``owner`` waits. Without one it joins none, but may wait for a store."""
         with self._lock:
             if self._busy:
                 raise RuntimeError("a permit cannot be acquired from a signal handler or a finalizer")
             self._busy = True
             try:
                 now_ns = self._clock.now_ns()
-                outcome = self.pool.submit(now_ns, ticket) if joins else self.pool.attempt(now_ns, ticket)
+                outcome = self.pool.attempt(now_ns, ticket) if owner is None else self.pool.submit(now_ns, ticket)
                 waits = type(outcome) is WaitUntil and ticket.queued
                 if waits:
                     try:
-                        ticket.owner = owner()
+                        ticket.owner = (owner or Thread)()
                     except BaseException:  # no loop of asyncio's runs here
                         self.pool.withdraw(now_ns, ticket)
                         raise
@@ -136,7 +136,7 @@ class Gate:
 
     def attempt(self, ticket: Ticket) -> Outcome:
         """Ask for ``ticket``, now or not at all; where a store decides, this thread waits for its answer."""
-        return self._block(ticket, self.enter(ticket, Thread, joins=False))
+        return self._block(ticket, self.enter(ticket, None))
 
     async def wait_async(self, ticket: Ticket) -> Outcome:
         """Let this task wait until ``ticket`` has its outcome."""
