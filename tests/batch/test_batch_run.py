@@ -111,7 +111,10 @@ def test_no_server(tmp_path, emulator):
     (answer,) = read_answers(output_of(source))
     assert code == 1
     assert answer["response"] is None
-    assert answer["error"]["code"] == "connection_error"
+    assert answer["error"] == {
+        "code": "connection_error",
+        "message": "cannot reach http://127.0.0.1:9: connection refused",
+    }
 
 
 def test_deadline_of_an_answer(tmp_path, emulator):

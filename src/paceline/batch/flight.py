@@ -9,6 +9,8 @@ from typing import Final
 
 import httpx2
 
+from paceline.batch.reach import UNREACHED, Reach
+
 ANSWER_MAX: Final = 256 * 2**20
 """Bytes in an answer's body, as it comes over the wire."""
 
@@ -27,6 +29,7 @@ class Flight(httpx2.AsyncBaseTransport):
     Args:
         pools: Connections, for ``SEATS`` workers each.
         timeout_s: From sending a request to the end of its answer.
+        reach: Hears which addresses cannot be reached.
 
     Attributes:
         aloft: The tasks whose request is on its way, or has been answered with a 2xx that is not recorded yet.
@@ -37,12 +40,12 @@ class Flight(httpx2.AsyncBaseTransport):
         landing: Nothing new may start: whoever would try again is cancelled instead.
     """
 
-    def __init__(self, pools: Sequence[httpx2.AsyncBaseTransport], timeout_s: float) -> None:
+    def __init__(self, pools: Sequence[httpx2.AsyncBaseTransport], timeout_s: float, reach: Reach) -> None:
         self.aloft: set[asyncio.Task[None]] = set()
         self.attempts = self.refused = 0
         self.landing = False
         self.first_s = self.last_s = 0.0
-        self._pools, self._timeout_s = pools, timeout_s
+        self._pools, self._timeout_s, self._reach = pools, timeout_s, reach
         connect_s = min(CONNECT_S, timeout_s)
         self._timeout = {"connect": connect_s, "read": timeout_s, "write": timeout_s, "pool": timeout_s}
 
@@ -56,18 +59,23 @@ class Flight(httpx2.AsyncBaseTransport):
         assert task is not None
         request.extensions = {**request.extensions, "timeout": self._timeout}
         self.attempts += 1
-        self.last_s = time.monotonic()
-        self.first_s = self.first_s or self.last_s
+        self.last_s = left_s = time.monotonic()
+        self.first_s = self.first_s or left_s
         self.aloft.add(task)
         pool = self._pools[request.extensions.get(SEAT, 0) // SEATS % len(self._pools)]
         status = 0
         try:
             async with asyncio.timeout(self._timeout_s):
                 response = await pool.handle_async_request(request)
+                self._reach.answered(request.url, left_s, time.monotonic())
                 body = await self._read(response)
             status = response.status_code
         except TimeoutError:
             raise httpx2.ReadTimeout(f"no answer within {self._timeout_s:g} s", request=request) from None
+        except UNREACHED as error:
+            if not self.landing:  # then nothing is tried again
+                self._reach.failed(request.url, error, left_s, time.monotonic())
+            raise
         finally:
             if not 200 <= status < 300:
                 self.aloft.discard(task)

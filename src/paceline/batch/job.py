@@ -117,7 +117,7 @@ class Job:
             interrupted=stop is not None and stop[0] is Stop.INTERRUPTED,
         )
         view.close()
-        for line in in_words(report, tally.left):
+        for line in [*in_words(report, tally.left), *runner.reach.at_end()]:
             view.say(line)
         if stop is not None:
             again = "the same command again sends the rest" if results.resumable else "nothing can be resumed"

@@ -18,6 +18,7 @@ import httpx2
 from paceline.address import is_loopback
 from paceline.batch.flight import SEAT, SEATS, Flight
 from paceline.batch.progress import Meter, View
+from paceline.batch.reach import UNREACHED, Reach
 from paceline.batch.requests import Request
 from paceline.batch.results import Results, encode_answer
 from paceline.batch.summary import Tally
@@ -67,6 +68,7 @@ class Runner:
     Attributes:
         stop: Why it ended early, and what to say about it; ``None`` while nothing is wrong.
         flight: The attempts.
+        reach: Which addresses cannot be reached.
     """
 
     def __init__(
@@ -81,7 +83,9 @@ class Runner:
         meter: Meter,
     ) -> None:
         self.stop: tuple[Stop, str] | None = None
-        self.flight = Flight(_pools(config.workers, addresses), config.timeout_s)
+        proxy = _proxy(addresses)
+        self.reach = Reach(view.say, again=limiter.retry.faults and limiter.retry.max_attempts > 1, proxy=proxy)
+        self.flight = Flight(_pools(config.workers, proxy), config.timeout_s, self.reach)
         self._source, self._limiter, self._config, self._addresses = source, limiter, config, addresses
         self._results, self._tally, self._view, self._meter = results, tally, view, meter
         self._paced = {name: pace_transport(limiter, self.flight, provider=name) for name in addresses}
@@ -177,7 +181,10 @@ class Runner:
             response = await self._paced[request.page.name].handle_async_request(message)
             body = await response.aread()
         except (httpx2.HTTPError, httpx2.InvalidURL) as error:
-            words = f"{type(error).__name__}: {error}".rstrip(": ")
+            if isinstance(error, UNREACHED):
+                words = self.reach.lose(message.url, error)
+            else:
+                words = f"{type(error).__name__}: {error}".rstrip(": ")
             self._record(request, None, {"code": "connection_error", "message": words[:MESSAGE_MAX]})
             return
         self._count(response)
@@ -238,13 +245,17 @@ class Runner:
         )
 
 
-def _pools(workers: int, addresses: Mapping[str, Address]) -> list[httpx2.AsyncHTTPTransport]:
-    """Connections without a bound of their own: the workers are the bound, and nobody holds a permit in a queue."""
+def _proxy(addresses: Mapping[str, Address]) -> str | None:
+    """The proxy that the environment names for ``addresses``; none for this machine's."""
     from urllib.request import getproxies, proxy_bypass
 
     proxies = getproxies()
     urls = [url for url in (httpx2.URL(address.root) for address in addresses.values()) if not is_loopback(url.host)]
-    proxy = next((proxies[url.scheme] for url in urls if url.scheme in proxies and not proxy_bypass(url.host)), None)
+    return next((proxies[url.scheme] for url in urls if url.scheme in proxies and not proxy_bypass(url.host)), None)
+
+
+def _pools(workers: int, proxy: str | None) -> list[httpx2.AsyncHTTPTransport]:
+    """Connections without a bound of their own: the workers are the bound, and nobody holds a permit in a queue."""
     limits = httpx2.Limits(max_connections=None, max_keepalive_connections=None, keepalive_expiry=30.0)
     tls = httpx2.create_ssl_context()
     return [httpx2.AsyncHTTPTransport(verify=tls, limits=limits, proxy=proxy) for _ in range(0, workers, SEATS)]

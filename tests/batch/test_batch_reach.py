@@ -1,0 +1,209 @@
+import math
+import socket
+import ssl
+from itertools import pairwise
+
+import httpx2
+import pytest
+from batch_helpers import FAST, chat, read_answers, write_lines
+from hypothesis import given
+from hypothesis import strategies as st
+
+from paceline.batch.job import Job
+from paceline.batch.progress import Live, Plain, Quiet
+from paceline.batch.reach import SAID_EVERY_S, Reach, origin, reason
+from paceline.config import Config
+from paceline.core.quota import parse_quotas
+from paceline.emulator import Emulator
+
+URL = httpx2.URL("http://host:1/v1/chat/completions")
+OTHER = httpx2.URL("https://other/v1/messages")
+DOWN = "cannot reach http://host:1: connection refused; trying again"
+UP = "http://host:1 can be reached again"
+
+
+def wrapped(*chain):
+    """A connection's error as the libraries raise it: each one with the next one inside."""
+    errors = [httpx2.ConnectError("All connection attempts failed"), *chain]
+    for outer, inner in pairwise(errors):
+        outer.__context__ = inner
+    return errors[0]
+
+
+REFUSED = wrapped(OSError("All connection attempts failed"), ConnectionRefusedError(111, "Connect call failed"))
+
+
+@pytest.fixture
+def said():
+    return []
+
+
+@pytest.fixture
+def reach(said):
+    return Reach(said.append, again=True)
+
+
+def test_says_it_once(reach, said):
+    for i in range(500):
+        reach.failed(URL, REFUSED, left_s=10.0 + i, now_s=10.1 + i)
+    assert said == [DOWN]
+    reach.answered(URL, left_s=600.0, now_s=601.0)
+    reach.answered(URL, left_s=600.0, now_s=602.0)
+    assert said == [DOWN, UP]
+    assert reach.at_end() == []
+
+
+def test_each_address_for_itself(reach, said):
+    reach.failed(URL, REFUSED, 0.0, 1.0)
+    reach.failed(OTHER, REFUSED, 0.0, 1.0)
+    reach.answered(OTHER, 2.0, 3.0)
+    reach.answered(httpx2.URL("http://host:2"), 2.0, 3.0)
+    assert said == [DOWN, DOWN.replace("http://host:1", "https://other"), "https://other can be reached again"]
+    assert reach.at_end() == ["cannot reach http://host:1: connection refused"]
+
+
+def test_the_end_names_what_requests_failed_for(reach):
+    reach.failed(URL, REFUSED, 0.0, 1.0)
+    assert reach.lose(URL, REFUSED) == "cannot reach http://host:1: connection refused"
+    assert reach.at_end() == ["cannot reach http://host:1: connection refused"]
+    reach.answered(URL, 2.0, 3.0)
+    assert reach.at_end() == ["http://host:1 could not be reached for a while: connection refused"]
+
+
+def test_says_nothing_of_an_address_that_answers_others(reach, said):
+    reach.answered(URL, left_s=0.0, now_s=5.0)
+    reach.failed(URL, REFUSED, left_s=4.0, now_s=6.0)
+    assert (said, reach.at_end()) == ([], [])
+    reach.failed(URL, REFUSED, left_s=6.5, now_s=7.0)
+    reach.answered(URL, left_s=6.0, now_s=8.0)  # over a connection that was there before
+    assert said == [DOWN]
+    assert reach.at_end() == ["cannot reach http://host:1: connection refused"]
+
+
+def test_says_it_again_when_it_lasts(reach, said):
+    reach.failed(URL, REFUSED, 0.0, 1.0)
+    reach.answered(URL, 2.0, 3.0)
+    reach.failed(URL, REFUSED, 4.0, SAID_EVERY_S)
+    assert said == [DOWN, UP]
+    reach.failed(URL, REFUSED, 5.0, SAID_EVERY_S + 1.0)
+    assert said == [DOWN, UP, DOWN]
+
+
+@given(st.lists(st.tuples(st.booleans(), st.floats(0.0, 40.0), st.floats(0.0, 40.0)), max_size=80))
+def test_lines_are_few_and_alternate(steps):
+    now_s, lines = 0.0, []
+    reach = Reach(lambda text: lines.append((now_s, text)), again=True)
+    for answered, passed_s, took_s in steps:
+        now_s += passed_s
+        if answered:
+            reach.answered(URL, now_s - took_s, now_s)
+        else:
+            reach.failed(URL, REFUSED, now_s - took_s, now_s)
+    assert [text for _, text in lines] == ([DOWN, UP] * len(lines))[: len(lines)]
+    first = -math.inf
+    for said_s, text in lines:
+        if text == DOWN:
+            assert said_s - first >= SAID_EVERY_S
+            first = said_s
+
+
+def test_names_neither_paths_nor_keys(said):
+    reach = Reach(said.append, again=False, proxy="http://me:secret@proxy:3128/")
+    url = httpx2.URL("https://me:secret@[::1]:8443/secret/v1?key=secret")
+    reach.failed(url, REFUSED, 0.0, 1.0)
+    words = "cannot reach https://[::1]:8443 through the proxy http://proxy:3128: connection refused"
+    assert said == [words]
+    assert reach.lose(url, REFUSED) == words
+    assert reach.at_end() == [words]
+    assert origin(httpx2.URL("https://api.openai.com/v1")) == "https://api.openai.com"
+
+
+UNTRUSTED = ssl.SSLCertVerificationError(1, "[SSL: CERTIFICATE_VERIFY_FAILED] ...")
+UNTRUSTED.verify_message = "certificate has expired"
+NO_TLS = ssl.SSLError(1, "[SSL: WRONG_VERSION_NUMBER] wrong version number (_ssl.c:1006)")
+NO_TLS.reason = "WRONG_VERSION_NUMBER"
+
+
+@pytest.mark.parametrize(
+    ("error", "words"),
+    [
+        (REFUSED, "connection refused"),
+        (wrapped(ExceptionGroup("two addresses", [ConnectionRefusedError(111, "no")])), "connection refused"),
+        (wrapped(socket.gaierror(socket.EAI_NONAME, "Name or service not known")), "no such host"),
+        (wrapped(socket.gaierror(socket.EAI_AGAIN, "Try later")), "its name cannot be resolved: Try later"),
+        (wrapped(UNTRUSTED), "its certificate is not trusted: certificate has expired"),
+        (wrapped(NO_TLS), "TLS failed: wrong version number"),
+        (httpx2.ConnectTimeout(""), "connection timed out"),
+        (httpx2.ProxyError("407 Proxy\x1b[2J Authentication"), "407 Proxy[2J Authentication"),
+        (httpx2.ConnectError("x" * 1_000), "x" * 200),
+        (httpx2.ConnectError(""), "ConnectError"),
+    ],
+)
+def test_reasons(error, words):
+    assert reason(error) == words
+
+
+@pytest.fixture
+def closed():
+    """A port of this machine where nothing listens, and nobody else will."""
+    with socket.socket() as holder:
+        holder.bind(("127.0.0.1", 0))
+        yield holder
+
+
+def run(tmp_path, closed, view, *, requests=1, path="", **given):
+    given = {
+        "base_url": f"http://127.0.0.1:{closed.getsockname()[1]}{path}/v1",
+        "limits": {"*": parse_quotas(FAST)},
+        **given,
+    }
+    source = write_lines(tmp_path / "in.jsonl", [chat(f"r{i}", text="a-secret") for i in range(requests)])
+    code, report = Job(str(source), None, Config.load(environ={}, given=given), environ={}).run(view)
+    return code, report, read_answers(tmp_path / "in.results.jsonl")
+
+
+@pytest.mark.parametrize("make", [Plain, Live])
+def test_a_closed_port_is_named_once_and_in_every_record(tmp_path, closed, make, capsys, monkeypatch):
+    monkeypatch.setenv("FORCE_COLOR", "1")
+    code, report, answers = run(
+        tmp_path, closed, make(), path="/a-secret", requests=2, max_attempts=2, retry={"backoff_s": 0.0}
+    )
+    words = f"cannot reach http://127.0.0.1:{closed.getsockname()[1]}: connection refused"
+    err = capsys.readouterr().err
+    lines = [line for line in err.splitlines() if "cannot reach" in line]
+    assert lines == [f"{words}; trying again", words]
+    assert "a-secret" not in err
+    assert [a["error"] for a in answers] == [{"code": "connection_error", "message": words}] * 2
+    assert (code, report["attempts"], report["errors"]) == (1, 4, {"connection_error": 2})
+
+
+def test_says_when_it_is_back(tmp_path, closed):
+    server = Emulator(limits={"*": FAST}, port=closed.getsockname()[1])
+
+    class Starts(Quiet):
+        """Starts the server as soon as it is missed."""
+
+        def __init__(self):
+            self.said = []
+
+        def say(self, text):
+            self.said.append(text)
+            if "cannot reach" in text:
+                closed.close()
+                server.start()
+
+    view = Starts()
+    try:
+        code, report, _ = run(tmp_path, closed, view, requests=3, max_attempts=2, retry={"backoff_s": 0.0})
+    finally:
+        server.stop()
+    address = server.base_url
+    lines = [line for line in view.said if address in line]
+    assert lines == [f"cannot reach {address}: connection refused; trying again", f"{address} can be reached again"]
+    assert (code, report["ok"]) == (0, 3)
+
+
+def test_quiet_says_nothing(tmp_path, closed, capsys):
+    _, _, answers = run(tmp_path, closed, Quiet(), max_attempts=1)
+    assert capsys.readouterr() == ("", "")
+    assert "connection refused" in answers[0]["error"]["message"]
