@@ -16,9 +16,9 @@ def lane(name: str, *, weight: float | None = None, priority: int | None = None)
     """Everything acquired inside goes through the lane ``name``, however deep inside an SDK.
 
     Args:
-        name: The lane; its latest weight and priority hold for everybody in it.
-        weight: Its share among busy lanes of the same priority; what the limiter knows, or 1.
-        priority: Higher goes first, strictly; what the limiter knows, or 0.
+        name: The lane.
+        weight: Its share among busy lanes of the same priority, for what is acquired inside; what the limiter knows, or 1.
+        priority: Higher goes first, strictly; the latest holds for everybody in the lane. What the limiter knows, or 0.
     """
     _ = Lanes()[name, weight, priority]  # what cannot be meant is said here
     token = current_lane.set((name, weight, priority))

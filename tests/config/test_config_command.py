@@ -1,12 +1,15 @@
 """``paceline config``: what holds, where it comes from, and what is wrong."""
 
 import json
+import re
+import shlex
 
 import pytest
 from click.testing import CliRunner
 
 from paceline.cli.app import app
 from paceline.config import load_limiter
+from paceline.providers.tables import known_providers, lookup, models
 
 FILE = """
 provider: openai
@@ -52,9 +55,12 @@ def test_each_value_and_its_source(show):
     quotas, source = settings["limits: openai/*"]
     assert quotas[0].endswith("requests/min")
     assert source.startswith("https://developers.openai.com/")
-    assert source.endswith("tier_3)")
+    assert ", tier_3); not for " in source
+    assert source.endswith(" models in the table: see `paceline limits openai --tier 3`")
     assert "(20" in source, "its date"
-    assert settings["limits: anthropic/*"][1].endswith("tier_1)"), "the tier is the home provider's"
+    there = settings["limits: anthropic/*"][1]
+    assert ", tier_1); " in there, "the tier is the home provider's"
+    assert there.endswith("see `paceline limits anthropic`")
 
 
 def test_in_words(show, write):
@@ -76,6 +82,7 @@ gpt-5 = "500 requests/min, 2M tokens/min"
 starts = "7 starts/min window"
 """
 OVERRIDES = ("--json", "--rpm-override", "400")
+BOTH = (*OVERRIDES, "--tpm-override", "9000")
 
 
 @pytest.fixture
@@ -108,7 +115,51 @@ def test_overrides_change_published_limits_too(limits):
     quotas, source = limits("provider = 'openai'", *OVERRIDES)["openai/*"]
     assert [quota for quota in quotas if "requests" in quota] == ["400 requests/min"]
     assert source.startswith("https://developers.openai.com/")
-    assert source.endswith(", command line")
+    assert ", command line; not for " in source
+
+
+def others(source):
+    found = re.search(r"; not for (\d+) models? in the table: see `paceline (limits .*)`$", source)
+    return (int(found[1]), shlex.split(found[2])) if found else (0, [])
+
+
+@pytest.mark.parametrize("provider", known_providers())
+def test_a_table_s_default_says_how_many_models_have_other_limits(limits, provider):
+    quotas, source = limits(f"provider = '{provider}'", "--json")[f"{provider}/*"]
+    count, see = others(source)
+    listed = CliRunner().invoke(app, [*see, "--json"]).stdout if see else ""
+    table = [json.loads(line)["quotas"] for line in listed.splitlines()]
+    assert sum(sorted(row) != sorted(quotas) for row in table) == count
+    held = {frozenset(lookup(provider, model).quotas) for model in models(provider)}
+    assert (len(held) > 1) == (count > 0)
+
+
+def test_models_that_have_a_line_are_not_counted_again(limits):
+    before, see = others(limits("provider = 'openai'\ntier = 'tier 2'", "--json")["openai/*"][1])
+    assert see == ["limits", "openai", "--tier", "tier 2"]
+    for name in ("gpt-4o", "openai/gpt-4o"):
+        text = f"provider = 'openai'\ntier = 'tier 2'\n[limits]\n'{name}' = '5 requests/min'"
+        assert others(limits(text, "--json")["openai/*"][1]) == (before - 1, see)
+
+
+def test_an_override_of_all_that_differs_leaves_no_others(limits):
+    told = limits("provider = 'mistral'", "--json")["mistral/*"][1], limits("provider = 'vertex'", *BOTH)["vertex/*"][1]
+    assert [others(source) for source in told] == [(0, []), (0, [])]
+
+
+def test_a_bare_model_beside_the_provider_s_own_says_where_it_does_not_hold(limits):
+    text = "[limits]\ngpt-5 = '500 requests/min'\n'openai/gpt-5' = '100 requests/min'\ngpt-4o = '7 requests/min'\n"
+    shown = limits(f"provider = 'openai'\n{text}", "--json")
+    assert shown["gpt-5"] == (["500 requests/min"], "rates.toml; not at openai: see openai/gpt-5")
+    assert shown["openai/gpt-5"] == (["100 requests/min"], "rates.toml")
+    assert shown["gpt-4o"] == (["7 requests/min"], "rates.toml")
+    held = load_limiter("rates.toml", {}).limits
+    for name, resolved in {"gpt-5": held.model("azure", "gpt-5"), "openai/gpt-5": held.resolve("gpt-5")}.items():
+        assert [str(quota) for quota in resolved.quotas] == shown[name][0]
+    assert limits(text, "--json")["gpt-5"][1] == "rates.toml", "by hand, without a provider, it holds"
+    assert limits(f"provider = 'openai'\n{text}", *OVERRIDES)["gpt-5"][1] == "command line", "both are 400"
+    shown = limits("provider = 'openai'\n[limits]\n'*' = '1 requests/s'\n'openai/*' = '2 requests/s'\n", "--json")
+    assert shown["*"][1] == "rates.toml", "all others: so the name says"
 
 
 def test_overrides_leave_pools_of_one_s_own(limits):

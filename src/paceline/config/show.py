@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Iterator
 from dataclasses import dataclass, fields
 from typing import Any
@@ -12,10 +13,12 @@ from paceline.config.schema import ANY, BREAKER, CONCURRENCY, LANE, LANES, LIMIT
 from paceline.config.sources import dotted
 from paceline.core.quota import Quota
 from paceline.core.retry import RetryPolicy
-from paceline.providers.tables import DEFAULT, known_providers, lookup
+from paceline.limits import Limits
+from paceline.providers.tables import DEFAULT, Published, known_providers, lookup, models
 from paceline.stores import open_store
 
 BY_DEFAULT = "default"
+GIVEN = "given"
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,7 +28,8 @@ class Row:
     Attributes:
         name: Its name, e.g. ``retry.backoff_s``.
         value: A plain JSON value; ``None`` where nothing is set.
-        source: The command line, a variable, a file and perhaps a line, a table and its date, or ``default``.
+        source: The command line, a variable, a file and perhaps a line, a table and its date, or ``default``; and after
+            a semicolon, of a limit, for which of the models that it seems to name it does not hold.
     """
 
     name: str
@@ -61,31 +65,48 @@ def _settings(config: Config) -> Iterator[Row]:
 
 
 def _limits(config: Config) -> Iterator[Row]:
+    home = config.home
     for name, quotas in config.limits.items():
         origin = config.origins.get((LIMITS, name), BY_DEFAULT)
-        if "/" in name or config.provider is not None or not rates(config):
+        exact = config.limits.get(f"{home}/{name}", quotas)
+        elsewhere = name != ANY and overridden(config, exact) != overridden(config, quotas)
+        if config.provider is not None and elsewhere:
+            yield _limit(config, name, quotas, origin, f"not at {home}: see {home}/{name}")
+        elif "/" in name or config.provider is not None or not rates(config):
             yield _limit(config, name, quotas, origin)
         else:  # by hand it is a pool of one's own, which no override concerns
             yield Row(dotted((LIMITS, name)), [str(quota) for quota in quotas], origin)
             yield _limit(config, f"{ANY}/{name}", quotas, origin)
     if ANY in config.limits:  # nobody looks into a table
         return
-    home = config.home
     named = {home, *(name.partition("/")[0] for name in (*config.limits, *config.concurrency) if name != ANY)}
     for provider in known_providers():
         if provider in named and f"{provider}/*" not in config.limits:
-            published = lookup(provider, DEFAULT, config.tier if provider == home else None)
+            tier = config.tier if provider == home else None
+            published = lookup(provider, DEFAULT, tier)
             source = f"{published.source} ({published.as_of}{f', {published.tier}' if published.tier else ''})"
-            yield _limit(config, f"{provider}/*", published.quotas, source)
+            yield _limit(config, f"{provider}/*", published.quotas, source, _others(config, provider, published, tier))
 
 
-def _limit(config: Config, name: str, quotas: tuple[Quota, ...], source: str) -> Row:
+def _others(config: Config, provider: str, default: Published, tier: str | None) -> str:
+    """For how many models of a table its ``default`` does not hold, and where to read what does; or nothing."""
+    limits, same = Limits(config.limits, provider=provider, tier=tier), set(overridden(config, default.quotas))
+    rows = [limits.model(provider, model) for model in models(provider)]
+    others = sum(row.source != GIVEN and set(overridden(config, row.quotas)) != same for row in rows)
+    if not others:
+        return ""
+    told = f"not for {others} model{'s' if others > 1 else ''} in the table"
+    return f"{told}: see `paceline limits {provider}{f' --tier {shlex.quote(tier)}' if tier is not None else ''}`"
+
+
+def _limit(config: Config, name: str, quotas: tuple[Quota, ...], source: str, except_for: str = "") -> Row:
     """What a model has: its quotas, and the overrides that take the place of some."""
     held = overridden(config, quotas)
     if rates(config):
         told = [config.origins.get((override,), BY_DEFAULT) for override in OVERRIDES if getattr(config, override)]
         kept = [source] if set(held) & set(quotas) else []
         source = ", ".join(dict.fromkeys([*kept, *told]))
+    source = f"{source}; {except_for}" if except_for else source
     return Row(dotted((LIMITS, name)), [str(quota) for quota in held], source)
 
 

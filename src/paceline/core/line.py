@@ -176,7 +176,7 @@ class Line:
         lane = self._lanes.get(spec.name)
         if lane is None:
             lane = self._lanes[spec.name] = _Lane(spec)
-        before, lane.spec = lane.spec.priority, spec  # the latest word holds for the whole lane
+        before, lane.spec = lane.spec.priority, spec  # the latest priority holds for the whole lane
         moves = ticket.returned or not lane.tickets or before != priority
         lane.tickets[ticket.number] = ticket
         self.length += 1

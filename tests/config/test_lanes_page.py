@@ -1,0 +1,166 @@
+"""The page on lanes: its examples run and print what it says, and what it says beside them holds."""
+
+import asyncio
+import re
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+
+import paceline
+from paceline.config import load_limiter
+from paceline.core.outcomes import QuotaError
+from paceline.testing import run_virtual
+
+PAGE = (Path(__file__).parents[2] / "docs" / "lanes.md").read_text()
+BLOCKS = {language: re.findall(rf"```{language}\n(.*?)```", PAGE, re.DOTALL) for language in ("python", "toml")}
+
+
+@pytest.fixture
+def page(monkeypatch, capsys, paceline_emulator):
+    """Every example run, in the order of the page and in one space; OpenAI is an emulator."""
+    world = paceline_emulator(limits={"gpt-5": "500 requests/min,500k tokens/min"})
+    monkeypatch.setenv("OPENAI_API_KEY", "none")
+    monkeypatch.setenv("OPENAI_BASE_URL", f"{world.base_url}/v1")
+    space = {}
+    for block in BLOCKS["python"]:
+        exec(block, space)
+    space["printed"] = capsys.readouterr().out.splitlines()
+    return space
+
+
+def lanes_of(limiter):
+    return limiter.status()["pools"]["jobs"]["lanes"]
+
+
+def lane_here(limiter):
+    return limiter.acquire("jobs")._ticket.lane.name
+
+
+def test_the_examples_print_what_the_page_says(page):
+    told = re.findall(r"^ *print\(.*\)  # (.*)$", "".join(BLOCKS["python"]), re.MULTILINE)
+    assert len(told) == 4
+    assert page["printed"] == told
+
+
+async def test_a_call_of_an_sdk_goes_through_the_lane_around_it(page, monkeypatch):
+    tickets = []
+    ticket_of = paceline.Limiter._ticket
+    monkeypatch.setattr(paceline.Limiter, "_ticket", lambda *asked: tickets.append(ticket_of(*asked)) or tickets[-1])
+    async with page["client"]:
+        assert (await page["answer"]("Why?")).output_text
+    assert [ticket.lane for ticket in tickets] == [paceline.LaneSpec("interactive", priority=1)]
+
+
+async def test_how_far_a_lane_reaches():
+    limiter = paceline.Limiter({"jobs": "60 requests/min"})
+
+    async def here():
+        return lane_here(limiter)
+
+    with ThreadPoolExecutor(1) as pool, paceline.lane("inside"):
+        task, coroutine = asyncio.create_task(here()), here()
+        assert await here() == "inside"
+        assert await asyncio.to_thread(lane_here, limiter) == "inside"
+        assert await asyncio.get_running_loop().run_in_executor(pool, lane_here, limiter) == "default"
+    assert [await task, await coroutine] == ["inside", "default"]
+
+
+def test_by_hand(page):
+    async def main(clock):
+        limiter = paceline.Limiter({"jobs": "60 requests/min burst 2"}, clock=clock)
+        await limiter.acquire("jobs")
+        seen = []
+
+        async def attempts():
+            for attempt in limiter.attempts("jobs", lane="tried"):
+                async with attempt:
+                    pass
+
+        async def by_hand():
+            with paceline.lane("around"):
+                await page["by_hand"](limiter)
+
+        tasks = [asyncio.create_task(work()) for work in (attempts, by_hand)]
+        while not all(task.done() for task in tasks):
+            await asyncio.sleep(0.3)
+            seen += lanes_of(limiter)
+        assert set(seen) == {"wrap", "tried"}
+
+    run_virtual(main)
+    with pytest.raises(QuotaError, match="lane is 'wrap'"):
+        page["limiter"].try_acquire("jobs", lane="wrap")
+
+
+def test_a_file_and_the_code_say_the_same(page, write):
+    code, file = page["limiter"], paceline.Limiter.load(write(BLOCKS["toml"][0]))
+    for name, weight, priority in (("wrap", 4, 0), ("interactive", 1, 1), ("other", 1, 0)):
+        assert lane_of(code, name) == lane_of(file, name) == paceline.LaneSpec(name, weight, priority)
+    variable = re.search(r"`(PACELINE_\w+)=(\d+)`", PAGE).groups()
+    told = load_limiter(write("[limits]\njobs = '60 requests/min'"), dict([variable]))
+    assert lane_of(told, "wrap") == lane_of(code, "wrap")
+    with paceline.lane("wrap", priority=2):
+        assert told.acquire("jobs")._ticket.lane == paceline.LaneSpec("wrap", 4, 2), "number by number"
+
+
+def lane_of(limiter, name):
+    return limiter.acquire("jobs", lane=name)._ticket.lane
+
+
+def gone_in_order(limiter, *asked):
+    """The lanes of those who ask one after the other while nothing is left, in the order in which they go."""
+
+    async def work(lane, gone):
+        async with limiter.acquire("jobs", lane=lane):
+            gone.append(lane.name)
+
+    async def main():
+        await limiter.acquire("jobs")
+        gone = []
+        await asyncio.gather(*[work(lane, gone) for lane in asked])
+        return gone
+
+    return main()
+
+
+def test_the_latest_word():
+    """Of a priority for the whole lane; of a weight for those who come with it."""
+
+    async def main(clock):
+        def limiter():
+            return paceline.Limiter({"jobs": "60 requests/min burst 2"}, clock=clock)
+
+        a, b, raised = paceline.LaneSpec("a"), paceline.LaneSpec("b"), paceline.LaneSpec("a", priority=1)
+        assert await gone_in_order(limiter(), b, a, a, b, raised) == ["a", "a", "a", "b", "b"]
+        heavy = paceline.LaneSpec("a", weight=9)
+        gone = await gone_in_order(limiter(), *[a, b] * 20, *[heavy] * 20)
+        assert abs(gone[:40].count("a") - 20) <= 1
+        assert gone[40:] == ["a"] * 20
+
+    run_virtual(main)
+
+
+def test_who_asks_why_hears_of_its_own_lane_and_of_higher_ones():
+    async def main(clock):
+        limiter = paceline.Limiter({"jobs": "60 requests/min burst 2"}, clock=clock)
+        await limiter.acquire("jobs")
+        specs = [paceline.LaneSpec("beside"), paceline.LaneSpec("mine"), paceline.LaneSpec("high", priority=1)]
+        asked = [limiter.acquire("jobs", lane=spec) for spec in [*specs * 5, specs[1]]]
+        tasks = [asyncio.ensure_future(one) for one in asked]
+        await asyncio.sleep(0)
+        told, asked_ns = asked[-1].why(), clock.now_ns()
+        assert told.ahead == 10
+        with pytest.raises(paceline.AcquireTimeoutError) as late:
+            await limiter.acquire("jobs", lane="mine", timeout=8)
+        assert late.value.retry_after_s > 8
+        assert clock.now_ns() == asked_ns, "at once"
+        waiting = asyncio.ensure_future(
+            limiter.acquire("jobs", lane="new", timeout=8)
+        )  # all but the high are beside it
+        await asyncio.sleep(0)
+        assert lanes_of(limiter)["new"] == 1
+        waiting.cancel()
+        permits = await asyncio.gather(*tasks)
+        assert permits[-1].waited_s > told.expected_wait_s + 4  # five stood beside
+
+    run_virtual(main)
