@@ -255,4 +255,4 @@ def _look(gate: Gate) -> int:
         gate.cancel(outcome)
     elif isinstance(outcome, StoreLost):
         raise as_error(gate, ticket, outcome)
-    return gate.pool._paused_ns  # noqa: SLF001
+    return gate.pool.paused_ns

@@ -7,7 +7,7 @@ from paceline.batch.summary import Tally
 PLAN = Plan(100, shares={"a": Share(80, {"requests": 80.0, "tokens": 8_000.0}), "b": Share(20, {"requests": 20.0})})
 
 
-def pool(*, requests=60.0, tokens=6_000.0, left=0.0, granted=0, spent=0.0, waiting=0):
+def pool(*, requests=60.0, tokens=6_000.0, left=0.0, granted=0, spent=0.0, waiting=0, cool_down_s=0.0):
     def quota(unit, limit):
         return {"unit": unit, "limit": limit, "period_s": 60.0, "remaining": left, "burst": limit, "spent": spent}
 
@@ -17,6 +17,7 @@ def pool(*, requests=60.0, tokens=6_000.0, left=0.0, granted=0, spent=0.0, waiti
         "counts": {"granted": granted},
         "waiting": waiting,
         "binds": "60 requests/min" if waiting else None,
+        "cool_down_s": cool_down_s,
     }
 
 
@@ -26,6 +27,7 @@ def test_eta_by_what_each_pool_has_left():
     assert eta_s(PLAN, pools, 50) == pytest.approx(100)
     assert eta_s(PLAN, {"a": pool(tokens=600.0)}, 100) == pytest.approx(800)  # a: 8 000 tokens at 10 a second
     assert eta_s(PLAN, {"a": pool(left=800.0)}, 10) == 0
+    assert eta_s(PLAN, {"a": pool(left=800.0, cool_down_s=45.0)}, 10) == 45
     assert eta_s(PLAN, {}, 100) == 0
 
 

@@ -106,6 +106,19 @@ class TestBreaker:
         later = limiter.try_acquire("jobs")
         assert (later.retry_after_s, later.quota) == (pytest.approx(8), "cool-down")
 
+    async def test_who_waits_hears_how_long(self, world):
+        limiter = world.limiter()
+        world.join(limiter)
+        self.pause(world, limiter, 8)
+        acquisition = limiter.acquire("jobs")
+        task = asyncio.ensure_future(acquisition)
+        await world.moved(1)
+        why, status = acquisition.why(), world.status(limiter)
+        assert (why.quota, why.expected_wait_s) == ("cool-down", pytest.approx(7))
+        assert (status["binds"], status["cool_down_s"]) == ("cool-down", pytest.approx(7))
+        task.cancel()
+        await world.moved()
+
     @pytest.mark.parametrize("lost", [False, True])
     async def test_then_one_goes_alone(self, world, lost):
         limiter = world.limiter("6000 requests/min")

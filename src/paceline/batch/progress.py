@@ -147,7 +147,7 @@ def binding(pools: dict[str, Any], left: int, workers: int) -> tuple[str, bool]:
 
 
 def eta_s(plan: Plan, pools: dict[str, Any], left: int, shared: Collection[str] = ()) -> float:
-    """The seconds in which the limits let through what is left; pools run side by side.
+    """The seconds in which the limits let through what is left, after a cool-down if there is one; pools run side by side.
 
     Of ``shared`` ones nobody knows what our requests cost: what others spend is in the same books.
     """
@@ -155,6 +155,7 @@ def eta_s(plan: Plan, pools: dict[str, Any], left: int, shared: Collection[str] 
     for name, share in plan.shares.items():
         if name not in pools or not share.requests:
             continue
+        longest = max(longest, pools[name]["cool_down_s"])
         requests = left * share.requests / plan.requests
         granted = 0 if name in shared else pools[name]["counts"].get("granted", 0)
         for quota in pools[name]["quotas"]:

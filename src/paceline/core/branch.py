@@ -102,7 +102,6 @@ class Branch(Pool):
         self._called_ns = now_ns
         self._left_ns = -1  # when we signed off
         self._back_ns: int | None = None  # when a lost store answered again
-        self._paused_ns = 0  # by this process alone
         self._probe: Reservation | bool = False  # goes alone after that: the next one, or this one
 
     def attempt(self, now_ns: int, ticket: Ticket) -> Outcome:
@@ -111,7 +110,7 @@ class Branch(Pool):
             return super().attempt(now_ns, ticket)
         if not len(self.line):
             decision = super().attempt(now_ns, ticket)
-            if not isinstance(decision, WaitUntil) or now_ns < self._paused_ns:
+            if not isinstance(decision, WaitUntil) or now_ns < self.paused_ns:
                 return decision
         ticket.arrived_ns, ticket.amounts = now_ns, self.ledger.amounts(ticket.cost)
         ticket.number, ticket.queued = self.line.next_number(), True
@@ -130,7 +129,7 @@ class Branch(Pool):
         due = [at_ns for at_ns in (self.outbox.due_ns, self._purse.expires_ns) if at_ns is not None]
         if len(self.line):
             asked = self.line.head() is self._head
-            due.append(max(self._ask_ns if asked else 0, self._paused_ns))
+            due.append(max(self._ask_ns if asked else 0, self.paused_ns))
         elif self._head is not None:  # its place is not needed any more
             due.append(self._called_ns + LINGER_NS)
         elif self._purse.low:
@@ -150,7 +149,7 @@ class Branch(Pool):
             return None
         self._give_back(now_ns, everything=at_once)
         wants = []
-        if self.lost is None and now_ns >= self._paused_ns:
+        if self.lost is None and now_ns >= self.paused_ns:
             wants = self._purse.wants(now_ns, self._replica, self.line, self.feedback, self.peers)
             if self._probe:
                 del wants[1:]
@@ -218,12 +217,12 @@ class Branch(Pool):
 
     def pause(self, until_ns: int) -> None:
         """Only this process: it may be its own network that fails."""
-        self._paused_ns, self._probe = max(self._paused_ns, until_ns), True
+        self.paused_ns, self._probe = max(self.paused_ns, until_ns), True
 
     def lift(self, now_ns: int, until_ns: int) -> None:
         """End the pause until ``until_ns``, if it is the one in force."""
-        if self._paused_ns == until_ns > now_ns:
-            self._paused_ns, self._probe = now_ns, False
+        if self.paused_ns == until_ns > now_ns:
+            self.paused_ns, self._probe = now_ns, False
 
     def forked(self, who: str, now_ns: int) -> None:
         """This is another process now: what was granted, and what there is to tell, stayed with its parent."""
@@ -275,8 +274,8 @@ class Branch(Pool):
         return self.lost is not None or now_ns - self._replica.as_of_ns < CURRENT_NS
 
     def _reserve(self, now_ns: int, ticket: Ticket) -> Decision:
-        if self._probe and now_ns < self._paused_ns:
-            return WaitUntil(self._paused_ns, COOL_DOWN)
+        if self._probe and now_ns < self.paused_ns:
+            return WaitUntil(self.paused_ns, COOL_DOWN)
         if self.lost is not None:
             return self._reserve_alone(now_ns, ticket)
         amounts, purse = ticket.amounts, self._purse
@@ -293,7 +292,7 @@ class Branch(Pool):
         if block.low and block is not self._low and purse.low:
             self._low, self.stirred = block, True  # time for the next lease
         if self._probe:
-            self._probe, self._paused_ns = reservation, now_ns + PROBE_NS
+            self._probe, self.paused_ns = reservation, now_ns + PROBE_NS
         return reservation
 
     def _reserve_alone(self, now_ns: int, ticket: Ticket) -> Decision:
@@ -301,13 +300,13 @@ class Branch(Pool):
             return WaitUntil(max(self._ask_ns, now_ns + 1), STORE_LOST)
         decision = super()._reserve(now_ns, ticket)
         if self._probe and isinstance(decision, Reservation):
-            self._probe, self._paused_ns = decision, now_ns + PROBE_NS
+            self._probe, self.paused_ns = decision, now_ns + PROBE_NS
         return decision
 
     def _close(self, now_ns: int, reservation: Reservation) -> bool:
         """An attempt is over; whether it was granted while the store is lost, and still is."""
         if reservation is self._probe:
-            self._probe, self._paused_ns = False, now_ns
+            self._probe, self.paused_ns = False, now_ns
         if not isinstance(self.ledger, Away):
             self._replica.close(reservation)
             return False
@@ -356,8 +355,8 @@ class Branch(Pool):
 
     def _set_wake(self, now_ns: int) -> None:
         due = [self.line.next_deadline_ns]
-        if self.lost is not None and now_ns < self._paused_ns:
-            due.append(self._paused_ns)
+        if self.lost is not None and now_ns < self.paused_ns:
+            due.append(self.paused_ns)
         elif self.ledger is not self._replica and len(self.line):
             super()._set_wake(now_ns)
             due.append(self.wake_ns)

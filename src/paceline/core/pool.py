@@ -52,6 +52,7 @@ class Pool:
         refused_in_row: How many attempts, one after the other, have been refused since the last answer.
         sources: For each quota, where its limit comes from.
         asks: Whether it asks a store who may go.
+        paused_ns: Until when this process pauses by itself, where others go on.
     """
 
     def __init__(
@@ -73,6 +74,7 @@ class Pool:
         self.wake_ns: int | None = None
         self.stirred = False
         self.asks = False
+        self.paused_ns = 0
         self.counts: defaultdict[str, int] = defaultdict(int)  # a Counter is three times as slow
         self.sources = [source] * len(self.ledger.meters)
         self.waited_ns = self.longest_ns = 0
@@ -223,7 +225,7 @@ class Pool:
         Of those ahead only the requests are counted; what they will cost in tokens may yet be refunded.
         """
         ledger = self.ledger
-        at_ns, binding = ledger.earliest(now_ns, ticket.amounts)
+        at_ns, binding = self.earliest(now_ns, ticket.amounts)
         ahead = self.line.ahead_of_newcomer(ticket.lane) if not ticket.returned else 0
         if ahead:
             for i, m in enumerate(ledger.meters):
@@ -237,8 +239,13 @@ class Pool:
         """How many go before ``ticket``, when it should go if no estimate is corrected, and what binds then."""
         before = self.line.before(ticket)
         amounts = [sum(column) for column in zip(ticket.amounts, *(t.amounts for t in before), strict=True)]
-        at_ns, binding = self.ledger.earliest(now_ns, amounts)
+        at_ns, binding = self.earliest(now_ns, amounts)
         return len(before), at_ns, self.named(now_ns, at_ns, binding)
+
+    def earliest(self, now_ns: int, amounts: list[float]) -> tuple[int, int]:
+        """As :meth:`Ledger.earliest`, and not before this process goes on."""
+        at_ns, binding = self.ledger.earliest(now_ns, amounts)
+        return (at_ns, binding) if at_ns >= self.paused_ns else (self.paused_ns, -1)
 
     def named(self, now_ns: int, at_ns: int, binding: int) -> str:
         """What is waited for, where the meter ``binding`` binds until ``at_ns``; from then on, those ahead or the store."""
@@ -312,10 +319,10 @@ class Pool:
         late = self.line.overdue(deadline_ns)
         head = self.line.head() if late else None
         for ticket in late:
-            at_ns, binding = self.ledger.earliest(now_ns, ticket.amounts)
+            at_ns, binding = self.earliest(now_ns, ticket.amounts)
             if at_ns <= now_ns and head is not None:  # it is not alone: the first of the others would go before
                 both = [a + b for a, b in zip(ticket.amounts, head.amounts, strict=True)]
-                at_ns, binding = self.ledger.earliest(now_ns, both)
+                at_ns, binding = self.earliest(now_ns, both)
             ticket.outcome = Expired(at_ns, self.named(now_ns, at_ns, binding))
             self.counts["expired"] += 1
         return late

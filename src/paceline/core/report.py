@@ -62,7 +62,7 @@ def report(pool: Pool, now_ns: int) -> dict[str, Any]:
         "queue": [_row(ticket, now_ns) for ticket in pool.line.peek(QUEUE_SHOWN, ledger.share)],
         "in_flight": ledger.in_flight,
         "binds": _binds(pool, now_ns),
-        "cool_down_s": _up(ledger.not_before_ns - now_ns),
+        "cool_down_s": _up(max(ledger.not_before_ns, pool.paused_ns) - now_ns),
         "stopped": pool.stopped.reason if pool.stopped else None,
         "counts": {name: count for name, count in sorted(pool.counts.items()) if count},
         "wait_s": {
@@ -86,7 +86,7 @@ def _binds(pool: Pool, now_ns: int) -> str | None:
     head = pool.line.head()
     if head is None:
         return None
-    at_ns, binding = pool.ledger.earliest(now_ns, head.amounts)
+    at_ns, binding = pool.earliest(now_ns, head.amounts)
     return pool.named(now_ns, at_ns, binding) if pool.asks else pool.ledger.name(binding)
 
 
