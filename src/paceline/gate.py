@@ -15,7 +15,7 @@ from collections import deque
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from functools import cache
-from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
+from typing import TYPE_CHECKING, Any, Protocol, TypeAlias, TypeVar
 
 from paceline.clock import Clock, Timer
 from paceline.core.bucket import FAR_NS
@@ -28,6 +28,8 @@ if TYPE_CHECKING:
     import asyncio
 
     Others: TypeAlias = dict[asyncio.AbstractEventLoop, list[asyncio.Future[None]]]
+
+T = TypeVar("T")
 
 UNKNOWN_NS = FAR_NS // 2
 """From here on an instant is one that nobody knows: no quota reaches so far."""
@@ -127,11 +129,12 @@ class Gate:
         """Block this thread until ``ticket`` has its outcome."""
         outcome = self.enter(ticket, Thread)
         if type(outcome) is WaitUntil and _in_a_loop():
-            warnings.warn(
-                f"{self.pool.name}: waiting for a permit blocks this event loop; use `async with`, `await`, or an async client",
-                PacelineWarning,
-                stacklevel=4,
-            )
+            why = "waiting for a permit blocks this event loop; use `async with`, `await`, or an async client"
+            try:
+                warnings.warn(f"{self.pool.name}: {why}", PacelineWarning, stacklevel=4)
+            except PacelineWarning:  # warnings are errors here
+                self._leave(ticket)
+                raise
         return self._block(ticket, outcome)
 
     def attempt(self, ticket: Ticket) -> Outcome:
@@ -140,8 +143,7 @@ class Gate:
 
     async def wait_async(self, ticket: Ticket) -> Outcome:
         """Let this task wait until ``ticket`` has its outcome."""
-        outcome = self.enter(ticket, _task())
-        if type(outcome) is not WaitUntil:
+        if type(outcome := self.enter(ticket, _task())) is not WaitUntil:
             return outcome
         try:
             await ticket.owner.future
@@ -162,9 +164,9 @@ class Gate:
                 self.pool.settle(now_ns, reservation, actual, ticket)
                 if not self.pool.line.length and not self._deferred and not self._untold and not self.pool.stirred:
                     return
-                done = self._follow_up(now_ns)
             finally:
                 self._busy = False
+            done = self._work()
         if done or self._untold or self._due:
             self._wake(done)
 
@@ -204,13 +206,14 @@ class Gate:
 
     def why(self, ticket: Ticket) -> Waiting | None:
         """Why ``ticket`` waits; ``None`` when it does not."""
-        with self._lock:
-            now_ns = self._clock.now_ns()
+
+        def read(now_ns: int) -> Waiting | None:
             if ticket.owner is None or ticket.outcome is not None:
                 return None
             ahead, at_ns, quota = self.pool.place(now_ns, ticket)
-            wait_s = wait_until_s(at_ns, now_ns)
-            return Waiting(ahead, quota, wait_s if wait_s < math.inf else None)
+            return Waiting(ahead, quota, wait_until_s(at_ns, now_ns) if at_ns < UNKNOWN_NS else None)
+
+        return self._read(read)
 
     def tell(self, *event: Any) -> None:
         """Tell :attr:`events`, at once; from inside our own critical section (a finalizer, a signal), after it."""
@@ -224,8 +227,7 @@ class Gate:
 
     def status(self) -> dict[str, Any]:
         """See :meth:`Pool.status`."""
-        with self._lock:
-            return self.pool.status(self._clock.now_ns())
+        return self._read(self.pool.status)
 
     def left_out(self, cost: Cost) -> None:
         """Warn, once for each unit, of a quota on a unit of your own that the first cost given by hand leaves out.
@@ -251,12 +253,30 @@ class Gate:
         if (done or self._untold or self._due) and not inside:
             self._wake(done)
 
+    def _read(self, read: Callable[[int], T]) -> T:
+        """What ``read`` finds now; a finalizer that comes in between changes nothing under its eyes."""
+        with self._lock:
+            inside, self._busy = self._busy, True
+            try:
+                found = read(self._clock.now_ns())
+            finally:
+                self._busy = inside
+            done = self._work() if self._deferred and not inside else []
+        if not inside:
+            self._wake(done)
+        return found
+
     def _work(self) -> list[Ticket]:
-        self._busy = True
-        try:
-            return self._follow_up(self._clock.now_ns())
-        finally:
-            self._busy = False
+        """Follow up, and again while somebody comes in between: nobody else may come for a long time."""
+        done: list[Ticket] = []
+        while True:
+            self._busy = True
+            try:
+                done += self._follow_up(self._clock.now_ns())
+            finally:
+                self._busy = False
+            if not self._deferred:
+                return done
 
     def _follow_up(self, now_ns: int) -> list[Ticket]:
         """What waited its turn, and then those in line who may go now."""

@@ -66,10 +66,9 @@ class SharedGate(Gate):
                 done = (
                     self.pool.failed(now_ns, answer) if isinstance(answer, str) else self.pool.receive(now_ns, answer)
                 )
-                done += self._follow_up(now_ns)
-                self._arm()
             finally:
                 self._busy = False
+            done += self._work()
             after, mode = self.pool.lost, self.pool.lost_mode
         if after is not None and before is None:
             log.warning("%s: %s; going on in mode %r until it answers again", self.pool.name, after, mode)

@@ -300,3 +300,20 @@ def test_processes_share_slots_through_a_store():
             limiter.close()
 
     asyncio.run(asyncio.wait_for(main(), 60))
+
+
+def test_a_pause_that_begins_while_the_slots_are_asked_for_keeps_nobody_who_does_not_wait():
+    class Pausing(MemoryStore):
+        def exchange(self, pool, message):
+            if refused and pool == "openai/in flight" and message.wants:
+                refused.pop().refused(retry_after_s=4)
+            return super().exchange(pool, message)
+
+    clock, refused, said = ManualClock(), [], []
+    limiter = limiter_of(clock, 5, Pausing(clock=clock), a="100k requests/min")
+    refused.append(limiter.try_acquire("openai/a"))
+    thread = threading.Thread(target=lambda: said.append(limiter.try_acquire("openai/a")), daemon=True)
+    thread.start()
+    thread.join(20)
+    assert [(later.quota, later.retry_after_s) for later in said] == [("cool-down", pytest.approx(4, abs=0.1))]
+    limiter.close()

@@ -4,12 +4,13 @@ import asyncio
 import decimal
 import threading
 import time
+import warnings
 
 import pytest
 
 import paceline
 from paceline import Limiter, PacelineWarning, QuotaError
-from paceline.clock import SYSTEM_CLOCK
+from paceline.clock import SYSTEM_CLOCK, SystemClock
 
 
 def limiter_of(*quotas, **options):
@@ -132,6 +133,71 @@ async def test_waiting_in_a_loop_for_a_thread_is_warned_of():
         pass
 
 
+async def test_where_that_warning_is_an_error_nobody_stays_in_line():
+    limiter = limiter_of("1 concurrency")
+    held = limiter.try_acquire("jobs")
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        with pytest.raises(PacelineWarning):
+            limiter.acquire("jobs").wait()
+    assert limiter.status()["pools"]["jobs"]["waiting"] == 0
+    held.settle()
+    assert limiter.try_acquire("jobs")
+
+
+def test_what_a_finalizer_gives_back_late_in_the_section_lets_the_next_one_go():
+    limiter = limiter_of("2 concurrency")
+    gate, held = limiter.gate("jobs"), [limiter.try_acquire("jobs") for _ in range(2)]
+    gone = []
+    threads = [threading.Thread(target=lambda: gone.append(limiter.acquire("jobs").wait())) for _ in range(2)]
+    for thread in threads:
+        thread.start()
+    while limiter.status()["pools"]["jobs"]["waiting"] < 2:
+        time.sleep(0.001)
+    pump = gate.pool.pump
+
+    def pump_and_collect(now_ns):
+        done = pump(now_ns)
+        if held:
+            held.pop().settle()  # as garbage that is collected here does
+        return done
+
+    gate.pool.pump = pump_and_collect
+    held.pop().settle()
+    for thread in threads:
+        thread.join(20)
+    assert len(gone) == 2
+
+
+def test_the_timer_thread_holds_nothing_that_a_finalizer_may_want():
+    """Garbage is collected in the timer thread, and its finalizer wants a gate whose owner is just setting a timer."""
+    looking, inside = threading.Event(), threading.Event()
+
+    class Collecting(SystemClock):
+        def now_ns(self):
+            if threading.current_thread().name == "paceline-timer" and orphans:
+                looking.set()
+                orphans.pop().settle()
+            return super().now_ns()
+
+        def call_at(self, at_ns, callback):
+            if threading.current_thread() is worker:
+                inside.set()
+                looking.wait(20)
+            return super().call_at(at_ns, callback)
+
+    clock = Collecting()
+    limiter = paceline.Limiter({"jobs": "1000 requests/s burst 1"}, headroom_s=0, clock=clock)
+    orphans = [limiter.acquire("jobs").wait()]
+    worker = threading.Thread(target=limiter.acquire("jobs").wait, daemon=True)
+    worker.start()
+    inside.wait(20)
+    clock.call_at(clock.now_ns() + 3_600 * 10**9, time.time)
+    worker.join(20)
+    assert not worker.is_alive()
+    assert limiter.status()["pools"]["jobs"]["counts"] == {"granted": 2, "settled": 1}
+
+
 def test_timers_that_are_not_needed_any_more_do_not_pile_up():
     limiter = limiter_of("1 requests/day burst 1")
     limiter.acquire("jobs").wait()
@@ -145,5 +211,7 @@ def test_timers_that_are_not_needed_any_more_do_not_pile_up():
     before = len(SYSTEM_CLOCK._heap)
     for i in range(400):
         SYSTEM_CLOCK.call_at(SYSTEM_CLOCK.now_ns() + (3_600 + i) * 10**9, time.time).cancel()
+    while not SYSTEM_CLOCK._new.empty():
+        time.sleep(0.001)
     assert len(SYSTEM_CLOCK._heap) < before + 250
     held.join()

@@ -113,7 +113,7 @@ class Branch(Pool):
             if not isinstance(decision, WaitUntil) or now_ns < self.paused_ns:
                 return decision
         ticket.arrived_ns, ticket.amounts = now_ns, self.ledger.amounts(ticket.cost)
-        ticket.number, ticket.queued = self.line.next_number(), True
+        ticket.number, ticket.queued, ticket.outcome = self.line.next_number(), True, None
         self.line.push(ticket)
         self._trying.append(ticket)
         self._set_wake(now_ns)
