@@ -94,7 +94,7 @@ class SystemClock:
         self._heap: list[_Timer] = []  # the thread's own
         self._tidy_at = CANCELLED_MAX
         self._new: SimpleQueue[_Timer] = SimpleQueue()
-        self._unstarted = [True]
+        self._unstarted = [True]  # whoever takes it starts the thread
 
     def _run(self) -> None:
         heap, new = self._heap, self._new

@@ -132,7 +132,7 @@ class Gate:
             why = "waiting for a permit blocks this event loop; use `async with`, `await`, or an async client"
             try:
                 warnings.warn(f"{self.pool.name}: {why}", PacelineWarning, stacklevel=4)
-            except PacelineWarning:  # warnings are errors here
+            except BaseException:  # warnings are errors here
                 self._leave(ticket)
                 raise
         return self._block(ticket, outcome)

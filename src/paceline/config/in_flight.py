@@ -126,7 +126,7 @@ class _First(Gate):
             if self.pool.ledger.not_before_ns <= max(until_ns + MOMENT_NS, self.now_ns()):
                 return granted
             self.cancel(granted)  # the provider asked for a pause meanwhile: back to the front of the line
-            ticket.returned, ticket.queued = True, False
+            ticket.returned = True
 
     def _pass(self, reservation: Reservation, gate: Gate, further: Reservation) -> None:
         if len(self._passed) > self._look_at:

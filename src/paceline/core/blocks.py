@@ -128,13 +128,12 @@ class Purse:
         self.slack_ns = 0
         self.last: Block | None = None
         self._lease_s = lease_s
-        self._gone = self._taken = (
-            0  # how many requests went with the blocks that are gone; and when that was looked at
-        )
-        self._since_ns, self._rate = now_ns, 0.0
+        self._gone = 0  # how many requests went with the blocks that are gone
+        self._taken, self._since_ns = 0, now_ns  # how many with all blocks, when the rate was measured last
+        self._rate = 0.0
 
     def take(self, amounts: list[float]) -> Block | None:
-        """Spend ``amounts`` from one of the blocks, and say which."""
+        """Spend ``amounts`` from one of the blocks, and say which; :attr:`last` has been tried before."""
         for block in self.blocks:
             if block is not self.last and block.take(amounts):
                 self.last = block if self.slack_ns else None

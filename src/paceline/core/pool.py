@@ -90,7 +90,7 @@ class Pool:
         A ticket that has been in the line before returns to its old place: the front of its lane.
         """
         ledger = self.ledger
-        ticket.outcome = None
+        ticket.outcome, ticket.queued = None, False
         ticket.amounts = ledger.amounts(ticket.cost)
         ticket.arrived_ns = now_ns
         if not ticket.returned:
@@ -117,6 +117,7 @@ class Pool:
 
     def attempt(self, now_ns: int, ticket: Ticket) -> Outcome:
         """Grant ``ticket`` at once or not at all: it never joins the line, and never overtakes it."""
+        ticket.outcome, ticket.queued = None, False
         ticket.arrived_ns = now_ns
         ticket.amounts = self.ledger.amounts(ticket.cost)
         if self.stopped is not None:
