@@ -13,7 +13,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from paceline.estimate import WEIGHTS, Correction, OutputShare, count_tokens, estimate_tokens
+from paceline.estimation.estimate import WEIGHTS, Correction, OutputShare, count_tokens, estimate_tokens
 
 PROSE = """The ferry left the harbour a little after six, when the fog had begun to lift and the gulls were already at work
 behind the trawlers. Most of the passengers stayed below, where there was coffee and a stove; only two of them stood at the

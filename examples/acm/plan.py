@@ -12,7 +12,7 @@ from paceline.providers.base import Call, Usage
 from paceline.providers.registry import provider_named
 
 if TYPE_CHECKING:
-    from paceline.forecast import Forecast
+    from paceline.planner.forecast import Forecast
 
 SHARE = 0.5
 """How much of the most that it may a model answers, on average; the emulator's default."""

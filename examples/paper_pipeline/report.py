@@ -86,7 +86,7 @@ class _Noted:
 
     def __await__(self) -> Any:
         permit = yield from self._acquisition.__await__()
-        lane = permit._ticket.lane.name  # noqa: SLF001
+        lane = permit._waiter.lane.name  # noqa: SLF001
         self._waits_s.setdefault(lane, []).append((permit.reservation.granted_ns / 1e9, permit.waited_s))
         return permit
 

@@ -21,7 +21,7 @@ Ask = Callable[[str, str, int], Awaitable[str]]
 _TRAITS = [
     "a nurse",
     "a farmer",
-    "a teacher of physics",
+    "a calibrations of physics",
     "a driver",
     "a student",
     "a baker",

@@ -6,60 +6,60 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from paceline.core.breaker import BreakerPolicy
-    from paceline.core.line import LaneSpec
-    from paceline.core.outcomes import (
+    from paceline.core.queue import LaneSpec
+    from paceline.core.quota import Quota, Rule
+    from paceline.core.results import (
         AcquireTimeoutError,
         GaveUpError,
-        LineFullError,
         NeverFits,
         NeverFitsError,
         PacelineError,
         PacelineWarning,
         PoolStoppedError,
+        QueueFullError,
         QuotaError,
         Refusal,
         RefusalKind,
         StoreError,
     )
-    from paceline.core.quota import Quota, Rule
-    from paceline.core.retry import RetryPolicy
-    from paceline.events import Event, log_events
-    from paceline.forecast import eta
-    from paceline.gate import Waiting
     from paceline.http.instrument import instrument
-    from paceline.lanes import lane
-    from paceline.limiter import Limiter
-    from paceline.permit import Acquisition, Later, Permit
+    from paceline.limiter.limiter import Limiter
+    from paceline.pacing.breaker import BreakerPolicy
+    from paceline.pacing.events import Event, log_events
+    from paceline.pacing.lanes import lane
+    from paceline.pacing.permit import Acquisition, Later, Permit
+    from paceline.pacing.retry import RetryPolicy
+    from paceline.pacing.scheduler import Waiting
+    from paceline.planner.forecast import eta
     from paceline.providers.refusals import refusal_of
-    from paceline.status import status_app
+    from paceline.telemetry.status_app import status_app
 
 _HOMES = {
-    "paceline.core.breaker": ("BreakerPolicy",),
-    "paceline.core.line": ("LaneSpec",),
-    "paceline.core.outcomes": (
-        "AcquireTimeoutError", "GaveUpError", "LineFullError", "NeverFits", "NeverFitsError", "PacelineError",
+    "paceline.pacing.breaker": ("BreakerPolicy",),
+    "paceline.core.queue": ("LaneSpec",),
+    "paceline.core.results": (
+        "AcquireTimeoutError", "GaveUpError", "QueueFullError", "NeverFits", "NeverFitsError", "PacelineError",
         "PacelineWarning", "PoolStoppedError", "QuotaError", "Refusal", "RefusalKind", "StoreError",
     ),
     "paceline.core.quota": ("Quota", "Rule"),
-    "paceline.core.retry": ("RetryPolicy",),
-    "paceline.events": ("Event", "log_events"),
-    "paceline.forecast": ("eta",),
-    "paceline.gate": ("Waiting",),
+    "paceline.pacing.retry": ("RetryPolicy",),
+    "paceline.pacing.events": ("Event", "log_events"),
+    "paceline.planner.forecast": ("eta",),
+    "paceline.pacing.scheduler": ("Waiting",),
     "paceline.http.instrument": ("instrument",),
-    "paceline.lanes": ("lane",),
-    "paceline.limiter": ("Limiter",),
-    "paceline.permit": ("Acquisition", "Later", "Permit"),
+    "paceline.pacing.lanes": ("lane",),
+    "paceline.limiter.limiter": ("Limiter",),
+    "paceline.pacing.permit": ("Acquisition", "Later", "Permit"),
     "paceline.providers.refusals": ("refusal_of",),
-    "paceline.status": ("status_app",),
+    "paceline.telemetry.status_app": ("status_app",),
 }  # fmt: skip
 _HOME_OF = {name: home for home, names in _HOMES.items() for name in names}
 
 __all__ = [
     "AcquireTimeoutError", "Acquisition", "BreakerPolicy", "Event", "GaveUpError", "LaneSpec", "Later", "Limiter",
-    "LineFullError", "NeverFits", "NeverFitsError", "PacelineError", "PacelineWarning", "Permit", "PoolStoppedError", "Quota",
-    "QuotaError", "Refusal", "RefusalKind", "RetryPolicy", "Rule", "StoreError", "Waiting", "eta", "instrument", "lane",
-    "log_events", "refusal_of", "status_app",
+    "NeverFits", "NeverFitsError", "PacelineError", "PacelineWarning", "Permit", "PoolStoppedError", "QueueFullError",
+    "Quota", "QuotaError", "Refusal", "RefusalKind", "RetryPolicy", "Rule", "StoreError", "Waiting", "eta",
+    "instrument", "lane", "log_events", "refusal_of", "status_app",
 ]  # fmt: skip
 
 

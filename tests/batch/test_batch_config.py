@@ -1,8 +1,8 @@
 import pytest
 
 from paceline.config import Config, parse_base_url, parse_limit
-from paceline.core.outcomes import QuotaError
 from paceline.core.quota import Quota, parse_quotas
+from paceline.core.results import QuotaError
 
 TOML = """
 provider = "openai"

@@ -10,8 +10,8 @@ from batch_helpers import FAST, chat, finish, message, read_answers, wait_for_li
 from paceline.batch.job import Job
 from paceline.batch.progress import Plain, Quiet
 from paceline.config import Config
-from paceline.core.outcomes import PacelineError
 from paceline.core.quota import parse_quotas
+from paceline.core.results import PacelineError
 
 
 def run(source, emulator, *, output=None, view=None, environ=None, restart=False, **given):

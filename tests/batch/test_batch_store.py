@@ -14,10 +14,10 @@ from paceline.batch.job import Job
 from paceline.batch.progress import Plain, Quiet
 from paceline.batch.state import State, account, state_file
 from paceline.config import Config
-from paceline.core.message import Message
-from paceline.core.outcomes import StoreError
 from paceline.core.quota import parse_quotas
-from paceline.limiter import Limiter
+from paceline.core.results import StoreError
+from paceline.limiter.limiter import Limiter
+from paceline.shared.messages import Message
 from paceline.stores import open_store
 from paceline.stores.base import Prefixed
 from paceline.stores.memory import MemoryStore

@@ -11,7 +11,7 @@ from click.testing import CliRunner
 from paceline.check.target import target
 from paceline.cli.check import command
 from paceline.config import Config
-from paceline.core.outcomes import QuotaError
+from paceline.core.results import QuotaError
 
 
 @pytest.fixture(autouse=True)

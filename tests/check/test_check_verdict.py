@@ -8,8 +8,8 @@ from hypothesis import strategies as st
 
 from paceline.check.verdict import Verdict, compare, to_toml, told_by
 from paceline.config import Config
-from paceline.core.outcomes import Reading, Refusal, RefusalKind
 from paceline.core.quota import Quota, parse_quotas
+from paceline.core.results import Reading, Refusal, RefusalKind
 
 CONFIGURED = parse_quotas("500 requests/min, 1000 requests/day, 400k tokens/min")
 

@@ -10,8 +10,8 @@ import pytest
 import paceline
 from paceline.config import Config, find_file, load_limiter
 from paceline.config.sources import FAULTS_MAX
-from paceline.core.outcomes import PacelineWarning, QuotaError
 from paceline.core.quota import Quota, Rule, parse_quotas
+from paceline.core.results import PacelineWarning, QuotaError
 
 ACM = """
 defaults:

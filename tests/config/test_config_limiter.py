@@ -8,9 +8,9 @@ import pytest
 
 import paceline
 from paceline.config import Config
-from paceline.core.outcomes import AcquireTimeoutError, QuotaError, Reading
 from paceline.core.quota import NS
-from paceline.lessons import Lessons
+from paceline.core.results import AcquireTimeoutError, QuotaError, Reading
+from paceline.estimation.calibration import TokenCalibration
 from paceline.providers.base import Call, Usage
 from paceline.testing import ManualClock, run_virtual
 
@@ -84,7 +84,7 @@ class TestLearning:
     def test_headers_change_limits_only_if_they_may(self, learn, limit):
         limiter = limiter_of(ManualClock(), limits={"openai/gpt-5": {"rpm": 500}}, learn=learn)
         permit = limiter.acquire("openai/gpt-5").wait()
-        limiter.gate("openai/gpt-5").observe([Reading("requests", 700.0, 699.0, None, 60.0)], permit.reservation)
+        limiter.scheduler("openai/gpt-5").observe([Reading("requests", 700.0, 699.0, None, 60.0)], permit.reservation)
         (quota,) = limiter.status()["pools"]["openai/gpt-5"]["quotas"]
         assert quota["limit"] == limit
 
@@ -92,22 +92,24 @@ class TestLearning:
         """Which quota a header without a period means must not become a question."""
         limiter = limiter_of(ManualClock(), limits={"openai/gpt-5": {"rpm": 500}}, min_interval_s=0.05)
         permit = limiter.acquire("openai/gpt-5").wait()
-        limiter.gate("openai/gpt-5").observe([Reading("requests", 700.0, 699.0)], permit.reservation)
+        limiter.scheduler("openai/gpt-5").observe([Reading("requests", 700.0, 699.0)], permit.reservation)
         assert limiter.status()["pools"]["openai/gpt-5"]["quotas"][0]["limit"] == 700
 
 
 class TestEstimates:
     def test_the_factor_is_the_margin_until_and_after_learning(self):
         limiter = limiter_of(ManualClock(), estimate_factor=1.5)
-        lessons = limiter.teacher.of(CALL)
+        lessons = limiter.calibrations.of(CALL)
         assert lessons.input.apply(1_000) == 1_500
         for _ in range(200):
             lessons.learn(CALL, Usage(input_tokens=500, output_tokens=10))
-        assert limiter.teacher.of(CALL) is lessons
+        assert limiter.calibrations.of(CALL) is lessons
         assert lessons.input.apply(1_000) == pytest.approx(750, rel=0.01)
 
     def test_without_one_the_spread_is(self):
-        assert limiter_of(ManualClock()).teacher.of(CALL).input.apply(1_000) == Lessons().input.apply(1_000)
+        assert limiter_of(ManualClock()).calibrations.of(CALL).input.apply(1_000) == TokenCalibration().input.apply(
+            1_000
+        )
 
 
 class TestRetry:
@@ -144,16 +146,16 @@ class TestLimits:
 
     def test_waiting_and_time_to_live(self):
         limiter = limiter_of(ManualClock(), limits={"jobs": "1 requests/day"}, ttl_s=10, waiting_max=1)
-        assert limiter.gate("jobs").pool.ledger.ttl_ns == 10 * NS
-        assert limiter.gate("jobs").pool._waiting_max == 1
+        assert limiter.scheduler("jobs").pool.ledger.ttl_ns == 10 * NS
+        assert limiter.scheduler("jobs").pool._waiting_max == 1
 
     def test_a_store_is_opened_for_a_program_and_chosen_by_a_batch(self, tmp_path):
         said = {"store": f"sqlite:{tmp_path}/s.db", "limits": {"jobs": "1 requests/day"}}
-        program = limiter_of(paceline.limiter.SYSTEM_CLOCK, **said)
+        program = limiter_of(paceline.limiter.limiter.SYSTEM_CLOCK, **said)
         assert program.acquire("jobs").wait()
         assert program.status()["pools"]["jobs"]["store"]["state"] == "joined"
         program.close()
-        assert "store" not in limiter_of(ManualClock(), patient=True, **said).gate("jobs").status()
+        assert "store" not in limiter_of(ManualClock(), patient=True, **said).scheduler("jobs").status()
 
 
 def test_a_tier_without_a_provider_is_that_of_the_only_one_the_limits_name(tmp_path):

@@ -10,7 +10,7 @@ import pytest
 
 import paceline
 from paceline.config import Config
-from paceline.core.outcomes import AcquireTimeoutError
+from paceline.core.results import AcquireTimeoutError
 from paceline.stores.memory import MemoryStore
 from paceline.testing import ManualClock, run_virtual
 
@@ -155,7 +155,7 @@ def test_a_pause_that_comes_while_it_waits_for_a_slot_holds_for_it():
         await asyncio.sleep(0.1)
         later = asyncio.ensure_future(limiter.acquire("openai/b"))
         await asyncio.sleep(0)
-        limiter.gate("openai/b").pause(clock.now_ns() + 30_000_000_000)
+        limiter.scheduler("openai/b").pause(clock.now_ns() + 30_000_000_000)
         other.settle()
         await asyncio.sleep(5)
         assert not mine.done()
@@ -173,7 +173,7 @@ def test_a_pause_that_comes_while_it_waits_for_a_slot_holds_for_it():
 def test_the_probe_after_a_pause_goes():
     async def main(clock):
         limiter = limiter_of(clock, 1, a="6000 requests/min", b="6000 requests/min")
-        limiter.gate("openai/b").pause(clock.now_ns() + 30_000_000_000)
+        limiter.scheduler("openai/b").pause(clock.now_ns() + 30_000_000_000)
         traffic = Traffic(limiter)
         await asyncio.gather(*(traffic.one(model, 0.1) for model in "bbbaaa"))
         assert traffic.most["all"] == 1
@@ -204,7 +204,7 @@ def test_leaked_permits_do_not_pile_up(monkeypatch):
     for _ in range(40):
         assert limiter.try_acquire("openai/a")
         clock.advance(1)
-    assert len(limiter.gate("openai/a")._passed) < 20
+    assert len(limiter.scheduler("openai/a")._passed) < 20
 
 
 def test_lanes_hold_in_the_line_for_slots_too():
@@ -227,7 +227,7 @@ def test_lanes_hold_in_the_line_for_slots_too():
 
 
 def test_threads():
-    limiter = limiter_of(paceline.limiter.SYSTEM_CLOCK, 2, a="100k requests/min", b="100k requests/min")
+    limiter = limiter_of(paceline.limiter.limiter.SYSTEM_CLOCK, 2, a="100k requests/min", b="100k requests/min")
     traffic, lock = Traffic(limiter), threading.Lock()
 
     def work(model):
@@ -251,7 +251,7 @@ def test_over_http(paceline_emulator):
     emulator = paceline_emulator(limits=dict.fromkeys(("gpt-5", "gpt-5-mini"), "60k requests/min"))
 
     async def main():
-        limiter = limiter_of(paceline.limiter.SYSTEM_CLOCK, 2, **{"*": "60k requests/min"})
+        limiter = limiter_of(paceline.limiter.limiter.SYSTEM_CLOCK, 2, **{"*": "60k requests/min"})
         traffic = Traffic(limiter)
 
         class Counted(httpx2.AsyncHTTPTransport):
@@ -285,7 +285,7 @@ def test_processes_share_slots_through_a_store():
     async def main():
         store = MemoryStore()
         limiters = [
-            limiter_of(paceline.limiter.SYSTEM_CLOCK, 2, store, a="100k requests/min", b="100k requests/min")
+            limiter_of(paceline.limiter.limiter.SYSTEM_CLOCK, 2, store, a="100k requests/min", b="100k requests/min")
             for _ in "12"
         ]
         traffics = [Traffic(limiter) for limiter in limiters]

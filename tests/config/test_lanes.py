@@ -8,8 +8,8 @@ import pytest
 
 import paceline
 from paceline.config import Config
-from paceline.core.line import LANES_MAX, Lanes, LaneSpec
-from paceline.core.outcomes import QuotaError
+from paceline.core.queue import LANES_MAX, Lanes, LaneSpec
+from paceline.core.results import QuotaError
 from paceline.testing import ManualClock, run_virtual
 
 
@@ -20,7 +20,7 @@ def limiter():
 
 
 def lane_of(limiter, **options):
-    return limiter.acquire("jobs", **options)._ticket.lane
+    return limiter.acquire("jobs", **options)._waiter.lane
 
 
 class TestSettings:

@@ -9,7 +9,7 @@ import pytest
 
 import paceline
 from paceline.config import load_limiter
-from paceline.core.outcomes import QuotaError
+from paceline.core.results import QuotaError
 from paceline.testing import run_virtual
 
 PAGE = (Path(__file__).parents[2] / "docs" / "lanes.md").read_text()
@@ -34,7 +34,7 @@ def lanes_of(limiter):
 
 
 def lane_here(limiter):
-    return limiter.acquire("jobs")._ticket.lane.name
+    return limiter.acquire("jobs")._waiter.lane.name
 
 
 def test_the_examples_print_what_the_page_says(page):
@@ -44,12 +44,12 @@ def test_the_examples_print_what_the_page_says(page):
 
 
 async def test_a_call_of_an_sdk_goes_through_the_lane_around_it(page, monkeypatch):
-    tickets = []
-    ticket_of = paceline.Limiter._ticket
-    monkeypatch.setattr(paceline.Limiter, "_ticket", lambda *asked: tickets.append(ticket_of(*asked)) or tickets[-1])
+    waiters = []
+    ticket_of = paceline.Limiter._waiter
+    monkeypatch.setattr(paceline.Limiter, "_waiter", lambda *asked: waiters.append(ticket_of(*asked)) or waiters[-1])
     async with page["client"]:
         assert (await page["answer"]("Why?")).output_text
-    assert [ticket.lane for ticket in tickets] == [paceline.LaneSpec("interactive", priority=1)]
+    assert [waiter.lane for waiter in waiters] == [paceline.LaneSpec("interactive", priority=1)]
 
 
 async def test_how_far_a_lane_reaches():
@@ -100,11 +100,11 @@ def test_a_file_and_the_code_say_the_same(page, write):
     told = load_limiter(write("[limits]\njobs = '60 requests/min'"), dict([variable]))
     assert lane_of(told, "wrap") == lane_of(code, "wrap")
     with paceline.lane("wrap", priority=2):
-        assert told.acquire("jobs")._ticket.lane == paceline.LaneSpec("wrap", 4, 2), "number by number"
+        assert told.acquire("jobs")._waiter.lane == paceline.LaneSpec("wrap", 4, 2), "number by number"
 
 
 def lane_of(limiter, name):
-    return limiter.acquire("jobs", lane=name)._ticket.lane
+    return limiter.acquire("jobs", lane=name)._waiter.lane
 
 
 def gone_in_order(limiter, *asked):

@@ -10,14 +10,14 @@ from typing import Any
 from core_worlds import T0
 from hypothesis import strategies as st
 
-from paceline.core.books import Books
-from paceline.core.message import Learned, Message, News, Refused, Reply, Settled, Standing
 from paceline.core.quota import NS, Quota, parse_quotas
+from paceline.shared.ledger import SharedLedger
+from paceline.shared.messages import Learned, Message, News, Refused, Reply, Settled, Standing
 
 
-def reloaded(books: Books) -> Books:
+def reloaded(books: SharedLedger) -> SharedLedger:
     """The same after they were written down and read."""
-    return Books.load(json.loads(json.dumps(books.dump())))
+    return SharedLedger.load(json.loads(json.dumps(books.dump())))
 
 
 class Shared:
@@ -28,7 +28,7 @@ class Shared:
     def __init__(self, text: str, *, headroom_s: float = 0.0, gentle: bool = False) -> None:
         self.quotas = parse_quotas(text)
         self.headroom_s, self.gentle = headroom_s, gentle
-        self.books = Books()
+        self.books = SharedLedger()
         self.now_ns = T0
         self.numbers: Counter[str] = Counter()
 

@@ -7,8 +7,8 @@ from fractions import Fraction
 from hypothesis import strategies as st
 
 from paceline.core.ledger import Ledger
-from paceline.core.outcomes import Reservation, WaitUntil
 from paceline.core.quota import NS, Cost, Quota
+from paceline.core.results import Reservation, WaitUntil
 
 T0 = 1_800_000_000 * NS
 """A Friday morning in 2027, UTC."""

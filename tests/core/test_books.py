@@ -5,10 +5,10 @@ from __future__ import annotations
 import pytest
 from core_books import Shared, wait_s
 
-from paceline.core.books import FORGET_NS, GRACE_NS, LEASE_NS, PEERS_MAX, WAIT_MAX_NS
 from paceline.core.ledger import PROBE_NS
-from paceline.core.message import Charged, Message, Refused, Settled
 from paceline.core.quota import NS
+from paceline.shared.ledger import FORGET_NS, GRACE_NS, LEASE_NS, PEERS_MAX, WAIT_MAX_NS
+from paceline.shared.messages import Charged, Message, Refused, Settled
 
 
 @pytest.fixture(autouse=True, params=["kept", "written down"])

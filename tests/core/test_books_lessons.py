@@ -7,8 +7,8 @@ import math
 import pytest
 from core_books import Shared, wait_s
 
-from paceline.core.message import Charged, Learned, Settled
 from paceline.core.quota import NS, Quota, Rule, parse_quotas
+from paceline.shared.messages import Charged, Learned, Settled
 
 
 @pytest.fixture(autouse=True, params=["kept", "written down"])

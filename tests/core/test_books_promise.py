@@ -11,11 +11,11 @@ from core_worlds import EXACT, ODD, T0, gaps_ns, rate_of
 from hypothesis import given
 from hypothesis import strategies as st
 
-from paceline.core.books import Books
 from paceline.core.ledger import Ledger
-from paceline.core.message import Message, Refused, Reply, Settled
-from paceline.core.outcomes import Reservation, WaitUntil
 from paceline.core.quota import NS, parse_quotas
+from paceline.core.results import Reservation, WaitUntil
+from paceline.shared.ledger import SharedLedger
+from paceline.shared.messages import Message, Refused, Reply, Settled
 
 TOGETHER = [
     "60 requests/min, 6k tokens/min burst 3k, 4 concurrency",
@@ -36,7 +36,7 @@ def players(text: str, headroom_s: float, *, gentle: bool, lessons: bool) -> dic
 @pytest.mark.parametrize("text", [*TOGETHER, ODD[1]])
 @given(history=histories, gentle=st.booleans(), at=st.integers(0, 39))
 def test_books_that_were_written_down_answer_the_same_for_ever(text, history, gentle, at):
-    books, again, now_ns = Books(), Books(), T0
+    books, again, now_ns = SharedLedger(), SharedLedger(), T0
     group = players(text, 0.25, gentle=gentle, lessons=True)
     for number, command in enumerate(history):
         now_ns += command.gap_ns
@@ -53,7 +53,7 @@ def test_books_that_were_written_down_answer_the_same_for_ever(text, history, ge
 @pytest.mark.parametrize("text", [TOGETHER[0], *SLIDING, ODD[2]])
 @given(history=histories, at=st.integers(0, 39), back_ns=gaps_ns, gentle=st.booleans())
 def test_a_clock_set_back_changes_no_answer(text, history, at, back_ns, gentle):
-    books, other, now_ns, set_ns = Books(), Books(), T0, 0
+    books, other, now_ns, set_ns = SharedLedger(), SharedLedger(), T0, 0
     group = players(text, 0.25, gentle=gentle, lessons=True)
     for number, command in enumerate(history):
         if number == at and number:
@@ -68,7 +68,7 @@ def test_a_clock_set_back_changes_no_answer(text, history, at, back_ns, gentle):
 
 def played(text: str, history: list[Command], headroom_s: float, *, gentle: bool) -> list[Attempt]:
     """All that was granted, with its true cost; quotas as published, and answers get lost."""
-    books, now_ns = Books(), T0
+    books, now_ns = SharedLedger(), T0
     group = players(text, headroom_s, gentle=gentle, lessons=False)
     for command in history:
         now_ns += command.gap_ns
@@ -115,7 +115,7 @@ def test_true_cost_in_any_period_stays_within_the_amount(text, history, headroom
 
 @given(history=histories)
 def test_slots_held_at_the_same_time_stay_within_the_amount(history):
-    books, now_ns = Books(), T0
+    books, now_ns = SharedLedger(), T0
     group = players("7 concurrency", 0.0, gentle=False, lessons=False)
     for command in history:
         now_ns += min(command.gap_ns, 15 * NS)
@@ -136,7 +136,7 @@ def test_slots_held_at_the_same_time_stay_within_the_amount(history):
 )
 def test_one_process_with_one_request_at_a_time_is_a_ledger(text, history, headroom_s, gentle):
     quotas = parse_quotas(text)
-    ledger, books = Ledger(quotas, T0, headroom_s=headroom_s, gentle=gentle), Books()
+    ledger, books = Ledger(quotas, T0, headroom_s=headroom_s, gentle=gentle), SharedLedger()
     now_ns, number, known = T0, 0, [-1] * len(quotas)
 
     def tell(news: list[Settled | Refused], **options) -> Reply:

@@ -1,17 +1,16 @@
-"""Books that were lost and begin again: what a process knew of the old ones is held against them no more."""
+"""SharedLedger that were lost and begin again: what a process knew of the old ones is held against them no more."""
 
 from __future__ import annotations
 
 import pytest
 
-from paceline.core.books import Books
-from paceline.core.branch import Branch
-from paceline.core.bucket import Bucket
-from paceline.core.line import LaneSpec, Ticket
-from paceline.core.message import Learned, Message
-from paceline.core.outcomes import Reading, Reservation
+from paceline.core.meters import Bucket, Spaced
+from paceline.core.queue import LaneSpec, Waiter
 from paceline.core.quota import NS, parse_quotas
-from paceline.core.spaced import Spaced
+from paceline.core.results import Reading, Reservation
+from paceline.shared.capacity import SharedCapacity
+from paceline.shared.ledger import SharedLedger
+from paceline.shared.messages import Learned, Message
 
 T0 = 1_700_000_000 * NS
 
@@ -20,28 +19,28 @@ class Fleet:
     """A branch, and the books that it tells everything to."""
 
     def __init__(self, quotas: str, *, gentle: bool = True) -> None:
-        self.now_ns, self.books, self.quotas = T0, Books(), tuple(parse_quotas(quotas))
-        self.pool = Branch("p", self.quotas, T0, who="a", gentle=gentle, lease_s=0.0)
+        self.now_ns, self.books, self.quotas = T0, SharedLedger(), tuple(parse_quotas(quotas))
+        self.pool = SharedCapacity("p", self.quotas, T0, who="a", gentle=gentle, lease_s=0.0)
 
     def wait(self, seconds: float) -> None:
         self.now_ns += round(seconds * NS)
 
-    def exchange(self) -> list[Ticket]:
+    def exchange(self) -> list[Waiter]:
         message = self.pool.message(self.now_ns, at_once=True)
         if message is None:
             return []
         return self.pool.receive(self.now_ns, self.books.apply(self.now_ns, message))
 
     def take(self, tokens: float) -> Reservation:
-        ticket = Ticket({"tokens": tokens}, LaneSpec("default"))
-        self.pool.submit(self.now_ns, ticket)
+        waiter = Waiter({"tokens": tokens}, LaneSpec("default"))
+        self.pool.submit(self.now_ns, waiter)
         for _ in range(2_000):
             self.exchange()
-            if ticket.outcome is not None:
+            if waiter.outcome is not None:
                 break
             self.wait(0.05)
-        assert isinstance(ticket.outcome, Reservation)
-        return ticket.outcome
+        assert isinstance(waiter.outcome, Reservation)
+        return waiter.outcome
 
     def answer(self, granted: Reservation, *said: Reading) -> None:
         self.pool.settle(self.now_ns, granted, None)
@@ -64,7 +63,7 @@ def test_an_opening_bucket_goes_on_evenly_from_where_it_is_remembered():
     fleet = Fleet("60 tokens/min")
     for _ in range(40):
         fleet.answer(fleet.take(2))
-    fleet.books = Books()
+    fleet.books = SharedLedger()
     assert fleet.meter.level(fleet.now_ns) < 5
     began_ns = fleet.now_ns
     fleet.take(2)
@@ -77,7 +76,7 @@ def test_readings_that_say_what_the_books_say_move_nothing():
     fleet.wait(1)
     fleet.take(21)
     fleet.wait(1)
-    fleet.books = Books()
+    fleet.books = SharedLedger()
     fleet.answer(fleet.take(2), Reading("tokens", 60, 19, 41.0))
     assert fleet.meter.level(fleet.now_ns) == pytest.approx(19, abs=0.5)
     fleet.answer(early, Reading("tokens", 60, 40, 20.0))
@@ -91,7 +90,7 @@ def test_a_quota_that_was_to_be_spread_is_a_bucket_again():
     fleet.wait(5)
     fleet.take(1)
     assert isinstance(fleet.meter, Spaced)
-    fleet.books = Books()
+    fleet.books = SharedLedger()
     fleet.take(1)
     assert not isinstance(fleet.meter, Spaced)
     assert fleet.meter.level(fleet.now_ns) < 60

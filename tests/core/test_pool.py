@@ -10,13 +10,15 @@ from core_worlds import T0
 from hypothesis import given
 from hypothesis import strategies as st
 
-from paceline.core.bucket import FAR_NS
 from paceline.core.ledger import COOL_DOWN, PROBE_NS
-from paceline.core.line import LaneSpec, Ticket
-from paceline.core.outcomes import (
+from paceline.core.meters import FAR_NS
+from paceline.core.pool import Pool
+from paceline.core.queue import LaneSpec, Waiter
+from paceline.core.quota import NS
+from paceline.core.results import (
     Expired,
-    LineFull,
     NeverFits,
+    QueueFull,
     Reading,
     Refusal,
     RefusalKind,
@@ -24,8 +26,6 @@ from paceline.core.outcomes import (
     Stopped,
     WaitUntil,
 )
-from paceline.core.pool import Pool
-from paceline.core.quota import NS
 
 UNITS = st.sampled_from(["requests", "tokens", "input_tokens", "output_tokens", "pages", "usd"])
 
@@ -34,10 +34,10 @@ class TestTheLine:
     def test_those_who_wait_go_one_by_one_when_they_fit(self):
         pool = pool_of("60 requests/min burst 1")
         use_up(pool)
-        tickets = [ask(pool)[0] for _ in range(5)]
-        for second, ticket in enumerate(tickets, 1):
-            assert pump_at_wake(pool) == (T0 + second * NS, [ticket])
-            assert isinstance(ticket.outcome, Reservation)
+        waiters = [ask(pool)[0] for _ in range(5)]
+        for second, waiter in enumerate(waiters, 1):
+            assert pump_at_wake(pool) == (T0 + second * NS, [waiter])
+            assert isinstance(waiter.outcome, Reservation)
         assert pool.wake_ns is None
 
     def test_a_newcomer_never_overtakes(self):
@@ -46,7 +46,7 @@ class TestTheLine:
         large, _ = ask(pool, tokens=90)
         small, outcome = ask(pool, tokens=1)  # it would fit now
         assert isinstance(outcome, WaitUntil)
-        assert isinstance(pool.attempt(T0, Ticket({"tokens": 1})), WaitUntil)
+        assert isinstance(pool.attempt(T0, Waiter({"tokens": 1})), WaitUntil)
         now_ns, done = pump_at_wake(pool)
         assert done == [large]
         assert pump_at_wake(pool)[1] == [small]
@@ -55,16 +55,16 @@ class TestTheLine:
     def test_several_go_at_one_pump(self):
         pool = pool_of("60 requests/min burst 5")
         use_up(pool)
-        tickets = [ask(pool)[0] for _ in range(8)]
-        assert pool.pump(T0 + 5 * NS) == tickets[:5]
+        waiters = [ask(pool)[0] for _ in range(8)]
+        assert pool.pump(T0 + 5 * NS) == waiters[:5]
 
     def test_its_bound(self):
         pool = pool_of("1 requests/min", waiting_max=2)
         use_up(pool)
         ask(pool)
         ask(pool)
-        assert ask(pool)[1] == LineFull(2)
-        assert len(pool.line) == 2
+        assert ask(pool)[1] == QueueFull(2)
+        assert len(pool.queue) == 2
 
     def test_a_higher_lane_that_fits_wakes_the_pool_earlier(self):
         pool = pool_of("100 tokens/min")
@@ -102,7 +102,7 @@ class TestDeadlines:
         use_up(pool)
         _, outcome = ask(pool, deadline_ns=T0 + NS - 1)
         assert outcome == Expired(T0 + NS, "60 requests/min burst 1")
-        assert len(pool.line) == 0
+        assert len(pool.queue) == 0
         assert pool.counts["expired"] == 1
 
     def test_those_ahead_count(self):
@@ -116,19 +116,19 @@ class TestDeadlines:
     def test_one_that_can_is_kept_to_the_nanosecond(self):
         pool = pool_of("60 requests/min burst 1")
         use_up(pool)
-        ticket, _ = ask(pool, deadline_ns=T0 + NS)
-        assert pump_at_wake(pool) == (T0 + NS, [ticket])
-        assert isinstance(ticket.outcome, Reservation)
+        waiter, _ = ask(pool, deadline_ns=T0 + NS)
+        assert pump_at_wake(pool) == (T0 + NS, [waiter])
+        assert isinstance(waiter.outcome, Reservation)
 
     def test_it_expires_on_time(self):
         pool = pool_of("60 requests/min burst 1")
         use_up(pool)
-        ticket, _ = ask(pool, deadline_ns=T0 + 3 * NS)
+        waiter, _ = ask(pool, deadline_ns=T0 + 3 * NS)
         pool.ledger.pause(T0 + 10 * NS)
         pool.pump(T0)
-        assert pump_at_wake(pool) == (T0 + 3 * NS, [ticket])
-        assert ticket.outcome == Expired(T0 + 10 * NS, COOL_DOWN)
-        assert len(pool.line) == 0
+        assert pump_at_wake(pool) == (T0 + 3 * NS, [waiter])
+        assert waiter.outcome == Expired(T0 + 10 * NS, COOL_DOWN)
+        assert len(pool.queue) == 0
 
     def test_who_expires_behind_a_large_one_hears_what_that_one_waits_for(self):
         pool = pool_of("60 tokens/min", "60 requests/min")
@@ -142,15 +142,15 @@ class TestDeadlines:
         pool = pool_of("60 tokens/min")
         ask(pool, tokens=50)
         ask(pool, tokens=55)
-        assert pool.attempt(T0, Ticket({"tokens": 3})) == WaitUntil(T0 - 7 * NS, "line")
+        assert pool.attempt(T0, Waiter({"tokens": 3})) == WaitUntil(T0 - 7 * NS, "queue")
 
     def test_nobody_knows_when_a_slot_is_free(self):
         pool = pool_of("1 concurrency")
         use_up(pool)
-        ticket, outcome = ask(pool, deadline_ns=T0 + NS)
+        waiter, outcome = ask(pool, deadline_ns=T0 + NS)
         assert outcome == WaitUntil(FAR_NS, "1 concurrency")
-        assert pump_at_wake(pool) == (T0 + NS, [ticket])
-        assert isinstance(ticket.outcome, Expired)
+        assert pump_at_wake(pool) == (T0 + NS, [waiter])
+        assert isinstance(waiter.outcome, Expired)
 
     @given(
         waits_s=st.lists(st.integers(0, 40), min_size=1, max_size=25),
@@ -158,19 +158,19 @@ class TestDeadlines:
     )
     def test_everybody_is_granted_or_expired_in_time(self, waits_s, settle_to):
         pool = pool_of("60 tokens/min burst 20")
-        tickets = [ask(pool, deadline_ns=T0 + wait * NS, tokens=1 + wait % 20) for wait in waits_s]
-        left = {id(t) for t, outcome in tickets if isinstance(outcome, WaitUntil)}
+        waiters = [ask(pool, deadline_ns=T0 + wait * NS, tokens=1 + wait % 20) for wait in waits_s]
+        left = {id(t) for t, outcome in waiters if isinstance(outcome, WaitUntil)}
         now_ns, done = T0, []
         while done or pool.wake_ns is not None:
             now_ns, done = (now_ns, pool.pump(now_ns)) if done else pump_at_wake(pool)
-            for ticket in done:
-                left.remove(id(ticket))
-                assert ticket.deadline_ns >= now_ns
-                if isinstance(ticket.outcome, Reservation):
-                    actual = {"tokens": ticket.cost["tokens"] * settle_to // 100}
-                    pool.settle(now_ns, ticket.outcome, actual, ticket)
+            for waiter in done:
+                left.remove(id(waiter))
+                assert waiter.deadline_ns >= now_ns
+                if isinstance(waiter.outcome, Reservation):
+                    actual = {"tokens": waiter.cost["tokens"] * settle_to // 100}
+                    pool.settle(now_ns, waiter.outcome, actual, waiter)
                 else:
-                    assert ticket.deadline_ns == now_ns
+                    assert waiter.deadline_ns == now_ns
         assert not left
 
 
@@ -181,8 +181,8 @@ class TestNeverFits:
         ask(pool, tokens=50)
         ask(pool, tokens=50)
         assert ask(pool, tokens=51)[1] == NeverFits("tokens", 51, 50)
-        assert pool.attempt(T0, Ticket({"tokens": 51})) == NeverFits("tokens", 51, 50)
-        assert len(pool.line) == 1
+        assert pool.attempt(T0, Waiter({"tokens": 51})) == NeverFits("tokens", 51, 50)
+        assert len(pool.queue) == 1
 
     def test_a_limit_that_shrinks_turns_those_away_who_fit_before(self):
         pool = pool_of("100 tokens/min", gentle=True)
@@ -206,46 +206,46 @@ class TestStop:
         assert [t.outcome for t in waiting] == [stopped] * 3
         assert pool.wake_ns is None
         assert ask(pool, T0 + 100 * NS)[1] == stopped
-        assert pool.attempt(T0 + 100 * NS, Ticket({})) == stopped
+        assert pool.attempt(T0 + 100 * NS, Waiter({})) == stopped
         assert pool.status(T0)["stopped"] == "no credit left"
         pool.resume()
         assert isinstance(ask(pool, T0 + 100 * NS)[1], Reservation)
 
 
 class TestCoolDown:
-    def paused(self) -> tuple[Pool, list[Ticket]]:
+    def paused(self) -> tuple[Pool, list[Waiter]]:
         pool = pool_of("60 requests/min")
         _, outcome = ask(pool)
         pool.refuse(T0, outcome, RATE, 5.0)
         return pool, [ask(pool)[0] for _ in range(4)]
 
     def test_all_wait_then_one_probe_goes_then_the_others(self):
-        pool, tickets = self.paused()
+        pool, waiters = self.paused()
         assert pool.status(T0)["cool_down_s"] == 5
         assert pool.status(T0)["binds"] == COOL_DOWN
-        assert pump_at_wake(pool) == (T0 + 5 * NS, tickets[:1])
+        assert pump_at_wake(pool) == (T0 + 5 * NS, waiters[:1])
         later_ns = T0 + 5 * NS + NS // 10
         assert pool.pump(later_ns) == []
-        pool.settle(later_ns, tickets[0].outcome, None)
-        assert pool.pump(later_ns) == tickets[1:]
+        pool.settle(later_ns, waiters[0].outcome, None)
+        assert pool.pump(later_ns) == waiters[1:]
 
     def test_a_probe_that_does_not_answer_keeps_nobody_for_long(self):
-        pool, tickets = self.paused()
+        pool, waiters = self.paused()
         pump_at_wake(pool)
-        assert pump_at_wake(pool) == (T0 + 5 * NS + PROBE_NS, tickets[1:])
+        assert pump_at_wake(pool) == (T0 + 5 * NS + PROBE_NS, waiters[1:])
 
     def test_a_probe_that_was_never_sent_lets_another_go(self):
-        pool, tickets = self.paused()
+        pool, waiters = self.paused()
         now_ns, _ = pump_at_wake(pool)
-        pool.withdraw(now_ns, tickets[0])
-        assert pool.pump(now_ns) == [tickets[1]]
+        pool.withdraw(now_ns, waiters[0])
+        assert pool.pump(now_ns) == [waiters[1]]
 
     def test_a_refused_probe_starts_another_pause(self):
-        pool, tickets = self.paused()
+        pool, waiters = self.paused()
         now_ns, _ = pump_at_wake(pool)
-        pool.refuse(now_ns, tickets[0].outcome, RATE, 7.0)
+        pool.refuse(now_ns, waiters[0].outcome, RATE, 7.0)
         pool.pump(now_ns)
-        assert pump_at_wake(pool) == (now_ns + 7 * NS, [tickets[1]])
+        assert pump_at_wake(pool) == (now_ns + 7 * NS, [waiters[1]])
 
     def test_refusals_in_a_row_are_counted_once_for_those_in_flight_together(self):
         pool = pool_of("60 requests/min")
@@ -307,7 +307,7 @@ class TestLearning:
 )
 def test_what_was_charged_is_what_was_spent(cost, actual, reported):
     pool = pool_of("900 requests/min", "900 tokens/min", "900 input_tokens/min", "900 pages/min")
-    outcome = pool.attempt(T0, Ticket(cost))
+    outcome = pool.attempt(T0, Waiter(cost))
     pool.settle(T0, outcome, actual if reported else None)
     charged = pool.ledger.charged(cost, actual if reported else None)
     spent = {m.quota.unit: spent for m, spent in zip(pool.ledger.meters, pool.ledger.spent, strict=True)}

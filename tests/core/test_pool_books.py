@@ -9,9 +9,9 @@ from core_worlds import T0, gaps_ns
 from hypothesis import given
 from hypothesis import strategies as st
 
-from paceline.core.line import LaneSpec, Ticket
-from paceline.core.outcomes import Reservation
+from paceline.core.queue import LaneSpec, Waiter
 from paceline.core.quota import NS
+from paceline.core.results import Reservation
 
 
 class TestBooks:
@@ -34,12 +34,12 @@ class TestBooks:
             now_ns += gap_ns
             if step in ("ask", "attempt"):
                 asked += 1
-                ticket = Ticket({"requests": 1 + cost % 5}, LaneSpec(f"{pick % 3}"))
-                outcome = pool.submit(now_ns, ticket) if step == "ask" else pool.attempt(now_ns, ticket)
+                waiter = Waiter({"requests": 1 + cost % 5}, LaneSpec(f"{pick % 3}"))
+                outcome = pool.submit(now_ns, waiter) if step == "ask" else pool.attempt(now_ns, waiter)
                 if isinstance(outcome, Reservation):
-                    open_ones.append((ticket, outcome))
+                    open_ones.append((waiter, outcome))
                 elif step == "ask":
-                    waiting.append(ticket)
+                    waiting.append(waiter)
                 else:
                     turned_away += 1
             elif step == "withdraw" and waiting:
@@ -48,19 +48,19 @@ class TestBooks:
             elif step == "wake" and pool.wake_ns is not None:
                 now_ns = max(now_ns, pool.wake_ns)
             elif open_ones and step in ("settle", "cancel", "refuse"):
-                ticket, reservation = open_ones.pop(pick % len(open_ones))
+                waiter, reservation = open_ones.pop(pick % len(open_ones))
                 if step == "settle":
-                    pool.settle(now_ns, reservation, {"requests": cost % 6}, ticket)
+                    pool.settle(now_ns, reservation, {"requests": cost % 6}, waiter)
                 elif step == "cancel":
                     pool.cancel(now_ns, reservation)
                 else:
                     pool.refuse(now_ns, reservation, RATE, pick % 3)
-            for ticket in pool.pump(now_ns):
-                waiting.remove(ticket)
-                open_ones.append((ticket, ticket.outcome))
-            open_ones = [(ticket, reservation) for ticket, reservation in open_ones if reservation.open]
+            for waiter in pool.pump(now_ns):
+                waiting.remove(waiter)
+                open_ones.append((waiter, waiter.outcome))
+            open_ones = [(waiter, reservation) for waiter, reservation in open_ones if reservation.open]
             assert pool.ledger.in_flight == len(open_ones)
-            assert len(pool.line) == len(waiting)
+            assert len(pool.queue) == len(waiting)
             assert pool.counts["granted"] == asked - turned_away - len(waiting)
             assert (pool.wake_ns is None) == (not waiting)
             assert pool.wake_ns is None or pool.wake_ns > now_ns
@@ -74,15 +74,15 @@ class TestBooks:
     def test_a_lost_permit_frees_its_slot(self):
         pool = pool_of("1 concurrency", ttl_s=10)
         use_up(pool)
-        ticket, _ = ask(pool)
-        assert pump_at_wake(pool) == (T0 + 10 * NS, [ticket])
+        waiter, _ = ask(pool)
+        assert pump_at_wake(pool) == (T0 + 10 * NS, [waiter])
         assert pool.counts["lost"] == 1
 
     def test_who_is_ahead(self):
         pool = pool_of("60 requests/min burst 1")
         use_up(pool)
-        tickets = [ask(pool)[0] for _ in range(3)]
-        assert pool.place(T0, tickets[2]) == (2, T0 + 3 * NS, "60 requests/min burst 1")
+        waiters = [ask(pool)[0] for _ in range(3)]
+        assert pool.place(T0, waiters[2]) == (2, T0 + 3 * NS, "60 requests/min burst 1")
 
 
 class TestStatus:

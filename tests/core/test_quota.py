@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from paceline.core.outcomes import QuotaError
 from paceline.core.quota import Quota, Rule, parse_quotas
+from paceline.core.results import QuotaError
 
 
 @pytest.mark.parametrize(

@@ -10,15 +10,15 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from paceline.core import bucket
+from paceline.core import meters
 from paceline.core.ledger import Ledger
-from paceline.core.outcomes import NeverFits, Reservation, WaitUntil
 from paceline.core.quota import NS
+from paceline.core.results import NeverFits, Reservation, WaitUntil
 
 TTL_S = 300
 
 
-class Books(RuleBasedStateMachine):
+class SharedLedger(RuleBasedStateMachine):
     """A ledger, and beside it one log for each quota, where every charge has its true cost from its first instant."""
 
     LIMITS = ("60 requests/min burst 90", "6k tokens/min burst 3k")  # 1 s and 10 ms for one unit: all sums are exact
@@ -104,7 +104,7 @@ class Books(RuleBasedStateMachine):
         self.open = [handle for handle in self.open if handle not in late]
         self.closed += [handle[0] for handle in late]
         oldest = min((handle[2] for handle in self.open), default=None)
-        assert self.ledger.next_expiry_ns == (bucket.FAR_NS if oldest is None else oldest + TTL_S * NS)
+        assert self.ledger.next_expiry_ns == (meters.FAR_NS if oldest is None else oldest + TTL_S * NS)
 
     @rule(index=st.integers(0, 1), factor=st.sampled_from([0.5, 2.0]))
     def adopt(self, index, factor):
@@ -152,15 +152,15 @@ class Books(RuleBasedStateMachine):
             assert spent == log.total
 
 
-class OddBooks(Books):
+class OddLedger(SharedLedger):
     """Rates at which no unit takes a whole number of nanoseconds."""
 
     LIMITS = ("70.3 requests/min burst 90", "7001 tokens/min burst 3k")
     SLACK_NS = 1
 
 
-TestBooks = Books.TestCase
-TestOddBooks = OddBooks.TestCase
+TestBooks = SharedLedger.TestCase
+TestOddBooks = OddLedger.TestCase
 TestBooks.settings = TestOddBooks.settings = settings(max_examples=400, stateful_step_count=50)
 
 
@@ -253,14 +253,14 @@ operations = st.lists(st.tuples(gaps_ns, st.integers(1, 40), st.integers(0, 30),
 @pytest.mark.parametrize("points", [2, 3, 64])
 @given(script=operations)
 def test_forgetting_low_points_only_shrinks_refunds(points, script):
-    limit, fits = quota("60 units/min burst 100"), bucket.LOW_POINTS_MAX
+    limit, fits = quota("60 units/min burst 100"), meters.LOW_POINTS_MAX
     few, many, log, now_ns, open_ones = one_bucket(str(limit)), one_bucket(str(limit)), Log(limit), T0, []
     for gap_ns, cost, which, true in script:
-        bucket.LOW_POINTS_MAX = points
+        meters.LOW_POINTS_MAX = points
         try:  # both are asked at the instant that suits the stricter one
             now_ns, forgetful = grant_when_due(few, now_ns + gap_ns % (60 * NS), {"units": cost})
         finally:
-            bucket.LOW_POINTS_MAX = fits
+            meters.LOW_POINTS_MAX = fits
         open_ones.append((forgetful, grant(many, now_ns, units=cost), log.charge(now_ns, cost)))
         if which < len(open_ones):
             a, b, charge = open_ones.pop(which)

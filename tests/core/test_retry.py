@@ -7,10 +7,10 @@ from core_worlds import T0
 from hypothesis import given
 from hypothesis import strategies as st
 
-from paceline.core.breaker import Breaker, BreakerPolicy
-from paceline.core.outcomes import QuotaError, Refusal, RefusalKind
 from paceline.core.quota import NS
-from paceline.core.retry import Again, GiveUp, RetryBudget, RetryPolicy
+from paceline.core.results import QuotaError, Refusal, RefusalKind
+from paceline.pacing.breaker import Breaker, BreakerPolicy
+from paceline.pacing.retry import Again, GiveUp, RetryBudget, RetryPolicy
 
 RATE, GROWTH, CAPACITY = RefusalKind.RATE, RefusalKind.GROWTH, RefusalKind.CAPACITY
 EVEN = 0.5  # this luck leaves a pause as it is

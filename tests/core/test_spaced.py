@@ -8,8 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from paceline.core.ledger import Ledger
-from paceline.core.outcomes import NeverFits
 from paceline.core.quota import NS
+from paceline.core.results import NeverFits
 
 LIMITS = [
     "100 units/min sliding",

@@ -11,10 +11,10 @@ from core_worlds import T0, gaps_ns, grant, grant_when_due, quota, wait_ns
 from hypothesis import given
 from hypothesis import strategies as st
 
-from paceline.core.bucket import FAR_NS
 from paceline.core.ledger import Ledger
-from paceline.core.outcomes import NeverFits, WaitUntil
+from paceline.core.meters import FAR_NS
 from paceline.core.quota import NS
+from paceline.core.results import NeverFits, WaitUntil
 
 ZONES = ["utc", "Europe/Berlin", "America/Los_Angeles", "Asia/Kolkata", "Australia/Lord_Howe"]
 

@@ -11,9 +11,9 @@ from acm_example import LIMITS, components, plan
 
 import paceline
 from paceline.config import load_limiter
-from paceline.core.outcomes import Refusal, RefusalKind
 from paceline.core.quota import NS
-from paceline.forecast import REQUESTS_MAX, eta
+from paceline.core.results import Refusal, RefusalKind
+from paceline.planner.forecast import REQUESTS_MAX, eta
 from paceline.stores import open_store
 from paceline.testing import ManualClock, run_virtual
 
@@ -139,7 +139,7 @@ class TestFromWhereThePoolsStand:
         limiter = limiter_of(clock, "600 requests/min")
         permit = limiter.acquire(POOL).wait()
         first_s = eta(limiter, {POOL: repeat({}, 1_000)}).total_s
-        limiter.gate(POOL).pool.ledger.adopt(clock.now_ns(), 0, 60.0)
+        limiter.scheduler(POOL).pool.ledger.adopt(clock.now_ns(), 0, 60.0)
         slower_s = eta(limiter, {POOL: repeat({}, 1_000)}).total_s
         assert slower_s > 9 * first_s
         permit.refused(Refusal(RefusalKind.RATE, retry_after_s=100.0))
@@ -148,7 +148,7 @@ class TestFromWhereThePoolsStand:
 
     def test_nothing_is_changed_by_asking(self):
         limiter = limiter_of(ManualClock(), "60 requests/min", "30k tokens/min", "2 concurrency")
-        limiter.gate(POOL)
+        limiter.scheduler(POOL)
         before = limiter.status()
         eta(limiter, {POOL: [COST] * 500}, latency_s=1.0)
         assert limiter.status() == before
@@ -196,7 +196,7 @@ def test_the_store_is_asked_how_shared_pools_stand(tmp_path):
 
 class TestBounds:
     def test_a_million_requests_and_no_more(self, monkeypatch):
-        monkeypatch.setattr("paceline.forecast.REQUESTS_MAX", 1_000)
+        monkeypatch.setattr("paceline.planner.forecast.REQUESTS_MAX", 1_000)
         limiter = limiter_of(ManualClock(), "600k requests/min")
         assert eta(limiter, {POOL: repeat({}, 1_000)}).total_s < 1
         with pytest.raises(paceline.QuotaError, match="more than 1,000 requests: ask about a part"):

@@ -5,10 +5,10 @@ import asyncio
 import httpx2
 
 import paceline
-from paceline.core.breaker import Breaker, BreakerPolicy
 from paceline.core.quota import NS
-from paceline.core.retry import RetryBudget
 from paceline.http import pace_transport
+from paceline.pacing.breaker import Breaker, BreakerPolicy
+from paceline.pacing.retry import RetryBudget
 from paceline.testing import ManualClock, run_virtual
 
 BODY = {"model": "gpt-5", "messages": [{"role": "user", "content": "Say something."}], "max_tokens": 5}

@@ -11,7 +11,7 @@ import pytest
 from google import genai
 
 import paceline
-from paceline.core.outcomes import QuotaError, Refusal, RefusalKind
+from paceline.core.results import QuotaError, Refusal, RefusalKind
 from paceline.testing import ManualClock
 
 HELLO = [{"role": "user", "content": "Hello."}]
@@ -175,12 +175,12 @@ class TestPermitRefused:
 
     def test_our_own_pause_beats_what_was_said(self, permit):
         permit.refused(SDKError(status_code=429, headers={"retry-after": "5"}), retry_after_s=8)
-        assert permit._gate.status()["cool_down_s"] == 8
+        assert permit._scheduler.status()["cool_down_s"] == 8
         assert not permit.open
 
     def test_paceline_s_own_says_nothing_new(self, permit):
         permit.refused(SDKError(status_code=429, headers={"X-Paceline": "timeout", "retry-after": "50"}))
-        assert permit._gate.status()["counts"] == {"granted": 1}
+        assert permit._scheduler.status()["counts"] == {"granted": 1}
 
 
 async def test_an_attached_client_that_gave_up_is_no_news():

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from paceline.core.outcomes import Reading, Refusal
+from paceline.core.results import Reading, Refusal
 from paceline.providers.base import Call, Usage
 
 FIELDS = ("code", "retry_after_s", "unit", "period_s", "limit", "used", "requested", "pool")

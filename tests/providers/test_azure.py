@@ -7,7 +7,7 @@ from cases import check_error, check_headers, check_usage, each, load
 
 from paceline import Limiter
 from paceline.core.quota import TOKENS, Rule
-from paceline.core.retry import GiveUp, RetryPolicy
+from paceline.pacing.retry import GiveUp, RetryPolicy
 from paceline.providers.azure import Azure
 from paceline.providers.registry import provider_for_host, provider_named
 from paceline.providers.tables import lookup
@@ -65,7 +65,10 @@ def test_without_a_host_the_deployment_alone():
 
 def test_two_deployments_are_two_pools():
     limiter = Limiter({"azure/*": "600 requests/min, 100k tokens/min", f"azure/{HOST}/prod": "1M tokens/min window"})
-    prod, other = limiter.gate_for("azure", f"{HOST}/prod"), limiter.gate_for("azure", f"{HOST}/gpt-4o-2024-08-06")
+    prod, other = (
+        limiter.scheduler_for("azure", f"{HOST}/prod"),
+        limiter.scheduler_for("azure", f"{HOST}/gpt-4o-2024-08-06"),
+    )
     assert (prod.pool.name, other.pool.name) == (f"azure/{HOST}/prod", f"azure/{HOST}/gpt-4o-2024-08-06")
     assert prod.pool.ledger.meters[0].quota.amount == 1_000_000
     assert usage_cost(prod.pool.name, {"prompt_tokens": 10, "completion_tokens": 3})[TOKENS] == 13

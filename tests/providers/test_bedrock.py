@@ -11,8 +11,8 @@ from cases import check_error, check_usage, each, load
 from hypothesis import given
 from hypothesis import strategies as st
 
-from paceline.core.outcomes import RefusalKind
 from paceline.core.quota import OUTPUT_TOKENS, TOKENS
+from paceline.core.results import RefusalKind
 from paceline.providers.base import Call, Usage
 from paceline.providers.bedrock import Bedrock
 from paceline.providers.registry import provider_for_host, provider_named

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from paceline.core.outcomes import PacelineWarning, QuotaError, Reading, RefusalKind
+from paceline.core.results import PacelineWarning, QuotaError, Reading, RefusalKind
 from paceline.providers import register, registry
 from paceline.providers.base import Usage
 from paceline.providers.generic import Generic
@@ -68,8 +68,8 @@ def test_the_example():
     body = json.dumps({"error": {"message": "You are out of credits."}}).encode()
     assert page.refusal(429, {}, body).kind is RefusalKind.MONEY
     assert page.refusal(429, {}, b"{}").kind is RefusalKind.RATE
-    gates = {space["limiter"].gate(f"acme/acme-{size}") for size in ("small", "large")}
-    assert [gate.pool.name for gate in gates] == ["acme/acme"]
+    schedulers = {space["limiter"].scheduler(f"acme/acme-{size}") for size in ("small", "large")}
+    assert [scheduler.pool.name for scheduler in schedulers] == ["acme/acme"]
 
 
 def test_a_page_of_ones_own_beats_ours():

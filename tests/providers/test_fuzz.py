@@ -11,7 +11,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from paceline.core.outcomes import Reading, Refusal
+from paceline.core.results import Reading, Refusal
 from paceline.providers.base import Call
 from paceline.providers.generic import Generic
 from paceline.providers.registry import PAGES as KNOWN

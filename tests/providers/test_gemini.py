@@ -7,10 +7,10 @@ from types import SimpleNamespace
 import pytest
 from cases import check_error, check_headers, check_usage, each, feed, load, sse
 
-from paceline.core.outcomes import RefusalKind
 from paceline.core.quota import INPUT_TOKENS, OUTPUT_TOKENS, TOKENS, Rule
-from paceline.core.retry import GiveUp, RetryPolicy
-from paceline.estimate import estimate_tokens
+from paceline.core.results import RefusalKind
+from paceline.estimation.estimate import estimate_tokens
+from paceline.pacing.retry import GiveUp, RetryPolicy
 from paceline.providers.base import Usage
 from paceline.providers.gemini import MEDIA, Gemini
 from paceline.providers.tables import lookup

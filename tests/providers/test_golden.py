@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from paceline.core.outcomes import RefusalKind
+from paceline.core.results import RefusalKind
 from paceline.providers.anthropic import Anthropic
 from paceline.providers.base import Call
 from paceline.providers.openai import OpenAI

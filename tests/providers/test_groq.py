@@ -7,8 +7,8 @@ import json
 import pytest
 from cases import check_error, check_headers, check_usage, each, feed, load, sse
 
-from paceline.core.outcomes import RefusalKind
 from paceline.core.quota import TOKENS
+from paceline.core.results import RefusalKind
 from paceline.providers.base import Usage
 from paceline.providers.groq import Groq
 from paceline.providers.registry import provider_for_host

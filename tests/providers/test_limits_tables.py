@@ -10,7 +10,7 @@ import pytest
 from click.testing import CliRunner
 
 from paceline.cli.limits import command
-from paceline.core.outcomes import PacelineWarning, QuotaError
+from paceline.core.results import PacelineWarning, QuotaError
 from paceline.providers.registry import HOSTS, PAGES, provider_for_host, provider_named
 from paceline.providers.tables import known_providers, lookup, models, tiers
 

@@ -51,10 +51,10 @@ def test_usage_comes_with_the_last_chunk():
 
 def test_the_first_answer_raises_the_free_plans_limits():
     limiter = Limiter.for_provider("mistral")
-    gate = limiter.gate("mistral-large-latest")
+    scheduler = limiter.scheduler("mistral-large-latest")
     headers = next(case["headers"] for case in CASES["header"] if case["what"].startswith("live"))
     permit = limiter.try_acquire("mistral-large-latest", requests=0.25)  # a whole one would wait
-    gate.observe(PAGE.readings(headers, 0.0), permit.reservation)
-    assert [m.quota.amount for m in gate.pool.ledger.meters] == [720, 5_000_000]
+    scheduler.observe(PAGE.readings(headers, 0.0), permit.reservation)
+    assert [m.quota.amount for m in scheduler.pool.ledger.meters] == [720, 5_000_000]
     permit.cancel()
     assert provider_for_host("codestral.mistral.ai").name == "mistral"

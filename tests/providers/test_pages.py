@@ -6,9 +6,9 @@ import json
 
 import pytest
 
-from paceline.core.outcomes import QuotaError, RefusalKind
 from paceline.core.quota import INPUT_TOKENS, OUTPUT_TOKENS, REQUESTS, TOKENS
-from paceline.estimate import estimate_tokens
+from paceline.core.results import QuotaError, RefusalKind
+from paceline.estimation.estimate import estimate_tokens
 from paceline.providers.anthropic import Anthropic
 from paceline.providers.base import Call, Usage
 from paceline.providers.generic import Generic

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from paceline.core.outcomes import RefusalKind
+from paceline.core.results import RefusalKind
 from paceline.providers.anthropic import Anthropic
 from paceline.providers.base import Call, Usage
 from paceline.providers.openai import OpenAI

@@ -10,13 +10,13 @@ import math
 import random
 from dataclasses import dataclass, field
 
-from paceline.core.line import Ticket
-from paceline.core.outcomes import Reading, Refusal, RefusalKind, Reservation, WaitUntil
 from paceline.core.pool import Pool
+from paceline.core.queue import Waiter
 from paceline.core.quota import NS, parse_quotas
-from paceline.core.retry import Again, RetryPolicy
+from paceline.core.results import Reading, Refusal, RefusalKind, Reservation, WaitUntil
 from paceline.emulator import Refused, Settings, World
-from paceline.estimate import Correction
+from paceline.estimation.estimate import Correction
+from paceline.pacing.retry import Again, RetryPolicy
 
 START_NS = 1_700_000_003 * NS
 MODEL = "m"
@@ -26,7 +26,7 @@ MODEL = "m"
 class Job:
     input_tokens: int  # as the server counts them
     max_output_tokens: int
-    ticket: Ticket | None = None
+    waiter: Waiter | None = None
     attempts: int = 0
     started_ns: int = 0
 
@@ -81,7 +81,7 @@ class Fleet:
 
     def busy(self):
         """Whether there is work left, waiting or on its way."""
-        return bool(self.todo or len(self.pool.line) or self.pool.ledger.in_flight)
+        return bool(self.todo or len(self.pool.queue) or self.pool.ledger.in_flight)
 
     def at(self, at_ns, event):
         self.number += 1
@@ -104,7 +104,7 @@ class Fleet:
             self.now_ns, _, event = heapq.heappop(self.events)
             assert self.now_ns < START_NS + limit_s * NS, f"not done after {limit_s} s: {self.pool.status(self.now_ns)}"
             event()
-        assert not len(self.pool.line)
+        assert not len(self.pool.queue)
         return Report(
             (self.now_ns - START_NS) / NS, self.lost, self.refused_at_s, self.world.tally(), self.pool, self.waits_s
         )
@@ -120,11 +120,11 @@ class Fleet:
         asked = self.lesson.apply(guess)
         cost = {"requests": 1, "tokens": asked + job.max_output_tokens, "input_tokens": asked}
         cost["output_tokens"] = job.max_output_tokens
-        ticket = Ticket(cost)
-        if job.ticket is not None:
-            ticket.number, ticket.returned = job.ticket.number, True
-        job.ticket, ticket.owner = ticket, job
-        outcome = self.pool.submit(self.now_ns, ticket)
+        waiter = Waiter(cost)
+        if job.waiter is not None:
+            waiter.number, waiter.returned = job.waiter.number, True
+        job.waiter, waiter.owner = waiter, job
+        outcome = self.pool.submit(self.now_ns, waiter)
         if isinstance(outcome, Reservation):
             self.send(job, outcome)
         elif not isinstance(outcome, WaitUntil):
@@ -137,9 +137,9 @@ class Fleet:
 
     def pump(self):
         self.pump_ns = None
-        for ticket in self.pool.pump(self.now_ns):
-            if isinstance(ticket.outcome, Reservation):
-                self.send(ticket.owner, ticket.outcome)
+        for waiter in self.pool.pump(self.now_ns):
+            if isinstance(waiter.outcome, Reservation):
+                self.send(waiter.owner, waiter.outcome)
             else:
                 self.lost += 1
                 self.next_job()
@@ -152,12 +152,12 @@ class Fleet:
             self.at(wake_ns, lambda: self.wake(wake_ns))
 
     def changed(self):
-        if len(self.pool.line):
+        if len(self.pool.queue):
             self.pump()
 
     def send(self, job, reservation):
         job.attempts += 1
-        self.waits_s.append((self.now_ns - job.ticket.arrived_ns) / NS)
+        self.waits_s.append((self.now_ns - job.waiter.arrived_ns) / NS)
         self.after(self.random.uniform(*self.net_s), lambda: self.arrive(job, reservation))
 
     def arrive(self, job, reservation):

@@ -11,11 +11,11 @@ from itertools import pairwise
 
 from tests.simulation.fleet import START_NS, Fleet, Job
 
-from paceline.core.books import Books
-from paceline.core.branch import Branch
-from paceline.core.outcomes import Reservation
 from paceline.core.quota import NS, parse_quotas
+from paceline.core.results import Reservation
 from paceline.emulator import Settings, World
+from paceline.shared.capacity import SharedCapacity
+from paceline.shared.ledger import SharedLedger
 
 
 class Host(Fleet):
@@ -30,7 +30,9 @@ class Host(Fleet):
         self.sent_at_s = []
 
     def make_pool(self, told):
-        return Branch("sim", parse_quotas(told), START_NS + self.skew_ns, who=self.name, gentle=True, **self.hub.branch)
+        return SharedCapacity(
+            "sim", parse_quotas(told), START_NS + self.skew_ns, who=self.name, gentle=True, **self.hub.branch
+        )
 
     def at(self, at_ns, event):
         self.hub.at(at_ns - self.skew_ns, lambda: self.dead or event())
@@ -83,9 +85,9 @@ class Host(Fleet):
             self.call()
 
     def take(self, done):
-        for ticket in done:
-            if isinstance(ticket.outcome, Reservation):
-                self.send(ticket.owner, ticket.outcome)
+        for waiter in done:
+            if isinstance(waiter.outcome, Reservation):
+                self.send(waiter.owner, waiter.outcome)
             else:
                 self.lost += 1
                 self.next_job()
@@ -109,7 +111,7 @@ class Hub:
         self.world = World(Settings(**settings), START_NS / NS)
         self.random = random.Random(seed)
         self.branch = branch or {}
-        self.books, self.trip_s, self.timeout_s, self.away = Books(), trip_s, timeout_s, away
+        self.books, self.trip_s, self.timeout_s, self.away = SharedLedger(), trip_s, timeout_s, away
         self.calls = 0
         if forget_s is not None:
             self.at(START_NS + round(forget_s * NS), self.forget)
@@ -131,7 +133,7 @@ class Hub:
         self.at(START_NS + round(at_s * NS), lambda: setattr(self.hosts[victim], "dead", True))
 
     def forget(self):
-        self.books = Books()
+        self.books = SharedLedger()
 
     def at(self, at_ns, event):
         self.number += 1

@@ -8,11 +8,10 @@ from typing import Any
 
 from lupa.lua51 import LuaRuntime
 
-from paceline.core.books import Books
-from paceline.core.bucket import LOW_POINTS_MAX
-from paceline.core.message import Charged, Learned, Left, Message, Refused, Reply, Settled
+from paceline.core.meters import LOW_POINTS_MAX, restarts
 from paceline.core.quota import NS, Quota, Rule
-from paceline.core.window import restarts
+from paceline.shared.ledger import SharedLedger
+from paceline.shared.messages import Charged, Learned, Left, Message, Refused, Reply, Settled
 from paceline.stores.redis_wire import decode, encode, quota_set, script
 
 ZONES = ("America/Los_Angeles", "Europe/Berlin", "Asia/Kolkata", "Africa/Cairo")
@@ -84,7 +83,7 @@ class World:
         self.headroom_s = rng.choice([0.0, 0.25, 1.0, 2.5])
         self.leases = rng.random() < 0.3
         self.processes = [self._process(f"p{i}") for i in range(rng.randint(1, 5))]
-        self.books = Books()
+        self.books = SharedLedger()
         self.peers = 0
         self.seen = Counter[str]()
 

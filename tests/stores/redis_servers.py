@@ -237,7 +237,7 @@ class RedisServer:
 
 @dataclass
 class Sentinels:
-    """A master, its replica and the three Sentinels that watch them."""
+    """A master, its replica and the three Sentinels that tracker them."""
 
     master: RedisServer
     replica: RedisServer
@@ -278,12 +278,12 @@ def sentinel(*config: str) -> Iterator[Sentinels]:
     with ExitStack() as stack:
         master = stack.enter_context(RedisServer(*config))
         replica = stack.enter_context(RedisServer(f"replicaof {HOST} {master.port}", *config))
-        watch = (
+        tracker = (
             f"sentinel monitor {MASTER_NAME} {HOST} {master.port} 2",
             f"sentinel down-after-milliseconds {MASTER_NAME} 500",
             f"sentinel failover-timeout {MASTER_NAME} 3000",  # a split vote is repeated after twice this
         )
-        watchers = [stack.enter_context(RedisServer(*watch, is_sentinel=True)) for _ in range(3)]
+        watchers = [stack.enter_context(RedisServer(*tracker, is_sentinel=True)) for _ in range(3)]
         group = Sentinels(master, replica, watchers)
         for watcher in watchers:
             until(lambda s=watcher: group._knows_all(s), "Sentinels that know each other and the replica")

@@ -5,10 +5,10 @@ from collections import Counter
 import pytest
 from lua_worlds import DAY_US, EPOCH_US, GRID_US, LuaBooks, World
 
-from paceline.core.books import PEERS_MAX, Books
-from paceline.core.message import Charged, Message, Settled
+from paceline.core.meters import restarts
 from paceline.core.quota import NS, Quota, Rule
-from paceline.core.window import restarts
+from paceline.shared.ledger import PEERS_MAX, SharedLedger
+from paceline.shared.messages import Charged, Message, Settled
 from paceline.stores.redis import RedisStore
 from paceline.stores.redis_wire import decode, encode, quota_set
 
@@ -107,7 +107,7 @@ def test_process_whose_clock_is_days_off_ends_no_day_early():
 
 
 def test_processes_beyond_a_thousand_are_forgotten_as_the_books_forget_them():
-    lua, books = LuaBooks(), Books()
+    lua, books = LuaBooks(), SharedLedger()
 
     def tell(now_us, who):
         told = Message(who, 1, QUOTAS, [-1], fresh=True, news=[Charged([1.0])])

@@ -5,8 +5,8 @@ import time
 import pytest
 from redis_servers import sentinel, until
 
-from paceline.core.message import Message
 from paceline.core.quota import parse_quotas
+from paceline.shared.messages import Message
 from paceline.stores.base import StoreError
 from paceline.stores.redis import RedisStore
 

@@ -8,8 +8,8 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 import pytest
 from redis_servers import RedisServer
 
-from paceline.core.message import Charged, Message
 from paceline.core.quota import parse_quotas
+from paceline.shared.messages import Charged, Message
 from paceline.stores.base import StoreError
 from paceline.stores.redis import RedisStore
 

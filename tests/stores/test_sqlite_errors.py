@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 from test_sqlite_store import DAILY, charged, opened, path, take  # noqa: F401
 
-from paceline.core.message import Message
+from paceline.shared.messages import Message
 from paceline.stores import StoreError, open_store
 from paceline.stores.sqlite import APPLICATION_ID, FORMAT, SQLiteStore
 from paceline.testing import ManualClock

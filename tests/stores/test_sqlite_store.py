@@ -12,9 +12,9 @@ from pathlib import Path
 
 import pytest
 
-from paceline.core.books import Books
-from paceline.core.message import Message, Reply
 from paceline.core.quota import Quota
+from paceline.shared.ledger import SharedLedger
+from paceline.shared.messages import Message, Reply
 from paceline.stores import open_store
 from paceline.stores.sqlite import SQLiteStore
 from paceline.testing import ManualClock
@@ -130,8 +130,8 @@ class TestTheFile:
 class TestBooks:
     def test_they_are_read_again_only_when_others_wrote(self, opened, monkeypatch):
         loads = []
-        load = Books.load
-        monkeypatch.setattr(Books, "load", lambda state: loads.append(1) or load(state))
+        load = SharedLedger.load
+        monkeypatch.setattr(SharedLedger, "load", lambda state: loads.append(1) or load(state))
         one, two = opened(), opened()
         for number in range(1, 6):
             take(one, number=number)

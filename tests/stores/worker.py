@@ -67,7 +67,7 @@ class Worker:
             else:
                 self.failed.append(answer.text)
 
-    async def watch(self):
+    async def tracker(self):
         """Remember how it stood with the store, one after the other."""
         while True:
             pool = self.limiter.status()["pools"].get(POOL)
@@ -81,9 +81,9 @@ class Worker:
             self.limiter.attach(client, provider="openai")
             say("ready")
             await asyncio.to_thread(sys.stdin.readline)
-            watch = asyncio.create_task(self.watch())
+            tracker = asyncio.create_task(self.tracker())
             await asyncio.gather(*(self.work(client) for _ in range(self.config["workers"])))
-            watch.cancel()
+            tracker.cancel()
         status = self.limiter.status()["pools"][POOL]
         self.limiter.close()
         return {"states": self.states, "waits_s": self.waits_s, "failed": self.failed, "status": status}

@@ -10,10 +10,10 @@ from typing import BinaryIO, Final
 
 from paceline.batch.index import Index
 from paceline.batch.requests import BadLineError, Request, read_lines, read_request
-from paceline.core.outcomes import NeverFits, PacelineError, PacelineWarning, QuotaError
 from paceline.core.quota import Cost
-from paceline.gate import Gate
-from paceline.limiter import Limiter
+from paceline.core.results import NeverFits, PacelineError, PacelineWarning, QuotaError
+from paceline.limiter.limiter import Limiter
+from paceline.pacing.scheduler import Scheduler
 from paceline.providers.base import Provider
 from paceline.providers.tables import DEFAULT, lookup
 
@@ -137,7 +137,7 @@ class _Checker:
 
     def __init__(self, limiter: Limiter, plan: Plan) -> None:
         self._limiter, self._plan = limiter, plan
-        self._gates: dict[tuple[str, str], tuple[Gate, Share]] = {}
+        self._schedulers: dict[tuple[str, str], tuple[Scheduler, Share]] = {}
 
     def take(self, request: Request) -> None:
         """Add ``request`` to the plan.
@@ -152,35 +152,37 @@ class _Checker:
                 " /v1/responses, /v1/embeddings and /v1/completions, and /v1/messages of Anthropic"
             )
         try:
-            gate, share = self._gates.get((request.page.name, call.model)) or self._meet(request.page, call.model)
+            scheduler, share = self._schedulers.get((request.page.name, call.model)) or self._meet(
+                request.page, call.model
+            )
         except QuotaError as error:
             raise BadLineError(str(error)) from None
-        lessons = self._limiter.teacher.of(call)
+        lessons = self._limiter.calibrations.of(call)
         cost = request.page.held(call, lessons.input.apply(call.input_tokens), lessons.expected_output(call))
-        ledger = gate.pool.ledger
+        ledger = scheduler.pool.ledger
         never = ledger.never(ledger.amounts(cost))
         if never is not None:
             raise BadLineError(_too_large(request, never))
         share.add(cost)
         self._plan.requests += 1
 
-    def _meet(self, page: Provider, model: str) -> tuple[Gate, Share]:
+    def _meet(self, page: Provider, model: str) -> tuple[Scheduler, Share]:
         """The first request for a model."""
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", PacelineWarning)  # we say it ourselves, with what the command line offers
-            gate = self._limiter.gate_for(page.name, model)
+            scheduler = self._limiter.scheduler_for(page.name, model)
             limits = self._limiter.limits
             given = limits.model(page.name, model).source == "given"
             tier = limits.tier if page.name == limits.provider else None
             if not given and lookup(page.name, model, tier).matched == DEFAULT:
-                quotas = ", ".join(gate.pool.ledger.names)
+                quotas = ", ".join(scheduler.pool.ledger.names)
                 self._plan.warnings.append(
                     f"no table knows {page.name}'s model {model!r}: {quotas} will be used until answers say otherwise;"
                     f" set the real limits with --limit '{model}=500 requests/min,400k tokens/min'"
                 )
-        found = gate, self._plan.shares.setdefault(gate.pool.name, Share(model=f"{page.name}/{model}"))
-        if len(self._gates) < 100_000:
-            self._gates[page.name, model] = found
+        found = scheduler, self._plan.shares.setdefault(scheduler.pool.name, Share(model=f"{page.name}/{model}"))
+        if len(self._schedulers) < 100_000:
+            self._schedulers[page.name, model] = found
         self._plan.pages[page.name] = page
         return found
 

@@ -16,7 +16,6 @@ from typing import Any, BinaryIO, Final
 
 import httpx2
 
-from paceline.address import locate
 from paceline.batch.check import SHOWN, Plan, check
 from paceline.batch.index import Index
 from paceline.batch.progress import Meter, View, eta_s
@@ -26,9 +25,10 @@ from paceline.batch.runner import Address, Runner, Stop
 from paceline.batch.state import State, account
 from paceline.batch.summary import Tally, in_time, in_words
 from paceline.config import Config
-from paceline.core.outcomes import QuotaError
-from paceline.limiter import Limiter
+from paceline.core.results import QuotaError
+from paceline.limiter.limiter import Limiter
 from paceline.providers.base import Provider
+from paceline.providers.endpoint import locate
 from paceline.providers.registry import provider_for_host, provider_named
 
 STDIN: Final = "-"

@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any, BinaryIO, Final
 
-from paceline.core.outcomes import PacelineError
+from paceline.core.results import PacelineError
 from paceline.providers.base import Provider
 from paceline.providers.registry import provider_named
 

@@ -21,7 +21,7 @@ from types import TracebackType
 from typing import Any, BinaryIO, Self
 
 from paceline.batch.index import Index
-from paceline.core.outcomes import PacelineError
+from paceline.core.results import PacelineError
 
 STDOUT = "-"
 _CHUNK = 2**20

@@ -15,7 +15,6 @@ from typing import Any, Final
 
 import httpx2
 
-from paceline.address import is_loopback
 from paceline.batch.flight import SEAT, SEATS, Flight
 from paceline.batch.progress import Meter, View
 from paceline.batch.reach import UNREACHED, Reach
@@ -24,7 +23,8 @@ from paceline.batch.results import Results, encode_answer
 from paceline.batch.summary import Tally
 from paceline.config import Config
 from paceline.http import pace_transport
-from paceline.limiter import Limiter
+from paceline.limiter.limiter import Limiter
+from paceline.providers.endpoint import is_loopback
 
 MESSAGE_MAX: Final = 2_000
 ERRORS_MAX: Final = 100  # kinds of failure that are counted apart

@@ -7,11 +7,11 @@ from hashlib import sha256
 from pathlib import Path
 from urllib.parse import urlsplit
 
-from paceline.address import is_loopback
 from paceline.config import Config
-from paceline.core.message import Message, Reply
-from paceline.limiter import Limiter
-from paceline.permit import Permit
+from paceline.limiter.limiter import Limiter
+from paceline.pacing.permit import Permit
+from paceline.providers.endpoint import is_loopback
+from paceline.shared.messages import Message, Reply
 from paceline.stores import Store, StoreError, open_store
 from paceline.stores.base import Prefixed
 from paceline.stores.memory import MemoryStore

@@ -12,9 +12,9 @@ import httpx2
 from paceline.check.target import Target
 from paceline.check.verdict import Finding, compare, told_by
 from paceline.config import Config
-from paceline.core.outcomes import Reading, Refusal, RefusalKind
-from paceline.core.retry import RetryPolicy
+from paceline.core.results import Reading, Refusal, RefusalKind
 from paceline.http import pace_transport
+from paceline.pacing.retry import RetryPolicy
 
 TIMEOUT_S: Final = 60.0
 MESSAGE_MAX: Final = 300

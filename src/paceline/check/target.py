@@ -8,10 +8,10 @@ from fnmatch import fnmatchcase
 from typing import Any, Final
 from urllib.parse import quote, urlsplit
 
-from paceline.address import locate
 from paceline.config import Config
-from paceline.core.outcomes import QuotaError
+from paceline.core.results import QuotaError
 from paceline.providers.base import Provider
+from paceline.providers.endpoint import locate
 from paceline.providers.parse import undated
 from paceline.providers.registry import PAGES, is_provider, provider_for_host, provider_named
 from paceline.providers.tables import DEFAULT, known_providers, models

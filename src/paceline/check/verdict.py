@@ -8,8 +8,8 @@ from dataclasses import asdict, dataclass
 from enum import StrEnum
 from typing import Any
 
-from paceline.core.outcomes import Reading, Refusal
 from paceline.core.quota import Quota
+from paceline.core.results import Reading, Refusal
 
 MINUTE_S = 60.0
 

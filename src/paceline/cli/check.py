@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from paceline.core.outcomes import PacelineError
+from paceline.core.results import PacelineError
 
 if TYPE_CHECKING:
     from paceline.check.probe import Checked

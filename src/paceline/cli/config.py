@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from paceline.core.outcomes import PacelineError
+from paceline.core.results import PacelineError
 
 if TYPE_CHECKING:
     from paceline.config.show import Row

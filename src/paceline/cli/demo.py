@@ -82,7 +82,7 @@ async def _halves(batch: Batch, emulator: Emulator, console: Console) -> tuple[H
 
     from paceline.demo.batch import MODEL, Half, ask, plain, run_half
     from paceline.demo.live import Screen
-    from paceline.limiter import Limiter
+    from paceline.limiter.limiter import Limiter
 
     first, second = Half("SDK alone", batch.requests), Half("with paceline", batch.requests)
     url = f"{emulator.base_url}/v1"

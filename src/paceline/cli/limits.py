@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from paceline.core.outcomes import QuotaError
+from paceline.core.results import QuotaError
 
 if TYPE_CHECKING:
     from paceline.providers.tables import Published

@@ -9,7 +9,7 @@ from typing import Any
 
 import click
 
-from paceline.core.outcomes import PacelineError
+from paceline.core.results import PacelineError
 
 EPILOG = """INPUT is JSONL in OpenAI's batch format or Anthropic's, or - for standard input. The same command again
 sends what has no answer yet. Exit codes: 0 all answered, 1 some failed, 2 nothing could be sent, 130 interrupted."""

@@ -16,8 +16,10 @@ from urllib.parse import quote, urlsplit
 
 import click
 
+from paceline.shared.ledger import SharedLedger
+
 if TYPE_CHECKING:
-    from paceline.core.message import Reply
+    from paceline.shared.messages import Reply
 
 BYTES_MAX = 64 * 1024 * 1024
 """A page of ten thousand pools has a tenth of this."""
@@ -159,8 +161,7 @@ def _read(file: Path, timeout_s: float) -> Mapping[str, Any]:
     """The pools in a SQLite store, without taking part: nothing is written."""
     import sqlite3
 
-    from paceline.core.books import Books
-    from paceline.core.message import Message
+    from paceline.shared.messages import Message
     from paceline.stores.sqlite import ADVICE, APPLICATION_ID, FORMAT
 
     with suppress(PermissionError):
@@ -183,7 +184,7 @@ def _read(file: Path, timeout_s: float) -> Mapping[str, Any]:
             if form > FORMAT:
                 raise _ReadError(f"sqlite:{file}: written by a newer paceline: update this one")
             asked = Message("paceline status", 0)  # of a copy that nobody keeps
-            pools[name] = _standing(Books.load(json.loads(state)).apply(now_ns, asked))
+            pools[name] = _standing(SharedLedger.load(json.loads(state)).apply(now_ns, asked))
     except sqlite3.Error as error:
         code = getattr(error, "sqlite_errorcode", 0) & 0xFF
         advice = {

@@ -16,23 +16,23 @@ from os import PathLike
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
-from paceline.clock import SYSTEM_CLOCK, Clock
 from paceline.config.readers import base_url as _base_url
 from paceline.config.schema import ANY, BREAKER, CONCURRENCY, LANES, LIMITS, NAMES, OVERRIDES, Key, Said, read
 from paceline.config.sources import ENV_PREFIX, FILES, Faults, Source, environment, find_file, models_of, read_file
-from paceline.core.branch import LostMode
-from paceline.core.breaker import BreakerPolicy
-from paceline.core.line import LaneSpec
-from paceline.core.outcomes import QuotaError
 from paceline.core.pool import WAITING_MAX
+from paceline.core.queue import LaneSpec
 from paceline.core.quota import Quota, parse_quotas
-from paceline.limits import Limits
+from paceline.core.results import QuotaError
+from paceline.pacing.breaker import BreakerPolicy
+from paceline.pacing.clock import SYSTEM_CLOCK, Clock
+from paceline.pacing.limits import Limits
 from paceline.providers.registry import provider_named
 from paceline.providers.tables import DEFAULT, known_providers, lookup
+from paceline.shared.capacity import LostMode
 from paceline.stores import Store
 
 if TYPE_CHECKING:
-    from paceline.limiter import Limiter
+    from paceline.limiter.limiter import Limiter
 
 __all__ = ["ANY", "ENV_PREFIX", "Config", "find_file", "load_limiter", "parse_base_url", "parse_limit"]
 

@@ -5,19 +5,19 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
-from paceline.clock import Clock
-from paceline.config.in_flight import with_gates
+from paceline.config.in_flight import with_schedulers
 from paceline.config.schema import ANY, RUN_S
-from paceline.core.line import LaneSpec, Ticket
 from paceline.core.pool import Pool
+from paceline.core.queue import LaneSpec, Waiter
 from paceline.core.quota import CONCURRENCY, REQUESTS, TOKENS, Cost, Quota, Rule
-from paceline.core.retry import RetryPolicy
-from paceline.estimate import Correction
-from paceline.gate import Gate
-from paceline.lessons import Lessons, Teacher
-from paceline.limiter import Limiter
-from paceline.limits import Limits, Resolved
-from paceline.permit import Permit
+from paceline.estimation.calibration import Calibrations, TokenCalibration
+from paceline.estimation.estimate import Correction
+from paceline.limiter.limiter import Limiter
+from paceline.pacing.clock import Clock
+from paceline.pacing.limits import Limits, Resolved
+from paceline.pacing.permit import Permit
+from paceline.pacing.retry import RetryPolicy
+from paceline.pacing.scheduler import Scheduler
 from paceline.providers.base import Call
 from paceline.providers.registry import is_provider, provider_named
 from paceline.providers.tables import DEFAULT, lookup
@@ -55,45 +55,45 @@ def build(
     limiter.limits = _Limits(config, page)
     limiter.timeout_s = None if patient else config.acquire_timeout_s
     if config.estimate_factor is not None:
-        limiter.teacher = _Teacher(config.estimate_factor)
+        limiter.calibrations = _Teacher(config.estimate_factor)
     return limiter
 
 
 class _Configured(Limiter):
-    """A limiter with a default timeout, and more gates than one before a provider."""
+    """A limiter with a default timeout, and more schedulers than one before a provider."""
 
     def __init__(self, **options: Any) -> None:
         super().__init__(**options)
         self.timeout_s: float | None = None
-        self._further: dict[str, Gate] = {}  # by pool
+        self._further: dict[str, Scheduler] = {}  # by pool
 
     def status(self) -> dict[str, Any]:
         status = super().status()
         with self._lock:
             further = dict(self._further)
-        status["pools"] |= {name: gate.status() for name, gate in further.items()}
+        status["pools"] |= {name: scheduler.status() for name, scheduler in further.items()}
         return status
 
-    def _ticket(
-        self, gate: Gate, cost: Cost, timeout: float | None, lane: str | LaneSpec | None, again: Permit | None
-    ) -> Ticket:
-        return super()._ticket(gate, cost, self.timeout_s if timeout is None else timeout, lane, again)
+    def _waiter(
+        self, scheduler: Scheduler, cost: Cost, timeout: float | None, lane: str | LaneSpec | None, again: Permit | None
+    ) -> Waiter:
+        return super()._waiter(scheduler, cost, self.timeout_s if timeout is None else timeout, lane, again)
 
-    def _open(self, resolved: Resolved, now_ns: int, options: dict[str, Any]) -> Gate:
-        gate = super()._open(resolved, now_ns, options)
+    def _open(self, resolved: Resolved, now_ns: int, options: dict[str, Any]) -> Scheduler:
+        scheduler = super()._open(resolved, now_ns, options)
         if not isinstance(resolved, _AtProvider):
-            return gate
+            return scheduler
         further, own = [], {**options, "gentle": False, "source": "given"}
         if resolved.interval_s:
             spacing = Quota(REQUESTS, 1.0, resolved.interval_s)
             pool = Pool(f"{resolved.pool}/spacing", [spacing], now_ns, **{**own, "headroom_s": 0.0})
-            further.append(self._further.setdefault(pool.name, Gate(pool, self.clock)))
+            further.append(self._further.setdefault(pool.name, Scheduler(pool, self.clock)))
         if resolved.slots is not None:
             name = f"{resolved.pool.partition('/')[0]}/in flight"
             if name not in self._further:
                 self._further[name] = super()._open(Resolved(name, (resolved.slots,), "given"), now_ns, own)
             further.append(self._further[name])
-        return with_gates(gate, further) if further else gate
+        return with_schedulers(scheduler, further) if further else scheduler
 
 
 def rates(config: Config) -> dict[str, float]:
@@ -151,14 +151,14 @@ class _Limits(Limits):
         return None if most is None else Quota(CONCURRENCY, float(most), 0.0, rule=Rule.SLOTS)
 
 
-class _Teacher(Teacher):
-    """Lessons whose estimates have a fixed factor on top of what was learned, instead of the learned spread."""
+class _Teacher(Calibrations):
+    """TokenCalibration whose estimates have a fixed factor on top of what was learned, instead of the learned spread."""
 
     def __init__(self, factor: float) -> None:
         super().__init__()
         self._factor = factor
 
-    def of(self, call: Call) -> Lessons:
+    def of(self, call: Call) -> TokenCalibration:
         lessons = super().of(call)
         if not isinstance(lessons.input, _Factored):
             lessons.input = _Factored(self._factor)

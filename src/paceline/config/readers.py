@@ -9,10 +9,10 @@ from reprlib import Repr
 from typing import Any, Final, get_args
 from urllib.parse import urlsplit
 
-from paceline.core.branch import LostMode
-from paceline.core.outcomes import StoreError
 from paceline.core.quota import CONCURRENCY, INPUT_TOKENS, OUTPUT_TOKENS, REQUESTS, TOKENS, Quota, Rule, parse_quotas
+from paceline.core.results import StoreError
 from paceline.providers.registry import suggest
+from paceline.shared.capacity import LostMode
 from paceline.stores import open_store
 
 Reader = Callable[[Any], Any]

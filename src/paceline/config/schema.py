@@ -24,7 +24,7 @@ from paceline.config.readers import (
     whole,
 )
 from paceline.config.sources import Faults, Place, Source, warn
-from paceline.limiter import LEASE_MAX_S, TIMEOUT_MAX_S
+from paceline.limiter.limiter import LEASE_MAX_S, TIMEOUT_MAX_S
 from paceline.providers.registry import ALIASES, PAGES, suggest
 
 WORKERS_MAX = 20_000

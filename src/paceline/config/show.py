@@ -12,8 +12,8 @@ from paceline.config.build import overridden, rates
 from paceline.config.schema import ANY, BREAKER, CONCURRENCY, LANE, LANES, LIMITS, OVERRIDES, PLAIN, Key
 from paceline.config.sources import dotted
 from paceline.core.quota import Quota
-from paceline.core.retry import RetryPolicy
-from paceline.limits import Limits
+from paceline.pacing.limits import Limits
+from paceline.pacing.retry import RetryPolicy
 from paceline.providers.tables import DEFAULT, Published, known_providers, lookup, models
 from paceline.stores import open_store
 

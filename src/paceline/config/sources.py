@@ -13,7 +13,7 @@ from os import PathLike
 from pathlib import Path
 from typing import Any, Final
 
-from paceline.core.outcomes import PacelineWarning, QuotaError
+from paceline.core.results import PacelineWarning, QuotaError
 from paceline.providers.registry import ALIASES, suggest
 from paceline.providers.tables import known_providers, models
 

@@ -19,11 +19,9 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable
 
-from paceline.core.bucket import FAR_NS, Bucket, Meter
-from paceline.core.meters import meter
-from paceline.core.outcomes import Decision, NeverFits, Reservation, WaitUntil
+from paceline.core.meters import FAR_NS, Bucket, Meter, Spaced, meter
 from paceline.core.quota import CONCURRENCY, INPUT_TOKENS, NS, OUTPUT_TOKENS, REQUESTS, TOKENS, Cost, Quota, Rule
-from paceline.core.spaced import Spaced
+from paceline.core.results import Decision, NeverFits, Reservation, WaitUntil
 
 PROBE_NS = 2 * NS
 """After a cool-down the others wait this long for the probe's answer: a refusal comes at once, so no news is good."""

@@ -10,17 +10,18 @@ from collections import defaultdict
 from collections.abc import Iterable
 from typing import Any
 
-from paceline.core.bucket import FAR_NS
-from paceline.core.feedback import Feedback
+from paceline.core.learning import Learning
 from paceline.core.ledger import Ledger
-from paceline.core.line import Line, Ticket
-from paceline.core.outcomes import (
-    LINE,
+from paceline.core.meters import FAR_NS
+from paceline.core.queue import Queue, Waiter
+from paceline.core.quota import INPUT_TOKENS, NS, OUTPUT_TOKENS, REQUESTS, TOKENS, Cost, Quota
+from paceline.core.results import (
+    QUEUE,
     STORE,
     Decision,
     Expired,
-    LineFull,
     Outcome,
+    QueueFull,
     Reading,
     Refusal,
     RefusalKind,
@@ -29,11 +30,10 @@ from paceline.core.outcomes import (
     StoreLost,
     WaitUntil,
 )
-from paceline.core.quota import INPUT_TOKENS, NS, OUTPUT_TOKENS, REQUESTS, TOKENS, Cost, Quota
-from paceline.core.report import report
+from paceline.pacing.status import report
 
 WAITING_MAX = 1_000_000
-"""The default bound on a line; a ticket takes about half a kilobyte."""
+"""The default bound on a line; a waiter takes about half a kilobyte."""
 
 
 class Pool:
@@ -69,8 +69,8 @@ class Pool:
     ) -> None:
         self.name = name
         self.ledger = Ledger(quotas, now_ns, headroom_s=headroom_s, ttl_s=ttl_s, gentle=gentle)
-        self.feedback = Feedback(self.ledger) if gentle else None  # where a provider keeps books, too
-        self.line = Line()
+        self.learning = Learning(self.ledger) if gentle else None  # where a provider keeps books, too
+        self.queue = Queue()
         self.wake_ns: int | None = None
         self.stirred = False
         self.asks = False
@@ -84,62 +84,62 @@ class Pool:
         self._row_since_ns = 0
         self._waiting_max = waiting_max
 
-    def submit(self, now_ns: int, ticket: Ticket) -> Outcome:
-        """Grant ``ticket`` at once, let it join the line (``WaitUntil``), or say why not.
+    def submit(self, now_ns: int, waiter: Waiter) -> Outcome:
+        """Grant ``waiter`` at once, let it join the line (``WaitUntil``), or say why not.
 
-        A ticket that has been in the line before returns to its old place: the front of its lane.
+        A waiter that has been in the line before returns to its old place: the front of its lane.
         """
         ledger = self.ledger
-        ticket.outcome, ticket.queued = None, False
-        ticket.amounts = ledger.amounts(ticket.cost)
-        ticket.arrived_ns = now_ns
-        if not ticket.returned:
-            ticket.number = self.line.next_number()
+        waiter.outcome, waiter.queued = None, False
+        waiter.amounts = ledger.amounts(waiter.cost)
+        waiter.arrived_ns = now_ns
+        if not waiter.returned:
+            waiter.number = self.queue.next_number()
         if self.stopped is not None:
             return self.stopped
-        if not self.line.length:
-            decision = self._reserve(now_ns, ticket)
+        if not self.queue.length:
+            decision = self._reserve(now_ns, waiter)
             if type(decision) is not WaitUntil:
                 return decision
-        never = ledger.never(ticket.amounts)
+        never = ledger.never(waiter.amounts)
         if never is not None and self._is_current(now_ns):
             return never
-        if self.line.length >= self._waiting_max:
-            return LineFull(self.line.length)
-        at_ns, quota = self.soonest(now_ns, ticket)
-        if ticket.deadline_ns is not None and FAR_NS != at_ns > ticket.deadline_ns and self._is_current(now_ns):
+        if self.queue.length >= self._waiting_max:
+            return QueueFull(self.queue.length)
+        at_ns, quota = self.soonest(now_ns, waiter)
+        if waiter.deadline_ns is not None and FAR_NS != at_ns > waiter.deadline_ns and self._is_current(now_ns):
             self.counts["expired"] += 1
             return Expired(at_ns, quota)
-        ticket.queued = True
-        self.line.push(ticket)
+        waiter.queued = True
+        self.queue.push(waiter)
         self._set_wake(now_ns)
         return WaitUntil(at_ns, quota)
 
-    def attempt(self, now_ns: int, ticket: Ticket) -> Outcome:
-        """Grant ``ticket`` at once or not at all: it never joins the line, and never overtakes it."""
-        ticket.outcome, ticket.queued = None, False
-        ticket.arrived_ns = now_ns
-        ticket.amounts = self.ledger.amounts(ticket.cost)
+    def attempt(self, now_ns: int, waiter: Waiter) -> Outcome:
+        """Grant ``waiter`` at once or not at all: it never joins the line, and never overtakes it."""
+        waiter.outcome, waiter.queued = None, False
+        waiter.arrived_ns = now_ns
+        waiter.amounts = self.ledger.amounts(waiter.cost)
         if self.stopped is not None:
             return self.stopped
-        if self.line.length:
-            never = self.ledger.never(ticket.amounts)
-            return WaitUntil(*self.soonest(now_ns, ticket)) if never is None else never
-        return self._reserve(now_ns, ticket)
+        if self.queue.length:
+            never = self.ledger.never(waiter.amounts)
+            return WaitUntil(*self.soonest(now_ns, waiter)) if never is None else never
+        return self._reserve(now_ns, waiter)
 
-    def pump(self, now_ns: int) -> list[Ticket]:
-        """Let go whoever may go now; return the tickets whose ``outcome`` is set."""
-        line, ledger = self.line, self.ledger
+    def pump(self, now_ns: int) -> list[Waiter]:
+        """Let go whoever may go now; return the waiters whose ``outcome`` is set."""
+        queue, ledger = self.queue, self.ledger
         if ledger.look_ns <= now_ns:
             self.counts["lost"] += ledger.expire(now_ns)
         if self.stopped is not None:
             return self._turn_away(self.stopped)
         done = self._overdue(now_ns, now_ns - 1)  # whose deadline is this very instant may still go
-        while (head := line.head()) is not None:
+        while (head := queue.head()) is not None:
             decision = self._reserve(now_ns, head)
             if isinstance(decision, WaitUntil):
                 break
-            line.pop(ledger.share(head.amounts))
+            queue.pop(ledger.share(head.amounts))
             head.outcome = decision
             if isinstance(decision, Reservation):
                 waited_ns = now_ns - head.arrived_ns
@@ -151,14 +151,14 @@ class Pool:
         self._set_wake(now_ns)
         return done
 
-    def withdraw(self, now_ns: int, ticket: Ticket) -> None:
-        """Whoever waited with ``ticket`` is gone: nothing is lost, whether it was granted meanwhile or not."""
-        if isinstance(ticket.outcome, Reservation):
-            self.cancel(now_ns, ticket.outcome)
+    def withdraw(self, now_ns: int, waiter: Waiter) -> None:
+        """Whoever waited with ``waiter`` is gone: nothing is lost, whether it was granted meanwhile or not."""
+        if isinstance(waiter.outcome, Reservation):
+            self.cancel(now_ns, waiter.outcome)
         else:
-            self.line.withdraw(ticket)
+            self.queue.withdraw(waiter)
 
-    def settle(self, now_ns: int, reservation: Reservation, actual: Cost | None, ticket: Ticket | None = None) -> None:
+    def settle(self, now_ns: int, reservation: Reservation, actual: Cost | None, waiter: Waiter | None = None) -> None:
         """Close ``reservation`` with its true cost (``None``: as reserved)."""
         if not reservation.open:
             return
@@ -174,9 +174,9 @@ class Pool:
                     pair[1] += amount
             if self.ledger.counts_sums and TOKENS not in cost:
                 self._compare_sums(cost, actual)
-            if ticket is not None and ticket.queued:
+            if waiter is not None and waiter.queued:
                 true = self.ledger.actual_amounts(reservation, actual)
-                self.line.correct(ticket, self.ledger.share(true) - self.ledger.share(reservation.amounts))
+                self.queue.correct(waiter, self.ledger.share(true) - self.ledger.share(reservation.amounts))
 
     def _compare_sums(self, cost: Cost, actual: Cost) -> None:
         """Compare the tokens that the ledger counts as the sum of input and output."""
@@ -220,26 +220,26 @@ class Pool:
         """Forget a stop."""
         self.stopped = None
 
-    def soonest(self, now_ns: int, ticket: Ticket) -> tuple[int, str]:
+    def soonest(self, now_ns: int, waiter: Waiter) -> tuple[int, str]:
         """A lower bound on when a newcomer can go, and what binds: only cancellations could make it earlier.
 
         Of those ahead only the requests are counted; what they will cost in tokens may yet be refunded.
         """
         ledger = self.ledger
-        at_ns, binding = self.earliest(now_ns, ticket.amounts)
-        ahead = self.line.ahead_of_newcomer(ticket.lane) if not ticket.returned else 0
+        at_ns, binding = self.earliest(now_ns, waiter.amounts)
+        ahead = self.queue.ahead_of_newcomer(waiter.lane) if not waiter.returned else 0
         if ahead:
             for i, m in enumerate(ledger.meters):
-                if m.quota.unit == REQUESTS and ticket.amounts[i]:
-                    then_ns = m.earliest(now_ns, ticket.amounts[i] + ahead)
+                if m.quota.unit == REQUESTS and waiter.amounts[i]:
+                    then_ns = m.earliest(now_ns, waiter.amounts[i] + ahead)
                     if then_ns > at_ns:
                         at_ns, binding = then_ns, i
         return at_ns, self.named(now_ns, at_ns, binding)
 
-    def place(self, now_ns: int, ticket: Ticket) -> tuple[int, int, str]:
-        """How many go before ``ticket``, when it should go if no estimate is corrected, and what binds then."""
-        before = self.line.before(ticket)
-        amounts = [sum(column) for column in zip(ticket.amounts, *(t.amounts for t in before), strict=True)]
+    def place(self, now_ns: int, waiter: Waiter) -> tuple[int, int, str]:
+        """How many go before ``waiter``, when it should go if no estimate is corrected, and what binds then."""
+        before = self.queue.before(waiter)
+        amounts = [sum(column) for column in zip(waiter.amounts, *(t.amounts for t in before), strict=True)]
         at_ns, binding = self.earliest(now_ns, amounts)
         return len(before), at_ns, self.named(now_ns, at_ns, binding)
 
@@ -252,7 +252,7 @@ class Pool:
         """What is waited for, where the meter ``binding`` binds until ``at_ns``; from then on, those ahead or the store."""
         if at_ns > now_ns:
             return self.ledger.name(binding)
-        return STORE if self.asks else LINE
+        return STORE if self.asks else QUEUE
 
     def status(self, now_ns: int) -> dict[str, Any]:
         """Everything that a reader may want to see, as plain JSON values; durations in seconds, waits rounded up."""
@@ -266,7 +266,7 @@ class Pool:
         """End the pause until ``until_ns``, if it is the one in force."""
         self.ledger.lift(now_ns, until_ns)
 
-    # What follows touches the books. Where they are shared, `Branch` tells the store instead.
+    # What follows touches the books. Where they are shared, `SharedCapacity` tells the store instead.
 
     def _is_current(self, now_ns: int) -> bool:  # noqa: ARG002
         """Whether the books say how it is now."""
@@ -283,63 +283,63 @@ class Pool:
         self.ledger.close(reservation)
         if pause_ns:
             self.ledger.pause(now_ns + pause_ns)
-        if ours and self.feedback is not None:
-            self.feedback.kept(reservation)
+        if ours and self.learning is not None:
+            self.learning.kept(reservation)
 
     def _study(
         self, now_ns: int, reservation: Reservation, said: Refusal | Iterable[Reading], pause_ns: int = 0
     ) -> None:
         """Learn from what an answer said."""
-        if self.feedback is None:
+        if self.learning is None:
             return
         if isinstance(said, Refusal):
-            self._relearn(self.feedback.refused(now_ns, reservation, said, pause_ns))
+            self._relearn(self.learning.refused(now_ns, reservation, said, pause_ns))
         else:
-            self._relearn(self.feedback.observe(now_ns, said, reservation))
+            self._relearn(self.learning.observe(now_ns, said, reservation))
 
     def _relearn(self, changed: list[int]) -> None:
         """The quotas at these indexes are others now, or new."""
         for index in changed:
             self.sources[index:] = ["answer", *self.sources[index + 1 :]]
         if changed:
-            for ticket in self.line:
-                ticket.amounts = self.ledger.amounts(ticket.cost)
+            for waiter in self.queue:
+                waiter.amounts = self.ledger.amounts(waiter.cost)
 
-    def _reserve(self, now_ns: int, ticket: Ticket) -> Decision:
+    def _reserve(self, now_ns: int, waiter: Waiter) -> Decision:
         if self.ledger.look_ns <= now_ns:
             self.counts["lost"] += self.ledger.expire(now_ns)
-        decision = self.ledger.reserve(now_ns, ticket.cost, ticket.amounts)
+        decision = self.ledger.reserve(now_ns, waiter.cost, waiter.amounts)
         if isinstance(decision, Reservation):
             self.counts["granted"] += 1
-            if self.feedback is not None:
-                self.feedback.granted(now_ns, decision)
+            if self.learning is not None:
+                self.learning.granted(now_ns, decision)
         return decision
 
-    def _overdue(self, now_ns: int, deadline_ns: int) -> list[Ticket]:
+    def _overdue(self, now_ns: int, deadline_ns: int) -> list[Waiter]:
         """Turn away those who wait and whose deadline is ``deadline_ns`` or earlier."""
-        late = self.line.overdue(deadline_ns)
-        head = self.line.head() if late else None
-        for ticket in late:
-            at_ns, binding = self.earliest(now_ns, ticket.amounts)
+        late = self.queue.overdue(deadline_ns)
+        head = self.queue.head() if late else None
+        for waiter in late:
+            at_ns, binding = self.earliest(now_ns, waiter.amounts)
             if at_ns <= now_ns and head is not None:  # it is not alone: the first of the others would go before
-                both = [a + b for a, b in zip(ticket.amounts, head.amounts, strict=True)]
+                both = [a + b for a, b in zip(waiter.amounts, head.amounts, strict=True)]
                 at_ns, binding = self.earliest(now_ns, both)
-            ticket.outcome = Expired(at_ns, self.named(now_ns, at_ns, binding))
+            waiter.outcome = Expired(at_ns, self.named(now_ns, at_ns, binding))
             self.counts["expired"] += 1
         return late
 
-    def _turn_away(self, why: Stopped | StoreLost) -> list[Ticket]:
-        tickets = self.line.drain()
-        for ticket in tickets:
-            ticket.outcome = why
+    def _turn_away(self, why: Stopped | StoreLost) -> list[Waiter]:
+        waiters = self.queue.drain()
+        for waiter in waiters:
+            waiter.outcome = why
         self.wake_ns = None
-        return tickets
+        return waiters
 
     def _set_wake(self, now_ns: int) -> None:
-        head = self.line.head()
+        head = self.queue.head()
         if head is None:
             self.wake_ns = None
             return
         at_ns = min(self.ledger.earliest(now_ns, head.amounts)[0], self.ledger.next_expiry_ns)
-        deadline_ns = self.line.next_deadline_ns
+        deadline_ns = self.queue.next_deadline_ns
         self.wake_ns = at_ns if deadline_ns is None else min(at_ns, deadline_ns)

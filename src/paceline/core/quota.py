@@ -15,7 +15,7 @@ from difflib import get_close_matches
 from enum import StrEnum
 from typing import Self
 
-from paceline.core.outcomes import QuotaError
+from paceline.core.results import QuotaError
 
 NS = 1_000_000_000
 """Nanoseconds in a second. The core counts time in whole nanoseconds since the Unix epoch."""

@@ -11,7 +11,7 @@ from paceline.http.transport import is_paced, library_of, library_of_transport, 
 from paceline.providers.registry import provider_named
 
 if TYPE_CHECKING:
-    from paceline.limiter import Limiter
+    from paceline.limiter.limiter import Limiter
 
 DEPTH_MAX, OBJECTS_MAX = 3, 500
 """How deep, and among how many objects, a client is searched for the HTTP client inside."""

@@ -12,7 +12,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Final
 
-from paceline.core.outcomes import PacelineWarning
+from paceline.core.results import PacelineWarning
 from paceline.http.dspy import MODULE as DSPY_CLIENT
 
 _PERMIT = "acquire a permit around each call: `with limiter.acquire(...) as permit`"

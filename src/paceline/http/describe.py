@@ -8,14 +8,14 @@ from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
 from paceline.core.quota import Cost
-from paceline.gate import Gate
+from paceline.estimation.calibration import TokenCalibration
 from paceline.http.sansio import Io
-from paceline.lessons import Lessons
+from paceline.pacing.scheduler import Scheduler
 from paceline.providers.base import Call, Provider
 from paceline.providers.registry import provider_for_host, provider_named
 
 if TYPE_CHECKING:
-    from paceline.limiter import Limiter
+    from paceline.limiter.limiter import Limiter
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,15 +24,15 @@ class Metered:
 
     provider: Provider
     call: Call
-    gate: Gate
-    lessons: Lessons
+    scheduler: Scheduler
+    calibration: TokenCalibration
 
     def cost(self) -> Cost:
         """What the provider will hold, by what is known now."""
         call = self.call
         # An expectation is no demand: it may not make a request too large that the provider would admit.
-        expected = min(self.lessons.expected_output(call), self.gate.pool.ledger.most_output / 2)
-        return self.provider.held(call, self.lessons.input.apply(call.input_tokens), expected)
+        expected = min(self.calibration.expected_output(call), self.scheduler.pool.ledger.most_output / 2)
+        return self.provider.held(call, self.calibration.input.apply(call.input_tokens), expected)
 
 
 async def describe(limiter: Limiter, request: Any, provider: Provider | None, io: Io) -> Metered | None:
@@ -50,7 +50,7 @@ async def describe(limiter: Limiter, request: Any, provider: Provider | None, io
         call = page.describe(path, {})
     if call is None:
         return None
-    return Metered(page, call, limiter.gate_for(page.name, call.model), limiter.teacher.of(call))
+    return Metered(page, call, limiter.scheduler_for(page.name, call.model), limiter.calibrations.of(call))
 
 
 @lru_cache(maxsize=4_096)

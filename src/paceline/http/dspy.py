@@ -17,7 +17,7 @@ from paceline.http.sansio import AsyncIo, SyncIo, run_sync
 from paceline.http.transport import LIBRARIES
 
 if TYPE_CHECKING:
-    from paceline.limiter import Limiter
+    from paceline.limiter.limiter import Limiter
     from paceline.providers.base import Provider
 
 MODULE: Final = "dspy._vendor.lm15.transports"

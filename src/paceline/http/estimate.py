@@ -6,21 +6,21 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from paceline.core.outcomes import QuotaError
 from paceline.core.quota import CONCURRENCY, INPUT_TOKENS, OUTPUT_TOKENS, REQUESTS, Cost
+from paceline.core.results import QuotaError
 from paceline.http.describe import Metered
-from paceline.permit import check_cost
+from paceline.pacing.permit import check_cost
 from paceline.providers.base import Call, Provider
 from paceline.providers.registry import provider_named
 
 if TYPE_CHECKING:
-    from paceline.limiter import Limiter
+    from paceline.limiter.limiter import Limiter
 
 
 def estimate(limiter: Limiter, pool: str, asked: object, output_tokens: int | None) -> Cost:
     """See :meth:`Limiter.estimate <paceline.Limiter.estimate>`."""
-    gate = limiter.gate(pool)
-    name, slash, _ = gate.pool.name.partition("/")
+    scheduler = limiter.scheduler(pool)
+    name, slash, _ = scheduler.pool.name.partition("/")
     page = provider_named(name if slash else "generic")
     head, slash, model = pool.partition("/")
     if not slash or provider_named(head).name != page.name:
@@ -29,8 +29,8 @@ def estimate(limiter: Limiter, pool: str, asked: object, output_tokens: int | No
     if output_tokens is not None:
         check_cost({"output_tokens": output_tokens})
         call = replace(call, max_output_tokens=int(output_tokens))
-    cost = Metered(page, call, gate, limiter.teacher.of(call)).cost()
-    units = {INPUT_TOKENS, OUTPUT_TOKENS, *gate.pool.ledger.units} - {REQUESTS, CONCURRENCY}
+    cost = Metered(page, call, scheduler, limiter.calibrations.of(call)).cost()
+    units = {INPUT_TOKENS, OUTPUT_TOKENS, *scheduler.pool.ledger.units} - {REQUESTS, CONCURRENCY}
     return {unit: float(amount) for unit, amount in cost.items() if unit in units}
 
 

@@ -13,28 +13,28 @@ from contextvars import ContextVar
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from paceline.core.outcomes import (
+from paceline.core.quota import NS, Cost
+from paceline.core.results import (
     AcquireTimeoutError,
     GaveUpError,
-    LineFullError,
     NeverFitsError,
     PacelineError,
     PoolStoppedError,
+    QueueFullError,
     QuotaError,
     Refusal,
     RefusalKind,
     StoreError,
 )
-from paceline.core.quota import NS, Cost
-from paceline.core.retry import Again
 from paceline.http.describe import Metered, describe
 from paceline.http.sansio import Io, Send
 from paceline.http.tap import Tap, decoded, decoder, tapped_stream, unread
-from paceline.permit import Permit, current_permit
+from paceline.pacing.permit import Permit, current_permit
+from paceline.pacing.retry import Again
 from paceline.providers.base import Provider, Usage
 
 if TYPE_CHECKING:
-    from paceline.limiter import Limiter
+    from paceline.limiter.limiter import Limiter
 
 log = logging.getLogger("paceline.http")
 
@@ -124,8 +124,8 @@ class _Exchange:
     def __init__(self, limiter: Limiter, io: Io, send: Send, request: Any, metered: Metered) -> None:
         self.limiter, self.io, self.request, self.metered = limiter, io, request, metered
         self.send = send
-        self.gate = metered.gate
-        self.record = Exchanged(metered.gate.pool.name)
+        self.scheduler = metered.scheduler
+        self.record = Exchanged(metered.scheduler.pool.name)
         self.started_ns = limiter.clock.now_ns()
 
     async def run(self) -> Any:
@@ -137,7 +137,7 @@ class _Exchange:
                 return _synthetic(self.request, error, self.record)
             self.record.attempts += 1
             if self.record.attempts == 1:
-                self.limiter.first_attempt(self.gate)
+                self.limiter.first_attempt(self.scheduler)
             try:
                 response = await self.io.send(self.send, self.request)
             except BaseException as error:
@@ -154,7 +154,7 @@ class _Exchange:
             headers = _plain(response.headers)
             readings = self.metered.provider.readings(headers, self.limiter.clock.now_ns() / NS)
             if readings:
-                self.gate.observe(readings, permit.reservation)
+                self.scheduler.observe(readings, permit.reservation)
             if response.status_code < 500:
                 self.limiter.succeeded(self.metered.provider.name)
             try:
@@ -181,7 +181,7 @@ class _Exchange:
     async def _permit(self, refused: Permit | None) -> Permit:
         permit = current_permit(self.record.pool) if refused is None else None
         if permit is None:
-            permit = await self.io.permit(self.limiter.acquire_call(self.gate, self.metered.cost(), again=refused))
+            permit = await self.io.permit(self.limiter.acquire_call(self.scheduler, self.metered.cost(), again=refused))
         self.record.cost = permit.cost
         self.record.waited_s += permit.waited_s
         return permit
@@ -197,7 +197,7 @@ class _Exchange:
                 permit.settle()
             else:
                 self.record.usage = usage
-                self.metered.lessons.learn(self.metered.call, usage)
+                self.metered.calibration.learn(self.metered.call, usage)
                 permit.settle(**self.metered.provider.charged(self.metered.call, usage))
 
         response.extensions = {**response.extensions, MARK: self.record}
@@ -263,16 +263,16 @@ class _Exchange:
 
     def _delay_s(self, again: Again) -> float:
         """The pause before another attempt: what was decided, or what the budget for retries asks."""
-        return max(again.delay_s, self.limiter.retry_delay_s(self.gate))
+        return max(again.delay_s, self.limiter.retry_delay_s(self.scheduler))
 
     def _decide(self, refusal: Refusal | None) -> Any:
         elapsed_s = (self.limiter.clock.now_ns() - self.started_ns) / NS
-        in_row = self.gate.pool.refused_in_row if refusal is not None else 0
+        in_row = self.scheduler.pool.refused_in_row if refusal is not None else 0
         return self.limiter.retry.after(self.record.attempts, elapsed_s, refusal, random.random(), in_row=in_row)
 
 
 _WORDS = {
-    AcquireTimeoutError: "timeout", LineFullError: "line_full", NeverFitsError: "never_fits", PoolStoppedError: "stopped",
+    AcquireTimeoutError: "timeout", QueueFullError: "queue_full", NeverFitsError: "never_fits", PoolStoppedError: "stopped",
     QuotaError: "quota", StoreError: "store",
 }  # fmt: skip
 

@@ -13,7 +13,7 @@ import warnings
 from collections.abc import Callable
 from typing import Any
 
-from paceline.core.outcomes import PacelineWarning
+from paceline.core.results import PacelineWarning
 
 MODULE = "google.genai._api_client"
 """Where all of it is."""

@@ -18,7 +18,7 @@ from paceline.http.transport import LIBRARIES, is_paced, lift_connections
 from paceline.providers.registry import provider_named
 
 if TYPE_CHECKING:
-    from paceline.limiter import Limiter
+    from paceline.limiter.limiter import Limiter
     from paceline.providers.base import Provider
 
 Page = Callable[[Any], "Provider | None"]

@@ -11,7 +11,7 @@ import time
 from collections.abc import Awaitable, Callable, Coroutine
 from typing import Any, Protocol, TypeVar
 
-from paceline.permit import Acquisition, Permit
+from paceline.pacing.permit import Acquisition, Permit
 
 T = TypeVar("T")
 

@@ -6,7 +6,7 @@ import logging
 from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping
 from typing import Any
 
-from paceline.core.outcomes import Refusal
+from paceline.core.results import Refusal
 from paceline.providers.base import Usage, UsageReader
 
 log = logging.getLogger("paceline.http")

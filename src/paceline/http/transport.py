@@ -11,7 +11,7 @@ from paceline.http.sansio import AsyncIo, SyncIo, run_sync
 from paceline.providers.registry import provider_named
 
 if TYPE_CHECKING:
-    from paceline.limiter import Limiter
+    from paceline.limiter.limiter import Limiter
     from paceline.providers.base import Provider
 
 DEFAULT_CONNECTIONS = 100  # what both libraries allow a client whose owner did not choose

@@ -17,7 +17,7 @@ from paceline.providers.registry import provider_named
 if TYPE_CHECKING:
     from anthropic import APIRequest, Middleware
 
-    from paceline.limiter import Limiter
+    from paceline.limiter.limiter import Limiter
 
 REQUIREMENT = "anthropic>=0.125"
 

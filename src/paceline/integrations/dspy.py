@@ -13,7 +13,7 @@ from paceline.integrations import package
 from paceline.providers.registry import provider_named
 
 if TYPE_CHECKING:
-    from paceline.limiter import Limiter
+    from paceline.limiter.limiter import Limiter
 
 _active: list[ExitStack] = []
 

@@ -16,10 +16,10 @@ from contextvars import ContextVar
 from typing import TYPE_CHECKING, Any, Final
 
 from paceline.core.quota import REQUESTS
-from paceline.permit import Acquisition, Permit, hand_down
+from paceline.pacing.permit import Acquisition, Permit, hand_down
 
 if TYPE_CHECKING:
-    from paceline.limiter import Limiter
+    from paceline.limiter.limiter import Limiter
 
 RPM_UNLIMITED: Final = 6_000
 """What ``rpm`` says where nobody limits requests: extropy starts its calls 60 / rpm seconds apart."""
@@ -37,13 +37,13 @@ class ExtropyRole:
 
     def __init__(self, limiter: Limiter, pool: str) -> None:
         self._limiter, self._pool = limiter, pool
-        self._gate = limiter.gate(pool)  # an unknown one is said now
+        self._scheduler = limiter.scheduler(pool)  # an unknown one is said now
         self._acquired, self._waited_s = 0, 0.0
 
     @property
     def rpm(self) -> int:
         """Requests a minute, as the limits are now (answers correct them); a day's quota is no pace."""
-        quotas = [quota for quota in self._gate.status()["quotas"] if quota["unit"] == REQUESTS]
+        quotas = [quota for quota in self._scheduler.status()["quotas"] if quota["unit"] == REQUESTS]
         rates = [quota["limit"] * 60 / quota["period_s"] for quota in quotas if 0 < quota["period_s"] <= 60]
         return max(1, int(min(rates, default=RPM_UNLIMITED)))
 
@@ -66,7 +66,7 @@ class ExtropyRole:
 
     def stats(self) -> dict[str, Any]:
         """What extropy reports at the end, under its names."""
-        provider, _, model = self._gate.pool.name.partition("/")
+        provider, _, model = self._scheduler.pool.name.partition("/")
         return {
             "provider": provider,
             "model": model,
@@ -81,7 +81,7 @@ class ExtropyRole:
         if last is not None and last.take():  # its call was never made, or by a client that nobody paces
             last.close()
         # An expectation is no demand: it may not make a request too large that the provider would admit.
-        output = min(output_tokens, self._gate.pool.ledger.most_output / 2)
+        output = min(output_tokens, self._scheduler.pool.ledger.most_output / 2)
         return self._limiter.acquire(self._pool, input_tokens=input_tokens, output_tokens=output)
 
     def _taken(self, permit: Permit) -> float:
@@ -103,7 +103,7 @@ class ExtropyLimiter:
 
     def __init__(self, limiter: Limiter, pivotal: str, routine: str | None = None) -> None:
         self.pivotal = self.strong = ExtropyRole(limiter, pivotal)
-        same = routine is None or limiter.gate(routine) is limiter.gate(pivotal)
+        same = routine is None or limiter.scheduler(routine) is limiter.scheduler(pivotal)
         self.routine = self.fast = self.pivotal if same else ExtropyRole(limiter, routine or pivotal)
 
     @classmethod

@@ -6,9 +6,9 @@ from collections.abc import Mapping
 from contextvars import ContextVar
 from typing import Any
 
-from paceline.core.line import LaneSpec
+from paceline.core.queue import LaneSpec
 from paceline.integrations import package
-from paceline.lanes import current_lane
+from paceline.pacing.lanes import current_lane
 
 _flatmachines = package("flatmachines", "flatmachines>=4.2")
 

@@ -9,11 +9,11 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from paceline.integrations import package
-from paceline.permit import Permit
+from paceline.pacing.permit import Permit
 
 if TYPE_CHECKING:
     from paceline.integrations.langchain_agents import PacelineMiddleware
-    from paceline.limiter import Limiter
+    from paceline.limiter.limiter import Limiter
 
 __all__ = ["PacelineMiddleware", "PacelineRateLimiter"]
 
@@ -37,7 +37,7 @@ class PacelineRateLimiter(_rate_limiters.BaseRateLimiter):  # type: ignore[misc,
     """
 
     def __init__(self, limiter: Limiter, pool: str, **cost: float) -> None:
-        limiter.gate(pool)  # a name that nobody knows is said now
+        limiter.scheduler(pool)  # a name that nobody knows is said now
         self._limiter, self._pool = limiter, pool
         self._cost: dict[str, Any] = dict(cost)
 

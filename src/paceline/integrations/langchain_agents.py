@@ -6,17 +6,17 @@ from collections.abc import Awaitable, Callable
 from dataclasses import is_dataclass, replace
 from typing import TYPE_CHECKING, Any
 
-from paceline.core.outcomes import QuotaError
+from paceline.core.results import QuotaError
+from paceline.estimation.calibration import Calibrations, TokenCalibration
 from paceline.http.describe import Metered
 from paceline.integrations import package
 from paceline.integrations.history import trim
 from paceline.integrations.langchain_models import Chat, chat, refusal_of, usage_of
 from paceline.integrations.shorten import shorten_content
-from paceline.lessons import Lessons, Teacher
-from paceline.permit import Acquisition, Permit
+from paceline.pacing.permit import Acquisition, Permit
 
 if TYPE_CHECKING:
-    from paceline.limiter import Limiter
+    from paceline.limiter.limiter import Limiter
 
 _agents = package("langchain.agents.middleware", "langchain>=1.2")
 _messages = package("langchain_core.messages", "langchain-core>=1")
@@ -59,7 +59,7 @@ class PacelineMiddleware(_agents.AgentMiddleware):  # type: ignore[misc,name-def
             raise QuotaError(f"max_input_tokens is {max_input_tokens!r}: it must be 1 or more, or None")
         self.limiter, self.pool, self.timeout = limiter, pool, timeout
         self.max_input_tokens, self.max_tool_chars = max_input_tokens, max_tool_chars
-        self._teacher = limiter.teacher if limiter else Teacher()
+        self._teacher = limiter.calibrations if limiter else Calibrations()
 
     def wrap_model_call(self, request: Any, handler: Callable[[Any], Any]) -> Any:
         """See :class:`PacelineMiddleware`."""
@@ -121,19 +121,19 @@ class PacelineMiddleware(_agents.AgentMiddleware):  # type: ignore[misc,name-def
 class _Call:
     """One call of the model: what it should cost, and what it did."""
 
-    def __init__(self, model: Chat, input_tokens: int, lessons: Lessons) -> None:
-        self._model, self._call, self._lessons = model, model.call(input_tokens), lessons
+    def __init__(self, model: Chat, input_tokens: int, lessons: TokenCalibration) -> None:
+        self._model, self._call, self._calibration = model, model.call(input_tokens), lessons
 
     def acquire(self, limiter: Limiter, pool: str | None, timeout: float | None) -> Acquisition:
-        gate = limiter.gate(pool) if pool else limiter.gate_for(self._model.page.name, self._model.model)
-        cost: dict[str, Any] = Metered(self._model.page, self._call, gate, self._lessons).cost()
+        scheduler = limiter.scheduler(pool) if pool else limiter.scheduler_for(self._model.page.name, self._model.model)
+        cost: dict[str, Any] = Metered(self._model.page, self._call, scheduler, self._calibration).cost()
         return limiter.acquire(pool or self._model.pool, timeout=timeout, **cost)
 
     def learned(self, response: Any) -> Any:
         """Compare the answer with the estimate."""
         usage = usage_of(response)
         if usage is not None:
-            self._lessons.learn(self._call, usage)
+            self._calibration.learn(self._call, usage)
         return response
 
     def settled(self, permit: Permit, response: Any) -> Any:

@@ -8,9 +8,9 @@ from dataclasses import dataclass, replace
 from typing import Any, Final
 from urllib.parse import urlsplit
 
-from paceline.core.outcomes import Refusal
+from paceline.core.results import Refusal
 from paceline.integrations import package
-from paceline.limiter import Limiter
+from paceline.limiter.limiter import Limiter
 from paceline.providers.base import Call, Provider, Usage
 from paceline.providers.openai import MEDIA
 from paceline.providers.prompt import prompt_tokens

@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Any, Self
 from paceline.integrations import package
 
 if TYPE_CHECKING:
-    from paceline.limiter import Limiter
+    from paceline.limiter.limiter import Limiter
 
 log = logging.getLogger("paceline")
 
@@ -111,7 +111,7 @@ def pace_starts(starts: Limiter | Wait) -> PacedStarts:
 async def _take(limiter: Limiter, agent: str, backend: str, model: str) -> None:
     for pool in (f"starts/{backend}/{model}", f"starts/{backend}"):
         if pool in limiter.limits.given:
-            cost: dict[str, Any] = dict.fromkeys(limiter.gate(pool).pool.ledger.units, 1)
+            cost: dict[str, Any] = dict.fromkeys(limiter.scheduler(pool).pool.ledger.units, 1)
             permit = await limiter.acquire(pool, **cost)
             permit.settle()
             log.info("%s (%s) starts after %.1f s", agent, pool, permit.waited_s)

@@ -19,8 +19,8 @@ from collections.abc import Mapping
 from fnmatch import fnmatchcase
 from typing import Any, Final
 
-from paceline.core.outcomes import Reading, Refusal, RefusalKind
 from paceline.core.quota import INPUT_TOKENS, OUTPUT_TOKENS, REQUESTS, TOKENS, Cost
+from paceline.core.results import Reading, Refusal, RefusalKind
 from paceline.providers.base import Call, Headers, Usage, UsageReader
 from paceline.providers.parse import (
     amount,

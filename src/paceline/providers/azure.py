@@ -20,8 +20,8 @@ from dataclasses import replace
 from functools import lru_cache
 from typing import Any
 
-from paceline.core.outcomes import Reading, Refusal, RefusalKind
 from paceline.core.quota import REQUESTS, TOKENS
+from paceline.core.results import Reading, Refusal, RefusalKind
 from paceline.providers.base import Call, Headers, Provider
 from paceline.providers.openai import OpenAI
 from paceline.providers.parse import amount, error_of, number, remainder, retry_after_s, wait

@@ -1,7 +1,7 @@
 """What every provider file says: whose address, what a request holds, what an answer reports.
 
 A provider is a stateless value. It turns bytes and headers into the words of the core
-(:class:`~paceline.core.outcomes.Reading`, :class:`~paceline.core.outcomes.Refusal`, :class:`Usage`) and
+(:class:`~paceline.core.results.Reading`, :class:`~paceline.core.results.Refusal`, :class:`Usage`) and
 knows nothing of limiters, clocks or HTTP libraries. Bad input never raises: what cannot be read is absent.
 """
 
@@ -11,8 +11,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Protocol
 
-from paceline.core.outcomes import Reading, Refusal
 from paceline.core.quota import Cost
+from paceline.core.results import Reading, Refusal
 
 Headers = Mapping[str, str]
 """Header names in lower case to their values."""

@@ -26,9 +26,9 @@ from functools import lru_cache
 from typing import Any, Final
 from urllib.parse import unquote
 
-from paceline.core.outcomes import Reading, Refusal, RefusalKind
 from paceline.core.quota import INPUT_TOKENS, OUTPUT_TOKENS, REQUESTS, TOKENS, Cost
-from paceline.estimate import SAFE_ENCODING
+from paceline.core.results import Reading, Refusal, RefusalKind
+from paceline.estimation.estimate import SAFE_ENCODING
 from paceline.providers.anthropic import MEDIA
 from paceline.providers.base import Call, Headers, Usage, UsageReader
 from paceline.providers.eventstream import EventStreamReader

@@ -18,8 +18,8 @@ import re
 from dataclasses import replace
 from typing import Final
 
-from paceline.core.outcomes import Reading, Refusal, RefusalKind
 from paceline.core.quota import REQUESTS, TOKENS, Cost
+from paceline.core.results import Reading, Refusal, RefusalKind
 from paceline.providers.base import Call, Headers, Usage
 from paceline.providers.compatible import Compatible, token_cost
 from paceline.providers.parse import amount, error_of, number, remainder, wait

@@ -16,8 +16,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
-from paceline.core.outcomes import Reading, Refusal, RefusalKind
 from paceline.core.quota import REQUESTS, TOKENS, Cost
+from paceline.core.results import Reading, Refusal, RefusalKind
 from paceline.providers.base import Call, Headers, Usage, UsageReader
 from paceline.providers.compatible import token_cost
 from paceline.providers.openai import OpenAI

@@ -6,9 +6,9 @@ input at the start and the output as it is produced, and that nothing stays char
 
 from __future__ import annotations
 
-from paceline.core.outcomes import Reading
 from paceline.core.quota import INPUT_TOKENS, OUTPUT_TOKENS, REQUESTS, TOKENS, Cost
-from paceline.estimate import SAFE_ENCODING
+from paceline.core.results import Reading
+from paceline.estimation.estimate import SAFE_ENCODING
 from paceline.providers.base import Call, Headers, Usage
 from paceline.providers.openai import OpenAI
 

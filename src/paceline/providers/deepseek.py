@@ -16,8 +16,8 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
-from paceline.core.outcomes import Refusal, RefusalKind
 from paceline.core.quota import CONCURRENCY, Cost
+from paceline.core.results import Refusal, RefusalKind
 from paceline.providers.base import Call, Headers, Usage
 from paceline.providers.compatible import Compatible
 from paceline.providers.parse import count, usage_of

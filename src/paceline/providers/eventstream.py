@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, Final
 
-from paceline.core.outcomes import Refusal
+from paceline.core.results import Refusal
 from paceline.providers.base import Usage
 from paceline.providers.parse import decode
 from paceline.providers.streams import MAX_EVENT

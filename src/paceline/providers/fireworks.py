@@ -16,8 +16,8 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Final
 
-from paceline.core.outcomes import Reading, Refusal, RefusalKind
 from paceline.core.quota import INPUT_TOKENS, OUTPUT_TOKENS, Cost
+from paceline.core.results import Reading, Refusal, RefusalKind
 from paceline.providers.base import Call, Headers, Usage
 from paceline.providers.compatible import Compatible
 from paceline.providers.parse import amount, remainder

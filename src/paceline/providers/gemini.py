@@ -17,8 +17,8 @@ import re
 from collections.abc import Iterator, Mapping
 from typing import Any, Final
 
-from paceline.core.outcomes import Reading, Refusal, RefusalKind
 from paceline.core.quota import INPUT_TOKENS, OUTPUT_TOKENS, REQUESTS, TOKENS, USD, Cost
+from paceline.core.results import Reading, Refusal, RefusalKind
 from paceline.providers.base import Call, Headers, Usage, UsageReader
 from paceline.providers.openai import OpenAI
 from paceline.providers.parse import (

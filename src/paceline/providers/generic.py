@@ -10,9 +10,9 @@ from __future__ import annotations
 import re
 from dataclasses import replace
 
-from paceline.core.outcomes import Reading
 from paceline.core.quota import REQUESTS, TOKENS
-from paceline.estimate import SAFE_ENCODING
+from paceline.core.results import Reading
+from paceline.estimation.estimate import SAFE_ENCODING
 from paceline.providers.base import Headers
 from paceline.providers.openai import OpenAI, family_reading
 

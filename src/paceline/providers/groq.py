@@ -19,8 +19,8 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
-from paceline.core.outcomes import Reading, Refusal
 from paceline.core.quota import REQUESTS, TOKENS, Cost
+from paceline.core.results import Reading, Refusal
 from paceline.providers.base import Call, Headers, Usage
 from paceline.providers.compatible import token_cost
 from paceline.providers.openai import OpenAI, family_reading

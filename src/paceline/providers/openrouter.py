@@ -16,8 +16,8 @@ import re
 from collections.abc import Mapping
 from typing import Any, Final
 
-from paceline.core.outcomes import Reading, Refusal, RefusalKind
 from paceline.core.quota import REQUESTS
+from paceline.core.results import Reading, Refusal, RefusalKind
 from paceline.providers.base import Headers, Usage
 from paceline.providers.compatible import Compatible
 from paceline.providers.parse import (

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
-from paceline.estimate import estimate_tokens
+from paceline.estimation.estimate import estimate_tokens
 
 PER_MESSAGE: Final = 4
 """What a chat template adds to each message: an assumption; the learned correction absorbs the rest."""

@@ -6,7 +6,7 @@ import json
 from collections.abc import Mapping
 from typing import Any, Final, NamedTuple
 
-from paceline.core.outcomes import QuotaError, Refusal
+from paceline.core.results import QuotaError, Refusal
 from paceline.providers.base import Provider
 from paceline.providers.registry import is_provider, provider_for_host, provider_named
 

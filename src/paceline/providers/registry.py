@@ -10,7 +10,7 @@ from functools import cache, lru_cache
 from importlib import import_module
 from typing import TYPE_CHECKING, Final, TypeVar, cast
 
-from paceline.core.outcomes import PacelineWarning, QuotaError
+from paceline.core.results import PacelineWarning, QuotaError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable

@@ -10,7 +10,7 @@ import json
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, Final
 
-from paceline.core.outcomes import Refusal
+from paceline.core.results import Refusal
 from paceline.providers.base import Usage
 from paceline.providers.parse import decode
 

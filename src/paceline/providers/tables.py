@@ -9,8 +9,8 @@ from functools import cache, lru_cache
 from pathlib import Path
 from typing import Any, Final
 
-from paceline.core.outcomes import PacelineWarning, QuotaError
 from paceline.core.quota import Quota, parse_quotas
+from paceline.core.results import PacelineWarning, QuotaError
 from paceline.providers.parse import undated
 from paceline.providers.registry import provider_named, suggest
 

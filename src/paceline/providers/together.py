@@ -17,8 +17,8 @@ from __future__ import annotations
 import re
 from dataclasses import replace
 
-from paceline.core.outcomes import Reading, Refusal, RefusalKind
 from paceline.core.quota import REQUESTS, TOKENS
+from paceline.core.results import Reading, Refusal, RefusalKind
 from paceline.providers.base import Headers
 from paceline.providers.compatible import Compatible
 from paceline.providers.parse import amount, number, wait

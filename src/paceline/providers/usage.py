@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from paceline.core.outcomes import QuotaError
 from paceline.core.quota import Cost
+from paceline.core.results import QuotaError
 from paceline.providers.base import Call, Usage
 from paceline.providers.registry import provider_named
 

@@ -16,8 +16,8 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
-from paceline.core.outcomes import RefusalKind
 from paceline.core.quota import TOKENS, Cost
+from paceline.core.results import RefusalKind
 from paceline.providers.base import Call, Usage
 from paceline.providers.gemini import Gemini
 

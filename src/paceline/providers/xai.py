@@ -18,8 +18,8 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
-from paceline.core.outcomes import Reading, Refusal, RefusalKind
 from paceline.core.quota import Cost
+from paceline.core.results import Reading, Refusal, RefusalKind
 from paceline.providers.base import Call, Headers, Usage
 from paceline.providers.compatible import token_cost
 from paceline.providers.generic import Generic

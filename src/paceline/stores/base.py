@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Protocol
 
-from paceline.core.message import Message, Reply
-from paceline.core.outcomes import StoreError
+from paceline.core.results import StoreError
+from paceline.shared.messages import Message, Reply
 
 __all__ = ["TIMEOUT_S", "Prefixed", "Store", "StoreError", "misplaced"]
 
@@ -26,7 +26,7 @@ class Store(Protocol):
     url: str
 
     def exchange(self, pool: str, message: Message) -> Reply:
-        """Apply ``message`` to the books of ``pool``, as :meth:`paceline.core.books.Books.apply` does: at once and whole.
+        """Apply ``message`` to the books of ``pool``, as :meth:`paceline.shared.ledger.SharedLedger.apply` does: at once and whole.
 
         Raises:
             StoreError: It did not happen, or nobody knows whether it did.

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import threading
 
-from paceline.clock import SYSTEM_CLOCK, Clock
-from paceline.core.books import Books
-from paceline.core.message import Message, Reply
+from paceline.pacing.clock import SYSTEM_CLOCK, Clock
+from paceline.shared.ledger import SharedLedger
+from paceline.shared.messages import Message, Reply
 
 
 class MemoryStore:
@@ -16,13 +16,13 @@ class MemoryStore:
 
     def __init__(self, *, clock: Clock = SYSTEM_CLOCK) -> None:
         self._clock = clock
-        self._books: dict[str, Books] = {}
+        self._books: dict[str, SharedLedger] = {}
         self._lock = threading.Lock()
 
     def exchange(self, pool: str, message: Message) -> Reply:
         """See :meth:`Store.exchange`."""
         with self._lock:
-            return self._books.setdefault(pool, Books()).apply(self._clock.now_ns(), message)
+            return self._books.setdefault(pool, SharedLedger()).apply(self._clock.now_ns(), message)
 
     def after_fork(self) -> None:
         """See :meth:`Store.after_fork`."""

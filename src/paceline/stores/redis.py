@@ -15,7 +15,7 @@ from hashlib import sha1
 from importlib import import_module
 from typing import Any
 
-from paceline.core.message import Message, Reply
+from paceline.shared.messages import Message, Reply
 from paceline.stores.base import TIMEOUT_S, StoreError
 from paceline.stores.redis_address import Address, read_url
 from paceline.stores.redis_cluster import ClusterClient

@@ -8,8 +8,8 @@ from hashlib import blake2b
 from importlib.resources import files
 from typing import Any
 
-from paceline.core.message import Charged, Lesson, Mark, Message, News, Refused, Reply, Settled, Standing
 from paceline.core.quota import Quota, Rule
+from paceline.shared.messages import Charged, Lesson, Mark, Message, News, Refused, Reply, Settled, Standing
 
 _to_json = json.JSONEncoder(separators=(",", ":"), check_circular=False).encode
 

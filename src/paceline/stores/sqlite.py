@@ -26,10 +26,10 @@ from contextlib import suppress
 from pathlib import Path
 from weakref import WeakSet
 
-from paceline.clock import Clock
-from paceline.core.books import Books
-from paceline.core.message import Message, Reply
 from paceline.core.quota import NS
+from paceline.pacing.clock import Clock
+from paceline.shared.ledger import SharedLedger
+from paceline.shared.messages import Message, Reply
 from paceline.stores.base import TIMEOUT_S, StoreError
 
 APPLICATION_ID = int.from_bytes(b"pace")
@@ -101,7 +101,7 @@ class SQLiteStore:
         self._resting = False
         self._connection: sqlite3.Connection | None = None
         self._inode = 0
-        self._books: dict[str, tuple[int, Books]] = {}  # with their revision: read again only when others wrote
+        self._books: dict[str, tuple[int, SharedLedger]] = {}  # with their revision: read again only when others wrote
         _STORES.add(self)
 
     def exchange(self, pool: str, message: Message) -> Reply:
@@ -143,7 +143,7 @@ class SQLiteStore:
         revision, books = self._books.pop(pool, (0, None))  # comes back when all is written
         row = connection.execute(_READ, (revision, pool)).fetchone()
         if row is None:
-            revision, books = 0, Books()
+            revision, books = 0, SharedLedger()
         elif books is None or row[1] != revision:
             revision, books = row[1], self._load(pool, *row)
         reply = books.apply(now_ns, message)
@@ -152,11 +152,11 @@ class SQLiteStore:
         self._books[pool] = revision + 1, books
         return reply
 
-    def _load(self, pool: str, form: int, _revision: int, state: str) -> Books:
+    def _load(self, pool: str, form: int, _revision: int, state: str) -> SharedLedger:
         if form > FORMAT:
             raise self._newer()
         try:
-            return Books.load(json.loads(state))
+            return SharedLedger.load(json.loads(state))
         except (LookupError, TypeError, ValueError, AttributeError) as error:
             raise StoreError(f"{self.url}: the books of pool {pool!r} cannot be read: {_RESET}") from error
 

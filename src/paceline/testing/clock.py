@@ -21,8 +21,8 @@ import time
 from collections.abc import Callable, Coroutine
 from typing import Any, TypeVar
 
-from paceline.clock import Timer
 from paceline.core.quota import NS
+from paceline.pacing.clock import Timer
 
 T = TypeVar("T")
 
@@ -57,7 +57,7 @@ class _Timer:
 
 
 class ManualClock:
-    """A :class:`~paceline.clock.Clock` that stands still until a test moves it. Safe to use from several threads.
+    """A :class:`~paceline.pacing.clock.Clock` that stands still until a test moves it. Safe to use from several threads.
 
     Args:
         start_s: Where it starts, in seconds since the Unix epoch.

@@ -8,10 +8,10 @@ from dataclasses import replace
 from typing import Any
 from uuid import uuid4
 
-from paceline.core.books import Books
-from paceline.core.message import Charged, Learned, Lesson, Mark, Message, News, Refused, Reply, Settled, Standing
+from paceline.core.meters import restarts
 from paceline.core.quota import NS, parse_quotas
-from paceline.core.window import restarts
+from paceline.shared.ledger import SharedLedger
+from paceline.shared.messages import Charged, Learned, Lesson, Mark, Message, News, Refused, Reply, Settled, Standing
 from paceline.stores.base import Store
 
 
@@ -95,7 +95,7 @@ class History:
         text += ", 5k pages/day sliding"
         pool = f"conformance/{uuid4().hex}"
         gentle = seed % 2 == 1
-        self._dice, self._books = random.Random(seed), Books()
+        self._dice, self._books = random.Random(seed), SharedLedger()
         self._group = [Process(stores[i % len(stores)], pool, text, who, gentle=gentle) for i, who in enumerate("abc")]
         self._open: dict[str, list[_Attempt]] = {process.who: [] for process in self._group}
 

@@ -24,7 +24,7 @@ place cannot be used. A store that keeps its books in one process has neither.
 
 Time is the store's own and real: quotas refill in hours where a test needs time to stand still, and no wait is
 longer than some hundredths of a second. Each test uses pools of its own, so the place need not be empty. What takes
-long (who is gone, whose place is lost) is not tried here; :class:`paceline.core.books.Books` says what is right.
+long (who is gone, whose place is lost) is not tried here; :class:`paceline.shared.ledger.SharedLedger` says what is right.
 """
 
 from __future__ import annotations
@@ -36,10 +36,10 @@ from typing import Any
 from uuid import uuid4
 from zoneinfo import ZoneInfo
 
-from paceline.core.books import WAIT_MAX_NS
 from paceline.core.ledger import PROBE_NS
-from paceline.core.message import Charged, Learned, Refused, Settled
 from paceline.core.quota import NS, Quota, Rule, parse_quotas
+from paceline.shared.ledger import WAIT_MAX_NS
+from paceline.shared.messages import Charged, Learned, Refused, Settled
 from paceline.stores.base import Store, StoreError
 from paceline.testing.processes import FORKS, TIMES, forked, granted_to_two, needs_forks, optional
 from paceline.testing.sharing import History, Process, period, sleep, times_ns, two, without_times

@@ -22,9 +22,9 @@ class Watched(paceline.Limiter):
         super().__init__(dict.fromkeys(MODELS, "6000 requests/min"), **options)
         self.lanes = []
 
-    def acquire_call(self, gate, cost, **options):
-        acquisition = super().acquire_call(gate, cost, **options)
-        self.lanes.append((gate.pool.name.removeprefix("openai/"), acquisition._ticket.lane))
+    def acquire_call(self, scheduler, cost, **options):
+        acquisition = super().acquire_call(scheduler, cost, **options)
+        self.lanes.append((scheduler.pool.name.removeprefix("openai/"), acquisition._waiter.lane))
         return acquisition
 
     @property

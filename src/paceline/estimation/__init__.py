@@ -1,0 +1,1 @@
+"""What a request will cost: tokens from characters, corrected by what answers report."""

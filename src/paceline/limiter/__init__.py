@@ -1,0 +1,1 @@
+"""The limiter, as users see it."""

@@ -1,0 +1,130 @@
+"""The attempts at one call of your own: what :meth:`Limiter.attempts <paceline.Limiter.attempts>` returns."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import time
+from collections.abc import Callable, Iterator
+from types import TracebackType
+
+from paceline.core.quota import NS
+from paceline.core.results import GaveUpError, RefusalKind
+from paceline.pacing.breaker import Faults
+from paceline.pacing.permit import Acquisition, Permit
+from paceline.pacing.retry import Again, RetryPolicy
+from paceline.pacing.scheduler import Scheduler
+from paceline.providers.refusals import answer_of, refusal_of
+
+
+class Attempts:
+    """The attempts at one call, for one ``for`` loop: it ends after the first block that another need not follow.
+
+    Attributes:
+        made: How many so far.
+    """
+
+    def __init__(
+        self, faults: Faults, scheduler: Scheduler, acquire: Callable[..., Acquisition], policy: RetryPolicy
+    ) -> None:
+        self.made = 0
+        self._faults, self._scheduler, self._acquire, self._policy = faults, scheduler, acquire, policy
+        self._provider = scheduler.pool.name.partition("/")[0]
+        self._began_ns: int | None = None  # when the first one left
+        self._refused: Permit | None = None
+        self._pause_s = 0.0
+        self._done = False
+
+    def __iter__(self) -> Iterator[Attempt]:
+        while not self._done:
+            before = self.made
+            yield Attempt(self)
+            if self.made == before:
+                raise RuntimeError(
+                    "an attempt was not made: write `with attempt as permit:` in the loop, or leave it with `break`"
+                )
+
+    def next_one(self) -> tuple[Acquisition, float]:
+        """The permit to wait for, and how long to sleep before, in seconds."""
+        self.made += 1
+        if self.made == 1:
+            self._faults.first_attempt(self._scheduler)
+        pause_s, self._pause_s = self._pause_s, 0.0
+        return self._acquire(again=self._refused), pause_s
+
+    def over(self, error: BaseException | None, permit: Permit | None) -> bool:
+        """An attempt is over; whether another one follows.
+
+        Raises:
+            GaveUpError: The provider refused, and no attempt is left.
+        """
+        self._done = True
+        if error is None:
+            self._faults.succeeded(self._provider)
+        elif isinstance(error, Exception) and permit is not None:
+            self._done = not self._heals(permit, error)
+        return not self._done
+
+    def _heals(self, permit: Permit, error: Exception) -> bool:
+        """Whether time heals what ``error`` says; if the provider refused, the pool knows by then."""
+        refusal, answer = refusal_of(error), answer_of(error)
+        if (answer is not None and answer.status >= 500) or (refusal and refusal.kind is RefusalKind.CAPACITY):
+            self._faults.failed(self._provider, permit.reservation.granted_ns)
+        elif answer is not None and not answer.ours:
+            self._faults.succeeded(self._provider)
+        if refusal is None or not permit.open:  # closed in the block: its author has decided
+            return False
+        if self._began_ns is None:
+            self._began_ns = permit.reservation.granted_ns
+        elapsed_s = (self._scheduler.now_ns() - self._began_ns) / NS
+        in_row = self._scheduler.pool.refused_in_row
+        decision = self._policy.after(self.made, elapsed_s, refusal, random.random(), in_row=in_row)
+        permit.refuse(refusal, self._policy.pause_s(refusal, decision))
+        if not isinstance(decision, Again):
+            raise GaveUpError(permit.pool, self.made, refusal, decision.reason) from error
+        self._refused = permit
+        if not decision.pool_wide:  # their servers are full: whoever was refused waits alone
+            self._pause_s = max(decision.delay_s, self._faults.retry_delay_s(self._scheduler))
+        return True
+
+
+class Attempt:
+    """One attempt, for ``with`` or ``async with``; an exception that time heals does not leave the block."""
+
+    __slots__ = ("_acquisition", "_attempts", "_permit")
+
+    def __init__(self, attempts: Attempts) -> None:
+        self._attempts = attempts
+
+    def __enter__(self) -> Permit:
+        self._acquisition, pause_s = self._attempts.next_one()
+        try:
+            if pause_s:
+                time.sleep(pause_s)
+            self._permit = self._acquisition.__enter__()
+        except BaseException as error:
+            self._attempts.over(error, None)
+            raise
+        return self._permit
+
+    async def __aenter__(self) -> Permit:
+        self._acquisition, pause_s = self._attempts.next_one()
+        try:
+            if pause_s:
+                await asyncio.sleep(pause_s)
+            self._permit = await self._acquisition.__aenter__()
+        except BaseException as error:
+            self._attempts.over(error, None)
+            raise
+        return self._permit
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None) -> bool:
+        try:
+            return self._attempts.over(error, self._permit) and error is not None
+        finally:
+            self._acquisition.__exit__(kind, error, tb)
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None
+    ) -> bool:
+        return self.__exit__(kind, error, tb)

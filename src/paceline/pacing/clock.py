@@ -1,0 +1,126 @@
+"""The clock that the shells share: what time it is, and one timer thread for all who wait."""
+
+from __future__ import annotations
+
+import heapq
+import logging
+import os
+import threading
+import time
+from collections.abc import Callable
+from queue import Empty, SimpleQueue
+from typing import Protocol
+
+from paceline.core.quota import NS
+
+CANCELLED_MAX = 100
+"""How many timers that were cancelled are kept beside as many as those that were not."""
+
+_ANCHOR_NS = time.time_ns() - time.monotonic_ns()
+
+
+log = logging.getLogger("paceline")
+
+
+class Timer(Protocol):
+    """A callback that will be made once, unless cancelled."""
+
+    def cancel(self) -> None:
+        """Do not call any more."""
+
+
+class Clock(Protocol):
+    """Where a limiter gets its time from; tests bring their own."""
+
+    def now_ns(self) -> int:
+        """Nanoseconds since the Unix epoch; never goes back."""
+
+    def call_at(self, at_ns: int, callback: Callable[[], None]) -> Timer:
+        """Call ``callback`` at ``at_ns`` or soon after, on any thread."""
+
+
+class _Timer:
+    __slots__ = ("at_ns", "callback")
+
+    def __init__(self, at_ns: int, callback: Callable[[], None]) -> None:
+        self.at_ns = at_ns
+        self.callback: Callable[[], None] | None = callback
+
+    def __lt__(self, other: _Timer) -> bool:
+        return self.at_ns < other.at_ns
+
+    def cancel(self) -> None:
+        self.callback = None
+
+
+class SystemClock:
+    """Monotonic time that started at the wall clock's, and a daemon thread that sleeps until the next timer.
+
+    The thread starts with the first timer, and again in a forked child. It belongs to no event loop, so a
+    loop that is closed or blocked keeps nobody waiting but its own tasks. There is no lock: garbage may be collected
+    anywhere, and a finalizer want a scheduler whose owner is just setting a timer.
+    """
+
+    def __init__(self) -> None:
+        self._forget()
+        if hasattr(os, "register_at_fork"):
+            os.register_at_fork(after_in_child=self._forget)
+
+    def now_ns(self) -> int:
+        """Nanoseconds since the Unix epoch; never goes back."""
+        return time.monotonic_ns() + _ANCHOR_NS
+
+    def call_at(self, at_ns: int, callback: Callable[[], None]) -> Timer:
+        """Call ``callback`` on the timer thread; it must be short and must not raise."""
+        timer = _Timer(at_ns, callback)
+        self._new.put(timer)
+        if self._unstarted:
+            self._start()
+        return timer
+
+    def _start(self) -> None:
+        try:
+            self._unstarted.pop()
+        except IndexError:  # another thread was faster
+            return
+        self._thread = threading.Thread(target=self._run, name="paceline-timer", daemon=True)
+        try:
+            self._thread.start()
+        except RuntimeError:  # no more threads for now
+            self._unstarted.append(True)
+            raise
+
+    def _forget(self) -> None:
+        self._heap: list[_Timer] = []  # the thread's own
+        self._tidy_at = CANCELLED_MAX
+        self._new: SimpleQueue[_Timer] = SimpleQueue()
+        self._unstarted = [True]  # whoever takes it starts the thread
+
+    def _run(self) -> None:
+        heap, new = self._heap, self._new
+        while True:
+            wait_s = max(heap[0].at_ns - self.now_ns(), 0) / NS if heap else None
+            try:
+                self._push(new.get(timeout=wait_s and min(wait_s, threading.TIMEOUT_MAX)))
+                continue
+            except Empty:
+                if heap[0].at_ns > self.now_ns():
+                    continue
+            callback = heapq.heappop(heap).callback
+            if callback is not None:
+                try:
+                    callback()
+                except Exception:
+                    log.exception("a timer failed; the others go on")
+                callback = None  # whoever it belonged to may be gone before the next
+
+    def _push(self, timer: _Timer) -> None:
+        heap = self._heap
+        if len(heap) >= self._tidy_at:
+            heap[:] = [timer for timer in heap if timer.callback is not None]
+            heapq.heapify(heap)
+            self._tidy_at = 2 * len(heap) + CANCELLED_MAX
+        heapq.heappush(heap, timer)
+
+
+SYSTEM_CLOCK = SystemClock()

@@ -1,0 +1,231 @@
+"""What a store has granted to this process and nobody has spent yet.
+
+A lease is charged in the books when it is granted. Usually it is exactly what the next request costs and is spent at
+once. Where a store cannot be asked for every request, a process takes a *lease*: a larger lease, to be spent within a
+short time. The books then keep that time's refill unused on top of the headroom: whatever is spent in any interval was
+charged in that interval or at most that time before, so bursts stay within the quota with any number of leases.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from paceline.core.learning import ABOUT_NS, Learning
+from paceline.core.ledger import Ledger
+from paceline.core.meters import Bucket, Meter, Slots, Spaced, Window
+from paceline.core.queue import Queue
+from paceline.core.quota import NS
+from paceline.shared.messages import Mark, Settled
+
+HEADS_MAX, WAITING_SEEN = 64, 1_000
+"""How many requests one message asks for, and how many a lease is to be enough for."""
+
+LEASE_PART = 8
+"""A lease lasts no longer than this part of what a bucket holds, in seconds of its rate."""
+
+SPENT_MIN_NS = NS // 100
+"""Spending is measured over no less than this."""
+
+AUTO_LEASE_RATE, AUTO_LEASE_S = 200.0, 1.0
+"""Above this many requests a second a process takes leases of this many seconds by itself."""
+
+MANY = 8
+"""With fewer requests in a lease it is no use to take the next before somebody waits."""
+
+LEASE_MIN_NS = NS // 20
+"""Shorter than this, a lease saves nothing: the store is asked for each request."""
+
+
+class Lease:
+    """Amounts that the store has charged at ``marks``, and what is left of them until ``expires_ns``."""
+
+    __slots__ = (
+        "_actual", "_charged", "_half", "amounts", "expires_ns", "granted_ns", "left", "low", "marks", "probe", "taken",
+    )  # fmt: skip
+
+    def __init__(
+        self, amounts: list[float], marks: list[Mark], now_ns: int, slack_ns: int = 0, *, probe: bool = False
+    ) -> None:
+        self.amounts = amounts
+        self.left = list(amounts)
+        self.low = False  # less than half is left of something
+        self._half = [amount / 2 for amount in amounts]
+        self.marks = marks
+        self.granted_ns = now_ns
+        self.expires_ns = now_ns + slack_ns
+        self.probe = probe
+        self.taken = 0  # how many requests have gone with it
+        self._charged: list[float] | None = None  # of its requests that were answered since it was last told
+        self._actual: list[float] = []
+
+    def take(self, amounts: list[float]) -> bool:
+        """Spend ``amounts``, all or none. A quota that became known since is in no lease, or not in ``amounts`` yet."""
+        low, rest = self.low, []
+        for left, amount, half in zip(self.left, amounts, self._half, strict=False):
+            left -= amount  # noqa: PLW2901
+            if left < half:
+                if left < 0:
+                    self.low = True
+                    return False
+                low = True
+            rest.append(left)
+        if len(rest) < len(self.left):
+            rest += self.left[len(rest) :]
+        self.left, self.low = rest, low
+        self.taken += 1
+        return True
+
+    def answered(self, amounts: list[float], actual: list[float]) -> bool:
+        """A request that took ``amounts`` cost ``actual``; whether there was nothing to tell before."""
+        if len(amounts) != len(self.left):  # there are quotas that were not known yet
+            amounts, actual = self._fit(amounts), self._fit(actual)
+        charged, used = self._charged, self._actual
+        if charged is None:
+            self._charged, self._actual = amounts.copy(), actual.copy()
+            return True
+        for i, amount in enumerate(amounts):
+            charged[i] += amount
+            used[i] += actual[i]
+        return False
+
+    def _fit(self, amounts: list[float]) -> list[float]:
+        """``amounts`` of the quotas of this lease."""
+        unknown = len(self.left) - len(amounts)
+        return amounts[: len(self.left)] + max(unknown, 0) * [0.0]
+
+    def news(self) -> Settled | None:
+        """What its answered requests cost in all, since this was last asked."""
+        if self._charged is None:
+            return None
+        settled = Settled(self._charged, self.marks, list(self._actual), probe=self.probe)
+        self._charged, self.probe = None, False
+        return settled
+
+    def rest(self) -> Settled | None:
+        """Give back what is left."""
+        left, self.left = self.left, [0.0] * len(self.left)
+        if not any(left):
+            return None
+        unused = self.probe and left == self.amounts
+        return Settled(left, self.marks, [0.0] * len(left), answered=False, probe=unused)
+
+
+class Leases:
+    """The leases of one process, and how large the next lease should be.
+
+    Attributes:
+        slack_ns: How long a lease may last now; 0: none is taken.
+        last: The lease that was spent from last: to be tried first.
+    """
+
+    __slots__ = ("_gone", "_lease_s", "_rate", "_since_ns", "_taken", "leases", "last", "slack_ns")
+
+    def __init__(self, now_ns: int, lease_s: float | None) -> None:
+        self.leases: list[Lease] = []
+        self.slack_ns = 0
+        self.last: Lease | None = None
+        self._lease_s = lease_s
+        self._gone = 0  # how many requests went with the leases that are gone
+        self._taken, self._since_ns = 0, now_ns  # how many with all leases, when the rate was measured last
+        self._rate = 0.0
+
+    def take(self, amounts: list[float]) -> Lease | None:
+        """Spend ``amounts`` from one of the leases, and say which; :attr:`last` has been tried before."""
+        for lease in self.leases:
+            if lease is not self.last and lease.take(amounts):
+                self.last = lease if self.slack_ns else None
+                return lease
+        return None
+
+    @property
+    def low(self) -> bool:
+        """Whether less than half is left of the last lease, and many have gone with it."""
+        return bool(self.slack_ns and self.leases) and self.leases[-1].low and self.leases[-1].taken >= MANY
+
+    @property
+    def expires_ns(self) -> int | None:
+        """When something must be given back."""
+        return self.leases[0].expires_ns if self.leases else None
+
+    def give_back(self, now_ns: int, *, everything: bool = False) -> list[Settled]:
+        """Give back what nobody has spent in time, and what is too little for the next one; or ``everything``."""
+        latest = [] if everything else self.leases[-2:]
+        gone = [lease for lease in self.leases if lease.expires_ns <= now_ns or lease not in latest]
+        self.leases = [lease for lease in self.leases if lease not in gone]
+        self.last = None
+        self._gone += sum(lease.taken for lease in gone)
+        return [rest for lease in gone if (rest := lease.rest()) is not None]
+
+    def held(self, index: int) -> float:
+        """What is left of the quota at ``index``."""
+        return sum(lease.left[index] for lease in self.leases if index < len(lease.left))
+
+    def set_slack(self, now_ns: int, meters: Sequence[Meter]) -> None:
+        """See how long a lease may last under these quotas, by setting or by the load so far."""
+        passed_ns = now_ns - self._since_ns
+        if passed_ns >= NS:
+            taken = self._gone + sum(lease.taken for lease in self.leases)
+            self._rate = (taken - self._taken) / passed_ns * NS
+            self._taken, self._since_ns = taken, now_ns
+        wanted_ns = round((AUTO_LEASE_S if self._lease_s is None else self._lease_s) * NS)
+        if self._lease_s is None and self._rate < AUTO_LEASE_RATE:
+            wanted_ns = 0
+        for m in meters if wanted_ns else ():
+            if isinstance(m, Spaced):
+                wanted_ns = 0
+            elif isinstance(m, Bucket):
+                holds_ns = min(m.capacity, m.quota.burst) * m.ns_per_unit - m.headroom_s * NS
+                wanted_ns = min(wanted_ns, int(holds_ns) // LEASE_PART)
+            elif isinstance(m, Window):
+                wanted_ns = min(
+                    wanted_ns, m.lasts_ns(now_ns) // 2
+                )  # a lease grants nothing when it outlasts the window
+        self.slack_ns = wanted_ns if wanted_ns >= LEASE_MIN_NS else 0
+
+    def wants(
+        self, now_ns: int, ledger: Ledger, queue: Queue, learning: Learning | None, peers: int
+    ) -> list[list[float]]:
+        """What those who go next would be charged: at least the first, and as many more as seem to fit; or a lease."""
+        self.set_slack(now_ns, ledger.meters)
+        for tracker in learning.trackers if learning else []:
+            if tracker is not None:
+                tracker.about_ns = ABOUT_NS + self.slack_ns
+        heads = queue.peek(WAITING_SEEN if self.slack_ns else HEADS_MAX, ledger.share)
+        if self.slack_ns:
+            lease = self.next_lease(now_ns, ledger.meters, [waiter.amounts for waiter in heads], peers)
+            return [lease] if lease else []
+        wants, total = [], [0.0] * len(ledger.meters)
+        for waiter in heads:
+            wants.append(waiter.amounts)
+            if len(heads) == 1:
+                break
+            total = [a + b for a, b in zip(total, waiter.amounts, strict=True)]
+            if ledger.earliest(now_ns, total)[0] > now_ns:
+                break
+        return wants
+
+    def next_lease(
+        self, now_ns: int, meters: Sequence[Meter], waiting: list[list[float]], peers: int
+    ) -> list[float] | None:
+        """The lease to ask for, if any.
+
+        Spending goes on as fast as it did from the last one, or twice as fast, and those who wait come on top; but no
+        more than this process's part, and never less than the first of those who wait.
+        """
+        if not waiting and not self.low:
+            return None
+        head = waiting[0] if waiting else [0.0] * len(meters)
+        demand = [sum(column) for column in zip(*waiting, strict=True)] if waiting else list(head)
+        if self.leases:
+            last = self.leases[-1]
+            times = 2 * self.slack_ns / max(now_ns - last.granted_ns, SPENT_MIN_NS)
+            for i, (whole, left) in enumerate(zip(last.amounts, last.left, strict=True)):
+                demand[i] += times * (whole - left)
+        amounts = []
+        for m, least, wanted in zip(meters, head, demand, strict=True):
+            if isinstance(m, Bucket):
+                part = self.slack_ns / m.ns_per_unit / peers
+            elif isinstance(m, Window | Slots):
+                part = m.level(now_ns) / (2 * peers)
+            amounts.append(max(least, min(wanted, part)))
+        return amounts if any(amounts) else None

@@ -1,0 +1,191 @@
+"""What single answers teach, step by step. Whole worlds are in tests/simulation."""
+
+import json
+
+import pytest
+
+from paceline.core.pool import Pool
+from paceline.core.queue import Waiter
+from paceline.core.quota import NS, parse_quotas
+from paceline.core.results import Reading, Refusal, RefusalKind, Reservation
+
+T0 = 1_700_000_000 * NS
+
+
+def pool_of(text="600 requests/min, 600k tokens/min"):
+    return Pool("openai/m", parse_quotas(text), T0, gentle=True)
+
+
+def send(pool, at_s, tokens=1_000):
+    outcome = pool.attempt(T0 + round(at_s * NS), Waiter({"requests": 1, "tokens": tokens}))
+    assert isinstance(outcome, Reservation), outcome
+    return outcome
+
+
+def quota(pool, at_s, unit="tokens"):
+    return next(q for q in pool.status(T0 + round(at_s * NS))["quotas"] if q["unit"] == unit)
+
+
+def tokens(**said):
+    return [Reading("tokens", **said)]
+
+
+def test_inside_the_band_we_believe_our_own_books():
+    pool = pool_of()
+    one = send(pool, 0)
+    send(pool, 0.1)  # left at about the same time: the server may have counted it, or not
+    before = quota(pool, 1)["remaining"]
+    pool.observe(T0 + NS, tokens(limit=600_000, remaining=599_000, reset_s=0.1), one)
+    assert quota(pool, 1)["remaining"] == before
+
+
+def test_below_the_band_somebody_else_is_spending():
+    pool = pool_of()
+    one = send(pool, 0)
+    pool.observe(T0 + NS, tokens(limit=600_000, remaining=400_000, reset_s=20.0), one)
+    assert quota(pool, 1)["remaining"] == pytest.approx(410_000, rel=0.01)  # refilled for its age
+
+
+def test_the_same_news_in_many_answers_counts_once():
+    pool = pool_of()
+    many = [send(pool, 0) for _ in range(5)]
+    for one in many:
+        pool.observe(T0 + NS, tokens(limit=600_000, remaining=395_000, reset_s=20.5), one)
+    assert quota(pool, 1)["remaining"] == pytest.approx(405_000, rel=0.02)
+
+
+def test_an_older_reading_raises_nothing():
+    pool = pool_of()
+    old = send(pool, 0)
+    new = send(pool, 5)
+    pool.observe(T0 + 6 * NS, tokens(limit=600_000, remaining=100_000, reset_s=50.0), new)
+    low = quota(pool, 6)["remaining"]
+    pool.observe(T0 + 6 * NS, tokens(limit=600_000, remaining=599_000, reset_s=0.1), old)
+    assert quota(pool, 6)["remaining"] == low
+
+
+def test_above_the_band_we_overcharged():
+    pool = pool_of()
+    one = send(pool, 0, tokens=15_000)
+    for _ in range(3):
+        pool.settle(T0, send(pool, 0, tokens=1_000), None)
+    late = send(pool, 2, tokens=10)
+    pool.observe(T0 + round(2.1 * NS), tokens(limit=600_000, remaining=599_990, reset_s=0.001), late)
+    assert quota(pool, 2.1)["remaining"] >= 599_000
+    assert one.open
+
+
+def test_a_stated_limit_is_adopted_up_and_down_and_an_old_one_is_not():
+    pool = pool_of()
+    old = send(pool, 0)
+    new = send(pool, 1)
+    pool.observe(T0 + 2 * NS, tokens(limit=1_200_000, remaining=1_199_000, reset_s=0.05), new)
+    assert quota(pool, 2)["limit"] == 1_200_000
+    pool.observe(T0 + 2 * NS, tokens(limit=600_000, remaining=599_000, reset_s=0.1), old)
+    assert quota(pool, 2)["limit"] == 1_200_000
+    pool.observe(T0 + 4 * NS, tokens(limit=300_000, remaining=100, reset_s=59.9), send(pool, 3))
+    assert quota(pool, 4)["limit"] == 300_000
+    assert quota(pool, 4)["remaining"] < 10_000
+    assert quota(pool, 4)["source"] == "answer"
+
+
+def test_remaining_and_reset_tell_what_a_quantised_bucket_holds():
+    pool = pool_of()
+    pool.observe(T0 + NS, tokens(limit=600_000, remaining=59_000, reset_s=0.1), send(pool, 0))
+    assert quota(pool, 1)["learned"] == {"holds": 60_000}
+    pool.observe(T0 + 2 * NS, tokens(limit=600_000, remaining=599_000, reset_s=0.1), send(pool, 1.5))
+    assert quota(pool, 2)["learned"] == {}
+
+
+def test_a_reset_that_follows_a_clock_is_no_buckets():
+    pool = pool_of()
+    pool.observe(T0 + NS, tokens(limit=600_000, remaining=599_000, reset_s=43.0), send(pool, 0))
+    assert quota(pool, 1)["learned"] == {"rule": "no bucket: spread evenly"}
+
+
+def test_a_refusal_that_waits_longer_than_a_bucket_would_is_no_buckets():
+    pool = pool_of("600 requests/min")
+    said = Refusal(RefusalKind.RATE, retry_after_s=40.0, unit="requests")
+    pool.refuse(T0 + NS, send(pool, 0), said, 40.0)
+    assert quota(pool, 1, "requests")["learned"] == {"rule": "no bucket: spread evenly"}
+
+
+def test_a_body_with_numbers_sets_limit_and_level():
+    pool = pool_of()
+    said = Refusal(
+        RefusalKind.RATE, retry_after_s=0.2, unit="tokens", period_s=60.0, limit=300_000, used=299_500, requested=1_000
+    )
+    pool.refuse(T0 + NS, send(pool, 0), said, 0.2)
+    now = quota(pool, 1)
+    assert now["limit"] == 300_000
+    assert -1_000 <= now["remaining"] <= 500  # what was left, less the refused attempt: its charge stays
+
+
+def test_quotas_that_answers_name_are_added():
+    pool = pool_of("600 requests/min")
+    pool.observe(T0 + NS, tokens(limit=50_000, remaining=49_000, reset_s=1.2, period_s=60.0), send(pool, 0))
+    assert quota(pool, 1)["limit"] == 50_000
+    said = Refusal(RefusalKind.RATE, retry_after_s=8.0, unit="requests", period_s=86_400.0, limit=200, used=200)
+    pool.refuse(T0 + 3 * NS, send(pool, 2), said, 8.0)
+    assert [q["quota"] for q in pool.status(T0 + 3 * NS)["quotas"]] == [
+        "600 requests/min", "50k tokens/min", "200 requests/day",
+    ]  # fmt: skip
+    json.dumps(pool.status(T0))
+
+
+def test_growing_too_fast_halves_the_speed():
+    pool = pool_of("600 requests/min")
+    pool.refuse(T0 + NS, send(pool, 0), Refusal(RefusalKind.GROWTH, unit="requests"), 1.0)
+    assert quota(pool, 1, "requests")["learned"] == {"ceiling": 0.5}
+
+
+@pytest.mark.parametrize("kind", [RefusalKind.CAPACITY, RefusalKind.NEVER_FITS])
+def test_what_is_not_our_rate_lowers_nothing(kind):
+    pool = pool_of()
+    before = pool.status(T0 + 5 * NS)["quotas"][1]["limit"]
+    pool.refuse(T0 + NS, send(pool, 0), Refusal(kind, limit=10.0, used=10.0, unit="tokens"), 0.0)
+    assert quota(pool, 5)["limit"] == before
+    assert quota(pool, 5)["learned"] == {}
+
+
+def test_a_day_opens_with_its_share_and_its_limit_is_found_in_headers():
+    pool = pool_of("1000 requests/day")
+    for _ in range(33):
+        send(pool, 0)
+    other = pool_of("600 requests/min")
+    said = Reading("requests", limit=1_000, remaining=999, reset_s=86.4, period_s=86_400.0)
+    other.observe(T0 + NS, [said], send(other, 0))
+    assert [q["quota"] for q in other.status(T0)["quotas"]] == ["600 requests/min", "1k requests/day"]
+
+
+def test_a_limit_found_beside_a_small_bucket_is_no_spent_quota():
+    """A limit of 3 000 a minute, enforced as 50 a second: 49 remaining, full in no time; nobody has spent 2 951."""
+    pool = pool_of("50 requests/min")
+    said = [Reading("requests", limit=3_000, remaining=49, reset_s=0.02)]
+    pool.observe(T0 + NS, said, send(pool, 0))
+    send(pool, 1)
+
+
+def test_one_at_a_time_at_full_speed():
+    pool = pool_of("60 requests/min burst 1")
+    at_ns = T0
+    for _ in range(60):
+        waiter = Waiter({"requests": 1})
+        outcome = pool.attempt(at_ns, waiter)
+        if not isinstance(outcome, Reservation):
+            at_ns = outcome.at_ns
+            outcome = pool.attempt(at_ns, waiter)
+        pool.settle(at_ns, outcome, None)
+    assert (at_ns - T0) / NS == pytest.approx(59, rel=0.06)
+
+
+def test_a_refusal_for_somebody_elses_use_is_no_smaller_bucket():
+    """Its headers have said already how much is left; held against the books of before, it would be a bucket of one."""
+    pool = pool_of("30 requests/min")
+    one = send(pool, 0)
+    now_ns = T0 + NS // 2
+    pool.observe(now_ns, [Reading("requests", limit=30, remaining=0, reset_s=60.0)], one)
+    pool.refuse(now_ns, one, Refusal(RefusalKind.RATE, retry_after_s=2.0, unit="requests"), 2.0)
+    assert quota(pool, 1, "requests")["learned"].get("holds", 30) >= 29
+    again = pool.attempt(now_ns, Waiter({"requests": 1}))
+    assert again.at_ns - now_ns < 5 * NS

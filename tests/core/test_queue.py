@@ -1,0 +1,279 @@
+"""Who goes next: order inside a lane, weights and priorities between lanes, bounded memory, deadlines."""
+
+from __future__ import annotations
+
+from collections import Counter
+from itertools import accumulate
+
+import pytest
+from core_worlds import T0
+from hypothesis import given
+from hypothesis import strategies as st
+
+from paceline.core.queue import LaneSpec, Queue, Waiter
+from paceline.core.quota import NS
+from paceline.core.results import QuotaError
+
+
+def join(line: Queue, spec: LaneSpec, deadline_ns: int | None = None) -> Waiter:
+    waiter = Waiter({}, spec, deadline_ns)
+    waiter.number = line.next_number()
+    line.push(waiter)
+    return waiter
+
+
+def again(line: Queue, old: Waiter) -> Waiter:
+    """Another attempt of the same request, as a permit makes it."""
+    waiter = Waiter({}, old.lane, old.deadline_ns)
+    waiter.number, waiter.returned = old.number, True
+    line.push(waiter)
+    return waiter
+
+
+def go(line: Queue, share: float = 1.0) -> Waiter:
+    head = line.head()
+    assert head is not None
+    line.pop(share)
+    return head
+
+
+def nothing_left(line: Queue) -> bool:
+    kept = line._lanes or line._virtual or line._waiting or line._busy or line._idle
+    return not (len(line) or kept or line.next_deadline_ns or line._deadlines)
+
+
+steps = st.lists(
+    st.tuples(st.sampled_from(["join", "join", "go", "withdraw", "return"]), st.integers(0, 3), st.integers(0, 100)),
+    max_size=120,
+)
+
+
+@given(script=steps)
+def test_inside_a_lane_everybody_keeps_the_order_of_arrival(script):
+    line, waiting, gone = Queue(), {}, []
+    lanes = [LaneSpec(f"lane-{i}", 1 + i, i // 2) for i in range(4)]
+    for step, lane, pick in script:
+        if step == "join":
+            waiter = join(line, lanes[lane])
+            waiting[waiter.number] = waiter
+        elif step == "go" and waiting:
+            head = go(line, 1 + pick)
+            mine = [t for t in waiting.values() if t.lane.name == head.lane.name]
+            assert head.number == min(t.number for t in mine)
+            assert head.lane.priority == max(t.lane.priority for t in waiting.values())
+            gone.append(waiting.pop(head.number))
+        elif step == "withdraw" and waiting:
+            waiter = waiting.pop(sorted(waiting)[pick % len(waiting)])
+            assert line.withdraw(waiter)
+            assert not line.withdraw(waiter)
+        elif step == "return" and gone:
+            waiter = again(line, gone.pop(pick % len(gone)))
+            waiting[waiter.number] = waiter
+        assert len(line) == len(waiting)
+        assert {t.number for t in line} == set(waiting)
+        assert sum(line.waiting().values()) == len(waiting)
+        assert (line.head() is None) == (not waiting)
+    while waiting:
+        del waiting[go(line).number]
+    assert nothing_left(line)
+
+
+def test_returned_attempts_go_first_in_their_own_order():
+    line, spec = Queue(), LaneSpec()
+    first, second, third = (join(line, spec) for _ in range(3))
+    for _ in range(2):
+        go(line)
+    join(line, spec)
+    for old in (second, first):  # refused in the other order
+        again(line, old)
+    assert [go(line).number for _ in range(4)] == [1, 2, third.number, 4]
+
+
+shares = st.lists(st.integers(1, 50), min_size=20, max_size=80)
+
+
+@given(
+    costs=st.tuples(shares, shares),
+    weights=st.tuples(st.sampled_from([1, 2, 4, 0.5]), st.sampled_from([1, 3, 10])),
+    corrected=st.booleans(),
+    data=st.data(),
+)
+def test_two_busy_lanes_share_by_weight_within_two_maximum_costs(costs, weights, corrected, data):
+    line, queues = Queue(), {"a": list(costs[0]), "b": list(costs[1])}
+    lanes = {name: LaneSpec(name, weight) for name, weight in zip("ab", weights, strict=True)}
+    for name, queue in queues.items():
+        for _ in queue:
+            join(line, lanes[name])
+    ahead = [0.0]  # what lane a got per weight, less what lane b got
+    while all(queues.values()):
+        name = line.head().lane.name
+        share = queues[name].pop(0)
+        # The estimate may be wrong, up to the largest cost; it is corrected when the true one is known.
+        estimate = data.draw(st.integers(1, 50)) if corrected else share
+        waiter = go(line, estimate)
+        line.correct(waiter, share - estimate)
+        ahead.append(ahead[-1] + share / lanes[name].weight * (1 if name == "a" else -1))
+    bound = sum(50 / weight for weight in weights)
+    assert max(ahead) - min(ahead) <= bound + 1e-6  # so in any interval
+
+
+def test_an_idle_lane_saves_nothing_up():
+    line, busy, idle = Queue(), LaneSpec("busy"), LaneSpec("idle")
+    for _ in range(1_100):
+        join(line, busy)
+    join(line, idle)
+    for _ in range(1_000):
+        go(line)
+    for _ in range(50):
+        join(line, idle)
+    names = [go(line).lane.name for _ in range(40)]
+    balance = list(accumulate(1 if name == "idle" else -1 for name in names))
+    assert max(balance) - min(balance) <= 2
+
+
+def test_a_lane_that_was_away_does_not_pay_twice():
+    line, first, second = Queue(), LaneSpec("first"), LaneSpec("second")
+    join(line, second)
+    for _ in range(10):
+        join(line, first)
+    go(line, 5.0)
+    join(line, second)
+    assert "second" in [go(line).lane.name for _ in range(7)]
+
+
+def test_higher_priority_goes_first_whatever_the_weight():
+    line, low, high = Queue(), LaneSpec("low", weight=1_000), LaneSpec("high", priority=1)
+    for _ in range(5):
+        join(line, low)
+    go(line)
+    for _ in range(3):
+        join(line, high)
+    assert [go(line).lane.name for _ in range(7)] == ["high"] * 3 + ["low"] * 4
+
+
+def test_the_latest_word_on_a_lane_holds_for_the_whole_lane():
+    line = Queue()
+    quiet, other = join(line, LaneSpec("a")), join(line, LaneSpec("b"))
+    raised = join(line, LaneSpec("a", priority=5))
+    assert [go(line) for _ in range(3)] == [quiet, raised, other]
+    assert nothing_left(line)
+
+
+def test_a_lane_that_is_raised_owes_no_more_than_it_did():
+    line = Queue()
+    for name in 2_000 * "xy":
+        join(line, LaneSpec(name))
+    for _ in range(1_000):
+        go(line)
+    for _ in range(10):
+        join(line, LaneSpec("urgent", priority=1))
+        join(line, LaneSpec("x", priority=1))
+    assert Counter(go(line).lane.name for _ in range(10)) == {"urgent": 5, "x": 5}
+
+
+def test_who_goes_before_whom():
+    line, spec, high = Queue(), LaneSpec(), LaneSpec("high", priority=1)
+    first, second, urgent = join(line, spec), join(line, spec), join(line, high)
+    join(line, LaneSpec("beside"))
+    assert line.before(second) == [first, urgent]
+    assert line.before(urgent) == []
+    assert line.ahead_of_newcomer(spec) == 3
+    assert line.ahead_of_newcomer(high) == 1
+    assert line.ahead_of_newcomer(LaneSpec("new")) == 1
+    assert line.ahead_of_newcomer(LaneSpec("new", priority=2)) == 0
+
+
+@pytest.mark.parametrize("weight", [1.0, 0.01])
+def test_ten_thousand_lanes_used_once_leave_nothing_behind(weight):
+    line, most = Queue(), 0
+    for i in range(10_001):
+        join(line, LaneSpec("always busy"))
+        join(line, LaneSpec(f"once-{i}", weight), T0 + i)
+        go(line)
+        go(line)
+        most = max(most, len(line._lanes))
+    while len(line):
+        go(line)
+    assert nothing_left(line)
+    assert most < 500
+
+
+def test_lanes_that_were_all_busy_at_once_leave_nothing_behind():
+    line = Queue()
+    for i in range(1_000):
+        join(line, LaneSpec(f"lane-{i}", priority=i % 3))
+    for _ in range(1_000):
+        go(line)
+    assert nothing_left(line)
+
+
+def test_a_lane_that_changes_its_class_leaves_nothing_behind():
+    line = Queue()
+    for priority in range(100):
+        join(line, LaneSpec("moody", priority=priority))
+        join(line, LaneSpec("moody", priority=priority))
+        go(line)
+    while len(line):
+        go(line)
+    assert nothing_left(line)
+
+
+class TestDeadlines:
+    def test_overdue_ones_leave_in_the_order_of_their_deadlines(self):
+        line, spec = Queue(), LaneSpec()
+        waiters = [join(line, spec, T0 + after * NS) for after in (3, 1, 2)]
+        join(line, spec)
+        assert line.next_deadline_ns == T0 + NS
+        assert line.overdue(T0 + NS - 1) == []
+        assert line.overdue(T0 + 2 * NS) == [waiters[1], waiters[2]]
+        assert line.next_deadline_ns == T0 + 3 * NS
+        assert len(line) == 2
+
+    def test_those_who_have_gone_have_no_deadline_any_more(self):
+        line, spec = Queue(), LaneSpec()
+        first, second = join(line, spec, T0 + NS), join(line, spec, T0 + 2 * NS)
+        go(line)
+        assert line.next_deadline_ns == T0 + 2 * NS
+        line.withdraw(second)
+        assert line.next_deadline_ns is None
+        assert line.overdue(T0 + 5 * NS) == []
+        assert first.deadline_ns == T0 + NS
+
+    def test_a_returned_attempt_has_its_own(self):
+        line = Queue()
+        first = join(line, LaneSpec(), T0 + NS)
+        go(line)
+        second = again(line, first)
+        assert line.next_deadline_ns == T0 + NS
+        late = line.overdue(T0 + NS)
+        assert len(late) == 1
+        assert late[0] is second  # the one that waits, not the one that has gone
+        assert nothing_left(line)
+
+    def test_those_who_have_gone_are_not_remembered_until_their_deadline(self):
+        line, spec = Queue(), LaneSpec()
+        join(line, spec, T0 + NS)  # soon, and it stays
+        for _ in range(1_000):
+            line.withdraw(join(line, spec, T0 + 3_600 * NS))
+        assert len(line._deadlines) < 500
+
+
+def test_drain_takes_everybody():
+    line = Queue()
+    waiters = [join(line, LaneSpec(f"{i % 3}"), T0 + NS) for i in range(10)]
+    assert {id(t) for t in line.drain()} == {id(t) for t in waiters}
+    assert nothing_left(line)
+
+
+def test_correcting_a_lane_that_is_gone_changes_nothing():
+    line = Queue()
+    waiter = join(line, LaneSpec("gone"))
+    go(line)
+    line.correct(waiter, 100.0)
+    assert nothing_left(line)
+
+
+@pytest.mark.parametrize("weight", [0, -1, float("inf"), float("nan")])
+def test_a_weight_must_give_a_share(weight):
+    with pytest.raises(QuotaError, match="weight of lane 'x'"):
+        LaneSpec("x", weight)

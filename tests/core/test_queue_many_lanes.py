@@ -1,0 +1,319 @@
+"""Many lanes: whoever would go if every lane were looked at each time goes, and few lanes are looked at."""
+
+from __future__ import annotations
+
+import random
+from copy import deepcopy
+from typing import Any
+
+import pytest
+from core_worlds import T0
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
+
+from paceline.core.queue import LaneSpec, Queue, Waiter
+from paceline.core.quota import NS
+
+EVERYBODY = 10_000
+
+
+class Row:
+    """A lane of the model: number -> (amount, weight) of those who wait, in the order in which they go."""
+
+    def __init__(self, spec: LaneSpec) -> None:
+        self.spec = spec
+        self.waiting: dict[int, tuple[float, float]] = {}
+        self.finish = 0.0
+
+
+class Scan:
+    """The rule and nothing else: nothing is kept in order between lanes, each question looks at all of them."""
+
+    def __init__(self) -> None:
+        self.rows: dict[str, Row] = {}
+        self.virtual: dict[int, float] = {}
+
+    def push(self, number: int, spec: LaneSpec, amount: float) -> None:
+        row = self.rows.setdefault(spec.name, Row(spec))
+        before, row.spec = row.spec, spec
+        if before.priority != spec.priority:
+            owes = max(row.finish - self.virtual.get(before.priority, 0.0), 0.0)
+            row.finish = self.virtual.get(spec.priority, 0.0) + owes
+        row.waiting[number] = (amount, spec.weight)
+        row.waiting = dict(sorted(row.waiting.items()))
+        if before.priority != spec.priority:
+            self.forget(before.priority)
+
+    def start(self, row: Row) -> float:
+        return max(self.virtual.get(row.spec.priority, 0.0), row.finish)
+
+    def first(self) -> Row | None:
+        busy = [row for row in self.rows.values() if row.waiting]
+        return min(busy, key=lambda row: (-row.spec.priority, self.start(row), min(row.waiting)), default=None)
+
+    def head(self) -> int | None:
+        row = self.first()
+        return None if row is None else min(row.waiting)
+
+    def pop(self, share: float) -> None:
+        row = self.first()
+        start = self.virtual[row.spec.priority] = self.start(row)
+        _, weight = row.waiting.pop(min(row.waiting))
+        row.finish = start + share / weight
+        self.forget_if_empty(row)
+
+    def withdraw(self, number: int) -> None:
+        row = next(row for row in self.rows.values() if number in row.waiting)
+        del row.waiting[number]
+        self.forget_if_empty(row)
+
+    def correct(self, spec: LaneSpec, share: float) -> None:
+        if spec.name in self.rows:
+            self.rows[spec.name].finish += share / spec.weight
+
+    def forget_if_empty(self, row: Row) -> None:
+        if not row.waiting:
+            self.forget(row.spec.priority)
+
+    def forget(self, priority: int) -> None:
+        same = [row for row in self.rows.values() if row.spec.priority == priority]
+        busy = any(row.waiting for row in same)
+        for row in same:
+            if not row.waiting and (not busy or row.finish <= self.virtual.get(priority, 0.0)):
+                del self.rows[row.spec.name]
+        if not busy:
+            self.virtual.pop(priority, None)
+
+    def order(self, most: int) -> list[int]:
+        """Who goes, one after the other, if each is charged its amount."""
+        later, numbers = deepcopy(self), []
+        while len(numbers) < most and (row := later.first()) is not None:
+            numbers.append(min(row.waiting))
+            later.pop(row.waiting[numbers[-1]][0])
+        return numbers
+
+    def ahead_of_newcomer(self, spec: LaneSpec) -> int:
+        higher = sum(len(row.waiting) for row in self.rows.values() if row.spec.priority > spec.priority)
+        mine = self.rows.get(spec.name)
+        return higher + (len(mine.waiting) if mine is not None and mine.spec.priority <= spec.priority else 0)
+
+
+class Both:
+    """A line and the model, told the same."""
+
+    def __init__(self) -> None:
+        self.line, self.scan = Queue(), Scan()
+        self.waiting: dict[int, Waiter] = {}
+        self.gone: list[Waiter] = []
+
+    def join(self, spec: LaneSpec, amount: float, deadline_ns: int | None = None, old: Waiter | None = None) -> None:
+        waiter = Waiter({}, spec, deadline_ns)
+        waiter.amounts = [amount]
+        waiter.returned = old is not None
+        waiter.number = self.line.next_number() if old is None else old.number
+        self.line.push(waiter)
+        self.scan.push(waiter.number, spec, amount)
+        self.waiting[waiter.number] = waiter
+
+    def go(self, share: float | None = None) -> None:
+        """The head goes; charged its amount, unless ``share`` says otherwise."""
+        head = self.line.head()
+        assert head is not None
+        assert head is self.waiting[self.scan.head()]
+        share = head.amounts[0] if share is None else share
+        self.line.pop(share)
+        self.scan.pop(share)
+        self.gone.append(self.waiting.pop(head.number))
+
+    def come_back(self, pick: int, spec: LaneSpec | None, amount: float) -> None:
+        old = self.gone.pop(pick % len(self.gone))
+        self.join(spec or old.lane, amount, old.deadline_ns, old)
+
+    def correct(self, pick: int, share: float) -> None:
+        waiter = self.gone[pick % len(self.gone)]
+        self.line.correct(waiter, share)
+        self.scan.correct(waiter.lane, share)
+
+    def withdraw(self, pick: int) -> None:
+        number = sorted(self.waiting)[pick % len(self.waiting)]
+        assert self.line.withdraw(self.waiting.pop(number))
+        self.scan.withdraw(number)
+
+    def overdue(self, now_ns: int) -> None:
+        late = self.line.overdue(now_ns)
+        due = [t for t in self.waiting.values() if t.deadline_ns is not None and t.deadline_ns <= now_ns]
+        assert [t.number for t in late] == [t.number for t in sorted(due, key=lambda t: (t.deadline_ns, t.number))]
+        for waiter in late:
+            self.scan.withdraw(waiter.number)
+            del self.waiting[waiter.number]
+
+    def drain(self) -> None:
+        assert {t.number for t in self.line.drain()} == set(self.waiting)
+        self.waiting.clear()
+        self.scan = Scan()
+
+    def compare(self, most: int) -> None:
+        """Who goes next, and who after that; how many there are; and which lanes are remembered."""
+        line, scan = self.line, self.scan
+        head = line.head()
+        assert (None if head is None else head.number) == scan.head()
+        assert [t.number for t in line.peek(most, lambda amounts: amounts[0])] == scan.order(most)
+        assert len(line) == len(self.waiting)
+        assert line.waiting() == {name: len(row.waiting) for name, row in scan.rows.items() if row.waiting}
+        assert list(line._lanes) == list(scan.rows)
+        assert len(line._busy) + len(line._idle) == len(line._lanes)
+        assert line._virtual == scan.virtual
+
+    def finish(self) -> None:
+        """All go, in the order that was foretold, and leave nothing behind."""
+        foretold = self.line.peek(EVERYBODY, lambda amounts: amounts[0])
+        for waiter in foretold:
+            assert self.line.head() is waiter
+            self.go()
+        assert not self.waiting
+        for left in ("_lanes", "_virtual", "_waiting", "_busy", "_idle"):
+            assert not getattr(self.line, left)
+
+
+names = st.sampled_from([f"lane-{i}" for i in range(12)])
+specs = st.builds(LaneSpec, names, st.sampled_from([0.5, 1.0, 3.0]), st.sampled_from([0, 0, 0, 1, -1]))
+amounts = st.sampled_from([0.0, 0.5, 1.0, 1.0, 2.0, 7.0])
+picks = st.integers(0, 1_000)
+
+
+class ManyLanes(RuleBasedStateMachine):
+    """What may happen to a line, in any order; amounts are few and round, so that many starts are equal."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.both = Both()
+
+    @rule(spec=specs, amount=amounts, after_s=st.none() | st.integers(1, 5))
+    def join(self, spec: LaneSpec, amount: float, after_s: int | None) -> None:
+        self.both.join(spec, amount, None if after_s is None else T0 + after_s * NS)
+
+    @rule(members=st.lists(st.tuples(specs, amounts), min_size=5, max_size=25))
+    def many_join(self, members: list[tuple[LaneSpec, float]]) -> None:
+        for spec, amount in members:
+            self.both.join(spec, amount)
+
+    @precondition(lambda self: self.both.waiting)
+    @rule(shares=st.lists(st.none() | amounts, min_size=1, max_size=20))
+    def go(self, shares: list[float | None]) -> None:
+        for share in shares[: len(self.both.waiting)]:
+            self.both.go(share)
+
+    @precondition(lambda self: self.both.gone)
+    @rule(pick=picks, spec=st.none() | specs, amount=amounts)
+    def come_back(self, pick: int, spec: LaneSpec | None, amount: float) -> None:
+        self.both.come_back(pick, spec, amount)
+
+    @precondition(lambda self: self.both.gone)
+    @rule(pick=picks, share=st.sampled_from([-7.0, -2.0, -1.0, -0.5, 0.5, 1.0, 6.0]))
+    def correct(self, pick: int, share: float) -> None:
+        self.both.correct(pick, share)
+
+    @precondition(lambda self: self.both.waiting)
+    @rule(pick=picks)
+    def withdraw(self, pick: int) -> None:
+        self.both.withdraw(pick)
+
+    @rule(after_s=st.integers(0, 5))
+    def overdue(self, after_s: int) -> None:
+        self.both.overdue(T0 + after_s * NS)
+
+    @rule(unlikely=st.integers(0, 9))
+    def drain(self, unlikely: int) -> None:
+        if unlikely == 9:
+            self.both.drain()
+
+    @rule(spec=specs)
+    def newcomer(self, spec: LaneSpec) -> None:
+        assert self.both.line.ahead_of_newcomer(spec) == self.both.scan.ahead_of_newcomer(spec)
+
+    @invariant()
+    def same(self) -> None:
+        self.both.compare(6)
+
+    def teardown(self) -> None:
+        self.both.compare(EVERYBODY)
+        self.both.finish()
+
+
+TestManyLanes = ManyLanes.TestCase
+
+
+@pytest.mark.parametrize("seed", [1, 2, 3])
+def test_two_hundred_lanes_go_as_if_each_were_looked_at(seed):
+    chance, both = random.Random(seed), Both()
+
+    def any_lane() -> LaneSpec:
+        return LaneSpec(f"lane-{chance.randrange(200)}", chance.choice([1, 2, 5]), chance.choice([0, 0, 0, 0, 1]))
+
+    for step in range(2_000):
+        what = chance.random()
+        if what < 0.45 or not both.waiting:
+            both.join(any_lane(), chance.uniform(0.1, 10.0))
+        elif what < 0.8:
+            both.go()
+        elif what < 0.9 and both.gone:
+            both.correct(len(both.gone) - 1 - chance.randrange(20), chance.uniform(-9.0, 9.0))
+        elif what < 0.95 and both.gone:
+            both.come_back(chance.randrange(1_000), None, chance.uniform(0.1, 10.0))
+        else:
+            both.withdraw(chance.randrange(1_000))
+        if step % 50 == 0:
+            both.compare(10)
+    both.compare(EVERYBODY)
+    both.finish()
+
+
+class Looked(LaneSpec):
+    """A lane that counts how often it is looked at: nobody can tell its place without its priority."""
+
+    times = 0
+
+    def __getattribute__(self, name: str) -> Any:
+        if name == "priority":
+            Looked.times += 1
+        return super().__getattribute__(name)
+
+
+@pytest.mark.parametrize("lanes", [10, 1_000])
+def test_few_lanes_are_looked_at_however_many_there_are(lanes):
+    line, chance = Queue(), random.Random(lanes)
+    specs = [Looked(f"lane-{i}", 1.0 + i % 3) for i in range(lanes)]
+
+    def join(spec: LaneSpec) -> None:
+        waiter = Waiter({}, spec)
+        waiter.number, waiter.amounts = line.next_number(), [1.0]
+        line.ahead_of_newcomer(spec)
+        line.push(waiter)
+
+    for spec in specs:
+        join(spec)
+    Looked.times = 0
+    for _ in range(1_000):  # some lanes go idle and come back, others have several who wait
+        waiter = line.head()
+        line.pop(2.0)
+        join(chance.choice(specs))
+        line.correct(waiter, chance.uniform(-1.9, 1.9))
+    assert 1_000 <= Looked.times < 30 * 1_000
+    Looked.times = 0
+    line.peek(8, lambda amounts: amounts[0])
+    assert Looked.times <= 4 * 8
+
+
+def test_names_need_not_be_in_any_order():
+    line = Queue()
+    names: list[Any] = ["default", 42, None, ("tenant", 7)]
+    for _ in range(2):
+        for name in [*names, "busy", "busy"]:
+            waiter = Waiter({}, LaneSpec(name))
+            waiter.number = line.next_number()
+            line.push(waiter)
+    gone = []
+    while (head := line.head()) is not None:
+        gone.append(head.lane.name)
+        line.pop(1.0)
+    assert gone == [*names, "busy", "busy"] * 2

@@ -1,0 +1,157 @@
+"""Limiters on one store that answers when the test says so; time stands still unless the test moves it."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+import time
+
+import paceline
+from paceline.stores.memory import MemoryStore
+from paceline.testing import ManualClock
+
+BOUND_S = 20.0  # only a broken world gets here
+JOBS = "3600 requests/hour burst 100, 360k tokens/hour burst 10k"  # one request a second, a hundred tokens a second
+
+
+def until(condition, what="it"):
+    """Poll until ``condition()`` is true."""
+    deadline_s = time.monotonic() + BOUND_S
+    while not condition():
+        assert time.monotonic() < deadline_s, f"{what} did not happen"
+        time.sleep(0.001)
+
+
+async def soon(condition, what="it"):
+    """The same, while the event loop goes on."""
+    deadline_s = time.monotonic() + BOUND_S
+    while not condition():
+        assert time.monotonic() < deadline_s, f"{what} did not happen"
+        await asyncio.sleep(0.001)
+
+
+def couriers():
+    """The threads that carry messages to stores."""
+    return [thread for thread in threading.enumerate() if thread.name == "paceline-store"]
+
+
+class ObedientStore:
+    """A store in memory that can be held and can fail; it remembers what it was told."""
+
+    url = "obedient:store"
+
+    def __init__(self, clock):
+        self.inner = MemoryStore(clock=clock)
+        self.messages = []
+        self.failure = None
+        self.times_closed = 0
+        self._free = threading.Event()
+        self._free.set()
+
+    def exchange(self, pool, message):
+        self.messages.append(message)
+        assert self._free.wait(BOUND_S), "a test held its store and forgot it"
+        if self.failure is not None:
+            raise type(self.failure)(*self.failure.args)
+        return self.inner.exchange(pool, message)
+
+    def hold(self):
+        self._free.clear()
+
+    def let_go(self):
+        self._free.set()
+
+    def after_fork(self):
+        self.inner.after_fork()
+
+    def close(self):
+        self.times_closed += 1
+
+    def charged(self, index=0, pool="jobs"):
+        """All that was ever charged, and what it came to with refunds and debts."""
+        account = self.inner._books[pool]._accounts[index]
+        return account.charged, account.spent
+
+
+class Ping:
+    """Says when a worker has done everything before it."""
+
+    def __init__(self):
+        self.came = threading.Event()
+
+    def take_message(self, *, last=False):
+        self.came.set()
+
+
+class SharedWorld:
+    """A clock, a store, and limiters that share it: each is a process of its own."""
+
+    def __init__(self):
+        self.clock = ManualClock()
+        self.store = ObedientStore(self.clock)
+        self.limiters = []
+
+    def limiter(self, quotas=JOBS, *, store=None, **options):
+        limiter = paceline.Limiter({"jobs": quotas}, store=store or self.store, clock=self.clock, **options)
+        self.limiters.append(limiter)
+        return limiter
+
+    def close(self):
+        """End all limiters; what the store was charged is final then."""
+        self.store.let_go()
+        for limiter in self.limiters:
+            limiter.close()
+
+    def quiet(self):
+        """Wait until nobody has anything to say to the store, and all answers are delivered."""
+
+        def idle():
+            for limiter in self.limiters:
+                if limiter._worker._thread is not None:
+                    ping = Ping()
+                    limiter._worker._queue.put(ping)
+                    assert ping.came.wait(BOUND_S), "a worker is dead, or its store is held"
+            schedulers = [scheduler for limiter in self.limiters for scheduler in limiter._worker.schedulers]
+            return not any(scheduler._due or scheduler._poked or scheduler.pool._asked for scheduler in schedulers)
+
+        until(idle, "quiet")
+
+    def move(self, seconds):
+        """Let time pass; all that is due on the way is carried to the store and back."""
+        end_ns = self.clock.now_ns() + round(seconds * 1e9)
+        self.quiet()
+        while (next_ns := self.clock.next_ns) is not None and next_ns <= end_ns:
+            self.clock.advance_to(next_ns)
+            self.quiet()
+        self.clock.advance_to(end_ns)
+
+    async def moved(self, seconds=0.0):
+        """The same, while the tasks of this loop go on."""
+        end_ns = self.clock.now_ns() + round(seconds * 1e9)
+        await self.turns()
+        while (next_ns := self.clock.next_ns) is not None and next_ns <= end_ns:
+            self.clock.advance_to(next_ns)
+            await self.turns()
+        self.clock.advance_to(end_ns)
+        await self.turns()
+
+    async def turns(self):
+        """Some turns of this loop, with the store's answers between them."""
+        for _ in range(3):
+            self.quiet()
+            for _ in range(5):
+                await asyncio.sleep(0)
+
+    def join(self, limiter):
+        """Its first word to the store, and nothing spent."""
+        self.take(limiter).cancel()
+        self.move(0.02)
+
+    def take(self, limiter, **cost):
+        """A permit that is there."""
+        permit = limiter.try_acquire("jobs", **cost)
+        assert permit, permit
+        return permit
+
+    def status(self, limiter):
+        return limiter.status()["pools"]["jobs"]

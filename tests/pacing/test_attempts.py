@@ -1,0 +1,275 @@
+"""``limiter.attempts``: one loop that waits, tries, and tries again when the provider refuses."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+
+import httpx
+import pytest
+
+import paceline
+from paceline.testing import ManualClock, run_virtual
+
+POOL = "openai/gpt-5"
+RETRY = paceline.RetryPolicy(max_attempts=3, backoff_s=2.0, jitter=0.0)
+MONEY = '{"error": {"code": "insufficient_quota", "message": "You exceeded your current quota"}}'
+
+
+def answered(status, body="{}", **headers):
+    request = httpx.Request("POST", "https://api.openai.com/v1/responses")
+    named = {name.replace("_", "-"): value for name, value in headers.items()}
+    response = httpx.Response(status, headers=named, text=body, request=request)
+    return httpx.HTTPStatusError(f"status {status}", request=request, response=response)
+
+
+class Call:
+    """A call that raises what it is told to, one after the other, and then answers."""
+
+    def __init__(self, *errors, **options):
+        self.clock, self.errors, self.at_s = ManualClock(), list(errors), []
+        self.began_ns = self.clock.now_ns()
+        quotas = {POOL: "600 requests/min", "other": "60 requests/min"}
+        self.limiter = paceline.Limiter(quotas, clock=self.clock, headroom_s=0.1, retry=RETRY, **options)
+
+    def make(self, permit):
+        self.at_s.append(round((self.clock.now_ns() - self.began_ns) / 1e9, 2))
+        if self.errors:
+            raise self.errors.pop(0)
+        permit.settle()
+        return "answer"
+
+    def run(self, **options):
+        """In virtual time."""
+
+        async def main():
+            said = None
+            for attempt in self.limiter.attempts(POOL, **options):
+                async with attempt as permit:
+                    said = self.make(permit)
+            return said
+
+        return run_virtual(main(), self.clock)
+
+    @property
+    def pool(self):
+        return self.limiter.status()["pools"][POOL]
+
+
+def test_an_answer_ends_it():
+    call = Call()
+    assert call.run() == "answer"
+    assert call.at_s == [0]
+    assert (call.pool["in_flight"], call.pool["counts"]["granted"]) == (0, 1)
+
+
+def test_a_block_may_return():
+    call = Call(answered(429, retry_after="1"))
+
+    def work():
+        for attempt in call.limiter.attempts(POOL):
+            with attempt as permit:
+                return call.make(permit)
+        raise AssertionError
+
+    thread = threading.Thread(target=lambda: said.append(work()))
+    said = []
+    thread.start()
+    while thread.is_alive():
+        call.clock.advance(0.1)
+        thread.join(0.001)
+    assert said == ["answer"]
+    assert len(call.at_s) == 2
+
+
+def test_retry_after_wins_and_the_pause_is_everybodys():
+    call = Call(answered(429, retry_after="7"))
+    seen = []
+
+    async def main():
+        async def another():
+            async with call.limiter.acquire(POOL):
+                seen.append(round((call.clock.now_ns() - call.began_ns) / 1e9, 1))
+
+        for attempt in call.limiter.attempts(POOL):
+            async with attempt as permit:
+                if call.at_s:  # again: in front of whoever came in between
+                    assert not seen
+                else:
+                    tasks.append(asyncio.create_task(another()))
+                call.make(permit)
+        await tasks[0]
+
+    tasks = []
+    run_virtual(main(), call.clock)
+    assert call.at_s == [0, 7]
+    assert seen
+    assert seen[0] >= 7
+
+
+def test_pauses_double_where_nobody_names_one():
+    call = Call(answered(429), answered(429))
+    assert call.run() == "answer"
+    assert call.at_s == pytest.approx([0, 2, 6], abs=0.3)  # and what a quota of 10/s takes that was found empty
+
+
+def test_when_none_is_left_the_error_says_how_many_and_why():
+    last = answered(429, retry_after="3")
+    call = Call(answered(429), answered(429), last)
+    with pytest.raises(paceline.GaveUpError, match="3 attempts made") as caught:
+        call.run()
+    error = caught.value
+    assert (error.pool, error.attempts, error.retry_after_s) == (POOL, 3, 3)
+    assert error.refusal.kind is paceline.RefusalKind.RATE
+    assert error.__cause__ is last
+    assert call.pool["counts"]["refused_rate"] == 3
+    assert call.pool["in_flight"] == 0
+
+
+def test_time_in_line_is_no_time_spent_on_it():
+    call = Call(answered(429))
+    call.limiter.scheduler(POOL).pause(call.clock.now_ns() + 700 * 10**9)
+    assert call.run() == "answer"
+    assert call.at_s == pytest.approx([700, 702], abs=0.3)
+
+
+def test_another_policy_for_one_call():
+    call = Call(answered(429))
+    with pytest.raises(paceline.GaveUpError):
+        call.run(retry=paceline.RetryPolicy(max_attempts=1))
+
+
+@pytest.mark.parametrize("error", [answered(400), answered(500), ValueError("no")])
+def test_any_other_error_goes_up_at_once(error):
+    call = Call(error)
+    with pytest.raises(type(error)) as caught:
+        call.run()
+    assert caught.value is error
+    assert call.at_s == [0]
+    assert call.pool["in_flight"] == 0
+
+
+def test_money_is_not_waited_for():
+    call = Call(answered(429, MONEY))
+    with pytest.raises(paceline.GaveUpError, match="waiting cannot help"):
+        call.run()
+    assert call.pool["stopped"]
+
+
+def test_whoever_met_full_servers_waits_alone():
+    call = Call(answered(503, '{"error": {"message": "overloaded"}}', retry_after="5"))
+    assert call.run() == "answer"
+    assert call.at_s == [0, 5]
+    assert call.pool["cool_down_s"] == 0
+
+
+def test_full_servers_open_the_breaker_and_an_answer_closes_it():
+    full = [answered(503, '{"error": {"message": "overloaded"}}', retry_after="1") for _ in range(2)]
+    call = Call(*full, breaker=paceline.BreakerPolicy(failures=2, pause_s=60.0))
+    assert call.run() == "answer"
+    assert call.at_s == [0, 1, 61]
+
+
+def test_giving_up_pauses_others_only_for_what_is_theirs_too():
+    once = paceline.RetryPolicy(max_attempts=1)
+    for error, pause_s in (
+        (answered(429, retry_after="120"), 120),
+        (answered(503, '{"error": {"message": "overloaded"}}', retry_after="120"), 0),
+        (answered(429, retry_after="86400"), 0),
+        (answered(429, retry_after="3456000"), 0),
+    ):
+        call = Call(error)
+        with pytest.raises(paceline.GaveUpError):
+            call.run(retry=once)
+        assert call.pool["cool_down_s"] == pytest.approx(pause_s, abs=0.1)
+
+
+def test_an_error_that_is_caught_in_the_loop_ends_it():
+    call = Call(ValueError("no"), ValueError("no"), answered(429), answered(429), answered(429))
+    for policy, made in ((RETRY, 1), (RETRY, 1), (RETRY, 3)):
+        count = 0
+
+        async def main(policy=policy):
+            nonlocal count
+            for attempt in call.limiter.attempts(POOL, retry=policy):
+                count += 1
+                try:
+                    async with attempt as permit:
+                        call.make(permit)
+                except (ValueError, paceline.GaveUpError):
+                    pass
+
+        run_virtual(main(), call.clock)
+        assert count == made
+
+
+def test_retries_at_full_servers_keep_to_the_budget_that_calls_earn():
+    """A tenth of a hundred calls a second is refused once: one retry earned by five calls is enough."""
+    call = Call(breaker=None)
+    waits_s, made = [], iter(range(1_000_000))
+
+    async def one():
+        began_ns = call.clock.now_ns()
+        refused = next(made) % 10 == 0
+        for attempt in call.limiter.attempts("many"):
+            async with attempt as permit:
+                if refused:
+                    refused = False
+                    raise answered(503, '{"error": {"message": "overloaded"}}')
+                permit.settle()
+        waits_s.append((call.clock.now_ns() - began_ns) / 1e9)
+
+    async def main():
+        tasks = []
+        for _ in range(2_000):
+            tasks.append(asyncio.create_task(one()))
+            await asyncio.sleep(0.01)
+        await asyncio.gather(*tasks)
+
+    call.limiter = paceline.Limiter({"many": "60k requests/min"}, clock=call.clock, retry=RETRY, breaker=None)
+    run_virtual(main(), call.clock)
+    assert max(waits_s) < 5
+
+
+def test_the_end_of_the_program_is_no_refusal():
+    call = Call()
+
+    async def main():
+        for attempt in call.limiter.attempts(POOL):
+            async with attempt:
+                raise SystemExit(429)
+
+    with pytest.raises(SystemExit):
+        run_virtual(main(), call.clock)
+    assert "refused_rate" not in call.pool["counts"]
+
+
+def test_a_permit_that_the_block_has_closed_is_its_own_affair():
+    call = Call()
+    error = answered(429)
+
+    async def main():
+        for attempt in call.limiter.attempts(POOL):
+            async with attempt as permit:
+                permit.settle()
+                raise error
+
+    with pytest.raises(httpx.HTTPStatusError):
+        run_virtual(main(), call.clock)
+    assert "refused_rate" not in call.pool["counts"]
+
+
+def test_leaving_the_loop_is_allowed_and_forgetting_the_block_is_not():
+    call = Call()
+    for attempt in call.limiter.attempts(POOL):
+        assert attempt
+        break
+    with pytest.raises(RuntimeError, match="with attempt as permit"):
+        for _ in call.limiter.attempts(POOL):
+            pass
+    assert "granted" not in call.pool["counts"]
+
+
+def test_a_name_that_nobody_knows():
+    with pytest.raises(paceline.QuotaError, match="requets"):
+        Call().limiter.attempts("other", requets=1)

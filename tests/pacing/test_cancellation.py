@@ -1,0 +1,263 @@
+"""Whoever goes away, at whatever moment: the books and the others are as if that request had never been."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import threading
+
+import pytest
+from shared_world import until
+
+import paceline
+from paceline.core.quota import NS
+from paceline.pacing import scheduler as scheduler_module
+from paceline.testing import ManualClock, run_virtual
+
+QUOTAS = {"jobs": ["60 requests/min burst 2", "6000 tokens/min"]}  # one at once, then one a second
+
+
+def limiter_of(clock, quotas=QUOTAS):
+    return paceline.Limiter(quotas, clock=clock)
+
+
+def books(limiter):
+    status = limiter.status()["pools"]["jobs"]
+    return [quota["remaining"] for quota in status["quotas"]], status["waiting"], status["in_flight"]
+
+
+def play(disturb=None):
+    """Six requests in a line, and a seventh second in it that goes away; who was granted when, and the books."""
+
+    async def main(clock):
+        limiter, start_ns, granted = limiter_of(clock), clock.now_ns(), []
+
+        async def work(name):
+            async with limiter.acquire("jobs", tokens=100) as permit:
+                granted.append((name, clock.now_ns() - start_ns))
+                permit.settle(tokens=50)
+
+        tasks = [asyncio.create_task(work("0"))]
+        await asyncio.sleep(0)
+        if disturb is not None:
+            await disturb(limiter, clock, start_ns)
+        tasks += [asyncio.create_task(work(str(i))) for i in range(1, 6)]
+        await asyncio.gather(*tasks)
+        await asyncio.sleep(0.5)
+        return granted, books(limiter), clock.now_ns()
+
+    return run_virtual(main)
+
+
+async def start(limiter, clock):
+    """A request that waits at the head of the line; it would be granted at 1 s."""
+    task = asyncio.create_task(limiter.acquire("jobs", tokens=100)._wait_async())
+    await asyncio.sleep(0)
+    assert limiter.status()["pools"]["jobs"]["waiting"] == 1
+    return task
+
+
+def tracker(task):
+    def check(done):
+        assert done.cancelled()
+
+    task.add_done_callback(check)
+
+
+async def before_the_grant(limiter, clock, start_ns):
+    task = await start(limiter, clock)
+    tracker(task)
+    clock.call_at(start_ns + NS // 2, task.cancel)
+
+
+async def before_it_ever_ran(limiter, clock, start_ns):
+    asyncio.create_task(limiter.acquire("jobs", tokens=100)._wait_async()).cancel()
+
+
+async def at_the_instant_of_the_grant_but_just_before(limiter, clock, start_ns):
+    clock.call_at(start_ns + NS, lambda: task.cancel())  # noqa: PLW0108  (before the line's own timer)
+    task = await start(limiter, clock)
+    tracker(task)
+
+
+async def in_the_iteration_of_the_grant(limiter, clock, start_ns):
+    task = await start(limiter, clock)
+    tracker(task)
+    clock.call_at(start_ns + NS, task.cancel)  # set after the line's timer: the grant is there, the task has not run
+
+
+async def by_a_timeout_at_the_instant_of_the_grant(limiter, clock, start_ns):
+    async def patient():
+        with pytest.raises(TimeoutError):
+            async with asyncio.timeout(0.999_999_999):
+                await limiter.acquire("jobs", tokens=100)
+
+    asyncio.create_task(patient())  # noqa: RUF006
+    await asyncio.sleep(0)
+
+
+async def with_the_permit_in_hand(limiter, clock, start_ns):
+    async def never_sends():
+        permit = await limiter.acquire("jobs", tokens=100)
+        permit.cancel()
+
+    asyncio.create_task(never_sends())  # noqa: RUF006
+    await asyncio.sleep(0)
+
+
+@pytest.mark.parametrize(
+    "disturb",
+    [
+        before_the_grant,
+        before_it_ever_ran,
+        at_the_instant_of_the_grant_but_just_before,
+        in_the_iteration_of_the_grant,
+        by_a_timeout_at_the_instant_of_the_grant,
+        with_the_permit_in_hand,
+    ],
+)
+def test_as_if_it_had_never_been(disturb):
+    assert play(disturb) == play()
+
+
+def test_a_task_cancelled_inside_its_block_stays_charged():
+    async def main(clock):
+        limiter = limiter_of(clock)
+
+        async def work():
+            async with limiter.acquire("jobs", tokens=100):
+                await asyncio.sleep(60)
+
+        task = asyncio.create_task(work())
+        await asyncio.sleep(0)
+        task.cancel()
+        await asyncio.wait([task])
+        assert books(limiter) == ([1, 5_900], 0, 0)  # it may have been counted
+
+    run_virtual(main)
+
+
+def test_all_of_a_crowd_at_once():
+    async def main(clock):
+        limiter = limiter_of(clock)
+        await limiter.acquire("jobs")
+        tasks = [asyncio.create_task(limiter.acquire("jobs")._wait_async()) for _ in range(1_000)]
+        await asyncio.sleep(10.5)
+        for task in tasks:
+            task.cancel()
+        await asyncio.wait(tasks)
+        assert sum(task.cancelled() for task in tasks) == 990
+        assert limiter.status()["pools"]["jobs"]["waiting"] == 0
+        assert (await limiter.acquire("jobs")).waited_s == pytest.approx(0.5)
+
+    run_virtual(main)
+
+
+@pytest.mark.parametrize("granted", [False, True], ids=["before the grant", "after the grant"])
+def test_a_thread_that_is_interrupted(monkeypatch, granted):
+    clock = ManualClock()
+    limiter = limiter_of(clock)
+    limiter.acquire("jobs", tokens=100).wait().settle()
+
+    class Interrupted(scheduler_module.Thread):
+        def __init__(self):
+            super().__init__()
+            self.event.wait = self.wait
+
+        def wait(self):
+            clock.advance(1 if granted else 0)
+            assert self.event.is_set() == granted
+            raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(scheduler_module, "Thread", Interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            limiter.acquire("jobs", tokens=100).wait()
+    clock.advance(0 if granted else 1)
+    assert books(limiter) == ([2, 6_000], 0, 0)
+
+
+class TestALoopThatIsClosed:
+    def left_behind(self, clock, limiter):
+        """The books after a loop was closed while a task of it waited at the head of the line."""
+        loop = asyncio.new_event_loop()
+        loop.set_exception_handler(lambda loop, context: None)  # "Task was destroyed but it is pending"
+        task = loop.create_task(limiter.acquire("jobs", tokens=100)._wait_async())
+        loop.run_until_complete(asyncio.sleep(0))
+        loop.close()
+        return task
+
+    def test_what_it_would_have_got_goes_to_the_next(self):
+        clock, granted = ManualClock(), []
+        limiter = limiter_of(clock)
+        limiter.acquire("jobs", tokens=100).wait().settle()
+        task = self.left_behind(clock, limiter)
+        thread = threading.Thread(target=lambda: granted.append(limiter.acquire("jobs").wait()), daemon=True)
+        thread.start()
+        while limiter.status()["pools"]["jobs"]["waiting"] < 2:
+            pass
+        clock.advance(1)
+        thread.join(10)
+        assert granted[0].waited_s == 1
+        del task
+        gc.collect()
+        granted[0].settle()
+        assert books(limiter) == ([1, 6_000], 0, 0)
+
+    def test_collecting_its_tasks_under_the_lock_is_no_deadlock(self, monkeypatch):
+        # The collector may run anywhere, also while this thread holds the pool's lock; it closes the coroutine.
+        clock = ManualClock()
+        limiter = limiter_of(clock)
+        limiter.acquire("jobs").wait().settle()
+        left = [self.left_behind(clock, limiter)]
+        clock.advance(1)
+        pool = limiter.scheduler("jobs").pool
+        inner = pool.status
+
+        def status(now_ns):
+            left.clear()
+            gc.collect()
+            return inner(now_ns)
+
+        monkeypatch.setattr(pool, "status", status)
+        thread = threading.Thread(target=limiter.status, daemon=True)
+        thread.start()
+        thread.join(2)
+        assert not left
+        assert not thread.is_alive()
+
+
+class TestWhoCannotWait:
+    """It hears why, and is not in the line: the others go on."""
+
+    def everybody_goes(self, fail):
+        limiter = paceline.Limiter({"jobs": "3 concurrency"}, clock=ManualClock())
+        big = limiter.try_acquire("jobs", concurrency=3)
+        fail(limiter.acquire("jobs")._wait_async())
+        assert limiter.status()["pools"]["jobs"]["waiting"] == 0
+        threads = [threading.Thread(target=limiter.acquire("jobs").wait, daemon=True) for _ in range(3)]
+        for thread in threads:
+            thread.start()
+        until(lambda: limiter.status()["pools"]["jobs"]["waiting"] == 3)
+        big.cancel()
+        for thread in threads:
+            thread.join(10.0)
+        assert not any(thread.is_alive() for thread in threads)
+
+    def test_under_another_driver_than_asyncio(self):
+        def fail(coroutine):
+            with pytest.raises(RuntimeError, match="no running event loop"):
+                coroutine.send(None)
+
+        self.everybody_goes(fail)
+
+    def test_where_an_import_fails(self, monkeypatch):
+        def no_files():
+            raise OSError(24, "Too many open files")
+
+        def fail(coroutine):
+            monkeypatch.setattr(scheduler_module, "_task", no_files)
+            with pytest.raises(OSError, match="Too many open files"):
+                coroutine.send(None)
+
+        self.everybody_goes(fail)

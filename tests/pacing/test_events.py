@@ -1,0 +1,290 @@
+"""What a listener is told: each act that counts, once, and outside all locks."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import json
+import logging
+import threading
+
+import httpx2
+import openai
+import pytest
+
+import paceline
+from paceline.pacing.events import Event
+from paceline.testing import ManualClock, run_virtual
+
+QUOTAS = {"jobs": ["60 requests/min burst 2", "1000 tokens/min"], "openai/*": ["6000 requests/min", "4M tokens/min"]}
+
+
+class Heard(list):
+    """A listener that keeps what it was told, and notes which thread told it."""
+
+    def __init__(self):
+        super().__init__()
+        self.threads = []
+
+    def __call__(self, event):
+        self.threads.append(threading.current_thread())
+        self.append(event)
+
+    @property
+    def kinds(self):
+        return [event.kind for event in self]
+
+
+def limiter_with(heard, **options):
+    return paceline.Limiter(QUOTAS, events=heard, **{"clock": ManualClock(), **options})
+
+
+class TestByHand:
+    def test_acquired_and_settled(self):
+        heard = Heard()
+        limiter = limiter_with(heard)
+        with paceline.lane("night"), limiter.acquire("jobs", tokens=500) as permit:
+            assert heard.kinds == ["acquired"]
+            permit.settle(tokens=100)
+        reserved = {"tokens": 500, "requests": 1}
+        assert heard == [
+            Event("acquired", "jobs", "night", 0.0, reserved),
+            Event("settled", "jobs", "night", 0.0, reserved, {"tokens": 100, "requests": 1}),
+        ]
+
+    def test_how_long_it_waited(self):
+        heard = Heard()
+
+        async def main(clock):
+            limiter = limiter_with(heard, clock=clock)
+            (await limiter.acquire("jobs")).settle()
+            (await limiter.acquire("jobs")).settle()
+
+        run_virtual(main)
+        assert [event.waited_s for event in heard] == pytest.approx([0, 0, 1, 1])
+
+    def test_only_the_first_act_counts(self):
+        heard = Heard()
+        permit = limiter_with(heard).try_acquire("jobs", tokens=10)
+        permit.settle(tokens=5)
+        permit.settle(tokens=9)
+        permit.cancel()
+        permit.close()
+        permit.refused()
+        assert heard.kinds == ["acquired", "settled"]
+
+    def test_cancelled(self):
+        heard = Heard()
+        permit = limiter_with(heard).try_acquire("jobs", tokens=10)
+        permit.cancel()
+        permit.cancel()
+        permit.settle()
+        assert heard.kinds == ["acquired", "cancelled"]
+        assert heard[1].used is None
+
+    def test_refused_and_tried_again(self):
+        heard = Heard()
+        limiter = limiter_with(heard)
+        permit = limiter.try_acquire("jobs")
+        permit.refused(paceline.Refusal(paceline.RefusalKind.CAPACITY, retry_after_s=3))
+        permit.settle()
+        assert heard.kinds == ["acquired", "refused"]
+        assert (heard[1].reason, heard[1].retry_after_s, heard[1].used) == ("capacity", 3, None)
+
+    def test_the_pause_that_the_caller_knows(self):
+        heard = Heard()
+        limiter_with(heard).try_acquire("jobs").refused(retry_after_s=7)
+        assert (heard[1].reason, heard[1].retry_after_s) == ("rate", 7)
+
+    def test_forgotten_in_its_block(self):
+        heard = Heard()
+        with pytest.warns(paceline.PacelineWarning), limiter_with(heard).acquire("jobs", tokens=5):
+            pass
+        assert heard[1].used == {"tokens": 5, "requests": 1}
+
+    def test_one_that_expired_before_is_not_settled(self):
+        heard, clock = Heard(), ManualClock()
+        limiter = limiter_with(heard, clock=clock, ttl_s=10)
+        permit = limiter.try_acquire("jobs", tokens=5)
+        clock.advance(11)
+        limiter.try_acquire("jobs").cancel()
+        permit.settle(tokens=1)
+        assert permit.charged == {"tokens": 5, "requests": 1}
+        assert heard.kinds == ["acquired", "acquired", "cancelled"]
+
+    def test_nobody_hears_of_a_grant_that_nobody_took(self):
+        heard = Heard()
+
+        async def main(clock):
+            limiter = limiter_with(heard, clock=clock)
+            limiter.try_acquire("jobs").settle()
+            waiting = asyncio.create_task(limiter.acquire("jobs")._wait_async())
+            await asyncio.sleep(0)
+            waiting.cancel()
+            await asyncio.gather(waiting, return_exceptions=True)
+
+        run_virtual(main)
+        assert heard.kinds == ["acquired", "settled"]
+
+    def test_a_decorated_function(self):
+        heard = Heard()
+
+        @limiter_with(heard).paced("jobs", tokens=50)
+        def work():
+            return {"usage": {"input_tokens": 3, "output_tokens": 4}}
+
+        work()
+        assert heard[1].used == {"tokens": 7, "requests": 1}
+
+    def test_of_a_shared_pool(self, world):
+        heard = Heard()
+        limiter = world.limiter(events=heard)
+        with limiter.acquire("jobs", tokens=100) as permit:
+            permit.settle(tokens=40)
+        assert heard.kinds == ["acquired", "settled"]
+        assert heard[1].used["tokens"] == 40
+
+
+class TestWhereItIsTold:
+    def test_threads_that_settle_the_same_permit_tell_it_once(self):
+        heard = Heard()
+        limiter = paceline.Limiter({"jobs": "1M requests/s"}, events=heard, headroom_s=0)
+        for _ in range(50):
+            permit, scheduler = limiter.try_acquire("jobs"), threading.Barrier(4)
+
+            def close(permit=permit, scheduler=scheduler):
+                scheduler.wait(10)
+                permit.settle()
+                permit.cancel()
+
+            threads = [threading.Thread(target=close, daemon=True) for _ in range(4)]
+            for thread in threads:
+                thread.start()
+            for thread in threads:
+                thread.join(10)
+        assert len(heard) == 100
+        assert heard.kinds.count("acquired") == 50
+
+    def test_in_the_thread_that_acts(self):
+        heard = Heard()
+        limiter = limiter_with(heard)
+        worker = threading.Thread(target=lambda: limiter.acquire("jobs").wait().settle())
+        worker.start()
+        worker.join(10)
+        assert heard.threads == [worker, worker]
+
+    def test_a_listener_may_use_the_limiter_and_so_may_others_meanwhile(self):
+        seen = []
+
+        def listener(event):
+            other = threading.Thread(target=lambda: seen.append(limiter.status()["pools"]["jobs"]["in_flight"]))
+            other.start()
+            other.join(10)  # it would wait for ever if we held the pool's lock
+            seen.append(event.kind)
+
+        limiter = limiter_with(listener)
+        limiter.try_acquire("jobs").settle()
+        assert seen == [1, "acquired", 0, "settled"]
+
+    def test_a_finalizer_inside_our_own_section_is_told_after_it(self):
+        """Garbage may be collected anywhere: here, while the scheduler works."""
+        heard, held = Heard(), []
+        limiter = limiter_with(heard)
+        scheduler = limiter.scheduler("jobs")
+        forgotten = limiter.try_acquire("jobs")
+        status = scheduler.pool.status
+
+        class Finalized:
+            def __del__(self):
+                forgotten.settle()
+                held.append(heard.kinds)
+
+        def pump(now_ns):
+            if not held:
+                Finalized()
+                gc.collect()
+            return []
+
+        scheduler.pool.queue.length, scheduler.pool.pump = 1, pump  # a section in which something is collected
+        scheduler.resume()
+        scheduler.pool.queue.length = 0
+        assert held == [["acquired"]]  # not told inside
+        assert heard.kinds == ["acquired", "settled"]
+        assert status(scheduler.now_ns())["in_flight"] == 0
+
+
+class TestAFaultyListener:
+    def test_it_is_logged_once_and_breaks_nobody(self, caplog):
+        def broken(event):
+            raise LookupError("no such metric")
+
+        limiter = limiter_with(broken)
+        with limiter.acquire("jobs", tokens=5) as permit:
+            permit.settle(tokens=4)
+        limiter.try_acquire("openai/gpt-5").cancel()
+        assert [(record.name, record.levelname) for record in caplog.records] == [("paceline", "ERROR")]
+        assert "no such metric" in caplog.text
+
+    def test_what_cannot_be_called_is_said_at_once(self):
+        with pytest.raises(TypeError, match="events is 'log': it must be a function of one event"):
+            paceline.Limiter(QUOTAS, events="log")
+
+
+class TestOverHttp:
+    def test_an_sdk_s_attempts(self, paceline_emulator):
+        heard = Heard()
+        limiter = limiter_with(heard, clock=paceline.pacing.clock.SYSTEM_CLOCK)
+        world = paceline_emulator(limits={"gpt-5": "6000 requests/min,4M tokens/min"})
+        with openai.OpenAI(api_key="k", base_url=f"{world.base_url}/v1") as client:
+            limiter.attach(client, provider="openai")
+            client.chat.completions.create(model="gpt-5", messages=[{"role": "user", "content": "Hi."}], max_tokens=9)
+        assert heard.kinds == ["acquired", "settled"]
+        charged = world.tally()["pools"]["gpt-5"]["charges"]
+        assert {unit: heard[1].used[unit] for unit in charged} == charged
+
+    async def test_a_refused_attempt_and_the_next(self):
+        heard, answers = Heard(), [(429, {"retry-after": "0.01"}, {"error": {"code": "rate_limit_exceeded"}})]
+        answers.append((200, {}, {"usage": {"prompt_tokens": 12, "completion_tokens": 5}}))
+
+        def answer(request):
+            status, headers, body = answers.pop(0)
+            return httpx2.Response(status, headers=headers, json=body)
+
+        limiter = limiter_with(heard, clock=paceline.pacing.clock.SYSTEM_CLOCK)
+        async with httpx2.AsyncClient(transport=httpx2.MockTransport(answer)) as client:
+            limiter.attach(client, provider="openai")
+            body = {"model": "gpt-5", "messages": [], "max_tokens": 5}
+            await client.post("https://api.openai.com/v1/chat/completions", json=body)
+        assert heard.kinds == ["acquired", "refused", "acquired", "settled"]
+        assert (heard[1].reason, heard[1].retry_after_s) == ("rate", 0.01)
+        assert heard[3].used["tokens"] == 17
+
+
+class TestLogEvents:
+    def test_a_line_for_people_and_fields_for_machines(self, caplog):
+        caplog.set_level(logging.INFO, "paceline.events")
+        limiter = limiter_with(paceline.log_events)
+        with limiter.acquire("jobs", tokens=1_500 - 1_000) as permit:
+            permit.settle(input_tokens=80, output_tokens=20)
+        limiter.try_acquire("openai/gpt-5").refused(retry_after_s=2.5)
+        assert [record.getMessage() for record in caplog.records] == [
+            "jobs: acquired after 0.0 s: 500 tokens, 1 requests",
+            "jobs: settled: 100 tokens, 1 requests",
+            "openai/gpt-5: acquired after 0.0 s: 1 requests, 0 tokens",
+            "openai/gpt-5: refused (rate), asked to wait 2.5 s",
+        ]
+        assert json.loads(json.dumps([record.paceline for record in caplog.records[1::2]])) == [
+            {
+                "kind": "settled", "pool": "jobs", "lane": "default", "waited_s": 0.0,
+                "reserved": {"tokens": 500, "requests": 1}, "used": {"tokens": 100, "requests": 1},
+            },
+            {
+                "kind": "refused", "pool": "openai/gpt-5", "lane": "default", "waited_s": 0.0,
+                "reserved": {"requests": 1, "tokens": 0.0}, "reason": "rate", "retry_after_s": 2.5,
+            },
+        ]  # fmt: skip
+
+    def test_nothing_is_made_for_a_log_that_nobody_reads(self, caplog):
+        caplog.set_level(logging.WARNING, "paceline.events")
+        limiter_with(paceline.log_events).try_acquire("jobs").settle()
+        assert caplog.records == []

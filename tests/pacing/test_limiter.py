@@ -1,0 +1,334 @@
+"""The limiter from outside: every way to ask, in virtual time."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import threading
+
+import pytest
+
+import paceline
+from paceline.core.quota import NS
+from paceline.core.results import AcquireTimeoutError, NeverFitsError, PoolStoppedError, QueueFullError, QuotaError
+from paceline.pacing.permit import Later, Permit
+from paceline.testing import ManualClock, run_virtual
+
+JOBS = {"jobs": "60 requests/min burst 2"}  # with the headroom of 1 s: one at once, then one a second
+
+
+def jobs(clock, quotas=None, **options):
+    return paceline.Limiter(quotas or JOBS, clock=clock, **options)
+
+
+def status(limiter, pool="jobs"):
+    return limiter.status()["pools"][pool]
+
+
+def remaining(limiter, index=0):
+    return status(limiter)["quotas"][index]["remaining"]
+
+
+class TestAcquire:
+    def test_the_three_forms_are_one(self):
+        async def main(clock):
+            limiter, start_ns, seen = jobs(clock), clock.now_ns(), []
+            async with limiter.acquire("jobs") as permit:
+                seen.append(permit.waited_s)
+            permit = await limiter.acquire("jobs")
+            seen.append(permit.waited_s)
+            permit.settle()
+            await asyncio.sleep(1)
+            with limiter.acquire("jobs") as permit:  # no loop is blocked: it can go at once
+                seen.append(permit.waited_s)
+            assert (clock.now_ns() - start_ns) / NS == pytest.approx(2)
+            assert status(limiter)["counts"] == {"granted": 3, "settled": 3}
+            return seen
+
+        assert run_virtual(main) == pytest.approx([0, 1, 0])
+
+    def test_nothing_happens_before_it_is_awaited(self):
+        limiter = jobs(ManualClock())
+        limiter.acquire("jobs")
+        assert status(limiter)["counts"] == {}
+
+    def test_a_thread_waits_until_the_clock_says_so(self):
+        clock = ManualClock()
+        limiter, granted = jobs(clock), []
+        limiter.acquire("jobs").wait()
+
+        def work():
+            with limiter.acquire("jobs") as permit:
+                granted.append(permit.waited_s)
+
+        thread = threading.Thread(target=work, daemon=True)
+        thread.start()
+        while not status(limiter)["waiting"]:
+            pass
+        clock.advance(0.999)
+        assert status(limiter)["waiting"] == 1
+        clock.advance(0.001)
+        thread.join(10)
+        assert granted == [1.0]
+
+    def test_the_costs_of_all_units(self):
+        limiter = jobs(ManualClock(), {"jobs": ["60 requests/min", "1000 tokens/min", "5 usd/day"]})
+        permit = limiter.acquire("jobs", input_tokens=300, output_tokens=200, usd=0.5).wait()
+        assert permit.cost == {"input_tokens": 300, "output_tokens": 200, "usd": 0.5, "requests": 1}
+        assert [quota["remaining"] for quota in status(limiter)["quotas"]] == [59, 500, 4.5]
+
+    def test_ten_thousand_waiters_get_one_grant_each_in_order(self):
+        async def main(clock):
+            limiter, order = jobs(clock, {"jobs": "1000 requests/s burst 2000"}), []
+
+            async def work(number):
+                async with limiter.acquire("jobs"):
+                    order.append((number, clock.now_ns()))
+
+            await asyncio.gather(*(work(number) for number in range(10_000)))
+            assert status(limiter)["counts"] == {"granted": 10_000, "settled": 10_000}
+            return order
+
+        order = run_virtual(main)
+        assert [number for number, _ in order] == list(range(10_000))
+        assert (order[-1][1] - order[0][1]) / NS == pytest.approx(9.0)  # 1 000 at once: the burst less the headroom
+
+    def test_why_it_waits(self):
+        async def main(clock):
+            limiter = jobs(clock)
+            (await limiter.acquire("jobs")).settle()
+            acquisitions = [limiter.acquire("jobs") for _ in range(3)]
+            tasks = [asyncio.ensure_future(a._wait_async()) for a in acquisitions]
+            await asyncio.sleep(0)
+            why = acquisitions[2].why()
+            assert (why.ahead, why.quota) == (2, "60 requests/min burst 2")
+            assert why.expected_wait_s == pytest.approx(3)
+            await asyncio.gather(*tasks)
+            assert acquisitions[2].why() is None
+            assert limiter.acquire("jobs").why() is None
+
+        run_virtual(main)
+
+
+class TestErrors:
+    def test_a_timeout_that_cannot_be_met_fails_at_once(self):
+        async def main(clock):
+            limiter, start_ns = jobs(clock), clock.now_ns()
+            await limiter.acquire("jobs")
+            with pytest.raises(AcquireTimeoutError) as caught:
+                await limiter.acquire("jobs", timeout=0.5)
+            assert clock.now_ns() == start_ns
+            error = caught.value
+            assert isinstance(error, TimeoutError)
+            assert (error.pool, error.waited_s, error.quota) == ("jobs", 0, "60 requests/min burst 2")
+            assert error.retry_after_s == pytest.approx(1)
+            with pytest.raises(AcquireTimeoutError):
+                limiter.acquire("jobs", timeout=0).wait()
+            assert (await limiter.acquire("jobs", timeout=1)).waited_s == 1
+
+        run_virtual(main)
+
+    def test_one_that_can_be_met_and_is_not(self):
+        async def main(clock):
+            limiter, start_ns = jobs(clock, {"jobs": "1 concurrency"}), clock.now_ns()
+            held = await limiter.acquire("jobs")
+            with pytest.raises(AcquireTimeoutError) as caught:
+                await limiter.acquire("jobs", timeout=3)
+            assert clock.now_ns() == start_ns + 3 * NS
+            assert caught.value.waited_s == 3
+            assert caught.value.retry_after_s == float("inf")  # nobody knows
+            held.settle()
+            await limiter.acquire("jobs", timeout=0)
+
+        run_virtual(main)
+
+    def test_what_never_fits_is_said_at_once(self):
+        limiter = jobs(ManualClock(), {"jobs": "100 tokens/min"})
+        with pytest.raises(
+            NeverFitsError, match="jobs: the request costs 101 tokens, and the quota holds 100"
+        ) as caught:
+            limiter.acquire("jobs", tokens=101).wait()
+        assert (caught.value.unit, caught.value.cost, caught.value.most) == ("tokens", 101, 100)
+        assert limiter.try_acquire("jobs", tokens=101) == paceline.NeverFits("tokens", 101, 100)
+
+    def test_the_bound_of_the_line(self):
+        async def main(clock):
+            limiter = jobs(clock, waiting_max=2)
+            tasks = [asyncio.create_task(limiter.acquire("jobs")._wait_async()) for _ in range(3)]
+            await asyncio.sleep(0)
+            with pytest.raises(QueueFullError, match="2 requests wait already"):
+                await limiter.acquire("jobs")
+            await asyncio.gather(*tasks)
+
+        run_virtual(main)
+
+    def test_money_turns_everybody_away(self):
+        async def main(clock):
+            limiter = jobs(clock)
+            permit = await limiter.acquire("jobs")
+            waiting = [asyncio.create_task(limiter.acquire("jobs")._wait_async()) for _ in range(3)]
+            await asyncio.sleep(0)
+            permit.refused(paceline.Refusal(paceline.RefusalKind.MONEY, message="no credit"))
+            for result in await asyncio.gather(*waiting, return_exceptions=True):
+                assert isinstance(result, PoolStoppedError)
+                assert (result.pool, result.reason) == ("jobs", "no credit")
+            with pytest.raises(PoolStoppedError):
+                limiter.try_acquire("jobs")
+            limiter.scheduler("jobs").resume()
+            await limiter.acquire("jobs")
+
+        run_virtual(main)
+
+    @pytest.mark.parametrize("amount", [-1, float("nan"), float("inf"), "many", None])
+    def test_a_cost_that_nobody_can_mean(self, amount):
+        with pytest.raises(QuotaError, match=r"tokens is .*: it must be a finite number"):
+            jobs(ManualClock()).acquire("jobs", tokens=amount)
+
+    def test_a_pool_that_nobody_knows(self):
+        with pytest.raises(QuotaError, match=r"jbos.*jobs"):
+            jobs(ManualClock()).acquire("jbos")
+
+    def test_a_headroom_that_nobody_can_mean(self):
+        with pytest.raises(QuotaError, match="headroom_s is -1"):
+            jobs(ManualClock(), headroom_s=-1)
+
+
+class TestTryAcquire:
+    def test_a_permit_or_when_to_ask_again(self):
+        clock = ManualClock()
+        limiter = jobs(clock)
+        assert isinstance(limiter.try_acquire("jobs"), Permit)
+        assert limiter.try_acquire("jobs") == Later(1.0, "60 requests/min burst 2")
+        clock.advance(1)
+        assert isinstance(limiter.try_acquire("jobs"), Permit)
+
+    def test_it_never_overtakes(self):
+        async def main(clock):
+            limiter = jobs(clock, {"jobs": "100 tokens/min burst 50"})
+            limiter.try_acquire("jobs", tokens=45)
+            waiting = asyncio.create_task(limiter.acquire("jobs", tokens=40)._wait_async())
+            await asyncio.sleep(0)
+            assert isinstance(limiter.try_acquire("jobs", tokens=1), Later)
+            await waiting
+
+        run_virtual(main)
+
+
+class TestPaced:
+    def test_sync_and_async_functions(self):
+        async def main(clock):
+            limiter = jobs(clock, {"jobs": ["60 requests/min burst 2", "1000 tokens/min"]})
+
+            @limiter.paced("jobs", cost=lambda text: {"tokens": len(text)})
+            async def shout(text):
+                """Say it."""
+                return text.upper()
+
+            @limiter.paced("jobs", tokens=10)
+            def whisper(text):
+                return text.lower()
+
+            start_ns = clock.now_ns()
+            assert (await shout("hello"), await shout(text="you"), await shout("there")) == ("HELLO", "YOU", "THERE")
+            assert (clock.now_ns() - start_ns) / NS == pytest.approx(2)
+            await asyncio.sleep(1)
+            assert whisper("HELLO") == "hello"
+            assert (shout.__name__, shout.__doc__) == ("shout", "Say it.")
+            assert status(limiter)["quotas"][1]["spent"] == 5 + 3 + 5 + 10
+
+        run_virtual(main)
+
+    def test_what_the_result_reports_is_what_is_charged(self):
+        limiter = jobs(ManualClock(), {"jobs": ["60 requests/min", "1000 tokens/min"]})
+
+        @limiter.paced("jobs", tokens=100)
+        def call():
+            return {"usage": {"prompt_tokens": 20, "completion_tokens": 5, "total_tokens": 25}}
+
+        call()
+        assert remaining(limiter, 1) == 975
+
+    def test_what_raises_stays_charged(self):
+        limiter = jobs(ManualClock(), {"jobs": ["60 requests/min", "1000 tokens/min"]})
+
+        @limiter.paced("jobs", tokens=100)
+        def call():
+            raise LookupError
+
+        with pytest.raises(LookupError):
+            call()
+        assert remaining(limiter, 1) == 900
+        assert status(limiter)["in_flight"] == 0
+
+
+class TestLanes:
+    def test_a_lane_reaches_calls_deep_below(self):
+        async def main(clock):
+            limiter = jobs(clock)
+            await limiter.acquire("jobs")
+
+            async def deep():
+                await limiter.acquire("jobs")
+
+            with paceline.lane("wrap", weight=4):
+                tasks = [asyncio.create_task(deep()) for _ in range(3)]
+            tasks.append(asyncio.create_task(deep()))
+            tasks.append(asyncio.create_task(limiter.acquire("jobs", lane="named")._wait_async()))
+            await asyncio.sleep(0)
+            assert status(limiter)["lanes"] == {"wrap": 3, "default": 1, "named": 1}
+            await asyncio.gather(*tasks)
+            assert status(limiter)["lanes"] == {}
+
+        run_virtual(main)
+
+    def test_higher_priority_first_and_shares_by_weight(self):
+        async def main(clock):
+            limiter, order = jobs(clock), []
+            await limiter.acquire("jobs")
+
+            async def work(name):
+                await limiter.acquire("jobs")
+                order.append(name)
+
+            async with asyncio.TaskGroup() as group:
+                for name, weight, priority in (("one", 1, 0), ("three", 3, 0), ("urgent", 1, 1)):
+                    with paceline.lane(name, weight=weight, priority=priority):
+                        for _ in range(12):
+                            group.create_task(work(name))
+            return order
+
+        order = run_virtual(main)
+        assert order[:12] == ["urgent"] * 12
+        assert order[12:28].count("three") == pytest.approx(12, abs=2)
+
+    def test_lanes_nest_and_end(self):
+        limiter = jobs(ManualClock(), {"jobs": "60 requests/min"})
+        with paceline.lane("outer"):
+            with paceline.lane("inner"):
+                assert limiter.acquire("jobs")._waiter.lane.name == "inner"
+            assert limiter.acquire("jobs")._waiter.lane.name == "outer"
+        assert limiter.acquire("jobs")._waiter.lane == paceline.LaneSpec()
+
+
+class TestStatus:
+    def test_all_pools_as_json(self):
+        limiter = jobs(ManualClock(), {"b": "5 requests/min", "a": ["9 tokens/min", "2 concurrency"]})
+        limiter.acquire("b").wait()
+        limiter.acquire("a", tokens=3).wait()
+        pools = limiter.status()["pools"]
+        assert list(pools) == ["a", "b"]
+        assert json.loads(json.dumps(limiter.status())) == limiter.status()
+        assert pools["a"]["quotas"][0]["spent"] == 3
+        assert pools["a"]["in_flight"] == 1
+
+    def test_one_pool_for_all_its_names(self):
+        limiter = jobs(ManualClock())
+        assert limiter.scheduler("jobs") is limiter.scheduler("jobs")
+
+    def test_pools_are_bounded(self, monkeypatch):
+        monkeypatch.setattr("paceline.limiter.limiter.POOLS_MAX", 10)
+        limiter = jobs(ManualClock(), {"*": "5 requests/min"})
+        for i in range(10):
+            limiter.acquire(f"pool-{i}").wait()
+        with pytest.raises(QuotaError, match="more than 10 pools"):
+            limiter.acquire("one too many")

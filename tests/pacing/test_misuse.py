@@ -1,0 +1,220 @@
+"""What people do all the same: typing errors, shared acquisitions, closed loops, signal handlers."""
+
+import asyncio
+import decimal
+import threading
+import time
+import warnings
+
+import pytest
+from shared_world import until
+
+import paceline
+from paceline import Limiter, PacelineWarning, QuotaError
+from paceline.pacing.clock import SYSTEM_CLOCK, SystemClock
+from paceline.testing import run_virtual
+
+
+def limiter_of(*quotas, **options):
+    return Limiter({"jobs": list(quotas)}, headroom_s=0, **options)
+
+
+def test_a_loop_closed_with_thousands_of_waiters_harms_nobody():
+    limiter = limiter_of("1000 requests/s burst 1")
+    loop = asyncio.new_event_loop()
+
+    async def wait():
+        await limiter.acquire("jobs")
+
+    tasks = [loop.create_task(wait()) for _ in range(3_000)]
+    loop.run_until_complete(asyncio.sleep(0))
+    loop.close()
+    with limiter.acquire("jobs", timeout=30):
+        pass
+    assert limiter.status()["pools"]["jobs"]["waiting"] == 0
+    assert SYSTEM_CLOCK._thread.is_alive()
+    for task in tasks:
+        task._log_destroy_pending = False
+
+
+def test_one_acquisition_is_good_for_one_permit():
+    limiter = limiter_of("10 requests/s")
+    acquisition = limiter.acquire("jobs")
+    acquisition.wait()
+    with pytest.raises(RuntimeError, match="one acquire"):
+        acquisition.wait()
+
+
+def test_again_in_another_pool_is_a_newcomer_and_twice_is_an_error():
+    limiter = Limiter({"a": "10 requests/s", "b": "10 requests/s"})
+    refused = limiter.acquire("a").wait()
+    refused.refused()
+    limiter.acquire("b", again=refused).wait().settle()
+    with pytest.raises(QuotaError, match="followed by another attempt already"):
+        limiter.acquire("a", again=refused)
+    assert limiter.status()["pools"]["b"]["waiting"] == 0
+
+
+def test_closed_in_another_thread_than_it_was_entered_in():
+    limiter = limiter_of("1 concurrency")
+    acquisition = limiter.acquire("jobs")
+    thread = threading.Thread(target=acquisition.__enter__)
+    thread.start()
+    thread.join()
+    acquisition.__exit__(None, None, None)
+    assert limiter.status()["pools"]["jobs"]["in_flight"] == 0
+
+
+@pytest.mark.parametrize(
+    ("cost", "hint"),
+    [
+        ({"inptu_tokens": 1}, "input_tokens"),
+        ({"timout": 3}, "timeout"),
+        ({"pages": 1}, "the quotas are on requests"),
+        ({"priority": 5}, "did you mean 'lane'"),
+    ],
+)
+def test_a_unit_that_nobody_counts(cost, hint):
+    with pytest.raises(QuotaError, match=hint):
+        limiter_of("10 requests/s").acquire("jobs", **cost)
+
+
+def test_a_decimal_is_a_number():
+    limiter = limiter_of("10 usd/min")
+    limiter.acquire("jobs", usd=decimal.Decimal("0.5")).wait()
+    assert limiter.status()["pools"]["jobs"]["quotas"][0]["spent"] == 0.5
+
+
+@pytest.mark.parametrize("timeout", [float("nan"), -1, 1e300, "2"])
+def test_a_timeout_that_nobody_can_mean(timeout):
+    with pytest.raises(QuotaError, match="timeout is"):
+        limiter_of("10 requests/s").acquire("jobs", timeout=timeout)
+
+
+@pytest.mark.parametrize(
+    ("lane", "said"),
+    [
+        ({"name": ""}, "name is empty"),
+        ({"name": "a", "priority": True}, "priority of lane 'a' is True"),
+        ({"name": "a", "weight": True}, "weight of lane 'a' is True"),
+    ],
+)
+def test_a_lane_that_nobody_can_mean(lane, said):
+    with pytest.raises(QuotaError, match=said):
+        paceline.LaneSpec(**lane)
+    with pytest.raises(QuotaError, match=said), paceline.lane(**lane):
+        pass
+
+
+def test_lanes_by_name_only():
+    with pytest.raises(QuotaError, match="'urgent' is no lane"):
+        limiter_of("10 requests/s", lanes=["urgent"])
+
+
+def test_a_timeout_says_who_was_ahead():
+    async def main(clock):
+        limiter = limiter_of("100 tokens/day", "100 requests/s", clock=clock)
+        await limiter.acquire("jobs", tokens=90)
+        first = asyncio.ensure_future(limiter.acquire("jobs", tokens=50))
+        await asyncio.sleep(0)
+        with pytest.raises(paceline.AcquireTimeoutError, match=r"100 tokens/day would allow it in about 38870\.0 s"):
+            await limiter.acquire("jobs", tokens=5, timeout=10)  # 45 of 100 missing, less the ten seconds
+        first.cancel()
+
+    run_virtual(main)
+
+
+def test_later_is_no_permit():
+    limiter = limiter_of("1 requests/min")
+    assert limiter.try_acquire("jobs")
+    assert not limiter.try_acquire("jobs")
+
+
+async def test_waiting_in_a_loop_for_a_thread_is_warned_of():
+    limiter = limiter_of("20 requests/s burst 1")
+    with limiter.acquire("jobs"):
+        pass
+    with pytest.warns(PacelineWarning, match="blocks this event loop"), limiter.acquire("jobs"):
+        pass
+
+
+async def test_where_that_warning_is_an_error_nobody_stays_in_line():
+    limiter = limiter_of("1 concurrency")
+    held = limiter.try_acquire("jobs")
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        with pytest.raises(PacelineWarning):
+            limiter.acquire("jobs").wait()
+    assert limiter.status()["pools"]["jobs"]["waiting"] == 0
+    held.settle()
+    assert limiter.try_acquire("jobs")
+
+
+def test_what_a_finalizer_gives_back_late_in_the_section_lets_the_next_one_go():
+    limiter = limiter_of("2 concurrency")
+    scheduler, held = limiter.scheduler("jobs"), [limiter.try_acquire("jobs") for _ in range(2)]
+    gone = []
+    threads = [threading.Thread(target=lambda: gone.append(limiter.acquire("jobs").wait())) for _ in range(2)]
+    for thread in threads:
+        thread.start()
+    until(lambda: limiter.status()["pools"]["jobs"]["waiting"] == 2)
+    pump = scheduler.pool.pump
+
+    def pump_and_collect(now_ns):
+        done = pump(now_ns)
+        if held:
+            held.pop().settle()  # as garbage that is collected here does
+        return done
+
+    scheduler.pool.pump = pump_and_collect
+    held.pop().settle()
+    for thread in threads:
+        thread.join(20)
+    assert len(gone) == 2
+
+
+def test_the_timer_thread_holds_nothing_that_a_finalizer_may_want():
+    """Garbage is collected in the timer thread, and its finalizer wants a scheduler whose owner is just setting a timer."""
+    looking, inside = threading.Event(), threading.Event()
+
+    class Collecting(SystemClock):
+        def now_ns(self):
+            if threading.current_thread().name == "paceline-timer" and orphans:
+                looking.set()
+                orphans.pop().settle()
+            return super().now_ns()
+
+        def call_at(self, at_ns, callback):
+            if threading.current_thread() is worker:
+                inside.set()
+                looking.wait(20)
+            return super().call_at(at_ns, callback)
+
+    clock = Collecting()
+    limiter = paceline.Limiter({"jobs": "1000 requests/s burst 1"}, headroom_s=0, clock=clock)
+    orphans = [limiter.acquire("jobs").wait()]
+    worker = threading.Thread(target=limiter.acquire("jobs").wait, daemon=True)
+    worker.start()
+    inside.wait(20)
+    clock.call_at(clock.now_ns() + 3_600 * 10**9, time.time)
+    worker.join(20)
+    assert not worker.is_alive()
+    assert limiter.status()["pools"]["jobs"]["counts"] == {"granted": 2, "settled": 1}
+
+
+def test_timers_that_are_not_needed_any_more_do_not_pile_up():
+    limiter = limiter_of("1 requests/day burst 1")
+    limiter.acquire("jobs").wait()
+
+    def give_up():
+        with pytest.raises(paceline.AcquireTimeoutError):
+            limiter.acquire("jobs", timeout=0.5).wait()
+
+    held = threading.Thread(target=give_up)
+    held.start()
+    before = len(SYSTEM_CLOCK._heap)
+    for i in range(400):
+        SYSTEM_CLOCK.call_at(SYSTEM_CLOCK.now_ns() + (3_600 + i) * 10**9, time.time).cancel()
+    until(SYSTEM_CLOCK._new.empty)
+    assert len(SYSTEM_CLOCK._heap) < before + 250
+    held.join()

@@ -1,0 +1,205 @@
+"""A permit's life: settled, cancelled, refused or forgotten, once; and how it travels down."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+import paceline
+from paceline.core.quota import NS
+from paceline.core.results import PacelineWarning, QuotaError, Refusal, RefusalKind
+from paceline.pacing.permit import current_permit
+from paceline.testing import ManualClock, run_virtual
+
+
+@pytest.fixture
+def clock():
+    return ManualClock()
+
+
+@pytest.fixture
+def limiter(clock):
+    quotas = {"jobs": ["60 requests/min", "1000 tokens/min"], "other": "60 requests/min"}
+    return paceline.Limiter(quotas, clock=clock)
+
+
+def left(limiter):
+    """Tokens left, requests left, permits open."""
+    status = limiter.status()["pools"]["jobs"]
+    return status["quotas"][1]["remaining"], status["quotas"][0]["remaining"], status["in_flight"]
+
+
+class TestSettle:
+    def test_less_is_refunded_and_more_is_owed(self, limiter):
+        with limiter.acquire("jobs", tokens=500) as permit:
+            assert left(limiter) == (500, 59, 1)
+            permit.settle(tokens=100)
+        assert left(limiter) == (900, 59, 0)
+        with limiter.acquire("jobs", tokens=500) as permit:
+            permit.settle(tokens=1_200)
+        assert left(limiter) == (-300, 58, 0)
+
+    def test_only_the_first_call_counts(self, limiter):
+        permit = limiter.acquire("jobs", tokens=500).wait()
+        permit.settle(tokens=100)
+        permit.settle(tokens=5)
+        permit.cancel()
+        permit.refused(retry_after_s=0)
+        assert left(limiter) == (900, 59, 0)
+        assert not permit.open
+        assert limiter.status()["pools"]["jobs"]["counts"]["settled"] == 1
+        assert "cancelled" not in limiter.status()["pools"]["jobs"]["counts"]
+
+    def test_as_reserved(self, limiter):
+        with limiter.acquire("jobs", tokens=500) as permit:
+            permit.settle()
+        assert left(limiter) == (500, 59, 0)
+
+    def test_with_an_answer(self, limiter):
+        with limiter.acquire("jobs", tokens=500) as permit:
+            permit.settle({"usage": {"input_tokens": 30, "output_tokens": 20}})
+        assert left(limiter) == (950, 59, 0)
+
+    @pytest.mark.parametrize("amount", [-1, float("nan"), float("inf"), "many"])
+    def test_with_what_nobody_can_mean(self, limiter, amount):
+        permit = limiter.acquire("jobs", tokens=500).wait()
+        with pytest.raises(QuotaError):
+            permit.settle(tokens=amount)
+        assert permit.open
+
+    def test_with_something_that_reports_no_usage(self, limiter):
+        permit = limiter.acquire("jobs", tokens=500).wait()
+        with pytest.raises(QuotaError):
+            permit.settle(object())
+        assert permit.open
+
+
+class TestForgotten:
+    def test_charged_in_full_with_a_warning(self, limiter):
+        with pytest.warns(PacelineWarning, match="jobs: a permit was not settled"), limiter.acquire("jobs", tokens=500):
+            pass
+        assert left(limiter) == (500, 59, 0)
+
+    def test_charged_in_full_though_the_warning_is_an_error(self, limiter):
+        with pytest.raises(PacelineWarning), limiter.acquire("jobs", tokens=500):  # as pytest is set up here
+            pass
+        assert left(limiter) == (500, 59, 0)
+
+    def test_no_warning_where_nothing_was_left_to_say(self, limiter):
+        with limiter.acquire("jobs"):
+            pass
+        with pytest.raises(LookupError), limiter.acquire("jobs", tokens=500):
+            raise LookupError
+        assert left(limiter) == (500, 58, 0)
+
+    def test_the_warning_points_at_the_block(self, limiter):
+        with pytest.warns(PacelineWarning) as caught, limiter.acquire("jobs", tokens=500):
+            pass
+        assert caught[0].filename == __file__
+
+    def test_a_permit_is_a_context_of_its_own(self, limiter):
+        with limiter.acquire("jobs", tokens=500).wait() as permit:
+            permit.settle(tokens=1)
+        assert left(limiter) == (999, 59, 0)
+
+
+class TestCancel:
+    def test_as_if_it_had_never_been(self, limiter):
+        with limiter.acquire("jobs", tokens=500) as permit:
+            permit.cancel()
+        assert left(limiter) == (1_000, 60, 0)
+
+    def test_after_settling_it_is_too_late(self, limiter):
+        permit = limiter.acquire("jobs", tokens=500).wait()
+        permit.settle(tokens=400)
+        permit.cancel()
+        assert left(limiter) == (600, 59, 0)
+
+    def test_whoever_waits_goes_then(self, clock, limiter):
+        async def main():
+            permit = await limiter.acquire("jobs", tokens=950)
+            waiting = asyncio.create_task(limiter.acquire("jobs", tokens=900)._wait_async())
+            await asyncio.sleep(1)
+            permit.cancel()
+            assert (await waiting).waited_s == pytest.approx(1)
+
+        run_virtual(main(), clock)
+
+
+class TestRefused:
+    def test_the_charge_stays_the_pool_pauses_and_the_next_attempt_goes_first(self, clock, limiter):
+        order = []
+
+        async def work(name, again=None):
+            permit = await limiter.acquire("jobs", tokens=100, again=again)
+            order.append(name)
+            permit.settle(tokens=100)
+
+        async def main():
+            refused = await limiter.acquire("jobs", tokens=100)
+            start_ns = clock.now_ns()
+            refused.refused(retry_after_s=5)
+            assert left(limiter) == (900, 59, 0)
+            tasks = [asyncio.create_task(work(f"{i}")) for i in range(3)]
+            await asyncio.sleep(0)
+            await asyncio.gather(work("again", refused), *tasks)
+            assert (clock.now_ns() - start_ns) / NS == pytest.approx(5)
+
+        run_virtual(main(), clock)
+        assert order == ["again", "0", "1", "2"]
+
+    def test_refused_again_and_again_with_a_deadline(self, clock, limiter):
+        async def main():
+            permit = await limiter.acquire("jobs", timeout=60)
+            for _ in range(3):
+                permit.refused(Refusal(RefusalKind.RATE, retry_after_s=2))
+                permit = await limiter.acquire("jobs", again=permit)
+            permit.refused(retry_after_s=100)
+            with pytest.raises(paceline.AcquireTimeoutError):
+                await limiter.acquire("jobs", again=permit)
+
+        run_virtual(main(), clock)
+
+
+class TestPrepaid:
+    def test_it_travels_down_and_is_used_once(self, limiter):
+        assert current_permit("jobs") is None
+        with limiter.acquire("jobs", tokens=5) as permit:
+            assert current_permit("other") is None
+            assert current_permit("jobs") is permit
+            assert current_permit("jobs") is None  # a second attempt pays for itself
+            permit.settle(tokens=5)
+        assert current_permit("jobs") is None
+
+    def test_not_when_it_is_closed_already(self, limiter):
+        with limiter.acquire("jobs", tokens=5) as permit:
+            permit.settle()
+            assert current_permit("jobs") is None
+
+    def test_to_tasks_started_inside_and_not_to_others(self, clock, limiter):
+        async def below():
+            return current_permit("jobs")
+
+        async def main():
+            async with limiter.acquire("jobs") as permit:
+                assert await asyncio.create_task(below()) is permit
+            assert await asyncio.create_task(below()) is None
+            bare = await limiter.acquire("jobs")
+            assert await below() is None  # awaited, it belongs to nobody's block
+            bare.settle()
+
+        run_virtual(main(), clock)
+
+    def test_blocks_nest(self, limiter):
+        with limiter.acquire("jobs") as outer:
+            with limiter.acquire("other") as inner:
+                assert current_permit("other") is inner
+            assert current_permit("jobs") is outer
+
+
+def test_its_repr_says_what_it_is(limiter):
+    permit = limiter.acquire("jobs", tokens=5).wait()
+    assert repr(permit).startswith("<Permit jobs open {'tokens': 5")
+    permit.cancel()
+    assert "closed" in repr(permit)

@@ -1,0 +1,256 @@
+"""Shared pools in corners: closed and used again, paused by their breaker, stale, and away with slots in use."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+
+import pytest
+from shared_world import BOUND_S, until
+
+import paceline
+from paceline.core.queue import Waiter
+from paceline.core.quota import NS, parse_quotas
+from paceline.core.results import Reservation, WaitUntil
+from paceline.shared.capacity import SharedCapacity
+from paceline.shared.ledger import SharedLedger
+from paceline.stores.base import StoreError
+
+GONE = StoreError("obedient:store: gone")
+
+
+def in_thread(work):
+    """What ``work`` returned or raised, in a thread that must end."""
+    said = []
+
+    def run():
+        try:
+            said.append(work())
+        except Exception as error:  # noqa: BLE001
+            said.append(error)
+
+    thread = threading.Thread(target=run, daemon=True)
+    thread.start()
+    return thread, said
+
+
+def ask(limiter):
+    return asyncio.create_task(limiter.acquire("jobs")._wait_async())
+
+
+def waiting_for(world, work, seconds=1.0):
+    """The same for one that may wait for ``seconds`` of the world's time."""
+    thread, said = in_thread(work)
+    until(lambda: said or world.limiters[0].status()["pools"]["jobs"]["waiting"], "a waiter")
+    if not said:
+        world.move(seconds)
+    thread.join(BOUND_S)
+    return said[0]
+
+
+class TestClosed:
+    def test_what_settles_after_it_hangs_nobody(self, world):
+        limiter = world.limiter()
+        permit = world.take(limiter)
+        limiter.close()
+        permit.settle()
+        world.move(0.1)
+        assert waiting_for(world, lambda: limiter.acquire("jobs").wait()).open
+
+    def test_what_settles_after_it_is_told_when_it_is_closed_again(self, world):
+        limiter = world.limiter()
+        permit = world.take(limiter, tokens=500)
+        limiter.close()
+        permit.settle(tokens=10)
+        limiter.close()
+        assert world.store.charged(1)[1] == 10
+
+    def test_it_signs_off(self, world):
+        one, other = world.limiter(), world.limiter()
+        for limiter in (one, other):
+            world.join(limiter)
+        world.move(1)
+        assert world.status(other)["store"]["peers"] == 2
+        one.close()
+        world.take(other).settle()
+        assert world.status(other)["store"]["peers"] == 1
+
+    def test_not_while_it_holds_slots(self, world):
+        one, other = world.limiter("600 requests/min, 1 concurrency"), world.limiter("600 requests/min, 1 concurrency")
+        permit = world.take(one)
+        one.close()
+        assert not other.try_acquire("jobs")
+        assert world.status(other)["store"]["peers"] == 2
+        permit.cancel()
+
+    def test_it_may_come_back(self, world):
+        one, other = world.limiter(), world.limiter()
+        for _ in range(2):
+            world.take(one, tokens=100).settle(tokens=40)
+            one.close()
+        world.take(one).settle()
+        world.take(other).settle()
+        world.move(0.1)
+        assert world.status(other)["store"]["peers"] == 2
+        assert world.store.charged(1)[1] == 80
+
+
+class TestBreaker:
+    def pause(self, world, limiter, seconds):
+        limiter.scheduler("jobs").pause(world.clock.now_ns() + round(seconds * NS))
+
+    def test_nobody_is_kept_who_does_not_want_to_wait(self, world):
+        limiter = world.limiter()
+        world.join(limiter)
+        self.pause(world, limiter, 8)
+        later = limiter.try_acquire("jobs")
+        assert (later.retry_after_s, later.quota) == (pytest.approx(8), "cool-down")
+
+    async def test_who_waits_hears_how_long(self, world):
+        limiter = world.limiter()
+        world.join(limiter)
+        self.pause(world, limiter, 8)
+        acquisition = limiter.acquire("jobs")
+        task = asyncio.ensure_future(acquisition)
+        await world.moved(1)
+        why, status = acquisition.why(), world.status(limiter)
+        assert (why.quota, why.expected_wait_s) == ("cool-down", pytest.approx(7))
+        assert (status["binds"], status["cool_down_s"]) == ("cool-down", pytest.approx(7))
+        task.cancel()
+        await world.moved()
+
+    @pytest.mark.parametrize("lost", [False, True])
+    async def test_then_one_goes_alone(self, world, lost):
+        limiter = world.limiter("6000 requests/min")
+        world.join(limiter)
+        if lost:
+            world.store.failure = GONE
+            world.take(limiter).settle()
+        self.pause(world, limiter, 8)
+        tasks = [ask(limiter) for _ in range(10)]
+        await world.moved(7.9)
+        assert not any(task.done() for task in tasks)
+        await world.moved(0.5)
+        gone = [task.result() for task in tasks if task.done()]
+        assert len(gone) == 1
+        gone[0].settle()
+        await world.moved(0.5)
+        assert all(task.done() for task in tasks)
+        for task in tasks:
+            task.result().cancel()
+
+    async def test_a_probe_that_fails_keeps_the_others_waiting(self, world):
+        limiter = world.limiter("6000 requests/min")
+        world.join(limiter)
+        self.pause(world, limiter, 2)
+        tasks = [ask(limiter) for _ in range(5)]
+        await world.moved(2.1)
+        (gone,) = (task.result() for task in tasks if task.done())
+        self.pause(world, limiter, 60)
+        gone.settle()
+        await world.moved(59)
+        assert sum(task.done() for task in tasks) == 1
+        await world.moved(2)
+        assert sum(task.done() for task in tasks) == 2
+        for task in tasks:
+            task.cancel()
+        await world.moved()
+
+
+class TestStale:
+    def test_a_deadline_is_not_missed_by_what_was_said_long_ago(self, world):
+        one, other = (world.limiter("60000 requests/min, 6000 tokens/min", headroom_s=0.0) for _ in "ab")
+        for limiter in (one, other):
+            world.join(limiter)
+        large = world.take(other, tokens=5_900)
+        assert not one.try_acquire("jobs", tokens=3_000)
+        large.cancel()
+        world.move(1.0)
+        assert waiting_for(world, lambda: one.acquire("jobs", tokens=3_000, timeout=5).wait()).open
+
+    def test_a_limit_that_was_raised_meanwhile_is_asked_for(self, world):
+        small, raised = "6000 requests/min, 6k tokens/min", "6000 requests/min, 600k tokens/min"
+        one = world.limiter(small)
+        world.join(one)
+        world.take(world.limiter(raised)).settle()
+        world.move(5)
+        assert waiting_for(world, lambda: one.acquire("jobs", tokens=9_000).wait()).open
+
+    def test_one_that_was_not_is_still_an_error(self, world):
+        one = world.limiter("6000 requests/min, 6k tokens/min")
+        world.join(one)
+        world.move(5)
+        assert isinstance(waiting_for(world, lambda: one.acquire("jobs", tokens=9_000).wait()), paceline.NeverFitsError)
+        assert isinstance(one.try_acquire("jobs", tokens=9_000), paceline.NeverFits)
+
+
+class TestSlots:
+    def test_those_that_only_the_store_knows_of_are_renewed(self, world):
+        knows, other = world.limiter("600 requests/min, 2 concurrency"), world.limiter("600 requests/min")
+        for limiter in (knows, other):
+            world.join(limiter)
+        held = [world.take(other) for _ in range(2)]
+        for _ in range(20):
+            world.move(1.0)
+            assert not knows.try_acquire("jobs")
+        for permit in held:
+            permit.cancel()
+
+    @pytest.mark.parametrize("mode", ["safe", "open"])
+    def test_those_in_use_when_the_store_is_lost_come_back(self, world, mode):
+        limiters = [world.limiter("60000 requests/min, 8 concurrency", lost=mode) for _ in range(2)]
+        for limiter in limiters:
+            world.join(limiter)
+        held = [world.take(limiter) for limiter in limiters for _ in range(4)]
+        world.move(6.0)  # by now each has heard of the other's
+        world.store.failure = GONE
+        world.move(6.0)
+        assert [world.status(limiter)["store"]["state"] for limiter in limiters] == ["lost", "lost"]
+        if mode == "safe":
+            assert not any(limiter.try_acquire("jobs") for limiter in limiters)
+        for permit in held:
+            permit.settle()
+        for limiter in limiters:
+            taken = [limiter.try_acquire("jobs") for _ in range(4)]
+            assert all(taken)
+            if mode == "safe":
+                assert not limiter.try_acquire("jobs")
+            for permit in taken:
+                permit.settle()
+
+
+@pytest.mark.parametrize(
+    ("quota", "lease_s"), [("1000 requests/min window utc", 60.0), ("600 requests/s window utc", None)]
+)
+def test_a_lease_ends_before_its_window(quota, lease_s):
+    """It grants nothing when it outlasts the window; so it must not be as long as one."""
+    now_ns = began_ns = 1_800_000_000 * NS
+    pool, books = (
+        SharedCapacity("p", parse_quotas(quota), now_ns, who="a", lease_s=lease_s, headroom_s=0.02),
+        SharedLedger(),
+    )
+    granted, waiting, longest_s = 0, [], 0.0
+    period_s, step_ns = (60, NS // 20) if lease_s else (1, NS // 400)
+
+    def take(waiter, outcome):
+        nonlocal granted
+        granted += 1
+        pool.settle(now_ns, outcome, None)
+
+    while now_ns < began_ns + 3 * period_s * NS:
+        waiter = Waiter({"requests": 1})
+        outcome = pool.submit(now_ns, waiter)
+        if isinstance(outcome, Reservation):
+            take(waiter, outcome)
+        else:
+            assert isinstance(outcome, WaitUntil)
+            waiting.append((now_ns, waiter))
+        while (message := pool.message(now_ns)) is not None:
+            for done in pool.receive(now_ns, books.apply(now_ns, message)):
+                take(done, done.outcome)
+        waiting = [(since, waiter) for since, waiter in waiting if waiter.outcome is None]
+        longest_s = max([longest_s, *((now_ns - since) / NS for since, _ in waiting[:1])])
+        now_ns += step_ns
+    amount = 1_000 if lease_s else 600
+    asked = 3 * period_s * NS / step_ns
+    assert granted >= 0.97 * min(asked, 3 * amount)

@@ -1,0 +1,349 @@
+"""Limiters that share a store, from their first word to their last: leases, pauses, forks, and the end of the program."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import subprocess
+import sys
+import textwrap
+import threading
+import weakref
+
+import pytest
+from shared_world import BOUND_S, JOBS, couriers, until
+
+import paceline
+from paceline.pacing.clock import SYSTEM_CLOCK
+from paceline.shared.messages import Message
+from paceline.stores import StoreError
+from paceline.stores.sqlite import SQLiteStore
+
+FAST = "6000 requests/min burst 6000, 600k tokens/min burst 600k"  # a hundred requests a second
+
+
+class TestTheLastWord:
+    def test_closing_tells_what_is_still_to_be_told(self, world):
+        limiter = world.limiter()
+        limiter.acquire("jobs", tokens=100).wait().settle(tokens=40)
+        assert world.store.charged(1) == (100, 100)  # it waits for a question to go with
+        limiter.close()
+        assert world.store.charged(1) == (100, 40)
+        assert world.store.times_closed == 1
+        limiter.close()
+        assert len(world.store.messages) == 2
+
+    def test_whoever_asks_opens_it_again(self, world):
+        limiter = world.limiter()
+        limiter.close()
+        limiter.acquire("jobs", tokens=100).wait().settle(tokens=40)
+        limiter.close()
+        assert couriers() == []
+        limiter.acquire("jobs", tokens=100).wait().settle(tokens=40)
+        limiter.close()
+        assert world.store.charged(1) == (200, 80)
+
+    async def test_whoever_waits_goes_on(self, world):
+        limiter = world.limiter()
+        world.take(limiter, tokens=9_850).settle()
+        task = asyncio.create_task(limiter.acquire("jobs", tokens=200)._wait_async())
+        await world.moved(0.02)
+        assert not task.done()
+        limiter.close()
+        await world.moved(5)
+        assert (await asyncio.wait_for(task, BOUND_S)).waited_s == pytest.approx(1.5, abs=0.05)
+        task.result().cancel()
+
+    def test_what_must_be_told_again_is_told_before_it(self, world):
+        limiter = world.limiter()
+        limiter.acquire("jobs", tokens=100).wait().settle(tokens=40)
+        world.move(0.005)
+        world.store.failure = StoreError("gone")
+        limiter.acquire("jobs", tokens=100).wait().settle(tokens=30)  # by itself
+        world.store.failure = None
+        world.clock.advance(1)
+        world.quiet()
+        limiter.close()
+        assert world.store.charged(1)[1] == 70
+
+    def test_a_forgotten_limiter_ends_its_thread(self, world):
+        limiter = paceline.Limiter({"jobs": JOBS}, store=world.store)
+        limiter.acquire("jobs", tokens=100).wait().settle(tokens=40)
+        gone = weakref.ref(limiter), weakref.ref(limiter._worker)
+        del limiter
+        until(lambda: world.store.charged(1) == (100, 40))  # its last word
+
+        def all_gone():
+            SYSTEM_CLOCK.call_at(0, int)  # the clock's thread keeps its last timer until the next
+            gc.collect()
+            return gone[0]() is gone[1]() is None and not couriers()
+
+        until(all_gone)
+
+
+def run(code, *arguments):
+    """Run ``code`` as a program of its own."""
+    done = subprocess.run(
+        [sys.executable, "-c", textwrap.dedent(code), *map(str, arguments)],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    return done.stdout + done.stderr
+
+
+def spent(path):
+    """What each quota of the books in this file was charged in the end."""
+    store = SQLiteStore(path)
+    standings = store.exchange("jobs", Message("test", 0)).standings
+    store.close()
+    return [standing.spent for standing in standings]
+
+
+class TestPrograms:
+    def test_the_end_of_one_tells_what_is_still_to_be_told(self, tmp_path):
+        run(
+            """
+            import sys, paceline
+            limiter = paceline.Limiter({"jobs": ["100 requests/day", "10k tokens/day"]}, store="sqlite:" + sys.argv[1])
+            limiter.acquire("jobs", tokens=100).wait().settle(tokens=40)
+            """,
+            tmp_path / "books",
+        )
+        assert spent(tmp_path / "books") == [1, 40]
+
+    def test_the_end_of_one_is_not_kept_by_a_store_that_is_lost(self):
+        said = run(
+            """
+            import paceline, threading
+            class Store:
+                url = "silent:"
+                exchange = lambda self, pool, message: threading.Event().wait()
+                close = after_fork = lambda self: None
+            limiter = paceline.Limiter({"jobs": "60 requests/min"}, store=Store())
+            try:
+                limiter.acquire("jobs", timeout=0.1).wait()
+            except paceline.AcquireTimeoutError:
+                print("in time")
+            """
+        )
+        assert said == "in time\n"
+
+    def test_a_fork_is_another_process(self, tmp_path):
+        """What its parent was granted, and has still to tell, is its parent's; both go on."""
+        run(
+            """
+            import os, sys, paceline
+            limiter = paceline.Limiter({"jobs": ["100 requests/day", "10k tokens/day"]}, store="sqlite:" + sys.argv[1])
+            limiter.acquire("jobs", tokens=100).wait().settle(tokens=10)
+            held = limiter.acquire("jobs", tokens=50).wait()
+            child = os.fork()
+            if child == 0:
+                try:
+                    held.settle(tokens=1)
+                    assert limiter.status()["pools"]["jobs"]["in_flight"] == 0
+                    limiter.acquire("jobs", tokens=7).wait().settle()
+                    limiter.close()
+                    os._exit(0)
+                finally:
+                    os._exit(1)
+            limiter.acquire("jobs", tokens=5).wait().settle()
+            assert os.waitpid(child, 0)[1] == 0
+            held.settle(tokens=20)
+            limiter.acquire("jobs", tokens=3).wait().settle()
+            assert limiter.status()["pools"]["jobs"]["store"] == {"state": "joined", "peers": 1}  # the child has left
+            """,
+            tmp_path / "books",
+        )
+        assert spent(tmp_path / "books") == [5, 10 + 20 + 7 + 5 + 3]
+
+    def test_a_fork_while_the_store_is_lost(self, tmp_path):
+        """Only the parent tells what it has spent meanwhile."""
+        run(
+            """
+            import os, sys, time, paceline
+            from paceline.stores.sqlite import SQLiteStore
+
+            class Store(SQLiteStore):
+                lost = False
+                def exchange(self, pool, message):
+                    if self.lost:
+                        raise paceline.stores.StoreError("lost")
+                    return super().exchange(pool, message)
+
+            def back():
+                store.lost = False
+                while limiter.status()["pools"]["jobs"]["store"]["state"] != "joined":
+                    time.sleep(0.01)
+                limiter.close()
+
+            store = Store(sys.argv[1])
+            limiter = paceline.Limiter({"jobs": ["100 requests/day", "10k tokens/day"]}, store=store)
+            limiter.acquire("jobs", tokens=100).wait().settle(tokens=10)
+            store.lost = True
+            limiter.acquire("jobs", tokens=50).wait().settle(tokens=30)
+            held = limiter.acquire("jobs", tokens=60).wait()
+            child = os.fork()
+            if child == 0:
+                try:
+                    limiter.acquire("jobs", tokens=7).wait().settle()
+                    back()
+                    os._exit(0)
+                finally:
+                    os._exit(1)
+            held.settle(tokens=40)
+            back()
+            assert os.waitpid(child, 0)[1] == 0
+            """,
+            tmp_path / "books",
+        )
+        assert spent(tmp_path / "books") == [4, 10 + 30 + 40 + 7]
+
+
+class TestLeases:
+    def test_many_acquires_and_few_exchanges(self, world):
+        limiter = world.limiter(FAST, lease_s=1.0)
+        for _ in range(2_000):
+            limiter.acquire("jobs", tokens=100).wait().settle(tokens=50)
+            world.clock.advance(0.01)  # as fast as the rate
+        assert len(world.store.messages) <= 2 * 20 + 40  # twenty seconds: leases, and news each time somebody asks
+        assert world.store.charged()[1] - 2_000 <= 2 * 100  # no more than two leases ahead
+        world.close()
+        assert world.store.charged()[1] == 2_000
+        assert world.store.charged(1)[1] == 2_000 * 50
+
+    def test_what_nobody_spends_is_given_back_after_its_time(self, world):
+        limiter = world.limiter(FAST, lease_s=1.0)
+        for _ in range(20):
+            limiter.acquire("jobs", tokens=100).wait().settle()
+        world.move(0.02)
+        assert world.store.charged()[1] > 20
+        world.move(1.1)
+        assert world.store.charged()[1] == 20
+        assert world.store.charged(1)[1] == 20 * 100
+
+    def test_closing_gives_the_rest_back(self, world):
+        limiter = world.limiter(FAST, lease_s=1.0)
+        for _ in range(20):
+            limiter.acquire("jobs", tokens=100).wait().settle()
+        world.quiet()
+        assert world.store.charged()[1] > 20
+        limiter.close()
+        assert world.store.charged()[1] == 20
+
+    async def test_all_units_or_none(self, world):
+        limiter = world.limiter("6000 requests/min burst 1000, 600 tokens/min burst 100", lease_s=1.0)
+        tasks = [asyncio.create_task(limiter.acquire("jobs", tokens=30)._wait_async()) for _ in range(5)]
+        await world.moved(0.5)
+        assert sum(task.done() for task in tasks) <= 3  # ninety tokens at once, less what a lease keeps unused
+        for task in tasks:
+            task.cancel()
+        await asyncio.wait(tasks)
+        went = [task for task in tasks if not task.cancelled()]
+        assert went
+        world.close()
+        assert world.store.charged(0)[1] == len(went)
+        assert world.store.charged(1)[1] == 30 * len(went)
+
+    async def test_two_processes_never_get_more_than_there_is(self, world):
+        limiters = [world.limiter("1200 requests/min burst 200", lease_s=0.5) for _ in "ab"]
+        tasks = [asyncio.create_task(one.acquire("jobs")._wait_async()) for one in limiters for _ in range(400)]
+        started_ns = world.clock.now_ns()
+        counts = []
+        for _ in range(20):
+            await world.moved(1)
+            went = [sum(task.done() for task in tasks[part]) for part in (slice(400), slice(400, 800))]
+            assert sum(went) <= 200 + 20 * (world.clock.now_ns() - started_ns) / 1e9
+            counts.append(went)
+        assert sum(went) >= 200 + 20 * 20 - 40
+        since = [
+            last - first for first, last in zip(counts[4], counts[-1], strict=True)
+        ]  # the burst is the first one's
+        assert min(since) >= 0.4 * sum(since)
+        for task in tasks:
+            task.cancel()
+        await asyncio.wait(tasks)
+
+
+class TestRefused:
+    async def test_a_refusal_pauses_everybody(self, world):
+        one, other = world.limiter(), world.limiter()
+        world.join(one)
+        world.join(other)
+        world.take(one, tokens=100).refused(retry_after_s=30)
+        await world.moved(0.01)
+        assert world.status(one)["cool_down_s"] == pytest.approx(30, abs=0.1)
+        later = other.try_acquire("jobs")
+        assert (later.quota, later.retry_after_s) == ("cool-down", pytest.approx(30, abs=0.1))
+        tasks = [asyncio.create_task(each.acquire("jobs")._wait_async()) for each in (one, other) for _ in range(3)]
+        await world.moved(29.5)
+        assert not any(task.done() for task in tasks)
+        await world.moved(0.7)
+        (probe,) = [task for task in tasks if task.done()]  # the others wait for its answer
+        probe.result().settle()
+        await world.moved(1.5)
+        assert all(task.done() for task in tasks)
+        for task in tasks:
+            task.result().settle()
+        world.close()
+        assert world.store.charged(0)[1] == 1 + 6
+        assert world.store.charged(1)[1] == 100  # the refused attempt stays charged
+
+    async def test_a_probe_that_is_never_sent_lets_another_go(self, world):
+        one, other = world.limiter(), world.limiter()
+        world.take(one).refused(retry_after_s=5)
+        world.move(5)
+        world.take(one).cancel()
+        await world.moved(0.02)
+        world.take(other).settle()
+        await world.moved(0.02)
+        world.take(one).settle()
+
+
+class TestSlots:
+    async def test_they_are_shared_and_handed_on(self, world):
+        one, other = world.limiter("4 concurrency"), world.limiter("4 concurrency")
+        held = [world.take(one) for _ in range(4)]
+        assert not other.try_acquire("jobs")
+        tasks = [asyncio.create_task(other.acquire("jobs")._wait_async()) for _ in range(3)]
+        await world.moved(1)
+        assert not any(task.done() for task in tasks)
+        held.pop().settle()
+        await world.moved(0.05)
+        assert sum(task.done() for task in tasks) == 1
+        for permit in held:
+            permit.settle()
+        await world.moved(0.05)
+        assert all(task.done() for task in tasks)
+        for task in tasks:
+            task.result().settle()
+
+    def test_those_of_a_process_that_is_silent_come_back(self, world):
+        one, other = world.limiter("4 concurrency"), world.limiter("4 concurrency")
+        held = [world.take(one) for _ in range(4)]
+        world.move(60)
+        assert not other.try_acquire("jobs")  # it says again and again that it has them
+        one._worker.store = type("Deaf", (), {"url": "deaf:", "exchange": None, "close": lambda self: None})()
+        world.move(14)
+        assert not other.try_acquire("jobs")
+        world.move(6)
+        world.take(other).settle()
+        assert len(held) == 4
+
+
+def test_threads_that_start_the_courier_at_once_start_one(world):
+    limiter, ready = world.limiter(), threading.Barrier(8)
+    limiter.scheduler("jobs")
+
+    def work():
+        ready.wait(BOUND_S)
+        limiter.acquire("jobs").wait().settle()
+
+    threads = [threading.Thread(target=work) for _ in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(BOUND_S)
+    assert len(couriers()) == 1

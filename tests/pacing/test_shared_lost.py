@@ -1,0 +1,306 @@
+"""A store that is slow, never answers, or goes and comes back: what callers, status and log see of it."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+
+import pytest
+from shared_world import BOUND_S, soon, until
+
+import paceline
+from paceline.core.results import StoreError
+
+GONE = StoreError("obedient:store: gone")
+
+
+def warnings(caplog):
+    return [record.getMessage() for record in caplog.records if record.levelno == logging.WARNING]
+
+
+def pair(world, **options):
+    """Two processes that know of each other."""
+    one, other = (world.limiter(**options) for _ in "ab")
+    for limiter in (one, other, one):
+        world.join(limiter)
+    return one, other
+
+
+def crowd(limiter, count):
+    return [asyncio.create_task(limiter.acquire("jobs")._wait_async()) for _ in range(count)]
+
+
+def granted(tasks):
+    return sum(task.done() for task in tasks)
+
+
+async def end(tasks):
+    """Those who wait go away; what the others were granted was spent."""
+    for task in tasks:
+        task.cancel()
+    await asyncio.wait(tasks)
+    for task in tasks:
+        if not task.cancelled():
+            task.result().settle()
+
+
+class TestASlowStore:
+    async def test_it_keeps_no_event_loop_waiting(self, world):
+        limiter = world.limiter()
+        world.store.hold()
+        tasks = crowd(limiter, 50)
+        await soon(lambda: world.store.messages)
+        for _ in range(1_000):
+            await asyncio.sleep(0)  # were this loop kept, nobody would ever let the store go
+        assert len(world.store.messages) == 1
+        assert granted(tasks) == 0
+        world.store.let_go()
+        for permit in await asyncio.gather(*tasks):
+            permit.settle()
+        world.close()
+        assert world.store.charged() == (50, 50)
+
+    async def test_a_deadline_is_kept_to_the_tick(self, world):
+        limiter = world.limiter()
+        world.store.hold()
+        task = asyncio.create_task(limiter.acquire("jobs", timeout=0.1)._wait_async())
+        await soon(lambda: world.store.messages)
+        world.clock.advance(0.099_999)
+        await asyncio.sleep(0)
+        assert not task.done()
+        world.clock.advance(0.000_001)
+        with pytest.raises(paceline.AcquireTimeoutError):
+            await asyncio.wait_for(task, BOUND_S)
+        world.close()
+        assert world.store.charged() == (1, 0)  # what came too late is given back
+
+    def test_a_deadline_of_a_thread_in_real_time(self, world):
+        limiter = paceline.Limiter({"jobs": "60 requests/min"}, store=world.store)
+        world.store.hold()
+        with pytest.raises(paceline.AcquireTimeoutError):
+            limiter.acquire("jobs", timeout=0.05).wait()
+        world.store.let_go()
+        limiter.close()
+        assert world.store.charged()[1] == 0
+
+    async def test_an_answer_before_the_deadline(self, world):
+        limiter = world.limiter()
+        world.store.hold()
+        task = asyncio.create_task(limiter.acquire("jobs", timeout=0.1)._wait_async())
+        await soon(lambda: world.store.messages)
+        world.clock.advance(0.05)
+        world.store.let_go()
+        permit = await asyncio.wait_for(task, BOUND_S)
+        assert permit.waited_s == pytest.approx(0.05)
+        permit.settle()
+        world.close()
+        assert world.store.charged() == (1, 1)
+
+
+class TestAStoreThatNeverAnswered:
+    @pytest.mark.parametrize("mode", ["safe", "closed"])
+    @pytest.mark.parametrize("failure", [GONE, ValueError("password")], ids=["gone", "broken"])
+    def test_it_is_an_error_that_says_which(self, world, mode, failure, caplog):
+        limiter = world.limiter(lost=mode)
+        world.store.failure = failure
+        with pytest.raises(StoreError, match="jobs: obedient:store") as error:
+            limiter.acquire("jobs").wait()
+        assert "password" not in str(error.value)
+        with pytest.raises(StoreError, match="jobs: obedient:store"):
+            limiter.try_acquire("jobs")
+        with pytest.raises(StoreError, match="jobs: obedient:store"):
+            asyncio.run(limiter.acquire("jobs")._wait_async())
+        assert world.status(limiter)["store"] == {"state": "new", "peers": 1}
+        assert warnings(caplog) == []
+        assert len(world.store.messages) == 1  # half a second later it is tried again, not before
+
+    def test_the_next_finds_it_when_it_has_come(self, world):
+        limiter = world.limiter()
+        world.store.failure = GONE
+        with pytest.raises(StoreError):
+            limiter.acquire("jobs").wait()
+        world.store.failure = None
+        world.move(0.5)
+        limiter.acquire("jobs").wait().settle()
+        assert world.status(limiter)["store"]["state"] == "joined"
+
+    async def test_all_who_wait_are_told(self, world):
+        limiter = world.limiter()
+        world.store.hold()
+        tasks = crowd(limiter, 50)
+        await soon(lambda: world.store.messages)
+        world.store.failure = GONE
+        world.store.let_go()
+        answers = await asyncio.wait_for(asyncio.gather(*tasks, return_exceptions=True), BOUND_S)
+        assert all(isinstance(answer, StoreError) for answer in answers)
+
+    def test_open_goes_on_as_if_alone(self, world, caplog):
+        limiter = world.limiter(lost="open")
+        world.store.failure = GONE
+        for _ in range(99):
+            limiter.acquire("jobs").wait().settle()
+        assert not limiter.try_acquire("jobs")
+        assert world.status(limiter)["store"]["state"] == "lost"
+        world.store.failure = None
+        world.move(3)
+        assert world.status(limiter)["store"] == {"state": "joined", "peers": 1}
+        assert world.store.charged() == (99, 99)
+        assert len(warnings(caplog)) == 2
+
+
+class TestAStoreThatIsLost:
+    @pytest.mark.parametrize("failure", [GONE, ValueError("odd")], ids=["gone", "broken"])
+    @pytest.mark.parametrize(("mode", "went"), [("safe", 10), ("closed", 0), ("open", 20)])
+    async def test_those_who_wait_go_on_as_declared(self, world, caplog, mode, went, failure):
+        limiter, _ = pair(world, lost=mode)
+        for _ in range(98):  # and one has come back since they joined, less a second of headroom
+            world.take(limiter).settle()
+        world.move(0.02)
+        assert world.store.charged()[1] == 98
+        world.store.failure = failure
+        tasks = crowd(limiter, 60)
+        await world.moved(20)
+        assert granted(tasks) == pytest.approx(went, abs=1)  # one a second, shared by two
+        reason = "obedient:store: gone" if failure is GONE else "obedient:store: ValueError"
+        assert world.status(limiter)["store"] == {"state": "lost", "peers": 2, "mode": mode, "reason": reason}
+        assert warnings(caplog) == [f"jobs: {reason}; going on in mode {mode!r} until it answers again"]
+        world.store.failure = None
+        await world.moved(3)
+        assert world.status(limiter)["store"] == {"state": "joined", "peers": 1}  # the other was silent for 15 s
+        assert warnings(caplog)[1:] == ["jobs: the store answers again"]
+        assert granted(tasks) <= 1 + 23  # nobody comes in a storm
+        await world.moved(10)
+        assert granted(tasks) == pytest.approx(1 + 33, abs=2)  # and nothing is lost
+        assert len(warnings(caplog)) == 2
+        await end(tasks)
+        world.close()
+        assert world.store.charged()[1] == 98 + granted([task for task in tasks if not task.cancelled()])
+
+    @pytest.mark.parametrize("mode", ["safe", "closed"])
+    async def test_all_together_stay_within_the_quota(self, world, mode):
+        """While it is away, when it comes back, and afterwards; and after it has come back at the full speed."""
+        tasks = [task for limiter in pair(world, lost=mode) for task in crowd(limiter, 150)]
+        started_ns = world.clock.now_ns()
+        for second in range(60):
+            world.store.failure = GONE if 10 <= second < 30 else None
+            await world.moved(1)
+            assert granted(tasks) <= 100 + (world.clock.now_ns() - started_ns) / 1e9
+        assert granted(tasks) >= 99 + 60 - 4
+        await end(tasks)
+        world.close()
+        assert world.store.charged()[1] == granted([task for task in tasks if not task.cancelled()])
+
+    async def test_an_answer_that_makes_no_sense(self, world, monkeypatch, caplog):
+        limiter, _ = pair(world)
+        with monkeypatch.context() as patch:
+            patch.setattr(world.store, "exchange", lambda pool, message: None)
+            (await asyncio.wait_for(limiter.acquire("jobs")._wait_async(), BOUND_S)).settle()
+            assert world.status(limiter)["store"]["reason"] == "obedient:store: its answer makes no sense"
+        await world.moved(3)
+        assert world.status(limiter)["store"]["state"] == "joined"
+        world.close()
+        assert world.store.charged()[1] == 1
+
+    def test_an_answer_that_was_lost(self, world, monkeypatch):
+        """It may have been granted: it stays charged. What was told with it is told again, and counts once."""
+        limiter, _ = pair(world)
+        limiter.acquire("jobs", tokens=100).wait().settle(tokens=40)
+
+        def deaf(pool, message):
+            world.store.inner.exchange(pool, message)
+            raise GONE
+
+        with monkeypatch.context() as patch:
+            patch.setattr(world.store, "exchange", deaf)
+            limiter.acquire("jobs", tokens=7).wait().settle()  # by itself
+        assert world.store.charged(1)[1] == 47
+        world.move(3)
+        world.close()
+        assert world.store.charged(1)[1] == 40 + 7 + 7
+
+    def test_what_was_granted_before_is_settled_meanwhile(self, world):
+        limiter, _ = pair(world)
+        permit = limiter.acquire("jobs", tokens=100).wait()
+        world.store.failure = GONE
+        limiter.acquire("jobs", tokens=7).wait().settle(tokens=3)
+        permit.settle(tokens=60)
+        alone = limiter.acquire("jobs", tokens=50).wait()
+        world.store.failure = None
+        world.move(3)
+        alone.settle(tokens=80)
+        world.close()
+        assert world.store.charged(1)[1] == 60 + 3 + 80
+
+    def test_a_try_is_answered(self, world):
+        limiter, _ = pair(world)
+        closed, _ = pair(world, lost="closed")
+        world.store.failure = GONE
+        world.take(limiter).settle()
+        later = closed.try_acquire("jobs")
+        assert (later.quota, later.retry_after_s) == ("store lost", pytest.approx(1, abs=0.5))
+
+    def pools(self, world, *names):
+        """A limiter with these pools, joined."""
+        limiter = world.limiter()
+        limiter.limits = paceline.Limiter({"*": "60 requests/min"}).limits
+        for name in names:
+            limiter.acquire(name).wait().settle()
+        world.move(0.02)
+        return limiter
+
+    def test_when_two_have_waited_no_other_pool_does(self, world, monkeypatch):
+        monkeypatch.setattr("paceline.shared.worker.QUICK_S", -1.0)  # whatever fails took longer
+        names = ("one", "two", "three", "four")
+        limiter = self.pools(world, *names)
+        world.store.failure, told = GONE, len(world.store.messages)
+        for name in names:
+            limiter.acquire(name).wait().settle()
+        assert len(world.store.messages) == told + 2
+        assert {pool["store"]["state"] for pool in limiter.status()["pools"].values()} == {"lost"}
+
+    def test_one_pool_s_books_that_cannot_be_read_are_its_own_affair(self, world, monkeypatch):
+        limiter = self.pools(world, "good", "bad")
+        exchange = world.store.exchange
+
+        def failing(pool, message):
+            if pool == "bad":
+                raise GONE
+            return exchange(pool, message)
+
+        monkeypatch.setattr(world.store, "exchange", failing)
+        for _ in range(5):
+            for name in ("bad", "good"):
+                limiter.acquire(name).wait().settle()
+            world.move(0.2)
+        pools = limiter.status()["pools"]
+        assert [pools[name]["store"]["state"] for name in ("good", "bad")] == ["joined", "lost"]
+        assert "store_lost" not in pools["good"]["counts"]
+
+    def test_slots_that_were_taken_meanwhile_are_known(self, world):
+        """To those who were faster to come back."""
+        one, other = (world.limiter("4 concurrency") for _ in "ab")
+        for limiter in (one, other, one):
+            limiter.acquire("jobs").wait().cancel()
+            world.move(0.02)
+        world.store.failure = GONE
+        held = [limiter.acquire("jobs").wait() for limiter in (one, one, other, other)]
+        assert not one.try_acquire("jobs")
+        world.store.failure = None
+        world.move(1.2)
+        assert world.status(one)["store"]["state"] == "lost"  # a moment more
+        newcomer = world.limiter("4 concurrency")
+        assert not newcomer.try_acquire("jobs")
+        held[0].settle()
+        world.move(3)
+        assert newcomer.try_acquire("jobs")
+
+    def test_threads_end_while_it_is_lost(self, world):
+        limiter, _ = pair(world)
+        world.store.failure = GONE
+        limiter.acquire("jobs").wait().settle()
+        limiter.close()
+        world.clock.advance(10)  # it would be tried again each second
+        told = len(world.store.messages)
+        world.clock.advance(10)
+        assert len(world.store.messages) == told
+        until(lambda: limiter._worker._thread is None)

@@ -1,0 +1,351 @@
+"""A limiter whose books are in a store: every way to ask, and everybody who goes away in between."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import threading
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+from shared_world import BOUND_S, couriers, soon, until
+
+import paceline
+from paceline.core.results import NeverFits
+from paceline.pacing import scheduler as scheduler_module
+from paceline.pacing.permit import Later, Permit
+from paceline.stores.memory import MemoryStore
+
+LOOPS, TASKS, THREADS, EACH = 2, 20, 3, 4
+RATE, BURST = 500, 50
+
+
+class TestWaysToAsk:
+    def test_with_and_wait(self, world):
+        limiter = world.limiter()
+        with limiter.acquire("jobs", tokens=100) as permit:
+            permit.settle(tokens=40)
+        limiter.acquire("jobs", tokens=100).wait().cancel()
+        limiter.acquire("jobs", tokens=100).wait().settle(tokens=150)
+        world.close()
+        assert world.store.charged(0) == (3, 2)
+        assert world.store.charged(1) == (300, 190)
+
+    async def test_async_with_and_await(self, world):
+        limiter = world.limiter()
+        async with limiter.acquire("jobs", tokens=100) as permit:
+            permit.settle(tokens=40)
+        (await limiter.acquire("jobs", tokens=100)).cancel()
+        (await limiter.acquire("jobs", tokens=100)).settle(tokens=150)
+        world.close()
+        assert world.store.charged(0) == (3, 2)
+        assert world.store.charged(1) == (300, 190)
+
+    def test_try(self, world):
+        limiter = world.limiter()
+        permit = limiter.try_acquire("jobs", tokens=9_000)
+        assert isinstance(permit, Permit)
+        later = limiter.try_acquire("jobs", tokens=3_000)
+        assert isinstance(later, Later)
+        assert later.retry_after_s == pytest.approx(21)  # 9 000 and 3 000 less what it holds: 10 000, and 100 unused
+        assert later.quota == "360k tokens/hour burst 10k"
+        assert isinstance(limiter.try_acquire("jobs", tokens=10_001), NeverFits)
+        permit.cancel()
+        assert world.status(limiter)["waiting"] == 0
+        world.close()
+        assert world.store.charged(1) == (9_000, 0)
+
+    async def test_while_the_store_is_asked_it_binds(self, world):
+        limiter = world.limiter()
+        world.store.hold()
+        acquisition = limiter.acquire("jobs")
+        task = asyncio.ensure_future(acquisition)
+        await soon(lambda: world.store.messages)
+        assert world.status(limiter)["binds"] == acquisition.why().quota == "store"
+        world.store.let_go()
+        (await task).settle()
+        assert world.status(limiter)["binds"] is None
+
+    def test_several_tries_at_once_are_answered_each(self, world):
+        limiter = world.limiter("3600 requests/hour burst 5", headroom_s=0.0)
+        world.store.hold()
+        with ThreadPoolExecutor(8) as threads:
+            tries = [threads.submit(limiter.try_acquire, "jobs") for _ in range(8)]
+            until(lambda: limiter._schedulers and world.status(limiter)["waiting"] == 8)
+            assert not any(answer.done() for answer in tries)
+            world.store.let_go()
+            answers = [answer.result(BOUND_S) for answer in tries]
+        assert sorted(type(answer).__name__ for answer in answers) == ["Later"] * 3 + ["Permit"] * 5
+
+    def test_a_try_never_overtakes(self, world):
+        limiter = world.limiter()
+        limiter.acquire("jobs", tokens=9_500).wait().settle()
+        with ThreadPoolExecutor(1) as thread:
+            waits = thread.submit(limiter.acquire("jobs", tokens=5_000).wait)
+            until(lambda: world.status(limiter)["waiting"])
+            assert isinstance(limiter.try_acquire("jobs", tokens=1), Later)
+            world.move(60)
+            assert waits.result(BOUND_S).waited_s == pytest.approx(46, abs=0.1)
+
+    def test_paced_functions(self, world):
+        limiter = world.limiter()
+
+        @limiter.paced("jobs", tokens=100)
+        def plain(number):
+            return {"usage": {"input_tokens": number, "output_tokens": 10}}
+
+        @limiter.paced("jobs", cost=lambda number: {"tokens": number})
+        async def task(number):
+            return number
+
+        assert plain(20)["usage"]["input_tokens"] == 20
+        assert asyncio.run(task(70)) == 70
+        world.close()
+        assert world.store.charged(1) == (170, 100)
+
+    def test_a_cost_that_never_fits(self, world):
+        limiter = world.limiter()
+        with pytest.raises(paceline.NeverFitsError):
+            limiter.acquire("jobs", tokens=10_001).wait()
+        assert couriers() == []  # nobody needs to be asked for that
+
+    def test_who_waits_is_told_when_it_never_fits_any_more(self, world):
+        """Another process has learned that the quota is smaller."""
+        limiter, other = world.limiter(), world.limiter("3600 requests/hour burst 100, 180k tokens/hour burst 5k")
+        limiter.acquire("jobs", tokens=9_000).wait().settle()
+        with ThreadPoolExecutor(1) as thread:
+            waits = thread.submit(limiter.acquire("jobs", tokens=8_000).wait)
+            until(lambda: world.status(limiter)["waiting"])
+            world.join(other)
+            world.move(10)
+            with pytest.raises(paceline.NeverFitsError):
+                waits.result(BOUND_S)
+
+
+def test_loops_threads_and_two_limiters_share_one_promise():
+    store, granted_ns, errors = MemoryStore(), [], []
+    start = threading.Barrier(2 * (LOOPS + THREADS))
+    limiters = [
+        paceline.Limiter({"jobs": f"{RATE} requests/s burst {BURST}"}, headroom_s=0.02, store=store) for _ in "ab"
+    ]
+
+    async def task(limiter):
+        for _ in range(EACH):
+            async with limiter.acquire("jobs") as permit:
+                granted_ns.append(permit.reservation.granted_ns)
+
+    async def loop(limiter):
+        start.wait(BOUND_S)
+        await asyncio.gather(*(task(limiter) for _ in range(TASKS)))
+
+    def plain(limiter):
+        start.wait(BOUND_S)
+        for _ in range(TASKS * EACH):
+            with limiter.acquire("jobs") as permit:
+                granted_ns.append(permit.reservation.granted_ns)
+
+    def guarded(work, limiter):
+        try:
+            work(limiter)
+        except BaseException as error:  # noqa: BLE001  (shown below)
+            errors.append(error)
+
+    works = [lambda limiter: asyncio.run(loop(limiter))] * LOOPS + [plain] * THREADS
+    threads = [
+        threading.Thread(target=guarded, args=(work, limiter), daemon=True) for work in works for limiter in limiters
+    ]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(60)
+    assert errors == []
+    assert not any(thread.is_alive() for thread in threads)
+    total = 2 * (LOOPS + THREADS) * TASKS * EACH
+    assert len(granted_ns) == total
+    assert (max(granted_ns) - min(granted_ns)) / 1e9 >= (total - BURST) / RATE - 0.05
+    for limiter in limiters:
+        status = limiter.status()["pools"]["jobs"]
+        assert status["counts"] == {"granted": total / 2, "settled": total / 2}
+        assert (status["waiting"], status["in_flight"], status["store"]["peers"]) == (0, 0, 2)
+        limiter.close()
+    account = store._books["jobs"]._accounts[0]
+    assert account.charged == account.spent == total
+
+
+class TestWhoGoesAway:
+    """Whatever was granted to nobody is given back."""
+
+    async def test_before_its_message_is_sent(self, world):
+        limiter = world.limiter()
+        world.store.hold()
+        first = asyncio.create_task(limiter.acquire("jobs")._wait_async())
+        await soon(lambda: world.store.messages)
+        second = asyncio.create_task(limiter.acquire("jobs")._wait_async())
+        await soon(lambda: world.status(limiter)["waiting"] == 2)
+        second.cancel()
+        await asyncio.wait([second])
+        world.store.let_go()
+        (await first).settle()
+        world.close()
+        assert world.store.charged() == (1, 1)
+
+    async def test_while_its_message_is_under_way(self, world):
+        limiter = world.limiter()
+        world.store.hold()
+        task = asyncio.create_task(limiter.acquire("jobs")._wait_async())
+        await soon(lambda: world.store.messages)
+        task.cancel()
+        await asyncio.wait([task])
+        world.close()
+        assert world.store.charged() == (1, 0)
+        assert world.store.messages[0].wants == [[1.0, 0.0]]
+
+    @pytest.mark.parametrize("told", [False, True], ids=["before its loop knows", "when its loop knows"])
+    async def test_after_the_grant_and_before_it_runs(self, world, told):
+        limiter = world.limiter()
+        world.store.hold()
+        task = asyncio.create_task(limiter.acquire("jobs")._wait_async())
+        await soon(lambda: world.store.messages)
+        world.store.let_go()
+        world.quiet()  # this loop stands still meanwhile
+        assert world.status(limiter)["counts"] == {"granted": 1}
+        if told:
+            asyncio.get_running_loop().call_soon(task.cancel)  # right after what the worker has left there
+        else:
+            task.cancel()
+        await asyncio.wait([task])
+        assert task.cancelled()
+        world.close()
+        assert world.store.charged() == (1, 0)
+        assert world.status(limiter)["in_flight"] == 0
+
+    async def test_by_a_timeout_of_its_own(self, world):
+        limiter = world.limiter()
+        world.store.hold()
+
+        async def patient(bound):
+            async with bound:
+                await limiter.acquire("jobs")
+
+        bound = asyncio.timeout(None)
+        task = asyncio.create_task(patient(bound))
+        await soon(lambda: world.store.messages)
+        bound.reschedule(0)
+        with pytest.raises(TimeoutError):
+            await task
+        world.close()
+        assert world.store.charged() == (1, 0)
+
+    @pytest.mark.parametrize("way", ["wait", "try"])
+    @pytest.mark.parametrize("granted", [False, True], ids=["before the grant", "after the grant"])
+    def test_an_interrupted_thread(self, world, monkeypatch, way, granted):
+        limiter = world.limiter()
+
+        class Interrupted(scheduler_module.Thread):
+            def __init__(self):
+                super().__init__()
+                self.event.wait = self.wait
+
+            def wait(self):
+                until(lambda: world.store.messages)
+                if granted:
+                    world.store.let_go()
+                    world.quiet()
+                assert self.event.is_set() == granted
+                raise KeyboardInterrupt
+
+        monkeypatch.setattr(scheduler_module, "Thread", Interrupted)
+        world.store.hold()
+        with pytest.raises(KeyboardInterrupt):
+            limiter.acquire("jobs").wait() if way == "wait" else limiter.try_acquire("jobs")
+        world.close()
+        assert world.store.charged() == (1, 0)
+        assert (world.status(limiter)["waiting"], world.status(limiter)["in_flight"]) == (0, 0)
+
+    async def test_a_crowd(self, world):
+        limiter = world.limiter()
+        tasks = [asyncio.create_task(limiter.acquire("jobs")._wait_async()) for _ in range(1_000)]
+        await world.moved(10)
+        gone = [task for task in tasks if not task.done()]
+        assert len(gone) == 1_000 - 109  # the burst but for its headroom, and one a second
+        for task in gone:
+            task.cancel()
+        await asyncio.wait(gone)
+        for task in tasks:
+            if not task.cancelled():
+                task.result().settle()
+        newcomer = asyncio.create_task(limiter.acquire("jobs")._wait_async())
+        await world.moved(1)
+        assert newcomer.result().waited_s <= 1
+        newcomer.result().settle()
+        world.close()
+        assert world.store.charged()[1] == 110
+        assert world.status(limiter)["waiting"] == 0
+
+    def test_a_loop_that_is_closed(self, world):
+        limiter = world.limiter()
+        world.store.hold()
+        loop = asyncio.new_event_loop()
+        loop.set_exception_handler(lambda loop, context: None)  # "Task was destroyed but it is pending"
+        task = loop.create_task(limiter.acquire("jobs")._wait_async())
+        loop.run_until_complete(asyncio.sleep(0))
+        until(lambda: world.store.messages)
+        loop.close()
+        world.store.let_go()
+        world.move(0.1)
+        assert world.status(limiter)["in_flight"] == 0
+        del task
+        gc.collect()
+        world.close()
+        assert world.store.charged() == (1, 0)
+
+
+class TestAnInstantInside:
+    """The collector, or a signal, comes while this thread is at the books: what it changes waits its turn."""
+
+    def held(self, world):
+        limiter = world.limiter()
+        permits = [limiter.acquire("jobs", tokens=100).wait() for _ in range(3)]
+        world.move(1)
+        return limiter, permits
+
+    @pytest.mark.parametrize("where", ["submit", "message", "receive", "pump", "place", "status"])
+    def test_a_settle_in_the_middle(self, world, monkeypatch, where):
+        limiter, permits = self.held(world)
+        pool = limiter.scheduler("jobs").pool
+        inner = getattr(pool, where)
+
+        def interrupted(*args, **options):
+            if permits:
+                permits.pop().settle(tokens=10)
+            return inner(*args, **options)
+
+        monkeypatch.setattr(pool, where, interrupted)
+        with ThreadPoolExecutor(1) as thread:
+            acquisition = limiter.acquire("jobs", tokens=9_850)
+            waits = thread.submit(acquisition.wait)
+            until(lambda: world.status(limiter)["waiting"] or waits.done())
+            acquisition.why()
+            world.move(30)
+            waits.result(BOUND_S).settle()
+        for permit in permits:
+            permit.settle(tokens=10)
+        world.close()
+        assert world.store.charged(1)[1] == 9_880
+
+    def test_a_settle_while_the_news_is_gathered(self, world):
+        limiter, permits = self.held(world)
+        first, second, third = permits
+        outbox = limiter.scheduler("jobs").pool.outbox
+
+        class Gathered(list):
+            def __iter__(self):
+                yield from super().__iter__()
+                third.settle(tokens=10)
+
+        first.settle(tokens=10)
+        outbox._settled = Gathered(outbox._settled)
+        second.settle(tokens=10)
+        world.move(1)
+        world.close()
+        assert world.store.charged(1)[1] == 30

@@ -1,0 +1,247 @@
+"""What a pool's status says, in virtual time: resets, waits, estimates, the queue, and pools that nobody has used."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import math
+import threading
+
+import pytest
+
+import paceline
+from paceline.testing import ManualClock, run_virtual
+
+
+def limiter_of(*quotas, clock=None, **options):
+    return paceline.Limiter({"jobs": list(quotas)}, clock=clock or ManualClock(), **{"headroom_s": 0, **options})
+
+
+def pool_of(limiter, name="jobs"):
+    pool = limiter.status()["pools"][name]
+    assert json.loads(json.dumps(pool, allow_nan=False)) == pool  # plain values
+    return pool
+
+
+class TestReset:
+    def test_a_bucket_is_full_when_all_has_come_back(self):
+        clock = ManualClock()
+        limiter = limiter_of("60 requests/min", "600 tokens/min", clock=clock)
+        assert [quota["reset_s"] for quota in pool_of(limiter)["quotas"]] == [0, 0]
+        limiter.try_acquire("jobs", tokens=90).settle(tokens=100)
+        assert [quota["reset_s"] for quota in pool_of(limiter)["quotas"]] == [1, 10]
+        clock.advance(4)
+        assert [quota["reset_s"] for quota in pool_of(limiter)["quotas"]] == [0, 6]
+
+    def test_a_window_is_full_when_it_ends(self):
+        clock = ManualClock(1_000 * 86_400.0 + 3_600)
+        limiter = limiter_of("100 requests/day window utc", clock=clock)
+        assert pool_of(limiter)["quotas"][0]["reset_s"] == 0
+        limiter.try_acquire("jobs").settle()
+        assert pool_of(limiter)["quotas"][0]["reset_s"] == 23 * 3_600
+        clock.advance(23 * 3_600)
+        assert pool_of(limiter)["quotas"][0]["reset_s"] == 0
+
+    @pytest.mark.parametrize("rule", ["sliding", "window"])
+    def test_what_is_spread_is_full_when_its_last_charge_has_left(self, rule):
+        clock = ManualClock()
+        limiter = limiter_of(f"60 requests/min {rule}", clock=clock)
+        limiter.try_acquire("jobs").settle()
+        clock.advance(20)
+        reset_s = pool_of(limiter)["quotas"][0]["reset_s"]
+        assert reset_s == pytest.approx(40, abs=0.2)
+        clock.advance(reset_s)
+        assert pool_of(limiter)["quotas"][0] | {"reset_s": 0} == pool_of(limiter)["quotas"][0]
+        assert pool_of(limiter)["quotas"][0]["remaining"] == 60
+
+    def test_nobody_knows_when_a_slot_comes_free(self):
+        limiter = limiter_of("2 concurrency")
+        assert pool_of(limiter)["quotas"][0]["reset_s"] == 0
+        permit = limiter.try_acquire("jobs")
+        assert pool_of(limiter)["quotas"][0]["reset_s"] is None
+        permit.settle()
+        assert pool_of(limiter)["quotas"][0]["reset_s"] == 0
+
+
+class TestSlots:
+    def test_later_is_infinite_and_the_expected_wait_unknown(self):
+        async def main(clock):
+            limiter = limiter_of("1 concurrency", clock=clock)
+            permit = limiter.try_acquire("jobs")
+            assert limiter.try_acquire("jobs") == paceline.Later(math.inf, "1 concurrency")
+            asked = limiter.acquire("jobs", name="second")
+            waiting = asyncio.ensure_future(asked)
+            await asyncio.sleep(0)
+            assert asked.why() == paceline.Waiting(0, "1 concurrency", None)
+            assert pool_of(limiter)["queue"][0]["name"] == "second"
+            permit.settle()
+            (await waiting).settle()
+
+        run_virtual(main)
+
+    def test_of_a_shared_pool(self, world):
+        one, other = (world.limiter("1 concurrency") for _ in range(2))
+        permit = one.try_acquire("jobs")
+        assert other.try_acquire("jobs") == paceline.Later(math.inf, "1 concurrency")
+        permit.cancel()
+
+
+class TestWaits:
+    def test_mean_and_longest_over_all_that_were_granted(self):
+        async def main(clock):
+            limiter = limiter_of("60 requests/min burst 1", clock=clock)
+            assert pool_of(limiter, "jobs")["wait_s"] == {"mean": 0, "longest": 0}
+
+            async def work():
+                (await limiter.acquire("jobs")).settle()
+
+            await asyncio.gather(*(work() for _ in range(4)))
+            return pool_of(limiter)["wait_s"]
+
+        assert run_virtual(main) == {"mean": 1.5, "longest": 3}
+
+    def test_who_gave_up_does_not_count(self):
+        async def main(clock):
+            limiter = limiter_of("60 requests/min burst 1", clock=clock)
+            limiter.try_acquire("jobs").settle()
+            waiting = asyncio.ensure_future(limiter.acquire("jobs"))
+            await asyncio.sleep(0.5)
+            waiting.cancel()
+            await asyncio.gather(waiting, return_exceptions=True)
+            return pool_of(limiter)["wait_s"]
+
+        assert run_virtual(main) == {"mean": 0, "longest": 0}
+
+
+class TestEstimates:
+    def test_over_those_that_reported(self):
+        limiter = limiter_of("600 requests/min", "1M tokens/min", "9 concurrency")
+        assert pool_of(limiter)["estimates"] == {}
+        limiter.try_acquire("jobs", tokens=100).settle(tokens=50)
+        limiter.try_acquire("jobs", tokens=60).settle(tokens=30)
+        limiter.try_acquire("jobs", tokens=999).settle()
+        limiter.try_acquire("jobs", tokens=999).cancel()
+        limiter.try_acquire("jobs", tokens=999).refused()
+        assert pool_of(limiter)["estimates"] == {"tokens": {"estimated": 160, "actual": 80, "ratio": 2}}
+
+    def test_input_and_output_and_their_sum(self):
+        limiter = limiter_of("600 requests/min", "1M tokens/min")
+        limiter.try_acquire("jobs", input_tokens=100, output_tokens=50).settle(input_tokens=80)
+        limiter.try_acquire("jobs", input_tokens=100, output_tokens=50).settle(tokens=120)
+        assert pool_of(limiter)["estimates"] == {
+            "input_tokens": {"estimated": 100, "actual": 80, "ratio": 1.25},
+            "tokens": {"estimated": 300, "actual": 250, "ratio": 1.2},
+        }
+        assert pool_of(limiter)["quotas"][1]["spent"] == 250
+
+    def test_nothing_used_has_no_ratio_and_what_was_not_estimated_no_row(self):
+        limiter = limiter_of("600 requests/min", "1M input_tokens/min")
+        limiter.try_acquire("jobs", input_tokens=100).settle(input_tokens=0, output_tokens=7)
+        assert pool_of(limiter)["estimates"] == {"input_tokens": {"estimated": 100, "actual": 0, "ratio": None}}
+
+
+class TestQueue:
+    def test_in_the_order_of_the_line(self):
+        async def main(clock):
+            limiter = limiter_of("60 requests/min burst 1", clock=clock)
+            limiter.try_acquire("jobs").settle()
+            later = paceline.LaneSpec("urgent", priority=1)
+            asked = [limiter.acquire("jobs", name="a", tokens=5), limiter.acquire("jobs")]
+            asked.append(limiter.acquire("jobs", name="boss", lane=later))
+            waiting = [asyncio.ensure_future(one) for one in asked]
+            await asyncio.sleep(0.25)
+            queue = pool_of(limiter)["queue"]
+            for task in waiting:
+                (await task).settle()
+            assert pool_of(limiter)["queue"] == []
+            return queue
+
+        cost = {"requests": 1}
+        assert run_virtual(main) == [
+            {"name": "boss", "lane": "urgent", "waited_s": 0.25, "cost": cost},
+            {"name": "a", "lane": "default", "waited_s": 0.25, "cost": {"tokens": 5} | cost},
+            {"name": None, "lane": "default", "waited_s": 0.25, "cost": cost},
+        ]
+
+    def test_another_attempt_keeps_the_name(self):
+        async def main(clock):
+            limiter = limiter_of("60 requests/min", clock=clock)
+            permit = await limiter.acquire("jobs", name="agent_7")
+            permit.refused(retry_after_s=5)
+            waiting = asyncio.ensure_future(limiter.acquire("jobs", again=permit))
+            await asyncio.sleep(1)
+            queue = pool_of(limiter)["queue"]
+            (await waiting).settle()
+            return queue
+
+        assert [row["name"] for row in run_virtual(main)] == ["agent_7"]
+
+    def test_no_more_than_fifty(self):
+        async def main(clock):
+            limiter = limiter_of("60 requests/min burst 1", clock=clock)
+            waiting = [asyncio.ensure_future(limiter.acquire("jobs", name=f"{i}")) for i in range(60)]
+            await asyncio.sleep(0)
+            pool = pool_of(limiter)
+            for task in waiting:
+                task.cancel()
+            await asyncio.gather(*waiting, return_exceptions=True)
+            return pool
+
+        pool = run_virtual(main)
+        assert [row["name"] for row in pool["queue"]] == [f"{i}" for i in range(1, 51)]
+        assert pool["waiting"] == 59
+
+    @pytest.mark.parametrize("name", [5, "x" * 201, b"bytes"])
+    def test_a_name_that_nobody_can_mean(self, name):
+        with pytest.raises(paceline.QuotaError, match="it must be a text of at most 200 characters, or None"):
+            limiter_of("1 requests/min").acquire("jobs", name=name)
+
+    def test_a_thread_too(self):
+        limiter = limiter_of("60 requests/min burst 1")
+        limiter.try_acquire("jobs").settle()
+        thread = threading.Thread(target=lambda: limiter.acquire("jobs", name="thread").wait(), daemon=True)
+        thread.start()
+        while not pool_of(limiter)["waiting"]:
+            pass
+        assert [row["name"] for row in pool_of(limiter)["queue"]] == ["thread"]
+        limiter.clock.advance(1)
+        thread.join(10)
+
+
+class TestPoolsThatNobodyHasUsed:
+    def test_those_with_a_name_are_there_and_change_nothing(self):
+        quotas = {
+            "jobs": "5 requests/min",
+            "openai/gpt-5": "500 requests/min",
+            "openai/*": "9 requests/min",
+            "*": "1 rpm",
+        }
+        quotas["*"] = "1 requests/min"
+        limiter = paceline.Limiter(quotas, clock=ManualClock())
+        before = limiter.status()["pools"]
+        assert list(before) == ["jobs", "openai/gpt-5"]
+        assert limiter.status()["pools"] == before
+        assert limiter._schedulers == {}
+        limiter.try_acquire("jobs", requests=0).cancel()
+        used = limiter.status()["pools"]["jobs"]
+        assert used | {"counts": {}} == before["jobs"]
+        assert list(used) == list(before["jobs"])
+
+    def test_under_the_pool_s_own_name(self):
+        limiter = paceline.Limiter.for_provider("openai", quotas={"gpt-5-2025-08-07": "5 requests/min"})
+        assert list(limiter.status()["pools"]) == ["openai/gpt-5"]
+
+    def test_a_model_that_is_in_use_with_its_provider_is_not_there_twice(self):
+        limiter = paceline.Limiter({"gpt-5": "500 requests/min"})
+        limiter.scheduler_for("openai", "gpt-5")
+        assert list(limiter.status()["pools"]) == ["openai/gpt-5"]
+
+    def test_of_a_store_the_same_and_nobody_is_asked(self, world):
+        limiter = world.limiter()
+        unused = limiter.status()["pools"]["jobs"]
+        assert unused["store"] == {"state": "new", "peers": 1}
+        limiter.acquire("jobs", tokens=100).wait().settle(tokens=40)
+        used = limiter.status()["pools"]["jobs"]
+        assert list(used) == list(unused)
+        assert used["estimates"] == {"tokens": {"estimated": 100, "actual": 40, "ratio": 2.5}}
+        assert [quota["reset_s"] > 0 for quota in used["quotas"]] == [True] * len(used["quotas"])
