@@ -34,7 +34,7 @@ SOAK = {"crewai": "1 GB", "massgen": "1.4 GB, minutes to install and to test"}
 minute each, and CI runs them all."""
 
 INSTALLS_AT_ONCE = 2
-"""pip waits for the network half of the time."""
+"""An installer waits for the network half of the time."""
 
 INSTALL_S, TESTS_S = 900, 300
 """The longest that an installation and the tests of one environment may take."""
@@ -43,7 +43,8 @@ TOOLS = ("pytest", "pytest-asyncio")
 EXTRAS = ("emulator",)
 """What every environment has."""
 
-QUIET = ("--quiet", "--disable-pip-version-check")
+UV = (sys.executable, "-m", "uv", "--quiet", "--system-certs")
+"""With one cache for all environments: most of them have most packages in common."""
 
 _children: set[subprocess.Popen[str]] = set()
 """What is running."""
@@ -96,13 +97,12 @@ class Env:
         stamp, key = self.home / "ready", fingerprint(wanted)
         if stamp.exists() and stamp.read_text() == key:
             return
-        create = [sys.executable, "-m", "venv", "--clear", "--without-pip", str(self.home)]
-        # --no-compile: a tenth of what is installed is ever imported.
-        pip = [sys.executable, "-m", "pip", "--python", str(self.python), "install", "--no-compile", *QUIET, *wanted]
-        for command in (create, pip):
+        create = [*UV, "venv", "--clear", "--python", sys.executable, str(self.home)]
+        install = [*UV, "pip", "install", "--python", str(self.python), *wanted]
+        for command in (create, install):
             code, output = bounded(command, INSTALL_S)
             if code != 0:
-                self.problem, self.result = f"pip: exit code {code}\n{output}", "NOT INSTALLED"
+                self.problem, self.result = f"uv: exit code {code}\n{output}", "NOT INSTALLED"
                 break
         else:
             stamp.write_text(key)
@@ -195,7 +195,7 @@ def report(envs: list[Env], left: list[str]) -> None:
         )
     for env in envs:
         if env.problem:
-            print(f"FAILED: {env.name}: {'pip could not install it, see above' if not env.tests_s else env.problem}")
+            print(f"FAILED: {env.name}: {'it was not installed, see above' if not env.tests_s else env.problem}")
 
 
 def main() -> int:
