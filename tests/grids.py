@@ -15,6 +15,8 @@ def sampled(*axes: Sequence[Any]) -> list[Any]:
     """
     diagonal = {tuple(n % len(axis) for axis in axes) for n in range(max(map(len, axes)))}
     return [
-        pytest.param(*(axis[i] for axis, i in zip(axes, at, strict=True)), marks=() if at in diagonal else pytest.mark.soak)
+        pytest.param(
+            *(axis[i] for axis, i in zip(axes, at, strict=True)), marks=() if at in diagonal else pytest.mark.soak
+        )
         for at in product(*(range(len(axis)) for axis in axes))
     ]

@@ -7,7 +7,7 @@ requirements say which extras of paceline it needs, and which files of ``suites/
     # suites: openai, anthropic
 
 All run by default, in CI too, but for those in :data:`SOAK`. A test tool that the requirements name has their version.
-First all are installed, several at once; then they are tested one after the other, because some tests look at the time.
+Two at a time are installed and tested.
 """
 
 from __future__ import annotations
@@ -30,11 +30,10 @@ ROOT = HERE.parent.parent
 HOMES = ROOT / ".venv-frameworks"
 
 SOAK = {"crewai": "1 GB", "massgen": "1.4 GB, minutes to install and to test"}
-"""Environments that run only when they are named or with ``--soak``, and why. The others are installed in less than a
-minute each, and CI runs them all."""
+"""Environments that run only when they are named or with ``--soak``, and why. CI runs all others."""
 
-INSTALLS_AT_ONCE = 2
-"""An installer waits for the network half of the time."""
+AT_ONCE = 2
+"""Environments that are installed and tested at the same time: no more than there are cores, as some tests measure time."""
 
 INSTALL_S, TESTS_S = 900, 300
 """The longest that an installation and the tests of one environment may take."""
@@ -108,8 +107,14 @@ class Env:
             stamp.write_text(key)
         self.install_s = time.monotonic() - started
 
-    def test(self, arguments: list[str]) -> None:
-        """Run the tests; what failed is in ``problem``."""
+    def run(self, arguments: list[str]) -> None:
+        """Install and test; print what was printed."""
+        self.install()
+        output = self.problem or self.test(arguments)
+        print(f"--- {self.name}\n{output.rstrip()}", flush=True)
+
+    def test(self, arguments: list[str]) -> str:
+        """Run the tests and return their output; what failed is in ``problem``."""
         started = time.monotonic()
         pytest = [str(self.python), "-m", "pytest", "-q", "--disable-warnings"]
         code, output = bounded([*pytest, *arguments, *self.tests()], TESTS_S)
@@ -117,7 +122,7 @@ class Env:
         self.result = ", ".join(counts) or f"exit code {code}"
         self.problem = "" if code == 0 else "its tests failed"
         self.tests_s = time.monotonic() - started
-        print(output, end="", flush=True)
+        return output
 
     def versions(self) -> str:
         """The packages that are under test, as they were asked for."""
@@ -162,25 +167,15 @@ def end_children() -> None:
 
 
 def run(envs: list[Env], arguments: list[str]) -> None:
-    """Install all, then test what is there."""
-    print(f"installing {len(envs)}: {' '.join(env.name for env in envs)}", flush=True)
-    with ThreadPoolExecutor(INSTALLS_AT_ONCE) as pool:
+    """Install and test all."""
+    print(f"running {len(envs)}: {' '.join(env.name for env in envs)}", flush=True)
+    with ThreadPoolExecutor(AT_ONCE) as pool:
         try:
-            list(pool.map(Env.install, envs))
+            list(pool.map(lambda env: env.run(arguments), envs))
         except BaseException:
             pool.shutdown(wait=False, cancel_futures=True)
             end_children()
             raise
-    for env in envs:
-        print(f"--- {env.name}", flush=True)
-        if env.problem:
-            print(env.problem, flush=True)
-        else:
-            try:
-                env.test(arguments)
-            except BaseException:
-                end_children()
-                raise
 
 
 def report(envs: list[Env], left: list[str]) -> None:

@@ -3,9 +3,10 @@
 import statistics
 
 import pytest
-from grids import sampled
 from tests.simulation.shared import Hub
 from tests.simulation.test_worlds import BLIND, DOUBLE, LATENCIES_S, LIMITS
+
+from grids import sampled
 
 WORLDS = {
     "bucket": (LIMITS, {}, 0, 0.985, None),
@@ -78,7 +79,11 @@ def test_a_store_that_is_away_for_twenty_seconds(mode, refused):
     assert all(host.pool.lost is None for host in hub.hosts)
 
 
-CROWDS = [(hosts, workers, latency_s, forgets) for hosts, workers, latency_s in [(1, 10, 0.02), (8, 100, 0.5)] for forgets in (True, False)]
+CROWDS = [
+    (hosts, workers, latency_s, forgets)
+    for hosts, workers, latency_s in [(1, 10, 0.02), (8, 100, 0.5)]
+    for forgets in (True, False)
+]
 
 
 @pytest.mark.parametrize(("burst", "crowd"), sampled(["", " burst 50"], CROWDS))

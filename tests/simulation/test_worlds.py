@@ -5,8 +5,9 @@ first to the last admission, as the emulator tallies them.
 """
 
 import pytest
-from grids import sampled
 from tests.simulation.fleet import Fleet
+
+from grids import sampled
 
 LIMITS = "500 requests/min,400k tokens/min"
 DOUBLE, QUARTER = "1000 requests/min,800k tokens/min", "250 requests/min,200k tokens/min"
