@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from paceline.limiter.limiter import Limiter
     from paceline.pacing.breaker import BreakerPolicy
     from paceline.pacing.events import Event, log_events
-    from paceline.pacing.lanes import lane
+    from paceline.pacing.pacer import lane
     from paceline.pacing.permit import Acquisition, Later, Permit
     from paceline.pacing.retry import RetryPolicy
     from paceline.pacing.scheduler import Waiting
@@ -47,7 +47,7 @@ _HOMES = {
     "paceline.planner.forecast": ("eta",),
     "paceline.pacing.scheduler": ("Waiting",),
     "paceline.http.instrument": ("instrument",),
-    "paceline.pacing.lanes": ("lane",),
+    "paceline.pacing.pacer": ("lane",),
     "paceline.limiter.limiter": ("Limiter",),
     "paceline.pacing.permit": ("Acquisition", "Later", "Permit"),
     "paceline.providers.refusals": ("refusal_of",),

@@ -75,7 +75,8 @@ class Job:
     def _run(self, file: BinaryIO, results: Results, view: View) -> tuple[int, dict[str, Any]]:
         provider = self._provider()
         state = State(self.config, self.environ, self._account)
-        limiter = self.config.limiter(provider or _provider_of_first(file), state.store)
+        arguments = self.config.arguments(provider or _provider_of_first(file))
+        limiter = Limiter(**arguments | {"store": state.store})
         index = Index()
         try:
             plan = check(file, limiter, index, provider=provider, tick=lambda n: _tick(view, n))

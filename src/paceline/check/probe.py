@@ -14,6 +14,7 @@ from paceline.check.verdict import Finding, compare, told_by
 from paceline.config import Config
 from paceline.core.results import Reading, Refusal, RefusalKind
 from paceline.http import pace_transport
+from paceline.limiter.limiter import Limiter
 from paceline.pacing.retry import RetryPolicy
 
 TIMEOUT_S: Final = 60.0
@@ -77,7 +78,7 @@ def probe(target: Target, config: Config) -> Checked:
         QuotaError: The limits of its model cannot be meant.
     """
     page = target.page
-    limiter = config.limiter(page.name)
+    limiter = Limiter(**config.arguments(page.name))
     limiter.retry = RetryPolicy(max_attempts=1)
     witness = _Witness(httpx2.HTTPTransport())
     transport = pace_transport(limiter, witness, None if target.host_tells else page.name)

@@ -24,8 +24,9 @@ from paceline.config.readers import (
     whole,
 )
 from paceline.config.sources import Faults, Place, Source, warn
-from paceline.limiter.limiter import LEASE_MAX_S, TIMEOUT_MAX_S
+from paceline.pacing.pacer import TIMEOUT_MAX_S
 from paceline.providers.registry import ALIASES, PAGES, suggest
+from paceline.shared.leases import LEASE_MAX_S
 
 WORKERS_MAX = 20_000
 RUN_S = 30 * 86_400.0

@@ -263,7 +263,7 @@ class QuotaTracker:
             holds_ns = math.ceil(min(bucket.capacity, bucket.quota.burst) * unit_ns)
             if refusal.limit is not None and refusal.used is not None:
                 left = min(max(refusal.limit - refusal.used, -bucket.quota.burst), bucket.quota.burst)
-                full_at_ns = now_ns + holds_ns - min(math.floor(left * unit_ns), holds_ns) + cost_ns
+                full_at_ns = now_ns + holds_ns - min(math.floor(left * unit_ns), holds_ns) + min(cost_ns, holds_ns)
             elif asked_s is not None:
                 full_at_ns = now_ns + round(asked_s * NS) + max(holds_ns - cost_ns, 0)
             else:
