@@ -163,7 +163,7 @@ class TestAStoreThatIsLost:
         assert granted(tasks) == pytest.approx(went, abs=1)  # one a second, shared by two
         reason = "obedient:store: gone" if failure is GONE else "obedient:store: ValueError"
         assert world.status(limiter)["store"] == {"state": "lost", "peers": 2, "mode": mode, "reason": reason}
-        assert warnings(caplog) == [f"jobs: {reason}; going on in mode {mode!r} until it answers again"]
+        assert warnings(caplog) == [f"jobs: {reason}; continuing in mode {mode} until the store answers again"]
         world.store.failure = None
         await world.moved(3)
         assert world.status(limiter)["store"] == {"state": "joined", "peers": 1}  # the other was silent for 15 s
@@ -195,7 +195,7 @@ class TestAStoreThatIsLost:
         with monkeypatch.context() as patch:
             patch.setattr(world.store, "exchange", lambda pool, message: None)
             (await asyncio.wait_for(limiter.acquire("jobs")._wait_async(), BOUND_S)).settle()
-            assert world.status(limiter)["store"]["reason"] == "obedient:store: its answer makes no sense"
+            assert world.status(limiter)["store"]["reason"] == "obedient:store: invalid reply"
         await world.moved(3)
         assert world.status(limiter)["store"]["state"] == "joined"
         world.close()
