@@ -4,6 +4,7 @@ import json
 import pytest
 from batch_helpers import chat, message, write_lines
 
+from paceline import Limiter
 from paceline.batch import requests
 from paceline.batch.check import InputError, check
 from paceline.batch.index import Index
@@ -57,7 +58,7 @@ def test_lines_are_bounded_and_counted(monkeypatch):
 
 
 def checked(tmp_path, lines, **given):
-    limiter = Config.load(environ={}, given=given).limiter("openai")
+    limiter = Limiter(**Config.load(environ={}, given=given).arguments("openai"))
     index = Index()
     with write_lines(tmp_path / "in.jsonl", lines).open("rb") as file:
         return check(file, limiter, index), index

@@ -292,7 +292,7 @@ import resource, sys
 from paceline.batch.check import check
 from paceline.batch.index import Index
 from paceline.config import Config
-limiter = Config().limiter("openai")
+limiter = Limiter(**Config().arguments("openai"))
 with open(sys.argv[1], "rb") as file:
     print(check(file, limiter, Index()).requests, resource.getrusage(resource.RUSAGE_SELF).ru_maxrss)
 """

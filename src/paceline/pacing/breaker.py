@@ -76,7 +76,7 @@ class ProviderHealth:
         self, clock: Clock, policy: BreakerPolicy | None, schedulers_of: Callable[[str], list[Scheduler]]
     ) -> None:
         self._clock = clock
-        self._policy = policy
+        self.policy = policy
         self._schedulers_of = schedulers_of
         self._breakers: dict[str, Breaker] = {}
         self._budgets: dict[str, RetryBudget] = {}
@@ -94,14 +94,14 @@ class ProviderHealth:
 
     def failed(self, provider: str, left_ns: int) -> None:
         """An attempt at ``provider`` that left at ``left_ns`` failed; too many in a row pause all of its pools."""
-        if self._policy is None:
+        if self.policy is None:
             return
         with self._lock:
-            breaker = self._breakers.setdefault(provider, Breaker(self._policy))
+            breaker = self._breakers.setdefault(provider, Breaker(self.policy))
             opened = breaker.failed(self._clock.now_ns(), left_ns)
             until_ns, in_row = breaker.open_until_ns, breaker.in_row
         if opened:
-            log.warning("%s: %d failures in a row; pausing for %g s", provider, in_row, self._policy.pause_s)
+            log.warning("%s: %d failures in a row; pausing for %g s", provider, in_row, self.policy.pause_s)
             for scheduler in self._schedulers_of(provider):
                 scheduler.pause(until_ns)
 
