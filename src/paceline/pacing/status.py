@@ -85,7 +85,7 @@ def _reset_s(m: Meter, now_ns: int) -> float | None:
     if isinstance(m, Bucket):
         return _up(m.full_at_ns - now_ns)
     if isinstance(m, Window):
-        return _up(m.state()["stop"] - now_ns)
+        return _up(m.stop_ns - now_ns)
     return None  # slots: when those in flight are done
 
 

@@ -17,6 +17,7 @@ from paceline.core.queue import Queue, Waiter
 from paceline.core.quota import NS
 from paceline.core.results import QuotaError, Reservation
 from paceline.shared.messages import Mark, Settled
+from paceline.shared.meters import lasts_ns
 
 LEASE_MAX_S = 60.0
 """The longest lease."""
@@ -202,7 +203,7 @@ class Leases:
                 wanted_ns = min(wanted_ns, int(holds_ns) // LEASE_PART)
             elif isinstance(m, Window):
                 wanted_ns = min(
-                    wanted_ns, m.lasts_ns(now_ns) // 2
+                    wanted_ns, lasts_ns(m, now_ns) // 2
                 )  # a lease grants nothing when it outlasts the window
         self.slack_ns = wanted_ns if wanted_ns >= LEASE_MIN_NS else 0
 

@@ -9,7 +9,7 @@ from paceline.core.meters import Bucket, Meter, Slots, Spaced, Window, restarts
 from paceline.core.quota import NS, Quota, Rule
 from paceline.core.results import Reservation
 from paceline.shared.messages import Charged, Left, Message, Reply, Standing
-from paceline.shared.meters import absorb, left_of, part_of
+from paceline.shared.meters import absorb, left_of, part_of, stand, take_learned, use, used_by_parts
 
 STORE_LOST = "store lost"
 """What binds while the store is lost and nothing is let go."""
@@ -67,21 +67,28 @@ class Snapshot:
         if lesson is not None:
             self.versions[i] = lesson.version
             if tracker is not None:
-                tracker.learned_elsewhere(now_ns, lesson)
+                tracker.learned_elsewhere(
+                    now_ns,
+                    limit=lesson.quota.amount,
+                    ceiling=lesson.ceiling,
+                    shifted_ns=lesson.shifted_ns,
+                    epoch=lesson.epoch,
+                    refused_amount=lesson.refused,
+                )
             m, spaced = ledger.meters[i], lesson.spread or lesson.quota.rule is not Rule.BUCKET
             if isinstance(m, Bucket) and isinstance(m, Spaced) != spaced:
                 # Not spaced any more: the shared ledger has forgotten that the quota was to be spread.
                 m = ledger.spread(now_ns, i) if spaced else ledger.gather(now_ns, i)
                 if tracker is not None:
                     tracker.meter = m
-            m.restore(lesson.quota, {**m.state(), "capacity": lesson.capacity, "ceiling": lesson.ceiling})
+            take_learned(m, lesson.quota, lesson.capacity, lesson.ceiling)
             ledger.names[i] = str(lesson.quota)
         m = ledger.meters[i]
         ledger.spent[i] = standing.spent
         if isinstance(m, Spaced):
-            m.use(now_ns, standing.used)
+            use(m, now_ns, standing.used)
         if isinstance(m, Bucket):
-            m.stand(now_ns + standing.room_ns, standing.opened)
+            stand(m, now_ns + standing.room_ns, standing.opened)
         elif isinstance(m, Window | Slots):
             m.level(now_ns)  # enter the present window
             m.used = standing.used
@@ -137,5 +144,5 @@ def _slots_left(m: Slots, held: float, share: float) -> Slots:
 
 def _recalled(m: Meter, now_ns: int) -> Left:
     if isinstance(m, Spaced):
-        return m.parts(now_ns)
+        return used_by_parts(m, now_ns)
     return float(max(m.full_at_ns - now_ns, 0)) if isinstance(m, Bucket) else m.quota.amount - m.level(now_ns)
