@@ -8,12 +8,11 @@ from cases import check_error, check_headers, check_usage, each, load
 from paceline import Limiter
 from paceline.core.quota import TOKENS, Rule
 from paceline.pacing.retry import GiveUp, RetryPolicy
-from paceline.providers.azure import Azure
+from paceline.providers.answers import usage_cost
 from paceline.providers.registry import provider_for_host, provider_named
 from paceline.providers.tables import lookup
-from paceline.providers.usage import usage_cost
 
-PAGE = Azure()
+PAGE = provider_named("azure")
 CASES = load("azure")
 HOST = "acme-eu.openai.azure.com"
 

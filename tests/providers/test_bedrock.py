@@ -13,14 +13,13 @@ from hypothesis import strategies as st
 
 from paceline.core.quota import OUTPUT_TOKENS, TOKENS
 from paceline.core.results import RefusalKind
+from paceline.providers.answers import usage_cost
 from paceline.providers.base import Call, Usage
-from paceline.providers.bedrock import Bedrock
 from paceline.providers.registry import provider_for_host, provider_named
 from paceline.providers.streams import MAX_EVENT
 from paceline.providers.tables import lookup
-from paceline.providers.usage import usage_cost
 
-PAGE = Bedrock()
+PAGE = provider_named("bedrock")
 CASES = load("bedrock")
 CALL = Call("bedrock", "converse", "m", 1, stream=True)
 

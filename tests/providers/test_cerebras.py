@@ -8,11 +8,11 @@ from hypothesis import strategies as st
 
 from paceline.core.quota import TOKENS
 from paceline.providers.base import Call, Usage
-from paceline.providers.cerebras import UNCACHED_TOKENS, Cerebras
-from paceline.providers.registry import provider_for_host
+from paceline.providers.compatible import UNCACHED_TOKENS
+from paceline.providers.registry import provider_for_host, provider_named
 from paceline.providers.tables import lookup
 
-PAGE = Cerebras()
+PAGE = provider_named("cerebras")
 CASES = load("cerebras")
 
 

@@ -9,13 +9,12 @@ import pytest
 from cases import check_error, check_headers, check_usage, each, feed, load, sse
 
 from paceline.core.quota import REQUESTS, TOKENS
+from paceline.providers.answers import usage_cost
 from paceline.providers.base import Usage
-from paceline.providers.cohere import Cohere
-from paceline.providers.registry import provider_for_host
+from paceline.providers.registry import provider_for_host, provider_named
 from paceline.providers.tables import lookup
-from paceline.providers.usage import usage_cost
 
-PAGE = Cohere()
+PAGE = provider_named("cohere")
 CASES = load("cohere")
 META = {"meta": {"api_version": {"version": "2"}, "billed_units": {"input_tokens": 9, "output_tokens": 4}}}
 

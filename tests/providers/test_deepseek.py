@@ -8,11 +8,10 @@ from cases import check_error, check_usage, each, feed, load, sse
 
 from paceline.core.quota import CONCURRENCY, REQUESTS, TOKENS, Rule
 from paceline.providers.base import Usage
-from paceline.providers.deepseek import DeepSeek
-from paceline.providers.registry import provider_for_host
+from paceline.providers.registry import provider_for_host, provider_named
 from paceline.providers.tables import lookup
 
-PAGE = DeepSeek()
+PAGE = provider_named("deepseek")
 CASES = load("deepseek")
 ANSWER = {"choices": [], "usage": {"prompt_tokens": 9, "completion_tokens": 4, "prompt_cache_hit_tokens": 8}}
 

@@ -13,7 +13,7 @@ from paceline.core.results import PacelineWarning, QuotaError, Reading, RefusalK
 from paceline.providers import register, registry
 from paceline.providers.base import Usage
 from paceline.providers.generic import Generic
-from paceline.providers.registry import PAGES, is_provider, provider_for_host, provider_named
+from paceline.providers.registry import PROVIDERS, is_provider, provider_for_host, provider_named
 from paceline.providers.tables import known_providers
 
 PAGE = Path(__file__).parents[2].joinpath("docs", "providers.md").read_text()
@@ -47,8 +47,8 @@ def offer(monkeypatch, **points):
 
 
 def test_the_table_has_every_provider():
-    assert sorted(re.findall(r"^\| `(\w+)` \|", PAGE, re.MULTILINE)) == sorted(PAGES)
-    assert sorted(PAGES) == known_providers()
+    assert sorted(re.findall(r"^\| `(\w+)` \|", PAGE, re.MULTILINE)) == sorted(PROVIDERS)
+    assert sorted(PROVIDERS) == known_providers()
 
 
 def test_the_example():
@@ -83,9 +83,9 @@ def test_a_page_of_ones_own_beats_ours():
 @pytest.mark.parametrize(
     ("name", "hosts", "message"),
     [
-        ("Acme Cloud", (), "name is 'Acme Cloud': use lower-case"),
-        ("acme/eu", (), "name is 'acme/eu'"),
-        ("acme", "api.acme.example", "hosts of acme: 'api.acme.example': give a tuple"),
+        ("Acme Cloud", (), "invalid provider name 'Acme Cloud': use lower-case"),
+        ("acme/eu", (), "provider name 'acme/eu'"),
+        ("acme", "api.acme.example", "hosts 'api.acme.example' of provider acme: give a tuple"),
         ("acme", ("API.acme.example",), "lower-case host names"),
     ],
 )

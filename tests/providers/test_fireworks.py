@@ -8,11 +8,11 @@ from hypothesis import strategies as st
 
 from paceline.core.quota import INPUT_TOKENS, OUTPUT_TOKENS
 from paceline.providers.base import Call, Usage
-from paceline.providers.fireworks import UNCACHED_INPUT_TOKENS, Fireworks
-from paceline.providers.registry import provider_for_host
+from paceline.providers.compatible import UNCACHED_INPUT_TOKENS
+from paceline.providers.registry import provider_for_host, provider_named
 from paceline.providers.tables import lookup
 
-PAGE = Fireworks()
+PAGE = provider_named("fireworks")
 CASES = load("fireworks")
 CALL = Call("fireworks", "chat", "accounts/fireworks/models/kimi-k2p6", 100, max_output_tokens=50)
 

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from paceline.core.results import Reading, Refusal
 from paceline.providers.base import Call
 from paceline.providers.generic import Generic
-from paceline.providers.registry import PAGES as KNOWN
+from paceline.providers.registry import PROVIDERS as KNOWN
 from paceline.providers.registry import provider_for_host, provider_named
 
 unhurried = settings(

@@ -11,12 +11,13 @@ from paceline.core.quota import INPUT_TOKENS, OUTPUT_TOKENS, TOKENS, Rule
 from paceline.core.results import RefusalKind
 from paceline.estimation.estimate import estimate_tokens
 from paceline.pacing.retry import GiveUp, RetryPolicy
+from paceline.providers.answers import usage_cost
 from paceline.providers.base import Usage
-from paceline.providers.gemini import MEDIA, Gemini
+from paceline.providers.gemini import MEDIA
+from paceline.providers.registry import provider_named
 from paceline.providers.tables import lookup
-from paceline.providers.usage import usage_cost
 
-PAGE = Gemini()
+PAGE = provider_named("gemini")
 CASES = load("gemini")
 TEXT = "The quick brown fox jumps over the lazy dog. " * 20
 PATH = "/v1beta/models/gemini-3.6-flash:generateContent"

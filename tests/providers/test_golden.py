@@ -9,15 +9,14 @@ from pathlib import Path
 import pytest
 
 from paceline.core.results import RefusalKind
-from paceline.providers.anthropic import Anthropic
 from paceline.providers.base import Call
-from paceline.providers.openai import OpenAI
+from paceline.providers.registry import provider_named
 
 FIXTURES = Path(__file__).with_name("fixtures")
 REFUSALS = tomllib.loads((FIXTURES / "refusals.toml").read_text())
 HEADERS = tomllib.loads((FIXTURES / "headers.toml").read_text())["header"]
 ERRORS = tomllib.loads((FIXTURES / "errors.toml").read_text())
-PAGES = {"openai": OpenAI(), "anthropic": Anthropic()}
+PAGES = {"openai": provider_named("openai"), "anthropic": provider_named("anthropic")}
 UNITS = {"requests": "requests", "tokens": "tokens"}
 
 

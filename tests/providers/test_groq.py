@@ -9,13 +9,12 @@ from cases import check_error, check_headers, check_usage, each, feed, load, sse
 
 from paceline.core.quota import TOKENS
 from paceline.core.results import RefusalKind
+from paceline.providers.answers import usage_cost
 from paceline.providers.base import Usage
-from paceline.providers.groq import Groq
-from paceline.providers.registry import provider_for_host
+from paceline.providers.registry import provider_for_host, provider_named
 from paceline.providers.tables import lookup
-from paceline.providers.usage import usage_cost
 
-PAGE = Groq()
+PAGE = provider_named("groq")
 CASES = load("groq")
 SAID = (
     "Rate limit reached for model `{model}` in organization `org_x` service tier `on_demand` on {dimension}: Limit {limit}, "

@@ -7,12 +7,11 @@ from cases import check_error, check_headers, check_usage, each, feed, load, sse
 
 from paceline import Limiter
 from paceline.core.quota import TOKENS
+from paceline.providers.answers import usage_cost
 from paceline.providers.base import Usage
-from paceline.providers.mistral import Mistral
-from paceline.providers.registry import provider_for_host
-from paceline.providers.usage import usage_cost
+from paceline.providers.registry import provider_for_host, provider_named
 
-PAGE = Mistral()
+PAGE = provider_named("mistral")
 CASES = load("mistral")
 
 

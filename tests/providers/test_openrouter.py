@@ -7,11 +7,10 @@ from cases import check_error, check_headers, check_usage, each, feed, load, sse
 
 from paceline.core.quota import Rule
 from paceline.providers.base import Usage
-from paceline.providers.openrouter import OpenRouter
-from paceline.providers.registry import provider_for_host
+from paceline.providers.registry import provider_for_host, provider_named
 from paceline.providers.tables import lookup
 
-PAGE = OpenRouter()
+PAGE = provider_named("openrouter")
 CASES = load("openrouter")
 
 

@@ -9,13 +9,13 @@ import pytest
 from paceline.core.quota import INPUT_TOKENS, OUTPUT_TOKENS, REQUESTS, TOKENS
 from paceline.core.results import QuotaError, RefusalKind
 from paceline.estimation.estimate import estimate_tokens
-from paceline.providers.anthropic import Anthropic
+from paceline.providers.answers import usage_cost
 from paceline.providers.base import Call, Usage
 from paceline.providers.generic import Generic
-from paceline.providers.openai import MEDIA, OpenAI
-from paceline.providers.usage import usage_cost
+from paceline.providers.openai import MEDIA
+from paceline.providers.registry import provider_named
 
-OPENAI, ANTHROPIC = OpenAI(), Anthropic()
+OPENAI, ANTHROPIC = provider_named("openai"), provider_named("anthropic")
 TEXT = "The quick brown fox jumps over the lazy dog. " * 20
 MESSAGES = [{"role": "user", "content": TEXT}]
 RATE = json.dumps({"error": {"code": "rate_limit_exceeded", "message": "Please try again in 1.768s."}}).encode()

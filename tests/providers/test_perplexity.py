@@ -7,11 +7,10 @@ from cases import check_error, check_usage, each, feed, load, sse
 
 from paceline.core.quota import REQUESTS
 from paceline.providers.base import Usage
-from paceline.providers.perplexity import Perplexity
-from paceline.providers.registry import provider_for_host
+from paceline.providers.registry import provider_for_host, provider_named
 from paceline.providers.tables import lookup
 
-PAGE = Perplexity()
+PAGE = provider_named("perplexity")
 CASES = load("perplexity")
 
 

@@ -9,12 +9,11 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from paceline.core.results import RefusalKind
-from paceline.providers.anthropic import Anthropic
 from paceline.providers.base import Call, Usage
-from paceline.providers.openai import OpenAI
+from paceline.providers.registry import provider_named
 
 unhurried = settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
-OPENAI, ANTHROPIC = OpenAI(), Anthropic()
+OPENAI, ANTHROPIC = provider_named("openai"), provider_named("anthropic")
 
 
 def sse(*events, end="\n"):

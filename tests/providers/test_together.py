@@ -6,11 +6,10 @@ from cases import check_error, check_headers, check_usage, each, feed, load, sse
 
 from paceline.core.quota import TOKENS
 from paceline.providers.base import Call, Usage
-from paceline.providers.registry import provider_for_host
+from paceline.providers.registry import provider_for_host, provider_named
 from paceline.providers.tables import lookup
-from paceline.providers.together import Together
 
-PAGE = Together()
+PAGE = provider_named("together")
 CASES = load("together")
 
 

@@ -6,11 +6,10 @@ import pytest
 from cases import check_error, check_usage, each, load
 
 from paceline.core.quota import TOKENS
-from paceline.providers.registry import provider_for_host
+from paceline.providers.registry import provider_for_host, provider_named
 from paceline.providers.tables import lookup
-from paceline.providers.vertex import Vertex
 
-PAGE = Vertex()
+PAGE = provider_named("vertex")
 CASES = load("vertex")
 ROOT = "/v1/projects/p/locations/us-central1"
 

@@ -7,13 +7,12 @@ from types import SimpleNamespace
 from cases import check_error, check_headers, check_usage, each, load
 
 from paceline.core.quota import TOKENS
+from paceline.providers.answers import usage_cost
 from paceline.providers.base import Call, Usage
 from paceline.providers.registry import provider_for_host, provider_named
 from paceline.providers.tables import lookup
-from paceline.providers.usage import usage_cost
-from paceline.providers.xai import XAI
 
-PAGE = XAI()
+PAGE = provider_named("xai")
 CASES = load("xai")
 
 

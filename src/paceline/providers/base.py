@@ -1,8 +1,8 @@
-"""What every provider file says: whose address, what a request holds, what an answer reports.
+"""What a provider is: it describes a request, says what the request costs, and reads the answer.
 
-A provider is a stateless value. It turns bytes and headers into the words of the core
-(:class:`~paceline.core.results.Reading`, :class:`~paceline.core.results.Refusal`, :class:`Usage`) and
-knows nothing of limiters, clocks or HTTP libraries. Bad input never raises: what cannot be read is absent.
+A provider is a stateless value. It translates bytes and headers into :class:`~paceline.core.results.Reading`,
+:class:`~paceline.core.results.Refusal` and :class:`Usage`, and depends on no limiter, clock or HTTP library. Malformed
+input never raises: a value that cannot be read is absent.
 """
 
 from __future__ import annotations
@@ -11,8 +11,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Protocol
 
-from paceline.core.quota import Cost
+from paceline.core.quota import CONCURRENCY, INPUT_TOKENS, OUTPUT_TOKENS, REQUESTS, TOKENS, Cost
 from paceline.core.results import Reading, Refusal
+from paceline.estimation.estimate import SAFE_ENCODING
 
 Headers = Mapping[str, str]
 """Header names in lower case to their values."""
@@ -27,8 +28,8 @@ class Call:
         endpoint: The kind of request, e.g. ``chat``, ``responses``, ``embeddings``, ``messages``.
         model: The model as the request names it.
         input_tokens: The estimate of the input, before any learned correction.
-        max_output_tokens: What the request asks for at most over all choices; ``None`` when it does not say.
-        stream: Whether the answer comes as server-sent events.
+        max_output_tokens: The most output that the request allows, over all choices; ``None`` when it sets no limit.
+        stream: Whether the answer is streamed.
     """
 
     provider: str
@@ -41,7 +42,7 @@ class Call:
 
 @dataclass(frozen=True, slots=True)
 class Usage:
-    """What an answer says that it used, in tokens.
+    """The usage that an answer reports, in tokens.
 
     Attributes:
         input_tokens: All input, cached reads and cache writes included.
@@ -67,24 +68,24 @@ class UsageReader(Protocol):
 
     @property
     def usage(self) -> Usage | None:
-        """The usage read so far; ``None`` until the answer has named any."""
+        """The usage read so far; ``None`` until the answer has reported any."""
 
     @property
     def done(self) -> bool:
-        """Whether the answer's terminal event has passed (the bytes may go on, the usage will not)."""
+        """Whether the answer's last event has passed; later bytes do not change the usage."""
 
     @property
     def refusal(self) -> Refusal | None:
-        """A refusal that came inside the answer, after a status of 200."""
+        """A refusal inside the answer, after a status of 200."""
 
 
 class Provider(Protocol):
-    """One provider's page, as code."""
+    """What the rest of paceline needs of a provider."""
 
     name: str
     hosts: tuple[str, ...]
-    """Host names whose traffic speaks this dialect; a leading ``*.`` matches any subdomain, and ``*-`` any
-    beginning of the first label."""
+    """The provider's host names; a leading ``*.`` matches any subdomain, a leading ``*-`` any beginning of the first
+    label, and ``.*.`` any second label."""
     key_env: str
     """The environment variable that holds the key."""
     encoding: str
@@ -102,20 +103,94 @@ class Provider(Protocol):
         Args:
             call: The request.
             input_tokens: The corrected estimate of the input.
-            output_tokens: The expected output where the provider does not hold ``max_output_tokens``.
+            output_tokens: The expected output, for a provider that does not hold ``max_output_tokens``.
         """
 
     def charged(self, call: Call, usage: Usage) -> Cost:
         """What the provider has charged in the end, per unit, for an answer that reports ``usage``."""
 
     def readings(self, headers: Headers, now_s: float) -> list[Reading]:
-        """What the headers of an answer say about quotas. ``now_s``: seconds since the epoch."""
+        """The quotas that the headers of an answer report. ``now_s``: seconds since the epoch."""
 
     def refusal(self, status: int, headers: Headers, body: bytes) -> Refusal | None:
-        """Classify an answer; ``None`` when it is no refusal of any kind."""
+        """Classify an answer; ``None`` when it is not a refusal."""
 
     def usage_reader(self, call: Call) -> UsageReader:
         """A reader for the body of an answer to ``call``."""
 
     def usage(self, payload: Mapping[str, Any]) -> Usage | None:
-        """Usage from a decoded JSON answer, a usage object, or the same as an SDK dumps it."""
+        """Usage from a decoded JSON answer, a usage object, or either as an SDK dumps it."""
+
+
+def token_cost(input_tokens: float, output_tokens: float, output_weight: float = 1.0) -> Cost:
+    """One request in every unit that a user may have set a quota for; ``output_weight`` applies to ``tokens`` only."""
+    return {
+        REQUESTS: 1.0,
+        TOKENS: float(input_tokens + output_tokens * output_weight),
+        INPUT_TOKENS: float(input_tokens),
+        OUTPUT_TOKENS: float(output_tokens),
+    }
+
+
+@dataclass(frozen=True, slots=True)
+class CostRule:
+    """How a provider counts the tokens of a request.
+
+    Attributes:
+        holds_maximum: At admission the request's ``max_output_tokens`` are held. Otherwise the expected output is, and
+            ``max_output_tokens`` is only its bound.
+        refunds: Output that was held and not produced is given back.
+        counts_cached: Cached reads count.
+        output_weight: How much a token of output counts in the unit ``tokens``.
+        uncached_unit: A unit that counts the same as ``uncached_of``, but without cached reads.
+        slots: A request occupies one slot of ``concurrency``.
+    """
+
+    holds_maximum: bool = False
+    refunds: bool = True
+    counts_cached: bool = True
+    output_weight: float = 1.0
+    uncached_unit: str = ""
+    uncached_of: str = TOKENS
+    slots: bool = False
+
+    def held(self, call: Call, input_tokens: float, output_tokens: float) -> Cost:
+        """What is held at admission."""
+        most = call.max_output_tokens
+        if most is not None:
+            output_tokens = most if self.holds_maximum else min(output_tokens, most)
+        cost = self._cost(input_tokens, output_tokens, 0)
+        return cost | {CONCURRENCY: 1.0} if self.slots else cost
+
+    def charged(self, call: Call, usage: Usage) -> Cost:
+        """What is charged in the end."""
+        input_tokens = usage.input_tokens if self.counts_cached else usage.input_tokens - usage.cached_tokens
+        least = 0 if self.refunds else call.max_output_tokens or 0
+        return self._cost(input_tokens, max(least, usage.output_tokens), usage.cached_tokens)
+
+    def _cost(self, input_tokens: float, output_tokens: float, cached_tokens: int) -> Cost:
+        cost = token_cost(input_tokens, output_tokens, self.output_weight)
+        if self.uncached_unit:
+            cost[self.uncached_unit] = cost[self.uncached_of] - cached_tokens
+        return cost
+
+
+class BaseProvider:
+    """What the providers here share: costs by a rule, one pool for each model, no quotas in headers."""
+
+    costs = CostRule()
+
+    def __init__(self, name: str, key_env: str, hosts: tuple[str, ...] = (), encoding: str = "") -> None:
+        self.name, self.key_env, self.hosts, self.encoding = name, key_env, hosts, encoding or SAFE_ENCODING
+
+    def pool(self, model: str) -> str:
+        return model
+
+    def held(self, call: Call, input_tokens: float, output_tokens: float) -> Cost:
+        return self.costs.held(call, input_tokens, output_tokens)
+
+    def charged(self, call: Call, usage: Usage) -> Cost:
+        return self.costs.charged(call, usage)
+
+    def readings(self, headers: Headers, now_s: float) -> list[Reading]:  # noqa: ARG002
+        return []

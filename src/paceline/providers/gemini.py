@@ -1,14 +1,6 @@
-"""Google's Gemini API with a key of AI Studio.
+"""Google's Gemini API with a key of AI Studio, and Gemini on Vertex AI.
 
-Sources: https://ai.google.dev/gemini-api/docs/rate-limits (2026-08-18), .../docs/billing (2026-09-20), .../docs/tokens
-(2026); live refusals of 2025 and 2026.
-
-* Limits: requests and **input** tokens a minute, requests a day, for a project, per model; some models tokens a day
-  and images a minute; for paying projects also dollars in any ten minutes, which this page does not count.
-* The day ends at midnight in Los Angeles. (One test of 2026-10 saw midnight UTC: we wait for the later one.)
-* ``maxOutputTokens`` does not count. Whether cached input does is not documented: we assume so.
-* Calls that fail with 400 or 500 count.
-* No answer carries a quota's headers: a refusal's ``details`` are the only witness.
+What each of them counts, with sources: ``tables/gemini.toml``, ``tables/vertex.toml``.
 """
 
 from __future__ import annotations
@@ -17,23 +9,12 @@ import re
 from collections.abc import Iterator, Mapping
 from typing import Any, Final
 
-from paceline.core.quota import INPUT_TOKENS, OUTPUT_TOKENS, REQUESTS, TOKENS, USD, Cost
-from paceline.core.results import Reading, Refusal, RefusalKind
-from paceline.providers.base import Call, Headers, Usage, UsageReader
-from paceline.providers.openai import OpenAI
-from paceline.providers.parse import (
-    amount,
-    as_mapping,
-    as_text,
-    count,
-    error_of,
-    go_duration_s,
-    http_date_s,
-    make_usage,
-    number,
-    retry_after_s,
-    wait,
-)
+from paceline.core.quota import INPUT_TOKENS, OUTPUT_TOKENS, REQUESTS, TOKENS, USD
+from paceline.core.results import Refusal, RefusalKind
+from paceline.providers import parse
+from paceline.providers.base import Call, CostRule, Headers, Usage, UsageReader
+from paceline.providers.openai import OpenAIDialect
+from paceline.providers.parse import as_mapping, as_text, count
 from paceline.providers.prompt import MediaTokens, prompt_tokens
 from paceline.providers.streams import JsonReader, SseReader
 
@@ -67,15 +48,15 @@ _SPENT = re.compile(r"spend(?:ing)?[ -](?:cap|limit|based)|credits? (?:are|is|ba
 _TEN_MINUTES = re.compile(r"(?:10|ten)[ -]minute", re.IGNORECASE)
 
 
-class Gemini(OpenAI):
-    """The Gemini API: Google's own methods, and OpenAI's paths under ``/openai/``."""
+class Gemini(OpenAIDialect):
+    """The Gemini API: Google's own methods, and OpenAI's paths under ``/openai/``.
 
-    name = "gemini"
-    hosts: tuple[str, ...] = ("generativelanguage.googleapis.com",)
-    key_env = "GEMINI_API_KEY"
-    encoding = "gemma3"
+    The unit ``tokens`` counts input only; output is counted for a user's own quotas in ``output_tokens``.
+    """
+
+    costs = CostRule(output_weight=0.0)
     unnamed = RefusalKind.RATE
-    """What a refusal is that names no quota."""
+    """The kind of a refusal that names no quota."""
 
     def describe(self, path: str, body: Mapping[str, Any]) -> Call | None:
         """Describe ``.../models/<model>:<method>``; the model and whether it streams stand in the path."""
@@ -105,25 +86,12 @@ class Gemini(OpenAI):
         """The model itself: Google names each in its refusals, snapshots too."""
         return model.removeprefix("models/")
 
-    def held(self, call: Call, input_tokens: float, output_tokens: float) -> Cost:
-        """The input: a quota in ``tokens`` counts nothing else here. The output, for quotas of your own."""
-        most = call.max_output_tokens
-        return _cost(input_tokens, output_tokens if most is None else min(output_tokens, most))
-
-    def charged(self, call: Call, usage: Usage) -> Cost:  # noqa: ARG002
-        """The reported input, cached reads included, and the output, thoughts included."""
-        return _cost(usage.input_tokens, usage.output_tokens)
-
-    def readings(self, headers: Headers, now_s: float) -> list[Reading]:  # noqa: ARG002
-        """Nothing: no answer carries such headers."""
-        return []
-
     def refusal(self, status: int, headers: Headers, body: bytes) -> Refusal | None:
-        """Classify by the violated quota where the answer names one, whatever its ``RetryInfo`` says."""
+        """Classify by the violated quota where the answer names one; its wait may differ from ``RetryInfo``."""
         if status < 400:
             return None
-        error, text = error_of(body)
-        return self._classify(status, error, text, retry_after_s(headers), http_date_s(headers.get("date")))
+        error, text = parse.error_of(body)
+        return self._classify(status, error, text, parse.retry_after_s(headers), parse.http_date_s(headers.get("date")))
 
     def usage_reader(self, call: Call) -> UsageReader:
         """A reader for a JSON answer, or for server-sent events (``alt=sse``), of which the last usage counts.
@@ -135,16 +103,20 @@ class Gemini(OpenAI):
         return JsonReader(self.usage, "usageMetadata" if call.endpoint in METHODS.values() else "usage")
 
     def usage(self, payload: Mapping[str, Any]) -> Usage | None:
-        """``usageMetadata``, as the wire or as Google's SDK spells it; output leaves thoughts out and we add them."""
+        """``usageMetadata``, as the wire or as Google's SDK spells it; output leaves thoughts out, so they are added."""
         found = as_mapping(payload.get("usageMetadata") or payload.get("usage_metadata") or payload.get("usage"))
         found = found or payload
-        sizes = {name: count(found.get(name) or found.get(snake)) for name, snake in _SIZES.items()}
-        usage = make_usage(
-            sizes["promptTokenCount"] + sizes["toolUsePromptTokenCount"],
-            sizes["candidatesTokenCount"] + sizes["thoughtsTokenCount"],
-            sizes["cachedContentTokenCount"],
-            0,
+        prompt, tools, answer, thoughts, cached = (
+            count(found.get(wire) or found.get(sdk))
+            for wire, sdk in (
+                ("promptTokenCount", "prompt_token_count"),
+                ("toolUsePromptTokenCount", "tool_use_prompt_token_count"),
+                ("candidatesTokenCount", "candidates_token_count"),
+                ("thoughtsTokenCount", "thoughts_token_count"),
+                ("cachedContentTokenCount", "cached_content_token_count"),
+            )
         )
+        usage = parse.make_usage(prompt + tools, answer + thoughts, cached, 0)
         return usage or super().usage(payload)
 
     def _on_event(self, event: dict[str, Any], known: Usage | None) -> tuple[Usage | None, Refusal | None, bool]:
@@ -190,22 +162,26 @@ class Gemini(OpenAI):
         )
 
 
-_SIZES: Final = {
-    "promptTokenCount": "prompt_token_count",
-    "toolUsePromptTokenCount": "tool_use_prompt_token_count",
-    "candidatesTokenCount": "candidates_token_count",
-    "thoughtsTokenCount": "thoughts_token_count",
-    "cachedContentTokenCount": "cached_content_token_count",
-}
+_OTHER_PUBLISHERS = re.compile(r"/publishers/(?!google/)")
 
 
-def _cost(input_tokens: float, output_tokens: float) -> Cost:
-    return {
-        REQUESTS: 1.0,
-        INPUT_TOKENS: float(input_tokens),
-        TOKENS: float(input_tokens),
-        OUTPUT_TOKENS: float(output_tokens),
-    }
+class Vertex(Gemini):
+    """Gemini's dialect under ``/projects/<project>/locations/<region>/publishers/google/models/``.
+
+    A 429 that names no quota is shared capacity running out. Whether output and cached input count is not documented;
+    both are counted.
+    """
+
+    costs = CostRule()
+    unnamed = RefusalKind.CAPACITY
+
+    def describe(self, path: str, body: Mapping[str, Any]) -> Call | None:
+        """Describe a request for one of Google's own models."""
+        return None if _OTHER_PUBLISHERS.search(path) else super().describe(path, body)
+
+    def pool(self, model: str) -> str:
+        """The model; OpenAI's paths write ``google/`` before it."""
+        return super().pool(model.removeprefix("google/"))
 
 
 def _code(error: Mapping[str, Any]) -> str:
@@ -232,7 +208,7 @@ def _violation(error: Mapping[str, Any]) -> tuple[str | None, float | None, floa
             unit = next((unit for word, unit in _UNITS if word in told), None)
             period_s = next((period for word, period in _PERIODS if word in name), None)
             text = as_text(fields.get("quotaValue"))
-            limit = 0.0 if number(text) == 0 else amount(text)
+            limit = 0.0 if parse.number(text) == 0 else parse.amount(text)
             found.append((limit == 0, period_s or 0.0, unit, period_s, limit))
     if not found:
         return None, None, None
@@ -241,14 +217,13 @@ def _violation(error: Mapping[str, Any]) -> tuple[str | None, float | None, floa
 
 def _asked_wait(error: Mapping[str, Any], text: str, header_wait_s: float | None) -> float | None:
     """The longest of what ``RetryInfo``, the message and the headers ask for, in seconds."""
-    spoken = _RETRY.search(text)
-    waits = [header_wait_s, go_duration_s(spoken[1].rstrip(".")) if spoken else None]
-    waits += [go_duration_s(as_text(detail.get("retryDelay"))) for detail in _details(error, "RetryInfo")]
-    return max((wait_s for wait_s in waits if wait_s is not None), default=None)
+    again = _RETRY.search(text)
+    delays = [parse.go_duration_s(as_text(detail.get("retryDelay"))) for detail in _details(error, "RetryInfo")]
+    return parse.longest(header_wait_s, parse.go_duration_s(again[1].rstrip(".")) if again else None, *delays)
 
 
 def _to_midnight_s(now_s: float | None) -> float:
-    """Seconds until the day ends in Los Angeles; a whole day, which is never too early, where nobody says the time."""
+    """Seconds until the day ends in Los Angeles; a whole day, which is never too early, where the time is unknown."""
     from datetime import datetime, time, timedelta
     from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
@@ -257,6 +232,6 @@ def _to_midnight_s(now_s: float | None) -> float:
     try:
         now = datetime.fromtimestamp(now_s, ZoneInfo(DAY_ENDS_IN))
         midnight = datetime.combine(now.date() + timedelta(days=1), time(), now.tzinfo)
-        return wait(midnight.timestamp() - now_s) or DAY_S
+        return parse.wait(midnight.timestamp() - now_s) or DAY_S
     except (ValueError, OverflowError, OSError, ZoneInfoNotFoundError):
         return DAY_S

@@ -9,10 +9,11 @@ from functools import cache, lru_cache
 from pathlib import Path
 from typing import Any, Final
 
+from paceline.core.hints import did_you_mean
 from paceline.core.quota import Quota, parse_quotas
 from paceline.core.results import PacelineWarning, QuotaError
 from paceline.providers.parse import undated
-from paceline.providers.registry import provider_named, suggest
+from paceline.providers.registry import provider_named
 
 UNKNOWN: Final = parse_quotas("10 requests/min, 10k tokens/min")
 """What is assumed of a provider without a table."""
@@ -62,7 +63,7 @@ def lookup(provider: str, model: str, tier: str | int | None = None) -> Publishe
     name = provider_named(provider).name
     if name in known_providers():
         return _lookup(name, model, tier)
-    near = suggest(name, known_providers()).removeprefix("; ")
+    near = did_you_mean(name, known_providers()).removeprefix("; ")
     warnings.warn(
         f"no published limits are known for provider {name!r}{f' ({near})' if near else ''}: 10 requests/min and 10k"
         f" tokens/min are assumed. Set the real ones: Limiter({{'{name}/*': ['500 requests/min', '500k tokens/min']}})",
@@ -127,7 +128,9 @@ def _tier(provider: str, table: dict[str, Any], tier: str | int | None) -> str:
     name = f"tier_{number}" if number.isdigit() else written
     known = tiers(provider)
     if name not in known:
-        raise QuotaError(f"tier {tier!r} of {provider} is unknown (known: {', '.join(known)}){suggest(name, known)}")
+        raise QuotaError(
+            f"tier {tier!r} of {provider} is unknown (known: {', '.join(known)}){did_you_mean(name, known)}"
+        )
     return name
 
 
