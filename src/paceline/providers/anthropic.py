@@ -10,10 +10,11 @@ from typing import Any, Final
 from paceline.core.quota import INPUT_TOKENS, OUTPUT_TOKENS, REQUESTS, Cost
 from paceline.core.results import Reading, Refusal, RefusalKind
 from paceline.providers import parse
-from paceline.providers.base import BaseProvider, Call, CostRule, Headers, Usage, UsageReader
+from paceline.providers.base import Call, Headers, Usage
+from paceline.providers.common import BaseProvider, CostRule
 from paceline.providers.parse import as_mapping, as_text, count
 from paceline.providers.prompt import MediaTokens, prompt_tokens
-from paceline.providers.streams import JsonReader, SseReader
+from paceline.providers.streams import Found
 
 ENDPOINTS: Final = {"/messages": "messages"}  # count_tokens and batches have limits of their own
 
@@ -44,6 +45,7 @@ class Anthropic(BaseProvider):
     """The Anthropic API."""
 
     costs = CostRule(counts_cached=False)
+    events = (b'"usage"', b'"error"', b"message_stop")
 
     def describe(self, path: str, body: Mapping[str, Any]) -> Call | None:
         """Describe a request to ``/messages``; the estimate's weights follow the model's tokenizer."""
@@ -52,14 +54,9 @@ class Anthropic(BaseProvider):
             return None
         model = parse.model_of(body)
         encoding = "claude_v3" if _OLD_TOKENIZER.match(parse.undated(model)) else self.encoding
-        return Call(
-            provider=self.name,
-            endpoint=endpoint,
-            model=model,
-            input_tokens=prompt_tokens([body.get("system"), body.get("messages")], body.get("tools"), encoding, MEDIA),
-            max_output_tokens=count(body.get("max_tokens")) or None,
-            stream=body.get("stream") is True,
-        )
+        parts, most = [body.get("system"), body.get("messages")], count(body.get("max_tokens")) or None
+        tokens = prompt_tokens(parts, body.get("tools"), encoding, MEDIA)
+        return Call(self.name, endpoint, model, tokens, most, stream=body.get("stream") is True)
 
     def pool(self, model: str) -> str:
         """The class of models that shares the limit; a dated snapshot shares its alias's."""
@@ -89,22 +86,6 @@ class Anthropic(BaseProvider):
                 found.append(Reading(unit, limit, remaining, reset_s, 60.0, resolution))
         return found
 
-    def refusal(self, status: int, headers: Headers, body: bytes) -> Refusal | None:
-        """Classify an answer by its status, its error's type and ``error_code``, and the limit in its message."""
-        if status < 400:
-            return None
-        error, text = parse.error_of(body)
-        unprovisioned = any(
-            parse.number(headers.get(f"anthropic-fast-{side}-tokens-limit")) == 0 for side in ("input", "output")
-        )
-        return _classify(status, error, text, parse.retry_after_s(headers), never=status == 429 and unprovisioned)
-
-    def usage_reader(self, call: Call) -> UsageReader:
-        """A reader for a JSON message, or for the events of a streamed one."""
-        if not call.stream:
-            return JsonReader(self.usage)
-        return SseReader(self._on_event, b'"usage"', b'"error"', b"message_stop")
-
     def usage(self, payload: Mapping[str, Any]) -> Usage | None:
         """Usage whose ``input_tokens`` leave out what was read from and written to the cache."""
         found = parse.usage_of(payload)
@@ -112,12 +93,12 @@ class Anthropic(BaseProvider):
         fresh = count(found.get("input_tokens"))
         return parse.make_usage(fresh + cached + written, count(found.get("output_tokens")), cached, written)
 
-    def _on_event(self, event: dict[str, Any], known: Usage | None) -> tuple[Usage | None, Refusal | None, bool]:
+    def _on_event(self, event: dict[str, Any], known: Usage | None) -> Found:
         """``message_start`` names the input; each ``message_delta`` the output so far, and perhaps the input again."""
         kind = event.get("type")
         if kind == "error":
             error = as_mapping(event.get("error"))
-            return None, _classify(None, error, as_text(error.get("message"))[:4_096], None), False
+            return None, self._classify(None, error, as_text(error.get("message"))[:4_096], {}), False
         usage = self.usage(event) if kind in ("message_start", "message_delta") else None
         if usage and known:
             side = usage if usage.input_tokens else known
@@ -125,31 +106,31 @@ class Anthropic(BaseProvider):
             usage = Usage(side.input_tokens, output, side.cached_tokens, side.cache_write_tokens)
         return usage, None, kind == "message_stop"
 
-
-def _classify(
-    status: int | None, error: Mapping[str, Any], text: str, retry_after: float | None, *, never: bool = False
-) -> Refusal | None:
-    kind_of = as_text(error.get("type"))[:100]
-    code = as_text(as_mapping(error.get("details")).get("error_code") or error.get("error_code"))[:100]
-    limited = status == 429 or (status is None and kind_of == "rate_limit_error")
-    match = _DIMENSION.search(text)
-    if status == 402 or ((limited or status == 400) and _MONEY.search(f"{code} {kind_of} {text}")):
-        kind = RefusalKind.MONEY
-    elif status in (503, 529) or (status is None and kind_of == "overloaded_error"):
-        kind = RefusalKind.CAPACITY
-    elif status == 413 or never or (limited and match and parse.number(match[1]) == 0):
-        kind = RefusalKind.NEVER_FITS
-    elif limited:
-        kind = RefusalKind.GROWTH if code == "ramp_limit_exceeded" else RefusalKind.RATE
-    else:
-        return None
-    limit = parse.amount(match[1]) if match else None
-    return Refusal(
-        kind=kind,
-        message=as_text(error.get("message"))[:300],
-        code=code or kind_of,
-        retry_after_s=retry_after,
-        unit=match[2].replace(" ", "_") if match else None,
-        period_s=parse.PERIODS_S[match[3]] if match else None,
-        limit=limit,
-    )
+    def _classify(self, status: int | None, error: Mapping[str, Any], text: str, headers: Headers) -> Refusal | None:
+        """Classify by the status, the error's type and ``error_code``, and the limit in its message."""
+        fast_limits = [headers.get(f"anthropic-fast-{side}-tokens-limit") for side in ("input", "output")]
+        never = status == 429 and any(parse.number(limit) == 0 for limit in fast_limits)  # fast mode not provisioned
+        kind_of = as_text(error.get("type"))[:100]
+        code = as_text(as_mapping(error.get("details")).get("error_code") or error.get("error_code"))[:100]
+        limited = status == 429 or (status is None and kind_of == "rate_limit_error")
+        match = _DIMENSION.search(text)
+        if status == 402 or ((limited or status == 400) and _MONEY.search(f"{code} {kind_of} {text}")):
+            kind = RefusalKind.MONEY
+        elif status in (503, 529) or (status is None and kind_of == "overloaded_error"):
+            kind = RefusalKind.CAPACITY
+        elif status == 413 or never or (limited and match and parse.number(match[1]) == 0):
+            kind = RefusalKind.NEVER_FITS
+        elif limited:
+            kind = RefusalKind.GROWTH if code == "ramp_limit_exceeded" else RefusalKind.RATE
+        else:
+            return None
+        limit = parse.amount(match[1]) if match else None
+        return Refusal(
+            kind=kind,
+            message=as_text(error.get("message"))[:300],
+            code=code or kind_of,
+            retry_after_s=parse.retry_after_s(headers),
+            unit=match[2].replace(" ", "_") if match else None,
+            period_s=parse.PERIODS_S[match[3]] if match else None,
+            limit=limit,
+        )

@@ -11,7 +11,8 @@ from typing import Any
 from paceline.core.quota import REQUESTS, TOKENS
 from paceline.core.results import Reading, Refusal, RefusalKind
 from paceline.providers import parse
-from paceline.providers.base import Call, CostRule, Headers
+from paceline.providers.base import Call, Headers
+from paceline.providers.common import CostRule
 from paceline.providers.openai import OpenAIDialect
 
 _DEPLOYMENT = re.compile(r"/deployments/([^/]{1,100})/")

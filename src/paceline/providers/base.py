@@ -11,9 +11,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Protocol
 
-from paceline.core.quota import CONCURRENCY, INPUT_TOKENS, OUTPUT_TOKENS, REQUESTS, TOKENS, Cost
+from paceline.core.quota import Cost
 from paceline.core.results import Reading, Refusal
-from paceline.estimation.estimate import SAFE_ENCODING
 
 Headers = Mapping[str, str]
 """Header names in lower case to their values."""
@@ -120,77 +119,3 @@ class Provider(Protocol):
 
     def usage(self, payload: Mapping[str, Any]) -> Usage | None:
         """Usage from a decoded JSON answer, a usage object, or either as an SDK dumps it."""
-
-
-def token_cost(input_tokens: float, output_tokens: float, output_weight: float = 1.0) -> Cost:
-    """One request in every unit that a user may have set a quota for; ``output_weight`` applies to ``tokens`` only."""
-    return {
-        REQUESTS: 1.0,
-        TOKENS: float(input_tokens + output_tokens * output_weight),
-        INPUT_TOKENS: float(input_tokens),
-        OUTPUT_TOKENS: float(output_tokens),
-    }
-
-
-@dataclass(frozen=True, slots=True)
-class CostRule:
-    """How a provider counts the tokens of a request.
-
-    Attributes:
-        holds_maximum: At admission the request's ``max_output_tokens`` are held. Otherwise the expected output is, and
-            ``max_output_tokens`` is only its bound.
-        refunds: Output that was held and not produced is given back.
-        counts_cached: Cached reads count.
-        output_weight: How much a token of output counts in the unit ``tokens``.
-        uncached_unit: A unit that counts the same as ``uncached_of``, but without cached reads.
-        slots: A request occupies one slot of ``concurrency``.
-    """
-
-    holds_maximum: bool = False
-    refunds: bool = True
-    counts_cached: bool = True
-    output_weight: float = 1.0
-    uncached_unit: str = ""
-    uncached_of: str = TOKENS
-    slots: bool = False
-
-    def held(self, call: Call, input_tokens: float, output_tokens: float) -> Cost:
-        """What is held at admission."""
-        most = call.max_output_tokens
-        if most is not None:
-            output_tokens = most if self.holds_maximum else min(output_tokens, most)
-        cost = self._cost(input_tokens, output_tokens, 0)
-        return cost | {CONCURRENCY: 1.0} if self.slots else cost
-
-    def charged(self, call: Call, usage: Usage) -> Cost:
-        """What is charged in the end."""
-        input_tokens = usage.input_tokens if self.counts_cached else usage.input_tokens - usage.cached_tokens
-        least = 0 if self.refunds else call.max_output_tokens or 0
-        return self._cost(input_tokens, max(least, usage.output_tokens), usage.cached_tokens)
-
-    def _cost(self, input_tokens: float, output_tokens: float, cached_tokens: int) -> Cost:
-        cost = token_cost(input_tokens, output_tokens, self.output_weight)
-        if self.uncached_unit:
-            cost[self.uncached_unit] = cost[self.uncached_of] - cached_tokens
-        return cost
-
-
-class BaseProvider:
-    """What the providers here share: costs by a rule, one pool for each model, no quotas in headers."""
-
-    costs = CostRule()
-
-    def __init__(self, name: str, key_env: str, hosts: tuple[str, ...] = (), encoding: str = "") -> None:
-        self.name, self.key_env, self.hosts, self.encoding = name, key_env, hosts, encoding or SAFE_ENCODING
-
-    def pool(self, model: str) -> str:
-        return model
-
-    def held(self, call: Call, input_tokens: float, output_tokens: float) -> Cost:
-        return self.costs.held(call, input_tokens, output_tokens)
-
-    def charged(self, call: Call, usage: Usage) -> Cost:
-        return self.costs.charged(call, usage)
-
-    def readings(self, headers: Headers, now_s: float) -> list[Reading]:  # noqa: ARG002
-        return []

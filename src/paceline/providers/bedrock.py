@@ -19,10 +19,10 @@ from paceline.core.quota import Cost
 from paceline.core.results import Refusal, RefusalKind
 from paceline.providers import parse
 from paceline.providers.anthropic import MEDIA
-from paceline.providers.base import BaseProvider, Call, Headers, Usage, UsageReader, token_cost
+from paceline.providers.base import Call, Headers, Usage, UsageReader
+from paceline.providers.common import BaseProvider, token_cost
 from paceline.providers.parse import as_mapping, as_text, count
-from paceline.providers.prompt import prompt_tokens
-from paceline.providers.streams import EventStreamReader, JsonReader
+from paceline.providers.streams import EventStreamReader, Found, JsonReader
 
 _PATH = re.compile(r"/model/(.{1,2048}?)/(converse|invoke)(-stream|-with-response-stream)?/?")
 _HOST = re.compile(r"bedrock-runtime\.([a-z]{2,}(?:-[a-z]+)+-\d+)\.amazonaws\.com")
@@ -63,6 +63,7 @@ _TOO_MANY = re.compile(r"\btoo many (tokens|requests)\b( per day)?", re.IGNORECA
 class Bedrock(BaseProvider):
     """The Bedrock runtime. A pool is a model or profile as requests name it, in ``region`` where the host names one."""
 
+    media = MEDIA
     region = ""
 
     def at_host(self, host: str) -> Bedrock:
@@ -83,14 +84,9 @@ class Bedrock(BaseProvider):
         region, model = (arn[1], arn[2]) if arn else (self.region, match[1])
         parts = [*_messages(body), *(body.get(key) for key in ("system", "prompt", "inputText", "texts"))]
         schemas = body.get("tools") or body.get("toolConfig")
-        return Call(
-            provider=self.name,
-            endpoint=match[2],
-            model=f"{region}/{model}"[:200] if region else model[:200],
-            input_tokens=prompt_tokens(parts, schemas, self.encoding, MEDIA),
-            max_output_tokens=0 if "embed" in model else _max_output_tokens(body),
-            stream=match[3] is not None,
-        )
+        name = f"{region}/{model}"[:200] if region else model[:200]
+        most = 0 if "embed" in model else _max_output_tokens(body)
+        return self._call(match[2], name, parts, schemas, most, stream=match[3] is not None)
 
     def held(self, call: Call, input_tokens: float, output_tokens: float) -> Cost:  # noqa: ARG002
         """All input and the most output, the model's maximum where the request sets none; the burndown comes later."""
@@ -101,19 +97,9 @@ class Bedrock(BaseProvider):
         """The input without cache reads, and output times the burndown rate. It may be more than was held."""
         return token_cost(usage.input_tokens - usage.cached_tokens, usage.output_tokens, _model(call.model)[0])
 
-    def refusal(self, status: int, headers: Headers, body: bytes) -> Refusal | None:
-        """Classify an answer by its exception, named in a header or the body; the wait is in milliseconds."""
-        if status < 400:
-            return None
-        error, _ = parse.error_of(body)
-        named = headers.get("x-amzn-errortype", "").partition(":")[0] or as_text(error.get("__type")).rpartition("#")[2]
-        asked_ms = parse.wait(parse.number(headers.get("x-amz-retry-after")))
-        asked_s = parse.retry_after_s(headers) if asked_ms is None else asked_ms / 1_000
-        return _classify(status, named, error, asked_s)
-
     def usage_reader(self, call: Call) -> UsageReader:
         """A reader for a JSON body, or for the frames of an event stream."""
-        return EventStreamReader(self._on_event, "metadata", "chunk") if call.stream else JsonReader(self.usage)
+        return EventStreamReader(self._on_frame, "metadata", "chunk") if call.stream else JsonReader(self.usage)
 
     def usage(self, payload: Mapping[str, Any]) -> Usage | None:
         """Usage of Converse, of the metrics at the end of a stream, or in a model's own body."""
@@ -125,13 +111,31 @@ class Bedrock(BaseProvider):
             output = sum(count(as_mapping(result).get("tokenCount")) for result in results)
         return parse.make_usage(fresh + cached + written, output, cached, written)
 
-    def _on_event(self, kind: str, event: dict[str, Any]) -> tuple[Usage | None, Refusal | None, bool]:
+    def _on_frame(self, kind: str, event: dict[str, Any]) -> Found:
         if kind == "metadata":
             return self.usage(event), None, True
         if kind == "chunk":
             inner = _unpacked(event.get("bytes"))
             return (self.usage(inner), None, True) if _METRICS in inner else (None, None, False)
-        return None, _classify(None, kind, event, None), False
+        return None, self._classify(None, {**event, "__type": kind}, "", {}), False
+
+    def _classify(self, status: int | None, error: Mapping[str, Any], text: str, headers: Headers) -> Refusal | None:  # noqa: ARG002
+        """Classify by the exception, named in a header or the error; the header's wait is in milliseconds."""
+        named = headers.get("x-amzn-errortype", "").partition(":")[0] or as_text(error.get("__type")).rpartition("#")[2]
+        kind = _KINDS.get(named.lower()) or _STATUSES.get(status or 0)
+        if kind is None:
+            return None
+        asked_ms = parse.wait(parse.number(headers.get("x-amz-retry-after")))
+        message = as_text(error.get("message") or error.get("Message"))
+        match = _TOO_MANY.search(message[:1_000]) if kind is RefusalKind.RATE else None
+        return Refusal(
+            kind=kind,
+            message=message[:300],
+            code=named[:100],
+            retry_after_s=parse.retry_after_s(headers) if asked_ms is None else asked_ms / 1_000,
+            unit=match[1].lower() if match else None,
+            period_s=86_400.0 if match and match[2] else None,
+        )
 
 
 def _unpacked(data: Any) -> Mapping[str, Any]:
@@ -180,19 +184,3 @@ def _parts(block: Any, *, nested: bool) -> Iterator[Any]:
             yield from _parts(part, nested=False)
     else:
         yield block
-
-
-def _classify(status: int | None, named: str, error: Mapping[str, Any], asked_s: float | None) -> Refusal | None:
-    kind = _KINDS.get(named.lower()) or _STATUSES.get(status or 0)
-    if kind is None:
-        return None
-    message = as_text(error.get("message") or error.get("Message"))
-    match = _TOO_MANY.search(message[:1_000]) if kind is RefusalKind.RATE else None
-    return Refusal(
-        kind=kind,
-        message=message[:300],
-        code=named[:100],
-        retry_after_s=asked_s,
-        unit=match[1].lower() if match else None,
-        period_s=86_400.0 if match and match[2] else None,
-    )

@@ -10,11 +10,12 @@ from typing import Any, Final
 from paceline.core.quota import REQUESTS, TOKENS, Cost
 from paceline.core.results import Refusal, RefusalKind
 from paceline.providers import parse
-from paceline.providers.base import Call, CostRule, Headers, Usage, UsageReader
+from paceline.providers.base import Call, Headers, Usage, UsageReader
+from paceline.providers.common import CostRule
 from paceline.providers.openai import OpenAIDialect
 from paceline.providers.parse import as_mapping, count
 from paceline.providers.prompt import MediaTokens, prompt_tokens
-from paceline.providers.streams import JsonReader, SseReader
+from paceline.providers.streams import Found, JsonReader
 
 INPUTS: Final = "inputs"
 """The unit of embeddings: one text or image."""
@@ -45,6 +46,8 @@ class Cohere(OpenAIDialect):
     """The Cohere API, and OpenAI's paths under ``/compatibility/``."""
 
     costs = CostRule(holds_maximum=True)
+    media = MEDIA
+    events = (b'"usage"', b'"error"', b"message-end", b"[DONE]")
 
     def describe(self, path: str, body: Mapping[str, Any]) -> Call | None:
         """Describe a request to one of ``PATHS``."""
@@ -95,9 +98,7 @@ class Cohere(OpenAIDialect):
         """
         if call.endpoint in ("chat_v1", "embed", "rerank"):
             return JsonReader(self.usage, "meta")
-        if call.stream:
-            return SseReader(self._on_event, b'"usage"', b'"error"', b"message-end", b"[DONE]")
-        return JsonReader(self.usage)
+        return super().usage_reader(call)
 
     def usage(self, payload: Mapping[str, Any]) -> Usage | None:
         """``billed_units`` (without them ``tokens``) of ``usage`` or ``meta``; OpenAI's form on its paths."""
@@ -110,7 +111,7 @@ class Cohere(OpenAIDialect):
                 return usage
         return super().usage(payload)
 
-    def _on_event(self, event: dict[str, Any], known: Usage | None) -> tuple[Usage | None, Refusal | None, bool]:
+    def _on_event(self, event: dict[str, Any], known: Usage | None) -> Found:
         if event.get("type") == "message-end":
             return self.usage(event), None, True
         return super()._on_event(event, known)

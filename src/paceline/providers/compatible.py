@@ -15,7 +15,8 @@ from typing import Any, Final
 from paceline.core.quota import CONCURRENCY, INPUT_TOKENS, OUTPUT_TOKENS, REQUESTS, TOKENS
 from paceline.core.results import Reading, Refusal, RefusalKind
 from paceline.providers import parse
-from paceline.providers.base import Call, CostRule, Headers, Usage
+from paceline.providers.base import Call, Headers, Usage
+from paceline.providers.common import CostRule
 from paceline.providers.generic import consistent_readings
 from paceline.providers.openai import MEDIA, OpenAIDialect, family_reading
 from paceline.providers.parse import as_mapping, as_text, count
@@ -232,26 +233,6 @@ def _perplexity_usage(usage: Usage, found: Mapping[str, Any]) -> Usage:
     )
 
 
-class OpenRouter(Compatible):
-    """OpenRouter, which hands on the refusals of other hosts beside its own."""
-
-    def pool(self, model: str) -> str:
-        """One pool for all free models, one for each other model."""
-        return FREE if model.endswith(":free") else model
-
-    def refusal(self, status: int, headers: Headers, body: bytes) -> Refusal | None:
-        """Classify an answer by its status and by whose limit it names."""
-        return _openrouter_refusal(status, headers, parse.error_of(body)[0]) if status >= 400 else None
-
-    def _on_event(self, event: dict[str, Any], known: Usage | None) -> tuple[Usage | None, Refusal | None, bool]:
-        """An error can come inside a stream, after a 200, with the status as its ``code``."""
-        usage, refusal, done = super()._on_event(event, known)
-        error = event.get("error") or as_mapping(event.get("response")).get("error")
-        if isinstance(error, Mapping):
-            refusal = _openrouter_refusal(int(parse.number(as_text(error.get("code"))) or 0), {}, error)
-        return usage, refusal, done
-
-
 _FREE_LIMIT = re.compile(r"free-models-per-(min|day)|openrouter_free_tier_(minute|daily)")
 
 
@@ -262,39 +243,49 @@ def _openrouter_readings(headers: Headers) -> list[Reading]:
     return [] if limit is None else [Reading(REQUESTS, limit, remaining, None, 60.0 if limit <= 20 else 86_400.0)]
 
 
-def _openrouter_refusal(status: int, headers: Headers, error: Mapping[str, Any]) -> Refusal | None:
-    metadata = as_mapping(error.get("metadata"))
-    source, message = as_text(metadata.get("limit_source"))[:100], as_text(error.get("message"))
-    named = {str(name).lower(): as_text(value) for name, value in as_mapping(metadata.get("headers")).items()}
-    headers = {name: value for name, value in named.items() if name.startswith("x-ratelimit-")} | dict(headers)
-    free = _FREE_LIMIT.search(f"{source} {message[:1_000]}")
-    # An answer without an error object comes from OpenRouter's protection against floods: it limits the account.
-    own = bool(free) or not error or "x-ratelimit-limit" in headers
-    if status == 402:
-        kind = RefusalKind.MONEY
-    elif status == 429:
-        kind = RefusalKind.RATE if own else RefusalKind.CAPACITY
-    elif status in (503, 529):
-        kind = RefusalKind.CAPACITY
-    else:
-        return None
-    [reading] = (_openrouter_readings(headers) if kind is RefusalKind.RATE else []) or [Reading(REQUESTS)]
-    period_s = reading.period_s
-    if free:
-        period_s = 60.0 if free[1] == "min" or free[2] == "minute" else 86_400.0
-    asked_s, reset_ms = parse.retry_after_s(headers), parse.number(headers.get("x-ratelimit-reset"))
-    if asked_s is None and reset_ms is not None:
-        asked_s = parse.seconds_until(reset_ms / 1_000, headers)
-    return Refusal(
-        kind=kind,
-        message=message[:300],
-        code=source or as_text(error.get("code"))[:100],
-        retry_after_s=asked_s,
-        unit=REQUESTS if period_s else None,
-        period_s=period_s,
-        limit=reading.limit,
-        pool=FREE if free else None,
-    )
+class OpenRouter(Compatible):
+    """OpenRouter, which hands on the refusals of other hosts beside its own."""
+
+    def pool(self, model: str) -> str:
+        """One pool for all free models, one for each other model."""
+        return FREE if model.endswith(":free") else model
+
+    def _classify(self, status: int | None, error: Mapping[str, Any], text: str, headers: Headers) -> Refusal | None:  # noqa: ARG002
+        """Classify by the status, in a stream the error's ``code``, and by whose limit the error names."""
+        if status is None:
+            status = int(parse.number(as_text(error.get("code"))) or 0)
+        metadata = as_mapping(error.get("metadata"))
+        source, message = as_text(metadata.get("limit_source"))[:100], as_text(error.get("message"))
+        named = {str(name).lower(): as_text(value) for name, value in as_mapping(metadata.get("headers")).items()}
+        headers = {name: value for name, value in named.items() if name.startswith("x-ratelimit-")} | dict(headers)
+        free = _FREE_LIMIT.search(f"{source} {message[:1_000]}")
+        # An answer without an error object comes from OpenRouter's protection against floods: it limits the account.
+        own = bool(free) or not error or "x-ratelimit-limit" in headers
+        if status == 402:
+            kind = RefusalKind.MONEY
+        elif status == 429:
+            kind = RefusalKind.RATE if own else RefusalKind.CAPACITY
+        elif status in (503, 529):
+            kind = RefusalKind.CAPACITY
+        else:
+            return None
+        [reading] = (_openrouter_readings(headers) if kind is RefusalKind.RATE else []) or [Reading(REQUESTS)]
+        period_s = reading.period_s
+        if free:
+            period_s = 60.0 if free[1] == "min" or free[2] == "minute" else 86_400.0
+        asked_s, reset_ms = parse.retry_after_s(headers), parse.number(headers.get("x-ratelimit-reset"))
+        if asked_s is None and reset_ms is not None:
+            asked_s = parse.seconds_until(reset_ms / 1_000, headers)
+        return Refusal(
+            kind=kind,
+            message=message[:300],
+            code=source or as_text(error.get("code"))[:100],
+            retry_after_s=asked_s,
+            unit=REQUESTS if period_s else None,
+            period_s=period_s,
+            limit=reading.limit,
+            pool=FREE if free else None,
+        )
 
 
 DIALECTS: Final = {

@@ -12,11 +12,12 @@ from typing import Any, Final
 from paceline.core.quota import INPUT_TOKENS, OUTPUT_TOKENS, REQUESTS, TOKENS, USD
 from paceline.core.results import Refusal, RefusalKind
 from paceline.providers import parse
-from paceline.providers.base import Call, CostRule, Headers, Usage, UsageReader
+from paceline.providers.base import Call, Headers, Usage, UsageReader
+from paceline.providers.common import CostRule
 from paceline.providers.openai import OpenAIDialect
 from paceline.providers.parse import as_mapping, as_text, count
-from paceline.providers.prompt import MediaTokens, prompt_tokens
-from paceline.providers.streams import JsonReader, SseReader
+from paceline.providers.prompt import MediaTokens
+from paceline.providers.streams import JsonReader
 
 DAY_S: Final = 86_400.0
 DAY_ENDS_IN: Final = "America/Los_Angeles"
@@ -55,6 +56,8 @@ class Gemini(OpenAIDialect):
     """
 
     costs = CostRule(output_weight=0.0)
+    media = MEDIA
+    events = (b'"usageMetadata"', b'"usage"', b'"error"', b"[DONE]")
     unnamed = RefusalKind.RATE
     """The kind of a refusal that names no quota."""
 
@@ -73,12 +76,12 @@ class Gemini(OpenAIDialect):
         ]
         schemas = [body.get("tools"), settings.get("responseSchema"), settings.get("responseJsonSchema")]
         most = count(settings.get("maxOutputTokens")) * max(count(settings.get("candidateCount")), 1)
-        return Call(
-            provider=self.name,
-            endpoint=endpoint,
-            model=model,
-            input_tokens=prompt_tokens(parts, [schema for schema in schemas if schema], self.encoding, MEDIA),
-            max_output_tokens=0 if endpoint == "embed" else most or None,
+        return self._call(
+            endpoint,
+            model,
+            parts,
+            [schema for schema in schemas if schema],
+            0 if endpoint == "embed" else most or None,
             stream=method.startswith("stream"),
         )
 
@@ -86,21 +89,14 @@ class Gemini(OpenAIDialect):
         """The model itself: Google names each in its refusals, snapshots too."""
         return model.removeprefix("models/")
 
-    def refusal(self, status: int, headers: Headers, body: bytes) -> Refusal | None:
-        """Classify by the violated quota where the answer names one; its wait may differ from ``RetryInfo``."""
-        if status < 400:
-            return None
-        error, text = parse.error_of(body)
-        return self._classify(status, error, text, parse.retry_after_s(headers), parse.http_date_s(headers.get("date")))
-
     def usage_reader(self, call: Call) -> UsageReader:
         """A reader for a JSON answer, or for server-sent events (``alt=sse``), of which the last usage counts.
 
         A stream without ``alt=sse`` is one JSON array; its usage is not read, and its estimate stays charged.
         """
-        if call.stream:
-            return SseReader(self._on_event, b'"usageMetadata"', b'"usage"', b'"error"', b"[DONE]")
-        return JsonReader(self.usage, "usageMetadata" if call.endpoint in METHODS.values() else "usage")
+        if call.endpoint in METHODS.values() and not call.stream:
+            return JsonReader(self.usage, "usageMetadata")
+        return super().usage_reader(call)
 
     def usage(self, payload: Mapping[str, Any]) -> Usage | None:
         """``usageMetadata``, as the wire or as Google's SDK spells it; output leaves thoughts out, so they are added."""
@@ -119,19 +115,11 @@ class Gemini(OpenAIDialect):
         usage = parse.make_usage(prompt + tools, answer + thoughts, cached, 0)
         return usage or super().usage(payload)
 
-    def _on_event(self, event: dict[str, Any], known: Usage | None) -> tuple[Usage | None, Refusal | None, bool]:
-        error = as_mapping(event.get("error"))
-        if error:
-            refusal = self._classify(None, error, as_text(error.get("message"))[:4_096], None, None)
-            return self.usage(event), refusal, False
-        return (self.usage(event), None, False) if "usageMetadata" in event else super()._on_event(event, known)
-
-    def _classify(
-        self, status: int | None, error: Mapping[str, Any], text: str, header_wait_s: float | None, date_s: float | None
-    ) -> Refusal | None:
+    def _classify(self, status: int | None, error: Mapping[str, Any], text: str, headers: Headers) -> Refusal | None:
+        """Classify by the violated quota where the answer names one; its wait may differ from ``RetryInfo``."""
         exhausted = status == 429 or (status is None and _code(error) in ("RESOURCE_EXHAUSTED", "429"))
         unit, period_s, limit = _violation(error)
-        wait_s, kind = _asked_wait(error, text, header_wait_s), RefusalKind.RATE
+        wait_s, kind = _asked_wait(error, text, parse.retry_after_s(headers)), RefusalKind.RATE
         if status in (503, 529) or (status is None and _code(error) in ("UNAVAILABLE", "503")):
             kind = RefusalKind.CAPACITY
         elif status == 402:
@@ -150,7 +138,7 @@ class Gemini(OpenAIDialect):
         elif unit is None and period_s is None:
             kind = self.unnamed
         if period_s == DAY_S:  # the free tier says "retry in 38 s" about a day that is over tonight
-            wait_s = _to_midnight_s(date_s)
+            wait_s = _to_midnight_s(parse.http_date_s(headers.get("date")))
         return Refusal(
             kind=kind,
             message=as_text(error.get("message"))[:300],

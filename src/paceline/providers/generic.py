@@ -8,7 +8,8 @@ from dataclasses import replace
 from paceline.core.quota import REQUESTS, TOKENS
 from paceline.core.results import Reading
 from paceline.estimation.estimate import SAFE_ENCODING
-from paceline.providers.base import CostRule, Headers
+from paceline.providers.base import Headers
+from paceline.providers.common import CostRule
 from paceline.providers.openai import OpenAIDialect, family_reading
 
 

@@ -10,10 +10,11 @@ from typing import Any, Final
 from paceline.core.quota import INPUT_TOKENS, OUTPUT_TOKENS, REQUESTS, TOKENS
 from paceline.core.results import Reading, Refusal, RefusalKind
 from paceline.providers import parse
-from paceline.providers.base import BaseProvider, Call, CostRule, Headers, Usage, UsageReader
+from paceline.providers.base import Call, Headers, Usage
+from paceline.providers.common import BaseProvider, CostRule
 from paceline.providers.parse import as_mapping, as_text, count
-from paceline.providers.prompt import MediaTokens, prompt_tokens
-from paceline.providers.streams import JsonReader, SseReader
+from paceline.providers.prompt import MediaTokens
+from paceline.providers.streams import Found
 
 ENDPOINTS: Final = {
     "/chat/completions": "chat",
@@ -57,6 +58,8 @@ _SHORT_UNITS: Final = {"R": REQUESTS, "T": TOKENS, "IT": INPUT_TOKENS, "OT": OUT
 class OpenAIDialect(BaseProvider):
     """OpenAI's paths, bodies, errors and usage, without OpenAI's limits."""
 
+    media = MEDIA
+
     def describe(self, path: str, body: Mapping[str, Any]) -> Call | None:
         """Describe a request to a path that ends in one of ``ENDPOINTS``."""
         endpoint = parse.endpoint_of(path, ENDPOINTS)
@@ -64,27 +67,8 @@ class OpenAIDialect(BaseProvider):
             return None
         parts = [body.get(key) for key in ("messages", "input", "instructions", "prompt")]
         schemas = [body.get(key) for key in ("tools", "functions", "response_format", "text") if body.get(key)]
-        return Call(
-            provider=self.name,
-            endpoint=endpoint,
-            model=parse.model_of(body),
-            input_tokens=prompt_tokens(parts, schemas, self.encoding, MEDIA),
-            max_output_tokens=0 if endpoint == "embeddings" else _max_output_tokens(body),
-            stream=body.get("stream") is True,
-        )
-
-    def refusal(self, status: int, headers: Headers, body: bytes) -> Refusal | None:
-        """Classify an answer by its status, its error's ``code`` and ``type``, and the numbers in its message."""
-        if status < 400:
-            return None
-        error, text = parse.error_of(body)
-        return classify(status, error, text, parse.retry_after_s(headers))
-
-    def usage_reader(self, call: Call) -> UsageReader:
-        """A reader for a JSON body, or for the events of a chat or Responses stream."""
-        if not call.stream:
-            return JsonReader(self.usage)
-        return SseReader(self._on_event, b'"usage"', b'"error"', b"[DONE]")
+        most = 0 if endpoint == "embeddings" else _max_output_tokens(body)
+        return self._call(endpoint, parse.model_of(body), parts, schemas, most, stream=body.get("stream") is True)
 
     def usage(self, payload: Mapping[str, Any]) -> Usage | None:
         """Usage under the names of chat (``prompt_tokens``) or Responses (``input_tokens``)."""
@@ -97,13 +81,52 @@ class OpenAIDialect(BaseProvider):
             count(inputs.get("cache_write_tokens")),
         )
 
-    def _on_event(self, event: dict[str, Any], _: Usage | None) -> tuple[Usage | None, Refusal | None, bool]:
+    def _on_event(self, event: dict[str, Any], known: Usage | None) -> Found:  # noqa: ARG002
         kind, answer = event.get("type"), as_mapping(event.get("response"))
         error = event.get("error") or answer.get("error") or (event if kind == "error" else None)
         refusal = None
         if isinstance(error, Mapping):
-            refusal = classify(None, error, as_text(error.get("message"))[:4_096], None)
+            refusal = self._classify(None, error, as_text(error.get("message"))[:4_096], {})
         return self.usage(event), refusal, kind in ("response.completed", "response.incomplete", "response.failed")
+
+    def _classify(self, status: int | None, error: Mapping[str, Any], text: str, headers: Headers) -> Refusal | None:
+        """Classify by the status, the error's ``code`` and ``type``, and the numbers in its message."""
+        code, kind_of = as_text(error.get("code"))[:100], as_text(error.get("type"))[:100]
+        names = {code, kind_of, "" if status is None else str(status)}
+        limit, requested = _found(_LIMIT, text), _found(_REQUESTED, text)
+        never = (
+            text.startswith("Request too large")
+            or limit == 0
+            or (limit is not None and requested is not None and requested > limit)
+        )
+        if status == 402 or _MONEY.fullmatch(code) or _MONEY.fullmatch(kind_of):
+            kind = RefusalKind.MONEY
+        elif names & _CAPACITY:
+            kind = RefusalKind.CAPACITY
+        elif "slow_down" in names:
+            kind = RefusalKind.GROWTH
+        elif status == 413 or (never and names & _RATE):
+            kind = RefusalKind.NEVER_FITS
+        elif names & _RATE and status in (None, 200, 429):
+            kind = RefusalKind.RATE
+        else:
+            return None
+        unit, period_s = _dimension(text)
+        pool, again = _POOL_NAMED.search(text), _TRY_AGAIN.search(text)
+        return Refusal(
+            kind=kind,
+            message=as_text(error.get("message"))[:300],
+            code=code or kind_of,
+            retry_after_s=parse.longest(
+                parse.retry_after_s(headers), parse.go_duration_s(again[1].rstrip(". ")) if again else None
+            ),
+            unit=unit,
+            period_s=period_s,
+            limit=limit or None,
+            used=_found(_USED, text),
+            requested=requested,
+            pool=pool[1] if pool else None,
+        )
 
 
 class OpenAI(OpenAIDialect):
@@ -173,51 +196,6 @@ def _strictest(headers: Headers) -> Reading | None:
     if high.remaining is not None and (low.remaining is None or high.remaining < low.remaining):
         return Reading(TOKENS, low.limit, high.remaining, None, low.period_s or high.period_s)
     return low
-
-
-def classify(status: int | None, error: Mapping[str, Any], text: str, header_wait_s: float | None) -> Refusal | None:
-    """The refusal in an error object; ``None`` for any other error.
-
-    Args:
-        status: The HTTP status; ``None`` for an error inside a stream, which its ``code`` must explain.
-        error: The error object: ``code``, ``type``, ``message``.
-        text: The provider's message, which may contain numbers.
-        header_wait_s: The wait that the headers ask for; the longer of it and the message's is taken.
-    """
-    code, kind_of = as_text(error.get("code"))[:100], as_text(error.get("type"))[:100]
-    names = {code, kind_of, "" if status is None else str(status)}
-    limit, requested = _found(_LIMIT, text), _found(_REQUESTED, text)
-    never = (
-        text.startswith("Request too large")
-        or limit == 0
-        or (limit is not None and requested is not None and requested > limit)
-    )
-    if status == 402 or _MONEY.fullmatch(code) or _MONEY.fullmatch(kind_of):
-        kind = RefusalKind.MONEY
-    elif names & _CAPACITY:
-        kind = RefusalKind.CAPACITY
-    elif "slow_down" in names:
-        kind = RefusalKind.GROWTH
-    elif status == 413 or (never and names & _RATE):
-        kind = RefusalKind.NEVER_FITS
-    elif names & _RATE and status in (None, 200, 429):
-        kind = RefusalKind.RATE
-    else:
-        return None
-    unit, period_s = _dimension(text)
-    pool, again = _POOL_NAMED.search(text), _TRY_AGAIN.search(text)
-    return Refusal(
-        kind=kind,
-        message=as_text(error.get("message"))[:300],
-        code=code or kind_of,
-        retry_after_s=parse.longest(header_wait_s, parse.go_duration_s(again[1].rstrip(". ")) if again else None),
-        unit=unit,
-        period_s=period_s,
-        limit=limit or None,
-        used=_found(_USED, text),
-        requested=requested,
-        pool=pool[1] if pool else None,
-    )
 
 
 def _found(pattern: re.Pattern[str], text: str) -> float | None:
