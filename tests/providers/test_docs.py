@@ -103,7 +103,7 @@ def test_a_page_without_its_methods():
         def describe(self, path, body):
             return None
 
-    with pytest.raises(QuotaError, match=r"half has no pool, held, .*usage\(\): start from"):
+    with pytest.raises(QuotaError, match=r"half has no pool, held, .*usage\(\): derive it from"):
         register(Half())
 
 

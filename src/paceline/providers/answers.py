@@ -1,4 +1,4 @@
-"""Objects of SDKs in a provider's terms: usage from an answer, a refusal from an exception or a response."""
+"""Usage and refusals out of the objects of SDKs: answers, usage objects, exceptions, responses."""
 
 from __future__ import annotations
 
@@ -11,8 +11,7 @@ from paceline.core.results import QuotaError, Refusal
 from paceline.providers.base import Call, Provider, Usage
 from paceline.providers.registry import is_provider, provider_for_host, provider_named
 
-BODY_MAX: Final = 64_000
-"""How much of a body is read."""
+BODY_MAX: Final = 64_000  # bytes of a body that are read
 
 # SDKs by the package of their exceptions, for a host that is unknown: a proxy, an emulator.
 _SDKS: Final = {

@@ -1,4 +1,4 @@
-"""What a provider is: it describes a request, says what the request costs, and reads the answer.
+"""The interface of a provider: it describes a request, states the cost of it, and reads the answer.
 
 A provider is a stateless value. It translates bytes and headers into :class:`~paceline.core.results.Reading`,
 :class:`~paceline.core.results.Refusal` and :class:`Usage`, and depends on no limiter, clock or HTTP library. Malformed
@@ -59,27 +59,22 @@ class Usage:
 class UsageReader(Protocol):
     """Reads usage from the decoded bytes of an answer while they pass by; never raises."""
 
+    usage: Usage | None
+    """The usage read so far; ``None`` until the answer has reported any."""
+    done: bool
+    """Whether the answer's last event has passed; later bytes do not change the usage."""
+    refusal: Refusal | None
+    """A refusal inside the answer, after a status of 200."""
+
     def feed(self, chunk: bytes) -> None:
         """Take the next bytes of the body."""
 
     def close(self) -> None:
         """The body is over."""
 
-    @property
-    def usage(self) -> Usage | None:
-        """The usage read so far; ``None`` until the answer has reported any."""
-
-    @property
-    def done(self) -> bool:
-        """Whether the answer's last event has passed; later bytes do not change the usage."""
-
-    @property
-    def refusal(self) -> Refusal | None:
-        """A refusal inside the answer, after a status of 200."""
-
 
 class Provider(Protocol):
-    """What the rest of paceline needs of a provider."""
+    """One provider's dialect and rules."""
 
     name: str
     hosts: tuple[str, ...]

@@ -10,7 +10,7 @@ from paceline.core.quota import CONCURRENCY, INPUT_TOKENS, OUTPUT_TOKENS, REQUES
 from paceline.core.results import Reading, Refusal
 from paceline.estimation.estimate import SAFE_ENCODING
 from paceline.providers import parse
-from paceline.providers.base import Call, Headers, Usage, UsageReader
+from paceline.providers.base import Call, Headers, Provider, Usage, UsageReader
 from paceline.providers.prompt import MediaTokens, prompt_tokens
 from paceline.providers.streams import Found, JsonReader, SseReader
 
@@ -68,10 +68,10 @@ class CostRule:
         return cost
 
 
-class BaseProvider:
+class BaseProvider(Provider):
     """A provider with costs by a rule, one pool for each model, and no quotas in headers.
 
-    A subclass adds ``describe``, ``usage`` and the three methods that are not implemented here.
+    A subclass adds ``describe``, ``usage``, ``_classify`` and ``_on_event``.
     """
 
     costs = CostRule()
@@ -103,9 +103,6 @@ class BaseProvider:
 
     def usage_reader(self, call: Call) -> UsageReader:
         return SseReader(self._on_event, *self.events) if call.stream else JsonReader(self.usage)
-
-    def usage(self, payload: Mapping[str, Any]) -> Usage | None:
-        raise NotImplementedError
 
     def _classify(self, status: int | None, error: Mapping[str, Any], text: str, headers: Headers) -> Refusal | None:
         """The refusal in an error object; ``None`` for any other error.

@@ -18,9 +18,8 @@ from paceline.providers import parse
 from paceline.providers.base import Call, Headers, Usage
 from paceline.providers.common import CostRule
 from paceline.providers.generic import consistent_readings
-from paceline.providers.openai import MEDIA, OpenAIDialect, family_reading
+from paceline.providers.openai import OpenAIDialect, family_reading
 from paceline.providers.parse import as_mapping, as_text, count
-from paceline.providers.prompt import prompt_tokens
 
 UNCACHED_TOKENS: Final = "uncached_tokens"
 """Cerebras' unit: input without cached reads, and output."""
@@ -69,8 +68,9 @@ class Compatible(OpenAIDialect):
             if dialect.money.search(text):
                 return Refusal(RefusalKind.MONEY, text[:300])
         refusal = super().refusal(dict(dialect.statuses).get(status, status), headers, body)
-        limited = refusal is not None and refusal.kind is RefusalKind.RATE
-        return dialect.rate(refusal, headers, body) if refusal and limited else refusal
+        if refusal is None or refusal.kind is not RefusalKind.RATE:
+            return refusal
+        return dialect.rate(refusal, headers, body)
 
     def usage(self, payload: Mapping[str, Any]) -> Usage | None:
         usage = super().usage(payload)
@@ -108,11 +108,8 @@ def _mistral_rate(refusal: Refusal, headers: Headers, _: bytes) -> Refusal:
     return replace(refusal, kind=kind, unit=unit, requested=parse.amount(headers.get("x-ratelimit-tokens-query-cost")))
 
 
-# xAI: undocumented headers; a minute's number must not pass for a second's. A chat's completion leaves reasoning out.
-
-
-def _xai_readings(headers: Headers) -> list[Reading]:
-    return [reading for reading in consistent_readings(headers) if reading.period_s]
+# xAI: undocumented headers, of which only those count that prove their period: a minute's number must not pass for a
+# second's. A chat's completion leaves reasoning out.
 
 
 def _xai_usage(usage: Usage, found: Mapping[str, Any]) -> Usage:
@@ -165,20 +162,20 @@ def _asked_or_reset_s(refusal: Refusal, reset: str | None) -> float | None:
 # ``no`` on a 429. A 429's body names no quota; its headers do when nothing remains of exactly one.
 
 _FIREWORKS: Final = (
-    ("tokens-prompt", INPUT_TOKENS, 60.0),
-    ("tokens-cache-adjusted-prompt", UNCACHED_INPUT_TOKENS, 60.0),
-    ("tokens-generated", OUTPUT_TOKENS, 60.0),
+    ("tokens-prompt", INPUT_TOKENS, 3.6e6),
+    ("tokens-cache-adjusted-prompt", UNCACHED_INPUT_TOKENS, 900e3),
+    ("tokens-generated", OUTPUT_TOKENS, 36e3),
 )
-_LOWEST: Final = {INPUT_TOKENS: 3.6e6, UNCACHED_INPUT_TOKENS: 900e3, OUTPUT_TOKENS: 36e3}
 
 
 def _fireworks_readings(headers: Headers) -> list[Reading]:
     found = []
-    for reading in _family_readings(_FIREWORKS, headers):
-        if reading.limit is not None:
-            scale = 1 if reading.limit >= _LOWEST[reading.unit] else 60
+    for family, unit, lowest in _FIREWORKS:
+        reading = family_reading(headers, family, unit)
+        if reading is not None and reading.limit is not None:
+            scale = 1 if reading.limit >= lowest else 60
             remaining = None if reading.remaining is None else reading.remaining * scale
-            found.append(replace(reading, limit=reading.limit * scale, remaining=remaining))
+            found.append(Reading(unit, reading.limit * scale, remaining, None, 60.0))
     return found
 
 
@@ -219,18 +216,14 @@ class Perplexity(Compatible):
     def describe(self, path: str, body: Mapping[str, Any]) -> Call | None:
         api = parse.endpoint_of(path, {"/responses": "agent-api", "/agent": "agent-api", "/search": "search-api"})
         if api == "search-api":
-            query = prompt_tokens([body.get("query")], None, self.encoding, MEDIA)
-            return Call(self.name, "search", api, query, max_output_tokens=0)
+            return self._call("search", api, [body.get("query")], None, 0, stream=False)
         call = super().describe("/responses" if api else path, body)
         return replace(call, model=api) if call is not None and api else call
 
 
 def _perplexity_usage(usage: Usage, found: Mapping[str, Any]) -> Usage:
-    return replace(
-        usage,
-        input_tokens=usage.input_tokens + count(found.get("citation_tokens")),
-        output_tokens=usage.output_tokens + count(found.get("reasoning_tokens")),
-    )
+    citations, reasoning = count(found.get("citation_tokens")), count(found.get("reasoning_tokens"))
+    return replace(usage, input_tokens=usage.input_tokens + citations, output_tokens=usage.output_tokens + reasoning)
 
 
 _FREE_LIMIT = re.compile(r"free-models-per-(min|day)|openrouter_free_tier_(minute|daily)")
@@ -270,9 +263,7 @@ class OpenRouter(Compatible):
         else:
             return None
         [reading] = (_openrouter_readings(headers) if kind is RefusalKind.RATE else []) or [Reading(REQUESTS)]
-        period_s = reading.period_s
-        if free:
-            period_s = 60.0 if free[1] == "min" or free[2] == "minute" else 86_400.0
+        period_s = parse.PERIODS_S[(free[1] or free[2]).replace("daily", "day")] if free else reading.period_s
         asked_s, reset_ms = parse.retry_after_s(headers), parse.number(headers.get("x-ratelimit-reset"))
         if asked_s is None and reset_ms is not None:
             asked_s = parse.seconds_until(reset_ms / 1_000, headers)
@@ -301,7 +292,7 @@ DIALECTS: Final = {
     "mistral": Dialect(readings=_mistral_readings, rate=_mistral_rate),
     "xai": Dialect(
         costs=CostRule(holds_maximum=True),
-        readings=_xai_readings,
+        readings=lambda headers: [reading for reading in consistent_readings(headers) if reading.period_s],
         usage=_xai_usage,
         money=re.compile(r"available credits|spending limit|purchase more credits", re.IGNORECASE),
     ),

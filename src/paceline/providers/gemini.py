@@ -38,12 +38,8 @@ _PATH = re.compile(r"/models/([^/:]{1,200}):(\w{1,40})/?$", re.ASCII)
 _ZERO = re.compile(r"\blimit: 0(?![\d.])")
 _RETRY = re.compile(r"[Rr]etry in ([\d.hms]{1,40})")
 _UNITS: Final = (
-    ("inputtoken", INPUT_TOKENS),
-    ("outputtoken", OUTPUT_TOKENS),
-    ("token", TOKENS),
-    ("image", "images"),
-    ("request", REQUESTS),
-)
+    ("inputtoken", INPUT_TOKENS), ("outputtoken", OUTPUT_TOKENS), ("token", TOKENS), ("image", "images"), ("request", REQUESTS),
+)  # fmt: skip
 _PERIODS: Final = (("perday", DAY_S), ("perhour", 3_600.0), ("perminute", 60.0))
 _SPENT = re.compile(r"spend(?:ing)?[ -](?:cap|limit|based)|credits? (?:are|is|balance)", re.IGNORECASE)  # words assumed
 _TEN_MINUTES = re.compile(r"(?:10|ten)[ -]minute", re.IGNORECASE)
@@ -71,19 +67,12 @@ class Gemini(OpenAIDialect):
         if endpoint is None:
             return None
         settings = as_mapping(body.get("generationConfig") or body.get("generation_config"))
-        parts = [
-            body.get(key) for key in ("systemInstruction", "system_instruction", "contents", "content", "requests")
-        ]
+        names = ("systemInstruction", "system_instruction", "contents", "content", "requests")
         schemas = [body.get("tools"), settings.get("responseSchema"), settings.get("responseJsonSchema")]
-        most = count(settings.get("maxOutputTokens")) * max(count(settings.get("candidateCount")), 1)
-        return self._call(
-            endpoint,
-            model,
-            parts,
-            [schema for schema in schemas if schema],
-            0 if endpoint == "embed" else most or None,
-            stream=method.startswith("stream"),
-        )
+        most = count(settings.get("maxOutputTokens")) * max(count(settings.get("candidateCount")), 1) or None
+        parts, schemas = [body.get(name) for name in names], [schema for schema in schemas if schema]
+        most = 0 if endpoint == "embed" else most
+        return self._call(endpoint, model, parts, schemas, most, stream=method.startswith("stream"))
 
     def pool(self, model: str) -> str:
         """The model itself: Google names each in its refusals, snapshots too."""
@@ -100,8 +89,8 @@ class Gemini(OpenAIDialect):
 
     def usage(self, payload: Mapping[str, Any]) -> Usage | None:
         """``usageMetadata``, as the wire or as Google's SDK spells it; output leaves thoughts out, so they are added."""
-        found = as_mapping(payload.get("usageMetadata") or payload.get("usage_metadata") or payload.get("usage"))
-        found = found or payload
+        named = payload.get("usageMetadata") or payload.get("usage_metadata") or payload.get("usage")
+        found = as_mapping(named) or payload
         prompt, tools, answer, thoughts, cached = (
             count(found.get(wire) or found.get(sdk))
             for wire, sdk in (
@@ -191,9 +180,9 @@ def _violation(error: Mapping[str, Any]) -> tuple[str | None, float | None, floa
         for violation in violations[:20] if isinstance(violations, list) else []:
             fields = as_mapping(violation)
             name = as_text(fields.get("quotaId")).lower()
-            # The id says it all; the metric's path helps where the id does not name what is counted.
-            told = f"{name} {as_text(fields.get('quotaMetric')).lower()}".replace("_", "")
-            unit = next((unit for word, unit in _UNITS if word in told), None)
+            # The metric's path helps where the id does not name the unit.
+            words = f"{name} {as_text(fields.get('quotaMetric')).lower()}".replace("_", "")
+            unit = next((unit for word, unit in _UNITS if word in words), None)
             period_s = next((period for word, period in _PERIODS if word in name), None)
             text = as_text(fields.get("quotaValue"))
             limit = 0.0 if parse.number(text) == 0 else parse.amount(text)
@@ -204,7 +193,7 @@ def _violation(error: Mapping[str, Any]) -> tuple[str | None, float | None, floa
 
 
 def _asked_wait(error: Mapping[str, Any], text: str, header_wait_s: float | None) -> float | None:
-    """The longest of what ``RetryInfo``, the message and the headers ask for, in seconds."""
+    """The longest wait in ``RetryInfo``, the message and the headers, in seconds."""
     again = _RETRY.search(text)
     delays = [parse.go_duration_s(as_text(detail.get("retryDelay"))) for detail in _details(error, "RetryInfo")]
     return parse.longest(header_wait_s, parse.go_duration_s(again[1].rstrip(".")) if again else None, *delays)

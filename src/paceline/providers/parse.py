@@ -20,11 +20,13 @@ _PART = re.compile(r"(\d{1,15}(?:\.\d{1,15})?)\s{0,2}(h|ms|m|us|µs|ns|s)\s{0,2}
 _SECONDS = {"h": 3_600.0, "m": 60.0, "s": 1.0, "ms": 1e-3, "us": 1e-6, "µs": 1e-6, "ns": 1e-9}
 
 
+def _short(text: str | None) -> str:
+    return "" if text is None or len(text) > 40 else text.strip()
+
+
 def number(text: str | None) -> float | None:
     """A plain decimal number, commas as thousands allowed; ``None`` for anything else."""
-    if text is None or len(text) > 40:
-        return None
-    clean = text.strip().replace(",", "")
+    clean = _short(text).replace(",", "")
     return float(clean) if _NUMBER.fullmatch(clean) else None
 
 
@@ -47,9 +49,7 @@ def wait(value: float | None) -> float | None:
 
 def go_duration_s(text: str | None) -> float | None:
     """Seconds of a Go duration: ``6m0s``, ``1h34m52.896s``, ``84ms``, also with spaces (``6m 11.52s``)."""
-    if text is None or len(text) > 40:
-        return None
-    total, at, clean = 0.0, 0, text.strip()
+    total, at, clean = 0.0, 0, _short(text)
     while at < len(clean):
         match = _PART.match(clean, at)
         if match is None:
@@ -63,10 +63,8 @@ def rfc3339_s(text: str | None) -> float | None:
     """Seconds since the epoch of an RFC 3339 instant; ``None`` for one without a zone."""
     from datetime import datetime
 
-    if text is None or len(text) > 40:
-        return None
     try:
-        instant = datetime.fromisoformat(text.strip())
+        instant = datetime.fromisoformat(_short(text))
         return instant.timestamp() if instant.tzinfo else None
     except (ValueError, OverflowError):
         return None
@@ -76,10 +74,8 @@ def http_date_s(text: str | None) -> float | None:
     """Seconds since the epoch of an HTTP date (``Wed, 21 Oct 2026 07:28:00 GMT``)."""
     from email.utils import parsedate_to_datetime
 
-    if text is None or len(text) > 40:
-        return None
     try:
-        return parsedate_to_datetime(text).timestamp()
+        return parsedate_to_datetime(_short(text)).timestamp()
     except (ValueError, TypeError, OverflowError, IndexError):
         return None
 
@@ -89,14 +85,11 @@ def retry_after_s(headers: Headers) -> float | None:
 
     An HTTP date is compared with the answer's own ``date`` header, so that the local clock does not matter.
     """
-    milliseconds = wait(number(headers.get("retry-after-ms")))
+    milliseconds, text = wait(number(headers.get("retry-after-ms"))), headers.get("retry-after")
     if milliseconds is not None:
         return milliseconds / 1_000
-    text = headers.get("retry-after")
-    seconds = wait(number(text))
-    if seconds is not None or text is None or number(text) is not None:
-        return seconds
-    return seconds_until(http_date_s(text), headers)
+    seconds = number(text)
+    return seconds_until(http_date_s(text), headers) if seconds is None else wait(seconds)
 
 
 def seconds_until(instant_s: float | None, headers: Headers) -> float | None:

@@ -19,51 +19,34 @@ if TYPE_CHECKING:
 
 
 class Entry(NamedTuple):
-    """A provider that comes with paceline.
+    """A provider that comes with paceline."""
 
-    Attributes:
-        implementation: Its module in ``paceline.providers`` and its class there.
-        key_env: The environment variable that holds the key.
-        hosts: Its host names, with the wildcards of :attr:`~paceline.providers.base.Provider.hosts`.
-        encoding: The estimator's weights; by default those that count highest, which are right for no model in
-            particular and too low for none.
-    """
-
-    implementation: str
     key_env: str
     hosts: tuple[str, ...]
-    encoding: str = ""
+    implementation: str = "compatible:Compatible"  # the module in ``paceline.providers``, and the class there
+    encoding: str = ""  # the estimator's weights; empty: those that count highest, for models of many makers
 
 
+_AZURE: Final = ("*.openai.azure.com", "*.cognitiveservices.azure.com", "*.services.ai.azure.com")
+_OPENAI: Final = ("api.openai.com", "us.api.openai.com", "eu.api.openai.com")
+_VERTEX: Final = ("aiplatform.googleapis.com", "*-aiplatform.googleapis.com")
 PROVIDERS: Final = {
-    "openai": Entry(
-        "openai:OpenAI", "OPENAI_API_KEY", ("api.openai.com", "us.api.openai.com", "eu.api.openai.com"), "o200k"
-    ),
-    "anthropic": Entry("anthropic:Anthropic", "ANTHROPIC_API_KEY", ("api.anthropic.com",), "claude_v4_8"),
-    "gemini": Entry("gemini:Gemini", "GEMINI_API_KEY", ("generativelanguage.googleapis.com",), "gemma3"),
-    "vertex": Entry(
-        "gemini:Vertex",
-        "GOOGLE_OAUTH_ACCESS_TOKEN",  # Vertex takes no keys; the variable's name is an assumption
-        ("aiplatform.googleapis.com", "*-aiplatform.googleapis.com"),
-        "gemma3",
-    ),
-    "azure": Entry(
-        "azure:Azure",
-        "AZURE_OPENAI_API_KEY",
-        ("*.openai.azure.com", "*.cognitiveservices.azure.com", "*.services.ai.azure.com"),
-        "o200k",
-    ),
-    "groq": Entry("compatible:Compatible", "GROQ_API_KEY", ("api.groq.com",), "o200k"),
-    "mistral": Entry("compatible:Compatible", "MISTRAL_API_KEY", ("api.mistral.ai", "codestral.mistral.ai")),
-    "cohere": Entry("cohere:Cohere", "CO_API_KEY", ("api.cohere.com", "api.cohere.ai")),
-    "xai": Entry("compatible:Compatible", "XAI_API_KEY", ("api.x.ai",)),
-    "deepseek": Entry("compatible:Compatible", "DEEPSEEK_API_KEY", ("api.deepseek.com",)),
-    "together": Entry("compatible:Compatible", "TOGETHER_API_KEY", ("api.together.ai", "api.together.xyz")),
-    "fireworks": Entry("compatible:Compatible", "FIREWORKS_API_KEY", ("api.fireworks.ai",)),
-    "openrouter": Entry("compatible:OpenRouter", "OPENROUTER_API_KEY", ("openrouter.ai",)),
-    "cerebras": Entry("compatible:Compatible", "CEREBRAS_API_KEY", ("api.cerebras.ai",)),
-    "perplexity": Entry("compatible:Perplexity", "PERPLEXITY_API_KEY", ("api.perplexity.ai",)),
-    "bedrock": Entry("bedrock:Bedrock", "AWS_BEARER_TOKEN_BEDROCK", ("bedrock-runtime.*.amazonaws.com",)),
+    "openai": Entry("OPENAI_API_KEY", _OPENAI, "openai:OpenAI", "o200k"),
+    "anthropic": Entry("ANTHROPIC_API_KEY", ("api.anthropic.com",), "anthropic:Anthropic", "claude_v4_8"),
+    "gemini": Entry("GEMINI_API_KEY", ("generativelanguage.googleapis.com",), "gemini:Gemini", "gemma3"),
+    "vertex": Entry("GOOGLE_OAUTH_ACCESS_TOKEN", _VERTEX, "gemini:Vertex", "gemma3"),  # no keys: an assumed name
+    "azure": Entry("AZURE_OPENAI_API_KEY", _AZURE, "azure:Azure", "o200k"),
+    "groq": Entry("GROQ_API_KEY", ("api.groq.com",), encoding="o200k"),
+    "mistral": Entry("MISTRAL_API_KEY", ("api.mistral.ai", "codestral.mistral.ai")),
+    "cohere": Entry("CO_API_KEY", ("api.cohere.com", "api.cohere.ai"), "cohere:Cohere"),
+    "xai": Entry("XAI_API_KEY", ("api.x.ai",)),
+    "deepseek": Entry("DEEPSEEK_API_KEY", ("api.deepseek.com",)),
+    "together": Entry("TOGETHER_API_KEY", ("api.together.ai", "api.together.xyz")),
+    "fireworks": Entry("FIREWORKS_API_KEY", ("api.fireworks.ai",)),
+    "openrouter": Entry("OPENROUTER_API_KEY", ("openrouter.ai",), "compatible:OpenRouter"),
+    "cerebras": Entry("CEREBRAS_API_KEY", ("api.cerebras.ai",)),
+    "perplexity": Entry("PERPLEXITY_API_KEY", ("api.perplexity.ai",), "compatible:Perplexity"),
+    "bedrock": Entry("AWS_BEARER_TOKEN_BEDROCK", ("bedrock-runtime.*.amazonaws.com",), "bedrock:Bedrock"),
 }
 """The providers that come with paceline, by name."""
 
@@ -98,14 +81,12 @@ def register(provider: _P) -> _P:
     if not isinstance(name, str) or not re.fullmatch(r"[a-z0-9][a-z0-9_.-]*", name):
         raise QuotaError(f"invalid provider name {name!r}: use lower-case letters, digits, '-', '_' and '.'")
     if not isinstance(hosts, tuple) or not all(isinstance(host, str) and host == host.lower() for host in hosts):
-        raise QuotaError(
-            f"invalid hosts {hosts!r} of provider {name}: give a tuple of lower-case host names, e.g."
-            " ('api.acme.example',)"
-        )
+        example = "give a tuple of lower-case host names, e.g. ('api.acme.example',)"
+        raise QuotaError(f"invalid hosts {hosts!r} of provider {name}: {example}")
     missing = [method for method in _METHODS if not callable(getattr(provider, method, None))]
     if missing:
         raise QuotaError(
-            f"provider {name} has no {', '.join(missing)}(): start from paceline.providers.generic.Generic"
+            f"provider {name} has no {', '.join(missing)}(): derive it from paceline.providers.generic.Generic"
         )
     _added[name] = provider
     _hosts.maps[0].update(dict.fromkeys(hosts, name))
@@ -135,17 +116,13 @@ def provider_for_host(host: str) -> Provider | None:
     if name is None:
         _plug_in()
         name = _owner(clean)
-    if name is None:
-        return None
-    provider: Any = provider_named(name)
-    # Where each host has limits of its own (Azure's resources, Bedrock's regions), there is a provider for each.
-    found: Provider = _at_host(provider, clean) if hasattr(provider, "at_host") else provider
-    return found
+    return None if name is None else _at_host(cast("Any", provider_named(name)), clean)
 
 
 @lru_cache(maxsize=256)
 def _at_host(provider: Any, host: str) -> Provider:
-    at_host: Callable[[str], Provider] = provider.at_host
+    """The provider; where each host has limits of its own (Azure's resources, Bedrock's regions), the one for ``host``."""
+    at_host: Callable[[str], Provider] = getattr(provider, "at_host", lambda _: provider)
     return at_host(host)
 
 
@@ -192,10 +169,10 @@ def _load(name: str) -> Provider:
         return _added.get(name) or Generic(name)
     module, _, class_name = entry.implementation.partition(":")
     make = cast("Callable[..., Provider]", getattr(import_module(f"paceline.providers.{module}"), class_name))
-    return make(name, *entry[1:])
+    return make(name, entry.key_env, entry.hosts, entry.encoding)
 
 
-suggest = did_you_mean
+suggest = did_you_mean  # for rooms that import it from here
 
 
 def is_loopback(host: str) -> bool:
@@ -209,18 +186,10 @@ def is_loopback(host: str) -> bool:
 
 
 def locate(provider: Provider, root: str | None, environ: Mapping[str, str]) -> tuple[str, str]:
-    """Check where requests go and with which key.
-
-    Args:
-        provider: The provider.
-        root: The base URL; ``None`` when it is not known.
-        environ: The environment, in which the provider's ``key_env`` holds the key.
-
-    Returns:
-        ``root`` and the key; the key is ``none`` for a server on this machine that needs none.
+    """The base URL ``root`` and the key in ``environ``; ``none`` as the key of a server on this machine that needs none.
 
     Raises:
-        QuotaError: The address or the key is missing, or the key is malformed; the message does not quote the key.
+        QuotaError: The URL or the key is missing, or the key is malformed; the message does not quote the key.
     """
     from urllib.parse import urlsplit
 
@@ -230,7 +199,5 @@ def locate(provider: Provider, root: str | None, environ: Mapping[str, str]) -> 
     if not key and not is_loopback(urlsplit(root).hostname or ""):
         raise QuotaError(f"no key for {provider.name}: set the environment variable {provider.key_env}")
     if not (key.isascii() and key.isprintable()):
-        raise QuotaError(
-            f"invalid key in {provider.key_env}: it has characters that no key has; set it again, without them"
-        )
+        raise QuotaError(f"invalid key in {provider.key_env}: it has characters that no key has; set it again")
     return root, key or "none"

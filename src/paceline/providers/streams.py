@@ -29,6 +29,10 @@ class _Reader:
         self.done = False
         self.refusal: Refusal | None = None
 
+    def _take(self, found: Found) -> None:
+        usage, refusal, done = found
+        self.usage, self.refusal, self.done = usage or self.usage, self.refusal or refusal, self.done or done
+
 
 class JsonReader(_Reader):
     """Usage from a JSON body. ``done`` is true once the body is over.
@@ -44,7 +48,6 @@ class JsonReader(_Reader):
         self._head, self._tail, self._length = bytearray(), bytearray(), 0
 
     def feed(self, chunk: bytes) -> None:
-        """Take the next bytes of the body."""
         if self.done:
             return
         self._length += len(chunk)
@@ -55,7 +58,7 @@ class JsonReader(_Reader):
             del self._tail[:-_END]
 
     def close(self) -> None:
-        """The body is over: read it whole when it is short, else look for the usage object at its ends."""
+        """Read the body whole when it is short, else look for the usage object at its ends."""
         if self.done:
             return
         self.done = True
@@ -63,12 +66,9 @@ class JsonReader(_Reader):
         if isinstance(payload, Mapping):
             self.usage = self._usage_of(payload)
         else:
-            found = (
-                self._usage_of(usage)
-                for end in (self._tail[-_END:], self._head)
-                for usage in _usage_objects(bytes(end), self._name)
-            )
-            self.usage = next((usage for usage in found if usage is not None), None)
+            ends = (self._tail[-_END:], self._head)
+            found = (self._usage_of(usage) for end in ends for usage in _usage_objects(bytes(end), self._name))
+            self.usage = next(filter(None, found), None)
         self._head, self._tail = bytearray(), bytearray()
 
 
@@ -107,7 +107,6 @@ class SseReader(_Reader):
         self._after_cr = False
 
     def feed(self, chunk: bytes) -> None:
-        """Take the next bytes of the stream."""
         if self.done or not chunk:
             return
         if self._after_cr or b"\r" in chunk:
@@ -159,17 +158,14 @@ class SseReader(_Reader):
         # Some servers leave out the blank line between two events: then each line is one.
         for data in [whole] if whole is not None else map(decode, lines):
             if isinstance(data, dict):
-                usage, refusal, done = self._on_event(data, self.usage)
-                self.usage = usage or self.usage
-                self.refusal = self.refusal or refusal
-                self.done = self.done or done
+                self._take(self._on_event(data, self.usage))
         if b"[DONE]" in lines:
             self.done = True
 
 
 _PRELUDE, _CHECKSUM = 12, 4
 _SIZES: Final = {0: 0, 1: 0, 2: 1, 3: 2, 4: 4, 5: 8, 8: 8, 9: 16}  # bytes of a value, by its type
-_SIZED: Final = (6, 7)  # bytes and text say their length in two bytes
+_BYTES, _TEXT = 6, 7  # types of values that begin with their length in two bytes
 
 
 class EventStreamReader(_Reader):
@@ -189,41 +185,33 @@ class EventStreamReader(_Reader):
         self._on_event, self._kinds = on_event, kinds
 
     def feed(self, chunk: bytes) -> None:
-        """Take the next bytes of the stream."""
         if self.done:
             return
-        buffer = self._buffer
-        buffer += chunk
-        while len(buffer) >= _PRELUDE:
-            length, headers = int.from_bytes(buffer[:4], "big"), int.from_bytes(buffer[4:8], "big")
-            if not _PRELUDE + headers + _CHECKSUM <= length <= MAX_EVENT:
-                self.close()  # no event stream
+        self._buffer += chunk
+        while len(self._buffer) >= _PRELUDE:
+            length, headers = int.from_bytes(self._buffer[:4], "big"), int.from_bytes(self._buffer[4:8], "big")
+            payload = _PRELUDE + headers
+            if not payload + _CHECKSUM <= length <= MAX_EVENT:
+                self.close()  # not an event stream
                 return
-            if len(buffer) < length:
+            if len(self._buffer) < length:
                 return
-            start = _PRELUDE + headers
-            kinds, payload = _headers(bytes(buffer[_PRELUDE:start])), bytes(buffer[start : length - _CHECKSUM])
-            del buffer[:length]
-            if self._read(kinds, payload):
+            frame = bytes(self._buffer[: length - _CHECKSUM])
+            del self._buffer[:length]
+            if self._ends(_headers(frame[_PRELUDE:payload]), frame[payload:]):
                 self.close()
-                return
 
     def close(self) -> None:
-        """The stream is over."""
         self._buffer = bytearray()
         self.done = True
 
-    def _read(self, headers: dict[str, str], payload: bytes) -> bool:
+    def _ends(self, headers: dict[str, str], payload: bytes) -> bool:
         """Read one frame; return whether it ends the answer."""
         kind = headers.get(":exception-type") or headers.get(":event-type", "")
-        if ":exception-type" not in headers and kind not in self._kinds:
-            return False
-        event = decode(payload)
-        if not isinstance(event, dict):
-            return False
-        usage, refusal, done = self._on_event(kind, event)
-        self.usage, self.refusal = usage or self.usage, self.refusal or refusal
-        return done
+        event = decode(payload) if ":exception-type" in headers or kind in self._kinds else None
+        if isinstance(event, dict):
+            self._take(self._on_event(kind, event))
+        return self.done
 
 
 def _headers(data: bytes) -> dict[str, str]:
@@ -234,14 +222,14 @@ def _headers(data: bytes) -> dict[str, str]:
         name_end = at + 1 + data[at]
         name, kind = data[at + 1 : name_end], data[name_end] if name_end < len(data) else -1
         at = name_end + 1
-        if kind in _SIZED:
+        if kind in (_BYTES, _TEXT):
             size = int.from_bytes(data[at : at + 2], "big")
             at += 2
         elif kind in _SIZES:
             size = _SIZES[kind]
         else:
             break
-        if kind == _SIZED[1]:
+        if kind == _TEXT:
             found[name.decode("utf-8", "replace")] = data[at : at + size].decode("utf-8", "replace")
         at += size
     return found
