@@ -83,10 +83,11 @@ class OpenAIDialect(BaseProvider):
 
     def _on_event(self, event: dict[str, Any], known: Usage | None) -> Found:  # noqa: ARG002
         kind, answer = event.get("type"), as_mapping(event.get("response"))
-        error = event.get("error") or answer.get("error") or (event if kind == "error" else None)
-        refusal = None
+        error, refusal = event.get("error") or answer.get("error"), None
         if isinstance(error, Mapping):
             refusal = self._classify(None, error, as_text(error.get("message"))[:4_096], {})
+        elif kind == "error" and not error:  # OpenAI's own form, also at hosts with other error objects
+            refusal = OpenAIDialect._classify(self, None, event, as_text(event.get("message"))[:4_096], {})
         return self.usage(event), refusal, kind in ("response.completed", "response.incomplete", "response.failed")
 
     def _classify(self, status: int | None, error: Mapping[str, Any], text: str, headers: Headers) -> Refusal | None:
