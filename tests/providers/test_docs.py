@@ -1,4 +1,4 @@
-"""The page on providers: its example runs, and its table has every provider. Providers of one's own are found."""
+"""The documentation of providers: its example runs, and its table has every provider. A user's own providers are found."""
 
 from __future__ import annotations
 
@@ -54,20 +54,20 @@ def test_the_table_has_every_provider():
 def test_the_example():
     space = {}
     exec(EXAMPLE, space)
-    page = provider_named("acme")
-    assert provider_for_host("api.acme.example") is page
-    assert provider_for_host("eu.acme.example:443") is page
+    provider = provider_named("acme")
+    assert provider_for_host("api.acme.example") is provider
+    assert provider_for_host("eu.acme.example:443") is provider
     assert is_provider("acme")
-    assert page.key_env == "ACME_API_KEY"
-    call = page.describe("/v1/chat/completions", {"model": "acme-large", "messages": [], "max_tokens": 400})
-    assert page.held(call, 100, 50)["tokens"] == 500
-    assert page.charged(call, Usage(90, 30))["tokens"] == 120
+    assert provider.key_env == "ACME_API_KEY"
+    call = provider.describe("/v1/chat/completions", {"model": "acme-large", "messages": [], "max_tokens": 400})
+    assert provider.held(call, 100, 50)["tokens"] == 500
+    assert provider.charged(call, Usage(90, 30))["tokens"] == 120
     headers = {"x-acme-limit": "1000", "x-acme-left": "998"}
-    assert page.readings(headers, 0.0) == [Reading("requests", 1_000, 998, period_s=3_600)]
-    assert page.readings({"x-acme-limit": "x"}, 0.0) == []
+    assert provider.readings(headers, 0.0) == [Reading("requests", 1_000, 998, period_s=3_600)]
+    assert provider.readings({"x-acme-limit": "x"}, 0.0) == []
     body = json.dumps({"error": {"message": "You are out of credits."}}).encode()
-    assert page.refusal(429, {}, body).kind is RefusalKind.MONEY
-    assert page.refusal(429, {}, b"{}").kind is RefusalKind.RATE
+    assert provider.refusal(429, {}, body).kind is RefusalKind.MONEY
+    assert provider.refusal(429, {}, b"{}").kind is RefusalKind.RATE
     schedulers = {space["limiter"].scheduler(f"acme/acme-{size}") for size in ("small", "large")}
     assert [scheduler.pool.name for scheduler in schedulers] == ["acme/acme"]
 
@@ -90,10 +90,10 @@ def test_a_page_of_ones_own_beats_ours():
     ],
 )
 def test_what_cannot_be_registered(name, hosts, message):
-    page = Generic("acme")
-    page.name, page.hosts = name, hosts
+    provider = Generic("acme")
+    provider.name, provider.hosts = name, hosts
     with pytest.raises(QuotaError, match=re.escape(message)):
-        register(page)
+        register(provider)
 
 
 def test_a_page_without_its_methods():

@@ -119,11 +119,11 @@ def test_every_row_of_every_table_is_sound():
 
 def test_registry_agrees_with_the_pages():
     for name in PROVIDERS:
-        page = provider_named(name)
-        assert page.name == name
-        assert PROVIDERS[name].hosts == page.hosts
-        for host in page.hosts:
-            assert provider_for_host(host) is page
+        provider = provider_named(name)
+        assert provider.name == name
+        assert PROVIDERS[name].hosts == provider.hosts
+        for host in provider.hosts:
+            assert provider_for_host(host) is provider
 
 
 def test_hosts_and_names():

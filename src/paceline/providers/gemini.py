@@ -126,7 +126,7 @@ class Gemini(OpenAIDialect):
                 kind = RefusalKind.MONEY
         elif unit is None and period_s is None:
             kind = self.unnamed
-        if period_s == DAY_S:  # the free tier says "retry in 38 s" about a day that is over tonight
+        if period_s == DAY_S:  # the free tier asks for 38 s where the day ends tonight
             wait_s = _to_midnight_s(parse.http_date_s(headers.get("date")))
         return Refusal(
             kind=kind,

@@ -133,9 +133,9 @@ class OpenAIDialect(BaseProvider):
 class OpenAI(OpenAIDialect):
     """The OpenAI API.
 
-    Nothing documents that output which was held and not produced is given back over HTTP (only Realtime says so), so a
-    request that named a maximum stays charged with it. Where OpenAI does give it back, ``x-ratelimit-remaining-tokens``
-    of the next answers shows it, and the pool's level follows.
+    Output that was held and not produced is not known to be given back (documented for Realtime only), so a request
+    with a maximum stays charged with it. Where OpenAI gives it back, ``x-ratelimit-remaining-tokens`` of the next
+    answers shows it, and the pool's level follows.
     """
 
     costs = CostRule(holds_maximum=True, refunds=False)
