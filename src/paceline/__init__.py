@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from paceline.pacing.retry import RetryPolicy
     from paceline.pacing.scheduler import Waiting
     from paceline.planner.forecast import eta
-    from paceline.providers.refusals import refusal_of
+    from paceline.providers.answers import refusal_of
     from paceline.telemetry.status_app import status_app
 
 _HOMES = {
@@ -50,7 +50,7 @@ _HOMES = {
     "paceline.pacing.pacer": ("lane",),
     "paceline.limiter.limiter": ("Limiter",),
     "paceline.pacing.permit": ("Acquisition", "Later", "Permit"),
-    "paceline.providers.refusals": ("refusal_of",),
+    "paceline.providers.answers": ("refusal_of",),
     "paceline.telemetry.status_app": ("status_app",),
 }  # fmt: skip
 _HOME_OF = {name: home for home, names in _HOMES.items() for name in names}

@@ -28,8 +28,7 @@ from paceline.config import Config
 from paceline.core.results import QuotaError
 from paceline.limiter.limiter import Limiter
 from paceline.providers.base import Provider
-from paceline.providers.endpoint import locate
-from paceline.providers.registry import provider_for_host, provider_named
+from paceline.providers.registry import locate, provider_for_host, provider_named
 
 STDIN: Final = "-"
 DONE, FAILED, USAGE, INTERRUPTED = 0, 1, 2, 130

@@ -24,7 +24,7 @@ from paceline.batch.summary import Tally
 from paceline.config import Config
 from paceline.http import pace_transport
 from paceline.limiter.limiter import Limiter
-from paceline.providers.endpoint import is_loopback
+from paceline.providers.registry import is_loopback
 
 MESSAGE_MAX: Final = 2_000
 ERRORS_MAX: Final = 100  # kinds of failure that are counted apart

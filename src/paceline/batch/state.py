@@ -10,7 +10,7 @@ from urllib.parse import urlsplit
 from paceline.config import Config
 from paceline.limiter.limiter import Limiter
 from paceline.pacing.permit import Permit
-from paceline.providers.endpoint import is_loopback
+from paceline.providers.registry import is_loopback
 from paceline.shared.messages import Message, Reply
 from paceline.stores import Store, StoreError, open_store
 from paceline.stores.base import Prefixed

@@ -11,9 +11,8 @@ from urllib.parse import quote, urlsplit
 from paceline.config import Config
 from paceline.core.results import QuotaError
 from paceline.providers.base import Provider
-from paceline.providers.endpoint import locate
 from paceline.providers.parse import undated
-from paceline.providers.registry import PAGES, is_provider, provider_for_host, provider_named
+from paceline.providers.registry import PROVIDERS, is_provider, locate, provider_for_host, provider_named
 from paceline.providers.tables import DEFAULT, known_providers, models
 
 MAX_OUTPUT_TOKENS: Final = 16
@@ -80,7 +79,7 @@ def _owner(name: str, config: Config) -> tuple[Provider, str]:
     if page_there is not None:
         return page_there, name
     known = known_providers()
-    for provider in (provider for provider in PAGES if provider in known and provider not in _OTHERWISE):
+    for provider in (provider for provider in PROVIDERS if provider in known and provider not in _OTHERWISE):
         patterns = [pattern for pattern in models(provider) if pattern != DEFAULT]
         if any(fnmatchcase(called, pattern) for pattern in patterns for called in (name, undated(name))):
             return provider_named(provider), name

@@ -13,7 +13,7 @@ from paceline.pacing.breaker import ProviderHealth
 from paceline.pacing.permit import Acquisition, Permit
 from paceline.pacing.retry import Again, RetryPolicy
 from paceline.pacing.scheduler import Scheduler
-from paceline.providers.refusals import answer_of, refusal_of
+from paceline.providers.answers import answer_of, refusal_of
 
 
 class Attempts:

@@ -101,7 +101,7 @@ class Permit:
         """
         actual: Cost | None = units or None
         if usage is not None:
-            from paceline.providers.usage import usage_cost
+            from paceline.providers.answers import usage_cost
 
             actual = usage_cost(self.pool, usage) | units
         if actual is not None:
@@ -165,7 +165,7 @@ class Permit:
         if refusal is None:
             refusal = Refusal(RefusalKind.RATE)
         elif not isinstance(refusal, Refusal):
-            from paceline.providers.refusals import refusal_said
+            from paceline.providers.answers import refusal_said
 
             said = refusal_said(refusal, self.pool)
             if said is None:
