@@ -39,10 +39,16 @@ class TestArguments:
     @pytest.mark.parametrize(
         ("url", "says"),
         [
-            ("sqlite:q.db?lost=open", "a SQLite URL has no options: write Limiter(..., lost=...)"),
-            ("sqlite:q.db?lease_s=1", "a SQLite URL has no options: write Limiter(..., lease_s=...)"),
-            ("sqlite:q.db?timeout=3", "a SQLite URL has no options: a store has 1 s to answer"),
-            ("sqlite:q.db?prefix=a", "a SQLite URL has no options: write store=Prefixed("),
+            (
+                "sqlite:q.db?lost=open",
+                "a SQLite URL has no options: write 'sqlite:PATH'; lost and lease_s are arguments",
+            ),
+            (
+                "sqlite:q.db?lease_s=1",
+                "a SQLite URL has no options: write 'sqlite:PATH'; lost and lease_s are arguments",
+            ),
+            ("sqlite:q.db?timeout=3", "a SQLite URL has no options: write 'sqlite:PATH'"),
+            ("sqlite:q.db?prefix=a", "a prefix is given with Prefixed(open_store("),
             ("sqlite:q.db?", "a SQLite URL has no options: write 'sqlite:PATH'"),
             ("sqlite::memory:", "write 'memory:'"),
             ("sqlite:///:memory:", "write 'memory:'"),
