@@ -52,16 +52,15 @@ _ADVICE = {
     "unknown command": "write redis+sentinel://HOST:PORT/MASTER for Sentinels, and redis://HOST:PORT for a Redis",
     "DB index|SELECT": "give the number of a database that exists, and keep accounts apart with ?prefix=NAME",
     "WRONGTYPE": "the key is in use for something else: keep them apart with ?prefix=NAME",
-    "BUSY ": "end the script that keeps the server busy with SCRIPT KILL",
     "InvalidResponse": "this server is not a Redis: check the port",
-    "SSL|handshake": "check that the server uses TLS (otherwise write redis instead of rediss), and name the"
-    " authority of its certificate with ?ssl_ca_certs=FILE",
+    "SSL|handshake": "check that the server uses TLS (otherwise write redis instead of rediss), and give the authority of"
+    " its certificate with ?ssl_ca_certs=FILE",
     "TimeoutError": "check whether the server is overloaded or stopped, or the network slow",
-    r"\bConnectionError|gaierror|idna": "check the address, and that the server runs and can be reached from this"
-    " machine; if it uses TLS, write rediss instead of redis",
-    "script": "if this stays, delete the keys paceline:* (what was used so far is then forgotten)",
+    r"\bConnectionError|idna": "check the address, and that the server runs and can be reached from this machine; if it"
+    " uses TLS, write rediss instead of redis",
+    "running script|user_script": "if this stays, delete the keys paceline:* (what was used so far is then forgotten)",
 }
-"""What to do about an error, by a pattern of its class or text; the first that is found counts."""
+"""What to do about an error, by a pattern of its class or text: the first that is found. Others need no more words."""
 
 
 class RedisStore:
@@ -98,10 +97,13 @@ class RedisStore:
 
     def exchange(self, pool: str, message: Message) -> Reply:
         """See :meth:`Store.exchange`."""
-        arguments = (self.key(pool), encode(message), *quota_set(message.quotas))
+        arguments = ("1", self.key(pool), encode(message), *quota_set(message.quotas))
         try:
-            return decode(self._call(*arguments), message)
-        except Exception as error:  # redis-py and the system raise many
+            client = self._connected()
+            with suppress(self._errors.NoScriptError):  # a new server, or SCRIPT FLUSH: nothing was applied
+                return decode(client.execute("EVALSHA", self._sha, *arguments), message)
+            return decode(client.execute("EVAL", script(), *arguments), message)
+        except Exception as error:
             if isinstance(error, self._errors.ReadOnlyError):
                 self.close()  # its name may lead to another server now
             raise StoreError(f"{self.url}: {explain(error)}") from error
@@ -110,18 +112,11 @@ class RedisStore:
         """The key of the ledger of ``pool``."""
         return f"paceline:{FORMAT}:{{{self._prefix}/{pool}}}"
 
-    def _call(self, key: str, *arguments: str) -> Any:
-        client = self._connected()
-        with suppress(self._errors.NoScriptError):  # a new server, or SCRIPT FLUSH: nothing was applied
-            return client.execute("EVALSHA", self._sha, "1", key, *arguments)
-        return client.execute("EVAL", script(), "1", key, *arguments)
-
     def _connected(self) -> _Connection | _Cluster:
         with self._lock:
             if self._client is None:
-                self._client = (
-                    _Cluster(self._connection, self._address.nodes) if self._address.nodes else self._connection()
-                )
+                nodes = self._address.nodes
+                self._client = _Cluster(self._connection, nodes) if nodes else self._connection()
             return self._client
 
     def _connection(self, node: Node | None = None) -> _Connection:
@@ -199,37 +194,32 @@ class _Cluster:
         self._connections: dict[Node, _Connection] = {}
 
     def execute(self, *command: str) -> Any:
-        """Run a script (name, script, 1, key, ...) on the node that has the key."""
-        key = command[3]
+        """Run a script (EVAL or EVALSHA, script, 1, key, ...) on the node that has the key."""
+        key, hops = command[3], 0
         node, asking = self._node_of.get(key, self._nodes[0]), False
-        for _ in range(HOPS_MAX - 1):
+        while True:
+            hops += 1
             try:
-                return self._at(node).execute(*command, asking=asking)
+                connection = self._connections.get(node) or self._connections.setdefault(node, self._connect(node))
+                return connection.execute(*command, asking=asking)
             except Exception as error:
-                following = self._following(key, node, error)
-                if following is None:
+                redirect = _REDIRECT.fullmatch(str(error))
+                if redirect is not None:
+                    node = redirect[2] or node[0], int(redirect[3])  # a host that is left out is the node's own
+                    asking = redirect[1] == "ASK" or type(error).__name__ == "AskError"
+                    if not asking:
+                        self._remember(key, node)
+                else:
+                    if type(error).__name__ != "NoScriptError":  # the key may move, and another node knows where
+                        self._node_of.pop(key, None)
+                        if self._nodes[0] == node:
+                            self._nodes = [*self._nodes[1:], node]
+                    not_sent = isinstance(error.__context__, ConnectionRefusedError | socket.gaierror)
+                    if not not_sent or node == self._nodes[0]:
+                        raise
+                    node, asking = self._nodes[0], False
+                if hops == HOPS_MAX:
                     raise
-                node, asking = following
-        return self._at(node).execute(*command, asking=asking)
-
-    def _at(self, node: Node) -> _Connection:
-        return self._connections.get(node) or self._connections.setdefault(node, self._connect(node))
-
-    def _following(self, key: str, node: Node, error: Exception) -> tuple[Node, bool] | None:
-        """The node to ask next, and whether with ``ASKING``; ``None`` if ``node`` may have applied the command."""
-        redirect = _REDIRECT.fullmatch(str(error))
-        if redirect is not None:
-            named = redirect[2] or node[0], int(redirect[3])  # a host that is left out is its own
-            if redirect[1] == "ASK" or type(error).__name__ == "AskError":
-                return named, True
-            self._remember(key, named)
-            return named, False
-        if type(error).__name__ != "NoScriptError":  # another node may have the key soon, and another one will know
-            self._node_of.pop(key, None)
-            if self._nodes[0] == node:
-                self._nodes = [*self._nodes[1:], node]
-        not_sent = isinstance(error.__context__, ConnectionRefusedError | socket.gaierror)
-        return (self._nodes[0], False) if not_sent and node != self._nodes[0] else None
 
     def _remember(self, key: str, node: Node) -> None:
         self._node_of[key] = node
