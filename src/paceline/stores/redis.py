@@ -97,12 +97,9 @@ class RedisStore:
 
     def exchange(self, pool: str, message: Message) -> Reply:
         """See :meth:`Store.exchange`."""
-        arguments = ("1", self.key(pool), encode(message), *quota_set(message.quotas))
+        arguments = (self.key(pool), encode(message), *quota_set(message.quotas))
         try:
-            client = self._connected()
-            with suppress(self._errors.NoScriptError):  # a new server, or SCRIPT FLUSH: nothing was applied
-                return decode(client.execute("EVALSHA", self._sha, *arguments), message)
-            return decode(client.execute("EVAL", script(), *arguments), message)
+            return decode(self._call(*arguments), message)
         except Exception as error:
             if isinstance(error, self._errors.ReadOnlyError):
                 self.close()  # its name may lead to another server now
@@ -111,6 +108,12 @@ class RedisStore:
     def key(self, pool: str) -> str:
         """The key of the ledger of ``pool``."""
         return f"paceline:{FORMAT}:{{{self._prefix}/{pool}}}"
+
+    def _call(self, *arguments: str) -> Any:
+        client = self._connected()
+        with suppress(self._errors.NoScriptError):  # a new server, or SCRIPT FLUSH: nothing was applied
+            return client.execute("EVALSHA", self._sha, "1", *arguments)
+        return client.execute("EVAL", script(), "1", *arguments)
 
     def _connected(self) -> _Connection | _Cluster:
         with self._lock:
