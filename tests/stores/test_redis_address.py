@@ -79,7 +79,7 @@ def test_unix_socket():
 def test_connections_make_one_attempt_within_the_timeout(kind):
     connection = read_url(f"{kind}?retry_on_error=1&health_check_interval=5&decode_responses=1").connection(0.4)
     assert (connection.socket_timeout, connection.socket_connect_timeout) == (0.4, 0.4)
-    assert (connection.retry.get_retries(), connection.retry_on_error, connection.health_check_interval) == (0, [], 0)
+    assert (connection.retry._retries, connection.retry_on_error, connection.health_check_interval) == (0, [], 0)
     assert not connection.encoder.decode_responses
 
 
@@ -115,7 +115,7 @@ class TestClients:
         connection = read_client(redis.Redis("host", 1, password="secret", **options)).connection(0.4)
         assert (connection.host, connection.port, connection.password) == ("host", 1, "secret")
         assert (connection.socket_timeout, connection.socket_connect_timeout) == (0.4, 0.4)
-        assert (connection.retry.get_retries(), connection.retry_on_error) == (0, [])
+        assert (connection.retry._retries, connection.retry_on_error) == (0, [])
         assert not connection.encoder.decode_responses
 
     @pytest.mark.parametrize("client", [redis.asyncio.Redis(), redis.Sentinel([("a", 1)])])
