@@ -202,7 +202,7 @@ def test_a_named_store_that_cannot_be_used_is_an_error(tmp_path, emulator, sourc
     (tmp_path / "file").touch()
     for url, words in (
         (f"sqlite:{tmp_path}/file/state.db", "it cannot be made"),
-        ("redis://:hunter2@127.0.0.1:1", "is it running there"),
+        ("redis://:hunter2@127.0.0.1:1", "check the address, and that the server runs"),
     ):
         out, err = finish(command(source, "--store", url, "--lost", lost, base_url=emulator.base_url), 2)
         last = err.splitlines()[-1]

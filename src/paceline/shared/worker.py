@@ -23,7 +23,7 @@ from paceline.pacing.clock import Clock
 from paceline.pacing.scheduler import Scheduler
 from paceline.shared.capacity import RETRY_NS, OnStoreFailure, SharedCapacity, answer, ask, shared_capacity
 from paceline.shared.messages import Message, Reply
-from paceline.stores.base import Store
+from paceline.shared.store import Store
 
 log = logging.getLogger("paceline")
 
