@@ -51,8 +51,9 @@ def command(
     **given: Any,
 ) -> None:
     """Send a file of requests at the full speed that the limits allow, and write a file of answers."""
-    from paceline.batch.job import USAGE, Job
+    from paceline.batch.job import Job
     from paceline.batch.progress import view
+    from paceline.batch.runner import INTERRUPTED, USAGE
     from paceline.config import Config, parse_limit
 
     if as_json and output == "-":
@@ -66,7 +67,7 @@ def command(
         sys.exit(USAGE)
     except KeyboardInterrupt:
         click.echo("paceline run: interrupted; nothing has been sent", err=True)
-        sys.exit(130)
+        sys.exit(INTERRUPTED)
     if as_json:
         click.echo(json.dumps(report))
     sys.exit(code)

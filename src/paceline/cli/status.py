@@ -146,7 +146,7 @@ def _file(store: str | None) -> Path:
             return Path(open_store(store).url.removeprefix("sqlite:"))
         except StoreError as error:
             raise click.UsageError(f"--store reads 'sqlite:PATH' only: {error}") from None
-    from paceline.batch.state import state_file
+    from paceline.batch.job import state_file
 
     try:
         file = state_file(os.environ).expanduser()
