@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from paceline.batch.job import Job
 from paceline.batch.progress import Live, Plain, View
-from paceline.batch.transport import SAID_EVERY_S, Reach, origin, reason
+from paceline.batch.transport import REPORT_EVERY_S, Reach, origin, reason
 from paceline.config import Config
 from paceline.core.quota import parse_quotas
 from paceline.emulator import Emulator
@@ -83,9 +83,9 @@ def test_says_nothing_of_an_address_that_answers_others(reach, said):
 def test_says_it_again_when_it_lasts(reach, said):
     reach.failed(URL, REFUSED, 0.0, 1.0)
     reach.answered(URL, 2.0, 3.0)
-    reach.failed(URL, REFUSED, 4.0, SAID_EVERY_S)
+    reach.failed(URL, REFUSED, 4.0, REPORT_EVERY_S)
     assert said == [DOWN, UP]
-    reach.failed(URL, REFUSED, 5.0, SAID_EVERY_S + 1.0)
+    reach.failed(URL, REFUSED, 5.0, REPORT_EVERY_S + 1.0)
     assert said == [DOWN, UP, DOWN]
 
 
@@ -103,7 +103,7 @@ def test_lines_are_few_and_alternate(steps):
     first = -math.inf
     for said_s, text in lines:
         if text == DOWN:
-            assert said_s - first >= SAID_EVERY_S
+            assert said_s - first >= REPORT_EVERY_S
             first = said_s
 
 

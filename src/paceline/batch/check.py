@@ -32,8 +32,7 @@ class Share:
     """The part of the input that is charged to one pool.
 
     Attributes:
-        requests: The number of requests.
-        cost: Their estimated cost, per unit.
+        cost: The estimated cost of the requests, per unit.
         model: The first model that is charged to the pool, with its provider: ``openai/gpt-5``.
     """
 
@@ -47,11 +46,9 @@ class Plan:
     """The content of the input.
 
     Attributes:
-        requests: The number of requests.
         last_line: The number of the last line that is not blank.
-        shares: What is charged to each pool.
-        providers: The providers of the requests, by name.
-        warnings: What to tell the user before the run starts.
+        shares: The part of the input that is charged to each pool.
+        warnings: Shown to the user before the run starts.
     """
 
     requests: int = 0
@@ -73,8 +70,6 @@ def check(
 
     Args:
         file: The input; it is read from its position to its end, one line in memory at a time.
-        limiter: The limits that hold.
-        index: Receives the ids.
         provider: The provider whose API every line uses; by each line's format when not given.
         tick: Called every ``TICK`` requests with the number of requests so far.
 

@@ -35,7 +35,7 @@ _IN_HEADER = re.compile(r"[!-~]{1,200}")
 
 @dataclass(frozen=True, slots=True)
 class Address:
-    """Where a provider's requests go, and with which headers."""
+    """Where a provider's requests go, and with which headers and key."""
 
     root: str
     headers: Mapping[str, str]
@@ -47,18 +47,10 @@ class Runner:
 
     Args:
         source: The requests to send; one is read when a worker is free.
-        limiter: Paces the requests.
-        config: The number of workers, and the deadline of an answer.
-        addresses: Where requests go, by provider.
-        results: Receives the answers.
-        tally: Counts requests and tokens.
-        view: Shows the progress.
-        meter: Computes it.
+        addresses: Where requests go, by the provider's name.
 
     Attributes:
         stop: The exit code and the reason of a run that ended early.
-        transport: Makes and counts the attempts.
-        reach: Which addresses cannot be reached.
     """
 
     def __init__(

@@ -27,7 +27,7 @@ WORKERS_PER_POOL: Final = 8
 
 NO_CONNECTION: Final = (httpx2.ConnectError, httpx2.ConnectTimeout, httpx2.ProxyError)
 
-SAID_EVERY_S: Final = 30.0
+REPORT_EVERY_S: Final = 30.0
 """The least time between two messages that one address cannot be reached."""
 
 REASON_MAX: Final = 200
@@ -39,7 +39,6 @@ class AnswerTransport(httpx2.AsyncBaseTransport):
     Args:
         pools: Connection pools, for ``WORKERS_PER_POOL`` workers each.
         timeout_s: The time from sending a request to the end of its answer.
-        reach: Is told which addresses cannot be reached.
 
     Attributes:
         in_flight: The tasks whose request was sent, or was answered with a 2xx that is not recorded yet.
@@ -125,8 +124,8 @@ class _Address:
 
     answered_s: float = -math.inf
     failed_s: float = -math.inf
-    said_s: float = -math.inf
-    said: bool = False  # the user has been told that it cannot be reached
+    reported_s: float = -math.inf
+    reported: bool = False  # as an address that cannot be reached
     why: str = ""  # why it cannot be reached; empty while it can
     lost: str = ""  # why a request failed that is not retried
 
@@ -151,8 +150,8 @@ class Reach:
         if address.answered_s > sent_s:
             return
         address.why, address.failed_s = reason(error), now_s
-        if not address.said and now_s - address.said_s >= SAID_EVERY_S:
-            address.said, address.said_s = True, now_s
+        if not address.reported and now_s - address.reported_s >= REPORT_EVERY_S:
+            address.reported, address.reported_s = True, now_s
             self._say(f"{self._unreached(origin(url), address.why)}{self._again}")
 
     def answered(self, url: httpx2.URL, sent_s: float, now_s: float) -> None:
@@ -161,8 +160,8 @@ class Reach:
         address.answered_s = now_s
         if address.why and sent_s >= address.failed_s:
             address.why = ""
-            if address.said:
-                address.said = False
+            if address.reported:
+                address.reported = False
                 self._say(f"{origin(url)} can be reached again")
 
     def lose(self, url: httpx2.URL, error: Exception) -> str:

@@ -37,11 +37,7 @@ class Target:
     """The request for one model.
 
     Attributes:
-        provider: The provider whose API is used.
         model: The model, as the provider names it.
-        url: The URL of the request.
-        headers: The headers, with the key.
-        body: The JSON body.
         key: The key, to keep it out of messages.
     """
 
@@ -65,7 +61,6 @@ class Checked:
 
     Attributes:
         model: ``provider/model``.
-        pool: The pool that it is charged to.
         source: The source of the configured limits.
         status: The answer's HTTP status; 0 without an answer.
         stated: Whether the answer stated a limit.
@@ -83,15 +78,8 @@ class Checked:
 
     def record(self) -> dict[str, Any]:
         """Plain JSON values."""
-        return {
-            "model": self.model,
-            "pool": self.pool,
-            "source": self.source,
-            "status": self.status,
-            "told": self.stated,
-            "problem": self.problem or None,
-            "quotas": [finding.record() for finding in self.findings],
-        }
+        values = {name: getattr(self, name) for name in ("model", "pool", "source", "status", "stated")}
+        return values | {"problem": self.problem or None, "quotas": [finding.record() for finding in self.findings]}
 
 
 def target(name: str, config: Config, environ: Mapping[str, str]) -> Target:
