@@ -70,6 +70,8 @@ def check(
 
     Args:
         file: The input; it is read from its position to its end, one line in memory at a time.
+        limiter: The limits that hold.
+        index: Receives the ids.
         provider: The provider whose API every line uses; by each line's format when not given.
         tick: Called every ``TICK`` requests with the number of requests so far.
 

@@ -87,6 +87,8 @@ class Tally:
             attempts: The number of HTTP requests sent.
             refused: The number of answers with status 429.
             elapsed_s: The time from the first attempt to the last.
+            output: The path of the answers.
+            interrupted: Whether a signal stopped the run.
         """
         pools = since(self.start, pools)
         ideal = ideal_s(pools)
