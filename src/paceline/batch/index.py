@@ -18,17 +18,18 @@ class Index:
         self._db.execute(f"PRAGMA cache_size = -{CACHE_KIB}")
         self._db.execute("CREATE TABLE ids (id TEXT PRIMARY KEY, line INTEGER) WITHOUT ROWID")
         self._db.execute("BEGIN")
+        self._cursor = self._db.cursor()
         self._done = bytearray()
 
     def add(self, custom_id: str, line: int) -> int | None:
         """Add the id of ``line``; return the earlier line that has the same id, if there is one."""
-        if self._db.execute("INSERT OR IGNORE INTO ids VALUES (?, ?)", (custom_id, line)).rowcount:
+        if self._cursor.execute("INSERT OR IGNORE INTO ids VALUES (?, ?)", (custom_id, line)).rowcount:
             return None
         return self.line_of(custom_id)
 
     def line_of(self, custom_id: str) -> int | None:
         """The line of ``custom_id``; ``None`` when the input does not have it."""
-        row = self._db.execute("SELECT line FROM ids WHERE id = ?", (custom_id,)).fetchone()
+        row = self._cursor.execute("SELECT line FROM ids WHERE id = ?", (custom_id,)).fetchone()
         return None if row is None else int(row[0])
 
     def mark(self, line: int) -> bool:
