@@ -26,12 +26,12 @@ if TYPE_CHECKING:
     from paceline.limiter.limiter import Limiter
     from paceline.pacing.breaker import BreakerPolicy
     from paceline.pacing.events import Event, log_events
-    from paceline.pacing.lanes import lane
+    from paceline.pacing.pacer import lane
     from paceline.pacing.permit import Acquisition, Later, Permit
     from paceline.pacing.retry import RetryPolicy
     from paceline.pacing.scheduler import Waiting
     from paceline.planner.forecast import eta
-    from paceline.providers.refusals import refusal_of
+    from paceline.providers.answers import refusal_of
     from paceline.telemetry.status_app import status_app
 
 _HOMES = {
@@ -47,10 +47,10 @@ _HOMES = {
     "paceline.planner.forecast": ("eta",),
     "paceline.pacing.scheduler": ("Waiting",),
     "paceline.http.instrument": ("instrument",),
-    "paceline.pacing.lanes": ("lane",),
+    "paceline.pacing.pacer": ("lane",),
     "paceline.limiter.limiter": ("Limiter",),
     "paceline.pacing.permit": ("Acquisition", "Later", "Permit"),
-    "paceline.providers.refusals": ("refusal_of",),
+    "paceline.providers.answers": ("refusal_of",),
     "paceline.telemetry.status_app": ("status_app",),
 }  # fmt: skip
 _HOME_OF = {name: home for home, names in _HOMES.items() for name in names}

@@ -1,5 +1,6 @@
 import pytest
 
+from paceline import Limiter
 from paceline.config import Config, parse_base_url, parse_limit
 from paceline.core.quota import Quota, parse_quotas
 from paceline.core.results import QuotaError
@@ -148,8 +149,8 @@ def test_base_url(text, root):
 
 def test_overrides_change_one_unit_of_every_model():
     config = Config.load(environ={}, given={"rpm_override": 7.0, "tier": "2"})
-    limiter = config.limiter("openai")
-    published = Config(tier="2").limiter("openai").limits.model("openai", "gpt-5").quotas
+    limiter = Limiter(**config.arguments("openai"))
+    published = Limiter(**Config(tier="2").arguments("openai")).limits.model("openai", "gpt-5").quotas
     quotas = limiter.limits.model("openai", "gpt-5").quotas
     assert Quota("requests", 7) in quotas
     assert [q for q in quotas if q.unit != "requests"] == [q for q in published if q.unit != "requests"]

@@ -10,8 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from paceline.batch.job import Job
-from paceline.batch.progress import Live, Plain, Quiet
-from paceline.batch.reach import SAID_EVERY_S, Reach, origin, reason
+from paceline.batch.progress import Live, Plain, View
+from paceline.batch.transport import REPORT_EVERY_S, Reach, origin, reason
 from paceline.config import Config
 from paceline.core.quota import parse_quotas
 from paceline.emulator import Emulator
@@ -45,10 +45,10 @@ def reach(said):
 
 def test_says_it_once(reach, said):
     for i in range(500):
-        reach.failed(URL, REFUSED, left_s=10.0 + i, now_s=10.1 + i)
+        reach.failed(URL, REFUSED, sent_s=10.0 + i, now_s=10.1 + i)
     assert said == [DOWN]
-    reach.answered(URL, left_s=600.0, now_s=601.0)
-    reach.answered(URL, left_s=600.0, now_s=602.0)
+    reach.answered(URL, sent_s=600.0, now_s=601.0)
+    reach.answered(URL, sent_s=600.0, now_s=602.0)
     assert said == [DOWN, UP]
     assert reach.at_end() == []
 
@@ -71,11 +71,11 @@ def test_the_end_names_what_requests_failed_for(reach):
 
 
 def test_says_nothing_of_an_address_that_answers_others(reach, said):
-    reach.answered(URL, left_s=0.0, now_s=5.0)
-    reach.failed(URL, REFUSED, left_s=4.0, now_s=6.0)
+    reach.answered(URL, sent_s=0.0, now_s=5.0)
+    reach.failed(URL, REFUSED, sent_s=4.0, now_s=6.0)
     assert (said, reach.at_end()) == ([], [])
-    reach.failed(URL, REFUSED, left_s=6.5, now_s=7.0)
-    reach.answered(URL, left_s=6.0, now_s=8.0)  # over a connection that was there before
+    reach.failed(URL, REFUSED, sent_s=6.5, now_s=7.0)
+    reach.answered(URL, sent_s=6.0, now_s=8.0)  # over a connection that was there before
     assert said == [DOWN]
     assert reach.at_end() == ["cannot reach http://host:1: connection refused"]
 
@@ -83,9 +83,9 @@ def test_says_nothing_of_an_address_that_answers_others(reach, said):
 def test_says_it_again_when_it_lasts(reach, said):
     reach.failed(URL, REFUSED, 0.0, 1.0)
     reach.answered(URL, 2.0, 3.0)
-    reach.failed(URL, REFUSED, 4.0, SAID_EVERY_S)
+    reach.failed(URL, REFUSED, 4.0, REPORT_EVERY_S)
     assert said == [DOWN, UP]
-    reach.failed(URL, REFUSED, 5.0, SAID_EVERY_S + 1.0)
+    reach.failed(URL, REFUSED, 5.0, REPORT_EVERY_S + 1.0)
     assert said == [DOWN, UP, DOWN]
 
 
@@ -103,7 +103,7 @@ def test_lines_are_few_and_alternate(steps):
     first = -math.inf
     for said_s, text in lines:
         if text == DOWN:
-            assert said_s - first >= SAID_EVERY_S
+            assert said_s - first >= REPORT_EVERY_S
             first = said_s
 
 
@@ -180,7 +180,7 @@ def test_a_closed_port_is_named_once_and_in_every_record(tmp_path, closed, make,
 def test_says_when_it_is_back(tmp_path, closed):
     server = Emulator(limits={"*": FAST}, port=closed.getsockname()[1])
 
-    class Starts(Quiet):
+    class Starts(View):
         """Starts the server as soon as it is missed."""
 
         def __init__(self):
@@ -204,6 +204,6 @@ def test_says_when_it_is_back(tmp_path, closed):
 
 
 def test_quiet_says_nothing(tmp_path, closed, capsys):
-    _, _, answers = run(tmp_path, closed, Quiet(), max_attempts=1)
+    _, _, answers = run(tmp_path, closed, View(), max_attempts=1)
     assert capsys.readouterr() == ("", "")
     assert "connection refused" in answers[0]["error"]["message"]

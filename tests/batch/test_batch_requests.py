@@ -4,6 +4,7 @@ import json
 import pytest
 from batch_helpers import chat, message, write_lines
 
+from paceline import Limiter
 from paceline.batch import requests
 from paceline.batch.check import InputError, check
 from paceline.batch.index import Index
@@ -17,10 +18,10 @@ def raw(value):
 
 def test_reads_both_formats():
     ours, theirs = read_request(1, raw(chat("a"))), read_request(2, raw(message("b")))
-    assert (ours.page.name, ours.path, ours.model) == ("openai", "/v1/chat/completions", "gpt-5")
-    assert (theirs.page.name, theirs.path, theirs.model) == ("anthropic", "/v1/messages", "claude-sonnet-4-5")
-    assert read_request(3, raw(chat("c") | {"url": "/v1/messages"})).page.name == "anthropic"
-    assert read_request(4, raw(chat("d")), "groq").page.name == "groq"
+    assert (ours.provider.name, ours.path, ours.model) == ("openai", "/v1/chat/completions", "gpt-5")
+    assert (theirs.provider.name, theirs.path, theirs.model) == ("anthropic", "/v1/messages", "claude-sonnet-4-5")
+    assert read_request(3, raw(chat("c") | {"url": "/v1/messages"})).provider.name == "anthropic"
+    assert read_request(4, raw(chat("d")), "groq").provider.name == "groq"
 
 
 @pytest.mark.parametrize(
@@ -38,8 +39,8 @@ def test_reads_both_formats():
         (chat("a") | {"method": "GET"}, "only 'POST'"),
         (chat("a") | {"url": "https://elsewhere/v1"}, "must be a path"),
         ({"custom_id": "a"}, "url is missing"),
-        (chat("a") | {"body": "text"}, "body is missing or no JSON object"),
-        (message("a") | {"params": []}, "params is missing or no JSON object"),
+        (chat("a") | {"body": "text"}, "body is missing or not a JSON object"),
+        (message("a") | {"params": []}, "params is missing or not a JSON object"),
         (chat("a", model=None), "body.model is missing"),
         (chat("a", stream=True), "stream is true"),
         (None, "longer than 256 MB"),
@@ -57,7 +58,7 @@ def test_lines_are_bounded_and_counted(monkeypatch):
 
 
 def checked(tmp_path, lines, **given):
-    limiter = Config.load(environ={}, given=given).limiter("openai")
+    limiter = Limiter(**Config.load(environ={}, given=given).arguments("openai"))
     index = Index()
     with write_lines(tmp_path / "in.jsonl", lines).open("rb") as file:
         return check(file, limiter, index), index
@@ -66,13 +67,13 @@ def checked(tmp_path, lines, **given):
 def test_plan_adds_up(tmp_path):
     lines = [chat("a"), chat("b", model="gpt-5-2025-08-07"), message("c")]
     plan, index = checked(tmp_path, lines, limits={"*": "500 requests/min,400k tokens/min"})
-    assert plan.requests == index.count == 3
+    assert plan.requests == 3
     assert {name: share.requests for name, share in plan.shares.items()} == {
         "openai/gpt-5": 2,
         "anthropic/claude-sonnet-4x": 1,
     }
     assert plan.shares["openai/gpt-5"].cost["output_tokens"] == 40
-    assert list(plan.pages) == ["openai", "anthropic"]
+    assert list(plan.providers) == ["openai", "anthropic"]
     assert not plan.warnings
     assert [index.line_of(name) for name in "abcd"] == [1, 2, 3, None]
 
@@ -90,7 +91,7 @@ def test_every_problem_has_its_line(tmp_path):
         "nothing has been sent",
     ]
     assert "'/v1/images'" in said[0]
-    assert said[1].endswith("custom_id is that of line 1: each must be there once")
+    assert said[1].endswith("custom_id is that of line 1: it must be unique")
     assert "2,0" in said[2]
     assert "gpt-5 is 1,000 at once" in said[2]
 

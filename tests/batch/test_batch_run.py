@@ -8,7 +8,7 @@ import pytest
 from batch_helpers import FAST, chat, finish, message, read_answers, wait_for_lines, write_lines
 
 from paceline.batch.job import Job
-from paceline.batch.progress import Plain, Quiet
+from paceline.batch.progress import Plain, View
 from paceline.config import Config
 from paceline.core.quota import parse_quotas
 from paceline.core.results import PacelineError
@@ -17,7 +17,7 @@ from paceline.core.results import PacelineError
 def run(source, emulator, *, output=None, view=None, environ=None, restart=False, **given):
     given = {"base_url": f"{emulator.base_url}/v1", "workers": 50, "limits": {"*": parse_quotas(FAST)}, **given}
     config = Config.load(environ={}, given=given)
-    return Job(str(source), output, config, restart, environ or {}).run(view or Quiet())
+    return Job(str(source), output, config, restart, environ or {}).run(view or View())
 
 
 @pytest.fixture
@@ -160,7 +160,7 @@ def test_nothing_is_sent_when_it_cannot_start(tmp_path, source, emulator):
     attempts = (
         (bad, {}, "line 2: url is missing"),
         (tmp_path / "none.jsonl", {}, "cannot be read: No such file"),
-        (source, {"output": str(source)}, "that is the input"),
+        (source, {"output": str(source)}, "this is the input"),
         (source, {"output": str(tmp_path / "no" / "out")}, "cannot be written"),
         (source, {"base_url": "http://192.0.2.1"}, "set the environment variable OPENAI_API_KEY"),
         (source, {"base_url": None, "provider": "nobody"}, "--base-url"),
@@ -270,7 +270,7 @@ def test_the_second_signal_stops_at_once(tmp_path, emulator, command):
     while emulator.tally()["in_flight"] < 2:
         assert process.poll() is None
     process.send_signal(signal.SIGINT)
-    while "once more to stop at once" not in (said := process.stderr.readline()):
+    while "interrupt again to stop at once" not in (said := process.stderr.readline()):
         assert said
     process.send_signal(signal.SIGINT)
     _, err = finish(process, 130)
@@ -292,7 +292,7 @@ import resource, sys
 from paceline.batch.check import check
 from paceline.batch.index import Index
 from paceline.config import Config
-limiter = Config().limiter("openai")
+limiter = Limiter(**Config().arguments("openai"))
 with open(sys.argv[1], "rb") as file:
     print(check(file, limiter, Index()).requests, resource.getrusage(resource.RUSAGE_SELF).ru_maxrss)
 """

@@ -10,9 +10,8 @@ from datetime import UTC, datetime
 import pytest
 from batch_helpers import FAST, chat, finish, message, read_answers, wait_for_lines, write_lines
 
-from paceline.batch.job import Job
-from paceline.batch.progress import Plain, Quiet
-from paceline.batch.state import State, account, state_file
+from paceline.batch.job import Job, account, choose_store, state_file
+from paceline.batch.progress import Plain, View
 from paceline.config import Config
 from paceline.core.quota import parse_quotas
 from paceline.core.results import StoreError
@@ -21,6 +20,7 @@ from paceline.shared.messages import Message
 from paceline.stores import open_store
 from paceline.stores.base import Prefixed
 from paceline.stores.memory import MemoryStore
+from paceline.stores.sqlite import SQLiteStore
 
 ELSEWHERE = "http://provider.example"
 
@@ -54,7 +54,7 @@ def source(tmp_path):
 def run(source, base_url, *, key="sk-secret", view=None, limits=FAST, environ=None, **given):
     given = {"base_url": base_url, "limits": {"*": parse_quotas(limits)}, **given}
     environ = {"XDG_STATE_HOME": os.environ["XDG_STATE_HOME"], "OPENAI_API_KEY": key, **(environ or {})}
-    return Job(str(source), None, Config.load(environ={}, given=given), environ=environ).run(view or Quiet())
+    return Job(str(source), None, Config.load(environ={}, given=given), environ=environ).run(view or View())
 
 
 def test_the_state_folder_is_the_default(elsewhere, source, state_home, capsys):
@@ -74,20 +74,19 @@ def test_only_a_whole_path_is_a_state_folder(tmp_path):
 
 @pytest.mark.parametrize("root", ["http://localhost:80", "http://127.0.0.1", "https://127.9.8.7:1", "http://[::1]:80"])
 def test_a_server_on_this_machine_is_a_test(root):
-    def state(**given):
-        return State(Config(base_url=root, **given), {}, lambda _: "")
+    def store(**given):
+        return choose_store(Config(base_url=root, **given), {})
 
-    assert state().store is None
-    assert state().url is None
-    assert state(store="memory:").store is None
-    assert state(store="redis://:hunter2@host/1?prefix=p").url == "redis://host/1?prefix=p"
+    assert store() is None
+    assert store(store="memory:") is None
+    assert store(store="redis://:hunter2@host/1?prefix=p").url == "redis://host/1?prefix=p"
 
 
 @pytest.mark.parametrize("root", [None, "https://api.openai.com", "http://10.0.0.1:8000"])
 def test_memory_only_when_told(root, state_home):
     environ = {"XDG_STATE_HOME": str(state_home)}
-    assert State(Config(base_url=root), environ, lambda _: "").url == f"sqlite:{state_home}/paceline/state.db"
-    assert State(Config(base_url=root, store="memory:"), environ, lambda _: "").store is None
+    assert choose_store(Config(base_url=root), environ).url == f"sqlite:{state_home}/paceline/state.db"
+    assert choose_store(Config(base_url=root, store="memory:"), environ) is None
 
 
 def test_on_this_machine_nothing_is_remembered(emulator, source, state_home, capsys):
@@ -202,7 +201,7 @@ def test_a_named_store_that_cannot_be_used_is_an_error(tmp_path, emulator, sourc
     (tmp_path / "file").touch()
     for url, words in (
         (f"sqlite:{tmp_path}/file/state.db", "it cannot be made"),
-        ("redis://:hunter2@127.0.0.1:1", "is it running there"),
+        ("redis://:hunter2@127.0.0.1:1", "check the address, and that the server runs"),
     ):
         out, err = finish(command(source, "--store", url, "--lost", lost, base_url=emulator.base_url), 2)
         last = err.splitlines()[-1]
@@ -256,17 +255,17 @@ def test_killed_and_resumed(tmp_path, emulator, command):
     assert 300 <= emulator.tally()["admitted"] <= books["requests/86400.0"] <= 340  # some had been charged, not sent
 
 
-def test_once_proven_a_store_can_only_be_lost():
-    from paceline.batch.state import Attempted
+def test_a_default_that_has_answered_can_only_be_lost(elsewhere, source, state_home, monkeypatch, capsys):
+    exchange, calls = SQLiteStore.exchange, []
 
-    class Broken:
-        url = "broken:"
-
-        def exchange(self, pool, message):
+    def breaks(self, pool, message):
+        calls.append(pool)
+        if len(calls) > 2:  # the first exchange, and the state of the pool before the run
             raise StoreError("broken")
+        return exchange(self, pool, message)
 
-    attempted = Attempted(Broken())
-    attempted.proven = True
-    with pytest.raises(StoreError, match="broken"):
-        attempted.exchange("pool", None)
-    assert attempted.fault is None
+    monkeypatch.setattr(SQLiteStore, "exchange", breaks)
+    code, report = run(source, ELSEWHERE, view=Plain())
+    assert (code, report["ok"], report["store"]) == (0, 20, f"sqlite:{state_home}/paceline/state.db")
+    assert report["pools"]["openai/gpt-5"]["store"]["state"] == "lost"
+    assert "in memory" not in capsys.readouterr().err

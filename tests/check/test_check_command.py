@@ -8,7 +8,7 @@ import sys
 import pytest
 from click.testing import CliRunner
 
-from paceline.check.target import target
+from paceline.check.probe import target
 from paceline.cli.check import command
 from paceline.config import Config
 from paceline.core.results import QuotaError
@@ -112,7 +112,7 @@ def test_azure_is_asked_for_its_deployment(paceline_emulator):
     [
         ({"valid_key": "other"}, "openai refused the key in OPENAI_API_KEY (401)"),
         ({"limits": "gpt-6=5 requests/min"}, "openai has no model 'gpt-5', or this key may not use it (404)"),
-        ({"money_after": 0}, "openai says that the money is gone (429): You exceeded your current quota"),
+        ({"money_after": 0}, "openai reports that no money is left (429): You exceeded your current quota"),
         ({"faults": {"503": 1.0}}, "openai is overloaded (503)"),
         ({"faults": {"500": 1.0}}, "openai did not answer the request (500): The server had an error"),
         ({"limits": "1 tokens/min"}, "openai will never admit even this request (429): Request too large"),
@@ -165,9 +165,9 @@ def test_nobody_listens():
     ("arguments", "message"),
     [
         (["gpt-5"], "no key for openai: set the environment variable OPENAI_API_KEY"),
-        (["somebodys-model"], "whose model is 'somebodys-model'? Write it like 'openai/somebodys-model'"),
+        (["somebodys-model"], "unknown provider of model 'somebodys-model': write it like 'openai/somebodys-model'"),
         ([], "name a model"),
-        (["mine", "--provider", "azure"], "where is azure? Give its address with --base-url"),
+        (["mine", "--provider", "azure"], "no address is known for azure: give one with --base-url"),
         (["gpt-5", "--limit", "gpt-5"], "write it like 'gpt-5=500 requests/min,400k tokens/min'"),
         (["openai/gpt-5", "--base-url", "nowhere"], "base_url: it must be an address"),
         (["openai/gpt-5", "--tier", "99", "--base-url", "http://127.0.0.1:9"], "tier '99' of openai is unknown"),
@@ -200,8 +200,8 @@ def test_every_model_goes_to_its_provider(name, provider, url):
     keys = {f"{maker}_API_KEY": "k" for maker in ("OPENAI", "ANTHROPIC", "GEMINI", "GROQ", "MISTRAL")}
     one = target(name, Config(provider=provider), keys)
     assert one.url == url
-    assert one.page.describe(url.partition(".com")[2] or url.partition(".ai")[2], one.body) is not None
-    assert one.host_tells
+    assert one.provider.describe(url.partition(".com")[2] or url.partition(".ai")[2], one.body) is not None
+    assert one.host_known
 
 
 def test_credentials_of_another_kind_are_said():

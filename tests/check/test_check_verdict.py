@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from paceline.check.verdict import Verdict, compare, to_toml, told_by
+from paceline.check.verdict import Verdict, compare, stated_by, to_toml
 from paceline.config import Config
 from paceline.core.quota import Quota, parse_quotas
 from paceline.core.results import Reading, Refusal, RefusalKind
@@ -50,8 +50,8 @@ def test_rule_and_burst_survive_a_new_amount():
 
 def test_a_refusal_names_its_quota():
     refusal = Refusal(RefusalKind.RATE, unit="requests", period_s=60.0, limit=3, used=3)
-    assert told_by(refusal) == [Reading("requests", 3, 0, None, 60.0)]
-    assert told_by(Refusal(RefusalKind.RATE, limit=3)) == []
+    assert stated_by(refusal) == [Reading("requests", 3, 0, None, 60.0)]
+    assert stated_by(Refusal(RefusalKind.RATE, limit=3)) == []
 
 
 amounts = st.integers(1, 10**9)

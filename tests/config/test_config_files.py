@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 import paceline
-from paceline.config import Config, find_file, load_limiter
+from paceline.config import Config, find_file, load_arguments
 from paceline.config.sources import FAULTS_MAX
 from paceline.core.quota import Quota, Rule, parse_quotas
 from paceline.core.results import PacelineWarning, QuotaError
@@ -77,6 +77,10 @@ backoff_s = 2.0
 max_elapsed_s = 30
 faults = true
 """
+
+
+def load_limiter(*place, **given):
+    return paceline.Limiter(**load_arguments(*place, **given))
 
 
 def load(name, environ=None, **given):

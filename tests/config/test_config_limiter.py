@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 import paceline
+from paceline import Limiter
 from paceline.config import Config
 from paceline.core.quota import NS
 from paceline.core.results import AcquireTimeoutError, QuotaError, Reading
@@ -18,7 +19,7 @@ CALL = Call("openai", "chat", "gpt-5", 1_000, 100)
 
 
 def limiter_of(clock, patient=False, **said):
-    return Config().having(said, "test").limiter(patient=patient, clock=clock)
+    return Limiter(**Config().having(said, "test").arguments(patient=patient), clock=clock)
 
 
 def seconds(clock, since_ns):
@@ -121,8 +122,8 @@ class TestRetry:
         assert (retry.max_attempts, retry.faults, retry.max_retry_after_s) == (3, False, 300)
 
     def test_breaker(self):
-        assert limiter_of(ManualClock(), breaker=False)._breaker is None
-        assert limiter_of(ManualClock(), breaker={"failures": 2})._breaker == paceline.BreakerPolicy(2, 60.0)
+        assert limiter_of(ManualClock(), breaker=False).health.policy is None
+        assert limiter_of(ManualClock(), breaker={"failures": 2}).health.policy == paceline.BreakerPolicy(2, 60.0)
 
 
 class TestLimits:
@@ -170,7 +171,7 @@ def test_a_tier_without_a_provider_is_that_of_the_only_one_the_limits_name(tmp_p
 
 def test_load_says_what_is_wrong_with_a_tier():
     with pytest.raises(QuotaError, match="tier '99' of openai"):
-        Config(tier="99").limiter("openai")
+        Limiter(**Config(tier="99").arguments("openai"))
 
 
 def test_the_documentation_describes_the_pools_of_settings():

@@ -9,6 +9,7 @@ import httpx2
 import pytest
 
 import paceline
+from paceline import Limiter
 from paceline.config import Config
 from paceline.core.results import AcquireTimeoutError
 from paceline.stores.memory import MemoryStore
@@ -18,7 +19,7 @@ from paceline.testing import ManualClock, run_virtual
 def limiter_of(clock, most=3, store=None, **limits):
     limits = limits or {"a": "6000 requests/min", "b": "6000 requests/min", "slow": "1 requests/min burst 1"}
     said = {"limits": {f"openai/{model}": quotas for model, quotas in limits.items()}, "concurrency": {"openai": most}}
-    return Config().having(said, "test").limiter(store=store, clock=clock)
+    return Limiter(**Config().having(said, "test").arguments() | {"store": store}, clock=clock)
 
 
 class Traffic:
@@ -86,7 +87,7 @@ def test_who_waits_for_a_quota_holds_no_slot():
 def test_other_providers_have_slots_of_their_own():
     async def main(clock):
         said = {"limits": {"default": {"rpm": 6_000}}, "concurrency": {"openai": 1, "default": 2}}
-        limiter = Config().having(said, "test").limiter(clock=clock)
+        limiter = Limiter(**Config().having(said, "test").arguments(), clock=clock)
         held = [await limiter.acquire(name) for name in ("openai/x", "groq/x", "groq/y", "anthropic/x")]
         assert len(held) == 4
         for full in ("openai/y", "groq/z"):
@@ -187,7 +188,7 @@ def test_a_permit_that_nobody_closed_gives_the_slot_back_in_the_end():
         limiter = Config().having(
             {"limits": {"openai/*": "6000 requests/min"}, "concurrency": {"openai": 1}, "ttl_s": 60}, "test"
         )
-        limiter = limiter.limiter(clock=clock)
+        limiter = Limiter(**limiter.arguments(), clock=clock)
         start_ns = clock.now_ns()
         for model in "abcd":
             await limiter.acquire(f"openai/{model}")
@@ -197,10 +198,10 @@ def test_a_permit_that_nobody_closed_gives_the_slot_back_in_the_end():
 
 
 def test_leaked_permits_do_not_pile_up(monkeypatch):
-    monkeypatch.setattr("paceline.config.in_flight.KEPT", 4)
+    monkeypatch.setattr("paceline.pacing.scheduler.PASSED_MIN", 4)
     clock = ManualClock()
     limiter = Config(limits={"openai/a": Config().having({"limits": {"x": "9999 requests/s"}}, "").limits["x"]})
-    limiter = limiter.having({"ttl_s": 1, "concurrency": {"openai": 2}}, "test").limiter(clock=clock)
+    limiter = Limiter(**limiter.having({"ttl_s": 1, "concurrency": {"openai": 2}}, "test").arguments(), clock=clock)
     for _ in range(40):
         assert limiter.try_acquire("openai/a")
         clock.advance(1)

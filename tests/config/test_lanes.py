@@ -7,6 +7,7 @@ from collections import Counter
 import pytest
 
 import paceline
+from paceline import Limiter
 from paceline.config import Config
 from paceline.core.queue import LANES_MAX, Lanes, LaneSpec
 from paceline.core.results import QuotaError
@@ -16,7 +17,8 @@ from paceline.testing import ManualClock, run_virtual
 @pytest.fixture
 def limiter():
     lanes = {"wrap": {"weight": 4, "priority": 2}, "default": {"priority": -1}}
-    return Config().having({"lanes": lanes, "limits": {"jobs": "60 requests/min"}}, "test").limiter(clock=ManualClock())
+    said = {"lanes": lanes, "limits": {"jobs": "60 requests/min"}}
+    return Limiter(**Config().having(said, "test").arguments(), clock=ManualClock())
 
 
 def lane_of(limiter, **options):
@@ -77,7 +79,7 @@ def phases(start, **lanes):
 
     async def main(clock):
         said = {"limits": {"arcee": {"rpm": 200}, "pony": {"rpm": 100}}, "lanes": lanes}
-        limiter = Config().having(said, "test").limiter(patient=False, clock=clock)
+        limiter = Limiter(**Config().having(said, "test").arguments(patient=False), clock=clock)
         chance, start_ns, pony, waits = random.Random(7), clock.now_ns(), Counter(), {"prep": [], "wrap": []}
 
         async def call(model, lane, least_s, most_s):

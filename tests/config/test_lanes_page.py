@@ -8,12 +8,16 @@ from pathlib import Path
 import pytest
 
 import paceline
-from paceline.config import load_limiter
+from paceline.config import load_arguments
 from paceline.core.results import QuotaError
 from paceline.testing import run_virtual
 
 PAGE = (Path(__file__).parents[2] / "docs" / "lanes.md").read_text()
 BLOCKS = {language: re.findall(rf"```{language}\n(.*?)```", PAGE, re.DOTALL) for language in ("python", "toml")}
+
+
+def load_limiter(*place, **given):
+    return paceline.Limiter(**load_arguments(*place, **given))
 
 
 @pytest.fixture

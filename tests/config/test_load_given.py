@@ -3,7 +3,7 @@
 import pytest
 
 import paceline
-from paceline.config import load_limiter
+from paceline.config import load_arguments
 from paceline.stores import open_store
 from paceline.testing import ManualClock
 
@@ -17,6 +17,10 @@ acquire_timeout_s = 300
 openai = 10
 default = 3
 """
+
+
+def load_limiter(*place, **given):
+    return paceline.Limiter(**load_arguments(*place, **given))
 
 
 def quotas(limiter, name):

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from core_worlds import T0, quota
 
-from paceline.core.pool import Pool
+from paceline.core.capacity import LocalCapacity
+from paceline.core.pool import WAITING_MAX, Pool
 from paceline.core.queue import LaneSpec, Waiter
 from paceline.core.results import Refusal, RefusalKind, Reservation
 
@@ -13,7 +14,11 @@ MONEY = Refusal(RefusalKind.MONEY, message="no credit left")
 
 
 def pool_of(*texts: str, **options) -> Pool:
-    return Pool("p", [quota(text) for text in texts], T0, **{"headroom_s": 0.0, **options})
+    return local_pool([quota(text) for text in texts], **{"headroom_s": 0.0, **options})
+
+
+def local_pool(quotas, now_ns: int = T0, *, name: str = "p", waiting_max: int = WAITING_MAX, **options) -> Pool:
+    return Pool(name, LocalCapacity.of(quotas, now_ns, **options), waiting_max=waiting_max)
 
 
 def ask(pool: Pool, now_ns: int = T0, deadline_ns: int | None = None, lane: LaneSpec | None = None, **cost: float):

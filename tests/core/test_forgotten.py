@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import pytest
+from tests.simulation.shared import shared_pool
 
 from paceline.core.meters import Bucket, Spaced
 from paceline.core.queue import LaneSpec, Waiter
 from paceline.core.quota import NS, parse_quotas
 from paceline.core.results import Reading, Reservation
-from paceline.shared.capacity import SharedCapacity
+from paceline.shared.capacity import answer, ask
 from paceline.shared.ledger import SharedLedger
 from paceline.shared.messages import Learned, Message
 
@@ -20,16 +21,16 @@ class Fleet:
 
     def __init__(self, quotas: str, *, gentle: bool = True) -> None:
         self.now_ns, self.books, self.quotas = T0, SharedLedger(), tuple(parse_quotas(quotas))
-        self.pool = SharedCapacity("p", self.quotas, T0, who="a", gentle=gentle, lease_s=0.0)
+        self.pool = shared_pool("p", self.quotas, T0, who="a", learns=gentle, lease_s=0.0)
 
     def wait(self, seconds: float) -> None:
         self.now_ns += round(seconds * NS)
 
     def exchange(self) -> list[Waiter]:
-        message = self.pool.message(self.now_ns, at_once=True)
+        message = ask(self.pool, self.now_ns, at_once=True)
         if message is None:
             return []
-        return self.pool.receive(self.now_ns, self.books.apply(self.now_ns, message))
+        return answer(self.pool, self.now_ns, self.books.apply(self.now_ns, message))
 
     def take(self, tokens: float) -> Reservation:
         waiter = Waiter({"tokens": tokens}, LaneSpec("default"))

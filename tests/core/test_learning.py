@@ -4,16 +4,18 @@ import json
 
 import pytest
 
+from paceline.core.capacity import LocalCapacity
 from paceline.core.pool import Pool
 from paceline.core.queue import Waiter
 from paceline.core.quota import NS, parse_quotas
 from paceline.core.results import Reading, Refusal, RefusalKind, Reservation
+from paceline.pacing.status import report
 
 T0 = 1_700_000_000 * NS
 
 
 def pool_of(text="600 requests/min, 600k tokens/min"):
-    return Pool("openai/m", parse_quotas(text), T0, gentle=True)
+    return Pool("openai/m", LocalCapacity.of(parse_quotas(text), T0, learns=True))
 
 
 def send(pool, at_s, tokens=1_000):
@@ -23,7 +25,7 @@ def send(pool, at_s, tokens=1_000):
 
 
 def quota(pool, at_s, unit="tokens"):
-    return next(q for q in pool.status(T0 + round(at_s * NS))["quotas"] if q["unit"] == unit)
+    return next(q for q in report(pool, T0 + round(at_s * NS))["quotas"] if q["unit"] == unit)
 
 
 def tokens(**said):
@@ -127,10 +129,10 @@ def test_quotas_that_answers_name_are_added():
     assert quota(pool, 1)["limit"] == 50_000
     said = Refusal(RefusalKind.RATE, retry_after_s=8.0, unit="requests", period_s=86_400.0, limit=200, used=200)
     pool.refuse(T0 + 3 * NS, send(pool, 2), said, 8.0)
-    assert [q["quota"] for q in pool.status(T0 + 3 * NS)["quotas"]] == [
+    assert [q["quota"] for q in report(pool, T0 + 3 * NS)["quotas"]] == [
         "600 requests/min", "50k tokens/min", "200 requests/day",
     ]  # fmt: skip
-    json.dumps(pool.status(T0))
+    json.dumps(report(pool, T0))
 
 
 def test_growing_too_fast_halves_the_speed():
@@ -142,7 +144,7 @@ def test_growing_too_fast_halves_the_speed():
 @pytest.mark.parametrize("kind", [RefusalKind.CAPACITY, RefusalKind.NEVER_FITS])
 def test_what_is_not_our_rate_lowers_nothing(kind):
     pool = pool_of()
-    before = pool.status(T0 + 5 * NS)["quotas"][1]["limit"]
+    before = report(pool, T0 + 5 * NS)["quotas"][1]["limit"]
     pool.refuse(T0 + NS, send(pool, 0), Refusal(kind, limit=10.0, used=10.0, unit="tokens"), 0.0)
     assert quota(pool, 5)["limit"] == before
     assert quota(pool, 5)["learned"] == {}
@@ -155,7 +157,7 @@ def test_a_day_opens_with_its_share_and_its_limit_is_found_in_headers():
     other = pool_of("600 requests/min")
     said = Reading("requests", limit=1_000, remaining=999, reset_s=86.4, period_s=86_400.0)
     other.observe(T0 + NS, [said], send(other, 0))
-    assert [q["quota"] for q in other.status(T0)["quotas"]] == ["600 requests/min", "1k requests/day"]
+    assert [q["quota"] for q in report(other, T0)["quotas"]] == ["600 requests/min", "1k requests/day"]
 
 
 def test_a_limit_found_beside_a_small_bucket_is_no_spent_quota():

@@ -5,6 +5,7 @@ import math
 from hypothesis import given
 from hypothesis import strategies as st
 
+from paceline.core.capacity import LocalCapacity
 from paceline.core.pool import Pool
 from paceline.core.queue import Waiter
 from paceline.core.quota import NS, parse_quotas
@@ -43,7 +44,8 @@ steps = st.lists(st.tuples(st.floats(0, 30), st.one_of(st.lists(readings, max_si
 
 @given(steps)
 def test_nonsense_teaches_nothing(steps):
-    pool = Pool("p", parse_quotas("500 requests/min, 400k tokens/min, 8 concurrency"), START_NS, gentle=True)
+    quotas = parse_quotas("500 requests/min, 400k tokens/min, 8 concurrency")
+    pool = Pool("p", LocalCapacity.of(quotas, START_NS, learns=True))
     now_ns = START_NS
     for seconds, said in steps:
         now_ns += round(seconds * NS)

@@ -26,6 +26,7 @@ from paceline.core.results import (
     Stopped,
     WaitUntil,
 )
+from paceline.pacing.status import report
 
 UNITS = st.sampled_from(["requests", "tokens", "input_tokens", "output_tokens", "pages", "usd"])
 
@@ -185,7 +186,7 @@ class TestNeverFits:
         assert len(pool.queue) == 1
 
     def test_a_limit_that_shrinks_turns_those_away_who_fit_before(self):
-        pool = pool_of("100 tokens/min", gentle=True)
+        pool = pool_of("100 tokens/min", learns=True)
         _, outcome = ask(pool, tokens=100)
         large, _ = ask(pool, tokens=90)
         small, _ = ask(pool, tokens=10)
@@ -207,7 +208,7 @@ class TestStop:
         assert pool.wake_ns is None
         assert ask(pool, T0 + 100 * NS)[1] == stopped
         assert pool.attempt(T0 + 100 * NS, Waiter({})) == stopped
-        assert pool.status(T0)["stopped"] == "no credit left"
+        assert report(pool, T0)["stopped"] == "no credit left"
         pool.resume()
         assert isinstance(ask(pool, T0 + 100 * NS)[1], Reservation)
 
@@ -221,8 +222,8 @@ class TestCoolDown:
 
     def test_all_wait_then_one_probe_goes_then_the_others(self):
         pool, waiters = self.paused()
-        assert pool.status(T0)["cool_down_s"] == 5
-        assert pool.status(T0)["binds"] == COOL_DOWN
+        assert report(pool, T0)["cool_down_s"] == 5
+        assert report(pool, T0)["binds"] == COOL_DOWN
         assert pump_at_wake(pool) == (T0 + 5 * NS, waiters[:1])
         later_ns = T0 + 5 * NS + NS // 10
         assert pool.pump(later_ns) == []
@@ -262,23 +263,23 @@ class TestCoolDown:
 
 class TestLearning:
     def test_a_limit_is_adopted_up_and_down(self):
-        pool = pool_of("100 tokens/min", gentle=True, source="table")
+        pool = pool_of("100 tokens/min", learns=True, source="table")
         _, outcome = ask(pool, tokens=10)
         pool.observe(T0, [Reading("tokens", limit=200, period_s=60)], outcome)
         assert pool.ledger.names == ["200 tokens/min"]
-        assert pool.sources == ["answer"]
+        assert pool.capacity.sources == ["answer"]
         pool.observe(T0, [Reading("tokens", limit=50)], outcome)
         assert pool.ledger.names == ["50 tokens/min"]
 
     @pytest.mark.parametrize("limit", [None, 0, -5, math.inf, math.nan])
     def test_what_is_no_limit_is_not(self, limit):
-        pool = pool_of("100 tokens/min", gentle=True)
+        pool = pool_of("100 tokens/min", learns=True)
         _, outcome = ask(pool, tokens=10)
         pool.observe(T0, [Reading("tokens", limit=limit), Reading("requests", limit=limit)], outcome)
         assert pool.ledger.names == ["100 tokens/min"]
 
     def test_a_quota_that_answers_name_is_charged_from_then_on(self):
-        pool = pool_of("100 tokens/min", gentle=True)
+        pool = pool_of("100 tokens/min", learns=True)
         use_up_ticket, first = ask(pool, tokens=100)
         waiting, _ = ask(pool, tokens=50)
         now_ns, done = pump_at_wake(pool)

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from paceline.core.queue import LaneSpec, Waiter
 from paceline.core.quota import NS
 from paceline.core.results import Reservation
+from paceline.pacing.status import report
 
 
 class TestBooks:
@@ -88,13 +89,13 @@ class TestBooks:
 class TestStatus:
     def test_it_is_json_and_complete(self):
         texts = ["9 requests/min", "900 tokens/hour sliding", "5 usd/day window utc", "2 concurrency"]
-        pool = pool_of(*texts, gentle=True, source="table")
+        pool = pool_of(*texts, learns=True, source="table")
         _, outcome = ask(pool, tokens=1.23456)
         for _ in range(3):
             ask(pool, lane=LaneSpec("wrap"), tokens=1)
         pool.settle(T0, outcome, {"usd": 1 / 3})
         pool.pump(T0)
-        status = pool.status(T0)
+        status = report(pool, T0)
         assert json.loads(json.dumps(status, allow_nan=False)) == status
         assert [entry["quota"] for entry in status["quotas"]] == texts
         assert [entry["unit"] for entry in status["quotas"]] == ["requests", "tokens", "usd", "concurrency"]
@@ -107,7 +108,7 @@ class TestStatus:
         assert status["stopped"] is None
 
     def test_an_idle_pool(self):
-        status = pool_of("9 requests/min").status(T0)
+        status = report(pool_of("9 requests/min"), T0)
         assert status["binds"] is None
         assert status["waiting"] == status["in_flight"] == status["cool_down_s"] == 0
         assert status["counts"] == status["lanes"] == {}
@@ -115,4 +116,4 @@ class TestStatus:
     def test_durations_are_rounded_up(self):
         pool = pool_of("9 requests/min")
         pool.ledger.pause(T0 + 1_000_000_001)
-        assert pool.status(T0)["cool_down_s"] == 1.001
+        assert report(pool, T0)["cool_down_s"] == 1.001

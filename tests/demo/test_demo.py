@@ -11,7 +11,7 @@ from paceline.cli.app import app
 from paceline.demo.batch import Batch, Half
 from paceline.demo.live import sparkline
 from paceline.demo.picture import draw, title
-from paceline.demo.report import table, unfinished, verdict
+from paceline.demo.show import table, unfinished, verdict
 
 # One second's worth goes at once, the rest takes two: 600 requests a minute, 10 a second, a burst of 600.
 SMALL = [

@@ -73,16 +73,6 @@ class ObedientStore:
         return account.charged, account.spent
 
 
-class Ping:
-    """Says when a worker has done everything before it."""
-
-    def __init__(self):
-        self.came = threading.Event()
-
-    def take_message(self, *, last=False):
-        self.came.set()
-
-
 class SharedWorld:
     """A clock, a store, and limiters that share it: each is a process of its own."""
 
@@ -103,18 +93,11 @@ class SharedWorld:
             limiter.close()
 
     def quiet(self):
-        """Wait until nobody has anything to say to the store, and all answers are delivered."""
+        """Wait until nothing is due for the store, and all replies are delivered."""
 
-        def idle():
-            for limiter in self.limiters:
-                if limiter._worker._thread is not None:
-                    ping = Ping()
-                    limiter._worker._queue.put(ping)
-                    assert ping.came.wait(BOUND_S), "a worker is dead, or its store is held"
-            schedulers = [scheduler for limiter in self.limiters for scheduler in limiter._worker.schedulers]
-            return not any(scheduler._due or scheduler._poked or scheduler.pool._asked for scheduler in schedulers)
-
-        until(idle, "quiet")
+        assert all(limiter.backend.flush(BOUND_S) for limiter in self.limiters), (
+            "a worker is dead, or its store is held"
+        )
 
     def move(self, seconds):
         """Let time pass; all that is due on the way is carried to the store and back."""

@@ -212,14 +212,14 @@ class TestALoopThatIsClosed:
         left = [self.left_behind(clock, limiter)]
         clock.advance(1)
         pool = limiter.scheduler("jobs").pool
-        inner = pool.status
+        inner = pool.binds
 
-        def status(now_ns):
+        def binds(now_ns):
             left.clear()
             gc.collect()
             return inner(now_ns)
 
-        monkeypatch.setattr(pool, "status", status)
+        monkeypatch.setattr(pool, "binds", binds)
         thread = threading.Thread(target=limiter.status, daemon=True)
         thread.start()
         thread.join(2)

@@ -162,7 +162,7 @@ class TestEstimate:
 
 class TestLeftOut:
     def test_a_unit_of_your_own_that_nobody_named(self, limiter):
-        with pytest.warns(paceline.PacelineWarning, match="starts: there is a quota on 'starts'") as caught:
+        with pytest.warns(paceline.PacelineWarning, match="starts: the quota on 'starts' is not charged") as caught:
             limiter.acquire("starts")
         assert caught[0].filename == __file__
         limiter.acquire("starts")  # said once
@@ -187,9 +187,9 @@ class TestLeftOut:
             limiter.acquire("a")
             limiter.acquire("b")
         assert [str(warning.message).partition(",")[0] for warning in caught] == [
-            "a: there is a quota on 'images'",
-            "a: there is a quota on 'pages'",
-            "b: there is a quota on 'images'",
+            "a: the quota on 'images' is not charged",
+            "a: the quota on 'pages' is not charged",
+            "b: the quota on 'images' is not charged",
         ]
 
     def test_a_provider_s_page_derives_its_own(self, limiter):

@@ -192,7 +192,6 @@ class TestWhereItIsTold:
         limiter = limiter_with(heard)
         scheduler = limiter.scheduler("jobs")
         forgotten = limiter.try_acquire("jobs")
-        status = scheduler.pool.status
 
         class Finalized:
             def __del__(self):
@@ -210,7 +209,7 @@ class TestWhereItIsTold:
         scheduler.pool.queue.length = 0
         assert held == [["acquired"]]  # not told inside
         assert heard.kinds == ["acquired", "settled"]
-        assert status(scheduler.now_ns())["in_flight"] == 0
+        assert scheduler.pool.ledger.in_flight == 0
 
 
 class TestAFaultyListener:

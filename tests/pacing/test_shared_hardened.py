@@ -7,12 +7,13 @@ import threading
 
 import pytest
 from shared_world import BOUND_S, until
+from tests.simulation.shared import shared_pool
 
 import paceline
 from paceline.core.queue import Waiter
 from paceline.core.quota import NS, parse_quotas
 from paceline.core.results import Reservation, WaitUntil
-from paceline.shared.capacity import SharedCapacity
+from paceline.shared.capacity import answer, ask
 from paceline.shared.ledger import SharedLedger
 from paceline.stores.base import StoreError
 
@@ -34,7 +35,7 @@ def in_thread(work):
     return thread, said
 
 
-def ask(limiter):
+def asking(limiter):
     return asyncio.create_task(limiter.acquire("jobs")._wait_async())
 
 
@@ -127,7 +128,7 @@ class TestBreaker:
             world.store.failure = GONE
             world.take(limiter).settle()
         self.pause(world, limiter, 8)
-        tasks = [ask(limiter) for _ in range(10)]
+        tasks = [asking(limiter) for _ in range(10)]
         await world.moved(7.9)
         assert not any(task.done() for task in tasks)
         await world.moved(0.5)
@@ -143,7 +144,7 @@ class TestBreaker:
         limiter = world.limiter("6000 requests/min")
         world.join(limiter)
         self.pause(world, limiter, 2)
-        tasks = [ask(limiter) for _ in range(5)]
+        tasks = [asking(limiter) for _ in range(5)]
         await world.moved(2.1)
         (gone,) = (task.result() for task in tasks if task.done())
         self.pause(world, limiter, 60)
@@ -196,9 +197,9 @@ class TestSlots:
         for permit in held:
             permit.cancel()
 
-    @pytest.mark.parametrize("mode", ["safe", "open"])
+    @pytest.mark.parametrize("mode", ["fail_safe", "fail_open"])
     def test_those_in_use_when_the_store_is_lost_come_back(self, world, mode):
-        limiters = [world.limiter("60000 requests/min, 8 concurrency", lost=mode) for _ in range(2)]
+        limiters = [world.limiter("60000 requests/min, 8 concurrency", on_store_failure=mode) for _ in range(2)]
         for limiter in limiters:
             world.join(limiter)
         held = [world.take(limiter) for limiter in limiters for _ in range(4)]
@@ -226,7 +227,7 @@ def test_a_lease_ends_before_its_window(quota, lease_s):
     """It grants nothing when it outlasts the window; so it must not be as long as one."""
     now_ns = began_ns = 1_800_000_000 * NS
     pool, books = (
-        SharedCapacity("p", parse_quotas(quota), now_ns, who="a", lease_s=lease_s, headroom_s=0.02),
+        shared_pool("p", parse_quotas(quota), now_ns, who="a", lease_s=lease_s, headroom_s=0.02),
         SharedLedger(),
     )
     granted, waiting, longest_s = 0, [], 0.0
@@ -245,8 +246,8 @@ def test_a_lease_ends_before_its_window(quota, lease_s):
         else:
             assert isinstance(outcome, WaitUntil)
             waiting.append((now_ns, waiter))
-        while (message := pool.message(now_ns)) is not None:
-            for done in pool.receive(now_ns, books.apply(now_ns, message)):
+        while (message := ask(pool, now_ns)) is not None:
+            for done in answer(pool, now_ns, books.apply(now_ns, message)):
                 take(done, done.outcome)
         waiting = [(since, waiter) for since, waiter in waiting if waiter.outcome is None]
         longest_s = max([longest_s, *((now_ns - since) / NS for since, _ in waiting[:1])])

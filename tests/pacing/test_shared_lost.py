@@ -98,10 +98,10 @@ class TestASlowStore:
 
 
 class TestAStoreThatNeverAnswered:
-    @pytest.mark.parametrize("mode", ["safe", "closed"])
+    @pytest.mark.parametrize("mode", ["fail_safe", "fail_closed"])
     @pytest.mark.parametrize("failure", [GONE, ValueError("password")], ids=["gone", "broken"])
     def test_it_is_an_error_that_says_which(self, world, mode, failure, caplog):
-        limiter = world.limiter(lost=mode)
+        limiter = world.limiter(on_store_failure=mode)
         world.store.failure = failure
         with pytest.raises(StoreError, match="jobs: obedient:store") as error:
             limiter.acquire("jobs").wait()
@@ -135,7 +135,7 @@ class TestAStoreThatNeverAnswered:
         assert all(isinstance(answer, StoreError) for answer in answers)
 
     def test_open_goes_on_as_if_alone(self, world, caplog):
-        limiter = world.limiter(lost="open")
+        limiter = world.limiter(on_store_failure="fail_open")
         world.store.failure = GONE
         for _ in range(99):
             limiter.acquire("jobs").wait().settle()
@@ -150,9 +150,9 @@ class TestAStoreThatNeverAnswered:
 
 class TestAStoreThatIsLost:
     @pytest.mark.parametrize("failure", [GONE, ValueError("odd")], ids=["gone", "broken"])
-    @pytest.mark.parametrize(("mode", "went"), [("safe", 10), ("closed", 0), ("open", 20)])
+    @pytest.mark.parametrize(("mode", "went"), [("fail_safe", 10), ("fail_closed", 0), ("fail_open", 20)])
     async def test_those_who_wait_go_on_as_declared(self, world, caplog, mode, went, failure):
-        limiter, _ = pair(world, lost=mode)
+        limiter, _ = pair(world, on_store_failure=mode)
         for _ in range(98):  # and one has come back since they joined, less a second of headroom
             world.take(limiter).settle()
         world.move(0.02)
@@ -163,7 +163,7 @@ class TestAStoreThatIsLost:
         assert granted(tasks) == pytest.approx(went, abs=1)  # one a second, shared by two
         reason = "obedient:store: gone" if failure is GONE else "obedient:store: ValueError"
         assert world.status(limiter)["store"] == {"state": "lost", "peers": 2, "mode": mode, "reason": reason}
-        assert warnings(caplog) == [f"jobs: {reason}; going on in mode {mode!r} until it answers again"]
+        assert warnings(caplog) == [f"jobs: {reason}; continuing in mode {mode} until the store answers again"]
         world.store.failure = None
         await world.moved(3)
         assert world.status(limiter)["store"] == {"state": "joined", "peers": 1}  # the other was silent for 15 s
@@ -176,10 +176,10 @@ class TestAStoreThatIsLost:
         world.close()
         assert world.store.charged()[1] == 98 + granted([task for task in tasks if not task.cancelled()])
 
-    @pytest.mark.parametrize("mode", ["safe", "closed"])
+    @pytest.mark.parametrize("mode", ["fail_safe", "fail_closed"])
     async def test_all_together_stay_within_the_quota(self, world, mode):
         """While it is away, when it comes back, and afterwards; and after it has come back at the full speed."""
-        tasks = [task for limiter in pair(world, lost=mode) for task in crowd(limiter, 150)]
+        tasks = [task for limiter in pair(world, on_store_failure=mode) for task in crowd(limiter, 150)]
         started_ns = world.clock.now_ns()
         for second in range(60):
             world.store.failure = GONE if 10 <= second < 30 else None
@@ -195,7 +195,7 @@ class TestAStoreThatIsLost:
         with monkeypatch.context() as patch:
             patch.setattr(world.store, "exchange", lambda pool, message: None)
             (await asyncio.wait_for(limiter.acquire("jobs")._wait_async(), BOUND_S)).settle()
-            assert world.status(limiter)["store"]["reason"] == "obedient:store: its answer makes no sense"
+            assert world.status(limiter)["store"]["reason"] == "obedient:store: invalid reply"
         await world.moved(3)
         assert world.status(limiter)["store"]["state"] == "joined"
         world.close()
@@ -233,7 +233,7 @@ class TestAStoreThatIsLost:
 
     def test_a_try_is_answered(self, world):
         limiter, _ = pair(world)
-        closed, _ = pair(world, lost="closed")
+        closed, _ = pair(world, on_store_failure="fail_closed")
         world.store.failure = GONE
         world.take(limiter).settle()
         later = closed.try_acquire("jobs")
@@ -303,4 +303,4 @@ class TestAStoreThatIsLost:
         told = len(world.store.messages)
         world.clock.advance(10)
         assert len(world.store.messages) == told
-        until(lambda: limiter._worker._thread is None)
+        until(lambda: not limiter.backend.running)

@@ -313,14 +313,15 @@ class TestAnInstantInside:
     def test_a_settle_in_the_middle(self, world, monkeypatch, where):
         limiter, permits = self.held(world)
         pool = limiter.scheduler("jobs").pool
-        inner = getattr(pool, where)
+        owner = pool.capacity if hasattr(pool.capacity, where) else pool
+        inner = getattr(owner, where)
 
         def interrupted(*args, **options):
             if permits:
                 permits.pop().settle(tokens=10)
             return inner(*args, **options)
 
-        monkeypatch.setattr(pool, where, interrupted)
+        monkeypatch.setattr(owner, where, interrupted)
         with ThreadPoolExecutor(1) as thread:
             acquisition = limiter.acquire("jobs", tokens=9_850)
             waits = thread.submit(acquisition.wait)
@@ -336,7 +337,7 @@ class TestAnInstantInside:
     def test_a_settle_while_the_news_is_gathered(self, world):
         limiter, permits = self.held(world)
         first, second, third = permits
-        outbox = limiter.scheduler("jobs").pool.outbox
+        outbox = limiter.scheduler("jobs").pool.capacity.outbox
 
         class Gathered(list):
             def __iter__(self):

@@ -194,7 +194,7 @@ class TestCommandReadsAPage:
 
     @pytest.mark.parametrize(
         ("url", "said"),
-        [("http://127.0.0.1:1", "cannot be read (Connection refused)"), ("127.0.0.1:1/status", "cannot be read")],
+        [("http://127.0.0.1:1", "cannot be read (connection refused)"), ("127.0.0.1:1/status", "cannot be read")],
     )
     def test_nobody_is_there(self, url, said):
         shown = paceline_status(url)

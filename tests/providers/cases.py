@@ -1,4 +1,4 @@
-"""Reads a provider's fixtures and checks its page against one of them. What a fixture leaves out must be absent.
+"""Reads a provider's fixtures and checks its provider against one of them. What a fixture leaves out must be absent.
 
 ``[[error]]``: an answer (``status = 0``: an error inside a stream) and what it means; ``kind = ""``: no refusal.
 ``[[header]]``: an answer's headers and the readings in them.
@@ -28,9 +28,9 @@ def each(cases, kind):
     return pytest.mark.parametrize("case", cases[kind], ids=[case["what"] for case in cases[kind]])
 
 
-def feed(page, data, **call):
+def feed(provider, data, **call):
     """The reader of an answer's bytes, which come three at a time."""
-    reader = page.usage_reader(Call(page.name, "chat", call.pop("model", "m"), 1, **call))
+    reader = provider.usage_reader(Call(provider.name, "chat", call.pop("model", "m"), 1, **call))
     for at in range(0, len(data), 3):
         reader.feed(data[at : at + 3])
     reader.close()
@@ -41,12 +41,12 @@ def sse(*events):
     return b"".join(b"data: " + (e if isinstance(e, bytes) else json.dumps(e).encode()) + b"\n\n" for e in events)
 
 
-def check_error(page, case):
+def check_error(provider, case):
     body = case["text"].encode() if "text" in case else json.dumps(case.get("body", {})).encode()
     if case["status"]:
-        refusal = page.refusal(case["status"], case.get("headers", {}), body)
+        refusal = provider.refusal(case["status"], case.get("headers", {}), body)
     else:
-        refusal = feed(page, b"data: " + body + b"\n\n", stream=True).refusal
+        refusal = feed(provider, b"data: " + body + b"\n\n", stream=True).refusal
     if not case["kind"]:
         assert refusal is None
         return
@@ -56,15 +56,15 @@ def check_error(page, case):
     assert found == pytest.approx({name: case[name] for name in FIELDS if name in case})
 
 
-def check_headers(page, case):
+def check_headers(provider, case):
     wanted = [Reading(**reading) for reading in case["readings"]]
-    assert page.readings(case["headers"], case.get("now_s", 0.0)) == wanted
+    assert provider.readings(case["headers"], case.get("now_s", 0.0)) == wanted
 
 
-def check_usage(page, case):
-    call = Call(page.name, "chat", case.get("model", "m"), 1, case.get("most"))
-    usage = page.usage(case["body"])
+def check_usage(provider, case):
+    call = Call(provider.name, "chat", case.get("model", "m"), 1, case.get("most"))
+    usage = provider.usage(case["body"])
     assert usage == Usage(*case["usage"])
-    charged = page.charged(call, usage)
+    charged = provider.charged(call, usage)
     assert {unit: charged[unit] for unit in case["charged"]} == case["charged"]
-    assert feed(page, json.dumps(case["body"]).encode()).usage == usage
+    assert feed(provider, json.dumps(case["body"]).encode()).usage == usage

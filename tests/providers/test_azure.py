@@ -8,29 +8,28 @@ from cases import check_error, check_headers, check_usage, each, load
 from paceline import Limiter
 from paceline.core.quota import TOKENS, Rule
 from paceline.pacing.retry import GiveUp, RetryPolicy
-from paceline.providers.azure import Azure
+from paceline.providers.answers import usage_cost
 from paceline.providers.registry import provider_for_host, provider_named
 from paceline.providers.tables import lookup
-from paceline.providers.usage import usage_cost
 
-PAGE = Azure()
+PROVIDER = provider_named("azure")
 CASES = load("azure")
 HOST = "acme-eu.openai.azure.com"
 
 
 @each(CASES, "error")
 def test_errors(case):
-    check_error(PAGE, case)
+    check_error(PROVIDER, case)
 
 
 @each(CASES, "header")
 def test_headers(case):
-    check_headers(PAGE, case)
+    check_headers(PROVIDER, case)
 
 
 @each(CASES, "usage")
 def test_usage(case):
-    check_usage(PAGE, case)
+    check_usage(PROVIDER, case)
 
 
 @pytest.mark.parametrize(
@@ -47,14 +46,14 @@ def test_usage(case):
     ],
 )
 def test_a_pool_is_a_resource_and_a_deployment(host, path, model):
-    page = provider_for_host(host)
-    assert page is not None
-    assert page.name == "azure"
-    assert page is provider_for_host(host.upper())
-    call = page.describe(path, {"model": "in-body"})
+    provider = provider_for_host(host)
+    assert provider is not None
+    assert provider.name == "azure"
+    assert provider is provider_for_host(host.upper())
+    call = provider.describe(path, {"model": "in-body"})
     assert (call.model if call else None) == model
     if call is not None:
-        assert page.pool(call.model) == model
+        assert provider.pool(call.model) == model
 
 
 def test_without_a_host_the_deployment_alone():
@@ -85,5 +84,5 @@ def test_a_day_is_handed_up():
     case = next(case for case in CASES["error"] if case["what"].startswith("a day"))
     import json
 
-    refusal = PAGE.refusal(429, case["headers"], json.dumps(case["body"]).encode())
+    refusal = PROVIDER.refusal(429, case["headers"], json.dumps(case["body"]).encode())
     assert isinstance(RetryPolicy().after(1, 0.0, refusal, 0.5), GiveUp)

@@ -13,14 +13,13 @@ from hypothesis import strategies as st
 
 from paceline.core.quota import OUTPUT_TOKENS, TOKENS
 from paceline.core.results import RefusalKind
+from paceline.providers.answers import usage_cost
 from paceline.providers.base import Call, Usage
-from paceline.providers.bedrock import Bedrock
 from paceline.providers.registry import provider_for_host, provider_named
 from paceline.providers.streams import MAX_EVENT
 from paceline.providers.tables import lookup
-from paceline.providers.usage import usage_cost
 
-PAGE = Bedrock()
+PROVIDER = provider_named("bedrock")
 CASES = load("bedrock")
 CALL = Call("bedrock", "converse", "m", 1, stream=True)
 
@@ -57,30 +56,30 @@ STREAMS = {
 
 @each(CASES, "error")
 def test_errors(case):
-    check_error(PAGE, case)
+    check_error(PROVIDER, case)
 
 
 @each(CASES, "usage")
 def test_usage(case):
-    check_usage(PAGE, case)
+    check_usage(PROVIDER, case)
 
 
 @each(CASES, "charge")
 def test_what_is_held_and_charged(case):
     call = Call("bedrock", "converse", case["model"], case["input"], case["most"])
-    assert PAGE.held(call, case["input"], 5)[TOKENS] == case["held"]
-    usage = PAGE.usage({"usage": case["usage"]})
+    assert PROVIDER.held(call, case["input"], 5)[TOKENS] == case["held"]
+    usage = PROVIDER.usage({"usage": case["usage"]})
     assert usage is not None
-    charged = PAGE.charged(call, usage)
+    charged = PROVIDER.charged(call, usage)
     assert (charged[TOKENS], charged[OUTPUT_TOKENS]) == (case["charged"], usage.output_tokens)
 
 
 @pytest.mark.parametrize(("model", "most"), [("anthropic.claude-opus-5-5", 128_000), ("amazon.nova-pro", 64_000)])
 def test_without_a_maximum_the_models_own_is_held(model, most):
-    assert PAGE.held(Call("bedrock", "converse", model, 100), 100, 5)[TOKENS] == 100 + most
-    embed = PAGE.describe("/model/amazon.titan-embed-text-v2:0/invoke", {"inputText": "hello"})
+    assert PROVIDER.held(Call("bedrock", "converse", model, 100), 100, 5)[TOKENS] == 100 + most
+    embed = PROVIDER.describe("/model/amazon.titan-embed-text-v2:0/invoke", {"inputText": "hello"})
     assert embed is not None
-    assert PAGE.held(embed, 10, 5)[TOKENS] == 10
+    assert PROVIDER.held(embed, 10, 5)[TOKENS] == 10
 
 
 @pytest.mark.parametrize(
@@ -99,14 +98,14 @@ def test_without_a_maximum_the_models_own_is_held(model, most):
     ],
 )
 def test_paths(path, endpoint, model, stream):
-    call = PAGE.describe(path, {})
+    call = PROVIDER.describe(path, {})
     assert call is not None
     assert (call.endpoint, call.model, call.stream) == (endpoint, model, stream)
 
 
 @pytest.mark.parametrize("path", ["/model/m/count-tokens", "/model/invoke", "/guardrail/x/version/1/apply", "/", "/model/m/converse/x"])  # fmt: skip
 def test_other_paths_are_not_metered(path):
-    assert PAGE.describe(path, {}) is None
+    assert PROVIDER.describe(path, {}) is None
 
 
 @pytest.mark.parametrize(
@@ -122,14 +121,16 @@ def test_other_paths_are_not_metered(path):
     ],
 )
 def test_the_maximum_by_any_name(body, most):
-    call = PAGE.describe("/model/m/converse", body)
+    call = PROVIDER.describe("/model/m/converse", body)
     assert call is not None
     assert call.max_output_tokens == most
 
 
 def test_images_and_files_are_constants_and_tools_are_text():
     def tokens(*content, **body):
-        call = PAGE.describe("/model/m/converse", {"messages": [{"role": "user", "content": list(content)}], **body})
+        call = PROVIDER.describe(
+            "/model/m/converse", {"messages": [{"role": "user", "content": list(content)}], **body}
+        )
         assert call is not None
         return call.input_tokens
 
@@ -149,7 +150,7 @@ def test_images_and_files_are_constants_and_tools_are_text():
 @given(data=st.data())
 def test_any_cut_of_a_stream_gives_the_same_usage(name, data):
     stream = STREAMS[name]
-    reader = PAGE.usage_reader(CALL)
+    reader = PROVIDER.usage_reader(CALL)
     at = 0
     for cut in [*sorted(data.draw(st.lists(st.integers(0, len(stream)), max_size=12))), len(stream)]:
         assert reader.done == (at == len(stream))
@@ -160,7 +161,7 @@ def test_any_cut_of_a_stream_gives_the_same_usage(name, data):
 
 def test_a_stream_cut_short_names_no_usage():
     for stream in (CONVERSE, INVOKE, CONVERSE + METADATA[:-1]):
-        reader = PAGE.usage_reader(CALL)
+        reader = PROVIDER.usage_reader(CALL)
         reader.feed(stream)
         assert not reader.done
         reader.close()
@@ -176,7 +177,7 @@ def test_a_stream_cut_short_names_no_usage():
     ],
 )
 def test_an_exception_inside_a_stream(kind, refusal):
-    reader = PAGE.usage_reader(CALL)
+    reader = PROVIDER.usage_reader(CALL)
     message = {"message": "Too many tokens, please wait before trying again."}
     reader.feed(CONVERSE + frame(message, message_type="exception", exception_type=kind))
     reader.close()
@@ -189,21 +190,21 @@ def test_an_exception_inside_a_stream(kind, refusal):
 def test_no_bytes_raise_and_none_pile_up(noise, at):
     stream = STREAMS["converse"]
     for data in (noise, stream[:at] + noise + stream[at:], frame(noise, event_type="metadata"), event("chunk", {"bytes": noise.hex()})):  # fmt: skip
-        reader = PAGE.usage_reader(CALL)
+        reader = PROVIDER.usage_reader(CALL)
         reader.feed(data)
         reader.close()
         assert reader.done
-    reader = PAGE.usage_reader(CALL)
+    reader = PROVIDER.usage_reader(CALL)
     reader.feed((MAX_EVENT + 1).to_bytes(4, "big") + bytes(8))
     assert reader.done
 
 
 def test_the_region_comes_from_the_host():
     host = "bedrock-runtime.us-west-2.amazonaws.com"
-    page = provider_for_host(host)
-    assert page is not None
-    assert page is provider_for_host(f"{host.upper()}:443")
-    call = page.describe("/model/us.anthropic.claude-opus-5-5-v1:0/converse", {})
+    provider = provider_for_host(host)
+    assert provider is not None
+    assert provider is provider_for_host(f"{host.upper()}:443")
+    call = provider.describe("/model/us.anthropic.claude-opus-5-5-v1:0/converse", {})
     assert call is not None
     assert call.model == "us-west-2/us.anthropic.claude-opus-5-5-v1:0"
     assert provider_named("bedrock").pool(call.model) == call.model
@@ -252,8 +253,8 @@ JSON = st.recursive(
 @given(JSON)
 def test_no_body_raises(value):
     body = value if isinstance(value, dict) else {"messages": value, "results": value}
-    call = PAGE.describe("/model/m/converse", body)
+    call = PROVIDER.describe("/model/m/converse", body)
     assert call is not None
     assert call.input_tokens >= 0
-    usage = PAGE.usage(body)
+    usage = PROVIDER.usage(body)
     assert usage is None or 0 <= usage.cached_tokens <= usage.input_tokens

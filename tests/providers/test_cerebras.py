@@ -8,49 +8,49 @@ from hypothesis import strategies as st
 
 from paceline.core.quota import TOKENS
 from paceline.providers.base import Call, Usage
-from paceline.providers.cerebras import UNCACHED_TOKENS, Cerebras
-from paceline.providers.registry import provider_for_host
+from paceline.providers.compatible import UNCACHED_TOKENS
+from paceline.providers.registry import provider_for_host, provider_named
 from paceline.providers.tables import lookup
 
-PAGE = Cerebras()
+PROVIDER = provider_named("cerebras")
 CASES = load("cerebras")
 
 
 @each(CASES, "error")
 def test_errors(case):
-    check_error(PAGE, case)
+    check_error(PROVIDER, case)
 
 
 @each(CASES, "header")
 def test_headers(case):
-    check_headers(PAGE, case)
+    check_headers(PROVIDER, case)
 
 
 @each(CASES, "usage")
 def test_usage(case):
-    check_usage(PAGE, case)
+    check_usage(PROVIDER, case)
 
 
 def test_everything_that_was_asked_is_held_in_both_counts():
-    call = PAGE.describe("/v1/chat/completions", {"model": "gpt-oss-120b", "max_completion_tokens": 400})
+    call = PROVIDER.describe("/v1/chat/completions", {"model": "gpt-oss-120b", "max_completion_tokens": 400})
     assert call is not None
-    held = PAGE.held(call, 100, 20)
+    held = PROVIDER.held(call, 100, 20)
     assert (held[TOKENS], held[UNCACHED_TOKENS]) == (500, 500)
-    unasked = PAGE.describe("/v1/chat/completions", {"model": "gpt-oss-120b", "max_completion_tokens": -1})
+    unasked = PROVIDER.describe("/v1/chat/completions", {"model": "gpt-oss-120b", "max_completion_tokens": -1})
     assert unasked is not None
-    assert PAGE.held(unasked, 100, 20)[UNCACHED_TOKENS] == 120
+    assert PROVIDER.held(unasked, 100, 20)[UNCACHED_TOKENS] == 120
 
 
 @given(st.integers(0, 10**6), st.integers(0, 10**6), st.integers(0, 10**6))
 def test_the_counts_differ_by_the_cached_reads(fresh, cached, output):
-    charged = PAGE.charged(Call("cerebras", "chat", "m", 1), Usage(fresh + cached, output, cached))
+    charged = PROVIDER.charged(Call("cerebras", "chat", "m", 1), Usage(fresh + cached, output, cached))
     assert charged[UNCACHED_TOKENS] == fresh + output
     assert charged[TOKENS] == fresh + cached + output
 
 
 def test_usage_in_a_stream():
     last = {"choices": [], "usage": {"prompt_tokens": 9, "completion_tokens": 4}, "time_info": {}}
-    assert feed(PAGE, sse({"choices": [{}], "usage": None}, last, b"[DONE]"), stream=True).usage == Usage(9, 4)
+    assert feed(PROVIDER, sse({"choices": [{}], "usage": None}, last, b"[DONE]"), stream=True).usage == Usage(9, 4)
 
 
 def test_published():

@@ -9,30 +9,29 @@ import pytest
 from cases import check_error, check_headers, check_usage, each, feed, load, sse
 
 from paceline.core.quota import REQUESTS, TOKENS
+from paceline.providers.answers import usage_cost
 from paceline.providers.base import Usage
-from paceline.providers.cohere import Cohere
-from paceline.providers.registry import provider_for_host
+from paceline.providers.registry import provider_for_host, provider_named
 from paceline.providers.tables import lookup
-from paceline.providers.usage import usage_cost
 
-PAGE = Cohere()
+PROVIDER = provider_named("cohere")
 CASES = load("cohere")
 META = {"meta": {"api_version": {"version": "2"}, "billed_units": {"input_tokens": 9, "output_tokens": 4}}}
 
 
 @each(CASES, "error")
 def test_errors(case):
-    check_error(PAGE, case)
+    check_error(PROVIDER, case)
 
 
 @each(CASES, "header")
 def test_headers(case):
-    check_headers(PAGE, case)
+    check_headers(PROVIDER, case)
 
 
 @each(CASES, "usage")
 def test_usage(case):
-    check_usage(PAGE, case)
+    check_usage(PROVIDER, case)
 
 
 @pytest.mark.parametrize(
@@ -43,7 +42,7 @@ def test_usage(case):
     ],
 )  # fmt: skip
 def test_paths(path, endpoint):
-    call = PAGE.describe(path, {"model": "m"})
+    call = PROVIDER.describe(path, {"model": "m"})
     assert (call.endpoint if call else None) == endpoint
 
 
@@ -57,17 +56,25 @@ def test_paths(path, endpoint):
     ],
 )
 def test_embeddings_count_inputs(body):
-    call = PAGE.describe("/v2/embed", {"model": "embed-v4.0", **body})
+    call = PROVIDER.describe("/v2/embed", {"model": "embed-v4.0", **body})
     assert call is not None
-    assert PAGE.held(call, 10, 512) == {REQUESTS: 1, TOKENS: 10, "input_tokens": 10, "output_tokens": 0, "inputs": 3}
-    assert PAGE.charged(call, Usage(8))["inputs"] == 3
+    assert PROVIDER.held(call, 10, 512) == {
+        REQUESTS: 1,
+        TOKENS: 10,
+        "input_tokens": 10,
+        "output_tokens": 0,
+        "inputs": 3,
+    }
+    assert PROVIDER.charged(call, Usage(8))["inputs"] == 3
 
 
 def test_a_chat_has_no_inputs():
-    call = PAGE.describe("/v2/chat", {"model": "command-a-03-2025", "messages": [], "max_tokens": 50, "inputs": ["x"]})
+    call = PROVIDER.describe(
+        "/v2/chat", {"model": "command-a-03-2025", "messages": [], "max_tokens": 50, "inputs": ["x"]}
+    )
     assert call is not None
     assert call.max_output_tokens == 50
-    assert "inputs" not in PAGE.held(call, 10, 512)
+    assert "inputs" not in PROVIDER.held(call, 10, 512)
 
 
 def test_streams_of_both_generations():
@@ -75,10 +82,10 @@ def test_streams_of_both_generations():
         "type": "message-end",
         "delta": {"finish_reason": "COMPLETE", "usage": {"billed_units": {"input_tokens": 9, "output_tokens": 4}}},
     }
-    stream = feed(PAGE, sse({"type": "message-start"}, {"type": "content-delta"}, end), stream=True)
+    stream = feed(PROVIDER, sse({"type": "message-start"}, {"type": "content-delta"}, end), stream=True)
     assert stream.usage == Usage(9, 4)
-    call = PAGE.describe("/v1/chat", {"message": "hi", "stream": True})
-    reader = PAGE.usage_reader(call)
+    call = PROVIDER.describe("/v1/chat", {"message": "hi", "stream": True})
+    reader = PROVIDER.usage_reader(call)
     for line in ({"event_type": "text-generation", "text": "x"}, {"event_type": "stream-end", "response": META}):
         reader.feed(json.dumps(line).encode() + b"\n")
     reader.close()
@@ -86,7 +93,7 @@ def test_streams_of_both_generations():
 
 
 def test_usage_after_long_embeddings():
-    reader = PAGE.usage_reader(PAGE.describe("/v2/embed", {"texts": ["x"]}))
+    reader = PROVIDER.usage_reader(PROVIDER.describe("/v2/embed", {"texts": ["x"]}))
     reader.feed(json.dumps({"embeddings": {"float": [[0.125] * 50_000]}, **META}).encode())
     reader.close()
     assert reader.usage == Usage(9, 4)

@@ -8,43 +8,44 @@ from cases import check_error, check_usage, each, feed, load, sse
 
 from paceline.core.quota import CONCURRENCY, REQUESTS, TOKENS, Rule
 from paceline.providers.base import Usage
-from paceline.providers.deepseek import DeepSeek
-from paceline.providers.registry import provider_for_host
+from paceline.providers.registry import provider_for_host, provider_named
 from paceline.providers.tables import lookup
 
-PAGE = DeepSeek()
+PROVIDER = provider_named("deepseek")
 CASES = load("deepseek")
 ANSWER = {"choices": [], "usage": {"prompt_tokens": 9, "completion_tokens": 4, "prompt_cache_hit_tokens": 8}}
 
 
 @each(CASES, "error")
 def test_errors(case):
-    check_error(PAGE, case)
+    check_error(PROVIDER, case)
 
 
 @each(CASES, "usage")
 def test_usage(case):
-    check_usage(PAGE, case)
+    check_usage(PROVIDER, case)
 
 
 def test_a_request_holds_a_slot():
-    call = PAGE.describe("/chat/completions", {"model": "deepseek-v4-pro", "messages": [], "max_tokens": 100})
+    call = PROVIDER.describe("/chat/completions", {"model": "deepseek-v4-pro", "messages": [], "max_tokens": 100})
     assert call is not None
-    held = PAGE.held(call, 50, 400)
+    held = PROVIDER.held(call, 50, 400)
     assert (held[CONCURRENCY], held[REQUESTS], held[TOKENS]) == (1, 1, 150)
-    assert CONCURRENCY not in PAGE.charged(call, Usage(50, 10))  # released when the answer is complete, never refunded
+    assert CONCURRENCY not in PROVIDER.charged(
+        call, Usage(50, 10)
+    )  # released when the answer is complete, never refunded
 
 
 def test_keep_alive_comments_and_lines_before_the_answer():
     alive = b": keep-alive\n\n" * 1_000
-    stream = feed(PAGE, alive + sse({"choices": [], "usage": None}) + alive + sse(ANSWER, b"[DONE]"), stream=True)
+    stream = feed(PROVIDER, alive + sse({"choices": [], "usage": None}) + alive + sse(ANSWER, b"[DONE]"), stream=True)
     assert (stream.usage, stream.done, stream.refusal) == (Usage(9, 4, 8), True, None)
-    assert feed(PAGE, b"\n" * 300 + json.dumps(ANSWER).encode()).usage == Usage(9, 4, 8)
+    assert feed(PROVIDER, b"\n" * 300 + json.dumps(ANSWER).encode()).usage == Usage(9, 4, 8)
 
 
 def test_many_empty_lines_before_a_long_body():
     body = json.dumps({"choices": ["x" * 200_000], **ANSWER}).encode()
-    reader = PAGE.usage_reader(PAGE.describe("/chat/completions", {}))
+    reader = PROVIDER.usage_reader(PROVIDER.describe("/chat/completions", {}))
     reader.feed(b"\n" * 200_000 + body)
     reader.close()
     assert reader.usage == Usage(9, 4, 8)
@@ -52,7 +53,7 @@ def test_many_empty_lines_before_a_long_body():
 
 def test_nothing_is_read_from_headers():
     headers = {"x-ratelimit-limit-requests": "5", "x-ratelimit-remaining-requests": "1"}
-    assert PAGE.readings(headers, 0.0) == []
+    assert PROVIDER.readings(headers, 0.0) == []
 
 
 def test_published():

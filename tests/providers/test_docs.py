@@ -1,4 +1,4 @@
-"""The page on providers: its example runs, and its table has every provider. Providers of one's own are found."""
+"""The documentation of providers: its example runs, and its table has every provider. A user's own providers are found."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from paceline.core.results import PacelineWarning, QuotaError, Reading, RefusalK
 from paceline.providers import register, registry
 from paceline.providers.base import Usage
 from paceline.providers.generic import Generic
-from paceline.providers.registry import PAGES, is_provider, provider_for_host, provider_named
+from paceline.providers.registry import PROVIDERS, is_provider, provider_for_host, provider_named
 from paceline.providers.tables import known_providers
 
 PAGE = Path(__file__).parents[2].joinpath("docs", "providers.md").read_text()
@@ -47,27 +47,27 @@ def offer(monkeypatch, **points):
 
 
 def test_the_table_has_every_provider():
-    assert sorted(re.findall(r"^\| `(\w+)` \|", PAGE, re.MULTILINE)) == sorted(PAGES)
-    assert sorted(PAGES) == known_providers()
+    assert sorted(re.findall(r"^\| `(\w+)` \|", PAGE, re.MULTILINE)) == sorted(PROVIDERS)
+    assert sorted(PROVIDERS) == known_providers()
 
 
 def test_the_example():
     space = {}
     exec(EXAMPLE, space)
-    page = provider_named("acme")
-    assert provider_for_host("api.acme.example") is page
-    assert provider_for_host("eu.acme.example:443") is page
+    provider = provider_named("acme")
+    assert provider_for_host("api.acme.example") is provider
+    assert provider_for_host("eu.acme.example:443") is provider
     assert is_provider("acme")
-    assert page.key_env == "ACME_API_KEY"
-    call = page.describe("/v1/chat/completions", {"model": "acme-large", "messages": [], "max_tokens": 400})
-    assert page.held(call, 100, 50)["tokens"] == 500
-    assert page.charged(call, Usage(90, 30))["tokens"] == 120
+    assert provider.key_env == "ACME_API_KEY"
+    call = provider.describe("/v1/chat/completions", {"model": "acme-large", "messages": [], "max_tokens": 400})
+    assert provider.held(call, 100, 50)["tokens"] == 500
+    assert provider.charged(call, Usage(90, 30))["tokens"] == 120
     headers = {"x-acme-limit": "1000", "x-acme-left": "998"}
-    assert page.readings(headers, 0.0) == [Reading("requests", 1_000, 998, period_s=3_600)]
-    assert page.readings({"x-acme-limit": "x"}, 0.0) == []
+    assert provider.readings(headers, 0.0) == [Reading("requests", 1_000, 998, period_s=3_600)]
+    assert provider.readings({"x-acme-limit": "x"}, 0.0) == []
     body = json.dumps({"error": {"message": "You are out of credits."}}).encode()
-    assert page.refusal(429, {}, body).kind is RefusalKind.MONEY
-    assert page.refusal(429, {}, b"{}").kind is RefusalKind.RATE
+    assert provider.refusal(429, {}, body).kind is RefusalKind.MONEY
+    assert provider.refusal(429, {}, b"{}").kind is RefusalKind.RATE
     schedulers = {space["limiter"].scheduler(f"acme/acme-{size}") for size in ("small", "large")}
     assert [scheduler.pool.name for scheduler in schedulers] == ["acme/acme"]
 
@@ -83,17 +83,17 @@ def test_a_page_of_ones_own_beats_ours():
 @pytest.mark.parametrize(
     ("name", "hosts", "message"),
     [
-        ("Acme Cloud", (), "name is 'Acme Cloud': use lower-case"),
-        ("acme/eu", (), "name is 'acme/eu'"),
-        ("acme", "api.acme.example", "hosts of acme: 'api.acme.example': give a tuple"),
+        ("Acme Cloud", (), "invalid provider name 'Acme Cloud': use lower-case"),
+        ("acme/eu", (), "provider name 'acme/eu'"),
+        ("acme", "api.acme.example", "hosts 'api.acme.example' of provider acme: give a tuple"),
         ("acme", ("API.acme.example",), "lower-case host names"),
     ],
 )
 def test_what_cannot_be_registered(name, hosts, message):
-    page = Generic("acme")
-    page.name, page.hosts = name, hosts
+    provider = Generic("acme")
+    provider.name, provider.hosts = name, hosts
     with pytest.raises(QuotaError, match=re.escape(message)):
-        register(page)
+        register(provider)
 
 
 def test_a_page_without_its_methods():
@@ -103,7 +103,7 @@ def test_a_page_without_its_methods():
         def describe(self, path, body):
             return None
 
-    with pytest.raises(QuotaError, match=r"half has no pool, held, .*usage\(\): start from"):
+    with pytest.raises(QuotaError, match=r"half has no pool, held, .*usage\(\): derive it from"):
         register(Half())
 
 

@@ -8,34 +8,34 @@ from hypothesis import strategies as st
 
 from paceline.core.quota import INPUT_TOKENS, OUTPUT_TOKENS
 from paceline.providers.base import Call, Usage
-from paceline.providers.fireworks import UNCACHED_INPUT_TOKENS, Fireworks
-from paceline.providers.registry import provider_for_host
+from paceline.providers.compatible import UNCACHED_INPUT_TOKENS
+from paceline.providers.registry import provider_for_host, provider_named
 from paceline.providers.tables import lookup
 
-PAGE = Fireworks()
+PROVIDER = provider_named("fireworks")
 CASES = load("fireworks")
 CALL = Call("fireworks", "chat", "accounts/fireworks/models/kimi-k2p6", 100, max_output_tokens=50)
 
 
 @each(CASES, "error")
 def test_errors(case):
-    check_error(PAGE, case)
+    check_error(PROVIDER, case)
 
 
 @each(CASES, "header")
 def test_headers(case):
-    check_headers(PAGE, case)
+    check_headers(PROVIDER, case)
 
 
 @each(CASES, "usage")
 def test_usage(case):
-    check_usage(PAGE, case)
+    check_usage(PROVIDER, case)
 
 
 @given(st.integers(0, 10**6), st.integers(0, 10**6), st.integers(0, 10**6))
 def test_nothing_is_charged_beyond_what_was_held_for_the_same_tokens(fresh, cached, output):
-    held = PAGE.held(Call("fireworks", "chat", "m", 1), fresh + cached, output)
-    charged = PAGE.charged(CALL, Usage(fresh + cached, output, cached))
+    held = PROVIDER.held(Call("fireworks", "chat", "m", 1), fresh + cached, output)
+    charged = PROVIDER.charged(CALL, Usage(fresh + cached, output, cached))
     assert charged[UNCACHED_INPUT_TOKENS] == fresh
     assert held[INPUT_TOKENS] == held[UNCACHED_INPUT_TOKENS] == charged[INPUT_TOKENS] == fresh + cached
     assert held[OUTPUT_TOKENS] == charged[OUTPUT_TOKENS] == output
@@ -43,7 +43,7 @@ def test_nothing_is_charged_beyond_what_was_held_for_the_same_tokens(fresh, cach
 
 def test_two_quotas_without_a_remainder_name_no_unit():
     none = {f"x-ratelimit-{what}-tokens-{family}": value for family in ("prompt", "generated") for what, value in (("limit", "40000000"), ("remaining", "0"))}  # fmt: skip
-    refusal = PAGE.refusal(429, none, b"")
+    refusal = PROVIDER.refusal(429, none, b"")
     assert refusal is not None
     assert refusal.unit is None
 

@@ -14,13 +14,13 @@ from hypothesis import strategies as st
 from paceline.core.results import Reading, Refusal
 from paceline.providers.base import Call
 from paceline.providers.generic import Generic
-from paceline.providers.registry import PAGES as KNOWN
+from paceline.providers.registry import PROVIDERS as KNOWN
 from paceline.providers.registry import provider_for_host, provider_named
 
 unhurried = settings(
     deadline=None, suppress_health_check=[HealthCheck.too_slow], max_examples=settings().max_examples // 2
 )
-PAGES = [*map(provider_named, KNOWN), provider_for_host("acme.openai.azure.com"), Generic("acme")]
+PROVIDERS = [*map(provider_named, KNOWN), provider_for_host("acme.openai.azure.com"), Generic("acme")]
 FIXTURES = [tomllib.loads(file.read_text()) for file in sorted(Path(__file__).with_name("fixtures").glob("*.toml"))]
 REAL = [case for name in ("error", "usage", "header") for fixture in FIXTURES for case in fixture.get(name, [])]
 REAL_BODIES = [case["body"] for case in REAL if "body" in case] + [
@@ -107,30 +107,30 @@ def check_amounts(found):
         assert found.remaining is None or math.isfinite(found.remaining)
 
 
-@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+@pytest.mark.parametrize("provider", PROVIDERS, ids=lambda provider: provider.name)
 @unhurried
 @given(headers=HEADERS, now_s=st.floats(0, 4e9))
-def test_headers(page, headers, now_s):
-    for reading in page.readings(headers, now_s):
+def test_headers(provider, headers, now_s):
+    for reading in provider.readings(headers, now_s):
         check_amounts(reading)
 
 
-@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+@pytest.mark.parametrize("provider", PROVIDERS, ids=lambda provider: provider.name)
 @unhurried
 @given(
     status=st.sampled_from([200, 301, 400, 401, 402, 403, 413, 429, 498, 500, 503, 529, 999]),
     headers=HEADERS,
     body=BODIES,
 )
-def test_refusals(page, status, headers, body):
-    refusal = page.refusal(status, headers, body)
+def test_refusals(provider, status, headers, body):
+    refusal = provider.refusal(status, headers, body)
     if refusal is not None:
         assert isinstance(refusal, Refusal)
         assert len(refusal.message) <= 300
         check_amounts(refusal)
 
 
-@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+@pytest.mark.parametrize("provider", PROVIDERS, ids=lambda provider: provider.name)
 @unhurried
 @given(
     stream=st.booleans(),
@@ -139,8 +139,8 @@ def test_refusals(page, status, headers, body):
         st.one_of(BODIES, BODIES.map(lambda body: b"data: " + body + b"\r\n\n"), st.sampled_from([b"\r", b"\n"]))
     ),
 )
-def test_readers(page, stream, endpoint, chunks):
-    reader = page.usage_reader(Call(page.name, endpoint, "m", 1, stream=stream))
+def test_readers(provider, stream, endpoint, chunks):
+    reader = provider.usage_reader(Call(provider.name, endpoint, "m", 1, stream=stream))
     for chunk in chunks:
         reader.feed(chunk)
     reader.close()
@@ -152,30 +152,30 @@ def test_readers(page, stream, endpoint, chunks):
         check_amounts(reader.refusal)
 
 
-@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+@pytest.mark.parametrize("provider", PROVIDERS, ids=lambda provider: provider.name)
 @unhurried
 @given(path=st.sampled_from(PATHS), body=JSON)
-def test_describe(page, path, body):
-    call = page.describe(path, body if isinstance(body, dict) else {"messages": body})
+def test_describe(provider, path, body):
+    call = provider.describe(path, body if isinstance(body, dict) else {"messages": body})
     if call is not None:
         assert call.input_tokens >= 0
         assert call.max_output_tokens is None or call.max_output_tokens >= 0
         for units in (
-            page.held(call, 10.0, 5.0),
-            page.charged(call, page.usage({"input_tokens": 3, "output_tokens": 1})),
+            provider.held(call, 10.0, 5.0),
+            provider.charged(call, provider.usage({"input_tokens": 3, "output_tokens": 1})),
         ):
             assert all(math.isfinite(amount) and amount >= 0 for amount in units.values())
 
 
-@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
-def test_deep_nesting(page):
+@pytest.mark.parametrize("provider", PROVIDERS, ids=lambda provider: provider.name)
+def test_deep_nesting(provider):
     deep = b"[" * 200_000
-    assert page.refusal(429, {}, deep) is not None
-    reader = page.usage_reader(Call(page.name, "chat", "m", 1))
+    assert provider.refusal(429, {}, deep) is not None
+    reader = provider.usage_reader(Call(provider.name, "chat", "m", 1))
     reader.feed(b'{"usage":' + deep)
     reader.close()
     assert reader.usage is None
     nested = {"role": "user"}
     for _ in range(50_000):
         nested = {"content": [nested]}
-    assert any(page.describe(path, {"messages": nested, "input": nested, "contents": nested}) for path in PATHS)
+    assert any(provider.describe(path, {"messages": nested, "input": nested, "contents": nested}) for path in PATHS)

@@ -11,12 +11,13 @@ from paceline.core.quota import INPUT_TOKENS, OUTPUT_TOKENS, TOKENS, Rule
 from paceline.core.results import RefusalKind
 from paceline.estimation.estimate import estimate_tokens
 from paceline.pacing.retry import GiveUp, RetryPolicy
+from paceline.providers.answers import usage_cost
 from paceline.providers.base import Usage
-from paceline.providers.gemini import MEDIA, Gemini
+from paceline.providers.gemini import MEDIA
+from paceline.providers.registry import provider_named
 from paceline.providers.tables import lookup
-from paceline.providers.usage import usage_cost
 
-PAGE = Gemini()
+PROVIDER = provider_named("gemini")
 CASES = load("gemini")
 TEXT = "The quick brown fox jumps over the lazy dog. " * 20
 PATH = "/v1beta/models/gemini-3.6-flash:generateContent"
@@ -24,17 +25,17 @@ PATH = "/v1beta/models/gemini-3.6-flash:generateContent"
 
 @each(CASES, "error")
 def test_errors(case):
-    check_error(PAGE, case)
+    check_error(PROVIDER, case)
 
 
 @each(CASES, "header")
 def test_headers(case):
-    check_headers(PAGE, case)
+    check_headers(PROVIDER, case)
 
 
 @each(CASES, "usage")
 def test_usage(case):
-    check_usage(PAGE, case)
+    check_usage(PROVIDER, case)
 
 
 @pytest.mark.parametrize(
@@ -53,7 +54,7 @@ def test_usage(case):
     ],
 )
 def test_paths(path, endpoint, stream):
-    call = PAGE.describe(path, {})
+    call = PROVIDER.describe(path, {})
     assert (call.endpoint if call else None) == endpoint
     if call is not None:
         assert call.stream == stream
@@ -68,11 +69,11 @@ def test_what_counts_as_input():
         {"content": {"parts": [{"text": TEXT}]}},
         {"requests": [{"content": {"parts": [{"text": TEXT}]}}]},
     ):
-        call = PAGE.describe(PATH, body)
+        call = PROVIDER.describe(PATH, body)
         assert call is not None
         assert want <= call.input_tokens <= want + 8
     tool = {"functionDeclarations": [{"name": "f", "description": TEXT, "parameters": {"type": "OBJECT"}}]}
-    call = PAGE.describe(PATH, {"contents": [], "tools": [tool]})
+    call = PROVIDER.describe(PATH, {"contents": [], "tools": [tool]})
     assert call is not None
     assert call.input_tokens >= want
 
@@ -90,17 +91,17 @@ def test_what_counts_as_input():
 def test_base64_is_never_counted(key, mime, tokens):
     part = {key: {"mimeType" if key == "inlineData" else "mime_type": mime, "data": "QUJD" * 100_000}}
     signed = {"text": "x", "thoughtSignature": "QUJD" * 100_000}
-    call = PAGE.describe(PATH, {"contents": [{"role": "user", "parts": [part, signed]}]})
+    call = PROVIDER.describe(PATH, {"contents": [{"role": "user", "parts": [part, signed]}]})
     assert call is not None
     assert tokens <= call.input_tokens <= tokens + 8
 
 
 def test_input_is_held_and_output_is_for_your_own_quotas():
     body = {"generationConfig": {"maxOutputTokens": 400, "candidateCount": 2}}
-    call = PAGE.describe(PATH, body)
+    call = PROVIDER.describe(PATH, body)
     assert call is not None
     assert call.max_output_tokens == 800
-    held = PAGE.held(call, 1_000, 5_000)
+    held = PROVIDER.held(call, 1_000, 5_000)
     assert (held[INPUT_TOKENS], held[TOKENS], held[OUTPUT_TOKENS]) == (1_000, 1_000, 800)
 
 
@@ -110,18 +111,18 @@ def test_the_last_usage_of_a_stream_counts():
         {"candidates": [{}], "usageMetadata": {"promptTokenCount": 9, "candidatesTokenCount": 1, "thoughtsTokenCount": 30}},
         {"candidates": [{}], "usageMetadata": {"promptTokenCount": 9, "candidatesTokenCount": 4, "thoughtsTokenCount": 30}},
     ]  # fmt: skip
-    assert feed(PAGE, sse(*chunks), stream=True).usage == Usage(9, 34)
+    assert feed(PROVIDER, sse(*chunks), stream=True).usage == Usage(9, 34)
     compatible = [
         {"choices": [], "usage": None},
         {"choices": [], "usage": {"prompt_tokens": 9, "completion_tokens": 4}},
     ]
-    assert feed(PAGE, sse(*compatible, b"[DONE]"), stream=True).usage == Usage(9, 4)
+    assert feed(PROVIDER, sse(*compatible, b"[DONE]"), stream=True).usage == Usage(9, 4)
 
 
 def test_usage_at_the_end_of_a_long_answer():
     from paceline.providers.base import Call
 
-    reader = PAGE.usage_reader(Call("gemini", "generate", "m", 1))
+    reader = PROVIDER.usage_reader(Call("gemini", "generate", "m", 1))
     reader.feed(b'{"candidates": ["' + b"QUJD" * 100_000 + b'"], "usageMetadata": {"promptTokenCount": 9}}')
     reader.close()
     assert reader.usage == Usage(9)
@@ -131,7 +132,7 @@ def test_a_day_that_is_over_is_not_tried_again_in_seconds():
     case = next(case for case in CASES["error"] if case["what"].startswith("a day, and nobody"))
     import json
 
-    refusal = PAGE.refusal(429, {}, json.dumps(case["body"]).encode())
+    refusal = PROVIDER.refusal(429, {}, json.dumps(case["body"]).encode())
     assert refusal is not None
     assert refusal.kind is RefusalKind.RATE
     assert isinstance(RetryPolicy().after(1, 0.0, refusal, 0.5), GiveUp)
@@ -140,7 +141,7 @@ def test_a_day_that_is_over_is_not_tried_again_in_seconds():
 @pytest.mark.parametrize("date", ["Fri, 31 Dec 9999 23:59:59 GMT", "Sat, 99 Nov 2026 00:00:00 GMT", "x"])
 def test_a_time_that_cannot_be(date):
     case = next(case for case in CASES["error"] if case["what"].startswith("a day, and nobody"))
-    check_error(PAGE, {**case, "headers": {"date": date}})
+    check_error(PROVIDER, {**case, "headers": {"date": date}})
 
 
 def test_what_googles_sdk_returns():

@@ -9,15 +9,14 @@ from pathlib import Path
 import pytest
 
 from paceline.core.results import RefusalKind
-from paceline.providers.anthropic import Anthropic
 from paceline.providers.base import Call
-from paceline.providers.openai import OpenAI
+from paceline.providers.registry import provider_named
 
 FIXTURES = Path(__file__).with_name("fixtures")
 REFUSALS = tomllib.loads((FIXTURES / "refusals.toml").read_text())
 HEADERS = tomllib.loads((FIXTURES / "headers.toml").read_text())["header"]
 ERRORS = tomllib.loads((FIXTURES / "errors.toml").read_text())
-PAGES = {"openai": OpenAI(), "anthropic": Anthropic()}
+PROVIDERS = {"openai": provider_named("openai"), "anthropic": provider_named("anthropic")}
 UNITS = {"requests": "requests", "tokens": "tokens"}
 
 
@@ -29,7 +28,7 @@ def test_refusal_with_numbers(case):
         model="m", dimension=dimension, limit=limit, used=used, requested=requested, text=case["text"]
     )
     body = json.dumps({"error": {"message": message, "type": "tokens", "code": "rate_limit_exceeded"}}).encode()
-    refusal = PAGES["openai"].refusal(429, {}, body)
+    refusal = PROVIDERS["openai"].refusal(429, {}, body)
     assert refusal is not None
     assert refusal.kind is RefusalKind.RATE
     assert (refusal.limit, refusal.used, refusal.requested) == (limit, used, requested)
@@ -45,7 +44,7 @@ def test_refusal_with_numbers(case):
 @pytest.mark.parametrize("unit", ["requests", "tokens"])
 def test_headers(case, unit):
     headers = {f"x-ratelimit-{name}-{unit}": str(case[name]) for name in ("limit", "remaining", "reset")}
-    [reading] = PAGES["openai"].readings(headers, 0.0)
+    [reading] = PROVIDERS["openai"].readings(headers, 0.0)
     assert (reading.unit, reading.limit, reading.remaining) == (unit, case["limit"], case["remaining"])
     assert reading.reset_s == (None if case["reset_s"] < 0 else pytest.approx(case["reset_s"]))
     assert reading.period_s == (case["inferred_s"] or None)
@@ -56,11 +55,11 @@ CASES = [(name, case) for name, cases in ERRORS.items() for case in cases]
 
 @pytest.mark.parametrize(("name", "case"), CASES, ids=[f"{name} {case['what']}" for name, case in CASES])
 def test_error(name, case):
-    page, error = PAGES[name], case["error"]
+    provider, error = PROVIDERS[name], case["error"]
     if case["status"]:
-        refusal = page.refusal(case["status"], {}, json.dumps({"type": "error", "error": error}).encode())
+        refusal = provider.refusal(case["status"], {}, json.dumps({"type": "error", "error": error}).encode())
     else:
-        reader = page.usage_reader(Call(name, "chat", "m", 1, stream=True))
+        reader = provider.usage_reader(Call(name, "chat", "m", 1, stream=True))
         reader.feed(b"event: error\ndata: " + json.dumps({"type": "error", "error": error}).encode() + b"\n\n")
         refusal = reader.refusal
     if not case["kind"]:

@@ -9,13 +9,12 @@ from cases import check_error, check_headers, check_usage, each, feed, load, sse
 
 from paceline.core.quota import TOKENS
 from paceline.core.results import RefusalKind
+from paceline.providers.answers import usage_cost
 from paceline.providers.base import Usage
-from paceline.providers.groq import Groq
-from paceline.providers.registry import provider_for_host
+from paceline.providers.registry import provider_for_host, provider_named
 from paceline.providers.tables import lookup
-from paceline.providers.usage import usage_cost
 
-PAGE = Groq()
+PROVIDER = provider_named("groq")
 CASES = load("groq")
 SAID = (
     "Rate limit reached for model `{model}` in organization `org_x` service tier `on_demand` on {dimension}: Limit {limit}, "
@@ -26,13 +25,13 @@ SAID = (
 
 @each(CASES, "error")
 def test_errors(case):
-    check_error(PAGE, case)
+    check_error(PROVIDER, case)
 
 
 @each(CASES, "header")
 def test_headers(case):
-    check_headers(PAGE, case)
-    for reading in PAGE.readings(case["headers"], 0.0):
+    check_headers(PROVIDER, case)
+    for reading in PROVIDER.readings(case["headers"], 0.0):
         if reading.reset_s is not None:
             assert reading.reset_s == pytest.approx(
                 (reading.limit - reading.remaining) * reading.period_s / reading.limit, abs=0.001
@@ -41,7 +40,7 @@ def test_headers(case):
 
 @each(CASES, "usage")
 def test_usage(case):
-    check_usage(PAGE, case)
+    check_usage(PROVIDER, case)
 
 
 @pytest.mark.parametrize("case", CASES["refusal"], ids=lambda case: f"{case['dimension']} {case['text']}")
@@ -51,7 +50,7 @@ def test_refusals_with_numbers(case):
         model="m", dimension=case["dimension"], limit=limit, used=used, requested=requested, text=case["text"]
     )
     body = json.dumps({"error": {"message": said, "type": "tokens", "code": "rate_limit_exceeded"}}).encode()
-    refusal = PAGE.refusal(429, {}, body)
+    refusal = PROVIDER.refusal(429, {}, body)
     assert refusal is not None
     assert refusal.kind is RefusalKind.RATE
     assert (refusal.limit, refusal.used, refusal.requested) == (limit, used, requested)
@@ -67,11 +66,11 @@ def test_max_completion_tokens_are_held_and_settled():
         "messages": [{"role": "user", "content": "hi"}],
         "max_completion_tokens": 400,
     }
-    call = PAGE.describe("/openai/v1/chat/completions", body)
+    call = PROVIDER.describe("/openai/v1/chat/completions", body)
     assert call is not None
-    assert PAGE.held(call, 100, 50)[TOKENS] == 500
-    assert PAGE.charged(call, Usage(100, 30, 60))[TOKENS] == 70
-    assert PAGE.describe("/openai/v1/audio/transcriptions", {}) is None
+    assert PROVIDER.held(call, 100, 50)[TOKENS] == 500
+    assert PROVIDER.charged(call, Usage(100, 30, 60))[TOKENS] == 70
+    assert PROVIDER.describe("/openai/v1/audio/transcriptions", {}) is None
 
 
 @pytest.mark.parametrize("holder", ["usage", "x_groq"])
@@ -81,11 +80,11 @@ def test_both_ways_to_end_a_stream(holder):
         {"choices": [], "usage": usage} if holder == "usage" else {"choices": [], "x_groq": {"id": "x", "usage": usage}}
     )
     stream = sse({"choices": [{"delta": {"content": "x"}}], "x_groq": {"id": "x"}}, last, b"[DONE]")
-    assert feed(PAGE, stream, stream=True).usage == Usage(9, 4)
+    assert feed(PROVIDER, stream, stream=True).usage == Usage(9, 4)
 
 
 def test_models_have_pools_of_their_own():
-    assert PAGE.pool("moonshotai/kimi-k2-instruct-0905") == "moonshotai/kimi-k2-instruct-0905"
+    assert PROVIDER.pool("moonshotai/kimi-k2-instruct-0905") == "moonshotai/kimi-k2-instruct-0905"
     assert provider_for_host("api.groq.com").name == "groq"
     charged = usage_cost("groq/openai/gpt-oss-120b", {"prompt_tokens": 9, "completion_tokens": 4})
     assert charged[TOKENS] == 13

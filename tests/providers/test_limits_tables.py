@@ -11,7 +11,7 @@ from click.testing import CliRunner
 
 from paceline.cli.limits import command
 from paceline.core.results import PacelineWarning, QuotaError
-from paceline.providers.registry import HOSTS, PAGES, provider_for_host, provider_named
+from paceline.providers.registry import PROVIDERS, provider_for_host, provider_named
 from paceline.providers.tables import known_providers, lookup, models, tiers
 
 
@@ -118,12 +118,12 @@ def test_every_row_of_every_table_is_sound():
 
 
 def test_registry_agrees_with_the_pages():
-    for name in PAGES:
-        page = provider_named(name)
-        assert page.name == name
-        assert {host for host, owner in HOSTS.items() if owner == name} == set(page.hosts)
-        for host in page.hosts:
-            assert provider_for_host(host) is page
+    for name in PROVIDERS:
+        provider = provider_named(name)
+        assert provider.name == name
+        assert PROVIDERS[name].hosts == provider.hosts
+        for host in provider.hosts:
+            assert provider_for_host(host) is provider
 
 
 def test_hosts_and_names():

@@ -7,28 +7,27 @@ from cases import check_error, check_headers, check_usage, each, feed, load, sse
 
 from paceline import Limiter
 from paceline.core.quota import TOKENS
+from paceline.providers.answers import usage_cost
 from paceline.providers.base import Usage
-from paceline.providers.mistral import Mistral
-from paceline.providers.registry import provider_for_host
-from paceline.providers.usage import usage_cost
+from paceline.providers.registry import provider_for_host, provider_named
 
-PAGE = Mistral()
+PROVIDER = provider_named("mistral")
 CASES = load("mistral")
 
 
 @each(CASES, "error")
 def test_errors(case):
-    check_error(PAGE, case)
+    check_error(PROVIDER, case)
 
 
 @each(CASES, "header")
 def test_headers(case):
-    check_headers(PAGE, case)
+    check_headers(PROVIDER, case)
 
 
 @each(CASES, "usage")
 def test_usage(case):
-    check_usage(PAGE, case)
+    check_usage(PROVIDER, case)
 
 
 @pytest.mark.parametrize(
@@ -39,13 +38,13 @@ def test_usage(case):
     ],
 )  # fmt: skip
 def test_paths(path, endpoint):
-    call = PAGE.describe(path, {"model": "mistral-large-latest"})
+    call = PROVIDER.describe(path, {"model": "mistral-large-latest"})
     assert (call.endpoint if call else None) == endpoint
 
 
 def test_usage_comes_with_the_last_chunk():
     last = {"choices": [{"finish_reason": "stop"}], "usage": {"prompt_tokens": 9, "completion_tokens": 4}}
-    assert feed(PAGE, sse({"choices": []}, last, b"[DONE]"), stream=True).usage == Usage(9, 4)
+    assert feed(PROVIDER, sse({"choices": []}, last, b"[DONE]"), stream=True).usage == Usage(9, 4)
     assert usage_cost("mistral/mistral-large-latest", last["usage"])[TOKENS] == 13
 
 
@@ -54,7 +53,7 @@ def test_the_first_answer_raises_the_free_plans_limits():
     scheduler = limiter.scheduler("mistral-large-latest")
     headers = next(case["headers"] for case in CASES["header"] if case["what"].startswith("live"))
     permit = limiter.try_acquire("mistral-large-latest", requests=0.25)  # a whole one would wait
-    scheduler.observe(PAGE.readings(headers, 0.0), permit.reservation)
+    scheduler.observe(PROVIDER.readings(headers, 0.0), permit.reservation)
     assert [m.quota.amount for m in scheduler.pool.ledger.meters] == [720, 5_000_000]
     permit.cancel()
     assert provider_for_host("codestral.mistral.ai").name == "mistral"

@@ -7,27 +7,26 @@ from cases import check_error, check_headers, check_usage, each, feed, load, sse
 
 from paceline.core.quota import Rule
 from paceline.providers.base import Usage
-from paceline.providers.openrouter import OpenRouter
-from paceline.providers.registry import provider_for_host
+from paceline.providers.registry import provider_for_host, provider_named
 from paceline.providers.tables import lookup
 
-PAGE = OpenRouter()
+PROVIDER = provider_named("openrouter")
 CASES = load("openrouter")
 
 
 @each(CASES, "error")
 def test_errors(case):
-    check_error(PAGE, case)
+    check_error(PROVIDER, case)
 
 
 @each(CASES, "header")
 def test_headers(case):
-    check_headers(PAGE, case)
+    check_headers(PROVIDER, case)
 
 
 @each(CASES, "usage")
 def test_usage(case):
-    check_usage(PAGE, case)
+    check_usage(PROVIDER, case)
 
 
 @pytest.mark.parametrize(
@@ -40,14 +39,14 @@ def test_usage(case):
     ],
 )
 def test_free_models_share_a_pool(model, pool):
-    assert PAGE.pool(model) == lookup("openrouter", model).pool == pool
+    assert PROVIDER.pool(model) == lookup("openrouter", model).pool == pool
 
 
 def test_an_error_after_the_answer_began_keeps_its_usage():
     usage = {"prompt_tokens": 9, "completion_tokens": 4}
     broken = {"error": {"code": 503, "message": "overloaded"}, "choices": [{"finish_reason": "error"}], "usage": usage}
     processing = b": OPENROUTER PROCESSING\n\n"
-    reader = feed(PAGE, processing + sse({"choices": [{"delta": {}}]}) + processing + sse(broken), stream=True)
+    reader = feed(PROVIDER, processing + sse({"choices": [{"delta": {}}]}) + processing + sse(broken), stream=True)
     assert reader.usage == Usage(9, 4)
     assert reader.refusal is not None
     assert reader.refusal.kind == "capacity"

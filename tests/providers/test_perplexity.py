@@ -7,22 +7,21 @@ from cases import check_error, check_usage, each, feed, load, sse
 
 from paceline.core.quota import REQUESTS
 from paceline.providers.base import Usage
-from paceline.providers.perplexity import Perplexity
-from paceline.providers.registry import provider_for_host
+from paceline.providers.registry import provider_for_host, provider_named
 from paceline.providers.tables import lookup
 
-PAGE = Perplexity()
+PROVIDER = provider_named("perplexity")
 CASES = load("perplexity")
 
 
 @each(CASES, "error")
 def test_errors(case):
-    check_error(PAGE, case)
+    check_error(PROVIDER, case)
 
 
 @each(CASES, "usage")
 def test_usage(case):
-    check_usage(PAGE, case)
+    check_usage(PROVIDER, case)
 
 
 @pytest.mark.parametrize(
@@ -35,19 +34,19 @@ def test_usage(case):
     ],
 )
 def test_apis_with_limits_of_their_own(path, endpoint, model):
-    call = PAGE.describe(path, {"model": "sonar-pro", "query": ["one", "two"], "input": "three"})
+    call = PROVIDER.describe(path, {"model": "sonar-pro", "query": ["one", "two"], "input": "three"})
     assert call is not None
     assert (call.endpoint, call.model) == (endpoint, model)
-    assert PAGE.held(call, call.input_tokens, 10)[REQUESTS] == 1
+    assert PROVIDER.held(call, call.input_tokens, 10)[REQUESTS] == 1
 
 
 def test_other_paths_are_not_metered():
-    assert PAGE.describe("/async/jobs", {}) is None
+    assert PROVIDER.describe("/async/jobs", {}) is None
 
 
 def test_every_chunk_names_the_usage_so_far_and_the_last_one_holds():
     chunks = [{"choices": [{}], "usage": {"prompt_tokens": 9, "completion_tokens": n, "citation_tokens": n * 10}} for n in (1, 2, 4)]  # fmt: skip
-    assert feed(PAGE, sse(*chunks), stream=True).usage == Usage(49, 4)
+    assert feed(PROVIDER, sse(*chunks), stream=True).usage == Usage(49, 4)
 
 
 def test_published():

@@ -9,12 +9,11 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from paceline.core.results import RefusalKind
-from paceline.providers.anthropic import Anthropic
 from paceline.providers.base import Call, Usage
-from paceline.providers.openai import OpenAI
+from paceline.providers.registry import provider_named
 
 unhurried = settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
-OPENAI, ANTHROPIC = OpenAI(), Anthropic()
+OPENAI, ANTHROPIC = provider_named("openai"), provider_named("anthropic")
 
 
 def sse(*events, end="\n"):
@@ -78,9 +77,9 @@ def feed(reader, data, cuts):
 @unhurried
 @given(data=st.data())
 def test_any_cut_of_a_stream_gives_the_same_usage(name, data):
-    page, stream, usage = STREAMS[name]
+    provider, stream, usage = STREAMS[name]
     cuts = data.draw(st.lists(st.integers(0, len(stream)), max_size=12))
-    reader = feed(page.usage_reader(Call(page.name, "chat", "m", 1, stream=True)), stream, cuts)
+    reader = feed(provider.usage_reader(Call(provider.name, "chat", "m", 1, stream=True)), stream, cuts)
     reader.close()
     assert reader.usage == usage
     assert reader.done
@@ -89,8 +88,8 @@ def test_any_cut_of_a_stream_gives_the_same_usage(name, data):
 
 @pytest.mark.parametrize("name", STREAMS)
 def test_byte_by_byte_and_done_at_the_terminal_event(name):
-    page, stream, usage = STREAMS[name]
-    reader = page.usage_reader(Call(page.name, "chat", "m", 1, stream=True))
+    provider, stream, usage = STREAMS[name]
+    reader = provider.usage_reader(Call(provider.name, "chat", "m", 1, stream=True))
     for at in range(len(stream)):
         assert not reader.done or at >= len(stream) - 2
         reader.feed(stream[at : at + 1])
@@ -102,10 +101,10 @@ def test_byte_by_byte_and_done_at_the_terminal_event(name):
 @unhurried
 @given(data=st.data())
 def test_any_cut_of_a_body_gives_the_same_usage(name, data):
-    page, answer = BODIES[name]
+    provider, answer = BODIES[name]
     body = json.dumps(answer).encode()
     cuts = data.draw(st.lists(st.integers(0, len(body)), max_size=8))
-    reader = feed(page.usage_reader(Call(page.name, "chat", "m", 1)), body, cuts)
+    reader = feed(provider.usage_reader(Call(provider.name, "chat", "m", 1)), body, cuts)
     assert not reader.done
     reader.close()
     assert reader.done

@@ -6,45 +6,44 @@ from cases import check_error, check_headers, check_usage, each, feed, load, sse
 
 from paceline.core.quota import TOKENS
 from paceline.providers.base import Call, Usage
-from paceline.providers.registry import provider_for_host
+from paceline.providers.registry import provider_for_host, provider_named
 from paceline.providers.tables import lookup
-from paceline.providers.together import Together
 
-PAGE = Together()
+PROVIDER = provider_named("together")
 CASES = load("together")
 
 
 @each(CASES, "error")
 def test_errors(case):
-    check_error(PAGE, case)
+    check_error(PROVIDER, case)
 
 
 @each(CASES, "header")
 def test_headers(case):
-    check_headers(PAGE, case)
+    check_headers(PROVIDER, case)
 
 
 @each(CASES, "usage")
 def test_usage(case):
-    check_usage(PAGE, case)
+    check_usage(PROVIDER, case)
 
 
 def test_usage_comes_in_the_last_chunk():
     stream = sse({"choices": [{"delta": {}}]}, {"choices": [{}], "usage": {"prompt_tokens": 9, "completion_tokens": 4}})
-    assert feed(PAGE, stream + sse(b"[DONE]"), stream=True).usage == Usage(9, 4)
+    assert feed(PROVIDER, stream + sse(b"[DONE]"), stream=True).usage == Usage(9, 4)
 
 
 def test_the_expected_output_is_held_and_what_was_asked_is_its_bound():
     call = Call("together", "chat", "m", 100, max_output_tokens=50)
-    assert PAGE.held(call, 100, 20)[TOKENS] == 120
-    assert PAGE.held(call, 100, 400)[TOKENS] == 150
+    assert PROVIDER.held(call, 100, 20)[TOKENS] == 120
+    assert PROVIDER.held(call, 100, 400)[TOKENS] == 150
 
 
 def test_published():
     published = lookup("together", "meta-llama/Llama-4-70B")
     assert [str(quota) for quota in published.quotas] == ["1 requests/s"]
     assert published.pool == "meta-llama/Llama-4-70B"
-    for host in PAGE.hosts:
+    for host in PROVIDER.hosts:
         found = provider_for_host(host)
         assert found is not None
         assert found.name == "together"

@@ -6,23 +6,22 @@ import pytest
 from cases import check_error, check_usage, each, load
 
 from paceline.core.quota import TOKENS
-from paceline.providers.registry import provider_for_host
+from paceline.providers.registry import provider_for_host, provider_named
 from paceline.providers.tables import lookup
-from paceline.providers.vertex import Vertex
 
-PAGE = Vertex()
+PROVIDER = provider_named("vertex")
 CASES = load("vertex")
 ROOT = "/v1/projects/p/locations/us-central1"
 
 
 @each(CASES, "error")
 def test_errors(case):
-    check_error(PAGE, case)
+    check_error(PROVIDER, case)
 
 
 @each(CASES, "usage")
 def test_usage(case):
-    check_usage(PAGE, case)
+    check_usage(PROVIDER, case)
 
 
 @pytest.mark.parametrize(
@@ -37,7 +36,7 @@ def test_usage(case):
     ],
 )
 def test_paths(path, model):
-    call = PAGE.describe(path, {})
+    call = PROVIDER.describe(path, {})
     assert (call.model if call else None) == model
     assert call is None or call.stream == ("stream" in path)
 
@@ -54,16 +53,16 @@ def test_paths(path, model):
     ],
 )
 def test_hosts(host, known):
-    page = provider_for_host(host)
-    assert (page.name if page else None) == ("vertex" if known else None)
+    provider = provider_for_host(host)
+    assert (provider.name if provider else None) == ("vertex" if known else None)
 
 
 def test_output_counts():
-    call = PAGE.describe(
+    call = PROVIDER.describe(
         f"{ROOT}/publishers/google/models/m:generateContent", {"generationConfig": {"maxOutputTokens": 50}}
     )
     assert call is not None
-    assert PAGE.held(call, 100, 400)[TOKENS] == 150
+    assert PROVIDER.held(call, 100, 400)[TOKENS] == 150
 
 
 def test_the_line_by_spend():
@@ -72,4 +71,4 @@ def test_the_line_by_spend():
         "1M tokens/min",
     ]
     assert lookup("vertex_ai", "gemini-3.6-flash", 3).quotas[1].amount == 10_000_000
-    assert PAGE.pool("google/gemini-3.6-flash") == PAGE.pool("gemini-3.6-flash")
+    assert PROVIDER.pool("google/gemini-3.6-flash") == PROVIDER.pool("gemini-3.6-flash")

@@ -7,33 +7,32 @@ from types import SimpleNamespace
 from cases import check_error, check_headers, check_usage, each, load
 
 from paceline.core.quota import TOKENS
+from paceline.providers.answers import usage_cost
 from paceline.providers.base import Call, Usage
 from paceline.providers.registry import provider_for_host, provider_named
 from paceline.providers.tables import lookup
-from paceline.providers.usage import usage_cost
-from paceline.providers.xai import XAI
 
-PAGE = XAI()
+PROVIDER = provider_named("xai")
 CASES = load("xai")
 
 
 @each(CASES, "error")
 def test_errors(case):
-    check_error(PAGE, case)
+    check_error(PROVIDER, case)
 
 
 @each(CASES, "header")
 def test_headers(case):
-    check_headers(PAGE, case)
+    check_headers(PROVIDER, case)
 
 
 @each(CASES, "usage")
 def test_usage(case):
-    check_usage(PAGE, case)
+    check_usage(PROVIDER, case)
 
 
 def test_cached_reads_count():
-    assert PAGE.charged(Call("xai", "chat", "grok-4.6", 1), Usage(100, 20, cached_tokens=90))[TOKENS] == 120
+    assert PROVIDER.charged(Call("xai", "chat", "grok-4.6", 1), Usage(100, 20, cached_tokens=90))[TOKENS] == 120
 
 
 def test_requests_by_the_second():
@@ -44,7 +43,7 @@ def test_requests_by_the_second():
 
 
 def test_names():
-    assert (PAGE.name, PAGE.key_env) == ("xai", "XAI_API_KEY")
+    assert (PROVIDER.name, PROVIDER.key_env) == ("xai", "XAI_API_KEY")
     assert provider_named("Grok").name == "xai"
     assert provider_for_host("api.x.ai").name == "xai"
 

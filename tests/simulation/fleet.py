@@ -10,6 +10,7 @@ import math
 import random
 from dataclasses import dataclass, field
 
+from paceline.core.capacity import LocalCapacity
 from paceline.core.pool import Pool
 from paceline.core.queue import Waiter
 from paceline.core.quota import NS, parse_quotas
@@ -17,6 +18,7 @@ from paceline.core.results import Reading, Refusal, RefusalKind, Reservation, Wa
 from paceline.emulator import Refused, Settings, World
 from paceline.estimation.estimate import Correction
 from paceline.pacing.retry import Again, RetryPolicy
+from paceline.pacing.status import report
 
 START_NS = 1_700_000_003 * NS
 MODEL = "m"
@@ -77,7 +79,7 @@ class Fleet:
             self.at(START_NS + round(at_s * NS), lambda limits=limits: self.world.set_limits(self.now_ns / NS, limits))
 
     def make_pool(self, told):
-        return Pool("sim", parse_quotas(told), START_NS, gentle=True)
+        return Pool("sim", LocalCapacity.of(parse_quotas(told), START_NS, learns=True))
 
     def busy(self):
         """Whether there is work left, waiting or on its way."""
@@ -102,7 +104,9 @@ class Fleet:
             self.next_job()
         while self.events:
             self.now_ns, _, event = heapq.heappop(self.events)
-            assert self.now_ns < START_NS + limit_s * NS, f"not done after {limit_s} s: {self.pool.status(self.now_ns)}"
+            assert self.now_ns < START_NS + limit_s * NS, (
+                f"not done after {limit_s} s: {report(self.pool, self.now_ns)}"
+            )
             event()
         assert not len(self.pool.queue)
         return Report(

@@ -11,11 +11,21 @@ from itertools import pairwise
 
 from tests.simulation.fleet import START_NS, Fleet, Job
 
+from paceline.core.ledger import Ledger
+from paceline.core.pool import Pool
+from paceline.core.queue import Queue
 from paceline.core.quota import NS, parse_quotas
 from paceline.core.results import Reservation
 from paceline.emulator import Settings, World
-from paceline.shared.capacity import SharedCapacity
+from paceline.pacing.status import report
+from paceline.shared.capacity import SharedCapacity, answer, ask
 from paceline.shared.ledger import SharedLedger
+
+
+def shared_pool(name, quotas, now_ns, *, who, headroom_s=1.0, learns=False, **options):
+    """A pool whose quotas a store keeps, as one process has it."""
+    ledger, queue = Ledger(quotas, now_ns, headroom_s=headroom_s, gentle=learns), Queue()
+    return Pool(name, SharedCapacity(ledger, queue, now_ns, who=who, learns=learns, **options), queue)
 
 
 class Host(Fleet):
@@ -30,8 +40,8 @@ class Host(Fleet):
         self.sent_at_s = []
 
     def make_pool(self, told):
-        return SharedCapacity(
-            "sim", parse_quotas(told), START_NS + self.skew_ns, who=self.name, gentle=True, **self.hub.branch
+        return shared_pool(
+            "sim", parse_quotas(told), START_NS + self.skew_ns, who=self.name, learns=True, **self.hub.branch
         )
 
     def at(self, at_ns, event):
@@ -67,7 +77,7 @@ class Host(Fleet):
         self.arm()
 
     def call(self):
-        due = self.pool.call_ns
+        due = self.pool.capacity.exchange_ns
         if due is None:
             return
         if due > self.now_ns:
@@ -75,7 +85,7 @@ class Host(Fleet):
                 self.call_at = due
                 self.at(due, partial(self.call_due, due))
             return
-        message = self.pool.message(self.now_ns)
+        message = ask(self.pool, self.now_ns)
         if message is not None:
             self.hub.carry(self, message)
 
@@ -95,9 +105,9 @@ class Host(Fleet):
 
     def replied(self, reply):
         if reply is None:
-            self.take(self.pool.failed(self.now_ns, "no answer"))
+            self.take(answer(self.pool, self.now_ns, "no answer"))
         else:
-            self.take(self.pool.receive(self.now_ns, reply))
+            self.take(answer(self.pool, self.now_ns, reply))
 
 
 class Hub:
@@ -166,7 +176,7 @@ class Hub:
                 host.next_job()
         while self.events and any(not host.dead and host.busy() for host in self.hosts):
             self.now_ns, _, event = heapq.heappop(self.events)
-            assert self.now_ns < START_NS + limit_s * NS, [host.pool.status(self.now_ns) for host in self.hosts]
+            assert self.now_ns < START_NS + limit_s * NS, [report(host.pool, self.now_ns) for host in self.hosts]
             event()
         return self
 

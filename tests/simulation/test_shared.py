@@ -73,10 +73,10 @@ def test_a_large_request_of_one_process_is_not_overtaken_for_ever_by_the_small_o
 
 @pytest.mark.parametrize(("mode", "refused"), [("safe", 0), ("closed", 5), ("open", 400)])
 def test_a_store_that_is_away_for_twenty_seconds(mode, refused):
-    hub, said = run(away=[(20, 40)], branch={"lost": mode})
+    hub, said = run(away=[(20, 40)], branch={"on_store_failure": f"fail_{mode}"})
     assert len(hub.refused) <= refused, said
     assert mode == "open" or hub.speed >= 0.97, said
-    assert all(host.pool.lost is None for host in hub.hosts)
+    assert all(host.pool.capacity.lost is None for host in hub.hosts)
 
 
 CROWDS = [

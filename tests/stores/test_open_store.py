@@ -1,4 +1,4 @@
-"""What may be given as a store, and what is said of anything else."""
+"""What may be given as a store, and the errors for anything else."""
 
 import re
 from pathlib import Path
@@ -24,8 +24,11 @@ from paceline.stores.sqlite import SQLiteStore
         ("me@host", "a store is given by its URL: write 'memory:'"),
         (Path("q.db"), "store is a path: write store='sqlite:q.db'"),
         (MemoryStore, "store is the class MemoryStore: write store=MemoryStore(...)"),
-        (object(), "this is no store, it has no url (a text), exchange(), after_fork(), close(): object"),
-        (5, "this is no store"),
+        (
+            object(),
+            "store is of the type object, which has no url (a str), exchange(), after_fork(), close(): give a URL",
+        ),
+        (5, "store is of the type int, which has no url"),
     ],
 )
 def test_what_is_no_store(given, says):
@@ -45,5 +48,5 @@ def test_what_a_store_lacks_is_named():
         url = "half:"
         close = after_fork = print
 
-    with pytest.raises(StoreError, match=re.escape("it has no exchange(): Half;")):
+    with pytest.raises(StoreError, match=re.escape("store is of the type Half, which has no exchange(): give")):
         as_store(Half())

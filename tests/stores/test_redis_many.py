@@ -3,6 +3,8 @@
 import time
 
 import pytest
+from redis.cluster import RedisCluster
+from redis.sentinel import Sentinel
 from redis_servers import sentinel, until
 
 from paceline.core.quota import parse_quotas
@@ -30,6 +32,16 @@ def test_cluster_has_each_pool_on_one_node(redis_cluster):
     keys = [node.ask("KEYS", "paceline:1:{each/*") for node in redis_cluster.nodes]
     assert sum(map(len, keys)) == 20
     assert all(keys)
+    store.close()
+
+
+def test_client_of_a_cluster(redis_cluster):
+    with RedisCluster.from_url(redis_cluster.url, socket_timeout=60) as client:
+        store = RedisStore(client, timeout_s=5.0, prefix="client")
+    for number in (1, 2):
+        for pool in range(10):
+            assert store.exchange(f"pool {pool}", message(number)).standings[0].charged == 10 * number
+    assert store.url.startswith("redis+cluster://127.0.0.1:")
     store.close()
 
 
@@ -112,7 +124,7 @@ def test_frozen_cluster_is_an_error_in_time(redis_cluster):
         node.freeze()
     before = time.monotonic()
     try:
-        with pytest.raises(StoreError, match="overloaded, or stopped"):
+        with pytest.raises(StoreError, match="overloaded or stopped"):
             store.exchange("pool", message())
         assert time.monotonic() - before < 1.4  # one timeout, not one for each node
     finally:
@@ -139,9 +151,28 @@ def test_sentinels_lead_to_the_new_master():
         store.close()
 
 
+def test_client_of_sentinels(redis_sentinel):
+    client = Sentinel(redis_sentinel.addresses, socket_timeout=60).master_for(redis_sentinel.name, db=1)
+    store = RedisStore(client, timeout_s=1.0, prefix="client")
+    assert store.url == f"redis+sentinel://{hosts(redis_sentinel.sentinels)}/{redis_sentinel.name}/1"
+    assert store.exchange("pool", message()).standings[0].charged == 10
+    store.close()
+    for server in redis_sentinel.sentinels:
+        server.freeze()
+    before = time.monotonic()
+    try:
+        with pytest.raises(StoreError):
+            store.exchange("pool", message(2))
+        assert time.monotonic() - before < 1.0 + MARGIN_S
+    finally:
+        for server in redis_sentinel.sentinels:
+            server.thaw()
+    store.close()
+
+
 def test_sentinels_do_not_know_the_master(redis_sentinel):
     store = RedisStore(f"redis+sentinel://{hosts(redis_sentinel.sentinels)}/nobody", timeout_s=1.0)
-    with pytest.raises(StoreError, match=r"'nobody'.*is its name right"):
+    with pytest.raises(StoreError, match=r"'nobody'.*check the name of the master"):
         store.exchange("pool", message())
     store.close()
 

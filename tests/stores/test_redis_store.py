@@ -6,8 +6,12 @@ import time
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 import pytest
+import redis
+from redis.backoff import NoBackoff
+from redis.retry import Retry
 from redis_servers import RedisServer
 
+import paceline
 from paceline.core.quota import parse_quotas
 from paceline.shared.messages import Charged, Message
 from paceline.stores.base import StoreError
@@ -137,6 +141,10 @@ def test_many_threads_may_use_one_store(store):
 
 
 def test_forked_child_and_its_parent_do_not_share_a_connection(store):
+    in_parent_and_child(store)
+
+
+def in_parent_and_child(store):
     store.exchange("pool", message(1))
     pid = os.fork()
     if not pid:
@@ -167,6 +175,55 @@ def test_over_tls():
         store.close()
         said, _ = failure(server.url.partition("?")[0])
         assert "ssl_ca_certs" in said
+
+
+class TestClients:
+    """A client gives its connection settings; its connections, timeouts and retries are its own."""
+
+    def test_a_limiter_takes_one(self, redis_server):
+        client = redis_server.client()
+        limiter = paceline.Limiter({"jobs": "3600 tokens/hour"}, store=client)
+        limiter.acquire("jobs", tokens=10).wait().settle()
+        limiter.close()
+        assert client.keys() == ["paceline:1:{/jobs}"]
+        second = RedisStore(redis_server.url, timeout_s=5.0)
+        assert charged(second.exchange("jobs", message(who="b", quotas=QUOTAS[:1], amount=0.0))) == [10]
+        second.close()
+
+    def test_with_a_password_that_no_error_shows(self):
+        with RedisServer(password="p@ss/word") as server:
+            assert RedisStore(server.client(), timeout_s=5.0).exchange("pool", message())
+            store = RedisStore(redis.Redis(port=server.port, password="wr/ong"), timeout_s=5.0)
+            with pytest.raises(StoreError) as caught:
+                store.exchange("pool", message())
+        assert "redis://USER:PASSWORD@HOST" in str(caught.value)
+        assert "wr/ong" not in str(caught.value)
+
+    def test_the_timeout_is_the_store_s(self, redis_server):
+        client = redis_server.client(socket_timeout=60, retry=Retry(NoBackoff(), 9))
+        store = RedisStore(client, timeout_s=0.2)
+        store.exchange("pool", message(1))
+        redis_server.freeze()
+        before = time.monotonic()
+        with pytest.raises(StoreError, match=r"overloaded|stopped"):
+            store.exchange("pool", message(2))
+        assert time.monotonic() - before < 0.2 + MARGIN_S
+        redis_server.thaw()
+        assert store.exchange("pool", message(3)).grants
+        store.close()
+
+    def test_a_forked_child_has_a_connection_of_its_own(self, redis_server):
+        client = redis_server.client()
+        client.ping()
+        in_parent_and_child(RedisStore(client, timeout_s=5.0))
+
+    def test_it_stays_open(self, redis_server):
+        client = redis_server.client()
+        client.ping()
+        store = RedisStore(client)
+        store.exchange("pool", message())
+        store.close()
+        assert len(client.connection_pool._available_connections) == 1
 
 
 # When something is wrong.
@@ -209,7 +266,7 @@ def test_server_that_comes_back_is_found_again(store, redis_server):
     store.exchange("pool", message(1))
     redis_server.kill()
     for _ in range(2):
-        with pytest.raises(StoreError, match=r"(?s)127\.0\.0\.1.*is it running there"):
+        with pytest.raises(StoreError, match=r"(?s)127\.0\.0\.1.*check the address, and that the server runs"):
             store.exchange("pool", message(2))
     redis_server.restart()
     assert charged(store.exchange("pool", message(3)))[0] == 10
@@ -253,18 +310,18 @@ def test_key_of_something_else(store, redis_server):
 
 def test_damaged_books(store, redis_server):
     redis_server.ask("SET", KEY, "no books")
-    with pytest.raises(StoreError, match="delete its keys"):
+    with pytest.raises(StoreError, match="delete the keys paceline"):
         store.exchange("pool", message())
 
 
 @pytest.mark.parametrize(
     ("url", "says"),
     [
-        ("redis://no-such-host.invalid", "is its name right"),
-        ("redis://127.0.0.1:1", "is it running there"),
-        ("unix:///no/such/socket", "is it running there"),
-        ("redis+sentinel://127.0.0.1:1,127.0.0.1:2/master", "no Sentinel"),
-        ("redis+cluster://127.0.0.1:1", "is it running there"),
+        ("redis://no-such-host.invalid", "check the address"),
+        ("redis://127.0.0.1:1", "check the address, and that the server runs"),
+        ("unix:///no/such/socket", "check the address, and that the server runs"),
+        ("redis+sentinel://127.0.0.1:1,127.0.0.1:2/master", "addresses of the Sentinels"),
+        ("redis+cluster://127.0.0.1:1", "check the address, and that the server runs"),
     ],
 )
 def test_nobody_there(url, says):
@@ -275,13 +332,13 @@ def test_nobody_there(url, says):
 
 def test_server_that_is_no_sentinel(redis_server):
     said, _ = failure(f"redis+sentinel://127.0.0.1:{redis_server.port}/master")
-    assert "this is no Sentinel: for a Redis itself write redis://" in said
+    assert "redis://HOST:PORT for a Redis" in said
 
 
 def test_sentinel_that_is_taken_for_a_server():
     with RedisServer(is_sentinel=True) as server:
         said, _ = failure(f"redis://127.0.0.1:{server.port}")
-    assert "for Sentinels write redis+sentinel://" in said
+    assert "write redis+sentinel://HOST:PORT/MASTER for Sentinels" in said
     assert "tokens" not in said  # nothing of what was sent
 
 
@@ -302,14 +359,14 @@ def test_what_is_no_redis():
         said = [failure(f"{scheme}://127.0.0.1:{server.server_port}")[0] for scheme in ("redis", "redis+cluster")]
         server.shutdown()
         thread.join()
-    assert all("this is no Redis: is the port right?" in text for text in said), said
+    assert all("this server is not a Redis: check the port" in text for text in said), said
 
 
 def test_database_that_is_not_there(redis_server):
-    assert "give a lower one" in failure(f"redis://127.0.0.1:{redis_server.port}/99")[0]
+    assert "give the number of a database that exists" in failure(f"redis://127.0.0.1:{redis_server.port}/99")[0]
 
 
 def test_name_that_cannot_be_sent(store):
-    with pytest.raises(StoreError, match="the name of the pool, or a unit, has half a character"):
+    with pytest.raises(StoreError, match="the name of the pool, or of a unit, has half a character"):
         store.exchange("a\ud800", message())
     store.exchange("a", message())

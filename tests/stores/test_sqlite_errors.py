@@ -39,14 +39,20 @@ class TestArguments:
     @pytest.mark.parametrize(
         ("url", "says"),
         [
-            ("sqlite:q.db?lost=open", "a SQLite URL has no options: write Limiter(..., lost=...)"),
-            ("sqlite:q.db?lease_s=1", "a SQLite URL has no options: write Limiter(..., lease_s=...)"),
-            ("sqlite:q.db?timeout=3", "a SQLite URL has no options: a store has 1 s to answer"),
-            ("sqlite:q.db?prefix=a", "a SQLite URL has no options: write store=Prefixed("),
+            (
+                "sqlite:q.db?lost=open",
+                "a SQLite URL has no options: write 'sqlite:PATH'; lost and lease_s are arguments",
+            ),
+            (
+                "sqlite:q.db?lease_s=1",
+                "a SQLite URL has no options: write 'sqlite:PATH'; lost and lease_s are arguments",
+            ),
+            ("sqlite:q.db?timeout=3", "a SQLite URL has no options: write 'sqlite:PATH'"),
+            ("sqlite:q.db?prefix=a", "a prefix is given with Prefixed(open_store("),
             ("sqlite:q.db?", "a SQLite URL has no options: write 'sqlite:PATH'"),
             ("sqlite::memory:", "write 'memory:'"),
             ("sqlite:///:memory:", "write 'memory:'"),
-            ("sqlite:~no-such-user/q.db", "nobody knows that home folder: write the whole path"),
+            ("sqlite:~no-such-user/q.db", "this home folder is unknown: write the whole path"),
             ("sqlite:q\0.db", "zero byte"),
         ],
     )
@@ -58,7 +64,7 @@ class TestArguments:
 
     def test_a_name_that_no_file_can_hold(self, opened):
         store = opened()
-        fails_for = re.escape("the name of pool 'a\\ud800' has half a character: give it another")
+        fails_for = re.escape("the name of pool 'a\\ud800' has half a character: rename it")
         with pytest.raises(StoreError, match=fails_for):
             take(store, "a\ud800")
         take(store, "a")
@@ -92,7 +98,7 @@ class TestLocked:
             take(store)
         with closing(sqlite3.connect(path, isolation_level=None)) as other:
             other.execute("BEGIN EXCLUSIVE")
-            fails(store, r"locked by another process for longer than the timeout of 0\.2 s: see whether")
+            fails(store, r"locked by another process for longer than the timeout of 0\.2 s: check whether")
             assert 0.2 <= virtual.now_s < 0.201
             other.execute("ROLLBACK")
         take(store, number=2)
@@ -204,7 +210,7 @@ class TestNoRoom:
         take(store)
         store._connection.execute("PRAGMA max_page_count = 4")
         many = Message("b" * 50_000, 1, (DAILY,), [0], headroom_s=0.0, wants=[[1.0]])
-        with pytest.raises(StoreError, match=re.escape(f"sqlite:{path}: there is no room for it: free some space")):
+        with pytest.raises(StoreError, match=re.escape(f"sqlite:{path}: its disk is full: free some space")):
             store.exchange("pool", many)
         assert charged(store) == 1
         assert len(store.exchange("pool", many).grants) == 1  # there is room again
@@ -224,7 +230,9 @@ class TestDamage:
             hand.execute("UPDATE pools SET state = ?, revision = revision + 1 WHERE name = 'pool'", [state])
             hand.commit()
         for _ in range(2):
-            assert "stop the processes that use it and delete it" in fails(store, "books of pool 'pool' cannot be read")
+            assert "stop the processes that use it and delete it" in fails(
+                store, "the ledger of pool 'pool' cannot be read"
+            )
         assert charged(store, "other") == 1
         path.unlink()
         take(store)

@@ -1,1 +1,1 @@
-"""`paceline run`: a file of requests in, a file of answers out."""
+"""`paceline run`: send a file of requests and write a file of answers."""

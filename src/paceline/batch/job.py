@@ -1,4 +1,4 @@
-"""A run from start to end: check the input, recover the output, send, and say what came of it."""
+"""A run from start to end: check the input, recover the output, open the store, send, and summarise."""
 
 from __future__ import annotations
 
@@ -8,11 +8,13 @@ import shutil
 import stat
 import sys
 import tempfile
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from hashlib import sha256
 from itertools import groupby
 from pathlib import Path
 from typing import Any, BinaryIO, Final
+from urllib.parse import urlsplit
 
 import httpx2
 
@@ -21,34 +23,34 @@ from paceline.batch.index import Index
 from paceline.batch.progress import Meter, View, eta_s
 from paceline.batch.requests import BadLineError, Request, read_lines, read_request
 from paceline.batch.results import STDOUT, OutputError, Recovered, Results
-from paceline.batch.runner import Address, Runner, Stop
-from paceline.batch.state import State, account
+from paceline.batch.runner import DONE, FAILED, INTERRUPTED, Address, Runner
 from paceline.batch.summary import Tally, in_time, in_words
 from paceline.config import Config
 from paceline.core.results import QuotaError
 from paceline.limiter.limiter import Limiter
+from paceline.pacing.permit import Permit
 from paceline.providers.base import Provider
-from paceline.providers.endpoint import locate
-from paceline.providers.registry import provider_for_host, provider_named
+from paceline.providers.registry import is_loopback, locate, provider_for_host, provider_named
+from paceline.shared.messages import Message
+from paceline.stores import Prefixed, Store, StoreError, open_store
+from paceline.stores.sqlite import SQLiteStore
 
 STDIN: Final = "-"
-DONE, FAILED, USAGE, INTERRUPTED = 0, 1, 2, 130
-_CODES = {Stop.INTERRUPTED: INTERRUPTED, Stop.KEY: USAGE, Stop.MONEY: FAILED, Stop.OUTPUT: FAILED}
 
 ROOTS: Final = {"openai": "https://api.openai.com", "anthropic": "https://api.anthropic.com"}
-"""Whose paths are those of the batch formats; everybody else's root is given with ``--base-url``."""
+"""The servers for the paths of the batch formats; the root of any other provider is given with ``--base-url``."""
 
 
 @dataclass(frozen=True, slots=True)
 class Job:
-    """What to do.
+    """The arguments of a run.
 
     Attributes:
         source: The input's path; ``-`` for standard input.
         output: The output's path; ``-`` for standard output; beside the input when ``None``.
         config: The settings.
         restart: Send everything again; the old output is kept under another name.
-        environ: Where keys and the user's state folder are.
+        environ: Holds the keys, and the path of the user's state folder.
     """
 
     source: str
@@ -58,74 +60,54 @@ class Job:
     environ: Mapping[str, str] = field(default_factory=lambda: os.environ, repr=False)
 
     def run(self, view: View) -> tuple[int, dict[str, Any]]:
-        """Do it.
+        """Run the job.
 
         Returns:
             The exit code, and the summary.
 
         Raises:
-            PacelineError: It could not start: nothing has been sent.
+            PacelineError: The run could not start: nothing has been sent.
         """
         output = self._output()
         with _open_input(self.source) as file:
-            self._distinct(file, output)
+            self._require_other_file(file, output)
             with Results(output) as results:
                 return self._run(file, results, view)
 
     def _run(self, file: BinaryIO, results: Results, view: View) -> tuple[int, dict[str, Any]]:
         provider = self._provider()
-        state = State(self.config, self.environ, self._account)
-        limiter = self.config.limiter(provider or _provider_of_first(file), state.store)
-        index = Index()
+        arguments = self.config.arguments(provider or _provider_of_first(file))
+        limiter, index = Limiter(**arguments), Index()
         try:
-            plan = check(file, limiter, index, provider=provider, tick=lambda n: _tick(view, n))
+            plan = check(file, limiter, index, provider=provider, tick=lambda n: view.say(f"checked {n:,} requests"))
             for warning in plan.warnings[:SHOWN]:
                 view.say(f"warning: {warning}")
-            addresses = {name: self._address(page) for name, page in plan.pages.items()}
-            if fault := state.join(limiter, [share.model for share in plan.shares.values()]):
-                view.say(f"warning: {fault}")
+            addresses = {name: self._address(provider) for name, provider in plan.providers.items()}
+            store, problem = self._open_store(plan.shares)
+            if problem:
+                view.say(f"warning: {problem}")
+            if store is not None:
+                limiter = Limiter(**arguments | {"store": store})
+                _join(limiter, (share.model for share in plan.shares.values()))
             if self.restart and (aside := results.set_aside()):
                 view.say(f"the old answers are in {aside}")
             recovered = results.recover(index)
             start = limiter.status()["pools"]
-            tally = Tally(plan.requests, recovered.answered, start=start, store=state.url)
+            tally = Tally(plan.requests, recovered.answered, start=start, store=store.url if store else None)
             for line in _opening(plan, recovered, tally, start):
                 view.say(line)
             results.open()
             file.seek(0)
-            source = _requests(file, index, provider, max(plan.last_line, 0))
+            source = _requests(file, index, provider, plan.last_line)
             meter = Meter(plan, tally, self.config.workers)
             runner = Runner(source, limiter, self.config, addresses, results, tally, view, meter)
             if tally.left:
                 asyncio.run(runner.run())
-            return self._end(runner, limiter, tally, view, results)
+            return _end(runner, limiter, tally, view, results)
         finally:
             view.close()
             index.close()
             limiter.close()
-
-    def _end(
-        self, runner: Runner, limiter: Limiter, tally: Tally, view: View, results: Results
-    ) -> tuple[int, dict[str, Any]]:
-        flight, stop = runner.flight, runner.stop
-        report = tally.report(
-            limiter.status()["pools"],
-            attempts=flight.attempts,
-            refused=flight.refused,
-            elapsed_s=flight.last_s - flight.first_s,
-            output=results.path,
-            interrupted=stop is not None and stop[0] is Stop.INTERRUPTED,
-        )
-        view.close()
-        for line in [*in_words(report, tally.left), *runner.reach.at_end()]:
-            view.say(line)
-        if stop is not None:
-            again = "the same command again sends the rest" if results.resumable else "nothing can be resumed"
-            print(f"paceline run: stopped: {stop[1]}; {tally.left:,} requests left: {again}", file=sys.stderr)  # noqa: T201
-            return _CODES[stop[0]], report
-        if tally.failed:
-            view.say("the same command again sends the failed ones once more")
-        return (FAILED if tally.failed else DONE), report
 
     def _output(self) -> str:
         if self.output is not None:
@@ -134,49 +116,100 @@ class Job:
             raise QuotaError("standard input needs an output: -o FILE, or -o - for standard output")
         return self.source.removesuffix(".jsonl") + ".results.jsonl"
 
-    def _distinct(self, file: BinaryIO, output: str) -> None:
-        if output == STDOUT:
-            return
-        try:
-            if os.path.samestat(os.fstat(file.fileno()), os.stat(output)):  # noqa: PTH116
-                raise OutputError(f"{output}: that is the input; choose another output with -o")
-        except FileNotFoundError:
-            return
+    @staticmethod
+    def _require_other_file(file: BinaryIO, output: str) -> None:
+        if output != STDOUT and os.path.exists(output) and os.path.samestat(os.fstat(file.fileno()), os.stat(output)):  # noqa: PTH110, PTH116
+            raise OutputError(f"{output}: this is the input; choose another output with -o")
 
     def _provider(self) -> str | None:
-        """Whose dialect every line speaks; ``None`` for that of its format."""
+        """The provider whose API every line uses; ``None``: by the format of each line."""
         if self.config.provider:
             return provider_named(self.config.provider).name
-        page = provider_for_host(httpx2.URL(self.config.base_url).host) if self.config.base_url else None
-        return page.name if page else None
+        provider = provider_for_host(httpx2.URL(self.config.base_url).host) if self.config.base_url else None
+        return provider.name if provider else None
 
-    def _located(self, page: Provider) -> tuple[str, str]:
-        return locate(page, self.config.base_url or ROOTS.get(page.name), self.environ)
+    def _locate(self, provider: Provider) -> tuple[str, str]:
+        return locate(provider, self.config.base_url or ROOTS.get(provider.name), self.environ)
 
-    def _account(self, pool: str) -> str:
-        return account(*self._located(provider_named(pool.partition("/")[0])))
-
-    def _address(self, page: Provider) -> Address:
-        root, key = self._located(page)
+    def _address(self, provider: Provider) -> Address:
+        root, key = self._locate(provider)
         headers = {"content-type": "application/json", "accept": "application/json", "user-agent": "paceline"}
-        if page.name == "anthropic":
+        if provider.name == "anthropic":
             headers |= {"x-api-key": key, "anthropic-version": "2023-06-01"}
         else:
             headers |= {"authorization": f"Bearer {key}"}
-        return Address(root, headers, key, page.key_env)
+        return Address(root, headers, key)
+
+    def _open_store(self, pools: Iterable[str]) -> tuple[Store | None, str | None]:
+        """The store for the quotas of ``pools``, after one exchange with it for each.
+
+        Returns:
+            The store, or ``None`` to keep the quotas in this process; and why the default store cannot be used.
+
+        Raises:
+            StoreError: The configured store cannot be used.
+        """
+
+        def prefix(pool: str) -> str:
+            return account(*self._locate(provider_named(pool.partition("/")[0])))
+
+        try:
+            store = choose_store(self.config, self.environ)
+            if store is not None:
+                store = Prefixed(store, prefix)
+                for pool in pools:
+                    store.exchange(pool, Message("paceline run", 0, leaving=True))
+        except StoreError as error:
+            if self.config.store is not None:
+                raise StoreError(f"{error}; nothing has been sent") from None
+            return None, (
+                f"{error}; so this run keeps its quotas in memory: they are not shared with other runs, and what is"
+                " used of a day is forgotten at its end (--store names another place, --store memory: none)"
+            )
+        return store, None
 
 
-def _tick(view: View, requests: int) -> None:
-    if requests and requests % 200_000 == 0:
-        view.say(f"checked {requests:,} requests")
+def choose_store(config: Config, environ: Mapping[str, str]) -> Store | None:
+    """The configured store, or the user's state file; ``None`` for ``memory:``, and for a server on this machine.
+
+    Raises:
+        StoreError: Invalid store URL, or no home folder.
+    """
+    if config.store is not None:
+        return None if config.store.startswith("memory:") else open_store(config.store)
+    if is_loopback(urlsplit(config.base_url or "").hostname or ""):  # a server on this machine is a test's
+        return None
+    try:
+        return SQLiteStore(state_file(environ))
+    except StoreError:
+        raise StoreError("this user has no home folder, and XDG_STATE_HOME is not set") from None
+
+
+def state_file(environ: Mapping[str, str]) -> Path:
+    """The file in which a user's runs keep their quotas, by the XDG base directory specification."""
+    home = Path(environ.get("XDG_STATE_HOME", ""))
+    return (home if home.is_absolute() else Path("~/.local/state")) / "paceline" / "state.db"
+
+
+def account(root: str, key: str) -> str:
+    """A name for the account of ``key`` at the server ``root`` that does not reveal the key."""
+    return f"{urlsplit(root).netloc.lower()}:{sha256(key.encode()).hexdigest()[:12]}"
+
+
+def _join(limiter: Limiter, models: Iterable[str]) -> None:
+    """Read the state of the models' pools from the store before anything is sent."""
+    for model in models:
+        permit = limiter.try_acquire(model, requests=0, concurrency=0)
+        if isinstance(permit, Permit):
+            permit.cancel()
 
 
 def _opening(plan: Plan, recovered: Recovered, tally: Tally, pools: dict[str, Any]) -> Iterator[str]:
-    """What is known before the first request: what is left to do, under which limits, and how long it takes at least."""
+    """The lines before the first request: what is left to do, under which limits, and the least time that it takes."""
     if recovered.torn:
-        yield "the last line of the output was torn, and has been cut"
-    if recovered.strangers:
-        yield f"warning: {recovered.strangers:,} answers in the output are for ids that the input does not have; they stay"
+        yield "the last line of the output was incomplete, and has been cut"
+    if recovered.unknown:
+        yield f"warning: {recovered.unknown:,} answers in the output have ids that the input does not have; they stay"
     before = f", {recovered.answered:,} answered before" if recovered.answered else ""
     again = f", {recovered.failed:,} failed before and are sent again" if recovered.failed else ""
     yield f"{plan.requests:,} requests{before}{again}"
@@ -189,7 +222,7 @@ def _opening(plan: Plan, recovered: Recovered, tally: Tally, pools: dict[str, An
 
 
 def _limits(quotas: Sequence[Mapping[str, Any]]) -> str:
-    """Quotas, and where they come from: those of one source together."""
+    """Quotas and their sources; those of one source together."""
     parts = []
     for source, group in groupby(quotas, lambda quota: quota["source"]):
         shown = "learned from answers" if source == "answer" else source
@@ -197,8 +230,31 @@ def _limits(quotas: Sequence[Mapping[str, Any]]) -> str:
     return ", ".join(parts)
 
 
+def _end(runner: Runner, limiter: Limiter, tally: Tally, view: View, results: Results) -> tuple[int, dict[str, Any]]:
+    """Print the summary; return the exit code and the summary."""
+    attempts, stop = runner.transport, runner.stop
+    report = tally.report(
+        limiter.status()["pools"],
+        attempts=attempts.attempts,
+        refused=attempts.refused,
+        elapsed_s=attempts.last_s - attempts.first_s,
+        output=results.path,
+        interrupted=stop is not None and stop[0] == INTERRUPTED,
+    )
+    view.close()
+    for line in [*in_words(report, tally.left), *runner.reach.at_end()]:
+        view.say(line)
+    if stop is not None:
+        again = "the same command again sends the rest" if results.resumable else "nothing can be resumed"
+        print(f"paceline run: stopped: {stop[1]}; {tally.left:,} requests left: {again}", file=sys.stderr)  # noqa: T201
+        return stop[0], report
+    if tally.failed:
+        view.say("the same command again sends the failed requests once more")
+    return (FAILED if tally.failed else DONE), report
+
+
 def _requests(file: BinaryIO, index: Index, provider: str | None, last_line: int) -> Iterator[Request]:
-    """What is still to be sent, read as it is asked for."""
+    """The requests that are still to be sent, read one at a time."""
     for line, raw in read_lines(file):
         if line > last_line:
             return
@@ -210,9 +266,9 @@ def _requests(file: BinaryIO, index: Index, provider: str | None, last_line: int
 
 
 def _provider_of_first(file: BinaryIO) -> str | None:
-    """Whose format the first request has: its tables are meant by a tier."""
+    """The provider of the first request, whose tables a tier refers to."""
     try:
-        return next((read_request(line, raw).page.name for line, raw in read_lines(file)), None)
+        return next((read_request(line, raw).provider.name for line, raw in read_lines(file)), None)
     except BadLineError:
         return None
     finally:
@@ -220,7 +276,7 @@ def _provider_of_first(file: BinaryIO) -> str | None:
 
 
 def _open_input(path: str) -> BinaryIO:
-    """The input as a file that can be read twice; what comes through a pipe is spooled first."""
+    """The input as a file that can be read twice; the content of a pipe is copied to a temporary file first."""
     try:
         file: BinaryIO = open(0, "rb", closefd=False) if path == STDIN else Path(path).open("rb")  # noqa: SIM115
     except OSError as error:

@@ -1,4 +1,4 @@
-"""What a person sees while a batch runs: a live line on a terminal, a plain one every ten seconds elsewhere."""
+"""The progress of a run: a bar on a terminal, a line every ten seconds elsewhere; speed, binding limit and time left."""
 
 from __future__ import annotations
 
@@ -6,110 +6,94 @@ import sys
 import time
 from collections import deque
 from collections.abc import Collection
-from typing import Any, Protocol
+from typing import Any
+
+from rich.console import Console, Group
+from rich.live import Live as Display
+from rich.padding import Padding
+from rich.progress_bar import ProgressBar
+from rich.text import Text
 
 from paceline.batch.check import Plan
 from paceline.batch.summary import Tally, in_time, since
 
-PLAIN_EVERY_S = 10.0
-LIVE_EVERY_S = 0.5
 _RATE_OVER = 60  # samples, one for each update
-_KNOWN_AFTER = 50  # answers after which their true cost says more than the estimate
+_KNOWN_AFTER = 50  # answers after which their true cost is a better estimate of the rest than the input
 
 
-class View(Protocol):
-    """Shows how far a run is."""
+class View:
+    """Shows the progress of a run. This one shows nothing."""
 
-    every_s: float
-
-    def say(self, text: str) -> None:
-        """A line that stays."""
-
-    def show(self, text: str, share: float) -> None:
-        """How far it is; ``share`` from 0 to 1."""
-
-    def close(self) -> None:
-        """It is over."""
-
-
-class Quiet:
-    """Shows nothing."""
-
-    every_s = PLAIN_EVERY_S
+    every_s = 10.0
 
     def say(self, text: str) -> None:
-        """Nothing."""
+        """Print a line that stays."""
 
     def show(self, text: str, share: float) -> None:
-        """Nothing."""
+        """Show the progress; ``share`` is from 0 to 1."""
 
     def close(self) -> None:
-        """Nothing."""
+        """End the display."""
 
 
-class Plain(Quiet):
+class Plain(View):
     """Writes lines to standard error."""
 
     def say(self, text: str) -> None:
-        """A line."""
+        """Print a line."""
         print(text, file=sys.stderr, flush=True)  # noqa: T201
 
     def show(self, text: str, share: float) -> None:
-        """A line."""
+        """Print a line."""
         self.say(f"{share:6.1%}  {text}")
 
 
-class Live:
-    """A bar on the terminal with a line below it; lines that stay scroll above."""
+class Live(View):
+    """A bar on the terminal with a line below it; lines that stay scroll above it."""
 
-    every_s = LIVE_EVERY_S
+    every_s = 0.5
 
     def __init__(self) -> None:
-        from rich.console import Console
-        from rich.live import Live as Display
-
         self._console = Console(stderr=True)
-        self._display = Display(console=self._console, transient=True, auto_refresh=False)
+        self._bar, self._text = ProgressBar(total=1.0, width=60), Text()
+        shown = Group(Padding(self._bar, 0), self._text)
+        self._display = Display(shown, console=self._console, transient=True, auto_refresh=False)
 
     def say(self, text: str) -> None:
-        """A line above the bar."""
+        """Print a line above the bar."""
         self._console.print(text, markup=False, highlight=False, soft_wrap=True)
 
     def show(self, text: str, share: float) -> None:
-        """Move the bar."""
-        from rich.console import Group
-        from rich.padding import Padding
-        from rich.progress_bar import ProgressBar
-        from rich.text import Text
-
+        """Update the bar."""
+        self._bar.update(share)
+        self._text.plain = f"{share:.1%}  {text}"
         self._display.start()
-        bar = Padding(ProgressBar(total=1.0, completed=share, width=60), 0)
-        self._display.update(Group(bar, Text(f"{share:.1%}  {text}")), refresh=True)
+        self._display.refresh()
 
     def close(self) -> None:
-        """Take the bar away."""
+        """Remove the bar."""
         self._display.stop()
 
 
 def view(*, quiet: bool) -> View:
-    """The view that fits this terminal, or the lack of one."""
-    return Quiet() if quiet else Live() if sys.stderr.isatty() else Plain()
+    """The view for standard error."""
+    return View() if quiet else Live() if sys.stderr.isatty() else Plain()
 
 
 class Meter:
-    """Turns a run's state into one line: how far, how fast, what binds, how long still."""
+    """The state of a run as one line: progress, speed, the limit that binds, and the time left."""
 
     def __init__(self, plan: Plan, tally: Tally, workers: int) -> None:
         self._plan, self._tally, self._workers = plan, tally, workers
         self._samples: deque[tuple[float, int]] = deque([(time.monotonic(), 0)], maxlen=_RATE_OVER)
-        self._shared: set[str] = set()  # pools from which others spend, too
+        self._shared: set[str] = set()  # pools that other processes use, too
 
     def line(self, pools: dict[str, Any], refused: int) -> tuple[str, float]:
-        """The line, and the share that is done.
+        """The line, and the share of the requests that is done.
 
         Args:
             pools: ``limiter.status()["pools"]``.
-            refused: How many answers were a 429.
+            refused: The number of answers with status 429.
         """
         tally, now_s = self._tally, time.monotonic()
         pools = since(tally.start, pools)
@@ -118,38 +102,35 @@ class Meter:
         self._samples.append((now_s, done))
         then_s, before = self._samples[0]
         rate = (done - before) / (now_s - then_s) if now_s > then_s else 0.0
-        held_by, waits = binding(pools, tally.left, self._workers)
-        wait_s = eta_s(self._plan, pools, tally.left, self._shared)
+        limit, waits = binding(pools, tally.left, self._workers)
+        left_s = eta_s(self._plan, pools, tally.left, self._shared)
         if not waits and rate:
-            wait_s = max(wait_s, tally.left / rate)
-        tokens = tally.input_tokens + tally.output_tokens
+            left_s = max(left_s, tally.left / rate)
         parts = [
             f"{done + tally.skipped:,}/{tally.requests:,}",
+            *([f"{tally.failed:,} failed"] if tally.failed else []),
             f"{rate * 60:,.0f} requests/min",
             f"{refused:,} x 429",
-            f"{tokens:,} tokens",
-            f"limited by {held_by}",
-            f"{in_time(wait_s)} left" if tally.left else "done",
+            f"{tally.input_tokens + tally.output_tokens:,} tokens",
+            f"limited by {limit}",
+            f"{in_time(left_s)} left" if tally.left else "done",
         ]
-        if tally.failed:
-            parts.insert(1, f"{tally.failed:,} failed")
         return "  ".join(parts), (done + tally.skipped) / max(tally.requests, 1)
 
 
 def binding(pools: dict[str, Any], left: int, workers: int) -> tuple[str, bool]:
-    """What limits the speed now, in words, and whether anybody waits for it."""
+    """What limits the speed now, in words, and whether requests wait for a quota."""
     name, pool = max(pools.items(), key=lambda item: item[1]["waiting"], default=("", {"waiting": 0}))
     if pool["waiting"] and pool["binds"]:
         return (f"{name}: {pool['binds']}" if len(pools) > 1 else str(pool["binds"])), True
-    if left > workers:
-        return f"{workers:,} workers", False
-    return "the answers", False
+    return (f"{workers:,} workers" if left > workers else "the answers"), False
 
 
 def eta_s(plan: Plan, pools: dict[str, Any], left: int, shared: Collection[str] = ()) -> float:
-    """The seconds in which the limits let through what is left, after a cool-down if there is one; pools run side by side.
+    """The seconds in which the limits admit the requests that are left, after a cool-down if there is one.
 
-    Of ``shared`` ones nobody knows what our requests cost: what others spend is in the same books.
+    Pools are used side by side. For ``shared`` pools the estimated cost is used: their ``spent`` includes what other
+    processes spend.
     """
     longest = 0.0
     for name, share in plan.shares.items():
@@ -158,9 +139,7 @@ def eta_s(plan: Plan, pools: dict[str, Any], left: int, shared: Collection[str] 
         longest = max(longest, pools[name]["cool_down_s"])
         requests = left * share.requests / plan.requests
         granted = 0 if name in shared else pools[name]["counts"].get("granted", 0)
-        for quota in pools[name]["quotas"]:
-            if not quota["period_s"]:
-                continue
+        for quota in (quota for quota in pools[name]["quotas"] if quota["period_s"]):
             estimate = share.cost.get(quota["unit"], 0.0) / share.requests
             each = quota["spent"] / granted if granted >= _KNOWN_AFTER else estimate
             missing = requests * each - max(quota["remaining"], 0.0)

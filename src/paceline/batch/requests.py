@@ -1,4 +1,4 @@
-"""One line of input: OpenAI's batch format, or Anthropic's.
+"""A line of the input, in OpenAI's batch format or Anthropic's.
 
 {"custom_id": "a", "method": "POST", "url": "/v1/chat/completions", "body": {"model": "gpt-5", ...}}
 {"custom_id": "a", "params": {"model": "claude-sonnet-4-5", "max_tokens": 100, ...}}
@@ -16,7 +16,7 @@ from paceline.providers.base import Provider
 from paceline.providers.registry import provider_named
 
 LINE_MAX: Final = 256 * 2**20
-"""Bytes in a line; a longer one is refused unread."""
+"""Bytes in a line; a longer line is an error."""
 
 ID_MAX: Final = 512
 """Characters in a ``custom_id``."""
@@ -25,7 +25,7 @@ MESSAGES: Final = "/v1/messages"
 
 
 class BadLineError(PacelineError):
-    """A line that is no request; the message says what would be right, and never quotes a prompt."""
+    """A line is not a valid request. The message never quotes a prompt."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,26 +34,26 @@ class Request:
 
     Attributes:
         line: Its line in the input, from 1.
-        custom_id: The user's name for it.
-        page: Whose dialect it speaks.
-        path: Where it goes, below the server's root.
-        body: What is sent, as JSON.
+        custom_id: The user's id for it.
+        provider: The provider whose API it uses.
+        path: The URL's path, below the server's root.
+        body: The JSON body.
     """
 
     line: int
     custom_id: str
-    page: Provider
+    provider: Provider
     path: str
     body: dict[str, Any]
 
     @property
     def model(self) -> str:
-        """The model that it names."""
+        """The model in the body."""
         return str(self.body["model"])
 
 
 def read_lines(file: BinaryIO) -> Iterator[tuple[int, bytes | None]]:
-    """Number and content of every line that is not blank; ``None`` for one that is too long."""
+    """The number and content of every line that is not blank; the content of a line that is too long is ``None``."""
     number = 0
     while raw := file.readline(LINE_MAX + 1):
         number += 1
@@ -72,7 +72,7 @@ REQUIRED: Final = {
     "/messages": ("messages", "max_tokens"),
     "/embeddings": ("input",),
 }
-"""By the end of the path, what providers refuse to do without."""
+"""Fields that a provider requires, by the end of the path."""
 
 
 def read_request(line: int, raw: bytes | None, provider: str | None = None) -> Request:
@@ -81,10 +81,10 @@ def read_request(line: int, raw: bytes | None, provider: str | None = None) -> R
     Args:
         line: Its number, from 1.
         raw: The line; ``None`` when it was too long to read.
-        provider: Whose dialect every line speaks; by the line's format when not given.
+        provider: The provider whose API every line uses; by the line's format when not given.
 
     Raises:
-        BadLineError: It is no request that can be sent.
+        BadLineError: The line is not a valid request.
     """
     if raw is None:
         raise BadLineError(f"longer than {LINE_MAX // 2**20} MB")
@@ -101,16 +101,16 @@ def read_request(line: int, raw: bytes | None, provider: str | None = None) -> R
     format_of = "anthropic" if path.rstrip("/").endswith("/messages") else "openai"
     custom_id = value.get("custom_id")
     if not isinstance(custom_id, str) or not 0 < len(custom_id) <= ID_MAX:
-        raise BadLineError(f"custom_id is {_quote(custom_id)}: it must be a text of 1 to {ID_MAX} characters")
+        raise BadLineError(f"custom_id is {_quote(custom_id)}: it must be a string of 1 to {ID_MAX} characters")
     if not isinstance(body, dict):
-        raise BadLineError(f"{name} is missing or no JSON object")
+        raise BadLineError(f"{name} is missing or not a JSON object")
     if not isinstance(body.get("model"), str) or not body["model"]:
-        raise BadLineError(f"{name}.model is {_quote(body.get('model'))}: it must name a model")
+        raise BadLineError(f"{name}.model is {_quote(body.get('model'))}: it must be the name of a model")
     if body.get("stream"):
-        raise BadLineError(f"{name}.stream is true: answers are written whole; leave it out")
+        raise BadLineError(f"{name}.stream is true: streamed answers are not supported; remove it")
     for field in next((fields for end, fields in REQUIRED.items() if path.rstrip("/").endswith(end)), ()):
         if not body.get(field):
-            raise BadLineError(f"{name}.{field} is {_quote(body.get(field))}: a request to {path} needs it")
+            raise BadLineError(f"{name}.{field} is {_quote(body.get(field))}: it is required for {path}")
     return Request(line, custom_id, provider_named(provider or format_of), path, body)
 
 
@@ -118,24 +118,24 @@ def _decode(raw: bytes) -> dict[str, Any]:
     try:
         value = json.loads(raw, parse_constant=_no_constant)
         if isinstance(value, dict):
-            str(value.get("custom_id")).encode()  # half a surrogate pair is no text
+            str(value.get("custom_id")).encode()  # half a surrogate pair cannot be encoded
             return value
     except UnicodeError:
         raise BadLineError("not UTF-8") from None
     except json.JSONDecodeError as error:
         raise BadLineError(f"not JSON: {error.msg} at character {error.pos + 1}") from None
     except RecursionError:
-        raise BadLineError("not JSON that can be read: nested too deeply") from None
+        raise BadLineError("not JSON: nested too deeply") from None
     except ValueError as error:
         raise BadLineError(f"not JSON: {error}") from None
     raise BadLineError('not a JSON object: write {"custom_id": ..., "method": "POST", "url": ..., "body": {...}}')
 
 
 def _no_constant(name: str) -> None:
-    raise ValueError(f"{name} is no number in JSON")
+    raise ValueError(f"{name} is not a JSON number")
 
 
 def _quote(value: object) -> str:
-    """A short value for a message; what is missing is called so."""
+    """``value`` for a message, shortened; ``missing`` for ``None``."""
     text = repr(value)
     return "missing" if value is None else text if len(text) <= 60 else f"{text[:57]}..."

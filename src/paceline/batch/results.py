@@ -4,6 +4,7 @@ A line is an answer in OpenAI's batch format:
 
     {"id": "batch_req_...", "custom_id": "a", "response": {"status_code": 200, "request_id": ..., "body": {...}}, "error": null}
 """
+# ruff: noqa: PTH105, PTH108, PTH110, PTH112, PTH113, PTH116, PTH123, PTH202  (a path is a string: "-" is standard output)
 
 from __future__ import annotations
 
@@ -13,10 +14,9 @@ import os
 import secrets
 import sys
 from array import array
-from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass
-from pathlib import Path
+from itertools import count
 from types import TracebackType
 from typing import Any, BinaryIO, Self
 
@@ -24,7 +24,6 @@ from paceline.batch.index import Index
 from paceline.core.results import PacelineError
 
 STDOUT = "-"
-_CHUNK = 2**20
 
 
 class OutputError(PacelineError):
@@ -33,18 +32,18 @@ class OutputError(PacelineError):
 
 @dataclass(frozen=True, slots=True)
 class Recovered:
-    """What an earlier run left.
+    """What an earlier run left in the output.
 
     Attributes:
         answered: Requests with an answer: they are not sent again.
         failed: Requests that failed: their lines are dropped, and they are sent again.
-        strangers: Lines for ids that the input does not have; they stay as they are.
-        torn: Whether the last line was broken and has been cut.
+        unknown: Lines with ids that the input does not have; they are kept.
+        torn: Whether the last line was incomplete and has been cut.
     """
 
     answered: int = 0
     failed: int = 0
-    strangers: int = 0
+    unknown: int = 0
     torn: bool = False
 
 
@@ -60,28 +59,27 @@ class Results:
     """The file of answers, as a context manager that holds its lock.
 
     Args:
-        path: The file; ``-`` for standard output. That, and any other file that is no regular one, has no lock and
-            no past.
+        path: The file; ``-`` for standard output. Standard output, pipes and devices have no lock and cannot be resumed.
 
     Raises:
         OutputError: It cannot be written, or another process writes it.
     """
 
     def __init__(self, path: str) -> None:
-        self.path = path if path == STDOUT else os.path.realpath(path)  # two names, one file
+        self.path = path if path == STDOUT else os.path.realpath(path)  # two names of one file have one lock
         self._file: BinaryIO | None = None
-        self._torn = 0  # the error after which nothing more is written
+        self._failure = 0  # the error number of a failed write: nothing may be written after it
         path = self.path
-        self.resumable = path != STDOUT and (os.path.isfile(path) or os.path.isdir(path) or not os.path.exists(path))  # noqa: PTH110, PTH112, PTH113
-        self._lock = _Lock(Path(path)) if self.resumable else None
+        self.resumable = path != STDOUT and (os.path.isfile(path) or os.path.isdir(path) or not os.path.exists(path))
+        self._lock = _Lock(path) if self.resumable else None
 
     def recover(self, index: Index) -> Recovered:
-        """Mark in ``index`` what has an answer, and leave only answers in the file.
+        """Mark the answered requests in ``index``, and leave only answers in the file.
 
         Raises:
-            OutputError: The file holds something else than answers.
+            OutputError: The file holds lines that are not answers.
         """
-        if not self.resumable or not os.path.exists(self.path):  # noqa: PTH110
+        if not self.resumable or not os.path.exists(self.path):
             return Recovered()
         try:
             return self._recover(index)
@@ -90,43 +88,42 @@ class Results:
 
     def _recover(self, index: Index) -> Recovered:
         dropped = array("Q")
-        answered = failed = strangers = 0
-        end, whole = 0, True
-        with open(self.path, "rb") as file:  # noqa: PTH123
+        answered = failed = unknown = 0
+        end, raw = 0, b"\n"
+        with open(self.path, "rb") as file:
             for number, raw in enumerate(file, 1):
                 found = _read_answer(raw)
                 if found is None:
-                    if not raw.endswith(b"\n"):  # a crash cut it; nothing can follow
-                        whole = False
+                    if not raw.endswith(b"\n"):  # a crash has cut it: it is the last line
                         break
                     raise OutputError(
                         f"{self.path}, line {number}: not an answer of paceline run; choose another output with -o,"
                         " or start over with --restart"
                     )
                 end += len(raw)
-                whole = raw.endswith(b"\n")
                 custom_id, ok = found
                 line = index.line_of(custom_id)
                 if line is None:
-                    strangers += 1
+                    unknown += 1
                 elif ok and index.mark(line):
                     answered += 1
                 else:
                     dropped.append(number)
                     failed += not ok
-        torn = end < os.path.getsize(self.path)  # noqa: PTH202
+        torn = end < os.path.getsize(self.path)
         if dropped:
             self._rewrite(dropped, end)
-        elif not whole:
-            with open(self.path, "r+b") as file:  # noqa: PTH123
+        elif not raw.endswith(b"\n"):
+            with open(self.path, "r+b") as file:
                 file.truncate(end)
-        self._end_line()
-        return Recovered(answered, failed, strangers, torn)
+                file.seek(end)
+                file.write(b"" if torn else b"\n")
+        return Recovered(answered, failed, unknown, torn)
 
     def _rewrite(self, dropped: array[int], end: int) -> None:
-        """Leave out the ``dropped`` lines and what follows byte ``end``: in a new file that takes the old one's place."""
+        """Replace the file by a copy without the ``dropped`` lines and without the bytes after ``end``."""
         beside = f"{self.path}.tmp"
-        with open(self.path, "rb") as old, open(beside, "wb") as new:  # noqa: PTH123
+        with open(self.path, "rb") as old, open(beside, "wb") as new:
             drops = iter([*dropped, 0])
             drop, at = next(drops), 0
             for number, raw in enumerate(old, 1):
@@ -136,61 +133,57 @@ class Results:
                 if number == drop:
                     drop = next(drops)
                 else:
-                    new.write(raw)
+                    new.write(raw if raw.endswith(b"\n") else raw + b"\n")
             new.flush()
             os.fsync(new.fileno())
-        os.replace(beside, self.path)  # noqa: PTH105
-
-    def _end_line(self) -> None:
-        with open(self.path, "r+b") as file:  # noqa: PTH123
-            if file.seek(0, os.SEEK_END) and file.seek(-1, os.SEEK_END) >= 0 and file.read(1) != b"\n":
-                file.write(b"\n")
+        os.replace(beside, self.path)
 
     def set_aside(self) -> str | None:
-        """Give an existing file another name, and return that; ``None`` when there is none."""
-        if not self.resumable or not os.path.exists(self.path):  # noqa: PTH110
+        """Rename an existing file, and return its new name; ``None`` when there is no file."""
+        if not self.resumable or not os.path.exists(self.path):
             return None
-        name = next(name for name in _backup_names(self.path) if not os.path.exists(name))  # noqa: PTH110
-        os.replace(self.path, name)  # noqa: PTH105
+        names = (f"{self.path}.bak{number if number > 1 else ''}" for number in count(1))
+        name = next(name for name in names if not os.path.exists(name))
+        os.replace(self.path, name)
         return name
 
     def open(self) -> None:
-        """Be ready for :meth:`append`.
+        """Open the file for :meth:`append`.
 
         Raises:
             OutputError: It cannot be written.
         """
         try:
-            self._file = open(1, "wb", closefd=False) if self.path == STDOUT else open(self.path, "ab")  # noqa: SIM115, PTH123
+            self._file = open(1, "wb", closefd=False) if self.path == STDOUT else open(self.path, "ab")  # noqa: SIM115
         except OSError as error:
             raise OutputError(f"{self.path}: cannot be written: {error.strerror}") from None
 
     def append(self, line: bytes) -> None:
-        """Write one line, and leave nothing of it in this process.
+        """Write one line to the operating system, without buffering.
 
         Raises:
-            OSError: The disk is full, or the reader has gone.
+            OSError: The disk is full, or the reader of a pipe has closed it.
         """
         assert self._file is not None
-        if self._torn:
-            raise OSError(self._torn, os.strerror(self._torn))
+        if self._failure:
+            raise OSError(self._failure, os.strerror(self._failure))
         try:
             self._file.write(line)
             self._file.flush()
         except OSError as error:
-            # Half a line may stand there: nothing may follow it, and the next run cuts it off.
-            self._torn = error.errno or errno.EIO
+            # Half a line may have been written: nothing may follow it, and the next run cuts it off.
+            self._failure = error.errno or errno.EIO
             raise
 
     def close(self) -> None:
-        """Close the file and let go of the lock."""
+        """Close the file and release the lock."""
         if self._file is not None:
             try:
                 if self.resumable:
                     os.fsync(self._file.fileno())
                 self._file.close()
             except OSError:
-                self._file = None  # whoever wrote last has been told
+                self._file = None  # append has raised the error already
         if self._lock is not None:
             self._lock.release()
 
@@ -201,14 +194,8 @@ class Results:
         self.close()
 
 
-def _backup_names(path: str) -> Iterator[str]:
-    yield f"{path}.bak"
-    for number in range(2, 10_000):
-        yield f"{path}.bak{number}"
-
-
 def _read_answer(raw: bytes) -> tuple[str, bool] | None:
-    """The id in a line of output and whether it has an answer; ``None`` for anything else."""
+    """The id in a line of output and whether it has an answer; ``None`` for any other line."""
     try:
         value = json.loads(raw)
         custom_id, response, error = value["custom_id"], value["response"], value["error"]
@@ -219,13 +206,13 @@ def _read_answer(raw: bytes) -> tuple[str, bool] | None:
 
 
 class _Lock:
-    """A file beside the output, locked by the system for as long as this process lives."""
+    """A file beside the output that the operating system keeps locked until this process ends."""
 
-    def __init__(self, output: Path) -> None:
+    def __init__(self, output: str) -> None:
         self._path = f"{output}.lock"
-        if output.is_dir():
+        if os.path.isdir(output):
             raise OutputError(f"{output}: it is a directory; name a file with -o")
-        if output.exists() and not os.access(output, os.W_OK):
+        if os.path.exists(output) and not os.access(output, os.W_OK):
             raise OutputError(f"{output}: it cannot be written; choose another output with -o")
         while True:
             try:
@@ -235,21 +222,16 @@ class _Lock:
             if not _try_lock(self._fd):
                 os.close(self._fd)
                 raise OutputError(f"{output}: another process is writing it (it holds {self._path})")
-            if self._current():
-                return
-            os.close(self._fd)  # its holder has just removed it: take the next one
-
-    def _current(self) -> bool:
-        try:
-            return os.path.samestat(os.fstat(self._fd), os.stat(self._path))  # noqa: PTH116
-        except FileNotFoundError:
-            return False
+            with suppress(FileNotFoundError):
+                if os.path.samestat(os.fstat(self._fd), os.stat(self._path)):
+                    return
+            os.close(self._fd)  # its holder has removed this file meanwhile: lock the next one
 
     def release(self) -> None:
         if sys.platform == "win32":  # an open file cannot be removed there
             os.close(self._fd)
-        with suppress(OSError):  # a file that stays locks nobody out
-            os.unlink(self._path)  # noqa: PTH108
+        with suppress(OSError):  # a file without a lock is no obstacle
+            os.unlink(self._path)
         if sys.platform != "win32":
             os.close(self._fd)
 

@@ -1,4 +1,4 @@
-"""The workers: a fixed number of tasks that take requests from one reader, send them, and write what came back."""
+"""The workers: a fixed number of tasks that take requests from one reader, send them, and record the answers."""
 
 from __future__ import annotations
 
@@ -9,66 +9,48 @@ import signal
 import threading
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from enum import StrEnum
 from types import FrameType
 from typing import Any, Final
 
 import httpx2
 
-from paceline.batch.flight import SEAT, SEATS, Flight
 from paceline.batch.progress import Meter, View
-from paceline.batch.reach import UNREACHED, Reach
 from paceline.batch.requests import Request
 from paceline.batch.results import Results, encode_answer
 from paceline.batch.summary import Tally
+from paceline.batch.transport import NO_CONNECTION, WORKER, WORKERS_PER_POOL, AnswerTransport, Reach
 from paceline.config import Config
 from paceline.http import pace_transport
 from paceline.limiter.limiter import Limiter
-from paceline.providers.endpoint import is_loopback
+from paceline.providers.registry import is_loopback
 
 MESSAGE_MAX: Final = 2_000
-ERRORS_MAX: Final = 100  # kinds of failure that are counted apart
 KEY_REFUSED: Final = (401, 403)
-_SAID_BY_US = "x-paceline"
+DONE, FAILED, USAGE, INTERRUPTED = 0, 1, 2, 130
+"""Exit codes."""
+
+_OWN_ANSWER = "x-paceline"  # the header of a 429 that paceline itself makes
 _IN_HEADER = re.compile(r"[!-~]{1,200}")
-
-
-class Stop(StrEnum):
-    """Why a run ended before its input did."""
-
-    INTERRUPTED = "interrupted"
-    KEY = "key"
-    MONEY = "money"
-    OUTPUT = "output"
 
 
 @dataclass(frozen=True, slots=True)
 class Address:
-    """Where a provider's requests go, and with which headers."""
+    """Where a provider's requests go, and with which headers and key."""
 
     root: str
     headers: Mapping[str, str]
     key: str
-    key_env: str
 
 
 class Runner:
-    """Sends what ``source`` yields and appends every answer to ``results``.
+    """Sends the requests of ``source`` and appends every answer to ``results``.
 
     Args:
-        source: The requests to send; read one at a time, as workers become free.
-        limiter: Whose pace is kept.
-        config: Workers and deadlines.
-        addresses: Where requests go, by provider.
-        results: Where answers go.
-        tally: Counts.
-        view: What the user sees.
-        meter: Words for it.
+        source: The requests to send; one is read when a worker is free.
+        addresses: Where requests go, by the provider's name.
 
     Attributes:
-        stop: Why it ended early, and what to say about it; ``None`` while nothing is wrong.
-        flight: The attempts.
-        reach: Which addresses cannot be reached.
+        stop: The exit code and the reason of a run that ended early.
     """
 
     def __init__(
@@ -82,13 +64,13 @@ class Runner:
         view: View,
         meter: Meter,
     ) -> None:
-        self.stop: tuple[Stop, str] | None = None
+        self.stop: tuple[int, str] | None = None
         proxy = _proxy(addresses)
         self.reach = Reach(view.say, again=limiter.retry.faults and limiter.retry.max_attempts > 1, proxy=proxy)
-        self.flight = Flight(_pools(config.workers, proxy), config.timeout_s, self.reach)
+        self.transport = AnswerTransport(_pools(config.workers, proxy), config.timeout_s, self.reach)
         self._source, self._limiter, self._config, self._addresses = source, limiter, config, addresses
         self._results, self._tally, self._view, self._meter = results, tally, view, meter
-        self._paced = {name: pace_transport(limiter, self.flight, provider=name) for name in addresses}
+        self._paced = {name: pace_transport(limiter, self.transport, provider=name) for name in addresses}
         self._tasks: list[asyncio.Task[None]] = []
 
     async def run(self) -> None:
@@ -102,39 +84,39 @@ class Runner:
         def on_signal(_number: int, _frame: FrameType | None) -> None:
             loop.call_soon_threadsafe(self._on_signal)
 
-        main = threading.current_thread() is threading.main_thread()  # nobody else may handle signals
+        main = threading.current_thread() is threading.main_thread()  # other threads cannot handle signals
         before = {number: signal.signal(number, on_signal) for number in (signal.SIGINT, signal.SIGTERM) if main}
         workers = min(self._config.workers, max(self._tally.left, 1))
-        self._tasks = [asyncio.create_task(self._work(seat)) for seat in range(workers)]
-        watcher = asyncio.create_task(self._watch())
+        self._tasks = [asyncio.create_task(self._work(number)) for number in range(workers)]
+        progress = asyncio.create_task(self._show())
         try:
             await self._finish()
         finally:
-            watcher.cancel()
+            progress.cancel()
             for number, handler in before.items():
                 signal.signal(number, handler)
-            await self.flight.aclose()
+            await self.transport.aclose()
 
-    def halt(self, why: Stop, message: str) -> None:
-        """Send nothing more: what is in flight may finish; who waits in line has cost nothing and goes."""
+    def _halt(self, code: int, message: str) -> None:
+        """Send nothing more. Requests in flight may finish; waiting requests have cost nothing and are cancelled."""
         if self.stop is None:
-            self.stop = why, message
-        self.flight.landing = True
+            self.stop = code, message
+        self.transport.stopping = True
         current = asyncio.current_task()
         for task in self._tasks:
-            if task is not current and task not in self.flight.aloft:
+            if task is not current and task not in self.transport.in_flight:
                 task.cancel()
 
     def _on_signal(self) -> None:
         if self.stop is None:
-            self._view.say("stopping: waiting for what is in flight; once more to stop at once")
-            self.halt(Stop.INTERRUPTED, "interrupted")
+            self._view.say("stopping: waiting for the requests in flight; interrupt again to stop at once")
+            self._halt(INTERRUPTED, "interrupted")
         else:
             for task in self._tasks:
                 task.cancel()
 
     async def _finish(self) -> None:
-        """Wait for the workers; the first that breaks ends the others."""
+        """Wait for the workers; the first exception of one ends the others."""
         try:
             done, _ = await asyncio.wait(self._tasks, return_when=asyncio.FIRST_EXCEPTION)
             broken = next((task for task in done if not task.cancelled() and task.exception()), None)
@@ -147,102 +129,84 @@ class Runner:
             if isinstance(error, Exception):
                 raise error
 
-    async def _watch(self) -> None:
+    async def _show(self) -> None:
         while True:
             await asyncio.sleep(self._view.every_s)
-            self._view.show(*self._meter.line(self._limiter.status()["pools"], self.flight.refused))
+            self._view.show(*self._meter.line(self._limiter.status()["pools"], self.transport.refused))
 
-    async def _work(self, seat: int) -> None:
+    async def _work(self, number: int) -> None:
         task = asyncio.current_task()
         assert task is not None
-        while self.stop is None:
-            request = next(self._source, None)
-            if request is None:
-                return
+        while self.stop is None and (request := next(self._source, None)) is not None:
             try:
-                await self._serve(request, seat)
+                await self._serve(request, number)
             finally:
-                self.flight.aloft.discard(task)
+                self.transport.in_flight.discard(task)
 
-    async def _serve(self, request: Request, seat: int) -> None:
-        """Send one request and record what came of it."""
-        address = self._addresses[request.page.name]
+    async def _serve(self, request: Request, worker: int) -> None:
+        """Send one request and record its answer."""
+        address = self._addresses[request.provider.name]
         headers = dict(address.headers)
         if _IN_HEADER.fullmatch(request.custom_id):
-            headers["x-custom-id"] = request.custom_id  # for whoever reads the log of a gateway in between
-        message = httpx2.Request(
-            "POST",
-            address.root + request.path,
-            headers=headers,
-            content=json.dumps(request.body).encode("ascii"),
-            extensions={SEAT: seat},
-        )
+            headers["x-custom-id"] = request.custom_id  # for the log of a gateway on the way
+        content, extensions = json.dumps(request.body).encode("ascii"), {WORKER: worker}
+        url = address.root + request.path
+        message = httpx2.Request("POST", url, headers=headers, content=content, extensions=extensions)
         try:
-            response = await self._paced[request.page.name].handle_async_request(message)
+            response = await self._paced[request.provider.name].handle_async_request(message)
             body = await response.aread()
         except (httpx2.HTTPError, httpx2.InvalidURL) as error:
-            if isinstance(error, UNREACHED):
+            if isinstance(error, NO_CONNECTION):
                 words = self.reach.lose(message.url, error)
             else:
                 words = f"{type(error).__name__}: {error}".rstrip(": ")
             self._record(request, None, {"code": "connection_error", "message": words[:MESSAGE_MAX]})
-            return
-        self._count(response)
-        said = response.headers.get(_SAID_BY_US) if response.status_code == 429 else None
-        payload = _payload(body)
-        if said == "stopped":
-            self.halt(Stop.MONEY, _error_of(payload)[1])
-        elif said is not None:
-            code, words = _error_of(payload)
-            self._record(request, None, {"code": code or f"paceline_{said}", "message": words})
-        elif response.status_code in KEY_REFUSED:
-            self._refused_key(request, response.status_code, payload, address)
         else:
-            self._record_answer(request, response, payload, address)
+            self._take(request, response, body, address)
 
-    def _count(self, response: httpx2.Response) -> None:
+    def _take(self, request: Request, response: httpx2.Response, body: bytes, address: Address) -> None:
+        """Record an answer, or halt because of it."""
         record = response.extensions.get("paceline")
-        if record is None:
-            return
-        self._tally.waits.add(record.waited_s)
-        if record.usage is not None:
-            self._tally.input_tokens += record.usage.input_tokens
-            self._tally.output_tokens += record.usage.output_tokens
-
-    def _record_answer(self, request: Request, response: httpx2.Response, payload: Any, address: Address) -> None:
-        status = response.status_code
-        request_id = response.headers.get("x-request-id") or response.headers.get("request-id")
-        answer = {"status_code": status, "request_id": request_id, "body": payload}
-        error = None
-        if status != 200:
-            code, words = _error_of(payload)
-            error = {"code": code or f"http_{status}", "message": words.replace(address.key, "***")}
-        elif not isinstance(payload, dict):
-            error = {"code": "not_json", "message": "the answer is no JSON object; is the base URL right?"}
-        self._record(request, answer, error)
+        if record is not None:
+            self._tally.waits.add(record.waited_s)
+            if record.usage is not None:
+                self._tally.input_tokens += record.usage.input_tokens
+                self._tally.output_tokens += record.usage.output_tokens
+        status, payload = response.status_code, _payload(body)
+        code, words = _error_of(payload) if status != 200 else ("", "")
+        own = response.headers.get(_OWN_ANSWER) if status == 429 else None
+        if own == "stopped":
+            self._halt(FAILED, words)
+        elif own is not None:
+            self._record(request, None, {"code": code or f"paceline_{own}", "message": words})
+        elif status in KEY_REFUSED:
+            detail = (
+                code if status == 401 else words.replace(address.key, "***")
+            )  # the message of a 401 may hold a part of the key
+            self._halt(
+                USAGE,
+                f"line {request.line}: {request.provider.name} refused the key with a {status}"
+                f"{f' ({detail})' if detail else ''}; set {request.provider.key_env} to a key that may use {request.model[:100]}",
+            )
+        else:
+            request_id = response.headers.get("x-request-id") or response.headers.get("request-id")
+            answer, error = {"status_code": status, "request_id": request_id, "body": payload}, None
+            if status != 200:
+                error = {"code": code or f"http_{status}", "message": words.replace(address.key, "***")}
+            elif not isinstance(payload, dict):
+                error = {"code": "not_json", "message": "the answer is not a JSON object; is the base URL right?"}
+            self._record(request, answer, error)
 
     def _record(self, request: Request, response: dict[str, Any] | None, error: dict[str, str] | None) -> None:
         try:
             self._results.append(encode_answer(request.custom_id, response, error))
-        except OSError as fault:
-            self.halt(Stop.OUTPUT, f"{self._results.path} cannot be written: {fault.strerror}")
+        except OSError as failure:
+            self._halt(FAILED, f"{self._results.path} cannot be written: {failure.strerror}")
             return
         if error is None:
             self._tally.ok += 1
         else:
-            self._tally.failed += 1
-            known = error["code"] in self._tally.errors or len(self._tally.errors) < ERRORS_MAX
-            self._tally.errors[error["code"] if known else "other"] += 1
-
-    def _refused_key(self, request: Request, status: int, payload: Any, address: Address) -> None:
-        code, words = _error_of(payload)
-        # What a 401 says may hold a part of the key.
-        detail = code if status == 401 else words.replace(address.key, "***")
-        self.halt(
-            Stop.KEY,
-            f"line {request.line}: {request.page.name} refused the key with a {status}"
-            f"{f' ({detail})' if detail else ''}; set {address.key_env} to a key that may use {request.model[:100]}",
-        )
+            self._tally.fail(error["code"])
 
 
 def _proxy(addresses: Mapping[str, Address]) -> str | None:
@@ -255,14 +219,16 @@ def _proxy(addresses: Mapping[str, Address]) -> str | None:
 
 
 def _pools(workers: int, proxy: str | None) -> list[httpx2.AsyncHTTPTransport]:
-    """Connections without a bound of their own: the workers are the bound, and nobody holds a permit in a queue."""
+    """Connection pools without a limit: the workers are the limit, and a permit must not wait for a connection."""
     limits = httpx2.Limits(max_connections=None, max_keepalive_connections=None, keepalive_expiry=30.0)
     tls = httpx2.create_ssl_context()
-    return [httpx2.AsyncHTTPTransport(verify=tls, limits=limits, proxy=proxy) for _ in range(0, workers, SEATS)]
+    return [
+        httpx2.AsyncHTTPTransport(verify=tls, limits=limits, proxy=proxy) for _ in range(0, workers, WORKERS_PER_POOL)
+    ]
 
 
 def _payload(body: bytes) -> Any:
-    """The JSON of an answer; the text of what is none, shortened."""
+    """The JSON of an answer; if it is not JSON, its text, shortened."""
     try:
         return json.loads(body)
     except (ValueError, RecursionError):
@@ -273,5 +239,5 @@ def _error_of(payload: Any) -> tuple[str, str]:
     """Code and message of an error's body."""
     error = payload.get("error") if isinstance(payload, dict) else None
     if not isinstance(error, dict):
-        return "", str(error or payload or "no more is said")[:MESSAGE_MAX]
+        return "", str(error or payload or "no reason given")[:MESSAGE_MAX]
     return str(error.get("code") or error.get("type") or "")[:100], str(error.get("message") or "")[:MESSAGE_MAX]

@@ -1,4 +1,4 @@
-"""What a run came to: counts, waits in bounded memory, and how near it was to the ideal speed."""
+"""The summary of a run: counts, quantiles of the waits in bounded memory, and the share of the ideal speed."""
 
 from __future__ import annotations
 
@@ -8,25 +8,31 @@ from collections import Counter
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-_STEP = math.log(1.05)  # each class of the histogram is 5 % wider than the last
+_STEP = math.log(1.05)  # each class of the histogram is 5 % wider than the one before
 _LEAST_S, _CLASSES = 0.001, 480  # from 1 ms to 160 days
+
+ERRORS_SHOWN: Final = 10
+"""How many error codes a summary names."""
+
+ERRORS_MAX: Final = 100
+"""How many error codes are counted apart."""
 
 
 class Quantiles:
-    """Quantiles of durations, within 5 %, in memory that does not grow."""
+    """Quantiles of durations, within 5 %, in constant memory."""
 
     def __init__(self) -> None:
         self._counts = [0] * _CLASSES
         self._total = 0
 
     def add(self, seconds: float) -> None:
-        """One more."""
+        """Count one duration."""
         place = 0 if seconds < _LEAST_S else 1 + int(math.log(seconds / _LEAST_S) / _STEP)
         self._counts[min(place, _CLASSES - 1)] += 1
         self._total += 1
 
     def at(self, share: float) -> float:
-        """What ``share`` of the durations stay below, in seconds; 0 for those below a millisecond."""
+        """The duration, in seconds, that ``share`` of all stay below; 0 below a millisecond."""
         wanted, seen = math.ceil(share * self._total), 0
         for place, count in enumerate(self._counts):
             seen += count
@@ -35,23 +41,16 @@ class Quantiles:
         return 0.0
 
 
-ERRORS_SHOWN: Final = 10
-"""How many kinds of failure a summary names."""
-
-
 @dataclass(slots=True)
 class Tally:
-    """What has happened so far.
+    """The counts of a run.
 
     Attributes:
-        requests: All that the input has.
-        skipped: Answered by an earlier run.
-        ok: Answered now.
-        failed: Recorded as failed now.
-        errors: Of these, how many with each code.
-        input_tokens: What answers reported.
-        output_tokens: What answers reported.
-        waits: Time in line, for each request.
+        requests: All requests of the input.
+        skipped: Those answered by an earlier run.
+        ok: Those answered by this run.
+        failed: Those that failed in this run; ``errors`` counts them by code.
+        waits: The time in the queue, for each request.
         start: ``limiter.status()["pools"]`` before the first request.
         store: Where the quotas are kept; ``None``: in this process.
     """
@@ -70,28 +69,26 @@ class Tally:
 
     @property
     def left(self) -> int:
-        """What has neither an answer nor a failure."""
+        """The requests that are neither answered nor failed."""
         return self.requests - self.skipped - self.ok - self.failed
 
+    def fail(self, code: str) -> None:
+        """Count a failed request."""
+        self.failed += 1
+        self.errors[code if code in self.errors or len(self.errors) < ERRORS_MAX else "other"] += 1
+
     def report(
-        self,
-        pools: dict[str, Any],
-        *,
-        attempts: int,
-        refused: int,
-        elapsed_s: float,
-        output: str,
-        interrupted: bool,
+        self, pools: dict[str, Any], *, attempts: int, refused: int, elapsed_s: float, output: str, interrupted: bool
     ) -> dict[str, Any]:
         """The summary as plain JSON values; durations in seconds.
 
         Args:
             pools: ``limiter.status()["pools"]``.
-            attempts: HTTP requests sent.
-            refused: Answers that were a 429.
-            elapsed_s: From the first admission to the last.
-            output: Where the answers are.
-            interrupted: Whether somebody stopped it.
+            attempts: The number of HTTP requests sent.
+            refused: The number of answers with status 429.
+            elapsed_s: The time from the first attempt to the last.
+            output: The path of the answers.
+            interrupted: Whether a signal stopped the run.
         """
         pools = since(self.start, pools)
         ideal = ideal_s(pools)
@@ -117,11 +114,11 @@ class Tally:
 
 
 def since(start: dict[str, Any], pools: dict[str, Any]) -> dict[str, Any]:
-    """``pools`` as they changed from ``start``: other runs may have spent from the same books before.
+    """``pools`` as they changed from ``start``: other runs may have spent from the same quotas before.
 
     Returns:
-        The same, but ``spent`` and ``counts`` begin at the start; and ``used_before`` of each quota is what was used of
-        it then.
+        The same, but ``spent`` and ``counts`` begin at the start; ``used_before`` of each quota is what was used of it
+        then.
     """
     changed = {}
     for name, pool in pools.items():
@@ -138,32 +135,27 @@ def since(start: dict[str, Any], pools: dict[str, Any]) -> dict[str, Any]:
 
 
 def ideal_s(pools: dict[str, Any]) -> float:
-    """The shortest time in which all that was spent can be admitted: what there was at once, then each quota's rate.
+    """The shortest time in which the limits admit what was spent: the burst at once, then each quota's rate.
 
-    0 where no quota bound: everything fitted into the bursts.
+    0 where no quota was the limit: everything fitted into the bursts.
     """
-    times: list[float] = [
-        (quota["spent"] - quota["burst"] + _owed(quota)) * quota["period_s"] / quota["limit"]
-        for pool in pools.values()
-        for quota in pool["quotas"]
-    ]
-    return max([0.0, *times])
-
-
-def _owed(quota: dict[str, Any]) -> float:
-    """What had to come back first; a window gives it back all at once, nobody knows when."""
-    return float(quota.get("used_before", 0.0)) if quota.get("rule") == "bucket" else 0.0
+    times = [0.0]
+    for quota in (quota for pool in pools.values() for quota in pool["quotas"]):
+        # What was used before comes back first in a bucket; a window returns it all at once, at an unknown time.
+        owed = quota.get("used_before", 0.0) if quota.get("rule") == "bucket" else 0.0
+        times.append((quota["spent"] - quota["burst"] + owed) * quota["period_s"] / quota["limit"])
+    return max(times)
 
 
 def in_words(report: dict[str, Any], left: int) -> list[str]:
-    """The summary for a person."""
+    """The summary as lines of text."""
     share = report["ideal_share"]
     speed = f", {share:.1%} of the ideal speed" if share is not None else ""
     reasons = ", ".join(f"{count:,} {code}" for code, count in report["errors"].items())
     parts = [f"{report['ok']:,} answered", f"{report['failed']:,} failed" + (f" ({reasons})" if reasons else "")]
     parts += [f"{report['skipped']:,} answered before"] if report["skipped"] else []
     parts += [f"{left:,} not sent"] if left else []
-    waits = f"wait in line p50 {report['wait_p50_s']:.2f} s, p99 {report['wait_p99_s']:.2f} s"
+    waits = f"wait in the queue p50 {report['wait_p50_s']:.2f} s, p99 {report['wait_p99_s']:.2f} s"
     return [
         f"{report['requests']:,} requests: {', '.join(parts)}, in {in_time(report['seconds'])}{speed}",
         f"{report['attempts']:,} attempts, {report['refused']:,} of them refused with a 429; {waits}",
@@ -172,7 +164,7 @@ def in_words(report: dict[str, Any], left: int) -> list[str]:
 
 
 def in_time(seconds: float) -> str:
-    """A duration for a person: ``42 s``, ``3 min 05 s``, ``2 h 10 min``."""
+    """A duration as text: ``42 s``, ``3 min 05 s``, ``2 h 10 min``."""
     if seconds < 100:
         return f"{seconds:.1f} s" if seconds < 10 else f"{seconds:.0f} s"
     minutes, rest = divmod(round(seconds), 60)

@@ -1,1 +1,1 @@
-"""One small request a model, to find out what a provider really allows, and whether the configuration says so."""
+"""`paceline check`: the limits that a provider states for a key, compared with the configured ones."""

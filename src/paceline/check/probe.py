@@ -1,36 +1,70 @@
-"""Send one request and read what its answer says."""
+"""One request for a model, the smallest that its provider answers, and what the answer says about limits."""
 
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from fnmatch import fnmatchcase
 from typing import Any, Final
+from urllib.parse import quote, urlsplit
 
 import httpx2
 
-from paceline.check.target import Target
-from paceline.check.verdict import Finding, compare, told_by
+from paceline.check.verdict import Finding, compare, stated_by
 from paceline.config import Config
-from paceline.core.results import Reading, Refusal, RefusalKind
+from paceline.core.results import QuotaError, Refusal, RefusalKind
 from paceline.http import pace_transport
+from paceline.limiter.limiter import Limiter
 from paceline.pacing.retry import RetryPolicy
+from paceline.providers.base import Provider
+from paceline.providers.parse import undated
+from paceline.providers.registry import PROVIDERS, is_provider, locate, provider_for_host, provider_named
+from paceline.providers.tables import DEFAULT, known_providers, models
 
+MAX_OUTPUT_TOKENS: Final = 16
+"""The output limit of a request: the smallest that every provider accepts."""
+
+TEXT: Final = "Say OK."
 TIMEOUT_S: Final = 60.0
 MESSAGE_MAX: Final = 300
+_SIGNED: Final = ("vertex", "bedrock")
+"""Providers whose requests are signed with other credentials than an API key."""
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """The request for one model.
+
+    Attributes:
+        model: The model, as the provider names it.
+        key: The key, to keep it out of messages.
+    """
+
+    provider: Provider
+    model: str
+    url: str
+    headers: Mapping[str, str] = field(repr=False)
+    body: Mapping[str, Any]
+    key: str = field(repr=False)
+
+    @property
+    def host_known(self) -> bool:
+        """Whether the provider is known by the URL's host."""
+        found = provider_for_host(urlsplit(self.url).hostname or "")
+        return found is not None and found.name == self.provider.name
 
 
 @dataclass(frozen=True, slots=True)
 class Checked:
-    """What came of one request.
+    """The result of one request.
 
     Attributes:
         model: ``provider/model``.
-        pool: The pool that it is charged to.
-        source: Where the configured limits come from.
+        source: The source of the configured limits.
         status: The answer's HTTP status; 0 without an answer.
-        told: Whether the answer said anything about limits.
-        problem: Why there was no good answer, in a sentence; empty when there was.
+        stated: Whether the answer stated a limit.
+        problem: Why the request was not answered with success, in a sentence; empty if it was.
         findings: One for each quota.
     """
 
@@ -38,28 +72,80 @@ class Checked:
     pool: str
     source: str
     status: int
-    told: bool
+    stated: bool
     problem: str
     findings: Sequence[Finding]
 
     def record(self) -> dict[str, Any]:
-        """Plain values."""
-        return {
-            "model": self.model,
-            "pool": self.pool,
-            "source": self.source,
-            "status": self.status,
-            "told": self.told,
-            "problem": self.problem or None,
-            "quotas": [finding.record() for finding in self.findings],
-        }
+        """Plain JSON values."""
+        values = {name: getattr(self, name) for name in ("model", "pool", "source", "status", "stated")}
+        return values | {"problem": self.problem or None, "quotas": [finding.record() for finding in self.findings]}
 
 
-class _Witness(httpx2.BaseTransport):
-    """Keeps the provider's own answer: a refused attempt's is replaced above."""
+def target(name: str, config: Config, environ: Mapping[str, str]) -> Target:
+    """The request for the model called ``name``, e.g. ``gpt-5`` or ``groq/llama-3.1-8b-instant``.
 
-    def __init__(self, inner: httpx2.BaseTransport) -> None:
-        self.inner = inner
+    Raises:
+        QuotaError: The provider is unknown or cannot be checked, or its address or key is missing.
+    """
+    provider, model = _provider_of(name, config)
+    if provider.name in _SIGNED:
+        raise QuotaError(f"{provider.name}: its requests are signed with credentials that this command does not use")
+    known = f"https://{provider.hosts[0]}" if provider.hosts and "*" not in provider.hosts[0] else None
+    root, key = locate(provider, config.base_url or known, environ)
+    path, headers, body = _request(provider.name, model, key)
+    if path.startswith("/openai/"):
+        root = root.removesuffix("/openai")
+    return Target(provider, model, root + path, headers | {"user-agent": "paceline"}, body, key)
+
+
+def _provider_of(name: str, config: Config) -> tuple[Provider, str]:
+    """The provider of the model called ``name``, and the model's name there."""
+    prefix, _, rest = name.partition("/")
+    if config.provider:
+        provider = provider_named(config.provider)
+        return provider, rest if rest and provider_named(prefix).name == provider.name else name
+    if rest and is_provider(prefix):
+        return provider_named(prefix), rest
+    at_address = provider_for_host(urlsplit(config.base_url).hostname or "") if config.base_url else None
+    if at_address is not None:
+        return at_address, name
+    known = known_providers()
+    for candidate in (candidate for candidate in PROVIDERS if candidate in known and candidate not in _SIGNED):
+        patterns = [pattern for pattern in models(candidate) if pattern != DEFAULT]
+        if any(fnmatchcase(called, pattern) for pattern in patterns for called in (name, undated(name))):
+            return provider_named(candidate), name
+    raise QuotaError(f"unknown provider of model {name!r}: write it like 'openai/{name}', or give --provider")
+
+
+def _request(provider: str, model: str, key: str) -> tuple[str, dict[str, str], dict[str, Any]]:
+    """Path, headers and body."""
+    messages = [{"role": "user", "content": TEXT}]
+    bearer = {"authorization": f"Bearer {key}"}
+    if provider == "anthropic":
+        headers = {"x-api-key": key, "anthropic-version": "2023-06-01"}
+        return "/v1/messages", headers, {"model": model, "max_tokens": 1, "messages": messages}
+    if provider == "gemini":
+        contents = [{"role": "user", "parts": [{"text": TEXT}]}]
+        path = f"/v1beta/models/{quote(model, safe='')}:generateContent"
+        settings = {"maxOutputTokens": MAX_OUTPUT_TOKENS}
+        return path, {"x-goog-api-key": key}, {"contents": contents, "generationConfig": settings}
+    if provider == "cohere":
+        return "/v2/chat", bearer, {"model": model, "max_tokens": MAX_OUTPUT_TOKENS, "messages": messages}
+    bases = {"azure": "/openai/v1", "groq": "/openai/v1", "openrouter": "/api/v1", "fireworks": "/inference/v1"}
+    base, headers = bases.get(provider, "/v1"), {"api-key": key} if provider == "azure" else bearer
+    if "embed" in model.lower():
+        return f"{base}/embeddings", headers, {"model": model, "input": TEXT}
+    # OpenAI's newer models refuse max_tokens, most other servers know no other name.
+    most = "max_completion_tokens" if provider in ("openai", "azure", "groq") else "max_tokens"
+    return f"{base}/chat/completions", headers, {"model": model, most: MAX_OUTPUT_TOKENS, "messages": messages}
+
+
+class _Recorder(httpx2.BaseTransport):
+    """Keeps the provider's own answer: the pacing transport replaces the answer of a refused attempt."""
+
+    def __init__(self) -> None:
+        self.inner = httpx2.HTTPTransport()
         self.answer: httpx2.Response | None = None
 
     def handle_request(self, request: httpx2.Request) -> httpx2.Response:
@@ -71,38 +157,38 @@ class _Witness(httpx2.BaseTransport):
 
 
 def probe(target: Target, config: Config) -> Checked:
-    """Send the request, once, as any paced request is sent.
+    """Send the request once, as any paced request is sent.
 
     Raises:
-        QuotaError: The limits of its model cannot be meant.
+        QuotaError: Invalid limits of its model.
     """
-    page = target.page
-    limiter = config.limiter(page.name)
+    provider = target.provider
+    limiter = Limiter(**config.arguments(provider.name))
     limiter.retry = RetryPolicy(max_attempts=1)
-    witness = _Witness(httpx2.HTTPTransport())
-    transport = pace_transport(limiter, witness, None if target.host_tells else page.name)
-    problem = ""
+    recorder = _Recorder()
+    transport = pace_transport(limiter, recorder, None if target.host_known else provider.name)
+    response, problem = None, ""
     with httpx2.Client(transport=transport, timeout=TIMEOUT_S) as client:
         request = client.build_request("POST", target.url, headers=dict(target.headers), json=dict(target.body))
-        call = page.describe(request.url.path, target.body)
-        assert call is not None, "a request that is sent to be charged"
+        call = provider.describe(request.url.path, target.body)
+        assert call is not None, "the request is one that is paced"
         try:
-            response: httpx2.Response | None = client.send(request)
+            response = client.send(request)
         except httpx2.TransportError as error:
-            response = None
-            problem = f"no answer from {page.name} at {request.url.host}: {_plain(error)}"
-    resolved = limiter.limits.model(page.name, call.model)
-    answer = witness.answer
-    readings: list[Reading] = [] if answer is None else page.readings(answer.headers, time.time())
+            reason = " ".join(str(error).split()) or type(error).__name__
+            problem = f"no answer from {provider.name} at {request.url.host}: {reason}"
+    resolved = limiter.limits.model(provider.name, call.model)
+    answer = recorder.answer
+    readings = [] if answer is None else provider.readings(answer.headers, time.time())
     if response is not None and answer is None:
-        problem = f"{page.name}: the configured limits do not admit even this request: {_message(response, target)}"
+        problem = f"{provider.name}: the configured limits do not admit even this request: {_message(response, target)}"
     elif response is not None and answer is not None and answer.status_code >= 400:
         refusals: list[Refusal] = getattr(response.extensions.get("paceline"), "refusals", [])
         refusal = refusals[-1] if refusals else None
-        problem = _why(answer.status_code, refusal, response, target)
-        readings += told_by(refusal) if refusal else []
+        problem = _problem(answer.status_code, refusal, response, target)
+        readings += stated_by(refusal) if refusal else []
     return Checked(
-        f"{page.name}/{call.model}",
+        f"{provider.name}/{call.model}",
         resolved.pool,
         resolved.source,
         answer.status_code if answer is not None else 0,
@@ -112,21 +198,21 @@ def probe(target: Target, config: Config) -> Checked:
     )
 
 
-def _why(status: int, refusal: Refusal | None, response: httpx2.Response, target: Target) -> str:
-    """Why there was no good answer, in a sentence."""
-    name = target.page.name
-    said = _short(refusal.message, target) if refusal else _message(response, target)
+def _problem(status: int, refusal: Refusal | None, response: httpx2.Response, target: Target) -> str:
+    """Why the request was not answered with success, in a sentence."""
+    name = target.provider.name
+    message = _short(refusal.message, target) if refusal else _message(response, target)
     if status in (401, 403) or (status == 400 and "API_KEY_INVALID" in response.text):
-        return f"{name} refused the key in {target.page.key_env} ({status})"  # its words may repeat the key
+        return f"{name} refused the key in {target.provider.key_env} ({status})"  # its message may repeat the key
     if status == 404:
         return f"{name} has no model {target.model!r}, or this key may not use it (404)"
     if refusal is None:
-        return f"{name} did not answer the request ({status}): {said}"
+        return f"{name} did not answer the request ({status}): {message}"
     wait = "" if refusal.retry_after_s is None else f"; it asks to wait {refusal.retry_after_s:,.0f} s"
     if refusal.kind is RefusalKind.MONEY:
-        return f"{name} says that the money is gone ({status}): {said}"
+        return f"{name} reports that no money is left ({status}): {message}"
     if refusal.kind is RefusalKind.NEVER_FITS:
-        return f"{name} will never admit even this request ({status}): {said}"
+        return f"{name} will never admit even this request ({status}): {message}"
     if refusal.kind is RefusalKind.CAPACITY:
         return f"{name} is overloaded ({status}){wait}"
     what = f" of {refusal.unit.replace('_', ' ')}" if refusal.unit else ""
@@ -134,7 +220,7 @@ def _why(status: int, refusal: Refusal | None, response: httpx2.Response, target
 
 
 def _message(response: httpx2.Response, target: Target) -> str:
-    """The provider's words, shortened, without the key."""
+    """The provider's error message, shortened, without the key."""
     try:
         error = response.json()["error"]
         words = str(error["message"] if isinstance(error, dict) else error)
@@ -146,7 +232,3 @@ def _message(response: httpx2.Response, target: Target) -> str:
 def _short(words: str, target: Target) -> str:
     words = " ".join(words.replace(target.key, "***").split())
     return words if len(words) <= MESSAGE_MAX else words[:MESSAGE_MAX] + "..."
-
-
-def _plain(error: Exception) -> str:
-    return " ".join(str(error).split()) or type(error).__name__

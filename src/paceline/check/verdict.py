@@ -1,4 +1,4 @@
-"""What was configured against what the provider states: one finding a quota, and the configuration to use. Pure."""
+"""The configured quotas against the stated ones: one finding per quota, and the configuration to use. Pure."""
 
 from __future__ import annotations
 
@@ -29,9 +29,9 @@ class Finding:
     """One quota.
 
     Attributes:
-        configured: The quota that would be used; ``None`` when only the provider knows of it.
-        reading: What the provider states; ``None`` when it does not.
-        verdict: How they compare.
+        configured: The configured quota; ``None`` when only the provider states it.
+        reading: The provider's statement; ``None`` when there is none.
+        verdict: The result of the comparison.
         use: The quota to use.
     """
 
@@ -56,34 +56,25 @@ class Finding:
 
 
 def compare(configured: Sequence[Quota], stated: Iterable[Reading]) -> list[Finding]:
-    """Hold every quota against what the answer says of it.
+    """Compare every configured quota with the reading for it.
 
-    A reading that names no period belongs to the quota of its unit with the shortest one. What the provider states
-    beside is new: of a minute, where it does not say.
+    A reading without a period belongs to the quota of its unit with the shortest one. Any other stated limit is new,
+    and is taken for a minute's where no period is stated.
     """
     found: dict[int, Reading] = {}
-    new: list[Reading] = []
+    new: list[Finding] = []
     for reading in stated:
-        index = _index(configured, reading)
-        if index is not None:
-            found.setdefault(index, reading)
+        fits = [
+            (quota.period_s, index)
+            for index, quota in enumerate(configured)
+            if quota.unit == reading.unit and quota.period_s and reading.period_s in (None, quota.period_s)
+        ]
+        if fits:
+            found.setdefault(min(fits)[1], reading)
         elif reading.limit:
-            new.append(reading)
-    findings = [_finding(quota, found.get(index)) for index, quota in enumerate(configured)]
-    for reading in new:
-        assert reading.limit is not None
-        quota = Quota(reading.unit, reading.limit, reading.period_s or MINUTE_S)
-        findings.append(Finding(None, reading, Verdict.NEW, quota))
-    return findings
-
-
-def _index(configured: Sequence[Quota], reading: Reading) -> int | None:
-    fits = [
-        (quota.period_s, index)
-        for index, quota in enumerate(configured)
-        if quota.unit == reading.unit and quota.period_s and reading.period_s in (None, quota.period_s)
-    ]
-    return min(fits)[1] if fits else None
+            quota = Quota(reading.unit, reading.limit, reading.period_s or MINUTE_S)
+            new.append(Finding(None, reading, Verdict.NEW, quota))
+    return [*(_finding(quota, found.get(index)) for index, quota in enumerate(configured)), *new]
 
 
 def _finding(quota: Quota, reading: Reading | None) -> Finding:
@@ -95,7 +86,7 @@ def _finding(quota: Quota, reading: Reading | None) -> Finding:
     return Finding(quota, reading, verdict, quota.with_amount(reading.limit))
 
 
-def told_by(refusal: Refusal) -> list[Reading]:
+def stated_by(refusal: Refusal) -> list[Reading]:
     """The quota that a refusal names."""
     if refusal.unit is None or not refusal.limit:
         return []
@@ -107,13 +98,12 @@ def to_toml(provider: str | None, base_url: str | None, limits: Iterable[tuple[s
     """The configuration to use, as ``--config`` reads it.
 
     Args:
-        provider: Whose models they are, if all are one provider's.
+        provider: The provider, if all models are of one.
         base_url: The address, if it is not the provider's own.
         limits: Findings by ``provider/model``.
     """
-    lines = [
-        f"{name} = {json.dumps(value)}" for name, value in (("provider", provider), ("base_url", base_url)) if value
-    ]
+    settings = {"provider": provider, "base_url": base_url}
+    lines = [f"{name} = {json.dumps(value)}" for name, value in settings.items() if value]
     lines += ["", "[limits]"]
     for model, findings in limits:
         quotas = ", ".join(json.dumps(str(finding.use)) for finding in findings)

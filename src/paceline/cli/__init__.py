@@ -1,4 +1,4 @@
-"""The ``paceline`` command. Each subcommand is a file of its own, imported when it is called."""
+"""The ``paceline`` command. Each subcommand is a module that is imported when it is called."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ def main() -> None:
     try:
         import click  # noqa: F401
     except ImportError:
-        sys.exit("paceline: the command line needs its extra: pip install 'paceline[cli]'")
+        sys.exit("paceline: the command line needs the extra 'cli': pip install 'paceline[cli]'")
     from paceline.cli.app import app
 
     app(prog_name="paceline")

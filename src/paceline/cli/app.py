@@ -1,4 +1,4 @@
-"""The group of subcommands; a subcommand's module is imported only when it is asked for."""
+"""The group of subcommands."""
 
 from __future__ import annotations
 
@@ -9,17 +9,17 @@ import click
 
 COMMANDS = {
     "run": "send a file of requests and write a file of answers",
-    "check": "ask a provider what it really allows, and compare",
+    "check": "ask a provider for the limits of a key, and compare",
     "status": "show the pools of a running program, or of a store",
     "config": "show the settings that hold, and where each comes from",
-    "limits": "show the limits that would be used, and where they come from",
+    "limits": "show the published limits, and where they come from",
     "emulate": "serve an API that limits like a provider",
     "demo": "one batch with and without paceline, live",
 }
 
 
 class LazyGroup(click.Group):
-    """A group that knows its subcommands by name and imports none before it is called."""
+    """A group that imports a subcommand's module when it is called."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:  # noqa: ARG002
         """The names, in the order of use."""

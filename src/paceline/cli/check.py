@@ -1,4 +1,4 @@
-"""``paceline check``: ask a provider, with one small request a model, what it really allows."""
+"""``paceline check``: ask a provider for the real limits of a key, with one small request per model."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from paceline.cli import options
 from paceline.core.results import PacelineError
 
 if TYPE_CHECKING:
-    from paceline.check.probe import Checked
-    from paceline.check.target import Target
+    from paceline.check.probe import Checked, Target
     from paceline.config import Config
 
 REFUSED, USAGE = 1, 2
@@ -24,33 +24,25 @@ EPILOG = """Exit codes: 0 every model answered, 1 a provider refused or did not 
 
 @click.command(epilog=EPILOG)
 @click.argument("models", nargs=-1, metavar="[MODEL]...")
-@click.option("--provider", help="Whose API it is; by address or model when not given.")
-@click.option("--tier", help="Your tier there, e.g. 2.")
-@click.option(
-    "--limit",
-    "limits",
-    multiple=True,
-    metavar="TEXT",
-    help="E.g. 'gpt-5=500 requests/min,400k tokens/min'; repeatable.",
-)
-@click.option("--config", "file", type=click.Path(path_type=Path), help="Settings as TOML.")
-@click.option("--base-url", help="The server's root, with or without /v1.")
+@click.option("--provider", help="The provider; by address or model when not given.")
+@options.TIER
+@options.LIMIT
+@options.CONFIG
+@options.BASE_URL
 @click.option("--yes", is_flag=True, help="Send without asking.")
 @click.option("--json", "as_json", is_flag=True, help="The findings as JSON on standard output.")
 def command(
     *, models: tuple[str, ...], limits: tuple[str, ...], file: Path | None, yes: bool, as_json: bool, **given: Any
 ) -> None:
-    """Send one tiny request for each MODEL and compare what the answers say about limits with what is configured.
+    """Send one tiny request for each MODEL, and compare the limits that the answers state with the configured ones.
 
     Without MODEL: every model that the configuration has limits for. It asks before it sends.
     """
-    from paceline.check.probe import probe
-    from paceline.check.target import target
+    from paceline.check.probe import probe, target
     from paceline.config import Config, parse_limit
 
     try:
-        given["limits"] = dict(parse_limit(text) for text in limits)
-        config = Config.load(file, given=given)
+        config = Config.load(file, given={**given, "limits": dict(parse_limit(text) for text in limits)})
         names = models or tuple(name for name in config.limits if not name.endswith("*"))
         if not names:
             raise click.UsageError("name a model, e.g. 'paceline check gpt-5'")
@@ -72,7 +64,7 @@ def command(
 
 def _agreed(targets: Sequence[Target]) -> bool:
     """Show what will be sent, and ask."""
-    from paceline.check.target import MAX_OUTPUT_TOKENS, TEXT
+    from paceline.check.probe import MAX_OUTPUT_TOKENS, TEXT
 
     click.echo(
         f"This sends one request ({TEXT!r}, at most {MAX_OUTPUT_TOKENS} tokens of output) for each of:", err=True
@@ -102,7 +94,7 @@ def _print(checked: Sequence[Checked], toml: str) -> None:
             click.echo(f"  {line}")
         if one.problem:
             click.echo(f"  {one.problem}")
-        if not one.told:
+        if not one.stated:
             click.echo("  the answer says nothing about limits" if one.status else "  nothing was learned")
         click.echo()
     click.echo("# the configuration to use\n" + toml, nl=False)
@@ -111,18 +103,10 @@ def _print(checked: Sequence[Checked], toml: str) -> None:
 def _table(one: Checked) -> list[str]:
     rows = [("quota", "source", "stated", "remaining", "verdict")]
     for finding in one.findings:
-        said = finding.reading
-        rows.append(
-            (
-                str(finding.configured or finding.use),
-                one.source if finding.configured else "the answer",
-                _amount(said.limit if said else None),
-                _amount(said.remaining if said else None),
-                finding.verdict.value,
-            )
-        )
-    widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
-    return ["  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows]
+        source, reading = one.source if finding.configured else "the answer", finding.reading
+        amounts = (_amount(reading.limit), _amount(reading.remaining)) if reading else ("-", "-")
+        rows.append((str(finding.configured or finding.use), source, *amounts, finding.verdict.value))
+    return options.aligned(rows)
 
 
 def _amount(amount: float | None) -> str:

@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from paceline.cli.options import aligned
+
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
@@ -14,7 +16,7 @@ if TYPE_CHECKING:
 
 
 def _list(_: click.Context, __: click.Parameter, asked: bool) -> None:
-    """Print the shipped scenarios and leave."""
+    """Print the shipped scenarios and exit."""
     if not asked:
         return
     from paceline.emulator.scenario import load, scenarios
@@ -35,25 +37,27 @@ def _list(_: click.Context, __: click.Parameter, asked: bool) -> None:
 @click.option("--offset", "offset_s", type=float, help="Seconds past the full minute at which a window restarts.")
 @click.option("--latency", "latency_s", type=float, help="Seconds until an answer begins.")
 @click.option("--faults", metavar="KIND=P,...", help="'500=0.02,503=0.02,529=0.01'; also drop, slow, growth, stream.")
-@click.option("--other-users", type=float, help="Share of every rate that somebody else takes, 0 to 1.")
+@click.option("--other-users", type=float, help="Share of every rate that other users take, 0 to 1.")
 @click.option("--failed-count", is_flag=True, default=None, help="Refused requests use up the requests quota too.")
 @click.option(
-    "--settle", metavar="WHEN", help="'never', or 'actual': what was held and not used comes back; else as the provider does."
+    "--settle", metavar="WHEN", help="'never', or 'actual': unused reservations are returned; by default as the provider does."
 )  # fmt: skip
 @click.option("--no-headers", "headers", flag_value=False, default=None, help="Answers without rate-limit headers.")
 @click.option("--no-numbers", "body_numbers", flag_value=False, default=None, help="Refusals without numbers.")
 @click.option("--valid-key", help="The only API key that is accepted.")
 @click.option("--money-after", type=int, help="Admitted requests after which the account has no money.")
 @click.option("--seed", type=int, help="Makes every random choice repeatable.")
-@click.option("--dialect", metavar="NAME", help="Who answers on OpenAI's paths: openai, azure or groq.")
-@click.option("--scenario", metavar="NAME|FILE", help="A world that is shipped (see --scenarios), or a TOML file.")
-@click.option("--scenarios", is_flag=True, is_eager=True, expose_value=False, callback=_list, help="List the worlds.")
+@click.option("--dialect", metavar="NAME", help="The API on OpenAI's paths: openai, azure or groq.")
+@click.option("--scenario", metavar="NAME|FILE", help="A shipped scenario (see --scenarios), or a TOML file.")
+@click.option(
+    "--scenarios", is_flag=True, is_eager=True, expose_value=False, callback=_list, help="List the scenarios."
+)
 def command(
     host: str, port: int, limits: tuple[str, ...], faults: str | None, scenario: str | None, **given: Any
 ) -> None:
     """Serve the APIs of OpenAI, Anthropic, Gemini, Azure OpenAI and Groq, with their limits, headers and refusals.
 
-    Nothing leaves this machine and any API key will do. GET /emulator/tally shows what arrived; Ctrl-C ends.
+    Nothing leaves this machine, and any API key is accepted. GET /emulator/tally shows what arrived; Ctrl-C stops it.
     """
     try:
         from paceline.emulator.app import App
@@ -77,7 +81,7 @@ def command(
 
 
 def _greeting(address: str, scenario: str | None) -> Iterator[str]:
-    """Where everything is, and which world it is."""
+    """The addresses of the APIs, and the scenario."""
     from paceline.emulator.scenario import load
 
     yield (
@@ -91,7 +95,7 @@ def _greeting(address: str, scenario: str | None) -> Iterator[str]:
 
 
 def _settings(scenario: str | None, limits: tuple[str, ...], faults: str | None, given: dict[str, Any]) -> Settings:
-    """The scenario's settings, with what the command line gives in their place."""
+    """The scenario's settings, overridden by the command line."""
     from paceline.emulator.scenario import load
     from paceline.emulator.settings import Settings, SettingsError
 
@@ -116,25 +120,11 @@ def _fault(part: str) -> tuple[str, float]:
 
 
 def _table(tally: dict[str, Any]) -> str:
-    """The tally in a few lines, one for each pool."""
-    rows = [("", "admitted", "refused", "faults", "in flight", "seconds", "of ideal")]
+    """The tally as a table with a row for each pool."""
+    rows = [["", "admitted", "refused", "faults", "in flight", "seconds", "of ideal"]]
     for name, pool in [*tally["pools"].items(), ("total", tally)]:
-        speed = pool["speed_vs_ideal"]
-        rows.append(
-            (
-                name,
-                f"{pool['admitted']:,}",
-                f"{pool['refused_total']:,}",
-                f"{sum(pool['faults'].values()):,}",
-                f"{pool['in_flight_peak']:,}",
-                f"{pool['elapsed_s']:,.1f}",
-                "-" if speed is None else f"{speed:.3f}",
-            )
-        )
-    widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
-    lines = [
-        "  ".join([row[0].ljust(widths[0]), *(c.rjust(w) for c, w in zip(row[1:], widths[1:], strict=True))])
-        for row in rows
-    ]
+        speed, counts = pool["speed_vs_ideal"], (pool["admitted"], pool["refused_total"], sum(pool["faults"].values()))
+        row = [name, *(f"{count:,}" for count in (*counts, pool["in_flight_peak"])), f"{pool['elapsed_s']:,.1f}"]
+        rows.append([*row, "-" if speed is None else f"{speed:.3f}"])
     refused = ", ".join(f"{count:,} {kind}" for kind, count in tally["refused"].items())
-    return "\n".join([*lines, *([f"refused: {refused}"] if refused else [])])
+    return "\n".join([*aligned(rows, right=True), *([f"refused: {refused}"] if refused else [])])

@@ -1,4 +1,4 @@
-"""``paceline limits``: the limits that would be used, and where they come from."""
+"""``paceline limits``: the published limits, and where they come from."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from paceline.cli.options import print_table
 from paceline.core.results import QuotaError
 
 if TYPE_CHECKING:
@@ -19,17 +20,23 @@ if TYPE_CHECKING:
 @click.option("--tier", help="The account's tier, e.g. 2 or build; the lowest when not given.")
 @click.option("--json", "as_json", is_flag=True, help="One JSON object a line.")
 def command(provider: str | None, model: str | None, tier: str | None, *, as_json: bool) -> None:
-    """Show the limits that would be used before the first answer corrects them, with source and date.
+    """Show the limits that are used until the first answer corrects them, with source and date.
 
-    Without PROVIDER: every provider that has a table. With PROVIDER: every model of its table. With MODEL: what holds
-    for that one.
+    Without PROVIDER: every provider that has a table. With PROVIDER: every model of its table. With MODEL: the limits
+    of that model.
     """
     rows = _rows(provider, model, tier)
     if as_json:
         for name, published in rows:
             click.echo(json.dumps(_record(name, published)))
-    else:
-        _print(rows)
+        return
+    header = ("model", "tier", "limits", "pool", "confidence", "as of", "source")
+    cells = [
+        (name, row.tier, ", ".join(map(str, row.quotas)), row.pool, row.confidence, row.as_of, row.source)
+        for name, row in rows
+    ]
+    if print_table(header, cells):
+        click.echo("Answers correct these limits while a program runs.")
 
 
 def _rows(provider: str | None, model: str | None, tier: str | None) -> list[tuple[str, Published]]:
@@ -38,7 +45,7 @@ def _rows(provider: str | None, model: str | None, tier: str | None) -> list[tup
 
     if provider is None:
         if tier is not None:
-            raise click.UsageError("--tier needs a PROVIDER: each has tiers of its own")
+            raise click.UsageError("--tier needs a PROVIDER: each provider has its own tiers")
         return [(f"{name}/{DEFAULT}", lookup(name, DEFAULT)) for name in known_providers()]
     name = provider_named(provider).name
     known = known_providers()
@@ -52,7 +59,7 @@ def _rows(provider: str | None, model: str | None, tier: str | None) -> list[tup
         raise click.UsageError(str(error)) from None
     if model and rows[0][1].matched == DEFAULT and model != DEFAULT:
         hint = suggest(model, models(name))
-        click.echo(f"{name}: no row for {model!r}, so the default holds{hint}", err=True)
+        click.echo(f"{name}: no row for {model!r}; the default is used{hint}", err=True)
     return rows
 
 
@@ -68,33 +75,3 @@ def _record(name: str, published: Published) -> dict[str, Any]:
         "as_of": published.as_of,
         "source": published.source,
     }
-
-
-def _print(rows: list[tuple[str, Published]]) -> None:
-    """A table on a terminal; elsewhere one tab-separated line a row."""
-    from rich.console import Console
-    from rich.table import Table
-
-    console = Console()
-    header = ("model", "tier", "limits", "pool", "confidence", "as of", "source")
-    cells = [
-        (
-            name,
-            published.tier,
-            ", ".join(str(quota) for quota in published.quotas),
-            published.pool,
-            published.confidence,
-            published.as_of,
-            published.source,
-        )
-        for name, published in rows
-    ]
-    if not console.is_terminal:
-        for line in (header, *cells):
-            click.echo("\t".join(line))
-        return
-    table = Table(*header, box=None, pad_edge=False, header_style="bold")
-    for line in cells:
-        table.add_row(*line)
-    console.print(table)
-    console.print("Answers correct these while it runs.", style="dim")

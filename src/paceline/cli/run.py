@@ -9,29 +9,26 @@ from typing import Any
 
 import click
 
+from paceline.cli import options
 from paceline.core.results import PacelineError
 
 EPILOG = """INPUT is JSONL in OpenAI's batch format or Anthropic's, or - for standard input. The same command again
-sends what has no answer yet. Exit codes: 0 all answered, 1 some failed, 2 nothing could be sent, 130 interrupted."""
+sends the requests that have no answer yet. Exit codes: 0 all answered, 1 some failed, 2 nothing could be sent, 130 interrupted."""
 
 
 @click.command(epilog=EPILOG)
 @click.argument("source", metavar="INPUT")
-@click.option("-o", "--output", help="Where answers go; INPUT with .results.jsonl by default, - for standard output.")
-@click.option("--base-url", help="The server's root, with or without /v1.")
-@click.option("--provider", help="Whose API it is; by address or format when not given.")
-@click.option("--tier", help="Your tier there, e.g. 2.")
 @click.option(
-    "--limit",
-    "limits",
-    multiple=True,
-    metavar="TEXT",
-    help="E.g. 'gpt-5=500 requests/min,400k tokens/min'; repeatable.",
+    "-o", "--output", help="The file of answers; INPUT with .results.jsonl by default, - for standard output."
 )
-@click.option("--rpm-override", type=float, help="Requests a minute, for every model.")
-@click.option("--tpm-override", type=float, help="Tokens a minute, in and out together, for every model.")
-@click.option("--config", "file", type=click.Path(path_type=Path), help="Settings as TOML.")
-@click.option("--workers", type=int, help="Requests that wait or are in flight at once; 500 by default.")
+@options.BASE_URL
+@click.option("--provider", help="The provider; by address or format when not given.")
+@options.TIER
+@options.LIMIT
+@options.RPM
+@options.TPM
+@options.CONFIG
+@click.option("--workers", type=int, help="Requests that wait or are in flight at the same time; 500 by default.")
 @click.option("--max-attempts", type=int, help="HTTP attempts for one request; 6 by default.")
 @click.option("--timeout", "timeout_s", type=float, help="Seconds for one HTTP answer; 600 by default.")
 @click.option("--store", help="Where quotas are kept: sqlite:PATH, redis://HOST, ..., or memory: for this run alone.")
@@ -51,12 +48,13 @@ def command(
     **given: Any,
 ) -> None:
     """Send a file of requests at the full speed that the limits allow, and write a file of answers."""
-    from paceline.batch.job import USAGE, Job
+    from paceline.batch.job import Job
     from paceline.batch.progress import view
+    from paceline.batch.runner import INTERRUPTED, USAGE
     from paceline.config import Config, parse_limit
 
     if as_json and output == "-":
-        raise click.UsageError("--json and -o - both want standard output: choose one")
+        raise click.UsageError("--json and -o - both use standard output: choose one")
     try:
         given["limits"] = dict(parse_limit(text) for text in limits)
         config = Config.load(file, given=given)
@@ -66,7 +64,7 @@ def command(
         sys.exit(USAGE)
     except KeyboardInterrupt:
         click.echo("paceline run: interrupted; nothing has been sent", err=True)
-        sys.exit(130)
+        sys.exit(INTERRUPTED)
     if as_json:
         click.echo(json.dumps(report))
     sys.exit(code)

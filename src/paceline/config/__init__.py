@@ -14,7 +14,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from os import PathLike
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Self
+from typing import Any, Self
 
 from paceline.config.readers import base_url as _base_url
 from paceline.config.schema import ANY, BREAKER, CONCURRENCY, LANES, LIMITS, NAMES, OVERRIDES, Key, Said, read
@@ -24,17 +24,12 @@ from paceline.core.queue import LaneSpec
 from paceline.core.quota import Quota, parse_quotas
 from paceline.core.results import QuotaError
 from paceline.pacing.breaker import BreakerPolicy
-from paceline.pacing.clock import SYSTEM_CLOCK, Clock
 from paceline.pacing.limits import Limits
 from paceline.providers.registry import provider_named
 from paceline.providers.tables import DEFAULT, known_providers, lookup
 from paceline.shared.capacity import LostMode
-from paceline.stores import Store
 
-if TYPE_CHECKING:
-    from paceline.limiter.limiter import Limiter
-
-__all__ = ["ANY", "ENV_PREFIX", "Config", "find_file", "load_limiter", "parse_base_url", "parse_limit"]
+__all__ = ["ANY", "ENV_PREFIX", "Config", "find_file", "load_arguments", "parse_base_url", "parse_limit"]
 
 
 BREAKER_POLICY = BreakerPolicy()
@@ -137,32 +132,17 @@ class Config:
         """The provider that the tier is of: the one that is set, or the only one that the limits name."""
         return Limits(self.limits, provider=self.provider and provider_named(self.provider).name).home
 
-    def limiter(
-        self,
-        provider: str | None = None,
-        store: Store | None = None,
-        *,
-        patient: bool = True,
-        clock: Clock = SYSTEM_CLOCK,
-        **options: Any,
-    ) -> Limiter:
-        """A limiter with these settings, and the published limits of the provider behind them.
+    def arguments(self, provider: str | None = None, *, patient: bool = True) -> dict[str, Any]:
+        """The arguments of a :class:`~paceline.Limiter` with these settings.
 
         Args:
             provider: Whose tables stand behind the given limits, when these settings do not say.
-            store: Where its books are. When not given: in this process; for the impatient, where these settings say.
-            patient: As for a batch, which has time: faults are tried again, nobody in line times out, and a day's
-                quota is waited out.
-            clock: The clock; tests bring their own.
-            **options: Others of :class:`~paceline.Limiter` that no setting says.
-
-        Raises:
-            QuotaError: The tier is unknown.
-            StoreError: The store's library is missing.
+            patient: As for a batch, which has time: faults are tried again, no request times out in the queue, a day's
+                quota is waited out, and the caller chooses the store.
         """
-        from paceline.config.build import build
+        from paceline.config.build import arguments
 
-        return build(self, provider, store, patient=patient, clock=clock, **options)
+        return arguments(self, provider, patient=patient)
 
     def having(self, values: Mapping[str, Any], where: str) -> Self:
         """The same settings, but for ``values``; ``where`` they stand is said when one cannot be meant.
@@ -214,9 +194,9 @@ OPTIONS = ("clock", "events")
 """What a limiter can be told beside its settings."""
 
 
-def load_limiter(
+def load_arguments(
     path: str | PathLike[str] | None = None, environ: Mapping[str, str] = os.environ, **given: Any
-) -> Limiter:
+) -> dict[str, Any]:
     """See :meth:`paceline.Limiter.load`; ``given``: settings by name, which beat all others, and :data:`OPTIONS`."""
     options = {name: given.pop(name) for name in OPTIONS if name in given}
     if not isinstance(given.get("store", ""), str):
@@ -225,7 +205,7 @@ def load_limiter(
     config = Config.load(file, environ, given, "the arguments")
     if file is None and not config.origins:
         raise QuotaError(f"there is no configuration: no {', '.join(FILES)} here, and no {ENV_PREFIX}... is set")
-    return config.limiter(patient=False, **options)
+    return config.arguments(patient=False) | options
 
 
 def parse_limit(text: str) -> tuple[str, tuple[Quota, ...]]:

@@ -24,8 +24,9 @@ from paceline.config.readers import (
     whole,
 )
 from paceline.config.sources import Faults, Place, Source, warn
-from paceline.limiter.limiter import LEASE_MAX_S, TIMEOUT_MAX_S
-from paceline.providers.registry import ALIASES, PAGES, suggest
+from paceline.pacing.pacer import TIMEOUT_MAX_S
+from paceline.providers.registry import ALIASES, PROVIDERS, suggest
+from paceline.shared.leases import LEASE_MAX_S
 
 WORKERS_MAX = 20_000
 RUN_S = 30 * 86_400.0
@@ -174,7 +175,7 @@ class _Walk:
         clean = provider.strip().lower()
         if clean in ("default", ANY):
             return ANY
-        near = get_close_matches(clean, [*PAGES, *ALIASES], 1, 0.85)
+        near = get_close_matches(clean, [*PROVIDERS, *ALIASES], 1, 0.85)
         if near and near[0] != clean:  # anybody may have a provider of their own
             hint = f"provider {provider!r} is taken for one of your own; did you mean {near[0]!r}?"
             warn(f"{self._source.place(path)}: {hint}")

@@ -16,27 +16,17 @@ asks to wait longer than any bucket would; the rate, when it happens again.
 from __future__ import annotations
 
 import math
-from bisect import bisect_right
-from collections.abc import Callable
-from typing import TYPE_CHECKING, NamedTuple
-
-from paceline.core.meters import Bucket, Spaced
-from paceline.core.quota import NS, Quota
-from paceline.core.results import Reading, Refusal, RefusalKind
-
-if TYPE_CHECKING:
-    from paceline.shared.messages import Lesson
-
-
 import re
-from collections.abc import Iterable
+from bisect import bisect_right
+from collections.abc import Callable, Iterable
 from dataclasses import replace
 from functools import partial
+from typing import NamedTuple
 
 from paceline.core.ledger import Ledger
-from paceline.core.meters import Window
-from paceline.core.quota import INPUT_TOKENS, TOKENS
-from paceline.core.results import Reservation
+from paceline.core.meters import Bucket, Spaced, Window
+from paceline.core.quota import INPUT_TOKENS, NS, TOKENS, Quota
+from paceline.core.results import Reading, Refusal, RefusalKind, Reservation
 
 ABOUT_NS = NS // 4
 """What left this much before or after an attempt may have reached the server on its other side."""
@@ -170,18 +160,20 @@ class QuotaTracker:
         self._slices.clear()
         self._blame = None
 
-    def learned_elsewhere(self, now_ns: int, lesson: Lesson) -> None:
-        """Another process has taught the books something: here is all that they know."""
-        epoch = lesson.epoch + self._lives
+    def learned_elsewhere(
+        self, now_ns: int, *, limit: float, ceiling: float, shifted_ns: int, epoch: int, refused_amount: float
+    ) -> None:
+        """Another process has learned something about the quota: all that is known now, before the meter takes it."""
+        epoch += self._lives
         if self.epoch != epoch:
             self._slices.clear()
-        if self.meter.ceiling != lesson.ceiling:
+        if self.meter.ceiling != ceiling:
             self._climbed_ns = now_ns
-        if lesson.shifted_ns > self.shifted_ns:
-            self._as_of_ns = now_ns  # what left before says nothing against it
-        if self.meter.quota.amount != lesson.quota.amount:
+        if shifted_ns > self.shifted_ns:
+            self._as_of_ns = now_ns  # readings of attempts that left before say nothing against it
+        if self.meter.quota.amount != limit:
             self.limit_as_of_ns = now_ns
-        self.epoch, self.shifted_ns, self.refused_amount = epoch, lesson.shifted_ns, lesson.refused
+        self.epoch, self.shifted_ns, self.refused_amount = epoch, shifted_ns, refused_amount
 
     def read(self, now_ns: int, left_ns: int, note: Note, reading: Reading) -> bool:
         """Hold a reading against the note of its attempt, which left at ``left_ns``; whether it is no bucket's."""
@@ -263,7 +255,7 @@ class QuotaTracker:
             holds_ns = math.ceil(min(bucket.capacity, bucket.quota.burst) * unit_ns)
             if refusal.limit is not None and refusal.used is not None:
                 left = min(max(refusal.limit - refusal.used, -bucket.quota.burst), bucket.quota.burst)
-                full_at_ns = now_ns + holds_ns - min(math.floor(left * unit_ns), holds_ns) + cost_ns
+                full_at_ns = now_ns + holds_ns - min(math.floor(left * unit_ns), holds_ns) + min(cost_ns, holds_ns)
             elif asked_s is not None:
                 full_at_ns = now_ns + round(asked_s * NS) + max(holds_ns - cost_ns, 0)
             else:

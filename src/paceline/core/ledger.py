@@ -30,9 +30,6 @@ COOL_DOWN = "cool-down"
 """What binds while the provider has asked the whole pool to pause."""
 
 
-_NOTHING: Cost = {}
-
-
 class Ledger:
     """The quotas that a provider charges together under one key.
 
@@ -58,8 +55,8 @@ class Ledger:
         self.meters: list[Meter] = [meter(quota, now_ns, headroom_s, gentle=gentle) for quota in quotas]
         self.names = [str(m.quota) for m in self.meters]
         self.units = [m.quota.unit for m in self.meters]
-        self.counts_sums = TOKENS in self.units  # of input and output, where a cost names no tokens
-        self._slots = [i for i, m in enumerate(self.meters) if m.quota.rule is Rule.SLOTS]
+        self._counts_tokens = TOKENS in self.units
+        self.slots = [i for i, m in enumerate(self.meters) if m.quota.rule is Rule.SLOTS]
         self.spent = [0.0] * len(self.meters)  # all that was ever charged, for each meter
         self.not_before_ns = 0
         self._probe_next = False
@@ -148,53 +145,43 @@ class Ledger:
         """The quota at index ``binding`` in its notation."""
         return COOL_DOWN if binding < 0 else self.names[binding]
 
-    def settle(self, now_ns: int, reservation: Reservation, actual: Cost | None) -> None:
-        """Close an attempt that was answered: with what was charged in the end, or as reserved (``None``).
+    def settle(self, now_ns: int, reservation: Reservation, actual: Cost | None) -> list[float]:
+        """Close an attempt that was answered: with its true cost, or as reserved (``None``).
 
-        Units that ``actual`` leaves out stay as reserved. Closed twice, a reservation stays as it was.
+        Units that ``actual`` leaves out stay as reserved. A reservation that is closed already stays as it is.
+
+        Returns:
+            The true amount for each meter.
         """
+        reserved = reservation.amounts
         if not self.close(reservation):
-            return
+            return reserved
         if reservation is self._probe:
             self._probe, self.not_before_ns = None, min(self.not_before_ns, now_ns)
+        true = reserved
         if actual:
-            units, meters, marks = self.units, self.meters, reservation.marks
-            for i, reserved in enumerate(reservation.amounts):
-                unit = units[i]
-                true = actual.get(unit)
-                if true is None and unit == TOKENS and (INPUT_TOKENS in actual or OUTPUT_TOKENS in actual):
-                    known = reservation.cost | actual
-                    true = known.get(INPUT_TOKENS, 0.0) + known.get(OUTPUT_TOKENS, 0.0)
-                if true is not None and true != reserved:
-                    meters[i].correct(now_ns, marks[i], reserved, true)
-                    self.spent[i] += true - reserved
+            true = self.settled_amounts(reservation, actual)
+            meters, marks = self.meters, reservation.marks
+            for i, amount in enumerate(true):
+                if amount != reserved[i]:
+                    meters[i].correct(now_ns, marks[i], reserved[i], amount)
+                    self.spent[i] += amount - reserved[i]
         if self.gentle:
-            for m, amount in zip(self.meters, reservation.amounts, strict=False):  # there may be new quotas now
+            for m, amount in zip(self.meters, reserved, strict=False):  # quotas may have been added since
                 m.answered(amount)
-
-    def charged(self, cost: Cost, actual: Cost | None) -> Cost:
-        """What an attempt was charged in the end, per unit of the quotas and of its ``cost``; see :meth:`settle`."""
-        said = actual or _NOTHING
-        true = {**cost, **said}
-        if len(true) != len(cost):
-            true = {unit: amount for unit, amount in true.items() if unit in cost or unit in self.units}
-        for unit in self.units:
-            if unit not in true:
-                true[unit] = 1.0 if unit in (REQUESTS, CONCURRENCY) else 0.0
-        if TOKENS in true and TOKENS not in said:
-            known = cost | said
-            if TOKENS not in cost or INPUT_TOKENS in said or OUTPUT_TOKENS in said:  # as in `settle`
-                true[TOKENS] = known.get(INPUT_TOKENS, 0.0) + known.get(OUTPUT_TOKENS, 0.0)
         return true
 
-    def actual_amounts(self, reservation: Reservation, actual: Cost | None) -> list[float]:
-        """What was charged in the end, one number for each meter; what ``actual`` leaves out stays as reserved."""
-        if actual is None:
-            return reservation.amounts
-        if self.counts_sums and TOKENS not in actual and (INPUT_TOKENS in actual or OUTPUT_TOKENS in actual):
-            known = reservation.cost | actual
-            actual = {**actual, TOKENS: known.get(INPUT_TOKENS, 0.0) + known.get(OUTPUT_TOKENS, 0.0)}
-        return list(map(actual.get, self.units, reservation.amounts))  # there may be new quotas now
+    def settled_amounts(self, reservation: Reservation, actual: Cost) -> list[float]:
+        """The true cost as one number for each meter; units that ``actual`` leaves out stay as reserved."""
+        if self._counts_tokens:
+            actual = merged(reservation.cost, actual)
+        return list(map(actual.get, self.units, reservation.amounts))  # quotas may have been added since
+
+    def charged(self, cost: Cost, actual: Cost | None) -> Cost:
+        """The true cost of an attempt per unit: the units of its ``cost`` and of the quotas; see :meth:`settle`."""
+        true = merged(cost, actual or {})
+        amounts = dict(zip(self.units, self.amounts(true), strict=True))
+        return {unit: amount for unit, amount in true.items() if unit in cost or unit in amounts} | amounts
 
     def hold(self, reservation: Reservation) -> None:
         """An attempt that other books have been charged for leaves from here: it is open, and closed like the others."""
@@ -265,12 +252,12 @@ class Ledger:
     def follow(self, m: Meter, name: str) -> None:
         """One more meter, as it stands."""
         if m.quota.rule is Rule.SLOTS:
-            self._slots.append(len(self.meters))
+            self.slots.append(len(self.meters))
         self.meters.append(m)
         self.names.append(name)
         self.spent.append(0.0)
         self.units.append(m.quota.unit)
-        self.counts_sums = TOKENS in self.units
+        self._counts_tokens = TOKENS in self.units
 
     def spread(self, now_ns: int, index: int) -> Spaced:
         """The quota at ``index`` is no bucket: spread it evenly; what is charged stays charged."""
@@ -281,19 +268,40 @@ class Ledger:
         self.meters[index] = spaced
         return spaced
 
+    def gather(self, now_ns: int, index: int) -> Bucket:
+        """The quota at ``index`` is a bucket after all, and full."""
+        m = self.meters[index] = Bucket(self.meters[index].quota, now_ns, self.headroom_s, gentle=self.gentle)
+        return m
+
     def close(self, reservation: Reservation) -> bool:
         """An attempt is over, and its charge stays, as of one that was refused; whether it was open until now."""
         if not reservation.open:
             return False
         reservation.open = False
         del self._open[reservation]
-        for i in self._slots:
+        for i in self.slots:
             self.meters[i].release(reservation.amounts[i])
         return True
 
 
+def total_tokens(cost: Cost) -> float:
+    """The tokens of ``cost``: as it names them, else its input and output tokens together."""
+    return cost[TOKENS] if TOKENS in cost else cost.get(INPUT_TOKENS, 0.0) + cost.get(OUTPUT_TOKENS, 0.0)
+
+
+def merged(cost: Cost, actual: Cost) -> Cost:
+    """The true cost: ``actual``, and as reserved in ``cost`` the units that it leaves out.
+
+    Where ``actual`` names input or output tokens and not their sum, ``tokens`` follows them.
+    """
+    true = cost | actual
+    if TOKENS not in actual and (INPUT_TOKENS in actual or OUTPUT_TOKENS in actual):
+        true[TOKENS] = true.get(INPUT_TOKENS, 0.0) + true.get(OUTPUT_TOKENS, 0.0)
+    return true
+
+
 def _left_out(unit: str, cost: Cost) -> float:
-    """How many of ``unit`` a cost takes that does not say it."""
+    """The amount of a ``unit`` that ``cost`` does not name."""
     if unit == TOKENS:
-        return cost.get(INPUT_TOKENS, 0.0) + cost.get(OUTPUT_TOKENS, 0.0)
+        return total_tokens(cost)
     return 1.0 if unit in (REQUESTS, CONCURRENCY) else 0.0

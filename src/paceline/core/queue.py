@@ -100,6 +100,7 @@ class Waiter:
         amounts: The cost as the ledger counts it.
         outcome: How it ended; ``None`` while it waits.
         queued: Whether it had to wait its turn.
+        name: The caller's name for it, for the status; ``None`` for none.
     """
 
     __slots__ = (
@@ -108,6 +109,7 @@ class Waiter:
         "cost",
         "deadline_ns",
         "lane",
+        "name",
         "number",
         "outcome",
         "owner",
@@ -115,8 +117,11 @@ class Waiter:
         "returned",
     )
 
-    def __init__(self, cost: Cost, lane: LaneSpec = DEFAULT_LANE, deadline_ns: int | None = None) -> None:
+    def __init__(
+        self, cost: Cost, lane: LaneSpec = DEFAULT_LANE, deadline_ns: int | None = None, name: str | None = None
+    ) -> None:
         self.cost = cost
+        self.name = name
         self.lane = lane
         self.deadline_ns = deadline_ns
         self.arrived_ns = 0

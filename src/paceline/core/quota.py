@@ -15,13 +15,11 @@ from difflib import get_close_matches
 from enum import StrEnum
 from typing import Self
 
+from paceline.core.results import Cost as Cost
 from paceline.core.results import QuotaError
 
 NS = 1_000_000_000
 """Nanoseconds in a second. The core counts time in whole nanoseconds since the Unix epoch."""
-
-Cost = dict[str, float]
-"""Amount per unit that one request spends, e.g. ``{"requests": 1, "tokens": 1_500}``."""
 
 REQUESTS, TOKENS, INPUT_TOKENS, OUTPUT_TOKENS = "requests", "tokens", "input_tokens", "output_tokens"
 USD, CONCURRENCY = "usd", "concurrency"

@@ -10,11 +10,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from math import inf
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-if TYPE_CHECKING:
-    from paceline.core.quota import Cost
-    from paceline.shared.leases import Lease
+Cost = dict[str, float]
+"""Amount per unit that one request spends, e.g. ``{"requests": 1, "tokens": 1_500}``."""
 
 
 QUEUE, STORE = "queue", "store"
@@ -101,11 +100,10 @@ class Reservation:
         notes: What :mod:`~paceline.core.learning` wants to remember.
         granted_ns: When it was granted.
         expires_ns: When it counts as lost if nobody has settled it.
-        lease: What it was spent from, where books are shared.
         open: Whether it has been neither settled nor cancelled, nor refused.
     """
 
-    __slots__ = ("amounts", "lease", "cost", "expires_ns", "granted_ns", "marks", "notes", "open")
+    __slots__ = ("amounts", "cost", "expires_ns", "granted_ns", "marks", "notes", "open")
 
     def __init__(
         self,
@@ -114,14 +112,12 @@ class Reservation:
         marks: Sequence[int],
         granted_ns: int,
         expires_ns: int,
-        lease: Lease | None = None,
     ) -> None:
         self.cost = cost
         self.amounts = amounts
         self.marks = marks
         self.granted_ns = granted_ns
         self.expires_ns = expires_ns
-        self.lease = lease
         self.notes: Sequence[Any] = ()  # of whoever watches the meters
         self.open = True
 

@@ -1,58 +1,42 @@
-"""The batch, and one half of the demo: its workers send every request once, by the half's own way of calling."""
+"""The batch, and one half of the demo: workers that send every request once, with or without paceline."""
 
 from __future__ import annotations
 
 import asyncio
 import random
 import time
+from collections import Counter
 from collections.abc import Awaitable, Callable, Iterator
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-if TYPE_CHECKING:
-    import openai
+import openai
 
-    from paceline.emulator import Emulator
+from paceline.emulator import Emulator
 
 MODEL = "gpt-5"
 MAX_OUTPUT_TOKENS = 150
 TICK_S = 0.5
 RETRY_PAUSES_S = (2.0, 8.0, 16.0)
-"""What an application sleeps after a ``RateLimitError`` that the SDK's own two retries could not prevent."""
+"""The pauses of an application after a ``RateLimitError`` that the SDK's own two retries could not prevent."""
 
 # Prompt lengths in words, and how many of a hundred requests are like that.
 _LENGTHS = ((40, 200, 60), (300, 800, 32), (1_500, 2_500, 8))
-_WORDS = (
-    "all",
-    "the",
-    "workers",
-    "share",
-    "one",
-    "limit",
-    "so",
-    "each",
-    "request",
-    "waits",
-    "until",
-    "its",
-    "turn",
-    "comes",
-)
+_WORDS = "all the workers share one limit so each request waits until its turn comes"
 
 
 @dataclass(frozen=True, slots=True)
 class Batch:
-    """What is sent, and under which limits.
+    """The requests, and the limits of the emulated provider.
 
     Attributes:
-        requests: How many requests; the first minute's worth goes at once, the rest at the allowed rate.
-        workers: How many send at the same time.
-        requests_per_min: The emulated provider's limit on requests.
-        tokens_per_min: Its limit on tokens: the prompt and ``max_tokens``.
-        latency_s: How long an answer takes, in seconds.
-        cut_s: The half without paceline is stopped after so many seconds.
-        start_s: Workers start one after another over so many seconds, as in most programs.
-        headroom_s: What the limiter keeps unused, in seconds of refill.
+        requests: The number of requests; the first minute's quota goes at once, the rest at the allowed rate.
+        workers: The number of workers that send at the same time.
+        tokens_per_min: The limit on prompt and ``max_tokens`` together.
+        latency_s: The time until an answer.
+        cut_s: The time after which the half without paceline is stopped.
+        start_s: The time over which the workers start, one after another.
+        headroom_s: The part of each limit that stays unused, in seconds of refill.
         seed: Makes the prompts repeatable.
     """
 
@@ -72,35 +56,34 @@ class Batch:
         return [f"{self.requests_per_min} requests/min", f"{self.tokens_per_min} tokens/min"]
 
     def prompts(self) -> list[str]:
-        """A prompt for each request: most are short, some long, a few very long."""
-        chance = random.Random(self.seed)
+        """A prompt for each request: most are short, some are long, a few are very long."""
+        chance, words = random.Random(self.seed), _WORDS.split()
         weights = [share for _, _, share in _LENGTHS]
         drawn = chance.choices(_LENGTHS, weights, k=self.requests)
-        return [" ".join(chance.choices(_WORDS, k=chance.randint(low, high))) for low, high, _ in drawn]
+        return [" ".join(chance.choices(words, k=chance.randint(low, high))) for low, high, _ in drawn]
 
 
 @dataclass(slots=True)
 class Half:
-    """What became of one half.
+    """The results of one half.
 
     Attributes:
-        title: Who sent.
-        requests: How many there were to send.
-        done: How many were answered.
-        lost: How many were given up after their last retry.
-        errors: How many ended in another error; the kinds and their counts.
-        spans_s: For each answered request, the seconds from its worker's first try to the answer.
-        elapsed_s: Seconds so far.
-        over: Whether it has ended.
-        stopped: Whether it ran into its time limit.
-        tally: What the emulator saw; see ``World.tally``.
+        title: With or without paceline.
+        requests: The number of requests to send.
+        done: Requests that were answered.
+        lost: Requests without an answer after their last retry.
+        errors: Requests that ended in another error, by its kind.
+        spans_s: For each answered request, the seconds from the first attempt to the answer.
+        over: Whether the half has ended.
+        stopped: Whether its time limit ended it.
+        tally: The emulator's counts; see ``World.tally``.
     """
 
     title: str
     requests: int
     done: int = 0
     lost: int = 0
-    errors: dict[str, int] = field(default_factory=dict)
+    errors: Counter[str] = field(default_factory=Counter)
     spans_s: list[float] = field(default_factory=list)
     elapsed_s: float = 0.0
     over: bool = False
@@ -109,7 +92,7 @@ class Half:
 
     @property
     def refused(self) -> int:
-        """How many attempts the server refused."""
+        """Attempts that the server refused."""
         return int(self.tally.get("refused_total", 0))
 
     @property
@@ -119,10 +102,9 @@ class Half:
 
     @property
     def speed(self) -> float | None:
-        """The share of the ideal speed, by the server's tally; ``None`` when nothing had to wait.
+        """The share of the ideal speed, by the server's tally; ``None`` when no request had to wait.
 
-        A half that was stopped is measured up to then: the time that its admitted requests need at best, over the
-        time that it had.
+        For a half that was stopped: the least time for its admitted requests, divided by the time until the stop.
         """
         if not self.stopped:
             return self.tally.get("speed_vs_ideal")
@@ -130,12 +112,12 @@ class Half:
         return ideal_s / self.elapsed_s if ideal_s > 0 else None
 
     def span_s(self, share: float) -> float | None:
-        """The time that ``share`` of the answered requests stayed within, in seconds."""
+        """The seconds in which ``share`` of the answered requests were answered."""
         spans = sorted(self.spans_s)
         return spans[min(int(share * len(spans)), len(spans) - 1)] if spans else None
 
     def timeline(self) -> list[tuple[int, int]]:
-        """Admitted and refused in each second since the start, quiet seconds too."""
+        """Admitted and refused attempts in each second since the start."""
         rows = {second: (admitted, refused) for second, admitted, refused in self.tally.get("timeline", ())}
         seconds = max(int(self.elapsed_s), *(second + 1 for second in rows), 0)
         return [rows.get(second, (0, 0)) for second in range(seconds)]
@@ -145,14 +127,13 @@ Call = Callable[[str], Awaitable[None]]
 
 
 def plain(client: openai.AsyncOpenAI) -> Call:
-    """How people call an SDK: its two retries, which honour ``retry-after``, inside a loop that sleeps and tries again."""
-    from openai import RateLimitError
+    """The usual way to call an SDK: its two retries, which honour ``retry-after``, in a loop that sleeps and retries."""
 
     async def call(prompt: str) -> None:
         for pause_s in RETRY_PAUSES_S:
             try:
                 return await ask(client, prompt)
-            except RateLimitError:
+            except openai.RateLimitError:
                 await asyncio.sleep(pause_s)
         return await ask(client, prompt)
 
@@ -177,22 +158,21 @@ async def run_half(
     """Send the batch with ``call``.
 
     Args:
-        half: Where the results go.
+        half: Receives the results.
         emulator: The provider, with full quotas.
-        batch: What to send.
+        batch: The requests.
         call: Sends one prompt, or raises.
-        tick: Called twice a second with ``half``, its tally fresh.
-        cut_s: Stop after so many seconds; ``None`` for never.
+        tick: Called twice a second with ``half`` and a fresh tally.
+        cut_s: Stop after this time, in seconds; ``None`` for no limit.
     """
     started = time.monotonic()
     prompts = iter(batch.prompts())
-    crowd = asyncio.gather(
-        *(_worker(half, call, prompts, n * batch.start_s / batch.workers) for n in range(batch.workers))
-    )
+    delays_s = (n * batch.start_s / batch.workers for n in range(batch.workers))
+    workers = asyncio.gather(*(_worker(half, call, prompts, delay_s) for delay_s in delays_s))
     watch = asyncio.create_task(_watch(half, emulator, tick, started))
     try:
         async with asyncio.timeout(cut_s):
-            await crowd
+            await workers
     except TimeoutError:
         half.stopped = True
     finally:
@@ -205,8 +185,6 @@ async def run_half(
 
 
 async def _worker(half: Half, call: Call, prompts: Iterator[str], delay_s: float) -> None:
-    import openai
-
     await asyncio.sleep(delay_s)
     for prompt in prompts:
         began = time.monotonic()
@@ -215,8 +193,7 @@ async def _worker(half: Half, call: Call, prompts: Iterator[str], delay_s: float
         except openai.RateLimitError:
             half.lost += 1
         except openai.OpenAIError as error:
-            name = type(error).__name__
-            half.errors[name] = half.errors.get(name, 0) + 1
+            half.errors[type(error).__name__] += 1
         else:
             half.done += 1
             half.spans_s.append(time.monotonic() - began)

@@ -1,4 +1,4 @@
-"""What is seen while the demo runs: two panels in a terminal, plain lines anywhere else."""
+"""The display while the demo runs: two panels on a terminal, plain lines elsewhere."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ LINE_EVERY_S = 5.0
 
 
 def sparkline(values: list[int], top: float, width: int) -> str:
-    """The last ``width`` values as bars; at ``top`` and above they are full."""
+    """The last ``width`` values as bars; a value of ``top`` or more is a full bar."""
     shown = values[-width:]
     steps = len(BARS) - 1
     return "".join(" " if not v else BARS[min(round(v / top * steps), steps)] for v in shown)
@@ -29,9 +29,9 @@ class Screen:
     """Shows both halves, as a context manager.
 
     Args:
-        console: Where to write; what is no terminal gets plain lines.
-        halves: Both, in the order in which they run.
-        rate: The allowed rate, in requests per second: the height of the upper bars is four times it.
+        console: The output; without a terminal, plain lines are written.
+        halves: Both halves, in the order in which they run.
+        rate: The allowed rate, in requests per second: a full upper bar is four times it.
     """
 
     def __init__(self, console: Console, halves: tuple[Half, Half], rate: float) -> None:
@@ -40,7 +40,7 @@ class Screen:
         self._printed_s = dict.fromkeys((half.title for half in halves), 0.0)
 
     def tick(self, half: Half) -> None:
-        """Show how ``half`` stands."""
+        """Show the state of ``half``."""
         if self._live is not None:
             self._live.update(self._picture())
         elif half.elapsed_s - self._printed_s[half.title] >= LINE_EVERY_S or half.over:
@@ -56,7 +56,7 @@ class Screen:
 
     def _panel(self, half: Half, colour: str) -> Panel:
         seconds = half.timeline()
-        seconds = seconds if half.over else seconds[:-1]  # the present one is not over
+        seconds = seconds if half.over else seconds[:-1]  # the current second is not complete
         admitted, refused = ([row[column] for row in seconds] for column in (0, 1))
         width = max(min(self._console.width - 40, 80), 10)
         grid = Table.grid(padding=(0, 2))
@@ -68,7 +68,7 @@ class Screen:
             f"{half.done:,} of {half.requests:,}",
         )
         lost = f", {half.lost:,} lost" if half.lost else ""
-        state = f"{half.elapsed_s:.0f} s, {half.refused:,} refused{lost}" if half.elapsed_s else "waits for its turn"
+        state = f"{half.elapsed_s:.0f} s, {half.refused:,} refused{lost}" if half.elapsed_s else "not started"
         return Panel(
             grid, title=half.title, title_align="left", subtitle=state, subtitle_align="right", border_style=colour
         )

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
+
+import matplotlib as mpl
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
 
 from paceline.demo.batch import Half
-
-if TYPE_CHECKING:
-    from matplotlib.axes import Axes
 
 COLOURS = ("#d1495b", "#1b7f79")
 INK = "#2f3640"
@@ -26,11 +27,7 @@ def draw(halves: tuple[Half, Half], rate: float, stem: Path) -> list[Path]:
     Returns:
         The files.
     """
-    import matplotlib as mpl
-
     mpl.use("Agg")
-    from matplotlib.figure import Figure
-
     style: Any = {
         "font.family": "sans-serif", "font.size": 11.5, "text.color": INK, "axes.edgecolor": "#b8bfc6", "axes.labelcolor": INK,
         "xtick.color": INK, "ytick.color": INK, "svg.fonttype": "path", "svg.hashsalt": "paceline",
@@ -55,13 +52,10 @@ def draw(halves: tuple[Half, Half], rate: float, stem: Path) -> list[Path]:
 
 
 def title(halves: tuple[Half, Half]) -> str:
-    """What the picture shows, in one sentence."""
+    """The content of the picture in one sentence."""
     plain, paced = halves
-    return f"The same {paced.requests:,} requests: {plain.refused:,} refusals without paceline, {_none(paced.refused)} with it"
-
-
-def _none(count: int) -> str:
-    return f"{count:,}" if count else "none"
+    refused = f"{paced.refused:,}" if paced.refused else "none"
+    return f"The same {paced.requests:,} requests: {plain.refused:,} refusals without paceline, {refused} with it"
 
 
 def _admitted(axes: Axes, halves: tuple[Half, Half], rate: float) -> None:
@@ -75,17 +69,13 @@ def _admitted(axes: Axes, halves: tuple[Half, Half], rate: float) -> None:
     axes.set_ylim(0, top)
     peak = max(max(heights, default=0) for heights in lines)
     if peak > top:
-        end = max(_burst_s(heights, top) for heights in lines)
+        # The end of the longer opening burst, in seconds.
+        end = max(next((s for s, height in enumerate(heights) if height < top), len(heights)) for heights in lines)
         axes.annotate(
             f"the opening burst:\na minute's worth,\nup to {peak:,} a second", xy=(end, 0.75 * top), xytext=(end + 1.2, 0.75 * top),
             va="center", arrowprops={"arrowstyle": "->", "color": INK},
         )  # fmt: skip
     _dress(axes, "admitted per second")
-
-
-def _burst_s(heights: list[int], top: float) -> int:
-    """How many seconds the opening burst lasted."""
-    return next((second for second, height in enumerate(heights) if height < top), len(heights))
 
 
 def _outcome(half: Half) -> str:

@@ -19,8 +19,8 @@ class TokenCalibration:
 
     __slots__ = ("input", "output", "unasked")
 
-    def __init__(self) -> None:
-        self.input = Correction()
+    def __init__(self, factor: float | None = None) -> None:
+        self.input = Correction(factor)
         self.output = OutputShare()
         self.unasked = Correction()  # output of requests that name no maximum, against the expected constant
 
@@ -42,7 +42,8 @@ class TokenCalibration:
 class Calibrations:
     """The lessons of all models of one limiter."""
 
-    def __init__(self) -> None:
+    def __init__(self, factor: float | None = None) -> None:
+        self._factor = factor
         self._calibration: OrderedDict[tuple[str, str], TokenCalibration] = OrderedDict()
 
     def of(self, call: Call) -> TokenCalibration:
@@ -50,7 +51,7 @@ class Calibrations:
         key = (f"{call.provider}/{call.model}", call.endpoint)
         lessons = self._calibration.get(key)
         if lessons is None:
-            lessons = self._calibration[key] = TokenCalibration()
+            lessons = self._calibration[key] = TokenCalibration(self._factor)
             if len(self._calibration) > MODELS_MAX:
                 self._calibration.popitem(last=False)
         return lessons

@@ -199,9 +199,10 @@ class Correction:
     answers agree. Not thread-safe.
     """
 
-    __slots__ = ("_ratios", "_squares", "_weight")
+    __slots__ = ("_fixed", "_ratios", "_squares", "_weight")
 
-    def __init__(self) -> None:
+    def __init__(self, fixed: float | None = None) -> None:
+        self._fixed = fixed
         self._weight = self._ratios = self._squares = 0.0
 
     def observe(self, estimated: float, actual: float) -> None:
@@ -225,6 +226,8 @@ class Correction:
     @property
     def factor(self) -> float:
         """What an estimate is multiplied by for admission, from 0.3 to 5."""
+        if self._fixed is not None:
+            return self.ratio * self._fixed
         if not self._weight:
             return 1 + _MARGIN
         variance = max(0.0, self._squares / self._weight - self.ratio**2)

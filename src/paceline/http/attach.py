@@ -11,13 +11,13 @@ from paceline.http.transport import is_paced, library_of, library_of_transport, 
 from paceline.providers.registry import provider_named
 
 if TYPE_CHECKING:
-    from paceline.limiter.limiter import Limiter
+    from paceline.pacing.pacer import Pacer
 
 DEPTH_MAX, OBJECTS_MAX = 3, 500
 """How deep, and among how many objects, a client is searched for the HTTP client inside."""
 
 
-def attach(limiter: Limiter, client: Any, provider: str | None = None) -> None:
+def attach(limiter: Pacer, client: Any, provider: str | None = None) -> None:
     """See :meth:`paceline.Limiter.attach`."""
     parts = list(_parts(client))
     clients = [part for part in parts if _is_http_client(part)]
@@ -36,7 +36,7 @@ def attach(limiter: Limiter, client: Any, provider: str | None = None) -> None:
             genai.without_aiohttp(part)
 
 
-def _attach(limiter: Limiter, http_client: Any, provider: str | None) -> None:
+def _attach(limiter: Pacer, http_client: Any, provider: str | None) -> None:
     mounts = http_client._mounts  # noqa: SLF001  (what OpenTelemetry's instrumentation replaces, too)
     http_client._transport = _paced(limiter, http_client._transport, provider)  # noqa: SLF001
     for pattern, transport in mounts.items():
@@ -52,7 +52,7 @@ def _transports(http_client: Any) -> Iterator[Any]:
         yield from _transports(inner)
 
 
-def _check(limiter: Limiter, transport: Any, provider: str | None) -> None:
+def _check(limiter: Pacer, transport: Any, provider: str | None) -> None:
     """Raise where ``transport`` cannot be paced."""
     if is_paced(transport):
         if transport.limiter is not limiter:
@@ -65,7 +65,7 @@ def _check(limiter: Limiter, transport: Any, provider: str | None) -> None:
         library_of_transport(transport)
 
 
-def _paced(limiter: Limiter, transport: Any, provider: str | None) -> Any:
+def _paced(limiter: Pacer, transport: Any, provider: str | None) -> Any:
     _check(limiter, transport, provider)
     return transport if is_paced(transport) else pace_transport(limiter, transport, provider)
 

@@ -15,7 +15,7 @@ from paceline.providers.base import Call, Provider
 from paceline.providers.registry import provider_for_host, provider_named
 
 if TYPE_CHECKING:
-    from paceline.limiter.limiter import Limiter
+    from paceline.pacing.pacer import Pacer
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,7 +35,7 @@ class Metered:
         return self.provider.held(call, self.calibration.input.apply(call.input_tokens), expected)
 
 
-async def describe(limiter: Limiter, request: Any, provider: Provider | None, io: Io) -> Metered | None:
+async def describe(limiter: Pacer, request: Any, provider: Provider | None, io: Io) -> Metered | None:
     """Describe an httpx or httpx2 request; ``None`` when nobody charges for it."""
     if request.method != "POST":
         return None
@@ -60,7 +60,7 @@ def _is_metered(
     return page.describe(path, {}) is not None
 
 
-def _provider_of(limiter: Limiter, request: Any) -> Provider:
+def _provider_of(limiter: Pacer, request: Any) -> Provider:
     """As :func:`said_by`, else the one provider that the limiter is about, else generic."""
     return said_by(request) or provider_named(limiter.limits.home or request.url.host)
 

@@ -17,7 +17,7 @@ from paceline.http.sansio import AsyncIo, SyncIo, run_sync
 from paceline.http.transport import LIBRARIES
 
 if TYPE_CHECKING:
-    from paceline.limiter.limiter import Limiter
+    from paceline.pacing.pacer import Pacer
     from paceline.providers.base import Provider
 
 MODULE: Final = "dspy._vendor.lm15.transports"
@@ -26,13 +26,13 @@ MODULE: Final = "dspy._vendor.lm15.transports"
 Page = Callable[[Any], "Provider | None"]
 """Given a request: whose dialect is spoken, where its host shall not tell."""
 
-_holders: list[tuple[Limiter, Page]] = []
+_holders: list[tuple[Pacer, Page]] = []
 """Who paces dspy; the last one does."""
 
 _patched = ExitStack()
 
 
-def pace(client: Any, limiter: Limiter, page: Page) -> Callable[[], None]:
+def pace(client: Any, limiter: Pacer, page: Page) -> Callable[[], None]:
     """Pace dspy's client, the module ``client``, everywhere in this process; the newest limiter holds.
 
     Returns:
@@ -99,7 +99,7 @@ def _methods(client: Any) -> list[tuple[type, str, Any]]:
     return [(found[0], "stream", stream), (found[1], "_do_stream", _do_stream)]  # type: ignore[list-item]
 
 
-def _holder() -> tuple[Limiter, Page] | None:
+def _holder() -> tuple[Pacer, Page] | None:
     try:
         return _holders[-1]  # one step, whatever other threads do
     except IndexError:

@@ -14,10 +14,10 @@ from paceline.providers.base import Call, Provider
 from paceline.providers.registry import provider_named
 
 if TYPE_CHECKING:
-    from paceline.limiter.limiter import Limiter
+    from paceline.pacing.pacer import Pacer
 
 
-def estimate(limiter: Limiter, pool: str, asked: object, output_tokens: int | None) -> Cost:
+def estimate(limiter: Pacer, pool: str, asked: object, output_tokens: int | None) -> Cost:
     """See :meth:`Limiter.estimate <paceline.Limiter.estimate>`."""
     scheduler = limiter.scheduler(pool)
     name, slash, _ = scheduler.pool.name.partition("/")

@@ -34,7 +34,7 @@ from paceline.pacing.retry import Again
 from paceline.providers.base import Provider, Usage
 
 if TYPE_CHECKING:
-    from paceline.limiter.limiter import Limiter
+    from paceline.pacing.pacer import Pacer
 
 log = logging.getLogger("paceline.http")
 
@@ -98,7 +98,7 @@ class Exchanged:
     usage: Usage | None = None
 
 
-async def exchange(limiter: Limiter, io: Io, send: Send, request: Any, provider: Provider | None = None) -> Any:
+async def exchange(limiter: Pacer, io: Io, send: Send, request: Any, provider: Provider | None = None) -> Any:
     """Send ``request`` at the pool's pace and return the response.
 
     Whatever happens to the caller meanwhile, cancellation included, the books are right: a request that was
@@ -121,7 +121,7 @@ async def exchange(limiter: Limiter, io: Io, send: Send, request: Any, provider:
 
 
 class _Exchange:
-    def __init__(self, limiter: Limiter, io: Io, send: Send, request: Any, metered: Metered) -> None:
+    def __init__(self, limiter: Pacer, io: Io, send: Send, request: Any, metered: Metered) -> None:
         self.limiter, self.io, self.request, self.metered = limiter, io, request, metered
         self.send = send
         self.scheduler = metered.scheduler
@@ -137,7 +137,7 @@ class _Exchange:
                 return _synthetic(self.request, error, self.record)
             self.record.attempts += 1
             if self.record.attempts == 1:
-                self.limiter.first_attempt(self.scheduler)
+                self.limiter.health.first_attempt(self.scheduler)
             try:
                 response = await self.io.send(self.send, self.request)
             except BaseException as error:
@@ -156,7 +156,7 @@ class _Exchange:
             if readings:
                 self.scheduler.observe(readings, permit.reservation)
             if response.status_code < 500:
-                self.limiter.succeeded(self.metered.provider.name)
+                self.limiter.health.succeeded(self.metered.provider.name)
             try:
                 answer = await self._answer(response, headers, permit)
             except BaseException:  # cancelled while an error's body was read
@@ -241,7 +241,7 @@ class _Exchange:
         await self.io.close(response)
         self.record.refusals.append(refusal)
         if refusal.kind is RefusalKind.CAPACITY:
-            self.limiter.failed(self.metered.provider.name, permit.reservation.granted_ns)
+            self.limiter.health.failed(self.metered.provider.name, permit.reservation.granted_ns)
         decision = self._decide(refusal)
         permit.refuse(refusal, self.limiter.retry.pause_s(refusal, decision))
         log.info("%s: refused (%s), attempt %d", self.record.pool, refusal.kind.value, self.record.attempts)
@@ -255,7 +255,7 @@ class _Exchange:
 
     def _after_fault(self, permit: Permit) -> float | None:
         """How long to wait before another attempt after a server fault or a broken connection; ``None``: none."""
-        self.limiter.failed(self.metered.provider.name, permit.reservation.granted_ns)
+        self.limiter.health.failed(self.metered.provider.name, permit.reservation.granted_ns)
         if not self.limiter.retry.faults:
             return None
         decision = self._decide(None)
@@ -263,7 +263,7 @@ class _Exchange:
 
     def _delay_s(self, again: Again) -> float:
         """The pause before another attempt: what was decided, or what the budget for retries asks."""
-        return max(again.delay_s, self.limiter.retry_delay_s(self.scheduler))
+        return max(again.delay_s, self.limiter.health.retry_delay_s(self.scheduler))
 
     def _decide(self, refusal: Refusal | None) -> Any:
         elapsed_s = (self.limiter.clock.now_ns() - self.started_ns) / NS

@@ -18,7 +18,7 @@ from paceline.http.transport import LIBRARIES, is_paced, lift_connections
 from paceline.providers.registry import provider_named
 
 if TYPE_CHECKING:
-    from paceline.limiter.limiter import Limiter
+    from paceline.pacing.pacer import Pacer
     from paceline.providers.base import Provider
 
 Page = Callable[[Any], "Provider | None"]
@@ -27,7 +27,7 @@ Page = Callable[[Any], "Provider | None"]
 class Instrumented:
     """What :func:`instrument` has done; :meth:`undo` it, or use it with ``with``."""
 
-    def __init__(self, limiter: Limiter, page: Page) -> None:
+    def __init__(self, limiter: Pacer, page: Page) -> None:
         self._limiter, self._page = limiter, page
         self._originals: list[tuple[type, str, Any]] = []
         self._end_dspy: Callable[[], None] | None = None
@@ -71,7 +71,7 @@ class Instrumented:
 _active: Instrumented | None = None
 
 
-def instrument(limiter: Limiter, *, provider: str | None = None) -> Instrumented:
+def instrument(limiter: Pacer, *, provider: str | None = None) -> Instrumented:
     """Pace every httpx2 and httpx client of this process. Instrumented again, the newest limiter holds.
 
     A client that is attached to a limiter keeps it. google-genai is kept from sending through aiohttp, and dspy's own
@@ -106,7 +106,7 @@ def _page(named: Provider | None) -> Page:
     return lambda request: None if named is None else said_by(request) or named
 
 
-def _sync_send(limiter: Limiter, page: Page, original: Any) -> Any:
+def _sync_send(limiter: Pacer, page: Page, original: Any) -> Any:
     @functools.wraps(original)
     def send(self: Any, request: Any, **options: Any) -> Any:
         plain = functools.partial(original, self, **options)
@@ -117,7 +117,7 @@ def _sync_send(limiter: Limiter, page: Page, original: Any) -> Any:
     return send
 
 
-def _async_send(limiter: Limiter, page: Page, original: Any) -> Any:
+def _async_send(limiter: Pacer, page: Page, original: Any) -> Any:
     @functools.wraps(original)
     async def send(self: Any, request: Any, **options: Any) -> Any:
         plain = functools.partial(original, self, **options)

@@ -11,7 +11,7 @@ from paceline.http.sansio import AsyncIo, SyncIo, run_sync
 from paceline.providers.registry import provider_named
 
 if TYPE_CHECKING:
-    from paceline.limiter.limiter import Limiter
+    from paceline.pacing.pacer import Pacer
     from paceline.providers.base import Provider
 
 DEFAULT_CONNECTIONS = 100  # what both libraries allow a client whose owner did not choose
@@ -21,7 +21,7 @@ LIBRARIES = ("httpx2", "httpx")
 _classes: dict[ModuleType, type] = {}
 
 
-def pace_transport(limiter: Limiter, inner: Any, provider: str | None = None) -> Any:
+def pace_transport(limiter: Pacer, inner: Any, provider: str | None = None) -> Any:
     """A transport that sends through ``inner`` at the pace of ``limiter``.
 
     Args:
@@ -76,7 +76,7 @@ def _class_of(library: Any) -> type:
         class PacedTransport(library.BaseTransport, library.AsyncBaseTransport):  # type: ignore[misc]
             """Paces what goes through ``inner``, sync and async, as far as ``inner`` is either."""
 
-            def __init__(self, limiter: Limiter, inner: Any, provider: Provider | None) -> None:
+            def __init__(self, limiter: Pacer, inner: Any, provider: Provider | None) -> None:
                 lift_connections(inner)
                 self.limiter, self.inner, self.provider = limiter, inner, provider
 

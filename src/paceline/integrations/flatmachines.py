@@ -8,7 +8,7 @@ from typing import Any
 
 from paceline.core.queue import LaneSpec
 from paceline.integrations import package
-from paceline.pacing.lanes import current_lane
+from paceline.pacing.pacer import current_lane
 
 _flatmachines = package("flatmachines", "flatmachines>=4.2")
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import random
 import time
 from collections.abc import Callable, Iterator
@@ -10,11 +9,11 @@ from types import TracebackType
 
 from paceline.core.quota import NS
 from paceline.core.results import GaveUpError, RefusalKind
-from paceline.pacing.breaker import Faults
+from paceline.pacing.breaker import ProviderHealth
 from paceline.pacing.permit import Acquisition, Permit
 from paceline.pacing.retry import Again, RetryPolicy
 from paceline.pacing.scheduler import Scheduler
-from paceline.providers.refusals import answer_of, refusal_of
+from paceline.providers.answers import answer_of, refusal_of
 
 
 class Attempts:
@@ -25,10 +24,10 @@ class Attempts:
     """
 
     def __init__(
-        self, faults: Faults, scheduler: Scheduler, acquire: Callable[..., Acquisition], policy: RetryPolicy
+        self, health: ProviderHealth, scheduler: Scheduler, acquire: Callable[..., Acquisition], policy: RetryPolicy
     ) -> None:
         self.made = 0
-        self._faults, self._scheduler, self._acquire, self._policy = faults, scheduler, acquire, policy
+        self._health, self._scheduler, self._acquire, self._policy = health, scheduler, acquire, policy
         self._provider = scheduler.pool.name.partition("/")[0]
         self._began_ns: int | None = None  # when the first one left
         self._refused: Permit | None = None
@@ -48,7 +47,7 @@ class Attempts:
         """The permit to wait for, and how long to sleep before, in seconds."""
         self.made += 1
         if self.made == 1:
-            self._faults.first_attempt(self._scheduler)
+            self._health.first_attempt(self._scheduler)
         pause_s, self._pause_s = self._pause_s, 0.0
         return self._acquire(again=self._refused), pause_s
 
@@ -60,7 +59,7 @@ class Attempts:
         """
         self._done = True
         if error is None:
-            self._faults.succeeded(self._provider)
+            self._health.succeeded(self._provider)
         elif isinstance(error, Exception) and permit is not None:
             self._done = not self._heals(permit, error)
         return not self._done
@@ -69,9 +68,9 @@ class Attempts:
         """Whether time heals what ``error`` says; if the provider refused, the pool knows by then."""
         refusal, answer = refusal_of(error), answer_of(error)
         if (answer is not None and answer.status >= 500) or (refusal and refusal.kind is RefusalKind.CAPACITY):
-            self._faults.failed(self._provider, permit.reservation.granted_ns)
+            self._health.failed(self._provider, permit.reservation.granted_ns)
         elif answer is not None and not answer.ours:
-            self._faults.succeeded(self._provider)
+            self._health.succeeded(self._provider)
         if refusal is None or not permit.open:  # closed in the block: its author has decided
             return False
         if self._began_ns is None:
@@ -84,7 +83,7 @@ class Attempts:
             raise GaveUpError(permit.pool, self.made, refusal, decision.reason) from error
         self._refused = permit
         if not decision.pool_wide:  # their servers are full: whoever was refused waits alone
-            self._pause_s = max(decision.delay_s, self._faults.retry_delay_s(self._scheduler))
+            self._pause_s = max(decision.delay_s, self._health.retry_delay_s(self._scheduler))
         return True
 
 
@@ -111,6 +110,8 @@ class Attempt:
         self._acquisition, pause_s = self._attempts.next_one()
         try:
             if pause_s:
+                import asyncio
+
                 await asyncio.sleep(pause_s)
             self._permit = await self._acquisition.__aenter__()
         except BaseException as error:

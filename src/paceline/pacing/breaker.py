@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import logging
 import threading
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from paceline.core.quota import NS
 from paceline.core.results import QuotaError
 from paceline.pacing.clock import Clock
-from paceline.pacing.retry import RetryBudget, RetryPolicy
+from paceline.pacing.retry import RetryBudget
 from paceline.pacing.scheduler import Scheduler
+
+log = logging.getLogger("paceline")
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,25 +63,23 @@ class Breaker:
         return True
 
 
-log = logging.getLogger("paceline")
-
-
-class Faults:
-    """The side of a :class:`~paceline.Limiter` that attempts report to.
+class ProviderHealth:
+    """Failures of providers and retries after them: breakers by provider, budgets for retries by pool.
 
     Args:
         clock: The clock.
-        retry: What to do when the provider refuses.
-        breaker: When to stop trying a provider that fails; ``None`` for never.
+        policy: When to stop trying a provider that fails; ``None`` for never.
+        schedulers_of: The schedulers of a provider's pools.
     """
 
-    def __init__(self, clock: Clock, retry: RetryPolicy | None, breaker: BreakerPolicy | None) -> None:
-        self.clock = clock
-        self.retry = retry or RetryPolicy()
-        self._breaker = breaker
-        self._breakers: dict[str, Breaker] = {}  # by provider
-        self._budgets: dict[str, RetryBudget] = {}  # by pool
-        self._schedulers: dict[str, Scheduler] = {}  # by pool
+    def __init__(
+        self, clock: Clock, policy: BreakerPolicy | None, schedulers_of: Callable[[str], list[Scheduler]]
+    ) -> None:
+        self._clock = clock
+        self.policy = policy
+        self._schedulers_of = schedulers_of
+        self._breakers: dict[str, Breaker] = {}
+        self._budgets: dict[str, RetryBudget] = {}
         self._lock = threading.RLock()
 
     def succeeded(self, provider: str) -> None:
@@ -88,36 +89,32 @@ class Faults:
             with self._lock:
                 until_ns = breaker.open_until_ns
                 breaker.succeeded()
-                schedulers = self._schedulers_of(provider) if until_ns else []
-            for scheduler in schedulers:
+            for scheduler in self._schedulers_of(provider) if until_ns else []:
                 scheduler.lift(until_ns)
 
     def failed(self, provider: str, left_ns: int) -> None:
         """An attempt at ``provider`` that left at ``left_ns`` failed; too many in a row pause all of its pools."""
-        if self._breaker is None:
+        if self.policy is None:
             return
         with self._lock:
-            breaker = self._breakers.setdefault(provider, Breaker(self._breaker))
-            opened = breaker.failed(self.clock.now_ns(), left_ns)
-            until_ns, in_row, schedulers = breaker.open_until_ns, breaker.in_row, self._schedulers_of(provider)
+            breaker = self._breakers.setdefault(provider, Breaker(self.policy))
+            opened = breaker.failed(self._clock.now_ns(), left_ns)
+            until_ns, in_row = breaker.open_until_ns, breaker.in_row
         if opened:
-            log.warning("%s: %d failures in a row; pausing for %g s", provider, in_row, self._breaker.pause_s)
-            for scheduler in schedulers:
+            log.warning("%s: %d failures in a row; pausing for %g s", provider, in_row, self.policy.pause_s)
+            for scheduler in self._schedulers_of(provider):
                 scheduler.pause(until_ns)
-
-    def retry_delay_s(self, scheduler: Scheduler) -> float:
-        """Spend one retry of the pool's budget; how long to wait for it, in seconds."""
-        now_ns = self.clock.now_ns()
-        with self._lock:
-            return self._budget(scheduler, now_ns).spend(now_ns)
 
     def first_attempt(self, scheduler: Scheduler) -> None:
         """A request makes its first attempt: it earns a share of a retry."""
         with self._lock:
-            self._budget(scheduler, self.clock.now_ns()).earn()
+            self._budget(scheduler, self._clock.now_ns()).earn()
 
-    def _schedulers_of(self, provider: str) -> list[Scheduler]:
-        return [scheduler for name, scheduler in self._schedulers.items() if name.partition("/")[0] == provider]
+    def retry_delay_s(self, scheduler: Scheduler) -> float:
+        """Spend one retry of the pool's budget; how long to wait for it, in seconds."""
+        now_ns = self._clock.now_ns()
+        with self._lock:
+            return self._budget(scheduler, now_ns).spend(now_ns)
 
     def _budget(self, scheduler: Scheduler, now_ns: int) -> RetryBudget:
         return self._budgets.setdefault(scheduler.pool.name, RetryBudget(now_ns))

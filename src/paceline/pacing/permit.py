@@ -33,7 +33,6 @@ from paceline.core.results import (
     StoreLost,
 )
 from paceline.pacing.scheduler import Scheduler, Waiting, wait_until_s
-from paceline.pacing.status import NamedWaiter
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,7 +101,7 @@ class Permit:
         """
         actual: Cost | None = units or None
         if usage is not None:
-            from paceline.providers.usage import usage_cost
+            from paceline.providers.answers import usage_cost
 
             actual = usage_cost(self.pool, usage) | units
         if actual is not None:
@@ -166,7 +165,7 @@ class Permit:
         if refusal is None:
             refusal = Refusal(RefusalKind.RATE)
         elif not isinstance(refusal, Refusal):
-            from paceline.providers.refusals import refusal_said
+            from paceline.providers.answers import refusal_said
 
             said = refusal_said(refusal, self.pool)
             if said is None:
@@ -186,7 +185,7 @@ class Permit:
         if counts and self._scheduler.events is not None:
             self._tell("refused", None, refusal.kind.value, refusal.retry_after_s)
 
-    def waiter_again(self, scheduler: Scheduler, cost: Cost) -> Waiter:
+    def waiter_again(self, scheduler: Scheduler, cost: Cost, name: str | None = None) -> Waiter:
         """A waiter for another attempt of the same request: in the same pool it returns to the front of its lane.
 
         Raises:
@@ -197,10 +196,10 @@ class Permit:
                 f"{self.pool}: this permit was followed by another attempt already; pass that one's permit"
             )
         self._followed = True
-        waiter = Waiter(cost, self._waiter.lane, self._waiter.deadline_ns)
+        waiter = Waiter(cost, self._waiter.lane, self._waiter.deadline_ns, name or self._waiter.name)
         if scheduler is self._scheduler:
             waiter.number, waiter.returned = self._waiter.number, True
-        return NamedWaiter(waiter, self._waiter.name) if isinstance(self._waiter, NamedWaiter) else waiter
+        return waiter
 
     @property
     def open(self) -> bool:

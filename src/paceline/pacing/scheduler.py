@@ -12,17 +12,19 @@ import threading
 import warnings
 import weakref
 from collections import deque
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Coroutine, Generator, Iterable, Sequence
+from contextlib import closing
 from dataclasses import dataclass
 from functools import cache
-from typing import TYPE_CHECKING, Any, Protocol, TypeAlias, TypeVar
+from typing import TYPE_CHECKING, Any, Protocol, TypeAlias, TypeVar, cast
 
 from paceline.core.meters import FAR_NS
 from paceline.core.pool import Pool
 from paceline.core.queue import Waiter
-from paceline.core.quota import NS, REQUESTS, Cost, Rule
-from paceline.core.results import Outcome, PacelineWarning, Reading, Refusal, Reservation, WaitUntil
+from paceline.core.quota import CONCURRENCY, NS, REQUESTS, Cost, Rule
+from paceline.core.results import Outcome, PacelineWarning, Reading, Refusal, Reservation, StoreLost, WaitUntil
 from paceline.pacing.clock import Clock, Timer
+from paceline.pacing.status import report
 
 if TYPE_CHECKING:
     import asyncio
@@ -32,7 +34,13 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 UNKNOWN_NS = FAR_NS // 2
-"""From here on an instant is one that nobody knows: no quota reaches so far."""
+"""An instant from here on is unknown: no quota reaches so far."""
+
+MOMENT_NS = NS // 10
+"""Pauses that differ by less are the same: a store computes what is left each time that it is asked."""
+
+PASSED_MIN = 256
+"""How many requests may have passed further schedulers before those that were never closed are looked for."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,31 +101,99 @@ class Task:
             others.setdefault(self.loop, []).append(self.future)
 
 
+class Worker(Protocol):
+    """The thread that a capacity's exchanges with its store run on."""
+
+    def add(self, scheduler: Scheduler) -> None:
+        """Make the exchanges of ``scheduler``, too."""
+
+    def poke(self, scheduler: Scheduler) -> bool:
+        """An exchange is due for ``scheduler``; whether it will happen."""
+
+
 class Scheduler:
-    """The thread-safe side of one :class:`~paceline.core.pool.Pool`.
+    """The thread-safe side of one :class:`~paceline.core.pool.Pool`: one lock, one timer, one wake-up for each grant.
+
+    Args:
+        pool: The pool.
+        clock: The clock.
+        further: Schedulers that every request passes after this one (start spacing, the provider's slots).
+        worker: For a capacity with a store.
 
     Attributes:
-        events: Who is told what happens to permits, by the fields of a :class:`~paceline.pacing.events.Event`; or nobody.
-        own_units: Units of quotas that nobody could derive, and that no cost given by hand has named so far.
+        events: Called for everything that happens to a permit, with the fields of a
+            :class:`~paceline.pacing.events.Event`; ``None`` for nothing.
+        own_units: Units of the caller's own that no cost given by hand has named so far.
     """
 
-    def __init__(self, pool: Pool, clock: Clock) -> None:
+    def __init__(
+        self, pool: Pool, clock: Clock, further: Sequence[Scheduler] = (), worker: Worker | None = None
+    ) -> None:
         self.pool = pool
         self.events: Callable[..., None] | None = None
         self.own_units: set[str] = set()
+        self.further = tuple(further)
         self._clock = clock
-        # Garbage may be collected, or a signal handled, while this thread is inside: what they change waits its turn.
+        self._worker = worker
+        # A finalizer or a signal handler may run while this thread is inside: its changes are deferred.
         self._lock = threading.RLock()
         self._busy = False
         self._deferred: deque[Callable[[int], None]] = deque()
         self._untold: deque[tuple[Any, ...]] = deque()
-        self._due = False  # a store has to be told something
+        self._due = self._poked = False  # an exchange is due; the worker knows it
         self._timer: Timer | None = None
         self._timer_ns = FAR_NS
+        self._at: dict[Waiter, tuple[Scheduler, Waiter]] = {}  # granted here, and waiting further on
+        self._passed: dict[Reservation, list[tuple[Scheduler, Reservation]]] = {}
+        self._look_at = PASSED_MIN
         _schedulers.add(self)
+        if worker is not None:
+            worker.add(self)
 
-    def enter(self, waiter: Waiter, owner: Callable[[], Owner] | None) -> Outcome:
-        """Ask for ``waiter``; if it joins the line, ``owner`` waits. Without one it joins none, but may wait for a store."""
+    def now_ns(self) -> int:
+        """The present, by this scheduler's clock."""
+        return self._clock.now_ns()
+
+    # Waiting.
+
+    def wait(self, waiter: Waiter) -> Outcome:
+        """Block this thread until ``waiter`` has its outcome."""
+        return self._pass(waiter, Scheduler._wait) if self.further else self._wait(waiter)
+
+    def wait_async(self, waiter: Waiter) -> Coroutine[Any, Any, Outcome]:
+        """Let this task wait until ``waiter`` has its outcome."""
+        return self._pass_async(waiter) if self.further else self._wait_async(waiter)
+
+    def attempt(self, waiter: Waiter) -> Outcome:
+        """Ask for ``waiter``, now or not at all; where a store decides, this thread waits for its reply."""
+        return self._pass(waiter, Scheduler._attempt) if self.further else self._attempt(waiter)
+
+    def _wait(self, waiter: Waiter) -> Outcome:
+        outcome = self._enter(waiter, Thread)
+        if type(outcome) is WaitUntil and _in_a_loop():
+            why = "waiting for a permit blocks this event loop; use `async with`, `await`, or an async client"
+            try:
+                warnings.warn(f"{self.pool.name}: {why}", PacelineWarning, stacklevel=5)
+            except BaseException:  # warnings are errors here
+                self._leave(waiter)
+                raise
+        return self._block(waiter, outcome)
+
+    async def _wait_async(self, waiter: Waiter) -> Outcome:
+        if type(outcome := self._enter(waiter, _task())) is not WaitUntil:
+            return outcome
+        try:
+            await waiter.owner.future
+        except BaseException:  # cancelled, before the grant or just after it
+            self._leave(waiter)
+            raise
+        return decided(waiter)
+
+    def _attempt(self, waiter: Waiter) -> Outcome:
+        return self._block(waiter, self._enter(waiter, None))
+
+    def _enter(self, waiter: Waiter, owner: Callable[[], Owner] | None) -> Outcome:
+        """Ask the pool. A waiter in the queue gets an ``owner``; without one it may only wait for a store's reply."""
         with self._lock:
             if self._busy:
                 raise RuntimeError("a permit cannot be acquired from a signal handler or a finalizer")
@@ -129,94 +205,146 @@ class Scheduler:
                 if waits:
                     try:
                         waiter.owner = (owner or Thread)()
-                    except BaseException:  # no loop of asyncio's runs here
+                    except BaseException:  # no event loop of asyncio runs here
                         self.pool.withdraw(now_ns, waiter)
                         raise
             finally:
                 self._busy = False
-            if not waits and not self._deferred and not self.pool.stirred:
+            if not waits and not self._deferred and not self.pool.capacity.exchange_due:
                 return outcome
-            # A finalizer came in between: what it gave back may be what this one waits for.
+            # A finalizer ran in between: what it gave back may be what this waiter waits for.
             done = self._work() if self._deferred else []
             self._arm()
         self._wake(done)
         return outcome
 
-    def now_ns(self) -> int:
-        """The present, by this scheduler's clock."""
-        return self._clock.now_ns()
-
-    def wait(self, waiter: Waiter) -> Outcome:
-        """Block this thread until ``waiter`` has its outcome."""
-        outcome = self.enter(waiter, Thread)
-        if type(outcome) is WaitUntil and _in_a_loop():
-            why = "waiting for a permit blocks this event loop; use `async with`, `await`, or an async client"
-            try:
-                warnings.warn(f"{self.pool.name}: {why}", PacelineWarning, stacklevel=4)
-            except BaseException:  # warnings are errors here
-                self._leave(waiter)
-                raise
-        return self._block(waiter, outcome)
-
-    def attempt(self, waiter: Waiter) -> Outcome:
-        """Ask for ``waiter``, now or not at all; where a store decides, this thread waits for its answer."""
-        return self._block(waiter, self.enter(waiter, None))
-
-    async def wait_async(self, waiter: Waiter) -> Outcome:
-        """Let this task wait until ``waiter`` has its outcome."""
-        if type(outcome := self.enter(waiter, _task())) is not WaitUntil:
+    def _block(self, waiter: Waiter, outcome: Outcome) -> Outcome:
+        """Let this thread wait for the outcome of ``waiter``, unless it is ``outcome`` already."""
+        if not waiter.queued or type(outcome) is not WaitUntil:
             return outcome
         try:
-            await waiter.owner.future
-        except BaseException:  # cancelled, before the grant or just after it
+            waiter.owner.event.wait()
+        except BaseException:  # KeyboardInterrupt: the outcome, if there is one, is of no use any more
             self._leave(waiter)
             raise
         return decided(waiter)
 
+    def _leave(self, waiter: Waiter) -> None:
+        self._change(lambda now_ns: self.pool.withdraw(now_ns, waiter))
+
+    # Passing further schedulers. Slots come last: no request holds one while it waits for a quota, so a slow model
+    # keeps none from a fast one, and a request that holds one waits for nothing of ours: there is no deadlock. A
+    # request that waits further on holds the charge of its own pool, which is given back if it leaves.
+
+    def _pass(self, waiter: Waiter, wait: Callable[[Scheduler, Waiter], Outcome]) -> Outcome:
+        with closing(self._walk(waiter)) as walk:
+            scheduler, there = next(walk)
+            while True:
+                try:
+                    scheduler, there = walk.send(wait(scheduler, there))
+                except StopIteration as end:
+                    return cast("Outcome", end.value)
+
+    async def _pass_async(self, waiter: Waiter) -> Outcome:
+        with closing(self._walk(waiter)) as walk:
+            scheduler, there = next(walk)
+            while True:
+                outcome = await scheduler._wait_async(there)  # noqa: SLF001  (of this class)
+                try:
+                    scheduler, there = walk.send(outcome)
+                except StopIteration as end:
+                    return cast("Outcome", end.value)
+
+    def _walk(self, waiter: Waiter) -> Generator[tuple[Scheduler, Waiter], Outcome, Outcome]:
+        """Where to wait next with which waiter, given the outcome; a request that leaves gives back its grants."""
+        while True:
+            granted = yield self, waiter
+            if not isinstance(granted, Reservation):
+                return granted
+            cool_down_ns = self.pool.ledger.not_before_ns
+            try:
+                for scheduler in self.further:
+                    there = Waiter({REQUESTS: 1, CONCURRENCY: 1}, waiter.lane, waiter.deadline_ns)
+                    self._at[waiter] = scheduler, there
+                    step = yield scheduler, there
+                    if not isinstance(step, Reservation):
+                        self.cancel(granted)
+                        return step
+                    granted.granted_ns = step.granted_ns  # it has not left before
+                    self._remember(granted, scheduler, step)
+            except BaseException:
+                self.cancel(granted)
+                raise
+            finally:
+                self._at.pop(waiter, None)
+            if self.pool.ledger.not_before_ns <= max(cool_down_ns + MOMENT_NS, self.now_ns()):
+                return granted
+            self.cancel(granted)  # the provider asked for a pause meanwhile: back to the front of the queue
+            waiter.returned = True
+
+    def _remember(self, reservation: Reservation, scheduler: Scheduler, further: Reservation) -> None:
+        if len(self._passed) > self._look_at:
+            for lost in [other for other in list(self._passed) if not other.open]:
+                self._release(lost)
+            self._look_at = 2 * len(self._passed) + PASSED_MIN
+        self._passed.setdefault(reservation, []).append((scheduler, further))
+
+    def _release(self, reservation: Reservation) -> None:
+        for scheduler, further in self._passed.pop(reservation, ()):
+            scheduler.settle(further, None)
+
+    # What becomes of a reservation.
+
     def settle(self, reservation: Reservation, actual: Cost | None, waiter: Waiter | None = None) -> None:
         """See :meth:`Pool.settle`."""
-        with self._lock:  # as _change does it, without a closure: this is the hot path
+        with self._lock:  # as _change() does it, without a closure: this is the hot path
             if self._busy:
                 self._deferred.append(lambda now_ns: self.pool.settle(now_ns, reservation, actual, waiter))
-                return
-            self._busy = True
-            try:
-                now_ns = self._clock.now_ns()
-                self.pool.settle(now_ns, reservation, actual, waiter)
-                if not self.pool.queue.length and not self._deferred and not self._untold and not self.pool.stirred:
-                    return
-            finally:
-                self._busy = False
-            done = self._work()
-        if done or self._untold or self._due:
+                done, waits = [], True
+            else:
+                self._busy = True
+                try:
+                    pool = self.pool
+                    pool.settle(self._clock.now_ns(), reservation, actual, waiter)
+                    quiet = not pool.queue.length and not self._deferred and not pool.capacity.exchange_due
+                finally:
+                    self._busy = False
+                done, waits = [] if quiet else self._work(), False
+        if (done or self._untold or self._due) and not waits:
             self._wake(done)
+        if self._passed:
+            self._release(reservation)
 
     def cancel(self, reservation: Reservation) -> None:
         """See :meth:`Pool.cancel`."""
         self._change(lambda now_ns: self.pool.cancel(now_ns, reservation))
+        self._release(reservation)
 
     def refuse(self, reservation: Reservation, refusal: Refusal, pause_s: float) -> None:
         """See :meth:`Pool.refuse`."""
         self._change(lambda now_ns: self.pool.refuse(now_ns, reservation, refusal, pause_s))
+        self._release(reservation)
 
     def observe(self, readings: Iterable[Reading], reservation: Reservation) -> None:
         """See :meth:`Pool.observe`."""
         self._change(lambda now_ns: self.pool.observe(now_ns, readings, reservation))
 
     def pause(self, until_ns: int) -> None:
-        """Grant nothing until then, and one attempt first."""
+        """Grant nothing before ``until_ns``, and one attempt first."""
         self._change(lambda now_ns: self.pool.pause(until_ns))  # noqa: ARG005
 
     def lift(self, until_ns: int) -> None:
-        """End the pause until then, if it is the one in force."""
+        """End the pause until ``until_ns``, if it is the one in force."""
         self._change(lambda now_ns: self.pool.lift(now_ns, until_ns))
 
     def resume(self) -> None:
         """See :meth:`Pool.resume`."""
         self._change(lambda now_ns: self.pool.resume())  # noqa: ARG005
 
+    # Reading.
+
     def retry_after_s(self, until: WaitUntil) -> float:
-        """Seconds from now until then; infinite where a slot binds, whatever a store says when to ask again."""
+        """Seconds from now until then; infinite where a slot binds, whenever a store is asked again."""
         ledger = self.pool.ledger
         if any(
             name == until.quota and m.quota.rule is Rule.SLOTS
@@ -227,6 +355,8 @@ class Scheduler:
 
     def why(self, waiter: Waiter) -> Waiting | None:
         """Why ``waiter`` waits; ``None`` when it does not."""
+        if (further := self._at.get(waiter)) is not None:
+            return further[0].why(further[1])
 
         def read(now_ns: int) -> Waiting | None:
             if waiter.owner is None or waiter.outcome is not None:
@@ -234,48 +364,14 @@ class Scheduler:
             ahead, at_ns, quota = self.pool.place(now_ns, waiter)
             return Waiting(ahead, quota, wait_until_s(at_ns, now_ns) if at_ns < UNKNOWN_NS else None)
 
-        return self._read(read)
-
-    def tell(self, *event: Any) -> None:
-        """Tell :attr:`events`, at once; from inside our own critical section (a finalizer, a signal), after it."""
-        assert self.events is not None
-        with self._lock:
-            inside = self._busy
-            if inside:
-                self._untold.append(event)
-        if not inside:
-            self.events(*event)
+        return self.read(read)
 
     def status(self) -> dict[str, Any]:
-        """See :meth:`Pool.status`."""
-        return self._read(self.pool.status)
+        """The state of the pool, as plain JSON values."""
+        return self.read(lambda now_ns: report(self.pool, now_ns))
 
-    def left_out(self, cost: Cost) -> None:
-        """Warn, once for each unit, of a quota on a unit of your own that the first cost given by hand leaves out.
-
-        Such a unit can be derived from nothing, so it costs 0: a forgotten one would never make anybody wait.
-        """
-        if not cost.get(REQUESTS, 1):  # nothing is sent
-            return
-        units, self.own_units = self.own_units, set()
-        for unit in sorted(units.difference(cost)):
-            warnings.warn(
-                f"{self.pool.name}: there is a quota on {unit!r}, and the request does not say how many it costs, so it costs"
-                f" none: write limiter.acquire({self.pool.name!r}, {unit}=1), or {unit}=0 where that is meant",
-                PacelineWarning,
-                stacklevel=3,
-            )
-
-    def _change(self, change: Callable[[int], None]) -> None:
-        """Let ``change`` happen, and then whatever it makes possible; at once, or after what this thread is doing here."""
-        with self._lock:
-            self._deferred.append(change)
-            done = [] if (inside := self._busy) else self._work()
-        if (done or self._untold or self._due) and not inside:
-            self._wake(done)
-
-    def _read(self, read: Callable[[int], T]) -> T:
-        """What ``read`` finds now; a finalizer that comes in between changes nothing under its eyes."""
+    def read(self, read: Callable[[int], T]) -> T:
+        """What ``read`` returns now, under the lock; a finalizer that runs in between changes nothing."""
         with self._lock:
             inside, self._busy = self._busy, True
             try:
@@ -287,8 +383,72 @@ class Scheduler:
             self._wake(done)
         return found
 
+    @property
+    def idle(self) -> bool:
+        """Whether no exchange is due that has not begun."""
+        return not (self._due or self._poked)
+
+    def refresh(self) -> StoreLost | None:
+        """Where a store keeps the quotas, let its reply bring the snapshot up to date; why it did not, if it never has."""
+        if self._worker is None:
+            return None
+        outcome = self._attempt(Waiter(dict.fromkeys([*self.pool.ledger.units, REQUESTS, CONCURRENCY], 0.0)))
+        if isinstance(outcome, Reservation):
+            self.cancel(outcome)
+        return outcome if isinstance(outcome, StoreLost) else None
+
+    # Telling.
+
+    def tell(self, *event: Any) -> None:
+        """Call :attr:`events` at once; from inside the critical section (a finalizer, a signal), after it."""
+        assert self.events is not None
+        with self._lock:
+            inside = self._busy
+            if inside:
+                self._untold.append(event)
+        if not inside:
+            self.events(*event)
+
+    def left_out(self, cost: Cost) -> None:
+        """Warn, once for each unit, of a quota on a unit of the caller's own that the first cost by hand leaves out.
+
+        Such a unit cannot be derived, so it costs 0: a request that forgets it never waits for it.
+        """
+        if not cost.get(REQUESTS, 1):  # nothing is sent
+            return
+        units, self.own_units = self.own_units, set()
+        for unit in sorted(units.difference(cost)):
+            warnings.warn(
+                f"{self.pool.name}: the quota on {unit!r} is not charged, because the request names no amount of it: write"
+                f" limiter.acquire({self.pool.name!r}, {unit}=1), or {unit}=0 if it costs none",
+                PacelineWarning,
+                stacklevel=3,
+            )
+
+    # The critical section.
+
+    def transact(self, step: Callable[[int], tuple[T, list[Waiter]]]) -> T:
+        """Let the worker's thread change the pool: ``step`` returns its result and the waiters that it decided."""
+        with self._lock:
+            self._poked, self._busy = False, True
+            try:
+                found, done = step(self._clock.now_ns())
+            finally:
+                self._busy = False
+            done += self._work()
+        self._wake(done)
+        return found
+
+    def _change(self, change: Callable[[int], None]) -> None:
+        """Make ``change``, and then the grants that it makes possible; deferred when this thread is inside."""
+        with self._lock:
+            self._deferred.append(change)
+            done = [] if (inside := self._busy) else self._work()
+        if (done or self._untold or self._due) and not inside:
+            self._wake(done)
+
     def _work(self) -> list[Waiter]:
-        """Follow up, and again while somebody comes in between: nobody else may come for a long time."""
+        """Follow up, and again while deferred changes arrive: no other call may come for a long time."""
         done: list[Waiter] = []
         while True:
             self._busy = True
@@ -300,28 +460,38 @@ class Scheduler:
                 return done
 
     def _follow_up(self, now_ns: int) -> list[Waiter]:
-        """What waited its turn, and then those in line who may go now."""
+        """Make the deferred changes, then grant what they allow."""
         while self._deferred:
             self._deferred.popleft()(now_ns)
-        if not self.pool.queue.length:
-            return []
-        done = self.pool.pump(now_ns)
+        done = []
+        if self.pool.queue.length:
+            done = self.pool.pump(now_ns)
+        elif self._worker is None:
+            return done
         self._arm()
         return done
 
-    def _block(self, waiter: Waiter, outcome: Outcome) -> Outcome:
-        """Let this thread wait until ``waiter`` has its outcome, if it is to have another than this."""
-        if not waiter.queued or type(outcome) is not WaitUntil:
-            return outcome
-        try:
-            waiter.owner.event.wait()
-        except BaseException:  # KeyboardInterrupt: whatever the outcome was, nobody will use it
-            self._leave(waiter)
-            raise
-        return decided(waiter)
+    def _arm(self) -> None:
+        """Set the timer for the next grant, and for the next exchange of the capacity."""
+        if self._worker is not None:
+            capacity = self.pool.capacity
+            capacity.exchange_due = False
+            at_ns = None if self._poked else capacity.exchange_ns
+            if at_ns is not None:
+                if at_ns <= self._clock.now_ns():
+                    self._due = True
+                else:
+                    self._arm_at(at_ns)
+        if self.pool.wake_ns is not None:
+            self._arm_at(self.pool.wake_ns)
 
-    def _leave(self, waiter: Waiter) -> None:
-        self._change(lambda now_ns: self.pool.withdraw(now_ns, waiter))
+    def _arm_at(self, wake_ns: int) -> None:
+        """Set the timer, unless it is due before that."""
+        if wake_ns < self._timer_ns:
+            if self._timer is not None:
+                self._timer.cancel()
+            self._timer_ns = wake_ns
+            self._timer = self._clock.call_at(wake_ns, self._on_timer)
 
     def _on_timer(self) -> None:
         with self._lock:
@@ -329,28 +499,28 @@ class Scheduler:
             done = self._work()
         self._wake(done)
 
-    def _arm(self) -> None:
-        """Set the timer for the pool."""
-        if self.pool.wake_ns is not None:
-            self._arm_at(self.pool.wake_ns)
-
-    def _arm_at(self, wake_ns: int) -> None:
-        """Set the timer, unless one is due before that anyway."""
-        if wake_ns < self._timer_ns:
-            if self._timer is not None:
-                self._timer.cancel()
-            self._timer_ns = wake_ns
-            self._timer = self._clock.call_at(wake_ns, self._on_timer)
-
     def _wake(self, done: list[Waiter]) -> None:
-        """Wake those whose outcome is known, and tell what could not be told under the lock; not under it."""
+        """Wake the waiters with an outcome, call :attr:`events` for what was deferred, and poke the worker; unlocked."""
         self._rouse(done)
         while self._untold and self.events is not None:
             try:
                 event = self._untold.popleft()
-            except IndexError:  # another thread has told it
+            except IndexError:  # another thread has taken it
                 break
             self.events(*event)
+        while self._due:
+            self._poke()
+
+    def _poke(self) -> None:
+        """Tell the worker that an exchange is due; not under the lock, which the worker takes first."""
+        assert self._worker is not None
+        self._due, self._poked = False, True
+        if self._worker.poke(self):
+            return
+        with self._lock:  # it is closed, and no request waits
+            self._poked = False
+            if self.pool.queue.length:  # a request has arrived since
+                self._arm()
 
     def _rouse(self, done: list[Waiter]) -> None:
         others: Others = {}
@@ -363,18 +533,20 @@ class Scheduler:
                 self._change(lambda now_ns, loop=loop: self._forget(now_ns, loop, done))  # type: ignore[misc]
 
     def _forget(self, now_ns: int, loop: asyncio.AbstractEventLoop, done: list[Waiter]) -> None:
-        """Nobody of a closed loop will come: give back what they were granted, and let the rest go all at once."""
+        """Give back what was granted to waiters of a closed loop, and withdraw the others."""
         for waiter in [*done, *self.pool.queue]:
             if getattr(waiter.owner, "loop", None) is loop:
                 self.pool.withdraw(now_ns, waiter)
 
     def after_fork(self) -> None:
-        """In a forked child: who waits, and whatever lock was held, stayed with the parent."""
+        """In a forked child: waiters, requests in flight, and a lock that was held stayed with the parent."""
         self._lock, self._busy = threading.RLock(), False
         self._timer, self._timer_ns = None, FAR_NS
         self._deferred.clear()
         self._untold.clear()
-        self.pool.queue.drain()
+        self._due = self._poked = False
+        self._at, self._passed = {}, {}
+        self.pool.drain()
 
 
 _schedulers: weakref.WeakSet[Scheduler] = weakref.WeakSet()

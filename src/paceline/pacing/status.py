@@ -3,40 +3,19 @@
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from paceline.core.meters import Bucket, Meter, Spaced, Window
+from paceline.core.pool import Pool
 from paceline.core.queue import Waiter
 from paceline.core.quota import CONCURRENCY, NS, REQUESTS, Rule
-from paceline.core.results import QuotaError
-
-if TYPE_CHECKING:
-    from paceline.core.pool import Pool
 
 QUEUE_SHOWN = 50
 """How many of those who wait are shown: a page is read by people, and a line may be a million long."""
 
-NAME_MAX = 200
-"""How long the name of somebody who waits may be."""
-
-
-class NamedWaiter(Waiter):
-    """A waiter of somebody who gave a name. A class of its own, so that the others do not pay for it."""
-
-    __slots__ = ("name",)
-
-    def __init__(self, waiter: Waiter, name: str) -> None:
-        if not isinstance(name, str) or len(name) > NAME_MAX:
-            raise QuotaError(
-                f"name is {str(name)[:NAME_MAX]!r}: it must be a text of at most {NAME_MAX} characters, or None"
-            )
-        super().__init__(waiter.cost, waiter.lane, waiter.deadline_ns)
-        self.number, self.returned = waiter.number, waiter.returned
-        self.name = name
-
 
 def report(pool: Pool, now_ns: int) -> dict[str, Any]:
-    """See :meth:`Pool.status <paceline.core.pool.Pool.status>`."""
+    """The state of ``pool`` as plain JSON values; durations in seconds, waits rounded up."""
     ledger = pool.ledger
     return {
         "quotas": [
@@ -53,14 +32,16 @@ def report(pool: Pool, now_ns: int) -> dict[str, Any]:
                 "spent": round(spent, 3),
                 "source": source,
             }
-            for m, name, spent, source in zip(ledger.meters, ledger.names, ledger.spent, pool.sources, strict=True)
+            for m, name, spent, source in zip(
+                ledger.meters, ledger.names, ledger.spent, pool.capacity.sources, strict=True
+            )
         ],
         "waiting": pool.queue.length,
         "lanes": pool.queue.waiting(),
         "queue": [_row(waiter, now_ns) for waiter in pool.queue.peek(QUEUE_SHOWN, ledger.share)],
         "in_flight": ledger.in_flight,
-        "binds": _binds(pool, now_ns),
-        "cool_down_s": _up(max(ledger.not_before_ns, pool.paused_ns) - now_ns),
+        "binds": pool.binds(now_ns),
+        "cool_down_s": _up(pool.capacity.cool_down_ns(now_ns)),
         "stopped": pool.stopped.reason if pool.stopped else None,
         "counts": {name: count for name, count in sorted(pool.counts.items()) if count},
         "wait_s": {
@@ -76,16 +57,8 @@ def report(pool: Pool, now_ns: int) -> dict[str, Any]:
             for unit, (estimated, actual) in sorted(pool.estimates.items())
             if unit not in (REQUESTS, CONCURRENCY)
         },
+        **pool.capacity.status(now_ns),
     }
-
-
-def _binds(pool: Pool, now_ns: int) -> str | None:
-    """What the next one waits for; where it may go this very moment, what it has waited for."""
-    head = pool.queue.head()
-    if head is None:
-        return None
-    at_ns, binding = pool.earliest(now_ns, head.amounts)
-    return pool.named(now_ns, at_ns, binding) if pool.asks else pool.ledger.name(binding)
 
 
 def _up(duration_ns: int) -> float:
@@ -96,7 +69,7 @@ def _up(duration_ns: int) -> float:
 def _row(waiter: Waiter, now_ns: int) -> dict[str, Any]:
     """One of those who wait."""
     return {
-        "name": waiter.name if isinstance(waiter, NamedWaiter) else None,
+        "name": waiter.name,
         "lane": waiter.lane.name,
         "waited_s": round(max(now_ns - waiter.arrived_ns, 0) / NS, 3),
         "cost": dict(waiter.cost),
@@ -112,7 +85,7 @@ def _reset_s(m: Meter, now_ns: int) -> float | None:
     if isinstance(m, Bucket):
         return _up(m.full_at_ns - now_ns)
     if isinstance(m, Window):
-        return _up(m.state()["stop"] - now_ns)
+        return _up(m.stop_ns - now_ns)
     return None  # slots: when those in flight are done
 
 

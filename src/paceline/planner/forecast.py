@@ -15,19 +15,17 @@ from collections import deque
 from collections.abc import Iterable, Iterator, Mapping
 from copy import deepcopy
 from dataclasses import dataclass, field
+from functools import partial
 from itertools import chain, count
-from typing import TYPE_CHECKING
 
 from paceline.core.ledger import Ledger
 from paceline.core.meters import FAR_NS
-from paceline.core.queue import Waiter
+from paceline.core.pool import Pool
 from paceline.core.quota import CONCURRENCY, NS, REQUESTS, Cost, Rule
-from paceline.core.results import NeverFits, NeverFitsError, QuotaError, Reservation, StoreLost
-from paceline.pacing.permit import as_error, check_cost
+from paceline.core.results import NeverFits, NeverFitsError, QuotaError, Reservation, StoreError
+from paceline.pacing.pacer import Pacer
+from paceline.pacing.permit import check_cost
 from paceline.pacing.scheduler import Scheduler
-
-if TYPE_CHECKING:
-    from paceline.limiter.limiter import Limiter
 
 REQUESTS_MAX = 1_000_000
 """How many requests are replayed at most: 100,000 take one to three seconds."""
@@ -56,13 +54,13 @@ class Forecast:
 
 
 def eta(
-    limiter: Limiter, work: Mapping[str, Iterable[Mapping[str, float]]], *, latency_s: float | Mapping[str, float] = 0.0
+    limiter: Pacer, work: Mapping[str, Iterable[Mapping[str, float]]], *, latency_s: float | Mapping[str, float] = 0.0
 ) -> Forecast:
     """When the last answer will be there, if everything is asked for now.
 
     Args:
         limiter: Whose pools; they stay as they are. Where processes share them, the store is asked how they stand.
-        work: For each pool the costs of its requests, in order, each as :meth:`Limiter.acquire` takes it: what the
+        work: For each pool the costs of its requests, in order, each as :meth:`Limiter.acquire <paceline.Limiter.acquire>` takes it: what the
             provider will charge in the end. Who waits in these pools already goes first and is counted, too, so in
             the middle of a run give only what has not been asked for.
         latency_s: Mean seconds from a grant to the end of its answer, for all pools or by pool: it is what slots in
@@ -106,17 +104,20 @@ class _Line:
         self.waiting: deque[_Request] = deque()
         self.wake_ns, self.last_ns, self.waits_ns = FAR_NS, now_ns, dict[str, int]()
         self._blocked: tuple[_Line, str, int] | None = None  # whose request, by which quota, since when
-        paused_ns = _look(scheduler)
-        with scheduler._lock:  # noqa: SLF001  (books that change while they are copied are no books)
-            live = scheduler.pool.ledger
-            self.name, self.stopped = scheduler.pool.name, scheduler.pool.stopped is not None
-            self.ledger = Ledger([], now_ns, headroom_s=live.headroom_s, ttl_s=live.ttl_ns / NS, gentle=live.gentle)
-            for m, quota in zip(live.meters, live.names, strict=True):
-                self.ledger.follow(deepcopy(m), quota)
-            self.ledger.not_before_ns = max(live.not_before_ns, paused_ns)
-            self.ahead = [waiter.cost for waiter in scheduler.pool.queue]
-            self.open = [(list(r.amounts), r.granted_ns) for r in live.open]
+        if (lost := scheduler.refresh()) is not None:
+            raise StoreError(f"{scheduler.pool.name}: {lost.reason}")
+        scheduler.read(partial(self._copy, scheduler.pool))
         self.further_amounts = self.ledger.amounts({REQUESTS: 1, CONCURRENCY: 1})
+
+    def _copy(self, pool: Pool, now_ns: int) -> None:
+        live = pool.ledger
+        self.name, self.stopped = pool.name, pool.stopped is not None
+        self.ledger = Ledger([], now_ns, headroom_s=live.headroom_s, ttl_s=live.ttl_ns / NS, gentle=live.gentle)
+        for m, quota in zip(live.meters, live.names, strict=True):
+            self.ledger.follow(deepcopy(m), quota)
+        self.ledger.not_before_ns = max(live.not_before_ns, now_ns + pool.capacity.cool_down_ns(now_ns))
+        self.ahead = [waiter.cost for waiter in pool.queue]
+        self.open = [(list(r.amounts), r.granted_ns) for r in live.open]
 
     def landing(self, now_ns: int) -> Iterator[tuple[int, _Request]]:
         """Who is in flight now, and when each answer should end; slots that other processes hold come back, too."""
@@ -175,7 +176,7 @@ class _Line:
 class _Replay:
     """All lines, and what will happen to them by time."""
 
-    def __init__(self, limiter: Limiter) -> None:
+    def __init__(self, limiter: Pacer) -> None:
         self.start_ns = limiter.clock.now_ns()
         self.lines: dict[Scheduler, _Line] = {}
         self._left = REQUESTS_MAX
@@ -188,19 +189,17 @@ class _Replay:
         if line is None:
             line = self.lines[scheduler] = _Line(scheduler, self.start_ns, latency_ns)
             line.work = self._counted(line.ahead)
-            line.further = [self.add(other, latency_ns) for other in getattr(scheduler, "further", ())]  # shared slots
+            line.further = [self.add(other, latency_ns) for other in scheduler.further]  # shared slots
             for at_ns, request in line.landing(self.start_ns):
                 self._push(at_ns, request)
         line.work = chain(line.work, self._counted(costs))
         return line
 
-    def add_rivals(self, limiter: Limiter) -> None:
+    def add_rivals(self, limiter: Pacer) -> None:
         """Who waits in other pools for the slots that the work needs, too: they go in turn."""
         latency_ns = max((line.latency_ns for line in self.lines.values()), default=0)
-        for scheduler in list(limiter._schedulers.values()):  # noqa: SLF001
-            if scheduler not in self.lines and any(
-                further in self.lines for further in getattr(scheduler, "further", ())
-            ):
+        for scheduler in limiter.schedulers:
+            if scheduler not in self.lines and any(further in self.lines for further in scheduler.further):
                 self.add(scheduler, latency_ns)
 
     def _counted(self, costs: Iterable[Mapping[str, float]]) -> Iterator[Mapping[str, float]]:
@@ -243,18 +242,3 @@ class _Replay:
                 self._push(now_ns + request.line.latency_ns, request)
         if line.wake_ns < FAR_NS and (line.wake_ns != before_ns or before_ns <= now_ns):
             self._push(line.wake_ns, line)
-
-
-def _look(scheduler: Scheduler) -> int:
-    """Where processes share the books, ask how they stand, for nothing; until when this process pauses by itself."""
-    from paceline.shared.worker import SharedScheduler
-
-    if not isinstance(scheduler, SharedScheduler):
-        return 0
-    waiter = Waiter(dict.fromkeys([*scheduler.pool.ledger.units, REQUESTS, CONCURRENCY], 0.0))
-    outcome = SharedScheduler.attempt(scheduler, waiter)  # this scheduler alone, and not those behind it
-    if isinstance(outcome, Reservation):
-        scheduler.cancel(outcome)
-    elif isinstance(outcome, StoreLost):
-        raise as_error(scheduler, waiter, outcome)
-    return scheduler.pool.paused_ns

@@ -1,4 +1,4 @@
-"""The providers, one page each: what they charge, what they report, how they say no, and what they publish."""
+"""The providers: what they charge, report and refuse, and the limits that they publish."""
 
 from paceline.providers.registry import register
 

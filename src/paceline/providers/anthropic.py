@@ -1,16 +1,4 @@
-"""Anthropic's Messages API.
-
-Sources: https://platform.claude.com/docs/en/api/rate-limits (2026-08, 2026-10), .../api/errors (2026-10), live
-refusals of 2025 and 2026.
-
-* Limits: requests, input tokens and output tokens a minute, for an organization (and lower ones for a workspace),
-  per class of models. Buckets, continuously replenished; 60 a minute may be enforced as one a second.
-* Input is estimated at the start and corrected to the real one. Cached reads do not count (Haiku 3.5: they do),
-  cache writes do.
-* ``max_tokens`` does **not** count: output is counted as it is produced. A request is admitted and the *next* one
-  refused, so a pace needs an expected output, not the most that was asked.
-* Whether refused requests count is not documented.
-"""
+"""Anthropic's Messages API. What Anthropic counts, with sources: ``tables/anthropic.toml``."""
 
 from __future__ import annotations
 
@@ -19,28 +7,14 @@ from collections.abc import Mapping
 from fnmatch import fnmatchcase
 from typing import Any, Final
 
-from paceline.core.quota import INPUT_TOKENS, OUTPUT_TOKENS, REQUESTS, TOKENS, Cost
+from paceline.core.quota import INPUT_TOKENS, OUTPUT_TOKENS, REQUESTS, Cost
 from paceline.core.results import Reading, Refusal, RefusalKind
-from paceline.providers.base import Call, Headers, Usage, UsageReader
-from paceline.providers.parse import (
-    amount,
-    as_mapping,
-    as_text,
-    count,
-    endpoint_of,
-    error_of,
-    http_date_s,
-    make_usage,
-    number,
-    remainder,
-    retry_after_s,
-    rfc3339_s,
-    undated,
-    usage_of,
-    wait,
-)
+from paceline.providers import parse
+from paceline.providers.base import Call, Headers, Usage
+from paceline.providers.common import BaseProvider, CostRule
+from paceline.providers.parse import as_mapping, as_text, count
 from paceline.providers.prompt import MediaTokens, prompt_tokens
-from paceline.providers.streams import JsonReader, SseReader
+from paceline.providers.streams import Found
 
 ENDPOINTS: Final = {"/messages": "messages"}  # count_tokens and batches have limits of their own
 
@@ -64,96 +38,67 @@ _FAMILIES: Final = (
     ("output-tokens", OUTPUT_TOKENS, 1_000.0),
 )
 _DIMENSION = re.compile(r"([\d,]{1,20}) (input tokens|output tokens|tokens|requests) per (minute|hour|day)", re.ASCII)
-_PERIODS: Final = {"minute": 60.0, "hour": 3_600.0, "day": 86_400.0}
 _MONEY = re.compile(r"spend(?:ing)?[ _]limit|credit balance|specified API usage limits|billing_error", re.IGNORECASE)
 
 
-class Anthropic:
+class Anthropic(BaseProvider):
     """The Anthropic API."""
 
-    name = "anthropic"
-    hosts: tuple[str, ...] = ("api.anthropic.com",)
-    key_env = "ANTHROPIC_API_KEY"
-    encoding = "claude_v4_8"
+    costs = CostRule(counts_cached=False)
+    events = (b'"usage"', b'"error"', b"message_stop")
 
     def describe(self, path: str, body: Mapping[str, Any]) -> Call | None:
         """Describe a request to ``/messages``; the estimate's weights follow the model's tokenizer."""
-        endpoint = endpoint_of(path, ENDPOINTS)
+        endpoint = parse.endpoint_of(path, ENDPOINTS)
         if endpoint is None:
             return None
-        model = as_text(body.get("model"))[:200] or "unknown"
-        encoding = "claude_v3" if _OLD_TOKENIZER.match(undated(model)) else self.encoding
-        return Call(
-            provider=self.name,
-            endpoint=endpoint,
-            model=model,
-            input_tokens=prompt_tokens([body.get("system"), body.get("messages")], body.get("tools"), encoding, MEDIA),
-            max_output_tokens=count(body.get("max_tokens")) or None,
-            stream=body.get("stream") is True,
-        )
+        model = parse.model_of(body)
+        encoding = "claude_v3" if _OLD_TOKENIZER.match(parse.undated(model)) else self.encoding
+        parts, most = [body.get("system"), body.get("messages")], count(body.get("max_tokens")) or None
+        tokens = prompt_tokens(parts, body.get("tools"), encoding, MEDIA)
+        return Call(self.name, endpoint, model, tokens, most, stream=body.get("stream") is True)
 
     def pool(self, model: str) -> str:
         """The class of models that shares the limit; a dated snapshot shares its alias's."""
-        alias = undated(model)
+        alias = parse.undated(model)
         return next((pool for pattern, pool in _POOLS if fnmatchcase(alias, pattern)), alias)
 
-    def held(self, call: Call, input_tokens: float, output_tokens: float) -> Cost:
-        """The input, and the output to expect: ``max_tokens`` is only its bound."""
-        most = call.max_output_tokens
-        return _cost(input_tokens, output_tokens if most is None else min(output_tokens, most))
-
     def charged(self, call: Call, usage: Usage) -> Cost:
-        """The reported input without cached reads, and the output as it was."""
-        counts_cached = self.pool(call.model) == "claude-3-5-haiku"
-        return _cost(usage.input_tokens - (0 if counts_cached else usage.cached_tokens), usage.output_tokens)
+        """The reported input without cached reads, and the output; for Haiku 3.5 cached reads count."""
+        costs = CostRule() if self.pool(call.model) == "claude-3-5-haiku" else self.costs
+        return costs.charged(call, usage)
 
     def readings(self, headers: Headers, now_s: float) -> list[Reading]:
         """``anthropic-ratelimit-{requests,input-tokens,output-tokens}-{limit,remaining,reset}``.
 
         The family ``tokens`` repeats the most restrictive limit in effect and is no quota of its own; ``unified``,
-        ``priority`` and ``fast`` belong to other traffic. Resets are instants in whole seconds, read against the
-        answer's own ``date`` where it has one, so that our clock does not matter.
+        ``priority`` and ``fast`` belong to other traffic. Resets are instants in whole seconds, compared
+        with the answer's own ``date`` where it has one, so that the local clock does not matter.
         """
-        now_s = http_date_s(headers.get("date")) or now_s
+        now_s = parse.http_date_s(headers.get("date")) or now_s
         found = []
         for family, unit, resolution in _FAMILIES:
-            limit = amount(headers.get(f"anthropic-ratelimit-{family}-limit"))
-            remaining = remainder(headers.get(f"anthropic-ratelimit-{family}-remaining"))
-            full_s = rfc3339_s(headers.get(f"anthropic-ratelimit-{family}-reset"))
-            reset_s = None if full_s is None else wait(max(0.0, full_s - now_s))
+            limit = parse.amount(headers.get(f"anthropic-ratelimit-{family}-limit"))
+            remaining = parse.remainder(headers.get(f"anthropic-ratelimit-{family}-remaining"))
+            full_s = parse.rfc3339_s(headers.get(f"anthropic-ratelimit-{family}-reset"))
+            reset_s = None if full_s is None else parse.wait(max(0.0, full_s - now_s))
             if limit is not None or remaining is not None or reset_s is not None:
                 found.append(Reading(unit, limit, remaining, reset_s, 60.0, resolution))
         return found
 
-    def refusal(self, status: int, headers: Headers, body: bytes) -> Refusal | None:
-        """Classify an answer by its status, its error's type and ``error_code``, and the limit that its text names."""
-        if status < 400:
-            return None
-        error, text = error_of(body)
-        unprovisioned = any(
-            number(headers.get(f"anthropic-fast-{side}-tokens-limit")) == 0 for side in ("input", "output")
-        )
-        return _classify(status, error, text, retry_after_s(headers), never=status == 429 and unprovisioned)
-
-    def usage_reader(self, call: Call) -> UsageReader:
-        """A reader for a JSON message, or for the events of a streamed one."""
-        if not call.stream:
-            return JsonReader(self.usage)
-        return SseReader(self._on_event, b'"usage"', b'"error"', b"message_stop")
-
     def usage(self, payload: Mapping[str, Any]) -> Usage | None:
         """Usage whose ``input_tokens`` leave out what was read from and written to the cache."""
-        found = usage_of(payload)
+        found = parse.usage_of(payload)
         cached, written = count(found.get("cache_read_input_tokens")), count(found.get("cache_creation_input_tokens"))
         fresh = count(found.get("input_tokens"))
-        return make_usage(fresh + cached + written, count(found.get("output_tokens")), cached, written)
+        return parse.make_usage(fresh + cached + written, count(found.get("output_tokens")), cached, written)
 
-    def _on_event(self, event: dict[str, Any], known: Usage | None) -> tuple[Usage | None, Refusal | None, bool]:
+    def _on_event(self, event: dict[str, Any], known: Usage | None) -> Found:
         """``message_start`` names the input; each ``message_delta`` the output so far, and perhaps the input again."""
         kind = event.get("type")
         if kind == "error":
             error = as_mapping(event.get("error"))
-            return None, _classify(None, error, as_text(error.get("message"))[:4_096], None), False
+            return None, self._classify(None, error, as_text(error.get("message"))[:4_096], {}), False
         usage = self.usage(event) if kind in ("message_start", "message_delta") else None
         if usage and known:
             side = usage if usage.input_tokens else known
@@ -161,40 +106,31 @@ class Anthropic:
             usage = Usage(side.input_tokens, output, side.cached_tokens, side.cache_write_tokens)
         return usage, None, kind == "message_stop"
 
-
-def _cost(input_tokens: float, output_tokens: float) -> Cost:
-    return {
-        REQUESTS: 1.0,
-        INPUT_TOKENS: float(input_tokens),
-        OUTPUT_TOKENS: float(output_tokens),
-        TOKENS: float(input_tokens + output_tokens),
-    }
-
-
-def _classify(
-    status: int | None, error: Mapping[str, Any], text: str, retry_after: float | None, *, never: bool = False
-) -> Refusal | None:
-    kind_of = as_text(error.get("type"))[:100]
-    code = as_text(as_mapping(error.get("details")).get("error_code") or error.get("error_code"))[:100]
-    limited = status == 429 or (status is None and kind_of == "rate_limit_error")
-    match = _DIMENSION.search(text)
-    if status == 402 or ((limited or status == 400) and _MONEY.search(f"{code} {kind_of} {text}")):
-        kind = RefusalKind.MONEY
-    elif status in (503, 529) or (status is None and kind_of == "overloaded_error"):
-        kind = RefusalKind.CAPACITY
-    elif status == 413 or never or (limited and match and number(match[1]) == 0):
-        kind = RefusalKind.NEVER_FITS
-    elif limited:
-        kind = RefusalKind.GROWTH if code == "ramp_limit_exceeded" else RefusalKind.RATE
-    else:
-        return None
-    limit = amount(match[1]) if match else None
-    return Refusal(
-        kind=kind,
-        message=as_text(error.get("message"))[:300],
-        code=code or kind_of,
-        retry_after_s=retry_after,
-        unit=match[2].replace(" ", "_") if match else None,
-        period_s=_PERIODS[match[3]] if match else None,
-        limit=limit,
-    )
+    def _classify(self, status: int | None, error: Mapping[str, Any], text: str, headers: Headers) -> Refusal | None:
+        """Classify by the status, the error's type and ``error_code``, and the limit in its message."""
+        fast_limits = [headers.get(f"anthropic-fast-{side}-tokens-limit") for side in ("input", "output")]
+        never = status == 429 and any(parse.number(limit) == 0 for limit in fast_limits)  # fast mode not provisioned
+        kind_of = as_text(error.get("type"))[:100]
+        code = as_text(as_mapping(error.get("details")).get("error_code") or error.get("error_code"))[:100]
+        limited = status == 429 or (status is None and kind_of == "rate_limit_error")
+        match = _DIMENSION.search(text)
+        if status == 402 or ((limited or status == 400) and _MONEY.search(f"{code} {kind_of} {text}")):
+            kind = RefusalKind.MONEY
+        elif status in (503, 529) or (status is None and kind_of == "overloaded_error"):
+            kind = RefusalKind.CAPACITY
+        elif status == 413 or never or (limited and match and parse.number(match[1]) == 0):
+            kind = RefusalKind.NEVER_FITS
+        elif limited:
+            kind = RefusalKind.GROWTH if code == "ramp_limit_exceeded" else RefusalKind.RATE
+        else:
+            return None
+        limit = parse.amount(match[1]) if match else None
+        return Refusal(
+            kind=kind,
+            message=as_text(error.get("message"))[:300],
+            code=code or kind_of,
+            retry_after_s=parse.retry_after_s(headers),
+            unit=match[2].replace(" ", "_") if match else None,
+            period_s=parse.PERIODS_S[match[3]] if match else None,
+            limit=limit,
+        )

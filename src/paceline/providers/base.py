@@ -1,8 +1,8 @@
-"""What every provider file says: whose address, what a request holds, what an answer reports.
+"""The interface of a provider: it describes a request, states the cost of it, and reads the answer.
 
-A provider is a stateless value. It turns bytes and headers into the words of the core
-(:class:`~paceline.core.results.Reading`, :class:`~paceline.core.results.Refusal`, :class:`Usage`) and
-knows nothing of limiters, clocks or HTTP libraries. Bad input never raises: what cannot be read is absent.
+A provider is a stateless value. It translates bytes and headers into :class:`~paceline.core.results.Reading`,
+:class:`~paceline.core.results.Refusal` and :class:`Usage`, and depends on no limiter, clock or HTTP library. Malformed
+input never raises: a value that cannot be read is absent.
 """
 
 from __future__ import annotations
@@ -27,8 +27,8 @@ class Call:
         endpoint: The kind of request, e.g. ``chat``, ``responses``, ``embeddings``, ``messages``.
         model: The model as the request names it.
         input_tokens: The estimate of the input, before any learned correction.
-        max_output_tokens: What the request asks for at most over all choices; ``None`` when it does not say.
-        stream: Whether the answer comes as server-sent events.
+        max_output_tokens: The most output that the request allows, over all choices; ``None`` when it sets no limit.
+        stream: Whether the answer is streamed.
     """
 
     provider: str
@@ -41,7 +41,7 @@ class Call:
 
 @dataclass(frozen=True, slots=True)
 class Usage:
-    """What an answer says that it used, in tokens.
+    """The usage that an answer reports, in tokens.
 
     Attributes:
         input_tokens: All input, cached reads and cache writes included.
@@ -59,32 +59,27 @@ class Usage:
 class UsageReader(Protocol):
     """Reads usage from the decoded bytes of an answer while they pass by; never raises."""
 
+    usage: Usage | None
+    """The usage read so far; ``None`` until the answer has reported any."""
+    done: bool
+    """Whether the answer's last event has passed; later bytes do not change the usage."""
+    refusal: Refusal | None
+    """A refusal inside the answer, after a status of 200."""
+
     def feed(self, chunk: bytes) -> None:
         """Take the next bytes of the body."""
 
     def close(self) -> None:
         """The body is over."""
 
-    @property
-    def usage(self) -> Usage | None:
-        """The usage read so far; ``None`` until the answer has named any."""
-
-    @property
-    def done(self) -> bool:
-        """Whether the answer's terminal event has passed (the bytes may go on, the usage will not)."""
-
-    @property
-    def refusal(self) -> Refusal | None:
-        """A refusal that came inside the answer, after a status of 200."""
-
 
 class Provider(Protocol):
-    """One provider's page, as code."""
+    """One provider's dialect and rules."""
 
     name: str
     hosts: tuple[str, ...]
-    """Host names whose traffic speaks this dialect; a leading ``*.`` matches any subdomain, and ``*-`` any
-    beginning of the first label."""
+    """The provider's host names; a leading ``*.`` matches any subdomain, a leading ``*-`` any beginning of the first
+    label, and ``.*.`` any second label."""
     key_env: str
     """The environment variable that holds the key."""
     encoding: str
@@ -102,20 +97,20 @@ class Provider(Protocol):
         Args:
             call: The request.
             input_tokens: The corrected estimate of the input.
-            output_tokens: The expected output where the provider does not hold ``max_output_tokens``.
+            output_tokens: The expected output, for a provider that does not hold ``max_output_tokens``.
         """
 
     def charged(self, call: Call, usage: Usage) -> Cost:
         """What the provider has charged in the end, per unit, for an answer that reports ``usage``."""
 
     def readings(self, headers: Headers, now_s: float) -> list[Reading]:
-        """What the headers of an answer say about quotas. ``now_s``: seconds since the epoch."""
+        """The quotas that the headers of an answer report. ``now_s``: seconds since the epoch."""
 
     def refusal(self, status: int, headers: Headers, body: bytes) -> Refusal | None:
-        """Classify an answer; ``None`` when it is no refusal of any kind."""
+        """Classify an answer; ``None`` when it is not a refusal."""
 
     def usage_reader(self, call: Call) -> UsageReader:
         """A reader for the body of an answer to ``call``."""
 
     def usage(self, payload: Mapping[str, Any]) -> Usage | None:
-        """Usage from a decoded JSON answer, a usage object, or the same as an SDK dumps it."""
+        """Usage from a decoded JSON answer, a usage object, or either as an SDK dumps it."""

@@ -1,19 +1,7 @@
-"""AWS Bedrock's runtime endpoint: a quota of tokens in which output weighs up to fifteen times.
+"""AWS Bedrock's runtime endpoint. What Bedrock counts, and what is not read here, with sources: ``tables/bedrock.toml``.
 
-Sources: https://docs.aws.amazon.com/bedrock/latest/userguide/quotas-token-burndown.html and .../quotas-runtime.html
-(2026-10), its API reference (2026), the source of AWS's SDK (2026-11).
-
-* Limits: tokens a minute and a day, for some models requests a minute; for an account, a region and a model, on demand
-  and by cross-region profile apart. So a pool is ``<region>/<model or inference profile>``. All APIs share it.
-* Held at the start: all input, cache reads and writes included, and ``maxTokens`` as it is; where a request names
-  none the *model's* maximum, 64 000 to 128 000. Name one: nothing else costs as much speed.
-* Charged in the end: input and cache writes, and output times the model's burndown rate. Cache reads are given back.
-* No header reports anything. ``ThrottlingException`` is our rate; a model that is not ready, or a service that is
-  unavailable, is their capacity.
-
-Only HTTP clients that paceline can wrap come by here: boto3 brings a transport of its own (urllib3), so its calls need
-``limiter.acquire("bedrock/<region>/<model>", ...)`` around them. Not read: the OpenAI-style paths of this endpoint, and
-``bedrock-mantle``, which has quotas of its own. An application inference profile does not say what model it is for.
+Only HTTP clients that paceline can wrap are paced. boto3 has a transport of its own (urllib3), so its calls need
+``limiter.acquire("bedrock/<region>/<model>", ...)`` around them.
 """
 
 from __future__ import annotations
@@ -21,37 +9,26 @@ from __future__ import annotations
 import base64
 import re
 from collections.abc import Iterator, Mapping
+from copy import copy
 from fnmatch import fnmatchcase
 from functools import lru_cache
 from typing import Any, Final
 from urllib.parse import unquote
 
-from paceline.core.quota import INPUT_TOKENS, OUTPUT_TOKENS, REQUESTS, TOKENS, Cost
-from paceline.core.results import Reading, Refusal, RefusalKind
-from paceline.estimation.estimate import SAFE_ENCODING
+from paceline.core.quota import Cost
+from paceline.core.results import Refusal, RefusalKind
+from paceline.providers import parse
 from paceline.providers.anthropic import MEDIA
 from paceline.providers.base import Call, Headers, Usage, UsageReader
-from paceline.providers.eventstream import EventStreamReader
-from paceline.providers.parse import (
-    as_mapping,
-    as_text,
-    count,
-    decode,
-    error_of,
-    make_usage,
-    number,
-    retry_after_s,
-    usage_of,
-    wait,
-)
-from paceline.providers.prompt import prompt_tokens
-from paceline.providers.streams import JsonReader
+from paceline.providers.common import BaseProvider, token_cost
+from paceline.providers.parse import as_mapping, as_text, count
+from paceline.providers.streams import EventStreamReader, Found, JsonReader
 
 _PATH = re.compile(r"/model/(.{1,2048}?)/(converse|invoke)(-stream|-with-response-stream)?/?")
 _HOST = re.compile(r"bedrock-runtime\.([a-z]{2,}(?:-[a-z]+)+-\d+)\.amazonaws\.com")
 _ARN = re.compile(r"arn:[\w-]+:bedrock:([\w-]*):\d*:[\w-]+/(.+)", re.ASCII)
 
-# What a model's output weighs, and the most that it writes (assumed from "64K to 128K"). First match.
+# A model's burndown rate of output, and its maximum of output tokens (assumed from "64K to 128K"). First match.
 _MODELS: Final = (
     ("*claude-opus-4-8*", 15.0, 128_000),
     ("*claude-opus-5*", 10.0, 128_000),
@@ -83,21 +60,20 @@ _STATUSES: Final = {429: RefusalKind.RATE, 503: RefusalKind.CAPACITY}
 _TOO_MANY = re.compile(r"\btoo many (tokens|requests)\b( per day)?", re.IGNORECASE)
 
 
-class Bedrock:
-    """The Bedrock runtime; ``region`` where the host has told it."""
+class Bedrock(BaseProvider):
+    """The Bedrock runtime. A pool is a model or profile as requests name it, in ``region`` where the host names one."""
 
-    name = "bedrock"
-    hosts: tuple[str, ...] = ("bedrock-runtime.*.amazonaws.com",)
-    key_env = "AWS_BEARER_TOKEN_BEDROCK"
-    encoding = SAFE_ENCODING
-
-    def __init__(self, region: str = "") -> None:
-        self.region = region
+    media = MEDIA
+    region = ""
 
     def at_host(self, host: str) -> Bedrock:
-        """The page for the region in ``host``."""
+        """The provider for the region in ``host``."""
         match = _HOST.fullmatch(host)
-        return _regional(match[1]) if match else self
+        if match is None:
+            return self
+        regional = copy(self)
+        regional.region = match[1]
+        return regional
 
     def describe(self, path: str, body: Mapping[str, Any]) -> Call | None:
         """Describe a request to ``/model/{id}/{converse,invoke}`` or their streaming forms."""
@@ -108,70 +84,64 @@ class Bedrock:
         region, model = (arn[1], arn[2]) if arn else (self.region, match[1])
         parts = [*_messages(body), *(body.get(key) for key in ("system", "prompt", "inputText", "texts"))]
         schemas = body.get("tools") or body.get("toolConfig")
-        return Call(
-            provider=self.name,
-            endpoint=match[2],
-            model=f"{region}/{model}"[:200] if region else model[:200],
-            input_tokens=prompt_tokens(parts, schemas, self.encoding, MEDIA),
-            max_output_tokens=0 if "embed" in model else _max_output_tokens(body),
-            stream=match[3] is not None,
-        )
-
-    def pool(self, model: str) -> str:
-        """The region and the model or profile, as the request names it."""
-        return model
+        name = f"{region}/{model}"[:200] if region else model[:200]
+        most = 0 if "embed" in model else _max_output_tokens(body)
+        return self._call(match[2], name, parts, schemas, most, stream=match[3] is not None)
 
     def held(self, call: Call, input_tokens: float, output_tokens: float) -> Cost:  # noqa: ARG002
-        """All input, and the most that may be written, not yet weighed."""
+        """All input and the most output, the model's maximum where the request sets none; the burndown comes later."""
         asked = call.max_output_tokens
-        most = _model(call.model)[1] if asked is None else asked
-        return _cost(input_tokens, most, 1.0)
+        return token_cost(input_tokens, _model(call.model)[1] if asked is None else asked)
 
     def charged(self, call: Call, usage: Usage) -> Cost:
-        """The input without cache reads, and the output with its weight. It may be more than was held."""
-        return _cost(usage.input_tokens - usage.cached_tokens, usage.output_tokens, _model(call.model)[0])
-
-    def readings(self, headers: Headers, now_s: float) -> list[Reading]:  # noqa: ARG002
-        """None."""
-        return []
-
-    def refusal(self, status: int, headers: Headers, body: bytes) -> Refusal | None:
-        """Classify an answer by its exception, which a header names or the body; the wait is in milliseconds."""
-        if status < 400:
-            return None
-        error, _ = error_of(body)
-        named = headers.get("x-amzn-errortype", "").partition(":")[0] or as_text(error.get("__type")).rpartition("#")[2]
-        asked_ms = wait(number(headers.get("x-amz-retry-after")))
-        asked_s = retry_after_s(headers) if asked_ms is None else asked_ms / 1_000
-        return _classify(status, named, error, asked_s)
+        """The input without cache reads, and output times the burndown rate. It may be more than was held."""
+        return token_cost(usage.input_tokens - usage.cached_tokens, usage.output_tokens, _model(call.model)[0])
 
     def usage_reader(self, call: Call) -> UsageReader:
         """A reader for a JSON body, or for the frames of an event stream."""
-        return EventStreamReader(self._on_event, "metadata", "chunk") if call.stream else JsonReader(self.usage)
+        return EventStreamReader(self._on_frame, "metadata", "chunk") if call.stream else JsonReader(self.usage)
 
     def usage(self, payload: Mapping[str, Any]) -> Usage | None:
         """Usage of Converse, of the metrics at the end of a stream, or in a model's own body."""
-        found = as_mapping(payload.get(_METRICS)) or usage_of(payload)
+        found = as_mapping(payload.get(_METRICS)) or parse.usage_of(payload)
         cached, written = _first(found, _CACHE_READ), _first(found, _CACHE_WRITE)
         fresh, output = _first(found, _INPUT), _first(found, _OUTPUT)
         results = payload.get("results")  # Titan counts each of its results
         if not output and isinstance(results, list):
             output = sum(count(as_mapping(result).get("tokenCount")) for result in results)
-        return make_usage(fresh + cached + written, output, cached, written)
+        return parse.make_usage(fresh + cached + written, output, cached, written)
 
-    def _on_event(self, kind: str, event: dict[str, Any]) -> tuple[Usage | None, Refusal | None, bool]:
+    def _on_frame(self, kind: str, event: dict[str, Any]) -> Found:
         if kind == "metadata":
             return self.usage(event), None, True
         if kind == "chunk":
             inner = _unpacked(event.get("bytes"))
             return (self.usage(inner), None, True) if _METRICS in inner else (None, None, False)
-        return None, _classify(None, kind, event, None), False
+        return None, self._classify(None, {**event, "__type": kind}, "", {}), False
+
+    def _classify(self, status: int | None, error: Mapping[str, Any], text: str, headers: Headers) -> Refusal | None:  # noqa: ARG002
+        """Classify by the exception, named in a header or the error; the header's wait is in milliseconds."""
+        named = headers.get("x-amzn-errortype", "").partition(":")[0] or as_text(error.get("__type")).rpartition("#")[2]
+        kind = _KINDS.get(named.lower()) or _STATUSES.get(status or 0)
+        if kind is None:
+            return None
+        asked_ms = parse.wait(parse.number(headers.get("x-amz-retry-after")))
+        message = as_text(error.get("message") or error.get("Message"))
+        match = _TOO_MANY.search(message[:1_000]) if kind is RefusalKind.RATE else None
+        return Refusal(
+            kind=kind,
+            message=message[:300],
+            code=named[:100],
+            retry_after_s=parse.retry_after_s(headers) if asked_ms is None else asked_ms / 1_000,
+            unit=match[1].lower() if match else None,
+            period_s=86_400.0 if match and match[2] else None,
+        )
 
 
 def _unpacked(data: Any) -> Mapping[str, Any]:
     """The JSON object in a chunk's base64."""
     try:
-        return as_mapping(decode(base64.b64decode(as_text(data))))
+        return as_mapping(parse.decode(base64.b64decode(as_text(data))))
     except ValueError:
         return {}
 
@@ -180,23 +150,9 @@ def _first(found: Mapping[str, Any], names: tuple[str, ...]) -> int:
     return next(filter(None, (count(found.get(name)) for name in names)), 0)
 
 
-@lru_cache(maxsize=64)
-def _regional(region: str) -> Bedrock:
-    return Bedrock(region)
-
-
 @lru_cache(maxsize=1_024)
 def _model(model: str) -> tuple[float, int]:
     return next((weight, most) for pattern, weight, most in _MODELS if fnmatchcase(model, pattern))
-
-
-def _cost(input_tokens: float, output_tokens: float, weight: float) -> Cost:
-    return {
-        REQUESTS: 1.0,
-        TOKENS: float(input_tokens + output_tokens * weight),
-        INPUT_TOKENS: float(input_tokens),
-        OUTPUT_TOKENS: float(output_tokens),
-    }
 
 
 def _max_output_tokens(body: Mapping[str, Any]) -> int | None:
@@ -228,19 +184,3 @@ def _parts(block: Any, *, nested: bool) -> Iterator[Any]:
             yield from _parts(part, nested=False)
     else:
         yield block
-
-
-def _classify(status: int | None, named: str, error: Mapping[str, Any], asked_s: float | None) -> Refusal | None:
-    kind = _KINDS.get(named.lower()) or _STATUSES.get(status or 0)
-    if kind is None:
-        return None
-    message = as_text(error.get("message") or error.get("Message"))
-    match = _TOO_MANY.search(message[:1_000]) if kind is RefusalKind.RATE else None
-    return Refusal(
-        kind=kind,
-        message=message[:300],
-        code=named[:100],
-        retry_after_s=asked_s,
-        unit=match[1].lower() if match else None,
-        period_s=86_400.0 if match and match[2] else None,
-    )

@@ -1,13 +1,4 @@
-"""Cohere: chat, embeddings and reranking, each limited in its own way.
-
-Sources: https://docs.cohere.com/docs/rate-limits (2026); Cohere's SDK 7.3.1; refusals of 2025 and 2026.
-
-* Limits: requests a minute by endpoint and model, lower for trial keys; embeddings are limited in **inputs** a minute,
-  not in calls. Trial keys have 1 000 calls a month, and are refused above 100 000 tokens a minute (observed).
-* Tokens do not count on production keys. The algorithm is not documented.
-* No answer is known to carry a quota's headers; a refusal may name its end (``x-ratelimit-reset``, seconds of the
-  epoch, which the SDK reads).
-"""
+"""Cohere: chat, embeddings and reranking, each limited in its own way. Facts and sources: ``tables/cohere.toml``."""
 
 from __future__ import annotations
 
@@ -17,24 +8,14 @@ from dataclasses import dataclass, replace
 from typing import Any, Final
 
 from paceline.core.quota import REQUESTS, TOKENS, Cost
-from paceline.core.results import Reading, Refusal, RefusalKind
+from paceline.core.results import Refusal, RefusalKind
+from paceline.providers import parse
 from paceline.providers.base import Call, Headers, Usage, UsageReader
-from paceline.providers.compatible import token_cost
-from paceline.providers.openai import OpenAI
-from paceline.providers.parse import (
-    amount,
-    as_mapping,
-    as_text,
-    count,
-    endpoint_of,
-    error_of,
-    http_date_s,
-    make_usage,
-    number,
-    wait,
-)
+from paceline.providers.common import CostRule
+from paceline.providers.openai import OpenAIDialect
+from paceline.providers.parse import as_mapping, count
 from paceline.providers.prompt import MediaTokens, prompt_tokens
-from paceline.providers.streams import JsonReader, SseReader
+from paceline.providers.streams import Found, JsonReader
 
 INPUTS: Final = "inputs"
 """The unit of embeddings: one text or image."""
@@ -47,9 +28,7 @@ PATHS: Final = {
     "/v2/rerank": "rerank",
     "/v1/rerank": "rerank",
 }
-_TEXTS = (
-    "messages", "message", "preamble", "chat_history", "documents", "query", "texts", "images", "inputs",
-)  # fmt: skip
+_TEXTS = ("messages", "message", "preamble", "chat_history", "documents", "query", "texts", "images", "inputs")
 MEDIA: Final = MediaTokens(image=1_600, small_image=256, audio=600, file=4_500)  # assumption
 
 _LIMITED = re.compile(r"limit(?:ed to|:| is) ([\d,]{1,20}) (tokens|API calls)? ?(?:/|per) ?(minute|month)")
@@ -63,55 +42,44 @@ class CohereCall(Call):
     inputs: int = 0
 
 
-class Cohere(OpenAI):
+class Cohere(OpenAIDialect):
     """The Cohere API, and OpenAI's paths under ``/compatibility/``."""
 
-    name = "cohere"
-    hosts: tuple[str, ...] = ("api.cohere.com", "api.cohere.ai")
-    key_env = "CO_API_KEY"
-    encoding = "claude_v4_8"  # not measured: the weights that count highest
+    costs = CostRule(holds_maximum=True)
+    media = MEDIA
+    events = (b'"usage"', b'"error"', b"message-end", b"[DONE]")
 
     def describe(self, path: str, body: Mapping[str, Any]) -> Call | None:
         """Describe a request to one of ``PATHS``."""
-        endpoint = endpoint_of(path, PATHS)
+        endpoint = parse.endpoint_of(path, PATHS)
         if endpoint is None:
             return super().describe(path, body)
         lists = [body.get(key) for key in ("texts", "images", "inputs")] if endpoint == "embed" else []
         return CohereCall(
             provider=self.name,
             endpoint=endpoint,
-            model=as_text(body.get("model"))[:200] or "unknown",
+            model=parse.model_of(body),
             input_tokens=prompt_tokens([body.get(key) for key in _TEXTS], body.get("tools"), self.encoding, MEDIA),
             max_output_tokens=(count(body.get("max_tokens")) or None) if endpoint.startswith("chat") else 0,
             stream=body.get("stream") is True,
             inputs=sum(len(inputs) for inputs in lists if isinstance(inputs, list)),
         )
 
-    def pool(self, model: str) -> str:
-        """The model as it is named; an endpoint's limit holds for each of its models (assumed)."""
-        return model
-
     def held(self, call: Call, input_tokens: float, output_tokens: float) -> Cost:
-        """One request, its inputs, and the tokens, which only trial keys' limits count."""
+        """One request, its inputs, and the tokens, which only the limits of trial keys count."""
         return super().held(call, input_tokens, output_tokens) | _inputs(call)
 
     def charged(self, call: Call, usage: Usage) -> Cost:
-        """The request, its inputs, and the tokens as they were."""
-        return token_cost(usage.input_tokens, usage.output_tokens) | _inputs(call)
-
-    def readings(self, headers: Headers, now_s: float) -> list[Reading]:  # noqa: ARG002
-        """Nothing that is known."""
-        return []
+        return super().charged(call, usage) | _inputs(call)
 
     def refusal(self, status: int, headers: Headers, body: bytes) -> Refusal | None:
-        """Classify as OpenAI's, by the limit that the message names; a month's calls are a balance that is gone."""
+        """Classify as OpenAI's, by the limit in the message; a month's calls are a balance that is used up."""
         refusal = super().refusal(status, headers, body)
         if refusal is None:
             return None
-        named, wait_s = _LIMITED.search(error_of(body)[1]), refusal.retry_after_s
-        until, now = number(headers.get("x-ratelimit-reset")), http_date_s(headers.get("date"))
-        if wait_s is None and until is not None and now is not None:
-            wait_s = wait(max(0.0, until - now))
+        named, wait_s = _LIMITED.search(parse.error_of(body)[1]), refusal.retry_after_s
+        if wait_s is None:
+            wait_s = parse.seconds_until(parse.number(headers.get("x-ratelimit-reset")), headers)
         if named is None or refusal.kind is not RefusalKind.RATE:
             return replace(refusal, retry_after_s=wait_s)
         return replace(
@@ -120,7 +88,7 @@ class Cohere(OpenAI):
             retry_after_s=wait_s,
             unit=TOKENS if named[2] == "tokens" else REQUESTS,
             period_s=_PERIODS[named[3]],
-            limit=amount(named[1]),
+            limit=parse.amount(named[1]),
         )
 
     def usage_reader(self, call: Call) -> UsageReader:
@@ -130,9 +98,7 @@ class Cohere(OpenAI):
         """
         if call.endpoint in ("chat_v1", "embed", "rerank"):
             return JsonReader(self.usage, "meta")
-        if call.stream:
-            return SseReader(self._on_event, b'"usage"', b'"error"', b"message-end", b"[DONE]")
-        return JsonReader(self.usage)
+        return super().usage_reader(call)
 
     def usage(self, payload: Mapping[str, Any]) -> Usage | None:
         """``billed_units`` (without them ``tokens``) of ``usage`` or ``meta``; OpenAI's form on its paths."""
@@ -140,12 +106,12 @@ class Cohere(OpenAI):
         found = next((h[key] for h in holders for key in ("usage", "meta") if isinstance(h.get(key), Mapping)), payload)
         for name in ("billed_units", "tokens"):
             units = as_mapping(found.get(name))
-            usage = make_usage(count(units.get("input_tokens")), count(units.get("output_tokens")), 0, 0)
+            usage = parse.make_usage(count(units.get("input_tokens")), count(units.get("output_tokens")), 0, 0)
             if usage is not None:
                 return usage
         return super().usage(payload)
 
-    def _on_event(self, event: dict[str, Any], known: Usage | None) -> tuple[Usage | None, Refusal | None, bool]:
+    def _on_event(self, event: dict[str, Any], known: Usage | None) -> Found:
         if event.get("type") == "message-end":
             return self.usage(event), None, True
         return super()._on_event(event, known)

@@ -1,14 +1,6 @@
-"""Google's Gemini API with a key of AI Studio.
+"""Google's Gemini API with a key of AI Studio, and Gemini on Vertex AI.
 
-Sources: https://ai.google.dev/gemini-api/docs/rate-limits (2026-08-18), .../docs/billing (2026-09-20), .../docs/tokens
-(2026); live refusals of 2025 and 2026.
-
-* Limits: requests and **input** tokens a minute, requests a day, for a project, per model; some models tokens a day
-  and images a minute; for paying projects also dollars in any ten minutes, which this page does not count.
-* The day ends at midnight in Los Angeles. (One test of 2026-10 saw midnight UTC: we wait for the later one.)
-* ``maxOutputTokens`` does not count. Whether cached input does is not documented: we assume so.
-* Calls that fail with 400 or 500 count.
-* No answer carries a quota's headers: a refusal's ``details`` are the only witness.
+What each of them counts, with sources: ``tables/gemini.toml``, ``tables/vertex.toml``.
 """
 
 from __future__ import annotations
@@ -17,25 +9,15 @@ import re
 from collections.abc import Iterator, Mapping
 from typing import Any, Final
 
-from paceline.core.quota import INPUT_TOKENS, OUTPUT_TOKENS, REQUESTS, TOKENS, USD, Cost
-from paceline.core.results import Reading, Refusal, RefusalKind
+from paceline.core.quota import INPUT_TOKENS, OUTPUT_TOKENS, REQUESTS, TOKENS, USD
+from paceline.core.results import Refusal, RefusalKind
+from paceline.providers import parse
 from paceline.providers.base import Call, Headers, Usage, UsageReader
-from paceline.providers.openai import OpenAI
-from paceline.providers.parse import (
-    amount,
-    as_mapping,
-    as_text,
-    count,
-    error_of,
-    go_duration_s,
-    http_date_s,
-    make_usage,
-    number,
-    retry_after_s,
-    wait,
-)
-from paceline.providers.prompt import MediaTokens, prompt_tokens
-from paceline.providers.streams import JsonReader, SseReader
+from paceline.providers.common import CostRule
+from paceline.providers.openai import OpenAIDialect
+from paceline.providers.parse import as_mapping, as_text, count
+from paceline.providers.prompt import MediaTokens
+from paceline.providers.streams import JsonReader
 
 DAY_S: Final = 86_400.0
 DAY_ENDS_IN: Final = "America/Los_Angeles"
@@ -56,26 +38,24 @@ _PATH = re.compile(r"/models/([^/:]{1,200}):(\w{1,40})/?$", re.ASCII)
 _ZERO = re.compile(r"\blimit: 0(?![\d.])")
 _RETRY = re.compile(r"[Rr]etry in ([\d.hms]{1,40})")
 _UNITS: Final = (
-    ("inputtoken", INPUT_TOKENS),
-    ("outputtoken", OUTPUT_TOKENS),
-    ("token", TOKENS),
-    ("image", "images"),
-    ("request", REQUESTS),
-)
+    ("inputtoken", INPUT_TOKENS), ("outputtoken", OUTPUT_TOKENS), ("token", TOKENS), ("image", "images"), ("request", REQUESTS),
+)  # fmt: skip
 _PERIODS: Final = (("perday", DAY_S), ("perhour", 3_600.0), ("perminute", 60.0))
 _SPENT = re.compile(r"spend(?:ing)?[ -](?:cap|limit|based)|credits? (?:are|is|balance)", re.IGNORECASE)  # words assumed
 _TEN_MINUTES = re.compile(r"(?:10|ten)[ -]minute", re.IGNORECASE)
 
 
-class Gemini(OpenAI):
-    """The Gemini API: Google's own methods, and OpenAI's paths under ``/openai/``."""
+class Gemini(OpenAIDialect):
+    """The Gemini API: Google's own methods, and OpenAI's paths under ``/openai/``.
 
-    name = "gemini"
-    hosts: tuple[str, ...] = ("generativelanguage.googleapis.com",)
-    key_env = "GEMINI_API_KEY"
-    encoding = "gemma3"
+    The unit ``tokens`` counts input only; output is counted for a user's own quotas in ``output_tokens``.
+    """
+
+    costs = CostRule(output_weight=0.0)
+    media = MEDIA
+    events = (b'"usageMetadata"', b'"usage"', b'"error"', b"[DONE]")
     unnamed = RefusalKind.RATE
-    """What a refusal is that names no quota."""
+    """The kind of a refusal that names no quota."""
 
     def describe(self, path: str, body: Mapping[str, Any]) -> Call | None:
         """Describe ``.../models/<model>:<method>``; the model and whether it streams stand in the path."""
@@ -87,79 +67,48 @@ class Gemini(OpenAI):
         if endpoint is None:
             return None
         settings = as_mapping(body.get("generationConfig") or body.get("generation_config"))
-        parts = [
-            body.get(key) for key in ("systemInstruction", "system_instruction", "contents", "content", "requests")
-        ]
+        names = ("systemInstruction", "system_instruction", "contents", "content", "requests")
         schemas = [body.get("tools"), settings.get("responseSchema"), settings.get("responseJsonSchema")]
-        most = count(settings.get("maxOutputTokens")) * max(count(settings.get("candidateCount")), 1)
-        return Call(
-            provider=self.name,
-            endpoint=endpoint,
-            model=model,
-            input_tokens=prompt_tokens(parts, [schema for schema in schemas if schema], self.encoding, MEDIA),
-            max_output_tokens=0 if endpoint == "embed" else most or None,
-            stream=method.startswith("stream"),
-        )
+        most = count(settings.get("maxOutputTokens")) * max(count(settings.get("candidateCount")), 1) or None
+        parts, schemas = [body.get(name) for name in names], [schema for schema in schemas if schema]
+        most = 0 if endpoint == "embed" else most
+        return self._call(endpoint, model, parts, schemas, most, stream=method.startswith("stream"))
 
     def pool(self, model: str) -> str:
         """The model itself: Google names each in its refusals, snapshots too."""
         return model.removeprefix("models/")
-
-    def held(self, call: Call, input_tokens: float, output_tokens: float) -> Cost:
-        """The input: a quota in ``tokens`` counts nothing else here. The output, for quotas of your own."""
-        most = call.max_output_tokens
-        return _cost(input_tokens, output_tokens if most is None else min(output_tokens, most))
-
-    def charged(self, call: Call, usage: Usage) -> Cost:  # noqa: ARG002
-        """The reported input, cached reads included, and the output, thoughts included."""
-        return _cost(usage.input_tokens, usage.output_tokens)
-
-    def readings(self, headers: Headers, now_s: float) -> list[Reading]:  # noqa: ARG002
-        """Nothing: no answer carries such headers."""
-        return []
-
-    def refusal(self, status: int, headers: Headers, body: bytes) -> Refusal | None:
-        """Classify by the violated quota where the answer names one, whatever its ``RetryInfo`` says."""
-        if status < 400:
-            return None
-        error, text = error_of(body)
-        return self._classify(status, error, text, retry_after_s(headers), http_date_s(headers.get("date")))
 
     def usage_reader(self, call: Call) -> UsageReader:
         """A reader for a JSON answer, or for server-sent events (``alt=sse``), of which the last usage counts.
 
         A stream without ``alt=sse`` is one JSON array; its usage is not read, and its estimate stays charged.
         """
-        if call.stream:
-            return SseReader(self._on_event, b'"usageMetadata"', b'"usage"', b'"error"', b"[DONE]")
-        return JsonReader(self.usage, "usageMetadata" if call.endpoint in METHODS.values() else "usage")
+        if call.endpoint in METHODS.values() and not call.stream:
+            return JsonReader(self.usage, "usageMetadata")
+        return super().usage_reader(call)
 
     def usage(self, payload: Mapping[str, Any]) -> Usage | None:
-        """``usageMetadata``, as the wire or as Google's SDK spells it; output leaves thoughts out and we add them."""
-        found = as_mapping(payload.get("usageMetadata") or payload.get("usage_metadata") or payload.get("usage"))
-        found = found or payload
-        sizes = {name: count(found.get(name) or found.get(snake)) for name, snake in _SIZES.items()}
-        usage = make_usage(
-            sizes["promptTokenCount"] + sizes["toolUsePromptTokenCount"],
-            sizes["candidatesTokenCount"] + sizes["thoughtsTokenCount"],
-            sizes["cachedContentTokenCount"],
-            0,
+        """``usageMetadata``, as the wire or as Google's SDK spells it; output leaves thoughts out, so they are added."""
+        named = payload.get("usageMetadata") or payload.get("usage_metadata") or payload.get("usage")
+        found = as_mapping(named) or payload
+        prompt, tools, answer, thoughts, cached = (
+            count(found.get(wire) or found.get(sdk))
+            for wire, sdk in (
+                ("promptTokenCount", "prompt_token_count"),
+                ("toolUsePromptTokenCount", "tool_use_prompt_token_count"),
+                ("candidatesTokenCount", "candidates_token_count"),
+                ("thoughtsTokenCount", "thoughts_token_count"),
+                ("cachedContentTokenCount", "cached_content_token_count"),
+            )
         )
+        usage = parse.make_usage(prompt + tools, answer + thoughts, cached, 0)
         return usage or super().usage(payload)
 
-    def _on_event(self, event: dict[str, Any], known: Usage | None) -> tuple[Usage | None, Refusal | None, bool]:
-        error = as_mapping(event.get("error"))
-        if error:
-            refusal = self._classify(None, error, as_text(error.get("message"))[:4_096], None, None)
-            return self.usage(event), refusal, False
-        return (self.usage(event), None, False) if "usageMetadata" in event else super()._on_event(event, known)
-
-    def _classify(
-        self, status: int | None, error: Mapping[str, Any], text: str, header_wait_s: float | None, date_s: float | None
-    ) -> Refusal | None:
+    def _classify(self, status: int | None, error: Mapping[str, Any], text: str, headers: Headers) -> Refusal | None:
+        """Classify by the violated quota where the answer names one; its wait may differ from ``RetryInfo``."""
         exhausted = status == 429 or (status is None and _code(error) in ("RESOURCE_EXHAUSTED", "429"))
         unit, period_s, limit = _violation(error)
-        wait_s, kind = _asked_wait(error, text, header_wait_s), RefusalKind.RATE
+        wait_s, kind = _asked_wait(error, text, parse.retry_after_s(headers)), RefusalKind.RATE
         if status in (503, 529) or (status is None and _code(error) in ("UNAVAILABLE", "503")):
             kind = RefusalKind.CAPACITY
         elif status == 402:
@@ -177,8 +126,8 @@ class Gemini(OpenAI):
                 kind = RefusalKind.MONEY
         elif unit is None and period_s is None:
             kind = self.unnamed
-        if period_s == DAY_S:  # the free tier says "retry in 38 s" about a day that is over tonight
-            wait_s = _to_midnight_s(date_s)
+        if period_s == DAY_S:  # the free tier asks for 38 s where the day ends tonight
+            wait_s = _to_midnight_s(parse.http_date_s(headers.get("date")))
         return Refusal(
             kind=kind,
             message=as_text(error.get("message"))[:300],
@@ -190,22 +139,26 @@ class Gemini(OpenAI):
         )
 
 
-_SIZES: Final = {
-    "promptTokenCount": "prompt_token_count",
-    "toolUsePromptTokenCount": "tool_use_prompt_token_count",
-    "candidatesTokenCount": "candidates_token_count",
-    "thoughtsTokenCount": "thoughts_token_count",
-    "cachedContentTokenCount": "cached_content_token_count",
-}
+_OTHER_PUBLISHERS = re.compile(r"/publishers/(?!google/)")
 
 
-def _cost(input_tokens: float, output_tokens: float) -> Cost:
-    return {
-        REQUESTS: 1.0,
-        INPUT_TOKENS: float(input_tokens),
-        TOKENS: float(input_tokens),
-        OUTPUT_TOKENS: float(output_tokens),
-    }
+class Vertex(Gemini):
+    """Gemini's dialect under ``/projects/<project>/locations/<region>/publishers/google/models/``.
+
+    A 429 that names no quota is shared capacity running out. Whether output and cached input count is not documented;
+    both are counted.
+    """
+
+    costs = CostRule()
+    unnamed = RefusalKind.CAPACITY
+
+    def describe(self, path: str, body: Mapping[str, Any]) -> Call | None:
+        """Describe a request for one of Google's own models."""
+        return None if _OTHER_PUBLISHERS.search(path) else super().describe(path, body)
+
+    def pool(self, model: str) -> str:
+        """The model; OpenAI's paths write ``google/`` before it."""
+        return super().pool(model.removeprefix("google/"))
 
 
 def _code(error: Mapping[str, Any]) -> str:
@@ -227,12 +180,12 @@ def _violation(error: Mapping[str, Any]) -> tuple[str | None, float | None, floa
         for violation in violations[:20] if isinstance(violations, list) else []:
             fields = as_mapping(violation)
             name = as_text(fields.get("quotaId")).lower()
-            # The id says it all; the metric's path helps where the id does not name what is counted.
-            told = f"{name} {as_text(fields.get('quotaMetric')).lower()}".replace("_", "")
-            unit = next((unit for word, unit in _UNITS if word in told), None)
+            # The metric's path helps where the id does not name the unit.
+            words = f"{name} {as_text(fields.get('quotaMetric')).lower()}".replace("_", "")
+            unit = next((unit for word, unit in _UNITS if word in words), None)
             period_s = next((period for word, period in _PERIODS if word in name), None)
             text = as_text(fields.get("quotaValue"))
-            limit = 0.0 if number(text) == 0 else amount(text)
+            limit = 0.0 if parse.number(text) == 0 else parse.amount(text)
             found.append((limit == 0, period_s or 0.0, unit, period_s, limit))
     if not found:
         return None, None, None
@@ -240,15 +193,14 @@ def _violation(error: Mapping[str, Any]) -> tuple[str | None, float | None, floa
 
 
 def _asked_wait(error: Mapping[str, Any], text: str, header_wait_s: float | None) -> float | None:
-    """The longest of what ``RetryInfo``, the message and the headers ask for, in seconds."""
-    spoken = _RETRY.search(text)
-    waits = [header_wait_s, go_duration_s(spoken[1].rstrip(".")) if spoken else None]
-    waits += [go_duration_s(as_text(detail.get("retryDelay"))) for detail in _details(error, "RetryInfo")]
-    return max((wait_s for wait_s in waits if wait_s is not None), default=None)
+    """The longest wait in ``RetryInfo``, the message and the headers, in seconds."""
+    again = _RETRY.search(text)
+    delays = [parse.go_duration_s(as_text(detail.get("retryDelay"))) for detail in _details(error, "RetryInfo")]
+    return parse.longest(header_wait_s, parse.go_duration_s(again[1].rstrip(".")) if again else None, *delays)
 
 
 def _to_midnight_s(now_s: float | None) -> float:
-    """Seconds until the day ends in Los Angeles; a whole day, which is never too early, where nobody says the time."""
+    """Seconds until the day ends in Los Angeles; a whole day, which is never too early, where the time is unknown."""
     from datetime import datetime, time, timedelta
     from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
@@ -257,6 +209,6 @@ def _to_midnight_s(now_s: float | None) -> float:
     try:
         now = datetime.fromtimestamp(now_s, ZoneInfo(DAY_ENDS_IN))
         midnight = datetime.combine(now.date() + timedelta(days=1), time(), now.tzinfo)
-        return wait(midnight.timestamp() - now_s) or DAY_S
+        return parse.wait(midnight.timestamp() - now_s) or DAY_S
     except (ValueError, OverflowError, OSError, ZoneInfoNotFoundError):
         return DAY_S

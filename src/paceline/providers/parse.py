@@ -1,4 +1,4 @@
-"""Reading what providers write: numbers, durations, waits, error objects. Nonsense is absent, never an error."""
+"""Values out of headers and JSON: numbers, durations, waits, error objects. What cannot be read is absent, no error."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ from typing import Any, Final
 
 from paceline.providers.base import Headers, Usage
 
-MAX_WAIT_S: Final = 366 * 86_400.0
-"""A wait or reset beyond a year is nonsense."""
-MAX_COUNT: Final = 1e15
-"""No provider counts beyond this."""
+MAX_WAIT_S: Final = 366 * 86_400.0  # a wait or reset beyond a year is nonsense
+MAX_COUNT: Final = 1e15  # so is a limit, a remainder or a count beyond this
+PERIODS_S: Final = {"second": 1.0, "sec": 1.0, "minute": 60.0, "min": 60.0, "hour": 3_600.0, "day": 86_400.0}
+"""Periods in seconds, by the names that providers use in headers and messages."""
 
 _SNAPSHOT = re.compile(r"(?:[-@]20\d\d-?[01]\d-?[0-3]\d|-(?:0[1-9]|1[0-2])[0-3]\d|-latest)$", re.ASCII)
 _NUMBER = re.compile(r"[+-]?\d{1,18}(?:\.\d{1,18})?", re.ASCII)
@@ -20,22 +20,24 @@ _PART = re.compile(r"(\d{1,15}(?:\.\d{1,15})?)\s{0,2}(h|ms|m|us|µs|ns|s)\s{0,2}
 _SECONDS = {"h": 3_600.0, "m": 60.0, "s": 1.0, "ms": 1e-3, "us": 1e-6, "µs": 1e-6, "ns": 1e-9}
 
 
+def _short(text: str | None) -> str:
+    return "" if text is None or len(text) > 40 else text.strip()
+
+
 def number(text: str | None) -> float | None:
     """A plain decimal number, commas as thousands allowed; ``None`` for anything else."""
-    if text is None or len(text) > 40:
-        return None
-    clean = text.strip().replace(",", "")
+    clean = _short(text).replace(",", "")
     return float(clean) if _NUMBER.fullmatch(clean) else None
 
 
 def amount(text: str | None) -> float | None:
-    """A number that can be a limit: above 0."""
+    """A number that is valid as a limit: above 0."""
     value = number(text)
     return value if value is not None and 0 < value <= MAX_COUNT else None
 
 
 def remainder(text: str | None) -> float | None:
-    """A number that can be what is left: any sign."""
+    """A number that is valid as a remainder, of any sign."""
     value = number(text)
     return value if value is not None and abs(value) <= MAX_COUNT else None
 
@@ -47,9 +49,7 @@ def wait(value: float | None) -> float | None:
 
 def go_duration_s(text: str | None) -> float | None:
     """Seconds of a Go duration: ``6m0s``, ``1h34m52.896s``, ``84ms``, also with spaces (``6m 11.52s``)."""
-    if text is None or len(text) > 40:
-        return None
-    total, at, clean = 0.0, 0, text.strip()
+    total, at, clean = 0.0, 0, _short(text)
     while at < len(clean):
         match = _PART.match(clean, at)
         if match is None:
@@ -60,13 +60,11 @@ def go_duration_s(text: str | None) -> float | None:
 
 
 def rfc3339_s(text: str | None) -> float | None:
-    """Seconds since the epoch of an RFC 3339 instant; one without a zone is nonsense."""
+    """Seconds since the epoch of an RFC 3339 instant; ``None`` for one without a zone."""
     from datetime import datetime
 
-    if text is None or len(text) > 40:
-        return None
     try:
-        instant = datetime.fromisoformat(text.strip())
+        instant = datetime.fromisoformat(_short(text))
         return instant.timestamp() if instant.tzinfo else None
     except (ValueError, OverflowError):
         return None
@@ -76,10 +74,8 @@ def http_date_s(text: str | None) -> float | None:
     """Seconds since the epoch of an HTTP date (``Wed, 21 Oct 2026 07:28:00 GMT``)."""
     from email.utils import parsedate_to_datetime
 
-    if text is None or len(text) > 40:
-        return None
     try:
-        return parsedate_to_datetime(text).timestamp()
+        return parsedate_to_datetime(_short(text)).timestamp()
     except (ValueError, TypeError, OverflowError, IndexError):
         return None
 
@@ -87,21 +83,28 @@ def http_date_s(text: str | None) -> float | None:
 def retry_after_s(headers: Headers) -> float | None:
     """The wait that ``retry-after-ms`` or ``retry-after`` asks for, in seconds.
 
-    An HTTP date is read against the answer's own ``date`` header, so that our clock does not matter.
+    An HTTP date is compared with the answer's own ``date`` header, so that the local clock does not matter.
     """
-    milliseconds = wait(number(headers.get("retry-after-ms")))
+    milliseconds, text = wait(number(headers.get("retry-after-ms"))), headers.get("retry-after")
     if milliseconds is not None:
         return milliseconds / 1_000
-    text = headers.get("retry-after")
-    seconds = wait(number(text))
-    if seconds is not None or text is None or number(text) is not None:
-        return seconds
-    until, now = http_date_s(text), http_date_s(headers.get("date"))
-    return wait(max(0.0, until - now)) if until is not None and now is not None else None
+    seconds = number(text)
+    return seconds_until(http_date_s(text), headers) if seconds is None else wait(seconds)
+
+
+def seconds_until(instant_s: float | None, headers: Headers) -> float | None:
+    """Seconds from the answer's ``date`` header to ``instant_s`` (seconds since the epoch); 0 for a past instant."""
+    now_s = http_date_s(headers.get("date"))
+    return None if instant_s is None or now_s is None else wait(max(0.0, instant_s - now_s))
+
+
+def longest(*waits: float | None) -> float | None:
+    """The longest of the waits that there are."""
+    return max((wait_s for wait_s in waits if wait_s is not None), default=None)
 
 
 def count(value: Any) -> int:
-    """A count of tokens out of JSON; 0 for what is none."""
+    """A count of tokens out of JSON; 0 for anything else."""
     if isinstance(value, bool) or not isinstance(value, int | float):
         return 0
     return int(value) if 0 < value <= MAX_COUNT else 0  # so no NaN, no infinity, and no integer of 400 digits
@@ -117,6 +120,11 @@ def as_text(value: Any) -> str:
     if isinstance(value, str):
         return value
     return str(value)[:20] if isinstance(value, int) and not isinstance(value, bool) else ""
+
+
+def model_of(body: Mapping[str, Any]) -> str:
+    """The model that a request names."""
+    return as_text(body.get("model"))[:200] or "unknown"
 
 
 def undated(model: str) -> str:
@@ -140,25 +148,22 @@ def decode(body: bytes) -> Any:
 
 def usage_of(payload: Mapping[str, Any]) -> Mapping[str, Any]:
     """The usage object of an answer, of an event that carries an answer, or ``payload`` itself."""
-    for holder in (payload, as_mapping(payload.get("response")), as_mapping(payload.get("message"))):
-        found = holder.get("usage")
-        if isinstance(found, Mapping):
-            return found
-    return payload
+    holders = (payload, *(as_mapping(payload.get(name)) for name in ("response", "message", "x_groq")))
+    return next((holder["usage"] for holder in holders if isinstance(holder.get("usage"), Mapping)), payload)
 
 
 def make_usage(input_tokens: int, output_tokens: int, cached_tokens: int, cache_write_tokens: int) -> Usage | None:
-    """Usage with its parts inside their whole; ``None`` when nothing was used."""
+    """Usage whose parts do not exceed the input; ``None`` when there is none."""
     if not input_tokens and not output_tokens:
         return None
     return Usage(input_tokens, output_tokens, min(cached_tokens, input_tokens), min(cache_write_tokens, input_tokens))
 
 
 def error_of(body: bytes) -> tuple[Mapping[str, Any], str]:
-    """The error object of an answer's body, and the text in which to look for numbers.
+    """The error object of an answer's body, and the text that may contain numbers.
 
-    Takes ``{"error": {...}}``, ``{"error": "..."}``, the object itself, and any of them in a list. A body that
-    is no JSON yields an empty object and its own first 4 096 characters.
+    Takes ``{"error": {...}}``, ``{"error": "..."}``, the object itself, and any of them in a list. A body that is not
+    JSON yields an empty object and its own first 4 096 characters.
     """
     payload = decode(body[:1_000_000])
     if isinstance(payload, list) and payload:

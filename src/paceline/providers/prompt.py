@@ -1,17 +1,14 @@
-"""The input of a request, in tokens: its texts through the estimator, everything else as a constant each."""
+"""The input of a request in tokens: texts by the estimator, images, audio and files by a constant each."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from paceline.estimation.estimate import estimate_tokens
 
-PER_MESSAGE: Final = 4
-"""What a chat template adds to each message: an assumption; the learned correction absorbs the rest."""
-
-_NODES = 200_000  # parts of a body that are looked at; a longer one counts as its first
+PER_MESSAGE: Final = 4  # of a chat template: an assumption; the learned correction absorbs the rest
+_NODES = 200_000  # parts of a body that are read; the rest is not counted
 
 # Keys whose values are labels or opaque, not text that a model reads as such.
 _SKIPPED = frozenset({
@@ -21,26 +18,17 @@ _SKIPPED = frozenset({
 })  # fmt: skip
 _IMAGES = frozenset({"image", "image_url", "input_image", "computer_screenshot", "image_generation_call"})
 _AUDIO = frozenset({"audio", "input_audio"})
-_FILES = frozenset(
-    {"file", "input_file", "document", "container_upload", "video", "input_video", "video_url", "document_url"}
-)
-
+_FILES = frozenset({
+    "file", "input_file", "document", "container_upload", "video", "input_video", "video_url", "document_url",
+})  # fmt: skip
 _BLOBS = ("inlineData", "inline_data", "fileData", "file_data")
 
 
-@dataclass(frozen=True, slots=True)
-class MediaTokens:
-    """Tokens for each part that is no text; never the length of its base64.
-
-    Attributes:
-        image: One image.
-        small_image: One image in low detail.
-        audio: One piece of audio.
-        file: One file.
-    """
+class MediaTokens(NamedTuple):
+    """Tokens of one part that is not text, for any length of its base64."""
 
     image: int
-    small_image: int
+    small_image: int  # in low detail
     audio: int
     file: int
 
@@ -49,11 +37,11 @@ def prompt_tokens(parts: Sequence[Any], schemas: Any, encoding: str, media: Medi
     """Estimate the tokens of a request's input.
 
     Args:
-        parts: Messages, instructions, prompts: text, or any nesting of lists and objects that holds text. An
-            integer is one token (embeddings take token ids).
-        schemas: Tools and response formats, whose keys are read by the model too.
+        parts: Messages, instructions, prompts: text, or any nesting of lists and objects that contains text. An integer
+            is one token (embeddings take token ids).
+        schemas: Tools and response formats, whose keys count too.
         encoding: The estimator's weights.
-        media: The constants for everything that is no text.
+        media: The constants for parts that are not text.
     """
     texts: list[str] = []
     extra = 0
@@ -65,9 +53,8 @@ def prompt_tokens(parts: Sequence[Any], schemas: Any, encoding: str, media: Medi
 
 
 def _gather(root: Any, texts: list[str], media: MediaTokens, *, keys: bool) -> int:
-    """Append every text under ``root`` to ``texts``; return the tokens of what is no text."""
-    tokens = 0
-    stack = [root]
+    """Append every text under ``root`` to ``texts``; return the tokens of everything else."""
+    tokens, stack = 0, [root]
     for _ in range(_NODES):
         if not stack:
             break
@@ -79,12 +66,10 @@ def _gather(root: Any, texts: list[str], media: MediaTokens, *, keys: bool) -> i
                 texts.extend(key for key in node if isinstance(key, str))
                 stack.extend(node.values())
                 continue
-            constant = _media(node, media)
+            kind, constant = node.get("type"), _media(node, media)
+            tokens += constant or (PER_MESSAGE if "role" in node else 0)
             if constant:
-                tokens += constant
                 continue
-            tokens += PER_MESSAGE if "role" in node else 0
-            kind = node.get("type")
             if kind == "tool_use":  # the arguments of a call are any JSON
                 texts.append(str(node.get("name")))
                 tokens += _gather(node.get("input"), texts, media, keys=True)
@@ -103,7 +88,7 @@ def _gather(root: Any, texts: list[str], media: MediaTokens, *, keys: bool) -> i
 
 
 def _media(node: dict[str, Any], media: MediaTokens) -> int:
-    """The constant for a part that is no text; 0 for any other object, a document given as text among them."""
+    """The constant for a part that is not text; 0 for any other object, and for a document that is given as text."""
     kind = node.get("type")
     if not isinstance(kind, str):
         return _blob(node, media)

@@ -1,41 +1,54 @@
-"""From a host or a name to a provider's page. A page is imported when it is first asked for."""
+"""From a host or a name to its provider. A provider's module is imported when the provider is first asked for."""
 
 from __future__ import annotations
 
 import re
 import warnings
 from collections import ChainMap
-from difflib import get_close_matches
 from functools import cache, lru_cache
 from importlib import import_module
-from typing import TYPE_CHECKING, Final, TypeVar, cast
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeVar, cast
 
+from paceline.core.hints import did_you_mean
 from paceline.core.results import PacelineWarning, QuotaError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import Callable, Mapping
 
     from paceline.providers.base import Provider
 
-PAGES: Final = {
-    "openai": "paceline.providers.openai:OpenAI",
-    "anthropic": "paceline.providers.anthropic:Anthropic",
-    "gemini": "paceline.providers.gemini:Gemini",
-    "vertex": "paceline.providers.vertex:Vertex",
-    "azure": "paceline.providers.azure:Azure",
-    "groq": "paceline.providers.groq:Groq",
-    "mistral": "paceline.providers.mistral:Mistral",
-    "cohere": "paceline.providers.cohere:Cohere",
-    "xai": "paceline.providers.xai:XAI",
-    "deepseek": "paceline.providers.deepseek:DeepSeek",
-    "together": "paceline.providers.together:Together",
-    "fireworks": "paceline.providers.fireworks:Fireworks",
-    "openrouter": "paceline.providers.openrouter:OpenRouter",
-    "cerebras": "paceline.providers.cerebras:Cerebras",
-    "perplexity": "paceline.providers.perplexity:Perplexity",
-    "bedrock": "paceline.providers.bedrock:Bedrock",
+
+class Entry(NamedTuple):
+    """A provider that comes with paceline."""
+
+    key_env: str
+    hosts: tuple[str, ...]
+    implementation: str = "compatible:Compatible"  # the module in ``paceline.providers``, and the class there
+    encoding: str = ""  # the estimator's weights; empty: those that count highest, for models of many makers
+
+
+_AZURE: Final = ("*.openai.azure.com", "*.cognitiveservices.azure.com", "*.services.ai.azure.com")
+_OPENAI: Final = ("api.openai.com", "us.api.openai.com", "eu.api.openai.com")
+_VERTEX: Final = ("aiplatform.googleapis.com", "*-aiplatform.googleapis.com")
+PROVIDERS: Final = {
+    "openai": Entry("OPENAI_API_KEY", _OPENAI, "openai:OpenAI", "o200k"),
+    "anthropic": Entry("ANTHROPIC_API_KEY", ("api.anthropic.com",), "anthropic:Anthropic", "claude_v4_8"),
+    "gemini": Entry("GEMINI_API_KEY", ("generativelanguage.googleapis.com",), "gemini:Gemini", "gemma3"),
+    "vertex": Entry("GOOGLE_OAUTH_ACCESS_TOKEN", _VERTEX, "gemini:Vertex", "gemma3"),  # no keys: an assumed name
+    "azure": Entry("AZURE_OPENAI_API_KEY", _AZURE, "azure:Azure", "o200k"),
+    "groq": Entry("GROQ_API_KEY", ("api.groq.com",), encoding="o200k"),
+    "mistral": Entry("MISTRAL_API_KEY", ("api.mistral.ai", "codestral.mistral.ai")),
+    "cohere": Entry("CO_API_KEY", ("api.cohere.com", "api.cohere.ai"), "cohere:Cohere"),
+    "xai": Entry("XAI_API_KEY", ("api.x.ai",)),
+    "deepseek": Entry("DEEPSEEK_API_KEY", ("api.deepseek.com",)),
+    "together": Entry("TOGETHER_API_KEY", ("api.together.ai", "api.together.xyz")),
+    "fireworks": Entry("FIREWORKS_API_KEY", ("api.fireworks.ai",)),
+    "openrouter": Entry("OPENROUTER_API_KEY", ("openrouter.ai",), "compatible:OpenRouter"),
+    "cerebras": Entry("CEREBRAS_API_KEY", ("api.cerebras.ai",)),
+    "perplexity": Entry("PERPLEXITY_API_KEY", ("api.perplexity.ai",), "compatible:Perplexity"),
+    "bedrock": Entry("AWS_BEARER_TOKEN_BEDROCK", ("bedrock-runtime.*.amazonaws.com",), "bedrock:Bedrock"),
 }
-"""Provider names to the class that is their page."""
+"""The providers that come with paceline, by name."""
 
 ALIASES: Final = {
     "claude": "anthropic",
@@ -44,67 +57,36 @@ ALIASES: Final = {
     "azure_openai": "azure",
     "grok": "xai",
 }
-"""Other names that people use."""
-
-HOSTS: Final = {
-    "api.openai.com": "openai",
-    "us.api.openai.com": "openai",
-    "eu.api.openai.com": "openai",
-    "api.anthropic.com": "anthropic",
-    "generativelanguage.googleapis.com": "gemini",
-    "aiplatform.googleapis.com": "vertex",
-    "*-aiplatform.googleapis.com": "vertex",
-    "*.openai.azure.com": "azure",
-    "*.cognitiveservices.azure.com": "azure",
-    "*.services.ai.azure.com": "azure",
-    "api.groq.com": "groq",
-    "api.mistral.ai": "mistral",
-    "codestral.mistral.ai": "mistral",
-    "api.cohere.com": "cohere",
-    "api.cohere.ai": "cohere",
-    "api.x.ai": "xai",
-    "api.deepseek.com": "deepseek",
-    "api.together.ai": "together",
-    "api.together.xyz": "together",
-    "api.fireworks.ai": "fireworks",
-    "openrouter.ai": "openrouter",
-    "api.cerebras.ai": "cerebras",
-    "api.perplexity.ai": "perplexity",
-    "bedrock-runtime.*.amazonaws.com": "bedrock",
-}
-"""Hosts to provider names, so that no page is imported to find out; a leading ``*.`` matches any subdomain, and
-``*-`` any beginning of the first label, and ``.*.`` any second label."""
-
+"""Other names of providers."""
 
 GROUP: Final = "paceline.providers"
-"""The entry points under which an installed package offers pages of its own."""
+"""The entry points under which an installed package offers providers of its own."""
 
 _METHODS = ("describe", "pool", "held", "charged", "readings", "refusal", "usage_reader", "usage")
 _P = TypeVar("_P", bound="Provider")
 _added: dict[str, Provider] = {}
-_hosts: ChainMap[str, str] = ChainMap({}, HOSTS)
+_hosts: ChainMap[str, str] = ChainMap({}, {host: name for name, entry in PROVIDERS.items() for host in entry.hosts})
 
 
 def register(provider: _P) -> _P:
-    """Let ``provider`` be found by its name and its hosts; a page of the same name gives way to it.
+    """Make ``provider`` known by its name and its hosts; it replaces a provider of the same name.
 
     Returns:
         The same provider.
 
     Raises:
-        QuotaError: Its name, its hosts or a method is missing; the message says which.
+        QuotaError: The name or the hosts are invalid, or a method is missing.
     """
     name, hosts = getattr(provider, "name", None), getattr(provider, "hosts", None)
     if not isinstance(name, str) or not re.fullmatch(r"[a-z0-9][a-z0-9_.-]*", name):
-        raise QuotaError(f"a provider's name is {name!r}: use lower-case letters, digits, '-', '_' and '.'")
+        raise QuotaError(f"invalid provider name {name!r}: use lower-case letters, digits, '-', '_' and '.'")
     if not isinstance(hosts, tuple) or not all(isinstance(host, str) and host == host.lower() for host in hosts):
-        raise QuotaError(
-            f"hosts of {name}: {hosts!r}: give a tuple of lower-case host names, e.g. ('api.acme.example',)"
-        )
+        example = "give a tuple of lower-case host names, e.g. ('api.acme.example',)"
+        raise QuotaError(f"invalid hosts {hosts!r} of provider {name}: {example}")
     missing = [method for method in _METHODS if not callable(getattr(provider, method, None))]
     if missing:
         raise QuotaError(
-            f"provider {name} has no {', '.join(missing)}(): start from paceline.providers.generic.Generic"
+            f"provider {name} has no {', '.join(missing)}(): derive it from paceline.providers.generic.Generic"
         )
     _added[name] = provider
     _hosts.maps[0].update(dict.fromkeys(hosts, name))
@@ -112,23 +94,21 @@ def register(provider: _P) -> _P:
 
 
 def provider_named(name: str) -> Provider:
-    """The page of the provider called ``name``, or of an OpenAI-compatible one that carries the name."""
-    clean = name.strip().lower()
-    clean = ALIASES.get(clean, clean)
+    """The provider called ``name``; for an unknown name, an OpenAI-compatible provider that carries it."""
+    clean = _canonical(name)
     return _added.get(clean) or _load(clean)
 
 
 def is_provider(name: str) -> bool:
-    """Whether ``name`` (or the alias that it is) has a page of its own."""
-    clean = name.strip().lower()
-    clean = ALIASES.get(clean, clean)
-    if clean not in PAGES and clean not in _added:
+    """Whether ``name``, or the name that it is an alias of, is a known provider."""
+    clean = _canonical(name)
+    if clean not in PROVIDERS and clean not in _added:
         _plug_in()
-    return clean in PAGES or clean in _added
+    return clean in PROVIDERS or clean in _added
 
 
 def provider_for_host(host: str) -> Provider | None:
-    """The page for the traffic to ``host`` (a port is ignored); ``None`` for a host that nobody knows."""
+    """The provider at ``host`` (a port is ignored); ``None`` for an unknown host."""
     clean = host.strip().lower().rstrip(".")
     if clean.count(":") == 1:
         clean = clean.partition(":")[0]
@@ -136,16 +116,22 @@ def provider_for_host(host: str) -> Provider | None:
     if name is None:
         _plug_in()
         name = _owner(clean)
-    if name is None:
-        return None
-    page = provider_named(name)
-    # Where every customer has a host and limits of its own (Azure), the page is told which one.
-    at_host: Callable[[str], Provider] | None = getattr(page, "at_host", None)
-    return at_host(clean) if at_host else page
+    return None if name is None else _at_host(cast("Any", provider_named(name)), clean)
+
+
+@lru_cache(maxsize=256)
+def _at_host(provider: Any, host: str) -> Provider:
+    """The provider; where each host has limits of its own (Azure's resources, Bedrock's regions), the one for ``host``."""
+    at_host: Callable[[str], Provider] = getattr(provider, "at_host", lambda _: provider)
+    return at_host(host)
+
+
+def _canonical(name: str) -> str:
+    clean = name.strip().lower()
+    return ALIASES.get(clean, clean)
 
 
 def _owner(host: str) -> str | None:
-    """The name of the provider whose hosts ``host`` is one of."""
     label, _, rest = host.partition(".")
     name = _hosts.get(host) or _hosts.get(f"*-{label.rpartition('-')[2]}.{rest}")
     name = name or _hosts.get(f"{label}.*.{rest.partition('.')[2]}")
@@ -157,34 +143,61 @@ def _owner(host: str) -> str | None:
 
 @cache
 def _plug_in() -> None:
-    """Register the pages that installed packages offer, once, when something is asked for that nobody here knows.
+    """Register the providers that installed packages offer; done once, when an unknown name or host is asked for.
 
-    A name that has a page already keeps it: what a program does must not depend on when this ran.
+    A known name keeps its provider, so that a program's behaviour does not depend on when this runs.
     """
     from importlib.metadata import entry_points
 
     for point in entry_points(group=GROUP):
         try:
-            page = point.load()
-            page = page() if isinstance(page, type) else page
-            if page.name not in PAGES and page.name not in _added:
-                register(page)
+            provider = point.load()
+            provider = provider() if isinstance(provider, type) else provider
+            if provider.name not in PROVIDERS and provider.name not in _added:
+                register(provider)
         except Exception as error:  # noqa: BLE001  (another package's fault must not stop this program)
             warnings.warn(f"provider {point.value!r} of {GROUP!r} is left out: {error}", PacelineWarning, stacklevel=2)
 
 
-def suggest(name: str, known: Iterable[str]) -> str:
-    """``; did you mean 'x'?`` for the nearest of ``known``, or nothing."""
-    near = get_close_matches(name.lower(), list(known), 1)
-    return f"; did you mean {near[0]!r}?" if near and near[0] != name else ""
-
-
 @lru_cache(maxsize=256)
 def _load(name: str) -> Provider:
-    if name not in PAGES:
+    entry = PROVIDERS.get(name)
+    if entry is None:
+        from paceline.providers.generic import Generic
+
         _plug_in()
-        if name in _added:
-            return _added[name]
-    module, _, class_name = PAGES.get(name, "paceline.providers.generic:Generic").partition(":")
-    page = cast("Callable[..., Provider]", getattr(import_module(module), class_name))
-    return page() if name in PAGES else page(name)
+        return _added.get(name) or Generic(name)
+    module, _, class_name = entry.implementation.partition(":")
+    make = cast("Callable[..., Provider]", getattr(import_module(f"paceline.providers.{module}"), class_name))
+    return make(name, entry.key_env, entry.hosts, entry.encoding)
+
+
+suggest = did_you_mean  # for rooms that import it from here
+
+
+def is_loopback(host: str) -> bool:
+    """Whether ``host`` is this machine."""
+    import ipaddress
+
+    try:
+        return host == "localhost" or ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return False
+
+
+def locate(provider: Provider, root: str | None, environ: Mapping[str, str]) -> tuple[str, str]:
+    """The base URL ``root`` and the key in ``environ``; ``none`` as the key of a server on this machine that needs none.
+
+    Raises:
+        QuotaError: The URL or the key is missing, or the key is malformed; the message does not quote the key.
+    """
+    from urllib.parse import urlsplit
+
+    if not root:
+        raise QuotaError(f"no address is known for {provider.name}: give one with --base-url")
+    key = environ.get(provider.key_env, "").strip()
+    if not key and not is_loopback(urlsplit(root).hostname or ""):
+        raise QuotaError(f"no key for {provider.name}: set the environment variable {provider.key_env}")
+    if not (key.isascii() and key.isprintable()):
+        raise QuotaError(f"invalid key in {provider.key_env}: it has characters that no key has; set it again")
+    return root, key or "none"

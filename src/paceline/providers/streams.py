@@ -1,7 +1,7 @@
-"""Reading usage from the bytes of an answer while they pass by: a JSON body, or server-sent events.
+"""Readers of usage from the bytes of an answer while they pass by: JSON, server-sent events, AWS's event stream.
 
-Both readers take the bytes cut anywhere, never raise, and hold little: of a long JSON body only its two ends,
-of a stream only the event that is not complete yet.
+The readers accept bytes that are cut anywhere, never raise, and hold little: of a long JSON body its two ends, of a
+stream the event that is not complete yet.
 """
 
 from __future__ import annotations
@@ -14,30 +14,40 @@ from paceline.core.results import Refusal
 from paceline.providers.base import Usage
 from paceline.providers.parse import decode
 
-UsageOf = Callable[[Mapping[str, Any]], Usage | None]
+Found = tuple[Usage | None, Refusal | None, bool]
+"""What an event contains: the usage, a refusal, and whether the event ends the answer."""
 
 _END = 65_536  # bytes kept of each end of a JSON body; every known API names usage near one of them
 MAX_EVENT: Final = 16_777_216
-"""Bytes of one event; a longer one is read as far as it went."""
+"""Bytes of one event; of a longer one only the beginning is read."""
 
 
-class JsonReader:
-    """Usage from a JSON body. ``done`` is true once the body is over.
-
-    Args:
-        usage_of: Turns an answer, or the usage object alone, into usage.
-        name: What the usage object is called.
-    """
-
-    def __init__(self, usage_of: UsageOf, name: str = "usage") -> None:
-        self._usage_of, self._name = usage_of, f'"{name}"'.encode()
-        self._head, self._tail, self._length = bytearray(), bytearray(), 0
+class _Reader:
+    def __init__(self) -> None:
+        self._buffer = bytearray()
         self.usage: Usage | None = None
         self.done = False
         self.refusal: Refusal | None = None
 
+    def _take(self, found: Found) -> None:
+        usage, refusal, done = found
+        self.usage, self.refusal, self.done = usage or self.usage, self.refusal or refusal, self.done or done
+
+
+class JsonReader(_Reader):
+    """Usage from a JSON body. ``done`` is true once the body is over.
+
+    Args:
+        usage_of: Turns an answer, or the usage object alone, into usage.
+        name: The key of the usage object.
+    """
+
+    def __init__(self, usage_of: Callable[[Mapping[str, Any]], Usage | None], name: str = "usage") -> None:
+        super().__init__()
+        self._usage_of, self._name = usage_of, f'"{name}"'.encode()
+        self._head, self._tail, self._length = bytearray(), bytearray(), 0
+
     def feed(self, chunk: bytes) -> None:
-        """Take the next bytes of the body."""
         if self.done:
             return
         self._length += len(chunk)
@@ -48,7 +58,7 @@ class JsonReader:
             del self._tail[:-_END]
 
     def close(self) -> None:
-        """The body is over: read it whole when it is short, else look for the usage object at its ends."""
+        """Read the body whole when it is short, else look for the usage object at its ends."""
         if self.done:
             return
         self.done = True
@@ -56,19 +66,16 @@ class JsonReader:
         if isinstance(payload, Mapping):
             self.usage = self._usage_of(payload)
         else:
-            found = (
-                self._usage_of(usage)
-                for end in (self._tail[-_END:], self._head)
-                for usage in _usage_objects(bytes(end), self._name)
-            )
-            self.usage = next((usage for usage in found if usage is not None), None)
+            ends = (self._tail[-_END:], self._head)
+            found = (self._usage_of(usage) for end in ends for usage in _usage_objects(bytes(end), self._name))
+            self.usage = next(filter(None, found), None)
         self._head, self._tail = bytearray(), bytearray()
 
 
 def _usage_objects(data: bytes, name: bytes) -> Iterator[dict[str, Any]]:
     """The objects called ``name`` in a piece of JSON, last first.
 
-    Inside a JSON string the name would be written with backslashes, so what is found is a name or a short text.
+    Inside a JSON string the quotes around the name would have backslashes, so a match is a key or a short text.
     """
     decoder = json.JSONDecoder()
     at = len(data)
@@ -85,30 +92,21 @@ def _usage_objects(data: bytes, name: bytes) -> Iterator[dict[str, Any]]:
             yield found
 
 
-class SseReader:
-    """Reads server-sent events that carry one of ``needles``; a dialect says what an event means.
+class SseReader(_Reader):
+    """Reads server-sent events that contain one of ``needles``.
 
     Args:
-        on_event: Called with each decoded event and what is known so far; returns the usage, a refusal, and
-            whether this event ends the answer.
-        needles: Bytes of which an event must contain one to be decoded at all. Most events of a long answer
-            hold none and cost a search.
+        on_event: Reads a decoded event; its second argument is the usage so far.
+        needles: Bytes of which an event must contain one to be decoded. Most events of a long answer contain none and
+            cost only this search.
     """
 
-    def __init__(
-        self,
-        on_event: Callable[[dict[str, Any], Usage | None], tuple[Usage | None, Refusal | None, bool]],
-        *needles: bytes,
-    ) -> None:
+    def __init__(self, on_event: Callable[[dict[str, Any], Usage | None], Found], *needles: bytes) -> None:
+        super().__init__()
         self._on_event, self._needles = on_event, needles
-        self._buffer = bytearray()
         self._after_cr = False
-        self.usage: Usage | None = None
-        self.done = False
-        self.refusal: Refusal | None = None
 
     def feed(self, chunk: bytes) -> None:
-        """Take the next bytes of the stream."""
         if self.done or not chunk:
             return
         if self._after_cr or b"\r" in chunk:
@@ -124,7 +122,7 @@ class SseReader:
             self._flush()
 
     def close(self) -> None:
-        """The stream is over; what is left may be an event without its last blank line."""
+        """The stream is over; the rest may be an event without its last blank line."""
         self._flush()
         self.done = True
 
@@ -141,28 +139,97 @@ class SseReader:
         return chunk.replace(b"\r\n", b"\n").replace(b"\r", b"\n")
 
     def _read(self, events: bytes) -> None:
-        if not self._tells(events):
+        if not self._relevant(events):
             return
         for event in events.split(b"\n\n"):
-            if self._tells(event):
+            if self._relevant(event):
                 self._read_event(event)
                 if self.done:
                     self._buffer = bytearray()
                     return
 
-    def _tells(self, events: bytes) -> bool:
-        told = events.replace(b'"usage":null', b"")  # every chunk of a chat stream but the last says this
-        return any(needle in told for needle in self._needles)
+    def _relevant(self, events: bytes) -> bool:
+        searched = events.replace(b'"usage":null', b"")  # every chunk of a chat stream but the last contains it
+        return any(needle in searched for needle in self._needles)
 
     def _read_event(self, event: bytes) -> None:
         lines = [line[5:].strip() for line in event.split(b"\n") if line.startswith(b"data:")]
         whole = decode(b"\n".join(lines))
-        # Sloppy servers leave out the blank line between two events: then each line is one.
+        # Some servers leave out the blank line between two events: then each line is one.
         for data in [whole] if whole is not None else map(decode, lines):
             if isinstance(data, dict):
-                usage, refusal, done = self._on_event(data, self.usage)
-                self.usage = usage or self.usage
-                self.refusal = self.refusal or refusal
-                self.done = self.done or done
+                self._take(self._on_event(data, self.usage))
         if b"[DONE]" in lines:
             self.done = True
+
+
+_PRELUDE, _CHECKSUM = 12, 4
+_SIZES: Final = {0: 0, 1: 0, 2: 1, 3: 2, 4: 4, 5: 8, 8: 8, 9: 16}  # bytes of a value, by its type
+_BYTES, _TEXT = 6, 7  # types of values that begin with their length in two bytes
+
+
+class EventStreamReader(_Reader):
+    """Reads the frames of AWS's binary event stream (``application/vnd.amazon.eventstream``).
+
+    A frame: its length and its headers' (4 bytes each), a checksum (4), the headers, a JSON payload, a checksum (4). A
+    header: the length of its name (1), the name, the type of its value (1), the value. Checksums are not verified here:
+    a broken frame only costs its usage.
+
+    Args:
+        on_event: Reads the decoded payload of an event or exception; its first argument is the kind.
+        kinds: The kinds to decode; the frames of all others are skipped. Exceptions are always decoded.
+    """
+
+    def __init__(self, on_event: Callable[[str, dict[str, Any]], Found], *kinds: str) -> None:
+        super().__init__()
+        self._on_event, self._kinds = on_event, kinds
+
+    def feed(self, chunk: bytes) -> None:
+        if self.done:
+            return
+        self._buffer += chunk
+        while len(self._buffer) >= _PRELUDE:
+            length, headers = int.from_bytes(self._buffer[:4], "big"), int.from_bytes(self._buffer[4:8], "big")
+            payload = _PRELUDE + headers
+            if not payload + _CHECKSUM <= length <= MAX_EVENT:
+                self.close()  # not an event stream
+                return
+            if len(self._buffer) < length:
+                return
+            frame = bytes(self._buffer[: length - _CHECKSUM])
+            del self._buffer[:length]
+            if self._ends(_headers(frame[_PRELUDE:payload]), frame[payload:]):
+                self.close()
+
+    def close(self) -> None:
+        self._buffer = bytearray()
+        self.done = True
+
+    def _ends(self, headers: dict[str, str], payload: bytes) -> bool:
+        """Read one frame; return whether it ends the answer."""
+        kind = headers.get(":exception-type") or headers.get(":event-type", "")
+        event = decode(payload) if ":exception-type" in headers or kind in self._kinds else None
+        if isinstance(event, dict):
+            self._take(self._on_event(kind, event))
+        return self.done
+
+
+def _headers(data: bytes) -> dict[str, str]:
+    """The headers whose values are texts, up to the first that is malformed."""
+    found: dict[str, str] = {}
+    at = 0
+    while at < len(data):
+        name_end = at + 1 + data[at]
+        name, kind = data[at + 1 : name_end], data[name_end] if name_end < len(data) else -1
+        at = name_end + 1
+        if kind in (_BYTES, _TEXT):
+            size = int.from_bytes(data[at : at + 2], "big")
+            at += 2
+        elif kind in _SIZES:
+            size = _SIZES[kind]
+        else:
+            break
+        if kind == _TEXT:
+            found[name.decode("utf-8", "replace")] = data[at : at + size].decode("utf-8", "replace")
+        at += size
+    return found

@@ -1,4 +1,4 @@
-"""The published limits, as data: ``tables/<provider>.toml``, each row with its source, date and confidence."""
+"""The published limits: ``tables/<provider>.toml``, each row with its source, date and confidence."""
 
 from __future__ import annotations
 
@@ -9,26 +9,27 @@ from functools import cache, lru_cache
 from pathlib import Path
 from typing import Any, Final
 
+from paceline.core.hints import did_you_mean
 from paceline.core.quota import Quota, parse_quotas
 from paceline.core.results import PacelineWarning, QuotaError
 from paceline.providers.parse import undated
-from paceline.providers.registry import provider_named, suggest
+from paceline.providers.registry import PROVIDERS, provider_named
 
 UNKNOWN: Final = parse_quotas("10 requests/min, 10k tokens/min")
-"""What is assumed of a provider without a table."""
+"""The limits that are assumed for a provider without a table."""
 
 DEFAULT: Final = "default"
-"""The model name under which a table lists what holds for models that it does not."""
+"""The model name of a table's row for all models that the table does not list."""
 
 
 @dataclass(frozen=True, slots=True)
 class Published:
-    """What a provider publishes for one model and tier.
+    """The published limits for one model and tier.
 
     Attributes:
         quotas: The limits.
         pool: The pool that the model is charged to, without the provider.
-        tier: The tier that the quotas are published for; ``""`` when nothing is.
+        tier: The tier that the quotas are published for; ``""`` without a table.
         source: Where they were read.
         as_of: The date of that copy.
         confidence: ``documented``, ``observed``, ``third_party``, ``inferred`` or ``assumed``.
@@ -45,11 +46,11 @@ class Published:
 
 
 def lookup(provider: str, model: str, tier: str | int | None = None) -> Published:
-    """Find what ``provider`` publishes for ``model``.
+    """The limits that ``provider`` publishes for ``model``.
 
-    The longest pattern that matches wins. A row without the tier lends what it says of an equal tier, or of the next
-    lower one; a unit that a row does not state is taken from the table's default. A provider without a table
-    gets 10 requests and 10 000 tokens a minute, with a warning.
+    The longest pattern that matches wins. A row without the tier stands in with an equal tier, or with the next lower
+    one; a unit that a row does not state is taken from the table's default. For a provider without a table, 10 requests
+    and 10 000 tokens a minute are assumed, with a warning.
 
     Args:
         provider: A provider's name or alias.
@@ -62,7 +63,7 @@ def lookup(provider: str, model: str, tier: str | int | None = None) -> Publishe
     name = provider_named(provider).name
     if name in known_providers():
         return _lookup(name, model, tier)
-    near = suggest(name, known_providers()).removeprefix("; ")
+    near = did_you_mean(name, known_providers()).removeprefix("; ")
     warnings.warn(
         f"no published limits are known for provider {name!r}{f' ({near})' if near else ''}: 10 requests/min and 10k"
         f" tokens/min are assumed. Set the real ones: Limiter({{'{name}/*': ['500 requests/min', '500k tokens/min']}})",
@@ -80,8 +81,10 @@ def _lookup(provider: str, model: str, tier: str | int | None) -> Published:
     assert found is not None, "a table's default states every tier or a lower one"
     row, matched, stated = found
     quotas = parse_quotas(row[stated])
-    if matched != DEFAULT and not row.get("complete", False):
-        quotas += _missing(table, asked, quotas)
+    rest = None if matched == DEFAULT or row.get("complete") else _best(table, (DEFAULT,), asked)
+    if rest is not None:
+        units = {quota.unit for quota in quotas}
+        quotas += tuple(quota for quota in parse_quotas(rest[0][rest[2]]) if quota.unit not in units)
     confidence = row["confidence"] if stated == asked else "inferred"
     if matched == DEFAULT and model != DEFAULT:
         confidence = "assumed"
@@ -91,7 +94,7 @@ def _lookup(provider: str, model: str, tier: str | int | None) -> Published:
 
 def known_providers() -> list[str]:
     """The providers that have a table."""
-    return list(_tables())
+    return sorted(PROVIDERS)
 
 
 def tiers(provider: str) -> list[str]:
@@ -106,16 +109,10 @@ def models(provider: str) -> list[str]:
 
 
 @cache
-def _tables() -> dict[str, Path]:
-    return {path.stem: path for path in sorted(Path(__file__).with_name("tables").glob("*.toml"))}
-
-
-@cache
 def _table(provider: str) -> dict[str, Any]:
     import tomllib
 
-    with _tables()[provider].open("rb") as file:
-        return tomllib.load(file)
+    return tomllib.loads(Path(__file__).with_name("tables").joinpath(f"{provider}.toml").read_text("utf-8"))
 
 
 def _tier(provider: str, table: dict[str, Any], tier: str | int | None) -> str:
@@ -127,39 +124,31 @@ def _tier(provider: str, table: dict[str, Any], tier: str | int | None) -> str:
     name = f"tier_{number}" if number.isdigit() else written
     known = tiers(provider)
     if name not in known:
-        raise QuotaError(f"tier {tier!r} of {provider} is unknown (known: {', '.join(known)}){suggest(name, known)}")
+        raise QuotaError(
+            f"tier {tier!r} of {provider} is unknown (known: {', '.join(known)}){did_you_mean(name, known)}"
+        )
     return name
 
 
 def _best(table: dict[str, Any], names: tuple[str, ...], tier: str) -> tuple[dict[str, Any], str, str] | None:
-    """The row that says most about ``tier``: the longest match, then the nearest tier. Row, pattern, tier stated."""
-    matches = [
-        (len(pattern.rstrip("*")), row, pattern)
+    """The row with the longest match, then the nearest tier; with its pattern that matched and the tier it states."""
+    order = _nearest_first(table, tier)
+    found = [
+        (row, pattern, stated)
         for row in table["limits"]
         for pattern in row["match"]
         if any(name == pattern or (pattern != DEFAULT and fnmatchcase(name, pattern)) for name in names)
+        for stated in order
+        if stated in row
     ]
-    order = _nearest_first(table, tier)
-    for length in sorted({match[0] for match in matches}, reverse=True):
-        for stated in order:
-            for size, row, pattern in matches:
-                if size == length and stated in row:
-                    return row, pattern, stated
-    return None
+    return max(found, key=lambda one: (len(one[1].rstrip("*")), -order.index(one[2])), default=None)
 
 
 def _nearest_first(table: dict[str, Any], tier: str) -> list[str]:
-    """``tier``, then its equals, then what is below it on its ladder."""
+    """``tier``, then its equals, then the lower tiers of its ladder."""
     for ladder in table["ladders"]:
         for height, rung in enumerate(ladder):
             if tier in rung:
                 equals = [name for name in rung if name != tier]
                 return [tier, *equals, *(name for below in reversed(ladder[:height]) for name in below)]
     return [tier]
-
-
-def _missing(table: dict[str, Any], tier: str, quotas: tuple[Quota, ...]) -> tuple[Quota, ...]:
-    """The default's quotas for the units that ``quotas`` leave out."""
-    found = _best(table, (DEFAULT,), tier)
-    units = {quota.unit for quota in quotas}
-    return tuple(quota for quota in parse_quotas(found[0][found[2]]) if quota.unit not in units) if found else ()

@@ -13,9 +13,14 @@ from collections.abc import Sequence
 from paceline.core.learning import ABOUT_NS, Learning
 from paceline.core.ledger import Ledger
 from paceline.core.meters import Bucket, Meter, Slots, Spaced, Window
-from paceline.core.queue import Queue
+from paceline.core.queue import Queue, Waiter
 from paceline.core.quota import NS
+from paceline.core.results import QuotaError, Reservation
 from paceline.shared.messages import Mark, Settled
+from paceline.shared.meters import lasts_ns
+
+LEASE_MAX_S = 60.0
+"""The longest lease."""
 
 HEADS_MAX, WAITING_SEEN = 64, 1_000
 """How many requests one message asks for, and how many a lease is to be enough for."""
@@ -34,6 +39,16 @@ MANY = 8
 
 LEASE_MIN_NS = NS // 20
 """Shorter than this, a lease saves nothing: the store is asked for each request."""
+
+
+def check_lease(lease_s: float) -> None:
+    """Check how long a lease may last.
+
+    Raises:
+        QuotaError: It is not a number of seconds from 0 to 60.
+    """
+    if type(lease_s) not in (int, float) or not 0 <= lease_s <= LEASE_MAX_S:
+        raise QuotaError(f"lease_s is {lease_s!r}: it must be from 0 to {LEASE_MAX_S:g} s, or None")
 
 
 class Lease:
@@ -110,6 +125,16 @@ class Lease:
         return Settled(left, self.marks, [0.0] * len(left), answered=False, probe=unused)
 
 
+class LeasedReservation(Reservation):
+    """A reservation whose amounts were taken from a lease."""
+
+    __slots__ = ("lease",)
+
+    def __init__(self, waiter: Waiter, lease: Lease, now_ns: int, ttl_ns: int) -> None:
+        super().__init__(waiter.cost, waiter.amounts, (), now_ns, now_ns + ttl_ns)
+        self.lease = lease
+
+
 class Leases:
     """The leases of one process, and how large the next lease should be.
 
@@ -178,7 +203,7 @@ class Leases:
                 wanted_ns = min(wanted_ns, int(holds_ns) // LEASE_PART)
             elif isinstance(m, Window):
                 wanted_ns = min(
-                    wanted_ns, m.lasts_ns(now_ns) // 2
+                    wanted_ns, lasts_ns(m, now_ns) // 2
                 )  # a lease grants nothing when it outlasts the window
         self.slack_ns = wanted_ns if wanted_ns >= LEASE_MIN_NS else 0
 

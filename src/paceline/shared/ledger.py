@@ -37,7 +37,7 @@ from paceline.shared.messages import (
     quota_fields,
     quota_key,
 )
-from paceline.shared.meters import absorb, at_once
+from paceline.shared.meters import absorb, at_once, carry, dump_meter, fill, load_meter, stand, turn
 
 LEASE_NS = 15 * NS
 """How long a process counts after its last message, and keeps its slots."""
@@ -124,7 +124,7 @@ class SharedLedger:
         """The store's clock was set back: what was so far from full then is so far from full now."""
         for account in self._accounts:
             if isinstance(account.meter, Bucket):
-                account.meter.turn(by_ns)
+                turn(account.meter, by_ns)
         for peer in self._peers.values():
             peer.seen_ns += by_ns
         for place in self._places:
@@ -146,7 +146,7 @@ class SharedLedger:
                 account = self._accounts[known[key]]
                 before, account.given = account.meter, quota
                 account.meter = meter(quota, now_ns, message.headroom_s, gentle=message.gentle)
-                _carry(before, account.meter)
+                carry(before, account.meter)
                 account.version += 1
                 account.epoch += 1
         return [known[quota_key(quota)] for quota in message.quotas]
@@ -225,7 +225,7 @@ class SharedLedger:
                 m.press(now_ns, value)
             elif news.what == "spread" and not isinstance(m, Spaced):
                 account.meter = Spaced(m.quota, now_ns, m.headroom_s)
-                _carry(m, account.meter)
+                carry(m, account.meter)
 
     def _hold(self, now_ns: int, peer: Peer, held: list[float], index: list[int]) -> None:
         """What this process says it holds is what it holds; those who are gone hold nothing."""
@@ -252,7 +252,7 @@ class SharedLedger:
             latest, binds = self._not_before_ns, -1
             for n, i in enumerate(index):
                 if n < len(want) and want[n]:
-                    at_ns = self._accounts[i].meter.after(now_ns, before[i], want[n], message.slack_ns)
+                    at_ns = self._accounts[i].meter.earliest(now_ns, want[n], before[i], message.slack_ns)
                     if at_ns > latest:
                         latest, binds = at_ns, n
             if latest > now_ns:
@@ -310,7 +310,7 @@ class SharedLedger:
                     "given": quota_fields(a.given) if a.given else None,
                     "spread": isinstance(a.meter, Spaced),
                     "headroom_s": a.meter.headroom_s,
-                    "meter": a.meter.state(),
+                    "meter": dump_meter(a.meter),
                     "version": a.version,
                     "epoch": a.epoch,
                     "shifted": a.shifted_ns,
@@ -341,7 +341,7 @@ class SharedLedger:
         for a in state["accounts"]:
             quota = _quota(a["quota"])
             m: Meter = Spaced(quota, now_ns, a["headroom_s"]) if a["spread"] else meter(quota, now_ns, a["headroom_s"])
-            m.restore(quota, a["meter"])
+            load_meter(m, quota, a["meter"])
             given = _quota(a["given"]) if a["given"] else None
             numbers = (a["version"], a["epoch"], a["shifted"], a["charged"], a["spent"], a["refused"])
             books._accounts.append(Account(a["key"], m, given, *numbers))
@@ -355,24 +355,16 @@ class SharedLedger:
 def _recall(m: Meter, now_ns: int, value: Left) -> None:
     """Start where a process remembers that forgotten books stood."""
     if isinstance(m, Spaced):
-        m.fill(now_ns, value if isinstance(value, list) else [value])
+        fill(m, now_ns, value if isinstance(value, list) else [value])
         return
     if isinstance(value, list):  # the process had learned that it is to be spread
         value = at_once(m, value) * (m.ns_per_unit if isinstance(m, Bucket) else 1.0)
     if isinstance(m, Bucket):
-        m.stand(now_ns + round(value), max(m.opened, value / m.ns_per_unit))  # an opening one goes on evenly from there
+        stand(
+            m, now_ns + round(value), max(m.opened, value / m.ns_per_unit)
+        )  # an opening one goes on evenly from there
     elif isinstance(m, Window):
         m.seen(now_ns, m.quota.amount - value)
-
-
-def _carry(before: Meter, after: Meter) -> None:
-    """What was used of one meter is used of the one that takes its place."""
-    if isinstance(before, Bucket) and isinstance(after, Bucket):
-        after.carry(before)
-    elif isinstance(before, Slots) and isinstance(after, Slots):
-        after.used = before.used
-    elif isinstance(before, Window) and isinstance(after, Window):
-        after.carry(before)
 
 
 def _quota(fields: list[Any]) -> Quota:

@@ -56,12 +56,12 @@ class Outbox:
         if any(debt):
             self.add(now_ns, Charged(debt))
 
-    def take(self, now_ns: int, away: Fallback | None) -> list[News]:
-        """The news for the next message, ``away``'s on top; that of the last one, where nobody has answered it."""
+    def take(self, now_ns: int, fallback: Fallback | None) -> list[News]:
+        """The news for the next message, ``fallback``'s on top; that of the last one, where nobody has answered it."""
         if self._again is None:
             self.number += 1
             settled = [news for lease in self._settled if (news := lease.news()) is not None]
-            alone = away.news(now_ns) if away is not None else None
+            alone = fallback.news(now_ns) if fallback is not None else None
             self._again = [*settled, *self._news, *([alone] if alone is not None else [])]
             self._news, self._settled = [], []
         self.due_ns = now_ns + LINGER_NS if self._news or self._settled else None

@@ -14,14 +14,16 @@ import threading
 import time
 import weakref
 from queue import SimpleQueue
+from typing import Any
 
-from paceline.core.queue import Waiter
+from paceline.core.ledger import Ledger
+from paceline.core.queue import Queue
 from paceline.core.results import StoreError
 from paceline.pacing.clock import Clock
 from paceline.pacing.scheduler import Scheduler
-from paceline.shared.capacity import RETRY_NS, SharedCapacity
+from paceline.shared.capacity import RETRY_NS, OnStoreFailure, SharedCapacity, answer, ask, shared_capacity
 from paceline.shared.messages import Message, Reply
-from paceline.stores.base import Store
+from paceline.shared.store import Store
 
 log = logging.getLogger("paceline")
 
@@ -32,101 +34,27 @@ FLUSH_S = 2.0
 """How long the end of the program waits for what is still to be told."""
 
 
-class SharedScheduler(Scheduler):
-    """The thread-safe side of one :class:`~paceline.shared.capacity.SharedCapacity`."""
-
-    pool: SharedCapacity
-
-    def __init__(self, pool: SharedCapacity, clock: Clock, worker: StoreWorker) -> None:
-        super().__init__(pool, clock)
-        self._worker = worker
-        self._poked = False  # the worker knows what is due
-        worker.schedulers.add(self)
-
-    def take_message(self, *, last: bool = False) -> Message | None:
-        """What the worker is to carry now; ``last``: even what could wait a little."""
-        with self._lock:
-            self._poked, self._busy = False, True
-            try:
-                message = self.pool.message(self._clock.now_ns(), at_once=last)
-            finally:
-                self._busy = False
-            done = self._work() if self._deferred else []
-            if message is None:
-                self._arm()
-        self._wake(done)
-        return message
-
-    def deliver(self, answer: Reply | str) -> None:
-        """The store's answer, or why there is none."""
-        with self._lock:
-            before, self._busy = self.pool.lost, True
-            try:
-                now_ns = self._clock.now_ns()
-                done = (
-                    self.pool.failed(now_ns, answer) if isinstance(answer, str) else self.pool.receive(now_ns, answer)
-                )
-            finally:
-                self._busy = False
-            done += self._work()
-            after, mode = self.pool.lost, self.pool.lost_mode
-        if after is not None and before is None:
-            log.warning("%s: %s; going on in mode %r until it answers again", self.pool.name, after, mode)
-        elif before is not None and after is None:
-            log.warning("%s: the store answers again", self.pool.name)
-        self._wake(done)
-
-    def _follow_up(self, now_ns: int) -> list[Waiter]:
-        done = super()._follow_up(now_ns)
-        self._arm()
-        return done
-
-    def _arm(self) -> None:
-        self.pool.stirred = False
-        if not self._poked:
-            call_ns = self.pool.call_ns
-            if call_ns is not None:
-                if call_ns <= self._clock.now_ns():
-                    self._due = True
-                else:
-                    self._arm_at(call_ns)
-        super()._arm()
-
-    def _wake(self, done: list[Waiter]) -> None:
-        super()._wake(done)
-        self._poke()
-
-    def _poke(self) -> None:
-        """Let the worker come, if something is due; not under the lock, which it takes first thing."""
-        while self._due:
-            self._due, self._poked = False, True
-            if self._worker.poke(self):
-                return
-            with self._lock:  # it is closed, and nobody waits
-                self._poked = False
-                if self.pool.queue.length:  # somebody has come since
-                    self._arm()
-
-    def after_fork(self) -> None:
-        """In a forked child: another process, with nothing granted and nothing to tell."""
-        super().after_fork()
-        self._due = self._poked = False
-        self.pool.forked(os.urandom(16).hex(), self._clock.now_ns())
-
-
 class StoreWorker:
     """One thread between the pools of a process and their store; it starts with the first message."""
 
-    def __init__(self, store: Store, clock: Clock) -> None:
+    def __init__(
+        self,
+        store: Store,
+        clock: Clock,
+        *,
+        on_store_failure: OnStoreFailure = "fail_safe",
+        lease_s: float | None = None,
+    ) -> None:
         self.store = store
-        self.schedulers: weakref.WeakSet[SharedScheduler] = weakref.WeakSet()
+        self._options: dict[str, Any] = {"on_store_failure": on_store_failure, "lease_s": lease_s}
+        self.schedulers: weakref.WeakSet[Scheduler] = weakref.WeakSet()
         self._clock = clock
         self._reset()
         _workers.add(self)
 
     def _reset(self) -> None:
         self._thread: threading.Thread | None = None
-        self._queue: SimpleQueue[SharedScheduler | None] = SimpleQueue()
+        self._queue: SimpleQueue[Scheduler | threading.Event | None] = SimpleQueue()
         self._lock = threading.RLock()  # a finalizer may settle, and poke, while this thread is inside
         self._down: tuple[int, str] | None = None  # until when others do not try the store, and why
         self._vain: dict[
@@ -134,7 +62,12 @@ class StoreWorker:
         ] = {}  # pools that were not answered since the last answer; whether they waited for it
         self._closed = False
 
-    def poke(self, scheduler: SharedScheduler) -> bool:
+    def capacity(self, ledger: Ledger, queue: Queue, now_ns: int, *, learns: bool, source: str) -> SharedCapacity:
+        """This process's side of the quotas in ``ledger``, for the requests in ``queue``."""
+        who = os.urandom(16).hex()
+        return SharedCapacity(ledger, queue, now_ns, who=who, learns=learns, source=source, **self._options)
+
+    def poke(self, scheduler: Scheduler) -> bool:
         """``scheduler`` has something to say; whether it will be asked. Closed, the worker opens again for those who wait."""
         with self._lock:
             if self._thread is None:
@@ -149,16 +82,29 @@ class StoreWorker:
             self._queue.put(scheduler)
         return True
 
-    def carry(self, scheduler: SharedScheduler, *, last: bool = False) -> None:
-        """Carry one message, and deliver the answer."""
-        message = scheduler.take_message(last=last)
+    def carry(self, scheduler: Scheduler, *, last: bool = False) -> None:
+        """Carry one message to the store, and its reply back; ``last``: even what could wait a little."""
+        pool = scheduler.pool
+        message = scheduler.transact(lambda now_ns: (ask(pool, now_ns, at_once=last), []))
         if message is None:
             return
         try:
-            scheduler.deliver(self._exchange(scheduler.pool.name, message))
-        except Exception:  # nobody must wait for ever
-            log.exception("%s: the answer makes no sense", self.store.url)
-            scheduler.deliver(f"{self.store.url.rstrip(':')}: its answer makes no sense")
+            self._deliver(scheduler, self._exchange(pool.name, message))
+        except Exception:  # no request may wait for ever
+            log.exception("%s: invalid reply", self.store.url)
+            self._deliver(scheduler, f"{self.store.url.rstrip(':')}: invalid reply")
+
+    def _deliver(self, scheduler: Scheduler, reply: Reply | str) -> None:
+        """Bring the store's reply, or the reason why there is none."""
+        pool, capacity = scheduler.pool, shared_capacity(scheduler.pool)
+        before = capacity.lost
+        scheduler.transact(lambda now_ns: (None, answer(pool, now_ns, reply)))
+        after = capacity.lost
+        if after is not None and before is None:
+            mode = capacity.on_store_failure
+            log.warning("%s: %s; continuing in mode %s until the store answers again", pool.name, after, mode)
+        elif before is not None and after is None:
+            log.warning("%s: the store answers again", pool.name)
 
     def _exchange(self, pool: str, message: Message) -> Reply | str:
         down, began_s = self._down, time.monotonic()
@@ -180,6 +126,25 @@ class StoreWorker:
         self._down = (self._clock.now_ns() + RETRY_NS // 2, reason)
         return reason
 
+    @property
+    def running(self) -> bool:
+        """Whether the thread has been started, and not been ended."""
+        return self._thread is not None
+
+    def flush(self, timeout_s: float) -> bool:
+        """Make all exchanges that are due and deliver their replies; whether that was possible within ``timeout_s``."""
+        deadline_s = time.monotonic() + timeout_s
+        while time.monotonic() < deadline_s:
+            passed = threading.Event()
+            if self.running:
+                self._queue.put(passed)  # behind everything that is due
+                if not passed.wait(max(deadline_s - time.monotonic(), 0.0)):
+                    return False
+            if all(scheduler.idle and shared_capacity(scheduler.pool).idle for scheduler in list(self.schedulers)):
+                return True
+            time.sleep(0.0005)
+        return False
+
     def close(self) -> None:
         """Tell what is still to be told, and end the thread."""
         with self._lock:
@@ -194,15 +159,24 @@ class StoreWorker:
                     self.carry(scheduler, last=True)
         self.store.close()
 
+    def add(self, scheduler: Scheduler) -> None:
+        """Exchange for ``scheduler``, too."""
+        self.schedulers.add(scheduler)
+
     def after_fork(self) -> None:
         """In a forked child: the thread and the connections stayed with the parent."""
         self._reset()
         self.store.after_fork()
+        for scheduler in list(self.schedulers):
+            shared_capacity(scheduler.pool).forked(os.urandom(16).hex(), self._clock.now_ns())
 
 
-def _run(worker: weakref.ref[StoreWorker], queue: SimpleQueue[SharedScheduler | None]) -> None:
+def _run(worker: weakref.ref[StoreWorker], queue: SimpleQueue[Scheduler | threading.Event | None]) -> None:
     """Carry until the worker is closed or nobody has it any more."""
     while (scheduler := queue.get()) is not None:
+        if isinstance(scheduler, threading.Event):
+            scheduler.set()
+            continue
         carrier = worker()
         if carrier is None:
             return

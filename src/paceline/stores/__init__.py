@@ -1,4 +1,4 @@
-"""Where the books of a pool are kept when many processes share it."""
+"""Where the quotas of a pool are kept when many processes share it."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import os
 import re
 from difflib import get_close_matches
 
-from paceline.stores.base import TIMEOUT_S, Prefixed, Store, StoreError, misplaced
+from paceline.stores.base import TIMEOUT_S, Prefixed, Store, StoreError
 
 __all__ = ["Prefixed", "Store", "StoreError", "as_store", "open_store"]
 
@@ -22,12 +22,13 @@ def open_store(url: str, *, timeout_s: float = TIMEOUT_S) -> Store:
 
     Args:
         url: ``memory:``, ``sqlite:PATH``, ``redis://HOST:PORT/DB``, ``rediss://``, ``unix://PATH``,
-            ``redis+sentinel://HOST:PORT,HOST:PORT/MASTER/DB`` or ``redis+cluster://HOST:PORT,HOST:PORT``.
-            ``?prefix=NAME``, in Redis, keeps apart what uses one server for several accounts.
+            ``redis+sentinel://HOST:PORT,HOST:PORT/MASTER/DB`` or ``redis+cluster://HOST:PORT,HOST:PORT``. The URLs of
+            Redis take the options of redis-py, ``sentinel_username`` and ``sentinel_password`` for Sentinels, and
+            ``prefix=NAME``, which keeps apart several accounts on one server.
         timeout_s: How long the store may take to answer before it counts as lost.
 
     Raises:
-        StoreError: The URL cannot be meant; the message says what would be right, and shows no password.
+        StoreError: The URL is invalid; the message shows no password.
     """
     scheme, _, rest = url.partition(":")
     if scheme == "memory":
@@ -46,10 +47,10 @@ def open_store(url: str, *, timeout_s: float = TIMEOUT_S) -> Store:
 
 
 def as_store(store: object) -> Store:
-    """``store``, or the store at it, if it is a URL.
+    """``store`` itself; or the store at a URL, or in the Redis of a client of redis-py.
 
     Raises:
-        StoreError: It is neither; the message says what would be right.
+        StoreError: It is none of these; the message says what to give.
     """
     if isinstance(store, str):
         return open_store(store)
@@ -57,40 +58,40 @@ def as_store(store: object) -> Store:
         raise StoreError(f"store is a path: write store={f'sqlite:{os.fspath(store)}'!r}")
     if isinstance(store, type):
         raise StoreError(f"store is the class {store.__name__}: write store={store.__name__}(...)")
-    lacks = [] if isinstance(getattr(store, "url", None), str) else ["url (a text)"]
+    lacks = [] if isinstance(getattr(store, "url", None), str) else ["url (a str)"]
     lacks += [f"{name}()" for name in ("exchange", "after_fork", "close") if not callable(getattr(store, name, None))]
-    if lacks:
-        raise StoreError(
-            f"this is no store, it has no {', '.join(lacks)}: {type(store).__name__}; give a URL like 'sqlite:PATH'"
-            " or 'redis://HOST:PORT/DB', or what paceline.stores.Store describes"
-        )
-    return store  # type: ignore[return-value]  # as far as can be told
+    if not lacks:
+        return store  # type: ignore[return-value]  # as far as can be told
+    if callable(getattr(store, "execute_command", None)):  # a client of Redis
+        from paceline.stores.redis import RedisStore
+
+        return RedisStore(store)  # type: ignore[arg-type]  # it checks
+    raise StoreError(
+        f"store is of the type {type(store).__name__}, which has no {', '.join(lacks)}: give a URL like 'sqlite:PATH' or"
+        " 'redis://HOST:PORT/DB', a client of redis-py, or an object like paceline.stores.Store"
+    )
 
 
 def _path(path: str) -> str:
-    """What stands behind ``sqlite:``."""
+    """What follows ``sqlite:``."""
     if path.lstrip("/") == ":memory:":
         raise StoreError("sqlite::memory: would be a file of that name: write 'memory:' for a store in this process")
-    _, asked, options = path.partition("?")
-    if asked:
-        name = re.match(r"\w{0,30}", options)[0]  # type: ignore[index]  # it matches anything
-        advice = misplaced(name) or "write 'sqlite:PATH'"
-        if name == "prefix":
-            advice = "write store=Prefixed(open_store('sqlite:PATH'), NAME), of paceline.stores"
-        raise StoreError(f"a SQLite URL has no options: {advice}")
+    if "?" in path:
+        raise StoreError(
+            "a SQLite URL has no options: write 'sqlite:PATH'; lost and lease_s are arguments of Limiter, and a prefix"
+            " is given with Prefixed(open_store('sqlite:PATH'), NAME)"
+        )
     return path
 
 
 def _unknown(url: str) -> str:
-    """What to say of a URL that is none; what could be a password is not shown."""
+    """The error for a URL of no store; what could be a password is not shown."""
     scheme, colon, _ = url.partition(":")
-    if not colon:
-        hint = f"did you mean {f'sqlite:{url}'!r}?" if re.fullmatch(r"[^@\s]*[./][^@\s]*", url) else _ALL
-        return f"a store is given by its URL: {hint}"
-    if not re.fullmatch(r"[A-Za-z+]{1,20}", scheme):
-        return f"this is no store's URL: {_ALL}"
-    if scheme.lower() in ("valkey", "valkeys"):
-        return f"a Valkey has the URL of a Redis: write {'redis' if scheme.lower() == 'valkey' else 'rediss'}://..."
-    near = get_close_matches(scheme.lower(), ("memory", "sqlite", *_REDIS), 1)
-    hint = f"did you mean {near[0]!r}?" if near else _ALL
+    if not colon and re.fullmatch(r"[^@\s]*[./][^@\s]*", url):
+        return f"a store is given by its URL: did you mean {f'sqlite:{url}'!r}?"
+    if not colon or not re.fullmatch(r"[A-Za-z+]{1,20}", scheme):
+        return f"a store is given by its URL: {_ALL}"
+    known = {name: name for name in ("memory", "sqlite", *_REDIS)} | {"valkey": "redis", "valkeys": "rediss"}
+    near = get_close_matches(scheme.lower(), known, 1)
+    hint = f"did you mean {known[near[0]]!r}?" if near else _ALL
     return f"no store is called {scheme!r}: {hint}"

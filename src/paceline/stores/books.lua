@@ -1,11 +1,11 @@
--- A pool's books in Redis: what core/books.py does, and what its meters do, in one call. The two are held against each
--- other by a differential test, bit for bit: a change here is a change there, down to the order of additions.
+-- The shared ledger of a pool in Redis: shared/ledger.py and its meters, in one call. A differential test compares the
+-- two bit for bit: a change here is a change there, down to the order of additions.
 --
--- KEYS[1]  The state, one cmsgpack blob. What this script does not know of it survives.
--- ARGV[1]  The message as JSON; redis_wire.py says how.
+-- KEYS[1]  The state, one cmsgpack blob. Fields that this script does not know are kept.
+-- ARGV[1]  The message as JSON, see redis_wire.py.
 -- ARGV[2]  A name for the message's quotas, so that they need not be read each time, and
 -- ARGV[3]  these, one a line: unit, amount, period, burst, rule and anchor.
--- ARGV[4]  The present in microseconds, for tests; without it the server's clock.
+-- ARGV[4]  The time in microseconds, for tests; without it the clock of the server.
 --
 -- Time: `now` and all instants are nanoseconds since the state's `epoch`, whole numbers below 2^53, which doubles hold
 -- exactly. Windows follow the calendar: `wall`, their start and their stop are microseconds since 1970. When the clock
@@ -31,7 +31,7 @@ local function load()
     state = {epoch = epoch, accounts = {}, peers = {}, places = {}, sets = {}, not_before = 0}
   else
     state = cmsgpack.unpack(blob)
-    if wall < state.wall then state.epoch = state.epoch - (state.wall - wall) end    -- it was set back
+    if wall < state.wall then state.epoch = state.epoch - (state.wall - wall) end    -- the clock was set back
   end
   state.wall, now = wall, (wall - state.epoch) * 1000
 end
@@ -214,7 +214,7 @@ local function keep(peer, held)
   end
 end
 
-local function hold(peer, said)                    -- what this process holds of slots; the number of peers
+local function hold(peer, said)                    -- the slots that this process holds; returns the number of peers
   local held, live = {}, 0
   for n = 1, said ~= 0 and min(#index, #said) or 0 do
     if meters[index[n]].kind == SLOTS then held[index[n]] = said[n] end
@@ -339,6 +339,6 @@ for i, m in ipairs(meters) do
   if s.low then s.low = packed(s.low) end
   if s.log then s.log = packed(s.log) end
 end
--- Idle for so long, every quota is full again.
+-- After this time without use, every quota is full again.
 redis.call('SET', KEYS[1], cmsgpack.pack(state), 'PX', string.format('%.0f', (2 * longest + 86400) * 1000))
 return out

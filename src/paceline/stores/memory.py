@@ -1,4 +1,4 @@
-"""A store inside one process: for limiters that share, for tests, and as the model of the others."""
+"""A store inside one process: for limiters that share quotas there, and for tests."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from paceline.shared.messages import Message, Reply
 
 
 class MemoryStore:
-    """Keeps books in this process, for as long as it lives."""
+    """Keeps shared ledgers in this process, for as long as it lives."""
 
     url = "memory:"
 

@@ -1,4 +1,4 @@
--- The meters of books.lua, which follows: core/bucket.py, core/spaced.py and core/window.py in Lua.
+-- The meters of books.lua, which follows: core/meters.py and shared/meters.py in Lua.
 
 local floor, ceil, min, max = math.floor, math.ceil, math.min, math.max
 local INF, NS = math.huge, 1e9
@@ -33,7 +33,7 @@ local function listed(text)
   return list
 end
 
--- Meters: `s` is what is kept of one, the rest follows from it. Window: core/window.py.
+-- A meter: `s` is its stored state, the rest follows from that. First Window.
 
 local function roll(m)
   local s = m.s
@@ -42,7 +42,7 @@ local function roll(m)
     s.start = wall - wall % m.period
     s.stop = s.start + m.period
   else
-    local days = s.days                  -- the place, and when its days start, as a process said last
+    local days = s.days                  -- a time zone and the starts of its days, as a process sent them last
     if not days then return end
     local from, to
     for i = 2, 4 do
@@ -57,7 +57,7 @@ local function roll(m)
   s.used = 0
 end
 
--- core/bucket.py
+-- Bucket and Spaced
 
 local function small_burst(s) return max(2, 1 / 30 * s.period) end
 
@@ -93,7 +93,7 @@ local function take(m)
   end
 end
 
-local function forget(m)                 -- what has left a spread quota's period
+local function forget(m)                 -- drop what is older than the period of a spread quota
   local s, upto, gone = m.s, now - m.period, 0
   local log = s.log                      -- the end of a slice, its amount, the next
   while log[gone + 1] and log[gone + 1] <= upto do gone = gone + 2 end
@@ -240,7 +240,7 @@ local function with_amount(s, amount)
   s.amount = amount
 end
 
-local function resize(m, amount, ceiling)          -- adopt (an amount) and press, core/spaced.py's too
+local function resize(m, amount, ceiling)          -- adopt (an amount) and press, of Spaced too
   local s, before = m.s, m.ns_per_unit
   local owed = max(s.full - now, 0) / before
   local level, burst = s.burst - owed, s.burst
@@ -257,7 +257,7 @@ local function resize(m, amount, ceiling)          -- adopt (an amount) and pres
   for i = 2, #s.low, 2 do s.low[i] = max(floor((s.low[i] / before + grown) * m.ns_per_unit), 0) end
 end
 
-local function fill(m, parts)            -- core/spaced.py's: what eighths of the last period were charged elsewhere
+local function fill(m, parts)            -- of Spaced: charges elsewhere, by eighths of the last period
   forget(m)
   local s, log = m.s, m.s.log
   for part = 1, min(#parts, PARTS) do
@@ -276,7 +276,7 @@ local function fill(m, parts)            -- core/spaced.py's: what eighths of th
   for i = 2, #log, 2 do s.used = s.used + log[i] end
 end
 
-local function at_once(m, parts)         -- core/meters.py's: what a meter would lack that had been charged these eighths
+local function at_once(m, parts)         -- of shared/meters.py: what a meter lacks after these charges, by eighths
   local total, room = 0, 0
   for i = #parts, 1, -1 do
     if m.kind == BUCKET then room = max(room - m.s.period * NS / PARTS, 0) + parts[i] * m.ns_per_unit end
@@ -285,7 +285,7 @@ local function at_once(m, parts)         -- core/meters.py's: what a meter would
   return m.kind == BUCKET and room / m.ns_per_unit or total
 end
 
-local function absorb(m, left)           -- core/meters.py's
+local function absorb(m, left)           -- of shared/meters.py
   if m.kind == SPACED then
     fill(m, type(left) == 'table' and left or {left})
     return
@@ -297,7 +297,7 @@ local function absorb(m, left)           -- core/meters.py's
   end
 end
 
-local function recall(m, value)          -- core/books.py's: start where a process remembers that forgotten books stood
+local function recall(m, value)          -- of shared/ledger.py: start where a process remembers that a lost ledger stood
   local s = m.s
   if m.kind == SPACED then
     fill(m, type(value) == 'table' and value or {value})
@@ -316,7 +316,7 @@ local function recall(m, value)          -- core/books.py's: start where a proce
   end
 end
 
--- core/meters.py
+-- All kinds
 
 local function wrap(i)
   local s = state.accounts[i].meter
@@ -343,7 +343,7 @@ local function begin(s, headroom, gentle)          -- a meter for the quota in `
   return s
 end
 
-local function replace(i, s)                       -- what was used of the old meter is used of the new one
+local function replace(i, s)                       -- the new meter starts with what was used of the old one
   local old = meters[i]
   state.accounts[i].meter = s
   local m, before = wrap(i), old.s

@@ -1,61 +1,97 @@
-"""A store in Redis or Valkey, for the processes of many machines: one script call for each exchange.
+"""A store in Redis or Valkey, for the processes of many machines: each exchange is one call of a script.
 
-Nothing is sent twice: who does not know whether a message arrived says so with a :class:`StoreError`, and the caller
-decides. Time is the server's own; the clocks of the processes play no part.
+Nothing is sent twice: when it is not known whether a message arrived, the store raises :class:`StoreError` and the
+caller decides. Time is the clock of the server; the clocks of the processes play no part.
 
 Needs a server of version 5 or later, and ``pip install "paceline[redis]"``.
 """
 
 from __future__ import annotations
 
+import re
+import socket
 import threading
 import time
-from functools import partial
+from collections.abc import Callable
+from contextlib import suppress
 from hashlib import sha1
-from importlib import import_module
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from paceline.shared.messages import Message, Reply
 from paceline.stores.base import TIMEOUT_S, StoreError
-from paceline.stores.redis_address import Address, read_url
-from paceline.stores.redis_cluster import ClusterClient
-from paceline.stores.redis_errors import explain
+from paceline.stores.redis_address import Node, library, read_client, read_url
 from paceline.stores.redis_wire import decode, encode, quota_set, script
+
+if TYPE_CHECKING:
+    from redis import Redis, RedisCluster
 
 FORMAT = 1
 """Of the state; another format has other keys, so that old and new processes do not read each other's."""
 
-
 IDLE_S = 0.05
-"""A connection that was not used for longer is looked at before it is used again."""
+"""A connection that has been idle for longer is checked before it is used again."""
+
+HOPS_MAX = 5
+"""How many nodes of a cluster are asked for one key before it is an error: they may disagree, or be down."""
+
+NODES_MAX = 100
+"""How many nodes of a cluster are remembered."""
+
+SAID_MAX = 300
+
+_REDIRECT = re.compile(r"(?:(MOVED|ASK) )?\d+ (\S*):(\d+)")
+
+_ADVICE = {
+    "surrogates not allowed": "the name of the pool, or of a unit, has half a character: rename it",
+    "Authentication|NOAUTH": "write redis://:PASSWORD@HOST or redis://USER:PASSWORD@HOST with the right password",
+    "NoPermission|NOPERM": "allow this user ~paceline:* and +eval +evalsha +get +set +time",
+    "OutOfMemory|OOM": "raise the server's maxmemory",
+    "ReadOnly|READONLY": "give the address of the master, or let Sentinels find it with redis+sentinel://",
+    "Moved|MOVED": "this is one node of a cluster: write redis+cluster:// instead of redis://",
+    "MasterNotFound": "check the name of the master and the addresses of the Sentinels",
+    "unknown command": "write redis+sentinel://HOST:PORT/MASTER for Sentinels, and redis://HOST:PORT for a Redis",
+    "DB index|SELECT": "give the number of a database that exists, and keep accounts apart with ?prefix=NAME",
+    "WRONGTYPE": "the key is in use for something else: keep them apart with ?prefix=NAME",
+    "InvalidResponse": "this server is not a Redis: check the port",
+    "SSL|handshake": "check that the server uses TLS (otherwise write redis instead of rediss), and give the authority of"
+    " its certificate with ?ssl_ca_certs=FILE",
+    "TimeoutError": "check whether the server is overloaded or stopped, or the network slow",
+    r"\bConnectionError|idna": "check the address, and that the server runs and can be reached from this machine; if it"
+    " uses TLS, write rediss instead of redis",
+    "running script|user_script": "if this stays, delete the keys paceline:* (what was used so far is then forgotten)",
+}
+"""What to do about an error, by a pattern of its class or text: the first that is found. Others need no more words."""
 
 
 class RedisStore:
-    """Keeps books in Redis, one key for each pool; a key that nobody uses expires after days.
+    """Keeps shared ledgers in Redis, one key for each pool, which expires when it has not been used for days.
 
     Args:
-        url: See :func:`paceline.stores.open_store`. For TLS, the options ``ssl_cert_reqs``, ``ssl_ca_certs``,
-            ``ssl_certfile``, ``ssl_keyfile`` and ``ssl_check_hostname`` may follow; for Sentinels with a password
-            ``sentinel_username`` and ``sentinel_password``.
-        timeout_s: How long to wait for a connection, and then for the answer. To look up a host's name takes as long
-            as the system takes.
+        client: A URL, see :func:`paceline.stores.open_store`; or a ``redis.Redis``, a ``redis.RedisCluster``, or the
+            client that ``master_for`` of a ``redis.Sentinel`` returns. Of a client the connection settings are used
+            (login, TLS, database, ...), not its connections, timeouts and retries.
+        timeout_s: How long to wait for a connection, and then for the answer. To look up the name of a host takes as
+            long as the system takes.
+        prefix: What keeps apart several accounts on one server; as ``?prefix=`` in a URL.
 
     Attributes:
-        url: The same without user and passwords.
+        url: Where the store is, without user and passwords.
 
     Raises:
-        StoreError: The URL cannot be meant, the timeout is not above 0, or redis-py is not installed.
+        StoreError: The URL is invalid, the client is unsupported, the timeout is not above 0, or redis-py is not
+            installed.
     """
 
-    def __init__(self, url: str, *, timeout_s: float = TIMEOUT_S) -> None:
-        self._address = read_url(url)
+    def __init__(self, client: str | Redis | RedisCluster, *, timeout_s: float = TIMEOUT_S, prefix: str = "") -> None:
+        self._address = read_url(client) if isinstance(client, str) else read_client(client)
         self.url = self._address.url
         if not timeout_s > 0:
             raise StoreError(f"timeout_s is {timeout_s!r}: it must be above 0")
+        self._prefix = prefix or self._address.prefix
         self._timeout_s = timeout_s
-        self._errors = _library().exceptions
+        self._errors = library().exceptions
         self._sha = sha1(script().encode(), usedforsecurity=False).hexdigest()
-        self._client: Any = None
+        self._client: _Connection | _Cluster | None = None
         self._inherited: list[Any] = []
         self._lock = threading.Lock()
 
@@ -64,35 +100,34 @@ class RedisStore:
         arguments = (self.key(pool), encode(message), *quota_set(message.quotas))
         try:
             return decode(self._call(*arguments), message)
-        except Exception as error:  # whatever redis-py or the system fails with
+        except Exception as error:
             if isinstance(error, self._errors.ReadOnlyError):
                 self.close()  # its name may lead to another server now
             raise StoreError(f"{self.url}: {explain(error)}") from error
 
     def key(self, pool: str) -> str:
-        """Where the books of ``pool`` are."""
-        prefix = self._address.prefix
-        return f"paceline:{FORMAT}:{{{prefix}/{pool}}}"
+        """The key of the ledger of ``pool``."""
+        return f"paceline:{FORMAT}:{{{self._prefix}/{pool}}}"
 
-    def _call(self, key: str, *arguments: str) -> Any:
+    def _call(self, *arguments: str) -> Any:
         client = self._connected()
-        try:
-            return client.execute_command("EVALSHA", self._sha, 1, key, *arguments)
-        except self._errors.NoScriptError:  # a new server, or SCRIPT FLUSH; nothing has happened
-            return client.execute_command("EVAL", script(), 1, key, *arguments)
+        with suppress(self._errors.NoScriptError):  # a new server, or SCRIPT FLUSH: nothing was applied
+            return client.execute("EVALSHA", self._sha, "1", *arguments)
+        return client.execute("EVAL", script(), "1", *arguments)
 
-    def _connected(self) -> Any:
-        client = self._client
-        if client is None:
-            with self._lock:
-                if self._client is None:
-                    self._client = _open(self._address, self._timeout_s)
-                client = self._client
-        return client
+    def _connected(self) -> _Connection | _Cluster:
+        with self._lock:
+            if self._client is None:
+                nodes = self._address.nodes
+                self._client = _Cluster(self._connection, nodes) if nodes else self._connection()
+            return self._client
+
+    def _connection(self, node: Node | None = None) -> _Connection:
+        return _Connection(self._address.connection(self._timeout_s, node))
 
     def after_fork(self) -> None:
         """See :meth:`Store.after_fork`."""
-        # Kept, not closed: closing takes locks, which a thread of the parent may have held.
+        # Kept, not closed: to close it takes locks that a thread of the parent may have held.
         self._inherited.append(self._client)
         self._client, self._lock = None, threading.Lock()
 
@@ -104,74 +139,112 @@ class RedisStore:
             client.close()
 
 
-class OneConnection:
-    """One server over one connection that is kept: to take it from a pool each time costs as much as the script."""
+class _Connection:
+    """One connection that is kept: to take one from a pool for each exchange costs as much as the script."""
 
-    def __init__(self, client: Any) -> None:
-        self._client = client
-        self._connection = client.connection_pool.make_connection()
+    def __init__(self, connection: Any) -> None:
+        self._connection = connection
+        self._answers = library().ResponseError
         self._lock = threading.Lock()
         self._used_s = 0.0  # when it was used last; 0.0: it is not open
 
-    def execute_command(self, *command: Any) -> Any:
-        """Send a command and read the answer. Whatever fails, what was sent is not sent again."""
+    def execute(self, *command: str, asking: bool = False) -> Any:
+        """Send a command, after ``ASKING`` where a node imports its key, and read the answer. Nothing is sent again."""
         connection = self._connection
         with self._lock:
-            if self._used_s and time.monotonic() - self._used_s > IDLE_S and self._gone():
+            if self._used_s and time.monotonic() - self._used_s > IDLE_S and self._is_closed():
                 connection.disconnect()
             self._used_s = 0.0
             try:
+                connection.connect()  # unless it is open; sending would, too, but asks no Sentinels
+                if asking:
+                    connection.send_command("ASKING")
+                    connection.read_response()
                 connection.send_command(*command)
                 answer = connection.read_response()
             except BaseException as error:
-                if not _is_answer(error):
+                if not isinstance(error, self._answers):
                     connection.disconnect()  # an answer may still be on its way
                 raise
             self._used_s = time.monotonic()
             return answer
 
-    def _gone(self) -> bool:
-        """Whether the server has hung up meanwhile: then nothing needs to be lost."""
+    def _is_closed(self) -> bool:
+        """Whether the server has closed the connection meanwhile."""
         try:
             return bool(self._connection.can_read(0))  # there is nothing to read but the end
-        except Exception:  # noqa: BLE001  (whatever the system says to a closed socket)
+        except Exception:  # noqa: BLE001  (redis-py and the system raise many)
             return True
 
     def close(self) -> None:
-        """Hang up."""
+        """Close the connection; the next command opens it again."""
         self._connection.disconnect()
-        self._client.close()
 
 
-def _is_answer(error: BaseException) -> bool:
-    """Whether the server itself said that it is an error: the connection is as good as before."""
-    return any(cls.__name__ == "ResponseError" for cls in type(error).__mro__)
+class _Cluster:
+    """Sends each command to the node that has its key: asks any node, and remembers where that redirects to.
+
+    The client of redis-py sends a command again when a connection breaks, and asks all nodes about all slots before
+    it reports that one is silent. Here only what a node has certainly not applied is sent to another one, and a silent
+    node costs one timeout.
+    """
+
+    def __init__(self, connect: Callable[[Node], _Connection], nodes: list[Node]) -> None:
+        self._connect = connect
+        self._given = nodes
+        self._nodes = list(nodes)  # the first is asked where a key is
+        self._node_of: dict[str, Node] = {}
+        self._connections: dict[Node, _Connection] = {}
+
+    def execute(self, *command: str) -> Any:
+        """Run a script (EVAL or EVALSHA, script, 1, key, ...) on the node that has the key."""
+        key, hops = command[3], 0
+        node, asking = self._node_of.get(key, self._nodes[0]), False
+        while True:
+            hops += 1
+            try:
+                connection = self._connections.get(node) or self._connections.setdefault(node, self._connect(node))
+                return connection.execute(*command, asking=asking)
+            except Exception as error:
+                redirect = _REDIRECT.fullmatch(str(error))
+                if redirect is not None:
+                    node = redirect[2] or node[0], int(redirect[3])  # a host that is left out is the node's own
+                    asking = redirect[1] == "ASK" or type(error).__name__ == "AskError"
+                    if not asking:
+                        self._remember(key, node)
+                else:
+                    if type(error).__name__ != "NoScriptError":  # the key may move, and another node knows where
+                        self._node_of.pop(key, None)
+                        if self._nodes[0] == node:
+                            self._nodes = [*self._nodes[1:], node]
+                    not_sent = isinstance(error.__context__, ConnectionRefusedError | socket.gaierror)
+                    if not not_sent or node == self._nodes[0]:
+                        raise
+                    node, asking = self._nodes[0], False
+                if hops == HOPS_MAX:
+                    raise
+
+    def _remember(self, key: str, node: Node) -> None:
+        self._node_of[key] = node
+        if node not in self._nodes:
+            if len(self._nodes) >= NODES_MAX:  # a cluster whose addresses change
+                self._nodes, self._connections = list(self._given), {}
+            self._nodes.append(node)
+
+    def close(self) -> None:
+        """Close all connections."""
+        connections, self._connections = self._connections, {}
+        for connection in connections.values():
+            connection.close()
 
 
-def _library() -> Any:
-    try:
-        return import_module("redis")
-    except ImportError as error:
-        raise StoreError('a store in Redis needs redis-py: pip install "paceline[redis]"') from error
-
-
-def _open(address: Address, timeout_s: float) -> Any:
-    """A client that sends nothing twice."""
-    redis, options = _library(), address.options
-    once = import_module("redis.retry").Retry(import_module("redis.backoff").NoBackoff(), 0)
-    common: dict[str, Any] = {"socket_timeout": timeout_s, "socket_connect_timeout": timeout_s, "protocol": 2}
-    common |= {"retry": once, "db": address.db}
-    if address.tls:
-        common |= {"ssl": True} | {name: value for name, value in options.items() if name.startswith("ssl_")}
-    if address.kind == "sentinel":
-        each_s = timeout_s / len(address.hosts)  # they are asked one after the other
-        login = {name[9:]: value for name, value in options.items() if name.startswith("sentinel_")}
-        asking = {**common, "db": 0, "socket_timeout": each_s, "socket_connect_timeout": each_s, **login}
-        finder = import_module("redis.sentinel").Sentinel(address.hosts, sentinel_kwargs=asking)
-        return finder.master_for(address.master, **common, **address.login)
-    common |= address.login
-    if address.kind == "cluster":
-        return ClusterClient(partial(redis.Redis, **common), address.hosts)
-    if address.path:
-        return OneConnection(redis.Redis(unix_socket_path=address.path, **common))
-    return OneConnection(redis.Redis(*address.hosts[0], **common))
+def explain(error: BaseException) -> str:
+    """What an error of redis-py says, and what to do where that is known."""
+    causes, link = "", error.__cause__ or error.__context__
+    while link is not None:
+        causes, link = f"{causes} {type(link).__name__} {link}", link.__cause__ or link.__context__
+    said = str(error).partition(" : <")[0]  # not redis-py's objects,
+    said = said.partition(", with args")[0][:SAID_MAX] or type(error).__name__  # nor what was sent
+    found = f"{type(error).__name__} {said}{causes}"
+    advice = next((advice for pattern, advice in _ADVICE.items() if re.search(pattern, found)), None)
+    return f"{said.rstrip('. ')}: {advice}" if advice else said

@@ -1,146 +1,173 @@
-"""Where a Redis is, as its URL says."""
+"""Where a Redis is and how to connect to it: from a URL, or with the settings of a client of redis-py."""
 
 from __future__ import annotations
 
 import re
+from copy import copy
 from dataclasses import dataclass, field
-from difflib import get_close_matches
-from typing import Literal
-from urllib.parse import parse_qsl, unquote
+from importlib import import_module
+from typing import Any
+from urllib.parse import parse_qsl, quote, unquote, urlencode
 
-from paceline.stores.base import StoreError, misplaced
+from paceline.stores.base import TIMEOUT_S, StoreError
 
-_PORT, _SENTINEL_PORT = 6379, 26379
-_TLS_OPTIONS = ("ssl_cert_reqs", "ssl_ca_certs", "ssl_certfile", "ssl_keyfile", "ssl_check_hostname")
-_SENTINEL_OPTIONS = ("sentinel_username", "sentinel_password")
-_EXAMPLES = {
-    "redis": "redis://HOST:PORT/DB",
-    "rediss": "rediss://HOST:PORT/DB",
-    "unix": "unix:///PATH?db=0",
-    "redis+sentinel": "redis+sentinel://HOST:PORT,HOST:PORT/MASTER/DB",
-    "rediss+sentinel": "rediss+sentinel://HOST:PORT,HOST:PORT/MASTER/DB",
-    "redis+cluster": "redis+cluster://HOST:PORT,HOST:PORT",
-    "rediss+cluster": "rediss+cluster://HOST:PORT,HOST:PORT",
+Node = tuple[str, int]
+
+_HOST = r"(?:\[[\w:.%]+\]|[\w.-]*)(?::\d{1,5})?"
+_HOSTS = rf"(?P<hosts>{_HOST}(?:,{_HOST})*)"
+_FORMS = {
+    "redis": ("//HOST:PORT/DB (or redis+cluster://HOST:PORT,HOST:PORT)", rf"(?P<hosts>{_HOST})(?:/(?P<db>\d*))?"),
+    "unix": ("///PATH?db=0", r"(?P<path>/[^?#]+)"),
+    "redis+sentinel": ("//HOST:PORT,HOST:PORT/MASTER/DB", rf"{_HOSTS}/(?P<master>[^/@?#]+)(?:/(?P<db>\d*))?"),
+    "redis+cluster": ("//HOST:PORT,HOST:PORT", rf"{_HOSTS}/?0?"),
 }
+"""By scheme (``rediss`` for TLS): what follows it, and a pattern of that without login and options."""
+
+_LOGIN = ("username", "password")
+_NOT_TAKEN = (
+    *("retry", "health_check", "encoding", "decode_"),  # a store never retries, and reads bytes
+    *("connection_pool", "event_", "himport", "maint", "orig_", "oss_"),  # what a client shares with its connections
+)
+"""How the settings begin that are not taken over."""
 
 
 @dataclass(slots=True)
 class Address:
-    """What a URL says.
+    """Where a Redis is.
 
     Attributes:
-        url: The same, fit to be shown: without user and passwords.
-        kind: What answers there.
-        tls: Whether to speak TLS.
-        hosts: The server, the Sentinels or some nodes of the cluster.
-        path: Of the unix socket, if it is one.
-        master: The name that the Sentinels know the master by.
+        url: For logs and errors: without user and passwords.
+        pool: A connection pool of redis-py, of which only the settings are used.
+        nodes: Some nodes of a cluster; empty if it is none.
         prefix: What keeps apart several accounts on one server.
-        login: ``username`` and ``password``, those that are given.
-        options: ``ssl_...``, ``sentinel_username`` and ``sentinel_password``, those that are given.
     """
 
     url: str
-    kind: Literal["server", "sentinel", "cluster"] = "server"
-    tls: bool = False
-    hosts: list[tuple[str, int]] = field(default_factory=list)
-    path: str | None = None
-    master: str = ""
-    db: int = 0
+    pool: Any
+    nodes: list[Node] = field(default_factory=list)
     prefix: str = ""
-    login: dict[str, str] = field(default_factory=dict)
-    options: dict[str, str | bool] = field(default_factory=dict)
+
+    def connection(self, timeout_s: float, node: Node | None = None) -> Any:
+        """A new connection of redis-py, not open yet, that neither connects nor sends twice."""
+        redis, pool = library(), self.pool
+        settings = _settings(pool, timeout_s)
+        if node is not None:
+            settings["host"], settings["port"] = node
+        if not isinstance(pool, redis.SentinelConnectionPool):
+            return pool.connection_class(**settings)
+        finder = copy(pool.sentinel_manager)
+        sentinels = [sentinel.connection_pool for sentinel in finder.sentinels]
+        each_s = timeout_s / len(sentinels)  # they are asked one after the other
+        finder.sentinels = [
+            redis.Redis(connection_pool=redis.ConnectionPool(each.connection_class, **_settings(each, each_s)))
+            for each in sentinels
+        ]
+        return redis.SentinelConnectionPool(pool.service_name, finder, ssl=_has_tls(pool), **settings).make_connection()
+
+
+def library() -> Any:
+    """redis-py.
+
+    Raises:
+        StoreError: It is not installed.
+    """
+    try:
+        return import_module("redis")
+    except ImportError as error:
+        raise StoreError('a store in Redis needs redis-py: pip install "paceline[redis]"') from error
 
 
 def read_url(url: str) -> Address:
-    """Read a URL of Redis, Sentinel or Redis Cluster.
+    """The address in a URL, which redis-py reads host by host.
 
     Raises:
-        StoreError: It cannot be meant; the message says what would be right, and shows no password.
+        StoreError: The URL is invalid; the message shows no password.
     """
-    scheme, slashes, rest = url.partition("://")
-    example = _EXAMPLES.get(scheme) if slashes else None
-    if example is None:
-        kind, _, place = url.partition(":")  # what follows can be a password
-        if kind in _EXAMPLES:
-            plain = re.fullmatch(r"/?([a-z][a-z0-9.-]*(?::\d{1,5})?(?:/\d*)?)", place)
-            meant = (
-                f"{kind}://{plain[1]}" if plain and _EXAMPLES[kind].startswith(f"{kind}://HOST") else _EXAMPLES[kind]
-            )
-            raise StoreError(f"'//' is missing: write {meant!r}")
-        raise StoreError(f"{kind!r} is no kind of Redis: write {', '.join(map(repr, _EXAMPLES.values()))}")
-    place, _, query = rest.partition("?")
-    login, at, rest = place.rpartition("@")
-    if at and not (scheme == "unix" and "/" in login):  # that is a path with an '@'
-        place = rest
-    else:
-        login = ""
-    options = dict(parse_qsl(query, keep_blank_values=True))
-    address = Address("", prefix=options.pop("prefix", ""), tls=scheme.startswith("rediss"), login=_login(login))
-    if scheme == "unix":
-        address.path, path = unquote(place), options.pop("db", "")
-        if not address.path.startswith("/"):
-            raise StoreError(f"a unix socket needs its whole path: write {example!r}")
-    else:
-        address.kind = {"sentinel": "sentinel", "cluster": "cluster"}.get(scheme.partition("+")[2], "server")  # type: ignore[assignment]
-        hosts, _, path = place.partition("/")
-        port = _SENTINEL_PORT if address.kind == "sentinel" else _PORT
-        address.hosts = [_host(host, port, example) for host in hosts.split(",")]
-        if address.kind == "sentinel":
-            master, _, path = path.partition("/")
-            address.master = unquote(master)
-            if not address.master:
-                raise StoreError(f"Sentinels need to know which master is meant: write {example!r}")
-        elif address.kind == "server" and len(address.hosts) > 1:
-            raise StoreError(f"{scheme}:// has one host: write {_EXAMPLES[scheme + '+cluster']!r} for several")
-    address.db = _db(path, address.kind, example)
-    address.options = _options(options, address)
-    shown = f"?prefix={address.prefix}" if address.prefix else ""
-    address.url = f"{scheme}://{place}{shown}"
-    return address
-
-
-def _login(text: str) -> dict[str, str]:
-    username, _, password = text.partition(":")
-    login = {"username": unquote(username), "password": unquote(password)}
-    return {name: value for name, value in login.items() if value}
-
-
-def _host(text: str, port: int, example: str) -> tuple[str, int]:
-    """Never shows ``text``: what is wrong there can be a part of a password."""
-    match = re.fullmatch(r"(?:\[([0-9A-Fa-f:.%]+)\]|([^\s:\[\]@/]*))(?::(\d{1,5}))?", text)
-    if match is None or int(match[3] or port) > 65_535:
+    redis = library()
+    scheme, _, rest = url.partition(":")
+    plain, _, kind = scheme.partition("+")
+    key = scheme.replace("rediss", "redis", 1)
+    if key not in _FORMS:
+        raise StoreError(f"invalid Redis URL: write {', '.join(_FORMS)} before '://', with rediss for TLS")
+    form, pattern = _FORMS[key]
+    advice = (
+        f"write {scheme}:{form}; in a user name or a password, write '@' as %40, '/' as %2F, '?' as %3F and '#' as %23"
+    )
+    match = re.fullmatch(
+        rf"//(?:(?P<login>[^/?#]*)@)?(?P<place>{pattern})(?:\?(?P<query>(?:\w+=[^&#]*(?:&|$))*))?", rest
+    )
+    if match is None:
+        raise StoreError(f"invalid Redis URL: {advice}")
+    fields = match.groupdict("")
+    options = dict(parse_qsl(fields["query"]))
+    prefix = options.pop("prefix", "")
+    sentinel_login = {name: options.pop(f"sentinel_{name}", "") for name in _LOGIN if kind == "sentinel"}
+    if any("timeout" in name for name in options):
+        raise StoreError(f"a Redis URL has no option for the timeout: the store has {TIMEOUT_S:g} s to answer")
+    places = [fields["path"]] if plain == "unix" else fields["hosts"].split(",")
+    urls = [f"{plain}://{each}?{urlencode(options)}" for each in places]
+    settings = dict(zip(_LOGIN, map(unquote, fields["login"].partition(":")[::2]), strict=True))
+    try:
+        pools = [redis.ConnectionPool.from_url(each, db=int(fields.get("db") or 0), **settings) for each in urls]
+        pools[0].connection_class(**pools[0].connection_kwargs)  # raises TypeError for unknown options
+    except (ValueError, redis.RedisError) as error:
+        raise StoreError(f"invalid Redis URL ({error}): {advice}") from None
+    except TypeError as error:
         raise StoreError(
-            f"host or port cannot be read: write {example!r}; in a password, '@', '/' and '?' as %40 %2F %3F"
+            f"unknown option {str(error).rpartition(' ')[2]} in the Redis URL: write prefix, or a setting of redis-py"
+            " (those for TLS with rediss:// only); lost and lease_s are arguments of Limiter"
+        ) from None
+    if kind == "sentinel":
+        finder = redis.Sentinel([])
+        finder.sentinels = [redis.Redis.from_url(each, port=26_379, **sentinel_login) for each in urls]
+        master, tls = unquote(fields["master"]), _has_tls(pools[0])
+        pools = [redis.SentinelConnectionPool(master, finder, ssl=tls, **_settings(pools[0]))]
+    shown = f"{scheme}://{fields['place']}" + (f"?prefix={prefix}" if prefix else "")
+    return Address(shown, pools[0], [_node(pool) for pool in pools if kind == "cluster"], prefix)
+
+
+def read_client(client: Any) -> Address:
+    """The address of a client, whose connections are not used.
+
+    Raises:
+        StoreError: It is not a client of redis-py that can be used.
+    """
+    redis = library()
+    if isinstance(client, redis.RedisCluster):
+        nodes = [(node.host, node.port) for node in client.get_primaries()]
+        pool = client.get_redis_connection(client.get_primaries()[0]).connection_pool
+        return Address(_shown(pool, "+cluster", nodes), pool, nodes)
+    if not isinstance(client, redis.Redis):
+        raise StoreError(
+            f"unsupported client {type(client).__module__}.{type(client).__qualname__}: give a redis.Redis,"
+            " a redis.RedisCluster, what master_for() of a redis.Sentinel returns, or a URL"
         )
-    return match[1] or match[2] or "localhost", int(match[3] or port)
+    pool = client.connection_pool
+    path = f"/{pool.connection_kwargs.get('db') or 0}"
+    if isinstance(pool, redis.SentinelConnectionPool):
+        sentinels = [_node(sentinel.connection_pool) for sentinel in pool.sentinel_manager.sentinels]
+        return Address(_shown(pool, "+sentinel", sentinels, f"/{pool.service_name}{path}"), pool)
+    if "path" in pool.connection_kwargs:
+        return Address(f"unix://{quote(pool.connection_kwargs['path'])}", pool)
+    return Address(_shown(pool, "", [_node(pool)], path), pool)
 
 
-def _db(text: str, kind: str, example: str) -> int:
-    if not re.fullmatch(r"\d{0,5}", text):
-        raise StoreError(f"the number of the database cannot be read: write {example!r}")
-    if kind == "cluster" and int(text or 0):
-        raise StoreError(f"a cluster has only database 0: write {example!r}")
-    return int(text or 0)
+def _settings(pool: Any, timeout_s: float = TIMEOUT_S) -> dict[str, Any]:
+    """The settings of a connection pool, but for those that a store has to choose itself."""
+    redis = library()
+    once = redis.retry.Retry(redis.backoff.NoBackoff(), 0)
+    taken = {name: value for name, value in pool.connection_kwargs.items() if not name.startswith(_NOT_TAKEN)}
+    return {**taken, "socket_timeout": timeout_s, "socket_connect_timeout": timeout_s, "retry": once, "protocol": 2}
 
 
-def _options(options: dict[str, str], address: Address) -> dict[str, str | bool]:
-    known = ["prefix", *(["db"] if address.path else []), *(_TLS_OPTIONS if address.tls else ())]
-    known += _SENTINEL_OPTIONS if address.kind == "sentinel" else ()
-    read: dict[str, str | bool] = {}
-    for name, value in options.items():
-        if name not in known:
-            if name in _TLS_OPTIONS:
-                raise StoreError(f"the option {name!r} is for TLS: write 'rediss' instead of 'redis'")
-            near = get_close_matches(name, known, 1)
-            hint = f"did you mean {near[0]!r}?" if near else f"there {'are' if known[1:] else 'is'}: {', '.join(known)}"
-            hint = "the number of the database stands in the path, as in redis://HOST:PORT/DB" if name == "db" else hint
-            raise StoreError(f"a Redis URL has no option {name!r}: {misplaced(name) or hint}")
-        read[name] = value
-    if "ssl_cert_reqs" in read and read["ssl_cert_reqs"] not in ("none", "optional", "required"):
-        raise StoreError(f"ssl_cert_reqs is {read['ssl_cert_reqs']!r}: write none, optional or required")
-    if "ssl_check_hostname" in read:
-        if read["ssl_check_hostname"] not in ("true", "false"):
-            raise StoreError(f"ssl_check_hostname is {read['ssl_check_hostname']!r}: write true or false")
-        read["ssl_check_hostname"] = read["ssl_check_hostname"] == "true"
-    return read
+def _has_tls(pool: Any) -> bool:
+    return issubclass(pool.connection_class, library().SSLConnection)
+
+
+def _node(pool: Any) -> Node:
+    return pool.connection_kwargs.get("host", "localhost"), pool.connection_kwargs.get("port", 6379)
+
+
+def _shown(pool: Any, kind: str, nodes: list[Node], path: str = "") -> str:
+    hosts = ",".join(f"[{host}]:{port}" if ":" in host else f"{host}:{port}" for host, port in nodes)
+    return f"{'rediss' if _has_tls(pool) else 'redis'}{kind}://{hosts}{path}"

@@ -1,4 +1,4 @@
-"""Messages to the Redis script and its answers, as it reads and writes them: whole numbers, or all digits."""
+"""Messages to the Redis script and its answers, in which numbers are whole, or texts with all digits."""
 
 from __future__ import annotations
 
@@ -21,24 +21,21 @@ def script() -> str:
     return "".join((here / name).read_text("utf-8") for name in ("meters.lua", "books.lua"))
 
 
-def quota_line(quota: Quota) -> str:
-    """A quota as six words; equal quotas have equal lines."""
-    amount, period_s, burst = float(quota.amount), float(quota.period_s), float(quota.burst)
-    return f"{quota.unit} {amount!r} {period_s!r} {burst!r} {quota.rule.value} {quota.anchor or '-'}"
-
-
 @lru_cache(maxsize=64)
 def quota_set(quotas: tuple[Quota, ...]) -> tuple[str, str]:
-    """A short name for these quotas, and their lines."""
-    lines = "\n".join(quota_line(quota) for quota in quotas)
+    """A short name for these quotas, and each in six words on a line of its own; equal quotas have equal lines."""
+    lines = "\n".join(
+        f"{q.unit} {float(q.amount)!r} {float(q.period_s)!r} {float(q.burst)!r} {q.rule.value} {q.anchor or '-'}"
+        for q in quotas
+    )
     return blake2b(lines.encode(), digest_size=6).hexdigest(), lines
 
 
 def encode(message: Message) -> str:
     """The message without its quotas.
 
-    A list: who, number, 1 for fresh + 2 for gentle + 4 for leaving, headroom, place, slack, versions, news, wants, held and windows
-    (0: none), recalled.
+    A list: who, number, 1 for fresh + 2 for gentle + 4 for leaving, headroom, place, slack, versions, news, wants,
+    held and windows (0: none), recalled.
     """
     parts = [
         message.who,
@@ -58,7 +55,7 @@ def encode(message: Message) -> str:
 
 
 def _windows(message: Message) -> list[Any]:
-    """Each with its place: the books may have the quota with another."""
+    """Each with its time zone: the quota in the ledger may have another one."""
     pairs = zip(message.quotas, message.windows, strict=False)
     return [[quota.anchor, *days] if days else 0 for quota, days in pairs]
 
@@ -79,10 +76,10 @@ def _news(news: News) -> list[Any]:
 def decode(answer: list[Any], message: Message) -> Reply:
     """The script's answer to ``message``.
 
-    Flat: how many are granted, probe, wait, binds, pause, peers; the marks of what is granted; the standings.
+    It is flat: number of grants, probe, wait, binds, pause, peers; the marks of the grants; the standings.
 
     Raises:
-        ValueError, IndexError, TypeError: This is no answer of the script.
+        ValueError, IndexError, TypeError: It is no answer of the script.
     """
     granted, probe, wait_ns, binds, pause_ns, peers = answer[:6]
     at, grants = 6, []
@@ -112,5 +109,5 @@ def _lesson(version: int, fields: list[Any]) -> Lesson:
 
 
 def _whole(number: Any) -> int:
-    """What is too large for a whole number of the script's comes as all digits."""
+    """A whole number; the script writes those above 2^53 as text."""
     return number if isinstance(number, int) else int(float(number))

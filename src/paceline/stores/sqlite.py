@@ -1,17 +1,17 @@
 """A store in one SQLite file, for the processes of one machine; what was used today survives a restart.
 
 Exchanges
-    Each is one transaction that writes from its start, so that no other process comes between reading the books and
-    writing them. A killed process loses nothing: what it was granted had been written before. When the machine itself
-    dies, the last exchanges may be forgotten (the file is not forced to the disk at each one), but nothing is damaged.
+    Each is one transaction that writes from its start, so that no other process comes between reading a ledger and
+    writing it. A killed process loses nothing: what it was granted had been written before. When the machine itself
+    fails, the last exchanges may be lost (the file is not forced to the disk at each one), but nothing is damaged.
 
 Time
-    Is the machine's own and read inside the transaction: its processes share one clock, which each of them would see
-    going back if they read it before they wait for each other.
+    The wall clock of the machine, read inside the transaction: processes that read it before they wait for each other
+    would see it go back.
 
 Waiting for a lock
-    SQLite's own way sleeps longer each time, so that under load one process can wait for seconds while others pass:
-    here each asks again after some tenths of a millisecond.
+    SQLite's own handler sleeps longer each time, so that under load one process can wait for seconds while others
+    pass. Here each process tries again after some tenths of a millisecond.
 """
 
 from __future__ import annotations
@@ -22,7 +22,9 @@ import random
 import sqlite3
 import threading
 import time
+from collections.abc import Callable
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 from weakref import WeakSet
 
@@ -33,13 +35,13 @@ from paceline.shared.messages import Message, Reply
 from paceline.stores.base import TIMEOUT_S, StoreError
 
 APPLICATION_ID = int.from_bytes(b"pace")
-"""What tells our file from another program's."""
+"""Tells a file of this library from those of other programs."""
 
 FORMAT = 1
-"""Of the file and of the books in it."""
+"""Of the file and of the ledgers in it."""
 
 KEEP_NS = 90 * 86_400 * NS
-"""The books of a pool that nobody has used for so long are thrown away, some at each opening."""
+"""How long the ledger of an unused pool is kept; some older ones are deleted at each opening."""
 
 SWEEP_MAX = 100
 
@@ -53,55 +55,55 @@ _WRITE = (
     "INSERT INTO pools VALUES (?, ?, ?, ?, ?) ON CONFLICT (name) DO UPDATE"
     " SET format = excluded.format, revision = excluded.revision, seen_ns = excluded.seen_ns, state = excluded.state"
 )
-_RESET = "stop the processes that use it and delete it; what was used so far is forgotten then"
+_RESET = "stop the processes that use it and delete it (what was used so far is then forgotten)"
 ADVICE = {
     sqlite3.SQLITE_READONLY: "it cannot be written: this user needs to read and write the file and its folder",
     sqlite3.SQLITE_CANTOPEN: "it cannot be opened: this user needs to read and write the file and its folder",
-    sqlite3.SQLITE_FULL: "there is no room for it: free some space on its disk; no books were lost",
-    sqlite3.SQLITE_IOERR: "its disk fails, or takes no more: look there, or give another path",
+    sqlite3.SQLITE_FULL: "its disk is full: free some space; nothing was lost",
+    sqlite3.SQLITE_IOERR: "its disk fails or is full: check the disk, or give another path",
     sqlite3.SQLITE_NOTADB: "it is no database: give another path, or delete it",
     sqlite3.SQLITE_CORRUPT: f"it is damaged: {_RESET}",
 }
-"""What would be right, by SQLite's primary code."""
+"""What is wrong and what to do, by SQLite's primary code."""
 
 _encode = json.JSONEncoder(separators=(",", ":"), check_circular=False).encode
 
 
 class SQLiteStore:
-    """Keeps books in a file that all processes of one machine may use at the same time. Not for network drives.
+    """Keeps shared ledgers in a file that all processes of one machine may use at once. Not for network drives.
 
     Args:
         path: The file; it and its folder are made when they are missing, for this user alone.
         timeout_s: How long an exchange may wait for other processes, in all.
-        clock: For tests; without one, the machine's wall clock. A clock that counts from the start of its own process
-            is none for several: each difference between two of them would be gained at every turn.
+        clock: For tests; ``None`` for the wall clock. It must count from the same instant in every process.
 
     Raises:
-        StoreError: No path, one that no file can have, or a timeout that is not above 0.
+        StoreError: The path is missing or invalid, or the timeout is not above 0.
     """
 
     def __init__(
         self, path: str | os.PathLike[str], *, timeout_s: float = TIMEOUT_S, clock: Clock | None = None
     ) -> None:
-        if not os.fspath(path):
+        name = os.fspath(path)
+        if not name:
             raise StoreError("sqlite: has no path: write 'sqlite:PATH'")
         if not 0 < timeout_s < threading.TIMEOUT_MAX:
-            raise StoreError(f"timeout_s of sqlite:{os.fspath(path)} is {timeout_s!r}: it must be above 0")
-        if "\0" in os.fspath(path):
-            raise StoreError("the path of a SQLite store has a zero byte: no file can be called so")
+            raise StoreError(f"timeout_s of sqlite:{name} is {timeout_s!r}: it must be above 0")
+        if "\0" in name:
+            raise StoreError(f"the path {name!r} of a SQLite store has a zero byte: give another path")
         try:
             self._path = Path(path).expanduser().absolute()
         except RuntimeError:
-            raise StoreError(f"sqlite:{os.fspath(path)}: nobody knows that home folder: write the whole path") from None
+            raise StoreError(f"sqlite:{name}: this home folder is unknown: write the whole path") from None
         self.url = f"sqlite:{self._path}"
         self._timeout_s = timeout_s
         self._now_ns = clock.now_ns if clock else time.time_ns
         self._lock = threading.Lock()
         self._pid = os.getpid()
-        self._resting = False
+        self._is_resting = False
         self._connection: sqlite3.Connection | None = None
         self._inode = 0
-        self._books: dict[str, tuple[int, SharedLedger]] = {}  # with their revision: read again only when others wrote
+        self._ledgers: dict[str, tuple[int, SharedLedger]] = {}  # with revision: read again only when others wrote
         _STORES.add(self)
 
     def exchange(self, pool: str, message: Message) -> Reply:
@@ -112,13 +114,11 @@ class SQLiteStore:
         try:
             return self._exchange(pool, message, deadline_s)
         except BaseException as error:
-            self._disconnect()  # which takes back what was half done
+            self._disconnect()  # rolls back
             if isinstance(error, sqlite3.Error):
                 raise self._explained(error) from error
             if isinstance(error, UnicodeEncodeError):
-                raise StoreError(
-                    f"{self.url}: the name of pool {pool!r} has half a character: give it another"
-                ) from None
+                raise StoreError(f"{self.url}: the name of pool {pool!r} has half a character: rename it") from None
             raise
         finally:
             self._lock.release()
@@ -126,10 +126,10 @@ class SQLiteStore:
     def after_fork(self) -> None:
         """See :meth:`Store.after_fork`."""
         if self._pid != os.getpid():
-            self._pid, self._lock, self._resting = os.getpid(), threading.Lock(), False
+            self._pid, self._lock, self._is_resting = os.getpid(), threading.Lock(), False
             if self._connection is not None:
                 _INHERITED.append(self._connection)
-            self._connection, self._books = None, {}
+            self._connection, self._ledgers = None, {}
 
     def close(self) -> None:
         """See :meth:`Store.close`."""
@@ -138,18 +138,18 @@ class SQLiteStore:
 
     def _exchange(self, pool: str, message: Message, deadline_s: float) -> Reply:
         connection = self._connected(deadline_s)
-        self._begin(connection, deadline_s)
+        self._execute(connection, "BEGIN IMMEDIATE", deadline_s)
         now_ns = self._now_ns()
-        revision, books = self._books.pop(pool, (0, None))  # comes back when all is written
+        revision, ledger = self._ledgers.pop(pool, (0, None))  # put back when all is written
         row = connection.execute(_READ, (revision, pool)).fetchone()
         if row is None:
-            revision, books = 0, SharedLedger()
-        elif books is None or row[1] != revision:
-            revision, books = row[1], self._load(pool, *row)
-        reply = books.apply(now_ns, message)
-        connection.execute(_WRITE, (pool, FORMAT, revision + 1, now_ns, _encode(books.dump())))
+            revision, ledger = 0, SharedLedger()
+        elif ledger is None or row[1] != revision:
+            revision, ledger = row[1], self._load(pool, *row)
+        reply = ledger.apply(now_ns, message)
+        connection.execute(_WRITE, (pool, FORMAT, revision + 1, now_ns, _encode(ledger.dump())))
         connection.execute("COMMIT")
-        self._books[pool] = revision + 1, books
+        self._ledgers[pool] = revision + 1, ledger
         return reply
 
     def _load(self, pool: str, form: int, _revision: int, state: str) -> SharedLedger:
@@ -158,7 +158,7 @@ class SQLiteStore:
         try:
             return SharedLedger.load(json.loads(state))
         except (LookupError, TypeError, ValueError, AttributeError) as error:
-            raise StoreError(f"{self.url}: the books of pool {pool!r} cannot be read: {_RESET}") from error
+            raise StoreError(f"{self.url}: the ledger of pool {pool!r} cannot be read: {_RESET}") from error
 
     def _connected(self, deadline_s: float) -> sqlite3.Connection:
         if self._connection is not None:
@@ -170,7 +170,7 @@ class SQLiteStore:
             if self._path.is_dir():
                 raise StoreError(f"{self.url}: this is a folder: give the path of a file in it")
             self._path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-            with suppress(FileExistsError):  # only made, never opened beside SQLite: closing would end its locks
+            with suppress(FileExistsError):  # an existing file is not opened: closing it would end SQLite's locks
                 os.close(os.open(self._path, os.O_CREAT | os.O_EXCL | os.O_RDWR, 0o600))
             self._inode = self._path.stat().st_ino
             if not _may_write(self._path) or not _may_write(self._path.parent):  # SQLite would leave files behind
@@ -184,8 +184,8 @@ class SQLiteStore:
         return self._connection
 
     def _prepare(self, connection: sqlite3.Connection, deadline_s: float) -> None:
-        """Make the table in a new file; touch nothing in one that is not ours."""
-        self._begin(connection, deadline_s)
+        """Make the table in a new file; change nothing in a file of another program."""
+        self._execute(connection, "BEGIN IMMEDIATE", deadline_s)
         (owner,) = connection.execute("PRAGMA application_id").fetchone()
         (form,) = connection.execute("PRAGMA user_version").fetchone()
         (tables,) = connection.execute("SELECT count(*) FROM sqlite_master").fetchone()
@@ -198,15 +198,12 @@ class SQLiteStore:
             connection.execute(f"PRAGMA application_id = {APPLICATION_ID}")
             connection.execute(f"PRAGMA user_version = {FORMAT}")
         connection.execute(_SWEEP, (self._now_ns() - KEEP_NS, SWEEP_MAX))
-        self._patiently(connection, "COMMIT", deadline_s)  # before WAL, readers are in its way
-        self._patiently(connection, "PRAGMA journal_mode = WAL", deadline_s)
+        self._execute(connection, "COMMIT", deadline_s)  # before WAL, readers are in its way
+        self._execute(connection, "PRAGMA journal_mode = WAL", deadline_s)
         connection.execute("PRAGMA synchronous = NORMAL")
 
-    def _begin(self, connection: sqlite3.Connection, deadline_s: float) -> None:
-        self._patiently(connection, "BEGIN IMMEDIATE", deadline_s)
-
-    def _patiently(self, connection: sqlite3.Connection, statement: str, deadline_s: float) -> None:
-        """Execute what may find the file locked."""
+    def _execute(self, connection: sqlite3.Connection, statement: str, deadline_s: float) -> None:
+        """Execute a statement that may find the file locked."""
         while True:
             try:
                 connection.execute(statement)
@@ -220,7 +217,7 @@ class SQLiteStore:
                 return
 
     def _disconnect(self) -> None:
-        connection, self._connection, self._books = self._connection, None, {}
+        connection, self._connection, self._ledgers = self._connection, None, {}
         if connection is not None:
             with suppress(sqlite3.Error):
                 connection.close()
@@ -228,7 +225,7 @@ class SQLiteStore:
     def _busy(self) -> StoreError:
         return StoreError(
             f"{self.url}: locked by another process for longer than the timeout of {self._timeout_s:g} s:"
-            " see whether one that uses it hangs, and keep it off network drives"
+            " check whether a process that uses it hangs, and keep it off network drives"
         )
 
     def _newer(self) -> StoreError:
@@ -240,15 +237,15 @@ class SQLiteStore:
         return StoreError(f"{self.url}: {advice} ({error})")
 
     def rest(self) -> None:
-        """Before a fork: nothing is open, and no thread opens it before :meth:`wake`."""
-        self._resting = self._lock.acquire(timeout=self._timeout_s)
-        if self._resting:
+        """Before a fork: close what is open, and let no thread open it before :meth:`wake`."""
+        self._is_resting = self._lock.acquire(timeout=self._timeout_s)
+        if self._is_resting:
             self._disconnect()
 
     def wake(self) -> None:
-        """After it, in the parent."""
-        if self._resting:
-            self._resting = False
+        """After a fork, in the parent."""
+        if self._is_resting:
+            self._is_resting = False
             self._lock.release()
 
 
@@ -258,24 +255,18 @@ def _may_write(path: Path) -> bool:
 
 _STORES: WeakSet[SQLiteStore] = WeakSet()
 _INHERITED: list[sqlite3.Connection] = []
-"""Opened by a parent process that could not close them in time: kept, so that nobody closes them here."""
+"""Connections that a parent process could not close in time: kept, because to close them here would end its locks."""
 
 
-def _before_fork() -> None:
-    """SQLite keeps a process's locks in memory, where a forked child finds them and believes that it has them too."""
+def _at_fork(step: Callable[[SQLiteStore], None]) -> None:
     for store in list(_STORES):
-        store.rest()
-
-
-def _after_fork_in_parent() -> None:
-    for store in list(_STORES):
-        store.wake()
-
-
-def _after_fork_in_child() -> None:
-    for store in list(_STORES):
-        store.after_fork()
+        step(store)
 
 
 if hasattr(os, "register_at_fork"):
-    os.register_at_fork(before=_before_fork, after_in_parent=_after_fork_in_parent, after_in_child=_after_fork_in_child)
+    # SQLite keeps the locks of a process in memory: a forked child would take them for its own.
+    os.register_at_fork(
+        before=partial(_at_fork, SQLiteStore.rest),
+        after_in_parent=partial(_at_fork, SQLiteStore.wake),
+        after_in_child=partial(_at_fork, SQLiteStore.after_fork),
+    )

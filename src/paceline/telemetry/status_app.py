@@ -1,10 +1,10 @@
-"""What a limiter's status page is: a small ASGI application that any server can run or mount.
+"""A limiter's status page: a small ASGI application that any server can run or mount.
 
     app = paceline.status_app(limiter)           # uvicorn module:app
     main.mount("/paceline", paceline.status_app(limiter))
 
-``/`` and ``/status`` answer with :meth:`Limiter.status` as JSON, ``/status/<pool>`` with one pool. It shows names, numbers
-and providers' words, no keys and no prompts; who may see it is up to whoever serves it.
+``/`` and ``/status`` answer with :meth:`Limiter.status` as JSON, ``/status/<pool>`` with one pool. The page holds names, numbers
+and providers' messages, no keys and no prompts. It has no access control: the server that runs it must add one.
 """
 
 from __future__ import annotations
@@ -19,21 +19,21 @@ Send = Callable[[Event], Awaitable[None]]
 App = Callable[[Event, Receive, Send], Awaitable[None]]
 
 PATH_MAX = 200
-"""How much of an unknown path is repeated."""
+"""Characters of an unknown path that an error repeats."""
 
 
 class Reporting(Protocol):
-    """A :class:`~paceline.Limiter`, or whatever adds to what one says."""
+    """A :class:`~paceline.Limiter`, or an object with a similar status."""
 
     def status(self) -> dict[str, Any]:
         """Plain JSON values; every pool by its name below ``pools``."""
 
 
 def status_app(limiter: Reporting) -> App:
-    """An ASGI application that shows ``limiter.status()``: all of it at ``/`` and ``/status``, a pool at ``/status/<pool>``.
+    """An ASGI application that serves ``limiter.status()``: all of it at ``/`` and ``/status``, a pool at ``/status/<pool>``.
 
     Args:
-        limiter: A limiter, or anything with such a ``status()``.
+        limiter: A limiter, or any object with such a ``status()``.
     """
 
     async def app(scope: Event, receive: Receive, send: Send) -> None:
@@ -57,9 +57,9 @@ def _answer(limiter: Reporting, scope: Event) -> tuple[int, Any]:
         path = path[len(root) :]
     path = path.rstrip("/")
     if path not in ("", "/status") and not path.startswith("/status/"):
-        return 404, {"error": f"nothing is at {path[:PATH_MAX]!r}: ask for /status or /status/<pool>"}
+        return 404, {"error": f"no page at {path[:PATH_MAX]!r}: use /status or /status/<pool>"}
     if scope["method"] not in ("GET", "HEAD"):
-        return 405, {"error": "this page is only read: use GET"}
+        return 405, {"error": "this page is read-only: use GET"}
     status = limiter.status()
     name = path.removeprefix("/status").removeprefix("/")
     if not name:

@@ -9,13 +9,13 @@ import pytest
 from paceline.core.quota import INPUT_TOKENS, OUTPUT_TOKENS, REQUESTS, TOKENS
 from paceline.core.results import QuotaError, RefusalKind
 from paceline.estimation.estimate import estimate_tokens
-from paceline.providers.anthropic import Anthropic
+from paceline.providers.answers import usage_cost
 from paceline.providers.base import Call, Usage
 from paceline.providers.generic import Generic
-from paceline.providers.openai import MEDIA, OpenAI
-from paceline.providers.usage import usage_cost
+from paceline.providers.openai import MEDIA
+from paceline.providers.registry import provider_named
 
-OPENAI, ANTHROPIC = OpenAI(), Anthropic()
+OPENAI, ANTHROPIC = provider_named("openai"), provider_named("anthropic")
 TEXT = "The quick brown fox jumps over the lazy dog. " * 20
 MESSAGES = [{"role": "user", "content": TEXT}]
 RATE = json.dumps({"error": {"code": "rate_limit_exceeded", "message": "Please try again in 1.768s."}}).encode()
@@ -169,7 +169,7 @@ def test_anthropic_holds_the_expected_output_and_forgets_cached_reads():
 
 
 @pytest.mark.parametrize(
-    ("page", "model", "pool"),
+    ("provider", "model", "pool"),
     [
         (OPENAI, "gpt-4o-2024-08-06", "gpt-4o"),
         (OPENAI, "gpt-5.5-2026-04-23", "gpt-5.5"),
@@ -187,8 +187,8 @@ def test_anthropic_holds_the_expected_output_and_forgets_cached_reads():
         (Generic("acme"), "gpt-4o-2024-08-06", "gpt-4o-2024-08-06"),
     ],
 )
-def test_pool(page, model, pool):
-    assert page.pool(model) == pool
+def test_pool(provider, model, pool):
+    assert provider.pool(model) == pool
 
 
 def test_the_stricter_of_organization_and_project_binds():
@@ -268,19 +268,19 @@ def test_an_error_page_is_no_message():
 
 
 def test_generic_believes_headers_that_agree():
-    page = Generic("acme-cloud")
-    assert (page.name, page.key_env, page.hosts) == ("acme-cloud", "ACME_CLOUD_API_KEY", ())
+    provider = Generic("acme-cloud")
+    assert (provider.name, provider.key_env, provider.hosts) == ("acme-cloud", "ACME_CLOUD_API_KEY", ())
     good = {
         "x-ratelimit-limit-requests": "100",
         "x-ratelimit-remaining-requests": "50",
         "x-ratelimit-reset-requests": "30s",
     }
-    [reading] = page.readings(good, 0)
+    [reading] = provider.readings(good, 0)
     assert (reading.limit, reading.remaining, reading.reset_s, reading.period_s) == (100, 50, 30, 60)
-    [reading] = page.readings({**good, "x-ratelimit-reset-requests": "1795255200"}, 0)
+    [reading] = provider.readings({**good, "x-ratelimit-reset-requests": "1795255200"}, 0)
     assert (reading.remaining, reading.reset_s, reading.period_s) == (50, None, None)
-    assert page.readings({**good, "x-ratelimit-remaining-requests": "-1"}, 0) == []
-    assert page.readings({"x-ratelimit-limit-requests": "100"}, 0) == []
+    assert provider.readings({**good, "x-ratelimit-remaining-requests": "-1"}, 0) == []
+    assert provider.readings({"x-ratelimit-limit-requests": "100"}, 0) == []
 
 
 def test_usage_in_every_form():

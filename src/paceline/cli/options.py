@@ -1,0 +1,61 @@
+"""Options and tables that several subcommands share."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import click
+
+Decorator = Callable[[Callable[..., Any]], Callable[..., Any]]
+
+LIMIT: Decorator = click.option(
+    "--limit",
+    "limits",
+    multiple=True,
+    metavar="TEXT",
+    help="E.g. 'gpt-5=500 requests/min,400k tokens/min'; repeatable.",
+)
+TIER: Decorator = click.option("--tier", help="Your tier there, e.g. 2.")
+BASE_URL: Decorator = click.option("--base-url", help="The server's root, with or without /v1.")
+CONFIG: Decorator = click.option("--config", "file", type=click.Path(path_type=Path), help="Settings as TOML or YAML.")
+RPM: Decorator = click.option("--rpm-override", type=float, help="Requests per minute, for every model.")
+TPM: Decorator = click.option(
+    "--tpm-override", type=float, help="Tokens per minute, input and output together, for every model."
+)
+
+
+def aligned(rows: Sequence[Sequence[str]], *, right: bool = False) -> list[str]:
+    """Rows as lines with columns of equal width; ``right``: all columns but the first are aligned to the right."""
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    shift = str.rjust if right else str.ljust
+    return ["  ".join([row[0].ljust(widths[0]), *map(shift, row[1:], widths[1:])]).rstrip() for row in rows]
+
+
+def print_table(header: Sequence[str], rows: Sequence[Sequence[str]], *, empty: str = "", group: int = 0) -> bool:
+    """Print a table on a terminal, and tab-separated lines elsewhere.
+
+    Args:
+        header: The names of the columns.
+        rows: The cells.
+        empty: Printed on a terminal when there are no rows.
+        group: On a terminal, the first cell and those from this one on are empty where they repeat the row before.
+
+    Returns:
+        Whether it is a terminal.
+    """
+    from rich.console import Console
+    from rich.table import Table
+    from rich.text import Text
+
+    console, before = Console(), ""
+    if not console.is_terminal:
+        click.echo("\n".join("\t".join(row) for row in (header, *rows)))
+        return False
+    table = Table(*header, box=None, pad_edge=False, header_style="bold")
+    for row in rows:
+        table.add_row(*map(Text, ("", *row[1:group]) if group and row[0] == before else row))
+        before = row[0]
+    console.print(table if rows or not empty else empty)
+    return True

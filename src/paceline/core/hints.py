@@ -1,0 +1,23 @@
+"""Suggestions for misspelt names, for the end of an error message."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+
+def did_you_mean(name: str, known: Iterable[str], *, cutoff: float = 0.6) -> str:
+    """``; did you mean 'x'?`` for the nearest of ``known``, upper and lower case aside.
+
+    Args:
+        name: The name as it was written.
+        known: The names that are right.
+        cutoff: How similar a name must be, from 0 to 1.
+
+    Returns:
+        The suggestion; ``""`` when no name is similar enough, or ``name`` itself is among ``known``.
+    """
+    from difflib import get_close_matches
+
+    spellings = {one.lower(): one for one in known}
+    near = [spellings[match] for match in get_close_matches(name.lower(), spellings, 1, cutoff)]
+    return f"; did you mean {near[0]!r}?" if near and near[0] != name else ""

@@ -1,0 +1,164 @@
+"""The demo from start to end: both halves, one after the other, and their comparison."""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+from pathlib import Path
+
+import openai
+import plotext
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from paceline.demo.batch import MODEL, RETRY_PAUSES_S, Batch, Half, ask, plain, run_half
+from paceline.demo.live import Screen
+from paceline.demo.picture import draw
+from paceline.emulator import Emulator
+from paceline.limiter.limiter import Limiter
+
+TERMINAL_COLOURS = ("red", "green")
+PLOT_HEIGHT = 22
+
+
+def show(batch: Batch, stem: Path) -> int:
+    """Run both halves, print the comparison, and draw the picture.
+
+    Args:
+        batch: The requests and the limits.
+        stem: The path of the picture without its suffix.
+
+    Returns:
+        The exit code: 1 if the paced half has not kept its promises, 130 if it was interrupted.
+    """
+    console = Console(highlight=False)
+    try:
+        halves = _run(batch, console)
+    except KeyboardInterrupt:
+        console.print("stopped; nothing was written")
+        return 130
+    console.print(plot(halves, batch.requests_per_min / 60, console))
+    console.print(table(halves))
+    pauses = ", ".join(f"{pause_s:g}" for pause_s in RETRY_PAUSES_S)
+    console.print(
+        f"SDK alone: openai's AsyncOpenAI with its own 2 retries (they honour retry-after), inside a loop that sleeps {pauses} s "
+        f"after a RateLimitError, then gives up; stopped after {batch.cut_s:g} s. With paceline: limiter.attach(client), "
+        f"no loop, headroom {batch.headroom_s:g} s. In both, the workers start one after another over "
+        f"{batch.start_s:g} s. Refusals and speed are the server's count.",
+        style="dim",
+    )
+    for file in draw(halves, batch.requests_per_min / 60, stem):
+        console.print(f"written: {file}")
+    faults = verdict(halves[1])
+    for fault in faults:
+        console.print(f"not as promised: {fault}", style="bold red")
+    return 1 if faults else 0
+
+
+def _run(batch: Batch, console: Console) -> tuple[Half, Half]:
+    console.print(
+        f"{batch.requests:,} requests, {batch.workers:,} workers; an emulated provider on this machine allows "
+        f"{batch.requests_per_min:,} requests and {batch.tokens_per_min:,} tokens a minute"
+    )
+    emulator = Emulator({MODEL: batch.limits}, process=True, latency_s=batch.latency_s)
+    signal.pthread_sigmask(
+        signal.SIG_BLOCK, {signal.SIGINT}
+    )  # inherited by the child: only this process handles Ctrl-C
+    try:
+        emulator.start()
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
+        return asyncio.run(_halves(batch, emulator, console))
+    finally:
+        emulator.stop()
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
+
+
+async def _halves(batch: Batch, emulator: Emulator, console: Console) -> tuple[Half, Half]:
+    """Both halves, one after the other; the screen shows them together."""
+    first, second = Half("SDK alone", batch.requests), Half("with paceline", batch.requests)
+    url = f"{emulator.base_url}/v1"
+    with Screen(console, (first, second), batch.requests_per_min / 60) as screen:
+        async with openai.AsyncOpenAI(api_key="none", base_url=url) as client:
+            emulator.reset()
+            await run_half(first, emulator, batch, plain(client), screen.tick, cut_s=batch.cut_s)
+        async with openai.AsyncOpenAI(api_key="none", base_url=url) as client:
+            limiter = Limiter({f"openai/{MODEL}": batch.limits}, headroom_s=batch.headroom_s)
+            limiter.attach(client, provider="openai")
+            emulator.reset()
+            await run_half(second, emulator, batch, lambda prompt: ask(client, prompt), screen.tick)
+    return first, second
+
+
+def table(halves: tuple[Half, Half]) -> Table:
+    """Both halves side by side."""
+    shown = Table(title="the same batch, twice", title_justify="left", title_style="bold")
+    shown.add_column("")
+    for half, colour in zip(halves, TERMINAL_COLOURS, strict=True):
+        shown.add_column(half.title, justify="right", style=colour)
+    rows = {
+        "answered": [f"{half.done:,} of {half.requests:,}" for half in halves],
+        "lost (gave up)": [f"{half.lost:,}" for half in halves],
+        "not finished": [f"{unfinished(half):,}" for half in halves],
+        "refused (429)": [f"{half.refused:,}" for half in halves],
+        "HTTP attempts": [f"{half.attempts:,}" for half in halves],
+        "seconds": [
+            f"stopped after {half.elapsed_s:.0f} s" if half.stopped else f"{half.elapsed_s:.1f} s" for half in halves
+        ],
+        "share of the ideal speed": ["-" if half.speed is None else f"{half.speed:.3f}" for half in halves],
+        "seconds a request, p50 / p99": [_spans(half) for half in halves],
+    }
+    if any(half.errors for half in halves):
+        rows["other errors"] = [", ".join(f"{n:,} {kind}" for kind, n in half.errors.items()) or "0" for half in halves]
+    for name, cells in rows.items():
+        shown.add_row(name, *cells)
+    return shown
+
+
+def unfinished(half: Half) -> int:
+    """Requests without any result when the half was over."""
+    return half.requests - half.done - half.lost - sum(half.errors.values())
+
+
+def _spans(half: Half) -> str:
+    median, most = half.span_s(0.5), half.span_s(0.99)
+    return "-" if median is None or most is None else f"{median:.1f} / {most:.1f}"
+
+
+def plot(halves: tuple[Half, Half], rate: float, console: Console) -> Text:
+    """Admitted and refused per second as characters."""
+    figure = plotext.figure
+    figure.clear()
+    figure.plot_size(min(console.width, 100), PLOT_HEIGHT)
+    figure.subplots(2, 1)
+    headings = (f"admitted per second (allowed: {rate:g}; the opening burst is cut off)", "refused per second (429)")
+    for column, heading in enumerate(headings):
+        panel = figure.subplot(column + 1, 1)
+        panel.theme("colorless").title(heading)
+        heights = [[counts[column] for counts in half.timeline()] for half in halves]
+        top = 3 * round(rate) if column == 0 else max(max(map(max, filter(None, heights)), default=0), 1)
+        for half, line, colour in zip(halves, heights, TERMINAL_COLOURS, strict=True):
+            marker = plotext.marker("braille", colour)
+            seconds = [second + 0.5 for second in range(len(line))]
+            signal = panel.signal(seconds, [min(height, top) for height in line], marker=marker)
+            panel.draw(signal.lines().label(half.title) if column else signal.lines())
+        panel.ruler("y").lim(0, top)
+        panel.ruler("y").ticks([0, top // 3, 2 * top // 3, top])
+        panel.ruler("x").lim(0, max(map(len, heights)))
+        panel.ruler("x").ticks(list(range(0, max(map(len, heights)) + 1, 5)))
+        panel.legend(x=figure.size()[0] - 30)
+    return Text.from_ansi(figure.build().string())
+
+
+def verdict(paced: Half) -> list[str]:
+    """The promises that the paced half has not kept."""
+    faults = []
+    if paced.refused:
+        kinds = ", ".join(f"{count:,} {kind}" for kind, count in paced.tally["refused"].items())
+        faults.append(
+            f"the server refused {paced.refused:,} attempts of the paced half ({kinds}): a busy machine delays the first "
+            "requests, and the headroom of this short demo absorbs at most a quarter of a second of delay"
+        )
+    if paced.done < paced.requests:
+        faults.append(f"{paced.requests - paced.done:,} requests of the paced half were not answered")
+    return faults

@@ -1,0 +1,320 @@
+"""The pools of one key by their names, and the ways to ask them by hand.
+
+:class:`Pacer` is what the other rooms need of a limiter; :class:`~paceline.limiter.limiter.Limiter` adds the doors.
+"""
+
+from __future__ import annotations
+
+import functools
+import math
+import threading
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
+from itertools import islice
+from typing import Any, Protocol
+
+from paceline.core.capacity import Capacity, LocalCapacity
+from paceline.core.ledger import Ledger
+from paceline.core.pool import Pool
+from paceline.core.queue import LaneName, Lanes, LaneSpec, Queue, Waiter
+from paceline.core.quota import KNOWN_UNITS, NS, REQUESTS, Cost, Quota
+from paceline.core.results import NeverFits, QuotaError, Reservation, WaitUntil
+from paceline.estimation.calibration import Calibrations
+from paceline.pacing.attempts import Attempts
+from paceline.pacing.breaker import BreakerPolicy, ProviderHealth
+from paceline.pacing.clock import Clock
+from paceline.pacing.events import Event, Teller
+from paceline.pacing.limits import Limits, Resolved
+from paceline.pacing.permit import Acquisition, Later, Permit, as_error, check_cost
+from paceline.pacing.retry import RetryPolicy
+from paceline.pacing.scheduler import Scheduler, Worker
+from paceline.pacing.status import report
+
+POOLS_MAX = 10_000
+"""How many pools one limiter keeps: model names come from outside, and memory is bounded."""
+
+TIMEOUT_MAX_S = 10 * 366 * 86_400.0
+"""Ten years: a longer timeout is a mistake."""
+
+NAME_MAX = 200
+"""How long the name of a waiter may be."""
+
+current_lane: ContextVar[LaneName] = ContextVar("paceline_lane", default=("default", None, None))
+
+
+@contextmanager
+def lane(name: str, *, weight: float | None = None, priority: int | None = None) -> Iterator[None]:
+    """Everything that is acquired inside goes through the lane ``name``, however deep inside an SDK.
+
+    Args:
+        name: The lane.
+        weight: Its share among busy lanes of the same priority; by default as the limiter was told, or 1.
+        priority: Higher goes first, strictly; the latest value holds for the whole lane. By default as the limiter was
+            told, or 0.
+
+    Raises:
+        QuotaError: The name is empty, the weight is not above 0, or the priority is no whole number.
+    """
+    _ = Lanes()[name, weight, priority]  # invalid values raise here
+    token = current_lane.set((name, weight, priority))
+    try:
+        yield
+    finally:
+        current_lane.reset(token)
+
+
+class SharedBackend(Worker, Protocol):
+    """Keeps the quotas of pools in a store that processes share."""
+
+    def capacity(self, ledger: Ledger, queue: Queue, now_ns: int, *, learns: bool, source: str) -> Capacity:
+        """This process's side of the quotas in ``ledger``."""
+
+    def close(self) -> None:
+        """Send what is still to be reported, and end."""
+
+
+class Pacer:
+    """Keeps every pool at the speed that its quotas allow, for threads and event loops at once.
+
+    Args:
+        limits: Which quotas hold for which model.
+        headroom_s: What every quota keeps unused, in seconds of its own refill.
+        ttl_s: After how many seconds a permit that was never closed counts as charged in full.
+        waiting_max: How many requests may wait in one pool.
+        timeout_s: How long a request may wait unless it says so itself, in seconds; ``None``: without end.
+        retry: What to do when the provider refuses.
+        breaker: When to stop trying a provider that fails; ``None`` for never.
+        lanes: Weights and priorities of lanes.
+        estimate_factor: What estimates of input are multiplied by, on top of their learned ratio; ``None``: a margin
+            that is learned from their spread.
+        events: Called with an :class:`~paceline.Event` for everything that happens to a permit.
+        clock: The clock.
+        backend: Where the quotas are kept when processes share them; ``None``: in this process.
+    """
+
+    def __init__(
+        self,
+        limits: Limits,
+        *,
+        headroom_s: float,
+        ttl_s: float,
+        waiting_max: int,
+        timeout_s: float | None,
+        retry: RetryPolicy,
+        breaker: BreakerPolicy | None,
+        lanes: Iterable[LaneSpec],
+        estimate_factor: float | None,
+        events: Callable[[Event], None] | None,
+        clock: Clock,
+        backend: SharedBackend | None,
+    ) -> None:
+        if not 0 <= headroom_s < math.inf:
+            raise QuotaError(f"headroom_s is {headroom_s!r}: it must be 0 s or more")
+        if not 0 < ttl_s <= TIMEOUT_MAX_S:
+            raise QuotaError(f"ttl_s is {ttl_s!r}: it must be above 0 s, and no more than ten years")
+        self.limits = limits
+        self.clock = clock
+        self.retry = retry
+        self.calibrations = Calibrations(estimate_factor)
+        self.health = ProviderHealth(clock, breaker, self._schedulers_of)
+        self._headroom_s, self._ttl_s, self._waiting_max = headroom_s, ttl_s, waiting_max
+        self.timeout_s = _checked_timeout(timeout_s)
+        self._lanes = Lanes(lanes)
+        self._tell = Teller(events) if events is not None else None
+        self.backend = backend
+        self._lock = threading.RLock()
+        self._schedulers: dict[str, Scheduler] = {}  # by pool
+        self._further: dict[str, Scheduler] = {}  # start spacing and providers' slots, by pool
+        self._named: dict[str, Scheduler] = {}  # by the names that callers use
+
+    def acquire(
+        self,
+        pool: str,
+        *,
+        timeout: float | None = None,
+        lane: str | LaneSpec | None = None,
+        again: Permit | None = None,
+        name: str | None = None,
+        **cost: float,
+    ) -> Acquisition:
+        """Ask for the right to make one attempt.
+
+        Args:
+            pool: Whose quotas: ``openai/gpt-5``, ``gpt-5``, or a name of your own.
+            timeout: Seconds to wait at most; one that cannot be met fails at once.
+            lane: The class of work; by default that of the surrounding :func:`paceline.lane`.
+            again: The refused permit that this attempt follows: it returns to its place at the front.
+            name: A name for the ``queue`` in :meth:`status`; another attempt keeps it.
+            **cost: Amounts per unit, e.g. ``input_tokens=1_200, output_tokens=300``; ``requests`` is 1 by default.
+
+        Returns:
+            An object for ``async with``, ``with`` or ``await``; nothing happens before.
+
+        Raises:
+            QuotaError: The pool is unknown, an amount is not a finite number of 0 or more, or the name is too long.
+        """
+        scheduler = self._named.get(pool) or self.scheduler(pool)
+        if scheduler.own_units:
+            scheduler.left_out(cost)
+        if name is not None and (not isinstance(name, str) or len(name) > NAME_MAX):
+            shown = str(name)[:NAME_MAX]
+            raise QuotaError(f"name is {shown!r}: it must be a text of at most {NAME_MAX} characters, or None")
+        return Acquisition(scheduler, self._waiter(scheduler, cost, timeout, lane, again, name))
+
+    def acquire_call(self, scheduler: Scheduler, cost: Cost, *, again: Permit | None = None) -> Acquisition:
+        """Like :meth:`acquire`, for a scheduler that is at hand."""
+        return Acquisition(scheduler, self._waiter(scheduler, cost, None, None, again))
+
+    def try_acquire(self, pool: str, **cost: float) -> Permit | Later | NeverFits:
+        """The permit if it is available now and no request waits; else when to ask again, or that it never fits.
+
+        Raises:
+            QuotaError: As for :meth:`acquire`.
+            PoolStoppedError: The provider refused for money.
+        """
+        scheduler = self._named.get(pool) or self.scheduler(pool)
+        if scheduler.own_units:
+            scheduler.left_out(cost)
+        waiter = self._waiter(scheduler, cost, None, None, None)
+        outcome = scheduler.attempt(waiter)
+        if isinstance(outcome, Reservation):
+            return Permit(scheduler, waiter, outcome)
+        if isinstance(outcome, WaitUntil):
+            return Later(scheduler.retry_after_s(outcome), outcome.quota)
+        if isinstance(outcome, NeverFits):
+            return outcome
+        raise as_error(scheduler, waiter, outcome)
+
+    def attempts(self, pool: str, *, retry: RetryPolicy | None = None, **options: Any) -> Attempts:
+        """The attempts at one call: wait, try, and try again when the provider refuses.
+
+            for attempt in limiter.attempts("openai/gpt-5", input_tokens=1_200, output_tokens=300):
+                with attempt as permit:  # or `async with`
+                    permit.settle(client.responses.create(...))
+
+        The loop ends with the first block that ends without a refusal (:func:`~paceline.refusal_of`). A refusal makes
+        the pool wait as long as the provider asks; any other error leaves the block. Attached clients do the same.
+
+        Args:
+            pool: Whose quotas.
+            retry: How often, and how long to wait where the provider does not say; the limiter's policy by default.
+            **options: As for :meth:`acquire`, the amounts per unit among them.
+
+        Raises:
+            QuotaError: As for :meth:`acquire`.
+            GaveUpError: In the loop: no attempt is left, or none can help.
+        """
+        acquire = functools.partial(self.acquire, pool, **options)
+        acquire()  # invalid arguments raise here
+        return Attempts(self.health, self.scheduler(pool), acquire, retry or self.retry)
+
+    def status(self) -> dict[str, Any]:
+        """Every pool: its quotas and what is left, what waits, what binds, and what has happened; plain JSON values.
+
+        Pools that quotas were given for by name are listed before their first use, in the state that they start in.
+        """
+        with self._lock:
+            schedulers, further = dict(self._schedulers), dict(self._further)
+        pools = {name: scheduler.status() for name, scheduler in (schedulers | further).items()}
+        now_ns, models = self.clock.now_ns(), {name.partition("/")[2] for name in schedulers}
+        for name in islice(self.limits.given, POOLS_MAX):
+            if "*" not in name and name not in models:  # a model without its provider is in use under both names
+                resolved = self.limits.resolve(name)
+                if resolved.pool not in pools:
+                    pools[resolved.pool] = report(self._pool(resolved, now_ns), now_ns)
+        return {"pools": dict(sorted(pools.items()))}
+
+    def scheduler(self, pool: str) -> Scheduler:
+        """The scheduler of a pool, made at first use.
+
+        Raises:
+            QuotaError: The pool is unknown, or there are too many.
+        """
+        scheduler = self._named.get(pool)
+        return scheduler if scheduler is not None else self._make(pool, self.limits.resolve(pool))
+
+    def scheduler_for(self, provider: str, model: str) -> Scheduler:
+        """The scheduler of the pool that ``provider`` charges for ``model``."""
+        name = f"{provider}/{model}"
+        scheduler = self._named.get(name)
+        return scheduler if scheduler is not None else self._make(name, self.limits.model(provider, model))
+
+    @property
+    def schedulers(self) -> list[Scheduler]:
+        """Those of all pools that are in use."""
+        with self._lock:
+            return list(self._schedulers.values())
+
+    def _schedulers_of(self, provider: str) -> list[Scheduler]:
+        with self._lock:
+            return [scheduler for name, scheduler in self._schedulers.items() if name.partition("/")[0] == provider]
+
+    def _make(self, name: str, resolved: Resolved) -> Scheduler:
+        with self._lock:
+            scheduler = self._schedulers.get(resolved.pool)
+            if scheduler is None:
+                if len(self._schedulers) >= POOLS_MAX:
+                    raise QuotaError(f"more than {POOLS_MAX:,} pools in one limiter: {name!r} is one too many")
+                scheduler = self._open(resolved, self.clock.now_ns())
+                scheduler.events = self._tell
+                if not resolved.remote:  # of a provider's model all units are derived
+                    scheduler.own_units = {quota.unit for quota in resolved.quotas}.difference(KNOWN_UNITS)
+                self._schedulers[resolved.pool] = scheduler
+            if len(self._named) < 10 * POOLS_MAX:
+                self._named[name] = scheduler
+            return scheduler
+
+    def _open(self, resolved: Resolved, now_ns: int) -> Scheduler:
+        further = []
+        if resolved.interval_s:
+            spacing = Quota(REQUESTS, 1.0, resolved.interval_s)
+            capacity = LocalCapacity.of([spacing], now_ns, headroom_s=0.0, ttl_s=self._ttl_s)
+            pool = Pool(f"{resolved.pool}/spacing", capacity, waiting_max=self._waiting_max)
+            further.append(self._further.setdefault(pool.name, Scheduler(pool, self.clock)))
+        if resolved.slots is not None:
+            name = f"{resolved.pool.partition('/')[0]}/in flight"
+            if name not in self._further:
+                slots = Resolved(name, (resolved.slots,), "given")
+                self._further[name] = Scheduler(self._pool(slots, now_ns), self.clock, worker=self.backend)
+            further.append(self._further[name])
+        return Scheduler(self._pool(resolved, now_ns), self.clock, further, self.backend)
+
+    def _pool(self, resolved: Resolved, now_ns: int) -> Pool:
+        learns, source = resolved.remote, resolved.source
+        ledger = Ledger(resolved.quotas, now_ns, headroom_s=self._headroom_s, ttl_s=self._ttl_s, gentle=learns)
+        queue = Queue()
+        capacity: Capacity
+        if self.backend is None:
+            capacity = LocalCapacity(ledger, learns=learns, source=source)
+        else:
+            capacity = self.backend.capacity(ledger, queue, now_ns, learns=learns, source=source)
+        return Pool(resolved.pool, capacity, queue, waiting_max=self._waiting_max)
+
+    def _waiter(
+        self,
+        scheduler: Scheduler,
+        cost: Cost,
+        timeout: float | None,
+        lane: str | LaneSpec | None,
+        again: Permit | None,
+        name: str | None = None,
+    ) -> Waiter:
+        check_cost(cost, scheduler.pool.ledger.units)
+        if REQUESTS not in cost:
+            cost[REQUESTS] = 1
+        if again is not None:
+            return again.waiter_again(scheduler, cost, name)
+        spec = lane if isinstance(lane, LaneSpec) else self._lanes[(lane, None, None) if lane else current_lane.get()]
+        if timeout is None:
+            timeout = self.timeout_s
+        if timeout is None or timeout == math.inf:
+            return Waiter(cost, spec, None, name)
+        return Waiter(cost, spec, self.clock.now_ns() + round((_checked_timeout(timeout) or 0) * NS), name)
+
+
+def _checked_timeout(timeout: float | None) -> float | None:
+    if timeout is not None and timeout != math.inf:
+        if not isinstance(timeout, int | float) or not 0 <= timeout <= TIMEOUT_MAX_S:
+            raise QuotaError(f"timeout is {timeout!r}: it must be 0 s or more, or None for no end")
+    return timeout

@@ -1,0 +1,201 @@
+"""Usage and refusals out of the objects of SDKs: answers, usage objects, exceptions, responses."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from typing import Any, Final, NamedTuple
+
+from paceline.core.quota import Cost
+from paceline.core.results import QuotaError, Refusal
+from paceline.providers.base import Call, Provider, Usage
+from paceline.providers.registry import is_provider, provider_for_host, provider_named
+
+BODY_MAX: Final = 64_000  # bytes of a body that are read
+
+# SDKs by the package of their exceptions, for a host that is unknown: a proxy, an emulator.
+_SDKS: Final = {
+    "openai": "openai", "anthropic": "anthropic", "groq": "groq", "mistralai": "mistral", "cohere": "cohere",
+    "google": "gemini", "botocore": "bedrock", "together": "together", "cerebras": "cerebras",
+}  # fmt: skip
+
+
+def usage_cost(pool: str, usage: object) -> Cost:
+    """The cost per unit that the provider of ``pool`` has charged for an answer.
+
+    Args:
+        pool: The pool's name, e.g. ``openai/gpt-5``; one without a provider counts as OpenAI-compatible.
+        usage: An SDK's answer, its usage object, either as a mapping, or a ``Usage``.
+
+    Raises:
+        QuotaError: ``usage`` contains no usage in this provider's form.
+    """
+    name, slash, model = pool.partition("/")  # a model's own name may contain more of them
+    provider = provider_named(name if slash else "generic")
+    found = usage if isinstance(usage, Usage) else provider.usage(_as_mapping(usage))
+    if found is None:
+        raise QuotaError(
+            f"{pool}: no usage in {type(usage).__name__}: settle with an answer that reports it, with a mapping like"
+            " {'input_tokens': 812, 'output_tokens': 64}, or with amounts: settle(input_tokens=812, output_tokens=64)"
+        )
+    return provider.charged(Call(provider.name, "", model, found.input_tokens), found)
+
+
+def _as_mapping(value: object, depth: int = 3) -> Mapping[str, Any]:
+    """``value`` as a mapping: as it is, as its SDK dumps it, or by its attributes, ``depth`` levels down."""
+    if isinstance(value, Mapping):
+        return value
+    inner = getattr(value, "usage", None) or getattr(value, "usage_metadata", None)
+    if inner is not None and depth:
+        return {"usage": _as_mapping(inner, depth - 1)}
+    dump = getattr(value, "model_dump", None)
+    if callable(dump):
+        dumped = dump()
+        return dumped if isinstance(dumped, Mapping) else {}
+    if not depth:
+        return {}
+    listed = getattr(value, "ListFields", None)  # a protobuf message, as gRPC SDKs return them
+    if callable(listed):
+        fields = {field.name: item for field, item in listed()}
+    else:
+        fields = {key: item for key, item in getattr(value, "__dict__", {}).items() if not key.startswith("_")}
+    plain = (int, float, str, Mapping, type(None))
+    return {key: item if isinstance(item, plain) else _as_mapping(item, depth - 1) for key, item in fields.items()}
+
+
+class Answer(NamedTuple):
+    """An HTTP answer; ``host``: the host that gave it, or empty."""
+
+    status: int
+    headers: dict[str, str]
+    body: bytes
+    host: str
+
+    @property
+    def ours(self) -> bool:
+        """Whether paceline itself gave it."""
+        return "x-paceline" in self.headers
+
+
+def refusal_of(error: object, provider: str | None = None) -> Refusal | None:
+    """The refusal in an exception, in the provider's own dialect.
+
+    Args:
+        error: An exception of ``openai``, ``anthropic``, ``groq``, ``mistralai``, ``google-genai``, ``cohere`` or
+            ``httpx``; any object that has a ``response`` with a status and headers, or a status code itself.
+        provider: The provider whose dialect it is in, e.g. ``openai``; by default that of the answer's host, else the
+            SDK's.
+
+    Returns:
+        Why the provider refused, and how long it asks to wait; ``None`` for any other error (a 400, a 500), for an
+        exception without an HTTP answer, and for a 429 that is paceline's own.
+    """
+    answer = answer_of(error)
+    if answer is None or answer.ours:
+        return None
+    return _provider_of(error, answer, provider).refusal(answer.status, answer.headers, answer.body)
+
+
+def refusal_said(error: object, pool: str) -> Refusal | None:
+    """As :func:`refusal_of`, for an answer that must be a refusal of ``pool``; ``None`` only for paceline's own 429.
+
+    Raises:
+        TypeError: ``error`` has no HTTP answer.
+        QuotaError: Its answer is not a refusal.
+    """
+    answer = answer_of(error)
+    if answer is None:
+        raise TypeError(
+            f"{pool}: {type(error).__name__} carries no HTTP answer, so it does not say that the provider refused: pass"
+            " an SDK's exception with a response, a paceline.Refusal, or retry_after_s=..."
+        )
+    if answer.ours:
+        return None
+    name, slash, _ = pool.partition("/")
+    refusal = refusal_of(error, name if slash and is_provider(name) else None)
+    if refusal is None:
+        raise QuotaError(
+            f"{pool}: an answer with status {answer.status} is no refusal: settle() the permit, or cancel() it if nothing"
+            " was sent"
+        )
+    return refusal
+
+
+def answer_of(error: object) -> Answer | None:
+    """The HTTP answer in ``error``, or ``error`` itself where it is one; ``None`` when there is none."""
+    for name in ("response", "raw_response", "http_response"):
+        response = _get(error, name)
+        if isinstance(response, Mapping):
+            return _botocore_answer(response)
+        status = _status(response)
+        if status is not None:
+            headers = _headers(response) or _headers(error)
+            return Answer(status, headers, _body(response) or _body(error), _host(response) or _host(error))
+    status = _status(error)
+    return None if status is None else Answer(status, _headers(error), _body(error), _host(error))
+
+
+def _botocore_answer(response: Mapping[str, Any]) -> Answer | None:
+    """An answer as botocore parses it: status and headers in ``ResponseMetadata``, and the ``Error``."""
+    about, error = response.get("ResponseMetadata"), response.get("Error")
+    status = about.get("HTTPStatusCode") if isinstance(about, Mapping) else None
+    if not isinstance(about, Mapping) or not isinstance(status, int) or not isinstance(error, Mapping):
+        return None
+    body = {"__type": str(error.get("Code", "")), "message": str(error.get("Message", ""))[:BODY_MAX]}
+    headers = {str(name).lower(): str(value) for name, value in dict(about.get("HTTPHeaders") or {}).items()}
+    return Answer(status, headers, json.dumps(body).encode(), "")
+
+
+def _provider_of(error: object, answer: Answer, provider: str | None) -> Provider:
+    if provider is not None:
+        return provider_named(provider)
+    known = provider_for_host(answer.host) if answer.host else None
+    if known is not None:
+        return known
+    packages = (cls.__module__.partition(".")[0] for cls in type(error).__mro__)
+    return provider_named(next((_SDKS[package] for package in packages if package in _SDKS), "generic"))
+
+
+def _get(thing: object, name: str) -> Any:
+    """An attribute; ``None`` where it is missing or raises (a body that was not read, for example)."""
+    try:
+        return getattr(thing, name, None)
+    except Exception:  # noqa: BLE001  (a foreign property)
+        return None
+
+
+def _status(thing: object) -> int | None:
+    found = (_get(thing, name) for name in ("status_code", "status", "code"))
+    return next((int(status) for status in found if isinstance(status, int) and 100 <= status <= 599), None)
+
+
+def _headers(thing: object) -> dict[str, str]:
+    headers = _get(thing, "headers")
+    try:
+        return {_text(name).lower(): _text(value) for name, value in dict(headers).items()}
+    except Exception:  # noqa: BLE001  (a foreign mapping)
+        return {}
+
+
+def _text(value: object) -> str:
+    return value.decode("latin-1") if isinstance(value, bytes) else str(value)
+
+
+def _body(thing: object) -> bytes:
+    for name in ("content", "body", "details", "text"):
+        body = _get(thing, name)
+        if isinstance(body, Mapping | list):
+            try:
+                body = json.dumps(body)
+            except (TypeError, ValueError, RecursionError):
+                continue
+        if isinstance(body, str):
+            body = body[:BODY_MAX].encode("utf-8", "replace")
+        if isinstance(body, bytes) and body:
+            return body[:BODY_MAX]
+    return b""
+
+
+def _host(thing: object) -> str:
+    host = _get(_get(_get(thing, "request"), "url"), "host")
+    return host if isinstance(host, str) else ""
