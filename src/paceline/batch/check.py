@@ -157,8 +157,10 @@ class _Checker:
             )
         except QuotaError as error:
             raise BadLineError(str(error)) from None
-        lessons = self._limiter.calibrations.of(call)
-        cost = request.page.held(call, lessons.input.apply(call.input_tokens), lessons.expected_output(call))
+        lessons = self._limiter.calibrations.of(call.provider, call.model, call.endpoint)
+        cost = request.page.held(
+            call, lessons.input.apply(call.input_tokens), lessons.expected_output(call.max_output_tokens)
+        )
         ledger = scheduler.pool.ledger
         never = ledger.never(ledger.amounts(cost))
         if never is not None:

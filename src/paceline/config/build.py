@@ -10,15 +10,13 @@ from paceline.config.schema import ANY, RUN_S
 from paceline.core.pool import Pool
 from paceline.core.queue import LaneSpec, Waiter
 from paceline.core.quota import CONCURRENCY, REQUESTS, TOKENS, Cost, Quota, Rule
-from paceline.estimation.calibration import Calibrations, TokenCalibration
-from paceline.estimation.estimate import Correction
+from paceline.estimation.calibration import Calibrations
 from paceline.limiter.limiter import Limiter
 from paceline.pacing.clock import Clock
 from paceline.pacing.limits import Limits, Resolved
 from paceline.pacing.permit import Permit
 from paceline.pacing.retry import RetryPolicy
 from paceline.pacing.scheduler import Scheduler
-from paceline.providers.base import Call
 from paceline.providers.registry import is_provider, provider_named
 from paceline.providers.tables import DEFAULT, lookup
 from paceline.stores import Store
@@ -55,7 +53,7 @@ def build(
     limiter.limits = _Limits(config, page)
     limiter.timeout_s = None if patient else config.acquire_timeout_s
     if config.estimate_factor is not None:
-        limiter.calibrations = _Teacher(config.estimate_factor)
+        limiter.calibrations = Calibrations(config.estimate_factor)
     return limiter
 
 
@@ -149,29 +147,3 @@ class _Limits(Limits):
     def _slots(self, provider: str) -> Quota | None:
         most = self._config.concurrency.get(provider, self._config.concurrency.get(ANY))
         return None if most is None else Quota(CONCURRENCY, float(most), 0.0, rule=Rule.SLOTS)
-
-
-class _Teacher(Calibrations):
-    """TokenCalibration whose estimates have a fixed factor on top of what was learned, instead of the learned spread."""
-
-    def __init__(self, factor: float) -> None:
-        super().__init__()
-        self._factor = factor
-
-    def of(self, call: Call) -> TokenCalibration:
-        lessons = super().of(call)
-        if not isinstance(lessons.input, _Factored):
-            lessons.input = _Factored(self._factor)
-        return lessons
-
-
-class _Factored(Correction):
-    __slots__ = ("_fixed",)
-
-    def __init__(self, fixed: float) -> None:
-        super().__init__()
-        self._fixed = fixed
-
-    @property
-    def factor(self) -> float:
-        return self.ratio * self._fixed

@@ -31,7 +31,9 @@ class Metered:
         """What the provider will hold, by what is known now."""
         call = self.call
         # An expectation is no demand: it may not make a request too large that the provider would admit.
-        expected = min(self.calibration.expected_output(call), self.scheduler.pool.ledger.most_output / 2)
+        expected = min(
+            self.calibration.expected_output(call.max_output_tokens), self.scheduler.pool.ledger.most_output / 2
+        )
         return self.provider.held(call, self.calibration.input.apply(call.input_tokens), expected)
 
 
@@ -50,7 +52,12 @@ async def describe(limiter: Limiter, request: Any, provider: Provider | None, io
         call = page.describe(path, {})
     if call is None:
         return None
-    return Metered(page, call, limiter.scheduler_for(page.name, call.model), limiter.calibrations.of(call))
+    return Metered(
+        page,
+        call,
+        limiter.scheduler_for(page.name, call.model),
+        limiter.calibrations.of(call.provider, call.model, call.endpoint),
+    )
 
 
 @lru_cache(maxsize=4_096)

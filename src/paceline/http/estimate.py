@@ -29,7 +29,7 @@ def estimate(limiter: Limiter, pool: str, asked: object, output_tokens: int | No
     if output_tokens is not None:
         check_cost({"output_tokens": output_tokens})
         call = replace(call, max_output_tokens=int(output_tokens))
-    cost = Metered(page, call, scheduler, limiter.calibrations.of(call)).cost()
+    cost = Metered(page, call, scheduler, limiter.calibrations.of(call.provider, call.model, call.endpoint)).cost()
     units = {INPUT_TOKENS, OUTPUT_TOKENS, *scheduler.pool.ledger.units} - {REQUESTS, CONCURRENCY}
     return {unit: float(amount) for unit, amount in cost.items() if unit in units}
 

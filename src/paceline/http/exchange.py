@@ -197,7 +197,12 @@ class _Exchange:
                 permit.settle()
             else:
                 self.record.usage = usage
-                self.metered.calibration.learn(self.metered.call, usage)
+                self.metered.calibration.learn(
+                    input_estimate=self.metered.call.input_tokens,
+                    input_tokens=usage.input_tokens,
+                    max_output_tokens=self.metered.call.max_output_tokens,
+                    output_tokens=usage.output_tokens,
+                )
                 permit.settle(**self.metered.provider.charged(self.metered.call, usage))
 
         response.extensions = {**response.extensions, MARK: self.record}
