@@ -66,7 +66,7 @@ def _check(limiter: Limiter, transport: Any, provider: str | None) -> None:
 
 
 def _is_http_client(thing: Any) -> bool:
-    return library_of(thing, "Client", "AsyncClient") is not None
+    return library_of(thing.__class__, "Client", "AsyncClient") is not None
 
 
 def _parts(client: Any) -> Iterator[Any]:

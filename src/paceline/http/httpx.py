@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import sys
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
-from functools import cache
+from functools import cache, lru_cache
 from importlib import import_module
 from importlib.util import find_spec
 from itertools import chain
-from types import ModuleType
 from typing import Any
 
 from paceline.http.exchange import Decode, Exchanged, Tap, exchange, log, run_sync
@@ -93,7 +92,7 @@ class _Httpx:
         except Exception as error:  # noqa: BLE001  (the status alone must do)
             log.debug("the body of a response (%d) broke off: %s", response.status_code, type(error).__name__)
             read, rest = [], stream
-        response.stream = body_of(self._library(), stream, read, rest)
+        response.stream = body_of(_library_of_request(self._request.__class__), stream, read, rest)
         return _decoded(read, _decoder(response, headers), most)
 
     def tap(self, response: Any, headers: Mapping[str, str], tap: Tap) -> None:
@@ -102,7 +101,7 @@ class _Httpx:
             tap.finish()
         else:
             tap.decode = _decoder(response, headers)
-            response.stream = body_of(self._library(), response.stream, tap=tap)
+            response.stream = body_of(_library_of_request(self._request.__class__), response.stream, tap=tap)
 
     async def close(self, response: Any) -> None:
         if self.is_async:
@@ -114,10 +113,8 @@ class _Httpx:
         response.extensions = {**response.extensions, MARK: record}
 
     def respond(self, status: int, headers: Mapping[str, str], body: bytes) -> Any:
-        return self._library().Response(status, headers=headers, content=body, request=self._request)
-
-    def _library(self) -> Any:
-        return library_of(self._request, "Request")
+        library = _library_of_request(self._request.__class__)
+        return library.Response(status, headers=headers, content=body, request=self._request)
 
 
 def body_of(library: Any, inner: Any, read: Sequence[bytes] = (), rest: Any = None, tap: Tap | None = None) -> Any:
@@ -267,25 +264,30 @@ def installed_libraries() -> list[Any]:
     return list(dict.fromkeys(found))  # httpx2.alias_httpx() makes one of the two
 
 
-def library_of(thing: Any, *bases: str) -> ModuleType | None:
-    """The loaded library, httpx2 or httpx, of which ``thing`` is an instance of one of the classes ``bases``."""
+def library_of(cls: type, *bases: str) -> Any | None:
+    """The loaded library, httpx2 or httpx, of which ``cls`` is one of the classes ``bases`` or a subclass of one."""
     for name in LIBRARIES:
         library = sys.modules.get(name)
-        if library is not None and any(isinstance(thing, getattr(library, base)) for base in bases):
+        if library is not None and issubclass(cls, tuple(getattr(library, base) for base in bases)):
             return library
     return None
 
 
-def library_of_transport(transport: Any) -> ModuleType:
+def library_of_transport(transport: Any) -> Any:
     """The library of a transport.
 
     Raises:
         TypeError: It is not a transport of httpx2 or httpx.
     """
-    library = library_of(transport, "BaseTransport", "AsyncBaseTransport")
+    library = library_of(transport.__class__, "BaseTransport", "AsyncBaseTransport")
     if library is None:
         raise TypeError(f"{type(transport).__name__} is not a transport of httpx2 or httpx")
     return library
+
+
+@lru_cache(maxsize=64)
+def _library_of_request(cls: type) -> Any:
+    return library_of(cls, "Request")
 
 
 @cache

@@ -10,7 +10,7 @@ import json
 from typing import TYPE_CHECKING, Any, cast
 
 from paceline.http.exchange import paced_above
-from paceline.http.httpx import exchange_async, exchange_sync, installed_libraries
+from paceline.http.httpx import exchange_async, exchange_sync, library_of
 from paceline.integrations import package
 from paceline.providers.registry import provider_named
 
@@ -40,8 +40,7 @@ def middleware(limiter: Limiter, *, provider: str = "anthropic") -> Middleware:
     if not hasattr(anthropic, "Middleware"):
         raise ImportError(f"anthropic {anthropic.__version__} has no middleware: pip install {REQUIREMENT!r}")
     named = provider_named(provider)
-    libraries = installed_libraries()  # the version of anthropic decides which one it uses
-    httpx = next(library for library in libraries if issubclass(anthropic.DefaultHttpxClient, library.Client))
+    httpx = library_of(anthropic.DefaultHttpxClient, "Client")  # or httpx2, by anthropic's version
 
     class Pace(anthropic.Middleware):  # type: ignore[misc,name-defined]
         def handle(self, request: APIRequest, call_next: Any) -> Any:
