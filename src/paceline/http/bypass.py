@@ -22,9 +22,7 @@ BYPASSES: Final = {
     "xai_sdk": f"it sends through gRPC; {_PERMIT}, or use openai.OpenAI(base_url='https://api.x.ai/v1'), whose calls are paced",
     "dspy": "it has another HTTP client than 3.4's; use dspy.LM(..., engine='litellm'), whose calls are paced",
 }
-"""Module names to what they do and what to do about it. Found by running each (2026-11)."""
-
-Cure = Callable[[ModuleType], None]
+"""Module names to how each bypasses paceline and what to do about it. Found by running each (2026-11)."""
 
 
 class BypassWatch(MetaPathFinder):
@@ -34,7 +32,7 @@ class BypassWatch(MetaPathFinder):
         cures: Module names to what makes the module's traffic paced, called when it is loaded.
     """
 
-    def __init__(self, cures: Mapping[str, Cure]) -> None:
+    def __init__(self, cures: Mapping[str, Callable[[ModuleType], None]]) -> None:
         self._cures = cures
         for name in BYPASSES:
             if name in sys.modules:
@@ -49,17 +47,12 @@ class BypassWatch(MetaPathFinder):
         if self in sys.meta_path:
             sys.meta_path.remove(self)
 
-    def find_spec(
-        self,
-        fullname: str,
-        path: Sequence[str] | None,
-        target: ModuleType | None = None,  # noqa: ARG002
-    ) -> ModuleSpec | None:
+    def find_spec(self, fullname: str, path: Sequence[str] | None, _target: object = None, /) -> ModuleSpec | None:
         """Warn of the import; a module with a cure gets a spec whose loader applies it."""
         if fullname in BYPASSES:
             self._imported(fullname)
         cure = self._cures.get(fullname)
-        spec = PathFinder.find_spec(fullname, path) if cure else None
+        spec = PathFinder.find_spec(fullname, path) if cure is not None else None
         if cure is None or spec is None or spec.loader is None:
             return None
         load = spec.loader.exec_module

@@ -18,7 +18,7 @@ MODULE: Final = "dspy._vendor.lm15.transports"
 """The module of dspy's client."""
 
 _pacers: list[tuple[Limiter, Provider | None, Provider | None]] = []
-"""The limiter, the provider and the fallback of each :func:`pace` that has not ended; the last one holds."""
+"""Limiter, provider and fallback of each :func:`pace` that has not ended; the last one holds."""
 
 _patched = ExitStack()
 
@@ -67,10 +67,11 @@ def _patch(client: Any) -> None:
         def send(copy: Any) -> Any:
             return _response(library, copy, stream_sync(self, request))
 
+        def release(_: bool) -> None:
+            response.close()
+
         response = exchange_sync(limiter, send, _request(library, request), *providers)
-        return client.TransportResponse(
-            **_head(response), chunks=iter(response.stream), release=lambda _: response.close()
-        )
+        return client.TransportResponse(**_head(response), chunks=iter(response.stream), release=release)
 
     async def _do_stream(self: Any, request: Any) -> Any:
         newest = _pacers[-1:]
@@ -102,9 +103,5 @@ def _response(library: Any, request: Any, answer: Any) -> Any:
 
 def _head(response: Any) -> dict[str, Any]:
     headers = [(name.decode("latin-1"), value.decode("latin-1")) for name, value in response.headers.raw]
-    return {
-        "status": response.status_code,
-        "reason": response.reason_phrase,
-        "headers": headers,
-        "http_version": "HTTP/1.1",
-    }
+    reason = response.reason_phrase
+    return {"status": response.status_code, "reason": reason, "headers": headers, "http_version": "HTTP/1.1"}

@@ -99,8 +99,8 @@ async def exchange(
 ) -> Any:
     """Send a request at the pool's pace and return the response.
 
-    The charges are right whatever happens to the caller meanwhile, cancellation included: that of a request which was
-    never sent is given back, that of a request which the provider may have counted stays.
+    Also when the caller is cancelled meanwhile, the charge of a request that was never sent is given back, and the
+    charge of a request that the provider may have counted stays.
 
     Args:
         limiter: The limiter whose pools are charged.
