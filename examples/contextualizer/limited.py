@@ -14,7 +14,8 @@ from typing import Any
 from limited_settings import POOL, Settings
 
 import paceline
-from paceline.estimation.estimate import Correction, count_tokens
+from paceline.estimation.calibration import Correction
+from paceline.estimation.estimate import count_tokens
 
 OUTPUT_TOKENS = 500
 """What an answer is expected to have when the call names no ``max_tokens``."""

@@ -9,8 +9,8 @@ from __future__ import annotations
 import json
 from typing import TYPE_CHECKING, Any, cast
 
-from paceline.http.exchange import NothingSentError, exchange, httpx_of, paced_above
-from paceline.http.sansio import AsyncIo, SyncIo, run_sync
+from paceline.http.exchange import paced_above
+from paceline.http.httpx import exchange_async, exchange_sync, library_of
 from paceline.integrations import package
 from paceline.providers.registry import provider_named
 
@@ -39,8 +39,8 @@ def middleware(limiter: Limiter, *, provider: str = "anthropic") -> Middleware:
     anthropic = package("anthropic", REQUIREMENT)
     if not hasattr(anthropic, "Middleware"):
         raise ImportError(f"anthropic {anthropic.__version__} has no middleware: pip install {REQUIREMENT!r}")
-    page = provider_named(provider)
-    httpx = httpx_of(anthropic.DefaultHttpxClient)  # or httpx2, by anthropic's version
+    named = provider_named(provider)
+    httpx = library_of(anthropic.DefaultHttpxClient, "Client")  # or httpx2, by anthropic's version
 
     class Pace(anthropic.Middleware):  # type: ignore[misc,name-defined]
         def handle(self, request: APIRequest, call_next: Any) -> Any:
@@ -54,7 +54,7 @@ def middleware(limiter: Limiter, *, provider: str = "anthropic") -> Middleware:
             if described is None:
                 return call_next(request)
             try:
-                return attempt.result(run_sync(exchange(limiter, SyncIo(), send, described, page)))
+                return attempt.result(exchange_sync(limiter, send, described, named))
             except NothingSentError:
                 return attempt.answer
 
@@ -69,11 +69,15 @@ def middleware(limiter: Limiter, *, provider: str = "anthropic") -> Middleware:
             if described is None:
                 return await call_next(request)
             try:
-                return attempt.result(await exchange(limiter, AsyncIo(), send, described, page))
+                return attempt.result(await exchange_async(limiter, send, described, named))
             except NothingSentError:
                 return attempt.answer
 
     return cast("Middleware", Pace())
+
+
+class NothingSentError(BaseException):
+    """There is an answer without a request. Not an ``Exception``, because it is no failure."""
 
 
 class _Attempt:

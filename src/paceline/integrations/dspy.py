@@ -37,10 +37,10 @@ def instrument(limiter: Limiter, *, provider: str | None = None) -> ExitStack:
         ImportError: dspy is missing or sends through something else, or neither httpx2 nor httpx is installed.
     """
     client = package(dspy.MODULE, "dspy>=3.4")
-    page = provider_named(provider) if provider else None
+    named = provider_named(provider) if provider else None
     while _active:
         _active.pop().close()
     done = ExitStack()
-    done.callback(dspy.pace(client, limiter, lambda _: page))
+    done.callback(dspy.pace(client, limiter, named))
     _active.append(done)
     return done

@@ -98,7 +98,8 @@ class PacelineMiddleware(_agents.AgentMiddleware):  # type: ignore[misc,name-def
         model = chat(self.limiter, request.model, request.model_settings)
         fixed = model.size([request.system_message] if request.system_message else [], request.tools or [])
         sizes = [model.size([message]) for message in request.messages]
-        lessons = self._teacher.of(model.call(0))
+        call = model.call(0)
+        lessons = self._teacher.of(call.provider, call.model, call.endpoint)
         total = fixed + sum(sizes)
         if self.max_input_tokens is not None and lessons.input.apply(total) > self.max_input_tokens:
             kept = trim(request.messages, sizes, int(self.max_input_tokens / lessons.input.factor) - fixed)
@@ -133,7 +134,12 @@ class _Call:
         """Compare the answer with the estimate."""
         usage = usage_of(response)
         if usage is not None:
-            self._calibration.learn(self._call, usage)
+            self._calibration.learn(
+                input_estimate=self._call.input_tokens,
+                input_tokens=usage.input_tokens,
+                max_output_tokens=self._call.max_output_tokens,
+                output_tokens=usage.output_tokens,
+            )
         return response
 
     def settled(self, permit: Permit, response: Any) -> Any:
