@@ -7,10 +7,10 @@ from pathlib import Path
 import pytest
 
 from paceline.emulator import Emulator, Settings, World
-from paceline.emulator.outcome import Admitted, Refused
-from paceline.emulator.routes import find
+from paceline.emulator.app import find
 from paceline.emulator.scenario import load, scenarios
 from paceline.emulator.settings import SettingsError
+from paceline.emulator.world import Admitted, Refused
 
 DOCS = Path(__file__).parents[2] / "docs" / "emulator.md"
 
@@ -120,7 +120,7 @@ def test_arguments_beat_the_scenario():
 
 
 def name_of(dialect) -> str:
-    return dialect.__name__.rpartition(".")[2]
+    return type(dialect).__name__.lower()
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""Worlds as data: ``scenarios/<name>.toml``, or a file of your own, with a summary and what a client is told."""
+"""Scenarios: settings with a summary and the client's limits, in ``scenarios/<name>.toml`` or a file of your own."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ _SHIPPED = Path(__file__).with_name("scenarios")
 
 @dataclass(frozen=True, slots=True)
 class Scenario:
-    """A world and what is known of it outside.
+    """An emulated provider, and what a client knows of it.
 
     Attributes:
         name: Its name, or the file's path.
-        summary: What is special about it, in one line.
-        told: The limits that a client is meant to believe in, e.g. ``500 requests/min,400k tokens/min``; empty
-            where they are the true ones.
+        summary: Its particular property, in one line.
+        told: The limits that a client is configured with, e.g. ``500 requests/min,400k tokens/min``; empty where they
+            are the true ones.
         settings: The server's :class:`Settings`, as plain values.
     """
 
@@ -40,7 +40,7 @@ def load(name: str) -> Scenario:
     """A shipped scenario by its name, or a TOML file by its path.
 
     Raises:
-        SettingsError: There is none, or it cannot be meant; the message says where and what would be right.
+        SettingsError: There is none, or it is invalid; the message states the place and the valid values.
     """
     shipped = name in scenarios()
     path = _SHIPPED / f"{name}.toml" if shipped else Path(name)
