@@ -12,19 +12,7 @@ from typing import Any
 
 from paceline.emulator.settings import Settings
 from paceline.emulator.text import count_content, count_messages, count_tools, write
-from paceline.emulator.wire import (
-    Answer,
-    Ask,
-    Dialect,
-    Header,
-    count_of,
-    dump,
-    pieces,
-    reply,
-    request_id,
-    retry_after,
-    sse,
-)
+from paceline.emulator.wire import Answer, Ask, Dialect, ErrorParts, Header, count_of, dump, pieces, request_id, sse
 from paceline.emulator.world import Admitted, Level, Refused
 
 ORGANIZATION = "00000000-0000-4000-8000-000000000000"
@@ -41,21 +29,19 @@ class Anthropic(Dialect):
     KEY_HEADERS = (b"x-api-key", b"authorization")
     REFUSALS = {  # noqa: RUF012
         "growth": (
-            429,
-            "This request would exceed the acceleration limit for your organization. Please increase traffic slowly.",
+            429, "This request would exceed the acceleration limit for your organization. Please increase traffic slowly.",
             {"type": "rate_limit_error", "details": {"error_code": "ramp_limit_exceeded"}},
         ),
         "capacity": (529, "Overloaded", {"type": "overloaded_error"}),
         "money": (
-            429,
-            "Your organization has reached its monthly spend limit.",
+            429, "Your organization has reached its monthly spend limit.",
             {"type": "rate_limit_error", "details": {"error_code": "enforced_spend_limit_reached"}},
         ),
         "auth": (401, "invalid x-api-key", {"type": "authentication_error"}),
         "unknown_model": (404, "model: {refused.model}", {"type": "not_found_error"}),
         "failure": (500, "Internal server error", {"type": "api_error"}),
         "other": (400, "{refused.detail}", {"type": "invalid_request_error"}),
-    }
+    }  # fmt: skip
     NO_JSON = "The request body is not valid JSON."
     NO_MODEL = "model: Field required"
 
@@ -94,7 +80,7 @@ class Anthropic(Dialect):
             )
         return headers
 
-    def over_limit(self, refused: Refused, settings: Settings, serial: int) -> Answer:
+    def over_limit(self, refused: Refused, settings: Settings) -> ErrorParts:
         text = "This request would exceed your organization's rate limit. Please try again later."
         if settings.body_numbers:
             quota = f"{refused.limit:,.0f} concurrent connections"
@@ -106,11 +92,10 @@ class Anthropic(Dialect):
                 " For details, refer to: https://docs.claude.com/en/api/rate-limits. You can see the response headers for"
                 " current usage. Please reduce the prompt length or the maximum tokens requested, or try again later."
             )
-        return self.error(serial, 429, text, {"type": "rate_limit_error"}, *retry_after(refused, settings))
+        return 429, text, {"type": "rate_limit_error"}
 
-    def error(self, serial: int, status: int, text: str, fields: Mapping[str, Any], *headers: Header) -> Answer:
-        value = {"type": "error", "error": {"message": text, **fields}, "request_id": request_id(serial).decode()}
-        return reply(status, value, *headers)
+    def error(self, serial: int, status: int, text: str, fields: Mapping[str, Any]) -> Any:  # noqa: ARG002
+        return {"type": "error", "error": {"message": text, **fields}, "request_id": request_id(serial).decode()}
 
     def error_event(self, ask: Ask, refusal: Answer, serial: int) -> bytes:  # noqa: ARG002
         return b"event: error\ndata: " + refusal.body + b"\n\n"

@@ -12,7 +12,7 @@ from typing import Any
 
 from paceline.emulator.settings import Settings
 from paceline.emulator.text import count_messages, count_tools, write
-from paceline.emulator.wire import Answer, Ask, Dialect, Header, count_of, dump, load, pieces, reply, sse
+from paceline.emulator.wire import Answer, Ask, Dialect, ErrorParts, Header, count_of, dump, load, pieces, sse
 from paceline.emulator.world import Admitted, Level, Refused
 
 _DONE = b"data: [DONE]\n\n"
@@ -49,7 +49,7 @@ class Cohere(Dialect):
         """None that is known."""
         return []
 
-    def over_limit(self, refused: Refused, settings: Settings, serial: int) -> Answer:
+    def over_limit(self, refused: Refused, settings: Settings) -> ErrorParts:
         """The text of a trial key's refusal names the limit."""
         text = f"trial token rate limit exceeded, limit is {refused.limit:.0f} tokens per minute"
         if refused.unit == "requests":
@@ -58,10 +58,14 @@ class Cohere(Dialect):
                 f" {_PERIODS.get(refused.period_s, 'minute')}. You can continue to use the Trial key for free or"
                 " upgrade to a Production key."
             )
-        return self.error(serial, 429, text if settings.body_numbers else "too many requests", {})
+        return 429, text if settings.body_numbers else "too many requests", {}
 
-    def error(self, serial: int, status: int, text: str, fields: Mapping[str, Any], *headers: Header) -> Answer:  # noqa: ARG002
-        return reply(status, {"id": _id(serial, "error"), "message": text})
+    def retry_headers(self, refused: Refused, settings: Settings) -> list[Header]:  # noqa: ARG002
+        """None that is known."""
+        return []
+
+    def error(self, serial: int, status: int, text: str, fields: Mapping[str, Any]) -> Any:  # noqa: ARG002
+        return {"id": _id(serial, "error"), "message": text}
 
     def error_event(self, ask: Ask, refusal: Answer, serial: int) -> bytes:
         """The last event of a stream that breaks off: ``ERROR``, with the refusal's text."""

@@ -12,11 +12,11 @@ from typing import Any
 
 from paceline.emulator.settings import Settings
 from paceline.emulator.text import PER_MESSAGE, count_content, count_tools, write
-from paceline.emulator.wire import Answer, Ask, Dialect, Header, count_of, dump, pieces, sse
+from paceline.emulator.wire import Answer, Ask, Dialect, ErrorParts, Header, count_of, dump, pieces, sse
 from paceline.emulator.world import Admitted, Level, Refused
 
-_JSON: Header = (b"content-type", b"application/json; charset=UTF-8")
 _RPC = "type.googleapis.com/google.rpc."
+_WRONG_KEY = {"@type": _RPC + "ErrorInfo", "reason": "API_KEY_INVALID", "domain": "googleapis.com"}
 _METRIC = "generativelanguage.googleapis.com/generate_content_free_tier_"
 _SHORTEST_S = 38.238400923
 """The wait that a refusal by a day's quota states (captured), though it is far too short."""
@@ -29,30 +29,22 @@ class Gemini(Dialect):
 
     KEY_HEADERS = (b"x-goog-api-key",)
     HOLDS_OUTPUT = False
+    ERROR_TYPE = b"application/json; charset=UTF-8"
     REFUSALS = {  # noqa: RUF012
         "capacity": (503, "The model is overloaded. Please try again later.", {"status": "UNAVAILABLE"}),
-        "money": (  # the text is assumed
-            429,
-            "Your project has exceeded its spending cap.",
-            {"status": "RESOURCE_EXHAUSTED"},
-        ),
+        "money": (429, "Your project has exceeded its spending cap.", {"status": "RESOURCE_EXHAUSTED"}),  # text assumed
         "auth": (
-            400,
-            "API key not valid. Please pass a valid API key.",
-            {
-                "status": "INVALID_ARGUMENT",
-                "details": [{"@type": _RPC + "ErrorInfo", "reason": "API_KEY_INVALID", "domain": "googleapis.com"}],
-            },
+            400, "API key not valid. Please pass a valid API key.",
+            {"status": "INVALID_ARGUMENT", "details": [_WRONG_KEY]},
         ),
         "unknown_model": (
-            404,
-            "models/{refused.model} is not found for API version v1beta, or is not supported for generateContent.",
+            404, "models/{refused.model} is not found for API version v1beta, or is not supported for generateContent.",
             {"status": "NOT_FOUND"},
         ),
         "invalid": (400, "{refused.detail}", {"status": "INVALID_ARGUMENT"}),
         "failure": (500, "An internal error has occurred. Please retry.", {"status": "INTERNAL"}),
         "other": (429, "Resource has been exhausted (e.g. check quota).", {"status": "RESOURCE_EXHAUSTED"}),
-    }
+    }  # fmt: skip
     NO_JSON = "Invalid JSON payload received."
 
     def ask(self, kind: str, model: str, value: dict[str, Any]) -> Ask:
@@ -73,9 +65,9 @@ class Gemini(Dialect):
         """None of any quota; only the server's clock, which shows how far midnight is."""
         return [(b"date", formatdate(now, usegmt=True).encode())]
 
-    def over_limit(self, refused: Refused, settings: Settings, serial: int) -> Answer:
+    def over_limit(self, refused: Refused, settings: Settings) -> ErrorParts:
         if not settings.body_numbers:
-            return self.error(serial, *self.REFUSALS["other"])
+            return self.REFUSALS["other"]
         requests, per = refused.unit == "requests", _PER.get(refused.period_s, "Minute")
         metric = _METRIC + ("requests" if requests else "input_token_count")
         quota = f"RequestsPer{per}PerProjectPerModel" if requests else f"ContentInputTokensPerModelPer{per}"
@@ -96,10 +88,14 @@ class Gemini(Dialect):
             {"@type": _RPC + "QuotaFailure", "violations": [violation]},
             {"@type": _RPC + "RetryInfo", "retryDelay": f"{delay_s:.1f}s"},
         ]
-        return self.error(serial, 429, text, {"status": "RESOURCE_EXHAUSTED", "details": details})
+        return 429, text, {"status": "RESOURCE_EXHAUSTED", "details": details}
 
-    def error(self, serial: int, status: int, text: str, fields: Mapping[str, Any], *headers: Header) -> Answer:  # noqa: ARG002
-        return Answer(status, [_JSON], dump({"error": {"code": status, "message": text, **fields}}))
+    def retry_headers(self, refused: Refused, settings: Settings) -> list[Header]:  # noqa: ARG002
+        """None: the wait is in the error's details."""
+        return []
+
+    def error(self, serial: int, status: int, text: str, fields: Mapping[str, Any]) -> Any:  # noqa: ARG002
+        return {"error": {"code": status, "message": text, **fields}}
 
     def error_event(self, ask: Ask, refusal: Answer, serial: int) -> bytes:  # noqa: ARG002
         return b"data: " + refusal.body + b"\r\n\r\n"

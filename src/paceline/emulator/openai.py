@@ -19,14 +19,13 @@ from paceline.emulator.wire import (
     Answer,
     Ask,
     Dialect,
+    ErrorParts,
     Header,
     count_of,
     dump,
     load,
     pieces,
-    reply,
     request_id,
-    retry_after,
     sse,
 )
 from paceline.emulator.world import Admitted, Level, Refused
@@ -39,6 +38,10 @@ _SHORT = {"requests": "RP", "tokens": "TP", "input_tokens": "ITP", "output_token
 _MOST_DIMENSIONS = 4_096
 
 
+def _fields(kind: str, code: str | None = None) -> dict[str, Any]:
+    return {"type": kind, "param": None, "code": code}
+
+
 class OpenAI(Dialect):
     """OpenAI itself."""
 
@@ -46,39 +49,32 @@ class OpenAI(Dialect):
     ID_HEADER = b"x-request-id"
     REFUSALS = {  # noqa: RUF012
         "growth": (
-            429,
-            "Slow down: your traffic grew too quickly. Please keep a consistent rate and increase it gradually.",
-            {"type": "rate_limit_error", "param": None, "code": "slow_down"},
+            429, "Slow down: your traffic grew too quickly. Please keep a consistent rate and increase it gradually.",
+            _fields("rate_limit_error", "slow_down"),
         ),
         "capacity": (
-            503,
-            "The server is currently overloaded with other requests. Please try again later.",
-            {"type": "service_unavailable_error", "param": None, "code": "server_is_overloaded"},
+            503, "The server is currently overloaded with other requests. Please try again later.",
+            _fields("service_unavailable_error", "server_is_overloaded"),
         ),
         "money": (
-            429,
-            "You exceeded your current quota, please check your plan and billing details. For more information on this error,"
-            " read the docs: https://platform.openai.com/docs/guides/error-codes/api-errors.",
-            {"type": "insufficient_quota", "param": None, "code": "insufficient_quota"},
+            429, ("You exceeded your current quota, please check your plan and billing details. For more information on this"
+            " error, read the docs: https://platform.openai.com/docs/guides/error-codes/api-errors."),
+            _fields("insufficient_quota", "insufficient_quota"),
         ),
         "auth": (
-            401,
-            "Incorrect API key provided: ********. You can find your API key at https://platform.openai.com/account/api-keys.",
-            {"type": "invalid_request_error", "param": None, "code": "invalid_api_key"},
+            401, ("Incorrect API key provided: ********. You can find your API key at"
+            " https://platform.openai.com/account/api-keys."), _fields("invalid_request_error", "invalid_api_key"),
         ),
         "unknown_model": (
-            404,
-            "The model `{refused.model}` does not exist or you do not have access to it.",
-            {"type": "invalid_request_error", "param": None, "code": "model_not_found"},
+            404, "The model `{refused.model}` does not exist or you do not have access to it.",
+            _fields("invalid_request_error", "model_not_found"),
         ),
         "failure": (
-            500,
-            "The server had an error while processing your request. Sorry about that! (Please include the request ID {id}"
-            " in your message.)",
-            {"type": "server_error", "param": None, "code": None},
+            500, ("The server had an error while processing your request. Sorry about that! (Please include the request ID"
+            " {id} in your message.)"), _fields("server_error"),
         ),
-        "other": (400, "{refused.detail}", {"type": "invalid_request_error", "param": None, "code": None}),
-    }
+        "other": (400, "{refused.detail}", _fields("invalid_request_error")),
+    }  # fmt: skip
     NO_JSON = "We could not parse the JSON body of your request."
     NO_MODEL = "you must provide a model parameter"
 
@@ -124,7 +120,7 @@ class OpenAI(Dialect):
         """The value of ``x-ratelimit-reset``."""
         return go_duration(level.reset_s)
 
-    def over_limit(self, refused: Refused, settings: Settings, serial: int) -> Answer:
+    def over_limit(self, refused: Refused, settings: Settings) -> ErrorParts:
         never, period = refused.kind == "too_large", _PERIODS.get(refused.period_s) or f"{refused.period_s:g} sec"
         text = f"{'Request too large' if never else 'Rate limit reached'} for {refused.model}"
         unit = refused.unit.removeprefix("project_")
@@ -138,11 +134,10 @@ class OpenAI(Dialect):
             text += " Visit https://platform.openai.com/account/rate-limits to learn more."
         else:
             text += "."
-        fields = {"type": unit.replace("_", "-"), "param": None, "code": "rate_limit_exceeded"}
-        return self.error(serial, 429, text, fields, *retry_after(refused, settings))
+        return 429, text, _fields(unit.replace("_", "-"), "rate_limit_exceeded")
 
-    def error(self, serial: int, status: int, text: str, fields: Mapping[str, Any], *headers: Header) -> Answer:  # noqa: ARG002
-        return reply(status, {"error": {"message": text, **fields}}, *headers)
+    def error(self, serial: int, status: int, text: str, fields: Mapping[str, Any]) -> Any:  # noqa: ARG002
+        return {"error": {"message": text, **fields}}
 
     def error_event(self, ask: Ask, refusal: Answer, serial: int) -> bytes:
         """On Responses ``response.failed``; an ``error`` among the chunks of a chat."""
@@ -194,23 +189,28 @@ class Azure(OpenAI):
     def reset(self, level: Level) -> str:
         return str(math.ceil(level.reset_s))
 
-    def over_limit(self, refused: Refused, settings: Settings, serial: int) -> Answer:
-        """The text names the operation and whole seconds, never limit or used; both ``retry-after`` and ``-ms``."""
+    def over_limit(self, refused: Refused, settings: Settings) -> ErrorParts:
+        """The text names the operation and whole seconds, never limit or used."""
         if refused.kind == "too_large":  # the code is the documented subtype's name, the words are an assumption
             text = "The request's max_tokens exceeds what the deployment's rate limit can ever admit."
-            return self.error(serial, 429, text, {"code": "max_tokens_too_large"})
-        unit = "Request" if refused.unit == "requests" else "Token"
+            return 429, text, {"code": "max_tokens_too_large"}
+        what = "call" if refused.unit == "requests" else "token"
         text = (
             "Requests to the ChatCompletions_Create Operation under Azure OpenAI API version 2024-10-21 have exceeded"
-            f" {'call' if unit == 'Request' else 'token'} rate limit of your current OpenAI S0 pricing tier."
+            f" {what} rate limit of your current OpenAI S0 pricing tier."
         )
         seconds = max(1, math.ceil(refused.wait_s))
         text += f" Please retry after {seconds} seconds." if settings.body_numbers else " Please retry later."
-        retry = retry_after(refused, settings)
-        if retry:
-            retry.append((b"retry-after-ms", b"%d" % math.ceil(max(1.0, refused.wait_s * 1_000))))
-            retry.append((b"policy-id", b"DeploymentRatelimit-" + unit.encode()))
-        return self.error(serial, 429, text, {"code": "429"}, *retry)
+        return 429, text, {"code": "429"}
+
+    def retry_headers(self, refused: Refused, settings: Settings) -> list[Header]:
+        """``retry-after``, and for a quota also ``retry-after-ms`` and ``policy-id``."""
+        headers = super().retry_headers(refused, settings)
+        if headers and refused.kind == "rate":
+            unit = b"Request" if refused.unit == "requests" else b"Token"
+            headers.append((b"retry-after-ms", b"%d" % math.ceil(max(1.0, refused.wait_s * 1_000))))
+            headers.append((b"policy-id", b"DeploymentRatelimit-" + unit))
+        return headers
 
     def error_event(self, ask: Ask, refusal: Answer, serial: int) -> bytes:
         """On Responses an ``error`` event, as captured (2026-08); in a chat as OpenAI's."""
@@ -233,7 +233,7 @@ class Groq(OpenAI):
     def shows(self, level: Level) -> bool:
         return (level.unit, level.period_s) in (("requests", 86_400.0), ("tokens", 60.0))
 
-    def over_limit(self, refused: Refused, settings: Settings, serial: int) -> Answer:
+    def over_limit(self, refused: Refused, settings: Settings) -> ErrorParts:
         """A request that can never fit is a 413, with the code of a rate limit."""
         never = refused.kind == "too_large"
         text = f"{'Request too large' if never else 'Rate limit reached'} for model `{refused.model}`"
@@ -245,8 +245,7 @@ class Groq(OpenAI):
             text += ", please reduce your message size and try again." if never else "."
         text += " Need more tokens? Upgrade to Dev Tier today at https://console.groq.com/settings/billing"
         kind = "requests" if refused.unit == "requests" else "tokens"
-        fields = {"type": kind, "code": "rate_limit_exceeded"}
-        return self.error(serial, 413 if never else 429, text, fields, *retry_after(refused, settings))
+        return 413 if never else 429, text, {"type": kind, "code": "rate_limit_exceeded"}
 
     def events(self, ask: Ask, admitted: Admitted, serial: int) -> Iterator[tuple[int, bytes]]:
         """As OpenAI's; the last chunk of a chat bears the usage under ``x_groq``, requested or not."""

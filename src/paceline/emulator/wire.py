@@ -17,6 +17,9 @@ from paceline.emulator.world import Admitted, Level, Refused
 
 Header = tuple[bytes, bytes]
 JSON: Header = (b"content-type", b"application/json")
+ErrorParts = tuple[int, str, Mapping[str, Any]]
+"""Status, text and further fields of an error."""
+
 PIECES = 20
 """The most pieces of a streamed answer."""
 
@@ -71,8 +74,9 @@ class Dialect(ABC):
         KEY_HEADERS: The headers that can bear the API key, the preferred one first.
         HOLDS_OUTPUT: Whether a quota of ``tokens`` counts output, and holds the most that a request may produce.
         SETTLES: Whether the provider returns what was held and not used.
-        REFUSALS: Status, text and other fields of the answer, for each kind of refusal but those by a quota; ``failure``
-            is an internal error, ``other`` is for the kinds that are not listed.
+        REFUSALS: The parts of the error, for each kind of refusal but those by a quota; ``failure`` is an internal
+            error, ``other`` is for the kinds that are not listed.
+        ERROR_TYPE: The content type of errors.
         NO_JSON: The error text for a body that is no JSON object.
         NO_MODEL: The error text for a request without a model.
     """
@@ -82,7 +86,8 @@ class Dialect(ABC):
     KEY_HEADERS: ClassVar[tuple[bytes, ...]] = (b"authorization",)
     HOLDS_OUTPUT: ClassVar[bool] = True
     SETTLES: ClassVar[bool] = False
-    REFUSALS: ClassVar[Mapping[str, tuple[int, str, Mapping[str, Any]]]]
+    REFUSALS: ClassVar[Mapping[str, ErrorParts]]
+    ERROR_TYPE: ClassVar[bytes] = JSON[1]
     NO_JSON: ClassVar[str]
     NO_MODEL: ClassVar[str] = ""
 
@@ -112,21 +117,30 @@ class Dialect(ABC):
     def refusal(self, refused: Refused, settings: Settings, serial: int) -> Answer:
         """Status, headers and text of a refusal."""
         if refused.kind in ("rate", "too_large"):
-            return self.over_limit(refused, settings, serial)
-        status, text, fields = self.REFUSALS.get(refused.kind) or self.REFUSALS["other"]
-        text = text.format(refused=refused, id=request_id(serial).decode())
-        return self.error(serial, refused.status or status, text, fields, *retry_after(refused, settings))
+            status, text, fields = self.over_limit(refused, settings)
+        else:
+            status, text, fields = self.REFUSALS.get(refused.kind) or self.REFUSALS["other"]
+            text = text.format(refused=refused, id=request_id(serial).decode())
+        status = refused.status or status
+        headers = [(b"content-type", self.ERROR_TYPE), *self.retry_headers(refused, settings)]
+        return Answer(status, headers, dump(self.error(serial, status, text, fields)))
 
     def failure(self, serial: int) -> Answer:
         """An internal error (500)."""
         return self.refusal(Refused("failure"), Settings(), serial)
 
+    def retry_headers(self, refused: Refused, settings: Settings) -> list[Header]:
+        """``retry-after`` in whole seconds, for refusals that a wait can cure."""
+        if not settings.headers or refused.kind not in ("rate", "growth"):
+            return []
+        return [(b"retry-after", b"%d" % max(1, math.ceil(refused.wait_s)))]
+
     @abstractmethod
-    def over_limit(self, refused: Refused, settings: Settings, serial: int) -> Answer:
+    def over_limit(self, refused: Refused, settings: Settings) -> ErrorParts:
         """The refusal by a quota of a request that does not fit now (``rate``) or at any time (``too_large``)."""
 
     @abstractmethod
-    def error(self, serial: int, status: int, text: str, fields: Mapping[str, Any], *headers: Header) -> Answer:
+    def error(self, serial: int, status: int, text: str, fields: Mapping[str, Any]) -> Any:
         """The provider's error object."""
 
     @abstractmethod
@@ -140,18 +154,6 @@ class Dialect(ABC):
     @abstractmethod
     def events(self, ask: Ask, admitted: Admitted, serial: int) -> Iterator[tuple[int, bytes]]:
         """The pieces of a streamed answer, each with its number of output tokens."""
-
-
-def reply(status: int, value: Any, *headers: Header) -> Answer:
-    """An answer in JSON."""
-    return Answer(status, [JSON, *headers], dump(value))
-
-
-def retry_after(refused: Refused, settings: Settings) -> list[Header]:
-    """``retry-after`` in whole seconds, for refusals that a wait can cure."""
-    if not settings.headers or refused.kind not in ("rate", "growth"):
-        return []
-    return [(b"retry-after", b"%d" % max(1, math.ceil(refused.wait_s)))]
 
 
 def dump(value: Any) -> bytes:
