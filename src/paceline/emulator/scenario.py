@@ -20,14 +20,14 @@ class Scenario:
     Attributes:
         name: Its name, or the file's path.
         summary: Its particular property, in one line.
-        told: The limits that a client is configured with, e.g. ``500 requests/min,400k tokens/min``; empty where they
+        client_limits: The limits that a client is configured with, e.g. ``500 requests/min,400k tokens/min``; empty where they
             are the true ones.
         settings: The server's :class:`Settings`, as plain values.
     """
 
     name: str
     summary: str
-    told: str
+    client_limits: str
     settings: dict[str, Any]
 
 
@@ -57,10 +57,10 @@ def load(name: str) -> Scenario:
 @cache
 def _read(name: str, text: str) -> Scenario:
     values = tomllib.loads(text)
-    summary, told = values.pop("summary", ""), values.pop("told", "")
-    if not isinstance(summary, str) or not isinstance(told, str):
-        raise SettingsError("summary and told must be texts")
-    if told:
-        parse_limits(told)
+    summary, client_limits = values.pop("summary", ""), values.pop("client_limits", "")
+    if not isinstance(summary, str) or not isinstance(client_limits, str):
+        raise SettingsError("summary and client_limits must be strings")
+    if client_limits:
+        parse_limits(client_limits)
     Settings.of(values)
-    return Scenario(name, summary, told, values)
+    return Scenario(name, summary, client_limits, values)
