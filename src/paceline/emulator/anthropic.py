@@ -12,7 +12,7 @@ from typing import Any
 
 from paceline.emulator.settings import Settings
 from paceline.emulator.text import count_content, count_messages, count_tools, write
-from paceline.emulator.wire import Answer, Ask, Dialect, ErrorParts, Header, count_of, dump, pieces, request_id, sse
+from paceline.emulator.wire import Answer, Ask, Dialect, ErrorParts, Header, count_of, pieces, request_id, sse
 from paceline.emulator.world import Admitted, Level, Refused
 
 ORGANIZATION = "00000000-0000-4000-8000-000000000000"
@@ -100,9 +100,9 @@ class Anthropic(Dialect):
     def error_event(self, ask: Ask, refusal: Answer, serial: int) -> bytes:  # noqa: ARG002
         return b"event: error\ndata: " + refusal.body + b"\n\n"
 
-    def answer(self, ask: Ask, admitted: Admitted, serial: int) -> bytes:
+    def answer(self, ask: Ask, admitted: Admitted, serial: int) -> Any:
         content = [{"type": "text", "text": write(admitted.output_tokens)}]
-        return dump(_message(admitted, serial, content, _stop(ask, admitted), admitted.output_tokens))
+        return _message(admitted, serial, content, _stop(ask, admitted), admitted.output_tokens)
 
     def events(self, ask: Ask, admitted: Admitted, serial: int) -> Iterator[tuple[int, bytes]]:
         """The stream of a message; ``message_delta`` carries the cumulative output."""

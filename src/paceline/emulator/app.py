@@ -27,7 +27,7 @@ from paceline.emulator.cohere import Cohere
 from paceline.emulator.gemini import Gemini
 from paceline.emulator.openai import CREATED, Azure, Groq, OpenAI
 from paceline.emulator.settings import Settings, SettingsError
-from paceline.emulator.wire import JSON, Answer, Ask, Dialect, Header, request_id
+from paceline.emulator.wire import JSON, Answer, Ask, Dialect, Header, dump, request_id
 from paceline.emulator.world import Admitted, Refused, World
 
 TRANSPORT = "paceline.transport"
@@ -229,7 +229,8 @@ class _Exchange:
         if admitted.duration_s > admitted.first_s:
             await asyncio.sleep(admitted.duration_s - admitted.first_s)
         self.world.finish(self.now(), admitted, gone=self._gone())
-        await _send(send, Answer(200, [JSON], self.dialect.answer(self.ask, admitted, self.serial)), self.extra)
+        body = dump(self.dialect.answer(self.ask, admitted, self.serial))
+        await _send(send, Answer(200, [JSON], body), self.extra)
 
     async def _stream(self, admitted: Admitted, send: Send) -> None:
         world = self.world

@@ -12,7 +12,7 @@ from typing import Any
 
 from paceline.emulator.settings import Settings
 from paceline.emulator.text import count_messages, count_tools, write
-from paceline.emulator.wire import Answer, Ask, Dialect, ErrorParts, Header, count_of, dump, load, pieces, sse
+from paceline.emulator.wire import Answer, Ask, Dialect, ErrorParts, Header, count_of, load, pieces, sse
 from paceline.emulator.world import Admitted, Level, Refused
 
 _DONE = b"data: [DONE]\n\n"
@@ -72,9 +72,9 @@ class Cohere(Dialect):
         delta = {"finish_reason": "ERROR", "error": (load(refusal.body) or {}).get("message", "")}
         return _event("message-end", id=_id(serial, ask.kind), delta=delta) + _DONE
 
-    def answer(self, ask: Ask, admitted: Admitted, serial: int) -> bytes:
+    def answer(self, ask: Ask, admitted: Admitted, serial: int) -> Any:
         message = {"role": "assistant", "content": [{"type": "text", "text": write(admitted.output_tokens)}]}
-        return dump({"id": _id(serial, ask.kind), "message": message} | _end(ask, admitted))
+        return {"id": _id(serial, ask.kind), "message": message} | _end(ask, admitted)
 
     def events(self, ask: Ask, admitted: Admitted, serial: int) -> Iterator[tuple[int, bytes]]:
         """The stream of a chat; ``message-end`` has the usage."""

@@ -12,7 +12,7 @@ from typing import Any
 
 from paceline.emulator.settings import Settings
 from paceline.emulator.text import PER_MESSAGE, count_content, count_tools, write
-from paceline.emulator.wire import Answer, Ask, Dialect, ErrorParts, Header, count_of, dump, pieces, sse
+from paceline.emulator.wire import Answer, Ask, Dialect, ErrorParts, Header, count_of, pieces, sse
 from paceline.emulator.world import Admitted, Level, Refused
 
 _RPC = "type.googleapis.com/google.rpc."
@@ -100,11 +100,11 @@ class Gemini(Dialect):
     def error_event(self, ask: Ask, refusal: Answer, serial: int) -> bytes:  # noqa: ARG002
         return b"data: " + refusal.body + b"\r\n\r\n"
 
-    def answer(self, ask: Ask, admitted: Admitted, serial: int) -> bytes:
+    def answer(self, ask: Ask, admitted: Admitted, serial: int) -> Any:
         """The whole answer; a stream that was not requested with ``alt=sse`` is an array of one."""
         texts = [write(max(1, admitted.output_tokens // ask.choices))] * ask.choices
         value = _chunk(ask, admitted, serial, texts, admitted.output_tokens, last=True)
-        return dump([value] if ask.kind == "array" else value)
+        return [value] if ask.kind == "array" else value
 
     def events(self, ask: Ask, admitted: Admitted, serial: int) -> Iterator[tuple[int, bytes]]:
         """Chunks with the usage so far; no event marks the end."""

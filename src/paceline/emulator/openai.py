@@ -15,19 +15,7 @@ from typing import Any
 
 from paceline.emulator.settings import Settings
 from paceline.emulator.text import count_content, count_messages, count_tools, write
-from paceline.emulator.wire import (
-    Answer,
-    Ask,
-    Dialect,
-    ErrorParts,
-    Header,
-    count_of,
-    dump,
-    load,
-    pieces,
-    request_id,
-    sse,
-)
+from paceline.emulator.wire import Answer, Ask, Dialect, ErrorParts, Header, count_of, load, pieces, sse
 from paceline.emulator.world import Admitted, Level, Refused
 
 CREATED = 1_763_000_000
@@ -148,16 +136,16 @@ class OpenAI(Dialect):
         failed = _response(Admitted(ask.model, "", 0, 0, 0, 0.0), serial, "failed") | {"error": error}
         return sse({"type": "response.failed", "sequence_number": 0, "response": failed}, "response.failed")
 
-    def answer(self, ask: Ask, admitted: Admitted, serial: int) -> bytes:
+    def answer(self, ask: Ask, admitted: Admitted, serial: int) -> Any:
         if ask.kind == "embeddings":
             return _embeddings(ask, admitted)
         if ask.kind == "responses":
-            return dump(_response(admitted, serial, "completed"))
+            return _response(admitted, serial, "completed")
         text = write(max(1, admitted.output_tokens // ask.choices))
         message: dict[str, Any] = {"role": "assistant", "content": text, "refusal": None, "annotations": []}
         choice = {"message": message, "logprobs": None, "finish_reason": ask.finish(admitted, "length", "stop")}
         choices = [{"index": index} | choice for index in range(ask.choices)]
-        return dump(_chat(admitted, serial, "chat.completion", choices) | {"usage": _chat_usage(admitted)})
+        return _chat(admitted, serial, "chat.completion", choices) | {"usage": _chat_usage(admitted)}
 
     def events(self, ask: Ask, admitted: Admitted, serial: int) -> Iterator[tuple[int, bytes]]:
         """The stream of a chat completion (ends with ``[DONE]``) or of a response (ends with ``response.completed``)."""
@@ -253,7 +241,7 @@ class Groq(OpenAI):
         if ask.kind == "chat":
             tokens, last = sent[-2]
             chunk = load(last.removeprefix(b"data: ")) or {}
-            chunk["x_groq"] = {"id": request_id(serial).decode(), "usage": _chat_usage(admitted)}
+            chunk["x_groq"] = {"id": f"req_{serial:024x}", "usage": _chat_usage(admitted)}
             sent[-2] = tokens, sse(chunk)
         yield from sent
 
@@ -299,11 +287,11 @@ def _read_embeddings(model: str, value: dict[str, Any]) -> Ask:
     return Ask("embeddings", model, count_content(given), 0, choices=count, dimensions=dimensions, base64=packed)
 
 
-def _embeddings(ask: Ask, admitted: Admitted) -> bytes:
+def _embeddings(ask: Ask, admitted: Admitted) -> dict[str, Any]:
     vector = _vector(ask.dimensions, packed=ask.base64)
     data = [{"object": "embedding", "index": index, "embedding": vector} for index in range(ask.choices)]
     usage = {"prompt_tokens": admitted.input_tokens, "total_tokens": admitted.input_tokens}
-    return dump({"object": "list", "data": data, "model": admitted.model, "usage": usage})
+    return {"object": "list", "data": data, "model": admitted.model, "usage": usage}
 
 
 @lru_cache(maxsize=32)

@@ -148,8 +148,8 @@ class Dialect(ABC):
         """A refusal as an event in a stream."""
 
     @abstractmethod
-    def answer(self, ask: Ask, admitted: Admitted, serial: int) -> bytes:
-        """The body of an answer in one piece."""
+    def answer(self, ask: Ask, admitted: Admitted, serial: int) -> Any:
+        """The JSON value of an answer in one piece."""
 
     @abstractmethod
     def events(self, ask: Ask, admitted: Admitted, serial: int) -> Iterator[tuple[int, bytes]]:
