@@ -1,4 +1,4 @@
-"""How a server counts one quota: four rules, each the arithmetic of one account, with time as an argument.
+"""The rules by which a server counts one quota, each the arithmetic of one account, with time as an argument.
 
 Nothing here is shared with the limiter that it tests. Times are float seconds on any clock that does not go back;
 amounts are in the quota's unit. A level may go below zero: the server charges the true usage, even above what is left.

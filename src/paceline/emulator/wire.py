@@ -1,4 +1,4 @@
-"""What the dialects share: a request as the server read it, an answer as bytes, and the interface of a dialect."""
+"""The common part of the dialects: the request as the server read it, the answer, and the interface of a dialect."""
 
 from __future__ import annotations
 
@@ -66,14 +66,14 @@ class Answer(NamedTuple):
 
 
 class Dialect(ABC):
-    """How one provider reads requests, and writes answers, headers and refusals.
+    """One provider's way to read requests and to write answers, headers and refusals.
 
     Attributes:
         PATHS: The kind of request for each path, where paths alone decide.
         ID_HEADER: The header of the request's id; empty for none.
         KEY_HEADERS: The headers that can bear the API key, the preferred one first.
         HOLDS_OUTPUT: Whether a quota of ``tokens`` counts output, and holds the most that a request may produce.
-        SETTLES: Whether the provider returns what was held and not used.
+        SETTLES: Whether the provider returns the unused part of the charge.
         REFUSALS: The parts of the error, for each kind of refusal but those by a quota; ``failure`` is an internal
             error, ``other`` is for the kinds that are not listed.
         ERROR_TYPE: The content type of errors.

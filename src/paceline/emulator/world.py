@@ -154,7 +154,7 @@ class World:
             max_output_tokens: The most output (times the number of answers), if the request states it. A ``tokens``
                 quota is charged input plus this, an ``output_tokens`` quota only the produced output.
             holds_output: Whether this provider's ``tokens`` quotas count output at all.
-            settles: Whether this provider returns what was held and not used.
+            settles: Whether this provider returns the unused part of the charge.
         """
         self._catch_up(now)
         pool = self._pools.get(model) or self._new_pool(now, model)
@@ -210,7 +210,7 @@ class World:
             pool.count.refused[refused.kind] += 1
             if self.settings.failed_count and refused.kind != "money":
                 for account in pool.accounts:
-                    if account.unit == "requests":  # at most what is left: hammering empties it but makes no debt
+                    if account.unit == "requests":  # at most the remaining amount: refusals make no debt
                         account.rule.charge(now, min(1.0, max(0.0, account.rule.remaining(now))))
         return refused
 

@@ -126,25 +126,25 @@ class History:
                 actual = [None, float(dice.randint(1, 200)), None, None, 10.0]
             others: list[list[News]] = [[Refused(amounts, 0)], [Charged([0.0, 3.0, 1.0, 0.0, 0.0])], [], []]
             more = dice.choice(others)
-            for told, its in zip(news, marks, strict=True):
-                told += [Settled(amounts, its, actual, answered), *more]
+            for items, its in zip(news, marks, strict=True):
+                items += [Settled(amounts, its, actual, answered), *more]
         if dice.random() < 0.1:
             lesson = dice.choice([Learned(1, "hold", 300.0), Learned(1, "adopt", 1_200.0), Learned(0, "press", 0.9)])
-            for told in news:
-                told.append(lesson)
+            for items in news:
+                items.append(lesson)
         return news
 
 
 _Attempt = tuple[list[float], list[Mark], list[Mark]]
-"""What it was charged, and the marks of the store and of the model."""
+"""An attempt: its charges, and its marks from the store and from the model."""
 
 
 def without_times(reply: Reply) -> tuple[Any, ...]:
-    """What must be the same in two answers."""
+    """The part of a reply that must be equal for store and model."""
     standings = [(s.used, s.charged, s.spent, s.opened, s.learned) for s in reply.standings]
     return len(reply.grants), reply.probe, reply.binds, reply.peers, standings
 
 
 def times_ns(reply: Reply) -> list[int]:
-    """What changes as time goes by."""
+    """The part of a reply that depends on the time."""
     return [reply.wait_ns, reply.pause_ns, *(standing.room_ns for standing in reply.standings)]
