@@ -301,7 +301,7 @@ def test_a_day_s_use_survives_a_restart(tmp_path, kill):
         (["--speed", "200"], "--speed is 200: it must be from 0.1 to 100"),
         (["--outsider", "1"], "--outsider is 1: it must be from 0 to below 1"),
         (["--enforce", "gpt-4=5 requests/min"], "--enforce gpt-4: write MODEL=LIMITS; models: claude-haiku-4-5, "),
-        (["--live", "--speed", "2"], "--live goes with none of"),
+        (["--live", "--speed", "2"], "--live cannot be combined with --speed"),
         (["--live"], "--live needs OPENAI_API_KEY, ANTHROPIC_API_KEY"),
     ],
 )
