@@ -9,7 +9,7 @@ import pytest
 
 import paceline
 from paceline.config import Config, find_file, load_limiter
-from paceline.config.sources import FAULTS_MAX
+from paceline.config.sources import PROBLEMS_MAX
 from paceline.core.quota import Quota, Rule, parse_quotas
 from paceline.core.results import PacelineWarning, QuotaError
 
@@ -272,7 +272,7 @@ limits: {"gpt-5": "500 request/min", "empty": {}}
 """
         environ = {"PACELINE_WORKER": "3", "PACELINE_TIER": "99", "PACELINE_RETRY__BACKOF_S": "1"}
         assert message(write(text, "a.yaml"), environ, provider="openai", timeout_s=-1).splitlines() == [
-            "a.yaml:6: defaults: openai: gpt-5: it stands in line 5, too: keep one",
+            "a.yaml:6: defaults: openai: gpt-5: it is also in line 5: keep one",
             "a.yaml:4: defaults: openai: default: rpm: 0: it must be a number from 0.001 to 1,000,000,000,000",
             "a.yaml:4: defaults: openai: default: tmp: no such setting; did you mean 'tpm'?",
             "a.yaml:7: concurency: no such setting; did you mean 'concurrency'?",
@@ -287,7 +287,7 @@ limits: {"gpt-5": "500 request/min", "empty": {}}
             "a.yaml:16: breaker.failures: 0: it must be a whole number from 1 to 1,000,000",
             "a.yaml:17: headroom_s: [1]: it must be seconds from 0 to 3,600",
             "a.yaml:18: limits: gpt-5: '500 request/min': unknown unit 'request'; did you mean 'requests'?",
-            "a.yaml:18: limits: empty: it says nothing: give rpm, tpm, ...",
+            "a.yaml:18: limits: empty: it is empty: give rpm, tpm, ...",
             "PACELINE_WORKER: no such setting; did you mean 'workers'?",
             "PACELINE_RETRY__BACKOF_S: no such setting; did you mean 'backoff_s'?",
             "command line: timeout_s: -1: it must be seconds from 0.001 to 86,400",
@@ -307,7 +307,7 @@ limits: {"gpt-5": "500 request/min", "empty": {}}
 
     def test_no_more_than_twenty(self, write):
         lines = message(write("".join(f"x{i}x = 1\n" for i in range(30)))).splitlines()
-        assert len(lines) == FAULTS_MAX + 1
+        assert len(lines) == PROBLEMS_MAX + 1
         assert lines[-1] == "and 10 more"
 
     def test_said_twice_by_two_names(self, write):
@@ -336,7 +336,7 @@ limits: {"gpt-5": "500 request/min", "empty": {}}
             ("workers: &a [*a]", "a.yaml", "a.yaml:1: workers: [[...]]: it must be a whole number"),
             ("a: " + "[" * 5_000, "a.yaml", "a.yaml: it is nested too deeply"),
             ("a = " + "[" * 5_000, "a.toml", "a.toml: it is nested too deeply"),
-            ("# " + "x" * 1_000_001, "a.toml", "characters are no configuration"),
+            ("# " + "x" * 1_000_001, "a.toml", "characters are too many for a configuration"),
         ],
     )
     def test_files_that_are_none(self, write, text, name, words):
@@ -364,12 +364,12 @@ limits: {"gpt-5": "500 request/min", "empty": {}}
         assert "pip install 'paceline[yaml]'" in message(write("workers: 3", "a.yaml"))
 
     def test_a_variable_of_somebody_else_s_is_only_mentioned(self):
-        with pytest.warns(PacelineWarning, match="PACELINE_XYZZY is no setting") as caught:
+        with pytest.warns(PacelineWarning, match="PACELINE_XYZZY is not a setting") as caught:
             assert Config.load(None, {"PACELINE_XYZZY": "1"}) == Config()
         assert caught[0].filename == __file__
 
     def test_a_provider_of_one_s_own_that_looks_like_a_mistake(self, write):
-        with pytest.warns(PacelineWarning, match="'opnai' is taken for one of your own; did you mean 'openai'"):
+        with pytest.warns(PacelineWarning, match="'opnai' is used as a provider of your own; did you mean 'openai'"):
             assert load(write("concurrency.opnai = 3")).concurrency == {"opnai": 3}
 
     @pytest.mark.parametrize("text", ["concurrency:\n  opnai: 3\n", "defaults:\n  opnai: {default: {rpm: 5}}\n"])
