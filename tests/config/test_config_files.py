@@ -1,7 +1,8 @@
-"""What a file, the environment and the command line say, who beats whom, and what cannot be meant."""
+"""Settings in a file, the environment and on the command line, their precedence, and which settings are invalid."""
 
 import json
 import linecache
+import subprocess
 import sys
 from pathlib import Path
 
@@ -363,7 +364,13 @@ limits: {"gpt-5": "500 request/min", "empty": {}}
         monkeypatch.setitem(sys.modules, "yaml", None)
         assert "pip install 'paceline[yaml]'" in message(write("workers: 3", "a.yaml"))
 
-    def test_a_variable_of_somebody_else_s_is_only_mentioned(self):
+    def test_without_pydantic_the_extra_is_named(self):
+        code = "import sys; sys.modules['pydantic'] = None; import paceline; paceline.Limiter.load()"
+        done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)
+        assert "QuotaError" in done.stderr
+        assert "pip install 'paceline[config]'" in done.stderr
+
+    def test_a_variable_of_another_program_is_only_mentioned(self):
         with pytest.warns(PacelineWarning, match="PACELINE_XYZZY is not a setting") as caught:
             assert Config.load(None, {"PACELINE_XYZZY": "1"}) == Config()
         assert caught[0].filename == __file__

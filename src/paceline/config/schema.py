@@ -35,7 +35,7 @@ try:
     )
     from typing_extensions import TypedDict
 except ImportError:
-    raise QuotaError("a configuration needs pydantic: pip install 'paceline[config]'") from None
+    raise QuotaError("settings from files and variables need pydantic: pip install 'paceline[config]'") from None
 
 RUN_S: Final = 30 * 86_400.0
 """The longest time in which a request may be retried."""
