@@ -12,7 +12,7 @@ from reprlib import Repr
 from typing import Annotated, Any, Final, get_args
 from urllib.parse import urlsplit
 
-from paceline.config.sources import Place, Problems, Source, warn
+from paceline.config.sources import Place, Problems, Source, nested, warn
 from paceline.core.quota import CONCURRENCY as IN_FLIGHT
 from paceline.core.quota import INPUT_TOKENS, OUTPUT_TOKENS, REQUESTS, TOKENS, Quota, Rule, parse_quotas
 from paceline.core.results import QuotaError, StoreError
@@ -289,9 +289,9 @@ def read(source: Source, problems: Problems, schema: type[Settings] = Settings) 
     said: Said = {}
     paths: dict[Key, Place] = {}
     for name, value in source.values.items():
-        for entry in _entries(value, 2 if name == LANES else 1):
+        for entry, part in leaves(value, (name,), 3 if name == LANES else 2):
             try:
-                values = list(leaves(_ADAPTERS[schema].validate_python({name: entry})))
+                values = list(leaves(_ADAPTERS[schema].validate_python(nested(entry, part))))
             except ValidationError as error:
                 for fault in error.errors(include_url=False):
                     path = tuple(map(str, fault["loc"]))
@@ -299,28 +299,19 @@ def read(source: Source, problems: Problems, schema: type[Settings] = Settings) 
                     problems.add(source.place(path), fault["ctx"]["error"] if known else _unknown(path, schema))
                 continue
             _check_provider(source, values[0][0])
-            for path, part in values:
+            for path, valid in values:
                 key = _key(path)
                 if key in said:
                     problems.add(source.place(path), f"the same as {source.place(paths[key])}: keep one")
-                said[key], paths[key] = (part, source.origin(path)), path
+                said[key], paths[key] = (valid, source.origin(path)), path
     return said
 
 
-def _entries(value: Any, depth: int) -> Iterator[Any]:
-    """``value`` as tables of one entry each, down to ``depth``."""
-    if depth and isinstance(value, Mapping):
+def leaves(value: Any, path: Place = (), depth: int = 9) -> Iterator[tuple[Place, Any]]:
+    """The entries of nested tables, down to ``depth`` names, each with its path."""
+    if isinstance(value, Mapping) and len(path) < depth:
         for name, part in value.items():
-            yield from ({name: entry} for entry in _entries(part, depth - 1))
-    else:
-        yield value
-
-
-def leaves(value: Any, path: Place = ()) -> Iterator[tuple[Place, Any]]:
-    """Every value in nested tables, with its path."""
-    if isinstance(value, dict):
-        for name, part in value.items():
-            yield from leaves(part, (*path, name))
+            yield from leaves(part, (*path, name), depth)
     else:
         yield path, value
 

@@ -84,6 +84,13 @@ class Source:
         return self.where if self.single else f"{self.origin(path)}: {dotted(path)}"
 
 
+def nested(path: Place, value: Any) -> Any:
+    """Tables of one entry each, with ``value`` at ``path``."""
+    for name in reversed(path):
+        value = {name: value}
+    return value
+
+
 def dotted(path: Place) -> str:
     """The name of a setting; limits have colons, because the names of models have dots."""
     return (": " if path[0] in ("limits", "defaults") else ".").join(path)
@@ -203,10 +210,7 @@ def environment(environ: Mapping[str, str], known: Iterable[str], names: Iterabl
             rest = [(published | written).get(_plain(name), name.replace("_", "-"))]
         elif first == "lanes" and rest:
             rest[0] = written.get(_plain(rest[0]), rest[0])
-        values: Any = value.strip()
-        for name in reversed([first, *rest]):
-            values = {name: values}
-        yield Source(values, variable, single=True)
+        yield Source(nested((first, *rest), value.strip()), variable, single=True)
 
 
 def models_of(provider: str) -> list[str]:
