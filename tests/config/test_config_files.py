@@ -203,7 +203,7 @@ class TestPrecedence:
             ("LIMITS__OPENAI__GPT_5_MINI", "openai/gpt-5-mini"),
             ("LIMITS__OPENAI__DEFAULT", "openai/*"),
             ("LIMITS__DEFAULT", "*"),
-            ("LIMITS__MY__OWN_MODEL_7B", "my/own-model-7b"),  # nobody knows how it is written
+            ("LIMITS__MY__OWN_MODEL_7B", "my/own-model-7b"),  # in neither the file nor the table
             ("LIMITS__OPENAI__GPT_5_1_CODEX", "openai/gpt-5.1-codex"),  # the table knows
             ("LIMITS__ANTHROPIC__CLAUDE_OPUS_4_5", "anthropic/claude-opus-4-5"),
             ("LIMITS__GPT_5_1", "gpt-5.1"),

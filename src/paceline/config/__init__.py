@@ -18,7 +18,7 @@ from os import PathLike
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
-from paceline.config.schema import ANY, BREAKER, CONCURRENCY, LANES, LIMITS, Given, Key, Said, parse_base_url, read
+from paceline.config.schema import ANY, BREAKER, CONCURRENCY, LANES, LIMITS, Key, Said, Settings, parse_base_url, read
 from paceline.config.sources import ENV_PREFIX, FILES, Problems, Source, environment, find_file, models_of, read_file
 from paceline.core.pool import WAITING_MAX
 from paceline.core.queue import LaneSpec
@@ -109,8 +109,8 @@ class Config:
             config = config.updated(read(read_file(file, problems), problems))
         names = [*models_of(config.provider or ""), *config.limits, *config.lanes]
         chosen = {name: value for name, value in (given or {}).items() if value not in (None, {}, ())}
-        for source in [*environment(environ, Given.__annotations__, names), Source(chosen, where)]:
-            config = config.updated(read(source, problems, Given))
+        for source in [*environment(environ, Settings.__annotations__, names), Source(chosen, where)]:
+            config = config.updated(read(source, problems, overrides=True))
         try:
             if config.tier is not None and config.home in known_providers():
                 lookup(config.home, DEFAULT, config.tier)

@@ -6,7 +6,7 @@ Each message has the rejected value, shortened and without a password, and what 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from difflib import get_close_matches
 from reprlib import Repr
 from typing import Annotated, Any, Final, get_args
@@ -27,7 +27,6 @@ try:
         BeforeValidator,
         ConfigDict,
         PlainValidator,
-        StringConstraints,
         TypeAdapter,
         ValidationError,
         WrapValidator,
@@ -154,7 +153,7 @@ def _quota(unit: str, period_s: float) -> AfterValidator:
 
 
 Name = Annotated[str, BeforeValidator(str)]  # a key of YAML can be a number
-Text = Annotated[str, StringConstraints(strip_whitespace=True, min_length=1), expected("a text")]
+Text = Annotated[str, AfterValidator(str.strip), expected("a text", bool)]
 Tier = Annotated[Text, BeforeValidator(lambda value: str(value) if type(value) is int else value)]
 Truth = Annotated[bool, expected("true or false")]
 Attempts = Annotated[int, within(1, 1_000)]
@@ -223,7 +222,7 @@ class Synonyms(TypedDict, total=False):
 
 @closed
 class Settings(TypedDict, total=False):
-    """What a file may hold."""
+    """All settings."""
 
     limits: Limits
     provider: Text
@@ -248,15 +247,12 @@ class Settings(TypedDict, total=False):
     breaker: Annotated[Any, PlainValidator(_breaker)]
     defaults: Limits
     settings: Annotated[Synonyms, table("acquire_timeout = 300")]
-
-
-@closed
-class Given(Settings, total=False):
-    """What variables, the command line and arguments may hold."""
-
     rpm_override: Rate
     tpm_override: Rate
 
+
+OVERRIDES: Final = ("rpm_override", "tpm_override")
+"""Settings that a file must not have."""
 
 SYNONYMS: Final = {
     "acquire_timeout": "acquire_timeout_s",
@@ -269,34 +265,39 @@ KEYS: Final[dict[str, Any]] = {
 }  # fmt: skip
 """The tables with keys of their own."""
 
-_ADAPTERS: Final[dict[type[Settings], TypeAdapter[Any]]] = {schema: TypeAdapter(schema) for schema in (Settings, Given)}
+_SETTINGS: Final = TypeAdapter[Any](Settings)
 _AMOUNTS: Final = TypeAdapter[Any](Amounts)
 _MODELS: Final = TypeAdapter[Any](dict[Name, Annotated[Any, PlainValidator(_quotas)]])
 _BREAKER: Final = TypeAdapter[Any](Truth), TypeAdapter[Any](Breaker)
 
 
-def read(source: Source, problems: Problems, schema: type[Settings] = Settings) -> Said:
+def read(source: Source, problems: Problems, *, overrides: bool = False) -> Said:
     """Validate each entry of ``source`` by itself: a wrong one hides no other.
 
     Args:
         source: Settings from one place.
         problems: Receives what is wrong.
-        schema: :class:`Settings` or :class:`Given`.
+        overrides: Whether ``source`` may have :data:`OVERRIDES`.
 
     Returns:
         The entries that are right.
     """
     said: Said = {}
     paths: dict[Key, Place] = {}
+    names = [name for name in Settings.__annotations__ if overrides or name not in OVERRIDES]
     for name, value in source.values.items():
+        if name not in names:
+            problems.add(source.place((name,)), _unknown(name, names))
+            continue
         for entry, part in leaves(value, (name,), 3 if name == LANES else 2):
             try:
-                values = list(leaves(_ADAPTERS[schema].validate_python(nested(entry, part))))
+                values = list(leaves(_SETTINGS.validate_python(nested(entry, part))))
             except ValidationError as error:
                 for fault in error.errors(include_url=False):
                     path = tuple(map(str, fault["loc"]))
                     known = fault["type"] == "value_error"
-                    problems.add(source.place(path), fault["ctx"]["error"] if known else _unknown(path, schema))
+                    message = fault["ctx"]["error"] if known else _unknown(path[-1], KEYS[name].__annotations__)
+                    problems.add(source.place(path), message)
                 continue
             _check_provider(source, values[0][0])
             for path, valid in values:
@@ -316,9 +317,8 @@ def leaves(value: Any, path: Place = (), depth: int = 9) -> Iterator[tuple[Place
         yield path, value
 
 
-def _unknown(path: Place, schema: type[Settings]) -> str:
-    known = list((KEYS[path[0]] if len(path) > 1 else schema).__annotations__)
-    return f"no such setting{suggest(path[-1], known) or '; known: ' + ', '.join(known)}"
+def _unknown(name: str, known: Iterable[str]) -> str:
+    return f"no such setting{suggest(name, known) or '; known: ' + ', '.join(known)}"
 
 
 def _key(path: Place) -> Key:

@@ -9,7 +9,7 @@ from typing import Any
 
 from paceline.config import Config
 from paceline.config.build import overridden, rates
-from paceline.config.schema import ANY, BREAKER, LANES, LIMITS, leaves
+from paceline.config.schema import ANY, BREAKER, LANES, LIMITS, OVERRIDES, leaves
 from paceline.config.sources import dotted
 from paceline.core.quota import Quota
 from paceline.pacing.limits import Limits
@@ -19,7 +19,6 @@ from paceline.stores import open_store
 
 BY_DEFAULT = "default"
 GIVEN = "given"
-OVERRIDES = ("rpm_override", "tpm_override")
 
 
 @dataclass(frozen=True, slots=True)
