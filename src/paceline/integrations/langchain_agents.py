@@ -15,10 +15,10 @@ from paceline.integrations import package
 from paceline.integrations.history import shorten_content, trim
 from paceline.limiter.limiter import Limiter
 from paceline.pacing.permit import Acquisition, Permit
+from paceline.providers.answers import refusal_of
 from paceline.providers.base import Call, Provider, Usage
 from paceline.providers.openai import MEDIA
 from paceline.providers.prompt import prompt_tokens
-from paceline.providers.refusals import refusal_of
 from paceline.providers.registry import provider_for_host, provider_named
 
 _agents = package("langchain.agents.middleware", "langchain>=1.2")
