@@ -13,7 +13,8 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from paceline.estimation.estimate import WEIGHTS, Correction, OutputShare, count_tokens, estimate_tokens
+from paceline.estimation.calibration import Correction, OutputShare
+from paceline.estimation.estimate import FEATURES, WEIGHTS, count_tokens, estimate_tokens
 
 PROSE = """The ferry left the harbour a little after six, when the fog had begun to lift and the gulls were already at work
 behind the trawlers. Most of the passengers stayed below, where there was coffee and a stove; only two of them stood at the
@@ -94,7 +95,7 @@ def test_a_long_text_is_sampled_fairly(name):
 
 
 def test_features_one_by_one():
-    weights = {name: value._asdict() for name, value in WEIGHTS.items()}["o200k"]
+    weights = dict(zip(FEATURES, WEIGHTS["o200k"], strict=True))
 
     def tokens(text, **features):
         assert estimate_tokens(text * 500, "o200k") == pytest.approx(

@@ -22,24 +22,25 @@ KEYS = {
 }
 PROVIDERS = tuple(KEYS)
 FAILURES = (openai.APIError, anthropic.APIError, groq.APIError, genai.errors.APIError)
-"""What the SDKs raise; one of ours, such as a wait above the timeout, comes as their 429 and says so."""
+"""The errors of the SDKs; a refusal of paceline, such as a wait above the timeout, is raised as the SDK's 429."""
 
 _AZURE_VERSION = "2024-10-21"
 
 
 class Clients:
-    """Everybody's way to the models, and the only one.
+    """The only access to the models, for all components.
 
     Args:
-        limiter: Paces all of them.
-        base_urls: Of emulators; a provider that is not there is called at its real API, with the key from the environment.
+        limiter: Paces all clients.
+        base_urls: The addresses of emulators; any other provider is called at its real API, with the key from the
+            environment.
     """
 
     def __init__(self, limiter: paceline.Limiter, base_urls: Mapping[str, str]) -> None:
         self._clients: dict[str, Any] = {}
         for provider in PROVIDERS:
             client = _client(provider, base_urls.get(provider))
-            # The one line: it waits for the quotas, sends, retries what is refused, and settles with what was used.
+            # The one line: it waits for the quotas, sends, retries refused requests, and settles with the usage.
             self._clients[provider] = limiter.attach(client, provider=provider)
         self._ask: dict[str, Callable[[str, str, int], Awaitable[str]]] = {
             "openai": self._openai,
@@ -50,15 +51,15 @@ class Clients:
         }
 
     async def ask(self, provider: str, model: str, prompt: str, most: int) -> str:
-        """The answer, of ``most`` tokens at most.
+        """The answer, of at most ``most`` tokens.
 
         Raises:
-            FAILURES: The provider's own SDK's error.
+            FAILURES: An error of the provider's SDK.
         """
         return await self._ask[provider](model, prompt, most)
 
     async def close(self) -> None:
-        """Let go of the connections."""
+        """Close the connections."""
         for provider, client in self._clients.items():
             await (client.aio.aclose() if provider == "google" else client.close())
 
@@ -91,7 +92,7 @@ class Clients:
 
 
 def _client(provider: str, base_url: str | None) -> Any:
-    """An SDK's client, which makes one attempt: trying again is the limiter's, who knows when."""
+    """An SDK's client without retries of its own: the limiter retries, when the quotas allow it."""
     key = "any" if base_url else os.environ[KEYS[provider]]
     if provider == "openai":
         return openai.AsyncOpenAI(api_key=key, base_url=base_url and f"{base_url}/v1", max_retries=0)

@@ -9,12 +9,12 @@ from dataclasses import dataclass
 from clients import FAILURES
 
 Ask = Callable[[str, str, str, int], Awaitable[str]]
-"""Ask a provider's model with a prompt, for so many tokens at most; its answer."""
+"""Called with a provider, a model, a prompt and the most output tokens; returns the answer."""
 
 
 @dataclass(frozen=True, slots=True)
 class Call:
-    """One call of a model: whose, which, what it is told, and the most that it may answer, in tokens."""
+    """One call of a model: provider, model, prompt and the most output tokens."""
 
     provider: str
     model: str
@@ -23,7 +23,7 @@ class Call:
 
     @property
     def name(self) -> str:
-        """The model with its provider, as the limiter's pools are named."""
+        """The model with its provider, as in the names of the limiter's pools."""
         return f"{self.provider}/{self.model}"
 
 
@@ -32,36 +32,36 @@ _REPORT = "Write a report about the document below: its claims, what supports th
 _VERDICT = "Rate the report below from 1 to 5 for accuracy, completeness and style, with a reason.\n\n{text}"
 
 TASK_TOKENS = 25
-"""What each of these is by itself, about."""
+"""The approximate size of each of these prompts alone."""
 
 GENERATORS = [
     Call("openai", "gpt-5-mini", _DOCUMENT, 400),
     Call("groq", "llama-3.3-70b-versatile", _DOCUMENT, 400),
 ]
-"""They take turns."""
+"""The generators, used in turn."""
 
 REPORTERS = [
     Call("openai", "gpt-5", _REPORT, 400),
     Call("anthropic", "claude-haiku-4-5", _REPORT, 400),
     Call("google", "gemini-2.5-flash", _REPORT, 400),
 ]
-"""Each writes a report about every document."""
+"""Each reporter writes a report about every document."""
 
 JUDGES = [Call("azure", "gpt-4.1", _VERDICT, 80), Call("google", "gemini-2.5-flash", _VERDICT, 80)]
-"""Each rates every report."""
+"""Each judge rates every report."""
 
 
 class Evaluation:
-    """One run of the three components; no component knows of a limit.
+    """One run of the three components; no component has any code for limits.
 
     Args:
-        documents: How many.
-        ask: How they reach a model.
+        documents: The number of documents.
+        ask: Calls a model.
 
     Attributes:
-        asked: How many calls each model was asked.
-        answered: How many answers came.
-        failed: What went wrong; whatever depends on it was not asked.
+        asked: The number of calls to each model.
+        answered: The number of answers.
+        failed: The errors; calls that depend on a failed one are not made.
     """
 
     def __init__(self, documents: int, ask: Ask) -> None:
@@ -72,7 +72,7 @@ class Evaluation:
         self._ask = ask
 
     async def run(self) -> None:
-        """Until everything is judged."""
+        """Run until every report is judged."""
         await asyncio.gather(*(self._document(number) for number in range(self.documents)))
 
     async def _document(self, number: int) -> None:
@@ -100,11 +100,11 @@ class Evaluation:
 
 
 def planned(documents: int, share: float) -> Iterator[tuple[Call, int, int]]:
-    """Every call that a run will make, with the input and the output to expect, in tokens.
+    """Every call of a run, with its expected input and output in tokens.
 
     Args:
-        documents: How many.
-        share: How much of the most that it may a model answers, on average.
+        documents: The number of documents.
+        share: The average length of an answer, as a part of the most output tokens.
     """
     for number in range(documents):
         generator = GENERATORS[number % len(GENERATORS)]

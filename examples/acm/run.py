@@ -1,7 +1,7 @@
 """One limiter for a whole evaluation program: three components, five providers, seven models, one file of limits.
 
 python examples/acm/run.py                             # against emulated providers, about a minute and a half
-python examples/acm/run.py --state acm.db              # a day's use is remembered: run it twice
+python examples/acm/run.py --state acm.db              # a day's usage is kept: run it twice
 python examples/acm/run.py --enforce gpt-4.1='200 requests/min,100k tokens/min' --outsider 0.2
 python examples/acm/run.py --live --documents 5        # the real APIs: needs the five keys, and costs money
 """
@@ -33,22 +33,22 @@ from paceline.testing import Emulator
 
 HERE = Path(__file__).parent
 FIRST_S, PER_TOKEN_S = 0.5, 0.004
-"""How long an emulated answer takes, give or take 30 %, and what is assumed of a real one."""
+"""The duration of an emulated answer, plus or minus 30 %, and the assumed duration of a real one."""
 
 DOWN_S = 2.0
-"""How long an outage lasts: until the breaker has opened."""
+"""The duration of an outage: until the breaker has opened."""
 
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """What a run came to.
+    """The result of a run.
 
     Attributes:
-        evaluation: Its components' counts.
-        forecast_s: The seconds that were foretold.
-        took_s: Those that it took.
-        status: The limiter's at the end.
-        tallies: What each emulated provider saw.
+        evaluation: The counts of the components.
+        forecast_s: The forecast duration in seconds.
+        took_s: The duration in seconds.
+        status: The limiter's status at the end.
+        tallies: The tally of each emulated provider.
     """
 
     evaluation: Evaluation
@@ -59,10 +59,10 @@ class Outcome:
 
 
 def limiter_of(options: argparse.Namespace) -> paceline.Limiter:
-    """The one limiter for all.
+    """The only limiter of the program.
 
     Raises:
-        QuotaError: The file, the environment or the command line cannot be meant.
+        QuotaError: A setting in the file, the environment or the command line is invalid.
     """
     faster: dict[str, Any] = {}
     if options.speed != 1:
@@ -74,7 +74,7 @@ def limiter_of(options: argparse.Namespace) -> paceline.Limiter:
 
 
 async def run(options: argparse.Namespace, **world: Any) -> Outcome:
-    """Run the evaluation. ``world``: more settings of every emulated provider."""
+    """Run the evaluation. ``world``: further settings of every emulated provider."""
     limiter = limiter_of(options)
     plan = Plan(options.documents, FIRST_S / options.speed, PER_TOKEN_S / options.speed)
     with ExitStack() as stack:
@@ -110,14 +110,14 @@ async def run(options: argparse.Namespace, **world: Any) -> Outcome:
 
 def _faster(quota: paceline.Quota, speed: float) -> paceline.Quota:
     if quota.period_s != 60:
-        return quota  # a day stays a day
+        return quota  # a day is not shortened
     return replace(quota, amount=quota.amount * speed, burst=quota.burst * speed)
 
 
 def _emulators(
     limiter: paceline.Limiter, plan: Plan, options: argparse.Namespace, world: dict[str, Any]
 ) -> dict[str, Emulator]:
-    """An emulated provider for each real one, with the limits of the file unless ``--enforce`` says otherwise."""
+    """An emulated provider for each real one, with the limits of the file or of ``--enforce``."""
     limits: dict[str, dict[str, Any]] = {provider: {} for provider in PROVIDERS}
     for name in plan.costs:
         provider, _, model = name.partition("/")
@@ -142,13 +142,13 @@ def _say_before(plan: Plan, total_s: float, status: dict[str, Any]) -> None:
 
 
 async def _recover(emulator: Emulator) -> None:
-    """End the outage; the breaker is open by then, and finds out with its probe."""
+    """End the outage; the breaker is open by then, and closes after its probe."""
     await asyncio.sleep(DOWN_S)
     await asyncio.to_thread(emulator.reset, faults={})
 
 
 async def _progress(limiter: paceline.Limiter, plan: Plan, evaluation: Evaluation, every_s: float) -> None:
-    """Say now and then how far it is; the forecast knows by now what answers have taught."""
+    """Print the progress at intervals; the forecast uses the limits that answers have corrected."""
     started_s = time.monotonic()
     while True:
         await asyncio.sleep(every_s)
@@ -168,20 +168,30 @@ def parse(words: list[str] | None = None) -> argparse.Namespace:
     """The command line.
 
     Raises:
-        SystemExit: Something cannot be meant; it has been said.
+        SystemExit: An option is invalid; the message has been printed.
     """
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--documents", type=int, default=75)
     parser.add_argument("--limits", type=Path, default=HERE / "limits.yaml", metavar="FILE")
-    parser.add_argument("--state", type=Path, metavar="FILE", help="where a day's use is kept: an SQLite file; nowhere")
-    parser.add_argument("--status", type=int, metavar="PORT", help="serve every pool's state there")
-    parser.add_argument("--log", action="store_true", help="every permit acquired and settled, and every refusal")
+    parser.add_argument(
+        "--state", type=Path, metavar="FILE", help="the SQLite file that keeps a day's usage; none by default"
+    )
+    parser.add_argument("--status", type=int, metavar="PORT", help="serve the status page on this port")
+    parser.add_argument("--log", action="store_true", help="log every permit acquired and settled, and every refusal")
     parser.add_argument(
         "--speed", type=float, default=1.0, help="limits of a minute times this, latencies divided by it"
     )
-    parser.add_argument("--enforce", action="append", default=[], metavar="MODEL=LIMITS", help="what is really allowed")
-    parser.add_argument("--outsider", type=float, default=0.0, help="the share of every rate that somebody else takes")
-    parser.add_argument("--down", choices=PROVIDERS, help="it answers 503 at first, until its breaker opens")
+    parser.add_argument(
+        "--enforce",
+        action="append",
+        default=[],
+        metavar="MODEL=LIMITS",
+        help="the limits that the emulator enforces, if other than the file's",
+    )
+    parser.add_argument("--outsider", type=float, default=0.0, help="the share of every rate that other users take")
+    parser.add_argument(
+        "--down", choices=PROVIDERS, help="a provider that answers 503 at first, until its breaker opens"
+    )
     parser.add_argument("--live", action="store_true", help=f"the real APIs: needs {', '.join(KEYS.values())}")
     options = parser.parse_args(words)
     if not 1 <= options.documents <= 10_000:
@@ -195,7 +205,7 @@ def parse(words: list[str] | None = None) -> argparse.Namespace:
     if not options.enforce.keys() <= models:
         parser.error(f"--enforce {', '.join(options.enforce)}: write MODEL=LIMITS; models: {', '.join(sorted(models))}")
     if options.live and (options.speed != 1 or options.enforce or options.outsider or options.down):
-        parser.error("--live goes with none of --speed, --enforce, --outsider and --down")
+        parser.error("--live cannot be combined with --speed, --enforce, --outsider or --down")
     needed = [*KEYS.values(), "AZURE_OPENAI_ENDPOINT"]
     if options.live and (missing := [name for name in needed if not os.environ.get(name)]):
         parser.error(f"--live needs {', '.join(missing)}")
@@ -203,7 +213,7 @@ def parse(words: list[str] | None = None) -> argparse.Namespace:
 
 
 def main() -> int:
-    """Run, and say what came of it."""
+    """Run, and print the result."""
     options = parse()
     if options.log:
         logging.basicConfig(level=logging.INFO, format="%(asctime)s %(name)s %(message)s", stream=sys.stdout)

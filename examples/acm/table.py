@@ -1,4 +1,4 @@
-"""What a run shows: the limits at its start, and what became of each pool at its end."""
+"""The output of a run: the used quotas at its start, and the results of each pool at its end."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ DAY_S = 86_400
 
 
 def used_today(status: Mapping[str, Any]) -> list[str]:
-    """What is gone of each day's quota, where any is."""
+    """The used part of each day's quota, where it is not 0."""
     return [
         f"{name}: {quota['limit'] - quota['remaining']:,.0f} of {quota['quota']}"
         for name, pool in status["pools"].items()
@@ -19,7 +19,7 @@ def used_today(status: Mapping[str, Any]) -> list[str]:
 
 
 def table(status: Mapping[str, Any], forecast_s: Mapping[str, float], binds: Mapping[str, str]) -> str:
-    """A row for each pool that answered: what it answered, what it was refused, how long it let wait, and how well it guessed."""
+    """A row for each pool with answers: answers, refusals, waits, and the accuracy of the estimates."""
     head = f"{'pool':<30}{'answers':>8}{'429s':>6}{'mean wait':>11}{'longest':>9}{'estimate/actual':>17}{'forecast':>10}  binds"
     lines = [head]
     for name, pool in status["pools"].items():
@@ -36,10 +36,10 @@ def table(status: Mapping[str, Any], forecast_s: Mapping[str, float], binds: Map
 
 def learned(before: Mapping[str, Any], after: Mapping[str, Any]) -> list[str]:
     """Limits that answers have corrected."""
-    told = {(name, quota["unit"], quota["period_s"]): quota for name, quota in _quotas(before)}
+    given = {(name, quota["unit"], quota["period_s"]): quota for name, quota in _quotas(before)}
     lines = []
     for name, quota in _quotas(after):
-        known = told.get((name, quota["unit"], quota["period_s"]))
+        known = given.get((name, quota["unit"], quota["period_s"]))
         if known is None:
             lines.append(f"{name}: {quota['quota']} (the file does not say so)")
         elif known["limit"] != quota["limit"]:

@@ -1,4 +1,4 @@
-"""Make any provider with ``generate`` and ``generate_structured`` keep to a limiter: estimate, wait, settle, try again."""
+"""Pace any provider with ``generate`` and ``generate_structured``: estimate, wait, settle, retry."""
 
 from __future__ import annotations
 
@@ -14,20 +14,21 @@ from typing import Any
 from limited_settings import POOL, Settings
 
 import paceline
-from paceline.estimation.estimate import Correction, count_tokens
+from paceline.estimation.calibration import Correction
+from paceline.estimation.estimate import count_tokens
 
 OUTPUT_TOKENS = 500
-"""What an answer is expected to have when the call names no ``max_tokens``."""
+"""The expected output of a call without ``max_tokens``."""
 
 RECORDS_MAX = 10_000
-"""How many calls are remembered one by one; the totals know them all."""
+"""The most calls that are kept one by one; the totals include all."""
 
 
 class TooLargeError(Exception):
     """A request is estimated above the bound for one call; it was not sent.
 
     Attributes:
-        estimated: Its estimate, in tokens.
+        estimated: The estimate, in tokens.
         most: The bound, in tokens.
     """
 
@@ -38,7 +39,7 @@ class TooLargeError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Record:
-    """One call: what it was thought to cost, what it did, in tokens, and how long it waited in line, in seconds."""
+    """One call: its estimated and its real cost in tokens, and its wait in the queue in seconds."""
 
     method: str
     estimated: int
@@ -49,7 +50,7 @@ class Record:
 
 @dataclass(frozen=True, slots=True)
 class Room:
-    """The quota at this moment, in tokens: of everybody who shares it."""
+    """The current state of the quota in tokens, over all its users."""
 
     limit: float
     used: float
@@ -60,13 +61,13 @@ class Room:
 class Limited:
     """A provider whose calls wait until the quota has room. Safe to use from any number of threads.
 
-    Everything else that the provider offers is there unchanged.
+    All other attributes of the provider are available unchanged.
 
     Args:
         provider: Any object with ``generate(prompt, ...)`` and ``generate_structured(prompt, schema, ...)``. A
-            parameter ``max_tokens`` is understood as the longest answer.
-        limiter: Whose quota; share it with whoever spends from the same one.
-        settings: For the bound on one call.
+            parameter ``max_tokens`` is taken as the most output tokens.
+        limiter: The limiter, shared by all users of the quota.
+        settings: The bound on one call.
         pool: The quota's name in the limiter.
         keeps_max_tokens: The provider charges an answer's ``max_tokens`` even if it was shorter, as OpenAI does.
     """
@@ -85,20 +86,20 @@ class Limited:
         self.calls = self.tokens = 0
         self.waited_s = 0.0
         self._keeps_max_tokens = keeps_max_tokens
-        self._correction = Correction()  # what the answers teach about the estimates; 10 % on top before the first
+        self._correction = Correction()  # corrects the estimates by the answers; adds 10 % before the first answer
         self._lock, self._mine = threading.Lock(), threading.local()
 
     def generate(self, *args: Any, **options: Any) -> Any:
-        """As the provider's, when there is room.
+        """Call the provider's method when there is room.
 
         Raises:
-            TooLargeError: It is estimated above ``max_tokens_per_call``.
-            paceline.GaveUpError: The provider refused every attempt, or says that the money is gone.
+            TooLargeError: The request is estimated above ``max_tokens_per_call``.
+            paceline.GaveUpError: The provider refused every attempt, or the account has no money.
         """
         return self._call("generate", args, options)
 
     def generate_structured(self, *args: Any, **options: Any) -> Any:
-        """As the provider's, when there is room; raises as :meth:`generate`."""
+        """Call the provider's method when there is room; raises as :meth:`generate`."""
         return self._call("generate_structured", args, options)
 
     @property
@@ -107,7 +108,7 @@ class Limited:
         return getattr(self._mine, "last", None)
 
     def room(self) -> Room:
-        """What is used and what is left now, and how many wait."""
+        """The used and remaining amounts now, and the number of waiting calls."""
         pool = self.limiter.status()["pools"][self.pool]
         quota = next(quota for quota in pool["quotas"] if quota["unit"] == "tokens")
         return Room(quota["limit"], quota["limit"] - quota["remaining"], quota["remaining"], pool["waiting"])
@@ -133,7 +134,7 @@ class Limited:
                     answer = method(*args, **options)
                 except Exception as error:
                     if _busy(error):
-                        permit.settle()  # what is closed is not tried again
+                        permit.settle()  # a closed permit is not retried
                     raise
                 reported = usage_of(answer)
                 sent, got = reported or (counted, _length(answer, expected))
@@ -155,7 +156,7 @@ class Limited:
 
 
 def _busy(error: Exception) -> bool:
-    """Whether the provider is overloaded: no rate limit of ours, so it goes up at once as any other error does."""
+    """Whether the provider is overloaded: not a rate limit, so it is raised at once as any other error."""
     refusal = paceline.refusal_of(error)
     return refusal is not None and refusal.kind is paceline.RefusalKind.CAPACITY
 
@@ -171,7 +172,7 @@ def usage_of(answer: Any) -> tuple[int, int] | None:
 
 
 def _estimate(method: Callable[..., Any], args: tuple[Any, ...], options: dict[str, Any]) -> tuple[int, int | None]:
-    """Tokens of everything that is sent, and the longest answer that is asked for."""
+    """Tokens of all parts of the request, and its ``max_tokens``."""
     bound = inspect.signature(method).bind(*args, **options)
     bound.apply_defaults()
     asked = dict(bound.arguments)

@@ -13,11 +13,11 @@ import paceline
 from paceline.integrations.langchain import PacelineMiddleware
 
 MAX_INPUT_TOKENS = 4_000
-"""What the model is sent of a conversation; the agent keeps all of it."""
+"""The part of a conversation that is sent to the model; the agent keeps the whole."""
 
 
 def make_model(limiter: paceline.Limiter | None, base_url: str | None = None) -> ChatOpenAI:
-    """The chat model; with a limiter a refused attempt is repeated as its settings say."""
+    """The chat model; with a limiter a refused attempt is retried by the limiter's policy."""
     where = {"base_url": f"{base_url}/v1", "api_key": "any"} if base_url else {}
     model = ChatOpenAI(model=MODEL, max_tokens=300, max_retries=0, **where)
     return limiter.attach(model, provider="openai") if limiter else model
@@ -33,9 +33,9 @@ def make_agent(
 
     Args:
         model: A LangChain chat model.
-        limiter: Where it waits, the pipeline's; without one nobody waits.
-        tools: What it may call.
-        max_input_tokens: For system message, tools and history together.
+        limiter: The pipeline's limiter; without one, calls do not wait.
+        tools: The agent's tools.
+        max_input_tokens: The bound on system message, tools and history together.
     """
     middleware = PacelineMiddleware(limiter, limiter and POOL, max_input_tokens=max_input_tokens)
     return create_agent(model, list(tools), system_prompt="You put papers in context.", middleware=[middleware])

@@ -1,4 +1,4 @@
-"""The provider of the pipeline: two plain functions over OpenAI's API, and the factory that hands it out limited."""
+"""The provider of the pipeline: two plain functions over OpenAI's API, and the factory that paces it."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ import paceline
 
 @dataclass(frozen=True)
 class Usage:
-    """What an answer used, in tokens."""
+    """The usage of an answer, in tokens."""
 
     input_tokens: int
     output_tokens: int
@@ -23,7 +23,7 @@ class Usage:
 
 @dataclass(frozen=True)
 class Answer:
-    """What came back; ``value`` is what a structured answer means, ``None`` where its text is no JSON."""
+    """An answer; ``value`` is that of a structured one, ``None`` if its text is not JSON."""
 
     text: str
     usage: Usage
@@ -31,14 +31,14 @@ class Answer:
 
 
 class OpenAIProvider:
-    """Knows nothing of limits.
+    """OpenAI's API, without any code for limits.
 
     Args:
-        base_url: Another address than OpenAI's, e.g. an emulator's.
+        base_url: Another address than OpenAI's, e.g. that of an emulator.
     """
 
     def __init__(self, base_url: str | None = None) -> None:
-        # The SDK's own retries would go past the limiter.
+        # The SDK's own retries would bypass the policy of the limiter.
         self._client = openai.OpenAI(
             base_url=base_url and f"{base_url}/v1", max_retries=0, **({"api_key": "any"} if base_url else {})
         )
@@ -48,7 +48,7 @@ class OpenAIProvider:
         return self._ask(prompt, max_tokens)
 
     def generate_structured(self, prompt: str, schema: dict[str, Any], max_tokens: int = 300) -> Answer:
-        """Answer as the JSON schema says."""
+        """Answer by the JSON schema."""
         form = {"type": "json_schema", "json_schema": {"name": "answer", "schema": schema}}
         answer = self._ask(prompt, max_tokens, response_format=form)
         try:
@@ -66,5 +66,5 @@ class OpenAIProvider:
 
 
 def make_provider(limiter: paceline.Limiter, settings: Settings, base_url: str | None = None) -> Limited:
-    """The provider that everybody uses: limited."""
+    """The paced provider, for all users."""
     return Limited(OpenAIProvider(base_url), limiter, settings, keeps_max_tokens=True)

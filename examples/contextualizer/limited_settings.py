@@ -1,4 +1,4 @@
-"""The settings of the program, from its environment, and the limiter that follows from them."""
+"""The settings of the program, from its environment, and the limiter that they define."""
 
 from __future__ import annotations
 
@@ -15,24 +15,24 @@ POOL = f"openai/{MODEL}"
 """The quota that pipeline and agent share."""
 
 SPEEDS = (1, 2, 3, 4, 5, 6, 10, 12, 15, 20, 30)
-"""They divide a minute into whole seconds, as the emulator wants them."""
+"""Divisors of a minute that give the whole seconds that the emulator needs."""
 
 HEADROOM_S, HEADROOM_MIN_S = 1.0, 0.25
-"""What the quota keeps unused, in seconds of its refill: 1/60 of it; and the least when time is compressed."""
+"""The unused part of the quota in seconds of its refill (1/60 of it), and the least when time is compressed."""
 
 
 class SettingError(ValueError):
-    """A setting cannot be meant; the message names it and says what would be right."""
+    """An invalid setting; the message names it and states the valid values."""
 
 
 @dataclass(frozen=True)
 class Settings:
-    """What users may set.
+    """The settings of the program.
 
     Attributes:
         max_tpm: Tokens per minute of the account.
-        tpm_safety_factor: The share of ``max_tpm`` to use, e.g. 0.85. ``None``: all of it but the limiter's
-            headroom of a second's refill, which is 98 % in the long run and safe, too.
+        tpm_safety_factor: The share of ``max_tpm`` to use, e.g. 0.85. ``None``: all of it except the limiter's
+            headroom of one second's refill, which is as safe and uses 98 % in the long run.
         max_tokens_per_call: A request that is estimated above this is refused; ``None`` for no bound.
         retry_max_attempts: Attempts in total, the first included.
         retry_initial_wait_s: The first wait after a refusal that names none; it doubles.
@@ -49,7 +49,7 @@ class Settings:
         """Read ``MAX_TPM``, ``TPM_SAFETY_FACTOR``, ``MAX_TOKENS_PER_CALL``, ``RETRY_MAX_ATTEMPTS``, ``RETRY_INITIAL_WAIT``.
 
         Raises:
-            SettingError: A value is none.
+            SettingError: A value is invalid.
         """
         env = os.environ if environ is None else environ
         factor = _number(env, "TPM_SAFETY_FACTOR", "0.85, or nothing for headroom instead", 0.01, 1.0)
@@ -69,7 +69,7 @@ class Settings:
         """The one limiter of the program.
 
         Args:
-            speed: How many seconds pass in one; one of ``SPEEDS``.
+            speed: The seconds of the plan in one real second; one of ``SPEEDS``.
             **options: As for :class:`paceline.Limiter`.
         """
         factor = self.tpm_safety_factor
@@ -78,7 +78,7 @@ class Settings:
             max_attempts=self.retry_max_attempts,
             backoff_s=self.retry_initial_wait_s / speed,
             jitter=0.25,
-            max_elapsed_s=86_400,  # the line of a small quota is long, and attempts are bounded by their number
+            max_elapsed_s=86_400,  # waits for a small quota are long; the number of attempts is the bound
         )
         headroom_s = 0.0 if factor else max(HEADROOM_S / speed, HEADROOM_MIN_S)
         return paceline.Limiter({POOL: str(quota)}, headroom_s=headroom_s, retry=retry, **options)

@@ -40,7 +40,7 @@ def pipeline(provider: Limited, number: int) -> None:
     print(
         f"pipeline {number:>3} {record.method:<20} waited {record.waited_s:5.1f} s  used {record.used:>5,}"
         f"  of the quota: used {room.used:>6,.0f} left {room.left:>6,.0f}, waiting {room.waiting}\n",
-        end="",  # one write, so that lines of many threads stay whole
+        end="",  # one write, so that the lines of threads do not mix
     )
 
 
@@ -59,7 +59,7 @@ def conversation(agent: Any, name: str) -> None:
 
 
 def run(limiter: paceline.Limiter, settings: Settings, base_url: str | None) -> list[BaseException]:
-    """Pipeline and agent at the same time; the errors that came up."""
+    """Run pipeline and agent at the same time; return the errors."""
     provider = make_provider(limiter, settings, base_url)
     with ThreadPoolExecutor(THREADS) as pool, ThreadPoolExecutor(2) as talks:
         work: list[Future[None]] = []
@@ -76,13 +76,13 @@ def run(limiter: paceline.Limiter, settings: Settings, base_url: str | None) -> 
 
 
 def main() -> int:
-    """Run it against the emulator, or the real API."""
+    """Run against the emulator, or the real API."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--speed", type=int, choices=SPEEDS, default=1, help="seconds of the plan in one second")
     parser.add_argument("--real", action="store_true", help="the real API: needs OPENAI_API_KEY")
     asked = parser.parse_args()
     if asked.real and ("OPENAI_API_KEY" not in os.environ or asked.speed != 1):
-        parser.error("--real needs OPENAI_API_KEY, and time as it is")
+        parser.error("--real needs OPENAI_API_KEY, and cannot be combined with --speed")
     try:
         settings = Settings.from_env()
     except SettingError as error:

@@ -3,8 +3,8 @@
 python examples/fifty_agents/massgen_starts.py               # real time, about 7 minutes
 python examples/fifty_agents/massgen_starts.py --speed 20    # three seconds for a minute
 
-The emulated API answers with text and calls no tools, so every agent gives up after three calls: this is about when
-agents start, and that none of their calls is refused. Needs ``pip install massgen==0.1.97`` beside paceline.
+The emulated API answers with text and calls no tools, so every agent gives up after three calls: the example shows the
+times of the starts, and that no call is refused. Needs ``pip install massgen==0.1.97`` beside paceline.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from paceline.testing import Emulator
 HERE = Path(__file__).parent
 MODEL, OTHER = "gemini-2.5-flash", "gpt-4o-mini"
 CALLS = "600 requests/min"
-"""What the API allows here: of calls there are three for each start, and starts are what this is about."""
+"""The limit of the emulated API: each start makes three calls, which are not limited here."""
 
 
 def agents(root: str) -> dict[str, Any]:
@@ -41,7 +41,7 @@ def agents(root: str) -> dict[str, Any]:
 
 
 def start_massgen(config: dict[str, Any]) -> None:
-    """MassGen's own command, in a folder that goes with it."""
+    """Run MassGen's own command in a temporary folder."""
     import massgen.cli
 
     folder = Path.cwd()
@@ -53,7 +53,7 @@ def start_massgen(config: dict[str, Any]) -> None:
             sys.argv = ["massgen", "--config", "agents.yaml", "--automation", "--no-logs", "Say hello."]
             massgen.cli.cli_main()
         except SystemExit:
-            pass  # without an answer that all agree on it ends with an error
+            pass  # MassGen ends with an error when the agents do not agree on an answer
         finally:
             os.chdir(folder)
 

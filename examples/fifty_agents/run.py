@@ -1,8 +1,8 @@
-"""Fifty agents of one backend, seven starts a minute, and ten agents of another backend that wait for nobody.
+"""Fifty agents of one backend, seven starts a minute, and ten agents of another backend without a limit.
 
 python examples/fifty_agents/run.py                # real time, about 7 minutes: both modes side by side
 python examples/fifty_agents/run.py --speed 60     # the same with a second for a minute
-python examples/fifty_agents/run.py --mode off     # without limits: what the API says then
+python examples/fifty_agents/run.py --mode off     # without limits: the API refuses
 """
 
 from __future__ import annotations
@@ -39,25 +39,25 @@ HERE = Path(__file__).parent
 GEMINI, OPENAI = "gemini-2.5-flash", "gpt-5-mini"
 AGENTS = [(f"agent_{number:02}", "gemini", GEMINI) for number in range(1, 50)]
 AGENTS += [(f"helper_{number:02}", "openai", OPENAI) for number in range(1, 11)]
-AGENTS += [("coordinator", "gemini", GEMINI)]  # it comes last, and goes first: it has priority
+AGENTS += [("coordinator", "gemini", GEMINI)]  # the last to call, and the first to start: it has priority
 APIS = {
     "gemini": ("https://generativelanguage.googleapis.com", "GEMINI_API_KEY", "x-goog-api-key", ""),
     "openai": ("https://api.openai.com", "OPENAI_API_KEY", "authorization", "Bearer "),
 }
-"""Of each backend: its API, where its key is, in which header it is sent, and what comes before it there."""
+"""For each backend: its API, the variable and the header of its key, and the header's prefix."""
 SPEEDS = (1, 2, 3, 4, 5, 6, 10, 12, 15, 20, 30, 60)
-"""They divide a minute into whole seconds, as the emulator wants them."""
+"""Divisors of a minute that give the whole seconds that the emulator needs."""
 
 out = logging.getLogger("run")
 
 
 class Program:
-    """Sixty agents that all want to start now, and what becomes of them.
+    """Sixty agents that call at the same time, and their results.
 
     Args:
-        mode: ``even`` or ``window``; ``off``: nothing is limited on our side.
-        speed: How many seconds of the plan pass in one.
-        base_url: The emulated API; ``None``: the real ones.
+        mode: ``even`` or ``window``; ``off``: no limits in the program.
+        speed: The seconds of the plan in one real second.
+        base_url: The emulated API; ``None`` for the real ones.
     """
 
     def __init__(self, mode: str, speed: int, base_url: str | None) -> None:
@@ -68,14 +68,14 @@ class Program:
         self.started: list[Started] = []
         self.answered = self.failed = 0
         self._clients = {backend: client(backend, base_url) for backend in APIS}
-        # Starts are one thing, the calls that follow another: those are kept under the API's own limits.
+        # The calls after a start are paced apart from the starts, by the API's own limits.
         self.api = paceline.Limiter(api_limits(speed))
         if not off:
             for backend, its in self._clients.items():
-                self.api.attach(its, provider=backend)  # an emulator's address does not tell whose API it is
+                self.api.attach(its, provider=backend)  # the address of an emulator does not name the provider
 
     async def run(self) -> None:
-        """Until every agent has started and made its first call."""
+        """Run until every agent has started and made its first call."""
         try:
             await asyncio.gather(*(self._agent(*agent) for agent in AGENTS))
         finally:
@@ -99,23 +99,23 @@ class Program:
 
 
 class Page:
-    """What the status page shows: all programs."""
+    """The source of the status page: all programs."""
 
     def __init__(self, programs: list[Program]) -> None:
         self._programs = programs
 
     def status(self) -> dict[str, Any]:
-        """All of their pools."""
+        """The pools of all programs."""
         return {"pools": {name: pool for program in self._programs for name, pool in program.status()["pools"].items()}}
 
 
 def api_limits(speed: int) -> dict[str, str]:
-    """What the API allows."""
+    """The limits of the API."""
     return {"gemini/*": f"7 requests/{60 // speed}s", "openai/*": f"500 requests/{60 // speed}s"}
 
 
 def summary(program: Program, start_s: float) -> str:
-    """What became of a program's agents."""
+    """The results of a program's agents, in one line."""
     gemini, others = (
         sorted(started.at_s - start_s for started in program.started if (started.backend == "gemini") == limited)
         for limited in (True, False)
@@ -135,7 +135,7 @@ def client(backend: str, base_url: str | None) -> httpx2.AsyncClient:
 
 
 def call(backend: str, model: str, text: str) -> tuple[str, dict[str, Any]]:
-    """Where to post what."""
+    """The path and the body of a call."""
     if backend == "gemini":
         return f"/v1beta/models/{model}:generateContent", {"contents": [{"role": "user", "parts": [{"text": text}]}]}
     return "/v1/responses", {"model": model, "input": text}
@@ -146,7 +146,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--speed", type=int, choices=SPEEDS, default=1, help="seconds of the plan in one second")
     parser.add_argument("--mode", choices=("both", *MODES, "off"), default="both")
-    parser.add_argument("--port", type=int, default=8765, help="of the status page; 0: none")
+    parser.add_argument("--port", type=int, default=8765, help="port of the status page; 0 for none")
     parser.add_argument("--picture", type=Path, metavar="STEM", help="draw the starts as STEM.svg and STEM.png")
     parser.add_argument("--real", action="store_true", help="the real APIs: needs GEMINI_API_KEY and OPENAI_API_KEY")
     asked = parser.parse_args()

@@ -14,7 +14,7 @@ import paceline
 
 
 class Started(NamedTuple):
-    """An agent that may go: when, by the limiter's clock, and how long it waited; both in seconds."""
+    """The start of an agent: its time by the limiter's clock, and its wait; both in seconds."""
 
     agent: str
     backend: str
@@ -23,11 +23,11 @@ class Started(NamedTuple):
 
 
 class Starts:
-    """Lets agents start.
+    """Paces the starts of agents.
 
     Args:
         file: The limits and priorities.
-        name: Of the logger.
+        name: The logger's name.
         **options: As for :class:`paceline.Limiter`, e.g. ``clock``.
     """
 
@@ -36,7 +36,7 @@ class Starts:
         self._queues = {pool: _Queue(limit) for pool, limit in file.limits.items()}
         quotas = {pool: limit.quota for pool, limit in file.limits.items()}
         longest_s = max((limit.time_window for limit in file.limits.values()), default=0.0)
-        # No headroom: nobody else keeps these books, so nothing can arrive there too early.
+        # No headroom: these limits are the program's own, so no request can arrive too early at a provider.
         self._limiter = paceline.Limiter(quotas, headroom_s=0, ttl_s=900 + 2 * longest_s, **options)
 
     async def wait(self, agent: str, backend: str, model: str = "") -> Started:
@@ -50,10 +50,10 @@ class Starts:
         asked = self._limiter.acquire(pool, lane=lane, name=agent, starts=1)
         asyncio.get_running_loop().call_soon(
             self._say_that_it_waits, agent, queue, asked
-        )  # by then it is in line, or gone
+        )  # by then it waits in the queue, or has started
         permit = await asked
         started = Started(agent, backend, self.now_s(), permit.waited_s)
-        if queue.limit.mode == "window":  # its place comes free when the window has passed
+        if queue.limit.mode == "window":  # its slot is released when the window has passed
             clock = self._limiter.clock
             clock.call_at(clock.now_ns() + round(queue.limit.time_window * 1e9), permit.settle)
         else:
@@ -66,7 +66,7 @@ class Starts:
     def _say_that_it_waits(self, agent: str, queue: _Queue, asked: paceline.Acquisition) -> None:
         why, now_s = asked.why(), self.now_s()
         if why is not None:
-            # Slots cannot know when they come free: here we do.
+            # A pool cannot predict when slots are released; in mode window the time is known here.
             window = queue.limit.mode == "window"
             wait_s = queue.window_wait_s(why.ahead, now_s) if window else why.expected_wait_s
             count = queue.count(now_s)
@@ -75,7 +75,7 @@ class Starts:
             )
 
     def status(self) -> dict[str, Any]:
-        """What the limiter says; each of those who wait has an ``expected_wait_s``, too."""
+        """The limiter's status; each waiting agent has an ``expected_wait_s`` added."""
         status, now_s = self._limiter.status(), self.now_s()
         for name, pool in status["pools"].items():
             queue, left = self._queues[name], pool["quotas"][0]["remaining"]
@@ -92,24 +92,24 @@ class Starts:
 
 @dataclass(slots=True)
 class _Queue:
-    """What a pool does not tell: when the last ones started."""
+    """The times of the last starts of a pool."""
 
     limit: Limit
     recent: deque[float] = field(init=False)
 
     def __post_init__(self) -> None:
-        self.recent = deque(maxlen=2 * self.limit.max_starts)  # a full bucket, and a window's refill
+        self.recent = deque(maxlen=2 * self.limit.max_starts)  # a full bucket and the refill of one window
 
     def count(self, now_s: float) -> int:
-        """How many started in the window that ends now."""
+        """The number of starts in the window that ends now."""
         return sum(at_s > now_s - self.limit.time_window for at_s in self.recent)
 
     def even_wait_s(self, ahead: int, left: float) -> float:
-        """How long it will take in mode even, with so many before, and so much of a start there."""
+        """The wait in mode even, with ``ahead`` agents before and ``left`` starts available."""
         return max(ahead + 1 - left, 0.0) * self.limit.time_window / self.limit.max_starts
 
     def window_wait_s(self, ahead: int, now_s: float) -> float:
-        """The same in mode window: until a start of before is a window ago."""
+        """The wait in mode window: until an earlier start leaves the window."""
         windows, place = divmod(ahead, self.limit.max_starts)
         at_s = list(self.recent)[-self.limit.max_starts :][place] + (windows + 1) * self.limit.time_window
         return max(at_s - now_s, 0.0)

@@ -1,4 +1,4 @@
-"""What ``starts.yaml`` says: how many agents of which backend and model may start, and who goes first."""
+"""The file ``starts.yaml``: limits on the starts of agents by backend and model, and priorities."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ MODES = ("even", "window")
 
 
 class StartsError(ValueError):
-    """A setting that cannot be meant; the message says where it stands and what would be right."""
+    """An invalid setting; the message states its place and the valid values."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,11 +25,11 @@ class Limit:
     """At most ``max_starts`` in ``time_window`` seconds.
 
     Attributes:
-        max_starts: How many.
-        time_window: Seconds.
+        max_starts: The number of starts.
+        time_window: The window in seconds.
         mode: ``even``: ``burst`` at once, then one each ``time_window / max_starts``; ``window``: as soon as fewer
             than ``max_starts`` lie in the last ``time_window``.
-        burst: How many at once in mode ``even``; 0 stands for ``max_starts``.
+        burst: The most starts at once in mode ``even``; 0 stands for ``max_starts``.
     """
 
     max_starts: int
@@ -39,10 +39,10 @@ class Limit:
 
     @property
     def quota(self) -> paceline.Quota:
-        """The same for a pool. A window's starts each hold one of its places for as long as it lasts."""
+        """The quota of a pool. In mode ``window`` each start holds a slot for ``time_window`` seconds."""
         if self.mode == "window":
             return paceline.Quota("starts", self.max_starts, 0, rule=paceline.Rule.SLOTS)
-        # A little more than the burst: a pool rounds each start up to whole nanoseconds, and the last of 7 must not wait for 4.
+        # Slightly more than the burst: a pool rounds each start up to whole nanoseconds, and the last of 7 must not wait 4 ns.
         return paceline.Quota("starts", self.max_starts, self.time_window, self.burst + 1e-6)
 
     def __str__(self) -> str:
@@ -62,11 +62,11 @@ class StartsFile:
 
         Args:
             path: The file.
-            speed: Divides every window: 60 makes a second of a minute.
-            mode: In place of what the file says about backends.
+            speed: The divisor of every window: with 60, a minute becomes a second.
+            mode: Replaces the mode of every backend in the file.
 
         Raises:
-            StartsError: Something in it cannot be meant.
+            StartsError: A setting is invalid.
         """
         try:
             values = yaml.safe_load(path.read_text("utf-8"))
@@ -76,7 +76,7 @@ class StartsFile:
 
     @classmethod
     def of(cls, values: Any, where: str = "starts", *, speed: float = 1.0, mode: str | None = None) -> StartsFile:
-        """The same from plain values."""
+        """Read plain values."""
         top = _mapping(values, where, ("backends", "priorities"))
         limits: dict[str, Limit] = {}
         for backend, settings in _mapping(top.get("backends"), f"{where}: backends").items():
@@ -98,11 +98,11 @@ class StartsFile:
         return cls(limits, priorities)
 
     def pool(self, backend: str, model: str) -> str | None:
-        """The pool that an agent of this backend and model starts from; ``None``: it starts at once."""
+        """The pool of an agent's backend and model; ``None`` if it starts at once."""
         return next((name for name in (f"starts/{backend}/{model}", f"starts/{backend}") if name in self.limits), None)
 
     def priority(self, agent: str) -> int:
-        """The first that matches, in the file's order."""
+        """The priority of the first matching pattern, in the file's order."""
         return next((number for pattern, number in self.priorities.items() if fnmatchcase(agent, pattern)), 0)
 
 
@@ -126,7 +126,7 @@ def _limit(values: Mapping[str, Any], where: str, speed: float) -> Limit:
 
 
 def _mapping(value: Any, where: str, names: tuple[str, ...] = ()) -> Mapping[str, Any]:
-    """``value`` if it is a mapping, with no other names than ``names``; nothing at all is an empty one."""
+    """``value`` if it is a mapping with no other names than ``names``; ``None`` is an empty one."""
     if value is None:
         return {}
     if not isinstance(value, dict):

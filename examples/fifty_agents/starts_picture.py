@@ -1,4 +1,4 @@
-"""The starts as a picture: how many agents have started, over time, in each mode."""
+"""The starts as a picture: the number of started agents over time, in each mode."""
 
 from __future__ import annotations
 
@@ -25,8 +25,8 @@ def draw(runs: Mapping[str, Sequence[Started]], start_s: float, speed: int, stem
 
     Args:
         runs: The starts of each mode.
-        start_s: When all agents called, in seconds.
-        speed: How many seconds of the plan passed in one; the picture shows the plan's.
+        start_s: The time at which all agents called, in seconds.
+        speed: The seconds of the plan in one real second; the picture shows the plan's.
         stem: The files' path without its suffix.
 
     Returns:
@@ -68,7 +68,7 @@ def draw(runs: Mapping[str, Sequence[Started]], start_s: float, speed: int, stem
 def _rows(
     runs: Mapping[str, Sequence[Started]], start_s: float, speed: int
 ) -> Sequence[tuple[str, str, Sequence[float]]]:
-    """A label, a colour and the instants of each line; the other backend's once, for all runs are alike."""
+    """Label, colour and instants of each curve; one for the other backend, which is alike in all runs."""
     what = {"even": "7 at once, then one each 60/7 s", "window": "7 in any 60 s", "off": "no limit"}
     rows = []
     for mode, started in runs.items():

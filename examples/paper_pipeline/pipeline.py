@@ -1,4 +1,4 @@
-"""500 workers, each with one paper at a time, over machines that know nothing of limits."""
+"""500 workers, each with one paper at a time, over machines without any code for limits."""
 
 from __future__ import annotations
 
@@ -20,15 +20,15 @@ from paceline.integrations.flatmachines import PacelineHooks
 
 HERE = Path(__file__).resolve().parent
 STEPS_MAX = 30
-"""States that one paper may enter: eight, and a few again after a failure."""
+"""The most states that one paper enters: eight, and some again after a failure."""
 
 PHASES = {"prep": "prep", "expensive": "expensive", **dict.fromkeys(
     ("wrap", "wrap_check", "wrap_first_revision", "wrap_revision", "wrap_title"), "wrap"
 )}  # fmt: skip
-"""By state: its lane."""
+"""The lane of each state."""
 
 OLD_PAUSES_S = (2.0, 8.0, 16.0)
-"""What every agent slept after a failure, before there was a limiter."""
+"""The pauses of every agent after a failure, without a limiter."""
 
 WORDS = [
     "we",
@@ -51,7 +51,7 @@ WORDS = [
     "shift",
 ]
 
-warnings.simplefilter("ignore", ValidationWarning)  # flatmachines 4.2.1 warns of its own form of an agent
+warnings.simplefilter("ignore", ValidationWarning)  # flatmachines 4.2.1 warns about its own form of an agent
 warnings.filterwarnings(
     "ignore", r"coroutine 'OpenAIChatCompletion\.acompletion'"
 )  # litellm 1.106.2, cancelled at the end
@@ -59,14 +59,14 @@ warnings.filterwarnings(
 
 @dataclass
 class Pipeline:
-    """The workers and what came of them.
+    """The workers and their results.
 
     Attributes:
-        workers: How many papers are in work at the same time.
-        hooks: Set the lanes; ``None``: nobody does, and every agent tries again for itself.
-        speed: Pauses are shorter by this factor.
-        done_s: When papers were finished, as Unix times.
-        lost: Why papers were given up, and how often.
+        workers: The number of papers in work at the same time.
+        hooks: Set the lanes; ``None`` for no lanes, and retries in every agent.
+        speed: The divisor of the pauses.
+        done_s: The times at which papers were finished, as Unix times.
+        lost: The reasons for failed papers, and their counts.
     """
 
     workers: int = 500
@@ -78,7 +78,7 @@ class Pipeline:
     def __post_init__(self) -> None:
         """Read the machines."""
         paper, review = (yaml.safe_load((HERE / name).read_text()) for name in ("paper.yml", "review.yml"))
-        self._changes = {"machines": {"review": review}}  # else each of the three reads the file again
+        self._changes = {"machines": {"review": review}}  # otherwise each of the three reads the file again
         if self.hooks is None:
             pauses_s = [pause_s / self.speed for pause_s in OLD_PAUSES_S]
             self._changes["states"] = paper["data"]["states"]
@@ -91,12 +91,12 @@ class Pipeline:
         self._todo, self._ready = papers(), list[FlatMachine]()
 
     async def warm(self) -> None:
-        """Make the first call, for which litellm imports the rest of itself, and everybody's first machine: half a minute."""
+        """Make the first call, for which litellm imports its other modules, and the first machine of each worker (30 s)."""
         await self._machine().execute(next(self._todo), max_steps=1)
         self._ready = [self._machine() for _ in range(self.workers)]
 
     async def run(self, run_s: float) -> None:
-        """Let all workers work for ``run_s`` seconds; papers in work are then left as they are."""
+        """Run all workers for ``run_s`` seconds; papers in work at the end are abandoned."""
         workers = [asyncio.create_task(self._work()) for _ in range(self.workers)]
         _, still = await asyncio.wait(workers, timeout=run_s)
         for worker in still:
@@ -119,13 +119,13 @@ class Pipeline:
         return FlatMachine(
             config_file=str(HERE / "paper.yml"),
             hooks_registry=self._registry,
-            result_backend=InMemoryResultBackend(),  # the default one keeps every result of every child for good
+            result_backend=InMemoryResultBackend(),  # the default one never drops the results of machines inside
             **self._changes,
         )
 
 
 def papers() -> Iterator[dict[str, Any]]:
-    """Papers without end; a third each needs no, one and two revisions: four calls in the wrap phase on average."""
+    """An endless series of papers; a third each needs 0, 1 and 2 revisions: on average 4 calls in the wrap phase."""
     chance = random.Random(7)
     for number in itertools.count(1):
         abstract = " ".join(chance.choices(WORDS, k=chance.randint(80, 200)))

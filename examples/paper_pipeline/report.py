@@ -1,4 +1,4 @@
-"""What happened: how many requests there were, minute by minute, and how long they waited in each lane."""
+"""The report: requests per minute, and the waits in each lane."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ MODELS = ("arcee", "pony")
 
 
 def seen_by_server(emulator: Emulator) -> dict[str, int]:
-    """How many requests of each model an emulated provider has admitted, and how many it has refused."""
+    """The admitted requests of each model, and the refused ones, by the emulated provider."""
     tally = emulator.tally()
     return {name: pool["admitted"] for name, pool in tally["pools"].items()} | {"refused": tally["refused_total"]}
 
 
 def seen_by_limiter(limiter: paceline.Limiter) -> dict[str, int]:
-    """The same as the limiter has it, where nobody else tells."""
+    """The same by the limiter, for a real provider."""
     counts = {name.rpartition("/")[2]: pool["counts"] for name, pool in limiter.status()["pools"].items()}
     refused = sum(number for count in counts.values() for kind, number in count.items() if kind.startswith("refused"))
     return {model: count.get("settled", 0) for model, count in counts.items()} | {"refused": refused}
@@ -31,13 +31,13 @@ def seen_by_limiter(limiter: paceline.Limiter) -> dict[str, int]:
 
 @dataclass
 class Meter:
-    """Reads now and then how many requests there were.
+    """Reads the number of requests at intervals.
 
     Attributes:
-        look: How many requests of each model were admitted so far, and how many ``refused``.
-        limits: Requests per minute of real life.
-        speed: How much faster than in real life everything goes.
-        rows: What was seen, and when (Unix time).
+        look: Returns the admitted requests of each model so far, and those ``refused``.
+        limits: Requests per minute of the plan.
+        speed: The seconds of the plan in one real second.
+        rows: The readings with their times (Unix time).
     """
 
     look: Callable[[], dict[str, int]]
@@ -46,37 +46,37 @@ class Meter:
     rows: list[tuple[float, dict[str, int]]] = field(default_factory=list)
 
     async def read(self) -> None:
-        """Look once."""
+        """Take one reading."""
         seen = await asyncio.to_thread(self.look)
         self.rows.append((time.time(), seen))
 
     async def run(self) -> None:
-        """Look until cancelled."""
+        """Take readings until cancelled."""
         while True:
             await asyncio.sleep(2 / self.speed)
             await self.read()
 
     def running_s(self, minutes: float) -> float:
-        """When pony, which binds, had made as many calls as in so many minutes; the bucket that is full at first is one."""
+        """The time at which pony, which binds, had the calls of so many minutes; its full bucket at the start counts as one."""
         calls = minutes * self.limits["pony"]
         return next((at_s for at_s, counts in self.rows[:-1] if counts.get("pony", 0) >= calls), self.rows[0][0])
 
     def rate(self, what: str, from_s: float, to_s: float) -> float:
-        """How many of ``what`` there were per minute, in the part of the run from ``from_s`` to ``to_s``."""
+        """The requests of the model ``what`` per minute, from ``from_s`` to ``to_s``."""
         rows = [(at_s, counts) for at_s, counts in self.rows if from_s <= at_s <= to_s]
         (first_s, first), (last_s, last) = rows[0], rows[-1]
         return (last.get(what, 0) - first.get(what, 0)) / (last_s - first_s) * 60 / self.speed
 
 
 class Watched(paceline.Limiter):
-    """A limiter that remembers how long requests waited: by lane, when each went (Unix time) and how long it had waited."""
+    """A limiter that records the waits of requests: by lane, the time of each grant (Unix time) and its wait."""
 
     def __init__(self, *args: Any, **options: Any) -> None:
         super().__init__(*args, **options)
         self.waits_s: dict[str, list[tuple[float, float]]] = {}
 
     def acquire_call(self, *args: Any, **options: Any) -> Any:
-        """As the limiter does it, with a look at the permit."""
+        """As :meth:`paceline.Limiter.acquire_call`, with a record of the permit."""
         return _Noted(super().acquire_call(*args, **options), self.waits_s)
 
 
@@ -92,9 +92,9 @@ class _Noted:
 
 
 def table(pipeline: Pipeline, meter: Meter, waits_s: Mapping[str, list[tuple[float, float]]]) -> str:
-    """Everything that matters, once it is running; in minutes of real life."""
+    """The results after the start-up, in minutes of the plan."""
     if len(meter.rows) < 2:
-        return "too short a run to say anything"
+        return "the run was too short for a result"
     start_s, end_s, speed = meter.rows[0][0], meter.rows[-1][0], meter.speed
     from_s, limits = meter.running_s(2), meter.limits
     minutes = (end_s - from_s) * speed / 60

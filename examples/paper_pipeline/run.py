@@ -10,7 +10,7 @@ import sys
 from contextlib import ExitStack
 from typing import Any
 
-os.environ.setdefault("LITELLM_LOCAL_MODEL_COST_MAP", "True")  # else it fetches its prices while it is imported
+os.environ.setdefault("LITELLM_LOCAL_MODEL_COST_MAP", "True")  # otherwise litellm fetches its prices at import
 os.environ.setdefault("FLATAGENTS_LOG_LEVEL", "CRITICAL")
 os.environ.setdefault("FLATAGENTS_METRICS_ENABLED", "false")
 
@@ -35,24 +35,24 @@ LIMITS = {"arcee": 200, "pony": 100}
 """Requests per minute, by the models' names in ``profiles.yml``."""
 
 LANES = [paceline.LaneSpec("prep", weight=1), paceline.LaneSpec("wrap", weight=4)]
-"""In proportion to their calls of arcee: each phase is sure of its share for as many papers, and neither starves."""
+"""In proportion to the calls of arcee: each phase has its share for the same number of papers, and neither starves."""
 
 
 def per_minute(requests: int, speed: float) -> str:
-    """A limit, in a minute that is shorter by ``speed``."""
+    """A limit in text; a minute is shorter by the factor ``speed``."""
     return f"{requests} requests/min" if speed == 1 else f"{requests} requests/{60 / speed:g}s"
 
 
 def limiter(speed: float = 1, *, first_speed: bool = False, **options: Any) -> Watched:
-    """One pool per model, for all workers; everything that time can heal is waited for here, and nowhere else.
+    """One pool per model for all workers; only the limiter retries.
 
     Args:
-        speed: How much shorter a minute is.
-        first_speed: Believe in 3/s and 1.5/s until the first answer tells what really holds.
-        **options: Others of the limiter.
+        speed: The divisor of a minute.
+        first_speed: Start with 3/s and 1.5/s until the first answer states the limits.
+        **options: Further options of the limiter.
     """
-    believed = {"arcee": 180, "pony": 90} if first_speed else LIMITS
-    quotas = {model: per_minute(limit, speed) for model, limit in believed.items()}
+    assumed = {"arcee": 180, "pony": 90} if first_speed else LIMITS
+    quotas = {model: per_minute(limit, speed) for model, limit in assumed.items()}
     return Watched(quotas, lanes=LANES, headroom_s=1 / speed, retry=paceline.RetryPolicy(faults=True), **options)
 
 
@@ -60,7 +60,7 @@ async def run(options: argparse.Namespace, **world: Any) -> tuple[Pipeline, Mete
     """Run the pipeline against an emulated provider, unless live.
 
     Args:
-        options: As of :func:`parse`.
+        options: See :func:`parse`.
         **world: Settings of the emulator.
     """
     speed = options.speed
@@ -89,21 +89,21 @@ async def run(options: argparse.Namespace, **world: Any) -> tuple[Pipeline, Mete
 def parse(words: list[str] | None = None) -> argparse.Namespace:
     """The command line."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--minutes", type=float, default=3.0, help="of real life; the run takes minutes / speed")
-    parser.add_argument("--speed", type=int, default=1, help="how much shorter a minute is; a divisor of 60")
+    parser.add_argument("--minutes", type=float, default=3.0, help="minutes of the plan; the run takes minutes / speed")
+    parser.add_argument("--speed", type=int, default=1, help="the divisor of a minute; it must divide 60")
     parser.add_argument("--workers", type=int, default=500)
-    parser.add_argument("--without", action="store_true", help="without paceline: every agent tries again for itself")
+    parser.add_argument("--without", action="store_true", help="without paceline: every agent retries by itself")
     parser.add_argument(
-        "--first-speed", action="store_true", help="believe in 3/s and 1.5/s until an answer tells more"
+        "--first-speed", action="store_true", help="start with 3/s and 1.5/s until an answer states the limits"
     )
     parser.add_argument("--live", action="store_true", help="at $OPENAI_BASE_URL with $OPENAI_API_KEY")
     options = parser.parse_args(words)
     if 60 % options.speed:
-        parser.error(f"--speed {options.speed}: it must divide 60")
+        parser.error(f"--speed is {options.speed}: it must divide 60")
     if options.live and (options.without or options.speed != 1):
-        parser.error("--live goes with neither --without nor --speed")
+        parser.error("--live cannot be combined with --without or --speed")
     if options.live and not os.environ.get("OPENAI_API_KEY"):
-        parser.error("--live needs OPENAI_API_KEY, and OPENAI_BASE_URL for anybody but OpenAI")
+        parser.error("--live needs OPENAI_API_KEY, and OPENAI_BASE_URL for any provider but OpenAI")
     return options
 
 

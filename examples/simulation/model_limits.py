@@ -1,4 +1,4 @@
-"""What the two models allow: the command line beats the configuration file, which beats the published tables."""
+"""The limits of the two models: the command line overrides the configuration file, which overrides the published tables."""
 
 from __future__ import annotations
 
@@ -9,19 +9,19 @@ from dataclasses import dataclass, replace
 import paceline
 
 MODELS = {"openai": ("gpt-5", "gpt-5-mini"), "anthropic": ("claude-sonnet-5", "claude-haiku-4-5")}
-"""For each provider the pivotal model, which reasons, and the routine one, which sums up."""
+"""For each provider the pivotal model, which reasons, and the routine model, which sums up."""
 
 
 @dataclass(frozen=True, slots=True)
 class Setup:
-    """Whose models answer, and how fast they may be asked.
+    """The models of a run, and their limits.
 
     Attributes:
         provider: ``openai`` or ``anthropic``.
         pivotal: The model of pass 1.
-        routine: The model of pass 2; it may be the same one.
-        pools: For each pool that they are charged to, its models and what holds for it.
-        limiter: Keeps these pools.
+        routine: The model of pass 2; it may be the same.
+        pools: For each charged pool its models and its quotas.
+        limiter: The limiter of these pools.
     """
 
     provider: str
@@ -32,21 +32,21 @@ class Setup:
 
     @property
     def emulated(self) -> dict[str, list[str]]:
-        """The same limits, as an emulator wants them."""
+        """The same limits in the notation of the emulator."""
         return {"|".join(models): [_written(quota) for quota in quotas] for models, quotas in self.pools.values()}
 
 
 def set_up(options: argparse.Namespace) -> Setup:
-    """A limiter as the command line, the environment, the file and the tables say, in this order.
+    """A limiter by the command line, the environment, the file and the tables, in this order of precedence.
 
     Raises:
-        QuotaError: Something cannot be meant.
+        QuotaError: A setting is invalid.
     """
     provider = options.provider or os.environ.get("PACELINE_PROVIDER") or (None if options.config else "openai")
-    said = {"tier": options.rate_tier, "rpm_override": options.rpm_override, "tpm_override": options.tpm_override}
-    limiter = paceline.Limiter.load(options.config, provider=provider, **said)
-    if limiter.limits.provider is None:  # the file does not say either
-        limiter = paceline.Limiter.load(options.config, provider="openai", **said)
+    given = {"tier": options.rate_tier, "rpm_override": options.rpm_override, "tpm_override": options.tpm_override}
+    limiter = paceline.Limiter.load(options.config, provider=provider, **given)
+    if limiter.limits.provider is None:  # the file does not name it either
+        limiter = paceline.Limiter.load(options.config, provider="openai", **given)
     provider = str(limiter.limits.provider)
     if provider not in MODELS:
         raise paceline.QuotaError(f"provider is {provider!r}: this program calls {' or '.join(MODELS)}")

@@ -7,24 +7,24 @@ from dataclasses import dataclass
 from typing import Any
 
 EARLY = 50
-"""So many first answers are shown by themselves: the estimates of the others were corrected by them."""
+"""The number of first answers that are shown apart: they correct the estimates of the others."""
 
 TOGETHER = "together"
 
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """What became of one model's requests, or of all together.
+    """The results of one model's requests, or of all together.
 
     Attributes:
         model: Its name.
-        requests: How many were admitted.
-        refused: How many the provider refused: by its own tally, or by ours where it keeps none.
-        seconds: From the first admission to the last; of the ideal share, too.
-        share: The time that the limits ask for at least (a full burst, then the rate), over ``seconds``; ``None``
-            where nothing had to wait, or nobody can tell.
-        early: Input tokens estimated for the first answers, over those reported.
-        later: The same for the others.
+        requests: The number of admitted requests.
+        refused: The number of refusals, by the emulator's tally, or by the limiter's records for a real provider.
+        seconds: The time from the first admission to the last.
+        share: The shortest time that the limits allow (a full burst, then the rate), over ``seconds``; ``None`` where no
+            request had to wait, or without a tally.
+        early: Estimated input tokens of the first answers, over the reported ones.
+        later: The same for the other answers.
     """
 
     model: str
@@ -43,9 +43,9 @@ def rows(
 
     Args:
         pools: The models of each pool.
-        records: What was estimated and used, one for each answer.
-        tally: The emulator's; ``None``: there is none.
-        took_s: How long the run took, in seconds.
+        records: The estimate and the usage of each answer.
+        tally: The emulator's tally; ``None`` for a real provider.
+        took_s: The duration of the run in seconds.
     """
     made = []
     for pool, models in pools.items():
@@ -55,7 +55,7 @@ def rows(
         refused = seen.get("refused_total", sum(len(record.refusals) for record in own))
         numbers = seen.get("admitted", len(used)), refused, seen["elapsed_s"], seen["speed_vs_ideal"]
         made.append(Row(" + ".join(models), *numbers, _ratio(used[:EARLY]), _ratio(used[EARLY:])))
-    if tally and len(made) > 1:  # who waits for one model asks less of the other: the run is what counts
+    if tally and len(made) > 1:  # an agent that waits for one model uses the other less, so the whole run has a row
         numbers = tally["admitted"], tally["refused_total"], tally["elapsed_s"], tally["speed_vs_ideal"]
         made.append(Row(TOGETHER, *numbers, None, None))
     return made

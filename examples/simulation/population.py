@@ -13,15 +13,15 @@ import openai
 import paceline
 
 PASS_1_TOKENS, PASS_2_TOKENS = 300, 80
-"""The output that each pass may have, and so what it is expected to cost."""
+"""The most output tokens of each pass, which are also its expected cost."""
 
 Ask = Callable[[str, str, int], Awaitable[str]]
-"""Ask a model with a prompt, for so many tokens at most; its answer."""
+"""Called with a model, a prompt and the most output tokens; returns the answer."""
 
 _TRAITS = [
     "a nurse",
     "a farmer",
-    "a calibrations of physics",
+    "a teacher of physics",
     "a driver",
     "a student",
     "a baker",
@@ -51,7 +51,7 @@ _MEMORIES = (
 
 
 class Agent:
-    """Somebody with a place, a trade and memories; some remember little, some very much."""
+    """A person with a place, a trade and memories; the number of memories varies widely."""
 
     def __init__(self, number: int) -> None:
         chance = random.Random(number)
@@ -61,7 +61,7 @@ class Agent:
         self.opinion = ""
 
     async def live(self, event: str, ask: Ask, pivotal: str, routine: str) -> None:
-        """One round: reason about an event, then say it in a sentence."""
+        """One round: reason about an event, then state an opinion in a sentence."""
         before = f"Before, you said: {self.opinion}\n" if self.opinion else ""
         remembered = "\n".join(self._memories)
         reasoning = await ask(
@@ -79,12 +79,12 @@ class Model:
     """A provider's own SDK, paced.
 
     Args:
-        limiter: Keeps the pools: it estimates each prompt, waits, sends, and learns from the answer.
+        limiter: Estimates each prompt, waits, sends, and learns from the answer.
         provider: ``openai`` or ``anthropic``.
-        base_url: Of an emulator; ``None``: the real API, with the key from the environment.
+        base_url: The address of an emulator; ``None`` for the real API, with the key from the environment.
 
     Attributes:
-        records: What was estimated and what was used, for each answer.
+        records: The estimate and the usage of each answer.
     """
 
     def __init__(self, limiter: paceline.Limiter, provider: str, base_url: str | None) -> None:
@@ -125,21 +125,21 @@ class Model:
         self.records.append(response.extensions["paceline"])
 
     async def close(self) -> None:
-        """Let go of the connections."""
+        """Close the connections."""
         await self._client.close()
 
 
 class Population:
-    """Agents, never more than ``most`` of them at once.
+    """Agents, at most ``most`` of them at once.
 
     Args:
-        agents: How many.
-        ask: How they reach a model.
-        most: At most so many agents in flight, by what the limits are when a round begins.
+        agents: The number of agents.
+        ask: Calls a model.
+        most: Returns the most agents in flight, by the limits at the start of a round.
 
     Attributes:
-        failed: What went wrong, by agent; an agent that failed is there again in the next round.
-        peak: How many agents were in flight at most.
+        failed: The errors, with the agent's name; a failed agent takes part in the next round.
+        peak: The most agents that were in flight.
     """
 
     def __init__(self, agents: int, ask: Ask, most: Callable[[], int]) -> None:
@@ -149,7 +149,7 @@ class Population:
         self._ask, self._most = ask, most
 
     async def run(self, rounds: int, pivotal: str, routine: str) -> None:
-        """Round after round; a round begins when everybody has ended the one before."""
+        """Run all rounds; a round starts when every agent has ended the one before."""
         for number in range(rounds):
             event, slots = _EVENTS[number % len(_EVENTS)], asyncio.Semaphore(self._most())
             await asyncio.gather(*(self._live(agent, slots, event, pivotal, routine) for agent in self.agents))

@@ -27,8 +27,8 @@ KEYS = {"openai": "OPENAI_API_KEY", "anthropic": "ANTHROPIC_API_KEY"}
 
 
 async def run(options: argparse.Namespace, setup: Setup, **world: Any) -> tuple[list[Row], Population]:
-    """Run the simulation: the rows of the table, and who took part. ``world``: more settings of the emulator."""
-    # An emulated answer takes half a second and 4 ms for each token of output, give or take 30 %.
+    """Run the simulation; return the rows of the table and the population. ``world``: further settings of the emulator."""
+    # An emulated answer takes half a second and 4 ms for each token of output, plus or minus 30 %.
     latency = {"latency_s": 0.5 / options.speed, "latency_per_token_s": 0.004 / options.speed, "jitter": 0.3}
     with ExitStack() as stack:
         settings = {"limits": setup.emulated, "process": True, **latency, **world}
@@ -51,17 +51,23 @@ def parse(words: list[str] | None = None) -> argparse.Namespace:
     """The command line.
 
     Raises:
-        SystemExit: Something cannot be meant; it has been said.
+        SystemExit: An option is invalid; the message has been printed.
     """
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--agents", type=_whole, default=500)
     parser.add_argument("--rounds", type=_whole, default=3)
-    parser.add_argument("--provider", choices=(*MODELS, "claude"), help="the file's, or openai")
+    parser.add_argument("--provider", choices=(*MODELS, "claude"), help="default: that of the file, or openai")
     parser.add_argument("--pivotal", metavar="MODEL", help=f"pass 1: {' or '.join(own for own, _ in MODELS.values())}")
     parser.add_argument("--routine", metavar="MODEL", help=f"pass 2: {' or '.join(own for _, own in MODELS.values())}")
-    parser.add_argument("--rate-tier", metavar="TIER", help="the account's, e.g. 2 or build; the file's, or the lowest")
-    parser.add_argument("--rpm-override", type=float, metavar="N", help="requests a minute, whatever else is said")
-    parser.add_argument("--tpm-override", type=float, metavar="N", help="tokens a minute, whatever else is said")
+    parser.add_argument(
+        "--rate-tier",
+        metavar="TIER",
+        help="the account's tier, e.g. 2 or build; default: that of the file, or the lowest",
+    )
+    parser.add_argument(
+        "--rpm-override", type=float, metavar="N", help="requests a minute; overrides all other settings"
+    )
+    parser.add_argument("--tpm-override", type=float, metavar="N", help="tokens a minute; overrides all other settings")
     parser.add_argument("--config", metavar="FILE", help="TOML or YAML, as in docs/config.md")
     parser.add_argument("--speed", type=float, default=1.0, help="limits times this, latencies divided by it")
     parser.add_argument("--live", action="store_true", help="the real API: needs its key, and costs money")
@@ -69,7 +75,7 @@ def parse(words: list[str] | None = None) -> argparse.Namespace:
     if not 0.1 <= options.speed <= 100:
         parser.error(f"--speed is {options.speed:g}: it must be from 0.1 to 100")
     if options.live and options.speed != 1:
-        parser.error("--live goes at the real limits: leave out --speed")
+        parser.error("--live uses the real limits: leave out --speed")
     return options
 
 

@@ -38,15 +38,15 @@ def test_each_beats_the_next(tmp_path):
 
 
 def test_where_quotas_are_kept(tmp_path):
-    file = write(tmp_path, "store = 'sqlite:a.db'\nlost = 'closed'\nlease_s = 0\n")
+    file = write(tmp_path, "store = 'sqlite:a.db'\non_store_failure = 'fail_closed'\nlease_s = 0\n")
     config = Config.load(file, {})
-    assert (config.store, config.lost, config.lease_s) == ("sqlite:a.db", "closed", 0)
-    environ = {"PACELINE_STORE": "sqlite:b.db", "PACELINE_LOST": "open", "PACELINE_LEASE_S": "2.5"}
+    assert (config.store, config.on_store_failure, config.lease_s) == ("sqlite:a.db", "fail_closed", 0)
+    environ = {"PACELINE_STORE": "sqlite:b.db", "PACELINE_ON_STORE_FAILURE": "fail_open", "PACELINE_LEASE_S": "2.5"}
     config = Config.load(file, environ)
-    assert (config.store, config.lost, config.lease_s) == ("sqlite:b.db", "open", 2.5)
-    config = Config.load(file, environ, {"store": "memory:", "lost": "safe"})
-    assert (config.store, config.lost) == ("memory:", "safe")
-    assert (Config().store, Config().lost, Config().lease_s) == (None, "safe", None)
+    assert (config.store, config.on_store_failure, config.lease_s) == ("sqlite:b.db", "fail_open", 2.5)
+    config = Config.load(file, environ, {"store": "memory:", "on_store_failure": "fail_safe"})
+    assert (config.store, config.on_store_failure) == ("memory:", "fail_safe")
+    assert (Config().store, Config().on_store_failure, Config().lease_s) == (None, "fail_safe", None)
 
 
 @pytest.mark.parametrize(
@@ -106,7 +106,10 @@ def test_yaml_says_the_same(tmp_path):
         ("store = 'sqlit:state.db'", "store: no store is called 'sqlit': did you mean 'sqlite'"),
         ("store = 'state.db'", "store: a store is given by its URL: did you mean 'sqlite:state.db"),
         ("store = 'sqlite:'", "store: sqlite: has no path"),
-        ("lost = 'close'", "lost: 'close': it must be 'safe', 'closed' or 'open'; did you mean 'closed'?"),
+        (
+            "on_store_failure = 'fail_close'",
+            "on_store_failure: 'fail_close': it must be 'fail_safe', 'fail_closed' or 'fail_open'; did you mean 'fail_closed'?",
+        ),
         ("lease_s = 61", "lease_s: 61: it must be seconds from 0 to 60"),
     ],
 )
@@ -158,4 +161,4 @@ def test_overrides_change_one_unit_of_every_model():
 
 def test_an_unknown_tier_is_said_at_once():
     with pytest.raises(QuotaError, match="tier"):
-        Config(tier="99", provider="openai").limiter()
+        Limiter(**Config(tier="99", provider="openai").arguments())

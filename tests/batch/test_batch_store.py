@@ -196,14 +196,14 @@ def test_nor_does_a_missing_home(elsewhere, source, monkeypatch, capsys):
     assert "warning: this user has no home folder" in capsys.readouterr().err
 
 
-@pytest.mark.parametrize("lost", ["safe", "closed", "open"])
-def test_a_named_store_that_cannot_be_used_is_an_error(tmp_path, emulator, source, command, lost):
+@pytest.mark.parametrize("mode", ["fail_safe", "fail_closed", "fail_open"])
+def test_a_named_store_that_cannot_be_used_is_an_error(tmp_path, emulator, source, command, mode):
     (tmp_path / "file").touch()
     for url, words in (
         (f"sqlite:{tmp_path}/file/state.db", "it cannot be made"),
         ("redis://:hunter2@127.0.0.1:1", "check the address, and that the server runs"),
     ):
-        out, err = finish(command(source, "--store", url, "--lost", lost, base_url=emulator.base_url), 2)
+        out, err = finish(command(source, "--store", url, "--on-store-failure", mode, base_url=emulator.base_url), 2)
         last = err.splitlines()[-1]
         assert out == ""
         assert last.startswith("paceline run: ")
@@ -218,8 +218,8 @@ def test_wrong_words_are_usage_errors(source, emulator, command):
     for arguments, words in (
         (("--store", "sqlit:x"), "command line: store: no store is called 'sqlit': did you mean 'sqlite'?"),
         (
-            ("--lost", "openn"),
-            "command line: lost: 'openn': it must be 'safe', 'closed' or 'open'; did you mean 'open'?",
+            ("--on-store-failure", "fail_openn"),
+            "command line: on_store_failure: 'fail_openn': it must be 'fail_safe', 'fail_closed' or 'fail_open'; did you mean 'fail_open'?",
         ),
     ):
         _, err = finish(command(source, *arguments, base_url=emulator.base_url), 2)

@@ -1,4 +1,4 @@
-"""``paceline config``: what holds, where it comes from, and what is wrong."""
+"""``paceline config``: each setting with its value and its origin, and errors."""
 
 import json
 import re

@@ -1,7 +1,8 @@
-"""What a file, the environment and the command line say, who beats whom, and what cannot be meant."""
+"""Settings in a file, the environment and on the command line, their precedence, and which settings are invalid."""
 
 import json
 import linecache
+import subprocess
 import sys
 from pathlib import Path
 
@@ -9,7 +10,7 @@ import pytest
 
 import paceline
 from paceline.config import Config, find_file, load_arguments
-from paceline.config.sources import FAULTS_MAX
+from paceline.config.sources import PROBLEMS_MAX
 from paceline.core.quota import Quota, Rule, parse_quotas
 from paceline.core.results import PacelineWarning, QuotaError
 
@@ -206,7 +207,7 @@ class TestPrecedence:
             ("LIMITS__OPENAI__GPT_5_MINI", "openai/gpt-5-mini"),
             ("LIMITS__OPENAI__DEFAULT", "openai/*"),
             ("LIMITS__DEFAULT", "*"),
-            ("LIMITS__MY__OWN_MODEL_7B", "my/own-model-7b"),  # nobody knows how it is written
+            ("LIMITS__MY__OWN_MODEL_7B", "my/own-model-7b"),  # in neither the file nor the table
             ("LIMITS__OPENAI__GPT_5_1_CODEX", "openai/gpt-5.1-codex"),  # the table knows
             ("LIMITS__ANTHROPIC__CLAUDE_OPUS_4_5", "anthropic/claude-opus-4-5"),
             ("LIMITS__GPT_5_1", "gpt-5.1"),
@@ -276,7 +277,7 @@ limits: {"gpt-5": "500 request/min", "empty": {}}
 """
         environ = {"PACELINE_WORKER": "3", "PACELINE_TIER": "99", "PACELINE_RETRY__BACKOF_S": "1"}
         assert message(write(text, "a.yaml"), environ, provider="openai", timeout_s=-1).splitlines() == [
-            "a.yaml:6: defaults: openai: gpt-5: it stands in line 5, too: keep one",
+            "a.yaml:6: defaults: openai: gpt-5: it is also in line 5: keep one",
             "a.yaml:4: defaults: openai: default: rpm: 0: it must be a number from 0.001 to 1,000,000,000,000",
             "a.yaml:4: defaults: openai: default: tmp: no such setting; did you mean 'tpm'?",
             "a.yaml:7: concurency: no such setting; did you mean 'concurrency'?",
@@ -291,7 +292,7 @@ limits: {"gpt-5": "500 request/min", "empty": {}}
             "a.yaml:16: breaker.failures: 0: it must be a whole number from 1 to 1,000,000",
             "a.yaml:17: headroom_s: [1]: it must be seconds from 0 to 3,600",
             "a.yaml:18: limits: gpt-5: '500 request/min': unknown unit 'request'; did you mean 'requests'?",
-            "a.yaml:18: limits: empty: it says nothing: give rpm, tpm, ...",
+            "a.yaml:18: limits: empty: it is empty: give rpm, tpm, ...",
             "PACELINE_WORKER: no such setting; did you mean 'workers'?",
             "PACELINE_RETRY__BACKOF_S: no such setting; did you mean 'backoff_s'?",
             "command line: timeout_s: -1: it must be seconds from 0.001 to 86,400",
@@ -311,7 +312,7 @@ limits: {"gpt-5": "500 request/min", "empty": {}}
 
     def test_no_more_than_twenty(self, write):
         lines = message(write("".join(f"x{i}x = 1\n" for i in range(30)))).splitlines()
-        assert len(lines) == FAULTS_MAX + 1
+        assert len(lines) == PROBLEMS_MAX + 1
         assert lines[-1] == "and 10 more"
 
     def test_said_twice_by_two_names(self, write):
@@ -340,7 +341,7 @@ limits: {"gpt-5": "500 request/min", "empty": {}}
             ("workers: &a [*a]", "a.yaml", "a.yaml:1: workers: [[...]]: it must be a whole number"),
             ("a: " + "[" * 5_000, "a.yaml", "a.yaml: it is nested too deeply"),
             ("a = " + "[" * 5_000, "a.toml", "a.toml: it is nested too deeply"),
-            ("# " + "x" * 1_000_001, "a.toml", "characters are no configuration"),
+            ("# " + "x" * 1_000_001, "a.toml", "characters are too many for a configuration"),
         ],
     )
     def test_files_that_are_none(self, write, text, name, words):
@@ -367,13 +368,19 @@ limits: {"gpt-5": "500 request/min", "empty": {}}
         monkeypatch.setitem(sys.modules, "yaml", None)
         assert "pip install 'paceline[yaml]'" in message(write("workers: 3", "a.yaml"))
 
-    def test_a_variable_of_somebody_else_s_is_only_mentioned(self):
-        with pytest.warns(PacelineWarning, match="PACELINE_XYZZY is no setting") as caught:
+    def test_without_pydantic_the_extra_is_named(self):
+        code = "import sys; sys.modules['pydantic'] = None; import paceline; paceline.Limiter.load()"
+        done = subprocess.run([sys.executable, "-c", code], check=False, capture_output=True, text=True, timeout=60)
+        assert "QuotaError" in done.stderr
+        assert "pip install 'paceline[config]'" in done.stderr
+
+    def test_a_variable_of_another_program_is_only_mentioned(self):
+        with pytest.warns(PacelineWarning, match="PACELINE_XYZZY is not a setting") as caught:
             assert Config.load(None, {"PACELINE_XYZZY": "1"}) == Config()
         assert caught[0].filename == __file__
 
     def test_a_provider_of_one_s_own_that_looks_like_a_mistake(self, write):
-        with pytest.warns(PacelineWarning, match="'opnai' is taken for one of your own; did you mean 'openai'"):
+        with pytest.warns(PacelineWarning, match="'opnai' is used as a provider of your own; did you mean 'openai'"):
             assert load(write("concurrency.opnai = 3")).concurrency == {"opnai": 3}
 
     @pytest.mark.parametrize("text", ["concurrency:\n  opnai: 3\n", "defaults:\n  opnai: {default: {rpm: 5}}\n"])

@@ -12,10 +12,9 @@ from paceline.config import Config
 from paceline.core.quota import NS
 from paceline.core.results import AcquireTimeoutError, QuotaError, Reading
 from paceline.estimation.calibration import TokenCalibration
-from paceline.providers.base import Call, Usage
 from paceline.testing import ManualClock, run_virtual
 
-CALL = Call("openai", "chat", "gpt-5", 1_000, 100)
+MODEL = ("openai", "gpt-5", "chat")
 
 
 def limiter_of(clock, patient=False, **said):
@@ -100,15 +99,15 @@ class TestLearning:
 class TestEstimates:
     def test_the_factor_is_the_margin_until_and_after_learning(self):
         limiter = limiter_of(ManualClock(), estimate_factor=1.5)
-        lessons = limiter.calibrations.of(CALL)
+        lessons = limiter.calibrations.of(*MODEL)
         assert lessons.input.apply(1_000) == 1_500
         for _ in range(200):
-            lessons.learn(CALL, Usage(input_tokens=500, output_tokens=10))
-        assert limiter.calibrations.of(CALL) is lessons
+            lessons.learn(input_estimate=1_000, input_tokens=500, max_output_tokens=100, output_tokens=10)
+        assert limiter.calibrations.of(*MODEL) is lessons
         assert lessons.input.apply(1_000) == pytest.approx(750, rel=0.01)
 
     def test_without_one_the_spread_is(self):
-        assert limiter_of(ManualClock()).calibrations.of(CALL).input.apply(1_000) == TokenCalibration().input.apply(
+        assert limiter_of(ManualClock()).calibrations.of(*MODEL).input.apply(1_000) == TokenCalibration().input.apply(
             1_000
         )
 

@@ -90,5 +90,5 @@ def test_a_shipped_scenario_says_what_to_tell_the_limiter():
         process.send_signal(signal.SIGINT)
         process.stdout.read()
     assert "Groq at http://127.0.0.1" in lines[0]
-    assert lines[1].startswith("blind: half of what is told")
-    assert lines[2] == "tell your limiter: 1000 requests/min,800k tokens/min\n"
+    assert lines[1].startswith("blind: half of the client's limits")
+    assert lines[2] == "limits for your limiter: 1000 requests/min,800k tokens/min\n"

@@ -7,10 +7,10 @@ from pathlib import Path
 import pytest
 
 from paceline.emulator import Emulator, Settings, World
-from paceline.emulator.outcome import Admitted, Refused
-from paceline.emulator.routes import find
+from paceline.emulator.app import find
 from paceline.emulator.scenario import load, scenarios
 from paceline.emulator.settings import SettingsError
+from paceline.emulator.world import Admitted, Refused
 
 DOCS = Path(__file__).parents[2] / "docs" / "emulator.md"
 
@@ -33,7 +33,7 @@ def admitted_in(w: World, seconds: float, *, step_s: float = 0.1, now: float = 0
 def test_every_scenario_can_be_meant_and_admits_something(name):
     scenario = load(name)
     assert scenario.summary
-    assert scenario.told
+    assert scenario.client_limits
     assert isinstance(world(name).admit(0.0, "any-model", 10, 10), Admitted | Refused)
     assert admitted_in(world(name, faults={}), 60) > 0
     json.dumps(scenario.settings)  # so that a process of its own can be told
@@ -93,8 +93,8 @@ def test_wrong_changes_say_what_would_be_right(changes, message):
     ("text", "message"),
     [
         ("rule = ", "Invalid value"),
-        ("told = 5", "summary and told must be texts"),
-        ('told = "5 apples/min"', "unknown unit 'apples'"),
+        ("client_limits = 5", "summary and client_limits must be strings"),
+        ('client_limits = "5 apples/min"', "unknown unit 'apples'"),
         ('dialect = "gorq"', "dialect is 'gorq'; did you mean 'groq'?"),
         ('[limits]\n"*" = "5 requests/0s"', "the period must be above 0"),
     ],
@@ -120,7 +120,7 @@ def test_arguments_beat_the_scenario():
 
 
 def name_of(dialect) -> str:
-    return dialect.__name__.rpartition(".")[2]
+    return type(dialect).__name__.lower()
 
 
 @pytest.mark.parametrize(

@@ -298,7 +298,7 @@ def test_hundreds_connect_at_once(paceline_emulator):
 
 def test_a_process_whose_parent_goes_at_once_says_nothing():
     with socket.create_server(("127.0.0.1", 0)) as listener:
-        command = [sys.executable, "-m", "paceline.emulator", str(listener.fileno())]
+        command = [sys.executable, "-m", "paceline.emulator.server", str(listener.fileno())]
         done = subprocess.run(
             command,
             stdin=subprocess.DEVNULL,

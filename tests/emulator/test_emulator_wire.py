@@ -4,11 +4,15 @@ import json
 
 import pytest
 
-from paceline.emulator import anthropic, azure, cohere, gemini, groq, openai
-from paceline.emulator.outcome import Admitted, Level, Refused
+from paceline.emulator.anthropic import Anthropic
+from paceline.emulator.cohere import Cohere
+from paceline.emulator.gemini import Gemini
+from paceline.emulator.openai import Azure, Groq, OpenAI, go_duration
 from paceline.emulator.settings import Settings
-from paceline.emulator.wire import Ask, go_duration
+from paceline.emulator.wire import Ask
+from paceline.emulator.world import Admitted, Level, Refused
 
+openai, azure, groq, anthropic, cohere, gemini = OpenAI(), Azure(), Groq(), Anthropic(), Cohere(), Gemini()
 PLAIN = Settings()
 RATE = Refused("rate", "gpt-5", "gpt-5", "tokens", 60.0, 40_000, 34_513.2, 6_665, 1.7685)
 

@@ -6,9 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from paceline.emulator.outcome import Admitted, Refused
 from paceline.emulator.settings import Settings, SettingsError
-from paceline.emulator.world import World
+from paceline.emulator.world import Admitted, Refused, World
 
 
 def world(limits="500 requests/min,400k tokens/min", **settings) -> World:

@@ -103,7 +103,7 @@ def dspy_at(tmp_path, text):
 def run_with(tmp_path, script):
     done = subprocess.run(
         [sys.executable, "-W", "error::paceline.PacelineWarning", "-c", script],
-        check=False, capture_output=True, text=True, timeout=60, env={**os.environ, "PYTHONPATH": str(tmp_path)},
+        check=False, capture_output=True, text=True, timeout=60, env={**os.environ, "PYTHONPATH": os.pathsep.join([str(tmp_path), *filter(None, [os.environ.get("PYTHONPATH")])])},
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
     return done.stdout

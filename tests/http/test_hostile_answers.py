@@ -1,4 +1,4 @@
-"""Answers that are compressed, cut, huge or nonsense: the caller gets what it would have got, and the books are right."""
+"""Answers that are compressed, cut, huge or nonsense: the caller gets what it would have got, and the charges are right."""
 
 import asyncio
 import gc

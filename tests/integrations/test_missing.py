@@ -26,4 +26,4 @@ def test_another_dspy():
 
     pace = import_module("paceline.http.dspy").pace
     with pytest.raises(ImportError, match="engine='litellm'"):
-        pace(SimpleNamespace(StdlibTransport=object), paceline.Limiter(), lambda _: None)
+        pace(SimpleNamespace(StdlibTransport=object), paceline.Limiter())

@@ -64,7 +64,7 @@ class TestManualClock:
 
     @pytest.mark.parametrize("seconds", [-1, float("inf"), float("nan")])
     def test_time_moves_forward(self, seconds):
-        with pytest.raises(ValueError, match="moves forward"):
+        with pytest.raises(ValueError, match="it must be a finite number, 0 or more"):
             ManualClock().advance(seconds)
         clock = ManualClock(10)
         clock.advance_to(5 * NS)
@@ -78,7 +78,7 @@ class TestManualClock:
             clock.call_at(clock.now_ns(), again)
 
         again()
-        with pytest.raises(RuntimeError, match="for ever"):
+        with pytest.raises(RuntimeError, match="endlessly"):
             clock.advance(1)
 
 

@@ -16,7 +16,7 @@ from paceline.core.queue import Waiter
 from paceline.core.quota import NS, parse_quotas
 from paceline.core.results import Reading, Refusal, RefusalKind, Reservation, WaitUntil
 from paceline.emulator import Refused, Settings, World
-from paceline.estimation.estimate import Correction
+from paceline.estimation.calibration import Correction
 from paceline.pacing.retry import Again, RetryPolicy
 from paceline.pacing.status import report
 

@@ -98,7 +98,7 @@ class TestWhatIsWrongIsFound:
         with pytest.raises(OSError, match="no disk"):
             suite.test_a_name_that_cannot_be_written_is_a_store_error(store)
         store = MemoryStore()
-        with pytest.raises(AssertionError, match="nothing went wrong"):
+        with pytest.raises(AssertionError, match="no StoreError was raised"):
             suite.test_a_failure_is_a_store_error(Request())
 
 

@@ -122,9 +122,9 @@ class _Checker:
             scheduler, share = known or self._first_of(request.provider, call.model)
         except QuotaError as error:
             raise BadLineError(str(error)) from None
-        calibration = self._limiter.calibrations.of(call)
+        calibration = self._limiter.calibrations.of(call.provider, call.model, call.endpoint)
         input_tokens = calibration.input.apply(call.input_tokens)
-        cost = request.provider.held(call, input_tokens, calibration.expected_output(call))
+        cost = request.provider.held(call, input_tokens, calibration.expected_output(call.max_output_tokens))
         ledger = scheduler.pool.ledger
         never = ledger.never(ledger.amounts(cost))
         if never is not None:

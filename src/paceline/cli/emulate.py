@@ -91,7 +91,7 @@ def _greeting(address: str, scenario: str | None) -> Iterator[str]:
     if scenario is not None:
         world = load(scenario)
         yield from (f"{world.name}: {world.summary}",) if world.summary else ()
-        yield from (f"tell your limiter: {world.told}",) if world.told else ()
+        yield from (f"limits for your limiter: {world.client_limits}",) if world.client_limits else ()
 
 
 def _settings(scenario: str | None, limits: tuple[str, ...], faults: str | None, given: dict[str, Any]) -> Settings:

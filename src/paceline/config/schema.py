@@ -1,224 +1,358 @@
-"""What a configuration may say: every setting's name and reader, and the walk through what a source says."""
+"""The types of settings, as pydantic validates them, and the reading of one source.
+
+Each message has the rejected value, shortened and without a password, and what would be right.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+import re
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from difflib import get_close_matches
-from typing import Any, Final
+from reprlib import Repr
+from typing import Annotated, Any, Final, get_args
+from urllib.parse import urlsplit
 
-from paceline.config.readers import (
-    AMOUNTS,
-    Reader,
-    amount,
-    base_url,
-    is_amounts,
-    lost,
-    milliseconds,
-    number,
-    quotas,
-    shown,
-    store,
-    text,
-    tier,
-    truth,
-    whole,
-)
-from paceline.config.sources import Faults, Place, Source, warn
+from paceline.config.sources import Place, Problems, Source, nested, warn
+from paceline.core.quota import CONCURRENCY as IN_FLIGHT
+from paceline.core.quota import INPUT_TOKENS, OUTPUT_TOKENS, REQUESTS, TOKENS, Quota, Rule, parse_quotas
+from paceline.core.results import QuotaError, StoreError
 from paceline.pacing.pacer import TIMEOUT_MAX_S
 from paceline.providers.registry import ALIASES, PROVIDERS, suggest
+from paceline.shared.capacity import OnStoreFailure
 from paceline.shared.leases import LEASE_MAX_S
+from paceline.stores import open_store
 
-WORKERS_MAX = 20_000
-RUN_S = 30 * 86_400.0
-"""The longest that a request may be tried."""
+try:
+    from pydantic import (
+        AfterValidator,
+        BeforeValidator,
+        ConfigDict,
+        PlainValidator,
+        TypeAdapter,
+        ValidationError,
+        WrapValidator,
+        with_config,
+    )
+    from typing_extensions import TypedDict
+except ImportError:
+    raise QuotaError("settings from files and variables need pydantic: pip install 'paceline[config]'") from None
+
+RUN_S: Final = 30 * 86_400.0
+"""The longest time in which a request may be retried."""
 
 LIMITS, CONCURRENCY, LANES, BREAKER = "limits", "concurrency", "lanes", "breaker"
-ANY = "*"
-"""The name of every model, or of every provider, that has no entry of its own."""
+ANY: Final = "*"
+"""The name for every model, or every provider, that has no entry."""
 
-PLAIN: Final[dict[str, Reader]] = {
-    "provider": text,
-    "tier": tier,
-    "base_url": base_url,
-    "workers": whole(1, WORKERS_MAX),
-    "max_attempts": whole(1, 1_000),
-    "timeout_s": number(0.001, 86_400.0, "seconds"),
-    "headroom_s": number(0.0, 3_600.0, "seconds"),
-    "ttl_s": number(1.0, TIMEOUT_MAX_S, "seconds"),
-    "waiting_max": whole(1, 100_000_000),
-    "acquire_timeout_s": number(0.0, TIMEOUT_MAX_S, "seconds"),
-    "estimate_factor": number(0.1, 10.0, "a factor"),
-    "min_interval_s": number(0.0, 3_600.0, "seconds"),
-    "learn": truth,
-    "store": store,
-    "lost": lost,
-    "lease_s": number(0.0, LEASE_MAX_S, "seconds"),
-}
-OVERRIDES: Final[dict[str, Reader]] = {
-    "rpm_override": number(1e-3, 1e12, "a number"),
-    "tpm_override": number(1e-3, 1e12, "a number"),
-}
-"""For the command line, the code and the environment; a file has ``limits``."""
+SHOWN_MAX: Final = 60
+"""Characters of a rejected value in a message."""
 
-TABLES: Final[dict[str, dict[str, Reader]]] = {
-    "retry": {
-        "max_attempts": PLAIN["max_attempts"],
-        "max_elapsed_s": number(0.0, RUN_S, "seconds"),
-        "backoff_s": number(0.0, 86_400.0, "seconds"),
-        "backoff_max_s": number(0.0, 86_400.0, "seconds"),
-        "jitter": number(0.0, 1.0, "a share"),
-        "max_retry_after_s": number(0.0, RUN_S, "seconds"),
-        "faults": truth,
-    },
-    BREAKER: {"failures": whole(1, 1_000_000), "pause_s": number(0.0, 86_400.0, "seconds")},
-}
-SYNONYMS: Final[dict[str, tuple[str, Reader]]] = {
-    "acquire_timeout": ("acquire_timeout_s", PLAIN["acquire_timeout_s"]),
-    "token_estimate_buffer": ("estimate_factor", PLAIN["estimate_factor"]),
-    "min_request_interval_ms": ("min_interval_s", milliseconds(3_600.0)),
-    "update_from_headers": ("learn", truth),
-}
-"""What may stand under ``settings``, and which setting it is."""
-
-LANE: Final[dict[str, Reader]] = {
-    "weight": number(1e-6, 1e6, "a number"),
-    "priority": whole(-1_000_000, 1_000_000),
-}
-NAMES: Final = [LIMITS, *PLAIN, CONCURRENCY, LANES, *TABLES, "defaults", "settings"]
+SHORT: Final = Repr()
+SHORT.maxlevel = 1  # aliases in YAML can multiply
 
 Key = tuple[str, ...]
-"""A setting by its one name: ``("workers",)``, ``("limits", "openai/*")``, ``("retry", "backoff_s")``."""
+"""The name of a setting: ``("workers",)``, ``("limits", "openai/*")``, ``("retry", "backoff_s")``."""
 
 Said = dict[Key, tuple[Any, str]]
-"""A setting's value, and where it was said."""
+"""Settings, each with its value and its origin."""
 
 
-def read(source: Source, faults: Faults, extra: dict[str, Reader] | None = None) -> Said:
-    """What ``source`` says that can be meant; what cannot goes to ``faults``. ``extra``: settings of this source alone."""
-    return _Walk(source, faults).top(PLAIN | (extra or {}))
+def shown(value: object) -> str:
+    """The text of ``value`` for a message: shortened, and without the password of a URL."""
+    text = value if isinstance(value, str) else SHORT.repr(value)
+    text = re.sub(r"//[^/@\s'\"]*@", "//...@", text)
+    text = repr(text) if isinstance(value, str) else text
+    return text if len(text) <= SHOWN_MAX else f"{text[:SHOWN_MAX]}..."
 
 
-class _Walk:
-    def __init__(self, source: Source, faults: Faults) -> None:
-        self._source, self._faults = source, faults
-        self._said: Said = {}
-        self._paths: dict[Key, Place] = {}
+def expected(what: str, accepts: Callable[[Any], bool] = lambda _: True, words: Sequence[str] = ()) -> WrapValidator:
+    """Give one message to all values that pydantic or ``accepts`` rejects, and to booleans in place of numbers."""
 
-    def top(self, plain: Mapping[str, Reader]) -> Said:
-        for name, value in self._source.values.items():
-            path = (name,)
-            if name in plain:
-                self._leaf(path, path, plain[name], value)
-            elif name in TABLES:
-                self._settings(path, TABLES[name], value)
-            elif name in (LIMITS, "defaults"):
-                self._limits(path, value)
-            elif name == CONCURRENCY:
-                for provider, most in self._table(path, value, "openai = 10"):
-                    here = (*path, provider)
-                    self._leaf(here, (name, self._whose(here)), whole(1, 1_000_000), most)
-            elif name == LANES:
-                for lane, spec in self._table(path, value, "wrap = { weight = 4 }"):
-                    for key, part in self._table((*path, lane), spec, "weight = 4"):
-                        self._known((*path, lane, key), (name, lane, key), LANE, part)
-            elif name == "settings":
-                for key, part in self._table(path, value, "acquire_timeout = 300"):
-                    if key in SYNONYMS:
-                        setting, reader = SYNONYMS[key]
-                        self._leaf((*path, key), (setting,), reader, part)
-                    else:
-                        self._unknown((*path, key), SYNONYMS)
-            else:
-                self._unknown(path, [LIMITS, *plain, *NAMES])
-        return self._said
-
-    def _settings(self, path: Place, known: Mapping[str, Reader], value: Any) -> None:
-        if path == (BREAKER,) and not isinstance(value, Mapping):
-            self._leaf(path, path, truth, value)
-            return
-        for key, part in self._table(path, value, f"{next(iter(known))} = 3"):
-            # One setting with two names: a run's own, and the one beside its like.
-            meant = ("max_attempts",) if key == "max_attempts" else (*path, key)
-            self._known((*path, key), meant, known, part)
-
-    def _limits(self, path: Place, value: Any) -> None:
-        for name, said in self._table(path, value, '"gpt-5" = ["500 requests/min", "400k tokens/min"]'):
-            here = (*path, name)
-            if not isinstance(said, Mapping) or is_amounts(said):
-                self._quotas(here, _model(name), said)
-                continue
-            provider = self._whose(here)
-            for model, quota in self._table(here, said, "gpt-5 = { rpm = 500, tpm = 500_000 }"):
-                self._quotas((*here, model), f"{provider}/{ANY if model == 'default' else model}", quota)
-
-    def _quotas(self, path: Place, name: str, said: Any) -> None:
-        key = (LIMITS, name)
-        if not isinstance(said, Mapping):
-            self._leaf(path, key, quotas, said)
-            return
-        parts = []
-        for unit, limit in self._table(path, said, "rpm = 500"):
-            if unit not in AMOUNTS:
-                self._unknown((*path, unit), AMOUNTS)
-                continue
-            part = self._value((*path, unit), amount(unit), limit)
-            if part is not None:
-                parts.append(part)
-        if parts:
-            self._put(path, key, tuple(parts))
-        elif not said:
-            self._faults.add(self._source.place(path), "it says nothing: give rpm, tpm, ...")
-
-    def _whose(self, path: Place) -> str:
-        """The own name of the provider at the end of ``path``; ``default`` is everybody's."""
-        provider = path[-1]
-        clean = provider.strip().lower()
-        if clean in ("default", ANY):
-            return ANY
-        near = get_close_matches(clean, [*PROVIDERS, *ALIASES], 1, 0.85)
-        if near and near[0] != clean:  # anybody may have a provider of their own
-            hint = f"provider {provider!r} is taken for one of your own; did you mean {near[0]!r}?"
-            warn(f"{self._source.place(path)}: {hint}")
-        return ALIASES.get(clean, clean)
-
-    def _table(self, path: Place, value: Any, example: str) -> Iterable[tuple[str, Any]]:
-        if not isinstance(value, Mapping):
-            self._faults.add(self._source.place(path), f"write a table: {example}; it is {shown(value)}")
-            return ()
-        return [(str(name), part) for name, part in value.items()]
-
-    def _known(self, path: Place, key: Key, readers: Mapping[str, Reader], value: Any) -> None:
-        if path[-1] in readers:
-            self._leaf(path, key, readers[path[-1]], value)
-        else:
-            self._unknown(path, readers)
-
-    def _leaf(self, path: Place, key: Key, reader: Reader, value: Any) -> None:
-        read = self._value(path, reader, value)
-        if read is not None:
-            self._put(path, key, read)
-
-    def _value(self, path: Place, reader: Reader, value: Any) -> Any:
+    def validate(value: Any, convert: Callable[[Any], Any]) -> Any:
         try:
-            return reader(value)
-        except ValueError as error:  # QuotaError is one
-            self._faults.add(self._source.place(path), error)
-            return None
+            result = convert(value)
+        except ValidationError:
+            result = None
+        boolean = isinstance(value, bool) and not isinstance(result, bool)
+        if result is None or boolean or not accepts(result):
+            raise ValueError(f"{shown(value)}: it must be {what}{suggest(str(value), words)}")
+        return result
 
-    def _put(self, path: Place, key: Key, value: Any) -> None:
-        if key in self._said:
-            other = self._source.place(self._paths[key])
-            self._faults.add(self._source.place(path), f"the same as {other}: keep one")
-        self._said[key], self._paths[key] = (value, self._source.origin(path)), path
-
-    def _unknown(self, path: Place, known: Iterable[str]) -> None:
-        near = suggest(path[-1], known) or f"; known: {', '.join(dict.fromkeys(known))}"
-        self._faults.add(self._source.place(path), f"no such setting{near}")
+    return WrapValidator(validate)
 
 
-def _model(name: str) -> str:
-    """The name of a limit: ``gpt-5``, ``openai/gpt-5``, ``openai/*``, ``*``, or a pool of your own."""
-    provider, slash, model = name.strip().partition("/")
-    if slash:
-        return f"{ALIASES.get(provider.lower(), provider)}/{model}"
-    return ANY if name == "default" else name.strip()
+def within(least: float, most: float, what: str = "a whole number") -> WrapValidator:
+    """Accept numbers from ``least`` to ``most``; ``what`` names their kind or unit."""
+    return expected(f"{what} from {least:,.15g} to {most:,.15g}", lambda number: bool(least <= number <= most))
+
+
+def table(example: str) -> BeforeValidator:
+    """Accept tables only."""
+
+    def check(value: Any) -> Any:
+        if not isinstance(value, Mapping):
+            raise ValueError(f"write a table: {example}; it is {shown(value)}")  # noqa: TRY004
+        return value
+
+    return BeforeValidator(check)
+
+
+def parse_base_url(text: str) -> str:
+    """The server's root, without ``/v1`` and a slash at the end.
+
+    Raises:
+        ValueError: Not the address of an HTTP server, or with a password, a query or a fragment.
+    """
+    url = urlsplit(text.strip())
+    if url.scheme not in ("http", "https") or not url.hostname or url.query or url.fragment or "@" in url.netloc:
+        raise ValueError("it must be an address like 'https://api.openai.com' or 'http://127.0.0.1:8080/v1'")
+    return f"{url.scheme}://{url.netloc}{url.path}".rstrip("/").removesuffix("/v1").rstrip("/")
+
+
+def _store(value: Any) -> str:
+    """A store's URL. No message shows ``value``, which may hold a password."""
+    if not isinstance(value, str):
+        raise ValueError("it must be a text like 'sqlite:PATH' or 'redis://HOST:PORT/DB'")  # noqa: TRY004
+    try:
+        open_store(value.strip())  # does not connect
+    except StoreError as error:
+        raise ValueError(str(error)) from None
+    return value.strip()
+
+
+def _quotas(value: Any) -> tuple[Quota, ...]:
+    """One model's limits, from texts or a table of amounts."""
+    if isinstance(value, tuple):  # parsed already, by the command line
+        return value
+    if isinstance(value, Mapping):
+        amounts: Mapping[Any, Any] = _AMOUNTS.validate_python(value)
+        if not amounts:
+            raise ValueError("it is empty: give rpm, tpm, ...")
+        return tuple(amounts[name] for name in value)
+    if not isinstance(value, str | list) or not all(isinstance(quota, str) for quota in value):
+        example = '["500 requests/min", "400k tokens/min"]'
+        raise ValueError(f"{shown(value)}: write texts, e.g. {example}, or a table of rpm, tpm, ...")
+    return parse_quotas(value)
+
+
+def _limit(value: Any) -> Any:
+    """One model's limits, or a table of models; a table of amounts has the name of one, or nothing but numbers."""
+    if not isinstance(value, Mapping) or any(name in Amounts.__annotations__ for name in value):
+        return _quotas(value)
+    numbers = all(isinstance(part, int | float) for part in value.values())
+    return _quotas(value) if numbers else _MODELS.validate_python(value)
+
+
+def _breaker(value: Any) -> Any:
+    """On or off, or a table."""
+    return _BREAKER[isinstance(value, Mapping)].validate_python(value)
+
+
+def _quota(unit: str, period_s: float) -> AfterValidator:
+    rule = Rule.BUCKET if period_s else Rule.SLOTS
+    return AfterValidator(lambda amount: Quota(unit, float(amount), period_s, rule=rule))
+
+
+Name = Annotated[str, BeforeValidator(str)]  # a key of YAML can be a number
+Text = Annotated[str, AfterValidator(str.strip), expected("a text", bool)]
+Tier = Annotated[Text, BeforeValidator(lambda value: str(value) if type(value) is int else value)]
+Truth = Annotated[bool, expected("true or false")]
+Attempts = Annotated[int, within(1, 1_000)]
+Slots = Annotated[int, within(1, 1_000_000)]
+Rate = Annotated[float, within(1e-3, 1e12, "a number")]
+Factor = Annotated[float, within(0.1, 10, "a factor")]
+Hour = Annotated[float, within(0, 3_600, "seconds")]
+Day = Annotated[float, within(0, 86_400, "seconds")]
+Month = Annotated[float, within(0, RUN_S, "seconds")]
+Timeout = Annotated[float, within(0, TIMEOUT_MAX_S, "seconds")]
+Limits = Annotated[
+    dict[Name, Annotated[Any, PlainValidator(_limit)]], table('"gpt-5" = ["500 requests/min", "400k tokens/min"]')
+]
+closed = with_config(ConfigDict(extra="forbid"))
+
+
+@closed
+class Amounts(TypedDict, total=False):
+    """Limits of a model as numbers; each becomes a quota."""
+
+    rps: Annotated[Rate, _quota(REQUESTS, 1.0)]
+    rpm: Annotated[Rate, _quota(REQUESTS, 60.0)]
+    rpd: Annotated[Rate, _quota(REQUESTS, 86_400.0)]
+    tpm: Annotated[Rate, _quota(TOKENS, 60.0)]
+    tpd: Annotated[Rate, _quota(TOKENS, 86_400.0)]
+    itpm: Annotated[Rate, _quota(INPUT_TOKENS, 60.0)]
+    otpm: Annotated[Rate, _quota(OUTPUT_TOKENS, 60.0)]
+    concurrency: Annotated[Slots, _quota(IN_FLIGHT, 0.0)]
+
+
+class Retry(TypedDict, total=False):
+    """Fields of :class:`~paceline.RetryPolicy`."""
+
+    max_attempts: Attempts
+    max_elapsed_s: Month
+    backoff_s: Day
+    backoff_max_s: Day
+    jitter: Annotated[float, within(0, 1, "a share")]
+    max_retry_after_s: Month
+    faults: Truth
+
+
+@closed
+class Breaker(TypedDict, total=False):
+    """Fields of :class:`~paceline.BreakerPolicy`."""
+
+    failures: Annotated[int, within(1, 1_000_000)]
+    pause_s: Day
+
+
+class Lane(TypedDict, total=False):
+    """Fields of :class:`~paceline.LaneSpec`."""
+
+    weight: Annotated[float, within(1e-6, 1e6, "a number")]
+    priority: Annotated[int, within(-1_000_000, 1_000_000)]
+
+
+class Synonyms(TypedDict, total=False):
+    """Names for settings in the files of another program; see :data:`SYNONYMS`."""
+
+    acquire_timeout: Timeout
+    token_estimate_buffer: Factor
+    min_request_interval_ms: Annotated[float, within(0, 3_600_000, "milliseconds"), AfterValidator(lambda ms: ms / 1e3)]
+    update_from_headers: Truth
+
+
+@closed
+class Settings(TypedDict, total=False):
+    """All settings."""
+
+    limits: Limits
+    provider: Text
+    tier: Tier
+    base_url: Annotated[Text, AfterValidator(parse_base_url)]
+    workers: Annotated[int, within(1, 20_000)]
+    max_attempts: Attempts
+    timeout_s: Annotated[float, within(0.001, 86_400, "seconds")]
+    headroom_s: Hour
+    ttl_s: Annotated[float, within(1, TIMEOUT_MAX_S, "seconds")]
+    waiting_max: Annotated[int, within(1, 100_000_000)]
+    acquire_timeout_s: Timeout
+    estimate_factor: Factor
+    min_interval_s: Hour
+    learn: Truth
+    store: Annotated[str, PlainValidator(_store)]
+    on_store_failure: Annotated[
+        OnStoreFailure,
+        expected("'fail_safe', 'fail_closed' or 'fail_open'", words=get_args(OnStoreFailure)),
+    ]
+    lease_s: Annotated[float, within(0, LEASE_MAX_S, "seconds")]
+    concurrency: Annotated[dict[Name, Slots], table("openai = 10")]
+    lanes: Annotated[dict[Name, Annotated[Lane, table("weight = 4")]], table("wrap = { weight = 4 }")]
+    retry: Annotated[Retry, table("max_attempts = 3")]
+    breaker: Annotated[Any, PlainValidator(_breaker)]
+    defaults: Limits
+    settings: Annotated[Synonyms, table("acquire_timeout = 300")]
+    rpm_override: Rate
+    tpm_override: Rate
+
+
+OVERRIDES: Final = ("rpm_override", "tpm_override")
+"""Settings that a file must not have."""
+
+SYNONYMS: Final = {
+    "acquire_timeout": "acquire_timeout_s",
+    "token_estimate_buffer": "estimate_factor",
+    "min_request_interval_ms": "min_interval_s",
+    "update_from_headers": "learn",
+}
+KEYS: Final[dict[str, Any]] = {
+    "retry": Retry, BREAKER: Breaker, LANES: Lane, "settings": Synonyms, LIMITS: Amounts, "defaults": Amounts
+}  # fmt: skip
+"""The tables with keys of their own."""
+
+_SETTINGS: Final = TypeAdapter[Any](Settings)
+_AMOUNTS: Final = TypeAdapter[Any](Amounts)
+_MODELS: Final = TypeAdapter[Any](dict[Name, Annotated[Any, PlainValidator(_quotas)]])
+_BREAKER: Final = TypeAdapter[Any](Truth), TypeAdapter[Any](Breaker)
+
+
+def read(source: Source, problems: Problems, *, overrides: bool = False) -> Said:
+    """Validate each entry of ``source`` by itself: a wrong one hides no other.
+
+    Args:
+        source: Settings from one place.
+        problems: Receives what is wrong.
+        overrides: Whether ``source`` may have :data:`OVERRIDES`.
+
+    Returns:
+        The entries that are right.
+    """
+    said: Said = {}
+    paths: dict[Key, Place] = {}
+    names = [name for name in Settings.__annotations__ if overrides or name not in OVERRIDES]
+    for name, value in source.values.items():
+        if name not in names:
+            problems.add(source.place((name,)), _unknown(name, names))
+            continue
+        for entry, part in leaves(value, (name,), 3 if name == LANES else 2):
+            try:
+                values = list(leaves(_SETTINGS.validate_python(nested(entry, part))))
+            except ValidationError as error:
+                for fault in error.errors(include_url=False):
+                    path = tuple(map(str, fault["loc"]))
+                    known = fault["type"] == "value_error"
+                    message = fault["ctx"]["error"] if known else _unknown(path[-1], KEYS[name].__annotations__)
+                    problems.add(source.place(path), message)
+                continue
+            _check_provider(source, values[0][0])
+            for path, valid in values:
+                key = _key(path)
+                if key in said:
+                    problems.add(source.place(path), f"the same as {source.place(paths[key])}: keep one")
+                said[key], paths[key] = (valid, source.origin(path)), path
+    return said
+
+
+def leaves(value: Any, path: Place = (), depth: int = 9) -> Iterator[tuple[Place, Any]]:
+    """The entries of nested tables, down to ``depth`` names, each with its path."""
+    if isinstance(value, Mapping) and len(path) < depth:
+        for name, part in value.items():
+            yield from leaves(part, (*path, name), depth)
+    else:
+        yield path, value
+
+
+def _unknown(name: str, known: Iterable[str]) -> str:
+    return f"no such setting{suggest(name, known) or '; known: ' + ', '.join(known)}"
+
+
+def _key(path: Place) -> Key:
+    """The name of the setting at ``path``, which can have several spellings."""
+    match path:
+        case ("limits" | "defaults", name):
+            provider, slash, model = name.strip().partition("/")
+            own = f"{ALIASES.get(provider.lower(), provider)}/{model}" if slash else provider
+            return LIMITS, ANY if name == "default" else own
+        case ("limits" | "defaults", provider, model):
+            return LIMITS, f"{_provider(provider)}/{ANY if model == 'default' else model}"
+        case ("concurrency", provider):
+            return CONCURRENCY, _provider(provider)
+        case ("settings", name):
+            return (SYNONYMS[name],)
+        case ("retry", "max_attempts"):  # also a setting of its own, for a run
+            return ("max_attempts",)
+    return path
+
+
+def _provider(name: str) -> str:
+    clean = name.strip().lower()
+    return ANY if clean == "default" else ALIASES.get(clean, clean)
+
+
+def _check_provider(source: Source, path: Place) -> None:
+    """Warn if ``path`` has a provider that is unknown but has nearly the name of a known one."""
+    if path[0] == CONCURRENCY or (path[0] in (LIMITS, "defaults") and len(path) == 3):
+        provider = path[1].strip().lower()
+        near = get_close_matches(provider, [*PROVIDERS, *ALIASES], 1, 0.85)
+        if near and near[0] != provider and provider != "default":
+            hint = f"{path[1]!r} is used as a provider of your own; did you mean {near[0]!r}?"
+            warn(f"{source.place(path[:2])}: {hint}")

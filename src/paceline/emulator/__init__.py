@@ -5,17 +5,16 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from paceline.emulator.outcome import Admitted, Refused
     from paceline.emulator.server import Emulator
     from paceline.emulator.settings import Settings, SettingsError
-    from paceline.emulator.world import World
+    from paceline.emulator.world import Admitted, Refused, World
 
 __all__ = ["Admitted", "Emulator", "Refused", "Settings", "SettingsError", "World"]
 
 _HOMES = {
-    "Admitted": "outcome",
+    "Admitted": "world",
     "Emulator": "server",
-    "Refused": "outcome",
+    "Refused": "world",
     "Settings": "settings",
     "SettingsError": "settings",
     "World": "world",

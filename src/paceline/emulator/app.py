@@ -1,6 +1,6 @@
-"""The emulated provider as an ASGI application: all dialects on one port, and ``/emulator/*`` to look inside.
+"""The emulated provider as an ASGI application: all dialects on one port, and ``/emulator/*`` to inspect it.
 
-Metered paths are answered by plain ASGI (a refused request costs well under 100 µs); the rest is Starlette's.
+Metered paths are answered by plain ASGI (a refused request costs well under 100 µs), the others by Starlette.
 """
 
 from __future__ import annotations
@@ -8,27 +8,27 @@ from __future__ import annotations
 import asyncio
 import itertools
 import math
+import re
 import time
-from dataclasses import dataclass
+from asyncio import Transport
+from collections.abc import Mapping, Sequence
 from functools import lru_cache
-from typing import TYPE_CHECKING, Any
+from typing import Any, NamedTuple
+from urllib.parse import parse_qs, unquote
 
 from starlette.applications import Starlette
+from starlette.requests import Request
 from starlette.responses import JSONResponse
 from starlette.routing import Route
+from starlette.types import Receive, Scope, Send
 
-from paceline.emulator import openai
-from paceline.emulator.outcome import Admitted, Refused
-from paceline.emulator.routes import Target, find
+from paceline.emulator.anthropic import Anthropic
+from paceline.emulator.cohere import Cohere
+from paceline.emulator.gemini import Gemini
+from paceline.emulator.openai import CREATED, Azure, Groq, OpenAI
 from paceline.emulator.settings import Settings, SettingsError
-from paceline.emulator.wire import Answer, Ask, Dialect, Header, request_id
-from paceline.emulator.world import World
-
-if TYPE_CHECKING:
-    from asyncio import Transport
-
-    from starlette.requests import Request
-    from starlette.types import Receive, Scope, Send
+from paceline.emulator.wire import JSON, Answer, Ask, Dialect, Header, dump, request_id
+from paceline.emulator.world import Admitted, Refused, World
 
 TRANSPORT = "paceline.transport"
 """The scope's extension that holds the connection, for faults that break it."""
@@ -36,66 +36,99 @@ TRANSPORT = "paceline.transport"
 _MOST_BODY = 32 * 1024 * 1024
 _SMALL_BODY = 64 * 1024
 _STREAM: Header = (b"content-type", b"text/event-stream; charset=utf-8")
-_JSON: Header = (b"content-type", b"application/json")
+
+_OPENAI_LIKE: dict[str, Dialect] = {"openai": OpenAI(), "azure": Azure(), "groq": Groq()}
+_ANTHROPIC, _COHERE, _GEMINI = Anthropic(), Cohere(), Gemini()
+_PATH = re.compile(r"(/openai)?(?:/deployments/([^/]{1,200}))?(?:/v1)?(/[a-z/]+)", re.ASCII)
+_MODEL = re.compile(r"/v1(?:alpha|beta)?/models/([^/:]{1,200}):(generateContent|streamGenerateContent)")
 
 
-@lru_cache(maxsize=1_024)  # a client that is refused sends the same bytes again, and 64 MB is the most this holds
+class Target(NamedTuple):
+    """The dialect of a path, and the part of the request that the URL states.
+
+    Attributes:
+        dialect: The dialect that answers.
+        kind: The kind of request; see :class:`~paceline.emulator.wire.Ask`.
+        model: The model (or deployment), if the path names it.
+        key: The API key, if the query has it.
+    """
+
+    dialect: Dialect
+    kind: str
+    model: str = ""
+    key: str = ""
+
+
+def find(path: str, query: bytes, headers: Mapping[bytes, bytes], dialect: str) -> Target | None:
+    """The target of a POST; ``None`` for a path that is not metered.
+
+    Below ``/openai/v1`` both Azure and Groq answer: a request with an ``api-key`` header is Azure's.
+
+    Args:
+        path: The URL's path.
+        query: Its query.
+        headers: The request's headers.
+        dialect: The dialect on OpenAI's paths; by the path if empty.
+    """
+    return _find(path, query[:2_000], b"api-key" in headers, dialect)
+
+
+@lru_cache(maxsize=1_024)
+def _find(path: str, query: bytes, azures: bool, dialect: str) -> Target | None:
+    google = _MODEL.fullmatch(path)
+    if google is not None:
+        asked = parse_qs(query.decode("latin-1"))
+        streams = "stream" if asked.get("alt") == ["sse"] else "array"
+        kind = "generate" if google[2] == "generateContent" else streams
+        return Target(_GEMINI, kind, unquote(google[1]), asked.get("key", [""])[0])
+    if path in Cohere.PATHS:
+        return Target(_COHERE, Cohere.PATHS[path])
+    match = _PATH.fullmatch(path)
+    if match is None:
+        return None
+    below, deployment, rest = match.groups()
+    if rest in Anthropic.PATHS and not below:
+        return Target(_ANTHROPIC, Anthropic.PATHS[rest])
+    if rest not in OpenAI.PATHS or (deployment and not below):
+        return None
+    by_path = "openai" if not below else "azure" if deployment or azures else "groq"
+    return Target(_OPENAI_LIKE[dialect or by_path], OpenAI.PATHS[rest], unquote(deployment or ""))
+
+
+@lru_cache(maxsize=1_024)  # a refused client sends the same bytes again; the cache holds 64 MB at most
 def _read_again(target: Target, body: bytes) -> Ask:
     return target.dialect.read(target.kind, body, target.model)
 
 
 async def _body(receive: Receive) -> bytes | None:
-    """A request's body; ``None`` if it is too large or the client has gone."""
-    message = await receive()
-    body: bytes = message.get("body", b"")
-    if not message.get("more_body"):
-        return body
-    parts, size = [body], len(body)
-    while message.get("more_body"):
+    """A request's body; ``None`` if it is too large or the client has disconnected."""
+    parts, size, more = list[bytes](), 0, True
+    while more:
         message = await receive()
         parts.append(message.get("body", b""))
-        size += len(parts[-1])
+        size, more = size + len(parts[-1]), message.get("more_body", False)
         if size > _MOST_BODY or message["type"] == "http.disconnect":
             return None
     return b"".join(parts)
 
 
-async def _send(send: Send, answer: Answer, extra: list[Header]) -> None:
+async def _send(send: Send, answer: Answer, extra: Sequence[Header] = ()) -> None:
     size = (b"content-length", b"%d" % len(answer.body))
     headers = [*answer.headers, size, *extra]
     await send({"type": "http.response.start", "status": answer.status, "headers": headers})
     await send({"type": "http.response.body", "body": answer.body})
 
 
-@dataclass(slots=True)
-class _Exchange:
-    """One metered request on its way through."""
-
-    world: World
-    dialect: Dialect
-    serial: int
-    ask: Ask
-    headers: dict[bytes, bytes]
-    key: str
-    extra: list[Header]
-    transport: Transport | None
-
-    @property
-    def gone(self) -> bool:
-        """Whether the client has left."""
-        return self.transport is not None and self.transport.is_closing()
-
-
 class App:
     """The application; one :class:`World` at a time, replaced by a reset.
 
     Args:
-        settings: What the provider is like.
+        settings: The provider's properties.
     """
 
     def __init__(self, settings: Settings) -> None:
         self._epoch = time.time() - time.monotonic()  # wall-clock windows that no clock change can move
-        self._serials = itertools.count(1)
+        self.serials = itertools.count(1)
         self.world = World(settings, self.now())
         self._others = Starlette(
             routes=[
@@ -109,7 +142,7 @@ class App:
         )
 
     def now(self) -> float:
-        """Seconds since 1970, never going back."""
+        """Seconds since 1970; never decreases."""
         return self._epoch + time.monotonic()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -124,96 +157,17 @@ class App:
             return
         body = await _body(receive)
         if body is None:
-            await _send(send, Answer(413, [_JSON], b'{"error":{"message":"the body is too large"}}'), [])
+            await _send(send, Answer(413, [JSON], b'{"error":{"message":"the body is too large"}}'))
             return
-        dialect, serial = target.dialect, next(self._serials)
-        small = len(body) <= _SMALL_BODY
-        ask = _read_again(target, body) if small else dialect.read(target.kind, body, target.model)
-        transport = scope.get("extensions", {}).get(TRANSPORT)
-        extra = [(dialect.ID_HEADER, request_id(serial))] if dialect.ID_HEADER else []
-        key = target.key or dialect.key(headers)
-        exchange = _Exchange(self.world, dialect, serial, ask, headers, key, extra, transport)
-        await self._serve(exchange, receive, send)
-
-    async def _serve(self, exchange: _Exchange, receive: Receive, send: Send) -> None:
-        world, dialect, serial = exchange.world, exchange.dialect, exchange.serial
-        now = self.now()
-        admitted = self._admit(exchange, now)
-        if world.settings.headers:
-            exchange.extra += dialect.rate_headers(world.levels(now, exchange.ask.model), now)
-        if isinstance(admitted, Refused):
-            await _send(send, _refusal(exchange, admitted), exchange.extra)
-            return
-        if admitted.first_s:
-            await asyncio.sleep(admitted.first_s)
-        if admitted.fault == "drop" and exchange.transport is not None:
-            world.finish(self.now(), admitted)
-            exchange.transport.abort()
-            await receive()  # returns when the connection is gone: nothing more is sent
-        elif admitted.fault is not None and not (admitted.fault == "stream" and exchange.ask.stream):
-            world.finish(self.now(), admitted, 0)
-            await _send(send, dialect.failure(serial), exchange.extra)
-        else:
-            deliver = self._stream if exchange.ask.stream else self._whole
-            await deliver(exchange, admitted, send)
-            custom_id = exchange.headers.get(b"x-custom-id")
-            if custom_id is not None and admitted.fault is None:
-                world.answers.add(custom_id.decode("latin-1"))
-
-    def _admit(self, exchange: _Exchange, now: float) -> Admitted | Refused:
-        world, ask = exchange.world, exchange.ask
-        dialect, valid = exchange.dialect, world.settings.valid_key
-        if not exchange.key or (valid is not None and exchange.key != valid):
-            return world.refuse(now, Refused("auth", ask.model))
-        if ask.error:
-            return world.refuse(now, Refused("invalid", ask.model, detail=ask.error))
-        return world.admit(
-            now,
-            ask.model,
-            ask.input_tokens,
-            ask.max_output_tokens,
-            holds_output=dialect.HOLDS_OUTPUT,
-            settles=dialect.SETTLES,
-        )
-
-    async def _whole(self, exchange: _Exchange, admitted: Admitted, send: Send) -> None:
-        if admitted.duration_s > admitted.first_s:
-            await asyncio.sleep(admitted.duration_s - admitted.first_s)
-        exchange.world.finish(self.now(), admitted, gone=exchange.gone)
-        body = exchange.dialect.answer(exchange.ask, admitted, exchange.serial)
-        await _send(send, Answer(200, [_JSON], body), exchange.extra)
-
-    async def _stream(self, exchange: _Exchange, admitted: Admitted, send: Send) -> None:
-        world = exchange.world
-        await send({"type": "http.response.start", "status": 200, "headers": [_STREAM, *exchange.extra]})
-        per_token_s = (admitted.duration_s - admitted.first_s) / max(1, admitted.output_tokens)
-        breaks_at = admitted.output_tokens // 2 if admitted.fault == "stream" else math.inf
-        for tokens, piece in exchange.dialect.events(exchange.ask, admitted, exchange.serial):
-            if tokens and per_token_s:
-                await asyncio.sleep(per_token_s * tokens)
-            if exchange.gone:
-                world.finish(self.now(), admitted, gone=True)
-                return
-            if admitted.produced + tokens > breaks_at:
-                world.finish(self.now(), admitted, admitted.produced)
-                await send({"type": "http.response.body", "body": _overloaded(exchange)})
-                return
-            if tokens:
-                world.produce(self.now(), admitted, tokens)
-            await send({"type": "http.response.body", "body": piece, "more_body": True})
-        world.finish(self.now(), admitted)
-        await send({"type": "http.response.body", "body": b""})
-
-    # --- looking inside ----------------------------------------------------------------------------------------
+        await _Exchange(self, target, scope, headers, body).serve(receive, send)
 
     async def _tally(self, _: Request) -> JSONResponse:
         return JSONResponse(self.world.tally())
 
     async def _reset(self, request: Request) -> JSONResponse:
-        """Start again, with some settings changed if the body has any."""
+        """Start again, with the settings in the body changed."""
         changes = await _object(request)
-        settings = Settings.of(self.world.settings.values() | changes)
-        self.world = World(settings, self.now())
+        self.world = World(Settings.of(self.world.settings.values() | changes), self.now())
         return JSONResponse({"ok": True})
 
     async def _limits(self, request: Request) -> JSONResponse:
@@ -222,28 +176,100 @@ class App:
         return JSONResponse({"ok": True})
 
     async def _models(self, _: Request) -> JSONResponse:
-        data = [
-            {"id": name, "object": "model", "created": openai.CREATED, "owned_by": "emulator"}
-            for name in self.world.models()
-        ]
-        return JSONResponse({"object": "list", "data": data})
+        model = {"object": "model", "created": CREATED, "owned_by": "emulator"}
+        return JSONResponse({"object": "list", "data": [{"id": name} | model for name in self.world.models()]})
 
 
-def _refusal(exchange: _Exchange, refused: Refused) -> Answer:
-    """How the provider says no: as an answer of its own, or as the first event of a stream."""
-    settings, ask = exchange.world.settings, exchange.ask
-    answer = exchange.dialect.refusal(refused, settings, exchange.serial)
-    if refused.kind != "rate" or not ask.stream or not settings.refuse_in_stream:
-        return answer
-    told = [header for header in answer.headers if header[0] != b"content-type"]
-    return Answer(200, [_STREAM, *told], exchange.dialect.error_event(ask, answer, exchange.serial))
+class _Exchange:
+    """One metered request and its answer."""
 
+    def __init__(self, app: App, target: Target, scope: Scope, headers: dict[bytes, bytes], body: bytes) -> None:
+        self.world, self.now = app.world, app.now
+        self.dialect, self.headers, self.serial = target.dialect, headers, next(app.serials)
+        small = len(body) <= _SMALL_BODY
+        self.ask = _read_again(target, body) if small else target.dialect.read(target.kind, body, target.model)
+        self.key = target.key or target.dialect.key(headers)
+        self.transport: Transport | None = scope.get("extensions", {}).get(TRANSPORT)
+        name = target.dialect.ID_HEADER
+        self.extra: list[Header] = [(name, request_id(self.serial))] if name else []
 
-def _overloaded(exchange: _Exchange) -> bytes:
-    """The error event in which a stream ends that was going well."""
-    refused = Refused("capacity", exchange.ask.model, status=503)
-    answer = exchange.dialect.refusal(refused, exchange.world.settings, exchange.serial)
-    return exchange.dialect.error_event(exchange.ask, answer, exchange.serial)
+    async def serve(self, receive: Receive, send: Send) -> None:
+        world, now = self.world, self.now()
+        admitted = self._admit(now)
+        if world.settings.headers:
+            self.extra += self.dialect.rate_headers(world.levels(now, self.ask.model), now)
+        if isinstance(admitted, Refused):
+            await _send(send, self._refusal(admitted), self.extra)
+            return
+        if admitted.first_s:
+            await asyncio.sleep(admitted.first_s)
+        if admitted.fault == "drop" and self.transport is not None:
+            world.finish(self.now(), admitted)
+            self.transport.abort()
+            await receive()  # returns when the connection is gone: nothing more is sent
+        elif admitted.fault is not None and not (admitted.fault == "stream" and self.ask.stream):
+            world.finish(self.now(), admitted, 0)
+            await _send(send, self.dialect.failure(self.serial), self.extra)
+        else:
+            await (self._stream if self.ask.stream else self._whole)(admitted, send)
+            custom_id = self.headers.get(b"x-custom-id")
+            if custom_id is not None and admitted.fault is None:
+                world.answers.add(custom_id.decode("latin-1"))
+
+    def _admit(self, now: float) -> Admitted | Refused:
+        ask, dialect, valid = self.ask, self.dialect, self.world.settings.valid_key
+        if not self.key or (valid is not None and self.key != valid):
+            return self.world.refuse(now, Refused("auth", ask.model))
+        if ask.error:
+            return self.world.refuse(now, Refused("invalid", ask.model, detail=ask.error))
+        modes = {"holds_output": dialect.HOLDS_OUTPUT, "settles": dialect.SETTLES}
+        return self.world.admit(now, ask.model, ask.input_tokens, ask.max_output_tokens, **modes)
+
+    async def _whole(self, admitted: Admitted, send: Send) -> None:
+        if admitted.duration_s > admitted.first_s:
+            await asyncio.sleep(admitted.duration_s - admitted.first_s)
+        self.world.finish(self.now(), admitted, gone=self._gone())
+        body = dump(self.dialect.answer(self.ask, admitted, self.serial))
+        await _send(send, Answer(200, [JSON], body), self.extra)
+
+    async def _stream(self, admitted: Admitted, send: Send) -> None:
+        world = self.world
+        await send({"type": "http.response.start", "status": 200, "headers": [_STREAM, *self.extra]})
+        per_token_s = (admitted.duration_s - admitted.first_s) / max(1, admitted.output_tokens)
+        breaks_at = admitted.output_tokens // 2 if admitted.fault == "stream" else math.inf
+        for tokens, piece in self.dialect.events(self.ask, admitted, self.serial):
+            if tokens and per_token_s:
+                await asyncio.sleep(per_token_s * tokens)
+            if self._gone():
+                world.finish(self.now(), admitted, gone=True)
+                return
+            if admitted.produced + tokens > breaks_at:
+                world.finish(self.now(), admitted, admitted.produced)
+                overload = self.dialect.refusal(
+                    Refused("capacity", self.ask.model, status=503), world.settings, self.serial
+                )
+                await send({"type": "http.response.body", "body": self._as_event(overload).body})
+                return
+            if tokens:
+                world.produce(self.now(), admitted, tokens)
+            await send({"type": "http.response.body", "body": piece, "more_body": True})
+        world.finish(self.now(), admitted)
+        await send({"type": "http.response.body", "body": b""})
+
+    def _gone(self) -> bool:
+        """Whether the client has disconnected."""
+        return self.transport is not None and self.transport.is_closing()
+
+    def _refusal(self, refused: Refused) -> Answer:
+        settings = self.world.settings
+        answer = self.dialect.refusal(refused, settings, self.serial)
+        in_stream = refused.kind == "rate" and self.ask.stream and settings.refuse_in_stream
+        return self._as_event(answer) if in_stream else answer
+
+    def _as_event(self, refusal: Answer) -> Answer:
+        """A refusal as an event of a stream."""
+        retained = (header for header in refusal.headers if header[0] != b"content-type")
+        return Answer(200, [_STREAM, *retained], self.dialect.error_event(self.ask, refusal, self.serial))
 
 
 async def _object(request: Request) -> dict[str, Any]:

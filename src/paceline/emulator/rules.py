@@ -1,8 +1,7 @@
-"""How a server counts one quota: four rules, each the arithmetic of one account, with time as an argument.
+"""The rules by which a server counts one quota, each the arithmetic of one account, with time as an argument.
 
-This is the other side of the wire: nothing here is shared with the limiter that it tests. Times are float
-seconds on any clock that does not go back; amounts are in the quota's unit. A level may go below zero: the
-server charges what was used, also when it turned out to be more than was left.
+Nothing here is shared with the limiter that it tests. Times are float seconds on any clock that does not go back;
+amounts are in the quota's unit. A level may go below zero: the server charges the true usage, even above what is left.
 """
 
 from __future__ import annotations
@@ -21,7 +20,7 @@ class Rule(ABC):
     Attributes:
         limit: The amount per period that the server publishes.
         period_s: The period in seconds; 0 for slots.
-        share: The part of the rate that other users of the same key take, from ``share_from`` on.
+        share: The part of the rate that other users of the same key use, from ``share_from`` on.
     """
 
     def __init__(self, limit: float, period_s: float) -> None:
@@ -35,7 +34,7 @@ class Rule(ABC):
 
     @property
     def rate(self) -> float:
-        """Amount per second that is left to us beside the other users; 0 for slots."""
+        """Amount per second that the other users leave; 0 for slots."""
         return self.limit * (1 - self.share) / self.period_s if self.period_s else 0.0
 
     def fits(self, now: float, cost: float) -> bool:
@@ -43,22 +42,22 @@ class Rule(ABC):
         return self.remaining(now) >= cost - EPSILON
 
     def share_with(self, now: float, share: float) -> None:
-        """From now on, other users take this share of the rate, evenly."""
+        """Set the share of the rate that other users take evenly from now on."""
         self.remaining(now)
         self.share, self.share_from = share, now
 
     def set_limit(self, now: float, limit: float) -> None:
-        """Change the published amount; what is used stays used."""
+        """Change the published amount; the used amount remains."""
         self.remaining(now)
         self.limit = limit
 
     @abstractmethod
     def remaining(self, now: float) -> float:
-        """What is left now; may be negative."""
+        """The amount left now; may be negative."""
 
     @abstractmethod
     def charge(self, now: float, amount: float) -> None:
-        """Take ``amount``, also into debt."""
+        """Charge ``amount``, also into debt."""
 
     @abstractmethod
     def give_back(self, now: float, amount: float, since: float) -> None:
@@ -66,19 +65,19 @@ class Rule(ABC):
 
     @abstractmethod
     def wait(self, now: float, cost: float) -> float:
-        """Seconds until ``cost`` fits if nobody else comes (as a server prints it); ``inf`` for never."""
+        """Seconds until ``cost`` fits without other traffic (as a server prints it); ``inf`` for never."""
 
     @abstractmethod
     def reset(self, now: float) -> float:
-        """Seconds until the quota is whole again, as a server prints it."""
+        """Seconds until the quota is full again, as a server prints it."""
 
 
 class Bucket(Rule):
     """Refills continuously, up to a burst.
 
-    With ``quantum_s`` the limit is quantised ("60 000 per minute may be enforced as 1 000 per second"): the
-    bucket holds ``quantum_s`` worth of the rate. A cost between that and the limit needs the bucket full, and
-    leaves a debt; otherwise 3 requests/min in quanta of one second would admit nothing at all.
+    With ``quantum_s`` the limit is quantised ("60 000 per minute may be enforced as 1 000 per second"): the bucket
+    holds ``quantum_s`` worth of the rate. A cost between that and the limit needs a full bucket and leaves a debt;
+    otherwise 3 requests/min in quanta of one second would admit nothing at all.
     """
 
     def __init__(self, limit: float, period_s: float, now: float, *, quantum_s: float = 0.0, full: float = 1.0) -> None:
@@ -92,26 +91,22 @@ class Bucket(Rule):
         return min(self.limit, self.limit * self._quantum_s / self.period_s) if self._quantum_s else self.limit
 
     def remaining(self, now: float) -> float:
-        """The level, refilled up to now."""
         if now > self._at:
             self._level = min(self.burst, self._level + (now - self._at) * self.rate)
             self._at = now
         return self._level
 
     def fits(self, now: float, cost: float) -> bool:
-        """Whether the level covers the cost, or as much of it as a bucket can."""
         return cost <= self.limit and self.remaining(now) >= min(cost, self.burst) - EPSILON
 
     def charge(self, now: float, amount: float) -> None:
-        """Lower the level."""
         self._level = self.remaining(now) - amount
 
     def give_back(self, now: float, amount: float, since: float) -> None:  # noqa: ARG002
-        """Raise the level, up to the burst."""
         self._level = min(self.burst, self.remaining(now) + amount)
 
     def set_limit(self, now: float, limit: float) -> None:
-        """A larger bucket fills from where it stands; a smaller one spills."""
+        """A larger bucket fills from its level; a smaller one loses the excess."""
         super().set_limit(now, limit)
         self._level = min(self._level, self.burst)
 
@@ -139,7 +134,6 @@ class Window(Rule):
         return math.floor((now - self._offset_s) / self.period_s) * self.period_s + self._offset_s
 
     def remaining(self, now: float) -> float:
-        """What the current window has left."""
         start = self._window_of(now)
         if start > self._start:
             self._start, self._used = start, 0.0
@@ -147,18 +141,15 @@ class Window(Rule):
         return self.limit - self._used - others
 
     def charge(self, now: float, amount: float) -> None:
-        """Count it in the current window."""
         self.remaining(now)
         self._used += amount
 
     def give_back(self, now: float, amount: float, since: float) -> None:
-        """Correct the count, unless the charge went with its window."""
         self.remaining(now)
         if since >= self._start or amount < 0:
             self._used -= amount
 
     def wait(self, now: float, cost: float) -> float:
-        """To the window's end, if the cost does not fit before."""
         if cost > self.limit:
             return math.inf
         return 0.0 if self.fits(now, cost) else self.reset(now)
@@ -181,7 +172,6 @@ class Sliding(Rule):
             self.charge(now, limit * (1 - full))
 
     def remaining(self, now: float) -> float:
-        """The limit less what was charged in ``(now - period, now]``."""
         head, times, amounts = self._head, self._times, self._amounts
         while head < len(times) and times[head] + self.period_s <= now:
             self._used -= amounts[head]
@@ -196,14 +186,12 @@ class Sliding(Rule):
         return self.limit - self._used - others
 
     def charge(self, now: float, amount: float) -> None:
-        """Write it into the log."""
         self.remaining(now)
         self._times.append(max(now, self._times[-1]) if self._times else now)
         self._amounts.append(amount)
         self._used += amount
 
     def give_back(self, now: float, amount: float, since: float) -> None:
-        """Correct the entry of ``since``, unless it left the log."""
         self.remaining(now)
         at = bisect_left(self._times, since, self._head)
         if at < len(self._times) and self._times[at] == since:
@@ -213,7 +201,6 @@ class Sliding(Rule):
             self.charge(now, -amount)
 
     def wait(self, now: float, cost: float) -> float:
-        """Until enough of the oldest entries have left."""
         missing = cost - self.remaining(now) - EPSILON
         if cost > self.limit:
             return math.inf
@@ -226,37 +213,32 @@ class Sliding(Rule):
         return 0.0 if missing <= 0 else self.period_s
 
     def reset(self, now: float) -> float:
-        """Until the newest entry has left."""
         self.remaining(now)
         newest = bisect_right(self._times, now) - 1
         return max(0.0, self._times[newest] + self.period_s - now) if newest >= self._head else 0.0
 
 
 class Slots(Rule):
-    """At most so many in flight."""
+    """A number of requests in flight."""
 
     def __init__(self, limit: float) -> None:
         super().__init__(limit, 0.0)
         self._used = 0.0
 
     def remaining(self, now: float) -> float:  # noqa: ARG002
-        """The free slots."""
         return self.limit * (1 - self.share) - self._used
 
     def charge(self, now: float, amount: float) -> None:  # noqa: ARG002
-        """Occupy."""
         self._used += amount
 
     def give_back(self, now: float, amount: float, since: float) -> None:  # noqa: ARG002
-        """Free."""
         self._used -= amount
 
     def wait(self, now: float, cost: float) -> float:
-        """Nobody knows when an answer ends: a second."""
+        """A second: the end of an answer cannot be predicted."""
         if cost > self.limit:
             return math.inf
         return 0.0 if self.fits(now, cost) else 1.0
 
     def reset(self, now: float) -> float:
-        """Likewise."""
         return 0.0 if self.remaining(now) >= self.limit else 1.0

@@ -1,4 +1,4 @@
-"""Worlds as data: ``scenarios/<name>.toml``, or a file of your own, with a summary and what a client is told."""
+"""Scenarios: settings with a summary and the client's limits, in ``scenarios/<name>.toml`` or a file of your own."""
 
 from __future__ import annotations
 
@@ -15,19 +15,19 @@ _SHIPPED = Path(__file__).with_name("scenarios")
 
 @dataclass(frozen=True, slots=True)
 class Scenario:
-    """A world and what is known of it outside.
+    """An emulated provider, and what a client knows of it.
 
     Attributes:
         name: Its name, or the file's path.
-        summary: What is special about it, in one line.
-        told: The limits that a client is meant to believe in, e.g. ``500 requests/min,400k tokens/min``; empty
-            where they are the true ones.
+        summary: Its particular property, in one line.
+        client_limits: The limits that a client is configured with, e.g. ``500 requests/min,400k tokens/min``; empty where they
+            are the true ones.
         settings: The server's :class:`Settings`, as plain values.
     """
 
     name: str
     summary: str
-    told: str
+    client_limits: str
     settings: dict[str, Any]
 
 
@@ -40,7 +40,7 @@ def load(name: str) -> Scenario:
     """A shipped scenario by its name, or a TOML file by its path.
 
     Raises:
-        SettingsError: There is none, or it cannot be meant; the message says where and what would be right.
+        SettingsError: There is none, or it is invalid; the message states the place and the valid values.
     """
     shipped = name in scenarios()
     path = _SHIPPED / f"{name}.toml" if shipped else Path(name)
@@ -57,10 +57,10 @@ def load(name: str) -> Scenario:
 @cache
 def _read(name: str, text: str) -> Scenario:
     values = tomllib.loads(text)
-    summary, told = values.pop("summary", ""), values.pop("told", "")
-    if not isinstance(summary, str) or not isinstance(told, str):
-        raise SettingsError("summary and told must be texts")
-    if told:
-        parse_limits(told)
+    summary, client_limits = values.pop("summary", ""), values.pop("client_limits", "")
+    if not isinstance(summary, str) or not isinstance(client_limits, str):
+        raise SettingsError("summary and client_limits must be strings")
+    if client_limits:
+        parse_limits(client_limits)
     Settings.of(values)
-    return Scenario(name, summary, told, values)
+    return Scenario(name, summary, client_limits, values)

@@ -1,4 +1,4 @@
-"""Start and stop the emulator: in a thread for tests, in a process of its own for load."""
+"""Start and stop the emulator: in a thread for tests, in its own process for load."""
 
 from __future__ import annotations
 
@@ -8,24 +8,21 @@ import socket
 import subprocess
 import sys
 import threading
-from typing import TYPE_CHECKING, Any, Self
+from typing import Any, Self
 
 import uvicorn
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 from paceline.emulator.app import TRANSPORT, App
 from paceline.emulator.scenario import load
-from paceline.emulator.settings import LimitsLike, Settings, SettingsError
-
-if TYPE_CHECKING:
-    from types import TracebackType
+from paceline.emulator.settings import LimitsLike, Settings, SettingsError, by_pool
 
 BACKLOG = 4_096
-"""Connections that may wait to be accepted (the system may allow fewer: ``net.core.somaxconn``)."""
+"""The most connections that wait to be accepted (the system may allow fewer: ``net.core.somaxconn``)."""
 
 
 class _Protocol(HttpToolsProtocol):
-    """uvicorn's HTTP, with the connection where the application can break it."""
+    """uvicorn's HTTP protocol, with the connection in the scope so that the application can break it."""
 
     def on_message_begin(self) -> None:
         super().on_message_begin()
@@ -33,7 +30,7 @@ class _Protocol(HttpToolsProtocol):
 
 
 def make_server(app: App) -> uvicorn.Server:
-    """A uvicorn server that says nothing and stops without waiting for answers under way."""
+    """A uvicorn server without log output, which stops without waiting for answers in progress."""
     config = uvicorn.Config(
         app,
         http=_Protocol,
@@ -53,7 +50,7 @@ def make_server(app: App) -> uvicorn.Server:
 
 
 def listen(host: str, port: int) -> socket.socket:
-    """A listening socket; connections queue from now on, so nobody has to wait for the server.
+    """A listening socket; connections queue from now on, also before the server runs.
 
     Raises:
         OSError: The port is taken.
@@ -68,11 +65,11 @@ class Emulator:
             client = openai.AsyncOpenAI(base_url=f"{emulator.base_url}/v1", api_key="any")
 
     Args:
-        limits: See :class:`Settings`, which has the other keywords too.
-        scenario: A shipped world's name, or a TOML file's path; the other arguments beat it.
-        process: Run it in a process of its own, so that it does not share this interpreter's lock.
-        host: Where to listen.
-        port: 0 for any free one.
+        limits: See :class:`Settings`, which documents the other keywords too.
+        scenario: A shipped scenario's name, or a TOML file's path; the other arguments override it.
+        process: Run it in its own process, so that it does not share this interpreter's lock.
+        host: The address to listen on.
+        port: The port to listen on; 0 for any free one.
         **settings: The other :class:`Settings`.
 
     Raises:
@@ -106,7 +103,7 @@ class Emulator:
         return f"http://{host}:{port}"
 
     def start(self) -> Self:
-        """Listen, and return when requests can be sent.
+        """Listen, and return once requests can be sent.
 
         Raises:
             OSError: The port is taken.
@@ -122,7 +119,7 @@ class Emulator:
             self._thread = threading.Thread(target=self._server.run, kwargs=sockets, name="emulator", daemon=True)
             self._thread.start()
         try:
-            self.tally()  # the socket queues this until the server is there
+            self.tally()  # queued by the socket until the server runs
         except BaseException:
             self.stop()
             raise
@@ -130,7 +127,7 @@ class Emulator:
 
     def _start_process(self, listener: socket.socket) -> None:
         with listener:
-            command = [sys.executable, "-m", "paceline.emulator", str(listener.fileno())]
+            command = [sys.executable, "-m", "paceline.emulator.server", str(listener.fileno())]
             self._child = subprocess.Popen(  # noqa: S603
                 command,
                 stdin=subprocess.PIPE,
@@ -143,7 +140,7 @@ class Emulator:
         self._child.stdin.flush()  # it stays open: the child ends when it closes
 
     def stop(self) -> None:
-        """Stop, at once; the second time does nothing."""
+        """Stop at once; a second call does nothing."""
         if self._server is not None and self._thread is not None:
             self._server.should_exit = True
             self._thread.join()
@@ -159,7 +156,7 @@ class Emulator:
             self._child = None
 
     def tally(self) -> dict[str, Any]:
-        """What the server has seen since the start or the last reset; see :meth:`World.tally`."""
+        """The counts since the start or the last reset; see :meth:`World.tally`."""
         return self._call("GET", "/emulator/tally")
 
     def reset(self, **settings: Any) -> None:
@@ -171,15 +168,12 @@ class Emulator:
         self._call("POST", "/emulator/reset", settings)
 
     def set_limits(self, limits: LimitsLike) -> None:
-        """Change limits in mid-run; what is used stays used.
+        """Change limits in mid-run; used amounts remain.
 
         Raises:
-            SettingsError: A limit is none.
+            SettingsError: A limit is invalid.
         """
-        if not hasattr(limits, "items"):
-            lines = [limits] if isinstance(limits, str) else list(limits)
-            limits = {name.strip() or "*": amounts for name, _, amounts in (line.rpartition("=") for line in lines)}
-        self._call("POST", "/emulator/limits", limits)
+        self._call("POST", "/emulator/limits", dict(by_pool(limits)))
 
     def _call(self, method: str, path: str, body: Any = None) -> dict[str, Any]:
         connection = http.client.HTTPConnection(*self._address, timeout=30)
@@ -196,15 +190,31 @@ class Emulator:
     def __enter__(self) -> Self:
         return self.start()
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.stop()
 
     async def __aenter__(self) -> Self:
         return self.start()
 
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    async def __aexit__(self, *_: object) -> None:
         self.stop()
+
+
+def serve_process() -> None:
+    """Serve in this process: a socket's number as argument, settings on stdin. Ends when stdin closes."""
+    listener = socket.socket(fileno=int(sys.argv[1]))
+    line = sys.stdin.buffer.readline()
+    if not line:  # the parent has ended already
+        return
+    server = make_server(App(Settings.of(json.loads(line))))
+
+    def end_with_parent() -> None:
+        sys.stdin.buffer.read()  # returns when the parent closes it, or ends
+        server.should_exit = True
+
+    threading.Thread(target=end_with_parent, daemon=True).start()
+    server.run(sockets=[listener])
+
+
+if __name__ == "__main__":
+    serve_process()

@@ -1,4 +1,4 @@
-"""What an emulated provider is like: limits, rule, faults, speed. Plain values, checked once."""
+"""The properties of an emulated provider: limits, rule, faults, speed. Plain values, checked once."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ LimitsLike = str | Sequence[str] | Mapping[str, str | Sequence[str]]
 
 
 class SettingsError(ValueError):
-    """A setting that cannot be meant; the message names it and says what would be right."""
+    """An invalid setting; the message names it and states the valid values."""
 
 
 class Limit(NamedTuple):
@@ -36,7 +36,7 @@ class Limit(NamedTuple):
 
 
 def near(word: str, names: Sequence[str]) -> str:
-    """What ``word`` was probably meant to be."""
+    """A suggestion for a misspelt ``word``."""
     close = get_close_matches(word, names, 1, 0.5)
     return f"did you mean {close[0]!r}?" if close else f"choose from {', '.join(names)}"
 
@@ -45,7 +45,7 @@ def parse_limit(text: str) -> Limit:
     """Read ``"500 requests/min"``, ``"100 requests/10s"``, ``"1k requests/day window"`` or ``"8 concurrency"``.
 
     Raises:
-        SettingsError: The text is no limit.
+        SettingsError: The text is no valid limit.
     """
     match = _LIMIT.fullmatch(text.strip())
     if match is None:
@@ -66,18 +66,22 @@ def parse_limit(text: str) -> Limit:
     return Limit(unit, amount, period_s, rule or "")
 
 
+def by_pool(limits: LimitsLike) -> Mapping[str, str | Sequence[str]]:
+    """Limits in any notation, as a mapping from the pool's name to its limits in text."""
+    if isinstance(limits, Mapping):
+        return limits
+    lines = [limits] if isinstance(limits, str) else list(limits)
+    return {name.strip() or "*": amounts for name, _, amounts in (line.rpartition("=") for line in lines)}
+
+
 def parse_limits(limits: LimitsLike) -> dict[str, tuple[Limit, ...]]:
     """Limits by pool: a model's name, several names with ``|`` between them, or ``*`` for every other model.
 
     Raises:
-        SettingsError: A limit is none, or a model has none.
+        SettingsError: A limit is invalid, or a pool has none.
     """
-    if not isinstance(limits, Mapping):
-        lines = [limits] if isinstance(limits, str) else list(limits)
-        pairs = [(name.strip(), amounts) for name, _, amounts in (line.rpartition("=") for line in lines)]
-        limits = {name or "*": amounts for name, amounts in pairs}
     pools: dict[str, tuple[Limit, ...]] = {}
-    for name, amounts in limits.items():
+    for name, amounts in by_pool(limits).items():
         parts = amounts.split(",") if isinstance(amounts, str) else amounts
         pools[name] = tuple(parse_limit(part) for part in parts if part.strip())
         if not pools[name]:
@@ -87,36 +91,36 @@ def parse_limits(limits: LimitsLike) -> dict[str, tuple[Limit, ...]]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Settings:
-    """What an emulated provider is like.
+    """The properties of an emulated provider.
 
     Attributes:
         limits: Limits per model; ``*`` for models that are not named; ``a|b`` for models that share them.
-        rule: How rates are counted: ``bucket``, ``quantised``, ``window`` or ``sliding``.
+        rule: The rule of rates: ``bucket``, ``quantised``, ``window`` or ``sliding``.
         quantum_s: Seconds of the rate that a quantised bucket holds. Quotas of more than a minute are never quantised.
         offset_s: Seconds past the clock's multiples of the period at which a window restarts.
-        start_level: The part of every quota that is there at the start, 0 to 1.
-        settle: ``never`` keeps what was held at admission; ``actual`` gives the unused rest back at the end;
-            ``provider`` does as the dialect that is spoken (Groq gives back).
+        start_level: The available part of every quota at the start, 0 to 1.
+        settle: ``never`` keeps the charge of the admission; ``actual`` returns its unused part at the end; ``provider``
+            does as the request's dialect (Groq returns it).
         failed_count: Refused requests use up the requests quota too.
         faults: Probability per request of ``500``, ``503``, ``529``, ``drop`` (the connection closes without an
             answer), ``slow`` (takes ``slow_factor`` times as long), ``growth`` ("slow down") and ``stream`` (a
-            streamed answer ends in an error event in the middle; one in one piece is a 500).
+            streamed answer ends in an error event in the middle; an answer in one piece is a 500).
         slow_factor: See ``faults``.
-        other_users: The share of every rate that somebody else takes on the same key, 0 to 1.
-        other_users_from_s: Seconds after the start at which they begin.
+        other_users: The share of every rate that other users of the same key take, 0 to 1.
+        other_users_from_s: Seconds after the start at which other users begin.
         latency_s: Seconds until the first piece of an answer.
         latency_per_token_s: Seconds per output token after that.
         jitter: Latency is multiplied by a number drawn from ``1 - jitter`` to ``1 + jitter``.
         output_share: Output length as a part of ``max_tokens``, on average.
         output_spread: The length varies evenly by this part of the average, up and down.
-        default_output_tokens: What stands in for ``max_tokens`` when a request has none.
+        default_output_tokens: Replaces ``max_tokens`` where a request has none.
         changes: New limits in mid-run: ``[{"at_s": 60, "limits": {"gpt-5": "250 requests/min"}}]``, seconds after the
             start.
-        dialect: Who answers on OpenAI's paths: ``openai``, ``azure`` or ``groq``; by the path if empty.
+        dialect: The dialect on OpenAI's paths: ``openai``, ``azure`` or ``groq``; by the path if empty.
         refuse_in_stream: A streamed request that is over its rate is refused with status 200 and an error event (seen
             at Azure and OpenAI on Responses).
         headers: Whether answers carry rate-limit headers (and refusals ``retry-after``).
-        body_numbers: Whether refusals say limit, used, requested and wait in their text.
+        body_numbers: Whether refusals state limit, used, requested and wait in their text.
         valid_key: The only API key that is accepted; any but the empty one if ``None``.
         money_after: Admitted requests after which the account has no money; ``None`` for never.
         seed: Makes every random choice repeatable.
@@ -149,7 +153,7 @@ class Settings:
     seed: int = 0
 
     def __post_init__(self) -> None:
-        """Refuse what cannot be meant."""
+        """Check every value."""
         parse_limits(self.limits)
         choices = (
             ("rule", self.rule, RULES),
@@ -173,14 +177,16 @@ class Settings:
         for name, most in _RANGES.items():
             _check(name, getattr(self, name), most=most)
         if self.other_users == 1 or self.quantum_s == 0:
-            raise SettingsError("other_users must be below 1, and quantum_s above 0: else nothing is ever admitted")
+            raise SettingsError(
+                "other_users must be below 1, and quantum_s above 0: otherwise no request is ever admitted"
+            )
 
     @classmethod
     def of(cls, values: Mapping[str, Any]) -> Self:
         """Settings from a mapping, as a file or a request has it.
 
         Raises:
-            SettingsError: A name or a value is wrong; the message says which and what would be right.
+            SettingsError: A name or a value is invalid; the message names it and states the valid values.
         """
         names = [f.name for f in fields(cls)]
         for name in values:

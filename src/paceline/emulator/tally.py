@@ -1,22 +1,20 @@
-"""What an emulated provider saw: counts, a timeline, and how close the traffic came to the ideal."""
+"""The counts of an emulated provider: requests, a timeline, and how close the traffic came to the ideal speed."""
 
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Iterable
 from itertools import pairwise
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-if TYPE_CHECKING:
-    from collections.abc import Iterable
-
-    from paceline.emulator.rules import Rule
+from paceline.emulator.rules import Rule
 
 DAY_S = 86_400
 MOST_IDS = 1_000_000
 
 
 class Count:
-    """What happened to the requests of one pool, or of all."""
+    """Counts for the requests of one pool, or of all pools."""
 
     __slots__ = ("admitted", "answered", "faults", "first_s", "in_flight", "in_flight_peak", "last_s", "refused")
 
@@ -36,7 +34,7 @@ class Count:
         self.last_s = now
 
     def report(self, charges: dict[str, float], ideal_s: float | None, steady_s: float | None) -> dict[str, Any]:
-        """The counts as plain values, with the yardsticks: ``speed`` is their ratio to the time that was taken."""
+        """The counts as plain values; the speeds are the ideal and steady times over the elapsed time."""
         elapsed_s = 0.0 if self.first_s is None or self.last_s is None else self.last_s - self.first_s
         return {
             "admitted": self.admitted,
@@ -79,12 +77,12 @@ class Timeline:
         row[column] += 1
 
     def rows(self) -> list[list[int]]:
-        """``[second, admitted, refused]`` for every second in which something happened."""
+        """``[second, admitted, refused]`` for every second with a request."""
         return [[second, *row] for second, row in self._seconds.items()]
 
 
 class Answers:
-    """How often each custom id got an answer; up to a million ids."""
+    """The number of answers to each custom id; up to a million ids."""
 
     def __init__(self) -> None:
         self._ids: Counter[str] = Counter()
@@ -98,35 +96,47 @@ class Answers:
             self.overflow += 1
 
     def report(self) -> dict[str, Any]:
-        """``distinct`` ids, the ``most`` answers that one got, and up to 100 that were ``repeated``."""
+        """``distinct`` ids, the ``most`` answers to one id, and up to 100 ids that were ``repeated``."""
         repeated = [(name, count) for name, count in self._ids.most_common(100) if count > 1]
         most = max(self._ids.values(), default=0)
         return {"distinct": len(self._ids), "most": most, "repeated": dict(repeated), "overflow": self.overflow}
 
 
 class Account:
-    """One quota's rule, with what admitted requests were charged under it."""
+    """One quota: its rule, and the charges of admitted requests."""
 
     __slots__ = ("at_last_admission", "charged", "opening", "period_s", "rates", "rule", "unit")
 
     def __init__(self, unit: str, period_s: float, rule: Rule, now: float) -> None:
         self.unit, self.period_s, self.rule = unit, period_s, rule
         self.charged = self.at_last_admission = 0.0
-        self.opening: float | None = None  # what was there at the first admission: one full burst, as a rule
+        self.opening: float | None = None  # the level at the first admission: usually one full burst
         self.rates: list[tuple[float, float]] = []  # (from, amount per second), when the rate has changed
         self.note_rate(now)
 
     def note_rate(self, now: float) -> None:
-        """The true rate from now on; kept because the ideal depends on all of them (the last thousand changes)."""
+        """Record the true rate from now on; the ideal depends on all of them (the last thousand changes)."""
         self.rates.append((now, self.rule.rate))
         del self.rates[:-1_000]
 
+    def admit(self, now: float, cost: float) -> None:
+        """Charge a request at its admission."""
+        if self.opening is None:
+            self.opening = self.rule.remaining(now)
+        self.charge(now, cost)
+        self.at_last_admission = self.charged
+
+    def charge(self, now: float, amount: float) -> None:
+        """Charge the rule, and record it."""
+        self.rule.charge(now, amount)
+        self.charged += amount
+
     def ideal_s(self, start: float) -> float:
-        """The shortest time for what was charged up to the last admission: what was there first, then the rate."""
+        """The shortest time for all charges up to the last admission: the opening level first, then the rate."""
         return _time_to_supply(self.rates, start, self.at_last_admission - (self.opening or 0.0))
 
     def steady_s(self, start: float) -> float:
-        """The same as if nothing had been there."""
+        """The same with an opening level of 0."""
         return _time_to_supply(self.rates, start, self.at_last_admission)
 
 
@@ -142,6 +152,6 @@ def _time_to_supply(rates: list[tuple[float, float]], start: float, amount: floa
     return at - start + amount / rates[-1][1]
 
 
-def slowest(times: Iterable[float]) -> float | None:
-    """The quota that binds decides; ``None`` without any."""
-    return max(times, default=None)
+def slowest(times: Iterable[float | None]) -> float | None:
+    """The longest time, that of the quota that binds; ``None`` without any."""
+    return max((time for time in times if time is not None), default=None)

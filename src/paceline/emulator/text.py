@@ -12,13 +12,13 @@ _WORD, _LETTER, _SIGN, _DIGIT, _WIDE = 0.75, 0.085, 1.0, 1 / 3, 0.4
 """Per word, letter, punctuation sign, digit (groups of three) and byte beyond ASCII: 1.3 per word of English prose."""
 
 PER_MESSAGE = 4
-"""What a chat message costs beside its text."""
+"""The tokens of a chat message beside its text."""
 
 _FILLER = "The server that answers here makes up its words as it goes and means none of them. " * 16
 
 
 def count_tokens(text: str) -> int:
-    """How many tokens the emulated models see in a text. Deterministic; 20 µs for 3 000 words."""
+    """The number of tokens in a text, for the emulated models. Deterministic; 20 µs for 3 000 words."""
     data = text.encode("utf-8", "replace")
     rest = data.translate(None, _SPACE)
     if not rest:
@@ -44,10 +44,8 @@ def count_content(value: Any) -> int:
 
 
 def count_messages(messages: Any) -> int:
-    """Tokens in a list of chat messages, with what each costs by itself."""
-    if not isinstance(messages, list):
-        return count_content(messages)
-    return count_content(messages) + PER_MESSAGE * len(messages)
+    """Tokens in a list of chat messages, with :data:`PER_MESSAGE` for each."""
+    return count_content(messages) + (PER_MESSAGE * len(messages) if isinstance(messages, list) else 0)
 
 
 def count_tools(tools: Any) -> int:

@@ -1,25 +1,27 @@
-"""What the dialects share: a request as the server read it, an answer as bytes, and how durations are written."""
+"""The common part of the dialects: the request as the server read it, the answer, and the interface of a dialect."""
 
 from __future__ import annotations
 
 import json
 import math
+from abc import ABC, abstractmethod
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import lru_cache
 from itertools import pairwise
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
+from typing import Any, ClassVar, NamedTuple
 
+from paceline.emulator.settings import Settings
 from paceline.emulator.text import write
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
-
-    from paceline.emulator.outcome import Admitted, Level, Refused
-    from paceline.emulator.settings import Settings
+from paceline.emulator.world import Admitted, Level, Refused
 
 Header = tuple[bytes, bytes]
+JSON: Header = (b"content-type", b"application/json")
+ErrorParts = tuple[int, str, Mapping[str, Any]]
+"""Status, text and further fields of an error."""
+
 PIECES = 20
-"""A streamed answer comes in at most so many pieces."""
+"""The most pieces of a streamed answer."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,12 +30,12 @@ class Ask:
 
     Attributes:
         kind: ``chat``, ``responses``, ``embeddings``, ``messages``, ``generate``, ``stream`` or ``array``.
-        model: The model that is asked for.
+        model: The requested model.
         input_tokens: The size of the input.
         max_output_tokens: The most output, for all choices together; ``None`` if the request does not say.
         stream: Whether the answer goes out in pieces.
         include_usage: Whether a chat stream ends with its usage.
-        choices: How many answers (chat), or how many inputs (embeddings).
+        choices: The number of answers (chat), or of inputs (embeddings).
         dimensions: The length of an embedding.
         base64: Whether embeddings are packed.
         error: What is wrong with the request, if anything.
@@ -50,6 +52,10 @@ class Ask:
     base64: bool = False
     error: str = ""
 
+    def finish(self, admitted: Admitted, cut: str, complete: str) -> str:
+        """The finish reason of the answer: ``cut`` if it has the most output that the request allows."""
+        return cut if admitted.output_tokens == self.max_output_tokens else complete
+
 
 class Answer(NamedTuple):
     """A whole HTTP answer."""
@@ -59,46 +65,95 @@ class Answer(NamedTuple):
     body: bytes
 
 
-class Dialect(Protocol):
-    """What a provider's module offers."""
+class Dialect(ABC):
+    """One provider's way to read requests and to write answers, headers and refusals.
 
-    @property
-    def ID_HEADER(self) -> bytes:  # noqa: N802
-        """The name of the header that bears the request's id; empty for none."""
+    Attributes:
+        PATHS: The kind of request for each path, where paths alone decide.
+        ID_HEADER: The header of the request's id; empty for none.
+        KEY_HEADERS: The headers that can bear the API key, the preferred one first.
+        HOLDS_OUTPUT: Whether a quota of ``tokens`` counts output, and holds the most that a request may produce.
+        SETTLES: Whether the provider returns the unused part of the charge.
+        REFUSALS: The parts of the error, for each kind of refusal but those by a quota; ``failure`` is an internal
+            error, ``other`` is for the kinds that are not listed.
+        ERROR_TYPE: The content type of errors.
+        NO_JSON: The error text for a body that is no JSON object.
+        NO_MODEL: The error text for a request without a model.
+    """
 
-    @property
-    def HOLDS_OUTPUT(self) -> bool:  # noqa: N802
-        """Whether a quota of ``tokens`` counts output, and holds the most that a request may produce."""
-
-    @property
-    def SETTLES(self) -> bool:  # noqa: N802
-        """Whether what was held and not used comes back."""
-
-    def __hash__(self) -> int: ...
+    PATHS: ClassVar[Mapping[str, str]] = {}
+    ID_HEADER: ClassVar[bytes] = b""
+    KEY_HEADERS: ClassVar[tuple[bytes, ...]] = (b"authorization",)
+    HOLDS_OUTPUT: ClassVar[bool] = True
+    SETTLES: ClassVar[bool] = False
+    REFUSALS: ClassVar[Mapping[str, ErrorParts]]
+    ERROR_TYPE: ClassVar[bytes] = JSON[1]
+    NO_JSON: ClassVar[str]
+    NO_MODEL: ClassVar[str] = ""
 
     def key(self, headers: Mapping[bytes, bytes]) -> str:
         """The API key of a request; empty without one."""
+        found = (headers.get(name, b"").removeprefix(b"Bearer ").strip() for name in self.KEY_HEADERS)
+        return next(filter(None, found), b"").decode("latin-1")
 
     def read(self, kind: str, body: bytes, named: str = "") -> Ask:
-        """Read a request's body; ``named`` is the model that the path names, if it does."""
+        """Read a request's body; ``named`` is the model that the path names. Mistakes are in ``Ask.error``."""
+        value = load(body)
+        if value is None:
+            return Ask(kind, error=self.NO_JSON)
+        model = named or value.get("model")
+        if not isinstance(model, str) or not model:
+            return Ask(kind, error=self.NO_MODEL)
+        return self.ask(kind, model, value)
 
+    @abstractmethod
+    def ask(self, kind: str, model: str, value: dict[str, Any]) -> Ask:
+        """Read a request's JSON object."""
+
+    @abstractmethod
     def rate_headers(self, levels: list[Level], now: float) -> list[Header]:
         """The rate-limit headers."""
 
     def refusal(self, refused: Refused, settings: Settings, serial: int) -> Answer:
-        """How this provider says no."""
-
-    def error_event(self, ask: Ask, refusal: Answer, serial: int) -> bytes:
-        """The same inside a stream."""
+        """Status, headers and text of a refusal."""
+        if refused.kind in ("rate", "too_large"):
+            status, text, fields = self.over_limit(refused, settings)
+        else:
+            status, text, fields = self.REFUSALS.get(refused.kind) or self.REFUSALS["other"]
+            text = text.format(refused=refused, id=request_id(serial).decode())
+        status = refused.status or status
+        headers = [(b"content-type", self.ERROR_TYPE), *self.retry_headers(refused, settings)]
+        return Answer(status, headers, dump(self.error(serial, status, text, fields)))
 
     def failure(self, serial: int) -> Answer:
-        """How this provider says that it broke (500)."""
+        """An internal error (500)."""
+        return self.refusal(Refused("failure"), Settings(), serial)
 
-    def answer(self, ask: Ask, admitted: Admitted, serial: int) -> bytes:
-        """The body of an answer in one piece."""
+    def retry_headers(self, refused: Refused, settings: Settings) -> list[Header]:
+        """``retry-after`` in whole seconds, for refusals that a wait can cure."""
+        if not settings.headers or refused.kind not in ("rate", "growth"):
+            return []
+        return [(b"retry-after", b"%d" % max(1, math.ceil(refused.wait_s)))]
 
+    @abstractmethod
+    def over_limit(self, refused: Refused, settings: Settings) -> ErrorParts:
+        """The refusal by a quota of a request that does not fit now (``rate``) or at any time (``too_large``)."""
+
+    @abstractmethod
+    def error(self, serial: int, status: int, text: str, fields: Mapping[str, Any]) -> Any:
+        """The provider's error object."""
+
+    @abstractmethod
+    def error_event(self, ask: Ask, refusal: Answer, serial: int) -> bytes:
+        """A refusal as an event in a stream."""
+
+    @abstractmethod
+    def answer(self, ask: Ask, admitted: Admitted, serial: int) -> Any:
+        """The JSON value of an answer in one piece."""
+
+    @abstractmethod
     def events(self, ask: Ask, admitted: Admitted, serial: int) -> Iterator[tuple[int, bytes]]:
-        """The pieces of a streamed answer, each with the output tokens that it brings."""
+        """The pieces of a streamed answer, each with its number of output tokens."""
 
 
 def dump(value: Any) -> bytes:
@@ -133,24 +188,8 @@ def request_id(serial: int) -> bytes:
 
 @lru_cache(maxsize=256)
 def pieces(tokens: int) -> tuple[tuple[int, str], ...]:
-    """A text of so many tokens, cut into at most :data:`PIECES`."""
+    """The text of an answer, cut into at most :data:`PIECES`, each with its number of tokens."""
     text, count = write(tokens), min(PIECES, max(1, tokens))
     cuts = [tokens * i // count for i in range(count + 1)]
     size = len(text) // max(1, tokens)
     return tuple((end - start, text[start * size : end * size]) for start, end in pairwise(cuts))
-
-
-def go_duration(seconds: float) -> str:
-    """A duration as Go prints it, cut to milliseconds: ``6m0s``, ``1.768s``, ``84ms``.
-
-    Both of OpenAI's uses (reset headers, "try again in") fit this in every capture seen (2023 to 2026).
-    """
-    total_ms = math.floor(seconds * 1_000 + 1e-3)
-    if total_ms < 1_000:
-        return f"{total_ms}ms" if total_ms else "0s"
-    minutes, ms = divmod(total_ms, 60_000)
-    hours, minutes = divmod(minutes, 60)
-    text = f"{ms / 1_000:.3f}".rstrip("0").rstrip(".") + "s"
-    if hours:
-        return f"{hours}h{minutes}m{text}"
-    return f"{minutes}m{text}" if minutes else text

@@ -1,10 +1,10 @@
-"""An emulated provider without its wire: models, quotas, faults and what they were used for. No clock, no IO.
+"""An emulated provider without its HTTP side: models, quotas, faults and the tally. No clock, no IO.
 
     world = World(Settings(limits={"gpt-5": "500 requests/min,400k tokens/min"}), now=0.0)
     answer = world.admit(now, "gpt-5", input_tokens=1_200, max_output_tokens=300)   # Admitted | Refused
     world.finish(now + answer.duration_s, answer)
 
-Time is an argument (float seconds), so a test can run an hour in a blink. Not thread-safe.
+Time is an argument (float seconds), so a test can run an hour in milliseconds. Not thread-safe.
 """
 
 from __future__ import annotations
@@ -14,18 +14,92 @@ from collections import deque
 from dataclasses import dataclass, field
 from operator import itemgetter
 from random import Random
-from typing import Any
+from typing import Any, NamedTuple
 
-from paceline.emulator.outcome import Admitted, Level, Refused
 from paceline.emulator.rules import Bucket, Rule, Sliding, Slots, Window
 from paceline.emulator.settings import Limit, LimitsLike, Settings, parse_limits
 from paceline.emulator.tally import Account, Answers, Count, Timeline, slowest
 
 HELD = ("tokens", "project_tokens")
-"""Units that are charged with what a request may produce, before it has."""
+"""Units that are charged at admission with the most output that a request may produce."""
 
 MOST_MODELS = 1_000
 """Models beyond the named ones that ``*`` gives accounts of their own."""
+
+
+@dataclass(slots=True)
+class Admitted:
+    """An admitted request; pass it to :meth:`World.finish`.
+
+    Attributes:
+        model: The requested model.
+        pool: The name of the limits that it was charged to.
+        input_tokens: The input, as the server counts it.
+        output_tokens: The output that the model will produce.
+        held_tokens: The charge to a ``tokens`` quota at admission.
+        at_s: The time of admission.
+        first_s: Seconds from admission to the first piece of the answer.
+        duration_s: Seconds from admission to the end of the answer.
+        fault: ``500`` or ``drop`` when that is the answer, ``stream`` when the answer breaks off in the middle.
+        settles: Whether the unused part of the charge is returned at the end.
+        produced: The output that has been sent.
+        finished: Whether the request has ended.
+    """
+
+    model: str
+    pool: str
+    input_tokens: int
+    output_tokens: int
+    held_tokens: int
+    at_s: float
+    first_s: float = 0.0
+    duration_s: float = 0.0
+    fault: str | None = None
+    settles: bool = False
+    produced: int = 0
+    finished: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Refused:
+    """A refused request.
+
+    Attributes:
+        kind: ``rate``, ``growth``, ``capacity`` (503, 529), ``money``, ``too_large``, ``auth``, ``unknown_model``
+            or ``invalid``.
+        model: The requested model.
+        pool: The name of the limits that it would have been charged to.
+        unit: The unit of the quota that refused.
+        period_s: That quota's period.
+        limit: That quota's amount.
+        used: Its used part, as the server prints it; may exceed the limit.
+        requested: The charge that the request would have caused.
+        wait_s: Seconds until it would fit; ``inf`` for never, 0 when the server does not say.
+        status: The fault's HTTP status, for ``capacity``.
+        detail: What was wrong with the request, for ``invalid``.
+    """
+
+    kind: str
+    model: str = ""
+    pool: str = ""
+    unit: str = ""
+    period_s: float = 0.0
+    limit: float = 0.0
+    used: float = 0.0
+    requested: float = 0.0
+    wait_s: float = 0.0
+    status: int = 0
+    detail: str = ""
+
+
+class Level(NamedTuple):
+    """The state of one quota, as headers show it."""
+
+    unit: str
+    period_s: float
+    limit: float
+    remaining: float
+    reset_s: float
 
 
 @dataclass(slots=True)
@@ -37,12 +111,12 @@ class _Pool:
 
 
 class World:
-    """Every model's accounts, and the tally.
+    """The accounts of all models, and the tally.
 
     Args:
-        settings: What the provider is like.
-        now: When it starts, in seconds; all later times are on the same clock. Windows restart at multiples of
-            their period on it.
+        settings: The provider's properties.
+        now: The start in seconds; all later times are on the same clock. Windows restart at multiples of their period
+            on it.
     """
 
     def __init__(self, settings: Settings, now: float = 0.0) -> None:
@@ -71,16 +145,16 @@ class World:
         holds_output: bool = True,
         settles: bool = False,
     ) -> Admitted | Refused:
-        """Let a request in and charge all of its model's quotas, or none.
+        """Admit a request and charge all quotas of its model, or none.
 
         Args:
             now: The time in seconds.
-            model: The model that is asked for.
+            model: The requested model.
             input_tokens: The input, as the server counts it.
-            max_output_tokens: The most output (times the number of answers), if the request says so. A ``tokens``
-                quota is charged input plus this; ``output_tokens`` only what is produced.
+            max_output_tokens: The most output (times the number of answers), if the request states it. A ``tokens``
+                quota is charged input plus this, an ``output_tokens`` quota only the produced output.
             holds_output: Whether this provider's ``tokens`` quotas count output at all.
-            settles: Whether this provider gives back what was held and not used.
+            settles: Whether this provider returns the unused part of the charge.
         """
         self._catch_up(now)
         pool = self._pools.get(model) or self._new_pool(now, model)
@@ -90,31 +164,25 @@ class World:
             return self.refuse(now, Refused("money", model, pool.name), pool)
         fault = self._fault()
         if fault in ("503", "529"):
-            pool.count.faults[fault] += 1
-            self.total.faults[fault] += 1
-            return self._refuse_and_count(now, Refused("capacity", model, pool.name, status=int(fault)), pool)
+            self._count_fault(pool, fault)
+            return self.refuse(now, Refused("capacity", model, pool.name, status=int(fault)), pool)
         if fault == "growth":
-            return self._refuse_and_count(now, Refused("growth", model, pool.name, wait_s=1.0), pool)
+            return self.refuse(now, Refused("growth", model, pool.name, wait_s=1.0), pool)
         held = input_tokens + (max_output_tokens or 0 if holds_output else 0)
         costs = [_cost(account.unit, input_tokens, held) for account in pool.accounts]
         refused = self._first_refusal(now, pool, model, costs)
         if refused is not None:
-            return self._refuse_and_count(now, refused, pool)
+            return self.refuse(now, refused, pool)
         for account, cost in zip(pool.accounts, costs, strict=True):
-            if account.opening is None:
-                account.opening = account.rule.remaining(now)
-            account.rule.charge(now, cost)
-            account.charged += cost
-            account.at_last_admission = account.charged
+            account.admit(now, cost)
         pool.count.admit(now)
         self.total.admit(now)
         self.timeline.add(now, 0)
         admitted = Admitted(model, pool.name, input_tokens, 0, held, now)
         admitted.settles = self.settings.settle == "actual" or (self.settings.settle == "provider" and settles)
-        self._destine(admitted, max_output_tokens, fault)
+        self._plan(admitted, max_output_tokens, fault)
         if fault is not None:
-            pool.count.faults[fault] += 1
-            self.total.faults[fault] += 1
+            self._count_fault(pool, fault)
         return admitted
 
     def _first_refusal(self, now: float, pool: _Pool, model: str, costs: list[float]) -> Refused | None:
@@ -134,23 +202,24 @@ class World:
             kind, model, pool.name, refusing.unit, refusing.period_s, rule.limit, used, asked, max(longest, 0.0)
         )
 
-    def _refuse_and_count(self, now: float, refused: Refused, pool: _Pool) -> Refused:
-        if self.settings.failed_count:
-            for account in pool.accounts:
-                if account.unit == "requests":  # what is left, at most one: hammering empties it but makes no debt
-                    account.rule.charge(now, min(1.0, max(0.0, account.rule.remaining(now))))
-        return self.refuse(now, refused, pool)
-
     def refuse(self, now: float, refused: Refused, pool: _Pool | None = None) -> Refused:
         """Count a refusal, also one that was decided before admission (a wrong key, an invalid body)."""
         self.total.refused[refused.kind] += 1
         self.timeline.add(now, 1)
         if pool is not None:
             pool.count.refused[refused.kind] += 1
+            if self.settings.failed_count and refused.kind != "money":
+                for account in pool.accounts:
+                    if account.unit == "requests":  # at most the remaining amount: refusals make no debt
+                        account.rule.charge(now, min(1.0, max(0.0, account.rule.remaining(now))))
         return refused
 
-    def _destine(self, admitted: Admitted, most: int | None, fault: str | None) -> None:
-        """Decide how the request will go: how long its output is, how long it takes, whether it fails."""
+    def _count_fault(self, pool: _Pool, fault: str) -> None:
+        pool.count.faults[fault] += 1
+        self.total.faults[fault] += 1
+
+    def _plan(self, admitted: Admitted, most: int | None, fault: str | None) -> None:
+        """Draw the length of the output, the duration and the fault of a request."""
         settings, random = self.settings, self._random
         if fault in ("500", "drop"):
             admitted.fault = fault
@@ -168,23 +237,23 @@ class World:
     # --- after admission ---------------------------------------------------------------------------------------
 
     def produce(self, now: float, admitted: Admitted, tokens: int) -> None:
-        """Charge output that goes out, to quotas that count it as it appears."""
+        """Charge output as it is sent, to the quotas that count it then."""
         self._catch_up(now)
         tokens = min(tokens, admitted.output_tokens - admitted.produced)
         admitted.produced += tokens
         for account in self._pools[admitted.model].accounts:
             if account.unit == "output_tokens" and tokens > 0:
-                account.rule.charge(now, tokens)
-                account.charged += tokens
+                account.charge(now, tokens)
 
     def finish(self, now: float, admitted: Admitted, output_tokens: int | None = None, *, gone: bool = False) -> None:
         """End a request: charge the rest of its output, settle, free its slot. The second time does nothing.
 
         Args:
             now: The time in seconds.
-            admitted: What :meth:`admit` returned.
+            admitted: The result of :meth:`admit`.
             output_tokens: The output if it differs from ``admitted.output_tokens``.
-            gone: The client left before the end: what was not produced yet never is, and nobody was answered.
+            gone: The client disconnected before the end: the rest of the output is not produced, and the request does
+                not count as answered.
         """
         if admitted.finished:
             return
@@ -205,9 +274,10 @@ class World:
         for count in (pool.count, self.total):
             count.in_flight -= 1
             count.answered += admitted.fault is None
-            count.faults.update(["gone"] if gone else ())
+        if gone:
+            self._count_fault(pool, "gone")
 
-    # --- what can be asked and changed ---------------------------------------------------------------------------
+    # --- levels, limits, tally ------------------------------------------------------------------------------------
 
     def levels(self, now: float, model: str) -> list[Level]:
         """The quotas of a model as headers show them; empty for an unknown model."""
@@ -223,10 +293,10 @@ class World:
         return list(self._pools)
 
     def set_limits(self, now: float, limits: LimitsLike) -> None:
-        """Change limits in mid-run. Quotas that stay keep what is used; new ones start full.
+        """Change limits in mid-run. Quotas that remain keep their used amount; new ones start full.
 
         Raises:
-            SettingsError: A limit is none.
+            SettingsError: A limit is invalid.
         """
         for name, new in parse_limits(limits).items():
             self._limits[name] = new
@@ -239,29 +309,25 @@ class World:
                 self._add_pool(now, name, new)
 
     def tally(self) -> dict[str, Any]:
-        """Everything that was seen, as plain values: totals, ``pools``, ``timeline`` and ``answers`` by custom id.
+        """All counts as plain values: totals, ``pools``, ``timeline`` and ``answers`` by custom id.
 
         ``ideal_s`` is the shortest possible time from first to last admission: for the quota that binds, all charges
-        less what was there at first (one full burst), over the true rate. ``steady_s`` is the same with nothing there
-        at first. The speeds are those divided by ``elapsed_s``; ``None`` where nothing had to wait. A lucky start
-        shortly before a window's end can beat the ideal.
+        less the amount available at first (one full burst), over the true rate. ``steady_s`` is the same with nothing
+        available at first. The speeds are those divided by ``elapsed_s``; ``None`` where no request had to wait. A
+        start shortly before a window's end can beat the ideal.
         """
-        pools = {pool.name: pool for pool in self._pools.values()}
         reports, charges = {}, dict[str, float]()
         ideals, steadies = [], []
-        for name, pool in pools.items():
+        for name, pool in {pool.name: pool for pool in self._pools.values()}.items():
             own = {account.unit: account.charged for account in pool.accounts}
             for unit, amount in own.items():
                 charges[unit] = charges.get(unit, 0.0) + amount
             start = pool.count.first_s
-            rated = [a for a in pool.accounts if a.period_s] if start is not None else []
-            ideal = slowest(account.ideal_s(start or 0.0) for account in rated)
-            steady = slowest(account.steady_s(start or 0.0) for account in rated)
-            ideals.append(ideal)
-            steadies.append(steady)
-            reports[name] = pool.count.report(own, ideal, steady)
-        ideal = slowest(i for i in ideals if i is not None)
-        total = self.total.report(charges, ideal, slowest(s for s in steadies if s is not None))
+            rated = [a for a in pool.accounts if a.period_s and start is not None]
+            ideals.append(slowest(account.ideal_s(start or 0.0) for account in rated))
+            steadies.append(slowest(account.steady_s(start or 0.0) for account in rated))
+            reports[name] = pool.count.report(own, ideals[-1], steadies[-1])
+        total = self.total.report(charges, slowest(ideals), slowest(steadies))
         return total | {"pools": reports, "timeline": self.timeline.rows(), "answers": self.answers.report()}
 
     # --- accounts ----------------------------------------------------------------------------------------------
@@ -302,7 +368,7 @@ class World:
         return Bucket(limit.amount, limit.period_s, now, quantum_s=quantum_s, full=settings.start_level)
 
     def _catch_up(self, now: float) -> None:
-        """Let happen what was to happen by now: other users come, limits change."""
+        """Apply the events that are due: the arrival of other users, changed limits."""
         while self._due and self._due[0][0] <= now:
             at, limits = self._due.popleft()
             if limits is not None:
@@ -325,7 +391,7 @@ class World:
 
 
 def _schedule(settings: Settings, start: float) -> deque[tuple[float, LimitsLike | None]]:
-    """What is to happen, by time: new limits, and ``None`` where other users come."""
+    """Events by time: new limits, or ``None`` for the arrival of other users."""
     events: list[tuple[float, LimitsLike | None]] = [
         (start + change["at_s"], change["limits"]) for change in settings.changes
     ]
@@ -335,7 +401,7 @@ def _schedule(settings: Settings, start: float) -> deque[tuple[float, LimitsLike
 
 
 def _cost(unit: str, input_tokens: int, held: int) -> float:
-    """What a quota is charged at admission; output is charged when it is there."""
+    """The charge to a quota at admission; an ``output_tokens`` quota is charged as output is produced."""
     if unit in HELD:
         return held
     if unit == "input_tokens":

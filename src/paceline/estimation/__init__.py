@@ -1,1 +1,1 @@
-"""What a request will cost: tokens from characters, corrected by what answers report."""
+"""The tokens of a request: estimated from its characters, corrected by the usage that answers report."""

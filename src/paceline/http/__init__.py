@@ -1,5 +1,5 @@
-"""Attempts over HTTP, for httpx2 and httpx, sync and async, from one source."""
+"""The exchange of one request with a provider over HTTP: one life of a request, one binding per HTTP library."""
 
-from paceline.http.transport import pace_transport
+from paceline.http.httpx import pace_transport
 
 __all__ = ["pace_transport"]

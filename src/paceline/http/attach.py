@@ -4,32 +4,30 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from paceline.http import genai
-from paceline.http.transport import is_paced, library_of, library_of_transport, pace_transport
+from paceline.http.httpx import PacedTransport, library_of, library_of_transport, pace_transport
+from paceline.pacing.pacer import Pacer
 from paceline.providers.registry import provider_named
 
-if TYPE_CHECKING:
-    from paceline.pacing.pacer import Pacer
-
 DEPTH_MAX, OBJECTS_MAX = 3, 500
-"""How deep, and among how many objects, a client is searched for the HTTP client inside."""
+"""How deep, and among how many objects, a client is searched for HTTP clients."""
 
 
 def attach(limiter: Pacer, client: Any, provider: str | None = None) -> None:
     """See :meth:`paceline.Limiter.attach`."""
     parts = list(_parts(client))
-    clients = [part for part in parts if _is_http_client(part)]
-    if not clients:
+    http_clients = [part for part in parts if _is_http_client(part)]
+    if not http_clients:
         raise TypeError(
             f"no httpx or httpx2 client inside {type(client).__name__}: attach the HTTP client itself, "
             "or call paceline.instrument(limiter) to pace the whole process"
         )
-    for http_client in clients:  # all or none: nothing is changed before all has been looked at
+    for http_client in http_clients:  # all of them before the first change: all are paced, or none
         for transport in _transports(http_client):
             _check(limiter, transport, provider)
-    for http_client in clients:
+    for http_client in http_clients:
         _attach(limiter, http_client, provider)
     for part in parts:
         if genai.is_api(part):
@@ -37,7 +35,7 @@ def attach(limiter: Pacer, client: Any, provider: str | None = None) -> None:
 
 
 def _attach(limiter: Pacer, http_client: Any, provider: str | None) -> None:
-    mounts = http_client._mounts  # noqa: SLF001  (what OpenTelemetry's instrumentation replaces, too)
+    mounts = http_client._mounts  # noqa: SLF001  (OpenTelemetry's instrumentation replaces these, too)
     http_client._transport = _paced(limiter, http_client._transport, provider)  # noqa: SLF001
     for pattern, transport in mounts.items():
         mounts[pattern] = transport and _paced(limiter, transport, provider)
@@ -45,37 +43,34 @@ def _attach(limiter: Pacer, http_client: Any, provider: str | None) -> None:
 
 
 def _transports(http_client: Any) -> Iterator[Any]:
-    """All that :func:`_attach` would pace."""
+    """The transports that :func:`_attach` paces."""
     yield http_client._transport  # noqa: SLF001
     yield from filter(None, http_client._mounts.values())  # noqa: SLF001
     for inner in list(getattr(http_client, "_loop_clients", {}).values()):  # google-genai: one for each event loop
         yield from _transports(inner)
 
 
-def _check(limiter: Pacer, transport: Any, provider: str | None) -> None:
-    """Raise where ``transport`` cannot be paced."""
-    if is_paced(transport):
-        if transport.limiter is not limiter:
-            raise ValueError("this client is attached to another limiter already")
-        if provider is not None and (
-            transport.provider is None or provider_named(provider).name != transport.provider.name
-        ):
-            raise ValueError("this HTTP client is attached for another provider already: give each SDK its own")
-    else:
-        library_of_transport(transport)
-
-
 def _paced(limiter: Pacer, transport: Any, provider: str | None) -> Any:
     _check(limiter, transport, provider)
-    return transport if is_paced(transport) else pace_transport(limiter, transport, provider)
+    return transport if isinstance(transport, PacedTransport) else pace_transport(limiter, transport, provider)
+
+
+def _check(limiter: Pacer, transport: Any, provider: str | None) -> None:
+    """Raise where ``transport`` cannot be paced, or is paced otherwise."""
+    if not isinstance(transport, PacedTransport):
+        library_of_transport(transport)
+    elif transport.limiter is not limiter:
+        raise ValueError("this client is attached to another limiter already: make a client for each limiter")
+    elif provider is not None and getattr(transport.provider, "name", None) != provider_named(provider).name:
+        raise ValueError("this HTTP client is attached for another provider already: give each SDK its own")
 
 
 def _is_http_client(thing: Any) -> bool:
-    return library_of(thing, "Client", "AsyncClient") is not None
+    return library_of(thing.__class__, "Client", "AsyncClient") is not None
 
 
 def _parts(client: Any) -> Iterator[Any]:
-    """``client`` and what it has inside, nearest first; HTTP clients are not opened."""
+    """``client`` and the objects inside, nearest first; HTTP clients are not opened."""
     seen = {id(client)}
     queue = deque([(client, 0)])
     while queue:
@@ -90,7 +85,7 @@ def _parts(client: Any) -> Iterator[Any]:
 
 
 def _held_by(thing: Any) -> list[Any]:
-    """What an object's attributes are; a pydantic model keeps its private ones (llama-index: the clients) elsewhere."""
+    """The values of an object's attributes, the private ones of a pydantic model included (llama-index: the clients)."""
     held = list(getattr(thing, "__dict__", {}).values())
     if hasattr(type(thing), "__pydantic_private__"):
         held += (thing.__pydantic_private__ or {}).values()

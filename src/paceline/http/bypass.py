@@ -1,4 +1,4 @@
-"""Packages whose traffic does not go through httpx or httpx2: what cannot be paced is said, loudly."""
+"""Warnings of packages whose traffic does not go through httpx2 or httpx, and cures for those that can be made to."""
 
 from __future__ import annotations
 
@@ -17,56 +17,26 @@ from paceline.http.dspy import MODULE as DSPY_CLIENT
 
 _PERMIT = "acquire a permit around each call: `with limiter.acquire(...) as permit`"
 
-
-def _dspy() -> bool:
-    try:
-        major, minor = (int(part) for part in version("dspy").split(".")[:2])
-    except (PackageNotFoundError, ValueError):
-        return True
-    return (major, minor) >= (3, 4) and not _has("dspy", DSPY_CLIENT)
-
-
-def _has(package: str, module: str) -> bool:
-    """Whether an installed package has a module; nothing is imported."""
-    place = Path(str(distribution(package).locate_file(module.replace(".", "/"))))
-    return place.is_dir() or place.with_suffix(".py").is_file()
-
-
-def _always() -> bool:
-    return True
-
-
 BYPASSES: Final = {
-    "boto3": (
-        _always,
-        f"it sends through urllib3; {_PERMIT}, or use anthropic.AnthropicBedrock, whose calls are paced",
-    ),
-    "xai_sdk": (
-        _always,
-        f"it sends through gRPC; {_PERMIT}, or use openai.OpenAI(base_url='https://api.x.ai/v1'), whose calls are paced",
-    ),
-    "dspy": (
-        _dspy,
-        "it has another HTTP client than 3.4's; use dspy.LM(..., engine='litellm'), whose calls are paced",
-    ),
+    "boto3": f"it sends through urllib3; {_PERMIT}, or use anthropic.AnthropicBedrock, whose calls are paced",
+    "xai_sdk": f"it sends through gRPC; {_PERMIT}, or use openai.OpenAI(base_url='https://api.x.ai/v1'), whose calls are paced",
+    "dspy": "it has another HTTP client than 3.4's; use dspy.LM(..., engine='litellm'), whose calls are paced",
 }
-"""Module name to: whether it bypasses us here, and what to do about it. Found by running each (2026-11)."""
-
-Cure = Callable[[ModuleType], None]
+"""Module names to how each bypasses paceline and what to do about it. Found by running each (2026-11)."""
 
 
 class BypassWatch(MetaPathFinder):
-    """Warns of what is loaded already, and of what is imported later; :meth:`stop` ends it.
+    """Warns of what is imported already, and of what is imported until :meth:`stop`.
 
     Args:
-        cures: Module names to what makes the module reachable, once it is loaded.
+        cures: Module names to what makes the module's traffic paced, called when it is loaded.
     """
 
-    def __init__(self, cures: Mapping[str, Cure]) -> None:
+    def __init__(self, cures: Mapping[str, Callable[[ModuleType], None]]) -> None:
         self._cures = cures
         for name in BYPASSES:
             if name in sys.modules:
-                self._warn(name)
+                self._imported(name)
         for name, cure in cures.items():
             if name in sys.modules:
                 cure(sys.modules[name])
@@ -77,38 +47,38 @@ class BypassWatch(MetaPathFinder):
         if self in sys.meta_path:
             sys.meta_path.remove(self)
 
-    def find_spec(
-        self,
-        fullname: str,
-        path: Sequence[str] | None,
-        target: ModuleType | None = None,  # noqa: ARG002
-    ) -> ModuleSpec | None:
-        """See the import; find nothing, but what has a cure."""
+    def find_spec(self, fullname: str, path: Sequence[str] | None, _target: object = None, /) -> ModuleSpec | None:
+        """Warn of the import; a module with a cure gets a spec whose loader applies it."""
         if fullname in BYPASSES:
-            self._warn(fullname)
+            self._imported(fullname)
         cure = self._cures.get(fullname)
-        return None if cure is None else _cured(fullname, path, cure)
+        spec = PathFinder.find_spec(fullname, path) if cure is not None else None
+        if cure is None or spec is None or spec.loader is None:
+            return None
+        load = spec.loader.exec_module
 
-    def _warn(self, name: str) -> None:
-        if BYPASSES[name][0]():
+        def exec_module(module: ModuleType) -> None:
+            load(module)
+            cure(module)
+
+        spec.loader.exec_module = exec_module  # type: ignore[method-assign]
+        return spec
+
+    def _imported(self, name: str) -> None:
+        if name != "dspy" or _dspy():
             warn_of(name)
 
 
 def warn_of(name: str) -> None:
-    """Say that a package of :data:`BYPASSES` is not paced, and the way out."""
-    warnings.warn(f"paceline does not pace {name}: {BYPASSES[name][1]}", PacelineWarning, stacklevel=4)
+    """Warn that a package of :data:`BYPASSES` is not paced, and name the way out."""
+    warnings.warn(f"paceline does not pace {name}: {BYPASSES[name]}", PacelineWarning, stacklevel=4)
 
 
-def _cured(name: str, path: Sequence[str] | None, cure: Cure) -> ModuleSpec | None:
-    """How to load a module as ever, with its cure at the end."""
-    spec = PathFinder.find_spec(name, path)
-    if spec is None or spec.loader is None:
-        return None
-    load = spec.loader.exec_module
-
-    def exec_module(module: ModuleType) -> None:
-        load(module)
-        cure(module)
-
-    spec.loader.exec_module = exec_module  # type: ignore[method-assign]
-    return spec
+def _dspy() -> bool:
+    """Whether the installed dspy sends through an unknown client: since 3.4 it has one of its own. Imports nothing."""
+    try:
+        major, minor = (int(part) for part in version("dspy").split(".")[:2])
+        client = Path(str(distribution("dspy").locate_file(DSPY_CLIENT.replace(".", "/"))))
+    except (PackageNotFoundError, ValueError):
+        return True
+    return (major, minor) >= (3, 4) and not (client.is_dir() or client.with_suffix(".py").is_file())

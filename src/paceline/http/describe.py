@@ -1,21 +1,21 @@
-"""What a request is: whose, for which pool, at what cost. Only known paths are metered."""
+"""What a request costs, and at which pool: of a request over HTTP, and of one that the caller acquires by hand."""
 
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from functools import lru_cache
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from paceline.core.quota import Cost
+from paceline.core.quota import CONCURRENCY, INPUT_TOKENS, OUTPUT_TOKENS, REQUESTS, Cost
+from paceline.core.results import QuotaError
 from paceline.estimation.calibration import TokenCalibration
-from paceline.http.sansio import Io
+from paceline.pacing.pacer import Pacer
+from paceline.pacing.permit import check_cost
 from paceline.pacing.scheduler import Scheduler
-from paceline.providers.base import Call, Provider
+from paceline.providers.base import Call, Provider, Usage
 from paceline.providers.registry import provider_for_host, provider_named
-
-if TYPE_CHECKING:
-    from paceline.pacing.pacer import Pacer
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,53 +28,98 @@ class Metered:
     calibration: TokenCalibration
 
     def cost(self) -> Cost:
-        """What the provider will hold, by what is known now."""
-        call = self.call
-        # An expectation is no demand: it may not make a request too large that the provider would admit.
-        expected = min(self.calibration.expected_output(call), self.scheduler.pool.ledger.most_output / 2)
-        return self.provider.held(call, self.calibration.input.apply(call.input_tokens), expected)
+        """The amounts that the provider will hold, by the present calibration."""
+        call, calibration = self.call, self.calibration
+        # The expected output is no demand: it may not make a request too large that the provider would admit.
+        most = self.scheduler.pool.ledger.most_output / 2
+        output = min(calibration.expected_output(call.max_output_tokens), most)
+        return self.provider.held(call, calibration.input.apply(call.input_tokens), output)
+
+    def learn(self, usage: Usage) -> None:
+        """Calibrate with the usage that the answer reports."""
+        self.calibration.learn(
+            input_estimate=self.call.input_tokens,
+            input_tokens=usage.input_tokens,
+            max_output_tokens=self.call.max_output_tokens,
+            output_tokens=usage.output_tokens,
+        )
 
 
-async def describe(limiter: Pacer, request: Any, provider: Provider | None, io: Io) -> Metered | None:
-    """Describe an httpx or httpx2 request; ``None`` when nobody charges for it."""
-    if request.method != "POST":
-        return None
-    page: Any = provider or _provider_of(limiter, request)
-    path = request.url.path
-    if not _is_metered(page, path):  # its body is none of our business
-        return None
-    try:
-        body = json.loads(await _content(request, io))
-        call = page.describe(path, body if isinstance(body, dict) else {})
-    except (ValueError, RecursionError):  # no JSON, or nested without end: the provider will say so
-        call = page.describe(path, {})
-    if call is None:
-        return None
-    return Metered(page, call, limiter.scheduler_for(page.name, call.model), limiter.calibrations.of(call))
+def provider_of(host: str, has_header: Callable[[str], bool]) -> Provider | None:
+    """The provider of a host; Anthropic for an unknown host if the request has Anthropic's own header."""
+    known = provider_for_host(host)
+    return provider_named("anthropic") if known is None and has_header("anthropic-version") else known
 
 
 @lru_cache(maxsize=4_096)
-def _is_metered(
-    page: Any, path: str
-) -> bool:  # Any: a protocol says nothing of hashing, and every page has its identity
-    return page.describe(path, {}) is not None
+def is_metered(provider: Any, path: str) -> bool:  # Any: the protocol does not promise a hash, which the cache needs
+    """Whether a request to ``path`` may cost something."""
+    return provider.describe(path, {}) is not None
 
 
-def _provider_of(limiter: Pacer, request: Any) -> Provider:
-    """As :func:`said_by`, else the one provider that the limiter is about, else generic."""
-    return said_by(request) or provider_named(limiter.limits.home or request.url.host)
+def describe(limiter: Pacer, provider: Provider, path: str, content: bytes) -> Metered | None:
+    """Describe the request to ``path`` with the body ``content``; ``None`` if it costs nothing."""
+    try:
+        body = json.loads(content)
+        call = provider.describe(path, body if isinstance(body, dict) else {})
+    except (ValueError, RecursionError):  # not JSON, or nested too deeply: the provider will refuse it
+        call = provider.describe(path, {})
+    if call is None:
+        return None
+    return _metered(limiter, provider, call, limiter.scheduler_for(provider.name, call.model))
 
 
-def said_by(request: Any) -> Provider | None:
-    """Whose dialect a request speaks, by its host; on a host that nobody knows, by the protocol's own mark."""
-    known = provider_for_host(request.url.host)
-    if known is None and "anthropic-version" in request.headers:
-        return provider_named("anthropic")
-    return known
+def _metered(limiter: Pacer, provider: Provider, call: Call, scheduler: Scheduler) -> Metered:
+    return Metered(provider, call, scheduler, limiter.calibrations.of(call.provider, call.model, call.endpoint))
 
 
-async def _content(request: Any, io: Io) -> bytes:
-    content = getattr(request, "_content", None)
-    if content is None:  # a streamed body: reading it makes it replayable, too
-        content = await io.read(request)
-    return bytes(content)
+def estimate(limiter: Pacer, pool: str, asked: object, output_tokens: int | None) -> Cost:
+    """See :meth:`Limiter.estimate <paceline.Limiter.estimate>`."""
+    scheduler = limiter.scheduler(pool)
+    name, slash, _ = scheduler.pool.name.partition("/")
+    provider = provider_named(name if slash else "generic")
+    prefix, slash, model = pool.partition("/")
+    if not slash or provider_named(prefix).name != provider.name:
+        model = pool
+    call = _call_by_hand(provider, model, _body(model, asked))
+    if output_tokens is not None:
+        check_cost({"output_tokens": output_tokens})
+        call = replace(call, max_output_tokens=int(output_tokens))
+    cost = _metered(limiter, provider, call, scheduler).cost()
+    units = {INPUT_TOKENS, OUTPUT_TOKENS, *scheduler.pool.ledger.units} - {REQUESTS, CONCURRENCY}
+    return {unit: float(amount) for unit, amount in cost.items() if unit in units}
+
+
+def _body(model: str, asked: object) -> Mapping[str, Any]:
+    """The body of a request that holds ``asked``, for the APIs of all providers at once."""
+    if isinstance(asked, str):
+        asked = [{"role": "user", "content": asked}]
+    if isinstance(asked, Mapping):
+        return {"model": model, **asked}
+    if isinstance(asked, Sequence) and not isinstance(asked, bytes | bytearray):
+        return {"model": model, "messages": asked, "contents": asked}
+    raise QuotaError(
+        f"{type(asked).__name__} cannot be estimated: give a text, a list of messages, or a request's body as a mapping"
+    )
+
+
+def _call_by_hand(provider: Provider, model: str, body: Mapping[str, Any]) -> Call:
+    """The body as a request to the first of the usual paths that the provider meters."""
+    for path in _paths(model, body):
+        call = provider.describe(path, body)
+        if call is not None:
+            return call
+    call = provider_named("generic").describe("/v1/chat/completions", body)
+    assert call is not None
+    return replace(call, provider=provider.name)
+
+
+def _paths(model: str, body: Mapping[str, Any]) -> Iterator[str]:
+    if "contents" in body:
+        yield f"/v1beta/models/{model}:generateContent"
+    if "input" in body and "messages" not in body:
+        yield "/v1/responses"
+    yield f"/model/{model}/converse"
+    yield "/v1/messages"
+    yield "/v2/chat"
+    yield "/v1/chat/completions"

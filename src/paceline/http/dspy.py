@@ -1,155 +1,107 @@
-"""dspy 3.4 and later, which sends through an HTTP client of its own: that client, paced.
+"""The binding of dspy 3.4 and later, which sends through an HTTP client of its own.
 
-Found by reading and running 3.4.1.
+It was found by reading and running 3.4.1. The exchange sees requests and responses of httpx2 or httpx, which are made
+here of dspy's and sent nowhere.
 """
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import Callable
 from contextlib import ExitStack
-from functools import lru_cache
-from importlib import import_module
-from importlib.util import find_spec
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
-from paceline.http.exchange import exchange
-from paceline.http.sansio import AsyncIo, SyncIo, run_sync
-from paceline.http.transport import LIBRARIES
-
-if TYPE_CHECKING:
-    from paceline.pacing.pacer import Pacer
-    from paceline.providers.base import Provider
+from paceline.http.httpx import body_of, exchange_async, exchange_sync, installed_libraries
+from paceline.pacing.pacer import Pacer
+from paceline.providers.base import Provider
 
 MODULE: Final = "dspy._vendor.lm15.transports"
-"""Where dspy's client is."""
+"""The module of dspy's client."""
 
-Page = Callable[[Any], "Provider | None"]
-"""Given a request: whose dialect is spoken, where its host shall not tell."""
-
-_holders: list[tuple[Pacer, Page]] = []
-"""Who paces dspy; the last one does."""
+_pacers: list[tuple[Pacer, Provider | None, Provider | None]] = []
+"""Limiter, provider and fallback of each :func:`pace` that has not ended; the last one holds."""
 
 _patched = ExitStack()
 
 
-def pace(client: Any, limiter: Pacer, page: Page) -> Callable[[], None]:
+def pace(
+    client: Any, limiter: Pacer, provider: Provider | None = None, fallback: Provider | None = None
+) -> Callable[[], None]:
     """Pace dspy's client, the module ``client``, everywhere in this process; the newest limiter holds.
 
+    The providers are those of :func:`~paceline.http.exchange.exchange`.
+
     Returns:
-        What ends it. The one before holds again, and dspy is itself when there is none.
+        The function that ends it: the previous limiter holds again, and without one, dspy's own methods are restored.
 
     Raises:
-        ImportError: It is another client than the one known here, or neither httpx2 nor httpx is installed.
+        ImportError: The module is unknown, or neither httpx2 nor httpx is installed.
     """
-    if not _holders:
-        for owner, name, method in _methods(client):
-            _patched.callback(setattr, owner, name, owner.__dict__[name])
-            setattr(owner, name, method)
-    holder = (limiter, page)
-    _holders.append(holder)
+    if not _pacers:
+        _patch(client)
+    pacer = (limiter, provider, fallback)
+    _pacers.append(pacer)
 
     def end() -> None:
-        if any(one is holder for one in _holders):
-            _holders[:] = [one for one in _holders if one is not holder]
-            if not _holders:
+        if any(one is pacer for one in _pacers):
+            _pacers[:] = [one for one in _pacers if one is not pacer]
+            if not _pacers:
                 _patched.close()
 
     return end
 
 
-def _methods(client: Any) -> list[tuple[type, str, Any]]:
-    """What to put where: the class, the name of its method, the method."""
-    found = [getattr(client, name, None) for name in ("StdlibTransport", "StdlibAsyncTransport")]
-    if not hasattr(found[0], "stream") or not hasattr(found[1], "_do_stream"):
+def _patch(client: Any) -> None:
+    sync: Any = getattr(client, "StdlibTransport", None)
+    asynchronous: Any = getattr(client, "StdlibAsyncTransport", None)
+    if not hasattr(sync, "stream") or not hasattr(asynchronous, "_do_stream"):
         raise ImportError("this dspy has another HTTP client than 3.4's: use dspy.LM(..., engine='litellm')")
-    library = _library()
-    stream_sync, stream_async = found[0].stream, found[1]._do_stream  # type: ignore[union-attr]  # noqa: SLF001
+    library = installed_libraries()[0]
+    stream_sync, stream_async = sync.stream, asynchronous._do_stream  # noqa: SLF001
 
     def stream(self: Any, request: Any) -> Any:
-        holder = _holder()
-        if holder is None:  # ended in another thread, just now
+        newest = _pacers[-1:]
+        if not newest:  # ended in another thread, just now
             return stream_sync(self, request)
-        limiter, page = holder
-        described = _described(library, request)
+        limiter, *providers = newest[0]
 
-        def send(_: Any) -> Any:
-            return _answered(library, described, stream_sync(self, request))
+        def send(copy: Any) -> Any:
+            return _response(library, copy, stream_sync(self, request))
 
-        response = run_sync(exchange(limiter, SyncIo(), send, described, page(described)))
-        return client.TransportResponse(
-            **_head(response), chunks=iter(response.stream), release=lambda _: response.close()
-        )
+        def release(_: bool) -> None:
+            response.close()
+
+        response = exchange_sync(limiter, send, _request(library, request), *providers)
+        return client.TransportResponse(**_head(response), chunks=iter(response.stream), release=release)
 
     async def _do_stream(self: Any, request: Any) -> Any:
-        holder = _holder()
-        if holder is None:
+        newest = _pacers[-1:]
+        if not newest:
             return await stream_async(self, request)
-        limiter, page = holder
-        described = _described(library, request)
+        limiter, *providers = newest[0]
 
-        async def send(_: Any) -> Any:
-            return _answered(library, described, await stream_async(self, request))
+        async def send(copy: Any) -> Any:
+            return _response(library, copy, await stream_async(self, request))
 
         async def release(_: bool) -> None:
             await response.aclose()
 
-        response = await exchange(limiter, AsyncIo(), send, described, page(described))
+        response = await exchange_async(limiter, send, _request(library, request), *providers)
         return client.AsyncTransportResponse(**_head(response), chunks=aiter(response.stream), release=release)
 
-    return [(found[0], "stream", stream), (found[1], "_do_stream", _do_stream)]  # type: ignore[list-item]
+    for owner, method in ((sync, stream), (asynchronous, _do_stream)):
+        _patched.callback(setattr, owner, method.__name__, owner.__dict__[method.__name__])
+        setattr(owner, method.__name__, method)
 
 
-def _holder() -> tuple[Pacer, Page] | None:
-    try:
-        return _holders[-1]  # one step, whatever other threads do
-    except IndexError:
-        return None
-
-
-def _library() -> Any:
-    """The HTTP library in whose words the engine is spoken to; it sends nothing here."""
-    for name in LIBRARIES:
-        if find_spec(name) is not None:
-            return import_module(name)
-    raise ImportError("pacing dspy needs httpx2 or httpx: pip install 'paceline[httpx2]'")
-
-
-def _described(library: Any, request: Any) -> Any:
+def _request(library: Any, request: Any) -> Any:
     return library.Request(request.method, request.url, headers=request.headers, content=request.body)
 
 
-def _answered(library: Any, described: Any, answer: Any) -> Any:
-    """The answer as a response of the HTTP library, over the same connection."""
-    body = _body_class(library)(answer)
-    return library.Response(answer.status, headers=answer.headers, stream=body, request=described)
+def _response(library: Any, request: Any, answer: Any) -> Any:
+    return library.Response(answer.status, headers=answer.headers, stream=body_of(library, answer), request=request)
 
 
 def _head(response: Any) -> dict[str, Any]:
     headers = [(name.decode("latin-1"), value.decode("latin-1")) for name, value in response.headers.raw]
-    return {
-        "status": response.status_code,
-        "reason": response.reason_phrase,
-        "headers": headers,
-        "http_version": "HTTP/1.1",
-    }
-
-
-@lru_cache(maxsize=2)
-def _body_class(library: Any) -> type:
-    class Body(library.SyncByteStream, library.AsyncByteStream):  # type: ignore[misc]
-        def __init__(self, answer: Any) -> None:
-            self._answer = answer
-
-        def __iter__(self) -> Iterator[bytes]:
-            return iter(self._answer)
-
-        def __aiter__(self) -> AsyncIterator[bytes]:
-            return aiter(self._answer)
-
-        def close(self) -> None:
-            self._answer.close()
-
-        async def aclose(self) -> None:
-            await self._answer.aclose()
-
-    return Body
+    reason = response.reason_phrase
+    return {"status": response.status_code, "reason": reason, "headers": headers, "http_version": "HTTP/1.1"}

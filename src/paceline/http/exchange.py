@@ -1,17 +1,22 @@
-"""An attempt's life: describe, acquire, send, observe, pass the body on, settle; hold and retry what time can heal."""
+"""The life of one request: describe, acquire, send, observe, settle when the body has passed; another attempt if need be.
+
+It is written once, over a :class:`Binding`, which knows the HTTP library. In sync code, the coroutines of a binding do
+their work inside the call, so that the life runs from start to end without suspending (:func:`run_sync`).
+"""
 
 from __future__ import annotations
 
+import asyncio
 import json
 import logging
 import math
 import random
-import sys
-from collections.abc import Iterator, Mapping
+import time
+from collections.abc import Callable, Coroutine, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import Any, Protocol, TypeVar
 
 from paceline.core.quota import NS, Cost
 from paceline.core.results import (
@@ -26,67 +31,58 @@ from paceline.core.results import (
     RefusalKind,
     StoreError,
 )
-from paceline.http.describe import Metered, describe
-from paceline.http.sansio import Io, Send
-from paceline.http.tap import Tap, decoded, decoder, tapped_stream, unread
+from paceline.http.describe import Metered, describe, is_metered, provider_of
+from paceline.pacing.pacer import Pacer
 from paceline.pacing.permit import Permit, current_permit
-from paceline.pacing.retry import Again
-from paceline.providers.base import Provider, Usage
-
-if TYPE_CHECKING:
-    from paceline.pacing.pacer import Pacer
+from paceline.pacing.retry import Again, GiveUp
+from paceline.providers.base import Provider, Usage, UsageReader
+from paceline.providers.registry import provider_named
 
 log = logging.getLogger("paceline.http")
 
-MARK = "paceline"
-"""The key in a request's and a response's ``extensions``: who has handled it, and what came of it."""
+T = TypeVar("T")
+Decode = Callable[[bytes], Iterable[bytes]]
+Settle = Callable[[Usage | None, Refusal | None], None]
 
 ERROR_BODY_MAX, EVENT_MAX = 64_000, 1
-"""How much of a refusing answer's body is looked at; of a 200's that may be one, no more than its first chunk."""
+"""Bytes of a body that are read ahead: of an error; of a 200 that may be a refusal (its first chunk)."""
 
 NEVER_SENT = {
-    "ConnectError",
-    "ConnectTimeout",
-    "PoolTimeout",
-    "UnsupportedProtocol",
-    "LocalProtocolError",
-    "ProxyError",
+    "ConnectError", "ConnectTimeout", "PoolTimeout", "UnsupportedProtocol", "LocalProtocolError", "ProxyError",
     "NothingSentError",
-}
-"""The HTTP libraries' errors after which the provider has certainly seen nothing."""
-
-_above: ContextVar[list[bool] | None] = ContextVar("paceline_paced_above", default=None)
+}  # fmt: skip
+"""Errors of HTTP libraries after which the provider has certainly received nothing."""
 
 
-class NothingSentError(BaseException):
-    """Raised by a ``send`` that needed no request after all. Nobody's failure, so no ``Exception``."""
+class Binding(Protocol):
+    """One request in the terms of an HTTP library, and its responses."""
 
+    is_async: bool
+    method: str
+    marked: bool  # by a paced layer above
 
-@contextmanager
-def paced_above() -> Iterator[None]:
-    """Whatever paces HTTP clients below lets the next metered request pass: a door above has paced it."""
-    token = _above.set([True])
-    try:
-        yield
-    finally:
-        _above.reset(token)
-
-
-def _passes() -> bool:
-    above = _above.get()
-    return bool(above and above.pop())
+    def target(self) -> tuple[str, str]: ...  # the host, without a port, and the path
+    def has_header(self, name: str) -> bool: ...
+    async def content(self) -> bytes: ...  # of the request, which can still be sent
+    async def send(self, *, mark: bool = False) -> Any: ...  # the response; `mark`: for paced layers below
+    def head(self, response: Any) -> tuple[int, dict[str, str]]: ...  # status; headers, names in lower case
+    async def peek(self, response: Any, headers: Mapping[str, str], most: int) -> bytes: ...  # decoded, still readable
+    def tap(self, response: Any, headers: Mapping[str, str], tap: Tap) -> None: ...  # fed while the caller reads
+    def note(self, response: Any, record: Exchanged) -> None: ...
+    async def close(self, response: Any) -> None: ...
+    def respond(self, status: int, headers: Mapping[str, str], body: bytes) -> Any: ...  # a response made here
 
 
 @dataclass(slots=True)
 class Exchanged:
-    """What became of one request; the response carries it as ``response.extensions["paceline"]``.
+    """The record of one request; httpx and httpx2 carry it as ``response.extensions["paceline"]``.
 
     Attributes:
         pool: The pool that was charged.
         cost: What the last attempt reserved, per unit.
         attempts: HTTP attempts made.
-        waited_s: Seconds spent in line, over all attempts.
-        refusals: What refusing answers said, in order.
+        waited_s: Seconds spent in the queue, over all attempts.
+        refusals: The provider's refusals, in order.
         usage: What the answer reported; ``None`` until its body has passed.
     """
 
@@ -98,177 +94,233 @@ class Exchanged:
     usage: Usage | None = None
 
 
-async def exchange(limiter: Pacer, io: Io, send: Send, request: Any, provider: Provider | None = None) -> Any:
-    """Send ``request`` at the pool's pace and return the response.
+async def exchange(
+    limiter: Pacer, http: Binding, provider: Provider | None = None, fallback: Provider | None = None
+) -> Any:
+    """Send a request at the pool's pace and return the response.
 
-    Whatever happens to the caller meanwhile, cancellation included, the books are right: a request that was
-    never sent is given back, one that may have been counted stays charged.
+    Also when the caller is cancelled meanwhile, the charge of a request that was never sent is given back, and the
+    charge of a request that the provider may have counted stays.
+
+    Args:
+        limiter: The limiter whose pools are charged.
+        http: The request, and the way to send it.
+        provider: The provider whose API the request uses; found by its host if not given.
+        fallback: The provider where the host does not tell; by default the one of the limiter.
     """
-    if MARK in request.extensions:  # paced above already: attach() below instrument(), or both on one client
-        return await io.send(send, request)
+    if http.marked:  # both attach() and instrument(), or the like
+        return await http.send()
     try:
-        metered = await describe(limiter, request, provider, io)
+        metered = await _describe(limiter, http, provider, fallback)
     except QuotaError as error:
-        return _synthetic(request, error)
-    if metered is None or _passes():
-        return await io.send(send, request)
-    before = request.extensions
-    request.extensions = {**before, MARK: True}
-    try:
-        return await _Exchange(limiter, io, send, request, metered).run()
-    finally:
-        request.extensions = before  # sent once more by the caller, it is paced once more
+        return _own_refusal(http, error)
+    if metered is None or _is_paced_above():
+        return await http.send()
+    return await _Exchange(limiter, http, metered).run()
+
+
+async def _describe(
+    limiter: Pacer, http: Binding, provider: Provider | None, fallback: Provider | None
+) -> Metered | None:
+    if http.method != "POST":
+        return None
+    host, path = http.target()
+    found: Any = provider or provider_of(host, http.has_header) or fallback
+    found = found or provider_named(limiter.limits.home or host)
+    return describe(limiter, found, path, await http.content()) if is_metered(found, path) else None
 
 
 class _Exchange:
-    def __init__(self, limiter: Pacer, io: Io, send: Send, request: Any, metered: Metered) -> None:
-        self.limiter, self.io, self.request, self.metered = limiter, io, request, metered
-        self.send = send
-        self.scheduler = metered.scheduler
+    """The life of one metered request; its methods are in the order in which they happen."""
+
+    def __init__(self, limiter: Pacer, http: Binding, metered: Metered) -> None:
+        self.limiter, self.http, self.metered = limiter, http, metered
+        self.provider, self.scheduler = metered.provider, metered.scheduler
         self.record = Exchanged(metered.scheduler.pool.name)
         self.started_ns = limiter.clock.now_ns()
 
     async def run(self) -> Any:
-        permit: Permit | None = None
-        while True:
+        """Make attempts until there is a response for the caller: the provider's, or a refusal of paceline's own."""
+        permit = response = None
+        while response is None:
             try:
-                permit = await self._permit(permit)
+                permit = await self._acquire(permit)
             except PacelineError as error:
-                return _synthetic(self.request, error, self.record)
-            self.record.attempts += 1
-            if self.record.attempts == 1:
-                self.limiter.health.first_attempt(self.scheduler)
-            try:
-                response = await self.io.send(self.send, self.request)
-            except BaseException as error:
-                # Noted before the permit is closed: a probe that failed must not let the others go.
-                delay_s = self._after_fault(permit) if isinstance(error, Exception) else None
-                if {type(error).__name__, type(error.__cause__).__name__} & NEVER_SENT:  # SDKs wrap them
-                    permit.cancel()
-                else:
-                    permit.settle()  # it may have been counted
-                if delay_s is None:
-                    raise
-                await self.io.sleep(delay_s)
-                continue
-            headers = _plain(response.headers)
-            readings = self.metered.provider.readings(headers, self.limiter.clock.now_ns() / NS)
-            if readings:
-                self.scheduler.observe(readings, permit.reservation)
-            if response.status_code < 500:
-                self.limiter.health.succeeded(self.metered.provider.name)
-            try:
-                answer = await self._answer(response, headers, permit)
-            except BaseException:  # cancelled while an error's body was read
-                permit.close()
-                raise
-            if answer is not None:
-                return answer
+                return _own_refusal(self.http, error, self.record)
+            response = await self._attempt(permit)
+        return response
 
-    async def _answer(self, response: Any, headers: Mapping[str, str], permit: Permit) -> Any | None:
-        """What to hand up; ``None`` to try again."""
-        # A refusal can come as a 200 (Azure, streamed): it says so with a retry-after.
-        if response.status_code < 400:
-            if "retry-after" not in headers:
-                return self._tapped(response, headers, permit)
-            body = await self._peek(response, headers, EVENT_MAX)
-            if self.metered.provider.refusal(response.status_code, headers, body) is None:
-                return self._tapped(response, headers, permit)
-        else:
-            body = await self._peek(response, headers, ERROR_BODY_MAX)
-        return await self._failed(response, headers, body, permit)
-
-    async def _permit(self, refused: Permit | None) -> Permit:
-        permit = current_permit(self.record.pool) if refused is None else None
+    async def _acquire(self, last: Permit | None) -> Permit:
+        """The permit for an attempt: for the first, the one that the caller holds, if any; else from the queue."""
+        permit = current_permit(self.record.pool) if last is None else None
         if permit is None:
-            permit = await self.io.permit(self.limiter.acquire_call(self.scheduler, self.metered.cost(), again=refused))
+            acquisition = self.limiter.acquire_call(self.scheduler, self.metered.cost(), again=last)
+            permit = await acquisition if self.http.is_async else acquisition.wait()
         self.record.cost = permit.cost
         self.record.waited_s += permit.waited_s
         return permit
 
-    def _tapped(self, response: Any, headers: Mapping[str, str], permit: Permit) -> Any:
-        """The answer, settled when its body has passed."""
+    async def _attempt(self, permit: Permit) -> Any | None:
+        """Send the request once: the response for the caller; ``None`` for another attempt, after any pause."""
+        self.record.attempts += 1
+        if self.record.attempts == 1:
+            self.limiter.health.first_attempt(self.scheduler)
+        response = await self._send(permit)
+        if response is None:
+            return None
+        status, headers = self.http.head(response)
+        self._observe(status, headers, permit)
+        try:
+            refusal = await self._refusal(response, status, headers)
+            if refusal is not None:
+                return await self._refused(response, refusal, permit)
+            self.http.note(response, self.record)
+            if status >= 400:
+                return await self._failed(response, status, permit)
+            self._settle_after_body(response, headers, permit)
+        except BaseException:  # cancelled while the body of an error was read, for example
+            permit.close()
+            raise
+        return response
+
+    async def _send(self, permit: Permit) -> Any | None:
+        """The response; ``None`` for another attempt after a broken connection."""
+        try:
+            return await self.http.send(mark=True)
+        except BaseException as error:
+            # The fault is noted before the permit is closed: a failed probe must not let the other waiters go.
+            delay_s = self._after_fault(permit) if isinstance(error, Exception) else None
+            if {type(error).__name__, type(error.__cause__).__name__} & NEVER_SENT:  # SDKs wrap them
+                permit.cancel()
+            else:
+                permit.settle()  # the provider may have counted it
+            if delay_s is None:
+                raise
+        await self._sleep(delay_s)
+        return None
+
+    def _observe(self, status: int, headers: Mapping[str, str], permit: Permit) -> None:
+        """Let the pool learn from the headers of any response, and the breaker from one without a server fault."""
+        readings = self.provider.readings(headers, self.limiter.clock.now_ns() / NS)
+        if readings:
+            self.scheduler.observe(readings, permit.reservation)
+        if status < 500:
+            self.limiter.health.succeeded(self.provider.name)
+
+    async def _refusal(self, response: Any, status: int, headers: Mapping[str, str]) -> Refusal | None:
+        """The provider's refusal, which may come with a 200 and a retry-after (Azure, streamed)."""
+        if status < 400 and "retry-after" not in headers:
+            return None
+        body = await self.http.peek(response, headers, EVENT_MAX if status < 400 else ERROR_BODY_MAX)
+        return self.provider.refusal(status, headers, body)
+
+    async def _refused(self, response: Any, refusal: Refusal, permit: Permit) -> Any | None:
+        """Pause the pool as the refusal asks; then another attempt, or a refusal of paceline's own."""
+        await self.http.close(response)
+        self.record.refusals.append(refusal)
+        if refusal.kind is RefusalKind.CAPACITY:
+            self.limiter.health.failed(self.provider.name, permit.reservation.granted_ns)
+        decision = self._decide(refusal)
+        permit.refuse(refusal, self.limiter.retry.pause_s(refusal, decision))
+        log.info("%s: refused (%s), attempt %d", self.record.pool, refusal.kind.value, self.record.attempts)
+        if isinstance(decision, GiveUp):
+            error = GaveUpError(self.record.pool, self.record.attempts, refusal, decision.reason)
+            return _own_refusal(self.http, error, self.record)
+        if not decision.pool_wide:  # else the request waits in the queue: for the pool's pause, and for the quotas
+            await self._sleep(self._delay_s(decision))
+        return None
+
+    async def _failed(self, response: Any, status: int, permit: Permit) -> Any | None:
+        """An error that is no refusal: for the caller, or for another attempt after a server fault."""
+        delay_s = self._after_fault(permit) if status >= 500 else None
+        permit.settle()  # the provider may have counted it
+        if delay_s is None:
+            return response
+        await self.http.close(response)
+        await self._sleep(delay_s)
+        return None
+
+    def _settle_after_body(self, response: Any, headers: Mapping[str, str], permit: Permit) -> None:
+        """Settle the permit with the usage that the body reports, while the caller reads it."""
+        call = self.metered.call
 
         def settle(usage: Usage | None, refusal: Refusal | None) -> None:
-            if refusal is not None:  # inside an answer that had begun: the caller has it, we only learn
+            if refusal is not None:  # in the middle of an answer, which the caller has: there is no other attempt
                 self.record.refusals.append(refusal)
                 permit.refused(refusal)
             elif usage is None:
                 permit.settle()
             else:
                 self.record.usage = usage
-                self.metered.calibration.learn(self.metered.call, usage)
-                permit.settle(**self.metered.provider.charged(self.metered.call, usage))
+                self.metered.learn(usage)
+                permit.settle(**self.provider.charged(call, usage))
 
-        response.extensions = {**response.extensions, MARK: self.record}
-        reader = self.metered.provider.usage_reader(self.metered.call)
-        if hasattr(response, "_content"):  # read already: nobody will iterate its stream
-            tap = Tap(reader, None, settle)
-            tap.feed(response.content)
-            tap.finish()
-        else:
-            response.stream = tapped_stream(
-                httpx_of(type(response)), response.stream, Tap(reader, decoder(response, headers), settle)
-            )
-        return response
-
-    async def _peek(self, response: Any, headers: Mapping[str, str], most: int) -> bytes:
-        """The beginning of the body, decoded; the caller can still read all of it."""
-        if hasattr(response, "_content"):
-            content: bytes = response.content[:most]
-            return content
-        stream = response.stream
-        try:
-            taken, rest = await self.io.peek(stream, most)
-        except Exception as error:  # noqa: BLE001  (a body that breaks off: the status alone must do)
-            log.debug("%s: an answer's body broke off: %s", self.record.pool, type(error).__name__)
-            taken, rest = [], stream
-        response.stream = unread(httpx_of(type(response)), stream, taken, rest)
-        return decoded(response, headers, taken, most)
-
-    async def _failed(self, response: Any, headers: Mapping[str, str], body: bytes, permit: Permit) -> Any | None:
-        """What to hand up; ``None`` to try again (any pause is over by then)."""
-        refusal = self.metered.provider.refusal(response.status_code, headers, body)
-        response.extensions = {**response.extensions, MARK: self.record}
-        if refusal is None:
-            delay_s = self._after_fault(permit) if response.status_code >= 500 else None
-            permit.settle()  # a request that failed may have been counted
-            if delay_s is None:
-                return response
-            await self.io.close(response)
-            await self.io.sleep(delay_s)
-            return None
-        await self.io.close(response)
-        self.record.refusals.append(refusal)
-        if refusal.kind is RefusalKind.CAPACITY:
-            self.limiter.health.failed(self.metered.provider.name, permit.reservation.granted_ns)
-        decision = self._decide(refusal)
-        permit.refuse(refusal, self.limiter.retry.pause_s(refusal, decision))
-        log.info("%s: refused (%s), attempt %d", self.record.pool, refusal.kind.value, self.record.attempts)
-        if not isinstance(decision, Again):
-            return _synthetic(
-                self.request, GaveUpError(self.record.pool, self.record.attempts, refusal, decision.reason), self.record
-            )
-        if not decision.pool_wide:  # else the line makes it wait: for the pool's pause, and for the quotas
-            await self.io.sleep(self._delay_s(decision))
-        return None
+        self.http.tap(response, headers, Tap(self.provider.usage_reader(call), settle))
 
     def _after_fault(self, permit: Permit) -> float | None:
-        """How long to wait before another attempt after a server fault or a broken connection; ``None``: none."""
-        self.limiter.health.failed(self.metered.provider.name, permit.reservation.granted_ns)
-        if not self.limiter.retry.faults:
-            return None
-        decision = self._decide(None)
+        """The seconds until another attempt after a server fault or a broken connection; ``None`` for no other."""
+        self.limiter.health.failed(self.provider.name, permit.reservation.granted_ns)
+        decision = self._decide(None) if self.limiter.retry.faults else None
         return self._delay_s(decision) if isinstance(decision, Again) else None
 
-    def _delay_s(self, again: Again) -> float:
-        """The pause before another attempt: what was decided, or what the budget for retries asks."""
-        return max(again.delay_s, self.limiter.health.retry_delay_s(self.scheduler))
-
-    def _decide(self, refusal: Refusal | None) -> Any:
+    def _decide(self, refusal: Refusal | None) -> Again | GiveUp:
         elapsed_s = (self.limiter.clock.now_ns() - self.started_ns) / NS
         in_row = self.scheduler.pool.refused_in_row if refusal is not None else 0
         return self.limiter.retry.after(self.record.attempts, elapsed_s, refusal, random.random(), in_row=in_row)
+
+    def _delay_s(self, again: Again) -> float:
+        """The seconds until another attempt: the decided ones, or more if the budget for retries asks for them."""
+        return max(again.delay_s, self.limiter.health.retry_delay_s(self.scheduler))
+
+    async def _sleep(self, seconds: float) -> None:
+        if self.http.is_async:
+            await asyncio.sleep(seconds)
+        else:
+            time.sleep(seconds)  # noqa: ASYNC251  (sync code)
+
+
+class Tap:
+    """Reads usage from the raw chunks of a body and settles once: at the terminal event, else at the body's end.
+
+    The end may be an early close, and a body may be iterated again after it.
+
+    Attributes:
+        decode: Removes the content encoding, chunk by chunk; ``None`` for a plain body.
+    """
+
+    __slots__ = ("_reader", "_settle", "decode")
+
+    def __init__(self, reader: UsageReader, settle: Settle) -> None:
+        self._reader = reader
+        self._settle: Settle | None = settle  # until it is called
+        self.decode: Decode | None = None
+
+    def feed(self, chunk: bytes) -> None:
+        """Take the next raw bytes. Never raises: an invalid body is for the caller's own reader to report."""
+        if self._settle is None:
+            return
+        try:
+            for piece in (chunk,) if self.decode is None else self.decode(chunk):
+                self._reader.feed(piece)
+            done = self._reader.done
+        except Exception as error:  # noqa: BLE001
+            log.debug("usage cannot be read: %s", type(error).__name__)
+            done = True
+        if done:
+            self.finish()
+
+    def finish(self) -> None:
+        """The body is over: settle, unless that is done."""
+        settle, self._settle = self._settle, None
+        if settle is None:
+            return
+        usage, refusal = None, None
+        try:
+            self._reader.close()
+            usage, refusal = self._reader.usage, self._reader.refusal
+        except Exception as error:  # noqa: BLE001
+            log.debug("usage cannot be read: %s", type(error).__name__)
+        settle(usage, refusal)
 
 
 _WORDS = {
@@ -277,8 +329,8 @@ _WORDS = {
 }  # fmt: skip
 
 
-def _synthetic(request: Any, error: PacelineError, record: Exchanged | None = None) -> Any:
-    """Our own refusal, as a 429 that every SDK turns into its ``RateLimitError`` without another attempt."""
+def _own_refusal(http: Binding, error: PacelineError, record: Exchanged | None = None) -> Any:
+    """A 429 of paceline's own, which every SDK raises as its ``RateLimitError`` without another attempt."""
     word = _WORDS.get(type(error), "gave_up")
     if isinstance(error, GaveUpError) and error.refusal.kind is RefusalKind.MONEY:
         word = "stopped"
@@ -287,20 +339,36 @@ def _synthetic(request: Any, error: PacelineError, record: Exchanged | None = No
     if retry_after_s is not None and math.isfinite(retry_after_s):
         headers["retry-after"] = str(math.ceil(retry_after_s))
     detail = {"type": "rate_limit_error", "code": f"paceline_{word}", "message": f"paceline: {error}", "param": None}
-    body = json.dumps({"type": "error", "error": detail}).encode()
-    extensions: Mapping[str, Any] = {MARK: record} if record else {}
-    return httpx_of(type(request)).Response(429, headers=headers, content=body, request=request, extensions=extensions)
+    response = http.respond(429, headers, json.dumps({"type": "error", "error": detail}).encode())
+    if record is not None:
+        http.note(response, record)
+    return response
 
 
-def _plain(headers: Any) -> dict[str, str]:
-    """The headers as a plain mapping with names in lower case: it is looked into some twenty times."""
-    return {name.decode("latin-1").lower(): value.decode("latin-1") for name, value in headers.raw}
+_paced_above: ContextVar[list[bool] | None] = ContextVar("paceline_paced_above", default=None)
 
 
-def httpx_of(cls: type) -> Any:
-    """The module, httpx or httpx2, that a class is from."""
-    for base in cls.__mro__:
-        root = sys.modules[base.__module__.partition(".")[0]]
-        if hasattr(root, "AsyncByteStream"):
-            return root
-    raise TypeError(f"{cls.__name__} belongs neither to httpx nor to httpx2")
+@contextmanager
+def paced_above() -> Iterator[None]:
+    """Let the next metered request pass the paced HTTP clients below: the caller has paced it."""
+    token = _paced_above.set([True])
+    try:
+        yield
+    finally:
+        _paced_above.reset(token)
+
+
+def _is_paced_above() -> bool:
+    above = _paced_above.get()
+    return bool(above and above.pop())
+
+
+def run_sync(coroutine: Coroutine[Any, Any, T]) -> T:
+    """Run a coroutine over a binding for sync code."""
+    try:
+        coroutine.send(None)
+    except StopIteration as done:
+        result: T = done.value
+        return result
+    coroutine.close()
+    raise AssertionError("a coroutine over a binding for sync code suspended")

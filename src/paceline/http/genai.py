@@ -1,9 +1,8 @@
 """google-genai: its async client sends through aiohttp where that is installed, and keeps a client per event loop.
 
-Both are undone in place. Every genai client holds an HTTP client of httpx2 or httpx, too, and uses it when told that
-there is no aiohttp; the inner ones that it makes for each loop are paced as they are made. Found by reading and
-running google-genai 3.4. Not reached: the Live API (websockets), and Vertex with client certificates (google-auth's
-own sessions), which is said in a warning.
+Every client of it also holds an HTTP client of httpx2 or httpx, which it uses when told that there is no aiohttp; the
+inner ones that it makes for each event loop are paced as they are made. Found by reading and running google-genai 3.4.
+Not paced: the Live API (websockets), and Vertex with client certificates (google-auth's own sessions), which is warned of.
 """
 
 from __future__ import annotations
@@ -16,11 +15,11 @@ from typing import Any
 from paceline.core.results import PacelineWarning
 
 MODULE = "google.genai._api_client"
-"""Where all of it is."""
+"""The module of all that is replaced here."""
 
 
 def is_api(thing: Any) -> bool:
-    """Whether ``thing`` is what all of a google-genai client sends through."""
+    """Whether ``thing`` is the part of a google-genai client that sends."""
     return hasattr(type(thing), "_use_aiohttp")
 
 
@@ -34,13 +33,13 @@ def without_aiohttp(api: Any) -> None:
             stacklevel=5,
         )
     else:
-        api._use_aiohttp = _never  # noqa: SLF001
+        api._use_aiohttp = bool  # noqa: SLF001  (which returns False)
 
 
 def class_without_aiohttp(original: Callable[[Any], bool]) -> Callable[[Any], bool]:
-    """The same for the class: what to put in the place of its ``_use_aiohttp``.
+    """The same for all API clients: the replacement for the class's ``_use_aiohttp``.
 
-    A client under construction hears the truth, and so it has what aiohttp needs when this is undone.
+    A client under construction gets the true answer, and so it has what aiohttp needs when this is undone.
     """
 
     @functools.wraps(original)
@@ -52,9 +51,9 @@ def class_without_aiohttp(original: Callable[[Any], bool]) -> Callable[[Any], bo
 
 
 def pace_inner(http_client: Any, pace: Callable[[Any], None]) -> None:
-    """Pace the inner client of every event loop, those that are there and those to come."""
+    """Pace the inner HTTP client of every event loop, the present ones and those that are made later."""
     if not hasattr(http_client, "_inner_client_cls") or "_inner_client_cls" in vars(http_client):
-        return  # an SDK without them, or they are paced already
+        return  # another SDK, or paced already
     make = http_client._inner_client_cls  # noqa: SLF001
 
     def paced(**options: Any) -> Any:
@@ -65,7 +64,3 @@ def pace_inner(http_client: Any, pace: Callable[[Any], None]) -> None:
     http_client._inner_client_cls = paced  # noqa: SLF001
     for inner in list(http_client._loop_clients.values()):  # noqa: SLF001
         pace(inner)
-
-
-def _never() -> bool:
-    return False

@@ -1,4 +1,4 @@
-"""Doors of single packages, one file each. Nothing of theirs is imported before it is asked for."""
+"""Integrations of single packages, one file each. A package is imported at the first use of its integration."""
 
 from __future__ import annotations
 
@@ -7,11 +7,11 @@ from typing import Any
 
 
 def package(name: str, requirement: str) -> Any:
-    """Import the package that an integration is for.
+    """Import the package of an integration.
 
     Args:
         name: The module.
-        requirement: What to install for it, e.g. ``anthropic>=0.125``.
+        requirement: The package to install for it, e.g. ``anthropic>=0.125``.
 
     Raises:
         ImportError: It is not installed; the message says how to install it.

@@ -1,7 +1,7 @@
-"""Anthropic's own seam: a middleware, which its SDK runs once for each HTTP attempt (anthropic 0.125 and later).
+"""A middleware for Anthropic's SDK, which runs it once for each HTTP attempt (anthropic 0.125 and later).
 
-``limiter.attach(client)`` does the same in fewer words. A middleware is for a client that is made elsewhere, and for
-``client.with_options(middleware=[...])``: it paces some calls of a client and not the others.
+``limiter.attach(client)`` does the same in one call. The middleware is for a client that is made elsewhere, and for
+``client.with_options(middleware=[...])``, which paces some calls of a client only.
 """
 
 from __future__ import annotations
@@ -9,15 +9,14 @@ from __future__ import annotations
 import json
 from typing import TYPE_CHECKING, Any, cast
 
-from paceline.http.exchange import NothingSentError, exchange, httpx_of, paced_above
-from paceline.http.sansio import AsyncIo, SyncIo, run_sync
+from paceline.http.exchange import paced_above
+from paceline.http.httpx import exchange_async, exchange_sync, library_of
 from paceline.integrations import package
+from paceline.limiter.limiter import Limiter
 from paceline.providers.registry import provider_named
 
 if TYPE_CHECKING:
     from anthropic import APIRequest, Middleware
-
-    from paceline.limiter.limiter import Limiter
 
 REQUIREMENT = "anthropic>=0.125"
 
@@ -25,13 +24,13 @@ REQUIREMENT = "anthropic>=0.125"
 def middleware(limiter: Limiter, *, provider: str = "anthropic") -> Middleware:
     """A middleware for sync and async clients: ``anthropic.Anthropic(middleware=[middleware(limiter)])``.
 
-    Put it last, next to the wire: what other middlewares repeat is paced again, and what they answer from a cache
-    is not. A client that is attached to a limiter, too, is charged once, here.
+    Put it last, next to the transport: then attempts that other middlewares repeat are paced again, and answers from
+    their caches are not. A client that is also attached to a limiter is charged once, here.
 
     Args:
-        limiter: Whose pools to charge.
-        provider: Whose limits hold, where the client speaks Anthropic's dialect to somebody else. Clients for
-            Bedrock and Vertex have paths of their own below: ``limiter.attach()`` them.
+        limiter: The limiter whose pools are charged.
+        provider: The provider whose limits apply, where the client speaks Anthropic's dialect to another provider. The
+            clients for Bedrock and Vertex change the request below their middlewares: ``limiter.attach()`` them.
 
     Raises:
         ImportError: anthropic is not installed, or is too old to have middleware.
@@ -39,8 +38,8 @@ def middleware(limiter: Limiter, *, provider: str = "anthropic") -> Middleware:
     anthropic = package("anthropic", REQUIREMENT)
     if not hasattr(anthropic, "Middleware"):
         raise ImportError(f"anthropic {anthropic.__version__} has no middleware: pip install {REQUIREMENT!r}")
-    page = provider_named(provider)
-    httpx = httpx_of(anthropic.DefaultHttpxClient)  # or httpx2, by anthropic's version
+    named = provider_named(provider)
+    httpx = library_of(anthropic.DefaultHttpxClient, "Client")  # or httpx2, by anthropic's version
 
     class Pace(anthropic.Middleware):  # type: ignore[misc,name-defined]
         def handle(self, request: APIRequest, call_next: Any) -> Any:
@@ -54,7 +53,7 @@ def middleware(limiter: Limiter, *, provider: str = "anthropic") -> Middleware:
             if described is None:
                 return call_next(request)
             try:
-                return attempt.result(run_sync(exchange(limiter, SyncIo(), send, described, page)))
+                return attempt.result(exchange_sync(limiter, send, described, named))
             except NothingSentError:
                 return attempt.answer
 
@@ -69,30 +68,34 @@ def middleware(limiter: Limiter, *, provider: str = "anthropic") -> Middleware:
             if described is None:
                 return await call_next(request)
             try:
-                return attempt.result(await exchange(limiter, AsyncIo(), send, described, page))
+                return attempt.result(await exchange_async(limiter, send, described, named))
             except NothingSentError:
                 return attempt.answer
 
     return cast("Middleware", Pace())
 
 
+class NothingSentError(BaseException):
+    """There is an answer without a request. Not an ``Exception``, because it is no failure."""
+
+
 class _Attempt:
-    """The SDK's answer, in which the HTTP response is wrapped."""
+    """One attempt, and the SDK's answer that wraps its HTTP response."""
 
     def __init__(self, wrapper: Any, request: APIRequest) -> None:
         self._wrapper, self._request = wrapper, request
         self.answer: Any = None
 
     def answered(self, answer: Any) -> Any:
-        """Keep the answer; its HTTP response."""
+        """Keep the answer; return its HTTP response."""
         self.answer = answer
         response = getattr(answer, "http_response", None)
-        if response is None:  # a middleware below had a message ready
+        if response is None:  # a middleware below has answered by itself
             raise NothingSentError
         return response
 
     def result(self, response: Any) -> Any:
-        """What belongs to ``response``: the SDK's answer, or our own refusal in the same wrapper."""
+        """The SDK's answer of ``response``; a refusal of paceline is wrapped in the same way."""
         if response is getattr(self.answer, "http_response", None):
             return self.answer
         request = self._request
@@ -108,7 +111,7 @@ class _Attempt:
 
 
 def _described(httpx: Any, request: APIRequest) -> Any | None:
-    """The request as the engine reads it; ``None`` for what cannot be metered. It is not the one that is sent."""
+    """A copy of the request, for the exchange to read; ``None`` for a request that is not metered."""
     if request.method.upper() != "POST" or not isinstance(request.json, dict):
         return None
     return httpx.Request("POST", request.url, content=json.dumps(request.json, default=str).encode())

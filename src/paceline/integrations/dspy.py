@@ -1,46 +1,43 @@
-"""dspy 3.4 and later alone. ``paceline.instrument()`` paces it with everything else; this leaves the rest be.
+"""dspy 3.4 and later, without the other HTTP clients of the process, which ``paceline.instrument()`` paces too.
 
-What dspy sends through litellm (embeddings, ``engine="litellm"``) is reached by ``paceline.instrument()`` only.
+Requests that dspy sends through litellm (embeddings, ``engine="litellm"``) are paced by ``paceline.instrument()`` only.
 """
 
 from __future__ import annotations
 
 from contextlib import ExitStack
-from typing import TYPE_CHECKING
 
 from paceline.http import dspy
 from paceline.integrations import package
+from paceline.limiter.limiter import Limiter
 from paceline.providers.registry import provider_named
-
-if TYPE_CHECKING:
-    from paceline.limiter.limiter import Limiter
 
 _active: list[ExitStack] = []
 
 
 def instrument(limiter: Limiter, *, provider: str | None = None) -> ExitStack:
-    """Pace every ``dspy.LM`` of this process, sync, async and streamed, those made before and those made after.
+    """Pace every ``dspy.LM`` of this process, sync, async and streamed, whether made before this call or after it.
 
-    dspy has at most 100 connections for each LM; who has a permit may wait for one. Requests are paced, observed,
-    retried and settled like any other's. Say ``num_retries=0`` to each ``dspy.LM``: it repeats a refusal of ours, too,
-    though nothing is sent then. Instrumented again, the newest limiter holds; so does this one over that of
-    ``paceline.instrument()`` if it came later, and nothing is charged twice.
+    dspy has at most 100 connections for each LM, so a request with a permit can still wait for a connection. Requests
+    are paced, observed, retried and settled like those of any other client. Give each ``dspy.LM`` ``num_retries=0``: it
+    also repeats requests that paceline has refused, though nothing is sent then. The latest call, of this function or of
+    ``paceline.instrument()``, determines the limiter; nothing is charged twice.
 
     Args:
-        limiter: Whose pools to charge.
-        provider: Whose dialect is spoken, where the host does not tell.
+        limiter: The limiter whose pools are charged.
+        provider: The provider whose dialect is spoken, where the host is unknown.
 
     Returns:
-        Its ``close()``, or ``with``, puts everything back.
+        Its ``close()``, or ``with``, restores dspy.
 
     Raises:
-        ImportError: dspy is missing or sends through something else, or neither httpx2 nor httpx is installed.
+        ImportError: dspy is missing or has another HTTP client, or neither httpx2 nor httpx is installed.
     """
     client = package(dspy.MODULE, "dspy>=3.4")
-    page = provider_named(provider) if provider else None
+    named = provider_named(provider) if provider else None
     while _active:
         _active.pop().close()
     done = ExitStack()
-    done.callback(dspy.pace(client, limiter, lambda _: page))
+    done.callback(dspy.pace(client, limiter, named))
     _active.append(done)
     return done

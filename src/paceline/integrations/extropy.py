@@ -1,8 +1,8 @@
-"""extropy's limiter for two models, on paceline's pools: waits where extropy waits, above its deadlines for calls.
+"""extropy's limiter for two models, on paceline's pools: requests wait outside extropy's deadlines for calls.
 
-extropy gives each call 15 or 30 s, and whatever waits below that deadline turns into a failed call. So the wait is in
-``acquire()``; ``paceline.instrument(limiter)`` below settles the permit with what was really used, and paces only the
-attempts that come after the first. Use both::
+extropy ends each call after 15 or 30 s, so a wait inside that deadline would become a failed call. The wait is therefore
+in ``acquire()``; ``paceline.instrument(limiter)`` settles the permit with the real usage, and paces only the attempts
+after the first. Use both::
 
     from extropy.simulation import engine
     engine.DualRateLimiter.create = ExtropyLimiter.factory(limiter)
@@ -13,16 +13,14 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from contextvars import ContextVar
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 from paceline.core.quota import REQUESTS
+from paceline.limiter.limiter import Limiter
 from paceline.pacing.permit import Acquisition, Permit, hand_down
 
-if TYPE_CHECKING:
-    from paceline.limiter.limiter import Limiter
-
 RPM_UNLIMITED: Final = 6_000
-"""What ``rpm`` says where nobody limits requests: extropy starts its calls 60 / rpm seconds apart."""
+"""The value of ``rpm`` without a limit on requests: extropy starts its calls 60 / rpm seconds apart."""
 
 _last: ContextVar[Permit | None] = ContextVar("paceline_extropy", default=None)
 
@@ -31,29 +29,29 @@ class ExtropyRole:
     """One model, as extropy's ``RateLimiter``.
 
     Args:
-        limiter: Whose pool.
-        pool: The model: ``openai/gpt-5``.
+        limiter: The limiter.
+        pool: The model's pool: ``openai/gpt-5``.
     """
 
     def __init__(self, limiter: Limiter, pool: str) -> None:
         self._limiter, self._pool = limiter, pool
-        self._scheduler = limiter.scheduler(pool)  # an unknown one is said now
+        self._scheduler = limiter.scheduler(pool)  # an unknown pool is an error now
         self._acquired, self._waited_s = 0, 0.0
 
     @property
     def rpm(self) -> int:
-        """Requests a minute, as the limits are now (answers correct them); a day's quota is no pace."""
+        """Requests a minute by the current limits (answers correct them), without quotas of more than a minute."""
         quotas = [quota for quota in self._scheduler.status()["quotas"] if quota["unit"] == REQUESTS]
         rates = [quota["limit"] * 60 / quota["period_s"] for quota in quotas if 0 < quota["period_s"] <= 60]
         return max(1, int(min(rates, default=RPM_UNLIMITED)))
 
     @property
     def max_safe_concurrent(self) -> int:
-        """How many agents extropy lets run at once: half a minute's requests, as its own limiter has it."""
+        """The most agents that extropy runs at once: half a minute's requests, as in its own limiter."""
         return max(1, self.rpm // 2)
 
     async def acquire(self, estimated_input_tokens: int = 600, estimated_output_tokens: int = 200) -> float:
-        """Wait for a permit and hand it down to the call that follows in this context; the wait, in seconds.
+        """Wait for a permit, which the next call in this context uses; return the wait in seconds.
 
         Raises:
             PacelineError: As for :meth:`paceline.Limiter.acquire`.
@@ -65,7 +63,7 @@ class ExtropyRole:
         return self._taken(self._acquisition(estimated_input_tokens, estimated_output_tokens).wait())
 
     def stats(self) -> dict[str, Any]:
-        """What extropy reports at the end, under its names."""
+        """The numbers of extropy's final report, under its names."""
         provider, _, model = self._scheduler.pool.name.partition("/")
         return {
             "provider": provider,
@@ -78,9 +76,9 @@ class ExtropyRole:
 
     def _acquisition(self, input_tokens: int, output_tokens: int) -> Acquisition:
         last = _last.get()
-        if last is not None and last.take():  # its call was never made, or by a client that nobody paces
+        if last is not None and last.take():  # its call was never made, or by a client that is not paced
             last.close()
-        # An expectation is no demand: it may not make a request too large that the provider would admit.
+        # An estimated output is not a request for it: it must not make a request too large that the provider would admit.
         output = min(output_tokens, self._scheduler.pool.ledger.most_output / 2)
         return self._limiter.acquire(self._pool, input_tokens=input_tokens, output_tokens=output)
 
@@ -96,9 +94,10 @@ class ExtropyLimiter:
     """Both models, as extropy's ``DualRateLimiter``: ``SimulationEngine(..., rate_limiter=ExtropyLimiter(...))``.
 
     Args:
-        limiter: Whose pools.
-        pivotal: The model of the first pass, e.g. ``openai/gpt-5``; ``strong`` is another name for it.
-        routine: The model of the second, ``fast``; ``None`` or the same one: they share everything.
+        limiter: The limiter.
+        pivotal: The model of the first pass, e.g. ``openai/gpt-5``; also named ``strong``.
+        routine: The model of the second pass, also named ``fast``; both passes share one role if it is ``None`` or the
+            same model.
     """
 
     def __init__(self, limiter: Limiter, pivotal: str, routine: str | None = None) -> None:
@@ -108,7 +107,7 @@ class ExtropyLimiter:
 
     @classmethod
     def factory(cls, limiter: Limiter) -> Callable[..., ExtropyLimiter]:
-        """What to put in the place of ``DualRateLimiter.create``. Tiers and overrides are the limiter's business."""
+        """A replacement for ``DualRateLimiter.create``. It ignores tiers and overrides: the limiter has the limits."""
 
         def create(
             provider: str = "",
@@ -128,10 +127,10 @@ class ExtropyLimiter:
 
     @property
     def max_safe_concurrent(self) -> int:
-        """How many agents may run at once, by the slower of the two."""
+        """The most agents at once, by the slower of the two models."""
         return min(self.pivotal.max_safe_concurrent, self.routine.max_safe_concurrent)
 
     def stats(self) -> dict[str, Any]:
-        """Both models' numbers; one, where they are the same."""
+        """The numbers of both models, or of one if they are the same."""
         stats = {"pivotal": self.pivotal.stats()}
         return stats if self.routine is self.pivotal else {**stats, "routine": self.routine.stats()}

@@ -1,4 +1,4 @@
-"""flatmachines: the lane from the state's name. The limiting itself is :func:`paceline.instrument`, and needs no hook."""
+"""flatmachines: lanes by the names of states. The pacing itself is :func:`paceline.instrument`, and needs no hook."""
 
 from __future__ import annotations
 
@@ -12,22 +12,22 @@ from paceline.pacing.pacer import current_lane
 
 _flatmachines = package("flatmachines", "flatmachines>=4.2")
 
-Said = tuple[str, float | None, int | None]
-"""A lane's name, and a weight and a priority where they are not left to the limiter."""
+LaneSettings = tuple[str, float | None, int | None]
+"""A lane's name, weight and priority; ``None`` for the limiter's own settings of that lane."""
 
-_outside: ContextVar[tuple[tuple[str, Said], ...]] = ContextVar("paceline_flatmachines_outside", default=())
-"""For each machine around this point that is in a named state: its execution's id, and the lane in force outside."""
+_outside: ContextVar[tuple[tuple[str, LaneSettings], ...]] = ContextVar("paceline_flatmachines_outside", default=())
+"""For each enclosing machine in a named state: its execution's id, and the lane outside of that state."""
 
 
 class PacelineHooks(_flatmachines.MachineHooks):  # type: ignore[misc,name-defined]
-    """Hooks that put what a state calls into a lane, through parallel machines and ``foreach`` as well.
+    """Hooks that put the calls of a state into a lane, also through parallel machines and ``foreach``.
 
     Register them, and name them at the states that call a model: ``registry.register("lanes", lambda: hooks)``, and
-    ``hooks: lanes`` in the machine. One object serves every machine. A state that is not named, like a machine
-    without hooks, stays in the lane that is in force outside: its parent state's, or that of :func:`paceline.lane`.
+    ``hooks: lanes`` in the machine. One object serves every machine. A state that is not named, and a machine without
+    hooks, stay in the lane outside: that of the parent state, or of :func:`paceline.lane`.
 
     Args:
-        lanes: By the state's name: the lane's name, for one that the limiter knows or needs to know nothing about, or a
+        lanes: By the state's name: the lane's name, with the limiter's settings or the default ones, or a
             :class:`~paceline.LaneSpec` with weight and priority.
 
     Raises:
@@ -35,11 +35,11 @@ class PacelineHooks(_flatmachines.MachineHooks):  # type: ignore[misc,name-defin
     """
 
     def __init__(self, lanes: Mapping[str, str | LaneSpec]) -> None:
-        self._lanes = {state: _said(lane) for state, lane in lanes.items()}
+        self._lanes = {state: _settings(lane) for state, lane in lanes.items()}
 
     def on_state_enter(self, state_name: str, context: dict[str, Any]) -> dict[str, Any]:
         """Enter the state's lane."""
-        _leave(context)  # a state that failed did not
+        _leave(context)  # a failed state has not left its own
         lane = self._lanes.get(state_name)
         if lane is not None:
             _outside.set((*_outside.get(), (_execution(context), current_lane.get())))
@@ -52,17 +52,17 @@ class PacelineHooks(_flatmachines.MachineHooks):  # type: ignore[misc,name-defin
         context: dict[str, Any],
         output: dict[str, Any] | None,
     ) -> dict[str, Any] | None:
-        """Leave it."""
+        """Leave the state's lane."""
         _leave(context)
         return output
 
     def on_error(self, state_name: str, error: Exception, context: dict[str, Any]) -> str | None:  # noqa: ARG002
-        """Leave it: nobody catches the error here, and the parent's next state may run in the same task."""
+        """Leave the state's lane: the error is not handled here, and the parent's next state may run in the same task."""
         _leave(context)
         return None
 
 
-def _said(lane: str | LaneSpec) -> Said:
+def _settings(lane: str | LaneSpec) -> LaneSettings:
     return (lane.name, lane.weight, lane.priority) if isinstance(lane, LaneSpec) else (lane, None, None)
 
 
@@ -71,9 +71,9 @@ def _execution(context: Mapping[str, Any]) -> str:
 
 
 def _leave(context: Mapping[str, Any]) -> None:
-    """Back to the lane that is in force outside of this machine, if it is in one of its own."""
+    """Return to the lane outside of this machine's state, if the machine is in a named state."""
     entered, execution = _outside.get(), _execution(context)
     for depth, (machine, lane) in enumerate(entered):
         if machine == execution:
-            _outside.set(entered[:depth])  # those deeper inside have ended
+            _outside.set(entered[:depth])  # the machines inside have ended
             current_lane.set(lane)

@@ -1,7 +1,7 @@
 """LangChain: a middleware for its agents, and, for a chat model alone, a rate limiter.
 
 ``limiter.attach(model)`` and ``paceline.instrument(limiter)`` see every HTTP attempt of a chat model, and are the better
-way to pace one. The middleware adds what only an agent's loop can do: it keeps the history and the tools' results small.
+way to pace one. The middleware also keeps the history and the tools' results small, which only an agent's loop can do.
 """
 
 from __future__ import annotations
@@ -9,11 +9,11 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from paceline.integrations import package
+from paceline.limiter.limiter import Limiter
 from paceline.pacing.permit import Permit
 
 if TYPE_CHECKING:
     from paceline.integrations.langchain_agents import PacelineMiddleware
-    from paceline.limiter.limiter import Limiter
 
 __all__ = ["PacelineMiddleware", "PacelineRateLimiter"]
 
@@ -23,33 +23,33 @@ _rate_limiters = package("langchain_core.rate_limiters", "langchain-core>=1")
 class PacelineRateLimiter(_rate_limiters.BaseRateLimiter):  # type: ignore[misc,name-defined]
     """For ``init_chat_model(..., rate_limiter=...)``, where there is no HTTP client to attach to.
 
-    LangChain tells it neither the model nor the prompt nor the answer: each call is charged the same, for good, once
-    for all the attempts of the SDK below (say ``max_retries=0``). Use it instead of ``attach()`` and
-    ``instrument()``, not with them.
+    LangChain passes it neither the model nor the prompt nor the answer: each call is charged the same fixed cost, once
+    for all attempts of the SDK below (set ``max_retries=0``). Use it instead of ``attach()`` and ``instrument()``, not
+    with them.
 
     Args:
-        limiter: Whose pool.
-        pool: The pool, e.g. ``openai/gpt-5``.
-        **cost: What a call is charged, per unit, e.g. ``input_tokens=1_200, output_tokens=300``.
+        limiter: The limiter.
+        pool: The pool to charge, e.g. ``openai/gpt-5``.
+        **cost: The cost of a call, per unit, e.g. ``input_tokens=1_200, output_tokens=300``.
 
     Raises:
         QuotaError: The pool is unknown.
     """
 
     def __init__(self, limiter: Limiter, pool: str, **cost: float) -> None:
-        limiter.scheduler(pool)  # a name that nobody knows is said now
+        limiter.scheduler(pool)  # an unknown name is an error now
         self._limiter, self._pool = limiter, pool
         self._cost: dict[str, Any] = dict(cost)
 
     def acquire(self, *, blocking: bool = True) -> bool:
-        """Take one call's cost from the pool; without ``blocking``, whether it could be had at once."""
+        """Charge one call to the pool; without ``blocking``, return whether it could be charged at once."""
         if not blocking:
             return self._try()
         self._limiter.acquire(self._pool, **self._cost).wait().settle()
         return True
 
     async def aacquire(self, *, blocking: bool = True) -> bool:
-        """Take one call's cost from the pool; without ``blocking``, whether it could be had at once."""
+        """Charge one call to the pool; without ``blocking``, return whether it could be charged at once."""
         if not blocking:
             return self._try()
         (await self._limiter.acquire(self._pool, **self._cost)).settle()

@@ -2,42 +2,55 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
-from dataclasses import is_dataclass, replace
-from typing import TYPE_CHECKING, Any
+import json
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass, is_dataclass, replace
+from typing import Any, Final
+from urllib.parse import urlsplit
 
 from paceline.core.results import QuotaError
 from paceline.estimation.calibration import Calibrations, TokenCalibration
 from paceline.http.describe import Metered
 from paceline.integrations import package
-from paceline.integrations.history import trim
-from paceline.integrations.langchain_models import Chat, chat, refusal_of, usage_of
-from paceline.integrations.shorten import shorten_content
+from paceline.integrations.history import shorten_content, trim
+from paceline.limiter.limiter import Limiter
 from paceline.pacing.permit import Acquisition, Permit
-
-if TYPE_CHECKING:
-    from paceline.limiter.limiter import Limiter
+from paceline.providers.answers import refusal_of
+from paceline.providers.base import Call, Provider, Usage
+from paceline.providers.openai import MEDIA
+from paceline.providers.prompt import prompt_tokens
+from paceline.providers.registry import provider_for_host, provider_named
 
 _agents = package("langchain.agents.middleware", "langchain>=1.2")
 _messages = package("langchain_core.messages", "langchain-core>=1")
+_tool = package("langchain_core.utils.function_calling", "langchain-core>=1").convert_to_openai_tool
+
+_PROVIDERS: Final = {"google_genai": "gemini", "google_vertexai": "vertex", "mistralai": "mistral", "amazon_bedrock": "bedrock"}  # fmt: skip
+"""LangChain's names of providers that paceline names differently."""
+
+_ADDRESSES: Final = ("azure_endpoint", "openai_api_base", "anthropic_api_url", "groq_api_base", "endpoint", "base_url")
+"""The attributes of chat models that hold the base URL."""
+
+_CALLS: Final = ("tool_use", "tool_call", "function_call")
+"""Blocks that repeat a message's ``tool_calls``."""
 
 
 class PacelineMiddleware(_agents.AgentMiddleware):  # type: ignore[misc,name-defined]
     """For ``create_agent(..., middleware=[..., PacelineMiddleware(limiter)])``, sync and async; put it last.
 
     Each model call waits for a permit over an estimate of its messages and tools, and is settled with the usage that
-    its answer reports. An HTTP client below that is paced, too (``attach()``, ``instrument()``), uses that permit
-    for its first attempt, and takes one for each further attempt itself. The agent's state keeps the whole history:
-    only what the model is sent is trimmed. A tool's result is cut where it enters the state.
+    its answer reports. An HTTP client below that is also paced (``attach()``, ``instrument()``) uses that permit for
+    its first attempt, and acquires one for each further attempt itself. The agent's state keeps the whole history; only
+    the messages that are sent to the model are trimmed. A tool's result is cut before it enters the state.
 
     Args:
-        limiter: Who is asked; without one, history is trimmed and results are cut, and nobody waits.
-        pool: Whose quotas; by default those of the model in hand, e.g. ``openai/gpt-5``. Name it where the client
-            below is charged to another pool than the model's name and address tell.
-        max_input_tokens: What system message, tools and history may have together, by an estimate that
-            the answers correct; ``None`` for no end.
-        max_tool_chars: Characters of a tool's result, the marker where it was cut included.
-        timeout: Seconds to wait for a permit at most.
+        limiter: The limiter; without one, history is trimmed and results are cut, and calls do not wait.
+        pool: The pool to charge; by default that of the request's model, e.g. ``openai/gpt-5``. Name it where the
+            client below is charged to another pool than the model's name and address imply.
+        max_input_tokens: The most tokens of system message, tools and history together, by an estimate that the answers
+            correct; ``None`` for no limit.
+        max_tool_chars: The most characters of a tool's result, the marker included.
+        timeout: The most seconds to wait for a permit.
 
     Raises:
         AcquireTimeoutError: From the agent, as are the other errors of :meth:`~paceline.Limiter.acquire`.
@@ -59,7 +72,7 @@ class PacelineMiddleware(_agents.AgentMiddleware):  # type: ignore[misc,name-def
             raise QuotaError(f"max_input_tokens is {max_input_tokens!r}: it must be 1 or more, or None")
         self.limiter, self.pool, self.timeout = limiter, pool, timeout
         self.max_input_tokens, self.max_tool_chars = max_input_tokens, max_tool_chars
-        self._teacher = limiter.calibrations if limiter else Calibrations()
+        self._calibrations = limiter.calibrations if limiter else Calibrations()
 
     def wrap_model_call(self, request: Any, handler: Callable[[Any], Any]) -> Any:
         """See :class:`PacelineMiddleware`."""
@@ -94,20 +107,21 @@ class PacelineMiddleware(_agents.AgentMiddleware):  # type: ignore[misc,name-def
         return self._cut(await handler(request))
 
     def _prepared(self, request: Any) -> tuple[Any, _Call]:
-        """The request with a history that fits, and its call."""
+        """The request with a trimmed history, and its call."""
         model = chat(self.limiter, request.model, request.model_settings)
         fixed = model.size([request.system_message] if request.system_message else [], request.tools or [])
         sizes = [model.size([message]) for message in request.messages]
-        lessons = self._teacher.of(model.call(0))
+        call = model.call(0)
+        calibration = self._calibrations.of(call.provider, call.model, call.endpoint)
         total = fixed + sum(sizes)
-        if self.max_input_tokens is not None and lessons.input.apply(total) > self.max_input_tokens:
-            kept = trim(request.messages, sizes, int(self.max_input_tokens / lessons.input.factor) - fixed)
+        if self.max_input_tokens is not None and calibration.input.apply(total) > self.max_input_tokens:
+            kept = trim(request.messages, sizes, int(self.max_input_tokens / calibration.input.factor) - fixed)
             request = request.override(messages=[request.messages[index] for index in kept])
             total = fixed + sum(sizes[index] for index in kept)
-        return request, _Call(model, total, lessons)
+        return request, _Call(model, total, calibration)
 
     def _cut(self, result: Any) -> Any:
-        """A tool's message, or a command that brings messages, with what is too long cut."""
+        """A tool's message, or a command with messages, cut to the allowed length."""
         if isinstance(result, _messages.ToolMessage):
             content = shorten_content(result.content, self.max_tool_chars)
             return result if content is result.content else result.model_copy(update={"content": content})
@@ -119,32 +133,101 @@ class PacelineMiddleware(_agents.AgentMiddleware):  # type: ignore[misc,name-def
 
 
 class _Call:
-    """One call of the model: what it should cost, and what it did."""
+    """One call of the model: its estimated cost, and its usage."""
 
-    def __init__(self, model: Chat, input_tokens: int, lessons: TokenCalibration) -> None:
-        self._model, self._call, self._calibration = model, model.call(input_tokens), lessons
+    def __init__(self, model: Chat, input_tokens: int, calibration: TokenCalibration) -> None:
+        self._provider, self._model, self._call = model.provider, model, model.call(input_tokens)
+        self._calibration = calibration
 
     def acquire(self, limiter: Limiter, pool: str | None, timeout: float | None) -> Acquisition:
-        scheduler = limiter.scheduler(pool) if pool else limiter.scheduler_for(self._model.page.name, self._model.model)
-        cost: dict[str, Any] = Metered(self._model.page, self._call, scheduler, self._calibration).cost()
+        scheduler = limiter.scheduler(pool) if pool else limiter.scheduler_for(self._provider.name, self._model.model)
+        cost: dict[str, Any] = Metered(self._provider, self._call, scheduler, self._calibration).cost()
         return limiter.acquire(pool or self._model.pool, timeout=timeout, **cost)
 
     def learned(self, response: Any) -> Any:
-        """Compare the answer with the estimate."""
+        """Correct the estimates by the answer's usage."""
         usage = usage_of(response)
         if usage is not None:
-            self._calibration.learn(self._call, usage)
+            self._calibration.learn(
+                input_estimate=self._call.input_tokens,
+                input_tokens=usage.input_tokens,
+                max_output_tokens=self._call.max_output_tokens,
+                output_tokens=usage.output_tokens,
+            )
         return response
 
     def settled(self, permit: Permit, response: Any) -> Any:
-        """Learn from the answer, and settle with it unless an HTTP client below has done so."""
+        """Settle with the answer's usage unless an HTTP client below has done so, and learn from it."""
         usage = usage_of(response)
         if permit.open:
-            permit.settle(**(self._model.page.charged(self._call, usage) if usage else {}))
+            permit.settle(**(self._provider.charged(self._call, usage) if usage else {}))
         return self.learned(response)
 
     def failed(self, permit: Permit, error: Exception) -> None:
-        """Let the pool pause when the provider said so to an HTTP client that nobody paces."""
-        refusal = refusal_of(self._model.page, error) if permit.open else None
+        """Pause the pool if the provider has refused the request of an HTTP client that is not paced."""
+        refusal = refusal_of(error, self._provider.name) if permit.open else None
         if refusal is not None:
             permit.refused(refusal)
+
+
+@dataclass(frozen=True, slots=True)
+class Chat:
+    """A chat model as the limiter sees it."""
+
+    provider: Provider
+    model: str
+    max_output_tokens: int | None
+
+    @property
+    def pool(self) -> str:
+        """The pool to charge, unless the user names another."""
+        return f"{self.provider.name}/{self.model}"
+
+    def call(self, input_tokens: int) -> Call:
+        """A call with so much input. Its own endpoint, ``langchain``, keeps its calibration apart from HTTP requests."""
+        return Call(self.provider.name, "langchain", self.model, input_tokens, self.max_output_tokens)
+
+    def size(self, messages: Sequence[Any], tools: Sequence[Any] = ()) -> int:
+        """The estimate of a prompt, in tokens."""
+        parts = [_part(message) for message in messages]
+        schemas = [tool if isinstance(tool, dict) else _tool(tool) for tool in tools]
+        return prompt_tokens(parts, schemas, self.provider.encoding, MEDIA)
+
+
+def _part(message: Any) -> dict[str, Any]:
+    """A message as the estimator reads it: each call of a tool once, with its arguments in JSON."""
+    content = message.content
+    if isinstance(content, list):
+        content = [block for block in content if not (isinstance(block, dict) and block.get("type") in _CALLS)]
+    calls = [(call["name"], json.dumps(call["args"], default=str)) for call in getattr(message, "tool_calls", ())]
+    return {"role": message.type, "content": content, "calls": calls}
+
+
+def chat(limiter: Limiter | None, model: Any, settings: dict[str, Any]) -> Chat:
+    """Describe a chat model: the same provider as for its HTTP requests, by its address where that is known."""
+    params = model._get_ls_params(**settings)  # noqa: SLF001  (LangChain's own middleware calls it, too)
+    named = str(params.get("ls_provider") or "generic")
+    named = _PROVIDERS.get(named, named)
+    name, most = str(params.get("ls_model_name") or "unknown"), params.get("ls_max_tokens")
+    found = (getattr(model, attribute, None) for attribute in _ADDRESSES)
+    host = urlsplit(next((address for address in found if isinstance(address, str)), "")).hostname
+    provider = provider_for_host(host) if host else provider_named(named)
+    if provider is None:  # an unknown host, as for an HTTP request there
+        home = limiter.limits.home if limiter else None
+        provider = provider_named(named if named == "anthropic" else home or host or named)
+    if resource := getattr(provider, "host", ""):  # Azure's pools are deployments
+        name = f"{resource}/{getattr(model, 'deployment_name', None) or name}"
+    return Chat(provider, name, most if isinstance(most, int) and most > 0 else None)
+
+
+def usage_of(response: Any) -> Usage | None:
+    """The usage that the messages of an answer report, together."""
+    messages = getattr(response, "result", [response])
+    reported = [usage for usage in (getattr(message, "usage_metadata", None) for message in messages) if usage]
+    details = [usage.get("input_token_details") or {} for usage in reported]
+
+    def total(counts: list[dict[str, Any]], name: str) -> int:
+        return sum(count.get(name) or 0 for count in counts)
+
+    sizes = total(reported, "input_tokens"), total(reported, "output_tokens")
+    return Usage(*sizes, total(details, "cache_read"), total(details, "cache_creation")) if reported else None

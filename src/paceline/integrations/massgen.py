@@ -1,13 +1,13 @@
-"""MassGen: its agents start at the speed that a limiter allows, each in its own time (tested with massgen 0.1.97).
+"""MassGen: agents start at the speed that a limiter allows (tested with massgen 0.1.97).
 
-MassGen starts its agents in one loop, and its own ``--rate-limit`` waits inside it, for Gemini alone: while one agent
-waits, nobody else starts, and those who run are not listened to. Here every agent waits in the task that it will run in.
+MassGen starts its agents in one loop, and its own ``--rate-limit`` waits inside that loop, for Gemini alone: while one
+agent waits, no other agent starts, and the answers of running agents are not read. Here every agent waits in its own task.
 
     limiter = paceline.Limiter({"starts/gemini": "7 requests/min"}, headroom_s=0)
     pace_starts(limiter)
     massgen.cli.cli_main()
 
-That is about starts. What the agents then send is paced by ``paceline.instrument(limiter)``, as for any other program.
+This paces starts. The agents' requests are paced by ``paceline.instrument(limiter)``, as in any other program.
 """
 
 from __future__ import annotations
@@ -16,20 +16,17 @@ import functools
 import logging
 from collections.abc import AsyncGenerator, Awaitable, Callable
 from contextlib import aclosing
-from types import TracebackType
-from typing import TYPE_CHECKING, Any, Self
+from typing import Any, Self
 
 from paceline.integrations import package
-
-if TYPE_CHECKING:
-    from paceline.limiter.limiter import Limiter
+from paceline.limiter.limiter import Limiter
 
 log = logging.getLogger("paceline")
 
 REQUIREMENT = "massgen>=0.1.97"
 
 Wait = Callable[[str, str, str], Awaitable[object]]
-"""Given an agent's name, its backend (``gemini``, ``openai``, ...) and its model: returns when it may start."""
+"""Called with an agent's name, its backend (``gemini``, ``openai``, ...) and its model; returns when it may start."""
 
 _SEAMS = (
     "_stream_agent_execution",
@@ -41,14 +38,14 @@ _SEAMS = (
 
 
 class PacedStarts:
-    """What :func:`pace_starts` has done; :meth:`undo` it, or use it with ``with``."""
+    """The effect of :func:`pace_starts`, until :meth:`undo` or the end of a ``with`` block."""
 
     def __init__(self, orchestrator: Any) -> None:
         self._orchestrator = orchestrator
         self._originals = {name: orchestrator.__dict__[name] for name in _SEAMS[:2]}
 
     def undo(self) -> None:
-        """Put MassGen's own way back; a second call does nothing."""
+        """Restore MassGen's own starts; a second call does nothing."""
         global _active  # noqa: PLW0603
         if _active is self:
             _active = None
@@ -58,7 +55,7 @@ class PacedStarts:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None) -> None:
+    def __exit__(self, *_: object) -> None:
         self.undo()
 
 
@@ -66,17 +63,17 @@ _active: PacedStarts | None = None
 
 
 def pace_starts(starts: Limiter | Wait) -> PacedStarts:
-    """Let every agent of this process wait for its start, a restart too; MassGen's own waits for it are off.
+    """Make every agent of this process wait for its starts and restarts; MassGen's own waits are off.
 
-    Called again, the newest ``starts`` hold. An agent's backend is what MassGen calls it, in lower case: ``gemini``,
-    ``claude``, ``openai``, ``chatcompletion``, or what ``provider:`` in its settings says.
+    A second call replaces the first. An agent's backend has MassGen's name in lower case: ``gemini``, ``claude``,
+    ``openai``, ``chatcompletion``, or the value of ``provider:`` in its settings.
 
     Args:
-        starts: A limiter: an agent takes one of everything that the pool ``starts/BACKEND/MODEL`` or else
-            ``starts/BACKEND`` counts, and starts at once where there is neither. Or a function of your own.
+        starts: A limiter, or a function of your own. With a limiter, a start costs 1 of every unit of the pool
+            ``starts/BACKEND/MODEL`` or else ``starts/BACKEND``; without such a pool an agent starts at once.
 
     Raises:
-        ImportError: MassGen is not installed, or is one that starts its agents in another way.
+        ImportError: MassGen is not installed, or this version starts its agents in another way.
     """
     global _active  # noqa: PLW0603
     orchestrator = package("massgen.orchestrator", REQUIREMENT).Orchestrator
@@ -101,7 +98,7 @@ def pace_starts(starts: Limiter | Wait) -> PacedStarts:
                 yield chunk
 
     async def start_at_once(self: Any, agent_id: str) -> None:
-        """The loop waits for nobody."""
+        """Replaces the wait in MassGen's loop."""
 
     orchestrator._stream_agent_execution = stream  # noqa: SLF001
     orchestrator._apply_agent_startup_rate_limit = start_at_once  # noqa: SLF001
@@ -120,7 +117,7 @@ async def _take(limiter: Limiter, agent: str, backend: str, model: str) -> None:
 
 
 def _caught_up(orchestrator: Any, agent_id: str, answers: dict[str, str]) -> dict[str, str]:
-    """The others' answers as they are now: while the agent waited, they went on. As MassGen's own loop does it."""
+    """The other agents' current answers, which may be newer than the wait. Follows MassGen's own loop."""
     latest: dict[str, str] = orchestrator._get_current_answers_snapshot()  # noqa: SLF001
     if latest == answers:
         return answers

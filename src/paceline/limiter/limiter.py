@@ -182,7 +182,7 @@ class Limiter(Pacer):
         Raises:
             QuotaError: The pool is unknown, or ``asked`` is none of these.
         """
-        from paceline.http.estimate import estimate
+        from paceline.http.describe import estimate
 
         return estimate(self, pool, asked, output_tokens)
 

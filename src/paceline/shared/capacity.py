@@ -42,7 +42,6 @@ from paceline.shared.messages import Learned, Message, Refused, Reply, Settled
 from paceline.shared.outbox import LINGER_NS, Outbox
 from paceline.shared.snapshot import STORE_LOST, Fallback, Snapshot
 
-LostMode = Literal["safe", "closed", "open"]
 OnStoreFailure = Literal["fail_safe", "fail_closed", "fail_open"]
 
 ASK_AGAIN_NS, PLACE_NS = 1 * NS, 5 * NS

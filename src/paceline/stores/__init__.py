@@ -78,7 +78,7 @@ def _path(path: str) -> str:
         raise StoreError("sqlite::memory: would be a file of that name: write 'memory:' for a store in this process")
     if "?" in path:
         raise StoreError(
-            "a SQLite URL has no options: write 'sqlite:PATH'; lost and lease_s are arguments of Limiter, and a prefix"
+            "a SQLite URL has no options: write 'sqlite:PATH'; on_store_failure and lease_s are arguments of Limiter, and a prefix"
             " is given with Prefixed(open_store('sqlite:PATH'), NAME)"
         )
     return path

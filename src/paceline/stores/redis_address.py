@@ -115,7 +115,7 @@ def read_url(url: str) -> Address:
     except TypeError as error:
         raise StoreError(
             f"unknown option {str(error).rpartition(' ')[2]} in the Redis URL: write prefix, or a setting of redis-py"
-            " (those for TLS with rediss:// only); lost and lease_s are arguments of Limiter"
+            " (those for TLS with rediss:// only); on_store_failure and lease_s are arguments of Limiter"
         ) from None
     if kind == "sentinel":
         finder = redis.Sentinel([])

@@ -1,4 +1,4 @@
-"""What users' own tests need."""
+"""Tools for users' own tests: an emulated provider, clocks, virtual time, a suite for stores."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _HOMES = {
 
 
 def __getattr__(name: str) -> Any:
-    """Import at first use: the emulator needs the extra ``paceline[emulator]``."""
+    """Import at the first use: the emulator needs the extra ``paceline[emulator]``."""
     if name not in _HOMES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     from importlib import import_module

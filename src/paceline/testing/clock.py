@@ -1,4 +1,4 @@
-"""Time that a test moves: a manual clock, and event loops that jump over every wait.
+"""Clocks for tests: a manual clock, and an event loop in virtual time.
 
 def test_pacing():
     async def main(clock):
@@ -27,18 +27,18 @@ from paceline.pacing.clock import Timer
 T = TypeVar("T")
 
 START_S = 1_800_000_000.0
-"""Where a manual clock starts, in seconds since the Unix epoch: a morning in 2027."""
+"""The start of a manual clock, in seconds since the Unix epoch: a morning in 2027."""
 
 CALLBACKS_MAX = 1_000_000
-"""How many callbacks one advance may run; more is taken for timers that set each other for ever."""
+"""The most callbacks of one advance; more are taken for timers that set each other endlessly."""
 
 REAL_LOOK_S = 0.002
 REAL_WAIT_S = 1.0
-"""How long a virtual loop with no timer left waits, really, for a socket or a thread."""
+"""The real time that a virtual loop without a timer waits for a socket or a thread."""
 
 
 class DeadlockError(RuntimeError):
-    """Nothing will ever happen in this event loop: no timer is set, and no socket or thread has anything to say."""
+    """No event can occur in this event loop: no timer is set, and no socket or thread is active."""
 
 
 class _Timer:
@@ -57,10 +57,10 @@ class _Timer:
 
 
 class ManualClock:
-    """A :class:`~paceline.pacing.clock.Clock` that stands still until a test moves it. Safe to use from several threads.
+    """A :class:`~paceline.pacing.clock.Clock` that a test advances. Safe to use from several threads.
 
     Args:
-        start_s: Where it starts, in seconds since the Unix epoch.
+        start_s: The initial time, in seconds since the Unix epoch.
     """
 
     def __init__(self, start_s: float = START_S) -> None:
@@ -70,11 +70,11 @@ class ManualClock:
         self._lock = threading.Lock()
 
     def now_ns(self) -> int:
-        """Nanoseconds since the Unix epoch; moved by :meth:`advance` alone."""
+        """Nanoseconds since the Unix epoch; only :meth:`advance` changes it."""
         return self._now_ns
 
     def call_at(self, at_ns: int, callback: Callable[[], None]) -> Timer:
-        """Call ``callback`` when the clock is moved to ``at_ns`` or beyond, on the thread that moves it."""
+        """Call ``callback`` when the clock is advanced to ``at_ns`` or beyond, on the thread that advances it."""
         with self._lock:
             self._set += 1
             timer = _Timer(at_ns, self._set, callback)
@@ -83,25 +83,25 @@ class ManualClock:
 
     @property
     def next_ns(self) -> int | None:
-        """When the next timer is due; ``None`` when there is none."""
+        """The time of the next timer; ``None`` without any."""
         with self._lock:
             while self._timers and self._timers[0].callback is None:
                 heapq.heappop(self._timers)
             return self._timers[0].at_ns if self._timers else None
 
     def advance(self, seconds: float) -> None:
-        """Move on by ``seconds``; everything due on the way happens in order, each with the clock at its instant.
+        """Advance by ``seconds``; the timers due meanwhile run in order, each with the clock at its instant.
 
         Raises:
             ValueError: ``seconds`` is below 0 or not finite.
-            RuntimeError: More than a million callbacks were due: they set each other for ever.
+            RuntimeError: More than a million callbacks were due: timers set each other endlessly.
         """
         if not 0 <= seconds < float("inf"):
-            raise ValueError(f"seconds is {seconds!r}: a clock moves forward, by a finite number of seconds")
+            raise ValueError(f"seconds is {seconds!r}: it must be a finite number, 0 or more")
         self.advance_to(self._now_ns + round(seconds * NS))
 
     def advance_to(self, at_ns: int) -> None:
-        """Like :meth:`advance`, to an instant in nanoseconds since the Unix epoch; an earlier one is now."""
+        """Like :meth:`advance`, to an instant in nanoseconds since the Unix epoch; an earlier instant counts as now."""
         for _ in range(CALLBACKS_MAX):
             timer = self._due(at_ns)
             if timer is None:
@@ -109,14 +109,14 @@ class ManualClock:
             if timer.callback is not None:
                 timer.callback()
         raise RuntimeError(
-            f"more than {CALLBACKS_MAX:,} callbacks in one advance: timers that set each other for ever?"
+            f"more than {CALLBACKS_MAX:,} callbacks in one advance: timers that set each other endlessly?"
         )
 
     def _due(self, at_ns: int) -> _Timer | None:
-        """Take the next timer until ``at_ns`` and go there; go to ``at_ns`` when there is none."""
+        """Remove the next timer up to ``at_ns`` and set the clock to it; without one, set the clock to ``at_ns``."""
         with self._lock:
             timer = heapq.heappop(self._timers) if self._timers and self._timers[0].at_ns <= at_ns else None
-            # A cancelled timer moves nothing; one from the past runs now.
+            # A cancelled timer does not set the clock; one from the past runs now.
             if timer is None or timer.callback is not None:
                 self._now_ns = max(self._now_ns, at_ns if timer is None else timer.at_ns)
             return timer
@@ -125,21 +125,21 @@ class ManualClock:
 def run_virtual(
     main: Coroutine[Any, Any, T] | Callable[[ManualClock], Coroutine[Any, Any, T]], clock: ManualClock | None = None
 ) -> T:
-    """Run ``main`` like :func:`asyncio.run`, in an event loop whose time is ``clock``'s and never sleeps.
+    """Run ``main`` like :func:`asyncio.run`, in an event loop that uses the time of ``clock`` and never sleeps.
 
-    Whenever every task waits, time jumps to the next timer, of the loop (``asyncio.sleep``, timeouts) or of the
-    clock (a limiter). Sockets and threads stay real: they are polled before each jump, and waited for (a second
-    at most) only when no timer is left, so time may run ahead of them.
+    Whenever every task waits, the clock jumps to the next timer, of the loop (``asyncio.sleep``, timeouts) or of the
+    clock (a limiter). Sockets and threads stay real: they are polled before each jump, and waited for (at most a second)
+    only when no timer is left, so the virtual time may run ahead of them.
 
     Args:
         main: A coroutine, or a function that takes the clock and returns one.
-        clock: The clock; a new one when not given.
+        clock: The clock; a new one by default.
 
     Returns:
-        What the coroutine returns.
+        The result of the coroutine.
 
     Raises:
-        DeadlockError: Nothing will ever happen; the message names the tasks that wait.
+        DeadlockError: No event can occur; the message names the waiting tasks.
     """
     clock = clock or ManualClock()
     with asyncio.Runner(loop_factory=lambda: _VirtualLoop(clock)) as runner:
@@ -147,20 +147,20 @@ def run_virtual(
 
 
 class _VirtualLoop(asyncio.SelectorEventLoop):
-    """An event loop whose time is a manual clock's."""
+    """An event loop with the time of a manual clock."""
 
     def __init__(self, clock: ManualClock) -> None:
         self._clock = clock
-        self._start_ns = clock.now_ns()  # small numbers keep a float's nanoseconds
+        self._start_ns = clock.now_ns()  # a small number keeps nanoseconds in a float
         super().__init__(_JumpingSelector(clock, self._name_waiters))
         self._clock_resolution = 1 / NS
 
     def time(self) -> float:
-        """Virtual seconds since the loop was made."""
+        """Virtual seconds since the creation of the loop."""
         return (self._clock.now_ns() - self._start_ns) / NS
 
     async def shutdown_default_executor(self, timeout: float | None = None) -> None:  # noqa: ARG002, ASYNC109
-        """Join the threads; a limit in virtual seconds would pass at once."""
+        """Join the threads without a timeout, which in virtual seconds would pass at once."""
         await super().shutdown_default_executor()
 
     def _name_waiters(self) -> str:
@@ -173,7 +173,7 @@ class _VirtualLoop(asyncio.SelectorEventLoop):
 
 
 class _JumpingSelector(selectors.DefaultSelector):
-    """Moves the clock where another selector would sleep."""
+    """Advances the clock where another selector would sleep."""
 
     def __init__(self, clock: ManualClock, waiters: Callable[[], str]) -> None:
         super().__init__()
@@ -181,24 +181,22 @@ class _JumpingSelector(selectors.DefaultSelector):
         self._waiters = waiters
 
     def select(self, timeout: float | None = None) -> list[tuple[selectors.SelectorKey, int]]:
-        """Poll the real world, then jump: by ``timeout`` seconds, or to the clock's next timer if that comes first."""
+        """Poll sockets, then advance by ``timeout`` seconds, or to the clock's next timer if that is earlier."""
         events = super().select(0)
         now_ns, next_ns = self._clock.now_ns(), self._clock.next_ns
         if events or (timeout is not None and timeout <= 0):
-            self._clock.advance_to(now_ns)  # what is due already
+            self._clock.advance_to(now_ns)  # timers that are due already
         elif timeout is not None:
             until_ns = now_ns + math.ceil(timeout * NS)
             self._clock.advance_to(until_ns if next_ns is None else min(next_ns, until_ns))
         elif next_ns is not None:
             self._clock.advance_to(next_ns)
         else:
-            # The loop's own pipe is always there; anything else may still have something to say, or set a timer.
+            # The loop's own pipe is always registered; other sockets and threads may become active or set a timer.
             real = len(self.get_map()) > 1 or threading.active_count() > 1
             until_s = time.monotonic() + REAL_WAIT_S
             while real and not events and self._clock.next_ns is None and time.monotonic() < until_s:
                 events = super().select(REAL_LOOK_S)
             if not events and self._clock.next_ns is None:
-                raise DeadlockError(
-                    f"nothing will ever happen: no timer is set, and these tasks wait: {self._waiters()}"
-                )
+                raise DeadlockError(f"deadlock: no timer is set, and these tasks wait: {self._waiters()}")
         return events

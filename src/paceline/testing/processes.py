@@ -1,4 +1,4 @@
-"""For the suite of stores: what other processes do, forked ones and such as start from nothing."""
+"""Other processes for the suite of stores: forked and spawned ones."""
 
 from __future__ import annotations
 
@@ -17,16 +17,16 @@ from paceline.stores.base import Store
 from paceline.testing.sharing import Process
 
 BOUND_S = 60
-"""The longest that another process may take: far more than it needs on a busy machine."""
+"""The most seconds that another process may take: far more than it needs on a busy machine."""
 
 FORKS = 3
-"""How many children: each finds the parent in another place."""
+"""The number of children: each is forked at another point of the parent."""
 
 TIMES = 10
 
 
 def optional(request: Any, fixture: str) -> Any:
-    """The value of a fixture; without it the test is skipped."""
+    """The value of a fixture; the test is skipped if there is none."""
     import pytest
 
     try:
@@ -34,19 +34,19 @@ def optional(request: Any, fixture: str) -> Any:
     except pytest.FixtureLookupError as error:
         if error.argname != fixture:
             raise
-        pytest.skip(f"there is no fixture {fixture!r} to try it with")
+        pytest.skip(f"this test needs the fixture {fixture!r}")
 
 
 def needs_forks() -> None:
-    """Skip the test where the system has none."""
+    """Skip the test on a system without ``fork``."""
     if not hasattr(os, "fork"):
         import pytest
 
-        pytest.skip("this system has no forks")
+        pytest.skip("this system has no os.fork")
 
 
 def granted_to_two(opener: Callable[[], Store], pool: str, quotas: str) -> list[int]:
-    """What two new processes are granted, who ask at the same time and for more than there is."""
+    """The grants of two new processes that ask at the same time for more than the quota has."""
     spawn = multiprocessing.get_context("spawn")
     with ProcessPoolExecutor(2, mp_context=spawn) as others:
         asking = [others.submit(_ask, opener, pool, quotas, who) for who in "xy"]
@@ -55,14 +55,14 @@ def granted_to_two(opener: Callable[[], Store], pool: str, quotas: str) -> list[
 
 def _ask(opener: Callable[[], Store], pool: str, quotas: str, who: str) -> int:
     if hasattr(signal, "alarm"):
-        signal.alarm(BOUND_S)  # the parent waits for its end
+        signal.alarm(BOUND_S)  # the parent waits for this process to end
     store = opener()
     try:
         process = Process(store, pool, quotas, who)
         deadline_s = time.monotonic() + BOUND_S / 2
         while process.tell().peers < 2:
             if time.monotonic() > deadline_s:
-                raise TimeoutError("the store does not show the two processes to each other")
+                raise TimeoutError("the store does not report the other process")
             time.sleep(0.001)
         return sum(len(process.ask(1.0).grants) for _ in range(60))
     finally:
@@ -70,7 +70,7 @@ def _ask(opener: Callable[[], Store], pool: str, quotas: str, who: str) -> int:
 
 
 def forked(store: Store, pool: str, quotas: str) -> list[int]:
-    """Fork while a thread is in the middle of an exchange; what the parent was granted, and how each child ended."""
+    """Fork while a thread exchanges messages; the grants of the parent, and the exit status of each child."""
     done, granted = threading.Event(), [0]
     process = Process(store, pool, quotas)
 
@@ -78,7 +78,7 @@ def forked(store: Store, pool: str, quotas: str) -> list[int]:
         while not done.is_set():
             granted[0] += len(process.ask(1.0).grants)
 
-    process.take(1.0)  # whatever it opens is open
+    process.take(1.0)  # opens the connection
     thread = threading.Thread(target=work)
     thread.start()
     try:
@@ -92,20 +92,20 @@ def forked(store: Store, pool: str, quotas: str) -> list[int]:
 
 def _fork(store: Store, pool: str, quotas: str, who: str) -> int:
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore", DeprecationWarning)  # threads and forks: that is what is tried
+        warnings.simplefilter("ignore", DeprecationWarning)  # forking with threads is the point of the test
         child = os.fork()
     if child:
         return child
     try:
         signal.signal(signal.SIGALRM, signal.SIG_DFL)
-        signal.alarm(BOUND_S)  # a lock of the parent's is never let go here
+        signal.alarm(BOUND_S)  # a lock of the parent is never released here
         store.after_fork()
         process = Process(store, pool, quotas, who)
         for _ in range(TIMES):
             process.take(1.0)
         store.close()
         os._exit(0)
-    except BaseException:  # noqa: BLE001  (nothing of the test goes on in here)
+    except BaseException:  # noqa: BLE001  (the child must not continue the test)
         traceback.print_exc()
     finally:
         os._exit(1)

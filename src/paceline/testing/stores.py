@@ -1,7 +1,7 @@
-"""What every store must do: a suite for those who write one.
+"""A test suite for stores.
 
-Subclass it in a file of pytest's, with two fixtures: ``store``, and ``second``, another object on the same place, as
-another process would have it::
+Subclass it in a test file for pytest, with two fixtures: ``store``, and ``second``, another object at the same place, as
+in another process::
 
     import pytest
     from paceline.testing import StoreConformance
@@ -10,7 +10,7 @@ another process would have it::
     class TestMyStore(StoreConformance):
         @pytest.fixture
         def store(self, tmp_path):
-            store = MyStore(tmp_path / "books")
+            store = MyStore(tmp_path / "quotas")
             yield store
             store.close()
 
@@ -18,13 +18,13 @@ another process would have it::
         def second(self, tmp_path):
             ...
 
-Two more fixtures, for what else is tried where they are given: ``opener``, a function of no arguments that opens the
-place in another process (it is pickled, as ``functools.partial(MyStore, path)`` can be); and ``broken``, a store whose
-place cannot be used. A store that keeps its books in one process has neither.
+Two optional fixtures enable further tests: ``opener``, a function without arguments that opens the place in another
+process (it is pickled, as ``functools.partial(MyStore, path)`` can be); and ``broken``, a store with an unusable place.
+A store within one process has neither.
 
-Time is the store's own and real: quotas refill in hours where a test needs time to stand still, and no wait is
-longer than some hundredths of a second. Each test uses pools of its own, so the place need not be empty. What takes
-long (who is gone, whose place is lost) is not tried here; :class:`paceline.shared.ledger.SharedLedger` says what is right.
+The time is the store's own and real: quotas refill in hours where a test needs a constant level, and no wait is longer
+than some hundredths of a second. Each test uses its own pools, so the place need not be empty. Long timeouts (of ended
+processes, of lost places in the queue) are not tested here; :class:`paceline.shared.ledger.SharedLedger` defines them.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ from paceline.testing.processes import FORKS, TIMES, forked, granted_to_two, nee
 from paceline.testing.sharing import History, Process, period, sleep, times_ns, two, without_times
 
 SLOW = "3600 tokens/hour"
-"""One comes back a second: a test takes much less than it takes for ten."""
+"""Refills 1 per second: a test is much shorter than the refill of 10."""
 
 HOUR_NS = 3_600 * NS
 
@@ -54,7 +54,7 @@ class StoreConformance:
     """Subclass it with the fixtures ``store`` and ``second``; see the module's docstring."""
 
     def test_what_one_takes_is_gone_for_the_other(self, store: Store, second: Store) -> None:
-        """The books are one, whoever asks."""
+        """Both objects charge the same ledger."""
         a, b = two(store, second, SLOW)
         a.take(3_000.0)
         reply = b.ask(1_000.0)
@@ -64,14 +64,14 @@ class StoreConformance:
         b.take(600.0)
 
     def test_it_fits_when_the_answer_says(self, store: Store, second: Store) -> None:
-        """Who waits for as long as it was told is granted."""
+        """A request is granted after the wait of the reply."""
         a, b = two(store, second, "1800 tokens/min burst 60")
         a.take(60.0)
         sleep(b.ask(1.0).wait_ns)
         b.take(1.0)
 
     def test_all_quotas_or_none(self, store: Store, second: Store) -> None:
-        """A request that one quota has no room for charges none."""
+        """A request that does not fit into one quota charges none."""
         a, b = two(store, second, f"60 requests/hour, {SLOW}")
         a.take(1.0, 3_500.0)
         reply = b.ask(1.0, 500.0)
@@ -79,14 +79,14 @@ class StoreConformance:
         assert [standing.charged for standing in reply.standings] == [1, 3_500]
 
     def test_of_several_requests_the_first_that_fit_are_granted(self, store: Store, second: Store) -> None:
-        """In their order, and none behind one that has to wait."""
+        """In their order, and none after one that must wait."""
         a, _ = two(store, second, SLOW)
         reply = a.tell(wants=[[2_000.0], [1_000.0], [1_000.0], [1.0]])
         assert len(reply.grants) == 2
         assert reply.wait_ns > 390 * NS
 
     def test_a_large_message(self, store: Store, second: Store) -> None:
-        """Hundreds of attempts end and hundreds wait."""
+        """Hundreds of attempts end and hundreds of requests wait."""
         a, b = two(store, second, "1000 requests/hour, 1M tokens/hour")
         reply = a.tell(wants=[[1.0, 10.0]] * 500)
         assert len(reply.grants) == 500
@@ -96,7 +96,7 @@ class StoreConformance:
         assert reply.standings[1].spent == 500 * 7 + 10 * len(reply.grants)
 
     def test_a_refund_and_a_debt(self, store: Store, second: Store) -> None:
-        """The true cost counts, for all."""
+        """The true cost is charged, for all processes."""
         a, b = two(store, second, SLOW)
         marks = a.take(3_600.0)
         a.tell(Settled([3_600.0], marks, [1_600.0]))
@@ -107,14 +107,14 @@ class StoreConformance:
         assert 4_090 * NS < standing.room_ns <= 4_100 * NS
 
     def test_not_sent_and_not_known(self, store: Store, second: Store) -> None:
-        """What was never sent costs nothing; what nobody knows the cost of stays charged."""
+        """An unsent request costs nothing; a request of unknown cost stays charged."""
         a, _ = two(store, second, SLOW)
         a.tell(Settled([3_600.0], a.take(3_600.0), [0.0], answered=False))
         a.tell(Settled([3_000.0], a.take(3_000.0), [None]))
         assert a.standing().spent == 3_000
 
     def test_a_refund_is_worth_what_it_would_have_been_worth(self, store: Store, second: Store) -> None:
-        """The bucket was full since: with a lower cost it would have been full earlier, and no fuller."""
+        """The bucket was full in the meantime: a lower cost would not have given it more."""
         a, b = two(store, second, SLOW)
         marks = a.take(0.04)
         time.sleep(0.05)
@@ -124,14 +124,14 @@ class StoreConformance:
         assert 100 * NS - (time.monotonic_ns() - from_ns) <= room_ns <= 100 * NS
 
     def test_spent_without_the_store(self, store: Store, second: Store) -> None:
-        """What a process granted itself meanwhile is owed."""
+        """Grants that a process made without the store are charged later."""
         a, b = two(store, second, SLOW)
         a.tell(Charged([5_000.0]))
         assert b.standing().spent == 5_000
         assert b.ask(1.0).wait_ns > 1_390 * NS
 
     def test_numbers_are_exact(self, store: Store, second: Store) -> None:
-        """Nothing is cut short on its way."""
+        """No digit is lost between process and store."""
         a, b = two(store, second, "1b usd/hour")
         charged = 0.0
         for amount in (0.1, 0.2, 1 / 3, 123_456_789.012345, 1e-9):
@@ -140,28 +140,28 @@ class StoreConformance:
         assert b.standing().charged == charged
 
     def test_a_message_told_again_brings_no_news(self, store: Store, second: Store) -> None:
-        """Its answer was lost; what it wants may be granted again."""
+        """After a lost reply its news counts once; its requests may be granted again."""
         a, b = two(store, second, SLOW)
         message = a.message(Charged([100.0]), wants=[[1_000.0]])
         spent = [store.exchange(a.pool, message).standings[0].spent for _ in range(3)]
         assert spent == [1_100, 2_100, 3_100]
-        assert a.tell(Charged([100.0]), number=0).standings[0].spent == 3_100  # nor does one that comes late
-        assert b.tell(Charged([100.0])).standings[0].spent == 3_200  # another's numbers are its own
+        assert a.tell(Charged([100.0]), number=0).standings[0].spent == 3_100  # nor does a late message
+        assert b.tell(Charged([100.0])).standings[0].spent == 3_200  # each process has its own numbers
 
     def test_pools_are_apart(self, store: Store, second: Store) -> None:
-        """Whatever they are called."""
+        """With any name."""
         quotas, base = SLOW, f"conformance/{uuid4().hex}"
         for name in ("", "/gpt-5", "/gpt-5 {x}", ":*%\n\"'", "/\u00fc \u2603 \U0001f40c"):
             Process(store, base + name, quotas).take(3_600.0)
             assert Process(second, base + name, quotas, "b \u00fc{}:").standing().spent == 3_600
 
     def test_who_shares(self, store: Store, second: Store) -> None:
-        """How many processes there are."""
+        """The reply has the number of processes."""
         a, b = two(store, second, SLOW)
         assert [a.tell().peers, b.tell().peers, a.tell().peers] == [1, 2, 2]
 
     def test_any_thread_and_both_at_once(self, store: Store, second: Store) -> None:
-        """Under contention exactly what there is is granted."""
+        """Under contention exactly the quota is granted."""
         a, b = two(store, second, "60 requests/day")
         pool = a.pool
 
@@ -174,7 +174,7 @@ class StoreConformance:
         assert b.standing().charged == 60
 
     def test_closed_it_opens_again(self, store: Store, second: Store) -> None:
-        """The books outlive a connection, as long as somebody else keeps the place."""
+        """The ledger outlives a connection while another object uses the place."""
         a, b = two(store, second, SLOW)
         a.take(10.0)
         b.take(10.0)
@@ -183,11 +183,11 @@ class StoreConformance:
         assert a.standing().spent == 20
 
     def test_it_says_what_and_where_it_is(self, store: Store) -> None:
-        """For logs and errors."""
+        """The URL, for logs and errors."""
         assert ":" in store.url
 
     def test_no_overtaking(self, store: Store, second: Store) -> None:
-        """A large request that waits goes before later small ones of another process."""
+        """A large waiting request is granted before later small ones of another process."""
         a, b = two(store, second, SLOW)
         a.take(3_500.0)
         large = a.ask(1_000.0, place_s=60)
@@ -195,11 +195,11 @@ class StoreConformance:
         assert small.grants == []
         assert small.wait_ns > large.wait_ns
         assert a.ask(1_000.0, place_s=60).wait_ns < small.wait_ns  # it keeps its place
-        a.tell()  # it waits for nothing any more
+        a.tell()  # it no longer waits
         b.take(50.0)
 
     def test_slots_are_what_all_hold(self, store: Store, second: Store) -> None:
-        """A process says with each message what it has in flight."""
+        """Each message has the number of requests that its process has in flight."""
         a, b = two(store, second, "3 concurrency")
         assert len(a.tell(wants=[[1.0]] * 2).grants) == 2
         reply = b.tell(wants=[[1.0]] * 2)
@@ -207,8 +207,8 @@ class StoreConformance:
         assert a.tell(held=[1.0]).standings[0].used == 2
         b.take(1.0, held=[1.0])
 
-    def test_a_cool_down_is_everybodys(self, store: Store, second: Store) -> None:
-        """And the refused attempt stays charged."""
+    def test_a_cool_down_is_shared(self, store: Store, second: Store) -> None:
+        """A cool-down pauses all processes; the refused attempt stays charged."""
         a, b = two(store, second, SLOW)
         a.take(10.0)
         a.tell(Refused([10.0], 600 * NS))
@@ -216,11 +216,11 @@ class StoreConformance:
         assert (reply.grants, reply.binds) == ([], -1)
         assert 590 * NS < reply.wait_ns <= 600 * NS
         assert reply.pause_ns == reply.wait_ns
-        assert b.tell(Refused([0.0], NS)).pause_ns > 590 * NS  # a shorter one ends nothing
+        assert b.tell(Refused([0.0], NS)).pause_ns > 590 * NS  # a shorter cool-down does not end the longer one
         assert (b.lesson().refused, reply.standings[0].spent) == (10, 10)
 
     def test_after_it_one_probe_then_all(self, store: Store, second: Store) -> None:
-        """The others wait for its answer."""
+        """All other requests wait for the answer to the probe."""
         a, b = two(store, second, SLOW)
         sleep(a.tell(Refused([0.0], NS // 50)).pause_ns)
         reply = b.tell(wants=[[1.0], [1.0]])
@@ -231,7 +231,7 @@ class StoreConformance:
         a.take(1.0)
 
     def test_a_probe_that_says_nothing(self, store: Store, second: Store) -> None:
-        """It was never sent, and another goes; or there was a refusal since, and it ends no later cool-down."""
+        """If the probe was not sent, another follows; after a newer refusal it does not end the cool-down."""
         a, b = two(store, second, SLOW)
         sleep(a.tell(Refused([0.0], NS // 50)).pause_ns)
         marks = b.take(1.0)
@@ -242,7 +242,7 @@ class StoreConformance:
         assert a.tell(Settled([1.0], reply.grants[0], [None], probe=True)).pause_ns > 590 * NS
 
     def test_two_who_learn_the_same_move_it_once(self, store: Store, second: Store) -> None:
-        """A lesson counts only if the quota is still as the process knew it."""
+        """A lesson applies only to the version of the quota that the process knew."""
         a, b = two(store, second, SLOW)
         a.tell()
         b.tell()
@@ -252,8 +252,8 @@ class StoreConformance:
         assert (b.lesson().version, b.lesson().shifted_ns) == (1, 1_000 * NS)
         assert a.tell().standings[0].learned is None  # it knows
 
-    def test_every_lesson_is_everybodys(self, store: Store, second: Store) -> None:
-        """Also to who comes later."""
+    def test_every_lesson_is_shared(self, store: Store, second: Store) -> None:
+        """Also with processes that start later."""
         a, b = two(store, second, f"{SLOW}, 100 requests/hour, 9 concurrency")
         a.tell()
         a.tell(Learned(0, "hold", 500.0), Learned(0, "press", 0.5), Learned(0, "epoch"), Learned(1, "adopt", 200.0))
@@ -264,7 +264,7 @@ class StoreConformance:
         assert slots.quota == Quota("concurrency", 3, 0.0, rule=Rule.SLOTS)
 
     def test_quotas_that_a_process_does_not_know_come_last(self, store: Store, second: Store) -> None:
-        """As they stand, with all that is known about them."""
+        """With their state and all their learned values."""
         a, b = two(store, second, f"60 requests/hour, {SLOW}")
         a.take(1.0, 100.0)
         b.quotas, b.versions = b.quotas[1:], [-1]
@@ -275,7 +275,7 @@ class StoreConformance:
         assert b.ask(3_600.0).binds == 0
 
     def test_what_was_forgotten_is_recalled(self, store: Store, second: Store) -> None:
-        """By the first process that comes back to a place that has lost its books; not by the next."""
+        """By the first process that returns to a place without a ledger; not by the next one."""
         a, b = two(store, second, f"{SLOW}, 100 tokens/{period()} window utc")
         a.tell(recalled=[1_000.0 * NS, 30.0])
         tokens, window = b.tell(recalled=[9_000.0 * NS, 90.0]).standings
@@ -283,7 +283,7 @@ class StoreConformance:
         assert window.used == 30
 
     def test_a_newcomers_configuration_replaces_and_keeps_what_is_used(self, store: Store, second: Store) -> None:
-        """Only a process's first word does."""
+        """Only by the first message of a process."""
         a, b = two(store, second, SLOW)
         a.take(100.0, fresh=True)
         b.quotas = parse_quotas("7200 tokens/hour")
@@ -292,7 +292,7 @@ class StoreConformance:
             assert (b.lesson().version, b.lesson().epoch, b.lesson().quota.amount) == (version, version, amount)
 
     def test_a_bucket_that_opens_opens_for_all(self, store: Store, second: Store) -> None:
-        """By what has been answered, to anybody."""
+        """By the answers to all processes."""
         a, b = two(store, second, SLOW, gentle=True)
         reply = a.tell(wants=[[20.0]] * 9)
         assert (len(reply.grants), reply.standings[0].opened) == (6, 120)
@@ -301,7 +301,7 @@ class StoreConformance:
         b.take(100.0)
 
     def test_windows_that_restart_at_known_instants(self, store: Store, second: Store) -> None:
-        """Periods counted from midnight UTC, and days of a place; none of them ends while the test runs."""
+        """Periods counted from midnight UTC, and days of a time zone; none of them ends during the test."""
         hours = {zone: datetime.now(UTC).astimezone(ZoneInfo(zone)).hour for zone in ("Asia/Tokyo", "Europe/Berlin")}
         zone = next(zone for zone, hour in hours.items() if 2 <= hour <= 21)
         for text in (f"100 tokens/{period()} window utc", f"100 tokens/day window {zone}"):
@@ -312,7 +312,7 @@ class StoreConformance:
             assert HOUR_NS < reply.wait_ns < 25 * HOUR_NS
 
     def test_windows_go_by_the_wall_clock(self, store: Store, second: Store) -> None:
-        """In nanoseconds since 1970: a clock that counts from elsewhere restarts them at another time."""
+        """In nanoseconds since 1970: a clock with another epoch would restart them at another time."""
         length = period()
         a, b = two(store, second, f"100 tokens/{length} window utc")
         a.take(100.0)
@@ -321,14 +321,14 @@ class StoreConformance:
         assert abs(wait_ns - (length_ns - time.time_ns() % length_ns)) < 60 * NS
 
     def test_a_quota_that_is_spread(self, store: Store, second: Store) -> None:
-        """A small burst, then evenly; and never more than the amount in any period."""
+        """A small burst, then an even rate; never more than the amount in any period."""
         a, b = two(store, second, "3600 tokens/hour sliding")
         assert 110 <= len(a.tell(wants=[[1.0]] * 500).grants) <= 125
         assert b.ask(3_600.0).wait_ns > 3_590 * NS
         assert b.standing().used == a.standing().charged
 
-    def test_histories_are_answered_as_by_the_books(self, store: Store, second: Store) -> None:
-        """As the model answers, but for the time between the two."""
+    def test_histories_are_answered_as_by_the_ledger(self, store: Store, second: Store) -> None:
+        """As by the model, except for the time between the two."""
         for seed in range(20):
             history = History((store, second), seed)
             for _ in range(25):
@@ -338,27 +338,27 @@ class StoreConformance:
                     assert abs(told_ns - true_ns) < 10 * NS, f"history {seed}"
 
     def test_a_forked_child_is_another_process(self, store: Store) -> None:
-        """After ``after_fork`` it waits for no lock of the parent's, and no answer of one goes to the other."""
+        """After ``after_fork`` it waits for no lock of the parent, and parent and child receive their own replies only."""
         needs_forks()
         pool = f"conformance/{uuid4().hex}"
         granted, *codes = forked(store, pool, "1M requests/day")
-        assert codes == [0] * FORKS, "a child has failed, or hangs: see what it wrote to standard error"
+        assert codes == [0] * FORKS, "a child has failed or hangs: see its output on standard error"
         charged = Process(store, pool, "1M requests/day").standing().charged
-        assert charged in (granted, granted + FORKS * TIMES)  # the first: in-process books are each process's own
+        assert charged in (granted, granted + FORKS * TIMES)  # the first: each process has its own in-process ledger
 
     def test_two_processes_share(self, request: Any) -> None:
-        """Exactly what there is is granted. With the fixture ``opener``."""
+        """Exactly the quota is granted. With the fixture ``opener``."""
         opener = optional(request, "opener")
         assert sum(granted_to_two(opener, f"conformance/{uuid4().hex}", "80 requests/day")) == 80
 
     def test_a_failure_is_a_store_error(self, request: Any) -> None:
-        """And no other exception, each time. With the fixture ``broken``."""
+        """No other exception is raised, at any call. With the fixture ``broken``."""
         broken = optional(request, "broken")
         for _ in range(2):
-            assert _fails(broken, f"conformance/{uuid4().hex}"), "nothing went wrong, or it says nothing"
+            assert _fails(broken, f"conformance/{uuid4().hex}"), "no StoreError was raised, or its message is empty"
 
     def test_a_name_that_cannot_be_written_is_a_store_error(self, store: Store) -> None:
-        """If it cannot; and another pool goes on."""
+        """If it cannot be written; other pools still work."""
         _fails(store, f"conformance/{uuid4().hex}\ud800")
         Process(store, f"conformance/{uuid4().hex}", SLOW).take(1.0)
 

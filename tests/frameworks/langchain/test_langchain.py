@@ -17,7 +17,7 @@ from langgraph.graph import END, START, MessagesState, StateGraph
 
 import paceline
 from paceline.integrations.langchain import PacelineMiddleware, PacelineRateLimiter
-from paceline.integrations.langchain_models import chat
+from paceline.integrations.langchain_agents import chat
 
 OPENAI_LIMITS, CLAUDE_LIMITS = LIMITS["openai/*"], LIMITS["anthropic/*"]
 GPT, CLAUDE = "openai/gpt-5", "anthropic/claude-haiku-4-5"

@@ -1,0 +1,296 @@
+"""The binding of httpx2 and httpx, and transports of theirs that pace."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
+from functools import cache, lru_cache
+from importlib import import_module
+from importlib.util import find_spec
+from itertools import chain
+from typing import Any
+
+from paceline.http.exchange import Decode, Exchanged, Tap, exchange, log, run_sync
+from paceline.pacing.pacer import Pacer
+from paceline.providers.base import Provider
+from paceline.providers.registry import provider_named
+
+LIBRARIES = ("httpx2", "httpx")
+
+MARK = "paceline"
+"""The key in ``extensions``: of a request that is paced already, and of a response to the record of its exchange."""
+
+DEFAULT_CONNECTIONS = 100  # the limit of both libraries for a client whose owner did not choose one
+CONNECTIONS = 1_000
+
+Send = Callable[[Any], Any]
+"""Takes a request of the library, returns a response of it; in async code, an awaitable of one."""
+
+
+def exchange_sync(
+    limiter: Pacer, send: Send, request: Any, provider: Provider | None = None, fallback: Provider | None = None
+) -> Any:
+    """Send ``request`` with ``send`` at the pool's pace; see :func:`~paceline.http.exchange.exchange`."""
+    return run_sync(exchange(limiter, _Httpx(send, request, is_async=False), provider, fallback))
+
+
+def exchange_async(
+    limiter: Pacer, send: Send, request: Any, provider: Provider | None = None, fallback: Provider | None = None
+) -> Awaitable[Any]:
+    """Send ``request`` with ``send`` at the pool's pace; see :func:`~paceline.http.exchange.exchange`."""
+    return exchange(limiter, _Httpx(send, request, is_async=True), provider, fallback)
+
+
+class _Httpx:
+    """A request of httpx2 or httpx; see :class:`~paceline.http.exchange.Binding`."""
+
+    def __init__(self, send: Send, request: Any, *, is_async: bool) -> None:
+        self._send, self._request, self.is_async = send, request, is_async
+        self.method: str = request.method
+        self.marked = MARK in request.extensions
+
+    def target(self) -> tuple[str, str]:
+        url = self._request.url
+        return url.host, url.path
+
+    def has_header(self, name: str) -> bool:
+        return name in self._request.headers
+
+    async def content(self) -> bytes:
+        content = getattr(self._request, "_content", None)
+        if content is None:  # a streamed body: once it is read, it can be sent again
+            content = await self._request.aread() if self.is_async else self._request.read()
+        return bytes(content)
+
+    async def send(self, *, mark: bool = False) -> Any:
+        before = self._request.extensions
+        if mark:
+            self._request.extensions = {**before, MARK: True}
+        try:
+            response = self._send(self._request)
+            return await response if self.is_async else response
+        finally:
+            self._request.extensions = before  # sent again by the caller, it is paced again
+
+    def head(self, response: Any) -> tuple[int, dict[str, str]]:
+        raw = response.headers.raw
+        return response.status_code, {name.decode("latin-1").lower(): value.decode("latin-1") for name, value in raw}
+
+    async def peek(self, response: Any, headers: Mapping[str, str], most: int) -> bytes:
+        if hasattr(response, "_content"):
+            content: bytes = response.content[:most]
+            return content
+        stream, read, size = response.stream, [], 0
+        try:
+            rest = aiter(stream) if self.is_async else iter(stream)
+            while size <= most:
+                chunk = await anext(rest, None) if self.is_async else next(rest, None)
+                if chunk is None:
+                    break
+                read.append(chunk)
+                size += len(chunk)
+        except Exception as error:  # noqa: BLE001  (the status alone must do)
+            log.debug("the body of a response (%d) broke off: %s", response.status_code, type(error).__name__)
+            read, rest = [], stream
+        response.stream = body_of(_library_of_request(self._request.__class__), stream, read, rest)
+        return _decoded(read, _decoder(response, headers), most)
+
+    def tap(self, response: Any, headers: Mapping[str, str], tap: Tap) -> None:
+        if hasattr(response, "_content"):  # read already: its stream will not be iterated
+            tap.feed(response.content)
+            tap.finish()
+        else:
+            tap.decode = _decoder(response, headers)
+            response.stream = body_of(_library_of_request(self._request.__class__), response.stream, tap=tap)
+
+    async def close(self, response: Any) -> None:
+        if self.is_async:
+            await response.aclose()
+        else:
+            response.close()
+
+    def note(self, response: Any, record: Exchanged) -> None:
+        response.extensions = {**response.extensions, MARK: record}
+
+    def respond(self, status: int, headers: Mapping[str, str], body: bytes) -> Any:
+        library = _library_of_request(self._request.__class__)
+        return library.Response(status, headers=headers, content=body, request=self._request)
+
+
+def body_of(library: Any, inner: Any, read: Sequence[bytes] = (), rest: Any = None, tap: Tap | None = None) -> Any:
+    """A response stream of ``library`` over the stream ``inner``, sync or async as it is iterated.
+
+    Args:
+        library: The module httpx2 or httpx.
+        inner: The stream, which is closed with this one.
+        read: Chunks that were read ahead.
+        rest: An iterator of the other chunks; ``inner`` itself if not given.
+        tap: Fed with the chunks of ``rest``, and finished at the end.
+    """
+    return _class_of(library, _Body, "SyncByteStream", "AsyncByteStream")(inner, read, rest, tap)
+
+
+class _Body:
+    def __init__(self, inner: Any, read: Sequence[bytes], rest: Any, tap: Tap | None) -> None:
+        self._inner, self._read = inner, read
+        self._rest = inner if rest is None else rest
+        self._feed: Callable[[bytes], None] = tap.feed if tap else _ignore
+        self._finish: Callable[[], None] = tap.finish if tap else _ignore
+
+    def __iter__(self) -> Iterator[bytes]:
+        try:
+            yield from self._read
+            for chunk in self._rest:
+                self._feed(chunk)
+                yield chunk
+        finally:
+            self._finish()
+
+    async def __aiter__(self) -> AsyncIterator[bytes]:
+        try:
+            for chunk in self._read:
+                yield chunk
+            async for chunk in self._rest:
+                self._feed(chunk)
+                yield chunk
+        finally:
+            self._finish()
+
+    def close(self) -> None:
+        try:
+            self._inner.close()
+        finally:
+            self._finish()
+
+    async def aclose(self) -> None:
+        try:
+            await self._inner.aclose()
+        finally:
+            self._finish()
+
+
+def _ignore(*_: bytes) -> None:
+    pass
+
+
+def _decoder(response: Any, headers: Mapping[str, str]) -> Decode | None:
+    """A function that removes the content encoding of a response, chunk by chunk; ``None`` for a plain body.
+
+    It uses the decoders of the library, on a copy of the response, so that the caller's are untouched.
+    """
+    if headers.get("content-encoding", "").strip().lower() in ("", "identity"):
+        return None
+    copy = type(response)(response.status_code, headers=response.headers)
+    decode = copy._get_content_decoder().decode  # noqa: SLF001  (no public way per chunk)
+
+    def pieces(chunk: bytes) -> Iterable[bytes]:
+        plain = decode(chunk)
+        return (plain,) if isinstance(plain, bytes) else plain  # httpx gives bytes, httpx2 an iterator of them
+
+    return pieces
+
+
+def _decoded(chunks: list[bytes], decode: Decode | None, most: int) -> bytes:
+    """The decoded body in ``chunks``, cut at about ``most`` bytes; empty if it is broken."""
+    plain = bytearray()
+    try:
+        for piece in chunks if decode is None else chain.from_iterable(map(decode, chunks)):
+            plain += piece
+            if len(plain) > most:
+                break
+    except Exception:  # noqa: BLE001  (the caller's own decoder will report it)
+        return b""
+    return bytes(plain)
+
+
+def pace_transport(limiter: Pacer, inner: Any, provider: str | None = None) -> Any:
+    """A transport that sends through ``inner`` at the pace of ``limiter``.
+
+    Args:
+        limiter: The limiter whose pools are charged.
+        inner: A transport of httpx2 or httpx, sync or async.
+        provider: The provider whose API the requests use; found by their host if not given.
+
+    Returns:
+        A transport of the same library.
+
+    Raises:
+        TypeError: ``inner`` is not a transport of httpx2 or httpx.
+    """
+    paced = _class_of(library_of_transport(inner), PacedTransport, "BaseTransport", "AsyncBaseTransport")
+    return paced(limiter, inner, provider_named(provider) if provider else None)
+
+
+class PacedTransport:
+    """Paces the requests that go through ``inner``: sync, async or both, as ``inner`` is."""
+
+    def __init__(self, limiter: Pacer, inner: Any, provider: Provider | None) -> None:
+        lift_connections(inner)
+        self.limiter, self.inner, self.provider = limiter, inner, provider
+
+    def handle_request(self, request: Any) -> Any:
+        return exchange_sync(self.limiter, self.inner.handle_request, request, self.provider)
+
+    async def handle_async_request(self, request: Any) -> Any:
+        return await exchange_async(self.limiter, self.inner.handle_async_request, request, self.provider)
+
+    def close(self) -> None:
+        self.inner.close()
+
+    async def aclose(self) -> None:
+        await self.inner.aclose()
+
+
+def lift_connections(transport: Any) -> None:
+    """Raise the size of a connection pool, if it is the library's default, above the number of requests in flight.
+
+    The limiter decides when a request is sent. One that had its permit and then waited for a connection would
+    arrive late, together with others, and fail after the pool's timeout. A size that the client's owner chose stays.
+    """
+    pool = getattr(transport, "_pool", None)
+    if getattr(pool, "_max_connections", None) == DEFAULT_CONNECTIONS:
+        pool._max_connections = CONNECTIONS  # type: ignore[union-attr]  # noqa: SLF001
+
+
+def installed_libraries() -> list[Any]:
+    """The modules httpx2 and httpx, as far as they are installed.
+
+    Raises:
+        ImportError: Neither is.
+    """
+    found = [import_module(name) for name in LIBRARIES if find_spec(name) is not None]
+    if not found:
+        raise ImportError("neither httpx2 nor httpx is installed: pip install 'paceline[httpx2]'")
+    return list(dict.fromkeys(found))  # httpx2.alias_httpx() makes one of the two
+
+
+def library_of(cls: type, *bases: str) -> Any | None:
+    """The loaded library, httpx2 or httpx, of which ``cls`` is one of the classes ``bases`` or a subclass of one."""
+    for name in LIBRARIES:
+        library = sys.modules.get(name)
+        if library is not None and issubclass(cls, tuple(getattr(library, base) for base in bases)):
+            return library
+    return None
+
+
+def library_of_transport(transport: Any) -> Any:
+    """The library of a transport.
+
+    Raises:
+        TypeError: It is not a transport of httpx2 or httpx.
+    """
+    library = library_of(transport.__class__, "BaseTransport", "AsyncBaseTransport")
+    if library is None:
+        raise TypeError(f"{type(transport).__name__} is not a transport of httpx2 or httpx")
+    return library
+
+
+@lru_cache(maxsize=64)
+def _library_of_request(cls: type) -> Any:
+    return library_of(cls, "Request")
+
+
+@cache
+def _class_of(library: Any, own: type, *bases: str) -> type:
+    """The class ``own`` with the classes ``bases`` of ``library``."""
+    return type(own.__name__, (own, *[getattr(library, base) for base in bases]), {})
