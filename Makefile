@@ -1,23 +1,24 @@
 # Two commands do all the set-up: `make demo` and `make test`. Each brings up .venv by itself.
 PYTHON  ?= python3
 VENV    ?= .venv
-WORKERS ?= 3# processes for the tests: they wait a third of the time, so two cores have work for three
+WORKERS ?= 3
 BIN     := $(VENV)/bin
 READY   := $(VENV)/.ready
-INSTALL := $(BIN)/uv pip install --quiet --system-certs --python $(BIN)/python -c constraints.txt
+INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt
 
 .PHONY: demo test frameworks frameworks-soak lint bench soak clean
 .DEFAULT_GOAL := test
 
 $(READY): pyproject.toml constraints.txt
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt uv
+	$(INSTALL) "pip>=25.1"
 	$(INSTALL) --editable ".[all]" --group dev
 	touch $(READY)
 
 demo: $(READY)  ## one batch, with and without paceline, live; ends with a picture
 	$(BIN)/paceline demo
 
+# Three test processes: each waits a third of its time, so two cores have work for three.
 test: $(READY)  ## the whole suite but for `make soak`; ONLY="tests/core tests/pacing" for a part
 	$(BIN)/python -m pytest -n $(WORKERS) --dist worksteal $(ONLY)
 

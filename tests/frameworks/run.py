@@ -96,15 +96,22 @@ class Env:
         stamp, key = self.home / "ready", fingerprint(wanted)
         if stamp.exists() and stamp.read_text() == key:
             return
-        create = [*UV, "venv", "--clear", "--python", sys.executable, str(self.home)]
-        install = [*UV, "pip", "install", "--python", str(self.python), *wanted]
-        for command in (create, install):
-            code, output = bounded(command, INSTALL_S)
-            if code != 0:
-                self.problem, self.result = f"uv: exit code {code}\n{output}", "NOT INSTALLED"
+        with_uv = (
+            [*UV, "venv", "--clear", "--python", sys.executable, str(self.home)],
+            [*UV, "pip", "install", "--python", str(self.python), *wanted],
+        )
+        with_pip = (  # slower, and it reads pip's configuration: an index of one's own is often only there
+            [sys.executable, "-m", "venv", "--clear", str(self.home)],
+            [str(self.python), "-m", "pip", "install", "--quiet", "--disable-pip-version-check", *wanted],
+        )
+        for commands in (with_uv, with_pip):
+            results = [bounded(command, INSTALL_S) for command in commands]
+            if not any(code for code, _ in results):
+                stamp.write_text(key)
                 break
         else:
-            stamp.write_text(key)
+            output = "\n".join(output for _, output in results)
+            self.problem, self.result = f"it cannot be installed:\n{output}", "NOT INSTALLED"
         self.install_s = time.monotonic() - started
 
     def run(self, arguments: list[str]) -> None:
