@@ -69,7 +69,7 @@ class ObedientStore:
 
     def charged(self, index=0, pool="jobs"):
         """All that was ever charged, and what it came to with refunds and debts."""
-        account = self.inner._books[pool]._accounts[index]
+        account = self.inner._ledgers[pool]._accounts[index]
         return account.charged, account.spent
 
 

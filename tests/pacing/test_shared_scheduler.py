@@ -168,7 +168,7 @@ def test_loops_threads_and_two_limiters_share_one_promise():
         assert status["counts"] == {"granted": total / 2, "settled": total / 2}
         assert (status["waiting"], status["in_flight"], status["store"]["peers"]) == (0, 0, 2)
         limiter.close()
-    account = store._books["jobs"]._accounts[0]
+    account = store._ledgers["jobs"]._accounts[0]
     assert account.charged == account.spent == total
 
 

@@ -1,18 +1,16 @@
 """The capacity of quotas that processes share through a store.
 
-No IO: :meth:`SharedCapacity.message` returns what to ask the store, :meth:`SharedCapacity.receive` takes its reply, and
-:meth:`SharedCapacity.failed` the news that there is none. Between two replies a process reads a *snapshot*, a ledger in
-the state of the last reply.
+The capacity does no IO: :meth:`SharedCapacity.message` returns the next message to the store,
+:meth:`SharedCapacity.receive` takes the reply, and :meth:`SharedCapacity.failed` the reason why there is none. Between
+two replies a process reads a *snapshot*: a ledger in the state of the last reply.
 
-Only the requests at the front of the queue are asked for, as many as should fit. Grants of the store arrive as leases
-(:mod:`~paceline.shared.leases`), and the queue spends them in its own order. The outcome of attempts is reported with
-the next message, or a little later if there is none. Readings and refusals are studied on the snapshot right after a
-reply, when it equals the shared ledger, and the result is sent with the next message: it counts unless another process
-was faster.
+A message asks for as many requests from the head of the queue as should fit. The grants arrive as leases
+(:mod:`~paceline.shared.leases`), and the queue spends them in its own order. The outcomes of attempts wait in the
+*outbox* for the next message. Readings and refusals are studied on the snapshot right after a reply, when it equals the
+shared ledger. What they teach goes into the next message, and applies unless another process was faster.
 
-While the store is lost, a *fallback* grants: this process's share of the snapshot. When the store answers again, what
-was spent meanwhile is charged there, and a moment later, when the other processes have done the same, the store is
-authoritative again.
+While the store is lost, a *fallback* grants: this process's share of the snapshot. When the store answers again, all
+processes report what they have spent, and a moment later the store is authoritative again.
 """
 
 from __future__ import annotations
@@ -27,28 +25,19 @@ from paceline.core.meters import Slots
 from paceline.core.pool import Pool
 from paceline.core.queue import Queue, Waiter
 from paceline.core.quota import NS, Cost, Quota
-from paceline.core.results import (
-    STORE,
-    Decision,
-    Reading,
-    Refusal,
-    RefusalKind,
-    Reservation,
-    StoreLost,
-    WaitUntil,
-)
+from paceline.core.results import STORE, Decision, Reading, Refusal, RefusalKind, Reservation, StoreLost, WaitUntil
 from paceline.shared.leases import Lease, LeasedReservation, Leases
-from paceline.shared.messages import Learned, Message, Refused, Reply, Settled
-from paceline.shared.outbox import LINGER_NS, Outbox
+from paceline.shared.messages import Charged, Learned, Message, News, Refused, Reply, Settled
 from paceline.shared.snapshot import STORE_LOST, Fallback, Snapshot
 
 OnStoreFailure = Literal["fail_safe", "fail_closed", "fail_open"]
 
 ASK_AGAIN_NS, PLACE_NS = 1 * NS, 5 * NS
-"""The head of the queue asks again after the first at the earliest and the second at the latest: a refund may help."""
+"""When to ask again for the head of the queue: after the first at the earliest, since a refund may help, and after the
+second at the latest."""
 
 SLOT_NS = NS // 200
-"""Times the number of processes, how soon to ask again for a slot that another process holds."""
+"""Times the number of processes: when to ask again for a slot that another process holds."""
 
 ASK_MIN_NS = NS // 1_000
 """The shortest interval between two messages for one request: a wait that is rounded up twice can be a nanosecond."""
@@ -65,21 +54,79 @@ RETRY_NS = 1 * NS
 REJOIN_NS = 3 * NS // 2
 """How long after its first reply a lost store is authoritative again: all processes have reported their use by then."""
 
+LINGER_NS = NS // 100
+"""How long news waits for a message with requests."""
+
+NEWS_MAX = 100_000
+"""How much news is kept for a lost store; when it is full, the older half is dropped and its attempts stay charged."""
+
 Lesson = Callable[[Learning, int], list[int]]
-"""Something to learn from an answer, at the present; returns the indexes of the quotas that changed."""
+"""Learns from one answer, at the given present; returns the indexes of the quotas that changed."""
+
+
+class Outbox:
+    """The news for the store: sent once, in order, and again with the same number when there was no reply.
+
+    Attributes:
+        due_ns: When to send a message for the news alone; ``None``: there is none.
+        number: The number of the last message.
+    """
+
+    __slots__ = ("_news", "_settled", "_unconfirmed", "due_ns", "number")
+
+    def __init__(self) -> None:
+        self.due_ns: int | None = None
+        self.number = 0
+        self._news: list[News] = []
+        self._settled: list[Lease] = []  # with ended attempts
+        self._unconfirmed: list[News] | None = None  # of the last message, until its reply
+
+    def add(self, now_ns: int, news: News, *, at_once: bool = False) -> None:
+        """Add one update, to be sent soon or at once."""
+        self._news.append(news)
+        if len(self._news) > NEWS_MAX:
+            del self._news[: NEWS_MAX // 2]
+        self.soon(now_ns)
+        if at_once:
+            self.due_ns = now_ns
+
+    def soon(self, now_ns: int) -> None:
+        """Send a message within ``LINGER_NS``."""
+        if self.due_ns is None:
+            self.due_ns = now_ns + LINGER_NS
+
+    def settled(self, now_ns: int, lease: Lease) -> None:
+        """Add a lease when the first of its attempts has ended: the attempts of a lease are reported as one update."""
+        self._settled.append(lease)
+        self.soon(now_ns)
+
+    def take(self, now_ns: int, fallback: Fallback | None) -> list[News]:
+        """The news for the next message, with that of ``fallback``; the previous news while it is unconfirmed."""
+        if self._unconfirmed is None:
+            self.number += 1
+            settled = [news for lease in self._settled if (news := lease.news()) is not None]
+            alone = fallback.news(now_ns) if fallback is not None else None
+            self._unconfirmed = [*settled, *self._news, *([alone] if alone is not None else [])]
+            self._news, self._settled = [], []
+        self.due_ns = now_ns + LINGER_NS if self._news or self._settled else None
+        return self._unconfirmed
+
+    def confirm(self) -> None:
+        """The store has applied the news of the last message."""
+        self._unconfirmed = None
 
 
 class SharedCapacity:
     """One process's side of shared quotas; a :class:`~paceline.core.capacity.Capacity`.
 
     Args:
-        ledger: The quotas as they are configured here; it becomes the snapshot.
-        queue: The requests that wait for them.
+        ledger: The quotas as configured in this process; it becomes the snapshot.
+        queue: The requests that wait for the quotas.
         now_ns: The present.
-        who: This process, by a name that no other has.
-        on_store_failure: While the store is lost: go on with a share of the limits (``fail_safe``), grant nothing
-            (``fail_closed``), or go on as if alone (``fail_open``).
-        lease_s: How long a lease lasts at most, in seconds; 0: ask for every request; ``None``: by the measured load.
+        who: A unique name of this process.
+        on_store_failure: While the store is lost: grant a share of the limits (``fail_safe``), nothing
+            (``fail_closed``), or the whole limits (``fail_open``).
+        lease_s: The longest lease in seconds; 0: ask for every request; ``None``: by the measured load.
         learns: Whether answers change the quotas.
         source: Where the limits come from.
 
@@ -117,20 +164,20 @@ class SharedCapacity:
         self._joined = False
         self._asked: Message | None = None
         self._asked_attempts: Sequence[Waiter] = ()
-        self._unread: list[Lesson] = []  # of answers since the last message, and
-        self._reading: list[Lesson] = []  # of answers before it: the next reply has counted their attempts
+        self._lessons: list[Lesson] = []  # of answers since the last message
+        self._lessons_due: list[Lesson] = []  # of answers before it: the next reply counts their attempts
         self._replied: tuple[Message, Reply] | None = None  # until conclude()
-        self._head: Waiter | None = None  # that was asked for last
+        self._head: Waiter | None = None  # the head of the queue at the last reply
         self._ask_ns = 0  # when to ask for the head again
         self._called_ns = now_ns
-        self._left_ns = -1  # when this process signed off
-        self._back_ns: int | None = None  # when a lost store answered again
-        self._paused_ns = 0  # until when this process pauses by itself, while others go on
-        self._probe: Reservation | bool = False  # goes alone after that: the next one, or this one
+        self._left_ns = -1  # when the last message with ``leaving`` was sent
+        self._back_ns: int | None = None  # when the lost store replied first
+        self._paused_ns = 0  # the end of a pause of this process alone
+        self._probe: Reservation | bool = False  # the single attempt after that pause; True: the next one is it
 
     @property
     def ledger(self) -> Ledger:
-        """The snapshot; while the store is lost, this process's share of it."""
+        """The snapshot; while the store is lost, the ledger of the fallback."""
         return self._snapshot.ledger if self._fallback is None else self._fallback.local.ledger
 
     # The exchange with the store.
@@ -146,7 +193,7 @@ class SharedCapacity:
         if len(self._queue):
             asked = self._queue.head() is self._head
             due.append(max(self._ask_ns if asked else 0, self._paused_ns))
-        elif self._head is not None:  # its place is not needed any more
+        elif self._head is not None:  # gives up its place
             due.append(self._called_ns + LINGER_NS)
         elif self._leases.low:
             due.append(self._called_ns + LINGER_NS)  # the next lease before this one is spent
@@ -160,14 +207,14 @@ class SharedCapacity:
         return self._asked is None
 
     def message(self, now_ns: int, attempts: Sequence[Waiter] = (), *, at_once: bool = False) -> Message | None:
-        """What to send to the store now; ``None`` when nothing is due (``at_once``: when there is nothing at all).
+        """The message to send now; ``None`` when none is due.
 
         Args:
             now_ns: The present.
-            attempts: The waiters in the queue that the reply grants or turns away; they keep no place there.
-            at_once: Whether to send what could wait a little.
+            attempts: The waiters in the queue that the reply grants or turns away; they keep no place in the store.
+            at_once: Whether to send all there is, before it is due.
 
-        The reply goes to :meth:`receive`, or its absence to :meth:`failed`.
+        Pass the reply to :meth:`receive`, or its absence to :meth:`failed`.
         """
         due_ns = self.exchange_ns
         leaving = at_once and self._joined and self._asked is None and self._left_ns != self._called_ns
@@ -179,7 +226,7 @@ class SharedCapacity:
             wants = self._leases.wants(now_ns, self._snapshot.ledger, self._queue, self._learning, self.peers)
             if self._probe:
                 del wants[1:]
-        self._reading, self._unread = self._reading + self._unread, []
+        self._lessons_due, self._lessons = self._lessons_due + self._lessons, []
         self._asked_attempts = tuple(attempts)
         self._called_ns = now_ns
         news = self.outbox.take(now_ns, self._fallback)
@@ -193,7 +240,7 @@ class SharedCapacity:
         return message
 
     def receive(self, now_ns: int, reply: Reply) -> Resolution:
-        """Take the store's reply; :meth:`conclude` follows when the pool has granted."""
+        """Apply the store's reply; call :meth:`conclude` when the pool has granted."""
         asked, self._asked, self._joined = self._asked, None, True
         assert asked is not None
         self.outbox.confirm()
@@ -207,16 +254,16 @@ class SharedCapacity:
             lease = Lease(asked.wants[n], marks, now_ns, asked.slack_ns, probe=reply.probe and n == 0)
             self._leases.leases.append(lease)
         if self._learning is not None:
-            for lesson in self._reading:
+            for lesson in self._lessons_due:
                 changed += (learned := lesson(self._learning, now_ns))
                 relabel(self.sources, learned)
-        self._reading = []
+        self._lessons_due = []
         self._replied = asked, reply
         until = WaitUntil(now_ns + reply.wait_ns, self.ledger.name(reply.binds))
         return Resolution(self._asked_attempts, until, changed=was_lost or bool(changed))
 
     def conclude(self, now_ns: int) -> None:
-        """The pool has granted what the last reply allows: plan the next message."""
+        """Plan the next message, after the pool has granted what the last reply allows."""
         if self._replied is None:
             return
         (asked, reply), self._replied = self._replied, None
@@ -228,7 +275,7 @@ class SharedCapacity:
         self._give_back(now_ns)
 
     def failed(self, now_ns: int, reason: str) -> Resolution:
-        """The store has not answered; what it may have granted stays charged."""
+        """Note that there is no reply; what the store may have granted stays charged."""
         self._asked = None
         self._ask_ns = now_ns + RETRY_NS
         if not self._joined and self.on_store_failure != "fail_open":
@@ -240,21 +287,21 @@ class SharedCapacity:
         return Resolution((), None, changed)
 
     def forked(self, who: str, now_ns: int) -> None:
-        """This is another process now: what was granted, and what there is to report, stayed with its parent."""
+        """Start as a new process ``who`` in a forked child: leases, attempts and news belong to the parent."""
         self.who, self._called_ns = who, now_ns
         self._asked = self._head = self._replied = None
-        self._asked_attempts, self._unread, self._reading = (), [], []
-        self.outbox.clear()
+        self._asked_attempts, self._lessons, self._lessons_due = (), [], []
+        self.outbox = Outbox()
         self._leases.give_back(now_ns, everything=True)
         for ledger in (self._snapshot.ledger, self.ledger):
             for reservation in ledger.open:
                 ledger.close(reservation)
         if self._fallback is not None:
-            self._fallback.news(now_ns)  # the parent reports it
-        self.exchange_due = True  # no timer came along
+            self._fallback.news(now_ns)  # discarded: the parent reports it
+        self.exchange_due = True  # the timer stayed with the parent
 
     def _held(self) -> list[float]:
-        """What is in flight or leased here, for each quota of slots."""
+        """For each quota of slots, what is in flight or leased in this process."""
         holders: list[Ledger | Leases] = [self._snapshot.ledger, self._leases]
         if self._fallback is not None:
             holders.append(self._fallback.local.ledger)
@@ -262,7 +309,7 @@ class SharedCapacity:
         return [sum(holder.held(i) for holder in holders) if isinstance(m, Slots) else 0.0 for i, m in meters]
 
     def _learned(self, index: int, what: str, value: float | Quota) -> None:
-        if isinstance(value, Quota):  # the next message introduces it
+        if isinstance(value, Quota):  # it is part of the next message
             self._snapshot.introduced(value)
         else:
             self.outbox.add(self._snapshot.as_of_ns, Learned(index, what, value), at_once=True)  # type: ignore[arg-type]
@@ -271,7 +318,7 @@ class SharedCapacity:
         for rest in self._leases.give_back(now_ns, everything=everything):
             self.outbox.add(now_ns, rest)
 
-    # The port of the pool.
+    # The port to the pool.
 
     def reserve(self, now_ns: int, waiter: Waiter) -> Decision:
         """See :meth:`Capacity.reserve <paceline.core.capacity.Capacity.reserve>`."""
@@ -282,7 +329,7 @@ class SharedCapacity:
         amounts, leases = waiter.amounts, self._leases
         lease = leases.last
         if (lease is None or not lease.take(amounts)) and (lease := leases.take(amounts)) is None:
-            # A request in the queue, too: others may have learned that the quota is smaller.
+            # Also for requests in the queue: another process may have learned a lower limit.
             never = self._snapshot.ledger.never(amounts) if self.is_current(now_ns) else None
             return PENDING if never is None else never
         ledger = self._snapshot.ledger
@@ -291,7 +338,7 @@ class SharedCapacity:
         if self._learning is not None:
             self._learning.drawn(now_ns, reservation)
         if lease.low and lease is not self._low and leases.low:
-            self._low, self.exchange_due = lease, True  # time for the next lease
+            self._low, self.exchange_due = lease, True
         if self._probe:
             self._probe, self._paused_ns = reservation, now_ns + PROBE_NS
         return reservation
@@ -305,7 +352,7 @@ class SharedCapacity:
         return decision
 
     def earliest(self, now_ns: int, amounts: list[float]) -> tuple[int, int]:
-        """As :meth:`Ledger.earliest`, and not before this process goes on."""
+        """As :meth:`Ledger.earliest`, but not before the end of this process's own pause."""
         at_ns, binding = self.ledger.earliest(now_ns, amounts)
         return (at_ns, binding) if at_ns >= self._paused_ns else (self._paused_ns, -1)
 
@@ -316,17 +363,19 @@ class SharedCapacity:
     def settle(self, now_ns: int, reservation: Reservation, actual: Cost | None) -> list[float]:
         """See :meth:`Capacity.settle <paceline.core.capacity.Capacity.settle>`."""
         ledger = self._snapshot.ledger
-        if self._fallback is None and reservation is not self._probe:  # as _close() does it: this is the hot path
+        if self._fallback is None and reservation is not self._probe:  # _close(), inlined in the hot path
             ledger.close(reservation)
         elif (local := self._close(now_ns, reservation)) is not None:
             return local.settle(now_ns, reservation, actual)
         amounts = reservation.amounts
         true = ledger.settled_amounts(reservation, actual) if actual else amounts
         if not isinstance(reservation, LeasedReservation):
-            self.outbox.owed(now_ns, amounts, true)
+            debt = [max(a - b, 0.0) for a, b in zip(true, amounts, strict=True)]
+            if any(debt):
+                self.outbox.add(now_ns, Charged(debt))
             self.exchange_due = True
         elif reservation.lease.answered(amounts, true):
-            self.outbox.answered(now_ns, reservation.lease)
+            self.outbox.settled(now_ns, reservation.lease)
             self.exchange_due = True
         return true
 
@@ -339,29 +388,29 @@ class SharedCapacity:
             self.outbox.add(now_ns, Settled(reservation.amounts, lease.marks, none, answered=False, probe=lease.probe))
 
     def refuse(self, now_ns: int, reservation: Reservation, refusal: Refusal, pause_ns: int) -> bool:
-        """See :meth:`Capacity.refuse <paceline.core.capacity.Capacity.refuse>`; what it teaches is learned later."""
+        """See :meth:`Capacity.refuse <paceline.core.capacity.Capacity.refuse>`; learning follows the next reply."""
         if (local := self._close(now_ns, reservation)) is not None:
             return local.refuse(now_ns, reservation, refusal, pause_ns)
         ours = refusal.kind in (RefusalKind.RATE, RefusalKind.GROWTH)
         amounts = reservation.amounts if ours else [0.0] * len(reservation.amounts)
         self.outbox.add(now_ns, Refused(amounts, pause_ns), at_once=True)  # the pause is for all processes
         self._study(
-            now_ns, reservation, lambda learning, then_ns: learning.refused(then_ns, reservation, refusal, pause_ns)
+            now_ns, reservation, lambda learning, at_ns: learning.refused(at_ns, reservation, refusal, pause_ns)
         )
         return False
 
     def observe(self, now_ns: int, readings: Iterable[Reading], reservation: Reservation) -> bool:
-        """See :meth:`Capacity.observe <paceline.core.capacity.Capacity.observe>`; what it teaches is learned later."""
-        self._study(now_ns, reservation, lambda learning, then_ns: learning.observe(then_ns, readings, reservation))
+        """See :meth:`Capacity.observe <paceline.core.capacity.Capacity.observe>`; learning follows the next reply."""
+        self._study(now_ns, reservation, lambda learning, at_ns: learning.observe(at_ns, readings, reservation))
         return False
 
     def _study(self, now_ns: int, reservation: Reservation, lesson: Lesson) -> None:
         if self._learning is not None and isinstance(reservation, LeasedReservation) and self.lost is None:
-            self._unread.append(lesson)
+            self._lessons.append(lesson)
             self.outbox.soon(now_ns)
 
     def _close(self, now_ns: int, reservation: Reservation) -> LocalCapacity | None:
-        """An attempt is over; where the fallback granted it and still grants, the fallback's capacity."""
+        """End an attempt; returns the capacity of the fallback when it has granted the attempt and closes it."""
         if reservation is self._probe:
             self._probe, self._paused_ns = False, now_ns
         fallback = self._fallback
@@ -373,7 +422,7 @@ class SharedCapacity:
         return None
 
     def pause(self, until_ns: int) -> None:
-        """Pause this process only: it may be its own network that fails."""
+        """Pause this process only: the failure may be in its own network."""
         self._paused_ns, self._probe = max(self._paused_ns, until_ns), True
 
     def lift(self, now_ns: int, until_ns: int) -> None:
@@ -382,11 +431,11 @@ class SharedCapacity:
             self._paused_ns, self._probe = now_ns, False
 
     def cool_down_ns(self, now_ns: int) -> int:
-        """How much longer a cool-down lasts: that of all processes, or of this one."""
+        """The rest of the longest pause: that of all processes, or of this one."""
         return max(self.ledger.not_before_ns, self._paused_ns) - now_ns
 
     def wake_ns(self, now_ns: int, head: Waiter) -> int | None:
-        """While the store is lost, when ``head`` may go; otherwise a reply tells."""
+        """When ``head`` may go while the store is lost; otherwise ``None``, since a reply decides."""
         if self.lost is not None and now_ns < self._paused_ns:
             return self._paused_ns
         return None if self._fallback is None else self._fallback.local.wake_ns(now_ns, head)
@@ -407,9 +456,9 @@ class SharedCapacity:
             self._fallback = Fallback(self._snapshot.ledger, now_ns, share)
 
     def _rejoin(self, now_ns: int) -> bool:
-        """The lost store has answered; whether it is authoritative from now on."""
+        """Note a reply of the lost store; returns whether the store is authoritative from now on."""
         if self._back_ns is None:
-            self._back_ns = self._ask_ns = now_ns  # report at once what was spent
+            self._back_ns = self._ask_ns = now_ns  # reports at once what was spent
             return False
         if now_ns < self._back_ns + REJOIN_NS:
             self._ask_ns = self._back_ns + REJOIN_NS
@@ -425,19 +474,19 @@ class SharedCapacity:
 
 
 def shared_capacity(pool: Pool) -> SharedCapacity:
-    """The capacity of a pool whose quotas a store keeps."""
+    """The capacity of a pool that processes share."""
     capacity = pool.capacity
     assert isinstance(capacity, SharedCapacity), f"{pool.name}: its quotas are kept in this process"
     return capacity
 
 
 def ask(pool: Pool, now_ns: int, *, at_once: bool = False) -> Message | None:
-    """What the capacity of ``pool`` sends to the store now; see :meth:`SharedCapacity.message`."""
+    """The message of ``pool`` to its store now; see :meth:`SharedCapacity.message`."""
     return shared_capacity(pool).message(now_ns, pool.attempts, at_once=at_once)
 
 
 def answer(pool: Pool, now_ns: int, reply: Reply | str) -> list[Waiter]:
-    """Bring the store's reply, or the reason why there is none; the waiters whose ``outcome`` is set by that."""
+    """Apply the store's reply, or the reason why there is none; returns the waiters that have an ``outcome`` by it."""
     capacity = shared_capacity(pool)
     if isinstance(reply, str):
         return pool.resolve(now_ns, capacity.failed(now_ns, reply))

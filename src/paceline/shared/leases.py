@@ -1,13 +1,15 @@
-"""What a store has granted to this process and nobody has spent yet.
+"""The grants of the store that this process has not spent yet.
 
-A lease is charged in the books when it is granted. Usually it is exactly what the next request costs and is spent at
-once. Where a store cannot be asked for every request, a process takes a *lease*: a larger lease, to be spent within a
-short time. The books then keep that time's refill unused on top of the headroom: whatever is spent in any interval was
-charged in that interval or at most that time before, so bursts stay within the quota with any number of leases.
+A *grant* is charged in the shared ledger when it is made. Usually it covers exactly the next request and is spent at
+once. Under a load that is too high for one exchange per request, a process asks for a *lease*: a larger grant, to be
+spent within a short time, the slack. The shared ledger keeps the refill of that time unused, on top of the headroom:
+what is spent in an interval was charged in it or at most the slack before it, so bursts stay within the quota with any
+number of leases. A grant for one request is a lease without slack.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 
 from paceline.core.learning import ABOUT_NS, Learning
@@ -17,35 +19,34 @@ from paceline.core.queue import Queue, Waiter
 from paceline.core.quota import NS
 from paceline.core.results import QuotaError, Reservation
 from paceline.shared.messages import Mark, Settled
-from paceline.shared.meters import lasts_ns
 
 LEASE_MAX_S = 60.0
 """The longest lease."""
 
 HEADS_MAX, WAITING_SEEN = 64, 1_000
-"""How many requests one message asks for, and how many a lease is to be enough for."""
+"""How many requests a message asks for at most, and how many waiting requests a lease covers at most."""
 
 LEASE_PART = 8
-"""A lease lasts no longer than this part of what a bucket holds, in seconds of its rate."""
+"""A lease lasts at most as long as the refill of one part in so many of a bucket."""
 
 SPENT_MIN_NS = NS // 100
-"""Spending is measured over no less than this."""
+"""The shortest time over which spending is measured."""
 
 AUTO_LEASE_RATE, AUTO_LEASE_S = 200.0, 1.0
-"""Above this many requests a second a process takes leases of this many seconds by itself."""
+"""Without ``lease_s``, a process takes leases of this many seconds above this many requests a second."""
 
 MANY = 8
-"""With fewer requests in a lease it is no use to take the next before somebody waits."""
+"""With fewer requests in a lease, the next lease is taken only when a request waits."""
 
 LEASE_MIN_NS = NS // 20
-"""Shorter than this, a lease saves nothing: the store is asked for each request."""
+"""A shorter lease saves nothing: the store is asked for each request."""
 
 
 def check_lease(lease_s: float) -> None:
-    """Check how long a lease may last.
+    """Check the longest duration of a lease.
 
     Raises:
-        QuotaError: It is not a number of seconds from 0 to 60.
+        QuotaError: ``lease_s`` is not a number of seconds from 0 to 60.
     """
     if type(lease_s) not in (int, float) or not 0 <= lease_s <= LEASE_MAX_S:
         raise QuotaError(f"lease_s is {lease_s!r}: it must be from 0 to {LEASE_MAX_S:g} s, or None")
@@ -63,18 +64,18 @@ class Lease:
     ) -> None:
         self.amounts = amounts
         self.left = list(amounts)
-        self.low = False  # less than half is left of something
+        self.low = False  # less than half of a quota is left
         self._half = [amount / 2 for amount in amounts]
         self.marks = marks
         self.granted_ns = now_ns
         self.expires_ns = now_ns + slack_ns
         self.probe = probe
-        self.taken = 0  # how many requests have gone with it
-        self._charged: list[float] | None = None  # of its requests that were answered since it was last told
-        self._actual: list[float] = []
+        self.taken = 0  # requests
+        self._charged: list[float] | None = None  # of the requests that ended since the last news; None: there are none
+        self._actual: list[float] = []  # their true costs
 
     def take(self, amounts: list[float]) -> bool:
-        """Spend ``amounts``, all or none. A quota that became known since is in no lease, or not in ``amounts`` yet."""
+        """Spend ``amounts``, all or none; a quota that became known meanwhile may be missing here or in ``amounts``."""
         low, rest = self.low, []
         for left, amount, half in zip(self.left, amounts, self._half, strict=False):
             left -= amount  # noqa: PLW2901
@@ -91,8 +92,8 @@ class Lease:
         return True
 
     def answered(self, amounts: list[float], actual: list[float]) -> bool:
-        """A request that took ``amounts`` cost ``actual``; whether there was nothing to tell before."""
-        if len(amounts) != len(self.left):  # there are quotas that were not known yet
+        """Add a request that took ``amounts`` and cost ``actual``; whether it is the first one since the last news."""
+        if len(amounts) != len(self.left):  # a quota became known meanwhile
             amounts, actual = self._fit(amounts), self._fit(actual)
         charged, used = self._charged, self._actual
         if charged is None:
@@ -109,7 +110,7 @@ class Lease:
         return amounts[: len(self.left)] + max(unknown, 0) * [0.0]
 
     def news(self) -> Settled | None:
-        """What its answered requests cost in all, since this was last asked."""
+        """The charges and true costs of the requests that ended since the last call."""
         if self._charged is None:
             return None
         settled = Settled(self._charged, self.marks, list(self._actual), probe=self.probe)
@@ -136,26 +137,27 @@ class LeasedReservation(Reservation):
 
 
 class Leases:
-    """The leases of one process, and how large the next lease should be.
+    """The leases of one process, and the size of the next one.
 
     Attributes:
-        slack_ns: How long a lease may last now; 0: none is taken.
-        last: The lease that was spent from last: to be tried first.
+        leases: The leases that are not given back, the oldest first.
+        slack_ns: How long a lease may last now; 0: a grant for each request.
+        last: The lease that was spent from last, to be tried first.
     """
 
-    __slots__ = ("_gone", "_lease_s", "_rate", "_since_ns", "_taken", "leases", "last", "slack_ns")
+    __slots__ = ("_gone", "_lease_s", "_rate", "_since_ns", "_taken", "last", "leases", "slack_ns")
 
     def __init__(self, now_ns: int, lease_s: float | None) -> None:
         self.leases: list[Lease] = []
         self.slack_ns = 0
         self.last: Lease | None = None
         self._lease_s = lease_s
-        self._gone = 0  # how many requests went with the leases that are gone
-        self._taken, self._since_ns = 0, now_ns  # how many with all leases, when the rate was measured last
+        self._gone = 0  # requests of the leases that were given back
+        self._taken, self._since_ns = 0, now_ns  # requests of all leases, at the last measurement of the rate
         self._rate = 0.0
 
     def take(self, amounts: list[float]) -> Lease | None:
-        """Spend ``amounts`` from one of the leases, and say which; :attr:`last` has been tried before."""
+        """Spend ``amounts`` from one of the leases and return it; :attr:`last` has been tried before."""
         for lease in self.leases:
             if lease is not self.last and lease.take(amounts):
                 self.last = lease if self.slack_ns else None
@@ -164,16 +166,16 @@ class Leases:
 
     @property
     def low(self) -> bool:
-        """Whether less than half is left of the last lease, and many have gone with it."""
+        """Whether less than half of the newest lease is left, and ``MANY`` requests have used it."""
         return bool(self.slack_ns and self.leases) and self.leases[-1].low and self.leases[-1].taken >= MANY
 
     @property
     def expires_ns(self) -> int | None:
-        """When something must be given back."""
+        """When the oldest lease must be given back; ``None``: there is no lease."""
         return self.leases[0].expires_ns if self.leases else None
 
     def give_back(self, now_ns: int, *, everything: bool = False) -> list[Settled]:
-        """Give back what nobody has spent in time, and what is too little for the next one; or ``everything``."""
+        """Give back expired leases, and all but the two newest; or ``everything``."""
         latest = [] if everything else self.leases[-2:]
         gone = [lease for lease in self.leases if lease.expires_ns <= now_ns or lease not in latest]
         self.leases = [lease for lease in self.leases if lease not in gone]
@@ -182,11 +184,11 @@ class Leases:
         return [rest for lease in gone if (rest := lease.rest()) is not None]
 
     def held(self, index: int) -> float:
-        """What is left of the quota at ``index``."""
+        """What is left of the quota at ``index``, in all leases."""
         return sum(lease.left[index] for lease in self.leases if index < len(lease.left))
 
     def set_slack(self, now_ns: int, meters: Sequence[Meter]) -> None:
-        """See how long a lease may last under these quotas, by setting or by the load so far."""
+        """Set :attr:`slack_ns` for these quotas, from ``lease_s`` or from the measured load."""
         passed_ns = now_ns - self._since_ns
         if passed_ns >= NS:
             taken = self._gone + sum(lease.taken for lease in self.leases)
@@ -202,15 +204,15 @@ class Leases:
                 holds_ns = min(m.capacity, m.quota.burst) * m.ns_per_unit - m.headroom_s * NS
                 wanted_ns = min(wanted_ns, int(holds_ns) // LEASE_PART)
             elif isinstance(m, Window):
-                wanted_ns = min(
-                    wanted_ns, lasts_ns(m, now_ns) // 2
-                )  # a lease grants nothing when it outlasts the window
+                m.roll(now_ns)  # a lease that outlasts the window grants nothing
+                grants_ns = max(m.stop_ns - math.ceil(m.headroom_s * NS) - now_ns, 0)
+                wanted_ns = min(wanted_ns, grants_ns // 2)
         self.slack_ns = wanted_ns if wanted_ns >= LEASE_MIN_NS else 0
 
     def wants(
         self, now_ns: int, ledger: Ledger, queue: Queue, learning: Learning | None, peers: int
     ) -> list[list[float]]:
-        """What those who go next would be charged: at least the first, and as many more as seem to fit; or a lease."""
+        """The charges to ask for: the next requests in the queue that should fit, and at least one; or one lease."""
         self.set_slack(now_ns, ledger.meters)
         for tracker in learning.trackers if learning else []:
             if tracker is not None:
@@ -232,10 +234,10 @@ class Leases:
     def next_lease(
         self, now_ns: int, meters: Sequence[Meter], waiting: list[list[float]], peers: int
     ) -> list[float] | None:
-        """The lease to ask for, if any.
+        """The amounts of the lease to ask for, if any.
 
-        Spending goes on as fast as it did from the last one, or twice as fast, and those who wait come on top; but no
-        more than this process's part, and never less than the first of those who wait.
+        That is twice what was spent from the last lease in the same time, plus the ``waiting`` requests; at most this
+        process's part of the quota, and at least the first of ``waiting``.
         """
         if not waiting and not self.low:
             return None

@@ -1,16 +1,16 @@
-"""The books of a pool that many processes share: a ledger behind one operation, :meth:`SharedLedger.apply`.
+"""The ledger of a pool that many processes share, behind one operation: :meth:`SharedLedger.apply`.
 
-Every store keeps its books by this arithmetic: those in Python hold such an object, the Redis script says the same in
-Lua, and a differential test holds the one against the other.
+The stores in Python hold such an object; the Redis script is the same arithmetic in Lua, and a differential test compares
+the two.
 
-Who goes next
-    Inside a process its line says. Between processes the books keep one place for each that waits: its next
-    request. Nobody is let go unless those ahead of it could go, too; so a large request is not overtaken for ever by
-    the small ones of another process. A process that does not come back in time loses its place.
+Order between processes
+    Inside a process its queue decides. The shared ledger keeps one place for each waiting process: its next request. A
+    request is granted only when those in the places before it would fit as well, so the small requests of one process
+    do not overtake a large request of another. A process that does not ask again in time loses its place.
 
-Who is gone
-    A process that has not been heard of for ``LEASE_NS`` is gone: it is no longer counted, and its slots are free.
-    With each message it says what it holds, so a lost answer or a forgotten store puts itself right.
+Ended processes
+    A process that sends no message for ``LEASE_NS`` is no longer counted, and its slots are free. Each message reports
+    what its process holds, so a lost reply or a lost ledger needs no repair.
 """
 
 from __future__ import annotations
@@ -26,16 +26,14 @@ from paceline.core.quota import NS, Quota, Rule
 from paceline.shared.messages import (
     Charged,
     Learned,
+    LearnedState,
     Left,
-    Lesson,
     Mark,
     Message,
     Refused,
     Reply,
     Settled,
     Standing,
-    quota_fields,
-    quota_key,
 )
 from paceline.shared.meters import absorb, at_once, carry, dump_meter, fill, load_meter, stand, turn
 
@@ -43,21 +41,21 @@ LEASE_NS = 15 * NS
 """How long a process counts after its last message, and keeps its slots."""
 
 FORGET_NS = 3_600 * NS
-"""How long the number of its last message is remembered."""
+"""How long the number of a process's last message is remembered."""
 
 GRACE_NS = 2 * NS
-"""How much later than it said a process may come back for its place."""
+"""How much later than announced a process may ask again and keep its place."""
 
 PEERS_MAX = 1_000
-"""Of more processes than this, those that are gone are forgotten at once."""
+"""With more processes than this, ended ones are forgotten after ``LEASE_NS``."""
 
 WAIT_MAX_NS = 86_400 * NS
-"""No answer says to wait longer, for slots nobody knows when."""
+"""The longest wait in a reply; the wait for a slot, since it is unknown when one becomes free."""
 
 
 @dataclass(slots=True)
 class Account:
-    """A quota in the books: its meter and all that is known about it."""
+    """A quota: its configuration, its meter, and what :class:`Standing` and :class:`LearnedState` report beside it."""
 
     key: str
     meter: Meter
@@ -72,7 +70,7 @@ class Account:
 
 @dataclass(slots=True)
 class Peer:
-    """A process: when it was last heard of, the number of its last message, what it holds by account."""
+    """A process: the time and the number of its last message, and what it holds, by account."""
 
     seen_ns: int
     number: int = 0
@@ -81,7 +79,7 @@ class Peer:
 
 @dataclass(slots=True)
 class Place:
-    """A process waits with a request of these amounts, by account; it will be back before ``until_ns``."""
+    """The next request of a waiting process: its amounts, by account, and until when the process may ask again."""
 
     who: str
     amounts: list[float]
@@ -89,7 +87,7 @@ class Place:
 
 
 class SharedLedger:
-    """One pool's books. Not thread-safe; time is an argument."""
+    """The shared ledger of one pool. Not thread-safe; time is an argument."""
 
     def __init__(self) -> None:
         self._accounts: list[Account] = []
@@ -97,23 +95,23 @@ class SharedLedger:
         self._places: list[Place] = []
         self._not_before_ns = 0
         self._probe_next = False
-        self._probe: str | None = None  # whose
+        self._probe: str | None = None  # the process that sends it
         self._last_ns = 0
-        self._set_ns = 0  # by how much the clock was set in all: marks are instants of a clock that never was
+        self._set_ns = 0  # the sum of all clock steps; the marks of buckets are instants without them
 
     def apply(self, now_ns: int, message: Message) -> Reply:
-        """Take the news of one process, and grant it what fits: all quotas of a request, or none."""
+        """Apply the news of a process, then grant those of its requests that fit: in all quotas, or in none."""
         if now_ns < self._last_ns:
             self._turn_back(now_ns - self._last_ns)
         self._last_ns = now_ns
-        index = self._configure(now_ns, message)  # of the account, for each quota of the message
+        index = self._configure(now_ns, message)
         peer = self._meet(now_ns, message.who)
         if message.number > peer.number:
             peer.number = message.number
             self._take_news(now_ns, message, index)
         self._hold(now_ns, peer, message.held, index)
         reply = self._grant(now_ns, message, index, peer)
-        if message.leaving:  # its number must not be forgotten
+        if message.leaving:  # its number is still remembered
             peer.seen_ns = now_ns - LEASE_NS - 1
         rest = [i for i in range(len(self._accounts)) if i not in index]
         known = [*message.versions, *[-1] * len(rest)]
@@ -121,7 +119,7 @@ class SharedLedger:
         return reply
 
     def _turn_back(self, by_ns: int) -> None:
-        """The store's clock was set back: what was so far from full then is so far from full now."""
+        """The store's clock was set back: move all instants with it, so that all waits stay as long as they were."""
         for account in self._accounts:
             if isinstance(account.meter, Bucket):
                 turn(account.meter, by_ns)
@@ -133,10 +131,10 @@ class SharedLedger:
         self._set_ns += by_ns
 
     def _configure(self, now_ns: int, message: Message) -> list[int]:
-        """Open an account for each quota that has none; a newcomer's configuration replaces what was configured."""
+        """Open missing accounts, and let a first message replace the configuration; the account of each quota."""
         known = {account.key: i for i, account in enumerate(self._accounts)}
         for n, quota in enumerate(message.quotas):
-            key = quota_key(quota)
+            key = _key(quota)
             if key not in known:
                 known[key] = len(self._accounts)
                 fresh = meter(quota, now_ns, message.headroom_s, gentle=message.gentle)
@@ -149,7 +147,7 @@ class SharedLedger:
                 carry(before, account.meter)
                 account.version += 1
                 account.epoch += 1
-        return [known[quota_key(quota)] for quota in message.quotas]
+        return [known[_key(quota)] for quota in message.quotas]
 
     def _meet(self, now_ns: int, who: str) -> Peer:
         forget_ns = FORGET_NS if len(self._peers) <= PEERS_MAX else LEASE_NS
@@ -194,7 +192,7 @@ class SharedLedger:
                 account.meter.answered(charged)
         if news.probe and self._probe == message.who:
             self._probe, self._not_before_ns = None, min(self._not_before_ns, now_ns)
-            self._probe_next = not news.answered  # it will say nothing: let another go
+            self._probe_next = not news.answered  # it was not sent: another probe follows
 
     def _charge(self, now_ns: int, i: int, amount: float) -> Mark:
         if not amount:
@@ -228,13 +226,13 @@ class SharedLedger:
                 carry(m, account.meter)
 
     def _hold(self, now_ns: int, peer: Peer, held: list[float], index: list[int]) -> None:
-        """What this process says it holds is what it holds; those who are gone hold nothing."""
+        """Replace what this process holds, and add up the slots of all live processes."""
         peer.held = [0.0] * len(self._accounts)
         for i, amount in zip(index, held, strict=False):
             peer.held[i] = amount
         for i, account in enumerate(self._accounts):
             if isinstance(account.meter, Slots):
-                # Not sum(): from left to right, as every store adds.
+                # Not sum(): every store adds from left to right.
                 account.meter.used = reduce(add, [p.held[i] for p in self._live(now_ns) if i < len(p.held)], 0.0)
 
     def _live(self, now_ns: int) -> list[Peer]:
@@ -260,7 +258,7 @@ class SharedLedger:
             grants.append([self._charge(now_ns, i, amount) for i, amount in zip(index, want, strict=False)])
             for i, amount in zip(index, want, strict=False):
                 peer.held[i] += amount
-            before = others  # the next is behind all who wait
+            before = others  # the next request is behind all places
             if self._probe_next:
                 self._probe_next, self._probe, probe = False, message.who, True
                 self._not_before_ns = now_ns + PROBE_NS
@@ -290,24 +288,24 @@ class SharedLedger:
         if isinstance(m, Bucket):
             standing.room_ns, standing.opened = max(m.full_at_ns - now_ns, 0), m.opened
         if isinstance(m, Window | Slots | Spaced):
-            m.level(now_ns)  # what has left its period is used no more
+            m.level(now_ns)  # drops the use before the current period
             standing.used = m.used
         if account.version != known:
-            lesson = Lesson(account.version, m.quota, epoch=account.epoch, refused=account.refused)
+            learned = LearnedState(account.version, m.quota, epoch=account.epoch, refused=account.refused)
             if isinstance(m, Bucket):
-                lesson.capacity, lesson.ceiling, lesson.shifted_ns = m.capacity, m.ceiling, account.shifted_ns
-                lesson.spread = isinstance(m, Spaced) and m.quota.rule is Rule.BUCKET
-            standing.learned = lesson
+                learned.capacity, learned.ceiling, learned.shifted_ns = m.capacity, m.ceiling, account.shifted_ns
+                learned.spread = isinstance(m, Spaced) and m.quota.rule is Rule.BUCKET
+            standing.learned = learned
         return standing
 
     def dump(self) -> dict[str, Any]:
-        """Everything, as plain values that JSON can write."""
+        """The whole state, as plain JSON values."""
         return {
             "accounts": [
                 {
                     "key": a.key,
-                    "quota": quota_fields(a.meter.quota),
-                    "given": quota_fields(a.given) if a.given else None,
+                    "quota": _fields(a.meter.quota),
+                    "given": _fields(a.given) if a.given else None,
                     "spread": isinstance(a.meter, Spaced),
                     "headroom_s": a.meter.headroom_s,
                     "meter": dump_meter(a.meter),
@@ -331,40 +329,48 @@ class SharedLedger:
 
     @classmethod
     def load(cls, state: dict[str, Any]) -> SharedLedger:
-        """The books that :meth:`dump` wrote.
+        """The ledger with the state that :meth:`dump` returned.
 
         Raises:
-            KeyError, TypeError, ValueError: This is not what ``dump`` wrote.
+            KeyError, TypeError, ValueError: ``state`` is invalid.
         """
-        books = cls()
-        books._last_ns = now_ns = state["last"]
+        ledger = cls()
+        ledger._last_ns = now_ns = state["last"]
         for a in state["accounts"]:
             quota = _quota(a["quota"])
             m: Meter = Spaced(quota, now_ns, a["headroom_s"]) if a["spread"] else meter(quota, now_ns, a["headroom_s"])
             load_meter(m, quota, a["meter"])
             given = _quota(a["given"]) if a["given"] else None
             numbers = (a["version"], a["epoch"], a["shifted"], a["charged"], a["spent"], a["refused"])
-            books._accounts.append(Account(a["key"], m, given, *numbers))
-        books._peers = {who: Peer(*peer) for who, peer in state["peers"].items()}
-        books._places = [Place(*place) for place in state["places"]]
-        books._not_before_ns, books._probe_next = state["not_before"], state["probe_next"]
-        books._probe, books._set_ns = state["probe"], state["set"]
-        return books
+            ledger._accounts.append(Account(a["key"], m, given, *numbers))
+        ledger._peers = {who: Peer(*peer) for who, peer in state["peers"].items()}
+        ledger._places = [Place(*place) for place in state["places"]]
+        ledger._not_before_ns, ledger._probe_next = state["not_before"], state["probe_next"]
+        ledger._probe, ledger._set_ns = state["probe"], state["set"]
+        return ledger
 
 
 def _recall(m: Meter, now_ns: int, value: Left) -> None:
-    """Start where a process remembers that forgotten books stood."""
+    """Set a new meter to the state of the quota in a process's snapshot."""
     if isinstance(m, Spaced):
         fill(m, now_ns, value if isinstance(value, list) else [value])
         return
-    if isinstance(value, list):  # the process had learned that it is to be spread
+    if isinstance(value, list):  # the quota was spread in the snapshot
         value = at_once(m, value) * (m.ns_per_unit if isinstance(m, Bucket) else 1.0)
     if isinstance(m, Bucket):
-        stand(
-            m, now_ns + round(value), max(m.opened, value / m.ns_per_unit)
-        )  # an opening one goes on evenly from there
+        opened = max(m.opened, value / m.ns_per_unit)  # an opening bucket refills evenly from there
+        stand(m, now_ns + round(value), opened)
     elif isinstance(m, Window):
         m.seen(now_ns, m.quota.amount - value)
+
+
+def _key(quota: Quota) -> str:
+    """Quotas of two processes are the same one when unit and period are equal."""
+    return f"{quota.unit}/{float(quota.period_s)!r}"
+
+
+def _fields(quota: Quota) -> list[Any]:
+    return [quota.unit, quota.amount, quota.period_s, quota.burst, quota.rule.value, quota.anchor]
 
 
 def _quota(fields: list[Any]) -> Quota:

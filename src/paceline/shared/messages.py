@@ -1,29 +1,32 @@
-"""What a process and a store that keeps a pool's books for many processes say to each other: one call, one answer.
+"""The protocol between a process and a store of shared ledgers: one message, one reply.
 
-Only durations cross the border, never instants: whatever the clocks of two machines say, no decision depends on it.
+Messages and replies contain durations, never instants, so the clocks of two machines need not agree.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Literal, Protocol
 
 from paceline.core.quota import Quota
 
 Mark = int | str
-"""Where a meter stood when it was charged: the store's own business."""
+"""The state of a meter at a charge, in a form of the store's own; a :class:`Settled` returns it."""
+
+Left = float | list[float]
+"""The use of a quota; for a spread quota also by eighths of its last period, the latest first."""
 
 
 @dataclass(frozen=True, slots=True)
 class Settled:
-    """Attempts were answered that had been charged ``amounts`` at ``marks``; ``actual`` is what they cost.
+    """Attempts that were charged ``amounts`` at ``marks`` have ended and cost ``actual``.
 
     Attributes:
-        amounts: What was charged, for each of the message's quotas.
-        marks: As the grant gave them.
-        actual: What it should have been; ``None`` where that is not known. All zero: they were never sent.
-        answered: Whether the provider has answered: an opening bucket may widen its burst.
-        probe: Whether the probe after a cool-down was among them.
+        amounts: The charge, for each of the message's quotas.
+        marks: The marks of the grant.
+        actual: The true cost; ``None`` where it is unknown. All zero: the attempts were never sent.
+        answered: Whether the provider has answered, so that an opening bucket may widen its burst.
+        probe: Whether the probe after a cool-down was among the attempts.
     """
 
     amounts: list[float]
@@ -35,23 +38,19 @@ class Settled:
 
 @dataclass(frozen=True, slots=True)
 class Refused:
-    """An attempt charged ``amounts`` was refused: its charge stays, and all grant nothing for ``pause_ns``."""
+    """An attempt that was charged ``amounts`` was refused: the charge stays, and the pool pauses for ``pause_ns``."""
 
     amounts: list[float]
     pause_ns: int
 
 
-Left = float | list[float]
-"""What is used of a quota: of a spread one also by eighths of its last period, the latest first."""
-
-
 @dataclass(frozen=True, slots=True)
 class Charged:
-    """``amounts`` were spent while the store could not be asked.
+    """``amounts`` were spent without a grant of the store.
 
     Attributes:
         amounts: For each of the message's quotas.
-        left: What of them has not come back meanwhile; ``None``: all.
+        left: The part of them that has not been refilled meanwhile; ``None``: all.
     """
 
     amounts: list[float]
@@ -60,10 +59,10 @@ class Charged:
 
 @dataclass(frozen=True, slots=True)
 class Learned:
-    """An answer taught something about a quota: what the meter's method of that name is to be told.
+    """A change to a quota that follows from an answer: the method ``what`` of its meter, called with ``value``.
 
-    ``epoch``: what was noted before compares no more.
-    It counts only if the quota is still as the process knew it: many processes learn the same thing at the same time.
+    ``epoch`` changes no meter: notes from before it are not compared any more. The store ignores the change unless
+    the process knew the current version of the quota, since many processes learn the same thing at the same time.
     """
 
     index: int
@@ -76,27 +75,27 @@ News = Settled | Refused | Charged | Learned
 
 @dataclass(slots=True)
 class Message:
-    """What a process tells and asks in one call.
+    """The updates and requests of a process.
 
     Attributes:
-        who: The process, by a name that no other has.
-        number: Counts this process's messages; one that is told again (its answer was lost) keeps its number, and its
-            news is not taken twice.
-        quotas: As they are configured here; amounts and marks below are in this order.
-        versions: For each quota, which state of what has been learned this process knows; -1 for none.
-        fresh: Whether the configured quotas are to replace those that the store has: a process's first word.
-        headroom_s: What each quota keeps unused, in seconds of its own refill.
+        who: The unique name of the process.
+        number: Counts the messages of this process. A message without a reply is sent again under its number, and the
+            store applies the news of a number once.
+        quotas: The quotas as configured in this process; amounts and marks are in this order.
+        versions: For each quota, the version of its :class:`LearnedState` that the process has; -1: none.
+        fresh: Whether the configured quotas replace those of the store; in the first message of a process.
+        headroom_s: What each quota keeps unused, in seconds of its refill.
         gentle: Whether buckets open slowly.
-        news: What happened since the last message, in order.
-        held: What is in flight in this process, for each quota (only slots care).
-        wants: What those who wait would be charged, in the order in which they will go.
-        leaving: Whether the process says nothing more for now, and holds nothing: it is no peer until it does.
-        place_ns: Keep a place among the processes that wait for this long; 0 for no place.
-        slack_ns: What is granted may be spent this much later.
-        windows: For a quota whose window restarts at a place's midnight: those of yesterday, today and the next two
-            days, in seconds since the epoch, for stores that know no time zones; ``None`` for all others.
-        recalled: For each quota, what this process remembers of how it stands: how far from full a bucket is, in
-            nanoseconds of its refill; what is used of all others. A store that has forgotten the quota starts there.
+        news: The updates since the last message, in order.
+        held: The amount in flight in this process, for each quota; used for slots.
+        wants: The charges of the next requests in the queue, in its order.
+        leaving: Whether the process holds nothing and does not count as a peer until its next message.
+        place_ns: How long to keep a place among the waiting processes; 0: no place.
+        slack_ns: How much later a grant may be spent.
+        windows: For each quota with a window that restarts at a local midnight: the restarts of yesterday, today and the
+            next two days, in seconds since 1970, for stores without time zones; ``None`` for all other quotas.
+        recalled: For each quota, its state in the snapshot: how far from full a bucket is, in nanoseconds of its
+            refill; the use of any other quota. A store that has lost the quota restores this state.
     """
 
     who: str
@@ -117,39 +116,18 @@ class Message:
 
 
 @dataclass(slots=True)
-class Standing:
-    """How a quota stands.
+class LearnedState:
+    """A quota of the shared ledger, and all that answers have taught about it.
 
     Attributes:
-        room_ns: How far from full a bucket is, in nanoseconds of its refill; 0 for windows and slots.
-        used: What is used of a window, of slots, or in a spread quota's last period; 0 for buckets.
-        charged: All that was ever charged, by anybody; refunds do not lower it.
-        spent: The same with refunds and debts.
-        opened: What a bucket that opens may grant at once so far; infinite when it is open.
-        learned: What answers have taught, only when the process did not know it yet.
-    """
-
-    room_ns: int
-    used: float
-    charged: float
-    spent: float
-    opened: float
-    learned: Lesson | None = None
-
-
-@dataclass(slots=True)
-class Lesson:
-    """What answers have taught about a quota.
-
-    Attributes:
-        version: Counts the changes of what follows.
-        quota: As it is now.
-        spread: Whether it is spread evenly.
-        capacity: What it holds at once; infinite when it is as published.
+        version: Counts the changes of the fields below.
+        quota: The quota now.
+        spread: Whether a bucket is spread evenly over its period.
+        capacity: What a bucket holds at once; infinite: as configured.
         ceiling: The learned share of the rate.
-        shifted_ns: The sum of all corrections of its level.
-        epoch: Counts the changes of its rate or rule.
-        refused: What refused attempts were charged.
+        shifted_ns: The sum of all corrections of the level.
+        epoch: Counts the changes of rate and rule.
+        refused: The sum of the charges of refused attempts.
     """
 
     version: int
@@ -163,17 +141,38 @@ class Lesson:
 
 
 @dataclass(slots=True)
-class Reply:
-    """The store's answer.
+class Standing:
+    """The state of a quota at a reply.
 
     Attributes:
-        grants: The marks of those of ``wants`` that are granted: the first so many.
-        probe: Whether the first of them is the probe after a cool-down.
-        wait_ns: When the next of ``wants`` should ask again; 0 when all are granted.
-        binds: The index of the quota that it waits for, in the message's order; -1 for a cool-down, or none.
-        pause_ns: What is left of a cool-down.
+        room_ns: How far from full a bucket is, in nanoseconds of its refill; 0 for windows and slots.
+        used: The use of a window, of slots, or of the last period of a spread quota; 0 for buckets.
+        charged: The sum of all charges of all processes, without refunds.
+        spent: The same with refunds and debts.
+        opened: What an opening bucket may grant at once so far; infinite when it is open.
+        learned: What answers have taught; ``None`` when the process has this version.
+    """
+
+    room_ns: int
+    used: float
+    charged: float
+    spent: float
+    opened: float
+    learned: LearnedState | None = None
+
+
+@dataclass(slots=True)
+class Reply:
+    """The store's reply to a message.
+
+    Attributes:
+        grants: The marks of the requests that are granted: the first ones of ``wants``.
+        probe: Whether the first grant is the probe after a cool-down.
+        wait_ns: When to ask again for the first request that is not granted; 0: all are granted.
+        binds: The index of the quota that this request waits for, in the message's order; -1: a cool-down, or none.
+        pause_ns: The rest of a cool-down.
         peers: How many processes share the pool now, this one included.
-        standings: How the message's quotas stand, and then those that only the store knows.
+        standings: The states of the message's quotas, then those of quotas that the message does not have.
     """
 
     grants: list[list[Mark]]
@@ -185,11 +184,26 @@ class Reply:
     standings: list[Standing]
 
 
-def quota_key(quota: Quota) -> str:
-    """What makes two quotas of two processes the same one: unit and period."""
-    return f"{quota.unit}/{float(quota.period_s)!r}"
+class Store(Protocol):
+    """Keeps the shared ledgers of pools for many processes.
 
+    ``exchange`` may be called from any thread; the library calls it from a thread of its own, never from an event loop.
 
-def quota_fields(quota: Quota) -> list[Any]:
-    """A quota as plain values: unit, amount, period in seconds, burst, rule, anchor."""
-    return [quota.unit, quota.amount, quota.period_s, quota.burst, quota.rule.value, quota.anchor]
+    Attributes:
+        url: The kind and the place of the store, for logs and errors: without a password.
+    """
+
+    url: str
+
+    def exchange(self, pool: str, message: Message) -> Reply:
+        """Apply ``message`` to the ledger of ``pool`` in one step: :meth:`paceline.shared.ledger.SharedLedger.apply`.
+
+        Raises:
+            StoreError: The message was not applied, or it is not known whether it was.
+        """
+
+    def after_fork(self) -> None:
+        """In a forked child, before any call: replace connections, threads and locks, which belong to the parent."""
+
+    def close(self) -> None:
+        """Close what is open; a later ``exchange`` opens it again."""

@@ -1,4 +1,4 @@
-"""What sharing does with meters: their state as plain values, a part of one, and what was used of it elsewhere."""
+"""Operations on meters that only sharing needs: their state as plain values, a part of one, use by other processes."""
 
 from __future__ import annotations
 
@@ -14,47 +14,41 @@ from paceline.core.quota import NS, Quota
 from paceline.shared.messages import Left
 
 PARTS = 8
-"""In how many parts of the last period processes and store report the use of a spread quota."""
+"""The use of a spread quota is reported by so many parts of its last period."""
+
+
+_USE: dict[type[Meter], dict[str, str]] = {
+    Slots: {"used": "used"},
+    Window: {"used": "used", "start": "start_ns", "stop": "stop_ns"},
+    Bucket: {"full_at": "full_at_ns", "sequence": "sequence", "low_marks": "low_marks", "low_rooms": "low_rooms"},
+}
+_USE[Spaced] = _USE[Bucket] | {"ends": "ends", "amounts": "amounts", "used": "used"}
+"""The use of a meter, by its rule: the names in a dump, and the attributes."""
+
+
+def _copied(value: Any) -> Any:
+    return list(value) if isinstance(value, list) else value
 
 
 def dump_meter(m: Meter) -> dict[str, Any]:
-    """All that changes in ``m``, as plain values; instants in nanoseconds."""
+    """The changing state of ``m``, as plain values; instants in nanoseconds."""
+    state = {key: _copied(getattr(m, name)) for key, name in _USE[type(m)].items()}
     if isinstance(m, Bucket):
-        state = {
-            "full_at": m.full_at_ns,
-            "capacity": m.capacity,
-            "ceiling": m.ceiling,
-            "opened": m.opened,
-            "sequence": m.sequence,
-            "low_marks": list(m.low_marks),
-            "low_rooms": list(m.low_rooms),
-        }
-        if isinstance(m, Spaced):
-            state |= {"ends": list(m.ends), "amounts": list(m.amounts), "used": m.used}
-        return state
-    if isinstance(m, Window):
-        return {"used": m.used, "start": m.start_ns, "stop": m.stop_ns}
-    assert isinstance(m, Slots)
-    return {"used": m.used}
+        state |= {"capacity": m.capacity, "ceiling": m.ceiling, "opened": m.opened}
+    return state
 
 
 def load_meter(m: Meter, quota: Quota, state: dict[str, Any]) -> None:
-    """Let ``m`` be the meter of ``quota`` that :func:`dump_meter` described."""
+    """Set ``m`` to the state that :func:`dump_meter` returned for a meter of ``quota``."""
+    for key, name in _USE[type(m)].items():
+        setattr(m, name, _copied(state[key]))
     if isinstance(m, Bucket):
-        m.full_at_ns, m.opened, m.sequence = state["full_at"], state["opened"], state["sequence"]
-        m.low_marks, m.low_rooms = list(state["low_marks"]), list(state["low_rooms"])
-        take_learned(m, quota, state["capacity"], state["ceiling"])
-        if isinstance(m, Spaced):
-            m.ends, m.amounts, m.used = list(state["ends"]), list(state["amounts"]), state["used"]
-        return
-    assert isinstance(m, Window | Slots)
-    m.quota, m.most, m.used = quota, quota.amount, state["used"]
-    if isinstance(m, Window):
-        m.start_ns, m.stop_ns = state["start"], state["stop"]
+        m.opened = state["opened"]
+    take_learned(m, quota, state.get("capacity", math.inf), state.get("ceiling", 1.0))
 
 
 def take_learned(m: Meter, quota: Quota, capacity: float, ceiling: float) -> None:
-    """Take the quota, and what answers have taught about it, from the store; what is used stays used."""
+    """Set the quota of ``m``, and what answers have taught about it; its use stays."""
     if isinstance(m, Bucket):
         m.capacity, m.ceiling = capacity, ceiling
         m.configure(quota)
@@ -63,7 +57,7 @@ def take_learned(m: Meter, quota: Quota, capacity: float, ceiling: float) -> Non
 
 
 def stand(m: Bucket, full_at_ns: int, opened: float) -> None:
-    """Put ``m`` where the store says that it stands; its low points are unknown."""
+    """Set the level of ``m``; its low points are unknown."""
     m.full_at_ns = full_at_ns
     m.low_marks, m.low_rooms = [], []
     if opened != m.opened:
@@ -72,7 +66,7 @@ def stand(m: Bucket, full_at_ns: int, opened: float) -> None:
 
 
 def turn(m: Bucket, by_ns: int) -> None:
-    """The clock was set by ``by_ns``: every instant moves with it."""
+    """Move all instants of ``m`` by a step of the clock."""
     m.full_at_ns += by_ns
     m.sequence += by_ns
     m.low_marks = [mark + by_ns for mark in m.low_marks]
@@ -81,31 +75,20 @@ def turn(m: Bucket, by_ns: int) -> None:
 
 
 def carry(before: Meter, after: Meter) -> None:
-    """What was used of one meter is used of the one that takes its place; refunds of its charges stay guarded."""
-    if isinstance(before, Bucket) and isinstance(after, Bucket):
-        after.full_at_ns, after.sequence = before.full_at_ns, before.sequence
-        after.low_marks, after.low_rooms = before.low_marks, before.low_rooms
-        if isinstance(before, Spaced) and isinstance(after, Spaced):
-            after.ends, after.amounts, after.used = list(before.ends), list(before.amounts), before.used
-    elif isinstance(before, Slots) and isinstance(after, Slots):
-        after.used = before.used
-    elif isinstance(before, Window) and isinstance(after, Window):
-        after.used, after.start_ns, after.stop_ns = before.used, before.start_ns, before.stop_ns
-
-
-def lasts_ns(m: Window, now_ns: int) -> int:
-    """How long the present window still grants something."""
-    m.roll(now_ns)
-    return max(m.stop_ns - math.ceil(m.headroom_s * NS) - now_ns, 0)
+    """Copy the use of a meter to the one that replaces it; refunds of earlier charges stay guarded."""
+    if isinstance(before, Bucket) is isinstance(after, Bucket):
+        for key in _USE[type(before)].keys() & _USE[type(after)].keys():
+            name = _USE[type(before)][key]
+            setattr(after, name, _copied(getattr(before, name)))
 
 
 def use(m: Spaced, now_ns: int, used: float) -> None:
-    """Take what the store says was used of the last period: what is more than was known was charged just now."""
+    """Set the use of the last period; an increase counts as charged now."""
     m.forget(now_ns)
     more = used - m.used
     if more > 0:
         _log(m, now_ns, more)
-    while more < 0 and m.amounts:  # the store does not say which charges were refunded: the oldest, to be safe
+    while more < 0 and m.amounts:  # refunds are taken from the oldest charges, to be safe
         back = min(m.amounts[0], -more)
         more += back
         m.amounts[0] -= back
@@ -115,7 +98,7 @@ def use(m: Spaced, now_ns: int, used: float) -> None:
 
 
 def used_by_parts(m: Spaced, now_ns: int) -> list[float]:
-    """What each eighth of the last period was charged, the latest first."""
+    """The charges of each eighth of the last period, the latest first."""
     m.forget(now_ns)
     parts = [0.0] * PARTS
     for end_ns, amount in zip(m.ends, m.amounts, strict=True):
@@ -124,7 +107,7 @@ def used_by_parts(m: Spaced, now_ns: int) -> list[float]:
 
 
 def fill(m: Spaced, now_ns: int, parts: list[float]) -> None:
-    """Add what each eighth of the last period was charged elsewhere; nothing is owed for it."""
+    """Add the charges of other processes, by eighths of the last period; the level stays."""
     m.forget(now_ns)
     for part, amount in enumerate(parts[:PARTS]):
         if amount > 0:
@@ -142,15 +125,12 @@ def _log(m: Spaced, end_ns: int, amount: float) -> None:
 
 
 def _sum(amounts: list[float]) -> float:
-    """From left to right, as every store adds: sum() rounds differently in newer Pythons."""
+    """Add from left to right, as every store does: sum() rounds differently in newer versions of Python."""
     return reduce(add, amounts, 0.0)
 
 
 def part_of(m: Meter, now_ns: int, share: float) -> Meter:
-    """A meter that allows ``share`` of what ``m`` allows, as used as ``m`` is.
-
-    A cost above what the part holds at once is granted when the part has come back so far: it still fits.
-    """
+    """A meter with ``share`` of the quota and of the use of ``m``; a cost that fits into ``m`` still fits, later."""
     quota = replace(m.quota, amount=m.quota.amount * share, burst=m.quota.burst * share)
     part: Meter
     if isinstance(m, Spaced):
@@ -171,15 +151,16 @@ def part_of(m: Meter, now_ns: int, share: float) -> Meter:
     return part
 
 
-def left_of(m: Meter, told: Meter, now_ns: int) -> Left:
-    """What is used of ``m`` and not of ``told``."""
-    if isinstance(m, Spaced) and isinstance(told, Spaced):
-        return [max(a - b, 0.0) for a, b in zip(used_by_parts(m, now_ns), used_by_parts(told, now_ns), strict=True)]
-    return 0.0 if isinstance(m, Slots) else max(told.level(now_ns) - m.level(now_ns), 0.0)
+def left_of(m: Meter, reported: Meter, now_ns: int) -> Left:
+    """The use of ``m`` beyond that of ``reported``."""
+    if isinstance(m, Spaced) and isinstance(reported, Spaced):
+        parts = zip(used_by_parts(m, now_ns), used_by_parts(reported, now_ns), strict=True)
+        return [max(a - b, 0.0) for a, b in parts]
+    return 0.0 if isinstance(m, Slots) else max(reported.level(now_ns) - m.level(now_ns), 0.0)
 
 
 def at_once(m: Meter, parts: list[float]) -> float:
-    """What ``m`` would lack if it had been charged these eighths of the last period, the latest first."""
+    """What ``m`` would lack after charges of ``parts`` in the eighths of the last period, the latest first."""
     if not isinstance(m, Bucket):
         return _sum(parts)
     room_ns = 0.0
@@ -189,7 +170,7 @@ def at_once(m: Meter, parts: list[float]) -> float:
 
 
 def absorb(m: Meter, now_ns: int, left: Left) -> None:
-    """So much was spent elsewhere and has not come back; ``m`` has not granted it."""
+    """Charge ``m`` with the use of another meter; it was not granted by ``m``."""
     if isinstance(m, Spaced):
         fill(m, now_ns, left if isinstance(left, list) else [left])
         return

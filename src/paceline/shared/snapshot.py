@@ -1,4 +1,4 @@
-"""What stands in for the shared ledger: a snapshot of it, and a share of the snapshot while the store is lost."""
+"""The process's view of the shared ledger: a snapshot of it, and the fallback for the time without a store."""
 
 from __future__ import annotations
 
@@ -12,17 +12,17 @@ from paceline.shared.messages import Charged, Left, Message, Reply, Standing
 from paceline.shared.meters import absorb, left_of, part_of, stand, take_learned, use, used_by_parts
 
 STORE_LOST = "store lost"
-"""What binds while the store is lost and nothing is let go."""
+"""The name of what binds while the store is lost and nothing is granted."""
 
 
 class Snapshot:
-    """The shared ledger as it was at the store's last reply. For reading only: nothing is charged here.
+    """The shared ledger at the last reply of the store. It is read only: no request is charged to it.
 
     Attributes:
-        ledger: The quotas as they stood; holds what is in flight in this process.
-        quotas: As configured here, and those that became known.
-        as_of_ns: When the store replied last.
-        versions: For each quota, which state of what has been learned is known here; -1 for none.
+        ledger: The quotas at that time, and the attempts of this process in flight.
+        quotas: The configured quotas, then those that became known.
+        as_of_ns: The time of the last reply.
+        versions: For each quota, the version of its learned state; -1: none.
     """
 
     def __init__(self, ledger: Ledger, now_ns: int) -> None:
@@ -32,24 +32,24 @@ class Snapshot:
         self.as_of_ns = now_ns
 
     def introduced(self, quota: Quota) -> None:
-        """A quota became known: the next message names it, too."""
+        """Add a quota that became known to all further messages."""
         self.quotas.append(quota)
         self.versions.append(-1)
 
     def introduce(self, now_ns: int, message: Message) -> None:
-        """Name the quotas in ``message``, and what is known about them."""
+        """Add the quotas to ``message``, with their state in the snapshot."""
         message.quotas, message.versions = tuple(self.quotas), list(self.versions)
         message.headroom_s, message.gentle = self.ledger.headroom_s, self.ledger.gentle
         message.windows = [restarts(q.anchor, now_ns) if q.rule is Rule.WINDOW else None for q in self.quotas]
         message.recalled = [_recalled(m, now_ns) for m in self.ledger.meters]
 
     def update(self, now_ns: int, reply: Reply, learning: Learning | None) -> list[int]:
-        """Take what the shared ledger is now; the indexes of the quotas that are new, or have another limit."""
+        """Apply the states of a reply; the indexes of the quotas that are new, or have another limit."""
         ledger = self.ledger
         known, self.as_of_ns = [m.quota.amount for m in ledger.meters], now_ns
         for i, standing in enumerate(reply.standings):
             if i >= len(ledger.meters):
-                assert standing.learned is not None, "the store describes quotas that are unknown here"
+                assert standing.learned is not None, "the reply has a new quota without its learned state"
                 ledger.add(now_ns, standing.learned.quota)
                 self.introduced(standing.learned.quota)
             if learning is not None:
@@ -63,26 +63,26 @@ class Snapshot:
         if tracker is not None and standing.charged < tracker.charged:
             tracker.forgotten()
             self.versions[i] = -1
-        lesson = standing.learned
-        if lesson is not None:
-            self.versions[i] = lesson.version
+        learned = standing.learned
+        if learned is not None:
+            self.versions[i] = learned.version
             if tracker is not None:
                 tracker.learned_elsewhere(
                     now_ns,
-                    limit=lesson.quota.amount,
-                    ceiling=lesson.ceiling,
-                    shifted_ns=lesson.shifted_ns,
-                    epoch=lesson.epoch,
-                    refused_amount=lesson.refused,
+                    limit=learned.quota.amount,
+                    ceiling=learned.ceiling,
+                    shifted_ns=learned.shifted_ns,
+                    epoch=learned.epoch,
+                    refused_amount=learned.refused,
                 )
-            m, spaced = ledger.meters[i], lesson.spread or lesson.quota.rule is not Rule.BUCKET
+            m, spaced = ledger.meters[i], learned.spread or learned.quota.rule is not Rule.BUCKET
             if isinstance(m, Bucket) and isinstance(m, Spaced) != spaced:
-                # Not spaced any more: the shared ledger has forgotten that the quota was to be spread.
+                # gather(): the store has lost its ledger, and with it that the quota is spread.
                 m = ledger.spread(now_ns, i) if spaced else ledger.gather(now_ns, i)
                 if tracker is not None:
                     tracker.meter = m
-            take_learned(m, lesson.quota, lesson.capacity, lesson.ceiling)
-            ledger.names[i] = str(lesson.quota)
+            take_learned(m, learned.quota, learned.capacity, learned.ceiling)
+            ledger.names[i] = str(learned.quota)
         m = ledger.meters[i]
         ledger.spent[i] = standing.spent
         if isinstance(m, Spaced):
@@ -97,10 +97,10 @@ class Snapshot:
 
 
 class Fallback:
-    """The capacity of one process while the store is lost: its share of what the snapshot says.
+    """The capacity of one process while the store is lost: its share of the snapshot.
 
     Attributes:
-        local: Grants alone.
+        local: The quotas of this share.
     """
 
     def __init__(self, snapshot: Ledger, now_ns: int, share: float) -> None:
@@ -110,18 +110,18 @@ class Fallback:
             ledger.follow(left, name)
         ledger.not_before_ns = snapshot.not_before_ns
         self.local = LocalCapacity(ledger)
-        self._reported = [part_of(m, now_ns, share) for m in snapshot.meters]  # this share as the store knows it
+        self._reported = [part_of(m, now_ns, share) for m in snapshot.meters]  # the share with the reported use
         self._spent_reported = [0.0] * len(ledger.meters)
 
     def release(self, reservation: Reservation) -> None:
-        """An attempt from before the loss is over: its slots are free, for this process."""
+        """Free the slots of an attempt from before the loss, for this process."""
         ledger = self.local.ledger
         for i in ledger.slots:
             if i < len(reservation.amounts):
                 ledger.meters[i].release(reservation.amounts[i])
 
     def news(self, now_ns: int) -> Charged | None:
-        """What was spent since this was called last, and what of it has not come back, however long that took."""
+        """What was spent since the last call, and the part of it that has not been refilled; ``None``: nothing."""
         ledger, reported = self.local.ledger, self._reported
         more = [
             0.0 if isinstance(m, Slots) else max(spent - before, 0.0)
@@ -135,7 +135,7 @@ class Fallback:
 
 
 def _slots_left(m: Slots, held: float, share: float) -> Slots:
-    """What this process holds, and its share of what is free; what it holds is its own when it comes free."""
+    """The slots that this process holds, and its share of the free ones."""
     free = max(m.quota.amount - (held if share == 1 else max(m.used, held)), 0.0)
     part = Slots(m.quota)
     part.used = m.quota.amount - free * share

@@ -1,8 +1,8 @@
-"""Pools that processes share: the scheduler to one, and the worker that carries its messages to the store and back.
+"""The store worker: the thread that exchanges the messages of shared pools with their store.
 
-The store is asked by one thread, so that neither a task nor an event loop ever waits on a socket. Whoever wants something
-leaves it with the pool and pokes the worker; the worker takes one message after the other, and wakes whom the answer
-lets go, as the timer does in a pool of our own.
+Only this thread waits for the store; tasks and event loops never do. A scheduler with something to send calls
+:meth:`StoreWorker.poke`. The worker makes one exchange after the other and delivers the replies, which wake the granted
+requests as the timer does in a local pool.
 """
 
 from __future__ import annotations
@@ -22,20 +22,29 @@ from paceline.core.results import StoreError
 from paceline.pacing.clock import Clock
 from paceline.pacing.scheduler import Scheduler
 from paceline.shared.capacity import RETRY_NS, OnStoreFailure, SharedCapacity, answer, ask, shared_capacity
-from paceline.shared.messages import Message, Reply
-from paceline.shared.store import Store
+from paceline.shared.messages import Message, Reply, Store
 
 log = logging.getLogger("paceline")
 
 QUICK_S = 0.1
-"""A store that fails sooner keeps no other pool waiting: it may be the books of one pool that cannot be read."""
+"""A failure in less time does not delay other pools: the ledger of a single pool may be unreadable."""
 
 FLUSH_S = 2.0
-"""How long the end of the program waits for what is still to be told."""
+"""How long the end of the program waits for the last exchanges."""
 
 
 class StoreWorker:
-    """One thread between the pools of a process and their store; it starts with the first message."""
+    """The pools of a process that share a store, and one thread for their exchanges; it starts with the first message.
+
+    Args:
+        store: The store.
+        clock: The clock of the pools.
+        on_store_failure: See :class:`~paceline.shared.capacity.SharedCapacity`.
+        lease_s: See there.
+
+    Attributes:
+        schedulers: The schedulers of the pools.
+    """
 
     def __init__(
         self,
@@ -55,20 +64,18 @@ class StoreWorker:
     def _reset(self) -> None:
         self._thread: threading.Thread | None = None
         self._queue: SimpleQueue[Scheduler | threading.Event | None] = SimpleQueue()
-        self._lock = threading.RLock()  # a finalizer may settle, and poke, while this thread is inside
-        self._down: tuple[int, str] | None = None  # until when others do not try the store, and why
-        self._vain: dict[
-            str, bool
-        ] = {}  # pools that were not answered since the last answer; whether they waited for it
+        self._lock = threading.RLock()  # a finalizer in this thread may settle an attempt, and poke
+        self._down: tuple[int, str] | None = None  # until when other pools do not try the store, and why
+        self._failed: dict[str, bool] = {}  # pools that failed since the last reply; whether it took long
         self._closed = False
 
     def capacity(self, ledger: Ledger, queue: Queue, now_ns: int, *, learns: bool, source: str) -> SharedCapacity:
-        """This process's side of the quotas in ``ledger``, for the requests in ``queue``."""
+        """A capacity of the quotas in ``ledger`` for the requests in ``queue``."""
         who = os.urandom(16).hex()
         return SharedCapacity(ledger, queue, now_ns, who=who, learns=learns, source=source, **self._options)
 
     def poke(self, scheduler: Scheduler) -> bool:
-        """``scheduler`` has something to say; whether it will be asked. Closed, the worker opens again for those who wait."""
+        """Plan an exchange for ``scheduler``; a closed worker opens again for waiting requests, else it returns false."""
         with self._lock:
             if self._thread is None:
                 if self._closed and not scheduler.pool.queue.length:
@@ -77,25 +84,24 @@ class StoreWorker:
                 self._thread = threading.Thread(target=_run, args=(weakref.ref(self), self._queue), daemon=True)
                 self._thread.name = "paceline-store"
                 self._thread.start()
-                # Nobody has the worker any more: the thread ends.
-                weakref.finalize(self, self._queue.put, None).atexit = False
+                weakref.finalize(self, self._queue.put, None).atexit = False  # ends the thread
             self._queue.put(scheduler)
         return True
 
-    def carry(self, scheduler: Scheduler, *, last: bool = False) -> None:
-        """Carry one message to the store, and its reply back; ``last``: even what could wait a little."""
+    def exchange_for(self, scheduler: Scheduler, *, last: bool = False) -> None:
+        """Make one exchange for ``scheduler``, if one is due; ``last``: send all there is."""
         pool = scheduler.pool
         message = scheduler.transact(lambda now_ns: (ask(pool, now_ns, at_once=last), []))
         if message is None:
             return
         try:
             self._deliver(scheduler, self._exchange(pool.name, message))
-        except Exception:  # no request may wait for ever
+        except Exception:  # the requests must not wait without end
             log.exception("%s: invalid reply", self.store.url)
             self._deliver(scheduler, f"{self.store.url.rstrip(':')}: invalid reply")
 
     def _deliver(self, scheduler: Scheduler, reply: Reply | str) -> None:
-        """Bring the store's reply, or the reason why there is none."""
+        """Apply the store's reply, or the reason why there is none."""
         pool, capacity = scheduler.pool, shared_capacity(scheduler.pool)
         before = capacity.lost
         scheduler.transact(lambda now_ns: (None, answer(pool, now_ns, reply)))
@@ -108,36 +114,40 @@ class StoreWorker:
 
     def _exchange(self, pool: str, message: Message) -> Reply | str:
         down, began_s = self._down, time.monotonic()
-        if down is not None and self._clock.now_ns() < down[0] and (pool in self._vain or sum(self._vain.values()) > 1):
-            return down[1]  # it has just failed, or two others have waited for nothing
+        if (
+            down is not None
+            and self._clock.now_ns() < down[0]
+            and (pool in self._failed or sum(self._failed.values()) > 1)
+        ):
+            return down[1]  # this pool has just failed, or two others after a long wait
         try:
             reply = self.store.exchange(pool, message)
         except StoreError as error:
             reason = str(error)
-        except Exception as error:  # a store of somebody else's, or a bug: the pools must go on all the same
+        except Exception as error:  # of a custom store: the pools must go on
             reason = f"{self.store.url.rstrip(':')}: {type(error).__name__}"
             if down is None or down[1] != reason:
                 log.exception("%s", self.store.url)
         else:
             self._down = None
-            self._vain.clear()
+            self._failed.clear()
             return reply
-        self._vain[pool] = time.monotonic() - began_s > QUICK_S
+        self._failed[pool] = time.monotonic() - began_s > QUICK_S
         self._down = (self._clock.now_ns() + RETRY_NS // 2, reason)
         return reason
 
     @property
     def running(self) -> bool:
-        """Whether the thread has been started, and not been ended."""
+        """Whether the thread is started and not ended."""
         return self._thread is not None
 
     def flush(self, timeout_s: float) -> bool:
-        """Make all exchanges that are due and deliver their replies; whether that was possible within ``timeout_s``."""
+        """Make all exchanges that are due and deliver their replies; whether that took at most ``timeout_s``."""
         deadline_s = time.monotonic() + timeout_s
         while time.monotonic() < deadline_s:
             passed = threading.Event()
             if self.running:
-                self._queue.put(passed)  # behind everything that is due
+                self._queue.put(passed)  # after all exchanges that are due
                 if not passed.wait(max(deadline_s - time.monotonic(), 0.0)):
                     return False
             if all(scheduler.idle and shared_capacity(scheduler.pool).idle for scheduler in list(self.schedulers)):
@@ -146,25 +156,25 @@ class StoreWorker:
         return False
 
     def close(self) -> None:
-        """Tell what is still to be told, and end the thread."""
+        """End the thread, send the news that is left, and close the store."""
         with self._lock:
             self._closed = True
             thread, self._thread = self._thread, None
             self._queue.put(None)
-        if thread is not None and thread is not threading.current_thread():  # a finalizer may close it there
+        if thread is not None and thread is not threading.current_thread():  # where a finalizer may call this
             thread.join(FLUSH_S)
         if thread is None or not thread.is_alive():
-            for scheduler in 2 * list(self.schedulers):  # once what had to be told again, once what is new
+            for scheduler in 2 * list(self.schedulers):  # first unconfirmed news, then the rest
                 if self._down is None:
-                    self.carry(scheduler, last=True)
+                    self.exchange_for(scheduler, last=True)
         self.store.close()
 
     def add(self, scheduler: Scheduler) -> None:
-        """Exchange for ``scheduler``, too."""
+        """Add a scheduler of a pool of the store."""
         self.schedulers.add(scheduler)
 
     def after_fork(self) -> None:
-        """In a forked child: the thread and the connections stayed with the parent."""
+        """Start anew in a forked child: the thread and the connections belong to the parent."""
         self._reset()
         self.store.after_fork()
         for scheduler in list(self.schedulers):
@@ -172,19 +182,19 @@ class StoreWorker:
 
 
 def _run(worker: weakref.ref[StoreWorker], queue: SimpleQueue[Scheduler | threading.Event | None]) -> None:
-    """Carry until the worker is closed or nobody has it any more."""
+    """Make exchanges until the worker is closed or deleted."""
     while (scheduler := queue.get()) is not None:
         if isinstance(scheduler, threading.Event):
             scheduler.set()
             continue
-        carrier = worker()
-        if carrier is None:
+        alive = worker()
+        if alive is None:
             return
         try:
-            carrier.carry(scheduler)
+            alive.exchange_for(scheduler)
         except Exception:
-            log.exception("%s: a message could not be carried", scheduler.pool.name)
-        del carrier, scheduler
+            log.exception("%s: the exchange with the store failed", scheduler.pool.name)
+        del alive, scheduler
 
 
 _workers: weakref.WeakSet[StoreWorker] = weakref.WeakSet()

@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from paceline.core.results import StoreError
-from paceline.shared.messages import Message, Reply
-from paceline.shared.store import Store
+from paceline.shared.messages import Message, Reply, Store
 
 __all__ = ["TIMEOUT_S", "Prefixed", "Store", "StoreError"]
 

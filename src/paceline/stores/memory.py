@@ -16,13 +16,13 @@ class MemoryStore:
 
     def __init__(self, *, clock: Clock = SYSTEM_CLOCK) -> None:
         self._clock = clock
-        self._books: dict[str, SharedLedger] = {}
+        self._ledgers: dict[str, SharedLedger] = {}
         self._lock = threading.Lock()
 
     def exchange(self, pool: str, message: Message) -> Reply:
         """See :meth:`Store.exchange`."""
         with self._lock:
-            return self._books.setdefault(pool, SharedLedger()).apply(self._clock.now_ns(), message)
+            return self._ledgers.setdefault(pool, SharedLedger()).apply(self._clock.now_ns(), message)
 
     def after_fork(self) -> None:
         """See :meth:`Store.after_fork`."""

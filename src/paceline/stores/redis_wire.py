@@ -9,7 +9,7 @@ from importlib.resources import files
 from typing import Any
 
 from paceline.core.quota import Quota, Rule
-from paceline.shared.messages import Charged, Lesson, Mark, Message, News, Refused, Reply, Settled, Standing
+from paceline.shared.messages import Charged, LearnedState, Mark, Message, News, Refused, Reply, Settled, Standing
 
 _to_json = json.JSONEncoder(separators=(",", ":"), check_circular=False).encode
 
@@ -94,18 +94,18 @@ def decode(answer: list[Any], message: Message) -> Reply:
         standing = Standing(_whole(room_ns), float(used), float(charged), float(spent), float(opened))
         at += 6
         if version >= 0:
-            standing.learned = _lesson(version, answer[at : at + 12])
+            standing.learned = _learned_state(version, answer[at : at + 12])
             at += 12
         standings.append(standing)
     return Reply(grants, probe == 1, wait_ns, binds, pause_ns, peers, standings)
 
 
-def _lesson(version: int, fields: list[Any]) -> Lesson:
+def _learned_state(version: int, fields: list[Any]) -> LearnedState:
     unit, amount, period_s, burst, rule, anchor, spread, capacity, ceiling, shifted_ns, epoch, refused = fields
     rule, anchor = Rule(rule.decode()), anchor.decode() or None
     quota = Quota(unit.decode(), float(amount), float(period_s), float(burst), rule, anchor)
     numbers = (float(capacity), float(ceiling), _whole(shifted_ns), epoch, float(refused))
-    return Lesson(version, quota, spread == 1, *numbers)
+    return LearnedState(version, quota, spread == 1, *numbers)
 
 
 def _whole(number: Any) -> int:

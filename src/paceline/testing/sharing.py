@@ -11,7 +11,18 @@ from uuid import uuid4
 from paceline.core.meters import restarts
 from paceline.core.quota import NS, parse_quotas
 from paceline.shared.ledger import SharedLedger
-from paceline.shared.messages import Charged, Learned, Lesson, Mark, Message, News, Refused, Reply, Settled, Standing
+from paceline.shared.messages import (
+    Charged,
+    Learned,
+    LearnedState,
+    Mark,
+    Message,
+    News,
+    Refused,
+    Reply,
+    Settled,
+    Standing,
+)
 from paceline.stores.base import Store
 
 
@@ -59,7 +70,7 @@ class Process:
         """The state of a quota."""
         return self.tell().standings[index]
 
-    def lesson(self, index: int = 0) -> Lesson:
+    def learned(self, index: int = 0) -> LearnedState:
         """All learned values of a quota, as a new process receives them."""
         learned = self.tell(versions=[-1] * len(self.versions)).standings[index].learned
         assert learned is not None
@@ -129,9 +140,9 @@ class History:
             for items, its in zip(news, marks, strict=True):
                 items += [Settled(amounts, its, actual, answered), *more]
         if dice.random() < 0.1:
-            lesson = dice.choice([Learned(1, "hold", 300.0), Learned(1, "adopt", 1_200.0), Learned(0, "press", 0.9)])
+            learned = dice.choice([Learned(1, "hold", 300.0), Learned(1, "adopt", 1_200.0), Learned(0, "press", 0.9)])
             for items in news:
-                items.append(lesson)
+                items.append(learned)
         return news
 
 

@@ -217,7 +217,7 @@ class StoreConformance:
         assert 590 * NS < reply.wait_ns <= 600 * NS
         assert reply.pause_ns == reply.wait_ns
         assert b.tell(Refused([0.0], NS)).pause_ns > 590 * NS  # a shorter cool-down does not end the longer one
-        assert (b.lesson().refused, reply.standings[0].spent) == (10, 10)
+        assert (b.learned().refused, reply.standings[0].spent) == (10, 10)
 
     def test_after_it_one_probe_then_all(self, store: Store, second: Store) -> None:
         """All other requests wait for the answer to the probe."""
@@ -249,7 +249,7 @@ class StoreConformance:
         for process in (a, b):
             process.tell(Learned(0, "shift", 1_000.0 * NS))
         assert 990 * NS < b.standing().room_ns <= 1_000 * NS
-        assert (b.lesson().version, b.lesson().shifted_ns) == (1, 1_000 * NS)
+        assert (b.learned().version, b.learned().shifted_ns) == (1, 1_000 * NS)
         assert a.tell().standings[0].learned is None  # it knows
 
     def test_every_lesson_is_shared(self, store: Store, second: Store) -> None:
@@ -258,7 +258,7 @@ class StoreConformance:
         a.tell()
         a.tell(Learned(0, "hold", 500.0), Learned(0, "press", 0.5), Learned(0, "epoch"), Learned(1, "adopt", 200.0))
         a.tell(Learned(1, "spread"), Learned(2, "adopt", 3.0))
-        tokens, requests, slots = (b.lesson(i) for i in range(3))
+        tokens, requests, slots = (b.learned(i) for i in range(3))
         assert (tokens.capacity, tokens.ceiling, tokens.epoch, tokens.spread) == (500, 0.5, 1, False)
         assert (requests.quota.amount, requests.spread, requests.capacity) == (200, True, float("inf"))
         assert slots.quota == Quota("concurrency", 3, 0.0, rule=Rule.SLOTS)
@@ -289,7 +289,7 @@ class StoreConformance:
         b.quotas = parse_quotas("7200 tokens/hour")
         for version, amount in ((0, 3_600), (1, 7_200)):
             assert 90 * NS < b.tell(fresh=version == 1).standings[0].room_ns <= 100 * NS
-            assert (b.lesson().version, b.lesson().epoch, b.lesson().quota.amount) == (version, version, amount)
+            assert (b.learned().version, b.learned().epoch, b.learned().quota.amount) == (version, version, amount)
 
     def test_a_bucket_that_opens_opens_for_all(self, store: Store, second: Store) -> None:
         """By the answers to all processes."""
@@ -334,8 +334,8 @@ class StoreConformance:
             for _ in range(25):
                 reply, model = history.step()
                 assert without_times(reply) == without_times(model), f"history {seed}"
-                for told_ns, true_ns in zip(times_ns(reply), times_ns(model), strict=True):
-                    assert abs(told_ns - true_ns) < 10 * NS, f"history {seed}"
+                for got_ns, model_ns in zip(times_ns(reply), times_ns(model), strict=True):
+                    assert abs(got_ns - model_ns) < 10 * NS, f"history {seed}"
 
     def test_a_forked_child_is_another_process(self, store: Store) -> None:
         """After ``after_fork`` it waits for no lock of the parent, and parent and child receive their own replies only."""
