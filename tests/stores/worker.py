@@ -13,8 +13,8 @@ import time
 import httpx2
 
 import paceline
-from paceline.core import books, branch
 from paceline.core.quota import NS
+from paceline.shared import capacity, ledger
 from paceline.stores import open_store
 from paceline.stores import redis as redis_store
 
@@ -34,7 +34,7 @@ def forget_sooner(lease_s):
     )
     assert shorter != script
     redis_store.script = lambda: shorter
-    books.LEASE_NS, branch.RENEW_NS = lease_s * NS, lease_s * NS // 3
+    ledger.LEASE_NS, capacity.RENEW_NS = lease_s * NS, lease_s * NS // 3
 
 
 def say(line):
