@@ -1,4 +1,4 @@
-"""The dependency rule, the size of things, and what `import paceline` costs; nothing here runs the library's logic."""
+"""The dependency rule, and what `import paceline` costs; nothing here runs the library's logic."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ import json
 import subprocess
 import sys
 from collections.abc import Iterator
+from graphlib import TopologicalSorter
 from importlib import import_module
 from pathlib import Path
 
@@ -17,52 +18,34 @@ import paceline
 SOURCE = Path(paceline.__file__).parent
 FILES = sorted(SOURCE.rglob("*.py"))
 
-# Each part may import itself and what is named here, anywhere in a file. Parts not named are the doors and their rooms.
+# Each room may import itself and the rooms named here: at import time, inside a function, or for types only.
+LOCAL = {"core", "estimation", "providers", "pacing", "http"}
+"""What paces one process, below the facade."""
+
 RULES: dict[str, set[str]] = {
     "core": set(),
-    "providers": {"core", "estimate"},
-    "estimate": {"core", "providers"},
-    "address": {"core", "providers"},
-    "clock": {"core"},
-    "gate": {"core", "clock"},
-    "tasks": {"gate"},
-    "permit": {"core", "gate", "providers"},
-    "limits": {"core", "providers", "estimate"},
-    "lessons": {"core", "providers", "estimate"},
-    "stores": {"core", "clock"},
-    "shared": {"core", "clock", "gate", "stores"},
-    "events": set(),
-    "lanes": {"core"},
-    "faults": {"core", "clock", "gate"},
-    "paced": {"core", "permit"},
-    "attempts": {"core", "gate", "permit", "faults", "providers"},
-    "limiter": {
-        "core",
-        "clock",
-        "gate",
-        "shared",
-        "permit",
-        "limits",
-        "lessons",
-        "stores",
-        "providers",
-        "estimate",
-        "events",
-        "lanes",
-        "faults",
-        "paced",
-        "attempts",
-    },
-    "forecast": {"core", "clock", "gate", "permit", "limiter", "shared"},
-    "http": {"core", "clock", "gate", "permit", "limits", "lessons", "limiter", "providers", "estimate"},
-    "status": set(),
+    "estimation": {"core"},
+    "providers": {"core", "estimation"},
+    "pacing": {"core", "estimation", "providers"},
+    "http": {"core", "estimation", "providers", "pacing"},
+    "shared": {"core", "pacing"},
+    "stores": {"core", "pacing", "shared"},
+    "config": LOCAL | {"shared", "stores"},
+    "limiter": LOCAL | {"shared", "stores", "config"},
+    "planner": {"core", "pacing"},
+    "telemetry": {"core", "pacing"},
     "emulator": set(),
+    "testing": {"core", "pacing", "shared", "stores", "emulator"},
+    "integrations": LOCAL | {"limiter"},
+    "batch": LOCAL | {"shared", "stores", "config", "limiter", "planner"},
+    "check": LOCAL | {"config", "limiter"},
+    "demo": {"emulator", "limiter"},
+    "cli": LOCAL
+    | {"shared", "stores", "config", "limiter", "batch", "check", "demo", "emulator", "telemetry", "planner"},
 }
-DOORS = ["config", "integrations", "batch", "check", "gateway", "planner", "telemetry", "testing", "demo", "cli"]
-"""From the lowest to the highest: each may import all of the above and the doors before it."""
 
-LAZY_UPWARDS = {("limiter", "http"), ("limiter", "config"), ("testing", "emulator"), ("gate", "tasks")}
-"""Inside a function only: `limiter.attach`, `limiter.load`, the emulator as a fixture, and whatever needs asyncio."""
+LIGHT = LOCAL - {"http"} | {"shared", "stores", "limiter", "planner", "telemetry"}
+"""Importing them imports no heavy library."""
 
 NOT_IN_CORE = {"time", "random", "asyncio", "threading"}
 HEAVY = {
@@ -71,7 +54,7 @@ HEAVY = {
 }  # fmt: skip
 
 
-def part_of(path: Path) -> str:
+def room_of(path: Path) -> str:
     return path.relative_to(SOURCE).parts[0].removesuffix(".py")
 
 
@@ -85,53 +68,65 @@ def imports(tree: ast.AST, *, top: bool = True) -> Iterator[tuple[str, bool]]:
         elif isinstance(node, ast.ImportFrom):
             assert node.level == 0, "imports are absolute"
             assert node.module is not None
-            if node.module == "paceline":
-                yield from ((f"paceline.{alias.name}", top) for alias in node.names)
-            else:
-                yield node.module, top
+            for alias in node.names:
+                inner = f"{node.module}.{alias.name}"
+                yield (inner if inner in MODULES else node.module), top
         else:
             inside = isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda)
             yield from imports(node, top=top and not inside)
 
 
+def module_of(path: Path) -> str:
+    parts = ["paceline", *path.relative_to(SOURCE).with_suffix("").parts]
+    return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
+
+
+MODULES = {module_of(path) for path in FILES}
+
+
 def every_import() -> Iterator[tuple[Path, str, str, bool]]:
-    """Path, its part, the imported module, whether at import time."""
+    """Path, its room, the imported module, whether at import time; lazy and type-only imports included."""
     for path in FILES:
-        part = part_of(path)
-        if part != "__init__":
+        room = room_of(path)
+        if room != "__init__":
             for module, top in imports(ast.parse(path.read_text())):
-                yield path, part, module, top
+                yield path, room, module, top
 
 
-def allowed(part: str) -> set[str]:
-    if part in RULES:
-        return RULES[part] | {part}
-    assert part in DOORS, f"{part} has no place in the dependency rule: give it one"
-    return (
-        set(RULES) - {"emulator"}
-        | set(DOORS[: DOORS.index(part) + 1])
-        | ({"emulator"} if part in {"cli", "demo"} else set())
-    )
+def test_rooms_are_folders_and_nothing_else_lies_beside_them():
+    assert {path.name for path in SOURCE.iterdir() if path.name != "__pycache__"} == {*RULES, "__init__.py", "py.typed"}
 
 
-def test_nothing_imports_upwards():
+def test_arrows_point_down():
     wrong = []
-    for path, part, module, top in every_import():
+    for path, room, module, _ in every_import():
         root, _, rest = module.partition(".")
         target = rest.partition(".")[0]
-        if root != "paceline" or target in allowed(part):
+        if root != "paceline" or target in RULES[room] | {room}:
             continue
-        if not rest:
-            wrong.append(f"{path.relative_to(SOURCE)}: import what you need from its home, not from the package")
-        elif top or (part, target) not in LAZY_UPWARDS:
-            wrong.append(f"{path.relative_to(SOURCE)}: {part} must not import {module}")
+        what = (
+            f"{room} must not import {module}" if rest else "import what you need from its home, not from the package"
+        )
+        wrong.append(f"{path.relative_to(SOURCE)}: {what}")
     assert wrong == []
 
 
+def test_the_rules_have_no_cycle():
+    assert list(TopologicalSorter(RULES).static_order())
+
+
+def test_no_file_imports_itself_by_a_detour():
+    graph: dict[str, set[str]] = {module: set() for module in MODULES}
+    for path, _, module, _ in every_import():
+        if module in MODULES and module != module_of(path):
+            graph[module_of(path)].add(module)
+    assert list(TopologicalSorter(graph).static_order())
+
+
 def test_core_needs_the_standard_library_and_no_clock():
-    for path, part, module, _ in every_import():
+    for path, room, module, _ in every_import():
         root = module.partition(".")[0]
-        if part == "core":
+        if room == "core":
             assert root == "paceline" or root in sys.stdlib_module_names, f"{path.name} imports {module}"
             assert root not in NOT_IN_CORE, f"{path.name} imports {module}"
 
@@ -139,16 +134,16 @@ def test_core_needs_the_standard_library_and_no_clock():
 @pytest.mark.parametrize("name", ["time", "datetime"])
 def test_core_asks_no_clock(name):
     for path in FILES:
-        if part_of(path) == "core":
+        if room_of(path) == "core":
             for node in ast.walk(ast.parse(path.read_text())):
                 called = ast.unparse(node.func) if isinstance(node, ast.Call) else ""
                 assert called not in {f"{name}.now", f"{name}.utcnow", f"{name}.today", f"{name}.time"}, path.name
 
 
 def test_heavy_imports_are_lazy():
-    """A room may need its libraries, the engine and the limiter none."""
-    for path, part, module, top in every_import():
-        if part in RULES and part not in {"http", "emulator"} and top:
+    """A room may need its libraries; the engine and the facade need none."""
+    for path, room, module, top in every_import():
+        if room in LIGHT and top:
             assert module.partition(".")[0] not in HEAVY, f"{path.relative_to(SOURCE)} imports {module}"
 
 

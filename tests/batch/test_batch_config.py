@@ -161,4 +161,4 @@ def test_overrides_change_one_unit_of_every_model():
 
 def test_an_unknown_tier_is_said_at_once():
     with pytest.raises(QuotaError, match="tier"):
-        Config(tier="99", provider="openai").limiter()
+        Limiter(**Config(tier="99", provider="openai").arguments())

@@ -164,7 +164,7 @@ def test_nothing_is_sent_when_it_cannot_start(tmp_path, source, emulator):
         (source, {"output": str(tmp_path / "no" / "out")}, "cannot be written"),
         (source, {"base_url": "http://192.0.2.1"}, "set the environment variable OPENAI_API_KEY"),
         (source, {"base_url": None, "provider": "nobody"}, "--base-url"),
-        (source, {"environ": {"OPENAI_API_KEY": "two\nlines"}}, "OPENAI_API_KEY has characters"),
+        (source, {"environ": {"OPENAI_API_KEY": "two\nlines"}}, "invalid key in OPENAI_API_KEY"),
     )
     for path, options, words in attempts:
         with pytest.raises(PacelineError, match=words):
@@ -292,6 +292,7 @@ import resource, sys
 from paceline.batch.check import check
 from paceline.batch.index import Index
 from paceline.config import Config
+from paceline import Limiter
 limiter = Limiter(**Config().arguments("openai"))
 with open(sys.argv[1], "rb") as file:
     print(check(file, limiter, Index()).requests, resource.getrusage(resource.RUSAGE_SELF).ru_maxrss)

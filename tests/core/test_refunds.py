@@ -161,7 +161,17 @@ class OddLedger(SharedLedger):
 
 TestBooks = SharedLedger.TestCase
 TestOddBooks = OddLedger.TestCase
-TestBooks.settings = TestOddBooks.settings = settings(max_examples=400, stateful_step_count=50)
+TestBooks.settings = TestOddBooks.settings = settings(max_examples=100, stateful_step_count=50)
+
+
+@pytest.mark.soak
+class TestBooksForLong(TestBooks):
+    settings = settings(max_examples=2_000, stateful_step_count=50)
+
+
+@pytest.mark.soak
+class TestOddBooksForLong(TestOddBooks):
+    settings = TestBooksForLong.settings
 
 
 def one_bucket(text: str) -> Ledger:

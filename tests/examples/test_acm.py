@@ -11,7 +11,7 @@ import pytest
 from acm_example import LIMITS, clients, plan, program, table
 
 import paceline
-from paceline.config import load_limiter
+from paceline.config import load_arguments
 from paceline.core.quota import NS
 from paceline.testing import ManualClock, run_virtual
 
@@ -20,7 +20,7 @@ PROVIDERS = {"openai": 10, "anthropic": 5, "google": 10, "azure": 10, "groq": 5,
 
 
 def limiter_of(clock=None, **given):
-    return load_limiter(LIMITS, {}, clock=clock or ManualClock(), **given)
+    return paceline.Limiter(**load_arguments(LIMITS, {}, clock=clock or ManualClock(), **given))
 
 
 def quotas(limiter, name):
@@ -50,7 +50,7 @@ class TestFile:
         assert text.index("\ndefaults:") < text.index("\nconcurrency:") < text.index("\nsettings:")
         plain = tmp_path / "limits.yaml"
         plain.write_text(text.partition("\n# Two things")[0])
-        limiter = load_limiter(plain, {})
+        limiter = paceline.Limiter(**load_arguments(plain, {}))
         assert quotas(limiter, "groq/x") == quotas(limiter_of(), "groq/x")
         assert limiter.timeout_s == 300
 
@@ -250,8 +250,8 @@ class TestStatus:
 
 SPEND = f"""
 import paceline, sys, time
-from paceline.config import load_limiter
-limiter = load_limiter({str(LIMITS)!r}, {{}}, store="sqlite:" + sys.argv[1])
+from paceline.config import load_arguments
+limiter = paceline.Limiter(**load_arguments({str(LIMITS)!r}, {{}}, store="sqlite:" + sys.argv[1]))
 for _ in range(10):
     permit = limiter.acquire("groq/llama-3.3-70b-versatile", input_tokens=400, output_tokens=100).wait()
     permit.settle(input_tokens=400, output_tokens=50)
@@ -279,7 +279,7 @@ def test_a_day_s_use_survives_a_restart(tmp_path, kill):
     """A whole process with 13 requests, three of them in flight when it ends; killed, it cannot even say goodbye."""
     state = tmp_path / "acm.db"
     spend(state, kill=kill)
-    limiter = load_limiter(LIMITS, {}, store=f"sqlite:{state}")
+    limiter = paceline.Limiter(**load_arguments(LIMITS, {}, store=f"sqlite:{state}"))
     plan.Plan(2, 0.5, 0.004).forecast(limiter, {})  # it asks how the books stand
     pools = limiter.status()["pools"]
     used = {

@@ -10,7 +10,7 @@ import pytest
 from acm_example import LIMITS, components, plan
 
 import paceline
-from paceline.config import load_limiter
+from paceline.config import load_arguments
 from paceline.core.quota import NS
 from paceline.core.results import Refusal, RefusalKind
 from paceline.planner.forecast import REQUESTS_MAX, eta
@@ -71,7 +71,7 @@ def test_the_program_s_eta_is_within_a_tenth(documents, jitter):
     """The whole program in virtual time: reports wait for documents, answers vary, and more is reserved than is used."""
 
     async def main(clock):
-        limiter = load_limiter(LIMITS, {}, clock=clock, acquire_timeout=None)
+        limiter = paceline.Limiter(**load_arguments(LIMITS, {}, clock=clock, acquire_timeout=None))
         limiter.timeout_s = None
         planned = plan.Plan(documents, 0.5, 0.004)
         costs = {name: iter(own) for name, own in planned.costs.items()}
@@ -162,7 +162,7 @@ class TestFromWhereThePoolsStand:
 
 def test_slots_that_models_share():
     """Ten at a provider: two models take twice as long together as one alone."""
-    limiter = load_limiter(LIMITS, {}, clock=ManualClock())
+    limiter = paceline.Limiter(**load_arguments(LIMITS, {}, clock=ManualClock()))
     costs = [{"input_tokens": 10, "output_tokens": 10}] * 200
     one = eta(limiter, {"openai/gpt-5": costs}, latency_s=5.0)
     both = eta(limiter, {"openai/gpt-5": costs, "openai/gpt-5-mini": costs}, latency_s=5.0)

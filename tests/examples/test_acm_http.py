@@ -12,7 +12,7 @@ import pytest
 from acm_example import LIMITS, clients, program
 
 import paceline
-from paceline.config import load_limiter
+from paceline.config import load_arguments
 
 ENFORCED = {
     "openai": ("gpt-5", "700 requests/min,600k tokens/min", {("requests", 60): 700, ("tokens", 60): 600e3}),
@@ -35,7 +35,7 @@ POOLS = {"google": "gemini"}
 @contextlib.asynccontextmanager
 async def program_of(emulators, **given):
     """A limiter by the file, and the five clients behind it."""
-    limiter = load_limiter(LIMITS, {}, **given)
+    limiter = paceline.Limiter(**load_arguments(LIMITS, {}, **given))
     # A provider that is not called needs an address all the same.
     urls = dict.fromkeys(clients.PROVIDERS, "http://127.0.0.1:9") | {
         provider: emulator.base_url for provider, emulator in emulators.items()

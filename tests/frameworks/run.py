@@ -7,7 +7,7 @@ requirements say which extras of paceline it needs, and which files of ``suites/
     # suites: openai, anthropic
 
 All run by default, in CI too, but for those in :data:`SOAK`. A test tool that the requirements name has their version.
-First all are installed, several at once; then they are tested one after the other, because some tests look at the time.
+Two at a time are installed and tested.
 """
 
 from __future__ import annotations
@@ -30,11 +30,10 @@ ROOT = HERE.parent.parent
 HOMES = ROOT / ".venv-frameworks"
 
 SOAK = {"crewai": "1 GB", "massgen": "1.4 GB, minutes to install and to test"}
-"""Environments that run only when they are named or with ``--soak``, and why. The others are installed in less than a
-minute each, and CI runs them all."""
+"""Environments that run only when they are named or with ``--soak``, and why. CI runs all others."""
 
-INSTALLS_AT_ONCE = 2
-"""pip waits for the network half of the time."""
+AT_ONCE = 2
+"""Environments that are installed and tested at the same time: no more than there are cores, as some tests measure time."""
 
 INSTALL_S, TESTS_S = 900, 300
 """The longest that an installation and the tests of one environment may take."""
@@ -43,7 +42,8 @@ TOOLS = ("pytest", "pytest-asyncio")
 EXTRAS = ("emulator",)
 """What every environment has."""
 
-QUIET = ("--quiet", "--disable-pip-version-check")
+UV = (sys.executable, "-m", "uv", "--quiet", "--system-certs")
+"""With one cache for all environments: most of them have most packages in common."""
 
 _children: set[subprocess.Popen[str]] = set()
 """What is running."""
@@ -96,20 +96,32 @@ class Env:
         stamp, key = self.home / "ready", fingerprint(wanted)
         if stamp.exists() and stamp.read_text() == key:
             return
-        create = [sys.executable, "-m", "venv", "--clear", "--without-pip", str(self.home)]
-        # --no-compile: a tenth of what is installed is ever imported.
-        pip = [sys.executable, "-m", "pip", "--python", str(self.python), "install", "--no-compile", *QUIET, *wanted]
-        for command in (create, pip):
-            code, output = bounded(command, INSTALL_S)
-            if code != 0:
-                self.problem, self.result = f"pip: exit code {code}\n{output}", "NOT INSTALLED"
+        with_uv = (
+            [*UV, "venv", "--clear", "--python", sys.executable, str(self.home)],
+            [*UV, "pip", "install", "--python", str(self.python), *wanted],
+        )
+        with_pip = (  # slower, and it reads pip's configuration: an index of one's own is often only there
+            [sys.executable, "-m", "venv", "--clear", str(self.home)],
+            [str(self.python), "-m", "pip", "install", "--quiet", "--disable-pip-version-check", *wanted],
+        )
+        for commands in (with_uv, with_pip):
+            results = [bounded(command, INSTALL_S) for command in commands]
+            if not any(code for code, _ in results):
+                stamp.write_text(key)
                 break
         else:
-            stamp.write_text(key)
+            output = "\n".join(output for _, output in results)
+            self.problem, self.result = f"it cannot be installed:\n{output}", "NOT INSTALLED"
         self.install_s = time.monotonic() - started
 
-    def test(self, arguments: list[str]) -> None:
-        """Run the tests; what failed is in ``problem``."""
+    def run(self, arguments: list[str]) -> None:
+        """Install and test; print what was printed."""
+        self.install()
+        output = self.problem or self.test(arguments)
+        print(f"--- {self.name}\n{output.rstrip()}", flush=True)
+
+    def test(self, arguments: list[str]) -> str:
+        """Run the tests and return their output; what failed is in ``problem``."""
         started = time.monotonic()
         pytest = [str(self.python), "-m", "pytest", "-q", "--disable-warnings"]
         code, output = bounded([*pytest, *arguments, *self.tests()], TESTS_S)
@@ -117,7 +129,7 @@ class Env:
         self.result = ", ".join(counts) or f"exit code {code}"
         self.problem = "" if code == 0 else "its tests failed"
         self.tests_s = time.monotonic() - started
-        print(output, end="", flush=True)
+        return output
 
     def versions(self) -> str:
         """The packages that are under test, as they were asked for."""
@@ -162,25 +174,15 @@ def end_children() -> None:
 
 
 def run(envs: list[Env], arguments: list[str]) -> None:
-    """Install all, then test what is there."""
-    print(f"installing {len(envs)}: {' '.join(env.name for env in envs)}", flush=True)
-    with ThreadPoolExecutor(INSTALLS_AT_ONCE) as pool:
+    """Install and test all."""
+    print(f"running {len(envs)}: {' '.join(env.name for env in envs)}", flush=True)
+    with ThreadPoolExecutor(AT_ONCE) as pool:
         try:
-            list(pool.map(Env.install, envs))
+            list(pool.map(lambda env: env.run(arguments), envs))
         except BaseException:
             pool.shutdown(wait=False, cancel_futures=True)
             end_children()
             raise
-    for env in envs:
-        print(f"--- {env.name}", flush=True)
-        if env.problem:
-            print(env.problem, flush=True)
-        else:
-            try:
-                env.test(arguments)
-            except BaseException:
-                end_children()
-                raise
 
 
 def report(envs: list[Env], left: list[str]) -> None:
@@ -195,7 +197,7 @@ def report(envs: list[Env], left: list[str]) -> None:
         )
     for env in envs:
         if env.problem:
-            print(f"FAILED: {env.name}: {'pip could not install it, see above' if not env.tests_s else env.problem}")
+            print(f"FAILED: {env.name}: {'it was not installed, see above' if not env.tests_s else env.problem}")
 
 
 def main() -> int:

@@ -4,7 +4,9 @@ import statistics
 
 import pytest
 from tests.simulation.shared import Hub
-from tests.simulation.test_worlds import BLIND, DOUBLE, LIMITS
+from tests.simulation.test_worlds import BLIND, DOUBLE, LATENCIES_S, LIMITS
+
+from grids import sampled
 
 WORLDS = {
     "bucket": (LIMITS, {}, 0, 0.985, None),
@@ -27,8 +29,7 @@ def run(told=LIMITS, **options):
     return hub, said
 
 
-@pytest.mark.parametrize("latency_s", [0.02, 0.5, 3.0])
-@pytest.mark.parametrize("world", WORLDS)
+@pytest.mark.parametrize(("world", "latency_s"), sampled([*WORLDS], LATENCIES_S))
 def test_world(world, latency_s):
     told, true, refused, ideal, steady = WORLDS[world]
     hub, said = run(told, settings={**true, "latency_s": latency_s})
@@ -38,8 +39,7 @@ def test_world(world, latency_s):
     assert hub.world.tally()["admitted"] >= 1_000, said
 
 
-@pytest.mark.parametrize("lease_s", [0.5, 2.0])
-@pytest.mark.parametrize("world", ["bucket", "others take a third"])
+@pytest.mark.parametrize(("world", "lease_s"), sampled(["bucket", "others take a third"], [0.5, 2.0]))
 def test_leases_keep_the_same_promises(world, lease_s):
     told, true, refused, ideal, _ = WORLDS[world]
     hub, said = run(told, settings=true, capacity={"lease_s": lease_s})
@@ -79,10 +79,16 @@ def test_a_store_that_is_away_for_twenty_seconds(mode, refused):
     assert all(host.pool.capacity.lost is None for host in hub.hosts)
 
 
-@pytest.mark.parametrize("forgets", [True, False])
-@pytest.mark.parametrize(("hosts", "workers", "latency_s"), [(1, 10, 0.02), (8, 100, 0.5)])
-@pytest.mark.parametrize("burst", ["", " burst 50"])
-def test_nobody_is_silent_after_a_store_was_away(burst, hosts, workers, latency_s, forgets):
+CROWDS = [
+    (hosts, workers, latency_s, forgets)
+    for hosts, workers, latency_s in [(1, 10, 0.02), (8, 100, 0.5)]
+    for forgets in (True, False)
+]
+
+
+@pytest.mark.parametrize(("burst", "crowd"), sampled(["", " burst 50"], CROWDS))
+def test_nobody_is_silent_after_a_store_was_away(burst, crowd):
+    hosts, workers, latency_s, forgets = crowd
     settings = {"limits": {"m": "600 requests/min"}, "latency_s": latency_s}
     away = [(70, 100)]
     options = {"forget_s": 80} if forgets else {}

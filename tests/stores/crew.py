@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import json
-import subprocess
-import sys
+import multiprocessing
 import time
 from contextlib import ExitStack
-from pathlib import Path
 
-WORKER = Path(__file__).with_name("worker.py")
 BOUND_S = 60.0
+
+forks = multiprocessing.get_context("forkserver")
+forks.set_forkserver_preload(["httpx2", "redis", "paceline.http.attach", "paceline.limiter", "paceline.stores.redis"])
 
 
 class Crew:
@@ -39,20 +38,25 @@ class Crew:
             }
             for number in range(count)
         ]
-        self.processes = []
+        self._processes, self._connections, self._killed = [], [], set()
 
     def __enter__(self):
+        from worker import main
+
         with self._stack:
             for config in self._configs:
-                command = [sys.executable, str(WORKER), json.dumps(config)]
-                process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
-                self.processes.append(process)
+                ours, theirs = forks.Pipe()
+                process = forks.Process(target=main, args=(config, theirs))
+                self._stack.enter_context(ours)
+                with theirs:
+                    process.start()
                 self._stack.callback(end, process)
-            for process in self.processes:
-                assert process.stdout.readline() == "ready\n"
-            for process in self.processes:
-                process.stdin.write("go\n")
-                process.stdin.flush()
+                self._processes.append(process)
+                self._connections.append(ours)
+            for connection in self._connections:
+                assert receive(connection, BOUND_S) == "ready"
+            for connection in self._connections:
+                connection.send("go")
             self._stack = self._stack.pop_all()
         return self
 
@@ -67,30 +71,34 @@ class Crew:
             time.sleep(0.02)
 
     def kill(self, number):
-        self.processes[number].kill()
-        self.processes[number].wait()
+        end(self._processes[number])
+        self._killed.add(number)
         return self._configs[number]["requests"]
 
     def results(self):
-        """What each process says that ends by itself, and what the provider has seen; nobody may have lost a request."""
+        """The results of each process that was not killed, and the provider's tally; no process may have lost a request."""
         deadline_s = time.monotonic() + self.bound_s
-        alive = [(p, c) for p, c in zip(self.processes, self._configs, strict=True) if p.returncode is None]
+        alive = [number for number in range(len(self._processes)) if number not in self._killed]
         results = []
-        for process, config in alive:
-            said, _ = process.communicate(timeout=max(deadline_s - time.monotonic(), 0.1))
-            assert process.returncode == 0
-            result = json.loads(said.splitlines()[-1])
+        for number in alive:
+            process, config = self._processes[number], self._configs[number]
+            result = receive(self._connections[number], deadline_s - time.monotonic())
+            process.join(max(deadline_s - time.monotonic(), 0.1))
+            assert process.exitcode == 0
             assert result["failed"] == [], (config["name"], result["failed"][:3], len(result["failed"]))
             assert len(result["waits_s"]) == config["requests"]
             results.append(result)
         tally = self.emulator.tally()
         assert tally["answers"]["most"] == 1
-        assert tally["answers"]["distinct"] >= sum(config["requests"] for _, config in alive)
+        assert tally["answers"]["distinct"] >= sum(self._configs[number]["requests"] for number in alive)
         return results, tally
+
+
+def receive(connection, bound_s):
+    assert connection.poll(max(bound_s, 0.1)), f"no message within {bound_s:.1f} s"
+    return connection.recv()
 
 
 def end(process):
     process.kill()
-    process.wait()
-    process.stdin.close()
-    process.stdout.close()
+    process.join()

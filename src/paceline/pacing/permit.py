@@ -78,7 +78,7 @@ class Permit:
     of the block: as reserved, with a warning when nobody said what was really used.
     """
 
-    __slots__ = ("_followed", "_scheduler", "_spent", "_waiter", "_used", "reservation")
+    __slots__ = ("_followed", "_scheduler", "_spent", "_used", "_waiter", "reservation")
 
     def __init__(self, scheduler: Scheduler, waiter: Waiter, reservation: Reservation) -> None:
         self._scheduler = scheduler
@@ -279,7 +279,7 @@ class Acquisition:
     Inside the block the permit travels down to paced HTTP clients, so that nothing is charged twice.
     """
 
-    __slots__ = ("_scheduler", "_permit", "_reset", "_waiter", "_used")
+    __slots__ = ("_permit", "_reset", "_scheduler", "_used", "_waiter")
 
     def __init__(self, scheduler: Scheduler, waiter: Waiter) -> None:
         self._scheduler = scheduler

@@ -16,6 +16,7 @@ from collections.abc import Callable, Coroutine, Generator, Iterable, Sequence
 from contextlib import closing
 from dataclasses import dataclass
 from functools import cache
+from importlib import import_module
 from typing import TYPE_CHECKING, Any, Protocol, TypeAlias, TypeVar, cast
 
 from paceline.core.meters import FAR_NS
@@ -564,7 +565,7 @@ if hasattr(os, "register_at_fork"):
 @cache
 def _task() -> Callable[[], Owner]:
     """How a coroutine waits. Before the lock: an import may fail, and waits for other threads' imports."""
-
+    import_module("asyncio")
     return Task
 
 

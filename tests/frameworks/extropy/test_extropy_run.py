@@ -6,6 +6,7 @@ Replaced are the prompts, and what reads an answer as JSON: the emulator writes 
 import asyncio
 
 import openai
+import openai.resources.chat  # at the first call it would take part of the deadline
 import pytest
 from extropy.core.models.simulation import ReasoningContext, SimulationRunConfig
 from extropy.core.providers.base import TokenUsage
