@@ -113,18 +113,10 @@ class LocalCapacity:
 
     @classmethod
     def of(
-        cls,
-        quotas: Iterable[Quota],
-        now_ns: int,
-        *,
-        headroom_s: float = 1.0,
-        ttl_s: float = 900.0,
-        learns: bool = False,
-        source: str = "given",
+        cls, quotas: Iterable[Quota], now_ns: int, *, learns: bool = False, source: str = "given", **options: float
     ) -> Self:
-        """The capacity of ``quotas``, with nothing used; see :class:`~paceline.core.ledger.Ledger`."""
-        ledger = Ledger(quotas, now_ns, headroom_s=headroom_s, ttl_s=ttl_s, gentle=learns)
-        return cls(ledger, learns=learns, source=source)
+        """The capacity of ``quotas``, with nothing used; ``options`` as for :class:`~paceline.core.ledger.Ledger`."""
+        return cls(Ledger(quotas, now_ns, gentle=learns, **options), learns=learns, source=source)
 
     def reserve(self, now_ns: int, waiter: Waiter) -> Decision:
         decision = self.ledger.reserve(now_ns, waiter.cost, waiter.amounts)

@@ -3,8 +3,8 @@
 A reading is a noisy sample. The server takes it when it admits the attempt, it may or may not count the attempts
 that left at about the same time, and it arrives when the answer ends. So each attempt carries a note of the level of
 each meter when it left, and its reading is compared with that note. If all attempts of about the same time are
-counted, the meter should stand at one value, if none of them is, at another. Between the two the meter is taken to
-be right. A reading beyond them means that others use the key, too, or that the charges are too high.
+counted, the server should have one level left, and if none of them is, another. Between the two the meter is taken
+to be right. A reading beyond them means that others use the key, too, or that the charges are too high.
 
 A provider's ``reset`` is the time until its bucket is full, so ``remaining + reset x rate`` is the size of the bucket.
 It is less than the limit when the limit is divided into shorter periods. It is more when the reset follows a clock,
@@ -61,9 +61,16 @@ EPOCHS_MAX = 1_000_000
 CUT_MAX = 0.4
 """A measurement lowers a ceiling to this share of itself at most."""
 
+AMOUNT_MIN, AMOUNT_MAX = 1e-3, 1e12
+WAIT_MAX_S = 32 * 86_400.0
+"""The range of limits and waits of providers; a number outside of it counts as missing."""
+
+UNITS_MAX = 16
+"""How many quotas a pool has at most, with those that answers add."""
+
 
 class Note(NamedTuple):
-    """The state of a tracker when an attempt left; the fields are those of its meter and of the tracker."""
+    """The state of a meter (``full_at_ns``) and of its tracker (the other fields) when an attempt left."""
 
     full_at_ns: int
     shifted_ns: int
@@ -108,8 +115,8 @@ class QuotaTracker:
         self.refused_amount = 0.0
         self._index, self._report = index, report
         self._slices: list[tuple[int, float]] = []  # instants, and the sum of all charges before
-        self._refusal: tuple[int, float] | None = None  # the first end of a measurement: an instant, and the amount
-        # that was admitted before it
+        # The refusal that begins the present measurement: when its attempt left, and the amount admitted before.
+        self._refusal: tuple[int, float] | None = None
         self._busy_s = 0.0  # time of growth since then
         self._last_ns = 0  # when the last refusal came
         self._measured_s = MEASURED_S  # how long the last measurement took
@@ -196,14 +203,15 @@ class QuotaTracker:
         return False
 
     def _compare(self, now_ns: int, left_ns: int, note: Note, room_ns: int, about_ns: int) -> None:
-        ours_ns = note.full_at_ns + self.shifted_ns - note.shifted_ns
+        """Correct the level if the server's bucket lacks more or less than the noted one can, by ``about_ns`` or more."""
+        noted_ns = note.full_at_ns + self.shifted_ns - note.shifted_ns  # with the corrections since
         later, earlier = self._charged_about(left_ns, note)
-        if left_ns + room_ns > ours_ns + later + about_ns:  # others use the key, too
-            self._shift(now_ns, left_ns, left_ns + room_ns - ours_ns - later)
-        elif left_ns >= self._as_of_ns and now_ns + room_ns < ours_ns - earlier - about_ns:
+        if left_ns + room_ns > noted_ns + later + about_ns:  # others use the key, too
+            self._shift(now_ns, left_ns, left_ns + room_ns - noted_ns - later)
+        elif left_ns >= self._as_of_ns and now_ns + room_ns < noted_ns - earlier - about_ns:
             # The charges are too high, even if the reading was taken just now. A reading before the last one that
             # changed the level is not used: what it does not count yet has been learned since.
-            self._shift(now_ns, left_ns, now_ns + room_ns - ours_ns + earlier)
+            self._shift(now_ns, left_ns, now_ns + room_ns - noted_ns + earlier)
 
     def _charged_about(self, left_ns: int, note: Note) -> tuple[int, int]:
         """The charges shortly after and shortly before the attempt, in nanoseconds of refill; beyond the log, all."""
@@ -247,8 +255,8 @@ class QuotaTracker:
             asked_s = None  # it is about a longer period; the pause of the pool is enough
         clock = asked_s is not None and asked_s * NS > cost_ns + bucket.quota.burst * unit_ns / 20 + 2 * NS
         if not isinstance(bucket, Spaced) and not clock:
-            ours_ns = note.full_at_ns + self.shifted_ns - note.shifted_ns  # with the corrections since
-            used = (ours_ns - left_ns - cost_ns) / unit_ns  # before this attempt
+            noted_ns = note.full_at_ns + self.shifted_ns - note.shifted_ns  # with the corrections since
+            used = (noted_ns - left_ns - cost_ns) / unit_ns  # before this attempt
             if note.epoch == self.epoch and used < min(bucket.capacity, bucket.quota.burst):
                 self._hold(max(used, amount))
             holds_ns = math.ceil(min(bucket.capacity, bucket.quota.burst) * unit_ns)
@@ -309,14 +317,6 @@ def _room_ns(quota: Quota, reading: Reading) -> int:
     return round(max(quota.amount - (reading.remaining or 0.0), 0.0) * quota.ns_per_unit)
 
 
-AMOUNT_MIN, AMOUNT_MAX = 1e-3, 1e12
-WAIT_MAX_S = 32 * 86_400.0
-"""The range of limits and waits of providers; a number outside of it counts as missing."""
-
-UNITS_MAX = 16
-"""How many quotas a pool has at most, with those that answers add."""
-
-
 class Learning:
     """The learning about all quotas of a ledger.
 
@@ -358,29 +358,24 @@ class Learning:
         Returns:
             The indexes of the quotas that are new or have another limit.
         """
-        changed = []
+        changed: list[int] = []
         for reading in map(_sane_reading, readings):
-            index, limit = self._index(reading.unit, reading.period_s), reading.limit
+            left_ns, index = reservation.granted_ns, self._index(reading.unit, reading.period_s)
             if index is not None and (reading.reset_s or 0) > 2 * self._ledger.meters[index].quota.period_s:
                 continue  # it is about a longer period
-            if index is None and limit is not None and self._is_new(reading.unit, reading.period_s):
-                changed.append(self._add(now_ns, Quota(reading.unit, limit, reading.period_s or 60.0)))
-            elif index is not None:
-                tracker, note = self.trackers[index], self._note(reservation, index)
-                if limit is not None and self._adopt(now_ns, index, limit, reservation.granted_ns):
-                    changed.append(index)
-                    if tracker is not None:
-                        tracker.restart(now_ns, reservation.granted_ns, note, reading)
-                m = self._ledger.meters[index]
-                if isinstance(m, Window) and reading.remaining is not None and reading.remaining < m.level(now_ns):
-                    m.seen(now_ns, reading.remaining)
-                    self._report(index, "seen", reading.remaining)
-                if (
-                    tracker is not None
-                    and note is not None
-                    and tracker.read(now_ns, reservation.granted_ns, note, reading)
-                ):
-                    self._spread(now_ns, index)
+            limited = self._take_limit(now_ns, index, reading, left_ns)
+            changed += limited
+            if index is None:
+                continue
+            tracker, note = self.trackers[index], self._note(reservation, index)
+            if limited and tracker is not None:
+                tracker.restart(now_ns, left_ns, note, reading)
+            m = self._ledger.meters[index]
+            if isinstance(m, Window) and reading.remaining is not None and reading.remaining < m.level(now_ns):
+                m.seen(now_ns, reading.remaining)
+                self._report(index, "seen", reading.remaining)
+            if tracker is not None and note is not None and tracker.read(now_ns, left_ns, note, reading):
+                self._spread(now_ns, index)
         return changed
 
     def kept(self, reservation: Reservation) -> None:
@@ -397,7 +392,6 @@ class Learning:
         """
         if refusal.kind not in (RefusalKind.RATE, RefusalKind.GROWTH):
             return []
-        changed = []
         refusal = replace(
             refusal,
             retry_after_s=_within(refusal.retry_after_s, 0.0, WAIT_MAX_S),
@@ -405,17 +399,14 @@ class Learning:
             limit=_within(refusal.limit, AMOUNT_MIN, AMOUNT_MAX),
             used=_within(refusal.used, 0.0, AMOUNT_MAX),
         )
-        limit = refusal.limit
+        left_ns = reservation.granted_ns
         index = self._index(refusal.unit, refusal.period_s) if refusal.unit else self._tightest(now_ns)
-        if index is None and limit is not None and refusal.unit and self._is_new(refusal.unit, refusal.period_s):
-            changed.append(self._add(now_ns, Quota(refusal.unit, limit, refusal.period_s or 60.0)))
-        elif index is not None:
-            if limit is not None and self._adopt(now_ns, index, limit, reservation.granted_ns):
-                changed.append(index)
+        changed = self._take_limit(now_ns, index, refusal, left_ns)
+        if index is not None:
             tracker, note = self.trackers[index], self._note(reservation, index)
             if tracker is not None and note is not None:
                 amount = reservation.amounts[index]
-                if tracker.refused(now_ns, reservation.granted_ns, note, amount, refusal, pause_ns):
+                if tracker.refused(now_ns, left_ns, note, amount, refusal, pause_ns):
                     self._spread(now_ns, index)
         return changed
 
@@ -428,7 +419,7 @@ class Learning:
         ]
         return found[0] if len(found) == 1 else None
 
-    def _is_new(self, unit: str, period_s: float | None = None) -> bool:
+    def _is_new(self, unit: str, period_s: float | None) -> bool:
         """Whether a quota that an answer names is to be added."""
         units = {m.quota.unit for m in self._ledger.meters if period_s in (None, m.quota.period_s)}
         split = unit == TOKENS and INPUT_TOKENS in units  # the quotas count input and output separately
@@ -443,26 +434,34 @@ class Learning:
     def _note(self, reservation: Reservation, index: int) -> Note | None:
         return reservation.notes[index] if index < len(reservation.notes) else None
 
-    def _add(self, now_ns: int, quota: Quota) -> int:
-        self._ledger.add(now_ns, quota)
-        self.follow()
-        index = len(self._ledger.meters) - 1
-        self._report(index, "add", quota)
-        return index
+    def _take_limit(self, now_ns: int, index: int | None, answer: Reading | Refusal, left_ns: int) -> list[int]:
+        """Take the limit of the answer to an attempt that left at ``left_ns``; return the index of the changed quota.
 
-    def _adopt(self, now_ns: int, index: int, limit: float, left_ns: int) -> bool:
-        """Take a limit from the answer to an attempt that left at ``left_ns``; whether it is another, and the latest."""
+        With an ``index`` it is the limit of that quota, unless a later attempt has met another one. Without, the quota
+        is added, if it is new.
+        """
+        limit = answer.limit
+        if limit is None:
+            return []
+        if index is None:
+            if not answer.unit or not self._is_new(answer.unit, answer.period_s):
+                return []
+            quota = Quota(answer.unit, limit, answer.period_s or 60.0)
+            self._ledger.add(now_ns, quota)
+            self.follow()
+            index = len(self._ledger.meters) - 1
+            self._report(index, "add", quota)
+            return [index]
         tracker = self.trackers[index]
-        if limit == self._ledger.meters[index].quota.amount or (
-            tracker is not None and left_ns < tracker.limit_as_of_ns
-        ):
-            return False
+        late = tracker is not None and left_ns < tracker.limit_as_of_ns
+        if late or limit == self._ledger.meters[index].quota.amount:
+            return []
         self._ledger.adopt(now_ns, index, limit)
         self._report(index, "adopt", limit)
         if tracker is not None:
             tracker.limit_as_of_ns = left_ns
             tracker.changed()
-        return True
+        return [index]
 
     def _spread(self, now_ns: int, index: int) -> None:
         """Spread the quota at ``index`` evenly, which is safe under every rule: it is not a bucket."""

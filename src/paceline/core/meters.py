@@ -144,6 +144,7 @@ class Bucket:
         return math.floor(burst_ns - min(self.headroom_s * NS, burst_ns / 2))
 
     def widen(self) -> None:
+        """Compute ``reach_ns`` from ``capacity`` and ``opened``."""
         self.reach_ns = self.open_reach_ns
         if self.capacity < self.quota.burst:
             self.reach_ns = self._reach_of(self.capacity)
@@ -159,7 +160,7 @@ class Bucket:
         """Move ``full_at_ns``: later when others use the key, too, and earlier when the charges were too high."""
         if by_ns > 0:
             before_ns = self.full_at_ns
-            self.charge(now_ns, 0.0)  # a low point: where the bucket was full until now, refunds end
+            self.charge(now_ns, 0.0)  # a low point: a refund counts no more room than there is now
             self.full_at_ns = before_ns
         else:
             self.low_rooms = [max(room + by_ns, 0) for room in self.low_rooms]
@@ -340,10 +341,11 @@ class Spaced(Bucket):
             self.used += change
 
     def forget(self, now_ns: int) -> None:
+        """Drop the slices before the last period."""
         gone = bisect_right(self.ends, now_ns - self.period_ns)
         if gone:
             del self.ends[:gone], self.amounts[:gone]
-            self.used = reduce(add, self.amounts, 0.0)
+            self.used = reduce(add, self.amounts, 0.0)  # sum() rounds differently since Python 3.12
 
     def level(self, now_ns: int) -> float:
         self.forget(now_ns)

@@ -174,7 +174,7 @@ class Queue:
         if lane is None:
             lane = self._lanes[spec.name] = _Lane(spec)
         before, lane.spec = lane.spec.priority, spec  # the latest priority holds for the whole lane
-        moves = waiter.returned or not lane.waiters or before != priority
+        moves = waiter.returned or not lane.waiters or before != priority  # whether the key of the lane changes
         lane.waiters[waiter.number] = waiter
         self.length += 1
         self._waiting[priority] += 1
@@ -241,7 +241,7 @@ class Queue:
         self._one_less(lane)
 
     def correct(self, waiter: Waiter, share: float) -> None:
-        """Correct the share of ``waiter`` in :meth:`pop` by ``share``."""
+        """Add ``share``, the true cost less the estimate of a granted ``waiter``, to the finish of its lane."""
         lane = self._lanes.get(waiter.lane.name)
         if lane is not None:
             lane.finish += share / waiter.lane.weight

@@ -80,18 +80,9 @@ class Pacer:
 
     Args:
         limits: The quotas of each model.
-        headroom_s: The part of every quota that stays unused, in seconds of its own refill.
-        ttl_s: The time-to-live of an open permit, in seconds; after it the permit is closed, charged in full.
-        waiting_max: How many requests may wait in one pool.
-        timeout_s: The default timeout of a request, in seconds; ``None`` for none.
-        retry: The policy after refusals.
-        breaker: The policy after failures of a provider; ``None`` for none.
-        lanes: Weights and priorities of lanes.
-        estimate_factor: The factor for estimates of input, on top of their learned ratio; ``None``: a margin that is
-            learned from their spread.
-        events: Called with every :class:`~paceline.Event`.
-        clock: The clock.
         backend: The store of shared quotas; ``None``: the quotas are in this process.
+
+    The other arguments are those of :class:`~paceline.limiter.limiter.Limiter`.
     """
 
     def __init__(

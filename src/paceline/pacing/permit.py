@@ -110,13 +110,17 @@ class Permit:
                 if type(amount) not in _PLAIN or not 0 <= amount <= AMOUNT_MAX:
                     check_cost(actual)
         scheduler, reservation = self._scheduler, self.reservation
-        if scheduler.events is None:
-            if reservation.open:
-                self._used = actual
-                scheduler.settle(reservation, actual, self._waiter)
-        elif self._close_once(actual):
+        if scheduler.events is not None:
+            self._settle(actual)
+        elif reservation.open:  # the hot path, without the lock: the scheduler ignores a second call
+            self._used = actual
             scheduler.settle(reservation, actual, self._waiter)
-            self._notify("settled", self.charged)
+
+    def _settle(self, actual: Cost | None) -> None:
+        if self._close_once(actual):
+            self._scheduler.settle(self.reservation, actual, self._waiter)
+            if self._scheduler.events is not None:
+                self._notify("settled", self.charged)
 
     def _close_once(self, used: object) -> bool:
         """Record ``used`` if the permit is still open; whether it was. Of several threads one closes it."""
@@ -234,7 +238,7 @@ class Permit:
         """Settle as reserved, if it is still open; warn if the caller has ``forgotten`` to settle it."""
         if not self.reservation.open:
             return
-        self.settle()
+        self._settle(None)
         if forgotten and not _REPORTED.isdisjoint(self.reservation.cost):
             warnings.warn(
                 f"{self.pool}: a permit was not settled, so its whole reserved cost stays charged; call "

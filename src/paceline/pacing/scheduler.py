@@ -41,7 +41,7 @@ MOMENT_NS = NS // 10
 """Pauses that differ by less are the same pause: a store computes the rest of it at every reply."""
 
 PASSED_MIN = 256
-"""How many requests may have passed further schedulers before closed reservations are removed."""
+"""How many reservations with further ones are kept before lost ones are searched for."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -145,8 +145,8 @@ class Scheduler:
         self._timer: Timer | None = None
         self._timer_ns = FAR_NS
         self._at: dict[Waiter, tuple[Scheduler, Waiter]] = {}  # granted here, waiting at a further one
-        self._passed: dict[Reservation, list[tuple[Scheduler, Reservation]]] = {}
-        self._look_at = PASSED_MIN
+        self._passed: dict[Reservation, list[tuple[Scheduler, Reservation]]] = {}  # further reservations, until closed
+        self._look_at = PASSED_MIN  # how many of these lead to the next search for closed ones
         _schedulers.add(self)
         if worker is not None:
             worker.add(self)
@@ -288,6 +288,7 @@ class Scheduler:
             waiter.returned = True
 
     def _remember(self, reservation: Reservation, scheduler: Scheduler, further: Reservation) -> None:
+        """Keep ``further`` with ``reservation``; settle those of reservations that were closed as lost."""
         if len(self._passed) > self._look_at:
             for lost in [other for other in list(self._passed) if not other.open]:
                 self._release(lost)
@@ -295,6 +296,7 @@ class Scheduler:
         self._passed.setdefault(reservation, []).append((scheduler, further))
 
     def _release(self, reservation: Reservation) -> None:
+        """Settle the further reservations of ``reservation``, which is closed."""
         for scheduler, further in self._passed.pop(reservation, ()):
             scheduler.settle(further, None)
 
