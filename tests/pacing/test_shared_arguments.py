@@ -12,7 +12,7 @@ import paceline
     [
         ({"store": object()}, "object"),
         ({"store": Path("quotas.db")}, "sqlite:quotas.db"),
-        ({"store": "sqlite:quotas.db?lost=open"}, "on_store_failure"),
+        ({"store": "sqlite:quotas.db?lost=open"}, "on_store_failure and lease_s are arguments of Limiter"),
     ],
 )
 def test_what_is_no_store(options, said):
