@@ -37,7 +37,7 @@ class Limiter(Pacer):
         learn: Whether answers correct the limits.
         concurrency: The bound on requests in flight by provider, over all its models; ``*`` for every other provider.
         min_interval_s: The least time between two starts of one pool, in seconds.
-        timeout_s: The default timeout of a request, in seconds; ``None`` for none.
+        acquire_timeout_s: The default timeout of a request, in seconds; ``None`` for none.
         headroom_s: The part of every quota that stays unused, in seconds of its own refill, to absorb jitter on the way
             to the provider.
         ttl_s: The time-to-live of an open permit, in seconds; after it the permit is closed, charged in full.
@@ -74,7 +74,7 @@ class Limiter(Pacer):
         learn: bool = True,
         concurrency: Mapping[str, int] | None = None,
         min_interval_s: float = 0.0,
-        timeout_s: float | None = None,
+        acquire_timeout_s: float | None = None,
         headroom_s: float = 1.0,
         ttl_s: float = 900.0,
         waiting_max: int = WAITING_MAX,
@@ -119,7 +119,7 @@ class Limiter(Pacer):
             headroom_s=headroom_s,
             ttl_s=ttl_s,
             waiting_max=waiting_max,
-            timeout_s=timeout_s,
+            acquire_timeout_s=acquire_timeout_s,
             retry=retry or RetryPolicy(),
             breaker=breaker,
             lanes=lanes,

@@ -92,7 +92,7 @@ class Pacer:
         headroom_s: float,
         ttl_s: float,
         waiting_max: int,
-        timeout_s: float | None,
+        acquire_timeout_s: float | None,
         retry: RetryPolicy,
         breaker: BreakerPolicy | None,
         lanes: Iterable[LaneSpec],
@@ -111,7 +111,7 @@ class Pacer:
         self.calibrations = Calibrations(estimate_factor)
         self.health = ProviderHealth(clock, breaker, self._schedulers_of)
         self._headroom_s, self._ttl_s, self._waiting_max = headroom_s, ttl_s, waiting_max
-        self.timeout_s = _checked_timeout(timeout_s)
+        self.acquire_timeout_s = _checked_timeout(acquire_timeout_s)
         self._lanes = Lanes(lanes)
         self._notifier = Notifier(events) if events is not None else None
         self.backend = backend
@@ -302,7 +302,7 @@ class Pacer:
             return again.waiter_again(scheduler, cost, name)
         spec = lane if isinstance(lane, LaneSpec) else self._lanes[(lane, None, None) if lane else current_lane.get()]
         if timeout is None:
-            timeout = self.timeout_s
+            timeout = self.acquire_timeout_s
         if timeout is None or timeout == math.inf:
             return Waiter(cost, spec, None, name)
         return Waiter(cost, spec, self.clock.now_ns() + round((_checked_timeout(timeout) or 0) * NS), name)
