@@ -86,7 +86,7 @@ class Ledger:
         """
         amounts = []
         for unit in self.units:
-            amounts.append(cost[unit] if unit in cost else _left_out(unit, cost))  # noqa: PERF401  (a comprehension is slower on 3.11)
+            amounts.append(cost[unit] if unit in cost else _left_out(unit, cost))  # noqa: PERF401  (slower on 3.11)
         return amounts
 
     def never(self, amounts: list[float]) -> NeverFits | None:

@@ -72,9 +72,7 @@ class Attempts:
             self._health.failed(self._provider, permit.reservation.granted_ns)
         elif answer is not None and not answer.ours:
             self._health.succeeded(self._provider)
-        if (
-            refusal is None or not permit.open
-        ):  # an error other than a refusal, or a permit that the block has closed itself
+        if refusal is None or not permit.open:  # another error, or the block has closed the permit itself
             return False
         if self._began_ns is None:
             self._began_ns = permit.reservation.granted_ns
