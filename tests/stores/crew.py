@@ -9,7 +9,10 @@ from contextlib import ExitStack
 BOUND_S = 60.0
 
 forks = multiprocessing.get_context("forkserver")
-forks.set_forkserver_preload(["httpx2", "redis", "paceline.http.attach", "paceline.limiter", "paceline.stores.redis"])
+# Imported once, in the process that the others are forked from.
+forks.set_forkserver_preload(
+    ["httpx2", "redis", "paceline.http.attach", "paceline.limiter", "paceline.stores.redis", "paceline.stores.sqlite"]
+)
 
 
 class Crew:

@@ -5,59 +5,50 @@ from __future__ import annotations
 import random
 import signal
 import sqlite3
-import subprocess
-import sys
 import time
 from contextlib import closing
-from pathlib import Path
 
 import pytest
+from crew import end, forks
+from redis_servers import until
 from test_sqlite_store import charged
+from worker import take_until_killed
 
 from paceline.stores.sqlite import SQLiteStore
 
 WORKERS, KILLS = 4, 16
 
-WORKER = """
-import os, sys
-sys.path.insert(0, {tests!r})
-from test_sqlite_store import SQLiteStore, take
-
-path, log, name = sys.argv[1:]
-store, number, log = SQLiteStore(path, timeout_s=10.0), 0, os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
-while True:
-    number += 1
-    take(store, who=name, number=number)
-    os.write(log, b".")
-"""
-
 
 @pytest.mark.skipif(not hasattr(signal, "SIGKILL"), reason="another system's signals")
 def test_what_was_granted_before_a_kill_is_charged(tmp_path):
     path, dice = tmp_path / "books.db", random.Random(7)
-    code = WORKER.format(tests=str(Path(__file__).parent))
     lives = 0
 
-    def start(index: int) -> subprocess.Popen[bytes]:
+    def start(index: int):
         nonlocal lives
         lives += 1
-        arguments = [str(path), str(tmp_path / f"log {index}"), f"worker {lives}"]
-        return subprocess.Popen([sys.executable, "-c", code, *arguments], stderr=subprocess.PIPE)
+        process = forks.Process(target=take_until_killed, args=(path, tmp_path / f"log {index}", f"worker {lives}"))
+        process.start()
+        return process
 
-    workers = [start(index) for index in range(WORKERS)]
+    def granted(index: int) -> int:
+        log = tmp_path / f"log {index}"
+        return log.stat().st_size if log.exists() else 0
+
+    workers, before = [start(index) for index in range(WORKERS)], [0] * WORKERS
     try:
         for _ in range(KILLS):
-            time.sleep(dice.uniform(0.05, 0.4))
             index = dice.randrange(WORKERS)
-            workers[index].kill()
-            assert workers[index].wait() == -signal.SIGKILL, workers[index].communicate()
-            workers[index].stderr.close()
+            until(lambda i=index: granted(i) > before[i] or not workers[i].is_alive(), "a grant")
+            time.sleep(dice.uniform(0.0, 0.1))
+            end(workers[index])
+            assert workers[index].exitcode == -signal.SIGKILL
+            before[index] = granted(index)
             workers[index] = start(index)
     finally:
         for worker in workers:
-            worker.kill()
-            worker.communicate()
-    assert [worker.returncode for worker in workers] == [-signal.SIGKILL] * WORKERS
+            end(worker)
+    assert [worker.exitcode for worker in workers] == [-signal.SIGKILL] * WORKERS
     told = sum(log.stat().st_size for log in tmp_path.glob("log *"))
     store = SQLiteStore(path, timeout_s=10.0)
     in_ledger = charged(store)

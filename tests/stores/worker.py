@@ -1,20 +1,20 @@
-"""One process of many that share a quota; ``crew.py`` starts it.
-
-It sends "ready" on its connection, waits for "go", sends its requests to the provider, and then its results.
-"""
+"""What the processes of the tests do; ``crew.py`` starts them."""
 
 from __future__ import annotations
 
 import asyncio
+import os
 import time
 
 import httpx2
 
 import paceline
-from paceline.core.quota import NS
+from paceline.core.quota import NS, Quota
 from paceline.shared import capacity, ledger
+from paceline.shared.messages import Message
 from paceline.stores import open_store
 from paceline.stores import redis as redis_store
+from paceline.stores.sqlite import SQLiteStore
 
 POOL = "openai/gpt-5"
 BODY = {
@@ -85,6 +85,19 @@ class Worker:
 
 
 def main(config, connection):
+    """Send "ready", wait for "go", send all requests to the provider, and then send the results."""
     if "slots_back_s" in config:
         forget_sooner(config["slots_back_s"])
     connection.send(asyncio.run(Worker(config, connection).run()))
+
+
+def take_until_killed(path, log, name):
+    """Take one request after the other from a SQLite store; each grant is a byte in the log."""
+    store, number = SQLiteStore(path, timeout_s=10.0), 0
+    log = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
+    quotas = (Quota("requests", 100_000, 86_400.0),)
+    while True:
+        number += 1
+        reply = store.exchange("pool", Message(name, number, quotas, [0], headroom_s=0.0, wants=[[1.0]]))
+        assert len(reply.grants) == 1
+        os.write(log, b".")
