@@ -1,4 +1,4 @@
-"""Keep LLM traffic exactly at the speed that the provider allows: hundreds of workers, no 429s, nobody starved."""
+"""Keep LLM traffic exactly at the speed that the provider allows: hundreds of workers, no 429s, and no starvation."""
 
 from __future__ import annotations
 

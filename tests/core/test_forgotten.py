@@ -1,4 +1,4 @@
-"""SharedLedger that were lost and begin again: what a process knew of the old ones is held against them no more."""
+"""A store that lost its ledger and starts a new one: readings are not compared with notes about the old one."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ T0 = 1_700_000_000 * NS
 
 
 class Fleet:
-    """A branch, and the books that it tells everything to."""
+    """A pool of one process, and the shared ledger of its store."""
 
     def __init__(self, quotas: str, *, gentle: bool = True) -> None:
-        self.now_ns, self.books, self.quotas = T0, SharedLedger(), tuple(parse_quotas(quotas))
+        self.now_ns, self.ledger, self.quotas = T0, SharedLedger(), tuple(parse_quotas(quotas))
         self.pool = shared_pool("p", self.quotas, T0, who="a", learns=gentle, lease_s=0.0)
 
     def wait(self, seconds: float) -> None:
@@ -30,7 +30,7 @@ class Fleet:
         message = ask(self.pool, self.now_ns, at_once=True)
         if message is None:
             return []
-        return answer(self.pool, self.now_ns, self.books.apply(self.now_ns, message))
+        return answer(self.pool, self.now_ns, self.ledger.apply(self.now_ns, message))
 
     def take(self, tokens: float) -> Reservation:
         waiter = Waiter({"tokens": tokens}, LaneSpec("default"))
@@ -51,9 +51,9 @@ class Fleet:
         self.exchange()
 
     def other_process_says(self, what: str, value: float = 0.0) -> None:
-        for number, news in enumerate(([], [Learned(0, what, value)]), 1):  # its first word is whatever is configured
+        for number, news in enumerate(([], [Learned(0, what, value)]), 1):  # its first message has no news
             message = Message("b", number, self.quotas, versions=[0], news=news, gentle=True)
-            self.books.apply(self.now_ns, message)
+            self.ledger.apply(self.now_ns, message)
 
     @property
     def meter(self) -> Bucket:
@@ -64,20 +64,20 @@ def test_an_opening_bucket_goes_on_evenly_from_where_it_is_remembered():
     fleet = Fleet("60 tokens/min")
     for _ in range(40):
         fleet.answer(fleet.take(2))
-    fleet.books = SharedLedger()
+    fleet.ledger = SharedLedger()
     assert fleet.meter.level(fleet.now_ns) < 5
     began_ns = fleet.now_ns
     fleet.take(2)
     assert 0 < fleet.now_ns - began_ns <= 3.1 * NS  # its own refill and the headroom, not that of the whole bucket
 
 
-def test_readings_that_say_what_the_books_say_move_nothing():
+def test_readings_equal_to_the_ledger_change_nothing():
     fleet = Fleet("60 tokens/min", gentle=False)
     early = fleet.take(20)
     fleet.wait(1)
     fleet.take(21)
     fleet.wait(1)
-    fleet.books = SharedLedger()
+    fleet.ledger = SharedLedger()
     fleet.answer(fleet.take(2), Reading("tokens", 60, 19, 41.0))
     assert fleet.meter.level(fleet.now_ns) == pytest.approx(19, abs=0.5)
     fleet.answer(early, Reading("tokens", 60, 40, 20.0))
@@ -91,7 +91,7 @@ def test_a_quota_that_was_to_be_spread_is_a_bucket_again():
     fleet.wait(5)
     fleet.take(1)
     assert isinstance(fleet.meter, Spaced)
-    fleet.books = SharedLedger()
+    fleet.ledger = SharedLedger()
     fleet.take(1)
     assert not isinstance(fleet.meter, Spaced)
     assert fleet.meter.level(fleet.now_ns) < 60

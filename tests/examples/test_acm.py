@@ -52,7 +52,7 @@ class TestFile:
         plain.write_text(text.partition("\n# Two things")[0])
         limiter = paceline.Limiter(**load_arguments(plain, {}))
         assert quotas(limiter, "groq/x") == quotas(limiter_of(), "groq/x")
-        assert limiter.timeout_s == 300
+        assert limiter.acquire_timeout_s == 300
 
     def test_arguments_beat_it(self):
         given = {"limits": {"openai/gpt-5": "7 requests/min"}, "concurrency": {"openai": 2, "groq": 1}}

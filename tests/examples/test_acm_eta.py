@@ -199,7 +199,7 @@ class TestBounds:
         monkeypatch.setattr("paceline.planner.forecast.REQUESTS_MAX", 1_000)
         limiter = limiter_of(ManualClock(), "600k requests/min")
         assert eta(limiter, {POOL: repeat({}, 1_000)}).total_s < 1
-        with pytest.raises(paceline.QuotaError, match="more than 1,000 requests: ask about a part"):
+        with pytest.raises(paceline.QuotaError, match="more than 1,000 requests: forecast a part of them"):
             eta(limiter, {POOL: repeat({})})
         assert REQUESTS_MAX == 1_000_000
 

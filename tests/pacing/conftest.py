@@ -1,5 +1,5 @@
 import pytest
-from shared_world import SharedWorld, couriers, until
+from shared_world import SharedWorld, store_threads, until
 
 
 @pytest.fixture
@@ -8,4 +8,4 @@ def world():
     world = SharedWorld()
     yield world
     world.close()
-    until(lambda: not couriers(), "the end of all threads")
+    until(lambda: not store_threads(), "the end of all threads")

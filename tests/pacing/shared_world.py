@@ -30,8 +30,8 @@ async def soon(condition, what="it"):
         await asyncio.sleep(0.001)
 
 
-def couriers():
-    """The threads that carry messages to stores."""
+def store_threads():
+    """The threads of store workers."""
     return [thread for thread in threading.enumerate() if thread.name == "paceline-store"]
 
 

@@ -41,7 +41,7 @@ def test_one_acquisition_is_good_for_one_permit():
     limiter = limiter_of("10 requests/s")
     acquisition = limiter.acquire("jobs")
     acquisition.wait()
-    with pytest.raises(RuntimeError, match="one acquire"):
+    with pytest.raises(RuntimeError, match="an acquisition gives one permit"):
         acquisition.wait()
 
 
@@ -70,7 +70,7 @@ def test_closed_in_another_thread_than_it_was_entered_in():
     [
         ({"inptu_tokens": 1}, "input_tokens"),
         ({"timout": 3}, "timeout"),
-        ({"pages": 1}, "the quotas are on requests"),
+        ({"pages": 1}, "unknown unit 'pages'; this pool limits requests"),
         ({"priority": 5}, "did you mean 'lane'"),
     ],
 )
@@ -94,7 +94,7 @@ def test_a_timeout_that_nobody_can_mean(timeout):
 @pytest.mark.parametrize(
     ("lane", "said"),
     [
-        ({"name": ""}, "name is empty"),
+        ({"name": ""}, "the name of a lane is empty"),
         ({"name": "a", "priority": True}, "priority of lane 'a' is True"),
         ({"name": "a", "weight": True}, "weight of lane 'a' is True"),
     ],
@@ -107,7 +107,7 @@ def test_a_lane_that_nobody_can_mean(lane, said):
 
 
 def test_lanes_by_name_only():
-    with pytest.raises(QuotaError, match="'urgent' is no lane"):
+    with pytest.raises(QuotaError, match="'urgent' is not a lane"):
         limiter_of("10 requests/s", lanes=["urgent"])
 
 

@@ -1,4 +1,4 @@
-"""Stores and leases that cannot be meant are said where they are given."""
+"""Invalid stores and leases are errors of the constructor."""
 
 from pathlib import Path
 
@@ -12,7 +12,7 @@ import paceline
     [
         ({"store": object()}, "object"),
         ({"store": Path("quotas.db")}, "sqlite:quotas.db"),
-        ({"store": "sqlite:quotas.db?lost=open"}, "lost"),
+        ({"store": "sqlite:quotas.db?lost=open"}, "on_store_failure and lease_s are arguments of Limiter"),
     ],
 )
 def test_what_is_no_store(options, said):

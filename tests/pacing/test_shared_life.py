@@ -11,7 +11,7 @@ import threading
 import weakref
 
 import pytest
-from shared_world import BOUND_S, JOBS, couriers, until
+from shared_world import BOUND_S, JOBS, store_threads, until
 
 import paceline
 from paceline.pacing.clock import SYSTEM_CLOCK
@@ -38,7 +38,7 @@ class TestTheLastWord:
         limiter.close()
         limiter.acquire("jobs", tokens=100).wait().settle(tokens=40)
         limiter.close()
-        assert couriers() == []
+        assert store_threads() == []
         limiter.acquire("jobs", tokens=100).wait().settle(tokens=40)
         limiter.close()
         assert world.store.charged(1) == (200, 80)
@@ -76,7 +76,7 @@ class TestTheLastWord:
         def all_gone():
             SYSTEM_CLOCK.call_at(0, int)  # the clock's thread keeps its last timer until the next
             gc.collect()
-            return gone[0]() is gone[1]() is None and not couriers()
+            return gone[0]() is gone[1]() is None and not store_threads()
 
         until(all_gone)
 
@@ -346,4 +346,4 @@ def test_threads_that_start_the_courier_at_once_start_one(world):
         thread.start()
     for thread in threads:
         thread.join(BOUND_S)
-    assert len(couriers()) == 1
+    assert len(store_threads()) == 1

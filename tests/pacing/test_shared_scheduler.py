@@ -8,7 +8,7 @@ import threading
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
-from shared_world import BOUND_S, couriers, soon, until
+from shared_world import BOUND_S, soon, store_threads, until
 
 import paceline
 from paceline.core.results import NeverFits
@@ -107,7 +107,7 @@ class TestWaysToAsk:
         limiter = world.limiter()
         with pytest.raises(paceline.NeverFitsError):
             limiter.acquire("jobs", tokens=10_001).wait()
-        assert couriers() == []  # nobody needs to be asked for that
+        assert store_threads() == []  # nobody needs to be asked for that
 
     def test_who_waits_is_told_when_it_never_fits_any_more(self, world):
         """Another process has learned that the quota is smaller."""

@@ -1,6 +1,6 @@
-"""Several processes that share one pool's books, before one emulated provider, in virtual time.
+"""Several processes that share the ledger of one pool, before one emulated provider, in virtual time.
 
-Each process is a fleet of workers with its own branch of the pool; the store is an event that takes a while. It can be
+Each process is a fleet of workers with its own pool; the store is an event that takes a while. It can be
 away for a time, forget everything, and processes can die.
 """
 
@@ -23,7 +23,7 @@ from paceline.shared.ledger import SharedLedger
 
 
 def shared_pool(name, quotas, now_ns, *, who, headroom_s=1.0, learns=False, **options):
-    """A pool whose quotas a store keeps, as one process has it."""
+    """A shared pool, as one process has it."""
     ledger, queue = Ledger(quotas, now_ns, headroom_s=headroom_s, gentle=learns), Queue()
     return Pool(name, SharedCapacity(ledger, queue, now_ns, who=who, learns=learns, **options), queue)
 
@@ -41,7 +41,7 @@ class Host(Fleet):
 
     def make_pool(self, told):
         return shared_pool(
-            "sim", parse_quotas(told), START_NS + self.skew_ns, who=self.name, learns=True, **self.hub.branch
+            "sim", parse_quotas(told), START_NS + self.skew_ns, who=self.name, learns=True, **self.hub.options
         )
 
     def at(self, at_ns, event):
@@ -115,13 +115,13 @@ class Hub:
 
     def __init__(
         self, told, settings, *, hosts=8, workers=100, jobs=1_000, seed=1, trip_s=(0.0002, 0.002), timeout_s=1.0,
-        away=(), forget_s=None, branch=None, skew_s=None, **options,
+        away=(), forget_s=None, capacity=None, skew_s=None, **options,
     ):  # fmt: skip
         self.now_ns, self.events, self.number = START_NS, [], 0
         self.world = World(Settings(**settings), START_NS / NS)
         self.random = random.Random(seed)
-        self.branch = branch or {}
-        self.books, self.trip_s, self.timeout_s, self.away = SharedLedger(), trip_s, timeout_s, away
+        self.options = capacity or {}
+        self.ledger, self.trip_s, self.timeout_s, self.away = SharedLedger(), trip_s, timeout_s, away
         self.calls = 0
         if forget_s is not None:
             self.at(START_NS + round(forget_s * NS), self.forget)
@@ -143,7 +143,7 @@ class Hub:
         self.at(START_NS + round(at_s * NS), lambda: setattr(self.hosts[victim], "dead", True))
 
     def forget(self):
-        self.books = SharedLedger()
+        self.ledger = SharedLedger()
 
     def at(self, at_ns, event):
         self.number += 1
@@ -167,7 +167,7 @@ class Hub:
         if self.is_away():
             self.after(self.timeout_s, lambda: host.dead or host.replied(None))
             return
-        reply = self.books.apply(self.now_ns, message)
+        reply = self.ledger.apply(self.now_ns, message)
         self.after(self.random.uniform(*self.trip_s), lambda: host.dead or host.replied(reply))
 
     def run(self, limit_s=3_600):
@@ -185,7 +185,7 @@ class Hub:
         return [at for host in self.hosts for at in host.refused_at_s]
 
     def silence_s(self, since_s=0.0):
-        """The longest time in which nobody sent anything, from ``since_s`` on."""
+        """The longest time without a request, from ``since_s`` on."""
         sent = sorted(at for host in self.hosts for at in host.sent_at_s)
         return max((b - a for a, b in pairwise(sent) if b > since_s), default=0.0)
 

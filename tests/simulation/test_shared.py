@@ -42,7 +42,7 @@ def test_world(world, latency_s):
 @pytest.mark.parametrize(("world", "lease_s"), sampled(["bucket", "others take a third"], [0.5, 2.0]))
 def test_leases_keep_the_same_promises(world, lease_s):
     told, true, refused, ideal, _ = WORLDS[world]
-    hub, said = run(told, settings=true, branch={"lease_s": lease_s})
+    hub, said = run(told, settings=true, capacity={"lease_s": lease_s})
     assert len(hub.refused) <= refused, said
     assert hub.speed >= ideal - 0.01, said
 
@@ -73,7 +73,7 @@ def test_a_large_request_of_one_process_is_not_overtaken_for_ever_by_the_small_o
 
 @pytest.mark.parametrize(("mode", "refused"), [("safe", 0), ("closed", 5), ("open", 400)])
 def test_a_store_that_is_away_for_twenty_seconds(mode, refused):
-    hub, said = run(away=[(20, 40)], branch={"on_store_failure": f"fail_{mode}"})
+    hub, said = run(away=[(20, 40)], capacity={"on_store_failure": f"fail_{mode}"})
     assert len(hub.refused) <= refused, said
     assert mode == "open" or hub.speed >= 0.97, said
     assert all(host.pool.capacity.lost is None for host in hub.hosts)

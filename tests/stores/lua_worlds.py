@@ -1,4 +1,4 @@
-"""Random commands for a pool's books, and the Lua script run in this process."""
+"""Random commands for a shared ledger, and the Lua script run in this process."""
 
 import random
 from collections import Counter
@@ -26,7 +26,7 @@ JUMPS_US = (  # how far time may go at once, and how often
 )  # fmt: skip
 
 
-class LuaBooks:
+class LuaLedger:
     """The script in this process: `redis`, `cmsgpack`, `cjson` and `struct` are stand-ins."""
 
     def __init__(self) -> None:
@@ -44,7 +44,7 @@ class LuaBooks:
 
 @dataclass
 class Grant:
-    """What was granted once, with the marks of both books."""
+    """What was granted once, with the marks of both ledgers."""
 
     quotas: tuple[Quota, ...]
     amounts: list[float]
@@ -83,7 +83,7 @@ class World:
         self.headroom_s = rng.choice([0.0, 0.25, 1.0, 2.5])
         self.leases = rng.random() < 0.3
         self.processes = [self._process(f"p{i}") for i in range(rng.randint(1, 5))]
-        self.books = SharedLedger()
+        self.ledger = SharedLedger()
         self.peers = 0
         self.seen = Counter[str]()
 
@@ -107,7 +107,7 @@ class World:
         return Process(who, tuple(quotas))
 
     def step(self, other: Any) -> None:
-        """One command for both books; AssertionError where they answer differently."""
+        """One command for both ledgers; AssertionError where they answer differently."""
         rng = self.rng
         far, _ = rng.choices(JUMPS_US, [often for _, often in JUMPS_US])[0]
         if self.busy and rng.random() < 0.99:
@@ -118,7 +118,7 @@ class World:
         self._count("epoch moved", self.now_us // GRID_US > before_us // GRID_US)
         process = rng.choice(self.processes)
         pair = self._messages(process)
-        ours = self.books.apply(self.now_us * 1_000, pair[0])
+        ours = self.ledger.apply(self.now_us * 1_000, pair[0])
         theirs = other(self.now_us, pair[1])
         marks = ours.grants, theirs.grants
         assert [len(marks) for marks in ours.grants] == [len(marks) for marks in theirs.grants], (pair, ours, theirs)
@@ -152,7 +152,7 @@ class World:
 
     def end(self) -> None:
         """Note what it came to."""
-        for account in self.books.dump()["accounts"]:
+        for account in self.ledger.dump()["accounts"]:
             self._count("low points merged", len(account["meter"].get("low_marks", ())) == LOW_POINTS_MAX)
             self._count("slices", len(account["meter"].get("ends", ())) > 1)
             self._count("time zone", account["quota"][-1] in ZONES)

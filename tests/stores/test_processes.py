@@ -70,7 +70,7 @@ def test_redis_that_freezes(provider, redis_server):
 
 
 def test_redis_that_starts_again_with_nothing(provider, redis_server):
-    """Those who come back remember how it stood: the new books do not start with a whole burst."""
+    """The processes restore the state from their snapshots: the new ledger does not start with a full burst."""
     with Crew(provider, redis_server.url, QUOTAS, requests=400, options=BUSY) as crew:
         crew.admitted(260)
         redis_server.kill()

@@ -308,8 +308,8 @@ def test_key_of_something_else(store, redis_server):
         store.exchange("pool", message())
 
 
-def test_damaged_books(store, redis_server):
-    redis_server.ask("SET", KEY, "no books")
+def test_a_damaged_ledger(store, redis_server):
+    redis_server.ask("SET", KEY, "no ledger")
     with pytest.raises(StoreError, match="delete the keys paceline"):
         store.exchange("pool", message())
 

@@ -1,4 +1,4 @@
-"""Processes that are killed at any instant: the books know of everything that was granted, and stay whole."""
+"""Processes that are killed at any instant: the ledger has all grants, and stays valid."""
 
 from __future__ import annotations
 
@@ -51,9 +51,9 @@ def test_what_was_granted_before_a_kill_is_charged(tmp_path):
     assert [worker.exitcode for worker in workers] == [-signal.SIGKILL] * WORKERS
     told = sum(log.stat().st_size for log in tmp_path.glob("log *"))
     store = SQLiteStore(path, timeout_s=10.0)
-    in_books = charged(store)
+    in_ledger = charged(store)
     store.close()
     with closing(sqlite3.connect(path)) as connection:
         assert connection.execute("PRAGMA integrity_check").fetchall() == [("ok",)]
     assert told > 100
-    assert told <= in_books <= told + lives  # each may have died between the grant and the word
+    assert told <= in_ledger <= told + lives  # each may have died between the grant and the word

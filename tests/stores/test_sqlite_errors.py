@@ -41,11 +41,11 @@ class TestArguments:
         [
             (
                 "sqlite:q.db?lost=open",
-                "a SQLite URL has no options: write 'sqlite:PATH'; lost and lease_s are arguments",
+                "a SQLite URL has no options: write 'sqlite:PATH'; on_store_failure and lease_s are arguments",
             ),
             (
                 "sqlite:q.db?lease_s=1",
-                "a SQLite URL has no options: write 'sqlite:PATH'; lost and lease_s are arguments",
+                "a SQLite URL has no options: write 'sqlite:PATH'; on_store_failure and lease_s are arguments",
             ),
             ("sqlite:q.db?timeout=3", "a SQLite URL has no options: write 'sqlite:PATH'"),
             ("sqlite:q.db?prefix=a", "a prefix is given with Prefixed(open_store("),
@@ -222,7 +222,7 @@ class TestDamage:
         "state",
         ["", "{", "null", "[]", "{}", '{"last": 0}', '{"last": 0, "accounts": [{}]}', '{"last": 0, "accounts": 5}'],
     )
-    def test_books_that_cannot_be_read(self, opened, path, state):
+    def test_an_unreadable_ledger(self, opened, path, state):
         store = opened()
         take(store)
         take(store, "other")

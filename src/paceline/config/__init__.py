@@ -154,7 +154,7 @@ class Config:
             "learn": self.learn,
             "concurrency": self.concurrency,
             "min_interval_s": self.min_interval_s,
-            "timeout_s": None if patient else self.acquire_timeout_s,
+            "acquire_timeout_s": None if patient else self.acquire_timeout_s,
             "headroom_s": self.headroom_s,
             "ttl_s": self.ttl_s or (max(900.0, 2 * self.timeout_s) if patient else 900.0),
             "waiting_max": self.waiting_max,

@@ -1,1 +1,1 @@
-"""The engine: pure arithmetic and state. Time is an argument; no clock, no IO, no lock."""
+"""The engine: arithmetic and state. Time is an argument; no clock, no IO, no lock."""

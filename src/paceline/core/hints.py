@@ -6,15 +6,15 @@ from collections.abc import Iterable
 
 
 def did_you_mean(name: str, known: Iterable[str], *, cutoff: float = 0.6) -> str:
-    """``; did you mean 'x'?`` for the nearest of ``known``, upper and lower case aside.
+    """``; did you mean 'x'?`` with the most similar name of ``known``, case ignored.
 
     Args:
-        name: The name as it was written.
-        known: The names that are right.
-        cutoff: How similar a name must be, from 0 to 1.
+        name: The unknown name.
+        known: The valid names.
+        cutoff: The least similarity of a suggestion, from 0 to 1.
 
     Returns:
-        The suggestion; ``""`` when no name is similar enough, or ``name`` itself is among ``known``.
+        The suggestion; ``""`` when no name is similar enough, or ``name`` is among ``known``.
     """
     from difflib import get_close_matches
 

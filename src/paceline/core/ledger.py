@@ -1,17 +1,10 @@
-"""A pool's quotas together: reserve, settle, cancel; all of them or none.
+"""The quotas of one pool together. Each change of what a pool has left is made here; lanes and providers are unknown.
 
-Two rules hold this file together.
-
-1. Everything that changes what a pool has left happens here.
-2. This file does not know who is asking: not the lane, not the worker, not the provider.
-
-Theory of operation
-    An attempt *reserves* the cost that the provider will hold at admission. Every quota is asked first;
-    only when all of them have room are all of them charged. When the answer is in, the reservation is
-    *settled* with what the provider charged in the end: less gives a guarded refund, more becomes debt.
-    An attempt that was never sent is *cancelled*. One that was *refused* keeps its charge: the
-    provider's books were lower than ours, and a refund would buy the next refusal. A reservation that
-    nobody settles is closed by its time-to-live and stays charged in full.
+An attempt *reserves* the cost that the provider holds at admission: if every quota has room, every quota is
+charged, and otherwise none. After the answer the reservation is *settled* with the true cost: a lower one gives
+an exact refund, a higher one becomes debt. An attempt that was never sent is *cancelled*. A *refused* attempt
+keeps its charge: the provider had less left than the ledger, and a refund would lead to the next refusal. A
+reservation that stays open beyond its time-to-live is closed and stays charged in full.
 """
 
 from __future__ import annotations
@@ -24,21 +17,29 @@ from paceline.core.quota import CONCURRENCY, INPUT_TOKENS, NS, OUTPUT_TOKENS, RE
 from paceline.core.results import Decision, NeverFits, Reservation, WaitUntil
 
 PROBE_NS = 2 * NS
-"""After a cool-down the others wait this long for the probe's answer: a refusal comes at once, so no news is good."""
+"""How long after a cool-down the others wait for the answer to the probe: a refusal comes at once."""
 
 COOL_DOWN = "cool-down"
-"""What binds while the provider has asked the whole pool to pause."""
+"""What binds while a refusal pauses the whole pool."""
 
 
 class Ledger:
     """The quotas that a provider charges together under one key.
 
     Args:
-        quotas: What is allowed.
+        quotas: The quotas.
         now_ns: The present.
-        headroom_s: What each quota keeps unused, in seconds of its own refill.
+        headroom_s: The part of each quota that stays unused, in seconds of its own refill.
         ttl_s: How long a reservation may stay open, in seconds.
-        gentle: Whether buckets open slowly, widening their burst by what has been answered.
+        gentle: Whether buckets open slowly.
+
+    Attributes:
+        meters: One per quota, in the order of ``names``, ``units``, ``spent`` and all lists of amounts.
+        names: The quotas in their notation.
+        units: Their units.
+        spent: The sum of all charges, per meter.
+        not_before_ns: No grant before this instant.
+        look_ns: No reservation expires before this instant.
     """
 
     def __init__(
@@ -52,22 +53,24 @@ class Ledger:
     ) -> None:
         self.headroom_s = headroom_s
         self.gentle = gentle
-        self.meters: list[Meter] = [meter(quota, now_ns, headroom_s, gentle=gentle) for quota in quotas]
-        self.names = [str(m.quota) for m in self.meters]
-        self.units = [m.quota.unit for m in self.meters]
-        self._counts_tokens = TOKENS in self.units
-        self.slots = [i for i, m in enumerate(self.meters) if m.quota.rule is Rule.SLOTS]
-        self.spent = [0.0] * len(self.meters)  # all that was ever charged, for each meter
+        self.meters: list[Meter] = []
+        self.names: list[str] = []
+        self.units: list[str] = []
+        self.spent: list[float] = []
+        self.slots: list[int] = []  # the indexes of the meters with the rule ``slots``
+        self._counts_tokens = False
+        for quota in quotas:
+            self.add(now_ns, quota)
         self.not_before_ns = 0
         self._probe_next = False
         self._probe: Reservation | None = None
         self.ttl_ns = round(ttl_s * NS)
-        self.look_ns = now_ns + self.ttl_ns  # before this, nothing expires: it is no use to look
-        self._open: dict[Reservation, None] = {}  # in the order of their expiry
+        self.look_ns = now_ns + self.ttl_ns
+        self._open: dict[Reservation, None] = {}  # ordered by expiry
 
     @property
     def most_output(self) -> float:
-        """The most output that could ever fit; infinite where nobody counts it."""
+        """The most output tokens that can ever fit; infinite where no quota counts them."""
         return min((m.most for m in self.meters if m.quota.unit in (OUTPUT_TOKENS, TOKENS)), default=math.inf)
 
     @property
@@ -76,10 +79,10 @@ class Ledger:
         return len(self._open)
 
     def amounts(self, cost: Cost) -> list[float]:
-        """``cost`` as one number for each meter.
+        """``cost`` as one number per meter.
 
-        A quota on ``tokens`` takes the sum of input and output where the cost names only those; ``requests``
-        and ``concurrency`` are 1 unless the cost says otherwise; any other unit that the cost leaves out is 0.
+        Of the units that ``cost`` does not name, ``tokens`` is the sum of input and output, ``requests`` and
+        ``concurrency`` are 1, and any other unit is 0.
         """
         amounts = []
         for unit in self.units:
@@ -87,14 +90,14 @@ class Ledger:
         return amounts
 
     def never(self, amounts: list[float]) -> NeverFits | None:
-        """Whether some amount is above what its quota can ever hold."""
+        """The first amount above what its quota can ever hold; ``None`` if all can fit."""
         for i, m in enumerate(self.meters):
             if amounts[i] > m.most:
                 return NeverFits(m.quota.unit, amounts[i], m.most)
         return None
 
     def earliest(self, now_ns: int, amounts: list[float]) -> tuple[int, int]:
-        """The first instant at which ``amounts`` fit, and which meter binds (-1: the cool-down, or none)."""
+        """The first instant at which ``amounts`` fit, and the index of the meter that binds (-1: a cool-down, or none)."""
         latest, binding = self.not_before_ns, -1
         for i, m in enumerate(self.meters):
             amount = amounts[i]
@@ -110,7 +113,7 @@ class Ledger:
         Args:
             now_ns: The present.
             cost: The cost per unit.
-            amounts: The same from :meth:`amounts`, when the caller has it already.
+            amounts: :meth:`amounts` of ``cost``, if the caller has it.
         """
         if amounts is None:
             amounts = self.amounts(cost)
@@ -138,20 +141,20 @@ class Ledger:
         return reservation
 
     def share(self, amounts: list[float]) -> float:
-        """``amounts`` as one number: the seconds of the scarcest quota that they take."""
+        """``amounts`` as one number: how many seconds of the scarcest quota they take."""
         return max((a / m.quota.rate for m, a in zip(self.meters, amounts, strict=False) if m.quota.rate), default=1.0)
 
     def name(self, binding: int) -> str:
-        """The quota at index ``binding`` in its notation."""
+        """The quota at index ``binding`` in its notation; ``cool-down`` for -1."""
         return COOL_DOWN if binding < 0 else self.names[binding]
 
     def settle(self, now_ns: int, reservation: Reservation, actual: Cost | None) -> list[float]:
-        """Close an attempt that was answered: with its true cost, or as reserved (``None``).
+        """Close ``reservation`` with its true cost (``None``: as reserved); a closed one stays as it is.
 
-        Units that ``actual`` leaves out stay as reserved. A reservation that is closed already stays as it is.
+        Units that ``actual`` leaves out stay as reserved.
 
         Returns:
-            The true amount for each meter.
+            The true amount per meter.
         """
         reserved = reservation.amounts
         if not self.close(reservation):
@@ -172,19 +175,19 @@ class Ledger:
         return true
 
     def settled_amounts(self, reservation: Reservation, actual: Cost) -> list[float]:
-        """The true cost as one number for each meter; units that ``actual`` leaves out stay as reserved."""
+        """The true cost as one number per meter; units that ``actual`` leaves out stay as reserved."""
         if self._counts_tokens:
             actual = merged(reservation.cost, actual)
         return list(map(actual.get, self.units, reservation.amounts))  # quotas may have been added since
 
     def charged(self, cost: Cost, actual: Cost | None) -> Cost:
-        """The true cost of an attempt per unit: the units of its ``cost`` and of the quotas; see :meth:`settle`."""
+        """The true cost of an attempt, for the units of its ``cost`` and of the quotas; see :meth:`settle`."""
         true = merged(cost, actual or {})
         amounts = dict(zip(self.units, self.amounts(true), strict=True))
         return {unit: amount for unit, amount in true.items() if unit in cost or unit in amounts} | amounts
 
     def hold(self, reservation: Reservation) -> None:
-        """An attempt that other books have been charged for leaves from here: it is open, and closed like the others."""
+        """Keep a reservation open that was charged elsewhere."""
         self._open[reservation] = None
 
     def owns(self, reservation: Reservation) -> bool:
@@ -193,17 +196,17 @@ class Ledger:
 
     @property
     def open(self) -> list[Reservation]:
-        """All that is open."""
+        """All open reservations."""
         return list(self._open)
 
     def held(self, index: int) -> float:
-        """What all that is open holds of the quota at ``index``."""
+        """What all open reservations hold of the quota at ``index``."""
         return sum(r.amounts[index] for r in self._open if index < len(r.amounts))
 
     def cancel(self, now_ns: int, reservation: Reservation) -> None:
         """Close a reservation whose request was never sent."""
         if self.close(reservation):
-            if reservation is self._probe:  # it will say nothing: let another go
+            if reservation is self._probe:  # no answer will come: another attempt becomes the probe
                 self._probe_next, self._probe, self.not_before_ns = True, None, min(self.not_before_ns, now_ns)
             for i, reserved in enumerate(reservation.amounts):
                 if reserved:
@@ -211,7 +214,7 @@ class Ledger:
                     self.spent[i] -= reserved
 
     def expire(self, now_ns: int) -> int:
-        """Close what nobody has settled in time, charged in full; return how many."""
+        """Close the reservations whose time-to-live is over, charged in full; return how many."""
         late = []
         for reservation in self._open:
             if reservation.expires_ns > now_ns:
@@ -228,29 +231,29 @@ class Ledger:
         return next((r.expires_ns for r in self._open), FAR_NS)
 
     def pause(self, until_ns: int) -> None:
-        """Grant nothing before ``until_ns``, then one attempt, and the others when it is answered.
+        """Grant nothing before ``until_ns``, then one attempt (the probe), and the others after its answer.
 
-        An earlier instant than the one in force changes nothing.
+        An instant before the one in force does not shorten the pause.
         """
         self.not_before_ns = max(self.not_before_ns, until_ns)
         self._probe_next, self._probe = True, None
 
     def lift(self, now_ns: int, until_ns: int) -> None:
-        """End the pause until ``until_ns``, if it is the one in force: nobody needs to probe."""
+        """End the pause until ``until_ns``, if it is the one in force; no probe is needed."""
         if self.not_before_ns == until_ns > now_ns:
             self.not_before_ns, self._probe_next = now_ns, False
 
     def adopt(self, now_ns: int, index: int, amount: float) -> None:
-        """Take another amount for the quota at ``index``."""
+        """Change the amount of the quota at ``index``."""
         self.meters[index].adopt(now_ns, amount)
         self.names[index] = str(self.meters[index].quota)
 
     def add(self, now_ns: int, quota: Quota) -> None:
-        """A quota that we did not know of: from now on charged, too."""
+        """Charge a further quota from now on."""
         self.follow(meter(quota, now_ns, self.headroom_s, gentle=self.gentle), str(quota))
 
     def follow(self, m: Meter, name: str) -> None:
-        """One more meter, as it stands."""
+        """Charge a further meter from now on, at its present level."""
         if m.quota.rule is Rule.SLOTS:
             self.slots.append(len(self.meters))
         self.meters.append(m)
@@ -260,7 +263,7 @@ class Ledger:
         self._counts_tokens = TOKENS in self.units
 
     def spread(self, now_ns: int, index: int) -> Spaced:
-        """The quota at ``index`` is no bucket: spread it evenly; what is charged stays charged."""
+        """Spread the quota at ``index`` evenly: the provider does not count it as a bucket. Its charges stay."""
         old = self.meters[index]
         spaced = Spaced(old.quota, now_ns, self.headroom_s)
         if isinstance(old, Bucket):
@@ -269,12 +272,12 @@ class Ledger:
         return spaced
 
     def gather(self, now_ns: int, index: int) -> Bucket:
-        """The quota at ``index`` is a bucket after all, and full."""
+        """Count the quota at ``index`` as a bucket, full."""
         m = self.meters[index] = Bucket(self.meters[index].quota, now_ns, self.headroom_s, gentle=self.gentle)
         return m
 
     def close(self, reservation: Reservation) -> bool:
-        """An attempt is over, and its charge stays, as of one that was refused; whether it was open until now."""
+        """Close ``reservation`` and keep its charge; whether it was open."""
         if not reservation.open:
             return False
         reservation.open = False
@@ -285,14 +288,14 @@ class Ledger:
 
 
 def total_tokens(cost: Cost) -> float:
-    """The tokens of ``cost``: as it names them, else its input and output tokens together."""
+    """The ``tokens`` of ``cost``; the sum of its input and output where it does not name them."""
     return cost[TOKENS] if TOKENS in cost else cost.get(INPUT_TOKENS, 0.0) + cost.get(OUTPUT_TOKENS, 0.0)
 
 
 def merged(cost: Cost, actual: Cost) -> Cost:
-    """The true cost: ``actual``, and as reserved in ``cost`` the units that it leaves out.
+    """``cost`` with the units of ``actual`` replaced.
 
-    Where ``actual`` names input or output tokens and not their sum, ``tokens`` follows them.
+    Where ``actual`` names input or output tokens and not their sum, ``tokens`` becomes the sum.
     """
     true = cost | actual
     if TOKENS not in actual and (INPUT_TOKENS in actual or OUTPUT_TOKENS in actual):

@@ -1,25 +1,25 @@
-"""The arithmetic of one quota under each rule. No clock: every method takes ``now_ns``.
+"""The arithmetic of one quota under each rule.
 
 Every meter answers four questions: when does this cost fit, charge it, correct a charge whose true
-cost is known now, and what is left. All of it is a few integer operations on a handful of numbers.
+cost is known now, and what is left. Each is a few integer operations.
 
 Headroom, not a safety factor
     Two grants a second apart can reach the server closer together. A meter therefore keeps a *fixed*
-    amount unused: what comes back within ``headroom_s``. That absorbs the jitter, and the meter still
-    runs at the full rate; a factor would waste its share for ever.
+    amount unused: the refill of ``headroom_s``. That absorbs the jitter at the full rate; a factor below 1
+    would lower the rate permanently.
 
 Opening gently
-    At the start nobody knows whether the provider's bucket is full, how large it is, and how far off our
-    estimates are. A gentle bucket grants a small burst first and widens it by what has been answered, as
-    TCP's slow start does. That costs nothing: what is not granted at once is still there a second later.
+    At the start it is unknown whether the provider's bucket is full, how large it is, and how wrong the
+    estimates are. A gentle bucket grants a small burst first and widens it by the cost of the answered
+    attempts, like TCP's slow start. No capacity is lost: the part that is not granted at once can be granted
+    a second later.
 
-Refunds are exact, and therefore safe
-    A refund arrives late. Plain add-back would grant capacity that the provider never had: had the
-    cost been lower from the start, the bucket would have been full earlier and its refill would have
-    been lost. The level with a charge lowered by ``r`` differs from ours by ``min(r, room)``, where
-    ``room`` is the least that the bucket lacked from full at any moment since. So each bucket
-    remembers its low points (a short list: only those that no later one undercuts), and a refund is
-    worth what it would have been worth.
+Exact refunds
+    A refund arrives late. To add it back in full would grant capacity that the provider never had: with the
+    lower cost, the bucket would have been full earlier, and its refill from then on would have been lost. The
+    level after a charge that is lowered by ``r`` rises by ``min(r, room)``, where ``room`` is the least that
+    the bucket lacked from full at any instant since the charge. So a bucket remembers its low points (only
+    those that no later one undercuts), and the refund is exact.
 """
 
 from __future__ import annotations
@@ -35,60 +35,65 @@ from typing import Protocol
 from paceline.core.quota import NS, Quota, Rule
 
 FAR_NS = 2**63 - 1
-"""Later than any instant: nobody knows when, an event will tell."""
+"""Later than any instant: not before some event."""
 
 SMALL_BURST_S, SMALL_PERIODS = 2.0, 1 / 30
-"""The burst of a quota that opens, or that must be spread evenly: seconds of its own rate, or a part of its period."""
+"""The first burst of a gentle bucket, and the burst of a spread quota: seconds of its rate, or a part of its period."""
 
 CEILING_MIN = 0.01
-"""A learned ceiling never falls below this share of the published rate: it must be able to find out better."""
+"""The least learned ceiling, as a share of the published rate: below it, too few answers come to correct it."""
 
 MOMENT_NS = NS // 20
-"""What a cost as large as the bucket waits beyond its being full."""
+"""How long a cost as large as the bucket waits after the bucket is full."""
 
 LOW_POINTS_MAX = 16
-"""How many low points a bucket remembers; the oldest merge, which can only shrink a refund."""
+"""How many low points a bucket remembers; the oldest are merged, which can only shrink a refund."""
 
 
 class Meter(Protocol):
-    """One quota and how much of it is used."""
+    """One quota and its use.
+
+    Attributes:
+        quota: The quota.
+        headroom_s: The part that stays unused, in seconds of refill.
+        most: The largest cost that can ever fit.
+    """
 
     quota: Quota
     headroom_s: float
     most: float
-    """The largest cost that can ever fit."""
 
     def earliest(self, now_ns: int, cost: float, ahead: float = 0.0, slack_ns: int = 0) -> int:
-        """The first instant at which ``cost`` fits; ``now_ns`` or before: it fits now.
+        """The first instant at which ``cost`` fits; it fits now if that is ``now_ns`` or earlier.
 
         Args:
             now_ns: The present.
             cost: At most ``most``.
-            ahead: The cost of what goes first.
-            slack_ns: How much later than that it may be used: so much more of the refill is kept unused.
+            ahead: The cost of the requests that go first.
+            slack_ns: How much later the grant may be used: the headroom is larger by as much refill.
         """
 
     def charge(self, now_ns: int, cost: float) -> int:
-        """Charge ``cost`` and return a mark for :meth:`correct`."""
+        """Charge ``cost``; return the mark of this charge, for :meth:`correct`."""
 
     def correct(self, now_ns: int, mark: int, charged: float, actual: float) -> None:
-        """Turn a charge of ``charged`` into one of ``actual``: a guarded refund, or debt."""
+        """Turn a charge of ``charged`` into one of ``actual``: an exact refund, or debt."""
 
     def answered(self, cost: float) -> None:
-        """An attempt that was charged ``cost`` has been answered: an opening bucket may widen its burst."""
+        """An attempt that was charged ``cost`` has been answered: a gentle bucket widens its burst."""
 
     def release(self, cost: float) -> None:
-        """The attempt is over (only slots care)."""
+        """An attempt that was charged ``cost`` is over: slots become free."""
 
     def level(self, now_ns: int) -> float:
         """What is left, headroom included; negative in debt."""
 
     def adopt(self, now_ns: int, amount: float) -> None:
-        """Take another amount for the same quota; what is used stays used."""
+        """Change the amount of the quota; the use stays."""
 
 
 def small_burst_s(quota: Quota) -> float:
-    """The small burst of ``quota``, in seconds of its rate: 2 s of a minute, 48 minutes of a day."""
+    """The first burst of ``quota``, in seconds of its rate: 2 s for a minute, 48 minutes for a day."""
     return max(SMALL_BURST_S, SMALL_PERIODS * quota.period_s)
 
 
@@ -97,25 +102,20 @@ class Bucket:
 
     Attributes:
         full_at_ns: When it will be full if nothing more is charged.
-        capacity: What it holds at once as far as is known: the burst, or less when answers have said so.
+        reach_ns: How far ahead of now a charge may push ``full_at_ns``: the burst less the headroom.
+        open_reach_ns: The same without a learned capacity and after opening.
+        ns_per_unit: Nanoseconds of refill per unit, at the learned rate.
+        capacity: The amount it holds at once: infinite (the burst), or less, learned from answers.
         ceiling: The learned share of the published rate, at most 1.
+        opened: How much may be granted at once so far, while it opens gently; then infinite.
+        low_marks: When the bucket was at a low point, ascending.
+        low_rooms: What it lacked from full then, in nanoseconds of refill, ascending.
+        sequence: The mark of the latest charge.
     """
 
     __slots__ = (
-        "capacity",
-        "ceiling",
-        "full_at_ns",
-        "headroom_s",
-        "low_marks",
-        "low_rooms",
-        "moment_ns",
-        "most",
-        "ns_per_unit",
-        "open_reach_ns",
-        "opened",
-        "quota",
-        "reach_ns",
-        "sequence",
+        "capacity", "ceiling", "full_at_ns", "headroom_s", "low_marks", "low_rooms", "moment_ns", "most", "ns_per_unit",
+        "open_reach_ns", "opened", "quota", "reach_ns", "sequence",
     )  # fmt: skip
 
     def __init__(self, quota: Quota, now_ns: int, headroom_s: float, *, gentle: bool = False) -> None:
@@ -123,10 +123,10 @@ class Bucket:
         self.full_at_ns = now_ns
         self.capacity = math.inf
         self.ceiling = 1.0
-        self.opened = small_burst_s(quota) * quota.rate if gentle else math.inf  # what may be granted at once so far
+        self.opened = small_burst_s(quota) * quota.rate if gentle else math.inf
         self.sequence = 0
-        self.low_marks: list[int] = []  # when the bucket was low, and
-        self.low_rooms: list[int] = []  # what it lacked from full then, in ns; both ascending
+        self.low_marks: list[int] = []
+        self.low_rooms: list[int] = []
         self.configure(quota)
 
     def configure(self, quota: Quota) -> None:
@@ -138,12 +138,13 @@ class Bucket:
         self.widen()
 
     def _reach_of(self, burst: float) -> int:
-        """How far ahead of now a charge may push the instant of being full, for a bucket that holds ``burst``."""
+        """``reach_ns`` of a bucket that holds ``burst``."""
         burst_ns = burst * self.ns_per_unit
         # A burst smaller than the headroom would leave nothing to grant: keep half of it.
         return math.floor(burst_ns - min(self.headroom_s * NS, burst_ns / 2))
 
     def widen(self) -> None:
+        """Compute ``reach_ns`` from ``capacity`` and ``opened``."""
         self.reach_ns = self.open_reach_ns
         if self.capacity < self.quota.burst:
             self.reach_ns = self._reach_of(self.capacity)
@@ -151,15 +152,15 @@ class Bucket:
             self.reach_ns = min(self.reach_ns, math.floor(self.opened * self.ns_per_unit))
 
     def hold(self, capacity: float) -> None:
-        """It holds only ``capacity`` at once: what remains charged, and what a cost above it needs, stay as they are."""
+        """Learn that it holds only ``capacity`` at once; its charges, and the wait of a cost above that, stay."""
         self.capacity = max(capacity, 0.0)
         self.widen()
 
     def shift(self, now_ns: int, by_ns: int) -> None:
-        """Move the instant of being full: later when somebody else spent, earlier when we had overcharged."""
+        """Move ``full_at_ns``: later when others use the key, too, and earlier when the charges were too high."""
         if by_ns > 0:
             before_ns = self.full_at_ns
-            self.charge(now_ns, 0.0)  # a low point: what was full until now has nothing to give back
+            self.charge(now_ns, 0.0)  # a low point: a refund counts no more room than there is now
             self.full_at_ns = before_ns
         else:
             self.low_rooms = [max(room + by_ns, 0) for room in self.low_rooms]
@@ -167,13 +168,13 @@ class Bucket:
         self.not_granted(by_ns / self.ns_per_unit)
 
     def not_granted(self, amount: float) -> None:
-        """``amount`` of what is used was not granted by us just now: it does not count against the opening burst."""
+        """Do not count ``amount`` of the use, which was not granted here, against the opening burst."""
         if self.opened < math.inf:
             self.opened = max(self.opened + amount, small_burst_s(self.quota) * self.quota.rate)
             self.widen()
 
     def press(self, now_ns: int, ceiling: float) -> None:
-        """Run at the share ``ceiling`` of the published rate from now on; the level stays."""
+        """Run at the share ``ceiling`` of the published rate; the level stays."""
         level = self.level(now_ns)
         self.ceiling = min(max(ceiling, CEILING_MIN), 1.0)
         self._resize(now_ns, self.quota, level)
@@ -186,22 +187,22 @@ class Bucket:
         self.not_granted(max(grown, 0.0))
 
     def _resize(self, now_ns: int, quota: Quota, level: float) -> None:
-        """Take another rate or size. A larger bucket fills from where it stands, a smaller one spills."""
-        before, grown = self.ns_per_unit, min(quota.burst - self.quota.burst, 0.0)  # room to grow was no room before
-        self.charge(now_ns, 0.0)  # a low point: what was full until now has nothing to give back
+        """Change the rate or the size. A larger bucket fills from its present level, a smaller one spills."""
+        before, grown = self.ns_per_unit, min(quota.burst - self.quota.burst, 0.0)  # growth adds no room to the past
+        self.charge(now_ns, 0.0)  # a low point, as in shift()
         self.configure(quota)
         self.full_at_ns = now_ns + math.ceil((quota.burst - min(level, quota.burst)) * self.ns_per_unit)
         self.low_rooms = [max(math.floor((room / before + grown) * self.ns_per_unit), 0) for room in self.low_rooms]
 
     def _ns(self, cost: float) -> int:
-        return ceil(cost * self.ns_per_unit)  # up: against over-admission
+        return ceil(cost * self.ns_per_unit)  # rounded up, against over-admission
 
     def earliest(self, now_ns: int, cost: float, ahead: float = 0.0, slack_ns: int = 0) -> int:
         cost_ns = ceil(cost * self.ns_per_unit) + slack_ns
         need_ns = cost_ns - self.reach_ns
         if need_ns > 0:
-            # Above what is granted at once: when nothing is owed. A cost that needs the whole bucket waits for it to
-            # be full and a moment more, not for a whole headroom: it would pay that every time.
+            # The cost is above what is granted at once, so it goes when the bucket is full. Then it waits a moment
+            # more, and not a whole headroom, which every such request would pay.
             over_ns = max(cost_ns - self.open_reach_ns, 0)
             need_ns = min(over_ns, self.moment_ns) if cost <= self.quota.burst else over_ns
         if ahead:
@@ -216,7 +217,7 @@ class Bucket:
         self.full_at_ns = full_at_ns + ceil(cost * self.ns_per_unit)
         mark = now_ns if now_ns > self.sequence else self.sequence + 1  # the instant, made unique
         self.sequence = mark
-        marks, rooms = self.low_marks, self.low_rooms  # remember that only this much was lacking from full just now
+        marks, rooms = self.low_marks, self.low_rooms  # remember the present room as a low point
         while rooms and rooms[-1] >= room:
             del marks[-1], rooms[-1]
         marks.append(mark)
@@ -233,16 +234,16 @@ class Bucket:
             return
         if refund == 0 or room <= 0:
             return
-        if mark != self.sequence:  # charged again since then
+        if mark != self.sequence:  # there were charges since then
             room = self._lower(mark, room, refund)
         if refund > room:
             refund = room
         self.full_at_ns -= refund
 
     def _lower(self, mark: int, room: int, refund: int) -> int:
-        """Lower the low points after ``mark`` by ``refund``; what it may be worth, ``room`` at most.
+        """Lower the low points after ``mark`` by ``refund``; return its value, at most ``room``.
 
-        With that charge lower all along, every later low point would have been lower too.
+        With the lower charge, every later low point would have been lower, too.
         """
         marks, rooms = self.low_marks, self.low_rooms
         since = bisect_right(marks, mark)
@@ -250,7 +251,7 @@ class Bucket:
         if room > 0:
             rooms[since:] = [max(then - refund, 0) for then in rooms[since:]]
             while 0 < since < len(rooms) and rooms[since - 1] >= rooms[since]:
-                since -= 1  # undercut now: keep both ascending
+                since -= 1  # undercut: keep both lists ascending
                 del marks[since], rooms[since]
         return room
 
@@ -262,33 +263,37 @@ class Bucket:
             self.widen()
 
     def release(self, cost: float) -> None:
-        """Nothing is in flight in a bucket."""
+        """A bucket does not count requests in flight."""
 
     def level(self, now_ns: int) -> float:
         return self.quota.burst - max(self.full_at_ns - now_ns, 0) / self.ns_per_unit
 
 
 SLICES = 512
-"""How finely a spread quota remembers its last period."""
+"""Into how many slices of time a spread quota divides its last period."""
 
 TINY = 1e-9
-"""Amounts this close are equal: sums of floats come no closer."""
+"""Amounts that differ by less are equal: it is the error of sums of floats."""
 
 
 class Spaced(Bucket):
-    """A sliding window, or a window that restarts nobody knows when: spread evenly, and never more than the amount.
+    """A sliding window, or a window with an unknown start: spread evenly, and never above the amount in any period.
 
-    A bucket of burst b and rate r lets at most ``b + r x period`` through in any period, so
-    ``r = (amount - b) / period`` is safe under every rule. A cost above b goes when nothing is owed. Beside it
-    a log, in slices, of what the last period was charged, so that large costs do not add up to more than the amount.
-    The period is lengthened by a quarter of the headroom: what leaves us at the two ends of a period can arrive
-    that much closer together.
+    A bucket of burst b and rate r admits at most ``b + r x period`` in any period, so ``r = (amount - b) / period``
+    is safe under every rule. A cost above b goes when the bucket is full. A log of the charges of the last period,
+    in slices, keeps the sum of large costs within the amount. The period is lengthened by a quarter of the
+    headroom: requests from the two ends of a period can arrive closer together by as much.
+
+    Attributes:
+        ends: The end of each slice with a charge, ascending.
+        amounts: The charge of each slice.
+        used: Their sum.
     """
 
     __slots__ = ("_burst", "amounts", "ends", "period_ns", "used")
 
     def __init__(self, quota: Quota, now_ns: int, headroom_s: float) -> None:
-        self.ends: list[int] = []  # of the slices that something was charged in
+        self.ends: list[int] = []
         self.amounts: list[float] = []
         self.used = 0.0
         super().__init__(quota, now_ns, headroom_s)
@@ -329,17 +334,18 @@ class Spaced(Bucket):
     def correct(self, now_ns: int, mark: int, charged: float, actual: float) -> None:
         super().correct(now_ns, mark, charged, actual)
         self.forget(now_ns)
-        i = bisect_left(self.ends, mark)  # of the slice that it was charged in, if that has not left
+        i = bisect_left(self.ends, mark)  # the slice of the charge, if it is within the last period
         if i < len(self.ends) and self.ends[i] - self.period_ns // SLICES <= mark:
             change = max(actual - charged, -self.amounts[i])
             self.amounts[i] += change
             self.used += change
 
     def forget(self, now_ns: int) -> None:
+        """Drop the slices before the last period."""
         gone = bisect_right(self.ends, now_ns - self.period_ns)
         if gone:
             del self.ends[:gone], self.amounts[:gone]
-            self.used = reduce(add, self.amounts, 0.0)
+            self.used = reduce(add, self.amounts, 0.0)  # sum() rounds differently since Python 3.12
 
     def level(self, now_ns: int) -> float:
         self.forget(now_ns)
@@ -352,7 +358,7 @@ class Spaced(Bucket):
         self._rescale(now_ns, self.quota.with_amount(amount), 1.0)
 
     def _rescale(self, now_ns: int, quota: Quota, ceiling: float) -> None:
-        """Take another rate; what is owed stays owed."""
+        """Change the rate; the debt stays."""
         owed = max(self.full_at_ns - now_ns, 0) / self.ns_per_unit
         self.ceiling = ceiling
         self.configure(quota)
@@ -360,29 +366,29 @@ class Spaced(Bucket):
         self.low_marks, self.low_rooms = [], []
 
     def hold(self, capacity: float) -> None:
-        """Spread evenly, it holds next to nothing at once anyway."""
+        """Its burst is small already."""
 
     def answered(self, cost: float) -> None:
-        """It does not open."""
+        """It does not open gently."""
 
 
 def restarts(anchor: str | None, now_ns: int) -> tuple[int, ...] | None:
-    """When a day's window restarts at the place ``anchor``; ``None`` where that needs no time zone.
+    """The midnights of yesterday, today and the two days after in the time zone ``anchor``, in seconds since the epoch.
 
-    Those of yesterday, today and the two days after, in seconds since the epoch. A midnight that the clocks skip is
-    the instant at which they do; of one that they show twice it is the first.
+    ``None`` where ``anchor`` is no time zone. A midnight that the clocks skip is the instant at which they skip it;
+    of one that they show twice it is the first.
     """
     if anchor in (None, "utc"):
         return None
-    from zoneinfo import ZoneInfo  # few need it
+    from zoneinfo import ZoneInfo  # rarely needed
 
     local = datetime.fromtimestamp(now_ns / NS, ZoneInfo(str(anchor)))
     today = local.replace(hour=0, minute=0, second=0, microsecond=0, fold=0)
-    return tuple(int((today + timedelta(days=days)).timestamp()) for days in (-1, 0, 1, 2))  # wall time: 23 to 25 hours
+    return tuple(int((today + timedelta(days=days)).timestamp()) for days in (-1, 0, 1, 2))  # a day has 23 to 25 hours
 
 
 class Window:
-    """A counter that restarts at known instants, guarded at both edges against clock error."""
+    """A counter that restarts at known instants, with the headroom as a guard against clock error at both edges."""
 
     __slots__ = ("headroom_s", "most", "period_ns", "quota", "start_ns", "stop_ns", "used")
 
@@ -392,10 +398,10 @@ class Window:
         self.headroom_s = min(headroom_s, quota.period_s / 20)
         self.used = 0.0
         self.start_ns = self.stop_ns = 0
-        self.period_ns = max(round(quota.period_s * 1e6), 1) * 1_000  # whole microseconds, as clocks count
+        self.period_ns = max(round(quota.period_s * 1e6), 1) * 1_000  # whole microseconds
 
     def roll(self, now_ns: int) -> None:
-        """Enter the window of ``now_ns`` if it is a later one; a clock that was set back opens no old one again."""
+        """Enter the window of ``now_ns`` if it is a later one; a clock that is set back does not restart an earlier one."""
         if self.start_ns - self.period_ns <= now_ns < self.stop_ns:
             return
         days = restarts(self.quota.anchor, now_ns)
@@ -420,19 +426,19 @@ class Window:
 
     def correct(self, now_ns: int, mark: int, charged: float, actual: float) -> None:
         self.roll(now_ns)
-        if mark in (0, self.start_ns):  # what a past window was charged is gone with it; 0: nothing was
+        if mark in (0, self.start_ns):  # of this window; 0: nothing was charged
             self.used = max(self.used + actual - charged, 0.0)
 
     def answered(self, cost: float) -> None:
-        """A window with a known start is open from the start."""
+        """It does not open gently."""
 
     def seen(self, now_ns: int, remaining: float) -> None:
-        """The provider says that only this much is left: somebody else is spending."""
+        """Take the smaller ``remaining`` of the provider: others use the key, too."""
         self.roll(now_ns)
         self.used = max(self.used, self.quota.amount - remaining)
 
     def release(self, cost: float) -> None:
-        """Nothing is in flight in a window."""
+        """A window does not count requests in flight."""
 
     def level(self, now_ns: int) -> float:
         self.roll(now_ns)
@@ -444,7 +450,7 @@ class Window:
 
 
 class Slots:
-    """How many may be in flight at the same time."""
+    """A bound on the requests in flight."""
 
     __slots__ = ("headroom_s", "most", "quota", "used")
 
@@ -462,10 +468,10 @@ class Slots:
         return 0
 
     def correct(self, now_ns: int, mark: int, charged: float, actual: float) -> None:
-        """A slot is held or released; its cost does not change."""
+        """The cost of a request in flight does not change."""
 
     def answered(self, cost: float) -> None:
-        """Slots are open from the start."""
+        """They do not open gently."""
 
     def release(self, cost: float) -> None:
         self.used = max(self.used - cost, 0.0)
@@ -479,7 +485,7 @@ class Slots:
 
 
 def meter(quota: Quota, now_ns: int, headroom_s: float, *, gentle: bool = False) -> Meter:
-    """The meter for ``quota``, with nothing used yet; ``gentle``: a bucket opens slowly."""
+    """The meter of ``quota``, with nothing used; ``gentle``: a bucket opens slowly."""
     if quota.rule is Rule.SLOTS:
         return Slots(quota)
     if quota.rule is Rule.WINDOW and quota.anchor is not None:

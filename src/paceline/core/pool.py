@@ -1,7 +1,7 @@
-"""One pool: a queue and a capacity. Commands in, outcomes out; no clock and no lock.
+"""One pool: a queue and a capacity. Its methods do not wait, and take no lock.
 
-The caller invokes a method under its lock, then wakes the waiters that the method returns and sets one timer for
-:attr:`Pool.wake_ns`. Nothing here waits.
+The caller (:class:`~paceline.pacing.scheduler.Scheduler`) invokes a method under its lock, wakes the waiters that the
+method returns, and sets one timer for :attr:`Pool.wake_ns`.
 """
 
 from __future__ import annotations
@@ -30,23 +30,23 @@ from paceline.core.results import (
 )
 
 WAITING_MAX = 1_000_000
-"""The default bound on a queue; a waiter takes about half a kilobyte."""
+"""The default bound of a queue; a waiter takes about half a kilobyte."""
 
 
 class Pool:
-    """The quotas that a provider charges together, and the requests that wait for them.
+    """The quotas that a provider charges together under one key, and the requests that wait for them.
 
     Attributes:
         name: Its name, e.g. ``openai/gpt-5``.
         capacity: The quotas.
-        queue: The requests that wait.
-        wake_ns: When :meth:`pump` has something to do again, if nothing happens before; ``None`` for never.
-        counts: How many were granted, settled, cancelled, refused (by kind), expired and lost.
-        waited_ns: How long all that were granted had waited.
+        queue: The waiters.
+        wake_ns: When :meth:`pump` must be called if no event comes before; ``None`` for never.
+        counts: How many attempts were granted, settled, cancelled, refused (by kind), expired and lost.
+        waited_ns: The sum of the waits of all granted attempts.
         longest_ns: The longest of these waits.
-        estimates: Per unit the reserved amounts and the true ones, over all attempts whose true cost is known.
-        stopped: Why nothing is sent any more, or ``None``.
-        refused_in_row: How many attempts, one after the other, were refused since the last answer.
+        estimates: Per unit the sums of the reserved and of the true amounts, over all attempts with a known true cost.
+        stopped: Set while the pool sends nothing.
+        refused_in_row: The number of refused attempts since the last answered one.
     """
 
     def __init__(
@@ -56,24 +56,24 @@ class Pool:
         self.capacity = capacity
         self.queue = Queue() if queue is None else queue
         self.wake_ns: int | None = None
-        self.counts: defaultdict[str, int] = defaultdict(int)  # a Counter is three times as slow
+        self.counts: defaultdict[str, int] = defaultdict(int)  # three times as fast as a Counter
         self.waited_ns = self.longest_ns = 0
         self.estimates: defaultdict[str, list[float]] = defaultdict(lambda: [0.0, 0.0])
         self.stopped: Stopped | None = None
         self.refused_in_row = 0
         self._row_since_ns = 0
         self._waiting_max = waiting_max
-        self._attempts: list[Waiter] = []  # in the queue only until their decision is known
+        self._attempts: list[Waiter] = []  # in the queue until the store decides
 
     @property
     def ledger(self) -> Ledger:
-        """The quotas as far as they are known; for reading."""
+        """The quotas as known to this process, to be read only."""
         return self.capacity.ledger
 
     def submit(self, now_ns: int, waiter: Waiter) -> Outcome:
-        """Grant ``waiter`` at once, let it join the queue (``WaitUntil``), or return the reason against it.
+        """Grant ``waiter`` at once, add it to the queue (``WaitUntil``), or refuse it.
 
-        A waiter that was in the queue before returns to its old place: the front of its lane.
+        A returned waiter goes to the front of its lane.
         """
         ledger = self.capacity.ledger
         waiter.outcome, waiter.queued = None, False
@@ -103,9 +103,9 @@ class Pool:
         return WaitUntil(at_ns, quota)
 
     def attempt(self, now_ns: int, waiter: Waiter) -> Outcome:
-        """Grant ``waiter`` at once or not at all: it overtakes none of those that wait.
+        """Grant ``waiter`` at once or not at all; not at all, if other requests wait.
 
-        ``WaitUntil`` with ``waiter.queued``: the capacity decides later, and the waiter gets its outcome then.
+        ``WaitUntil`` with ``waiter.queued``: the store decides, and ``waiter.outcome`` is set then.
         """
         waiter.outcome, waiter.queued = None, False
         waiter.arrived_ns = now_ns
@@ -124,7 +124,7 @@ class Pool:
         return decision
 
     def resolve(self, now_ns: int, resolution: Resolution) -> list[Waiter]:
-        """The capacity has heard from its store; return the waiters whose ``outcome`` is set by that."""
+        """Take the result of an exchange with the store; return the waiters whose ``outcome`` is set now."""
         asked, until, changed = resolution
         if isinstance(until, StoreLost):
             return self._turn_away(until)
@@ -147,17 +147,17 @@ class Pool:
 
     @property
     def attempts(self) -> Sequence[Waiter]:
-        """The waiters of :meth:`attempt` whose decision is not known yet."""
+        """The waiters of :meth:`attempt` that the store has not decided yet."""
         return tuple(self._attempts)
 
     def pump(self, now_ns: int) -> list[Waiter]:
-        """Grant those that may go now; return the waiters whose ``outcome`` is set."""
+        """Grant the waiters that may go now; return those whose ``outcome`` is set now."""
         queue, ledger = self.queue, self.capacity.ledger
         if ledger.look_ns <= now_ns:
             self.counts["lost"] += ledger.expire(now_ns)
         if self.stopped is not None:
             return self._turn_away(self.stopped)
-        done = self._overdue(now_ns, now_ns - 1)  # a deadline at this very instant is still kept
+        done = self._overdue(now_ns, now_ns - 1)  # a deadline of this instant can still be met
         while (head := queue.head()) is not None:
             decision = self._reserve(now_ns, head)
             if isinstance(decision, WaitUntil):
@@ -175,12 +175,12 @@ class Pool:
         return done
 
     def drain(self) -> None:
-        """Forget all waiters: in a forked process they belong to the parent."""
+        """Drop all waiters: in a forked child they belong to the parent."""
         self.queue.drain()
         self._attempts.clear()
 
     def withdraw(self, now_ns: int, waiter: Waiter) -> None:
-        """The caller behind ``waiter`` is gone: a grant that it got meanwhile is given back."""
+        """Remove ``waiter``, because its caller has left; cancel its grant, if it has one."""
         if isinstance(waiter.outcome, Reservation):
             self.cancel(now_ns, waiter.outcome)
         else:
@@ -200,7 +200,7 @@ class Pool:
                 self.queue.correct(waiter, share(amounts) - share(reservation.amounts))
 
     def _compare(self, cost: Cost, actual: Cost) -> None:
-        """Add an estimate and its true cost to :attr:`estimates`."""
+        """Add an estimated cost and the true one to :attr:`estimates`."""
         for unit, amount in actual.items():
             if unit in cost:
                 pair = self.estimates[unit]
@@ -212,18 +212,18 @@ class Pool:
             pair[1] += true[TOKENS]
 
     def cancel(self, now_ns: int, reservation: Reservation) -> None:
-        """Close ``reservation``: its request was never sent."""
+        """Close ``reservation`` and give back its charge: its request was never sent."""
         if reservation.open:
             self.counts["cancelled"] += 1
             self.capacity.cancel(now_ns, reservation)
 
     def refuse(self, now_ns: int, reservation: Reservation, refusal: Refusal, pause_s: float) -> None:
-        """The provider refused: keep the charge, and pause the whole pool for ``pause_s``.
+        """Close ``reservation``, keep its charge, and pause the pool for ``pause_s`` seconds.
 
-        A refusal for money stops the pool; the next :meth:`pump` turns away the requests that wait.
+        A refusal for money stops the pool; the next :meth:`pump` removes the waiters.
         """
         self.counts[f"refused_{refusal.kind.value}"] += 1
-        if reservation.granted_ns >= self._row_since_ns:  # the others left before this, and add nothing
+        if reservation.granted_ns >= self._row_since_ns:  # the others left before the last refusal came
             self.refused_in_row += 1
             self._row_since_ns = now_ns
         if self.capacity.refuse(now_ns, reservation, refusal, round(max(pause_s, 0.0) * NS)):
@@ -232,12 +232,12 @@ class Pool:
             self.stop(refusal.message or refusal.code)
 
     def observe(self, now_ns: int, readings: Iterable[Reading], reservation: Reservation) -> None:
-        """Learn from the headers of the answer to ``reservation``'s attempt; before it is settled."""
+        """Learn from the headers of the answer to ``reservation``, before it is settled."""
         if self.capacity.observe(now_ns, list(readings), reservation):
             self.recount()
 
     def recount(self) -> None:
-        """The quotas are others now: compute the amounts of all requests that wait again."""
+        """Compute the amounts of all waiters again, because quotas have changed."""
         for waiter in self.queue:
             waiter.amounts = self.ledger.amounts(waiter.cost)
 
@@ -246,21 +246,13 @@ class Pool:
         self.stopped = Stopped(reason)
 
     def resume(self) -> None:
-        """Forget a stop."""
+        """End a stop."""
         self.stopped = None
 
-    def pause(self, until_ns: int) -> None:
-        """Grant nothing before ``until_ns``, and one attempt first."""
-        self.capacity.pause(until_ns)
-
-    def lift(self, now_ns: int, until_ns: int) -> None:
-        """End the pause until ``until_ns``, if it is the one in force."""
-        self.capacity.lift(now_ns, until_ns)
-
     def soonest(self, now_ns: int, waiter: Waiter) -> tuple[int, str]:
-        """A lower bound on when a newcomer can go, and what binds: only cancellations could make it earlier.
+        """A lower bound on when ``waiter``, not yet in the queue, can go, and what binds.
 
-        Of those ahead only the requests are counted; their tokens may yet be refunded.
+        Of the waiters ahead only the requests are counted: their tokens may be refunded.
         """
         at_ns, binding = self.capacity.earliest(now_ns, waiter.amounts)
         ahead = self.queue.ahead_of_newcomer(waiter.lane) if not waiter.returned else 0
@@ -273,14 +265,14 @@ class Pool:
         return at_ns, self._named(now_ns, at_ns, binding)
 
     def place(self, now_ns: int, waiter: Waiter) -> tuple[int, int, str]:
-        """How many go before ``waiter``, when it should go if no estimate is corrected, and what binds then."""
+        """How many waiters go before ``waiter``, when it goes if all estimates are exact, and what binds then."""
         before = self.queue.before(waiter)
         amounts = [sum(column) for column in zip(waiter.amounts, *(w.amounts for w in before), strict=True)]
         at_ns, binding = self.capacity.earliest(now_ns, amounts)
         return len(before), at_ns, self._named(now_ns, at_ns, binding)
 
     def binds(self, now_ns: int) -> str | None:
-        """What the first in the queue waits for; where it may go this very moment, what it has waited for."""
+        """What the first waiter waits for, or has waited for if it may go now; ``None`` for an empty queue."""
         head = self.queue.head()
         if head is None:
             return None
@@ -288,7 +280,7 @@ class Pool:
         return self.ledger.name(binding) if self.capacity.behind == QUEUE else self._named(now_ns, at_ns, binding)
 
     def _named(self, now_ns: int, at_ns: int, binding: int) -> str:
-        """What is waited for, where the quota ``binding`` binds until ``at_ns``."""
+        """What binds until ``at_ns``: the quota at index ``binding``, or, if that is past, the queue or the store."""
         return self.ledger.name(binding) if at_ns > now_ns else self.capacity.behind
 
     def _reserve(self, now_ns: int, waiter: Waiter) -> Decision:
@@ -301,12 +293,12 @@ class Pool:
         return decision
 
     def _overdue(self, now_ns: int, deadline_ns: int) -> list[Waiter]:
-        """Turn away the requests whose deadline is ``deadline_ns`` or earlier."""
+        """Remove the waiters with a deadline of ``deadline_ns`` or earlier, as expired."""
         late = self.queue.overdue(deadline_ns)
         head = self.queue.head() if late else None
         for waiter in late:
             at_ns, binding = self.capacity.earliest(now_ns, waiter.amounts)
-            if at_ns <= now_ns and head is not None:  # the first of the others would go before it
+            if at_ns <= now_ns and head is not None:  # the first of the others goes before it
                 both = [a + b for a, b in zip(waiter.amounts, head.amounts, strict=True)]
                 at_ns, binding = self.capacity.earliest(now_ns, both)
             waiter.outcome = Expired(at_ns, self._named(now_ns, at_ns, binding))
@@ -314,6 +306,7 @@ class Pool:
         return late
 
     def _turn_away(self, why: Stopped | StoreLost) -> list[Waiter]:
+        """Remove all waiters, with the outcome ``why``."""
         waiters = self.queue.drain()
         for waiter in waiters:
             waiter.outcome = why

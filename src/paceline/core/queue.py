@@ -1,13 +1,14 @@
-"""Who goes next: lanes, priority classes, weights, deadlines and a bound.
+"""The order in which the requests of a pool go: lanes with weights and priorities, and deadlines.
 
-Inside a lane, arrival order, always: a large request is never overtaken by small ones behind it.
-Between lanes, strict priority classes; inside a class, start-time fair queueing: a lane's next request
-starts where its last one finished in virtual time, finish = start + cost / weight, and the lane that
-starts first goes first. A lane that was idle starts at the present virtual time, so idleness saves up
-nothing. The estimate is charged when a request goes, and corrected when its true cost is known.
+Inside a lane the order is that of arrival: a large request is never overtaken by small ones behind it. Between
+lanes, a higher priority always goes first. Among the lanes of one priority the order is start-time fair queueing:
+the next request of a lane starts where the last one finished in virtual time, finish = start + cost / weight, and
+the lane with the earliest start goes first. A lane that was idle starts at the present virtual time, so idleness
+earns nothing. The finish is computed from the estimated cost, and corrected when the true cost is known.
 
-The lanes stand in two sorted rows, those in which somebody waits and those that only owe, so finding who goes next costs
-about the same with one lane and with thousands.
+The lanes are kept in two sorted lists: the busy ones, in which requests wait, and the idle ones, which are empty and
+whose finish is still ahead of the virtual time. So the next request is found about as fast with thousands of lanes as
+with one.
 """
 
 from __future__ import annotations
@@ -34,9 +35,9 @@ class LaneSpec:
     priority: int = 0
 
     def __post_init__(self) -> None:
-        """Refuse a lane without a name, a weight that gives no share, and a priority that is above or below no other."""
+        """Refuse invalid values."""
         if self.name == "":
-            raise QuotaError("a lane's name is empty: call it something")
+            raise QuotaError("the name of a lane is empty: it must have at least one character")
         if isinstance(self.weight, bool) or not isinstance(self.weight, int | float) or not 0 < self.weight < inf:
             raise QuotaError(f"weight of lane {self.name!r} is {self.weight!r}: it must be a finite number above 0")
         if isinstance(self.priority, bool) or not isinstance(self.priority, int):
@@ -46,17 +47,17 @@ class LaneSpec:
 DEFAULT_LANE = LaneSpec()
 
 LaneName = tuple[str, float | None, int | None]
-"""A lane's name, and the weight and the priority that were said with it."""
+"""A name of a lane, with the weight and the priority that the caller gave, if any."""
 
 LANES_MAX = 1_000
-"""How many lanes are kept at hand: their names come from outside."""
+"""How many lanes are cached: their names come from callers."""
 
 
 class Lanes(dict[LaneName, LaneSpec]):
-    """Lanes by what was said of them, with what was not said filled in; for the same words the same object.
+    """A cache of lanes: equal names, weights and priorities give the same object.
 
     Args:
-        known: What is known beforehand; any other lane has weight 1 and priority 0.
+        known: The weights and priorities by default; without one, 1 and 0.
     """
 
     def __init__(self, known: Iterable[LaneSpec] = ()) -> None:
@@ -64,14 +65,14 @@ class Lanes(dict[LaneName, LaneSpec]):
         self._known: dict[str, LaneSpec] = {}
         for spec in known:
             if not isinstance(spec, LaneSpec):
-                raise QuotaError(f"lanes: {spec!r} is no lane: it must be a LaneSpec, as LaneSpec('name', weight=2)")
+                raise QuotaError(f"lanes: {spec!r} is not a lane: write it like LaneSpec('name', weight=2)")
             self._known[spec.name] = spec
 
     def __missing__(self, lane: LaneName) -> LaneSpec:
-        """The lane, said for the first time.
+        """The lane, which is not in the cache.
 
         Raises:
-            QuotaError: The weight gives no share.
+            QuotaError: The name, the weight or the priority is invalid.
         """
         if len(self) >= LANES_MAX:
             self.clear()
@@ -83,39 +84,29 @@ class Lanes(dict[LaneName, LaneSpec]):
 
 
 GONE_MAX = 64
-"""How many deadlines of those who have gone are kept beside twice those who wait."""
+"""How many deadlines are kept beyond twice the waiters: those of requests that have left are removed in bulk."""
 
 
 class Waiter:
-    """A request's place in the queue.
+    """One attempt of a request that asks for a permit.
 
     Attributes:
-        cost: What it will reserve.
+        cost: What it reserves.
         lane: Its class of work.
-        arrived_ns: When it came.
+        arrived_ns: When it was submitted.
         number: Its place in the order of arrival.
-        returned: Whether it is another attempt of a request that has been in the line: it keeps its number.
-        deadline_ns: When it must have gone, or ``None``.
-        owner: Whatever the shell needs to wake the one who waits.
-        amounts: The cost as the ledger counts it.
-        outcome: How it ended; ``None`` while it waits.
-        queued: Whether it had to wait its turn.
+        returned: Whether it is a further attempt of a request: it keeps its number.
+        deadline_ns: The latest instant of a grant, or ``None``.
+        owner: The thread or task that waits, as the scheduler needs it.
+        amounts: The cost as one number per meter.
+        outcome: The result; ``None`` while it waits.
+        queued: Whether it has joined the queue.
         name: The caller's name for it, for the status; ``None`` for none.
     """
 
     __slots__ = (
-        "amounts",
-        "arrived_ns",
-        "cost",
-        "deadline_ns",
-        "lane",
-        "name",
-        "number",
-        "outcome",
-        "owner",
-        "queued",
-        "returned",
-    )
+        "amounts", "arrived_ns", "cost", "deadline_ns", "lane", "name", "number", "outcome", "owner", "queued", "returned",
+    )  # fmt: skip
 
     def __init__(
         self, cost: Cost, lane: LaneSpec = DEFAULT_LANE, deadline_ns: int | None = None, name: str | None = None
@@ -133,38 +124,39 @@ class Waiter:
         self.queued = False
 
 
-_Stand = tuple[int, float, int, int, str]
-"""Where a lane stands: less its priority, where it starts, its first waiter's number (0: it is empty); its id, so that no
-two are equal; and its name."""
+_Key = tuple[int, float, int, int, str]
+"""The sort key of a lane: minus its priority, its start, the number of its first waiter (0: none), its id (which makes
+the key unique), and its name."""
 
 
 class _Lane:
-    __slots__ = ("finish", "row", "spec", "stand", "waiters")
+    __slots__ = ("finish", "key", "row", "spec", "waiters")
 
     def __init__(self, spec: LaneSpec) -> None:
         self.spec = spec
         self.waiters: OrderedDict[int, Waiter] = OrderedDict()
         self.finish = 0.0
-        self.row: list[_Stand] = []  # in which it stands; empty: in none
-        self.stand: _Stand = (0, 0.0, 0, 0, "")
+        self.row: list[_Key] = []  # the sorted list that holds its key, if any
+        self.key: _Key = (0, 0.0, 0, 0, "")
 
 
 class Queue:
     """The waiters of one pool, in the order in which they will go.
 
     Attributes:
-        length: How many wait.
-        next_number: Gives the next place in the order of arrival.
+        length: The number of waiters.
+        next_number: Returns the next place in the order of arrival.
     """
 
     def __init__(self) -> None:
         self._lanes: dict[str, _Lane] = {}
         self._virtual: dict[int, float] = {}  # priority -> virtual time
-        self._waiting: defaultdict[int, int] = defaultdict(int)  # priority -> how many wait
-        # One stand a lane, never later than it is: who has gone or paid more since is put right when it comes first.
-        self._busy: list[_Stand] = []
-        self._idle: list[_Stand] = []
-        self._deadlines: list[tuple[int, int, int, Waiter]] = []  # those who have gone stay until there are too many
+        self._waiting: defaultdict[int, int] = defaultdict(int)  # priority -> number of waiters
+        # One key per lane. A key may be too early, because the lane has gone or its cost was higher than estimated;
+        # it is corrected when it comes first.
+        self._busy: list[_Key] = []
+        self._idle: list[_Key] = []
+        self._deadlines: list[tuple[int, int, int, Waiter]] = []  # a heap; also of waiters that have left
         self.next_number: Callable[[], int] = count(1).__next__
         self.length = 0
 
@@ -175,25 +167,26 @@ class Queue:
         return (waiter for lane in self._lanes.values() for waiter in lane.waiters.values())
 
     def push(self, waiter: Waiter) -> None:
-        """Put ``waiter`` at the end of its lane, or where its number says if it has been there before."""
+        """Put ``waiter`` at the end of its lane; a returned one at its number."""
         spec = waiter.lane
         priority = spec.priority
         lane = self._lanes.get(spec.name)
         if lane is None:
             lane = self._lanes[spec.name] = _Lane(spec)
         before, lane.spec = lane.spec.priority, spec  # the latest priority holds for the whole lane
-        moves = waiter.returned or not lane.waiters or before != priority
+        moves = waiter.returned or not lane.waiters or before != priority  # whether the key of the lane changes
         lane.waiters[waiter.number] = waiter
         self.length += 1
         self._waiting[priority] += 1
-        if before != priority:  # what it owes, it owes there, too
-            owes = max(lane.finish - self._virtual.get(before, 0.0), 0.0)
-            lane.finish = self._virtual.get(priority, 0.0) + owes
+        if before != priority:  # its lead over the virtual time stays the same
+            lead = max(lane.finish - self._virtual.get(before, 0.0), 0.0)
+            lane.finish = self._virtual.get(priority, 0.0) + lead
         if moves:
             if waiter.returned:
-                for number in (waiter.number, *reversed(_before(lane.waiters, waiter.number))):
+                older = list(takewhile(lambda number: number < waiter.number, lane.waiters))  # other returned attempts
+                for number in (waiter.number, *reversed(older)):
                     lane.waiters.move_to_end(number, last=False)
-            self._stand(lane)
+            self._place(lane)
             if before != priority:
                 others = len(lane.waiters) - 1
                 self._waiting[priority] += others
@@ -206,36 +199,36 @@ class Queue:
             heapq.heappush(self._deadlines, (waiter.deadline_ns, waiter.number, id(waiter), waiter))
 
     def head(self) -> Waiter | None:
-        """The one waiter that may go next."""
+        """The waiter that goes next."""
         lane = self._first_lane()
         return next(iter(lane.waiters.values())) if lane else None
 
     def peek(self, most: int, share: Callable[[list[float]], float]) -> list[Waiter]:
-        """The first waiters, at most so many, in the order in which they will go; ``share`` as for :meth:`pop`."""
-        stands = self._busy.copy()  # a sorted row is a heap
+        """The first ``most`` waiters, in the order in which they will go; ``share`` computes the argument of :meth:`pop`."""
+        keys = self._busy.copy()  # a sorted list is a heap
         fronts: dict[str, tuple[Waiter, Iterator[Waiter]]] = {}
         first: list[Waiter] = []
-        while stands and len(first) < most:
-            below, start, _, which, name = stands[0]
+        while keys and len(first) < most:
+            below, start, _, which, name = keys[0]
             if name not in fronts:
                 lane = self._lanes[name]
                 rest = iter(lane.waiters.values())
                 fronts[name] = next(rest), rest
-                heapq.heapreplace(stands, self._stands(lane))
+                heapq.heapreplace(keys, self._key(lane))
                 continue
             waiter, rest = fronts[name]
             first.append(waiter)
             following = next(rest, None)
             if following is None:
-                heapq.heappop(stands)
+                heapq.heappop(keys)
             else:
                 fronts[name] = following, rest
                 start += share(waiter.amounts) / waiter.lane.weight
-                heapq.heapreplace(stands, (below, start, following.number, which, name))
+                heapq.heapreplace(keys, (below, start, following.number, which, name))
         return first
 
     def pop(self, share: float) -> None:
-        """The head has gone; ``share`` is its cost in any measure that is the same for all lanes."""
+        """Remove the head; ``share`` is its cost, in a measure that is the same for all lanes."""
         lane = self._first_lane()
         assert lane is not None
         _, waiter = lane.waiters.popitem(last=False)
@@ -248,15 +241,15 @@ class Queue:
         self._one_less(lane)
 
     def correct(self, waiter: Waiter, share: float) -> None:
-        """The waiter's true cost differs by ``share`` from what :meth:`pop` was told."""
+        """Add ``share``, the true cost less the estimate of a granted ``waiter``, to the finish of its lane."""
         lane = self._lanes.get(waiter.lane.name)
         if lane is not None:
             lane.finish += share / waiter.lane.weight
-            if not lane.waiters or lane.finish < lane.stand[1] > self._virtual.get(lane.spec.priority, 0.0):
-                self._stand(lane)  # it starts earlier than it stands
+            if not lane.waiters or lane.finish < lane.key[1] > self._virtual.get(lane.spec.priority, 0.0):
+                self._place(lane)  # its start is earlier than its key
 
     def withdraw(self, waiter: Waiter) -> bool:
-        """Take ``waiter`` out; whether it was there."""
+        """Remove ``waiter``; whether it was in the queue."""
         if not self._waits(waiter):
             return False
         lane = self._lanes[waiter.lane.name]
@@ -265,7 +258,7 @@ class Queue:
         return True
 
     def overdue(self, now_ns: int) -> list[Waiter]:
-        """Take out and return every waiter whose deadline has come."""
+        """Remove and return every waiter with a deadline of ``now_ns`` or earlier."""
         late = []
         while self._deadlines and self._deadlines[0][0] <= now_ns:
             waiter = heapq.heappop(self._deadlines)[3]
@@ -275,7 +268,7 @@ class Queue:
 
     @property
     def next_deadline_ns(self) -> int | None:
-        """The next deadline of a waiter that still waits."""
+        """The earliest deadline of a waiter; ``None`` for none."""
         while self._deadlines:
             deadline_ns, _, _, waiter = self._deadlines[0]
             if self._waits(waiter):
@@ -284,7 +277,7 @@ class Queue:
         return None
 
     def before(self, waiter: Waiter) -> list[Waiter]:
-        """The waiters of the same lane, or of a higher priority, that go before ``waiter``."""
+        """The waiters that certainly go before ``waiter``: of the same lane, or of a higher priority."""
         return [
             other
             for other in self
@@ -293,13 +286,13 @@ class Queue:
         ]
 
     def ahead_of_newcomer(self, spec: LaneSpec) -> int:
-        """How many would certainly go before a waiter that joins the lane of ``spec`` now."""
+        """How many waiters would certainly go before one that joins the lane of ``spec`` now."""
         lane = self._lanes.get(spec.name)
         higher = sum([waiting for priority, waiting in self._waiting.items() if priority > spec.priority])
         return higher + (len(lane.waiters) if lane and lane.spec.priority <= spec.priority else 0)
 
     def drain(self) -> list[Waiter]:
-        """Take out and return every waiter."""
+        """Remove and return every waiter."""
         waiters = list(self)
         self._forget_all()
         self._deadlines.clear()
@@ -307,11 +300,11 @@ class Queue:
         return waiters
 
     def waiting(self) -> dict[str, int]:
-        """How many wait in each lane that is not empty."""
+        """The number of waiters per lane, without empty lanes."""
         return {name: len(lane.waiters) for name, lane in self._lanes.items() if lane.waiters}
 
     def _waits(self, waiter: Waiter) -> bool:
-        """Whether this very waiter is in the line: another attempt of the same request has the same number."""
+        """Whether ``waiter`` is in the queue; a further attempt of its request has the same number."""
         lane = self._lanes.get(waiter.lane.name)
         return lane is not None and lane.waiters.get(waiter.number) is waiter
 
@@ -321,26 +314,25 @@ class Queue:
             return self._lanes[busy[0][4]] if busy else None
         while True:
             lane = self._lanes[busy[0][4]]
-            if self._stands(lane) == busy[0]:
+            if self._key(lane) == busy[0]:
                 return lane
-            self._stand(lane)
+            self._place(lane)
 
-    def _stands(self, lane: _Lane) -> _Stand:
-        """Where ``lane`` stands now."""
+    def _key(self, lane: _Lane) -> _Key:
         spec = lane.spec
         start = max(self._virtual.get(spec.priority, 0.0), lane.finish)
         return -spec.priority, start, next(iter(lane.waiters), 0), id(lane), spec.name
 
-    def _stand(self, lane: _Lane) -> None:
-        """Let ``lane`` stand where it belongs now, and no longer where it stood."""
+    def _place(self, lane: _Lane) -> None:
+        """Compute the key of ``lane`` again, and move it to its place in the sorted lists."""
         if lane.row:
-            del lane.row[bisect_left(lane.row, lane.stand)]
+            del lane.row[bisect_left(lane.row, lane.key)]
         lane.row = self._busy if lane.waiters else self._idle
-        lane.stand = self._stands(lane)
-        insort(lane.row, lane.stand)
+        lane.key = self._key(lane)
+        insort(lane.row, lane.key)
 
     def _one_less(self, lane: _Lane) -> None:
-        """A waiter of ``lane`` has left."""
+        """Count a waiter that has left ``lane``."""
         self.length -= 1
         if not self.length:
             self._forget_all()
@@ -348,11 +340,11 @@ class Queue:
         priority = lane.spec.priority
         self._waiting[priority] -= 1
         if not lane.waiters:
-            self._stand(lane)
+            self._place(lane)
             self._forget_idle(priority)
 
     def _forget_idle(self, priority: int) -> None:
-        """Drop the empty lanes of a class that owe nothing to virtual time; when all are empty, the class."""
+        """Drop the empty lanes of ``priority`` that are not ahead of its virtual time; all of them, if no waiter has it."""
         paid = self._virtual.get(priority, 0.0)
         if not self._waiting[priority]:
             paid = inf
@@ -360,20 +352,14 @@ class Queue:
             self._virtual.pop(priority, None)
         idle = self._idle
         begin = bisect_left(idle, (-priority, -inf, 0, 0, ""))
-        end = bisect_left(idle, (-priority, paid, 1, 0, ""), begin)  # 1: after all that start at `paid`
-        for stand in idle[begin:end]:
-            del self._lanes[stand[4]]
+        end = bisect_left(idle, (-priority, paid, 1, 0, ""), begin)  # 1: also those that start at `paid`
+        for key in idle[begin:end]:
+            del self._lanes[key[4]]
         del idle[begin:end]
 
     def _forget_all(self) -> None:
-        """Nobody waits, so nobody owes."""
         self._lanes.clear()
         self._virtual.clear()
         self._waiting.clear()
         self._busy.clear()
         self._idle.clear()
-
-
-def _before(waiters: OrderedDict[int, Waiter], number: int) -> list[int]:
-    """The numbers at the front of the lane that are older than ``number``: other returned attempts."""
-    return list(takewhile(lambda other: other < number, waiters))

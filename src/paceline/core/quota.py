@@ -1,4 +1,4 @@
-"""What a provider allows: amounts per period, as frozen values, and their one-line notation.
+"""Quotas as frozen values, and their notation in one line.
 
 500 requests/min
 2M input_tokens/min burst 50k
@@ -11,11 +11,11 @@ from __future__ import annotations
 import math
 import re
 from dataclasses import dataclass, replace
-from difflib import get_close_matches
 from enum import StrEnum
 from typing import Self
 
-from paceline.core.results import Cost as Cost
+from paceline.core.hints import did_you_mean
+from paceline.core.results import Cost as Cost  # noqa: PLC0414  (re-exported)
 from paceline.core.results import QuotaError
 
 NS = 1_000_000_000
@@ -27,12 +27,12 @@ KNOWN_UNITS = (REQUESTS, TOKENS, INPUT_TOKENS, OUTPUT_TOKENS, USD, CONCURRENCY)
 
 
 class Rule(StrEnum):
-    """How the provider counts."""
+    """How a provider counts."""
 
     BUCKET = "bucket"  # refills continuously
     WINDOW = "window"  # a counter that restarts every period
-    SLIDING = "sliding"  # any trailing period
-    SLOTS = "slots"  # in flight at the same time
+    SLIDING = "sliding"  # the amount within any trailing period
+    SLOTS = "slots"  # requests in flight
 
 
 _RULES = {rule.value: rule for rule in Rule}
@@ -53,7 +53,7 @@ _EXAMPLE = "write it like '500 requests/min', '2M input_tokens/min burst 50k' or
 
 PERIOD_MIN_S, PERIOD_MAX_S = 1e-6, 1e16
 RATE_MIN, RATE_MAX = 1e-21, 1e21
-"""What integers of nanoseconds and floats can hold."""
+"""The range in which integer nanoseconds and floats are exact enough."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,13 +61,13 @@ class Quota:
     """An amount per period for one unit, with a burst and a rule.
 
     Attributes:
-        unit: What is counted: ``requests``, ``tokens``, ``usd``, ``concurrency`` or a name of your own.
-        amount: How much is allowed per period (for slots: at the same time).
+        unit: What is counted: ``requests``, ``tokens``, ``usd``, ``concurrency`` or the user's own unit.
+        amount: The amount allowed per period (for slots: in flight).
         period_s: The period in seconds; 0 for slots.
-        burst: The *full* amount available at once; equal to ``amount`` unless said otherwise.
+        burst: The amount available at once when nothing is used; by default ``amount``.
         rule: How the provider counts.
         anchor: When a ``window`` restarts: ``utc`` (periods counted from midnight UTC) or the name of a
-            time zone whose midnight starts the day; ``None`` when nobody knows.
+            time zone whose midnight starts the day; ``None`` when that is unknown.
     """
 
     unit: str
@@ -78,7 +78,7 @@ class Quota:
     anchor: str | None = None
 
     def __post_init__(self) -> None:
-        """Refuse what no provider can mean."""
+        """Refuse invalid values."""
         if not re.fullmatch(r"[a-z_][a-z0-9_]*", self.unit):
             raise QuotaError(f"unit {self.unit!r}: use lower-case letters, digits and '_', e.g. 'input_tokens'")
         for name, value in (("amount", self.amount), ("burst", self.burst or self.amount)):
@@ -93,8 +93,8 @@ class Quota:
             raise QuotaError(f"period of {self.unit} is {self.period_s!r} s: it must be a finite number above 0")
         if self.period_s and not (PERIOD_MIN_S <= self.period_s <= PERIOD_MAX_S and RATE_MIN <= self.rate <= RATE_MAX):
             raise QuotaError(
-                f"{self.amount:g} {self.unit} in {self.period_s:g} s are beyond what can be counted: periods may be from"
-                f" {PERIOD_MIN_S:g} to {PERIOD_MAX_S:g} s, and rates from {RATE_MIN:g} to {RATE_MAX:g} per second"
+                f"{self.amount:g} {self.unit} in {self.period_s:g} s are out of range: the period must be from"
+                f" {PERIOD_MIN_S:g} to {PERIOD_MAX_S:g} s, and the rate from {RATE_MIN:g} to {RATE_MAX:g} per second"
             )
         if self.anchor not in (None, "utc"):
             _check_zone(str(self.anchor), self.period_s)
@@ -108,7 +108,7 @@ class Quota:
 
     @property
     def ns_per_unit(self) -> float:
-        """Nanoseconds in which one unit comes back."""
+        """Nanoseconds of refill per unit."""
         return self.period_s * NS / self.amount
 
     def with_amount(self, amount: float) -> Self:
@@ -121,7 +121,7 @@ class Quota:
         """Read one quota from its notation.
 
         Raises:
-            QuotaError: The text is not a quota; the message says what would be right.
+            QuotaError: The text is not a quota.
         """
         match = _QUOTA.fullmatch(text.strip())
         if match is None:
@@ -129,13 +129,10 @@ class Quota:
         number, scale, unit, count, period, rest = match.groups()
         if unit in _SHORTHANDS and period is None:
             raise QuotaError(f"{text!r} is not a quota: write '{number}{scale} {_SHORTHANDS[unit]}'")
-        near = get_close_matches(unit, KNOWN_UNITS, 1, 0.8)
-        if near and near[0] != unit:
-            raise QuotaError(f"{text!r}: unknown unit {unit!r}; did you mean {near[0]!r}?")
+        if hint := did_you_mean(unit, KNOWN_UNITS, cutoff=0.8):
+            raise QuotaError(f"{text!r}: unknown unit {unit!r}{hint}")
         if period is None and unit != CONCURRENCY and "slots" not in rest.split():
-            near = get_close_matches(unit, KNOWN_UNITS, 1)
-            hint = f"; did you mean {near[0]!r}?" if near and near[0] != unit else ""
-            raise QuotaError(f"{text!r} has no period: {_EXAMPLE}{hint}")
+            raise QuotaError(f"{text!r} has no period: {_EXAMPLE}{did_you_mean(unit, KNOWN_UNITS)}")
         period_s = 0.0
         if period is not None:
             if period not in _PERIODS:
@@ -158,7 +155,7 @@ def parse_quotas(text: str | list[str] | tuple[str, ...]) -> tuple[Quota, ...]:
     """Read several quotas, from a list or separated by commas.
 
     Raises:
-        QuotaError: One of them is not a quota, or two are the same quota.
+        QuotaError: One of them is not a quota, or two have the same unit and period.
     """
     parts = text.split(",") if isinstance(text, str) else text
     quotas = tuple(Quota.parse(part) for part in parts if part.strip())
@@ -186,28 +183,24 @@ def _read_options(text: str, words: list[str], *, slots: bool) -> tuple[float, R
         elif rule is Rule.WINDOW and anchor is None and (word == "utc" or "/" in word):
             anchor = word
         else:
-            options = ["burst", *_RULES, "utc"]
-            near = get_close_matches(word, options, 1)
-            raise QuotaError(
-                f"{text!r}: unknown option {word!r}" + (f"; did you mean {near[0]!r}?" if near else f": {_EXAMPLE}")
-            )
+            hint = did_you_mean(word, ["burst", *_RULES, "utc"]) or f": {_EXAMPLE}"
+            raise QuotaError(f"{text!r}: unknown option {word!r}{hint}")
     return burst, rule, anchor
 
 
 def _check_zone(anchor: str, period_s: float) -> None:
-    """A window that restarts at a place's midnight is a day's, and the place must exist."""
+    """Refuse an unknown time zone, and a period other than the day that a midnight starts."""
     from zoneinfo import ZoneInfo, available_timezones
 
     if period_s != 86_400:
-        raise QuotaError(f"a window that restarts at midnight in {anchor} is a day's: write '/day', or 'utc'")
+        raise QuotaError(
+            f"the period of a window that restarts at midnight in {anchor} must be a day: write '/day', or 'utc'"
+        )
     try:
         ZoneInfo(anchor)
     except (KeyError, ValueError, OSError):
-        near = get_close_matches(anchor, available_timezones(), 1)
-        raise QuotaError(
-            f"unknown time zone {anchor!r}"
-            + (f"; did you mean {near[0]!r}?" if near else ": use one like 'Europe/Berlin'")
-        ) from None
+        hint = did_you_mean(anchor, available_timezones()) or ": use one like 'Europe/Berlin'"
+        raise QuotaError(f"unknown time zone {anchor!r}{hint}") from None
 
 
 def _number(digits: str, scale: str) -> float:
@@ -222,7 +215,7 @@ def _short(amount: float) -> str:
 
 
 def _plain(number: float) -> str:
-    """All digits, and no exponent, so that it can be read again."""
+    """Without an exponent, which :meth:`Quota.parse` does not read."""
     text = repr(number)
     if "e" in text:
         from decimal import Decimal

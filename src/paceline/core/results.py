@@ -1,8 +1,4 @@
-"""How a request can end: decisions as types, and the exceptions whose type says who is to blame.
-
-Decisions travel inside paceline as values. Exceptions are for callers. Nothing is said by a ``bool``,
-a ``-1`` or a ``None``.
-"""
+"""How a request can end: decisions as values, which travel inside paceline, and exceptions, which callers see."""
 
 from __future__ import annotations
 
@@ -13,27 +9,26 @@ from math import inf
 from typing import Any
 
 Cost = dict[str, float]
-"""Amount per unit that one request spends, e.g. ``{"requests": 1, "tokens": 1_500}``."""
-
+"""Amount per unit of one request, e.g. ``{"requests": 1, "tokens": 1_500}``."""
 
 QUEUE, STORE = "queue", "store"
-"""What binds where no quota does, and no cool-down: those ahead, or a store's answer."""
+"""What binds when neither a quota nor a cool-down does: the waiters ahead, or an answer of the store."""
 
 
 class PacelineError(Exception):
-    """The root of everything that paceline raises on purpose."""
+    """The base of all exceptions of paceline."""
 
 
 class PacelineWarning(UserWarning):
-    """Something works, but not as well as it could; the message says what to do."""
+    """A use of paceline that works, but not as well as it could; the message says what to do."""
 
 
 class QuotaError(PacelineError, ValueError):
-    """A quota, a cost or a configuration that cannot be meant. The message says what would be right."""
+    """An invalid quota, cost or setting; the message says what is valid."""
 
 
 class NeverFitsError(PacelineError):
-    """The request costs more than its quota can ever hold: waiting cannot help."""
+    """The cost of the request is above what its quota can ever hold: no wait is long enough."""
 
     def __init__(self, pool: str, unit: str, cost: float, most: float) -> None:
         super().__init__(f"{pool}: the request costs {cost:,.0f} {unit}, and the quota holds {most:,.0f} at most")
@@ -41,28 +36,28 @@ class NeverFitsError(PacelineError):
 
 
 class AcquireTimeoutError(PacelineError, TimeoutError):
-    """The deadline passed, or could not be met from the start."""
+    """The deadline has passed, or cannot be met."""
 
     def __init__(self, pool: str, waited_s: float, retry_after_s: float, quota: str) -> None:
-        reasons = {QUEUE: "others were ahead of it", STORE: "the store had not let it go"}
-        when = f"in about {retry_after_s:.1f} s" if retry_after_s < inf else "when another is done"
+        reasons = {QUEUE: "other requests were ahead", STORE: "the store had not answered"}
+        when = f"in about {retry_after_s:.1f} s" if retry_after_s < inf else "when a request in flight ends"
         reason = reasons.get(quota, f"{quota} would allow it {when}")
         super().__init__(f"{pool}: no permit within the timeout (waited {waited_s:.1f} s; {reason})")
         self.pool, self.waited_s, self.retry_after_s, self.quota = pool, waited_s, retry_after_s, quota
 
 
 class QueueFullError(PacelineError):
-    """The pool's line has reached its bound."""
+    """The queue of the pool is full."""
 
     def __init__(self, pool: str, length: int) -> None:
         super().__init__(
-            f"{pool}: {length:,} requests wait already, which is the bound; send fewer at once or raise it"
+            f"{pool}: {length:,} requests wait already, and the queue is full; send fewer at once, or raise waiting_max"
         )
         self.pool, self.length = pool, length
 
 
 class PoolStoppedError(PacelineError):
-    """The provider said that money is gone (or the key is refused): nothing more is sent."""
+    """The pool was stopped, because the account has no money left: it sends nothing more."""
 
     def __init__(self, pool: str, reason: str) -> None:
         super().__init__(f"{pool}: stopped: {reason}")
@@ -70,61 +65,56 @@ class PoolStoppedError(PacelineError):
 
 
 class GaveUpError(PacelineError):
-    """The provider refused, and no attempt is left, or none can help.
+    """The provider refused, and no attempt is left, or another one cannot succeed.
 
     Attributes:
         pool: The pool.
-        attempts: How many were made.
-        refusal: What the last one was told.
-        retry_after_s: How long the provider asked to wait then, in seconds; ``None`` if it did not say.
+        attempts: The number of attempts.
+        refusal: The refusal of the last attempt.
+        retry_after_s: The wait that it asked for, in seconds; ``None`` if it named none.
     """
 
     def __init__(self, pool: str, attempts: int, refusal: Refusal, reason: str) -> None:
-        said = f": {refusal.message}" if refusal.message else ""
-        super().__init__(f"{pool}: refused ({refusal.kind.value}), {reason}{said}")
+        message = f": {refusal.message}" if refusal.message else ""
+        super().__init__(f"{pool}: refused ({refusal.kind.value}), {reason}{message}")
         self.pool, self.attempts, self.refusal = pool, attempts, refusal
         self.retry_after_s = refusal.retry_after_s
 
 
 class StoreError(PacelineError):
-    """The shared store cannot be used. The message names it, says what happened, and what would be right."""
+    """The store cannot be used; the message names it, the cause and the remedy."""
 
 
 class Reservation:
-    """Every quota has been charged: send now. Opaque outside the ledger, but for ``cost``.
+    """What one attempt has charged to every quota of its pool: the attempt may be sent.
 
     Attributes:
         cost: The reserved cost per unit.
-        amounts: The same, one number for each meter.
-        marks: Where each meter stood, for a guarded refund.
-        notes: What :mod:`~paceline.core.learning` wants to remember.
-        granted_ns: When it was granted.
-        expires_ns: When it counts as lost if nobody has settled it.
-        open: Whether it has been neither settled nor cancelled, nor refused.
+        amounts: The same, one number per meter.
+        marks: What :meth:`Meter.charge <paceline.core.meters.Meter.charge>` returned, per meter.
+        notes: What :class:`~paceline.core.learning.Learning` compares the answer with, per meter.
+        granted_ns: The instant of the grant.
+        expires_ns: When it is closed as lost, if it is still open.
+        open: Whether it is neither settled, cancelled, refused nor lost.
     """
 
     __slots__ = ("amounts", "cost", "expires_ns", "granted_ns", "marks", "notes", "open")
 
     def __init__(
-        self,
-        cost: Cost,
-        amounts: list[float],
-        marks: Sequence[int],
-        granted_ns: int,
-        expires_ns: int,
+        self, cost: Cost, amounts: list[float], marks: Sequence[int], granted_ns: int, expires_ns: int
     ) -> None:
         self.cost = cost
         self.amounts = amounts
         self.marks = marks
         self.granted_ns = granted_ns
         self.expires_ns = expires_ns
-        self.notes: Sequence[Any] = ()  # of whoever watches the meters
+        self.notes: Sequence[Any] = ()
         self.open = True
 
 
 @dataclass(frozen=True, slots=True)
 class WaitUntil:
-    """Not before ``at_ns``; ``quota`` is what binds: one of the quotas, ``cool-down``, ``line`` or ``store``."""
+    """Not before ``at_ns``; ``quota`` is what binds: a quota in its notation, ``cool-down``, ``queue`` or ``store``."""
 
     at_ns: int
     quota: str
@@ -132,20 +122,20 @@ class WaitUntil:
 
 @dataclass(frozen=True, slots=True)
 class NeverFits:
-    """Never: the cost of ``unit`` is above ``most``, the most that its quota can hold."""
+    """The cost of ``unit`` is above ``most``, the largest amount that its quota can hold."""
 
     unit: str
     cost: float
     most: float
 
     def __bool__(self) -> bool:
-        """No permit: ``if permit := limiter.try_acquire(...)`` reads as it should."""
+        """False, so that ``if permit := limiter.try_acquire(...)`` holds for permits only."""
         return False
 
 
 @dataclass(frozen=True, slots=True)
 class Expired:
-    """The deadline came first, or could not be met; ``at_ns`` and ``quota`` say when it would have gone."""
+    """The deadline has passed, or cannot be met: ``quota`` would have allowed the request at ``at_ns``."""
 
     at_ns: int
     quota: str
@@ -153,21 +143,21 @@ class Expired:
 
 @dataclass(frozen=True, slots=True)
 class QueueFull:
-    """The line has reached its bound of ``length``."""
+    """The queue has reached its bound of ``length`` waiters."""
 
     length: int
 
 
 @dataclass(frozen=True, slots=True)
 class Stopped:
-    """The pool sends nothing more, for this reason."""
+    """The pool was stopped for ``reason`` and sends nothing more."""
 
     reason: str
 
 
 @dataclass(frozen=True, slots=True)
 class StoreLost:
-    """The books are in a store that has never answered, for this reason."""
+    """The quotas are kept by a store that has never answered, for ``reason``."""
 
     reason: str
 
@@ -177,30 +167,30 @@ Outcome = Decision | Expired | QueueFull | Stopped | StoreLost
 
 
 class RefusalKind(StrEnum):
-    """Why a provider said no. Only ``RATE`` may lower a learned limit."""
+    """Why a provider refused a request."""
 
-    RATE = "rate"  # your own rate limit
-    GROWTH = "growth"  # you grew too fast: slow_down, ramp_limit_exceeded
-    CAPACITY = "capacity"  # their servers are full: 503, 529
-    MONEY = "money"  # the balance or a spend cap: never retried
-    NEVER_FITS = "never_fits"  # this request is too large for the limit: never retried
+    RATE = "rate"  # a rate limit of the account
+    GROWTH = "growth"  # the traffic grew too fast: slow_down, ramp_limit_exceeded
+    CAPACITY = "capacity"  # the provider's servers are full: 503, 529
+    MONEY = "money"  # no balance, or a spend limit: never retried
+    NEVER_FITS = "never_fits"  # the request is larger than the limit: never retried
 
 
 @dataclass(frozen=True, slots=True)
 class Refusal:
-    """What a refusing answer said; every field but the kind may be missing.
+    """The content of a refusing answer; every field but the kind may be missing.
 
     Attributes:
-        kind: Why.
-        message: The provider's own words, shortened; never a prompt.
+        kind: The reason.
+        message: The provider's message, shortened; never part of a prompt.
         code: The provider's error code.
-        retry_after_s: How long the provider asks to wait, in seconds.
+        retry_after_s: The wait that the provider asks for, in seconds.
         unit: The unit whose quota was exceeded.
         period_s: The period of that quota, in seconds.
-        limit: That quota's amount, as the provider has it.
-        used: How much of it the provider counts as used.
-        requested: What the provider would have charged for this request.
-        pool: The provider's own name of the pool, where it gives one.
+        limit: The amount of that quota.
+        used: The amount that the provider counts as used.
+        requested: The amount that the provider would have charged for this request.
+        pool: The provider's name of the pool.
     """
 
     kind: RefusalKind
@@ -217,15 +207,15 @@ class Refusal:
 
 @dataclass(frozen=True, slots=True)
 class Reading:
-    """What an answer's headers say about one quota; every field but the unit may be missing.
+    """The headers of an answer about one quota; every field but the unit may be missing.
 
     Attributes:
-        unit: The unit that the provider counts.
-        limit: The quota's amount.
+        unit: The unit that the quota counts.
+        limit: The amount of the quota.
         remaining: What is left of it; may be negative.
         reset_s: Seconds until the quota is *full* again.
-        period_s: The quota's period, where the provider's dialect fixes it.
-        resolution: ``remaining`` is rounded to multiples of this.
+        period_s: The period in seconds, where the provider's API defines it.
+        resolution: ``remaining`` is rounded to a multiple of this.
     """
 
     unit: str

@@ -1,1 +1,1 @@
-"""The limiter, as users see it."""
+"""The public class ``Limiter``."""

@@ -1,4 +1,4 @@
-"""The limiter as users see it: the pacing engine, and the doors to it."""
+"""The public class :class:`Limiter`: pools by name, decorators, attached clients and configuration files."""
 
 from __future__ import annotations
 
@@ -29,36 +29,38 @@ class Limiter(Pacer):
 
     Args:
         quotas: Quotas by name: ``{"openai/gpt-5": ["500 requests/min", "500k tokens/min"]}``. A name may be a
-            provider's model, a model, ``openai/*``, ``*``, or any word for a pool of your own.
-        provider: The provider whose published limits stand behind ``quotas``; ``None`` for none.
-        tier: The account's tier at that provider, or at the only one that ``quotas`` names.
-        rpm_override: Requests a minute for every model, instead of any other limit on them.
-        tpm_override: Tokens a minute, input and output together, for every model, instead of any other limit on them.
+            provider's model, a model, ``openai/*``, ``*``, or the user's own name for a pool.
+        provider: The provider whose published limits hold where ``quotas`` has none; ``None`` for none.
+        tier: The tier of the account at that provider, or at the only one that ``quotas`` names.
+        rpm_override: Requests per minute for every model, in place of its own limit.
+        tpm_override: Tokens per minute, input and output together, for every model, in place of its own limit.
         learn: Whether answers correct the limits.
-        concurrency: Requests in flight by provider, over all its models; ``*`` for every other provider.
+        concurrency: The bound on requests in flight by provider, over all its models; ``*`` for every other provider.
         min_interval_s: The least time between two starts of one pool, in seconds.
-        timeout_s: How long a request may wait unless it says so itself, in seconds; ``None``: without end.
-        headroom_s: What every quota keeps unused, in seconds of its own refill, against jitter on the way.
-        ttl_s: A permit that is neither settled nor cancelled counts as charged in full after this many seconds.
+        acquire_timeout_s: The default timeout of a request, in seconds; ``None`` for none.
+        headroom_s: The part of every quota that stays unused, in seconds of its own refill, to absorb jitter on the way
+            to the provider.
+        ttl_s: The time-to-live of an open permit, in seconds; after it the permit is closed, charged in full.
         waiting_max: How many requests may wait in one pool.
-        estimate_factor: What estimates of input are multiplied by, on top of their learned ratio; ``None``: a margin
-            that is learned from their spread.
-        retry: What the HTTP clients below do when the provider refuses.
-        breaker: When to stop trying a provider that fails; ``None`` for never.
-        lanes: Weights and priorities of lanes, for callers who only name theirs.
-        store: Where the quotas are kept when processes share them: a store, a Redis client, or a URL for
-            :func:`~paceline.stores.open_store` (``sqlite:PATH``, ``redis://HOST:PORT/DB``, ...). ``None``: in this process.
-        on_store_failure: With a store, while it does not answer: ``fail_safe``: go on with this process's share of the
-            limits; ``fail_closed``: grant nothing; ``fail_open``: go on as if alone.
-        lease_s: With a store: for how many seconds a process may take a share of the rate instead of asking for every
-            request. 0: never; ``None``: when the load is high.
-        events: Called with an :class:`~paceline.Event` for everything that happens to a permit, in the thread that acts;
-            e.g. :func:`~paceline.log_events`. It should be quick, and what it raises is logged.
-        clock: The clock; tests bring their own.
+        estimate_factor: The factor for estimates of input, on top of their learned ratio; ``None``: a margin that is
+            learned from their spread.
+        retry: The policy of attached clients and of :meth:`attempts` after refusals.
+        breaker: The policy after failures of a provider; ``None`` for none.
+        lanes: Weights and priorities of lanes, for callers that give only the name.
+        store: Where processes share the quotas: a store, a Redis client, or a URL for
+            :func:`~paceline.stores.open_store` (``sqlite:PATH``, ``redis://HOST:PORT/DB``, ...). ``None``: the quotas are
+            in this process.
+        on_store_failure: While the store does not answer, ``fail_safe`` continues with this process's share of the
+            limits, ``fail_closed`` grants nothing, and ``fail_open`` continues as if this process were alone.
+        lease_s: With a store: for how many seconds a process may lease a share of the rate, in place of one exchange per
+            request. 0: never; ``None``: under high load.
+        events: Called with every :class:`~paceline.Event`, in the thread that causes it; e.g.
+            :func:`~paceline.log_events`. It should be quick; its exceptions are logged.
+        clock: The clock; tests use their own.
 
     Raises:
-        StoreError: The store's URL is invalid, or ``store`` is no store.
-        QuotaError: A quota, a tier or another argument is invalid; the message says what would be right.
+        StoreError: The URL of the store is invalid, or ``store`` is not a store.
+        QuotaError: A quota, a tier or another argument is invalid.
     """
 
     def __init__(
@@ -72,7 +74,7 @@ class Limiter(Pacer):
         learn: bool = True,
         concurrency: Mapping[str, int] | None = None,
         min_interval_s: float = 0.0,
-        timeout_s: float | None = None,
+        acquire_timeout_s: float | None = None,
         headroom_s: float = 1.0,
         ttl_s: float = 900.0,
         waiting_max: int = WAITING_MAX,
@@ -117,7 +119,7 @@ class Limiter(Pacer):
             headroom_s=headroom_s,
             ttl_s=ttl_s,
             waiting_max=waiting_max,
-            timeout_s=timeout_s,
+            acquire_timeout_s=acquire_timeout_s,
             retry=retry or RetryPolicy(),
             breaker=breaker,
             lanes=lanes,
@@ -136,12 +138,12 @@ class Limiter(Pacer):
         quotas: Mapping[str, QuotaLike] | None = None,
         **options: Any,
     ) -> Self:
-        """A limiter with the published limits of ``provider``; the answers correct them.
+        """A limiter with the published limits of ``provider``, which its answers correct.
 
         Args:
             provider: ``openai``, ``anthropic`` (or ``claude``), or any other name.
-            tier: The account's tier, e.g. ``2`` or ``build``; the lowest by default.
-            quotas: Limits that you know better; they beat the tables.
+            tier: The tier of the account, e.g. ``2`` or ``build``; the lowest by default.
+            quotas: Quotas that take precedence over the published limits.
             **options: As for :class:`Limiter`.
 
         Raises:
@@ -151,36 +153,36 @@ class Limiter(Pacer):
 
     @classmethod
     def load(cls, path: str | PathLike[str] | None = None, **given: Any) -> Self:
-        """A limiter as the file ``path`` says, else ``$PACELINE_CONFIG``, else ``paceline.toml`` or ``.yaml`` here.
+        """A limiter with the settings of a file: ``path``, ``$PACELINE_CONFIG``, or ``paceline.toml`` or ``.yaml`` here.
 
         Args:
             path: The file, TOML or YAML.
-            **given: Settings by name, which beat the environment and the file: ``tier=3``, ``rpm_override=400``, ...; and
-                ``events``, ``clock`` and ``store`` as for :class:`Limiter`.
+            **given: Settings by name, which take precedence over the environment and the file: ``tier=3``,
+                ``rpm_override=400``, ...; and ``events``, ``clock`` and ``store`` as for :class:`Limiter`.
 
         Raises:
-            QuotaError: Settings are invalid; the message lists all of them, each with its place and what would be right.
+            QuotaError: Settings are invalid; the message lists all of them, each with its place and the valid values.
         """
         from paceline.config import load_arguments
 
         return cls(**load_arguments(path, **given))
 
     def estimate(self, pool: str, asked: object, *, output_tokens: int | None = None) -> Cost:
-        """What a request would reserve, for ``limiter.acquire(pool, **cost)``; as when it passes an attached client.
+        """The cost that a request would reserve, for ``limiter.acquire(pool, **cost)``; the same as in an attached client.
 
         Args:
-            pool: Whose quotas, as for :meth:`acquire`; its provider says what is held.
-            asked: A text, a list of messages, or a request's body. Of long texts a sample is read, of a large body the
-                first 200 000 parts.
-            output_tokens: The most output that the request asks for (``max_tokens``), where the body does not say.
+            pool: The pool, as for :meth:`acquire`.
+            asked: A text, a list of messages, or the body of a request. Of long texts a sample is read, of a large body
+                the first 200 000 parts.
+            output_tokens: The maximum output of the request (``max_tokens``), if it is not in the body.
 
         Returns:
-            ``input_tokens`` and ``output_tokens``, and the pool's other units that its provider holds. The input is
-            corrected by what answers over HTTP have taught about the model. The output is what the provider books:
-            the maximum (OpenAI), or what is to be expected of it (Anthropic).
+            ``input_tokens`` and ``output_tokens``, and the other units that the provider of the pool holds at admission.
+            The input is corrected by the calibration of the model. The output is what the provider holds: the maximum
+            (OpenAI), or the expected part of it (Anthropic).
 
         Raises:
-            QuotaError: The pool is unknown, or ``asked`` is none of these.
+            QuotaError: The pool is unknown, or ``asked`` is of another type.
         """
         from paceline.http.describe import estimate
 
@@ -194,15 +196,15 @@ class Limiter(Pacer):
         timeout: float | None = None,
         **units: float,
     ) -> Callable[[Callable[P, R]], Callable[P, R]]:
-        """Let every call of a function, sync or async, take a permit first.
+        """A decorator: every call of the function, sync or async, acquires a permit first.
 
         Args:
-            pool: Whose quotas.
-            cost: Given the call's arguments, its amounts per unit.
+            pool: The pool.
+            cost: Returns the amounts per unit, from the arguments of the call.
             timeout: Seconds to wait at most.
-            **units: The same amounts for every call, instead of ``cost``.
+            **units: The amounts of every call, in place of ``cost``.
 
-        The permit is settled with the function's result when that reports usage, and as reserved otherwise.
+        The permit is settled with the result of the function if that reports usage, and as reserved otherwise.
         """
 
         def take(*args: Any, **kwargs: Any) -> Acquisition:
@@ -215,14 +217,14 @@ class Limiter(Pacer):
         """Pace ``client`` in place: an SDK's client, or any object with an httpx or httpx2 client inside.
 
         Args:
-            client: The client; attached twice, it is paced once.
-            provider: Whose dialect it speaks, where its address does not tell.
+            client: The client. To attach it again has no effect.
+            provider: The provider, if the address of the client does not show it.
 
         Returns:
             The same client.
 
         Raises:
-            TypeError: There is no httpx or httpx2 client inside.
+            TypeError: ``client`` contains no httpx or httpx2 client.
         """
         from paceline.http.attach import attach
 
@@ -230,13 +232,13 @@ class Limiter(Pacer):
         return client
 
     def close(self) -> None:
-        """Send the store what is still to be reported, and close it. Without a store, nothing."""
+        """Send the pending reports to the store, and close it. Without a store, do nothing."""
         if self.backend is not None:
             self.backend.close()
 
 
 def _paced(take: Callable[..., Acquisition]) -> Callable[[Callable[P, R]], Callable[P, R]]:
-    """A decorator, for sync and async functions; ``take`` is given each call's arguments."""
+    """A decorator for sync and async functions; ``take`` is called with the arguments of each call."""
 
     def decorate(function: Callable[P, R]) -> Callable[P, R]:
         if inspect.iscoroutinefunction(function):
@@ -263,7 +265,7 @@ def _paced(take: Callable[..., Acquisition]) -> Callable[[Callable[P, R]], Calla
 
 
 def _settle(permit: Permit, result: object) -> None:
-    """Settle with what ``result`` reports; as reserved when it reports nothing."""
+    """Settle with the usage of ``result``; as reserved if it reports none."""
     if permit.open:
         try:
             permit.settle(result)

@@ -1,1 +1,1 @@
-"""Pacing in one process: who waits, who goes, and what happened; threads and event loops, locks and timers."""
+"""Pacing in one process: pools for threads and event loops, with locks, timers, permits, retries and events."""

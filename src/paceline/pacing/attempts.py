@@ -1,10 +1,11 @@
-"""The attempts at one call of your own: what :meth:`Limiter.attempts <paceline.Limiter.attempts>` returns."""
+"""The attempts at one call, as :meth:`Limiter.attempts <paceline.Limiter.attempts>` returns them."""
 
 from __future__ import annotations
 
 import random
 import time
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from types import TracebackType
 
 from paceline.core.quota import NS
@@ -17,10 +18,10 @@ from paceline.providers.answers import answer_of, refusal_of
 
 
 class Attempts:
-    """The attempts at one call, for one ``for`` loop: it ends after the first block that another need not follow.
+    """The attempts at one call, for one ``for`` loop, which ends after the first block that needs no retry.
 
     Attributes:
-        made: How many so far.
+        made: The number of attempts so far.
     """
 
     def __init__(
@@ -29,7 +30,7 @@ class Attempts:
         self.made = 0
         self._health, self._scheduler, self._acquire, self._policy = health, scheduler, acquire, policy
         self._provider = scheduler.pool.name.partition("/")[0]
-        self._began_ns: int | None = None  # when the first one left
+        self._began_ns: int | None = None  # when the first attempt left
         self._refused: Permit | None = None
         self._pause_s = 0.0
         self._done = False
@@ -40,11 +41,11 @@ class Attempts:
             yield Attempt(self)
             if self.made == before:
                 raise RuntimeError(
-                    "an attempt was not made: write `with attempt as permit:` in the loop, or leave it with `break`"
+                    "no attempt was made in the loop: write `with attempt as permit:` in it, or leave it with `break`"
                 )
 
     def next_one(self) -> tuple[Acquisition, float]:
-        """The permit to wait for, and how long to sleep before, in seconds."""
+        """The acquisition of the next attempt, and the seconds to sleep before it."""
         self.made += 1
         if self.made == 1:
             self._health.first_attempt(self._scheduler)
@@ -52,7 +53,7 @@ class Attempts:
         return self._acquire(again=self._refused), pause_s
 
     def over(self, error: BaseException | None, permit: Permit | None) -> bool:
-        """An attempt is over; whether another one follows.
+        """End an attempt that raised ``error``; whether another one follows.
 
         Raises:
             GaveUpError: The provider refused, and no attempt is left.
@@ -61,17 +62,17 @@ class Attempts:
         if error is None:
             self._health.succeeded(self._provider)
         elif isinstance(error, Exception) and permit is not None:
-            self._done = not self._heals(permit, error)
+            self._done = not self._retries(permit, error)
         return not self._done
 
-    def _heals(self, permit: Permit, error: Exception) -> bool:
-        """Whether time heals what ``error`` says; if the provider refused, the pool knows by then."""
+    def _retries(self, permit: Permit, error: Exception) -> bool:
+        """Whether ``error`` is a refusal that is retried. The refusal, and the health of the provider, are recorded."""
         refusal, answer = refusal_of(error), answer_of(error)
         if (answer is not None and answer.status >= 500) or (refusal and refusal.kind is RefusalKind.CAPACITY):
             self._health.failed(self._provider, permit.reservation.granted_ns)
         elif answer is not None and not answer.ours:
             self._health.succeeded(self._provider)
-        if refusal is None or not permit.open:  # closed in the block: its author has decided
+        if refusal is None or not permit.open:  # another error, or the block has closed the permit itself
             return False
         if self._began_ns is None:
             self._began_ns = permit.reservation.granted_ns
@@ -82,41 +83,43 @@ class Attempts:
         if not isinstance(decision, Again):
             raise GaveUpError(permit.pool, self.made, refusal, decision.reason) from error
         self._refused = permit
-        if not decision.pool_wide:  # their servers are full: whoever was refused waits alone
+        if not decision.pool_wide:  # the servers are full: only this request waits
             self._pause_s = max(decision.delay_s, self._health.retry_delay_s(self._scheduler))
         return True
 
 
 class Attempt:
-    """One attempt, for ``with`` or ``async with``; an exception that time heals does not leave the block."""
+    """One attempt, for ``with`` or ``async with``; the block suppresses a refusal that is retried."""
 
     __slots__ = ("_acquisition", "_attempts", "_permit")
 
     def __init__(self, attempts: Attempts) -> None:
         self._attempts = attempts
 
-    def __enter__(self) -> Permit:
+    @contextmanager
+    def _start(self) -> Iterator[float]:
+        """Begin the attempt; yields the seconds to sleep before it. An error in the block ends the attempts."""
         self._acquisition, pause_s = self._attempts.next_one()
         try:
-            if pause_s:
-                time.sleep(pause_s)
-            self._permit = self._acquisition.__enter__()
+            yield pause_s
         except BaseException as error:
             self._attempts.over(error, None)
             raise
+
+    def __enter__(self) -> Permit:
+        with self._start() as pause_s:
+            if pause_s:
+                time.sleep(pause_s)
+            self._permit = self._acquisition.__enter__()
         return self._permit
 
     async def __aenter__(self) -> Permit:
-        self._acquisition, pause_s = self._attempts.next_one()
-        try:
+        with self._start() as pause_s:
             if pause_s:
                 import asyncio
 
                 await asyncio.sleep(pause_s)
             self._permit = await self._acquisition.__aenter__()
-        except BaseException as error:
-            self._attempts.over(error, None)
-            raise
         return self._permit
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None) -> bool:

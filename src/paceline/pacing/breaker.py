@@ -1,4 +1,4 @@
-"""When to stop trying a provider that fails: after some failures in a row, for a while, then one probe."""
+"""The breaker of a provider: after some failures in a row, its pools pause, and then send one probe."""
 
 from __future__ import annotations
 
@@ -18,28 +18,28 @@ log = logging.getLogger("paceline")
 
 @dataclass(frozen=True, slots=True)
 class BreakerPolicy:
-    """When a provider's breaker opens, and for how long.
+    """When the breaker of a provider opens, and for how long.
 
     Attributes:
-        failures: Failures in a row that open it: 5xx, 503, 529, broken connections and timeouts, of any model.
-        pause_s: How long nothing is sent then. One attempt goes next; if that fails, too, the pause starts again.
+        failures: How many failures in a row open it: 5xx, broken connections and timeouts, of any model.
+        pause_s: The pause in seconds. One attempt goes next; if it fails, too, the pause starts again.
     """
 
     failures: int = 5
     pause_s: float = 60.0
 
     def __post_init__(self) -> None:
-        """Refuse a breaker that is always open."""
+        """Refuse invalid values."""
         if self.failures < 1 or not 0 <= self.pause_s < float("inf"):
             raise QuotaError(f"{self}: failures must be 1 or more, and pause_s finite, 0 or more")
 
 
 class Breaker:
-    """One provider's failures in a row.
+    """The failures of one provider in a row.
 
     Attributes:
-        in_row: How many there have been since the last success.
-        open_until_ns: When it lets a probe through again; 0 while it is closed.
+        in_row: The number of failures since the last success.
+        open_until_ns: When a probe may go; 0 while the breaker is closed.
     """
 
     __slots__ = ("in_row", "open_until_ns", "policy")
@@ -50,26 +50,26 @@ class Breaker:
         self.open_until_ns = 0
 
     def succeeded(self) -> None:
-        """An answer came: all is well."""
+        """Count a success: close the breaker."""
         self.in_row = 0
         self.open_until_ns = 0
 
     def failed(self, now_ns: int, left_ns: int) -> bool:
-        """An attempt that left at ``left_ns`` failed; whether that opens the breaker (again)."""
+        """Count a failed attempt that left at ``left_ns``; whether it opens the breaker (again)."""
         self.in_row += 1
         if self.in_row < self.policy.failures or left_ns < self.open_until_ns:
-            return False  # too few, or it was on its way when the breaker opened
+            return False  # too few failures, or it was in flight when the breaker opened
         self.open_until_ns = now_ns + round(self.policy.pause_s * NS)
         return True
 
 
 class ProviderHealth:
-    """Failures of providers and retries after them: breakers by provider, budgets for retries by pool.
+    """The breakers of all providers, and the retry budgets of all pools.
 
     Args:
         clock: The clock.
-        policy: When to stop trying a provider that fails; ``None`` for never.
-        schedulers_of: The schedulers of a provider's pools.
+        policy: When breakers open; ``None`` for never.
+        schedulers_of: Returns the schedulers of a provider's pools.
     """
 
     def __init__(
@@ -83,7 +83,7 @@ class ProviderHealth:
         self._lock = threading.RLock()
 
     def succeeded(self, provider: str) -> None:
-        """An answer of ``provider`` came; if its breaker was open, that ends the pause."""
+        """Count an answer of ``provider``; if its breaker was open, the pause ends."""
         breaker = self._breakers.get(provider)
         if breaker is not None and breaker.in_row:
             with self._lock:
@@ -93,7 +93,7 @@ class ProviderHealth:
                 scheduler.lift(until_ns)
 
     def failed(self, provider: str, left_ns: int) -> None:
-        """An attempt at ``provider`` that left at ``left_ns`` failed; too many in a row pause all of its pools."""
+        """Count a failed attempt at ``provider`` that left at ``left_ns``; enough in a row pause all of its pools."""
         if self.policy is None:
             return
         with self._lock:
@@ -106,12 +106,12 @@ class ProviderHealth:
                 scheduler.pause(until_ns)
 
     def first_attempt(self, scheduler: Scheduler) -> None:
-        """A request makes its first attempt: it earns a share of a retry."""
+        """Count the first attempt of a request in the retry budget of its pool."""
         with self._lock:
             self._budget(scheduler, self._clock.now_ns()).earn()
 
     def retry_delay_s(self, scheduler: Scheduler) -> float:
-        """Spend one retry of the pool's budget; how long to wait for it, in seconds."""
+        """Spend one retry of the pool's budget; return the seconds to wait for it."""
         now_ns = self._clock.now_ns()
         with self._lock:
             return self._budget(scheduler, now_ns).spend(now_ns)

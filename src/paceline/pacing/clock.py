@@ -1,4 +1,4 @@
-"""The clock that the shells share: what time it is, and one timer thread for all who wait."""
+"""The clock of all limiters: the time, and one thread for all timers."""
 
 from __future__ import annotations
 
@@ -14,23 +14,22 @@ from typing import Protocol
 from paceline.core.quota import NS
 
 CANCELLED_MAX = 100
-"""How many timers that were cancelled are kept beside as many as those that were not."""
+"""How many cancelled timers are kept beyond the number of the others."""
 
 _ANCHOR_NS = time.time_ns() - time.monotonic_ns()
-
 
 log = logging.getLogger("paceline")
 
 
 class Timer(Protocol):
-    """A callback that will be made once, unless cancelled."""
+    """A call in the future that can be cancelled."""
 
     def cancel(self) -> None:
-        """Do not call any more."""
+        """Do not make the call."""
 
 
 class Clock(Protocol):
-    """Where a limiter gets its time from; tests bring their own."""
+    """The time and the timers of a limiter; tests use their own clock."""
 
     def now_ns(self) -> int:
         """Nanoseconds since the Unix epoch; never goes back."""
@@ -56,9 +55,9 @@ class _Timer:
 class SystemClock:
     """Monotonic time that started at the wall clock's, and a daemon thread that sleeps until the next timer.
 
-    The thread starts with the first timer, and again in a forked child. It belongs to no event loop, so a
-    loop that is closed or blocked keeps nobody waiting but its own tasks. There is no lock: garbage may be collected
-    anywhere, and a finalizer want a scheduler whose owner is just setting a timer.
+    The thread starts with the first timer, and again in a forked child. It belongs to no event loop, so a loop that is
+    closed or blocked delays only its own tasks. The clock has no lock: a finalizer can run anywhere, also while its
+    thread sets a timer, and may need the clock itself.
     """
 
     def __init__(self) -> None:
@@ -91,10 +90,10 @@ class SystemClock:
             raise
 
     def _forget(self) -> None:
-        self._heap: list[_Timer] = []  # the thread's own
+        self._heap: list[_Timer] = []  # used by the thread only
         self._tidy_at = CANCELLED_MAX
         self._new: SimpleQueue[_Timer] = SimpleQueue()
-        self._unstarted = [True]  # whoever takes it starts the thread
+        self._unstarted = [True]  # the caller that removes the item starts the thread
 
     def _run(self) -> None:
         heap, new = self._heap, self._new
@@ -111,8 +110,8 @@ class SystemClock:
                 try:
                     callback()
                 except Exception:
-                    log.exception("a timer failed; the others go on")
-                callback = None  # whoever it belonged to may be gone before the next
+                    log.exception("a timer failed; the other timers continue")
+                callback = None  # do not keep its owner alive until the next timer
 
     def _push(self, timer: _Timer) -> None:
         heap = self._heap

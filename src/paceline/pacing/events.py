@@ -1,4 +1,4 @@
-"""What happens to permits, told to whoever wants to hear it: for logs, metrics and reports of your own."""
+"""Events of permits, for a listener: logs, metrics and reports."""
 
 from __future__ import annotations
 
@@ -8,22 +8,22 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 log = logging.getLogger("paceline")
-told = logging.getLogger("paceline.events")
+event_log = logging.getLogger("paceline.events")
 
 
 @dataclass(frozen=True, slots=True)
 class Event:
-    """Something that happened to one permit.
+    """An event of one permit.
 
     Attributes:
         kind: ``acquired``, ``settled``, ``cancelled`` or ``refused``.
         pool: The pool that was charged, e.g. ``openai/gpt-5``.
-        lane: The lane that it waited in.
-        waited_s: How long it had waited in line, in seconds.
-        reserved: What was reserved, per unit.
-        used: When ``settled``: what was charged in the end, per unit.
-        reason: When ``refused``: why, as the value of a :class:`~paceline.RefusalKind`.
-        retry_after_s: When ``refused``: how long the provider asked to wait, in seconds, if it did.
+        lane: Its lane.
+        waited_s: Its wait in the queue, in seconds.
+        reserved: The reserved cost per unit.
+        used: When ``settled``: the final cost per unit.
+        reason: When ``refused``: the value of a :class:`~paceline.RefusalKind`.
+        retry_after_s: When ``refused``: the wait that the provider asked for, in seconds, if any.
     """
 
     kind: str
@@ -36,8 +36,8 @@ class Event:
     retry_after_s: float | None = None
 
 
-class Teller:
-    """Tells a listener, whose faults are its own: they are logged, once, and never reach who acquires or settles."""
+class Notifier:
+    """Calls a listener with events. Its first exception is logged; none reaches the caller that caused the event."""
 
     __slots__ = ("_failed", "_listener")
 
@@ -48,32 +48,32 @@ class Teller:
         self._failed = False
 
     def __call__(self, *fields: Any) -> None:
-        """Tell of the event with these fields."""
+        """Call the listener with an event of these fields."""
         try:
             self._listener(Event(*fields))
         except Exception:
             if not self._failed:
                 self._failed = True
-                log.exception("the listener for events failed; it is called again, but this is said only once")
+                log.exception("the events listener failed; further failures are not logged, and it is still called")
 
 
 def log_events(event: Event) -> None:
     """A listener that logs: ``Limiter(..., events=paceline.log_events)``.
 
-    Each event is one record of the logger ``paceline.events``, at ``INFO``. Its fields are plain JSON values in the
-    record's ``paceline``, where a formatter that writes JSON finds them.
+    Each event is one record of the logger ``paceline.events`` at ``INFO``. Its fields are JSON values in the attribute
+    ``paceline`` of the record, for a formatter that writes JSON.
     """
-    if told.isEnabledFor(logging.INFO):
+    if event_log.isEnabledFor(logging.INFO):
         fields = {name: value for name, value in asdict(event).items() if value is not None}
         fields["waited_s"] = round(event.waited_s, 6)
         for name in ("reserved", "used"):
             if name in fields:
                 fields[name] = {unit: round(amount, 6) for unit, amount in fields[name].items()}
-        told.info("%s: %s", event.pool, _words(event), extra={"paceline": fields})
+        event_log.info("%s: %s", event.pool, _words(event), extra={"paceline": fields})
 
 
 def _words(event: Event) -> str:
-    """An event for people: ``settled, 1,150 input_tokens, 120 output_tokens``."""
+    """An event as text: ``settled: 1,150 input_tokens, 120 output_tokens``."""
     if event.kind == "refused":
         asked = "" if event.retry_after_s is None else f", asked to wait {event.retry_after_s:g} s"
         return f"refused ({event.reason}){asked}"

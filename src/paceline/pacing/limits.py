@@ -1,4 +1,4 @@
-"""Which quotas hold for which model: what the user gave beats what the provider publishes."""
+"""The quotas of each model: those that the user gave take precedence over the published ones."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ QuotaLike = str | Quota | Sequence[str | Quota]
 
 @dataclass(frozen=True, slots=True)
 class Resolved:
-    """The pool of a model, its quotas, and where they come from.
+    """A pool, its quotas, and their source.
 
     Attributes:
-        pool: Its name.
-        quotas: What is allowed.
+        pool: The name of the pool.
+        quotas: Its quotas.
         source: ``given``, or the published table and its date.
         remote: Whether a provider counts, too, so that its answers correct the quotas.
-        slots: How many requests may be in flight at the provider, over all its models; ``None``: any number.
+        slots: The bound on requests in flight at the provider, over all its models; ``None`` for none.
         interval_s: The least time between two starts, in seconds.
     """
 
@@ -34,17 +34,17 @@ class Resolved:
 
 
 class Limits:
-    """What the user gave, and the published tables behind it.
+    """The given quotas, and the published ones for models without.
 
     Args:
-        given: Quotas by name. A name is a pool of your own (``starts``), a model (``gpt-5``), a provider's
+        given: Quotas by name. A name is the user's own pool (``starts``), a model (``gpt-5``), a provider's
             model (``openai/gpt-5``), all models of a provider (``openai/*``) or every model (``*``).
-        provider: The provider whose published limits stand behind ``given``; ``None`` for none.
-        tier: The account's tier at that provider, or at the only one that ``given`` names.
-        rpm_override: Requests a minute for every model, instead of any other limit on them.
-        tpm_override: Tokens a minute for every model, instead of any other limit on them.
+        provider: The provider whose published limits hold where ``given`` has none; ``None`` for none.
+        tier: The tier of the account at that provider, or at the only one that ``given`` names.
+        rpm_override: Requests per minute for every model, in place of its own limit.
+        tpm_override: Tokens per minute for every model, in place of its own limit.
         learn: Whether answers correct the limits.
-        concurrency: Requests in flight by provider, over all its models; ``*`` for every other provider.
+        concurrency: The bound on requests in flight by provider, over all its models; ``*`` for every other provider.
         min_interval_s: The least time between two starts of one pool, in seconds.
 
     Raises:
@@ -65,8 +65,8 @@ class Limits:
     ) -> None:
         if given is not None and not isinstance(given, Mapping):
             raise QuotaError(
-                f"quotas are {type(given).__name__}: write them by pool, {{'openai/gpt-5': '500 requests/min'}}; a file is read by"
-                " Limiter.load(path)"
+                f"quotas is a {type(given).__name__}: it must be a mapping, e.g. {{'openai/gpt-5': '500 requests/min'}}; to"
+                " read a file, call Limiter.load(path)"
             )
         self.given = {name: _quotas(name, quotas) for name, quotas in (given or {}).items()}
         self.tier = tier
@@ -89,7 +89,7 @@ class Limits:
 
     @property
     def home(self) -> str | None:
-        """The one provider that this limiter is about: its own, or the only one that ``given`` names."""
+        """The provider of the tier: that of the limiter, or the only one that ``given`` names; else ``None``."""
         if self.provider is not None:
             return self.provider
         from paceline.providers.registry import is_provider, provider_named
@@ -99,10 +99,10 @@ class Limits:
         return names.pop() if len(names) == 1 else None
 
     def resolve(self, name: str) -> Resolved:
-        """The pool called ``name``: ``provider/model``, a model of this limiter's provider, or a name of your own.
+        """The pool ``name``: ``provider/model``, a model of this limiter's provider, or the user's own name.
 
         Raises:
-            QuotaError: Nothing is known about ``name``; the message names what is.
+            QuotaError: ``name`` is unknown; the message lists the known names.
         """
         from paceline.providers.registry import is_provider, suggest
 
@@ -110,7 +110,7 @@ class Limits:
         if model and is_provider(provider):
             return self.model(provider, model)
         if model and name not in self.given and (f"{provider}/*" in self.given or "*" in self.given):
-            return self.model(provider, model)  # of a provider that has no page here
+            return self.model(provider, model)  # an unknown provider
         if name in self.given and self.provider is None:
             return Resolved(name, self.given[name], "given")
         if self.provider is not None:
@@ -119,27 +119,26 @@ class Limits:
             return Resolved(name, self.given["*"], "given")
         raise QuotaError(
             f"no quota for {name!r}{suggest(name, self.given)}; known: {', '.join(sorted(self.given)) or 'none'}."
-            " Name a provider's model like 'openai/gpt-5', or give the limiter a quota of that name"
+            " Write a provider's model like 'openai/gpt-5', or give the limiter a quota of that name"
         )
 
     def model(self, provider: str, model: str) -> Resolved:
         """The pool that ``provider`` charges for ``model``."""
         from paceline.providers.registry import provider_named
 
-        page = provider_named(provider)
-        alias = page.pool(model)
-        quotas, source = self._quotas_of(page.name, model, alias)
+        known = provider_named(provider)
+        alias = known.pool(model)
+        quotas, source = self._quotas_of(known.name, model, alias)
         if self._overrides:
             quotas, source = overridden(quotas, self._overrides), "given"
-        slots = self._concurrency.get(page.name, self._concurrency.get("*"))
-        if slots is not None:  # no more requests of one model than of all: the rest waits in the model's own queue
+        slots = self._concurrency.get(known.name, self._concurrency.get("*"))
+        if slots is not None:  # also on the model alone, so that its excess waits in its own queue
             own = [quota for quota in quotas if (quota.unit, quota.rule) == (CONCURRENCY, Rule.SLOTS)]
             fewest = min([slots, *own], key=lambda quota: quota.amount)
             quotas = (*(quota for quota in quotas if quota not in own), fewest)
-        return Resolved(f"{page.name}/{alias}", quotas, source, self._learn, slots, self._interval_s)
+        return Resolved(f"{known.name}/{alias}", quotas, source, self._learn, slots, self._interval_s)
 
     def _quotas_of(self, provider: str, model: str, alias: str) -> tuple[tuple[Quota, ...], str]:
-        """The quotas of a model, and their source."""
         for name in (f"{provider}/{model}", model, f"{provider}/{alias}", alias, f"{provider}/*", "*"):
             if name in self.given:
                 return self.given[name], "given"
@@ -151,12 +150,12 @@ class Limits:
 
 
 def overrides(rpm: float | None, tpm: float | None) -> dict[str, float]:
-    """Amounts a minute by unit that hold for every model."""
+    """The amounts per minute that hold for every model, by unit."""
     return {unit: rate for unit, rate in ((REQUESTS, rpm), (TOKENS, tpm)) if rate}
 
 
 def overridden(quotas: tuple[Quota, ...], rates: Mapping[str, float]) -> tuple[Quota, ...]:
-    """``quotas`` with ``rates`` in place of their own a minute."""
+    """``quotas``, with ``rates`` in place of those per minute on the same units."""
     kept = (quota for quota in quotas if quota.unit not in rates or quota.period_s != 60)
     return (*kept, *(Quota(unit, rate) for unit, rate in rates.items()))
 

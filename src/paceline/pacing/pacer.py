@@ -1,6 +1,7 @@
-"""The pools of one key by their names, and the ways to ask them by hand.
+"""The pools of one key by name, and their use in code.
 
-:class:`Pacer` is what the other rooms need of a limiter; :class:`~paceline.limiter.limiter.Limiter` adds the doors.
+:class:`Pacer` is the part of a limiter that other packages use; :class:`~paceline.limiter.limiter.Limiter`, the public
+class, stands above them.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ from paceline.estimation.calibration import Calibrations
 from paceline.pacing.attempts import Attempts
 from paceline.pacing.breaker import BreakerPolicy, ProviderHealth
 from paceline.pacing.clock import Clock
-from paceline.pacing.events import Event, Teller
+from paceline.pacing.events import Event, Notifier
 from paceline.pacing.limits import Limits, Resolved
 from paceline.pacing.permit import Acquisition, Later, Permit, as_error, check_cost
 from paceline.pacing.retry import RetryPolicy
@@ -32,29 +33,29 @@ from paceline.pacing.scheduler import Scheduler, Worker
 from paceline.pacing.status import report
 
 POOLS_MAX = 10_000
-"""How many pools one limiter keeps: model names come from outside, and memory is bounded."""
+"""How many pools one limiter keeps: the names of models come from callers, and memory is bounded."""
 
 TIMEOUT_MAX_S = 10 * 366 * 86_400.0
-"""Ten years: a longer timeout is a mistake."""
+"""Ten years, the longest timeout."""
 
 NAME_MAX = 200
-"""How long the name of a waiter may be."""
+"""The longest name of a waiter, in characters."""
 
 current_lane: ContextVar[LaneName] = ContextVar("paceline_lane", default=("default", None, None))
 
 
 @contextmanager
 def lane(name: str, *, weight: float | None = None, priority: int | None = None) -> Iterator[None]:
-    """Everything that is acquired inside goes through the lane ``name``, however deep inside an SDK.
+    """Acquire everything inside the block through the lane ``name``, also inside SDKs.
 
     Args:
         name: The lane.
-        weight: Its share among busy lanes of the same priority; by default as the limiter was told, or 1.
-        priority: Higher goes first, strictly; the latest value holds for the whole lane. By default as the limiter was
-            told, or 0.
+        weight: Its share among busy lanes of the same priority; by default as in ``Limiter(lanes=...)``, or 1.
+        priority: A higher one always goes first; the latest value holds for the whole lane. By default as in
+            ``Limiter(lanes=...)``, or 0.
 
     Raises:
-        QuotaError: The name is empty, the weight is not above 0, or the priority is no whole number.
+        QuotaError: The name is empty, the weight is not above 0, or the priority is not a whole number.
     """
     _ = Lanes()[name, weight, priority]  # invalid values raise here
     token = current_lane.set((name, weight, priority))
@@ -65,32 +66,23 @@ def lane(name: str, *, weight: float | None = None, priority: int | None = None)
 
 
 class SharedBackend(Worker, Protocol):
-    """Keeps the quotas of pools in a store that processes share."""
+    """The store of quotas that processes share, for one limiter."""
 
     def capacity(self, ledger: Ledger, queue: Queue, now_ns: int, *, learns: bool, source: str) -> Capacity:
-        """This process's side of the quotas in ``ledger``."""
+        """The capacity of the quotas in ``ledger``."""
 
     def close(self) -> None:
-        """Send what is still to be reported, and end."""
+        """Send the pending reports, and end."""
 
 
 class Pacer:
     """Keeps every pool at the speed that its quotas allow, for threads and event loops at once.
 
     Args:
-        limits: Which quotas hold for which model.
-        headroom_s: What every quota keeps unused, in seconds of its own refill.
-        ttl_s: After how many seconds a permit that was never closed counts as charged in full.
-        waiting_max: How many requests may wait in one pool.
-        timeout_s: How long a request may wait unless it says so itself, in seconds; ``None``: without end.
-        retry: What to do when the provider refuses.
-        breaker: When to stop trying a provider that fails; ``None`` for never.
-        lanes: Weights and priorities of lanes.
-        estimate_factor: What estimates of input are multiplied by, on top of their learned ratio; ``None``: a margin
-            that is learned from their spread.
-        events: Called with an :class:`~paceline.Event` for everything that happens to a permit.
-        clock: The clock.
-        backend: Where the quotas are kept when processes share them; ``None``: in this process.
+        limits: The quotas of each model.
+        backend: The store of shared quotas; ``None``: the quotas are in this process.
+
+    The other arguments are those of :class:`~paceline.limiter.limiter.Limiter`.
     """
 
     def __init__(
@@ -100,7 +92,7 @@ class Pacer:
         headroom_s: float,
         ttl_s: float,
         waiting_max: int,
-        timeout_s: float | None,
+        acquire_timeout_s: float | None,
         retry: RetryPolicy,
         breaker: BreakerPolicy | None,
         lanes: Iterable[LaneSpec],
@@ -112,21 +104,21 @@ class Pacer:
         if not 0 <= headroom_s < math.inf:
             raise QuotaError(f"headroom_s is {headroom_s!r}: it must be 0 s or more")
         if not 0 < ttl_s <= TIMEOUT_MAX_S:
-            raise QuotaError(f"ttl_s is {ttl_s!r}: it must be above 0 s, and no more than ten years")
+            raise QuotaError(f"ttl_s is {ttl_s!r}: it must be above 0 s, and at most ten years")
         self.limits = limits
         self.clock = clock
         self.retry = retry
         self.calibrations = Calibrations(estimate_factor)
         self.health = ProviderHealth(clock, breaker, self._schedulers_of)
         self._headroom_s, self._ttl_s, self._waiting_max = headroom_s, ttl_s, waiting_max
-        self.timeout_s = _checked_timeout(timeout_s)
+        self.acquire_timeout_s = _checked_timeout(acquire_timeout_s)
         self._lanes = Lanes(lanes)
-        self._tell = Teller(events) if events is not None else None
+        self._notifier = Notifier(events) if events is not None else None
         self.backend = backend
         self._lock = threading.RLock()
         self._schedulers: dict[str, Scheduler] = {}  # by pool
         self._further: dict[str, Scheduler] = {}  # start spacing and providers' slots, by pool
-        self._named: dict[str, Scheduler] = {}  # by the names that callers use
+        self._named: dict[str, Scheduler] = {}  # by the name in the call
 
     def acquire(
         self,
@@ -141,41 +133,42 @@ class Pacer:
         """Ask for the right to make one attempt.
 
         Args:
-            pool: Whose quotas: ``openai/gpt-5``, ``gpt-5``, or a name of your own.
+            pool: The pool: ``openai/gpt-5``, ``gpt-5``, or the user's own name.
             timeout: Seconds to wait at most; one that cannot be met fails at once.
             lane: The class of work; by default that of the surrounding :func:`paceline.lane`.
-            again: The refused permit that this attempt follows: it returns to its place at the front.
-            name: A name for the ``queue`` in :meth:`status`; another attempt keeps it.
+            again: The refused permit that this attempt follows: the attempt goes to the front of its lane.
+            name: A name for the ``queue`` in :meth:`status`; a further attempt keeps it.
             **cost: Amounts per unit, e.g. ``input_tokens=1_200, output_tokens=300``; ``requests`` is 1 by default.
 
         Returns:
-            An object for ``async with``, ``with`` or ``await``; nothing happens before.
+            An object for ``async with``, ``with`` or ``await``, which joins the queue then.
 
         Raises:
             QuotaError: The pool is unknown, an amount is not a finite number of 0 or more, or the name is too long.
         """
         scheduler = self._named.get(pool) or self.scheduler(pool)
         if scheduler.own_units:
-            scheduler.left_out(cost)
+            scheduler.warn_left_out(cost)
         if name is not None and (not isinstance(name, str) or len(name) > NAME_MAX):
             shown = str(name)[:NAME_MAX]
             raise QuotaError(f"name is {shown!r}: it must be a text of at most {NAME_MAX} characters, or None")
         return Acquisition(scheduler, self._waiter(scheduler, cost, timeout, lane, again, name))
 
     def acquire_call(self, scheduler: Scheduler, cost: Cost, *, again: Permit | None = None) -> Acquisition:
-        """Like :meth:`acquire`, for a scheduler that is at hand."""
+        """Like :meth:`acquire`, with the scheduler of the pool."""
         return Acquisition(scheduler, self._waiter(scheduler, cost, None, None, again))
 
     def try_acquire(self, pool: str, **cost: float) -> Permit | Later | NeverFits:
-        """The permit if it is available now and no request waits; else when to ask again, or that it never fits.
+        """A permit if it is available now and no other request waits; else ``Later`` or ``NeverFits``, which are false.
 
         Raises:
             QuotaError: As for :meth:`acquire`.
-            PoolStoppedError: The provider refused for money.
+            PoolStoppedError: The account has no money left.
+            StoreError: The store of the quotas has never answered.
         """
         scheduler = self._named.get(pool) or self.scheduler(pool)
         if scheduler.own_units:
-            scheduler.left_out(cost)
+            scheduler.warn_left_out(cost)
         waiter = self._waiter(scheduler, cost, None, None, None)
         outcome = scheduler.attempt(waiter)
         if isinstance(outcome, Reservation):
@@ -193,40 +186,40 @@ class Pacer:
                 with attempt as permit:  # or `async with`
                     permit.settle(client.responses.create(...))
 
-        The loop ends with the first block that ends without a refusal (:func:`~paceline.refusal_of`). A refusal makes
-        the pool wait as long as the provider asks; any other error leaves the block. Attached clients do the same.
+        The loop ends after the first block without a refusal (:func:`~paceline.refusal_of`). After a refusal the pool
+        pauses as long as the provider asks; any other error leaves the block. Attached clients retry alike.
 
         Args:
-            pool: Whose quotas.
-            retry: How often, and how long to wait where the provider does not say; the limiter's policy by default.
-            **options: As for :meth:`acquire`, the amounts per unit among them.
+            pool: The pool.
+            retry: The retry policy; by default that of the limiter.
+            **options: As for :meth:`acquire`, with the amounts per unit.
 
         Raises:
             QuotaError: As for :meth:`acquire`.
-            GaveUpError: In the loop: no attempt is left, or none can help.
+            GaveUpError: In the loop: no attempt is left, or another one cannot succeed.
         """
         acquire = functools.partial(self.acquire, pool, **options)
         acquire()  # invalid arguments raise here
         return Attempts(self.health, self.scheduler(pool), acquire, retry or self.retry)
 
     def status(self) -> dict[str, Any]:
-        """Every pool: its quotas and what is left, what waits, what binds, and what has happened; plain JSON values.
+        """The state of every pool as JSON values: quotas, what is left of them, the queue, what binds, and counts.
 
-        Pools that quotas were given for by name are listed before their first use, in the state that they start in.
+        Pools with quotas given by name are listed before their first use, too, in their initial state.
         """
         with self._lock:
             schedulers, further = dict(self._schedulers), dict(self._further)
         pools = {name: scheduler.status() for name, scheduler in (schedulers | further).items()}
         now_ns, models = self.clock.now_ns(), {name.partition("/")[2] for name in schedulers}
         for name in islice(self.limits.given, POOLS_MAX):
-            if "*" not in name and name not in models:  # a model without its provider is in use under both names
+            if "*" not in name and name not in models:  # a model in use has its provider in the name
                 resolved = self.limits.resolve(name)
                 if resolved.pool not in pools:
                     pools[resolved.pool] = report(self._pool(resolved, now_ns), now_ns)
         return {"pools": dict(sorted(pools.items()))}
 
     def scheduler(self, pool: str) -> Scheduler:
-        """The scheduler of a pool, made at first use.
+        """The scheduler of a pool, created at first use.
 
         Raises:
             QuotaError: The pool is unknown, or there are too many.
@@ -242,7 +235,7 @@ class Pacer:
 
     @property
     def schedulers(self) -> list[Scheduler]:
-        """Those of all pools that are in use."""
+        """The schedulers of all pools in use."""
         with self._lock:
             return list(self._schedulers.values())
 
@@ -255,10 +248,12 @@ class Pacer:
             scheduler = self._schedulers.get(resolved.pool)
             if scheduler is None:
                 if len(self._schedulers) >= POOLS_MAX:
-                    raise QuotaError(f"more than {POOLS_MAX:,} pools in one limiter: {name!r} is one too many")
+                    raise QuotaError(
+                        f"more than {POOLS_MAX:,} pools in one limiter: {name!r} is one too many; use a second limiter"
+                    )
                 scheduler = self._open(resolved, self.clock.now_ns())
-                scheduler.events = self._tell
-                if not resolved.remote:  # of a provider's model all units are derived
+                scheduler.events = self._notifier
+                if not resolved.remote:  # for a provider's model all units are derived
                     scheduler.own_units = {quota.unit for quota in resolved.quotas}.difference(KNOWN_UNITS)
                 self._schedulers[resolved.pool] = scheduler
             if len(self._named) < 10 * POOLS_MAX:
@@ -307,14 +302,15 @@ class Pacer:
             return again.waiter_again(scheduler, cost, name)
         spec = lane if isinstance(lane, LaneSpec) else self._lanes[(lane, None, None) if lane else current_lane.get()]
         if timeout is None:
-            timeout = self.timeout_s
+            timeout = self.acquire_timeout_s
         if timeout is None or timeout == math.inf:
             return Waiter(cost, spec, None, name)
         return Waiter(cost, spec, self.clock.now_ns() + round((_checked_timeout(timeout) or 0) * NS), name)
 
 
 def _checked_timeout(timeout: float | None) -> float | None:
-    if timeout is not None and timeout != math.inf:
-        if not isinstance(timeout, int | float) or not 0 <= timeout <= TIMEOUT_MAX_S:
-            raise QuotaError(f"timeout is {timeout!r}: it must be 0 s or more, or None for no end")
+    if timeout is None or timeout == math.inf:
+        return timeout
+    if not isinstance(timeout, int | float) or not 0 <= timeout <= TIMEOUT_MAX_S:
+        raise QuotaError(f"timeout is {timeout!r}: it must be from 0 s to ten years, or None for none")
     return timeout

@@ -1,4 +1,4 @@
-"""The right to make one attempt, and the way to get it: with ``with``, ``async with`` or ``await``."""
+"""Permits, and acquisitions that get them: with ``with``, ``async with`` or ``await``."""
 
 from __future__ import annotations
 
@@ -7,10 +7,10 @@ import warnings
 from collections.abc import Collection, Coroutine, Generator
 from contextvars import ContextVar, Token
 from dataclasses import dataclass, replace
-from difflib import get_close_matches
 from types import TracebackType
 from typing import Any, Self, cast
 
+from paceline.core.hints import did_you_mean
 from paceline.core.queue import Waiter
 from paceline.core.quota import CONCURRENCY, KNOWN_UNITS, NS, REQUESTS, Cost
 from paceline.core.results import (
@@ -37,16 +37,16 @@ from paceline.pacing.scheduler import Scheduler, Waiting, wait_until_s
 
 @dataclass(frozen=True, slots=True)
 class Later:
-    """Not now: ask again in ``retry_after_s`` seconds; ``quota`` is what binds.
+    """No permit now: ask again in ``retry_after_s`` seconds; ``quota`` is what binds.
 
-    ``retry_after_s`` is infinite when nobody knows: a slot comes free when somebody else is done.
+    ``retry_after_s`` is infinite when that is unknown: a slot becomes free when another request ends.
     """
 
     retry_after_s: float
     quota: str
 
     def __bool__(self) -> bool:
-        """No permit: ``if permit := limiter.try_acquire(...)`` reads as it should."""
+        """False, so that ``if permit := limiter.try_acquire(...)`` holds for permits only."""
         return False
 
 
@@ -54,28 +54,28 @@ _current: ContextVar[Permit | None] = ContextVar("paceline_permit", default=None
 
 
 PAUSE_MAX_S = 32 * 86_400.0
-"""No provider asks for more than to the end of the month."""
+"""The longest pause of a provider is to the end of a month."""
 
 AMOUNT_MAX = 10**15
-"""No request costs more of anything."""
+"""The largest amount of any unit in a cost."""
 
 _KNOWN = frozenset(KNOWN_UNITS)
 _REPORTED = _KNOWN - {REQUESTS, CONCURRENCY}
-"""Units of which an answer says how much was used: who reserves them should settle."""
+"""Units whose true amount an answer reports, so that a permit with them should be settled."""
 
 _OPEN, _UNSENT = object(), object()
-"""What was used by a permit that is not closed, and by one that was cancelled."""
+"""In place of the used cost: of an open permit, and of a cancelled one."""
 
-_closing = threading.RLock()  # a finalizer may close another permit while this thread closes one
+_closing = threading.RLock()  # reentrant: a finalizer may close another permit while this thread closes one
 
-_PLAIN = (int, float)  # anything else becomes a float, if it can
+_PLAIN = (int, float)  # other numbers are converted to float
 
 
 class Permit:
-    """The right to make one attempt. It carries its reserved cost, and is settled or cancelled once.
+    """The right to make one attempt. It holds its reserved cost until it is settled, cancelled or refused.
 
-    A permit that is neither is charged in full. Used with ``with`` (or ``async with``), it is closed at the end
-    of the block: as reserved, with a warning when nobody said what was really used.
+    A permit that stays open is charged in full. ``with`` and ``async with`` close it at the end of the block, as
+    reserved and with a warning, if it was not settled.
     """
 
     __slots__ = ("_followed", "_scheduler", "_spent", "_used", "_waiter", "reservation")
@@ -87,17 +87,18 @@ class Permit:
         self._spent = self._followed = False
         self._used: object = _OPEN
         if scheduler.events is not None:
-            self._tell("acquired")
+            self._notify("acquired")
 
     def settle(self, usage: object = None, /, **units: float) -> None:
-        """Report what was really used; more becomes debt, less a refund. Only the first call counts.
+        """Report the true cost: a higher one becomes debt, a lower one a refund. Only the first call counts.
 
         Args:
             usage: An SDK's answer, its usage object, or either as a mapping.
-            **units: Amounts per unit instead, e.g. ``input_tokens=812, output_tokens=64``. What is left out stays as reserved.
+            **units: Amounts per unit instead, e.g. ``input_tokens=812, output_tokens=64``. Units that are left out stay
+                as reserved.
 
         Raises:
-            QuotaError: ``usage`` names no usage that any provider reports, or an amount is below 0.
+            QuotaError: ``usage`` has no known usage fields, or an amount is not a number of 0 or more.
         """
         actual: Cost | None = units or None
         if usage is not None:
@@ -110,90 +111,82 @@ class Permit:
                     check_cost(actual)
         scheduler, reservation = self._scheduler, self.reservation
         if scheduler.events is not None:
-            self._settle(actual, self._waiter)
-        elif reservation.open:
+            self._settle(actual)
+        elif reservation.open:  # the hot path, without the lock: the scheduler ignores a second call
             self._used = actual
             scheduler.settle(reservation, actual, self._waiter)
 
-    def _settle(self, actual: Cost | None, waiter: Waiter | None) -> None:
-        if self._closes(actual):
-            self._scheduler.settle(self.reservation, actual, waiter)
+    def _settle(self, actual: Cost | None) -> None:
+        if self._close_once(actual):
+            self._scheduler.settle(self.reservation, actual, self._waiter)
             if self._scheduler.events is not None:
-                self._tell("settled", self.charged)
+                self._notify("settled", self.charged)
 
-    def _closes(self, used: object) -> bool:
-        """Whether nobody has closed it before; from now on it is closed."""
+    def _close_once(self, used: object) -> bool:
+        """Record ``used`` if the permit is still open; whether it was. Of several threads one closes it."""
         with _closing:
             first = self.reservation.open and self._used is _OPEN
             if first:
                 self._used = used
         return first
 
-    def _tell(self, kind: str, used: Cost | None = None, *refusal: object) -> None:
-        self._scheduler.tell(
-            kind,
-            self.pool,
-            self._waiter.lane.name,
-            self.waited_s,
-            self._scheduler.pool.ledger.charged(self.cost, None),
-            used and dict(used),
-            *refusal,
-        )
+    def _notify(self, kind: str, *fields: object) -> None:
+        scheduler = self._scheduler
+        if scheduler.events is not None:
+            reserved = scheduler.pool.ledger.charged(self.cost, None)
+            scheduler.notify(kind, self.pool, self._waiter.lane.name, self.waited_s, reserved, *fields)
 
     def cancel(self) -> None:
-        """The request was never sent: give back what was reserved."""
-        if self._closes(_UNSENT):
+        """Give back what was reserved: the request was never sent."""
+        if self._close_once(_UNSENT):
             self._scheduler.cancel(self.reservation)
-            if self._scheduler.events is not None:
-                self._tell("cancelled")
+            self._notify("cancelled")
 
     def refused(self, refusal: object = None, *, retry_after_s: float | None = None) -> None:
-        """The provider said no (a 429): the charge stays, and the whole pool pauses for as long as was asked.
+        """Report a refusal (a 429): the charge stays, and the whole pool pauses for as long as the provider asks.
 
-        Go on with ``limiter.acquire(..., again=permit)``, which goes to the front of its lane.
+        Continue with ``limiter.acquire(..., again=permit)``, which goes to the front of its lane.
 
         Args:
-            refusal: What was said: a :class:`~paceline.Refusal`, or an SDK's exception as for
-                :func:`~paceline.refusal_of`, read in the dialect of the pool's provider. A 429 of paceline's own says
-                nothing new, and changes nothing.
-            retry_after_s: How long to pause, in seconds, where you know better.
+            refusal: A :class:`~paceline.Refusal`, or an SDK's exception as for :func:`~paceline.refusal_of`, read as an
+                answer of the pool's provider. A synthetic 429 of paceline changes nothing.
+            retry_after_s: The pause in seconds, in place of the one that the provider asks for.
 
         Raises:
-            TypeError: ``refusal`` is neither, and carries no HTTP answer.
-            QuotaError: The answer is no refusal (a 400, a 500), or asks for more than 32 days.
+            TypeError: ``refusal`` is of another type, and has no HTTP answer.
+            QuotaError: The answer is not a refusal (a 400, a 500), or asks for more than 32 days.
         """
         if refusal is None:
             refusal = Refusal(RefusalKind.RATE)
         elif not isinstance(refusal, Refusal):
             from paceline.providers.answers import refusal_said
 
-            said = refusal_said(refusal, self.pool)
-            if said is None:
+            refusal = refusal_said(refusal, self.pool)
+            if refusal is None:
                 return
-            refusal = said
         if refusal.retry_after_s is None:
             refusal = replace(refusal, retry_after_s=retry_after_s)
         pause_s = retry_after_s or refusal.retry_after_s or 0.0
         if not 0 <= pause_s <= PAUSE_MAX_S:
-            raise QuotaError(f"retry_after_s is {pause_s!r}: it must be 0 s or more, and no more than 32 days")
+            raise QuotaError(f"retry_after_s is {pause_s!r}: it must be from 0 s to 32 days")
         self.refuse(refusal, pause_s)
 
     def refuse(self, refusal: Refusal, pause_s: float) -> None:
-        """As :meth:`refused`, with the pause that somebody has decided on."""
-        counts = self._closes(None)
+        """Like :meth:`refused`, with a pause of ``pause_s`` seconds that the caller has decided."""
+        first = self._close_once(None)
         self._scheduler.refuse(self.reservation, refusal, pause_s)
-        if counts and self._scheduler.events is not None:
-            self._tell("refused", None, refusal.kind.value, refusal.retry_after_s)
+        if first:
+            self._notify("refused", None, refusal.kind.value, refusal.retry_after_s)
 
     def waiter_again(self, scheduler: Scheduler, cost: Cost, name: str | None = None) -> Waiter:
-        """A waiter for another attempt of the same request: in the same pool it returns to the front of its lane.
+        """A waiter for the next attempt of the same request; in the same pool it goes to the front of its lane.
 
         Raises:
-            QuotaError: This permit has been followed by another attempt already.
+            QuotaError: Another attempt has followed this permit already.
         """
         if self._followed:
             raise QuotaError(
-                f"{self.pool}: this permit was followed by another attempt already; pass that one's permit"
+                f"{self.pool}: this permit was followed by another attempt already; pass the permit of that attempt"
             )
         self._followed = True
         waiter = Waiter(cost, self._waiter.lane, self._waiter.deadline_ns, name or self._waiter.name)
@@ -203,7 +196,7 @@ class Permit:
 
     @property
     def open(self) -> bool:
-        """Whether it has been neither settled nor cancelled."""
+        """Whether it is neither settled, cancelled nor refused."""
         return self.reservation.open
 
     @property
@@ -213,12 +206,12 @@ class Permit:
 
     @property
     def cost(self) -> Cost:
-        """What was reserved, per unit."""
+        """The reserved cost per unit."""
         return self.reservation.cost
 
     @property
     def charged(self) -> Cost:
-        """What it was charged in the end, per unit of the cost and of the pool's quotas; while it is open, what was reserved."""
+        """The charge, per unit of the cost and of the pool's quotas; while the permit is open, the reserved one."""
         used, ledger = self._used, self._scheduler.pool.ledger
         if used is _UNSENT:
             return dict.fromkeys(ledger.charged(self.cost, None), 0.0)
@@ -226,11 +219,11 @@ class Permit:
 
     @property
     def waited_s(self) -> float:
-        """How long the request waited in line, in seconds."""
+        """The wait in the queue, in seconds."""
         return (self.reservation.granted_ns - self._waiter.arrived_ns) / NS
 
     def take(self) -> bool:
-        """Use it for one attempt below; whether it was still unused."""
+        """Use the permit for an attempt of a paced HTTP client; whether it was open and unused."""
         unused = self.reservation.open and not self._spent
         self._spent = True
         return unused
@@ -242,10 +235,10 @@ class Permit:
         self.close(forgotten=kind is None, stacklevel=3)
 
     def close(self, *, forgotten: bool = False, stacklevel: int = 2) -> None:
-        """Close it as reserved, if it is still open; with a warning when it was ``forgotten``."""
+        """Settle as reserved, if it is still open; warn if the caller has ``forgotten`` to settle it."""
         if not self.reservation.open:
             return
-        self._settle(None, None)
+        self._settle(None)
         if forgotten and not _REPORTED.isdisjoint(self.reservation.cost):
             warnings.warn(
                 f"{self.pool}: a permit was not settled, so its whole reserved cost stays charged; call "
@@ -260,23 +253,23 @@ class Permit:
 
 
 def current_permit(pool: str) -> Permit | None:
-    """The permit of ``pool`` that a surrounding block holds and nobody has used yet."""
+    """The unused permit of ``pool`` that a surrounding block holds; it counts as used from now on."""
     permit = _current.get()
     return permit if permit is not None and permit.pool == pool and permit.take() else None
 
 
 def hand_down(permit: Permit) -> None:
-    """Let the next paced request in this context use ``permit``, where no block can be put around it."""
+    """Let the next paced request in this context use ``permit``; for callers that cannot put a block around it."""
     _current.set(permit)
 
 
-_ONE = "one acquire(), one permit: call limiter.acquire() again for another"
+_ONE = "an acquisition gives one permit: call limiter.acquire() again for another"
 
 
 class Acquisition:
-    """A permit to be: ``async with``, ``with`` and ``await`` each get it; the ``with`` forms also close it.
+    """A request for a permit: ``async with``, ``with`` and ``await`` wait for it; the ``with`` forms also close it.
 
-    Inside the block the permit travels down to paced HTTP clients, so that nothing is charged twice.
+    Inside the block the first paced HTTP request uses the permit, so that it is not charged twice.
     """
 
     __slots__ = ("_permit", "_reset", "_scheduler", "_used", "_waiter")
@@ -289,13 +282,14 @@ class Acquisition:
         self._used = False
 
     def wait(self) -> Permit:
-        """Block this thread until the permit is there.
+        """Block this thread until the permit is granted.
 
         Raises:
-            AcquireTimeoutError: The timeout passed, or could not be met from the start.
+            AcquireTimeoutError: The timeout has passed, or cannot be met.
             NeverFitsError: The cost is above what a quota can ever hold.
-            QueueFullError: Too many wait already.
-            PoolStoppedError: The provider said that money is gone.
+            QueueFullError: The queue is full.
+            PoolStoppedError: The account has no money left.
+            StoreError: The store of the quotas has never answered.
         """
         if self._used:
             raise RuntimeError(_ONE)
@@ -306,7 +300,7 @@ class Acquisition:
         raise as_error(self._scheduler, self._waiter, outcome)
 
     def why(self) -> Waiting | None:
-        """Why it still waits: place in line, the quota that binds, the expected wait. ``None`` when it does not."""
+        """Why it waits: its place in the queue, the quota that binds, the expected wait. ``None`` if it does not wait."""
         return self._scheduler.why(self._waiter)
 
     def __await__(self) -> Generator[Any, None, Permit]:
@@ -347,7 +341,7 @@ class Acquisition:
         assert reset is not None
         try:
             _current.reset(reset)
-        except ValueError:  # closed in another context than it was entered in: there it is not current
+        except ValueError:  # the block ends in another context, where the permit is not current
             pass
         finally:
             if permit.reservation.open:
@@ -355,7 +349,7 @@ class Acquisition:
 
 
 def as_error(scheduler: Scheduler, waiter: Waiter, outcome: Outcome) -> PacelineError:
-    """The exception for an outcome that is no permit."""
+    """The exception for an outcome other than a grant."""
     name, now_ns = scheduler.pool.name, scheduler.now_ns()
     match outcome:
         case NeverFits(unit, cost, most):
@@ -373,23 +367,23 @@ def as_error(scheduler: Scheduler, waiter: Waiter, outcome: Outcome) -> Paceline
 
 
 def check_cost(cost: Cost, units: Collection[str] = ()) -> None:
-    """Refuse a cost that nobody can mean, and one in a unit that nobody counts.
+    """Refuse an invalid cost; amounts of other numeric types become floats.
 
     Raises:
-        QuotaError: An amount is not a number from 0 to 1e15, or (where ``units`` are given) a unit is unknown.
+        QuotaError: An amount is not a number from 0 to 1e15, or a unit is neither known nor one of ``units`` (which are
+            the units of the pool; empty: any unit).
     """
     for unit, amount in cost.items():
-        if type(amount) not in _PLAIN or not 0 <= amount <= AMOUNT_MAX:  # NaN is neither
+        if type(amount) not in _PLAIN or not 0 <= amount <= AMOUNT_MAX:  # also true for NaN
             cost[unit] = _number(unit, amount)
         if unit not in _KNOWN and units and unit not in units:
             names = ["timeout", "lane", "again", "name", *KNOWN_UNITS, *units]
-            near = ["lane"] if unit in {"priority", "weight"} else get_close_matches(unit, names, 1)
-            hint = f"; did you mean {near[0]!r}?" if near else ""
-            raise QuotaError(f"nobody counts {unit!r} here: the quotas are on {', '.join(units)}{hint}")
+            hint = "; did you mean 'lane'?" if unit in {"priority", "weight"} else did_you_mean(unit, names)
+            raise QuotaError(f"unknown unit {unit!r}; this pool limits {' and '.join(units)}{hint}")
 
 
 def _number(unit: str, amount: object) -> float:
-    """A Decimal or a number of numpy's as a float; nothing else that is not plain."""
+    """A Decimal or a numpy number as a float."""
     try:
         number = float(amount)  # type: ignore[arg-type]
         if 0 <= number <= AMOUNT_MAX:

@@ -1,7 +1,4 @@
-"""What to do after an attempt: hand the answer up, or try again, and when.
-
-The policy is a value; chance is an argument (``luck``, a number in [0, 1)), so that a test can play both ends.
-"""
+"""Retries: whether and when another attempt follows a failed one. Random numbers are arguments (``luck``)."""
 
 from __future__ import annotations
 
@@ -11,12 +8,12 @@ from paceline.core.quota import NS
 from paceline.core.results import QuotaError, Refusal, RefusalKind
 
 RETRIED = frozenset({RefusalKind.RATE, RefusalKind.GROWTH, RefusalKind.CAPACITY})
-"""Refusals that time can heal. Money and a request that never fits cannot be waited out."""
+"""Refusals that may end with time."""
 
 
 @dataclass(frozen=True, slots=True)
 class Again:
-    """Try again, not before ``delay_s`` from now; ``pool_wide``: nobody in the pool may go earlier either."""
+    """Try again, not before ``delay_s`` from now; ``pool_wide``: the whole pool waits as long."""
 
     delay_s: float
     pool_wide: bool
@@ -24,24 +21,24 @@ class Again:
 
 @dataclass(frozen=True, slots=True)
 class GiveUp:
-    """Hand it up."""
+    """Make no further attempt."""
 
     reason: str
 
 
 @dataclass(frozen=True, slots=True)
 class RetryPolicy:
-    """Bounds on what one request may cost when it keeps failing.
+    """Bounds on the attempts of one request, and the pauses between them.
 
     Attributes:
-        max_attempts: HTTP attempts in total, the first included.
-        max_elapsed_s: No attempt starts later than this after the first.
-        backoff_s: The first pause when the provider names none; it doubles.
-        backoff_max_s: The longest such pause.
-        jitter: The share of a pause that is left to chance, to either side.
-        faults: Whether server faults (5xx) and broken connections are tried again, too. SDKs do that by
-            themselves, and every attempt of theirs is paced; a bare HTTP client does not.
-        max_retry_after_s: A provider that asks for a longer pause is handed up instead (a day quota, say).
+        max_attempts: HTTP attempts in total, with the first.
+        max_elapsed_s: No attempt starts later than this after the first, in seconds.
+        backoff_s: The first pause when the provider names none, in seconds; it doubles with each attempt.
+        backoff_max_s: The longest such pause, in seconds.
+        jitter: The random share of a pause, to either side.
+        faults: Whether server faults (5xx) and broken connections are retried, too. SDKs retry them, and each of their
+            attempts is paced; a bare HTTP client does not.
+        max_retry_after_s: No retry if the provider asks for a longer pause (that of a daily quota, for example).
     """
 
     max_attempts: int = 6
@@ -53,21 +50,21 @@ class RetryPolicy:
     faults: bool = False
 
     def __post_init__(self) -> None:
-        """Refuse bounds that bound nothing."""
+        """Refuse invalid values."""
         if self.max_attempts < 1:
-            raise QuotaError(f"max_attempts is {self.max_attempts}: at least the first attempt must be allowed")
+            raise QuotaError(f"max_attempts is {self.max_attempts}: it must be 1 or more")
 
     def after(
         self, attempt: int, elapsed_s: float, refusal: Refusal | None, luck: float, *, in_row: int = 0
     ) -> Again | GiveUp:
-        """Decide after attempt number ``attempt`` (from 1) failed.
+        """Decide after a failed attempt.
 
         Args:
-            attempt: How many attempts have been made.
+            attempt: The number of attempts made.
             elapsed_s: Seconds since the first one started.
-            refusal: What the answer said; ``None`` for a server fault (5xx) or a broken connection.
-            luck: A number in [0, 1).
-            in_row: How many attempts the pool has seen refused in a row: a pause that nobody named grows with it.
+            refusal: The refusal; ``None`` for a server fault (5xx) or a broken connection.
+            luck: A random number in [0, 1).
+            in_row: The number of refused attempts of the pool in a row; a pause without ``retry_after_s`` grows with it.
         """
         if refusal is not None and refusal.kind not in RETRIED:
             return GiveUp("waiting cannot help")
@@ -79,15 +76,15 @@ class RetryPolicy:
         pause_s = min(self.backoff_s * 2 ** min(max(attempt, in_row) - 1, 30), self.backoff_max_s)
         pause_s *= 1 + self.jitter * (2 * luck - 1)
         if asked_s is not None:
-            # What was asked is a minimum; a little chance on top keeps many clients from returning as one.
+            # The provider names a minimum. A random part on top spreads the return of many clients.
             pause_s = asked_s + self.jitter * luck * min(asked_s, 1.0)
         if elapsed_s + pause_s > self.max_elapsed_s:
             return GiveUp(f"{elapsed_s:,.0f} s spent on it")
-        # Their capacity is not our rate: who was refused for that waits alone.
+        # A lack of capacity at the provider is not about the rate of the pool: only this request waits.
         return Again(pause_s, pool_wide=refusal is not None and refusal.kind is not RefusalKind.CAPACITY)
 
     def pause_s(self, refusal: Refusal, decision: Again | GiveUp) -> float:
-        """How long the whole pool pauses after ``refusal``: also when this request gives up, if others may still go."""
+        """How long the pool pauses after ``refusal``: also when this request gives up but others may continue."""
         if isinstance(decision, Again):
             return decision.delay_s if decision.pool_wide else 0.0
         asked_s = refusal.retry_after_s or 0.0
@@ -96,9 +93,10 @@ class RetryPolicy:
 
 
 class RetryBudget:
-    """Lets retries after faults be no more than a share of the traffic: beyond that they wait, spread out.
+    """Bounds retries after faults to a share of the traffic: further retries wait, spread out.
 
-    Retries after a refusal of our rate need no budget: they wait in the line, and the quotas pace them. Every first attempt earns ``SHARE`` of a retry and every second ``PER_S``; a retry spends one, in advance if it must.
+    Every first attempt earns ``SHARE`` of a retry, and every second earns ``PER_S``. A retry spends one, in advance if
+    none is left, and then waits for it. Retries after a refusal for rate need no budget: they wait in the queue.
     """
 
     SHARE = 0.2
@@ -112,7 +110,7 @@ class RetryBudget:
         self._now_ns = now_ns
 
     def earn(self) -> None:
-        """A first attempt has been made."""
+        """Count a first attempt."""
         self._left = min(self._left + self.SHARE, self.MOST)
 
     def spend(self, now_ns: int) -> float:

@@ -1,6 +1,7 @@
-"""A pool that threads and event loops share: one lock, one timer, one wake-up for each grant.
+"""A pool that threads and event loops share: one lock, one timer, and one wake-up per grant.
 
-Every method asks the pool under the lock, and then wakes whom the pool names. All decisions are the pool's.
+Every method calls the pool under the lock, and after that wakes the waiters that the pool returns. The pool makes all
+decisions.
 """
 
 from __future__ import annotations
@@ -30,18 +31,18 @@ from paceline.pacing.status import report
 if TYPE_CHECKING:
     import asyncio
 
-    Others: TypeAlias = dict[asyncio.AbstractEventLoop, list[asyncio.Future[None]]]
+    Futures: TypeAlias = dict[asyncio.AbstractEventLoop, list[asyncio.Future[None]]]
 
 T = TypeVar("T")
 
 UNKNOWN_NS = FAR_NS // 2
-"""An instant from here on is unknown: no quota reaches so far."""
+"""A later instant is unknown: no quota refills so slowly."""
 
 MOMENT_NS = NS // 10
-"""Pauses that differ by less are the same: a store computes what is left each time that it is asked."""
+"""Pauses that differ by less are the same pause: a store computes the rest of it at every reply."""
 
 PASSED_MIN = 256
-"""How many requests may have passed further schedulers before those that were never closed are looked for."""
+"""How many reservations with further ones are kept before lost ones are searched for."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,11 +50,11 @@ class Waiting:
     """Why a request waits.
 
     Attributes:
-        ahead: How many go before it.
-        quota: What binds now, in the notation of a quota; ``cool-down``; ``line`` where only those ahead are in the way;
-            or ``store`` while its answer is awaited.
-        expected_wait_s: When it would go if nobody's estimate were corrected, in seconds; ``None`` when nobody knows:
-            a slot comes free when somebody else is done.
+        ahead: The number of requests that go before it.
+        quota: What binds now: a quota in its notation, ``cool-down``, ``queue`` (only the requests ahead) or ``store``
+            (its answer is awaited).
+        expected_wait_s: The wait from now on if all estimates are exact, in seconds; ``None`` when that is unknown,
+            because a slot becomes free when another request ends.
     """
 
     ahead: int
@@ -62,10 +63,10 @@ class Waiting:
 
 
 class Owner(Protocol):
-    """Whoever waits for a waiter."""
+    """The thread or task behind a waiter."""
 
-    def wake(self, others: Others) -> None:
-        """Let it go on; futures of other event loops are added to ``others``."""
+    def wake(self, others: Futures) -> None:
+        """Let it continue; a future of an event loop that does not run in this thread is added to ``others``."""
 
 
 class Thread:
@@ -76,7 +77,7 @@ class Thread:
     def __init__(self) -> None:
         self.event = threading.Event()
 
-    def wake(self, others: Others) -> None:  # noqa: ARG002
+    def wake(self, others: Futures) -> None:  # noqa: ARG002
         """See :meth:`Owner.wake`."""
         self.event.set()
 
@@ -92,8 +93,8 @@ class Task:
         self.loop = asyncio.get_running_loop()
         self.future: asyncio.Future[None] = self.loop.create_future()
 
-    def wake(self, others: Others) -> None:
-        """See :meth:`~paceline.pacing.scheduler.Owner.wake`."""
+    def wake(self, others: Futures) -> None:
+        """See :meth:`Owner.wake`."""
         import asyncio
 
         if asyncio._get_running_loop() is self.loop:  # noqa: SLF001  (get_running_loop raises off a loop)
@@ -103,28 +104,27 @@ class Task:
 
 
 class Worker(Protocol):
-    """The thread that a capacity's exchanges with its store run on."""
+    """The thread that makes the exchanges of capacities with their store."""
 
     def add(self, scheduler: Scheduler) -> None:
-        """Make the exchanges of ``scheduler``, too."""
+        """Make the exchanges of ``scheduler`` from now on, too."""
 
     def poke(self, scheduler: Scheduler) -> bool:
-        """An exchange is due for ``scheduler``; whether it will happen."""
+        """Announce that an exchange is due for ``scheduler``; whether it will be made."""
 
 
 class Scheduler:
-    """The thread-safe side of one :class:`~paceline.core.pool.Pool`: one lock, one timer, one wake-up for each grant.
+    """The thread-safe side of one :class:`~paceline.core.pool.Pool`.
 
     Args:
         pool: The pool.
         clock: The clock.
-        further: Schedulers that every request passes after this one (start spacing, the provider's slots).
-        worker: For a capacity with a store.
+        further: Schedulers that every request passes after this one (start spacing, the slots of the provider).
+        worker: Makes the exchanges, for a capacity with a store.
 
     Attributes:
-        events: Called for everything that happens to a permit, with the fields of a
-            :class:`~paceline.pacing.events.Event`; ``None`` for nothing.
-        own_units: Units of the caller's own that no cost given by hand has named so far.
+        events: Called with the fields of every :class:`~paceline.pacing.events.Event` of the pool, or ``None``.
+        own_units: The user's own units of the pool's quotas, until the first request; see :meth:`warn_left_out`.
     """
 
     def __init__(
@@ -136,23 +136,24 @@ class Scheduler:
         self.further = tuple(further)
         self._clock = clock
         self._worker = worker
-        # A finalizer or a signal handler may run while this thread is inside: its changes are deferred.
+        # A finalizer or a signal handler may run while this thread is in the critical section (`_busy`): its changes
+        # and events are deferred.
         self._lock = threading.RLock()
         self._busy = False
         self._deferred: deque[Callable[[int], None]] = deque()
-        self._untold: deque[tuple[Any, ...]] = deque()
-        self._due = self._poked = False  # an exchange is due; the worker knows it
+        self._deferred_events: deque[tuple[Any, ...]] = deque()
+        self._due = self._poked = False  # an exchange is due; the worker is informed
         self._timer: Timer | None = None
         self._timer_ns = FAR_NS
-        self._at: dict[Waiter, tuple[Scheduler, Waiter]] = {}  # granted here, and waiting further on
-        self._passed: dict[Reservation, list[tuple[Scheduler, Reservation]]] = {}
-        self._look_at = PASSED_MIN
+        self._at: dict[Waiter, tuple[Scheduler, Waiter]] = {}  # granted here, waiting at a further one
+        self._passed: dict[Reservation, list[tuple[Scheduler, Reservation]]] = {}  # further reservations, until closed
+        self._look_at = PASSED_MIN  # how many of these lead to the next search for closed ones
         _schedulers.add(self)
         if worker is not None:
             worker.add(self)
 
     def now_ns(self) -> int:
-        """The present, by this scheduler's clock."""
+        """The present by the scheduler's clock."""
         return self._clock.now_ns()
 
     # Waiting.
@@ -162,11 +163,11 @@ class Scheduler:
         return self._pass(waiter, Scheduler._wait) if self.further else self._wait(waiter)
 
     def wait_async(self, waiter: Waiter) -> Coroutine[Any, Any, Outcome]:
-        """Let this task wait until ``waiter`` has its outcome."""
+        """Suspend this task until ``waiter`` has its outcome."""
         return self._pass_async(waiter) if self.further else self._wait_async(waiter)
 
     def attempt(self, waiter: Waiter) -> Outcome:
-        """Ask for ``waiter``, now or not at all; where a store decides, this thread waits for its reply."""
+        """Grant ``waiter`` now or not at all; where a store decides, block this thread until its reply."""
         return self._pass(waiter, Scheduler._attempt) if self.further else self._attempt(waiter)
 
     def _wait(self, waiter: Waiter) -> Outcome:
@@ -181,20 +182,21 @@ class Scheduler:
         return self._block(waiter, outcome)
 
     async def _wait_async(self, waiter: Waiter) -> Outcome:
-        if type(outcome := self._enter(waiter, _task())) is not WaitUntil:
+        if type(outcome := self._enter(waiter, _task_type())) is not WaitUntil:
             return outcome
         try:
             await waiter.owner.future
         except BaseException:  # cancelled, before the grant or just after it
             self._leave(waiter)
             raise
-        return decided(waiter)
+        assert waiter.outcome is not None
+        return waiter.outcome
 
     def _attempt(self, waiter: Waiter) -> Outcome:
         return self._block(waiter, self._enter(waiter, None))
 
     def _enter(self, waiter: Waiter, owner: Callable[[], Owner] | None) -> Outcome:
-        """Ask the pool. A waiter in the queue gets an ``owner``; without one it may only wait for a store's reply."""
+        """Submit ``waiter`` with an ``owner`` of this type; without one, it is an attempt."""
         with self._lock:
             if self._busy:
                 raise RuntimeError("a permit cannot be acquired from a signal handler or a finalizer")
@@ -213,51 +215,54 @@ class Scheduler:
                 self._busy = False
             if not waits and not self._deferred and not self.pool.capacity.exchange_due:
                 return outcome
-            # A finalizer ran in between: what it gave back may be what this waiter waits for.
+            # A finalizer may have given back the very capacity that this waiter waits for.
             done = self._work() if self._deferred else []
             self._arm()
         self._wake(done)
         return outcome
 
     def _block(self, waiter: Waiter, outcome: Outcome) -> Outcome:
-        """Let this thread wait for the outcome of ``waiter``, unless it is ``outcome`` already."""
+        """Block this thread until the outcome of ``waiter``, unless ``outcome`` is final."""
         if not waiter.queued or type(outcome) is not WaitUntil:
             return outcome
         try:
             waiter.owner.event.wait()
-        except BaseException:  # KeyboardInterrupt: the outcome, if there is one, is of no use any more
+        except BaseException:  # KeyboardInterrupt: a grant is given back
             self._leave(waiter)
             raise
-        return decided(waiter)
+        return cast("Outcome", waiter.outcome)
 
     def _leave(self, waiter: Waiter) -> None:
         self._change(lambda now_ns: self.pool.withdraw(now_ns, waiter))
 
-    # Passing further schedulers. Slots come last: no request holds one while it waits for a quota, so a slow model
-    # keeps none from a fast one, and a request that holds one waits for nothing of ours: there is no deadlock. A
-    # request that waits further on holds the charge of its own pool, which is given back if it leaves.
+    # Passing further schedulers. Slots come last: no request holds a slot while it waits for a quota, so a model with
+    # little quota does not take the slots of another one, and no deadlock is possible. A request that waits at a
+    # further scheduler holds the charge of its own pool, which is given back if it leaves.
 
     def _pass(self, waiter: Waiter, wait: Callable[[Scheduler, Waiter], Outcome]) -> Outcome:
-        with closing(self._walk(waiter)) as walk:
-            scheduler, there = next(walk)
+        with closing(self._steps(waiter)) as steps:
+            scheduler, there = next(steps)
             while True:
                 try:
-                    scheduler, there = walk.send(wait(scheduler, there))
+                    scheduler, there = steps.send(wait(scheduler, there))
                 except StopIteration as end:
                     return cast("Outcome", end.value)
 
     async def _pass_async(self, waiter: Waiter) -> Outcome:
-        with closing(self._walk(waiter)) as walk:
-            scheduler, there = next(walk)
+        with closing(self._steps(waiter)) as steps:
+            scheduler, there = next(steps)
             while True:
                 outcome = await scheduler._wait_async(there)  # noqa: SLF001  (of this class)
                 try:
-                    scheduler, there = walk.send(outcome)
+                    scheduler, there = steps.send(outcome)
                 except StopIteration as end:
                     return cast("Outcome", end.value)
 
-    def _walk(self, waiter: Waiter) -> Generator[tuple[Scheduler, Waiter], Outcome, Outcome]:
-        """Where to wait next with which waiter, given the outcome; a request that leaves gives back its grants."""
+    def _steps(self, waiter: Waiter) -> Generator[tuple[Scheduler, Waiter], Outcome, Outcome]:
+        """Yield where to wait next and with which waiter; each outcome is sent back. Returns the final outcome.
+
+        A request that leaves, because the generator is closed, gives back its grants.
+        """
         while True:
             granted = yield self, waiter
             if not isinstance(granted, Reservation):
@@ -271,7 +276,7 @@ class Scheduler:
                     if not isinstance(step, Reservation):
                         self.cancel(granted)
                         return step
-                    granted.granted_ns = step.granted_ns  # it has not left before
+                    granted.granted_ns = step.granted_ns  # it leaves now, not before
                     self._remember(granted, scheduler, step)
             except BaseException:
                 self.cancel(granted)
@@ -280,10 +285,11 @@ class Scheduler:
                 self._at.pop(waiter, None)
             if self.pool.ledger.not_before_ns <= max(cool_down_ns + MOMENT_NS, self.now_ns()):
                 return granted
-            self.cancel(granted)  # the provider asked for a pause meanwhile: back to the front of the queue
+            self.cancel(granted)  # a pause has begun meanwhile: back to the front of the queue
             waiter.returned = True
 
     def _remember(self, reservation: Reservation, scheduler: Scheduler, further: Reservation) -> None:
+        """Keep ``further`` with ``reservation``; settle those of reservations that were closed as lost."""
         if len(self._passed) > self._look_at:
             for lost in [other for other in list(self._passed) if not other.open]:
                 self._release(lost)
@@ -291,14 +297,15 @@ class Scheduler:
         self._passed.setdefault(reservation, []).append((scheduler, further))
 
     def _release(self, reservation: Reservation) -> None:
+        """Settle the further reservations of ``reservation``, which is closed."""
         for scheduler, further in self._passed.pop(reservation, ()):
             scheduler.settle(further, None)
 
-    # What becomes of a reservation.
+    # Closing a reservation.
 
     def settle(self, reservation: Reservation, actual: Cost | None, waiter: Waiter | None = None) -> None:
         """See :meth:`Pool.settle`."""
-        with self._lock:  # as _change() does it, without a closure: this is the hot path
+        with self._lock:  # like _change(), without a closure: this is the hot path
             if self._busy:
                 self._deferred.append(lambda now_ns: self.pool.settle(now_ns, reservation, actual, waiter))
                 done, waits = [], True
@@ -311,7 +318,7 @@ class Scheduler:
                 finally:
                     self._busy = False
                 done, waits = [] if quiet else self._work(), False
-        if (done or self._untold or self._due) and not waits:
+        if (done or self._deferred_events or self._due) and not waits:
             self._wake(done)
         if self._passed:
             self._release(reservation)
@@ -331,12 +338,12 @@ class Scheduler:
         self._change(lambda now_ns: self.pool.observe(now_ns, readings, reservation))
 
     def pause(self, until_ns: int) -> None:
-        """Grant nothing before ``until_ns``, and one attempt first."""
-        self._change(lambda now_ns: self.pool.pause(until_ns))  # noqa: ARG005
+        """See :meth:`Capacity.pause <paceline.core.capacity.Capacity.pause>`."""
+        self._change(lambda now_ns: self.pool.capacity.pause(until_ns))  # noqa: ARG005
 
     def lift(self, until_ns: int) -> None:
-        """End the pause until ``until_ns``, if it is the one in force."""
-        self._change(lambda now_ns: self.pool.lift(now_ns, until_ns))
+        """See :meth:`Capacity.lift <paceline.core.capacity.Capacity.lift>`."""
+        self._change(lambda now_ns: self.pool.capacity.lift(now_ns, until_ns))
 
     def resume(self) -> None:
         """See :meth:`Pool.resume`."""
@@ -345,7 +352,7 @@ class Scheduler:
     # Reading.
 
     def retry_after_s(self, until: WaitUntil) -> float:
-        """Seconds from now until then; infinite where a slot binds, whenever a store is asked again."""
+        """Seconds from now until ``until``; infinite where a slot binds, even if a store is asked again before."""
         ledger = self.pool.ledger
         if any(
             name == until.quota and m.quota.rule is Rule.SLOTS
@@ -355,7 +362,7 @@ class Scheduler:
         return wait_until_s(until.at_ns, self.now_ns())
 
     def why(self, waiter: Waiter) -> Waiting | None:
-        """Why ``waiter`` waits; ``None`` when it does not."""
+        """Why ``waiter`` waits; ``None`` if it does not."""
         if (further := self._at.get(waiter)) is not None:
             return further[0].why(further[1])
 
@@ -368,11 +375,11 @@ class Scheduler:
         return self.read(read)
 
     def status(self) -> dict[str, Any]:
-        """The state of the pool, as plain JSON values."""
+        """The state of the pool, as JSON values."""
         return self.read(lambda now_ns: report(self.pool, now_ns))
 
     def read(self, read: Callable[[int], T]) -> T:
-        """What ``read`` returns now, under the lock; a finalizer that runs in between changes nothing."""
+        """The result of ``read(now_ns)`` under the lock; changes by finalizers are deferred meanwhile."""
         with self._lock:
             inside, self._busy = self._busy, True
             try:
@@ -386,11 +393,11 @@ class Scheduler:
 
     @property
     def idle(self) -> bool:
-        """Whether no exchange is due that has not begun."""
+        """Whether no exchange is due, except one that has begun."""
         return not (self._due or self._poked)
 
     def refresh(self) -> StoreLost | None:
-        """Where a store keeps the quotas, let its reply bring the snapshot up to date; why it did not, if it never has."""
+        """Update the snapshot from the store, if one keeps the quotas; ``StoreLost`` if it has never answered."""
         if self._worker is None:
             return None
         outcome = self._attempt(Waiter(dict.fromkeys([*self.pool.ledger.units, REQUESTS, CONCURRENCY], 0.0)))
@@ -398,30 +405,30 @@ class Scheduler:
             self.cancel(outcome)
         return outcome if isinstance(outcome, StoreLost) else None
 
-    # Telling.
+    # Events and warnings.
 
-    def tell(self, *event: Any) -> None:
-        """Call :attr:`events` at once; from inside the critical section (a finalizer, a signal), after it."""
+    def notify(self, *event: Any) -> None:
+        """Call :attr:`events`; not before the critical section ends, if this thread is in it (a finalizer, a signal)."""
         assert self.events is not None
         with self._lock:
             inside = self._busy
             if inside:
-                self._untold.append(event)
+                self._deferred_events.append(event)
         if not inside:
             self.events(*event)
 
-    def left_out(self, cost: Cost) -> None:
-        """Warn, once for each unit, of a quota on a unit of the caller's own that the first cost by hand leaves out.
+    def warn_left_out(self, cost: Cost) -> None:
+        """Warn of each of :attr:`own_units` that ``cost``, that of the first request, leaves out.
 
-        Such a unit cannot be derived, so it costs 0: a request that forgets it never waits for it.
+        Such a unit cannot be derived, so it costs 0, and a request that leaves it out never waits for its quota.
         """
-        if not cost.get(REQUESTS, 1):  # nothing is sent
+        if not cost.get(REQUESTS, 1):  # no request is sent
             return
         units, self.own_units = self.own_units, set()
         for unit in sorted(units.difference(cost)):
             warnings.warn(
                 f"{self.pool.name}: the quota on {unit!r} is not charged, because the request names no amount of it: write"
-                f" limiter.acquire({self.pool.name!r}, {unit}=1), or {unit}=0 if it costs none",
+                f" limiter.acquire({self.pool.name!r}, {unit}=1), or {unit}=0 if it uses none",
                 PacelineWarning,
                 stacklevel=3,
             )
@@ -429,7 +436,7 @@ class Scheduler:
     # The critical section.
 
     def transact(self, step: Callable[[int], tuple[T, list[Waiter]]]) -> T:
-        """Let the worker's thread change the pool: ``step`` returns its result and the waiters that it decided."""
+        """Change the pool from the worker's thread: ``step`` returns a result, and the waiters whose outcome it set."""
         with self._lock:
             self._poked, self._busy = False, True
             try:
@@ -441,15 +448,15 @@ class Scheduler:
         return found
 
     def _change(self, change: Callable[[int], None]) -> None:
-        """Make ``change``, and then the grants that it makes possible; deferred when this thread is inside."""
+        """Make ``change`` and the grants that it allows; deferred if this thread is in the critical section."""
         with self._lock:
             self._deferred.append(change)
             done = [] if (inside := self._busy) else self._work()
-        if (done or self._untold or self._due) and not inside:
+        if (done or self._deferred_events or self._due) and not inside:
             self._wake(done)
 
     def _work(self) -> list[Waiter]:
-        """Follow up, and again while deferred changes arrive: no other call may come for a long time."""
+        """Make the deferred changes and the grants that they allow, until none is left: the next call may come late."""
         done: list[Waiter] = []
         while True:
             self._busy = True
@@ -461,7 +468,6 @@ class Scheduler:
                 return done
 
     def _follow_up(self, now_ns: int) -> list[Waiter]:
-        """Make the deferred changes, then grant what they allow."""
         while self._deferred:
             self._deferred.popleft()(now_ns)
         done = []
@@ -473,7 +479,7 @@ class Scheduler:
         return done
 
     def _arm(self) -> None:
-        """Set the timer for the next grant, and for the next exchange of the capacity."""
+        """Set the timer for the next grant and for the next exchange."""
         if self._worker is not None:
             capacity = self.pool.capacity
             capacity.exchange_due = False
@@ -487,7 +493,7 @@ class Scheduler:
             self._arm_at(self.pool.wake_ns)
 
     def _arm_at(self, wake_ns: int) -> None:
-        """Set the timer, unless it is due before that."""
+        """Set the timer to ``wake_ns``, unless it is set to an earlier instant."""
         if wake_ns < self._timer_ns:
             if self._timer is not None:
                 self._timer.cancel()
@@ -501,11 +507,11 @@ class Scheduler:
         self._wake(done)
 
     def _wake(self, done: list[Waiter]) -> None:
-        """Wake the waiters with an outcome, call :attr:`events` for what was deferred, and poke the worker; unlocked."""
-        self._rouse(done)
-        while self._untold and self.events is not None:
+        """Wake the waiters of ``done``, send deferred events, and inform the worker; not under the lock."""
+        self._wake_owners(done)
+        while self._deferred_events and self.events is not None:
             try:
-                event = self._untold.popleft()
+                event = self._deferred_events.popleft()
             except IndexError:  # another thread has taken it
                 break
             self.events(*event)
@@ -513,18 +519,18 @@ class Scheduler:
             self._poke()
 
     def _poke(self) -> None:
-        """Tell the worker that an exchange is due; not under the lock, which the worker takes first."""
+        """Inform the worker that an exchange is due; not under the lock, because of the order of the locks."""
         assert self._worker is not None
         self._due, self._poked = False, True
         if self._worker.poke(self):
             return
-        with self._lock:  # it is closed, and no request waits
+        with self._lock:  # the worker is closed, and no request waits
             self._poked = False
             if self.pool.queue.length:  # a request has arrived since
                 self._arm()
 
-    def _rouse(self, done: list[Waiter]) -> None:
-        others: Others = {}
+    def _wake_owners(self, done: list[Waiter]) -> None:
+        others: Futures = {}
         for waiter in done:
             waiter.owner.wake(others)
         for loop, futures in others.items():
@@ -534,17 +540,17 @@ class Scheduler:
                 self._change(lambda now_ns, loop=loop: self._forget(now_ns, loop, done))  # type: ignore[misc]
 
     def _forget(self, now_ns: int, loop: asyncio.AbstractEventLoop, done: list[Waiter]) -> None:
-        """Give back what was granted to waiters of a closed loop, and withdraw the others."""
+        """Withdraw the waiters of a closed loop, and give back their grants."""
         for waiter in [*done, *self.pool.queue]:
             if getattr(waiter.owner, "loop", None) is loop:
                 self.pool.withdraw(now_ns, waiter)
 
     def after_fork(self) -> None:
-        """In a forked child: waiters, requests in flight, and a lock that was held stayed with the parent."""
+        """In a forked child, drop the state of the parent: its waiters, its requests in flight, its held lock."""
         self._lock, self._busy = threading.RLock(), False
         self._timer, self._timer_ns = None, FAR_NS
         self._deferred.clear()
-        self._untold.clear()
+        self._deferred_events.clear()
         self._due = self._poked = False
         self._at, self._passed = {}, {}
         self.pool.drain()
@@ -563,31 +569,25 @@ if hasattr(os, "register_at_fork"):
 
 
 @cache
-def _task() -> Callable[[], Owner]:
-    """How a coroutine waits. Before the lock: an import may fail, and waits for other threads' imports."""
+def _task_type() -> Callable[[], Owner]:
+    """:class:`Task`, with asyncio imported: not under the lock, because an import may wait for another thread."""
     import_module("asyncio")
     return Task
 
 
 def _in_a_loop() -> bool:
-    """Whether this thread runs an event loop: not without asyncio."""
+    """Whether this thread runs an event loop; asyncio is not imported for it."""
     running = getattr(sys.modules.get("asyncio"), "_get_running_loop", None)
     return running is not None and running() is not None
 
 
 def set_all(futures: list[asyncio.Future[None]]) -> None:
-    """Wake those of one loop; in its thread."""
+    """Wake the tasks of one loop; called in its thread."""
     for future in futures:
         if not future.done():
             future.set_result(None)
 
 
 def wait_until_s(at_ns: int, now_ns: int) -> float:
-    """Seconds from ``now_ns`` until ``at_ns``; infinite for an instant that nobody knows."""
+    """Seconds from ``now_ns`` until ``at_ns``; infinite for an unknown instant."""
     return math.inf if at_ns >= UNKNOWN_NS else max(at_ns - now_ns, 0) / NS
-
-
-def decided(waiter: Waiter) -> Outcome:
-    """The outcome of a waiter that was woken."""
-    assert waiter.outcome is not None
-    return waiter.outcome

@@ -1,4 +1,4 @@
-"""What a pool says of itself: plain JSON values, durations in seconds."""
+"""The status of a pool as JSON values; durations in seconds."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from paceline.core.queue import Waiter
 from paceline.core.quota import CONCURRENCY, NS, REQUESTS, Rule
 
 QUEUE_SHOWN = 50
-"""How many of those who wait are shown: a page is read by people, and a line may be a million long."""
+"""How many waiters are shown; a queue may hold a million."""
 
 
 def report(pool: Pool, now_ns: int) -> dict[str, Any]:
-    """The state of ``pool`` as plain JSON values; durations in seconds, waits rounded up."""
+    """The state of ``pool`` as JSON values; durations in seconds, waits rounded up."""
     ledger = pool.ledger
     return {
         "quotas": [
@@ -38,7 +38,7 @@ def report(pool: Pool, now_ns: int) -> dict[str, Any]:
         ],
         "waiting": pool.queue.length,
         "lanes": pool.queue.waiting(),
-        "queue": [_row(waiter, now_ns) for waiter in pool.queue.peek(QUEUE_SHOWN, ledger.share)],
+        "queue": [_waiter(waiter, now_ns) for waiter in pool.queue.peek(QUEUE_SHOWN, ledger.share)],
         "in_flight": ledger.in_flight,
         "binds": pool.binds(now_ns),
         "cool_down_s": _up(pool.capacity.cool_down_ns(now_ns)),
@@ -62,12 +62,11 @@ def report(pool: Pool, now_ns: int) -> dict[str, Any]:
 
 
 def _up(duration_ns: int) -> float:
-    """In seconds, rounded up to milliseconds; 0 for what is over."""
+    """A duration in seconds, rounded up to milliseconds; 0 for a negative one."""
     return max(math.ceil(duration_ns / NS * 1000) / 1000, 0.0)
 
 
-def _row(waiter: Waiter, now_ns: int) -> dict[str, Any]:
-    """One of those who wait."""
+def _waiter(waiter: Waiter, now_ns: int) -> dict[str, Any]:
     return {
         "name": waiter.name,
         "lane": waiter.lane.name,
@@ -77,20 +76,20 @@ def _row(waiter: Waiter, now_ns: int) -> dict[str, Any]:
 
 
 def _reset_s(m: Meter, now_ns: int) -> float | None:
-    """Seconds until the quota is full if nobody asks any more; ``None``: nobody knows."""
+    """Seconds until the quota is full without further requests; ``None`` for unknown."""
     if m.level(now_ns) >= m.quota.amount and m.quota.rule is not Rule.BUCKET:
         return 0.0
     if isinstance(m, Spaced):
-        return _up(m.earliest(now_ns, m.quota.amount) - now_ns)  # all of it fits when all of it is there
+        return _up(m.earliest(now_ns, m.quota.amount) - now_ns)  # its whole amount fits when it is full
     if isinstance(m, Bucket):
         return _up(m.full_at_ns - now_ns)
     if isinstance(m, Window):
         return _up(m.stop_ns - now_ns)
-    return None  # slots: when those in flight are done
+    return None  # slots: when the requests in flight end
 
 
 def _learned(m: Meter) -> dict[str, Any]:
-    """What answers have said about a quota beyond its limit, as plain JSON values."""
+    """What was learned about a quota beyond its limit, as JSON values."""
     learned: dict[str, Any] = {}
     if isinstance(m, Bucket):
         if m.capacity < m.quota.burst:

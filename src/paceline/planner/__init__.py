@@ -1,1 +1,1 @@
-"""How long work will take."""
+"""Forecasts of how long work will take."""

@@ -1,10 +1,10 @@
-"""How long work will take, before it is done: a replay of it through copies of the books, as they stand now.
+"""How long work will take: a replay of it through copies of the ledgers in their present state.
 
     eta(limiter, {"openai/gpt-5": [{"input_tokens": 1_200, "output_tokens": 300}] * 5_000}, latency_s=4.0).total_s
 
-The ledgers that grant the real requests grant these, too, in time that only counts: levels, days half used, headroom,
-opening, learned limits, pauses and slots in flight are what they are in the pools. What a replay cannot know is what
-answers will teach later, and what other processes will ask for.
+The copies have the same code and state as the pools: levels, partly used days, headroom, opening, learned limits,
+pauses and slots in flight. Two things are unknown to a replay: what later answers will correct, and the requests of
+other processes.
 """
 
 from __future__ import annotations
@@ -28,13 +28,13 @@ from paceline.pacing.permit import check_cost
 from paceline.pacing.scheduler import Scheduler
 
 REQUESTS_MAX = 1_000_000
-"""How many requests are replayed at most: 100,000 take one to three seconds."""
+"""The most requests of one replay; 100,000 take one to three seconds."""
 
 NEVER_S = 10 * 366 * 86_400.0
-"""Ten years: what would take longer never ends."""
+"""Ten years: longer work counts as endless."""
 
 LATENCY, STOPPED = "latency", "stopped"
-"""What binds a pool that no quota made wait, and one whose provider said that money is gone."""
+"""What binds a pool without a wait for a quota, and a pool that is stopped."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,10 +42,10 @@ class Forecast:
     """How long the work will take.
 
     Attributes:
-        total_s: Seconds from now until the last answer; infinite when that never comes.
-        pools: The same for each pool, by the names that the work gave them.
-        binds: For each, the quota that makes it wait longest, in its notation; ``latency`` where none does, and
-            ``stopped`` where the provider said that money is gone.
+        total_s: Seconds from now until the last answer; infinite for never.
+        pools: The same per pool, by its name in ``work``.
+        binds: Per pool, the quota with the longest wait, in its notation; ``latency`` where no quota makes it wait, and
+            ``stopped`` where the account has no money left.
     """
 
     total_s: float
@@ -56,54 +56,53 @@ class Forecast:
 def eta(
     limiter: Pacer, work: Mapping[str, Iterable[Mapping[str, float]]], *, latency_s: float | Mapping[str, float] = 0.0
 ) -> Forecast:
-    """When the last answer will be there, if everything is asked for now.
+    """When the last answer will arrive, if all work is submitted now.
 
     Args:
-        limiter: Whose pools; they stay as they are. Where processes share them, the store is asked how they stand.
-        work: For each pool the costs of its requests, in order, each as :meth:`Limiter.acquire <paceline.Limiter.acquire>` takes it: what the
-            provider will charge in the end. Who waits in these pools already goes first and is counted, too, so in
-            the middle of a run give only what has not been asked for.
-        latency_s: Mean seconds from a grant to the end of its answer, for all pools or by pool: it is what slots in
-            flight are held for.
+        limiter: The limiter; its pools do not change. Where processes share them, their state is read from the store.
+        work: Per pool the true costs of its requests, in order, each with the units of
+            :meth:`Limiter.acquire <paceline.Limiter.acquire>`. Requests that wait in these pools are counted and go
+            first, so during a run give only those that have not been submitted.
+        latency_s: Mean seconds from a grant to the end of its answer, in which a slot is held; for all pools, or by pool.
 
     Raises:
-        QuotaError: A pool is unknown, a cost or a latency cannot be meant, or there are more than a million requests.
+        QuotaError: A pool is unknown, a cost or a latency is invalid, or there are more than a million requests.
         NeverFitsError: A request costs more than its quota can ever hold.
         StoreError: The pools are shared, and the store has never answered.
     """
-    replay, lines = _Replay(limiter), dict[str, _Line]()
+    replay, stages = _Replay(limiter), dict[str, _Stage]()
     for name, costs in work.items():
         own_s = latency_s.get(name, 0.0) if isinstance(latency_s, Mapping) else latency_s
         if not 0 <= own_s <= NEVER_S:
-            raise QuotaError(f"latency_s of {name} is {own_s!r}: it must be 0 s or more, and no more than ten years")
-        lines[name] = replay.add(limiter.scheduler(name), round(own_s * NS), costs)
+            raise QuotaError(f"latency_s of {name} is {own_s!r}: it must be from 0 s to ten years")
+        stages[name] = replay.add(limiter.scheduler(name), round(own_s * NS), costs)
     replay.add_rivals(limiter)
     replay.run()
-    pools = {name: line.took_s(replay.start_ns) for name, line in lines.items()}
-    return Forecast(max(pools.values(), default=0.0), pools, {name: line.binds for name, line in lines.items()})
+    pools = {name: stage.took_s(replay.start_ns) for name, stage in stages.items()}
+    return Forecast(max(pools.values(), default=0.0), pools, {name: stage.binds for name, stage in stages.items()})
 
 
 @dataclass(slots=True, eq=False)
 class _Request:
     """One request on its way through the schedulers of its pool."""
 
-    line: _Line
+    stage: _Stage
     cost: Cost
     amounts: list[float]
-    held: list[tuple[_Line, Reservation]] = field(default_factory=list)
+    held: list[tuple[_Stage, Reservation]] = field(default_factory=list)
 
 
-class _Line:
-    """A copy of a scheduler's books, and who waits before them: work, or those whom the scheduler before let through."""
+class _Stage:
+    """A copy of the ledger of a scheduler, and the requests before it: its work, or those that the stage before granted."""
 
     work: Iterator[Mapping[str, float]]
 
     def __init__(self, scheduler: Scheduler, now_ns: int, latency_ns: int) -> None:
         self.latency_ns = latency_ns
-        self.further: list[_Line] = []
+        self.further: list[_Stage] = []
         self.waiting: deque[_Request] = deque()
         self.wake_ns, self.last_ns, self.waits_ns = FAR_NS, now_ns, dict[str, int]()
-        self._blocked: tuple[_Line, str, int] | None = None  # whose request, by which quota, since when
+        self._blocked: tuple[_Stage, str, int] | None = None  # the stage of the blocked request, the quota, since when
         if (lost := scheduler.refresh()) is not None:
             raise StoreError(f"{scheduler.pool.name}: {lost.reason}")
         scheduler.read(partial(self._copy, scheduler.pool))
@@ -120,11 +119,11 @@ class _Line:
         self.open = [(list(r.amounts), r.granted_ns) for r in live.open]
 
     def landing(self, now_ns: int) -> Iterator[tuple[int, _Request]]:
-        """Who is in flight now, and when each answer should end; slots that other processes hold come back, too."""
+        """The requests in flight, and when each answer should end; also the slots that other processes hold."""
         meters = self.ledger.meters
         slots = [m.quota.amount - m.level(now_ns) if m.quota.rule is Rule.SLOTS else 0.0 for m in meters]
         for amounts, granted_ns in self.open:
-            own = amounts + [0.0] * (len(meters) - len(amounts))  # there may be new quotas now
+            own = amounts + [0.0] * (len(meters) - len(amounts))  # quotas may have been added since
             slots = [held - amount for held, amount in zip(slots, own, strict=True)]
             yield max(granted_ns + self.latency_ns, now_ns), self._hold(own, now_ns)
         if any(held > 0 for held in slots):
@@ -136,25 +135,25 @@ class _Line:
         return _Request(self, {}, amounts, [(self, reservation)])
 
     def _head(self) -> _Request | None:
-        if not self.waiting and (said := next(self.work, None)) is not None:
-            cost = {REQUESTS: 1.0, **said}
+        if not self.waiting and (given := next(self.work, None)) is not None:
+            cost = {REQUESTS: 1.0, **given}
             check_cost(cost, self.ledger.units)
             self.waiting.append(_Request(self, cost, self.ledger.amounts(cost)))
         return self.waiting[0] if self.waiting else None
 
     def pump(self, now_ns: int) -> Iterator[_Request]:
-        """Let go whoever may go now, and note what the next one waits for in ``wake_ns``."""
+        """Yield the requests that are granted now; ``wake_ns`` is when the next one may go."""
         if self._blocked is not None:
-            line, quota, since_ns = self._blocked
-            line.waits_ns[quota] = line.waits_ns.get(quota, 0) + now_ns - since_ns
+            stage, quota, since_ns = self._blocked
+            stage.waits_ns[quota] = stage.waits_ns.get(quota, 0) + now_ns - since_ns
             self._blocked = None
         while not self.stopped and (request := self._head()) is not None:
-            amounts = request.amounts if request.line is self else self.further_amounts
+            amounts = request.amounts if request.stage is self else self.further_amounts
             decision = self.ledger.reserve(now_ns, request.cost, amounts)
             if isinstance(decision, NeverFits):
                 raise NeverFitsError(self.name, decision.unit, decision.cost, decision.most)
             if not isinstance(decision, Reservation):
-                self._blocked = request.line, decision.quota, now_ns
+                self._blocked = request.stage, decision.quota, now_ns
                 self.wake_ns = decision.at_ns
                 return
             self.waiting.popleft()
@@ -163,82 +162,82 @@ class _Line:
         self.wake_ns = FAR_NS
 
     def took_s(self, start_ns: int) -> float:
-        """Seconds until its last answer."""
+        """Seconds from ``start_ns`` until the last answer; infinite for never."""
         never = self.waiting or (self.stopped and next(self.work, None) is not None)
         return math.inf if never else (self.last_ns - start_ns) / NS
 
     @property
     def binds(self) -> str:
-        """What its work waits for longest."""
+        """What the work waits for longest."""
         return STOPPED if self.stopped else max(self.waits_ns, key=self.waits_ns.__getitem__, default=LATENCY)
 
 
 class _Replay:
-    """All lines, and what will happen to them by time."""
+    """All stages, and their events ordered by time."""
 
     def __init__(self, limiter: Pacer) -> None:
         self.start_ns = limiter.clock.now_ns()
-        self.lines: dict[Scheduler, _Line] = {}
+        self.stages: dict[Scheduler, _Stage] = {}
         self._left = REQUESTS_MAX
-        self._events: list[tuple[int, int, _Request | _Line]] = []
+        self._events: list[tuple[int, int, _Request | _Stage]] = []
         self._number = count().__next__
 
-    def add(self, scheduler: Scheduler, latency_ns: int, costs: Iterable[Mapping[str, float]] = ()) -> _Line:
-        """The line of ``scheduler``, with more work for it."""
-        line = self.lines.get(scheduler)
-        if line is None:
-            line = self.lines[scheduler] = _Line(scheduler, self.start_ns, latency_ns)
-            line.work = self._counted(line.ahead)
-            line.further = [self.add(other, latency_ns) for other in scheduler.further]  # shared slots
-            for at_ns, request in line.landing(self.start_ns):
+    def add(self, scheduler: Scheduler, latency_ns: int, costs: Iterable[Mapping[str, float]] = ()) -> _Stage:
+        """The stage of ``scheduler``, with ``costs`` as further work."""
+        stage = self.stages.get(scheduler)
+        if stage is None:
+            stage = self.stages[scheduler] = _Stage(scheduler, self.start_ns, latency_ns)
+            stage.work = self._counted(stage.ahead)
+            stage.further = [self.add(other, latency_ns) for other in scheduler.further]  # shared slots
+            for at_ns, request in stage.landing(self.start_ns):
                 self._push(at_ns, request)
-        line.work = chain(line.work, self._counted(costs))
-        return line
+        stage.work = chain(stage.work, self._counted(costs))
+        return stage
 
     def add_rivals(self, limiter: Pacer) -> None:
-        """Who waits in other pools for the slots that the work needs, too: they go in turn."""
-        latency_ns = max((line.latency_ns for line in self.lines.values()), default=0)
+        """Add the pools whose requests wait for the same slots as the work."""
+        latency_ns = max((stage.latency_ns for stage in self.stages.values()), default=0)
         for scheduler in limiter.schedulers:
-            if scheduler not in self.lines and any(further in self.lines for further in scheduler.further):
+            if scheduler not in self.stages and any(further in self.stages for further in scheduler.further):
                 self.add(scheduler, latency_ns)
 
     def _counted(self, costs: Iterable[Mapping[str, float]]) -> Iterator[Mapping[str, float]]:
         for cost in costs:
             self._left -= 1
             if self._left < 0:
-                raise QuotaError(f"more than {REQUESTS_MAX:,} requests: ask about a part of them, and of the time")
+                raise QuotaError(f"more than {REQUESTS_MAX:,} requests: forecast a part of them, and scale the result")
             yield cost
 
-    def _push(self, at_ns: int, what: _Request | _Line) -> None:
+    def _push(self, at_ns: int, what: _Request | _Stage) -> None:
         heapq.heappush(self._events, (at_ns, self._number(), what))
 
     def run(self) -> None:
-        """Until everything is answered, or nothing will ever be."""
-        for line in list(self.lines.values()):
-            self._pump(self.start_ns, line)
+        """Replay until all requests are answered, or none can be granted any more."""
+        for stage in list(self.stages.values()):
+            self._pump(self.start_ns, stage)
         while self._events:
             now_ns, _, what = heapq.heappop(self._events)
             if now_ns - self.start_ns > NEVER_S * NS:
                 return
-            if isinstance(what, _Line):
-                if what.wake_ns <= now_ns:  # else it went on before
+            if isinstance(what, _Stage):
+                if what.wake_ns <= now_ns:  # otherwise it was pumped meanwhile
                     self._pump(now_ns, what)
                 continue
-            what.line.last_ns = now_ns
-            for line, reservation in what.held:
-                line.ledger.settle(now_ns, reservation, None)
-                self._pump(now_ns, line)
+            what.stage.last_ns = now_ns
+            for stage, reservation in what.held:
+                stage.ledger.settle(now_ns, reservation, None)
+                self._pump(now_ns, stage)
 
-    def _pump(self, now_ns: int, line: _Line) -> None:
-        before_ns = line.wake_ns
-        for request in line.pump(now_ns):
+    def _pump(self, now_ns: int, stage: _Stage) -> None:
+        before_ns = stage.wake_ns
+        for request in stage.pump(now_ns):
             passed = len(request.held)
-            if passed <= len(request.line.further):
-                following = request.line.further[passed - 1]
+            if passed <= len(request.stage.further):
+                following = request.stage.further[passed - 1]
                 following.waiting.append(request)
                 if len(following.waiting) == 1:
                     self._pump(now_ns, following)
             else:
-                self._push(now_ns + request.line.latency_ns, request)
-        if line.wake_ns < FAR_NS and (line.wake_ns != before_ns or before_ns <= now_ns):
-            self._push(line.wake_ns, line)
+                self._push(now_ns + request.stage.latency_ns, request)
+        if stage.wake_ns < FAR_NS and (stage.wake_ns != before_ns or before_ns <= now_ns):
+            self._push(stage.wake_ns, stage)

@@ -162,8 +162,7 @@ class SharedCapacity:
         self._leases = Leases(now_ns, lease_s)
         self._low: Lease | None = None  # the lease that exchange_due was set for
         self._joined = False
-        self._asked: Message | None = None
-        self._asked_attempts: Sequence[Waiter] = ()
+        self._asked: tuple[Message, Sequence[Waiter]] | None = None  # the message without a reply, and its attempts
         self._lessons: list[Lesson] = []  # of answers since the last message
         self._lessons_due: list[Lesson] = []  # of answers before it: the next reply counts their attempts
         self._replied: tuple[Message, Reply] | None = None  # until conclude()
@@ -227,7 +226,6 @@ class SharedCapacity:
             if self._probe:
                 del wants[1:]
         self._lessons_due, self._lessons = self._lessons_due + self._lessons, []
-        self._asked_attempts = tuple(attempts)
         self._called_ns = now_ns
         news = self.outbox.take(now_ns, self._fallback)
         message = Message(self.who, self.outbox.number, fresh=not self._joined, news=news, wants=wants)
@@ -236,13 +234,13 @@ class SharedCapacity:
         if at_once and not any(message.held) and not len(self._queue):
             message.leaving, self._left_ns = True, now_ns
         self._snapshot.introduce(now_ns, message)
-        self._asked = message
+        self._asked = message, tuple(attempts)
         return message
 
     def receive(self, now_ns: int, reply: Reply) -> Resolution:
         """Apply the store's reply; call :meth:`conclude` when the pool has granted."""
-        asked, self._asked, self._joined = self._asked, None, True
-        assert asked is not None
+        assert self._asked is not None
+        (asked, attempts), self._asked, self._joined = self._asked, None, True
         self.outbox.confirm()
         self.peers = max(reply.peers, 1)
         was_lost = self.lost is not None
@@ -260,7 +258,24 @@ class SharedCapacity:
         self._lessons_due = []
         self._replied = asked, reply
         until = WaitUntil(now_ns + reply.wait_ns, self.ledger.name(reply.binds))
-        return Resolution(self._asked_attempts, until, changed=was_lost or bool(changed))
+        return Resolution(attempts, until, changed=was_lost or bool(changed))
+
+    def _rejoin(self, now_ns: int) -> bool:
+        """Note a reply of the lost store; returns whether the store is authoritative from now on."""
+        if self._back_ns is None:
+            self._back_ns = self._ask_ns = now_ns  # reports at once what was spent
+            return False
+        if now_ns < self._back_ns + REJOIN_NS:
+            self._ask_ns = self._back_ns + REJOIN_NS
+            return False
+        if self._fallback is not None:
+            news = self._fallback.news(now_ns)
+            if news is not None:
+                self.outbox.add(now_ns, news, at_once=True)
+            for reservation in self._fallback.local.ledger.open:
+                self._snapshot.ledger.hold(reservation)
+        self.lost = self._back_ns = self._fallback = None
+        return True
 
     def conclude(self, now_ns: int) -> None:
         """Plan the next message, after the pool has granted what the last reply allows."""
@@ -282,7 +297,10 @@ class SharedCapacity:
             return Resolution((), StoreLost(reason))
         changed = self.lost is None
         if changed:
-            self._lose(now_ns)
+            self._head = None
+            if self.on_store_failure != "fail_closed":
+                share = 1.0 if self.on_store_failure == "fail_open" else 1.0 / self.peers
+                self._fallback = Fallback(self._snapshot.ledger, now_ns, share)
         self.lost, self._back_ns = reason, None
         return Resolution((), None, changed)
 
@@ -290,7 +308,7 @@ class SharedCapacity:
         """Start as a new process ``who`` in a forked child: leases, attempts and news belong to the parent."""
         self.who, self._called_ns = who, now_ns
         self._asked = self._head = self._replied = None
-        self._asked_attempts, self._lessons, self._lessons_due = (), [], []
+        self._lessons, self._lessons_due = [], []
         self.outbox = Outbox()
         self._leases.give_back(now_ns, everything=True)
         for ledger in (self._snapshot.ledger, self.ledger):
@@ -446,31 +464,6 @@ class SharedCapacity:
         if self.lost is not None:
             store |= {"state": "lost", "mode": self.on_store_failure, "reason": self.lost}
         return {"store": store}
-
-    # While the store is lost.
-
-    def _lose(self, now_ns: int) -> None:
-        self._head = None
-        if self.on_store_failure != "fail_closed":
-            share = 1.0 if self.on_store_failure == "fail_open" else 1.0 / self.peers
-            self._fallback = Fallback(self._snapshot.ledger, now_ns, share)
-
-    def _rejoin(self, now_ns: int) -> bool:
-        """Note a reply of the lost store; returns whether the store is authoritative from now on."""
-        if self._back_ns is None:
-            self._back_ns = self._ask_ns = now_ns  # reports at once what was spent
-            return False
-        if now_ns < self._back_ns + REJOIN_NS:
-            self._ask_ns = self._back_ns + REJOIN_NS
-            return False
-        if self._fallback is not None:
-            news = self._fallback.news(now_ns)
-            if news is not None:
-                self.outbox.add(now_ns, news, at_once=True)
-            for reservation in self._fallback.local.ledger.open:
-                self._snapshot.ledger.hold(reservation)
-        self.lost = self._back_ns = self._fallback = None
-        return True
 
 
 def shared_capacity(pool: Pool) -> SharedCapacity:

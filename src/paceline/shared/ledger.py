@@ -23,19 +23,8 @@ from typing import Any
 from paceline.core.ledger import PROBE_NS
 from paceline.core.meters import Bucket, Meter, Slots, Spaced, Window, meter
 from paceline.core.quota import NS, Quota, Rule
-from paceline.shared.messages import (
-    Charged,
-    Learned,
-    LearnedState,
-    Left,
-    Mark,
-    Message,
-    Refused,
-    Reply,
-    Settled,
-    Standing,
-)
-from paceline.shared.meters import absorb, at_once, carry, dump_meter, fill, load_meter, stand, turn
+from paceline.shared.messages import Charged, Learned, LearnedState, Mark, Message, Refused, Reply, Settled, Standing
+from paceline.shared.meters import absorb, carry, dump_meter, load_meter, recall, turn
 
 LEASE_NS = 15 * NS
 """How long a process counts after its last message, and keeps its slots."""
@@ -59,7 +48,7 @@ class Account:
 
     key: str
     meter: Meter
-    given: Quota | None
+    given: Quota
     version: int = 0
     epoch: int = 0
     shifted_ns: int = 0
@@ -138,7 +127,7 @@ class SharedLedger:
             if key not in known:
                 known[key] = len(self._accounts)
                 fresh = meter(quota, now_ns, message.headroom_s, gentle=message.gentle)
-                _recall(fresh, now_ns, message.recalled[n] if n < len(message.recalled) else 0.0)
+                recall(fresh, now_ns, message.recalled[n] if n < len(message.recalled) else 0.0)
                 self._accounts.append(Account(key, fresh, quota))
             elif message.fresh and self._accounts[known[key]].given != quota:
                 account = self._accounts[known[key]]
@@ -305,7 +294,7 @@ class SharedLedger:
                 {
                     "key": a.key,
                     "quota": _fields(a.meter.quota),
-                    "given": _fields(a.given) if a.given else None,
+                    "given": _fields(a.given),
                     "spread": isinstance(a.meter, Spaced),
                     "headroom_s": a.meter.headroom_s,
                     "meter": dump_meter(a.meter),
@@ -339,29 +328,14 @@ class SharedLedger:
         for a in state["accounts"]:
             quota = _quota(a["quota"])
             m: Meter = Spaced(quota, now_ns, a["headroom_s"]) if a["spread"] else meter(quota, now_ns, a["headroom_s"])
-            load_meter(m, quota, a["meter"])
-            given = _quota(a["given"]) if a["given"] else None
+            load_meter(m, a["meter"])
             numbers = (a["version"], a["epoch"], a["shifted"], a["charged"], a["spent"], a["refused"])
-            ledger._accounts.append(Account(a["key"], m, given, *numbers))
+            ledger._accounts.append(Account(a["key"], m, _quota(a["given"]), *numbers))
         ledger._peers = {who: Peer(*peer) for who, peer in state["peers"].items()}
         ledger._places = [Place(*place) for place in state["places"]]
         ledger._not_before_ns, ledger._probe_next = state["not_before"], state["probe_next"]
         ledger._probe, ledger._set_ns = state["probe"], state["set"]
         return ledger
-
-
-def _recall(m: Meter, now_ns: int, value: Left) -> None:
-    """Set a new meter to the state of the quota in a process's snapshot."""
-    if isinstance(m, Spaced):
-        fill(m, now_ns, value if isinstance(value, list) else [value])
-        return
-    if isinstance(value, list):  # the quota was spread in the snapshot
-        value = at_once(m, value) * (m.ns_per_unit if isinstance(m, Bucket) else 1.0)
-    if isinstance(m, Bucket):
-        opened = max(m.opened, value / m.ns_per_unit)  # an opening bucket refills evenly from there
-        stand(m, now_ns + round(value), opened)
-    elif isinstance(m, Window):
-        m.seen(now_ns, m.quota.amount - value)
 
 
 def _key(quota: Quota) -> str:

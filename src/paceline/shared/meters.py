@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from bisect import bisect_left
 from dataclasses import replace
 from functools import reduce
@@ -38,13 +37,17 @@ def dump_meter(m: Meter) -> dict[str, Any]:
     return state
 
 
-def load_meter(m: Meter, quota: Quota, state: dict[str, Any]) -> None:
-    """Set ``m`` to the state that :func:`dump_meter` returned for a meter of ``quota``."""
+def load_meter(m: Meter, state: dict[str, Any]) -> None:
+    """Set a new meter to the state that :func:`dump_meter` returned.
+
+    Raises:
+        KeyError, TypeError: ``state`` is invalid.
+    """
     for key, name in _USE[type(m)].items():
-        setattr(m, name, _copied(state[key]))
+        setattr(m, name, list(state[key]) if isinstance(getattr(m, name), list) else state[key])
     if isinstance(m, Bucket):
         m.opened = state["opened"]
-    take_learned(m, quota, state.get("capacity", math.inf), state.get("ceiling", 1.0))
+        take_learned(m, m.quota, state["capacity"], state["ceiling"])
 
 
 def take_learned(m: Meter, quota: Quota, capacity: float, ceiling: float) -> None:
@@ -179,3 +182,24 @@ def absorb(m: Meter, now_ns: int, left: Left) -> None:
         m.charge(now_ns, amount)
         if isinstance(m, Bucket):
             m.not_granted(amount)
+
+
+def recalled(m: Meter, now_ns: int) -> Left:
+    """The state of ``m`` for :attr:`Message.recalled <paceline.shared.messages.Message.recalled>`."""
+    if isinstance(m, Spaced):
+        return used_by_parts(m, now_ns)
+    return float(max(m.full_at_ns - now_ns, 0)) if isinstance(m, Bucket) else m.quota.amount - m.level(now_ns)
+
+
+def recall(m: Meter, now_ns: int, value: Left) -> None:
+    """Set a new meter to the state that :func:`recalled` returned in a process."""
+    if isinstance(m, Spaced):
+        fill(m, now_ns, value if isinstance(value, list) else [value])
+        return
+    if isinstance(value, list):  # the quota was spread in the snapshot
+        value = at_once(m, value) * (m.ns_per_unit if isinstance(m, Bucket) else 1.0)
+    if isinstance(m, Bucket):
+        opened = max(m.opened, value / m.ns_per_unit)  # an opening bucket refills evenly from there
+        stand(m, now_ns + round(value), opened)
+    elif isinstance(m, Window):
+        m.seen(now_ns, m.quota.amount - value)

@@ -5,11 +5,11 @@ from __future__ import annotations
 from paceline.core.capacity import LocalCapacity
 from paceline.core.learning import Learning, QuotaTracker
 from paceline.core.ledger import Ledger
-from paceline.core.meters import Bucket, Meter, Slots, Spaced, Window, restarts
+from paceline.core.meters import Bucket, Slots, Spaced, Window, restarts
 from paceline.core.quota import NS, Quota, Rule
 from paceline.core.results import Reservation
-from paceline.shared.messages import Charged, Left, Message, Reply, Standing
-from paceline.shared.meters import absorb, left_of, part_of, stand, take_learned, use, used_by_parts
+from paceline.shared.messages import Charged, Message, Reply, Standing
+from paceline.shared.meters import absorb, left_of, part_of, recalled, stand, take_learned, use
 
 STORE_LOST = "store lost"
 """The name of what binds while the store is lost and nothing is granted."""
@@ -41,7 +41,7 @@ class Snapshot:
         message.quotas, message.versions = tuple(self.quotas), list(self.versions)
         message.headroom_s, message.gentle = self.ledger.headroom_s, self.ledger.gentle
         message.windows = [restarts(q.anchor, now_ns) if q.rule is Rule.WINDOW else None for q in self.quotas]
-        message.recalled = [_recalled(m, now_ns) for m in self.ledger.meters]
+        message.recalled = [recalled(m, now_ns) for m in self.ledger.meters]
 
     def update(self, now_ns: int, reply: Reply, learning: Learning | None) -> list[int]:
         """Apply the states of a reply; the indexes of the quotas that are new, or have another limit."""
@@ -140,9 +140,3 @@ def _slots_left(m: Slots, held: float, share: float) -> Slots:
     part = Slots(m.quota)
     part.used = m.quota.amount - free * share
     return part
-
-
-def _recalled(m: Meter, now_ns: int) -> Left:
-    if isinstance(m, Spaced):
-        return used_by_parts(m, now_ns)
-    return float(max(m.full_at_ns - now_ns, 0)) if isinstance(m, Bucket) else m.quota.amount - m.level(now_ns)

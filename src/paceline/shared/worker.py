@@ -34,17 +34,7 @@ FLUSH_S = 2.0
 
 
 class StoreWorker:
-    """The pools of a process that share a store, and one thread for their exchanges; it starts with the first message.
-
-    Args:
-        store: The store.
-        clock: The clock of the pools.
-        on_store_failure: See :class:`~paceline.shared.capacity.SharedCapacity`.
-        lease_s: See there.
-
-    Attributes:
-        schedulers: The schedulers of the pools.
-    """
+    """The pools of a process that share a store, and one thread for their exchanges; it starts with the first message."""
 
     def __init__(
         self,
@@ -114,12 +104,9 @@ class StoreWorker:
 
     def _exchange(self, pool: str, message: Message) -> Reply | str:
         down, began_s = self._down, time.monotonic()
-        if (
-            down is not None
-            and self._clock.now_ns() < down[0]
-            and (pool in self._failed or sum(self._failed.values()) > 1)
-        ):
-            return down[1]  # this pool has just failed, or two others after a long wait
+        failed = pool in self._failed or sum(self._failed.values()) > 1  # this pool, or two others after a long wait
+        if failed and down is not None and self._clock.now_ns() < down[0]:
+            return down[1]
         try:
             reply = self.store.exchange(pool, message)
         except StoreError as error:

@@ -35,7 +35,7 @@ from paceline.shared.messages import Message, Reply
 from paceline.stores.base import TIMEOUT_S, StoreError
 
 APPLICATION_ID = int.from_bytes(b"pace")
-"""Tells a file of this library from those of other programs."""
+"""Marks the files of this library."""
 
 FORMAT = 1
 """Of the file and of the ledgers in it."""

@@ -60,7 +60,7 @@ def _ask(opener: Callable[[], Store], pool: str, quotas: str, who: str) -> int:
     try:
         process = Process(store, pool, quotas, who)
         deadline_s = time.monotonic() + BOUND_S / 2
-        while process.tell().peers < 2:
+        while process.send().peers < 2:
             if time.monotonic() > deadline_s:
                 raise TimeoutError("the store does not report the other process")
             time.sleep(0.001)

@@ -36,10 +36,10 @@ class Process:
         self.number = 0
         self.options: dict[str, Any] = {"headroom_s": 0.0} | options
 
-    def tell(self, *news: News, wants: list[list[float]] | None = None, place_s: float = 0.0, **options: Any) -> Reply:
+    def send(self, *news: News, wants: list[list[float]] | None = None, place_s: float = 0.0, **options: Any) -> Reply:
         """Send one message now; return its reply."""
         message = self.message(*news, wants=wants or [], place_ns=round(place_s * NS), **options)
-        return self.hear(self.store.exchange(self.pool, message))
+        return self.received(self.store.exchange(self.pool, message))
 
     def message(self, *news: News, **options: Any) -> Message:
         """The next message; ``options`` are its fields."""
@@ -48,8 +48,8 @@ class Process:
         fields["windows"] = [restarts(quota.anchor, time.time_ns()) for quota in self.quotas]
         return Message(self.who, news=list(news), **(fields | self.options | options))
 
-    def hear(self, reply: Reply) -> Reply:
-        """Keep the versions of a reply."""
+    def received(self, reply: Reply) -> Reply:
+        """Keep the versions of a reply, and return it."""
         for i, standing in enumerate(reply.standings[: len(self.versions)]):
             if standing.learned is not None:
                 self.versions[i] = standing.learned.version
@@ -57,7 +57,7 @@ class Process:
 
     def ask(self, *want: float, **options: Any) -> Reply:
         """Send one request now."""
-        return self.tell(wants=[list(want)], **options)
+        return self.send(wants=[list(want)], **options)
 
     def take(self, *want: float, **options: Any) -> list[Any]:
         """Send one request that must be granted now; return its marks."""
@@ -68,11 +68,11 @@ class Process:
 
     def standing(self, index: int = 0) -> Standing:
         """The state of a quota."""
-        return self.tell().standings[index]
+        return self.send().standings[index]
 
     def learned(self, index: int = 0) -> LearnedState:
         """All learned values of a quota, as a new process receives them."""
-        learned = self.tell(versions=[-1] * len(self.versions)).standings[index].learned
+        learned = self.send(versions=[-1] * len(self.versions)).standings[index].learned
         assert learned is not None
         return learned
 
@@ -120,7 +120,7 @@ class History:
         held = [0.0, 0.0, 0.0, float(len(mine)), 0.0]
         times = {"place_ns": dice.choice([0, 3_600 * NS]), "slack_ns": dice.choice([0, 0, 3_600 * NS])}
         message = process.message(*news, wants=wants, held=held, **times)
-        reply = process.hear(process.store.exchange(process.pool, message))
+        reply = process.received(process.store.exchange(process.pool, message))
         model = self._ledger.apply(time.time_ns(), replace(message, news=model_news))
         mine.extend(zip(wants, reply.grants, model.grants, strict=False))
         return reply, model

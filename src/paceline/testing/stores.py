@@ -63,7 +63,7 @@ class StoreConformance:
         assert 390 * NS < reply.wait_ns <= 400 * NS
         b.take(600.0)
 
-    def test_it_fits_when_the_answer_says(self, store: Store, second: Store) -> None:
+    def test_it_fits_after_the_wait_of_the_reply(self, store: Store, second: Store) -> None:
         """A request is granted after the wait of the reply."""
         a, b = two(store, second, "1800 tokens/min burst 60")
         a.take(60.0)
@@ -81,17 +81,17 @@ class StoreConformance:
     def test_of_several_requests_the_first_that_fit_are_granted(self, store: Store, second: Store) -> None:
         """In their order, and none after one that must wait."""
         a, _ = two(store, second, SLOW)
-        reply = a.tell(wants=[[2_000.0], [1_000.0], [1_000.0], [1.0]])
+        reply = a.send(wants=[[2_000.0], [1_000.0], [1_000.0], [1.0]])
         assert len(reply.grants) == 2
         assert reply.wait_ns > 390 * NS
 
     def test_a_large_message(self, store: Store, second: Store) -> None:
         """Hundreds of attempts end and hundreds of requests wait."""
         a, b = two(store, second, "1000 requests/hour, 1M tokens/hour")
-        reply = a.tell(wants=[[1.0, 10.0]] * 500)
+        reply = a.send(wants=[[1.0, 10.0]] * 500)
         assert len(reply.grants) == 500
-        a.tell(*(Settled([1.0, 10.0], marks, [1.0, 7.0]) for marks in reply.grants))
-        reply = b.tell(wants=[[1.0, 10.0]] * 1_000)
+        a.send(*(Settled([1.0, 10.0], marks, [1.0, 7.0]) for marks in reply.grants))
+        reply = b.send(wants=[[1.0, 10.0]] * 1_000)
         assert 500 <= len(reply.grants) <= 502
         assert reply.standings[1].spent == 500 * 7 + 10 * len(reply.grants)
 
@@ -99,9 +99,9 @@ class StoreConformance:
         """The true cost is charged, for all processes."""
         a, b = two(store, second, SLOW)
         marks = a.take(3_600.0)
-        a.tell(Settled([3_600.0], marks, [1_600.0]))
+        a.send(Settled([3_600.0], marks, [1_600.0]))
         marks = b.take(2_000.0)
-        b.tell(Settled([2_000.0], marks, [2_500.0]))
+        b.send(Settled([2_000.0], marks, [2_500.0]))
         standing = a.standing()
         assert (standing.charged, standing.spent) == (5_600, 4_100)
         assert 4_090 * NS < standing.room_ns <= 4_100 * NS
@@ -109,8 +109,8 @@ class StoreConformance:
     def test_not_sent_and_not_known(self, store: Store, second: Store) -> None:
         """An unsent request costs nothing; a request of unknown cost stays charged."""
         a, _ = two(store, second, SLOW)
-        a.tell(Settled([3_600.0], a.take(3_600.0), [0.0], answered=False))
-        a.tell(Settled([3_000.0], a.take(3_000.0), [None]))
+        a.send(Settled([3_600.0], a.take(3_600.0), [0.0], answered=False))
+        a.send(Settled([3_000.0], a.take(3_000.0), [None]))
         assert a.standing().spent == 3_000
 
     def test_a_refund_is_worth_what_it_would_have_been_worth(self, store: Store, second: Store) -> None:
@@ -120,13 +120,13 @@ class StoreConformance:
         time.sleep(0.05)
         from_ns = time.monotonic_ns()
         b.take(100.0)
-        room_ns = a.tell(Settled([0.04], marks, [0.0])).standings[0].room_ns
+        room_ns = a.send(Settled([0.04], marks, [0.0])).standings[0].room_ns
         assert 100 * NS - (time.monotonic_ns() - from_ns) <= room_ns <= 100 * NS
 
     def test_spent_without_the_store(self, store: Store, second: Store) -> None:
         """Grants that a process made without the store are charged later."""
         a, b = two(store, second, SLOW)
-        a.tell(Charged([5_000.0]))
+        a.send(Charged([5_000.0]))
         assert b.standing().spent == 5_000
         assert b.ask(1.0).wait_ns > 1_390 * NS
 
@@ -139,14 +139,14 @@ class StoreConformance:
             charged += amount
         assert b.standing().charged == charged
 
-    def test_a_message_told_again_brings_no_news(self, store: Store, second: Store) -> None:
+    def test_a_repeated_message_brings_no_news(self, store: Store, second: Store) -> None:
         """After a lost reply its news counts once; its requests may be granted again."""
         a, b = two(store, second, SLOW)
         message = a.message(Charged([100.0]), wants=[[1_000.0]])
         spent = [store.exchange(a.pool, message).standings[0].spent for _ in range(3)]
         assert spent == [1_100, 2_100, 3_100]
-        assert a.tell(Charged([100.0]), number=0).standings[0].spent == 3_100  # nor does a late message
-        assert b.tell(Charged([100.0])).standings[0].spent == 3_200  # each process has its own numbers
+        assert a.send(Charged([100.0]), number=0).standings[0].spent == 3_100  # nor does a late message
+        assert b.send(Charged([100.0])).standings[0].spent == 3_200  # each process has its own numbers
 
     def test_pools_are_apart(self, store: Store, second: Store) -> None:
         """With any name."""
@@ -158,7 +158,7 @@ class StoreConformance:
     def test_who_shares(self, store: Store, second: Store) -> None:
         """The reply has the number of processes."""
         a, b = two(store, second, SLOW)
-        assert [a.tell().peers, b.tell().peers, a.tell().peers] == [1, 2, 2]
+        assert [a.send().peers, b.send().peers, a.send().peers] == [1, 2, 2]
 
     def test_any_thread_and_both_at_once(self, store: Store, second: Store) -> None:
         """Under contention exactly the quota is granted."""
@@ -182,7 +182,7 @@ class StoreConformance:
         store.close()
         assert a.standing().spent == 20
 
-    def test_it_says_what_and_where_it_is(self, store: Store) -> None:
+    def test_it_has_a_url(self, store: Store) -> None:
         """The URL, for logs and errors."""
         assert ":" in store.url
 
@@ -195,69 +195,69 @@ class StoreConformance:
         assert small.grants == []
         assert small.wait_ns > large.wait_ns
         assert a.ask(1_000.0, place_s=60).wait_ns < small.wait_ns  # it keeps its place
-        a.tell()  # it no longer waits
+        a.send()  # it no longer waits
         b.take(50.0)
 
     def test_slots_are_what_all_hold(self, store: Store, second: Store) -> None:
         """Each message has the number of requests that its process has in flight."""
         a, b = two(store, second, "3 concurrency")
-        assert len(a.tell(wants=[[1.0]] * 2).grants) == 2
-        reply = b.tell(wants=[[1.0]] * 2)
+        assert len(a.send(wants=[[1.0]] * 2).grants) == 2
+        reply = b.send(wants=[[1.0]] * 2)
         assert (len(reply.grants), reply.wait_ns, reply.binds) == (1, WAIT_MAX_NS, 0)
-        assert a.tell(held=[1.0]).standings[0].used == 2
+        assert a.send(held=[1.0]).standings[0].used == 2
         b.take(1.0, held=[1.0])
 
     def test_a_cool_down_is_shared(self, store: Store, second: Store) -> None:
         """A cool-down pauses all processes; the refused attempt stays charged."""
         a, b = two(store, second, SLOW)
         a.take(10.0)
-        a.tell(Refused([10.0], 600 * NS))
+        a.send(Refused([10.0], 600 * NS))
         reply = b.ask(1.0)
         assert (reply.grants, reply.binds) == ([], -1)
         assert 590 * NS < reply.wait_ns <= 600 * NS
         assert reply.pause_ns == reply.wait_ns
-        assert b.tell(Refused([0.0], NS)).pause_ns > 590 * NS  # a shorter cool-down does not end the longer one
+        assert b.send(Refused([0.0], NS)).pause_ns > 590 * NS  # a shorter cool-down does not end the longer one
         assert (b.learned().refused, reply.standings[0].spent) == (10, 10)
 
     def test_after_it_one_probe_then_all(self, store: Store, second: Store) -> None:
         """All other requests wait for the answer to the probe."""
         a, b = two(store, second, SLOW)
-        sleep(a.tell(Refused([0.0], NS // 50)).pause_ns)
-        reply = b.tell(wants=[[1.0], [1.0]])
+        sleep(a.send(Refused([0.0], NS // 50)).pause_ns)
+        reply = b.send(wants=[[1.0], [1.0]])
         assert (len(reply.grants), reply.probe) == (1, True)
         assert 0 < a.ask(1.0).wait_ns <= PROBE_NS
-        b.tell(Settled([1.0], reply.grants[0], [None], probe=True))
+        b.send(Settled([1.0], reply.grants[0], [None], probe=True))
         assert not a.ask(1.0).probe
         a.take(1.0)
 
-    def test_a_probe_that_says_nothing(self, store: Store, second: Store) -> None:
+    def test_a_probe_without_an_answer(self, store: Store, second: Store) -> None:
         """If the probe was not sent, another follows; after a newer refusal it does not end the cool-down."""
         a, b = two(store, second, SLOW)
-        sleep(a.tell(Refused([0.0], NS // 50)).pause_ns)
+        sleep(a.send(Refused([0.0], NS // 50)).pause_ns)
         marks = b.take(1.0)
-        b.tell(Settled([1.0], marks, [0.0], answered=False, probe=True))
+        b.send(Settled([1.0], marks, [0.0], answered=False, probe=True))
         reply = a.ask(1.0)
         assert reply.probe
-        b.tell(Refused([0.0], 600 * NS))
-        assert a.tell(Settled([1.0], reply.grants[0], [None], probe=True)).pause_ns > 590 * NS
+        b.send(Refused([0.0], 600 * NS))
+        assert a.send(Settled([1.0], reply.grants[0], [None], probe=True)).pause_ns > 590 * NS
 
     def test_two_who_learn_the_same_move_it_once(self, store: Store, second: Store) -> None:
-        """A lesson applies only to the version of the quota that the process knew."""
+        """A learned value applies only to the version of the quota that the process knew."""
         a, b = two(store, second, SLOW)
-        a.tell()
-        b.tell()
+        a.send()
+        b.send()
         for process in (a, b):
-            process.tell(Learned(0, "shift", 1_000.0 * NS))
+            process.send(Learned(0, "shift", 1_000.0 * NS))
         assert 990 * NS < b.standing().room_ns <= 1_000 * NS
         assert (b.learned().version, b.learned().shifted_ns) == (1, 1_000 * NS)
-        assert a.tell().standings[0].learned is None  # it knows
+        assert a.send().standings[0].learned is None  # it knows
 
     def test_every_lesson_is_shared(self, store: Store, second: Store) -> None:
         """Also with processes that start later."""
         a, b = two(store, second, f"{SLOW}, 100 requests/hour, 9 concurrency")
-        a.tell()
-        a.tell(Learned(0, "hold", 500.0), Learned(0, "press", 0.5), Learned(0, "epoch"), Learned(1, "adopt", 200.0))
-        a.tell(Learned(1, "spread"), Learned(2, "adopt", 3.0))
+        a.send()
+        a.send(Learned(0, "hold", 500.0), Learned(0, "press", 0.5), Learned(0, "epoch"), Learned(1, "adopt", 200.0))
+        a.send(Learned(1, "spread"), Learned(2, "adopt", 3.0))
         tokens, requests, slots = (b.learned(i) for i in range(3))
         assert (tokens.capacity, tokens.ceiling, tokens.epoch, tokens.spread) == (500, 0.5, 1, False)
         assert (requests.quota.amount, requests.spread, requests.capacity) == (200, True, float("inf"))
@@ -268,7 +268,7 @@ class StoreConformance:
         a, b = two(store, second, f"60 requests/hour, {SLOW}")
         a.take(1.0, 100.0)
         b.quotas, b.versions = b.quotas[1:], [-1]
-        tokens, requests = b.tell().standings
+        tokens, requests = b.send().standings
         assert (tokens.charged, requests.charged) == (100, 1)
         assert requests.learned is not None
         assert requests.learned.quota == a.quotas[0]
@@ -277,8 +277,8 @@ class StoreConformance:
     def test_what_was_forgotten_is_recalled(self, store: Store, second: Store) -> None:
         """By the first process that returns to a place without a ledger; not by the next one."""
         a, b = two(store, second, f"{SLOW}, 100 tokens/{period()} window utc")
-        a.tell(recalled=[1_000.0 * NS, 30.0])
-        tokens, window = b.tell(recalled=[9_000.0 * NS, 90.0]).standings
+        a.send(recalled=[1_000.0 * NS, 30.0])
+        tokens, window = b.send(recalled=[9_000.0 * NS, 90.0]).standings
         assert 990 * NS < tokens.room_ns <= 1_000 * NS
         assert window.used == 30
 
@@ -288,15 +288,15 @@ class StoreConformance:
         a.take(100.0, fresh=True)
         b.quotas = parse_quotas("7200 tokens/hour")
         for version, amount in ((0, 3_600), (1, 7_200)):
-            assert 90 * NS < b.tell(fresh=version == 1).standings[0].room_ns <= 100 * NS
+            assert 90 * NS < b.send(fresh=version == 1).standings[0].room_ns <= 100 * NS
             assert (b.learned().version, b.learned().epoch, b.learned().quota.amount) == (version, version, amount)
 
     def test_a_bucket_that_opens_opens_for_all(self, store: Store, second: Store) -> None:
         """By the answers to all processes."""
         a, b = two(store, second, SLOW, gentle=True)
-        reply = a.tell(wants=[[20.0]] * 9)
+        reply = a.send(wants=[[20.0]] * 9)
         assert (len(reply.grants), reply.standings[0].opened) == (6, 120)
-        a.tell(*(Settled([20.0], marks, [None]) for marks in reply.grants))
+        a.send(*(Settled([20.0], marks, [None]) for marks in reply.grants))
         assert b.standing().opened == 240
         b.take(100.0)
 
@@ -306,8 +306,8 @@ class StoreConformance:
         zone = next(zone for zone, hour in hours.items() if 2 <= hour <= 21)
         for text in (f"100 tokens/{period()} window utc", f"100 tokens/day window {zone}"):
             a, b = two(store, second, text)
-            assert len(a.tell(wants=[[10.0]] * 7).grants) == 7
-            reply = b.tell(wants=[[10.0]] * 7)
+            assert len(a.send(wants=[[10.0]] * 7).grants) == 7
+            reply = b.send(wants=[[10.0]] * 7)
             assert (len(reply.grants), reply.standings[0].used) == (3, 100)
             assert HOUR_NS < reply.wait_ns < 25 * HOUR_NS
 
@@ -323,7 +323,7 @@ class StoreConformance:
     def test_a_quota_that_is_spread(self, store: Store, second: Store) -> None:
         """A small burst, then an even rate; never more than the amount in any period."""
         a, b = two(store, second, "3600 tokens/hour sliding")
-        assert 110 <= len(a.tell(wants=[[1.0]] * 500).grants) <= 125
+        assert 110 <= len(a.send(wants=[[1.0]] * 500).grants) <= 125
         assert b.ask(3_600.0).wait_ns > 3_590 * NS
         assert b.standing().used == a.standing().charged
 

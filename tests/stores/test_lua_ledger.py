@@ -1,10 +1,10 @@
-"""The Lua script answers as the books in Python do: all numbers equal, whatever happens."""
+"""The Lua script replies as the ledger in Python: all numbers are equal, in any history."""
 
 import math
 from collections import Counter
 
 import pytest
-from lua_worlds import DAY_US, EPOCH_US, GRID_US, LuaBooks, World
+from lua_worlds import DAY_US, EPOCH_US, GRID_US, LuaLedger, World
 
 from paceline.core.meters import restarts
 from paceline.core.quota import NS, Quota, Rule
@@ -46,8 +46,8 @@ def play(seed, other):
 
 
 @every
-def test_script_and_books_answer_the_same(every):
-    lua, seen = LuaBooks(), Counter()
+def test_script_and_ledger_answer_the_same(every):
+    lua, seen = LuaLedger(), Counter()
     for seed in SEEDS["in process"][::every]:
         lua.flush()
         seen += play(seed, lua)
@@ -55,7 +55,7 @@ def test_script_and_books_answer_the_same(every):
 
 
 @every
-def test_script_in_redis_and_books_answer_the_same(redis_server, every):
+def test_script_in_redis_and_ledger_answer_the_same(redis_server, every):
     store = RedisStore(redis_server.url, timeout_s=30.0)
 
     def ask(now_us, message):
@@ -81,7 +81,7 @@ def refund(lua, now_us, number, mark):
 
 @pytest.mark.parametrize("moves", [False, True])
 def test_refund_is_exact_when_the_epoch_moved_in_between(moves):
-    lua = LuaBooks()
+    lua = LuaLedger()
     start_us = (EPOCH_US // GRID_US + 1) * GRID_US - 1_000_000 * moves
     spend(lua, start_us, 1, 1_000.0)
     mark = spend(lua, start_us, 2, 1_000.0).grants[0][0]
@@ -89,7 +89,7 @@ def test_refund_is_exact_when_the_epoch_moved_in_between(moves):
 
 
 def test_refund_of_what_forgotten_books_were_charged_is_worth_nothing():
-    lua = LuaBooks()
+    lua = LuaLedger()
     spend(lua, EPOCH_US, 1, 1_000.0)
     mark = spend(lua, EPOCH_US + 1, 2, 1_000.0).grants[0][0]
     lua.flush()
@@ -98,7 +98,7 @@ def test_refund_of_what_forgotten_books_were_charged_is_worth_nothing():
 
 
 def test_refund_is_exact_when_the_clock_was_set_back_in_between():
-    lua = LuaBooks()
+    lua = LuaLedger()
     spend(lua, EPOCH_US, 1, 1_000.0)
     mark = spend(lua, EPOCH_US, 2, 1_000.0).grants[0][0]
     spend(lua, EPOCH_US + 15_000_000, 3, 10.0)  # 5 s were lacking then, and now 5.1
@@ -106,7 +106,7 @@ def test_refund_is_exact_when_the_clock_was_set_back_in_between():
 
 
 def test_process_whose_clock_is_days_off_ends_no_day_early():
-    lua, quotas = LuaBooks(), (Quota("requests", 10.0, 86_400.0, rule=Rule.WINDOW, anchor="Asia/Kolkata"),)
+    lua, quotas = LuaLedger(), (Quota("requests", 10.0, 86_400.0, rule=Rule.WINDOW, anchor="Asia/Kolkata"),)
     midnight_us = EPOCH_US - 19_800_000_000  # 5.5 hours before UTC's
 
     def spend(now_us, number, days_off):
@@ -119,11 +119,11 @@ def test_process_whose_clock_is_days_off_ends_no_day_early():
 
 
 def test_processes_beyond_a_thousand_are_forgotten_as_the_books_forget_them():
-    lua, books = LuaBooks(), SharedLedger()
+    lua, ledger = LuaLedger(), SharedLedger()
 
     def tell(now_us, who):
         told = Message(who, 1, QUOTAS, [-1], fresh=True, news=[Charged([1.0])])
-        ours = books.apply(now_us * 1_000, told)
+        ours = ledger.apply(now_us * 1_000, told)
         assert ours == lua(now_us, told)
         return ours
 
@@ -136,7 +136,7 @@ def test_processes_beyond_a_thousand_are_forgotten_as_the_books_forget_them():
 
 
 def test_debt_of_ages_is_one():
-    lua, quotas = LuaBooks(), (Quota("tokens", 1_000.0, 86_400.0),)
+    lua, quotas = LuaLedger(), (Quota("tokens", 1_000.0, 86_400.0),)
     mark = lua(EPOCH_US, Message("a", 1, quotas, [-1], headroom_s=0.0, wants=[[1.0]])).grants[0][0]
     reply = lua(EPOCH_US, Message("a", 2, quotas, [-1], news=[Settled([1.0], [mark], [1e12])], wants=[[1.0]]))
     assert reply.standings[0].room_ns == pytest.approx(86.4e21)

@@ -1,9 +1,9 @@
-"""The books of a pool that several processes share: who is granted what, who waits how long, who is gone."""
+"""The shared ledger of a pool: grants and waits of several processes, and processes that end."""
 
 from __future__ import annotations
 
 import pytest
-from core_books import Shared, wait_s
+from core_shared_ledger import Shared, wait_s
 
 from paceline.core.ledger import PROBE_NS
 from paceline.core.quota import NS
@@ -11,9 +11,9 @@ from paceline.shared.ledger import FORGET_NS, GRACE_NS, LEASE_NS, PEERS_MAX, WAI
 from paceline.shared.messages import Charged, Message, Refused, Settled
 
 
-@pytest.fixture(autouse=True, params=["kept", "written down"])
-def _how_books_are_kept(request, monkeypatch):
-    monkeypatch.setattr(Shared, "written_down", request.param == "written down")
+@pytest.fixture(autouse=True, params=["kept", "reloaded"])
+def _how_the_ledger_is_kept(request, monkeypatch):
+    monkeypatch.setattr(Shared, "reloads", request.param == "reloaded")
 
 
 class TestGrants:
@@ -352,8 +352,8 @@ class TestMessagesToldAgain:
     def test_of_too_many_only_those_that_live_are_remembered(self):
         pool = Shared("60 tokens/min")
         for number in range(PEERS_MAX + 1):
-            pool.books.apply(pool.now_ns, Message(f"p{number}", 7, pool.quotas, [0], headroom_s=0.0))
+            pool.ledger.apply(pool.now_ns, Message(f"p{number}", 7, pool.quotas, [0], headroom_s=0.0))
         assert pool.tell("p0", Charged([5.0]), number=7).standings[0].spent == 0
         pool.now_ns += LEASE_NS + 1
         assert pool.tell("p1", Charged([5.0]), number=7).standings[0].spent == 5
-        assert len(pool.books.dump()["peers"]) == 1
+        assert len(pool.ledger.dump()["peers"]) == 1

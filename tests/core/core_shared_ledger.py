@@ -1,4 +1,4 @@
-"""Processes that share a pool's books, at instants that a test chooses."""
+"""Processes that share the ledger of a pool, at instants that a test chooses."""
 
 from __future__ import annotations
 
@@ -15,20 +15,20 @@ from paceline.shared.ledger import SharedLedger
 from paceline.shared.messages import Learned, Message, News, Refused, Reply, Settled, Standing
 
 
-def reloaded(books: SharedLedger) -> SharedLedger:
-    """The same after they were written down and read."""
-    return SharedLedger.load(json.loads(json.dumps(books.dump())))
+def reloaded(ledger: SharedLedger) -> SharedLedger:
+    """The ledger after a dump and a load."""
+    return SharedLedger.load(json.loads(json.dumps(ledger.dump())))
 
 
 class Shared:
-    """The books of a pool, and all who share it."""
+    """The shared ledger of a pool, and its processes."""
 
-    written_down = False  # after each message
+    reloads = False  # dump and load the ledger after each message
 
     def __init__(self, text: str, *, headroom_s: float = 0.0, gentle: bool = False) -> None:
         self.quotas = parse_quotas(text)
         self.headroom_s, self.gentle = headroom_s, gentle
-        self.books = SharedLedger()
+        self.ledger = SharedLedger()
         self.now_ns = T0
         self.numbers: Counter[str] = Counter()
 
@@ -43,8 +43,8 @@ class Shared:
         options = {"number": self.numbers[who], "headroom_s": self.headroom_s, "gentle": self.gentle} | options
         times = {"place_ns": round(place_s * NS), "slack_ns": round(slack_s * NS)}
         message = Message(who, quotas=quotas, versions=versions, news=list(news), **times, **options)
-        reply = self.books.apply(self.now_ns, message)
-        self.books = reloaded(self.books) if self.written_down else self.books
+        reply = self.ledger.apply(self.now_ns, message)
+        self.ledger = reloaded(self.ledger) if self.reloads else self.ledger
         return reply
 
     def ask(self, who: str, *want: float, place_s: float = 0.0, **options: Any) -> Reply:
@@ -58,8 +58,8 @@ class Shared:
         return reply.grants[0]
 
     def standing(self, index: int = 0) -> Standing:
-        """How a quota stands, learned things included, for somebody who knows nothing."""
-        return self.tell("nobody", versions=[-1] * len(self.quotas)).standings[index]
+        """The state of a quota, with all learned values."""
+        return self.tell("observer", versions=[-1] * len(self.quotas)).standings[index]
 
 
 def wait_s(reply: Reply) -> float:
@@ -68,7 +68,7 @@ def wait_s(reply: Reply) -> float:
 
 @dataclass
 class Command:
-    """What a process does, after a pause of everybody."""
+    """The next step of one process, after a pause of all."""
 
     gap_ns: int
     who: str
@@ -104,7 +104,7 @@ class Attempt:
 
 @dataclass
 class Player:
-    """One of the processes of a random history. What it says follows from what it was answered."""
+    """A process of a random history; its messages follow from the replies."""
 
     who: str
     quotas: tuple[Quota, ...]
@@ -140,7 +140,7 @@ class Player:
         return news
 
     def heard(self, now_ns: int, reply: Reply, *, lost: bool = False) -> None:
-        """``lost``: the store granted what nobody will send."""
+        """``lost``: the reply is lost, and its grants are never sent."""
         if not lost:
             for amounts, marks in zip(self.wanted, reply.grants, strict=False):
                 self.attempts.append(Attempt(now_ns, amounts, marks, list(amounts)))

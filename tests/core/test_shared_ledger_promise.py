@@ -1,4 +1,4 @@
-"""Random histories of several processes: the promise, and that books may be written down and read at any moment."""
+"""Random histories of several processes: the promise, and a ledger that is dumped and loaded at any moment."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from fractions import Fraction
 from itertools import pairwise
 
 import pytest
-from core_books import Attempt, Command, Player, commands, reloaded
+from core_shared_ledger import Attempt, Command, Player, commands, reloaded
 from core_worlds import EXACT, ODD, T0, gaps_ns, rate_of
 from hypothesis import given
 from hypothesis import strategies as st
@@ -35,8 +35,8 @@ def players(text: str, headroom_s: float, *, gentle: bool, lessons: bool) -> dic
 
 @pytest.mark.parametrize("text", [*TOGETHER, ODD[1]])
 @given(history=histories, gentle=st.booleans(), at=st.integers(0, 39))
-def test_books_that_were_written_down_answer_the_same_for_ever(text, history, gentle, at):
-    books, again, now_ns = SharedLedger(), SharedLedger(), T0
+def test_a_reloaded_ledger_gives_the_same_replies(text, history, gentle, at):
+    ledger, again, now_ns = SharedLedger(), SharedLedger(), T0
     group = players(text, 0.25, gentle=gentle, lessons=True)
     for number, command in enumerate(history):
         now_ns += command.gap_ns
@@ -44,16 +44,16 @@ def test_books_that_were_written_down_answer_the_same_for_ever(text, history, ge
         if number >= at:
             again = reloaded(again)
         for _ in range(1 + command.lost):
-            reply = books.apply(now_ns, message)
+            reply = ledger.apply(now_ns, message)
             assert again.apply(now_ns, message) == reply
         group[command.who].heard(now_ns, reply)
-    assert again.dump() == books.dump()
+    assert again.dump() == ledger.dump()
 
 
 @pytest.mark.parametrize("text", [TOGETHER[0], *SLIDING, ODD[2]])
 @given(history=histories, at=st.integers(0, 39), back_ns=gaps_ns, gentle=st.booleans())
 def test_a_clock_set_back_changes_no_answer(text, history, at, back_ns, gentle):
-    books, other, now_ns, set_ns = SharedLedger(), SharedLedger(), T0, 0
+    ledger, other, now_ns, set_ns = SharedLedger(), SharedLedger(), T0, 0
     group = players(text, 0.25, gentle=gentle, lessons=True)
     for number, command in enumerate(history):
         if number == at and number:
@@ -61,29 +61,29 @@ def test_a_clock_set_back_changes_no_answer(text, history, at, back_ns, gentle):
         else:
             now_ns += command.gap_ns
         message = group[command.who].says(command)
-        reply = books.apply(now_ns, message)
+        reply = ledger.apply(now_ns, message)
         assert other.apply(now_ns + set_ns, message) == reply
         group[command.who].heard(now_ns, reply)
 
 
 def played(text: str, history: list[Command], headroom_s: float, *, gentle: bool) -> list[Attempt]:
     """All that was granted, with its true cost; quotas as published, and answers get lost."""
-    books, now_ns = SharedLedger(), T0
+    ledger, now_ns = SharedLedger(), T0
     group = players(text, headroom_s, gentle=gentle, lessons=False)
     for command in history:
         now_ns += command.gap_ns
         player = group[command.who]
         message = player.says(command)
         if command.lost:
-            books.apply(now_ns, message)
-        player.heard(now_ns, reply := books.apply(now_ns, message))
+            ledger.apply(now_ns, message)
+        player.heard(now_ns, reply := ledger.apply(now_ns, message))
         for _ in range(8 if command.part > 50 and command.end != "refuse" else 0):  # it comes back when it was told to
             if not reply.wait_ns:
                 break
             now_ns += reply.wait_ns
             player.number += 1
             message = Message(player.who, player.number, player.quotas, player.versions, wants=player.wanted)
-            player.heard(now_ns, reply := books.apply(now_ns, message))
+            player.heard(now_ns, reply := ledger.apply(now_ns, message))
     return sorted((a for p in group.values() for a in p.attempts), key=lambda attempt: attempt.at_ns)
 
 
@@ -115,14 +115,14 @@ def test_true_cost_in_any_period_stays_within_the_amount(text, history, headroom
 
 @given(history=histories)
 def test_slots_held_at_the_same_time_stay_within_the_amount(history):
-    books, now_ns = SharedLedger(), T0
+    ledger, now_ns = SharedLedger(), T0
     group = players("7 concurrency", 0.0, gentle=False, lessons=False)
     for command in history:
         now_ns += min(command.gap_ns, 15 * NS)
-        for who, player in group.items():  # nobody is gone
+        for who, player in group.items():  # every process sends a message
             told = command if who == command.who else Command(0, who, [], "later", 0, 0, lost=False)
             player.wanted = player.wanted if who == command.who else []
-            player.heard(now_ns, books.apply(now_ns, player.says(told)))
+            player.heard(now_ns, ledger.apply(now_ns, player.says(told)))
         assert sum(a.amounts[0] for player in group.values() for a in player.attempts if a.open) <= 7
 
 
@@ -136,7 +136,7 @@ def test_slots_held_at_the_same_time_stay_within_the_amount(history):
 )
 def test_one_process_with_one_request_at_a_time_is_a_ledger(text, history, headroom_s, gentle):
     quotas = parse_quotas(text)
-    ledger, books = Ledger(quotas, T0, headroom_s=headroom_s, gentle=gentle), SharedLedger()
+    local, shared = Ledger(quotas, T0, headroom_s=headroom_s, gentle=gentle), SharedLedger()
     now_ns, number, known = T0, 0, [-1] * len(quotas)
 
     def tell(news: list[Settled | Refused], **options) -> Reply:
@@ -144,15 +144,15 @@ def test_one_process_with_one_request_at_a_time_is_a_ledger(text, history, headr
         number += 1
         held = [float(sum(r.amounts[i] for r, _ in open_ones)) for i in range(len(quotas))]
         options = {"headroom_s": headroom_s, "gentle": gentle, "held": held, "news": news} | options
-        return books.apply(now_ns, Message("a", number, quotas, known, **options))
+        return shared.apply(now_ns, Message("a", number, quotas, known, **options))
 
     open_ones: list[tuple[Reservation, Settled]] = []
     tell([])
     for gap_ns, share, end, part in history:
         now_ns += gap_ns
-        cost = {q.unit: max(int(m.most * share / 100), 1) for q, m in zip(quotas, ledger.meters, strict=True)}
-        want = [float(amount) for amount in ledger.amounts(cost)]
-        decision = ledger.reserve(now_ns, cost)
+        cost = {q.unit: max(int(m.most * share / 100), 1) for q, m in zip(quotas, local.meters, strict=True)}
+        want = [float(amount) for amount in local.amounts(cost)]
+        decision = local.reserve(now_ns, cost)
         reply = tell([], wants=[want])
         if isinstance(decision, Reservation):
             assert (len(reply.grants), reply.wait_ns) == (1, 0)
@@ -163,25 +163,25 @@ def test_one_process_with_one_request_at_a_time_is_a_ledger(text, history, headr
             assert isinstance(decision, WaitUntil)
             assert reply.grants == []
             assert reply.wait_ns == min(decision.at_ns - now_ns, 86_400 * NS)
-            assert ledger.name(reply.binds) == decision.quota
+            assert local.name(reply.binds) == decision.quota
         while end != "k" and open_ones:
             reservation, settled = open_ones.pop()
             news: list[Settled | Refused] = [settled]
             if end == "r":
-                ledger.close(reservation)
-                ledger.pause(now_ns + NS + part * NS)
+                local.close(reservation)
+                local.pause(now_ns + NS + part * NS)
                 news = [Refused(settled.amounts, NS + part * NS)]
             elif end == "c":
-                ledger.cancel(now_ns, reservation)
+                local.cancel(now_ns, reservation)
                 news = [
                     Settled(settled.amounts, settled.marks, [0.0] * len(quotas), answered=False, probe=settled.probe)
                 ]
             else:
-                ledger.settle(now_ns, reservation, dict(zip(ledger.units, settled.actual, strict=True)))
+                local.settle(now_ns, reservation, dict(zip(local.units, settled.actual, strict=True)))
             tell(news)
     levels = [
         (max(m.full_at_ns - now_ns, 0) if hasattr(m, "full_at_ns") else 0, s)
-        for m, s in zip(ledger.meters, ledger.spent, strict=True)
+        for m, s in zip(local.meters, local.spent, strict=True)
     ]
     assert [(s.room_ns, s.spent) for s in tell([]).standings] == levels
 

@@ -1,19 +1,19 @@
-"""What is configured and what answers have taught: one truth for all processes, and each thing learned once."""
+"""Configured and learned quotas: the same for all processes, and each change applied once."""
 
 from __future__ import annotations
 
 import math
 
 import pytest
-from core_books import Shared, wait_s
+from core_shared_ledger import Shared, wait_s
 
 from paceline.core.quota import NS, Quota, Rule, parse_quotas
 from paceline.shared.messages import Charged, Learned, Settled
 
 
-@pytest.fixture(autouse=True, params=["kept", "written down"])
-def _how_books_are_kept(request, monkeypatch):
-    monkeypatch.setattr(Shared, "written_down", request.param == "written down")
+@pytest.fixture(autouse=True, params=["kept", "reloaded"])
+def _how_the_ledger_is_kept(request, monkeypatch):
+    monkeypatch.setattr(Shared, "reloads", request.param == "reloaded")
 
 
 class TestConfiguration:
@@ -157,7 +157,7 @@ class TestLessons:
         assert not learned.spread
 
 
-class TestForgottenBooks:
+class TestLostLedger:
     def pool(self, **options) -> Shared:
         pool = Shared("60 tokens/min, 90 images/day window utc, 60 pages/min sliding, 5 concurrency", **options)
         pool.tell("a", recalled=[20.0 * NS, 30.0, 40.0, 3.0])
