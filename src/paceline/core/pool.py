@@ -109,7 +109,7 @@ class Pool:
         """
         waiter.outcome, waiter.queued = None, False
         waiter.arrived_ns = now_ns
-        waiter.amounts = self.ledger.amounts(waiter.cost)
+        waiter.amounts = self.capacity.ledger.amounts(waiter.cost)
         if self.stopped is not None:
             return self.stopped
         if self.queue.length > len(self._attempts):
@@ -206,7 +206,7 @@ class Pool:
                 pair = self.estimates[unit]
                 pair[0] += cost[unit]
                 pair[1] += amount
-        if TOKENS not in cost and TOKENS in self.ledger.units and TOKENS in (true := merged(cost, actual)):
+        if TOKENS not in cost and TOKENS in self.capacity.ledger.units and TOKENS in (true := merged(cost, actual)):
             pair = self.estimates[TOKENS]
             pair[0] += total_tokens(cost)
             pair[1] += true[TOKENS]

@@ -295,7 +295,7 @@ class Pacer:
         again: Permit | None,
         name: str | None = None,
     ) -> Waiter:
-        check_cost(cost, scheduler.pool.ledger.units)
+        check_cost(cost, scheduler.pool.capacity.ledger.units)
         if REQUESTS not in cost:
             cost[REQUESTS] = 1
         if again is not None:
