@@ -1,7 +1,7 @@
 # Two commands do all the set-up: `make demo` and `make test`. Each brings up .venv by itself.
 PYTHON  ?= python3
 VENV    ?= .venv
-WORKERS ?= 3
+WORKERS ?= 2
 BIN     := $(VENV)/bin
 READY   := $(VENV)/.ready
 INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt
@@ -18,7 +18,6 @@ $(READY): pyproject.toml constraints.txt
 demo: $(READY)  ## one batch, with and without paceline, live; ends with a picture
 	$(BIN)/paceline demo
 
-# Three test processes: each waits a third of its time, so two cores have work for three.
 test: $(READY)  ## the whole suite but for `make soak`; ONLY="tests/core tests/pacing" for a part
 	$(BIN)/python -m pytest -n $(WORKERS) --dist worksteal $(ONLY)
 

@@ -10,12 +10,13 @@ from core_worlds import T0
 from hypothesis import given
 from hypothesis import strategies as st
 
-from paceline.core.ledger import COOL_DOWN, PROBE_NS
+from paceline.core.ledger import PROBE_NS
 from paceline.core.meters import FAR_NS
 from paceline.core.pool import Pool
 from paceline.core.queue import LaneSpec, Waiter
 from paceline.core.quota import NS
 from paceline.core.results import (
+    COOL_DOWN,
     Expired,
     NeverFits,
     QueueFull,
@@ -95,6 +96,16 @@ class TestTheLine:
         assert pool.pump(T0 + NS) == [third]  # what it had is free again
         pool.withdraw(T0 + NS, second)
         assert pool.counts["cancelled"] == 1
+
+
+def test_attempts_that_were_granted_at_once_have_places_of_their_own():
+    """Refused and asked again, each waits at its own place."""
+    pool = pool_of("2 requests/min")
+    first, second = Waiter({}), Waiter({})
+    assert all(isinstance(pool.attempt(T0, waiter), Reservation) for waiter in (first, second))
+    waiters = [again(pool, T0, old)[0] for old in (first, second)]
+    assert len(pool.queue) == 2
+    assert list(pool.queue) == waiters
 
 
 class TestDeadlines:

@@ -9,10 +9,10 @@ from core_worlds import EXACT, ODD, T0, books, gaps_ns, grant, grant_when_due, q
 from hypothesis import given
 from hypothesis import strategies as st
 
-from paceline.core.ledger import COOL_DOWN, Ledger
+from paceline.core.ledger import Ledger
 from paceline.core.meters import FAR_NS
 from paceline.core.quota import NS, Quota
-from paceline.core.results import NeverFits, Reservation, WaitUntil
+from paceline.core.results import COOL_DOWN, NeverFits, Reservation, WaitUntil
 
 SPACED = ["100 requests/min sliding", "900 tokens/hour window", "50 starts/s sliding", "7 requests/min sliding"]
 WINDOWS = ["100 requests/day window utc", "40 tokens/min window utc", "9 starts/day window Europe/Berlin"]

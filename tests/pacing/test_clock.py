@@ -191,12 +191,12 @@ class TestSystemClock:
     def test_timers_run_in_order_and_not_too_early(self):
         clock, seen, done = SystemClock(), [], threading.Event()
         now_ns = clock.now_ns()
-        clock.call_at(now_ns + 30_000_000, lambda: (seen.append((3, clock.now_ns())), done.set()))
-        clock.call_at(now_ns + 10_000_000, lambda: seen.append((1, clock.now_ns())))  # wakes the thread earlier
-        clock.call_at(now_ns + 20_000_000, lambda: seen.append((2, clock.now_ns()))).cancel()
+        clock.call_at(now_ns + 600_000_000, lambda: (seen.append((3, clock.now_ns())), done.set()))
+        clock.call_at(now_ns + 200_000_000, lambda: seen.append((1, clock.now_ns())))  # wakes the thread earlier
+        clock.call_at(now_ns + 400_000_000, lambda: seen.append((2, clock.now_ns()))).cancel()
         assert done.wait(10)
         assert [name for name, _ in seen] == [1, 3]
-        assert all(at_ns >= now_ns + name * 10_000_000 for name, at_ns in seen)
+        assert all(at_ns >= now_ns + name * 200_000_000 for name, at_ns in seen)
 
     @pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork here")
     @pytest.mark.parametrize("waiting", [False, True], ids=["idle", "with a waiter in the parent"])

@@ -1,4 +1,4 @@
-"""The quotas of one pool together. Each change of what a pool has left is made here; lanes and providers are unknown.
+"""The quotas of one pool together. Reservations and settlements are made here; learning corrects the meters beside it.
 
 An attempt *reserves* the cost that the provider holds at admission: if every quota has room, every quota is
 charged, and otherwise none. After the answer the reservation is *settled* with the true cost: a lower one gives
@@ -14,13 +14,10 @@ from collections.abc import Iterable
 
 from paceline.core.meters import FAR_NS, Bucket, Meter, Spaced, meter
 from paceline.core.quota import CONCURRENCY, INPUT_TOKENS, NS, OUTPUT_TOKENS, REQUESTS, TOKENS, Cost, Quota, Rule
-from paceline.core.results import Decision, NeverFits, Reservation, WaitUntil
+from paceline.core.results import COOL_DOWN, Decision, NeverFits, Reservation, WaitUntil
 
 PROBE_NS = 2 * NS
 """How long after a cool-down the others wait for the answer to the probe: a refusal comes at once."""
-
-COOL_DOWN = "cool-down"
-"""What binds while a refusal pauses the whole pool."""
 
 
 class Ledger:
@@ -37,7 +34,7 @@ class Ledger:
         meters: One per quota, in the order of ``names``, ``units``, ``spent`` and all lists of amounts.
         names: The quotas in their notation.
         units: Their units.
-        spent: The sum of all charges, per meter.
+        spent: The sum of all true costs so far, per meter: charges with their refunds and debts.
         not_before_ns: No grant before this instant.
         look_ns: No reservation expires before this instant.
     """

@@ -41,7 +41,8 @@ class Pool:
         capacity: The quotas.
         queue: The waiters.
         wake_ns: When :meth:`pump` must be called if no event comes before; ``None`` for never.
-        counts: How many attempts were granted, settled, cancelled, refused (by kind), expired and lost.
+        counts: How many attempts were granted, settled, cancelled, refused (by kind), expired and lost, and how often the
+            store was lost.
         waited_ns: The sum of the waits of all granted attempts.
         longest_ns: The longest of these waits.
         estimates: Per unit the sums of the reserved and of the true amounts, over all attempts with a known true cost.
@@ -110,6 +111,8 @@ class Pool:
         waiter.outcome, waiter.queued = None, False
         waiter.arrived_ns = now_ns
         waiter.amounts = self.capacity.ledger.amounts(waiter.cost)
+        if not waiter.returned:
+            waiter.number = self.queue.next_number()  # its place, should another attempt follow a refusal
         if self.stopped is not None:
             return self.stopped
         if self.queue.length > len(self._attempts):
@@ -117,7 +120,7 @@ class Pool:
             return WaitUntil(*self.soonest(now_ns, waiter)) if never is None else never
         decision = PENDING if self.queue.length else self._reserve(now_ns, waiter)
         if decision is PENDING:
-            waiter.number, waiter.queued = self.queue.next_number(), True
+            waiter.queued = True
             self.queue.push(waiter)
             self._attempts.append(waiter)
             self._set_wake(now_ns)

@@ -11,8 +11,8 @@ from typing import Any
 Cost = dict[str, float]
 """Amount per unit of one request, e.g. ``{"requests": 1, "tokens": 1_500}``."""
 
-QUEUE, STORE = "queue", "store"
-"""What binds when neither a quota nor a cool-down does: the waiters ahead, or an answer of the store."""
+QUEUE, STORE, COOL_DOWN, STORE_LOST = "queue", "store", "cool-down", "store lost"
+"""What binds when no quota does: the waiters ahead, an answer of the store, a pause after a refusal, or a lost store."""
 
 
 class PacelineError(Exception):
@@ -39,7 +39,12 @@ class AcquireTimeoutError(PacelineError, TimeoutError):
     """The deadline has passed, or cannot be met."""
 
     def __init__(self, pool: str, waited_s: float, retry_after_s: float, quota: str) -> None:
-        reasons = {QUEUE: "other requests were ahead", STORE: "the store had not answered"}
+        reasons = {
+            QUEUE: "other requests were ahead",
+            STORE: "the store had not answered",
+            STORE_LOST: "the store is lost",
+            COOL_DOWN: f"the pool pauses for about {retry_after_s:.1f} s",
+        }
         when = f"in about {retry_after_s:.1f} s" if retry_after_s < inf else "when a request in flight ends"
         reason = reasons.get(quota, f"{quota} would allow it {when}")
         super().__init__(f"{pool}: no permit within the timeout (waited {waited_s:.1f} s; {reason})")

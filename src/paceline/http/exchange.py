@@ -152,7 +152,7 @@ class _Exchange:
 
     async def _acquire(self, last: Permit | None) -> Permit:
         """The permit for an attempt: for the first, the one that the caller holds, if any; else from the queue."""
-        permit = current_permit(self.record.pool) if last is None else None
+        permit = current_permit(self.scheduler) if last is None else None
         if permit is None:
             acquisition = self.limiter.acquire_call(self.scheduler, self.metered.cost(), again=last)
             permit = await acquisition if self.http.is_async else acquisition.wait()

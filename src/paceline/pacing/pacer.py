@@ -198,6 +198,8 @@ class Pacer:
             QuotaError: As for :meth:`acquire`.
             GaveUpError: In the loop: no attempt is left, or another one cannot succeed.
         """
+        if "again" in options:
+            raise QuotaError("attempts() follows its own refusals: leave out again, or use acquire(..., again=permit)")
         acquire = functools.partial(self.acquire, pool, **options)
         acquire()  # invalid arguments raise here
         return Attempts(self.health, self.scheduler(pool), acquire, retry or self.retry)

@@ -252,10 +252,11 @@ class Permit:
         return f"<Permit {self.pool} {state} {self.cost} after {self.waited_s:.3f} s>"
 
 
-def current_permit(pool: str) -> Permit | None:
-    """The unused permit of ``pool`` that a surrounding block holds; it counts as used from now on."""
+def current_permit(scheduler: Scheduler) -> Permit | None:
+    """The unused permit of ``scheduler`` that a surrounding block holds; it counts as used from now on."""
     permit = _current.get()
-    return permit if permit is not None and permit.pool == pool and permit.take() else None
+    held = permit is not None and permit._scheduler is scheduler  # noqa: SLF001  (of this module)
+    return permit if held and permit is not None and permit.take() else None
 
 
 def hand_down(permit: Permit) -> None:

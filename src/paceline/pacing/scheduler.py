@@ -175,7 +175,7 @@ class Scheduler:
         if type(outcome) is WaitUntil and _in_a_loop():
             why = "waiting for a permit blocks this event loop; use `async with`, `await`, or an async client"
             try:
-                warnings.warn(f"{self.pool.name}: {why}", PacelineWarning, stacklevel=5)
+                warnings.warn(f"{self.pool.name}: {why}", PacelineWarning, stacklevel=5 + bool(self.further))
             except BaseException:  # warnings are errors here
                 self._leave(waiter)
                 raise

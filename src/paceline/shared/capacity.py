@@ -20,15 +20,26 @@ from typing import Any, Literal
 
 from paceline.core.capacity import PENDING, LocalCapacity, Resolution, relabel
 from paceline.core.learning import Learning
-from paceline.core.ledger import COOL_DOWN, PROBE_NS, Ledger
+from paceline.core.ledger import PROBE_NS, Ledger
 from paceline.core.meters import Slots
 from paceline.core.pool import Pool
 from paceline.core.queue import Queue, Waiter
 from paceline.core.quota import NS, Cost, Quota
-from paceline.core.results import STORE, Decision, Reading, Refusal, RefusalKind, Reservation, StoreLost, WaitUntil
+from paceline.core.results import (
+    COOL_DOWN,
+    STORE,
+    STORE_LOST,
+    Decision,
+    Reading,
+    Refusal,
+    RefusalKind,
+    Reservation,
+    StoreLost,
+    WaitUntil,
+)
 from paceline.shared.leases import Lease, LeasedReservation, Leases
 from paceline.shared.messages import Charged, Learned, Message, News, Refused, Reply, Settled
-from paceline.shared.snapshot import STORE_LOST, Fallback, Snapshot
+from paceline.shared.snapshot import Fallback, Snapshot
 
 OnStoreFailure = Literal["fail_safe", "fail_closed", "fail_open"]
 

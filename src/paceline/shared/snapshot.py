@@ -11,9 +11,6 @@ from paceline.core.results import Reservation
 from paceline.shared.messages import Charged, Message, Reply, Standing
 from paceline.shared.meters import absorb, left_of, part_of, recalled, stand, take_learned, use
 
-STORE_LOST = "store lost"
-"""The name of what binds while the store is lost and nothing is granted."""
-
 
 class Snapshot:
     """The shared ledger at the last reply of the store. It is read only: no request is charged to it.
