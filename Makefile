@@ -5,6 +5,8 @@ WORKERS ?= 2
 BIN     := $(VENV)/bin
 READY   := $(VENV)/.ready
 INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt
+# Bytecode is written once, and not compiled again by each process that a test starts.
+unexport PYTHONDONTWRITEBYTECODE
 
 .PHONY: demo test frameworks frameworks-soak lint bench soak clean
 .DEFAULT_GOAL := test
