@@ -36,16 +36,16 @@ SLICES_MAX = 4_096
 """The length of a slice in the log of charges, and the number of slices that are kept."""
 
 CLOCK_MARGIN = 1.15
-"""A quota whose ``remaining + reset x rate`` is this much above the burst is not a bucket."""
+"""A quota whose ``remaining + reset x rate`` is above this multiple of the burst is not a bucket."""
 
 QUANTISED_MARGIN = 0.9
-"""One this much below is a smaller bucket."""
+"""One below this share of the burst is a smaller bucket."""
 
 MEASURED_S = 4.0
 """Two refusals at least this far apart measure a rate: the level at the server was about zero at both."""
 
 CLIMB = 0.02
-"""The growth of a learned ceiling within the time over which its rate was measured: a longer measurement is surer, and
+"""The growth of a learned ceiling within the time over which its rate was measured: after a longer measurement it
 grows more slowly. The growth speeds up while there is no refusal."""
 
 CLIMB_NS = NS // 2

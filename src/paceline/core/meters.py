@@ -1,7 +1,7 @@
 """The arithmetic of one quota under each rule.
 
-Every meter answers four questions: when does this cost fit, charge it, correct a charge whose true
-cost is known now, and what is left. Each is a few integer operations.
+Every meter computes when a cost fits and what is left; it charges a cost, and corrects a charge when the true
+cost is known.
 
 Headroom, not a safety factor
     Two grants a second apart can reach the server closer together. A meter therefore keeps a *fixed*
@@ -18,8 +18,8 @@ Exact refunds
     A refund arrives late. To add it back in full would grant capacity that the provider never had: with the
     lower cost, the bucket would have been full earlier, and its refill from then on would have been lost. The
     level after a charge that is lowered by ``r`` rises by ``min(r, room)``, where ``room`` is the least that
-    the bucket lacked from full at any instant since the charge. So a bucket remembers its low points (only
-    those that no later one undercuts), and the refund is exact.
+    the bucket lacked from full at any instant since the charge. So a bucket remembers the low points of
+    what it lacked (only those that no later one undercuts), and the refund is exact.
 """
 
 from __future__ import annotations
@@ -108,7 +108,7 @@ class Bucket:
         capacity: The amount it holds at once: infinite (the burst), or less, learned from answers.
         ceiling: The learned share of the published rate, at most 1.
         opened: How much may be granted at once so far, while it opens gently; then infinite.
-        low_marks: When the bucket was at a low point, ascending.
+        low_marks: When the lack from full was at a low point, ascending.
         low_rooms: What it lacked from full then, in nanoseconds of refill, ascending.
         sequence: The mark of the latest charge.
     """
@@ -241,7 +241,7 @@ class Bucket:
         self.full_at_ns -= refund
 
     def _lower(self, mark: int, room: int, refund: int) -> int:
-        """Lower the low points after ``mark`` by ``refund``; return its value, at most ``room``.
+        """Lower the low points after ``mark`` by ``refund``; return the least lack since ``mark``, at most ``room``.
 
         With the lower charge, every later low point would have been lower, too.
         """

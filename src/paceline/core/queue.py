@@ -152,8 +152,8 @@ class Queue:
         self._lanes: dict[str, _Lane] = {}
         self._virtual: dict[int, float] = {}  # priority -> virtual time
         self._waiting: defaultdict[int, int] = defaultdict(int)  # priority -> number of waiters
-        # One key per lane. A key may be too early, because the lane has gone or its cost was higher than estimated;
-        # it is corrected when it comes first.
+        # One key per lane. A key may be too early, because a request of the lane was granted since or cost more than
+        # estimated; it is corrected when it comes first.
         self._busy: list[_Key] = []
         self._idle: list[_Key] = []
         self._deadlines: list[tuple[int, int, int, Waiter]] = []  # a heap; also of waiters that have left

@@ -1,7 +1,7 @@
 """The pools of one key by name, and their use in code.
 
 :class:`Pacer` is the part of a limiter that other packages use; :class:`~paceline.limiter.limiter.Limiter`, the public
-class, stands above them.
+class, is derived from it.
 """
 
 from __future__ import annotations

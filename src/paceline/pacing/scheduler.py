@@ -285,7 +285,7 @@ class Scheduler:
                 self._at.pop(waiter, None)
             if self.pool.ledger.not_before_ns <= max(cool_down_ns + MOMENT_NS, self.now_ns()):
                 return granted
-            self.cancel(granted)  # a pause has begun meanwhile: back to the front of the queue
+            self.cancel(granted)  # a pause has begun meanwhile: back to its place in its lane
             waiter.returned = True
 
     def _remember(self, reservation: Reservation, scheduler: Scheduler, further: Reservation) -> None:
