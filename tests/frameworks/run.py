@@ -32,8 +32,8 @@ HOMES = ROOT / ".venv-frameworks"
 SOAK = {"crewai": "1 GB", "massgen": "1.4 GB, minutes to install and to test"}
 """Environments that run only when they are named or with ``--soak``, and why. CI runs all others."""
 
-AT_ONCE = 2
-"""Environments that are installed and tested at the same time: no more than there are cores, as some tests measure time."""
+AT_ONCE = 1
+"""How many environments are installed and tested at a time: one, because some tests run in real time."""
 
 INSTALL_S, TESTS_S = 900, 300
 """The longest that an installation and the tests of one environment may take."""

@@ -176,7 +176,7 @@ class SharedCapacity:
         self._asked: tuple[Message, Sequence[Waiter]] | None = None  # the message without a reply, and its attempts
         self._lessons: list[Lesson] = []  # of answers since the last message
         self._lessons_due: list[Lesson] = []  # of answers before it: the next reply counts their attempts
-        self._replied: tuple[Message, Reply] | None = None  # until conclude()
+        self._replied: tuple[Message, Reply, Sequence[Waiter]] | None = None  # until conclude()
         self._head: Waiter | None = None  # the head of the queue at the last reply
         self._ask_ns = 0  # when to ask for the head again
         self._called_ns = now_ns
@@ -267,7 +267,7 @@ class SharedCapacity:
                 changed += (learned := lesson(self._learning, now_ns))
                 relabel(self.sources, learned)
         self._lessons_due = []
-        self._replied = asked, reply
+        self._replied = asked, reply, attempts
         until = WaitUntil(now_ns + reply.wait_ns, self.ledger.name(reply.binds))
         return Resolution(attempts, until, changed=was_lost or bool(changed))
 
@@ -292,8 +292,9 @@ class SharedCapacity:
         """Plan the next message, after the pool has granted what the last reply allows."""
         if self._replied is None:
             return
-        (asked, reply), self._replied = self._replied, None
-        self._head = self._queue.head()
+        (asked, reply, attempts), self._replied = self._replied, None
+        turned_away = any(isinstance(waiter.outcome, WaitUntil) for waiter in attempts)
+        self._head = None if turned_away else self._queue.head()  # attempts that came meanwhile are asked for at once
         wait_ns = max(reply.wait_ns, ASK_MIN_NS) if len(reply.grants) < len(asked.wants) else 0
         self._ask_ns = now_ns + min(wait_ns, max(ASK_AGAIN_NS, wait_ns // 8), PLACE_NS)
         if reply.binds >= 0 and self.peers > 1 and isinstance(self._snapshot.ledger.meters[reply.binds], Slots):
