@@ -18,7 +18,7 @@ from paceline.providers.registry import PROVIDERS as KNOWN
 from paceline.providers.registry import provider_for_host, provider_named
 
 unhurried = settings(
-    deadline=None, suppress_health_check=[HealthCheck.too_slow], max_examples=settings().max_examples // 4
+    deadline=None, suppress_health_check=[HealthCheck.too_slow], max_examples=settings().max_examples // 2
 )
 PROVIDERS = [*map(provider_named, KNOWN), provider_for_host("acme.openai.azure.com"), Generic("acme")]
 FIXTURES = [tomllib.loads(file.read_text()) for file in sorted(Path(__file__).with_name("fixtures").glob("*.toml"))]
