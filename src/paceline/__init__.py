@@ -20,6 +20,7 @@ if TYPE_CHECKING:
         QuotaError,
         Refusal,
         RefusalKind,
+        RefusalScope,
         StoreError,
     )
     from paceline.http.instrument import instrument
@@ -39,7 +40,7 @@ _HOMES = {
     "paceline.core.queue": ("LaneSpec",),
     "paceline.core.results": (
         "AcquireTimeoutError", "GaveUpError", "QueueFullError", "NeverFits", "NeverFitsError", "PacelineError",
-        "PacelineWarning", "PoolStoppedError", "QuotaError", "Refusal", "RefusalKind", "StoreError",
+        "PacelineWarning", "PoolStoppedError", "QuotaError", "Refusal", "RefusalKind", "RefusalScope", "StoreError",
     ),
     "paceline.core.quota": ("Quota", "Rule"),
     "paceline.pacing.retry": ("RetryPolicy",),
@@ -58,7 +59,7 @@ _HOME_OF = {name: home for home, names in _HOMES.items() for name in names}
 __all__ = [
     "AcquireTimeoutError", "Acquisition", "BreakerPolicy", "Event", "GaveUpError", "LaneSpec", "Later", "Limiter",
     "NeverFits", "NeverFitsError", "PacelineError", "PacelineWarning", "Permit", "PoolStoppedError", "QueueFullError",
-    "Quota", "QuotaError", "Refusal", "RefusalKind", "RetryPolicy", "Rule", "StoreError", "Waiting", "eta",
+    "Quota", "QuotaError", "Refusal", "RefusalKind", "RefusalScope", "RetryPolicy", "Rule", "StoreError", "Waiting", "eta",
     "instrument", "lane", "log_events", "refusal_of", "status_app",
 ]  # fmt: skip
 

@@ -23,6 +23,7 @@ from paceline.core.results import (
     Reading,
     Refusal,
     RefusalKind,
+    RefusalScope,
     Reservation,
     Stopped,
     WaitUntil,
@@ -222,6 +223,22 @@ class TestStop:
         assert report(pool, T0)["stopped"] == "no credit left"
         pool.resume()
         assert isinstance(ask(pool, T0 + 100 * NS)[1], Reservation)
+
+
+class TestScope:
+    @pytest.mark.parametrize("scope", [RefusalScope.REQUEST, RefusalScope.MODE])
+    @pytest.mark.parametrize("kind", list(RefusalKind))
+    def test_a_refusal_that_is_not_about_the_pool_changes_nothing_but_the_charge(self, kind, scope):
+        pool = pool_of("60 requests/min", "100 tokens/min", learns=True)
+        _, outcome = ask(pool, tokens=90)
+        pool.refuse(
+            T0, outcome, Refusal(kind, "fast mode", limit=1, retry_after_s=180, unit="tokens", scope=scope), 180.0
+        )
+        assert not outcome.open
+        assert [m.level(T0) for m in pool.ledger.meters] == [59, 100]
+        assert (pool.stopped, pool.refused_in_row, report(pool, T0)["cool_down_s"]) == (None, 0, 0)
+        assert [m.quota.amount for m in pool.ledger.meters] == [60, 100]
+        assert isinstance(ask(pool, tokens=90)[1], Reservation)
 
 
 class TestCoolDown:

@@ -23,6 +23,7 @@ from paceline.core.results import (
     Reading,
     Refusal,
     RefusalKind,
+    RefusalScope,
     Reservation,
     Stopped,
     StoreLost,
@@ -223,9 +224,14 @@ class Pool:
     def refuse(self, now_ns: int, reservation: Reservation, refusal: Refusal, pause_s: float) -> None:
         """Close ``reservation``, keep its charge, and pause the pool for ``pause_s`` seconds.
 
-        A refusal for money stops the pool; the next :meth:`pump` removes the waiters.
+        A refusal for money stops the pool; the next :meth:`pump` removes the waiters. A refusal that is not about the
+        pool changes nothing but the charge: the request counts, and none of its tokens.
         """
         self.counts[f"refused_{refusal.kind.value}"] += 1
+        if refusal.scope is not RefusalScope.POOL:
+            if reservation.open:
+                self.capacity.settle(now_ns, reservation, dict.fromkeys(reservation.cost, 0.0) | {REQUESTS: 1.0})
+            return
         if reservation.granted_ns >= self._row_since_ns:  # the others left before the last refusal came
             self.refused_in_row += 1
             self._row_since_ns = now_ns

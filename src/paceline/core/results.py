@@ -181,12 +181,21 @@ class RefusalKind(StrEnum):
     NEVER_FITS = "never_fits"  # the request is larger than the limit: never retried
 
 
+class RefusalScope(StrEnum):
+    """The requests that a refusal is about: the fewest that the answer allows."""
+
+    REQUEST = "request"  # this one alone: its size, or a max_tokens that the balance cannot cover
+    MODE = "mode"  # those in one mode of the model: fast mode, long context, a priority tier, the provider's batches
+    POOL = "pool"  # every request of the pool
+
+
 @dataclass(frozen=True, slots=True)
 class Refusal:
     """The content of a refusing answer; every field but the kind may be missing.
 
     Attributes:
         kind: The reason.
+        scope: The requests that it is about. A scope below the pool neither pauses, stops nor teaches the pool.
         message: The provider's message, shortened; never part of a prompt.
         code: The provider's error code.
         retry_after_s: The wait that the provider asks for, in seconds.
@@ -208,6 +217,7 @@ class Refusal:
     used: float | None = None
     requested: float | None = None
     pool: str | None = None
+    scope: RefusalScope = RefusalScope.POOL
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from paceline.core.quota import NS
-from paceline.core.results import QuotaError, Refusal, RefusalKind
+from paceline.core.results import QuotaError, Refusal, RefusalKind, RefusalScope
 
 RETRIED = frozenset({RefusalKind.RATE, RefusalKind.GROWTH, RefusalKind.CAPACITY})
 """Refusals that may end with time."""
@@ -81,15 +81,18 @@ class RetryPolicy:
         if elapsed_s + pause_s > self.max_elapsed_s:
             return GiveUp(f"{elapsed_s:,.0f} s spent on it")
         # A lack of capacity at the provider is not about the rate of the pool: only this request waits.
-        return Again(pause_s, pool_wide=refusal is not None and refusal.kind is not RefusalKind.CAPACITY)
+        return Again(pause_s, refusal is not None and _about_the_rate_of_the_pool(refusal))
 
     def pause_s(self, refusal: Refusal, decision: Again | GiveUp) -> float:
         """How long the pool pauses after ``refusal``: also when this request gives up but others may continue."""
         if isinstance(decision, Again):
             return decision.delay_s if decision.pool_wide else 0.0
         asked_s = refusal.retry_after_s or 0.0
-        ours = refusal.kind in (RefusalKind.RATE, RefusalKind.GROWTH)
-        return asked_s if ours and asked_s <= self.max_retry_after_s else 0.0
+        return asked_s if _about_the_rate_of_the_pool(refusal) and asked_s <= self.max_retry_after_s else 0.0
+
+
+def _about_the_rate_of_the_pool(refusal: Refusal) -> bool:
+    return refusal.kind in (RefusalKind.RATE, RefusalKind.GROWTH) and refusal.scope is RefusalScope.POOL
 
 
 class RetryBudget:
