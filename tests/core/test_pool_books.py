@@ -89,7 +89,7 @@ class TestBooks:
 class TestStatus:
     def test_it_is_json_and_complete(self):
         texts = ["9 requests/min", "900 tokens/hour sliding", "5 usd/day window utc", "2 concurrency"]
-        pool = pool_of(*texts, learns=True, source="table")
+        pool = pool_of(*texts, learns=True)
         _, outcome = ask(pool, tokens=1.23456)
         for _ in range(3):
             ask(pool, lane=LaneSpec("wrap"), tokens=1)
