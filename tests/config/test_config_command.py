@@ -169,10 +169,17 @@ def test_a_bare_model_beside_the_provider_s_own_says_where_it_does_not_hold(limi
 
 def test_overrides_leave_pools_of_one_s_own(limits):
     shown = limits(RATES, *OVERRIDES)
-    assert shown["gpt-5"] == (["500 requests/min", "2M tokens/min"], "rates.toml")
-    assert shown["*/gpt-5"] == (["2M tokens/min", "400 requests/min"], "rates.toml, command line")
+    assert shown["gpt-5"] == (["2M tokens/min", "400 requests/min"], "rates.toml, command line"), (
+        "OpenAI's, by its name"
+    )
+    assert shown["starts"] == (["7 starts/min window"], "rates.toml")
+    assert shown["*/starts"] == (["7 starts/min window", "400 requests/min"], "rates.toml, command line")
     held = load_limiter("rates.toml", {}, rpm_override=400).limits
-    for name, resolved in {"gpt-5": held.resolve("gpt-5"), "*/gpt-5": held.model("openai", "gpt-5")}.items():
+    for name, resolved in {
+        "gpt-5": held.resolve("gpt-5"),
+        "starts": held.resolve("starts"),
+        "*/starts": held.model("openai", "starts"),
+    }.items():
         assert [str(quota) for quota in resolved.quotas] == shown[name][0]
     assert not [name for name in limits(RATES, "--json") if name.startswith("*")], "nothing is overridden"
 

@@ -58,6 +58,11 @@ def test_old_tiers(provider, model, tier, want):
         ("openai", "gpt-5-nano", 1, (500, 200_000)),
         ("openai", "gpt-4o-2024-08-06", 1, (500, 30_000)),
         ("openai", "gpt-4o", "grow", (10_000, 30_000_000)),
+        ("openai", "ft:gpt-4o-2024-08-06:acme::1", 1, (500, 30_000)),
+        ("openai", "ft:gpt-4o-mini-2024-07-18:acme:x:1", 1, (500, 10_000, 200_000)),
+        ("vertex", "google/gemini-2.5-flash", 1, (30_000, 2_000_000)),
+        ("anthropic", "claude-haiku-4.5", 1, (50, 50_000, 10_000)),
+        ("anthropic", "claude-opus-4.8", "start", (1_000, 2_000_000, 400_000)),
         ("openai", "gpt-4o-mini", 1, (500, 10_000, 200_000)),
         ("openai", "gpt-4o-mini", 3, (5_000, 2_000_000)),  # not published: the next lower tier
         ("openai", "gpt-4.1-mini", 1, (200_000, 500)),  # requests from the default
@@ -99,10 +104,10 @@ def test_unknown_tiers():
         lookup("anthropic", "claude-opus-5", 7)
 
 
-def test_unknown_providers_are_slow_and_say_so():
+def test_unknown_providers_have_a_concurrency_and_say_so():
     with pytest.warns(PacelineWarning, match=r"'opnai' \(did you mean 'openai'\?\).*Limiter\(\{'opnai/\*'"):
         published = lookup("opnai", "m")
-    assert [str(quota) for quota in published.quotas] == ["10 requests/min", "10k tokens/min"]
+    assert [str(quota) for quota in published.quotas] == ["8 concurrency"]
     assert published.confidence == "assumed"
 
 
