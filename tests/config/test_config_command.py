@@ -148,7 +148,10 @@ def test_models_that_have_a_line_are_not_counted_again(limits):
 
 
 def test_an_override_of_all_that_differs_leaves_no_others(limits):
-    told = limits("provider = 'mistral'", "--json")["mistral/*"][1], limits("provider = 'vertex'", *BOTH)["vertex/*"][1]
+    told = (
+        limits("provider = 'mistral'", "--json")["mistral/*"][1],
+        limits("provider = 'bedrock'", *BOTH)["bedrock/*"][1],
+    )
     assert [others(source) for source in told] == [(0, []), (0, [])]
 
 

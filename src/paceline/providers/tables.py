@@ -137,10 +137,11 @@ def is_listed(provider: str, model: str) -> bool:
     return provider in known_providers() and model in models(provider)
 
 
-def listing(model: str) -> list[str]:
-    """The providers whose tables list ``model``, its maker first."""
-    found = [name for name in PROVIDERS if name in known_providers() and stated_tiers(name, model)]
-    return sorted(found, key=lambda name: name != maker(model))
+def listing(model: str) -> list[tuple[str, str]]:
+    """The providers whose tables list ``model``, its maker first, each with the model's name there."""
+    found = [(name, model) for name in known_providers() if stated_tiers(name, model)]
+    found += [(name, full) for name in known_providers() for full in models(name) if full.endswith(f"/{model}")]
+    return sorted(found, key=lambda one: one[0] != maker(model))
 
 
 def near_model(provider: str, model: str) -> str | None:
