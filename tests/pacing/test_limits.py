@@ -44,6 +44,16 @@ def test_each_quota_has_a_source_of_its_own():
     }
 
 
+def test_the_status_has_the_source_of_each_quota():
+    limiter = Limiter.for_provider("openai", tier=1, rpm_override=7)
+    limiter.try_acquire("gpt-5", tokens=1)
+    quotas = limiter.status()["pools"]["openai/gpt-5"]["quotas"]
+    assert {quota["quota"]: quota["source"].partition(":")[0] for quota in quotas} == {
+        "500k tokens/min": "published",
+        "7 requests/min": "given",
+    }
+
+
 def test_a_source_names_the_table_its_date_and_the_tier():
     limits = Limits(provider="anthropic", tier="build").resolve("claude-opus-5")
     source = limits.sources[0]
@@ -166,6 +176,12 @@ def test_a_slip_in_the_name_of_a_published_model():
 def test_an_invalid_provider_or_tier(provider, tier, message):
     with pytest.raises(QuotaError, match=message):
         Limiter.for_provider(provider, tier=tier)
+
+
+@pytest.mark.parametrize("name", ["", " ", "openai/", None, 5])
+def test_an_invalid_name(name):
+    with pytest.raises(QuotaError, match="it must be the name of a model or of a pool"):
+        Limiter.for_provider("openai", tier=1).acquire(name)
 
 
 def test_an_unknown_host_has_a_concurrency_and_no_rate():

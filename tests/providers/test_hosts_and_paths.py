@@ -6,6 +6,7 @@ import json
 
 import pytest
 
+from paceline.core.results import Reading
 from paceline.providers.base import Usage
 from paceline.providers.registry import provider_for_host, provider_named
 
@@ -109,3 +110,24 @@ def test_perplexity_s_asynchronous_requests_have_limits_of_their_own():
 )
 def test_pools(provider, model, pool):
     assert provider_named(provider).pool(model) == pool
+
+
+@pytest.mark.parametrize(
+    ("provider", "headers", "readings"),
+    [
+        ("sambanova", {"requests": ("60", "59", "1790000000")}, [Reading("requests", 60, 59, None, 60.0)]),
+        (
+            "digitalocean",
+            {"requests": ("120", "119", "1790000000"), "tokens-per-day": ("5000000", "4999000", "1790000000")},
+            [Reading("requests", 120, 119, None, 60.0), Reading("tokens", 5e6, 4_999_000, None, 86_400.0)],
+        ),
+    ],
+)
+def test_documented_headers(provider, headers, readings):
+    names = ("limit", "remaining", "reset")
+    flat = {
+        f"x-ratelimit-{name}-{of}": value
+        for of, values in headers.items()
+        for name, value in zip(names, values, strict=True)
+    }
+    assert provider_named(provider).readings(flat, 0.0) == readings

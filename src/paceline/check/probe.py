@@ -28,6 +28,17 @@ TIMEOUT_S: Final = 60.0
 MESSAGE_MAX: Final = 300
 _SIGNED: Final = ("vertex", "bedrock")
 """Providers whose requests are signed with other credentials than an API key."""
+_BASES: Final = {
+    "azure": "/openai/v1",
+    "groq": "/openai/v1",
+    "openrouter": "/api/v1",
+    "fireworks": "/inference/v1",
+    "zai": "/api/paas/v4",
+    "dashscope": "/compatible-mode/v1",
+    "github": "/inference",
+    "deepinfra": "/v1/openai",
+}
+"""The root of OpenAI's paths at a host, if it is not ``/v1``."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,8 +140,7 @@ def _request(provider: str, model: str, key: str) -> tuple[str, dict[str, str], 
         return path, {"x-goog-api-key": key}, {"contents": contents, "generationConfig": settings}
     if provider == "cohere":
         return "/v2/chat", bearer, {"model": model, "max_tokens": MAX_OUTPUT_TOKENS, "messages": messages}
-    bases = {"azure": "/openai/v1", "groq": "/openai/v1", "openrouter": "/api/v1", "fireworks": "/inference/v1"}
-    base, headers = bases.get(provider, "/v1"), {"api-key": key} if provider == "azure" else bearer
+    base, headers = _BASES.get(provider, "/v1"), {"api-key": key} if provider == "azure" else bearer
     if "embed" in model.lower():
         return f"{base}/embeddings", headers, {"model": model, "input": TEXT}
     # OpenAI's newer models refuse max_tokens, most other servers know no other name.

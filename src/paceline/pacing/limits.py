@@ -123,6 +123,8 @@ class Limits:
         """
         from paceline.providers.registry import is_provider, maker, provider_named, suggest
 
+        if not isinstance(name, str) or not name.strip() or name.endswith("/"):
+            raise QuotaError(f"pool is {name!r}: it must be the name of a model or of a pool, e.g. 'openai/gpt-5'")
         prefix, _, model = name.partition("/")
         owner = provider_named(prefix).name if model else ""
         if self.provider is not None and self._is_at_home(name, owner):

@@ -328,6 +328,15 @@ DIALECTS: Final = {
         rate=_cerebras_rate,
     ),
     "perplexity": Dialect(usage=_perplexity_usage),
+    # https://docs.sambanova.ai/docs/en/models/rate-limits, 2026: a minute's. Resets are instants, which are not read.
+    "sambanova": Dialect(readings=partial(_family_readings, (("requests", REQUESTS, 60.0),))),
+    # https://docs.digitalocean.com/products/inference/reference/quota-specific-response-headers, 2026-06: resets are instants.
+    "digitalocean": Dialect(
+        readings=partial(
+            _family_readings,
+            (("requests", REQUESTS, 60.0), ("tokens-per-minute", TOKENS, 60.0), ("tokens-per-day", TOKENS, 86_400.0)),
+        )
+    ),
     "databricks": replace(
         UNDOCUMENTED,
         paths=((re.compile(r"/serving-endpoints/(?P<model>[^/]{1,200})/invocations$"), "chat"),),
