@@ -43,6 +43,15 @@ def test_each_quota_has_a_source_of_its_own():
         "7 requests/min": "given",
     }
 
+    assert set(kinds(Limits(provider="openai", tier=1, rpm_override=500), "gpt-5").values()) == {"published", "given"}
+
+
+@pytest.mark.filterwarnings("ignore:no published limits are known")
+def test_a_given_concurrency_takes_precedence_over_an_assumed_one():
+    assert kinds(Limits(concurrency={"*": 20}), "vllm/llama3.1") == {"20 concurrency": "given"}
+    assert kinds(Limits(concurrency={"*": 20}), "deepseek/deepseek-v4-pro") == {"20 concurrency": "given"}
+    assert kinds(Limits(concurrency={"*": 900}), "deepseek/deepseek-v4-pro") == {"500 concurrency": "published"}
+
 
 def test_the_status_has_the_source_of_each_quota():
     limiter = Limiter.for_provider("openai", tier=1, rpm_override=7)

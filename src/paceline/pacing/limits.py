@@ -11,7 +11,7 @@ from itertools import islice
 from typing import Final
 
 from paceline.core.quota import CONCURRENCY, REQUESTS, TOKENS, Quota, Rule, parse_quotas
-from paceline.core.results import GIVEN, PacelineWarning, QuotaError, Source
+from paceline.core.results import GIVEN, PacelineWarning, QuotaError, Source, SourceKind
 
 NEAR: Final = 0.9
 """How similar two names are, from 0 to 1, of which one is probably a slip."""
@@ -160,22 +160,24 @@ class Limits:
         known = provider_named(provider)
         alias = known.pool(model)
         sources = self._sources_of(known.name, model, alias)
-        sources = {quota: sources.get(quota, GIVEN) for quota in overridden(tuple(sources), self._overrides)}
+        kept = dict.fromkeys(overridden(tuple(sources), self._overrides), GIVEN)
+        sources = kept | {quota: source for quota, source in sources.items() if not _is_in(self._overrides, quota)}
         slots = self._concurrency.get(known.name, self._concurrency.get("*"))
         if slots is not None:  # also on the model alone, so that its excess waits in its own queue
-            own = [quota for quota in sources if (quota.unit, quota.rule) == (CONCURRENCY, Rule.SLOTS)]
-            fewest = min([slots, *own], key=lambda quota: quota.amount)
-            source = sources.get(fewest, GIVEN)
-            sources = {quota: sources[quota] for quota in sources if quota not in own} | {fewest: source}
+            own = {
+                quota: source for quota, source in sources.items() if quota.unit == CONCURRENCY and not quota.period_s
+            }
+            sure = {quota: source for quota, source in own.items() if source.kind is not SourceKind.ASSUMED}
+            fewest = min([slots, *sure], key=lambda quota: quota.amount)
+            others = {quota: source for quota, source in sources.items() if quota not in own}
+            sources = others | {fewest: sure.get(fewest, GIVEN)}
         pool, quotas, of = f"{known.name}/{alias}", tuple(sources), tuple(sources.values())
         return Resolved(pool, quotas, of, self._learn, slots, self._interval_s)
 
     def _sources_of(self, provider: str, model: str, alias: str) -> dict[Quota, Source]:
         """The quotas of a model, and the source of each."""
-        names = [f"{provider}/{model}", f"{provider}/{alias}", f"{provider}/*", "*"]
-        bare = [name for name in (model, alias) if provider == self.provider or not _names_provider(name, provider)]
-        for name in (names[0], *bare[:1], names[1], *bare[1:], *names[2:]):
-            if name in self.given:
+        for name in (f"{provider}/{model}", model, f"{provider}/{alias}", alias, f"{provider}/*", "*"):
+            if name in self.given and (provider == self.provider or not _names_other(provider, name)):
                 self._used.add(name)
                 return dict.fromkeys(self.given[name], GIVEN)
         from paceline.providers.tables import DEFAULT, lookup, near_model
@@ -206,12 +208,12 @@ class Limits:
             warnings.warn(message, PacelineWarning, stacklevel=2)
 
 
-def _names_provider(name: str, other_than: str) -> bool:
-    """Whether ``name`` begins with the name of a provider other than ``other_than``."""
+def _names_other(provider: str, name: str) -> bool:
+    """Whether ``name`` begins with the name of another provider."""
     from paceline.providers.registry import is_provider, provider_named
 
     prefix, slash, _ = name.partition("/")
-    return bool(slash) and is_provider(prefix) and provider_named(prefix).name != other_than
+    return bool(slash) and is_provider(prefix) and provider_named(prefix).name != provider
 
 
 def _is_near(given: str, name: str) -> bool:
@@ -235,8 +237,12 @@ def overrides(rpm: float | None, tpm: float | None) -> dict[str, float]:
 
 def overridden(quotas: tuple[Quota, ...], rates: Mapping[str, float]) -> tuple[Quota, ...]:
     """``quotas``, with ``rates`` in place of those per minute on the same units."""
-    kept = (quota for quota in quotas if quota.unit not in rates or quota.period_s != 60)
+    kept = (quota for quota in quotas if not _is_in(rates, quota))
     return (*kept, *(Quota(unit, rate) for unit, rate in rates.items()))
+
+
+def _is_in(rates: Mapping[str, float], quota: Quota) -> bool:
+    return quota.unit in rates and quota.period_s == 60
 
 
 def _quotas(name: str, quotas: QuotaLike) -> tuple[Quota, ...]:
