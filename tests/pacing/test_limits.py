@@ -187,6 +187,12 @@ def test_an_invalid_provider_or_tier(provider, tier, message):
         Limiter.for_provider(provider, tier=tier)
 
 
+@pytest.mark.parametrize("given", [{"x": 500}, {"x": None}, {"x": ["5 requests/min", 7]}, {5: "5 requests/min"}])
+def test_an_invalid_limit(given):
+    with pytest.raises(QuotaError, match=r"invalid limit .*: write it like \{'openai/gpt-5': '500 requests/min'\}"):
+        Limiter(given)
+
+
 @pytest.mark.parametrize("name", ["", " ", "openai/", None, 5])
 def test_an_invalid_name(name):
     with pytest.raises(QuotaError, match="it must be the name of a model or of a pool"):

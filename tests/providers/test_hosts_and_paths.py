@@ -60,6 +60,8 @@ def test_hosts(host, provider):
         ("api.cloudflare.com", "/client/v4/accounts/a/ai/run/@cf/meta/llama-3.1-8b-instruct", "@cf/meta/llama-3.1-8b-instruct"),
         ("api.cloudflare.com", "/client/v4/accounts/a/ai/v1/chat/completions", "m"),
         ("models.github.ai", "/inference/chat/completions", "m"),
+        ("ollama.com", "/api/chat", "m"),
+        ("ollama.com", "/api/pull", None),
         ("us-east5-aiplatform.googleapis.com", CLAUDE.format("us-east5", "claude-opus-5"), "us-east5/claude-opus-5"),
         ("aiplatform.eu.rep.googleapis.com", "/v1/projects/p/locations/eu/endpoints/openapi/chat/completions", "m"),
     ],

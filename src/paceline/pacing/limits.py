@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import re
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import islice
 from typing import Final
@@ -245,12 +245,16 @@ def _is_in(rates: Mapping[str, float], quota: Quota) -> bool:
     return quota.unit in rates and quota.period_s == 60
 
 
-def _quotas(name: str, quotas: QuotaLike) -> tuple[Quota, ...]:
-    try:
-        if isinstance(quotas, Quota):
-            return (quotas,)
-        if isinstance(quotas, str):
-            return parse_quotas(quotas)
-        return tuple(quota for part in quotas for quota in _quotas(name, part))
-    except QuotaError as error:
-        raise QuotaError(f"limit of {name!r}: {error}") from None
+def _quotas(name: object, quotas: object) -> tuple[Quota, ...]:
+    found: list[Quota] = []
+    for part in quotas if isinstance(quotas, Iterable) and not isinstance(quotas, str) else (quotas,):
+        if isinstance(part, Quota):
+            found.append(part)
+        elif isinstance(part, str) and isinstance(name, str):
+            try:
+                found += parse_quotas(part)
+            except QuotaError as error:
+                raise QuotaError(f"limit of {name!r}: {error}") from None
+        else:
+            raise QuotaError(f"invalid limit {name!r}: {part!r}: write it like {{'openai/gpt-5': '500 requests/min'}}")
+    return tuple(found)

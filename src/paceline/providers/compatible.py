@@ -341,5 +341,9 @@ DIALECTS: Final = {
         UNDOCUMENTED,
         paths=((re.compile(r"/serving-endpoints/(?P<model>[^/]{1,200})/invocations$"), "chat"),),
     ),
+    "ollama": replace(
+        UNDOCUMENTED,
+        paths=((re.compile(r"/api/(?:chat|generate)$"), "chat"), (re.compile(r"/api/embed$"), "embeddings")),
+    ),
     "cloudflare": replace(UNDOCUMENTED, paths=((re.compile(r"/ai/run/(?P<model>@?[\w./-]{1,200})$"), "chat"),)),
 }
