@@ -187,9 +187,9 @@ def test_an_invalid_provider_or_tier(provider, tier, message):
         Limiter.for_provider(provider, tier=tier)
 
 
-@pytest.mark.parametrize("given", [{"x": 500}, {"x": None}, {"x": ["5 requests/min", 7]}, {5: "5 requests/min"}])
+@pytest.mark.parametrize("given", [{"x": 500}, {"x": None}, {"x": ["5 requests/min", 7]}])
 def test_an_invalid_limit(given):
-    with pytest.raises(QuotaError, match=r"invalid limit .*: write it like \{'openai/gpt-5': '500 requests/min'\}"):
+    with pytest.raises(QuotaError, match="limit of 'x': .* is no quota: write it as a text, e.g. '.* requests/min'"):
         Limiter(given)
 
 

@@ -174,12 +174,19 @@ class Limits:
         pool, quotas, of = f"{known.name}/{alias}", tuple(sources), tuple(sources.values())
         return Resolved(pool, quotas, of, self._learn, slots, self._interval_s)
 
-    def _sources_of(self, provider: str, model: str, alias: str) -> dict[Quota, Source]:
-        """The quotas of a model, and the source of each."""
+    def given_for(self, provider: str, model: str, alias: str) -> tuple[Quota, ...] | None:
+        """The given quotas that hold for ``model`` at ``provider``, where its pool is ``alias``; ``None`` for none."""
         for name in (f"{provider}/{model}", model, f"{provider}/{alias}", alias, f"{provider}/*", "*"):
             if name in self.given and (provider == self.provider or not _names_other(provider, name)):
                 self._used.add(name)
-                return dict.fromkeys(self.given[name], GIVEN)
+                return self.given[name]
+        return None
+
+    def _sources_of(self, provider: str, model: str, alias: str) -> dict[Quota, Source]:
+        """The quotas of a model, and the source of each."""
+        given = self.given_for(provider, model, alias)
+        if given is not None:
+            return dict.fromkeys(given, GIVEN)
         from paceline.providers.tables import DEFAULT, lookup, near_model
 
         self._warn_of_near(provider, model)
@@ -245,16 +252,19 @@ def _is_in(rates: Mapping[str, float], quota: Quota) -> bool:
     return quota.unit in rates and quota.period_s == 60
 
 
-def _quotas(name: object, quotas: object) -> tuple[Quota, ...]:
-    found: list[Quota] = []
-    for part in quotas if isinstance(quotas, Iterable) and not isinstance(quotas, str) else (quotas,):
-        if isinstance(part, Quota):
-            found.append(part)
-        elif isinstance(part, str) and isinstance(name, str):
-            try:
-                found += parse_quotas(part)
-            except QuotaError as error:
-                raise QuotaError(f"limit of {name!r}: {error}") from None
-        else:
-            raise QuotaError(f"invalid limit {name!r}: {part!r}: write it like {{'openai/gpt-5': '500 requests/min'}}")
-    return tuple(found)
+def _quotas(name: str, quotas: QuotaLike) -> tuple[Quota, ...]:
+    try:
+        return _parsed(quotas)
+    except QuotaError as error:
+        raise QuotaError(f"limit of {name!r}: {error}") from None
+
+
+def _parsed(quotas: QuotaLike) -> tuple[Quota, ...]:
+    if isinstance(quotas, Quota):
+        return (quotas,)
+    if isinstance(quotas, str):
+        return parse_quotas(quotas)
+    if isinstance(quotas, Mapping) or not isinstance(quotas, Iterable):
+        example = f"{quotas} requests/min" if isinstance(quotas, int) else "500 requests/min"
+        raise QuotaError(f"{quotas!r} is no quota: write it as a text, e.g. {example!r}, or as a list of texts")
+    return tuple(quota for part in quotas for quota in _parsed(part))
