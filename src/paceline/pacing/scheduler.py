@@ -172,7 +172,9 @@ class Scheduler:
 
     def _wait(self, waiter: Waiter) -> Outcome:
         outcome = self._enter(waiter, Thread)
-        if type(outcome) is WaitUntil and _in_a_loop():
+        if type(outcome) is not WaitUntil:
+            return outcome
+        if _in_a_loop():
             why = "waiting for a permit blocks this event loop; use `async with`, `await`, or an async client"
             try:
                 warnings.warn(f"{self.pool.name}: {why}", PacelineWarning, stacklevel=5 + bool(self.further))
