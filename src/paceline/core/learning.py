@@ -148,9 +148,9 @@ class QuotaTracker:
         if note is None or reading.remaining is None:
             return
         unit_ns = self.meter.ns_per_unit
-        room_ns = _room_ns(self.meter.quota, reading) / self.meter.ceiling
+        lack_ns = _lack_ns(self.meter.quota, reading) / self.meter.ceiling
         since = max(self.charged - note.charged, 0.0) * unit_ns
-        self._move(now_ns, max(left_ns + math.ceil(room_ns + since), now_ns) - self.meter.full_at_ns)
+        self._move(now_ns, max(left_ns + math.ceil(lack_ns + since), now_ns) - self.meter.full_at_ns)
 
     def changed(self) -> None:
         """Begin another epoch: the rate or the rule has changed."""
@@ -188,30 +188,30 @@ class QuotaTracker:
             return False
         unit_ns = bucket.quota.ns_per_unit
         rough_ns = round(reading.resolution * unit_ns) if reading.resolution > 1 else 0
-        room_ns = _room_ns(bucket.quota, reading)
+        lack_ns = _lack_ns(bucket.quota, reading)
         if reading.reset_s is not None:
             rough_ns += NS if rough_ns else 0  # then the reset is rounded, too, to seconds
-            holds_ns, burst_ns = reading.remaining * unit_ns + room_ns, bucket.quota.burst * unit_ns
+            holds_ns, burst_ns = reading.remaining * unit_ns + lack_ns, bucket.quota.burst * unit_ns
             if holds_ns > CLOCK_MARGIN * burst_ns + rough_ns:
                 return True
             if holds_ns < QUANTISED_MARGIN * burst_ns - rough_ns:
                 self._hold((holds_ns - rough_ns) / unit_ns)
             elif bucket.capacity < math.inf:
                 self._hold(math.inf)
-        if note.epoch == self.epoch:  # the room takes longer to refill below a ceiling
-            self._compare(now_ns, left_ns, note, round(room_ns / bucket.ceiling), self.about_ns + rough_ns)
+        if note.epoch == self.epoch:  # the lack takes longer to refill below a ceiling
+            self._compare(now_ns, left_ns, note, round(lack_ns / bucket.ceiling), self.about_ns + rough_ns)
         return False
 
-    def _compare(self, now_ns: int, left_ns: int, note: Note, room_ns: int, about_ns: int) -> None:
+    def _compare(self, now_ns: int, left_ns: int, note: Note, lack_ns: int, about_ns: int) -> None:
         """Correct the level if the server's bucket lacks more or less than the noted one can, by ``about_ns`` or more."""
         noted_ns = note.full_at_ns + self.shifted_ns - note.shifted_ns  # with the corrections since
         later, earlier = self._charged_about(left_ns, note)
-        if left_ns + room_ns > noted_ns + later + about_ns:  # others use the key, too
-            self._shift(now_ns, left_ns, left_ns + room_ns - noted_ns - later)
-        elif left_ns >= self._as_of_ns and now_ns + room_ns < noted_ns - earlier - about_ns:
+        if left_ns + lack_ns > noted_ns + later + about_ns:  # others use the key, too
+            self._shift(now_ns, left_ns, left_ns + lack_ns - noted_ns - later)
+        elif left_ns >= self._as_of_ns and now_ns + lack_ns < noted_ns - earlier - about_ns:
             # The charges are too high, even if the reading was taken just now. A reading before the last one that
             # changed the level is not used: what it does not count yet has been learned since.
-            self._shift(now_ns, left_ns, now_ns + room_ns - noted_ns + earlier)
+            self._shift(now_ns, left_ns, now_ns + lack_ns - noted_ns + earlier)
 
     def _charged_about(self, left_ns: int, note: Note) -> tuple[int, int]:
         """The charges shortly after and shortly before the attempt, in nanoseconds of refill; beyond the log, all."""
@@ -310,7 +310,7 @@ class QuotaTracker:
             self._press(now_ns, self.meter.ceiling * (1 + gain))
 
 
-def _room_ns(quota: Quota, reading: Reading) -> int:
+def _lack_ns(quota: Quota, reading: Reading) -> int:
     """What the server's bucket lacks from full, in nanoseconds at the published rate: its reset, else from ``remaining``."""
     if reading.reset_s is not None:
         return round(reading.reset_s * NS)

@@ -1,6 +1,6 @@
 """The quotas of one pool together. Reservations and settlements are made here; learning corrects the meters beside it.
 
-An attempt *reserves* the cost that the provider holds at admission: if every quota has room, every quota is
+An attempt *reserves* the cost that the provider holds at admission: if the cost fits every quota, every quota is
 charged, and otherwise none. After the answer the reservation is *settled* with the true cost: a lower one gives
 an exact refund, a higher one becomes debt. An attempt that was never sent is *cancelled*. A *refused* attempt
 keeps its charge: the provider had less left than the ledger, and a refund would lead to the next refusal. A

@@ -275,7 +275,7 @@ class SharedLedger:
         m = account.meter
         standing = Standing(0, 0.0, account.charged, account.spent, float("inf"))
         if isinstance(m, Bucket):
-            standing.room_ns, standing.opened = max(m.full_at_ns - now_ns, 0), m.opened
+            standing.lack_ns, standing.opened = max(m.full_at_ns - now_ns, 0), m.opened
         if isinstance(m, Window | Slots | Spaced):
             m.level(now_ns)  # drops the use before the current period
             standing.used = m.used

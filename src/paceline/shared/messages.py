@@ -145,7 +145,7 @@ class Standing:
     """The state of a quota at a reply.
 
     Attributes:
-        room_ns: How far from full a bucket is, in nanoseconds of its refill; 0 for windows and slots.
+        lack_ns: How far from full a bucket is, in nanoseconds of its refill; 0 for windows and slots.
         used: The use of a window, of slots, or of the last period of a spread quota; 0 for buckets.
         charged: The sum of all charges of all processes, without refunds.
         spent: The same with refunds and debts.
@@ -153,7 +153,7 @@ class Standing:
         learned: What answers have taught; ``None`` when the process has this version.
     """
 
-    room_ns: int
+    lack_ns: int
     used: float
     charged: float
     spent: float

@@ -19,7 +19,7 @@ PARTS = 8
 _USE: dict[type[Meter], dict[str, str]] = {
     Slots: {"used": "used"},
     Window: {"used": "used", "start": "start_ns", "stop": "stop_ns"},
-    Bucket: {"full_at": "full_at_ns", "sequence": "sequence", "low_marks": "low_marks", "low_rooms": "low_rooms"},
+    Bucket: {"full_at": "full_at_ns", "sequence": "sequence", "low_marks": "low_marks", "low_lacks": "low_lacks"},
 }
 _USE[Spaced] = _USE[Bucket] | {"ends": "ends", "amounts": "amounts", "used": "used"}
 """The use of a meter, by its rule: the names in a dump, and the attributes."""
@@ -62,7 +62,7 @@ def take_learned(m: Meter, quota: Quota, capacity: float, ceiling: float) -> Non
 def stand(m: Bucket, full_at_ns: int, opened: float) -> None:
     """Set the level of ``m``; its low points are unknown."""
     m.full_at_ns = full_at_ns
-    m.low_marks, m.low_rooms = [], []
+    m.low_marks, m.low_lacks = [], []
     if opened != m.opened:
         m.opened = opened
         m.widen()
@@ -166,10 +166,10 @@ def at_once(m: Meter, parts: list[float]) -> float:
     """What ``m`` would lack after charges of ``parts`` in the eighths of the last period, the latest first."""
     if not isinstance(m, Bucket):
         return _sum(parts)
-    room_ns = 0.0
+    lack_ns = 0.0
     for amount in reversed(parts):
-        room_ns = max(room_ns - m.quota.period_s * NS / PARTS, 0.0) + amount * m.ns_per_unit
-    return room_ns / m.ns_per_unit
+        lack_ns = max(lack_ns - m.quota.period_s * NS / PARTS, 0.0) + amount * m.ns_per_unit
+    return lack_ns / m.ns_per_unit
 
 
 def absorb(m: Meter, now_ns: int, left: Left) -> None:

@@ -85,7 +85,7 @@ class Snapshot:
         if isinstance(m, Spaced):
             use(m, now_ns, standing.used)
         if isinstance(m, Bucket):
-            stand(m, now_ns + standing.room_ns, standing.opened)
+            stand(m, now_ns + standing.lack_ns, standing.opened)
         elif isinstance(m, Window | Slots):
             m.level(now_ns)  # enter the present window
             m.used = standing.used

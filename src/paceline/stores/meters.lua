@@ -144,15 +144,15 @@ local function charge(m, cost)
     s.used = s.used + cost
     return PAST - (s.start or 0)
   end
-  local room, low = max(s.full - now, 0), s.low    -- low points: sequence, room, the next
-  s.full = now + room + ceil(cost * m.ns_per_unit)
+  local lack, low = max(s.full - now, 0), s.low    -- low points: sequence, lack, the next
+  s.full = now + lack + ceil(cost * m.ns_per_unit)
   local count = #low
-  while count > 0 and low[count] >= room do
+  while count > 0 and low[count] >= lack do
     low[count], low[count - 1] = nil, nil
     count = count - 2
   end
   s.sequence = max(s.sequence + 1, now)
-  low[count + 1], low[count + 2] = s.sequence, room
+  low[count + 1], low[count + 2] = s.sequence, lack
   if count + 2 > 2 * LOW_POINTS_MAX then
     low[1] = low[3]
     for i = 3, count + 2 do low[i] = low[i + 2] end
@@ -173,18 +173,18 @@ end
 
 local function correct_bucket(m, mark, charged, actual)
   local s, low = m.s, m.s.low
-  local room = s.full - now
+  local lack = s.full - now
   local refund = ceil(charged * m.ns_per_unit) - ceil(actual * m.ns_per_unit)
   if refund < 0 then
-    s.full = now + max(room, 0) - refund
+    s.full = now + max(lack, 0) - refund
     return
   end
   local count = #low / 2
   local since = count
   while since > 0 and low[2 * since - 1] > mark do since = since - 1 end
-  if since < count and low[2 * since + 2] < room then room = low[2 * since + 2] end
-  if refund == 0 or room <= 0 then return end
-  s.full = s.full - min(refund, room)
+  if since < count and low[2 * since + 2] < lack then lack = low[2 * since + 2] end
+  if refund == 0 or lack <= 0 then return end
+  s.full = s.full - min(refund, lack)
   for i = since + 1, count do low[2 * i] = max(low[2 * i] - refund, 0) end
   while since > 0 and since < count and low[2 * since] >= low[2 * since + 2] do
     for i = 2 * since - 1, 2 * count do low[i] = low[i + 2] end
@@ -277,12 +277,12 @@ local function fill(m, parts)            -- of Spaced: charges elsewhere, by eig
 end
 
 local function at_once(m, parts)         -- of shared/meters.py: what a meter lacks after these charges, by eighths
-  local total, room = 0, 0
+  local total, lack = 0, 0
   for i = #parts, 1, -1 do
-    if m.kind == BUCKET then room = max(room - m.s.period * NS / PARTS, 0) + parts[i] * m.ns_per_unit end
+    if m.kind == BUCKET then lack = max(lack - m.s.period * NS / PARTS, 0) + parts[i] * m.ns_per_unit end
   end
   for _, part in ipairs(parts) do total = total + part end
-  return m.kind == BUCKET and room / m.ns_per_unit or total
+  return m.kind == BUCKET and lack / m.ns_per_unit or total
 end
 
 local function absorb(m, left)           -- of shared/meters.py

@@ -90,8 +90,8 @@ def decode(answer: list[Any], message: Message) -> Reply:
         at = end
     standings = []
     while at < len(answer):
-        room_ns, used, charged, spent, opened, version = answer[at : at + 6]
-        standing = Standing(_whole(room_ns), float(used), float(charged), float(spent), float(opened))
+        lack_ns, used, charged, spent, opened, version = answer[at : at + 6]
+        standing = Standing(_whole(lack_ns), float(used), float(charged), float(spent), float(opened))
         at += 6
         if version >= 0:
             standing.learned = _learned_state(version, answer[at : at + 12])

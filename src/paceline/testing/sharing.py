@@ -158,4 +158,4 @@ def without_times(reply: Reply) -> tuple[Any, ...]:
 
 def times_ns(reply: Reply) -> list[int]:
     """The part of a reply that depends on the time."""
-    return [reply.wait_ns, reply.pause_ns, *(standing.room_ns for standing in reply.standings)]
+    return [reply.wait_ns, reply.pause_ns, *(standing.lack_ns for standing in reply.standings)]
