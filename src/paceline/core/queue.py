@@ -160,9 +160,6 @@ class Queue:
         self.next_number: Callable[[], int] = count(1).__next__
         self.length = 0
 
-    def __len__(self) -> int:
-        return self.length
-
     def __iter__(self) -> Iterator[Waiter]:
         return (waiter for lane in self._lanes.values() for waiter in lane.waiters.values())
 

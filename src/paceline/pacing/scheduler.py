@@ -166,9 +166,9 @@ class Scheduler:
         """Suspend this task until ``waiter`` has its outcome."""
         return self._pass_async(waiter) if self.further else self._wait_async(waiter)
 
-    def attempt(self, waiter: Waiter) -> Outcome:
+    def try_grant(self, waiter: Waiter) -> Outcome:
         """Grant ``waiter`` now or not at all; where a store decides, block this thread until its reply."""
-        return self._pass(waiter, Scheduler._attempt) if self.further else self._attempt(waiter)
+        return self._pass(waiter, Scheduler._try_grant) if self.further else self._try_grant(waiter)
 
     def _wait(self, waiter: Waiter) -> Outcome:
         outcome = self._enter(waiter, Thread)
@@ -192,18 +192,18 @@ class Scheduler:
         assert waiter.outcome is not None
         return waiter.outcome
 
-    def _attempt(self, waiter: Waiter) -> Outcome:
+    def _try_grant(self, waiter: Waiter) -> Outcome:
         return self._block(waiter, self._enter(waiter, None))
 
     def _enter(self, waiter: Waiter, owner: Callable[[], Owner] | None) -> Outcome:
-        """Submit ``waiter`` with an ``owner`` of this type; without one, it is an attempt."""
+        """Submit ``waiter`` with an ``owner`` of this type; without one, it is granted at once or not at all."""
         with self._lock:
             if self._busy:
                 raise RuntimeError("a permit cannot be acquired from a signal handler or a finalizer")
             self._busy = True
             try:
                 now_ns = self._clock.now_ns()
-                outcome = self.pool.attempt(now_ns, waiter) if owner is None else self.pool.submit(now_ns, waiter)
+                outcome = self.pool.try_grant(now_ns, waiter) if owner is None else self.pool.submit(now_ns, waiter)
                 waits = type(outcome) is WaitUntil and waiter.queued
                 if waits:
                     try:
@@ -400,7 +400,7 @@ class Scheduler:
         """Update the snapshot from the store, if one keeps the quotas; ``StoreLost`` if it has never answered."""
         if self._worker is None:
             return None
-        outcome = self._attempt(Waiter(dict.fromkeys([*self.pool.ledger.units, REQUESTS, CONCURRENCY], 0.0)))
+        outcome = self._try_grant(Waiter(dict.fromkeys([*self.pool.ledger.units, REQUESTS, CONCURRENCY], 0.0)))
         if isinstance(outcome, Reservation):
             self.cancel(outcome)
         return outcome if isinstance(outcome, StoreLost) else None
