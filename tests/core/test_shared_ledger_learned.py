@@ -61,7 +61,7 @@ class TestConfiguration:
 
     def test_the_same_again_changes_nothing(self):
         pool = Shared("100 tokens/min")
-        pool.tell("a", Learned(0, "press", 0.5), fresh=True)
+        pool.tell("a", Learned(0, "set_ceiling", 0.5), fresh=True)
         for who in "bc":
             assert pool.tell(who, versions=[-1], fresh=True).standings[0].learned.ceiling == 0.5
         assert pool.tell("d", versions=[1]).standings[0].learned is None
@@ -96,20 +96,22 @@ class TestLessons:
         assert pool.standing().learned.shifted_ns == 6 * NS
 
     def test_all_lessons_of_one_message_count(self):
-        learned = self.learned("60 tokens/min", ("shift", 2.0 * NS), ("hold", 20.0), ("press", 0.5), ("epoch", 0.0))
-        assert (learned.shifted_ns, learned.capacity, learned.ceiling, learned.epoch) == (2 * NS, 20, 0.5, 1)
+        learned = self.learned(
+            "60 tokens/min", ("shift", 2.0 * NS), ("cap_burst", 20.0), ("set_ceiling", 0.5), ("epoch", 0.0)
+        )
+        assert (learned.shifted_ns, learned.burst_cap, learned.ceiling, learned.epoch) == (2 * NS, 20, 0.5, 1)
         assert learned.version == 4
 
     def test_only_who_does_not_know_is_told(self):
         pool = Shared("60 tokens/min")
         assert pool.tell("a", versions=[-1]).standings[0].learned.version == 0
         assert pool.tell("a").standings[0].learned is None
-        pool.tell("b", Learned(0, "hold", 20.0))
-        assert pool.tell("a").standings[0].learned.capacity == 20
+        pool.tell("b", Learned(0, "cap_burst", 20.0))
+        assert pool.tell("a").standings[0].learned.burst_cap == 20
         assert pool.tell("a", versions=[1]).standings[0].learned is None
 
     def test_an_adopted_amount(self):
-        learned = self.learned("60 tokens/min", ("press", 0.5), ("adopt", 120.0))
+        learned = self.learned("60 tokens/min", ("set_ceiling", 0.5), ("adopt", 120.0))
         assert (learned.quota, learned.ceiling) == (Quota("tokens", 120), 1)
         assert self.learned("60 tokens/min sliding", ("adopt", 120.0)).quota.amount == 120
         assert self.learned("60 tokens/day window utc", ("adopt", 120.0)).quota.amount == 120
@@ -142,7 +144,7 @@ class TestLessons:
         assert pool.tell("b", quotas=both, wants=[[1.0, 1.0]]).binds == 1
 
     def test_a_rule_that_has_no_such_thing_is_left_as_it_was(self):
-        for what in ("shift", "hold", "press", "spread"):
+        for what in ("shift", "cap_burst", "set_ceiling", "spread"):
             pool = Shared("9 concurrency, 60 tokens/day window utc")
             pool.tell("a", Learned(0, what, 5.0), Learned(1, what, 5.0))
             assert pool.standing(0).learned.quota == pool.quotas[0]
@@ -153,7 +155,7 @@ class TestLessons:
 
     def test_nothing_learned_is_infinite_and_whole(self):
         learned = self.learned("60 tokens/min")
-        assert (learned.capacity, learned.ceiling, learned.shifted_ns, learned.refused) == (math.inf, 1, 0, 0)
+        assert (learned.burst_cap, learned.ceiling, learned.shifted_ns, learned.refused) == (math.inf, 1, 0, 0)
         assert not learned.spread
 
 

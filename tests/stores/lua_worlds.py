@@ -264,8 +264,8 @@ class World:
         quota = process.quotas[index]
         values = {
             "shift": rng.choice([1, -1]) * rng.choice([rng.random() * 0.2 * quota.period_s * NS, rng.randrange(9) / 2]),
-            "hold": quota.burst * rng.uniform(0.0, 1.3),
-            "press": rng.uniform(0.3, 1.2),
+            "cap_burst": quota.burst * rng.uniform(0.0, 1.3),
+            "set_ceiling": rng.uniform(0.3, 1.2),
             "adopt": quota.amount * rng.choice([rng.uniform(0.4, 2.0), 1.0]),
             "seen": quota.amount * rng.uniform(0.0, 1.0),
             "spread": 0.0,

@@ -145,7 +145,7 @@ class LocalCapacity:
         if self.learning is None:
             return False
         if refusal.kind in (RefusalKind.RATE, RefusalKind.GROWTH):
-            self.learning.kept(reservation)
+            self.learning.charge_kept(reservation)
         return self._changed(self.learning.refused(now_ns, reservation, refusal, pause_ns))
 
     def observe(self, now_ns: int, readings: Iterable[Reading], reservation: Reservation) -> bool:

@@ -43,7 +43,7 @@ SMALL_BURST_S, SMALL_PERIODS = 2.0, 1 / 30
 CEILING_MIN = 0.01
 """The least learned ceiling, as a share of the published rate: below it, too few answers come to correct it."""
 
-MOMENT_NS = NS // 20
+FULL_WAIT_NS = NS // 20
 """How long a cost as large as the bucket waits after the bucket is full."""
 
 LOW_POINTS_MAX = 16
@@ -103,9 +103,9 @@ class Bucket:
     Attributes:
         full_at_ns: When it will be full if nothing more is charged.
         reach_ns: How far ahead of now a charge may push ``full_at_ns``: the burst less the headroom.
-        open_reach_ns: The same without a learned capacity and after opening.
+        open_reach_ns: The same without a learned ``burst_cap`` and after opening.
         ns_per_unit: Nanoseconds of refill per unit, at the learned rate.
-        capacity: The amount it holds at once: infinite (the burst), or less, learned from answers.
+        burst_cap: The amount it holds at once: infinite (the burst), or less, learned from answers.
         ceiling: The learned share of the published rate, at most 1.
         opened: How much may be granted at once so far, while it opens gently; then infinite.
         low_marks: When the lack from full was at a low point, ascending.
@@ -114,14 +114,14 @@ class Bucket:
     """
 
     __slots__ = (
-        "capacity", "ceiling", "full_at_ns", "headroom_s", "low_lacks", "low_marks", "moment_ns", "most", "ns_per_unit",
+        "burst_cap", "ceiling", "full_at_ns", "full_wait_ns", "headroom_s", "low_lacks", "low_marks", "most", "ns_per_unit",
         "open_reach_ns", "opened", "quota", "reach_ns", "sequence",
     )  # fmt: skip
 
     def __init__(self, quota: Quota, now_ns: int, headroom_s: float, *, gentle: bool = False) -> None:
         self.headroom_s = headroom_s
         self.full_at_ns = now_ns
-        self.capacity = math.inf
+        self.burst_cap = math.inf
         self.ceiling = 1.0
         self.opened = small_burst_s(quota) * quota.rate if gentle else math.inf
         self.sequence = 0
@@ -134,7 +134,7 @@ class Bucket:
         self.most = quota.burst
         self.ns_per_unit = quota.ns_per_unit / self.ceiling
         self.open_reach_ns = self._reach_of(quota.burst)
-        self.moment_ns = min(MOMENT_NS, math.floor(self.headroom_s * NS))
+        self.full_wait_ns = min(FULL_WAIT_NS, math.floor(self.headroom_s * NS))
         self.widen()
 
     def _reach_of(self, burst: float) -> int:
@@ -144,16 +144,16 @@ class Bucket:
         return math.floor(burst_ns - min(self.headroom_s * NS, burst_ns / 2))
 
     def widen(self) -> None:
-        """Compute ``reach_ns`` from ``capacity`` and ``opened``."""
+        """Compute ``reach_ns`` from ``burst_cap`` and ``opened``."""
         self.reach_ns = self.open_reach_ns
-        if self.capacity < self.quota.burst:
-            self.reach_ns = self._reach_of(self.capacity)
+        if self.burst_cap < self.quota.burst:
+            self.reach_ns = self._reach_of(self.burst_cap)
         if self.opened < math.inf:
             self.reach_ns = min(self.reach_ns, math.floor(self.opened * self.ns_per_unit))
 
-    def hold(self, capacity: float) -> None:
-        """Learn that it holds only ``capacity`` at once; its charges, and the wait of a cost above that, stay."""
-        self.capacity = max(capacity, 0.0)
+    def cap_burst(self, amount: float) -> None:
+        """Learn that it holds only ``amount`` at once; its charges, and the wait of a cost above that, stay."""
+        self.burst_cap = max(amount, 0.0)
         self.widen()
 
     def shift(self, now_ns: int, by_ns: int) -> None:
@@ -173,7 +173,7 @@ class Bucket:
             self.opened = max(self.opened + amount, small_burst_s(self.quota) * self.quota.rate)
             self.widen()
 
-    def press(self, now_ns: int, ceiling: float) -> None:
+    def set_ceiling(self, now_ns: int, ceiling: float) -> None:
         """Run at the share ``ceiling`` of the published rate; the level stays."""
         level = self.level(now_ns)
         self.ceiling = min(max(ceiling, CEILING_MIN), 1.0)
@@ -204,7 +204,7 @@ class Bucket:
             # The cost is above what is granted at once, so it goes when the bucket is full. Then it waits a moment
             # more, and not a whole headroom, which every such request would pay.
             over_ns = max(cost_ns - self.open_reach_ns, 0)
-            need_ns = min(over_ns, self.moment_ns) if cost <= self.quota.burst else over_ns
+            need_ns = min(over_ns, self.full_wait_ns) if cost <= self.quota.burst else over_ns
         if ahead:
             return max(self.full_at_ns, now_ns) + ceil(ahead * self.ns_per_unit) + need_ns
         return self.full_at_ns + need_ns
@@ -351,7 +351,7 @@ class Spaced(Bucket):
         self.forget(now_ns)
         return self.quota.amount - self.used
 
-    def press(self, now_ns: int, ceiling: float) -> None:
+    def set_ceiling(self, now_ns: int, ceiling: float) -> None:
         self._rescale(now_ns, self.quota, min(max(ceiling, CEILING_MIN), 1.0))
 
     def adopt(self, now_ns: int, amount: float) -> None:
@@ -365,7 +365,7 @@ class Spaced(Bucket):
         self.full_at_ns = now_ns + math.ceil(owed * self.ns_per_unit)
         self.low_marks, self.low_lacks = [], []
 
-    def hold(self, capacity: float) -> None:
+    def cap_burst(self, amount: float) -> None:
         """Its burst is small already."""
 
     def answered(self, cost: float) -> None:

@@ -157,7 +157,7 @@ class Pool:
     def pump(self, now_ns: int) -> list[Waiter]:
         """Grant the waiters that may go now; return those whose ``outcome`` is set now."""
         queue, ledger = self.queue, self.capacity.ledger
-        if ledger.look_ns <= now_ns:
+        if ledger.expiry_check_ns <= now_ns:
             self.counts["lost"] += ledger.expire(now_ns)
         if self.stopped is not None:
             return self._turn_away(self.stopped)
@@ -184,7 +184,7 @@ class Pool:
         self._undecided.clear()
 
     def withdraw(self, now_ns: int, waiter: Waiter) -> None:
-        """Remove ``waiter``, because its caller has left; cancel its grant, if it has one."""
+        """Remove ``waiter``, because its caller waits no longer; cancel its grant, if it has one."""
         if isinstance(waiter.outcome, Reservation):
             self.cancel(now_ns, waiter.outcome)
         else:
@@ -232,7 +232,7 @@ class Pool:
             if reservation.open:
                 self.capacity.settle(now_ns, reservation, dict.fromkeys(reservation.cost, 0.0) | {REQUESTS: 1.0})
             return
-        if reservation.granted_ns >= self._row_since_ns:  # the others left before the last refusal came
+        if reservation.granted_ns >= self._row_since_ns:  # the others were sent before the last refusal came
             self.refused_in_row += 1
             self._row_since_ns = now_ns
         if self.capacity.refuse(now_ns, reservation, refusal, round(max(pause_s, 0.0) * NS)):
@@ -294,7 +294,7 @@ class Pool:
 
     def _reserve(self, now_ns: int, waiter: Waiter) -> Decision:
         ledger = self.capacity.ledger
-        if ledger.look_ns <= now_ns:
+        if ledger.expiry_check_ns <= now_ns:
             self.counts["lost"] += ledger.expire(now_ns)
         decision = self.capacity.reserve(now_ns, waiter)
         if isinstance(decision, Reservation):

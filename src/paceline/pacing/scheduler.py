@@ -38,7 +38,7 @@ T = TypeVar("T")
 UNKNOWN_NS = FAR_NS // 2
 """A later instant is unknown: no quota refills so slowly."""
 
-MOMENT_NS = NS // 10
+SAME_PAUSE_NS = NS // 10
 """Pauses that differ by less are the same pause: a store computes the rest of it at every reply."""
 
 PASSED_MIN = 256
@@ -69,7 +69,7 @@ class Owner(Protocol):
         """Let it continue; a future of an event loop that does not run in this thread is added to ``others``."""
 
 
-class Thread:
+class ThreadOwner:
     """A thread that waits on an event."""
 
     __slots__ = ("event",)
@@ -82,7 +82,7 @@ class Thread:
         self.event.set()
 
 
-class Task:
+class TaskOwner:
     """A coroutine that waits on a future of its loop."""
 
     __slots__ = ("future", "loop")
@@ -171,7 +171,7 @@ class Scheduler:
         return self._pass(waiter, Scheduler._try_grant) if self.further else self._try_grant(waiter)
 
     def _wait(self, waiter: Waiter) -> Outcome:
-        outcome = self._enter(waiter, Thread)
+        outcome = self._enter(waiter, ThreadOwner)
         if type(outcome) is WaitUntil and _in_a_loop():
             why = "waiting for a permit blocks this event loop; use `async with`, `await`, or an async client"
             try:
@@ -182,7 +182,7 @@ class Scheduler:
         return self._block(waiter, outcome)
 
     async def _wait_async(self, waiter: Waiter) -> Outcome:
-        if type(outcome := self._enter(waiter, _task_type())) is not WaitUntil:
+        if type(outcome := self._enter(waiter, _task_owner())) is not WaitUntil:
             return outcome
         try:
             await waiter.owner.future
@@ -207,7 +207,7 @@ class Scheduler:
                 waits = type(outcome) is WaitUntil and waiter.queued
                 if waits:
                     try:
-                        waiter.owner = (owner or Thread)()
+                        waiter.owner = (owner or ThreadOwner)()
                     except BaseException:  # no event loop of asyncio runs here
                         self.pool.withdraw(now_ns, waiter)
                         raise
@@ -276,14 +276,14 @@ class Scheduler:
                     if not isinstance(step, Reservation):
                         self.cancel(granted)
                         return step
-                    granted.granted_ns = step.granted_ns  # it leaves now, not before
+                    granted.granted_ns = step.granted_ns  # it is sent now, not before
                     self._remember(granted, scheduler, step)
             except BaseException:
                 self.cancel(granted)
                 raise
             finally:
                 self._at.pop(waiter, None)
-            if self.pool.ledger.not_before_ns <= max(cool_down_ns + MOMENT_NS, self.now_ns()):
+            if self.pool.ledger.not_before_ns <= max(cool_down_ns + SAME_PAUSE_NS, self.now_ns()):
                 return granted
             self.cancel(granted)  # a pause has begun meanwhile: back to its place in its lane
             waiter.returned = True
@@ -569,10 +569,10 @@ if hasattr(os, "register_at_fork"):
 
 
 @cache
-def _task_type() -> Callable[[], Owner]:
-    """:class:`Task`, with asyncio imported: not under the lock, because an import may wait for another thread."""
+def _task_owner() -> Callable[[], Owner]:
+    """:class:`TaskOwner`, with asyncio imported: not under the lock, because an import may wait for another thread."""
     import_module("asyncio")
-    return Task
+    return TaskOwner
 
 
 def _in_a_loop() -> bool:

@@ -182,7 +182,7 @@ class SharedCapacity:
         self._head: Waiter | None = None  # the head of the queue at the last reply
         self._ask_ns = 0  # when to ask for the head again
         self._called_ns = now_ns
-        self._left_ns = -1  # when the last message with ``leaving`` was sent
+        self._leaving_ns = -1  # when the last message with ``leaving`` was sent
         self._back_ns: int | None = None  # when the lost store replied first
         self._paused_ns = 0  # the end of a pause of this process alone
         self._probe: Reservation | bool = False  # the single attempt after that pause; True: the next one is it
@@ -229,7 +229,7 @@ class SharedCapacity:
         Pass the reply to :meth:`receive`, or its absence to :meth:`failed`.
         """
         due_ns = self.exchange_ns
-        leaving = at_once and self._joined and self._asked is None and self._left_ns != self._called_ns
+        leaving = at_once and self._joined and self._asked is None and self._leaving_ns != self._called_ns
         if not leaving and (due_ns is None or (due_ns > now_ns and not at_once)):
             return None
         self._give_back(now_ns, everything=at_once)
@@ -245,7 +245,7 @@ class SharedCapacity:
         message.held, message.slack_ns = self._held(), self._leases.slack_ns
         message.place_ns = PLACE_NS if self._queue.length > len(undecided) else 0
         if at_once and not any(message.held) and not self._queue.length:
-            message.leaving, self._left_ns = True, now_ns
+            message.leaving, self._leaving_ns = True, now_ns
         self._snapshot.introduce(now_ns, message)
         self._asked = message, tuple(undecided)
         return message
@@ -286,7 +286,7 @@ class SharedCapacity:
             if news is not None:
                 self.outbox.add(now_ns, news, at_once=True)
             for reservation in self._fallback.local.ledger.open:
-                self._snapshot.ledger.hold(reservation)
+                self._snapshot.ledger.keep_open(reservation)
         self.lost = self._back_ns = self._fallback = None
         return True
 
@@ -366,9 +366,9 @@ class SharedCapacity:
             return PENDING if never is None else never
         ledger = self._snapshot.ledger
         reservation = LeasedReservation(waiter, lease, now_ns, ledger.ttl_ns)
-        ledger.hold(reservation)
+        ledger.keep_open(reservation)
         if self._learning is not None:
-            self._learning.drawn(now_ns, reservation)
+            self._learning.granted_by_store(now_ns, reservation)
         if lease.low and lease is not self._low and leases.low:
             self._low, self.exchange_due = lease, True
         if self._probe:

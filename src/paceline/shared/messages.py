@@ -66,7 +66,7 @@ class Learned:
     """
 
     index: int
-    what: Literal["shift", "hold", "press", "adopt", "seen", "spread", "epoch"]
+    what: Literal["shift", "cap_burst", "set_ceiling", "adopt", "seen", "spread", "epoch"]
     value: float = 0.0
 
 
@@ -123,7 +123,7 @@ class LearnedState:
         version: Counts the changes of the fields below.
         quota: The quota now.
         spread: Whether a bucket is spread evenly over its period.
-        capacity: What a bucket holds at once; infinite: as configured.
+        burst_cap: What a bucket holds at once; infinite: as configured.
         ceiling: The learned share of the rate.
         shifted_ns: The sum of all corrections of the level.
         epoch: Counts the changes of rate and rule.
@@ -133,7 +133,7 @@ class LearnedState:
     version: int
     quota: Quota
     spread: bool = False
-    capacity: float = float("inf")
+    burst_cap: float = float("inf")
     ceiling: float = 1.0
     shifted_ns: int = 0
     epoch: int = 0

@@ -33,7 +33,7 @@ def dump_meter(m: Meter) -> dict[str, Any]:
     """The changing state of ``m``, as plain values; instants in nanoseconds."""
     state = {key: _copied(getattr(m, name)) for key, name in _USE[type(m)].items()}
     if isinstance(m, Bucket):
-        state |= {"capacity": m.capacity, "ceiling": m.ceiling, "opened": m.opened}
+        state |= {"burst_cap": m.burst_cap, "ceiling": m.ceiling, "opened": m.opened}
     return state
 
 
@@ -47,13 +47,13 @@ def load_meter(m: Meter, state: dict[str, Any]) -> None:
         setattr(m, name, list(state[key]) if isinstance(getattr(m, name), list) else state[key])
     if isinstance(m, Bucket):
         m.opened = state["opened"]
-        take_learned(m, m.quota, state["capacity"], state["ceiling"])
+        take_learned(m, m.quota, state["burst_cap"], state["ceiling"])
 
 
-def take_learned(m: Meter, quota: Quota, capacity: float, ceiling: float) -> None:
+def take_learned(m: Meter, quota: Quota, burst_cap: float, ceiling: float) -> None:
     """Set the quota of ``m``, and what answers have taught about it; its use stays."""
     if isinstance(m, Bucket):
-        m.capacity, m.ceiling = capacity, ceiling
+        m.burst_cap, m.ceiling = burst_cap, ceiling
         m.configure(quota)
     else:
         m.quota, m.most = quota, quota.amount
@@ -144,9 +144,9 @@ def part_of(m: Meter, now_ns: int, share: float) -> Meter:
     elif isinstance(m, Bucket):
         part = Bucket(quota, now_ns, m.headroom_s)
         part.full_at_ns = m.full_at_ns
-        part.press(now_ns, m.ceiling)
+        part.set_ceiling(now_ns, m.ceiling)
         part.full_at_ns = m.full_at_ns
-        part.hold(m.capacity * share)
+        part.cap_burst(m.burst_cap * share)
     else:
         part = meter(quota, now_ns, m.headroom_s)
         part.charge(now_ns, m.quota.amount * share - m.level(now_ns) * share)

@@ -4,7 +4,7 @@ local floor, ceil, min, max = math.floor, math.ceil, math.min, math.max
 local INF, NS = math.huge, 1e9
 local GRID_US = 2^41                     -- epochs lie on a grid, so that marks stay comparable if the state is lost
 local GRID = GRID_US * 1000
-local LOW_POINTS_MAX, SLICES, PARTS, MOMENT, CEILING_MIN, TINY = 16, 512, 8, NS / 20, 0.01, 1e-9
+local LOW_POINTS_MAX, SLICES, PARTS, FULL_WAIT, CEILING_MIN, TINY = 16, 512, 8, NS / 20, 0.01, 1e-9
 local DAY_US, PAST = 86400e6, -2^52      -- a window's mark lies further back than any instant
 local BUCKET, SPACED, WINDOW, SLOTS = 1, 2, 3, 4
 
@@ -69,7 +69,7 @@ end
 local function widen(m)
   local s = m.s
   m.reach = m.open_reach
-  if s.capacity and s.capacity < s.burst then m.reach = reach_of(m, s.capacity) end
+  if s.burst_cap and s.burst_cap < s.burst then m.reach = reach_of(m, s.burst_cap) end
   if s.opened then m.reach = min(m.reach, floor(s.opened * m.ns_per_unit)) end
 end
 
@@ -78,7 +78,7 @@ local function take(m)
   if m.kind == BUCKET then
     m.ns_per_unit = s.period * NS / s.amount / (s.ceiling or 1)
     m.open_reach = reach_of(m, s.burst)
-    m.moment = min(MOMENT, floor(s.headroom * NS))
+    m.full_wait = min(FULL_WAIT, floor(s.headroom * NS))
     widen(m)
   elseif m.kind == SPACED then
     m.period = ceil((s.period + min(s.headroom, s.period) / 4) * NS)
@@ -121,7 +121,7 @@ local function after(m, ahead, cost, slack)
   if m.kind == BUCKET then
     if need > 0 then
       local over = max(cost_ns - m.open_reach, 0)
-      need = cost <= s.burst and min(over, m.moment) or over
+      need = cost <= s.burst and min(over, m.full_wait) or over
     end
     return from + need
   end
@@ -240,7 +240,7 @@ local function with_amount(s, amount)
   s.amount = amount
 end
 
-local function resize(m, amount, ceiling)          -- adopt (an amount) and press, of Spaced too
+local function resize(m, amount, ceiling)          -- adopt (an amount) and set_ceiling, of Spaced too
   local s, before = m.s, m.ns_per_unit
   local owed = max(s.full - now, 0) / before
   local level, burst = s.burst - owed, s.burst

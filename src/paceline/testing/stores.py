@@ -256,11 +256,16 @@ class StoreConformance:
         """Also with processes that start later."""
         a, b = two(store, second, f"{SLOW}, 100 requests/hour, 9 concurrency")
         a.send()
-        a.send(Learned(0, "hold", 500.0), Learned(0, "press", 0.5), Learned(0, "epoch"), Learned(1, "adopt", 200.0))
+        a.send(
+            Learned(0, "cap_burst", 500.0),
+            Learned(0, "set_ceiling", 0.5),
+            Learned(0, "epoch"),
+            Learned(1, "adopt", 200.0),
+        )
         a.send(Learned(1, "spread"), Learned(2, "adopt", 3.0))
         tokens, requests, slots = (b.learned(i) for i in range(3))
-        assert (tokens.capacity, tokens.ceiling, tokens.epoch, tokens.spread) == (500, 0.5, 1, False)
-        assert (requests.quota.amount, requests.spread, requests.capacity) == (200, True, float("inf"))
+        assert (tokens.burst_cap, tokens.ceiling, tokens.epoch, tokens.spread) == (500, 0.5, 1, False)
+        assert (requests.quota.amount, requests.spread, requests.burst_cap) == (200, True, float("inf"))
         assert slots.quota == Quota("concurrency", 3, 0.0, rule=Rule.SLOTS)
 
     def test_quotas_that_a_process_does_not_know_come_last(self, store: Store, second: Store) -> None:
