@@ -19,7 +19,7 @@ def pool_of(text="600 requests/min, 600k tokens/min"):
 
 
 def send(pool, at_s, tokens=1_000):
-    outcome = pool.attempt(T0 + round(at_s * NS), Waiter({"requests": 1, "tokens": tokens}))
+    outcome = pool.try_grant(T0 + round(at_s * NS), Waiter({"requests": 1, "tokens": tokens}))
     assert isinstance(outcome, Reservation), outcome
     return outcome
 
@@ -173,10 +173,10 @@ def test_one_at_a_time_at_full_speed():
     at_ns = T0
     for _ in range(60):
         waiter = Waiter({"requests": 1})
-        outcome = pool.attempt(at_ns, waiter)
+        outcome = pool.try_grant(at_ns, waiter)
         if not isinstance(outcome, Reservation):
             at_ns = outcome.at_ns
-            outcome = pool.attempt(at_ns, waiter)
+            outcome = pool.try_grant(at_ns, waiter)
         pool.settle(at_ns, outcome, None)
     assert (at_ns - T0) / NS == pytest.approx(59, rel=0.06)
 
@@ -189,5 +189,5 @@ def test_a_refusal_for_somebody_elses_use_is_no_smaller_bucket():
     pool.observe(now_ns, [Reading("requests", limit=30, remaining=0, reset_s=60.0)], one)
     pool.refuse(now_ns, one, Refusal(RefusalKind.RATE, retry_after_s=2.0, unit="requests"), 2.0)
     assert quota(pool, 1, "requests")["learned"].get("holds", 30) >= 29
-    again = pool.attempt(now_ns, Waiter({"requests": 1}))
+    again = pool.try_grant(now_ns, Waiter({"requests": 1}))
     assert again.at_ns - now_ns < 5 * NS

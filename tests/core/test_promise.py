@@ -91,7 +91,7 @@ def test_a_bucket_keeps_its_headroom_unused(text, attempts):
     for gap_ns, share in attempts:
         cost = cost_of(ledger, share)
         now_ns, _ = grant_when_due(ledger, now_ns + gap_ns, cost)
-        # A cost that leaves no room for it waits that much longer instead.
+        # A cost that leaves less than it waits that much longer instead.
         assert ledger.meters[0].level(now_ns) >= min(headroom_s * limit.rate, limit.burst - cost[limit.unit]) - 1e-6
 
 

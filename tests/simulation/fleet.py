@@ -83,7 +83,7 @@ class Fleet:
 
     def busy(self):
         """Whether there is work left, waiting or on its way."""
-        return bool(self.todo or len(self.pool.queue) or self.pool.ledger.in_flight)
+        return bool(self.todo or self.pool.queue.length or self.pool.ledger.in_flight)
 
     def at(self, at_ns, event):
         self.number += 1
@@ -108,7 +108,7 @@ class Fleet:
                 f"not done after {limit_s} s: {report(self.pool, self.now_ns)}"
             )
             event()
-        assert not len(self.pool.queue)
+        assert not self.pool.queue.length
         return Report(
             (self.now_ns - START_NS) / NS, self.lost, self.refused_at_s, self.world.tally(), self.pool, self.waits_s
         )
@@ -156,7 +156,7 @@ class Fleet:
             self.at(wake_ns, lambda: self.wake(wake_ns))
 
     def changed(self):
-        if len(self.pool.queue):
+        if self.pool.queue.length:
             self.pump()
 
     def send(self, job, reservation):

@@ -25,7 +25,7 @@ QUICK = 6
 HAPPENS = {
     "granted": 10_000, "waits": 10_000, "settled": 10_000, "opening": 5_000, "paused": 2_000, "spread": 2_000,
     "told again": 1_000, "charged": 1_000, "gone": 1_000, "refused": 500, "set back": 500, "reconfigured": 500,
-    "probe": 200, "press": 500, "shift": 500, "adopt": 500, "epoch": 500, "hold": 500, "seen": 500, "slices": 50,
+    "probe": 200, "set_ceiling": 500, "shift": 500, "adopt": 500, "epoch": 500, "cap_burst": 500, "seen": 500, "slices": 50,
     "epoch moved": 50, "low points merged": 10, "time zone": 20,
 }  # fmt: skip
 """What must happen how often at least in all worlds in process, that the comparison is worth something."""
@@ -76,7 +76,7 @@ def spend(lua, now_us, number, amount):
 
 def refund(lua, now_us, number, mark):
     news = [Settled([1_000.0], [mark], [0.0])]
-    return lua(now_us, Message("a", number, QUOTAS, [-1], headroom_s=0.0, news=news)).standings[0].room_ns
+    return lua(now_us, Message("a", number, QUOTAS, [-1], headroom_s=0.0, news=news)).standings[0].lack_ns
 
 
 @pytest.mark.parametrize("moves", [False, True])
@@ -139,5 +139,5 @@ def test_debt_of_ages_is_one():
     lua, quotas = LuaLedger(), (Quota("tokens", 1_000.0, 86_400.0),)
     mark = lua(EPOCH_US, Message("a", 1, quotas, [-1], headroom_s=0.0, wants=[[1.0]])).grants[0][0]
     reply = lua(EPOCH_US, Message("a", 2, quotas, [-1], news=[Settled([1.0], [mark], [1e12])], wants=[[1.0]]))
-    assert reply.standings[0].room_ns == pytest.approx(86.4e21)
+    assert reply.standings[0].lack_ns == pytest.approx(86.4e21)
     assert reply.wait_ns == 86_400 * NS

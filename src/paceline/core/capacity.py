@@ -24,15 +24,17 @@ class Resolution(NamedTuple):
     """The result of an exchange with the store, for a pool.
 
     Attributes:
-        asked: The attempts that the exchange was about; the store granted none to those that still wait.
+        asked: The undecided waiters that the exchange was about; the store granted none to those that still wait.
         until: Their outcome. ``StoreLost``: the outcome of the whole queue. ``None``: the store is lost, the capacity
-            decides alone from now on, and all attempts are made again.
+            decides alone from now on, and all undecided waiters are tried again.
         changed: Whether quotas have changed.
+        newly_lost: Whether the store answered until now.
     """
 
     asked: Sequence[Waiter]
     until: WaitUntil | StoreLost | None
     changed: bool = False
+    newly_lost: bool = False
 
 
 class Capacity(Protocol):
@@ -143,7 +145,7 @@ class LocalCapacity:
         if self.learning is None:
             return False
         if refusal.kind in (RefusalKind.RATE, RefusalKind.GROWTH):
-            self.learning.kept(reservation)
+            self.learning.charge_kept(reservation)
         return self._changed(self.learning.refused(now_ns, reservation, refusal, pause_ns))
 
     def observe(self, now_ns: int, readings: Iterable[Reading], reservation: Reservation) -> bool:

@@ -1,8 +1,8 @@
 """Learning: readings (the headers of answers) and refusals correct the meters of a pool.
 
 A reading is a noisy sample. The server takes it when it admits the attempt, it may or may not count the attempts
-that left at about the same time, and it arrives when the answer ends. So each attempt carries a note of the level of
-each meter when it left, and its reading is compared with that note. If all attempts of about the same time are
+that were sent at about the same time, and it arrives when the answer ends. So each attempt carries a note of the level
+of each meter when it was sent, and its reading is compared with that note. If all attempts of about the same time are
 counted, the server should have one level left, and if none of them is, another. Between the two the meter is taken
 to be right. A reading beyond them means that others use the key, too, or that the charges are too high.
 
@@ -29,7 +29,7 @@ from paceline.core.quota import INPUT_TOKENS, NS, TOKENS, Quota
 from paceline.core.results import Reading, Refusal, RefusalKind, Reservation
 
 ABOUT_NS = NS // 4
-"""Attempts that left within this time of each other may reach the server in the other order."""
+"""Attempts that were sent within this time of each other may reach the server in the other order."""
 
 SLICE_NS = NS // 20
 SLICES_MAX = 4_096
@@ -61,7 +61,7 @@ EPOCHS_MAX = 1_000_000
 CUT_MAX = 0.4
 """A measurement lowers a ceiling to this share of itself at most."""
 
-AMOUNT_MIN, AMOUNT_MAX = 1e-3, 1e12
+LIMIT_MIN, LIMIT_MAX = 1e-3, 1e12
 WAIT_MAX_S = 32 * 86_400.0
 """The range of limits and waits of providers; a number outside of it counts as missing."""
 
@@ -70,7 +70,7 @@ UNITS_MAX = 16
 
 
 class Note(NamedTuple):
-    """The state of a meter (``full_at_ns``) and of its tracker (the other fields) when an attempt left."""
+    """The state of a meter (``full_at_ns``) and of its tracker (the other fields) when an attempt was sent."""
 
     full_at_ns: int
     shifted_ns: int
@@ -95,7 +95,7 @@ class QuotaTracker:
         charged: The sum of all charges.
         shifted_ns: The sum of all corrections of the level.
         refused_amount: The sum of the charges of refused attempts.
-        limit_as_of_ns: When the attempt left whose answer last changed the limit.
+        limit_as_of_ns: When the attempt was sent whose answer last changed the limit.
         epoch: The number of changes of rate and rule: a note of another epoch is not compared.
     """
 
@@ -115,7 +115,7 @@ class QuotaTracker:
         self.refused_amount = 0.0
         self._index, self._report = index, report
         self._slices: list[tuple[int, float]] = []  # instants, and the sum of all charges before
-        # The refusal that begins the present measurement: when its attempt left, and the amount admitted before.
+        # The refusal that begins the present measurement: when its attempt was sent, and the amount admitted before.
         self._refusal: tuple[int, float] | None = None
         self._busy_s = 0.0  # time of growth since then
         self._last_ns = 0  # when the last refusal came
@@ -126,16 +126,16 @@ class QuotaTracker:
         self._lives = 0  # EPOCHS_MAX times the number of new starts of the shared ledger
 
     def granted(self, now_ns: int, amount: float) -> Note:
-        """Count an attempt that leaves now, charged ``amount``; return its note."""
+        """Count an attempt that is sent now, charged ``amount``; return its note."""
         if self.meter.ceiling < 1:
             self.climb(now_ns, amount)
         charged = self.charged + amount
         if not self._slices or now_ns - self._slices[-1][0] >= SLICE_NS:
-            self.saw(now_ns, charged)
+            self.log_charges(now_ns, charged)
         self.charged = charged
         return Note(self.meter.full_at_ns, self.shifted_ns, charged, self.epoch)
 
-    def saw(self, now_ns: int, charged: float) -> None:
+    def log_charges(self, now_ns: int, charged: float) -> None:
         """Log that the sum of all charges is ``charged`` now."""
         if not self._slices or now_ns - self._slices[-1][0] >= SLICE_NS:
             self._slices.append((now_ns, self.charged))
@@ -144,17 +144,17 @@ class QuotaTracker:
         self.charged = charged
 
     def note(self) -> Note:
-        """The note of an attempt that leaves now."""
+        """The note of an attempt that is sent now."""
         return Note(self.meter.full_at_ns, self.shifted_ns, self.charged, self.epoch)
 
-    def restart(self, now_ns: int, left_ns: int, note: Note | None, reading: Reading) -> None:
+    def take_level(self, now_ns: int, sent_ns: int, note: Note | None, reading: Reading) -> None:
         """Take the level from ``reading`` without a comparison, less the charges since: the limit has changed."""
         if note is None or reading.remaining is None:
             return
         unit_ns = self.meter.ns_per_unit
-        room_ns = _room_ns(self.meter.quota, reading) / self.meter.ceiling
+        lack_ns = _lack_ns(self.meter.quota, reading) / self.meter.ceiling
         since = max(self.charged - note.charged, 0.0) * unit_ns
-        self._move(now_ns, max(left_ns + math.ceil(room_ns + since), now_ns) - self.meter.full_at_ns)
+        self._move(now_ns, max(sent_ns + math.ceil(lack_ns + since), now_ns) - self.meter.full_at_ns)
 
     def changed(self) -> None:
         """Begin another epoch: the rate or the rule has changed."""
@@ -162,7 +162,7 @@ class QuotaTracker:
         self._slices.clear()
         self._report(self._index, "epoch", 0.0)
 
-    def forgotten(self) -> None:
+    def ledger_restarted(self) -> None:
         """Begin an epoch that is above all earlier ones: the store has lost the shared ledger and started a new one."""
         self._lives += EPOCHS_MAX
         self.epoch += EPOCHS_MAX
@@ -185,42 +185,42 @@ class QuotaTracker:
             self.limit_as_of_ns = now_ns
         self.epoch, self.shifted_ns, self.refused_amount = epoch, shifted_ns, refused_amount
 
-    def read(self, now_ns: int, left_ns: int, note: Note, reading: Reading) -> bool:
-        """Compare a reading with the note of its attempt, which left at ``left_ns``; whether the quota is not a bucket."""
+    def read(self, now_ns: int, sent_ns: int, note: Note, reading: Reading) -> bool:
+        """Compare a reading with the note of its attempt, which was sent at ``sent_ns``; whether the quota is not a bucket."""
         bucket = self.meter
         if reading.remaining is None or isinstance(bucket, Spaced):
             return False
         unit_ns = bucket.quota.ns_per_unit
         rough_ns = round(reading.resolution * unit_ns) if reading.resolution > 1 else 0
-        room_ns = _room_ns(bucket.quota, reading)
+        lack_ns = _lack_ns(bucket.quota, reading)
         if reading.reset_s is not None:
             rough_ns += NS if rough_ns else 0  # then the reset is rounded, too, to seconds
-            holds_ns, burst_ns = reading.remaining * unit_ns + room_ns, bucket.quota.burst * unit_ns
+            holds_ns, burst_ns = reading.remaining * unit_ns + lack_ns, bucket.quota.burst * unit_ns
             if holds_ns > CLOCK_MARGIN * burst_ns + rough_ns:
                 return True
             if holds_ns < QUANTISED_MARGIN * burst_ns - rough_ns:
-                self._hold((holds_ns - rough_ns) / unit_ns)
-            elif bucket.capacity < math.inf:
-                self._hold(math.inf)
-        if note.epoch == self.epoch:  # the room takes longer to refill below a ceiling
-            self._compare(now_ns, left_ns, note, round(room_ns / bucket.ceiling), self.about_ns + rough_ns)
+                self._cap_burst((holds_ns - rough_ns) / unit_ns)
+            elif bucket.burst_cap < math.inf:
+                self._cap_burst(math.inf)
+        if note.epoch == self.epoch:  # the lack takes longer to refill below a ceiling
+            self._compare(now_ns, sent_ns, note, round(lack_ns / bucket.ceiling), self.about_ns + rough_ns)
         return False
 
-    def _compare(self, now_ns: int, left_ns: int, note: Note, room_ns: int, about_ns: int) -> None:
+    def _compare(self, now_ns: int, sent_ns: int, note: Note, lack_ns: int, about_ns: int) -> None:
         """Correct the level if the server's bucket lacks more or less than the noted one can, by ``about_ns`` or more."""
         noted_ns = note.full_at_ns + self.shifted_ns - note.shifted_ns  # with the corrections since
-        later, earlier = self._charged_about(left_ns, note)
-        if left_ns + room_ns > noted_ns + later + about_ns:  # others use the key, too
-            self._shift(now_ns, left_ns, left_ns + room_ns - noted_ns - later)
-        elif left_ns >= self._as_of_ns and now_ns + room_ns < noted_ns - earlier - about_ns:
+        later, earlier = self._charged_about(sent_ns, note)
+        if sent_ns + lack_ns > noted_ns + later + about_ns:  # others use the key, too
+            self._shift(now_ns, sent_ns, sent_ns + lack_ns - noted_ns - later)
+        elif sent_ns >= self._as_of_ns and now_ns + lack_ns < noted_ns - earlier - about_ns:
             # The charges are too high, even if the reading was taken just now. A reading before the last one that
             # changed the level is not used: what it does not count yet has been learned since.
-            self._shift(now_ns, left_ns, now_ns + room_ns - noted_ns + earlier)
+            self._shift(now_ns, sent_ns, now_ns + lack_ns - noted_ns + earlier)
 
-    def _charged_about(self, left_ns: int, note: Note) -> tuple[int, int]:
+    def _charged_about(self, sent_ns: int, note: Note) -> tuple[int, int]:
         """The charges shortly after and shortly before the attempt, in nanoseconds of refill; beyond the log, all."""
-        after = bisect_right(self._slices, (left_ns + self.about_ns, 0.0))
-        before = bisect_right(self._slices, (left_ns - self.about_ns, 0.0)) - 1
+        after = bisect_right(self._slices, (sent_ns + self.about_ns, 0.0))
+        before = bisect_right(self._slices, (sent_ns - self.about_ns, 0.0)) - 1
         later = (self._slices[after][1] if after < len(self._slices) else self.charged) - note.charged
         earlier = note.charged - (self._slices[before][1] if before >= 0 else 0.0)
         unit_ns = self.meter.ns_per_unit
@@ -235,21 +235,21 @@ class QuotaTracker:
         self.meter.shift(now_ns, by_ns)
         self._report(self._index, "shift", by_ns)
 
-    def _hold(self, capacity: float) -> None:
-        if capacity != self.meter.capacity:
-            self.meter.hold(capacity)
-            self._report(self._index, "hold", capacity)
+    def _cap_burst(self, amount: float) -> None:
+        if amount != self.meter.burst_cap:
+            self.meter.cap_burst(amount)
+            self._report(self._index, "cap_burst", amount)
 
-    def _press(self, now_ns: int, ceiling: float) -> None:
-        self.meter.press(now_ns, ceiling)
-        self._report(self._index, "press", self.meter.ceiling)
+    def _set_ceiling(self, now_ns: int, ceiling: float) -> None:
+        self.meter.set_ceiling(now_ns, ceiling)
+        self._report(self._index, "set_ceiling", self.meter.ceiling)
 
-    def refused(self, now_ns: int, left_ns: int, note: Note, amount: float, refusal: Refusal, pause_ns: int) -> bool:
-        """Learn from the refusal of an attempt that left at ``left_ns``; whether the quota is not a bucket."""
+    def refused(self, now_ns: int, sent_ns: int, note: Note, amount: float, refusal: Refusal, pause_ns: int) -> bool:
+        """Learn from the refusal of an attempt that was sent at ``sent_ns``; whether the quota is not a bucket."""
         if refusal.kind is RefusalKind.GROWTH:
-            return self._slow_down(now_ns, left_ns)
-        if self._refusal is not None and left_ns <= self._last_ns:
-            return False  # it left before the last refusal came, and adds nothing
+            return self._slow_down(now_ns, sent_ns)
+        if self._refusal is not None and sent_ns <= self._last_ns:
+            return False  # it was sent before the last refusal came, and adds nothing
         self._last_ns = now_ns
         bucket = self.meter
         unit_ns = bucket.ns_per_unit
@@ -260,10 +260,10 @@ class QuotaTracker:
         clock = asked_s is not None and asked_s * NS > cost_ns + bucket.quota.burst * unit_ns / 20 + 2 * NS
         if not isinstance(bucket, Spaced) and not clock:
             noted_ns = note.full_at_ns + self.shifted_ns - note.shifted_ns  # with the corrections since
-            used = (noted_ns - left_ns - cost_ns) / unit_ns  # before this attempt
-            if note.epoch == self.epoch and used < min(bucket.capacity, bucket.quota.burst):
-                self._hold(max(used, amount))
-            holds_ns = math.ceil(min(bucket.capacity, bucket.quota.burst) * unit_ns)
+            used = (noted_ns - sent_ns - cost_ns) / unit_ns  # before this attempt
+            if note.epoch == self.epoch and used < min(bucket.burst_cap, bucket.quota.burst):
+                self._cap_burst(max(used, amount))
+            holds_ns = math.ceil(min(bucket.burst_cap, bucket.quota.burst) * unit_ns)
             if refusal.limit is not None and refusal.used is not None:
                 left = min(max(refusal.limit - refusal.used, -bucket.quota.burst), bucket.quota.burst)
                 full_at_ns = now_ns + holds_ns - min(math.floor(left * unit_ns), holds_ns) + min(cost_ns, holds_ns)
@@ -273,32 +273,32 @@ class QuotaTracker:
                 full_at_ns = now_ns + pause_ns + holds_ns
             if full_at_ns > bucket.full_at_ns:
                 self._shift(now_ns, now_ns, full_at_ns - bucket.full_at_ns)
-        return self._measure(now_ns, left_ns, note) or clock
+        return self._measure(now_ns, sent_ns, note) or clock
 
-    def _slow_down(self, now_ns: int, left_ns: int) -> bool:
+    def _slow_down(self, now_ns: int, sent_ns: int) -> bool:
         """Halve the ceiling after a refusal for growth; then it grows by half in 15 minutes at most."""
-        if left_ns > self._last_ns:
+        if sent_ns > self._last_ns:
             self._last_ns = self._climbed_ns = now_ns
-            self._press(now_ns, self.meter.ceiling / 2)
+            self._set_ceiling(now_ns, self.meter.ceiling / 2)
             self.changed()
             self._measured_s, self._steady = CLIMB * GROWTH_S, True
         return False
 
-    def _measure(self, now_ns: int, left_ns: int, note: Note) -> bool:
+    def _measure(self, now_ns: int, sent_ns: int, note: Note) -> bool:
         """Measure the rate: what was admitted between two refusals is the refill. Whether the quota is not a bucket."""
         admitted = note.charged - self.refused_amount
-        if self._refusal is not None and left_ns - self._refusal[0] >= MEASURED_S * NS:
-            rate = (admitted - self._refusal[1]) / (left_ns - self._refusal[0]) * NS
+        if self._refusal is not None and sent_ns - self._refusal[0] >= MEASURED_S * NS:
+            rate = (admitted - self._refusal[1]) / (sent_ns - self._refusal[0]) * NS
             share = rate / self.meter.quota.rate
-            self._measured_s = (left_ns - self._refusal[0]) / NS
+            self._measured_s = (sent_ns - self._refusal[0]) / NS
             if share < CUT_MAX * self.meter.ceiling and not isinstance(self.meter, Spaced):
                 self._refusal = None
                 return True  # the refill is so low that the quota is a counter that restarts
             if share < self.meter.ceiling:
-                self._press(now_ns, max(share, CUT_MAX * self.meter.ceiling))
+                self._set_ceiling(now_ns, max(share, CUT_MAX * self.meter.ceiling))
                 self.changed()
-        if self._refusal is None or left_ns - self._refusal[0] >= MEASURED_S * NS:
-            self._refusal = (left_ns, admitted)
+        if self._refusal is None or sent_ns - self._refusal[0] >= MEASURED_S * NS:
+            self._refusal = (sent_ns, admitted)
         self._busy_s = 0.0
         return False
 
@@ -311,10 +311,10 @@ class QuotaTracker:
         if step_s > 0:
             self._busy_s += step_s
             gain = CLIMB * step_s / self._measured_s * (1 if self._steady else 1 + self._busy_s / 60)
-            self._press(now_ns, self.meter.ceiling * (1 + gain))
+            self._set_ceiling(now_ns, self.meter.ceiling * (1 + gain))
 
 
-def _room_ns(quota: Quota, reading: Reading) -> int:
+def _lack_ns(quota: Quota, reading: Reading) -> int:
     """What the server's bucket lacks from full, in nanoseconds at the published rate: its reset, else from ``remaining``."""
     if reading.reset_s is not None:
         return round(reading.reset_s * NS)
@@ -341,13 +341,13 @@ class Learning:
             self.trackers.append(QuotaTracker(m, i, self._report) if isinstance(m, Bucket) else None)
 
     def granted(self, now_ns: int, reservation: Reservation) -> None:
-        """Take the notes of an attempt that leaves now."""
+        """Take the notes of an attempt that is sent now."""
         reservation.notes = [
             tracker.granted(now_ns, amount) if tracker is not None and amount else None
             for tracker, amount in zip(self.trackers, reservation.amounts, strict=True)
         ]
 
-    def drawn(self, now_ns: int, reservation: Reservation) -> None:
+    def granted_by_store(self, now_ns: int, reservation: Reservation) -> None:
         """Take the notes of an attempt whose charge the shared ledger has counted."""
         notes: list[Note | None] = []
         for tracker, amount in zip(self.trackers, reservation.amounts, strict=False):
@@ -364,25 +364,25 @@ class Learning:
         """
         changed: list[int] = []
         for reading in map(_sane_reading, readings):
-            left_ns, index = reservation.granted_ns, self._index(reading.unit, reading.period_s)
+            sent_ns, index = reservation.granted_ns, self._index(reading.unit, reading.period_s)
             if index is not None and (reading.reset_s or 0) > 2 * self._ledger.meters[index].quota.period_s:
                 continue  # it is about a longer period
-            limited = self._take_limit(now_ns, index, reading, left_ns)
+            limited = self._take_limit(now_ns, index, reading, sent_ns)
             changed += limited
             if index is None:
                 continue
             tracker, note = self.trackers[index], self._note(reservation, index)
             if limited and tracker is not None:
-                tracker.restart(now_ns, left_ns, note, reading)
+                tracker.take_level(now_ns, sent_ns, note, reading)
             m = self._ledger.meters[index]
             if isinstance(m, Window) and reading.remaining is not None and reading.remaining < m.level(now_ns):
                 m.seen(now_ns, reading.remaining)
                 self._report(index, "seen", reading.remaining)
-            if tracker is not None and note is not None and tracker.read(now_ns, left_ns, note, reading):
+            if tracker is not None and note is not None and tracker.read(now_ns, sent_ns, note, reading):
                 self._spread(now_ns, index)
         return changed
 
-    def kept(self, reservation: Reservation) -> None:
+    def charge_kept(self, reservation: Reservation) -> None:
         """Count the charge of a refused attempt: it stays, but the provider has not admitted it."""
         for tracker, amount in zip(self.trackers, reservation.amounts, strict=False):
             if tracker is not None:
@@ -400,17 +400,17 @@ class Learning:
             refusal,
             retry_after_s=_within(refusal.retry_after_s, 0.0, WAIT_MAX_S),
             period_s=_within(refusal.period_s, 0.01, WAIT_MAX_S),
-            limit=_within(refusal.limit, AMOUNT_MIN, AMOUNT_MAX),
-            used=_within(refusal.used, 0.0, AMOUNT_MAX),
+            limit=_within(refusal.limit, LIMIT_MIN, LIMIT_MAX),
+            used=_within(refusal.used, 0.0, LIMIT_MAX),
         )
-        left_ns = reservation.granted_ns
+        sent_ns = reservation.granted_ns
         index = self._index(refusal.unit, refusal.period_s) if refusal.unit else self._tightest(now_ns)
-        changed = self._take_limit(now_ns, index, refusal, left_ns)
+        changed = self._take_limit(now_ns, index, refusal, sent_ns)
         if index is not None:
             tracker, note = self.trackers[index], self._note(reservation, index)
             if tracker is not None and note is not None:
                 amount = reservation.amounts[index]
-                if tracker.refused(now_ns, left_ns, note, amount, refusal, pause_ns):
+                if tracker.refused(now_ns, sent_ns, note, amount, refusal, pause_ns):
                     self._spread(now_ns, index)
         return changed
 
@@ -438,8 +438,8 @@ class Learning:
     def _note(self, reservation: Reservation, index: int) -> Note | None:
         return reservation.notes[index] if index < len(reservation.notes) else None
 
-    def _take_limit(self, now_ns: int, index: int | None, answer: Reading | Refusal, left_ns: int) -> list[int]:
-        """Take the limit of the answer to an attempt that left at ``left_ns``; return the index of the changed quota.
+    def _take_limit(self, now_ns: int, index: int | None, answer: Reading | Refusal, sent_ns: int) -> list[int]:
+        """Take the limit of the answer to an attempt that was sent at ``sent_ns``; return the index of the changed quota.
 
         With an ``index`` it is the limit of that quota, unless a later attempt has met another one. Without, the quota
         is added, if it is new.
@@ -457,13 +457,13 @@ class Learning:
             self._report(index, "add", quota)
             return [index]
         tracker = self.trackers[index]
-        late = tracker is not None and left_ns < tracker.limit_as_of_ns
+        late = tracker is not None and sent_ns < tracker.limit_as_of_ns
         if late or limit == self._ledger.meters[index].quota.amount:
             return []
         self._ledger.adopt(now_ns, index, limit)
         self._report(index, "adopt", limit)
         if tracker is not None:
-            tracker.limit_as_of_ns = left_ns
+            tracker.limit_as_of_ns = sent_ns
             tracker.changed()
         return [index]
 
@@ -482,12 +482,12 @@ def _within(value: float | None, least: float, most: float) -> float | None:
 
 
 def _sane_reading(reading: Reading) -> Reading:
-    limit = _within(reading.limit, AMOUNT_MIN, AMOUNT_MAX)
-    most = AMOUNT_MAX if limit is None else CLOCK_MARGIN * limit
+    limit = _within(reading.limit, LIMIT_MIN, LIMIT_MAX)
+    most = LIMIT_MAX if limit is None else CLOCK_MARGIN * limit
     return Reading(
         reading.unit,
         limit,
-        _within(reading.remaining, -AMOUNT_MAX if limit is None else -limit, most),
+        _within(reading.remaining, -LIMIT_MAX if limit is None else -limit, most),
         _within(reading.reset_s, 0.0, WAIT_MAX_S),
         _within(reading.period_s, 0.01, WAIT_MAX_S),
         _within(reading.resolution, 1.0, 1e6) or 1.0,

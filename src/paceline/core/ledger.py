@@ -1,6 +1,6 @@
 """The quotas of one pool together. Reservations and settlements are made here; learning corrects the meters beside it.
 
-An attempt *reserves* the cost that the provider holds at admission: if every quota has room, every quota is
+An attempt *reserves* the cost that the provider holds at admission: if the cost fits every quota, every quota is
 charged, and otherwise none. After the answer the reservation is *settled* with the true cost: a lower one gives
 an exact refund, a higher one becomes debt. An attempt that was never sent is *cancelled*. A *refused* attempt
 keeps its charge: the provider had less left than the ledger, and a refund would lead to the next refusal. A
@@ -36,7 +36,7 @@ class Ledger:
         units: Their units.
         spent: The sum of all true costs so far, per meter: charges with their refunds and debts.
         not_before_ns: No grant before this instant.
-        look_ns: No reservation expires before this instant.
+        expiry_check_ns: When :meth:`expire` has to look again: no reservation expires before this instant.
     """
 
     def __init__(
@@ -62,7 +62,7 @@ class Ledger:
         self._probe_next = False
         self._probe: Reservation | None = None
         self.ttl_ns = round(ttl_s * NS)
-        self.look_ns = now_ns + self.ttl_ns
+        self.expiry_check_ns = now_ns + self.ttl_ns
         self._open: dict[Reservation, None] = {}  # ordered by expiry
 
     @property
@@ -183,8 +183,8 @@ class Ledger:
         amounts = dict(zip(self.units, self.amounts(true), strict=True))
         return {unit: amount for unit, amount in true.items() if unit in cost or unit in amounts} | amounts
 
-    def hold(self, reservation: Reservation) -> None:
-        """Keep a reservation open that was charged elsewhere."""
+    def keep_open(self, reservation: Reservation) -> None:
+        """Add an open reservation that was charged elsewhere."""
         self._open[reservation] = None
 
     def owns(self, reservation: Reservation) -> bool:
@@ -219,7 +219,7 @@ class Ledger:
             late.append(reservation)
         for reservation in late:
             self.close(reservation)
-        self.look_ns = min(self.next_expiry_ns, now_ns + self.ttl_ns)
+        self.expiry_check_ns = min(self.next_expiry_ns, now_ns + self.ttl_ns)
         return len(late)
 
     @property
@@ -268,7 +268,7 @@ class Ledger:
         self.meters[index] = spaced
         return spaced
 
-    def gather(self, now_ns: int, index: int) -> Bucket:
+    def count_as_bucket(self, now_ns: int, index: int) -> Bucket:
         """Count the quota at ``index`` as a bucket, full."""
         m = self.meters[index] = Bucket(self.meters[index].quota, now_ns, self.headroom_s, gentle=self.gentle)
         return m

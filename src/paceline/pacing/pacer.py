@@ -170,7 +170,7 @@ class Pacer:
         if scheduler.own_units:
             scheduler.warn_left_out(cost)
         waiter = self._waiter(scheduler, cost, None, None, None)
-        outcome = scheduler.attempt(waiter)
+        outcome = scheduler.try_grant(waiter)
         if isinstance(outcome, Reservation):
             return Permit(scheduler, waiter, outcome)
         if isinstance(outcome, WaitUntil):

@@ -56,7 +56,7 @@ _current: ContextVar[Permit | None] = ContextVar("paceline_permit", default=None
 PAUSE_MAX_S = 32 * 86_400.0
 """The longest pause of a provider is to the end of a month."""
 
-AMOUNT_MAX = 10**15
+COST_MAX = 10**15
 """The largest amount of any unit in a cost."""
 
 _KNOWN = frozenset(KNOWN_UNITS)
@@ -107,7 +107,7 @@ class Permit:
             actual = usage_cost(self.pool, usage) | units
         if actual is not None:
             for amount in actual.values():
-                if type(amount) not in _PLAIN or not 0 <= amount <= AMOUNT_MAX:
+                if type(amount) not in _PLAIN or not 0 <= amount <= COST_MAX:
                     check_cost(actual)
         scheduler, reservation = self._scheduler, self.reservation
         if scheduler.events is not None:
@@ -375,7 +375,7 @@ def check_cost(cost: Cost, units: Collection[str] = ()) -> None:
             the units of the pool; empty: any unit).
     """
     for unit, amount in cost.items():
-        if type(amount) not in _PLAIN or not 0 <= amount <= AMOUNT_MAX:  # also true for NaN
+        if type(amount) not in _PLAIN or not 0 <= amount <= COST_MAX:  # also true for NaN
             cost[unit] = _number(unit, amount)
         if unit not in _KNOWN and units and unit not in units:
             names = ["timeout", "lane", "again", "name", *KNOWN_UNITS, *units]
@@ -387,7 +387,7 @@ def _number(unit: str, amount: object) -> float:
     """A Decimal or a numpy number as a float."""
     try:
         number = float(amount)  # type: ignore[arg-type]
-        if 0 <= number <= AMOUNT_MAX:
+        if 0 <= number <= COST_MAX:
             return number
     except (TypeError, ValueError, OverflowError):
         pass

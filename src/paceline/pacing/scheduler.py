@@ -38,7 +38,7 @@ T = TypeVar("T")
 UNKNOWN_NS = FAR_NS // 2
 """A later instant is unknown: no quota refills so slowly."""
 
-MOMENT_NS = NS // 10
+SAME_PAUSE_NS = NS // 10
 """Pauses that differ by less are the same pause: a store computes the rest of it at every reply."""
 
 PASSED_MIN = 256
@@ -69,7 +69,7 @@ class Owner(Protocol):
         """Let it continue; a future of an event loop that does not run in this thread is added to ``others``."""
 
 
-class Thread:
+class ThreadOwner:
     """A thread that waits on an event."""
 
     __slots__ = ("event",)
@@ -82,7 +82,7 @@ class Thread:
         self.event.set()
 
 
-class Task:
+class TaskOwner:
     """A coroutine that waits on a future of its loop."""
 
     __slots__ = ("future", "loop")
@@ -166,12 +166,12 @@ class Scheduler:
         """Suspend this task until ``waiter`` has its outcome."""
         return self._pass_async(waiter) if self.further else self._wait_async(waiter)
 
-    def attempt(self, waiter: Waiter) -> Outcome:
+    def try_grant(self, waiter: Waiter) -> Outcome:
         """Grant ``waiter`` now or not at all; where a store decides, block this thread until its reply."""
-        return self._pass(waiter, Scheduler._attempt) if self.further else self._attempt(waiter)
+        return self._pass(waiter, Scheduler._try_grant) if self.further else self._try_grant(waiter)
 
     def _wait(self, waiter: Waiter) -> Outcome:
-        outcome = self._enter(waiter, Thread)
+        outcome = self._enter(waiter, ThreadOwner)
         if type(outcome) is not WaitUntil:
             return outcome
         if _in_a_loop():
@@ -184,7 +184,7 @@ class Scheduler:
         return self._block(waiter, outcome)
 
     async def _wait_async(self, waiter: Waiter) -> Outcome:
-        if type(outcome := self._enter(waiter, _task_type())) is not WaitUntil:
+        if type(outcome := self._enter(waiter, _task_owner())) is not WaitUntil:
             return outcome
         try:
             await waiter.owner.future
@@ -194,22 +194,22 @@ class Scheduler:
         assert waiter.outcome is not None
         return waiter.outcome
 
-    def _attempt(self, waiter: Waiter) -> Outcome:
+    def _try_grant(self, waiter: Waiter) -> Outcome:
         return self._block(waiter, self._enter(waiter, None))
 
     def _enter(self, waiter: Waiter, owner: Callable[[], Owner] | None) -> Outcome:
-        """Submit ``waiter`` with an ``owner`` of this type; without one, it is an attempt."""
+        """Submit ``waiter`` with an ``owner`` of this type; without one, it is granted at once or not at all."""
         with self._lock:
             if self._busy:
                 raise RuntimeError("a permit cannot be acquired from a signal handler or a finalizer")
             self._busy = True
             try:
                 now_ns = self._clock.now_ns()
-                outcome = self.pool.attempt(now_ns, waiter) if owner is None else self.pool.submit(now_ns, waiter)
+                outcome = self.pool.try_grant(now_ns, waiter) if owner is None else self.pool.submit(now_ns, waiter)
                 waits = type(outcome) is WaitUntil and waiter.queued
                 if waits:
                     try:
-                        waiter.owner = (owner or Thread)()
+                        waiter.owner = (owner or ThreadOwner)()
                     except BaseException:  # no event loop of asyncio runs here
                         self.pool.withdraw(now_ns, waiter)
                         raise
@@ -278,14 +278,14 @@ class Scheduler:
                     if not isinstance(step, Reservation):
                         self.cancel(granted)
                         return step
-                    granted.granted_ns = step.granted_ns  # it leaves now, not before
+                    granted.granted_ns = step.granted_ns  # it is sent now, not before
                     self._remember(granted, scheduler, step)
             except BaseException:
                 self.cancel(granted)
                 raise
             finally:
                 self._at.pop(waiter, None)
-            if self.pool.ledger.not_before_ns <= max(cool_down_ns + MOMENT_NS, self.now_ns()):
+            if self.pool.ledger.not_before_ns <= max(cool_down_ns + SAME_PAUSE_NS, self.now_ns()):
                 return granted
             self.cancel(granted)  # a pause has begun meanwhile: back to its place in its lane
             waiter.returned = True
@@ -402,7 +402,7 @@ class Scheduler:
         """Update the snapshot from the store, if one keeps the quotas; ``StoreLost`` if it has never answered."""
         if self._worker is None:
             return None
-        outcome = self._attempt(Waiter(dict.fromkeys([*self.pool.ledger.units, REQUESTS, CONCURRENCY], 0.0)))
+        outcome = self._try_grant(Waiter(dict.fromkeys([*self.pool.ledger.units, REQUESTS, CONCURRENCY], 0.0)))
         if isinstance(outcome, Reservation):
             self.cancel(outcome)
         return outcome if isinstance(outcome, StoreLost) else None
@@ -571,10 +571,10 @@ if hasattr(os, "register_at_fork"):
 
 
 @cache
-def _task_type() -> Callable[[], Owner]:
-    """:class:`Task`, with asyncio imported: not under the lock, because an import may wait for another thread."""
+def _task_owner() -> Callable[[], Owner]:
+    """:class:`TaskOwner`, with asyncio imported: not under the lock, because an import may wait for another thread."""
     import_module("asyncio")
-    return Task
+    return TaskOwner
 
 
 def _in_a_loop() -> bool:

@@ -92,8 +92,8 @@ def _learned(m: Meter) -> dict[str, Any]:
     """What was learned about a quota beyond its limit, as JSON values."""
     learned: dict[str, Any] = {}
     if isinstance(m, Bucket):
-        if m.capacity < m.quota.burst:
-            learned["holds"] = round(m.capacity, 3)
+        if m.burst_cap < m.quota.burst:
+            learned["holds"] = round(m.burst_cap, 3)
         if m.ceiling < 1:
             learned["ceiling"] = round(m.ceiling, 4)
         if isinstance(m, Spaced) and m.quota.rule is Rule.BUCKET:

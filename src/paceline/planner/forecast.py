@@ -131,7 +131,7 @@ class _Stage:
 
     def _hold(self, amounts: list[float], now_ns: int) -> _Request:
         reservation = Reservation({}, amounts, [0] * len(amounts), now_ns, FAR_NS)
-        self.ledger.hold(reservation)
+        self.ledger.keep_open(reservation)
         return _Request(self, {}, amounts, [(self, reservation)])
 
     def _head(self) -> _Request | None:

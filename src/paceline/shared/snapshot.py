@@ -58,7 +58,7 @@ class Snapshot:
     def _take(self, now_ns: int, i: int, standing: Standing, tracker: QuotaTracker | None) -> None:
         ledger = self.ledger
         if tracker is not None and standing.charged < tracker.charged:
-            tracker.forgotten()
+            tracker.ledger_restarted()
             self.versions[i] = -1
         learned = standing.learned
         if learned is not None:
@@ -74,23 +74,23 @@ class Snapshot:
                 )
             m, spaced = ledger.meters[i], learned.spread or learned.quota.rule is not Rule.BUCKET
             if isinstance(m, Bucket) and isinstance(m, Spaced) != spaced:
-                # gather(): the store has lost its ledger, and with it that the quota is spread.
-                m = ledger.spread(now_ns, i) if spaced else ledger.gather(now_ns, i)
+                # count_as_bucket(): the store has lost its ledger, and with it that the quota is spread.
+                m = ledger.spread(now_ns, i) if spaced else ledger.count_as_bucket(now_ns, i)
                 if tracker is not None:
                     tracker.meter = m
-            take_learned(m, learned.quota, learned.capacity, learned.ceiling)
+            take_learned(m, learned.quota, learned.burst_cap, learned.ceiling)
             ledger.names[i] = str(learned.quota)
         m = ledger.meters[i]
         ledger.spent[i] = standing.spent
         if isinstance(m, Spaced):
             use(m, now_ns, standing.used)
         if isinstance(m, Bucket):
-            stand(m, now_ns + standing.room_ns, standing.opened)
+            stand(m, now_ns + standing.lack_ns, standing.opened)
         elif isinstance(m, Window | Slots):
             m.level(now_ns)  # enter the present window
             m.used = standing.used
         if tracker is not None:
-            tracker.saw(now_ns, standing.charged)
+            tracker.log_charges(now_ns, standing.charged)
 
 
 class Fallback:
