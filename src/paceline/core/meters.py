@@ -260,7 +260,7 @@ class Bucket:
             self.opened += cost
             if self.opened >= self.quota.burst:
                 self.opened = math.inf
-            elif self.capacity >= self.quota.burst:  # as widen() does, without a call
+            elif self.burst_cap >= self.quota.burst:  # as widen() does, without a call
                 self.reach_ns = min(self.open_reach_ns, floor(self.opened * self.ns_per_unit))
                 return
             self.widen()
