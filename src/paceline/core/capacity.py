@@ -15,15 +15,12 @@ from paceline.core.meters import FAR_NS
 from paceline.core.queue import Waiter
 from paceline.core.quota import Cost, Quota
 from paceline.core.results import (
-    GIVEN,
-    LEARNED,
     QUEUE,
     Decision,
     Reading,
     Refusal,
     RefusalKind,
     Reservation,
-    Source,
     StoreLost,
     WaitUntil,
 )
@@ -54,13 +51,11 @@ class Capacity(Protocol):
 
     Attributes:
         ledger: The quotas as known to this process; a pool reads it and does not charge it.
-        sources: The source of each limit.
         behind: What a request waits for when neither a quota nor a cool-down binds: ``queue`` or ``store``.
         exchange_ns: When an exchange with the store is due; ``None``: not before the next event.
         exchange_due: Whether ``exchange_ns`` became earlier since the scheduler last read it.
     """
 
-    sources: list[Source]
     behind: str
     exchange_due: bool
 
@@ -73,8 +68,11 @@ class Capacity(Protocol):
     def reserve(self, now_ns: int, waiter: Waiter) -> Decision:
         """Charge every quota for ``waiter``, or none; :data:`PENDING` when the store decides."""
 
-    def earliest(self, now_ns: int, amounts: list[float]) -> tuple[int, int]:
-        """The first instant at which ``amounts`` fit, and the index of the quota that binds (-1: a cool-down, or none)."""
+    def earliest(self, now_ns: int, amounts: list[float], ahead: list[float] | None = None) -> tuple[int, int]:
+        """The first instant at which ``amounts`` fit, after the amounts ``ahead``, and the index of the quota that binds.
+
+        The index is -1 for a cool-down, or none.
+        """
 
     def is_current(self, now_ns: int) -> bool:
         """Whether the ledger is recent enough to refuse a request because of it."""
@@ -113,17 +111,15 @@ class LocalCapacity:
     Args:
         ledger: The quotas.
         learns: Whether answers change the quotas, because a provider counts them, too.
-        sources: The source of each limit; ``given`` for all of them when empty.
     """
 
     behind = QUEUE
     exchange_ns = None
     exchange_due = False
 
-    def __init__(self, ledger: Ledger, *, learns: bool = False, sources: Sequence[Source] = ()) -> None:
+    def __init__(self, ledger: Ledger, *, learns: bool = False) -> None:
         self.ledger = ledger
         self.learning = Learning(ledger) if learns else None
-        self.sources = list(sources) or [GIVEN] * len(ledger.meters)
 
     @classmethod
     def of(
@@ -132,11 +128,10 @@ class LocalCapacity:
         now_ns: int,
         *,
         learns: bool = False,
-        sources: Sequence[Source] = (),
-        **options: float,
+        **options: Any,
     ) -> Self:
         """The capacity of ``quotas``, with nothing used; ``options`` as for :class:`~paceline.core.ledger.Ledger`."""
-        return cls(Ledger(quotas, now_ns, gentle=learns, **options), learns=learns, sources=sources)
+        return cls(Ledger(quotas, now_ns, gentle=learns, **options), learns=learns)
 
     def reserve(self, now_ns: int, waiter: Waiter) -> Decision:
         decision = self.ledger.reserve(now_ns, waiter.cost, waiter.amounts)
@@ -144,8 +139,8 @@ class LocalCapacity:
             self.learning.granted(now_ns, decision)
         return decision
 
-    def earliest(self, now_ns: int, amounts: list[float]) -> tuple[int, int]:
-        return self.ledger.earliest(now_ns, amounts)
+    def earliest(self, now_ns: int, amounts: list[float], ahead: list[float] | None = None) -> tuple[int, int]:
+        return self.ledger.earliest(now_ns, amounts, ahead)
 
     def is_current(self, now_ns: int) -> bool:  # noqa: ARG002
         return True
@@ -164,14 +159,10 @@ class LocalCapacity:
             return False
         if refusal.kind in (RefusalKind.RATE, RefusalKind.GROWTH):
             self.learning.charge_kept(reservation)
-        return self._changed(self.learning.refused(now_ns, reservation, refusal, pause_ns))
+        return bool(self.learning.refused(now_ns, reservation, refusal, pause_ns))
 
     def observe(self, now_ns: int, readings: Iterable[Reading], reservation: Reservation) -> bool:
-        return self.learning is not None and self._changed(self.learning.observe(now_ns, readings, reservation))
-
-    def _changed(self, indexes: list[int]) -> bool:
-        relabel(self.sources, indexes)
-        return bool(indexes)
+        return self.learning is not None and bool(self.learning.observe(now_ns, readings, reservation))
 
     def pause(self, until_ns: int) -> None:
         self.ledger.pause(until_ns)
@@ -187,9 +178,3 @@ class LocalCapacity:
 
     def status(self, now_ns: int) -> dict[str, Any]:  # noqa: ARG002
         return {}
-
-
-def relabel(sources: list[Source], indexes: list[int]) -> None:
-    """Note that the limits of the quotas at ``indexes``, some of which may be new, come from an answer."""
-    for index in indexes:
-        sources[index : index + 1] = [LEARNED]

@@ -10,11 +10,21 @@ reservation that stays open beyond its time-to-live is closed and stays charged 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 from paceline.core.meters import FAR_NS, Bucket, Meter, Spaced, meter
 from paceline.core.quota import CONCURRENCY, INPUT_TOKENS, NS, OUTPUT_TOKENS, REQUESTS, TOKENS, Cost, Quota, Rule
-from paceline.core.results import COOL_DOWN, Decision, NeverFits, Reservation, WaitUntil
+from paceline.core.results import (
+    COOL_DOWN,
+    GIVEN,
+    LEARNED,
+    Decision,
+    NeverFits,
+    Reservation,
+    Source,
+    SourceKind,
+    WaitUntil,
+)
 
 PROBE_NS = 2 * NS
 """How long after a cool-down the others wait for the answer to the probe: a refusal comes at once."""
@@ -26,13 +36,20 @@ class Ledger:
     Args:
         quotas: The quotas.
         now_ns: The present.
+        sources: The source of each quota; ``given`` for all of them when empty.
         headroom_s: The part of each quota that stays unused, in seconds of its own refill.
         ttl_s: How long a reservation may stay open, in seconds.
         gentle: Whether buckets open slowly.
 
     Attributes:
-        meters: One per quota, in the order of ``names``, ``units``, ``spent`` and all lists of amounts.
+        meters: One per quota, in the order of ``names``, ``units``, ``sources``, ``given``, ``most``, ``spent`` and all
+            lists of amounts.
         names: The quotas in their notation.
+        sources: The source of each limit.
+        given: The amount that the user has set, which no answer raises; infinite for a limit that the user has not set.
+        most: The largest cost that can ever fit, by what the user has set; infinite for all other limits. A larger cost
+            than the quota holds goes alone then, when the quota is unused: only the provider can refuse it.
+        stated: The limits that answers have stated above given ones, by index.
         units: Their units.
         spent: The sum of all true costs so far, per meter: charges with their refunds and debts.
         not_before_ns: No grant before this instant.
@@ -44,6 +61,7 @@ class Ledger:
         quotas: Iterable[Quota],
         now_ns: int,
         *,
+        sources: Sequence[Source] = (),
         headroom_s: float = 1.0,
         ttl_s: float = 900.0,
         gentle: bool = False,
@@ -53,11 +71,15 @@ class Ledger:
         self.meters: list[Meter] = []
         self.names: list[str] = []
         self.units: list[str] = []
+        self.sources: list[Source] = []
+        self.given: list[float] = []
+        self.most: list[float] = []
+        self.stated: dict[int, float] = {}
         self.spent: list[float] = []
         self.slots: list[int] = []  # the indexes of the meters with the rule ``slots``
         self._counts_tokens = False
-        for quota in quotas:
-            self.add(now_ns, quota)
+        for i, quota in enumerate(quotas):
+            self.add(now_ns, quota, sources[i] if sources else GIVEN)
         self.not_before_ns = 0
         self._probe_next = False
         self._probe: Reservation | None = None
@@ -89,17 +111,24 @@ class Ledger:
     def never(self, amounts: list[float]) -> NeverFits | None:
         """The first amount above what its quota can ever hold; ``None`` if all can fit."""
         for i, m in enumerate(self.meters):
-            if amounts[i] > m.most:
-                return NeverFits(m.quota.unit, amounts[i], m.most)
+            if amounts[i] > self.most[i]:
+                return NeverFits(m.quota.unit, amounts[i], self.most[i])
         return None
 
-    def earliest(self, now_ns: int, amounts: list[float]) -> tuple[int, int]:
-        """The first instant at which ``amounts`` fit, and the index of the meter that binds (-1: a cool-down, or none)."""
+    def fitting(self, amounts: list[float]) -> list[float]:
+        """``amounts``, each at most what its quota holds: a larger one goes when the quota is unused."""
+        return [min(amount, m.most) for amount, m in zip(amounts, self.meters, strict=False)]
+
+    def earliest(self, now_ns: int, amounts: list[float], ahead: list[float] | None = None) -> tuple[int, int]:
+        """The first instant at which ``amounts`` fit, and the index of the meter that binds (-1: a cool-down, or none).
+
+        ``ahead``: the amounts of the requests that go first.
+        """
         latest, binding = self.not_before_ns, -1
         for i, m in enumerate(self.meters):
             amount = amounts[i]
             if amount:
-                at_ns = m.earliest(now_ns, amount)
+                at_ns = m.earliest(now_ns, min(amount, m.most), ahead[i] if ahead else 0.0)
                 if at_ns > latest:
                     latest, binding = at_ns, i
         return latest, binding
@@ -119,7 +148,9 @@ class Ledger:
             amount = amounts[i]
             if amount:
                 if amount > m.most:
-                    return NeverFits(m.quota.unit, amount, m.most)
+                    if amount > self.most[i]:
+                        return NeverFits(m.quota.unit, amount, self.most[i])
+                    amount = m.most  # it goes alone, and is charged in full
                 at_ns = m.earliest(now_ns, amount)
                 if at_ns > latest:
                     latest, binding = at_ns, i
@@ -242,19 +273,27 @@ class Ledger:
 
     def adopt(self, now_ns: int, index: int, amount: float) -> None:
         """Change the amount of the quota at ``index``."""
-        self.meters[index].adopt(now_ns, amount)
-        self.names[index] = str(self.meters[index].quota)
+        m = self.meters[index]
+        m.adopt(now_ns, amount)
+        self.names[index] = str(m.quota)
+        if amount > self.given[index]:
+            self.given[index], self.most[index] = amount, max(self.most[index], m.most)
 
-    def add(self, now_ns: int, quota: Quota) -> None:
+    def add(self, now_ns: int, quota: Quota, source: Source = LEARNED) -> None:
         """Charge a further quota from now on."""
-        self.follow(meter(quota, now_ns, self.headroom_s, gentle=self.gentle), str(quota))
+        given = source.kind is SourceKind.GIVEN
+        m = meter(quota, now_ns, self.headroom_s, gentle=self.gentle)
+        self.follow(m, str(quota), source, quota.amount if given else math.inf, m.most if given else math.inf)
 
-    def follow(self, m: Meter, name: str) -> None:
+    def follow(self, m: Meter, name: str, source: Source, given: float, most: float) -> None:
         """Charge a further meter from now on, at its present level."""
         if m.quota.rule is Rule.SLOTS:
             self.slots.append(len(self.meters))
         self.meters.append(m)
         self.names.append(name)
+        self.sources.append(source)
+        self.given.append(given)
+        self.most.append(most)
         self.spent.append(0.0)
         self.units.append(m.quota.unit)
         self._counts_tokens = TOKENS in self.units

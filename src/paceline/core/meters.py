@@ -56,7 +56,7 @@ class Meter(Protocol):
     Attributes:
         quota: The quota.
         headroom_s: The part that stays unused, in seconds of refill.
-        most: The largest cost that can ever fit.
+        most: The largest cost that fits when the quota is unused.
     """
 
     quota: Quota

@@ -268,7 +268,7 @@ class Pool:
         if ahead:
             for i, m in enumerate(self.ledger.meters):
                 if m.quota.unit == REQUESTS and waiter.amounts[i]:
-                    then_ns = m.earliest(now_ns, waiter.amounts[i] + ahead)
+                    then_ns = m.earliest(now_ns, waiter.amounts[i], ahead)
                     if then_ns > at_ns:
                         at_ns, binding = then_ns, i
         return at_ns, self._named(now_ns, at_ns, binding)
@@ -276,8 +276,8 @@ class Pool:
     def place(self, now_ns: int, waiter: Waiter) -> tuple[int, int, str]:
         """How many waiters go before ``waiter``, when it goes if all estimates are exact, and what binds then."""
         before = self.queue.before(waiter)
-        amounts = [sum(column) for column in zip(waiter.amounts, *(w.amounts for w in before), strict=True)]
-        at_ns, binding = self.capacity.earliest(now_ns, amounts)
+        ahead = [sum(column) for column in zip(*(w.amounts for w in before), strict=True)]
+        at_ns, binding = self.capacity.earliest(now_ns, waiter.amounts, ahead)
         return len(before), at_ns, self._named(now_ns, at_ns, binding)
 
     def binds(self, now_ns: int) -> str | None:
@@ -308,8 +308,7 @@ class Pool:
         for waiter in late:
             at_ns, binding = self.capacity.earliest(now_ns, waiter.amounts)
             if at_ns <= now_ns and head is not None:  # the first of the others goes before it
-                both = [a + b for a, b in zip(waiter.amounts, head.amounts, strict=True)]
-                at_ns, binding = self.capacity.earliest(now_ns, both)
+                at_ns, binding = self.capacity.earliest(now_ns, waiter.amounts, head.amounts)
             waiter.outcome = Expired(at_ns, self._named(now_ns, at_ns, binding))
             self.counts["expired"] += 1
         return late

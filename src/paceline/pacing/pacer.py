@@ -9,7 +9,7 @@ from __future__ import annotations
 import functools
 import math
 import threading
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
 from itertools import islice
@@ -20,7 +20,7 @@ from paceline.core.ledger import Ledger
 from paceline.core.pool import Pool
 from paceline.core.queue import LaneName, Lanes, LaneSpec, Queue, Waiter
 from paceline.core.quota import KNOWN_UNITS, NS, REQUESTS, Cost, Quota
-from paceline.core.results import GIVEN, NeverFits, QuotaError, Reservation, Source, WaitUntil
+from paceline.core.results import GIVEN, NeverFits, QuotaError, Reservation, WaitUntil
 from paceline.estimation.calibration import Calibrations
 from paceline.pacing.attempts import Attempts
 from paceline.pacing.breaker import BreakerPolicy, ProviderHealth
@@ -68,9 +68,7 @@ def lane(name: str, *, weight: float | None = None, priority: int | None = None)
 class SharedBackend(Worker, Protocol):
     """The store of quotas that processes share, for one limiter."""
 
-    def capacity(
-        self, ledger: Ledger, queue: Queue, now_ns: int, *, learns: bool, sources: Sequence[Source]
-    ) -> Capacity:
+    def capacity(self, ledger: Ledger, queue: Queue, now_ns: int, *, learns: bool) -> Capacity:
         """The capacity of the quotas in ``ledger``."""
 
     def close(self) -> None:
@@ -280,14 +278,15 @@ class Pacer:
         return Scheduler(self._pool(resolved, now_ns), self.clock, further, self.backend)
 
     def _pool(self, resolved: Resolved, now_ns: int) -> Pool:
-        learns, sources = resolved.remote, resolved.sources
-        ledger = Ledger(resolved.quotas, now_ns, headroom_s=self._headroom_s, ttl_s=self._ttl_s, gentle=learns)
+        learns = resolved.remote
+        options = {"headroom_s": self._headroom_s, "ttl_s": self._ttl_s, "gentle": learns}
+        ledger = Ledger(resolved.quotas, now_ns, sources=resolved.sources, **options)
         queue = Queue()
         capacity: Capacity
         if self.backend is None:
-            capacity = LocalCapacity(ledger, learns=learns, sources=sources)
+            capacity = LocalCapacity(ledger, learns=learns)
         else:
-            capacity = self.backend.capacity(ledger, queue, now_ns, learns=learns, sources=sources)
+            capacity = self.backend.capacity(ledger, queue, now_ns, learns=learns)
         return Pool(resolved.pool, capacity, queue, waiting_max=self._waiting_max)
 
     def _waiter(

@@ -32,9 +32,7 @@ def report(pool: Pool, now_ns: int) -> dict[str, Any]:
                 "spent": round(spent, 3),
                 "source": str(source),
             }
-            for m, name, spent, source in zip(
-                ledger.meters, ledger.names, ledger.spent, pool.capacity.sources, strict=True
-            )
+            for m, name, spent, source in zip(ledger.meters, ledger.names, ledger.spent, ledger.sources, strict=True)
         ],
         "waiting": pool.queue.length,
         "lanes": pool.queue.waiting(),

@@ -18,7 +18,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, Literal
 
-from paceline.core.capacity import PENDING, LocalCapacity, Resolution, relabel
+from paceline.core.capacity import PENDING, LocalCapacity, Resolution
 from paceline.core.learning import Learning
 from paceline.core.ledger import PROBE_NS, Ledger
 from paceline.core.meters import Slots
@@ -27,7 +27,6 @@ from paceline.core.queue import Queue, Waiter
 from paceline.core.quota import NS, Cost, Quota
 from paceline.core.results import (
     COOL_DOWN,
-    GIVEN,
     STORE,
     STORE_LOST,
     Decision,
@@ -35,7 +34,6 @@ from paceline.core.results import (
     Refusal,
     RefusalKind,
     Reservation,
-    Source,
     StoreLost,
     WaitUntil,
 )
@@ -141,7 +139,6 @@ class SharedCapacity:
             (``fail_closed``), or the whole limits (``fail_open``).
         lease_s: The longest lease in seconds; 0: ask for every request; ``None``: by the measured load.
         learns: Whether answers change the quotas.
-        sources: The source of each limit; ``given`` for all of them when empty.
 
     Attributes:
         lost: Why the store is lost; ``None`` while it answers.
@@ -160,10 +157,8 @@ class SharedCapacity:
         on_store_failure: OnStoreFailure = "fail_safe",
         lease_s: float | None = None,
         learns: bool = False,
-        sources: Sequence[Source] = (),
     ) -> None:
         self.who, self.on_store_failure = who, on_store_failure
-        self.sources = list(sources) or [GIVEN] * len(ledger.meters)
         self.lost: str | None = None
         self.peers = 1
         self.exchange_due = False
@@ -262,14 +257,12 @@ class SharedCapacity:
         if was_lost and not self._rejoin(now_ns):
             return Resolution((), WaitUntil(now_ns, STORE_LOST))
         changed = self._snapshot.update(now_ns, reply, self._learning)
-        relabel(self.sources, changed)
         for n, marks in enumerate(reply.grants):
             lease = Lease(asked.wants[n], marks, now_ns, asked.slack_ns, probe=reply.probe and n == 0)
             self._leases.leases.append(lease)
         if self._learning is not None:
             for lesson in self._lessons_due:
-                changed += (learned := lesson(self._learning, now_ns))
-                relabel(self.sources, learned)
+                changed += lesson(self._learning, now_ns)
         self._lessons_due = []
         self._replied = asked, reply, undecided
         until = WaitUntil(now_ns + reply.wait_ns, self.ledger.name(reply.binds))
@@ -364,7 +357,9 @@ class SharedCapacity:
         lease = leases.last
         if (lease is None or not lease.take(amounts)) and (lease := leases.take(amounts)) is None:
             # Also for requests in the queue: another process may have learned a lower limit.
-            never = self._snapshot.ledger.never(amounts) if self.is_current(now_ns) else None
+            ledger = self._snapshot.ledger
+            never = ledger.never(amounts) if self.is_current(now_ns) else None
+            waiter.amounts = ledger.fitting(amounts)  # the store grants no more at once; the rest becomes debt
             return PENDING if never is None else never
         ledger = self._snapshot.ledger
         reservation = LeasedReservation(waiter, lease, now_ns, ledger.ttl_ns)
@@ -385,9 +380,9 @@ class SharedCapacity:
             self._probe, self._paused_ns = decision, now_ns + PROBE_NS
         return decision
 
-    def earliest(self, now_ns: int, amounts: list[float]) -> tuple[int, int]:
+    def earliest(self, now_ns: int, amounts: list[float], ahead: list[float] | None = None) -> tuple[int, int]:
         """As :meth:`Ledger.earliest`, but not before the end of this process's own pause."""
-        at_ns, binding = self.ledger.earliest(now_ns, amounts)
+        at_ns, binding = self.ledger.earliest(now_ns, amounts, ahead)
         return (at_ns, binding) if at_ns >= self._paused_ns else (self._paused_ns, -1)
 
     def is_current(self, now_ns: int) -> bool:

@@ -102,9 +102,9 @@ class Fallback:
 
     def __init__(self, snapshot: Ledger, now_ns: int, share: float) -> None:
         ledger = Ledger([], now_ns, headroom_s=snapshot.headroom_s, ttl_s=snapshot.ttl_ns / NS)
-        for i, (m, name) in enumerate(zip(snapshot.meters, snapshot.names, strict=True)):
+        for i, m in enumerate(snapshot.meters):
             left = _slots_left(m, snapshot.held(i), share) if isinstance(m, Slots) else part_of(m, now_ns, share)
-            ledger.follow(left, name)
+            ledger.follow(left, snapshot.names[i], snapshot.sources[i], snapshot.given[i], snapshot.most[i])
         ledger.not_before_ns = snapshot.not_before_ns
         self.local = LocalCapacity(ledger)
         self._reported = [part_of(m, now_ns, share) for m in snapshot.meters]  # the share with the reported use
