@@ -1,4 +1,4 @@
--- The meters of books.lua, which follows: core/meters.py and shared/meters.py in Lua.
+-- The meters of ledger.lua, which follows: core/meters.py and shared/meters.py in Lua.
 
 local floor, ceil, min, max = math.floor, math.ceil, math.min, math.max
 local INF, NS = math.huge, 1e9
