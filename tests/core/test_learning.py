@@ -88,7 +88,7 @@ def test_a_stated_limit_is_adopted_up_and_down_and_an_old_one_is_not():
     pool.observe(T0 + 4 * NS, tokens(limit=300_000, remaining=100, reset_s=59.9), send(pool, 3))
     assert quota(pool, 4)["limit"] == 300_000
     assert quota(pool, 4)["remaining"] < 10_000
-    assert quota(pool, 4)["source"] == "answer"
+    assert quota(pool, 4)["source"] == "learned"
 
 
 def test_remaining_and_reset_tell_what_a_quantised_bucket_holds():

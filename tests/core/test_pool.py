@@ -17,6 +17,7 @@ from paceline.core.queue import LaneSpec, Waiter
 from paceline.core.quota import NS
 from paceline.core.results import (
     COOL_DOWN,
+    LEARNED,
     Expired,
     NeverFits,
     QueueFull,
@@ -300,11 +301,11 @@ class TestCoolDown:
 
 class TestLearning:
     def test_a_limit_is_adopted_up_and_down(self):
-        pool = pool_of("100 tokens/min", learns=True, source="table")
+        pool = pool_of("100 tokens/min", learns=True)
         _, outcome = ask(pool, tokens=10)
         pool.observe(T0, [Reading("tokens", limit=200, period_s=60)], outcome)
         assert pool.ledger.names == ["200 tokens/min"]
-        assert pool.capacity.sources == ["answer"]
+        assert pool.capacity.sources == [LEARNED]
         pool.observe(T0, [Reading("tokens", limit=50)], outcome)
         assert pool.ledger.names == ["50 tokens/min"]
 

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from paceline.core.queue import LaneSpec, Waiter
 from paceline.core.quota import NS
-from paceline.core.results import Reservation
+from paceline.core.results import Reservation, Source, SourceKind
 from paceline.pacing.status import report
 
 
@@ -89,7 +89,7 @@ class TestBooks:
 class TestStatus:
     def test_it_is_json_and_complete(self):
         texts = ["9 requests/min", "900 tokens/hour sliding", "5 usd/day window utc", "2 concurrency"]
-        pool = pool_of(*texts, learns=True, source="table")
+        pool = pool_of(*texts, learns=True, sources=[Source(SourceKind.ASSUMED, "table")] * 4)
         _, outcome = ask(pool, tokens=1.23456)
         for _ in range(3):
             ask(pool, lane=LaneSpec("wrap"), tokens=1)
@@ -100,7 +100,7 @@ class TestStatus:
         assert [entry["quota"] for entry in status["quotas"]] == texts
         assert [entry["unit"] for entry in status["quotas"]] == ["requests", "tokens", "usd", "concurrency"]
         assert (status["quotas"][2]["spent"], status["quotas"][2]["remaining"]) == (0.333, 4.667)
-        assert {entry["source"] for entry in status["quotas"]} == {"table"}
+        assert {entry["source"] for entry in status["quotas"]} == {"assumed: table"}
         assert set(status["quotas"][0]) >= {"limit", "remaining", "period_s", "burst", "rule"}
         assert status["in_flight"] + status["waiting"] == 3
         assert status["lanes"] == {"wrap": status["waiting"]}

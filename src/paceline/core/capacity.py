@@ -14,7 +14,19 @@ from paceline.core.ledger import Ledger
 from paceline.core.meters import FAR_NS
 from paceline.core.queue import Waiter
 from paceline.core.quota import Cost, Quota
-from paceline.core.results import QUEUE, Decision, Reading, Refusal, RefusalKind, Reservation, StoreLost, WaitUntil
+from paceline.core.results import (
+    GIVEN,
+    LEARNED,
+    QUEUE,
+    Decision,
+    Reading,
+    Refusal,
+    RefusalKind,
+    Reservation,
+    Source,
+    StoreLost,
+    WaitUntil,
+)
 
 PENDING: Final = WaitUntil(FAR_NS, "")
 """A decision that is made later; see :meth:`Pool.resolve <paceline.core.pool.Pool.resolve>`."""
@@ -42,13 +54,13 @@ class Capacity(Protocol):
 
     Attributes:
         ledger: The quotas as known to this process; a pool reads it and does not charge it.
-        sources: The source of each limit: ``given``, a published table, or ``answer``.
+        sources: The source of each limit.
         behind: What a request waits for when neither a quota nor a cool-down binds: ``queue`` or ``store``.
         exchange_ns: When an exchange with the store is due; ``None``: not before the next event.
         exchange_due: Whether ``exchange_ns`` became earlier since the scheduler last read it.
     """
 
-    sources: list[str]
+    sources: list[Source]
     behind: str
     exchange_due: bool
 
@@ -101,24 +113,30 @@ class LocalCapacity:
     Args:
         ledger: The quotas.
         learns: Whether answers change the quotas, because a provider counts them, too.
-        source: The source of the limits.
+        sources: The source of each limit; ``given`` for all of them when empty.
     """
 
     behind = QUEUE
     exchange_ns = None
     exchange_due = False
 
-    def __init__(self, ledger: Ledger, *, learns: bool = False, source: str = "given") -> None:
+    def __init__(self, ledger: Ledger, *, learns: bool = False, sources: Sequence[Source] = ()) -> None:
         self.ledger = ledger
         self.learning = Learning(ledger) if learns else None
-        self.sources = [source] * len(ledger.meters)
+        self.sources = list(sources) or [GIVEN] * len(ledger.meters)
 
     @classmethod
     def of(
-        cls, quotas: Iterable[Quota], now_ns: int, *, learns: bool = False, source: str = "given", **options: float
+        cls,
+        quotas: Iterable[Quota],
+        now_ns: int,
+        *,
+        learns: bool = False,
+        sources: Sequence[Source] = (),
+        **options: float,
     ) -> Self:
         """The capacity of ``quotas``, with nothing used; ``options`` as for :class:`~paceline.core.ledger.Ledger`."""
-        return cls(Ledger(quotas, now_ns, gentle=learns, **options), learns=learns, source=source)
+        return cls(Ledger(quotas, now_ns, gentle=learns, **options), learns=learns, sources=sources)
 
     def reserve(self, now_ns: int, waiter: Waiter) -> Decision:
         decision = self.ledger.reserve(now_ns, waiter.cost, waiter.amounts)
@@ -171,7 +189,7 @@ class LocalCapacity:
         return {}
 
 
-def relabel(sources: list[str], indexes: list[int]) -> None:
+def relabel(sources: list[Source], indexes: list[int]) -> None:
     """Note that the limits of the quotas at ``indexes``, some of which may be new, come from an answer."""
     for index in indexes:
-        sources[index : index + 1] = ["answer"]
+        sources[index : index + 1] = [LEARNED]

@@ -127,9 +127,13 @@ class QuotaTracker:
 
     def granted(self, now_ns: int, amount: float) -> Note:
         """Count an attempt that is sent now, charged ``amount``; return its note."""
-        self.climb(now_ns, amount)
-        self.log_charges(now_ns, self.charged + amount)
-        return self.note()
+        if self.meter.ceiling < 1:
+            self.climb(now_ns, amount)
+        charged = self.charged + amount
+        if not self._slices or now_ns - self._slices[-1][0] >= SLICE_NS:
+            self.log_charges(now_ns, charged)
+        self.charged = charged
+        return Note(self.meter.full_at_ns, self.shifted_ns, charged, self.epoch)
 
     def log_charges(self, now_ns: int, charged: float) -> None:
         """Log that the sum of all charges is ``charged`` now."""

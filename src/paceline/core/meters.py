@@ -28,7 +28,7 @@ import math
 from bisect import bisect_left, bisect_right
 from datetime import datetime, timedelta
 from functools import reduce
-from math import ceil
+from math import ceil, floor
 from operator import add
 from typing import Protocol
 
@@ -257,6 +257,9 @@ class Bucket:
             self.opened += cost
             if self.opened >= self.quota.burst:
                 self.opened = math.inf
+            elif self.burst_cap >= self.quota.burst:  # as widen() does, without a call
+                self.reach_ns = min(self.open_reach_ns, floor(self.opened * self.ns_per_unit))
+                return
             self.widen()
 
     def release(self, cost: float) -> None:

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from paceline.core.quota import CONCURRENCY, REQUESTS, TOKENS, Quota, Rule, parse_quotas
-from paceline.core.results import QuotaError
+from paceline.core.results import GIVEN, QuotaError, Source
 
 QuotaLike = str | Quota | Sequence[str | Quota]
 
@@ -19,7 +19,7 @@ class Resolved:
     Attributes:
         pool: The name of the pool.
         quotas: Its quotas.
-        source: ``given``, or the published table and its date.
+        sources: The source of each quota.
         remote: Whether a provider counts, too, so that its answers correct the quotas.
         slots: The bound on requests in flight at the provider, over all its models; ``None`` for none.
         interval_s: The least time between two starts, in seconds.
@@ -27,7 +27,7 @@ class Resolved:
 
     pool: str
     quotas: tuple[Quota, ...]
-    source: str
+    sources: tuple[Source, ...]
     remote: bool = False
     slots: Quota | None = None
     interval_s: float = 0.0
@@ -112,11 +112,11 @@ class Limits:
         if model and name not in self.given and (f"{provider}/*" in self.given or "*" in self.given):
             return self.model(provider, model)  # an unknown provider
         if name in self.given and self.provider is None:
-            return Resolved(name, self.given[name], "given")
+            return _given(name, self.given[name])
         if self.provider is not None:
             return self.model(self.provider, name)
         if "*" in self.given:
-            return Resolved(name, self.given["*"], "given")
+            return _given(name, self.given["*"])
         raise QuotaError(
             f"no quota for {name!r}{suggest(name, self.given)}; known: {', '.join(sorted(self.given)) or 'none'}."
             " Write a provider's model like 'openai/gpt-5', or give the limiter a quota of that name"
@@ -128,25 +128,30 @@ class Limits:
 
         known = provider_named(provider)
         alias = known.pool(model)
-        quotas, source = self._quotas_of(known.name, model, alias)
-        if self._overrides:
-            quotas, source = overridden(quotas, self._overrides), "given"
+        sources = self._sources_of(known.name, model, alias)
+        sources = {quota: sources.get(quota, GIVEN) for quota in overridden(tuple(sources), self._overrides)}
         slots = self._concurrency.get(known.name, self._concurrency.get("*"))
         if slots is not None:  # also on the model alone, so that its excess waits in its own queue
-            own = [quota for quota in quotas if (quota.unit, quota.rule) == (CONCURRENCY, Rule.SLOTS)]
+            own = [quota for quota in sources if (quota.unit, quota.rule) == (CONCURRENCY, Rule.SLOTS)]
             fewest = min([slots, *own], key=lambda quota: quota.amount)
-            quotas = (*(quota for quota in quotas if quota not in own), fewest)
-        return Resolved(f"{known.name}/{alias}", quotas, source, self._learn, slots, self._interval_s)
+            source = sources.get(fewest, GIVEN)
+            sources = {quota: sources[quota] for quota in sources if quota not in own} | {fewest: source}
+        pool, quotas, of = f"{known.name}/{alias}", tuple(sources), tuple(sources.values())
+        return Resolved(pool, quotas, of, self._learn, slots, self._interval_s)
 
-    def _quotas_of(self, provider: str, model: str, alias: str) -> tuple[tuple[Quota, ...], str]:
+    def _sources_of(self, provider: str, model: str, alias: str) -> dict[Quota, Source]:
+        """The quotas of a model, and the source of each."""
         for name in (f"{provider}/{model}", model, f"{provider}/{alias}", alias, f"{provider}/*", "*"):
             if name in self.given:
-                return self.given[name], "given"
+                return dict.fromkeys(self.given[name], GIVEN)
         from paceline.providers.tables import lookup
 
         tier = self.tier if self.tier is not None and provider == self.home else None
-        published = lookup(provider, model, tier)
-        return published.quotas, f"{published.source} ({published.as_of})"
+        return lookup(provider, model, tier).sources
+
+
+def _given(name: str, quotas: tuple[Quota, ...]) -> Resolved:
+    return Resolved(name, quotas, (GIVEN,) * len(quotas))
 
 
 def overrides(rpm: float | None, tpm: float | None) -> dict[str, float]:

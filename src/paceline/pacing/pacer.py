@@ -20,7 +20,7 @@ from paceline.core.ledger import Ledger
 from paceline.core.pool import Pool
 from paceline.core.queue import LaneName, Lanes, LaneSpec, Queue, Waiter
 from paceline.core.quota import KNOWN_UNITS, NS, REQUESTS, Cost, Quota
-from paceline.core.results import NeverFits, QuotaError, Reservation, WaitUntil
+from paceline.core.results import GIVEN, NeverFits, QuotaError, Reservation, WaitUntil
 from paceline.estimation.calibration import Calibrations
 from paceline.pacing.attempts import Attempts
 from paceline.pacing.breaker import BreakerPolicy, ProviderHealth
@@ -262,20 +262,20 @@ class Pacer:
         if resolved.slots is not None:
             name = f"{resolved.pool.partition('/')[0]}/in flight"
             if name not in self._further:
-                slots = Resolved(name, (resolved.slots,), "given")
+                slots = Resolved(name, (resolved.slots,), (GIVEN,))
                 self._further[name] = Scheduler(self._pool(slots, now_ns), self.clock, worker=self.worker)
             further.append(self._further[name])
         return Scheduler(self._pool(resolved, now_ns), self.clock, further, self.worker)
 
     def _pool(self, resolved: Resolved, now_ns: int) -> Pool:
-        learns, source = resolved.remote, resolved.source
+        learns, sources = resolved.remote, resolved.sources
         ledger = Ledger(resolved.quotas, now_ns, headroom_s=self._headroom_s, ttl_s=self._ttl_s, gentle=learns)
         queue = Queue()
         capacity: Capacity
         if self.worker is None:
-            capacity = LocalCapacity(ledger, learns=learns, source=source)
+            capacity = LocalCapacity(ledger, learns=learns, sources=sources)
         else:
-            capacity = self.worker.capacity(ledger, queue, now_ns, learns=learns, source=source)
+            capacity = self.worker.capacity(ledger, queue, now_ns, learns=learns, sources=sources)
         return Pool(resolved.pool, capacity, queue, waiting_max=self._waiting_max)
 
     def _waiter(

@@ -25,7 +25,7 @@ from paceline.core.meters import FAR_NS
 from paceline.core.pool import Pool
 from paceline.core.queue import Queue, Waiter
 from paceline.core.quota import CONCURRENCY, NS, REQUESTS, Cost, Rule
-from paceline.core.results import Outcome, PacelineWarning, Reading, Refusal, Reservation, StoreLost, WaitUntil
+from paceline.core.results import Outcome, PacelineWarning, Reading, Refusal, Reservation, Source, StoreLost, WaitUntil
 from paceline.pacing.clock import Clock, Timer, tell_of_forks
 from paceline.pacing.status import report
 
@@ -110,7 +110,9 @@ class Worker(Protocol):
     :class:`paceline.shared.worker.StoreWorker` is the only one; this package does not import it.
     """
 
-    def capacity(self, ledger: Ledger, queue: Queue, now_ns: int, *, learns: bool, source: str) -> Capacity:
+    def capacity(
+        self, ledger: Ledger, queue: Queue, now_ns: int, *, learns: bool, sources: Sequence[Source]
+    ) -> Capacity:
         """A capacity of the quotas in ``ledger`` for the requests in ``queue``."""
 
     def add(self, scheduler: Scheduler) -> None:
@@ -182,7 +184,9 @@ class Scheduler:
 
     def _wait(self, waiter: Waiter) -> Outcome:
         outcome = self._enter(waiter, ThreadOwner)
-        if type(outcome) is WaitUntil and _in_a_loop():
+        if type(outcome) is not WaitUntil:
+            return outcome
+        if _in_a_loop():
             why = "waiting for a permit blocks this event loop; use `async with`, `await`, or an async client"
             try:
                 warnings.warn(f"{self.pool.name}: {why}", PacelineWarning, stacklevel=5 + bool(self.further))

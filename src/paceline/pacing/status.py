@@ -30,7 +30,7 @@ def report(pool: Pool, now_ns: int) -> dict[str, Any]:
                 "rule": m.quota.rule.value,
                 "learned": _learned(m),
                 "spent": round(spent, 3),
-                "source": source,
+                "source": str(source),
             }
             for m, name, spent, source in zip(
                 ledger.meters, ledger.names, ledger.spent, pool.capacity.sources, strict=True

@@ -27,6 +27,7 @@ from paceline.core.queue import Queue, Waiter
 from paceline.core.quota import NS, Cost, Quota
 from paceline.core.results import (
     COOL_DOWN,
+    GIVEN,
     STORE,
     STORE_LOST,
     Decision,
@@ -34,6 +35,7 @@ from paceline.core.results import (
     Refusal,
     RefusalKind,
     Reservation,
+    Source,
     StoreLost,
     WaitUntil,
 )
@@ -139,7 +141,7 @@ class SharedCapacity:
             (``fail_closed``), or the whole limits (``fail_open``).
         lease_s: The longest lease in seconds; 0: ask for every request; ``None``: by the measured load.
         learns: Whether answers change the quotas.
-        source: Where the limits come from.
+        sources: The source of each limit; ``given`` for all of them when empty.
 
     Attributes:
         lost: Why the store is lost; ``None`` while it answers.
@@ -158,10 +160,10 @@ class SharedCapacity:
         on_store_failure: OnStoreFailure = "fail_safe",
         lease_s: float | None = None,
         learns: bool = False,
-        source: str = "given",
+        sources: Sequence[Source] = (),
     ) -> None:
         self.who, self.on_store_failure = who, on_store_failure
-        self.sources = [source] * len(ledger.meters)
+        self.sources = list(sources) or [GIVEN] * len(ledger.meters)
         self.lost: str | None = None
         self.peers = 1
         self.exchange_due = False

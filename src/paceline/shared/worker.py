@@ -13,12 +13,13 @@ import os
 import threading
 import time
 import weakref
+from collections.abc import Sequence
 from queue import SimpleQueue
 from typing import Any
 
 from paceline.core.ledger import Ledger
 from paceline.core.queue import Queue
-from paceline.core.results import StoreError
+from paceline.core.results import Source, StoreError
 from paceline.pacing.clock import Clock, tell_of_forks
 from paceline.pacing.scheduler import Scheduler
 from paceline.shared.capacity import RETRY_NS, OnStoreFailure, SharedCapacity, answer, ask, shared_capacity
@@ -59,10 +60,12 @@ class StoreWorker:
         self._failed: dict[str, bool] = {}  # pools that failed since the last reply; whether it took long
         self._closed = False
 
-    def capacity(self, ledger: Ledger, queue: Queue, now_ns: int, *, learns: bool, source: str) -> SharedCapacity:
+    def capacity(
+        self, ledger: Ledger, queue: Queue, now_ns: int, *, learns: bool, sources: Sequence[Source]
+    ) -> SharedCapacity:
         """A capacity of the quotas in ``ledger`` for the requests in ``queue``."""
         who = os.urandom(16).hex()
-        return SharedCapacity(ledger, queue, now_ns, who=who, learns=learns, source=source, **self._options)
+        return SharedCapacity(ledger, queue, now_ns, who=who, learns=learns, sources=sources, **self._options)
 
     def poke(self, scheduler: Scheduler) -> bool:
         """Plan an exchange for ``scheduler``; a closed worker opens again for waiting requests, else it returns false."""
