@@ -32,7 +32,7 @@ def tokens(**said):
     return [Reading("tokens", **said)]
 
 
-def test_inside_the_band_we_believe_our_own_books():
+def test_inside_the_band_we_believe_our_own_ledger():
     pool = pool_of()
     one = send(pool, 0)
     send(pool, 0.1)  # left at about the same time: the server may have counted it, or not
@@ -182,7 +182,7 @@ def test_one_at_a_time_at_full_speed():
 
 
 def test_a_refusal_for_somebody_elses_use_is_no_smaller_bucket():
-    """Its headers have said already how much is left; held against the books of before, it would be a bucket of one."""
+    """Its headers have said already how much is left; held against the ledger of before, it would be a bucket of one."""
     pool = pool_of("30 requests/min")
     one = send(pool, 0)
     now_ns = T0 + NS // 2

@@ -158,6 +158,15 @@ class TestDeadlines:
         ask(pool, tokens=55)
         assert pool.try_grant(T0, Waiter({"tokens": 3})) == WaitUntil(T0 - 7 * NS, "queue")
 
+    def test_a_place_behind_several_windows_counts_every_restart(self):
+        pool = pool_of("10 tokens/min window utc")
+        start_ns = T0 - T0 % (60 * NS)
+        waiters = [ask(pool, tokens=5)[0] for _ in range(9)]  # the first two go at once
+        places = [pool.place(T0, waiter) for waiter in waiters[2:]]
+        assert [(ahead, (at_ns - start_ns) // (60 * NS)) for ahead, at_ns, _ in places] == [
+            (0, 1), (1, 1), (2, 2), (3, 2), (4, 3), (5, 3), (6, 4),
+        ]  # fmt: skip
+
     def test_nobody_knows_when_a_slot_is_free(self):
         pool = pool_of("1 concurrency")
         use_up(pool)

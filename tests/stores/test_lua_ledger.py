@@ -88,7 +88,7 @@ def test_refund_is_exact_when_the_epoch_moved_in_between(moves):
     assert refund(lua, start_us + 2_000_000, 3, mark) == 8_000_000_000  # 20 s were lacking, 2 passed, 10 came back
 
 
-def test_refund_of_what_forgotten_books_were_charged_is_worth_nothing():
+def test_refund_of_what_a_forgotten_ledger_was_charged_is_worth_nothing():
     lua = LuaLedger()
     spend(lua, EPOCH_US, 1, 1_000.0)
     mark = spend(lua, EPOCH_US + 1, 2, 1_000.0).grants[0][0]
@@ -118,7 +118,7 @@ def test_process_whose_clock_is_days_off_ends_no_day_early():
     assert [*used, spend(midnight_us + DAY_US + 60_000_000, 3, -30)] == [4.0, 8.0, 4.0]
 
 
-def test_processes_beyond_a_thousand_are_forgotten_as_the_books_forget_them():
+def test_processes_beyond_a_thousand_are_forgotten_as_the_ledger_forgets_them():
     lua, ledger = LuaLedger(), SharedLedger()
 
     def tell(now_us, who):

@@ -194,11 +194,8 @@ class Bucket:
         self.full_at_ns = now_ns + math.ceil((quota.burst - min(level, quota.burst)) * self.ns_per_unit)
         self.low_lacks = [max(math.floor((lack / before + grown) * self.ns_per_unit), 0) for lack in self.low_lacks]
 
-    def _ns(self, cost: float) -> int:
-        return ceil(cost * self.ns_per_unit)  # rounded up, against over-admission
-
     def earliest(self, now_ns: int, cost: float, ahead: float = 0.0, slack_ns: int = 0) -> int:
-        cost_ns = ceil(cost * self.ns_per_unit) + slack_ns
+        cost_ns = ceil(cost * self.ns_per_unit) + slack_ns  # rounded up, against over-admission
         need_ns = cost_ns - self.reach_ns
         if need_ns > 0:
             # The cost is above what is granted at once, so it goes when the bucket is full. Then it waits a moment
@@ -312,8 +309,8 @@ class Spaced(Bucket):
         self.reach_ns = math.floor(self._burst * self.ns_per_unit)
 
     def earliest(self, now_ns: int, cost: float, ahead: float = 0.0, slack_ns: int = 0) -> int:
-        from_ns = max(self.full_at_ns, now_ns) + self._ns(ahead) if ahead else self.full_at_ns
-        evenly_ns = from_ns + min(self._ns(cost) + slack_ns - self.reach_ns, 0)
+        from_ns = max(self.full_at_ns, now_ns) + ceil(ahead * self.ns_per_unit) if ahead else self.full_at_ns
+        evenly_ns = from_ns + min(ceil(cost * self.ns_per_unit) + slack_ns - self.reach_ns, 0)
         self.forget(now_ns)
         over = self.used + ahead + cost - self.quota.amount
         if over <= TINY:
@@ -417,9 +414,12 @@ class Window:
 
     def earliest(self, now_ns: int, cost: float, ahead: float = 0.0, slack_ns: int = 0) -> int:
         self.roll(now_ns)
-        guard_ns = math.ceil(self.headroom_s * NS)
-        if now_ns >= self.stop_ns - guard_ns - slack_ns or self.used + ahead + cost > self.quota.amount:
-            return self.stop_ns + guard_ns
+        guard_ns, amount = math.ceil(self.headroom_s * NS), self.quota.amount
+        closed = now_ns >= self.stop_ns - guard_ns - slack_ns
+        if closed or self.used + ahead + cost > amount:
+            later = ahead + cost - (0.0 if closed else max(amount - self.used, 0.0))  # what does not go in this window
+            restarts = max(math.ceil(later / amount - TINY), 1)
+            return self.stop_ns + (restarts - 1) * self.period_ns + guard_ns
         return max(self.start_ns + guard_ns, now_ns)
 
     def charge(self, now_ns: int, cost: float) -> int:

@@ -106,12 +106,12 @@ class Limiter(Pacer):
             from paceline.shared.leases import check_lease
 
             check_lease(lease_s)
-        backend = None
+        worker = None
         if store is not None:
             from paceline.shared.worker import StoreWorker
             from paceline.stores import as_store
 
-            backend = StoreWorker(
+            worker = StoreWorker(
                 as_store(store), clock, on_store_failure=cast("Any", on_store_failure), lease_s=lease_s
             )
         super().__init__(
@@ -126,7 +126,7 @@ class Limiter(Pacer):
             estimate_factor=estimate_factor,
             events=events,
             clock=clock,
-            backend=backend,
+            worker=worker,
         )
 
     @classmethod
@@ -233,8 +233,8 @@ class Limiter(Pacer):
 
     def close(self) -> None:
         """Send the pending reports to the store, and close it. Without a store, do nothing."""
-        if self.backend is not None:
-            self.backend.close()
+        if self.worker is not None:
+            self.worker.close()
 
 
 def _paced(take: Callable[..., Acquisition]) -> Callable[[Callable[P, R]], Callable[P, R]]:

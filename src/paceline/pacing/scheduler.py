@@ -7,7 +7,6 @@ decisions.
 from __future__ import annotations
 
 import math
-import os
 import sys
 import threading
 import warnings
@@ -20,12 +19,14 @@ from functools import cache
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, Protocol, TypeAlias, TypeVar, cast
 
+from paceline.core.capacity import Capacity
+from paceline.core.ledger import Ledger
 from paceline.core.meters import FAR_NS
 from paceline.core.pool import Pool
-from paceline.core.queue import Waiter
+from paceline.core.queue import Queue, Waiter
 from paceline.core.quota import CONCURRENCY, NS, REQUESTS, Cost, Rule
 from paceline.core.results import Outcome, PacelineWarning, Reading, Refusal, Reservation, StoreLost, WaitUntil
-from paceline.pacing.clock import Clock, Timer
+from paceline.pacing.clock import Clock, Timer, tell_of_forks
 from paceline.pacing.status import report
 
 if TYPE_CHECKING:
@@ -104,13 +105,22 @@ class TaskOwner:
 
 
 class Worker(Protocol):
-    """The thread that makes the exchanges of capacities with their store."""
+    """The thread that makes the exchanges of the pools of a limiter with their store.
+
+    :class:`paceline.shared.worker.StoreWorker` is the only one; this package does not import it.
+    """
+
+    def capacity(self, ledger: Ledger, queue: Queue, now_ns: int, *, learns: bool) -> Capacity:
+        """A capacity of the quotas in ``ledger`` for the requests in ``queue``."""
 
     def add(self, scheduler: Scheduler) -> None:
         """Make the exchanges of ``scheduler`` from now on, too."""
 
     def poke(self, scheduler: Scheduler) -> bool:
         """Announce that an exchange is due for ``scheduler``; whether it will be made."""
+
+    def close(self) -> None:
+        """Send the news that is not sent yet, and end."""
 
 
 class Scheduler:
@@ -559,15 +569,7 @@ class Scheduler:
 
 
 _schedulers: weakref.WeakSet[Scheduler] = weakref.WeakSet()
-
-
-def _after_fork() -> None:
-    for scheduler in list(_schedulers):
-        scheduler.after_fork()
-
-
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_after_fork)
+tell_of_forks(_schedulers)
 
 
 @cache

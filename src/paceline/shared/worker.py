@@ -19,7 +19,7 @@ from typing import Any
 from paceline.core.ledger import Ledger
 from paceline.core.queue import Queue
 from paceline.core.results import StoreError
-from paceline.pacing.clock import Clock
+from paceline.pacing.clock import Clock, tell_of_forks
 from paceline.pacing.scheduler import Scheduler
 from paceline.shared.capacity import RETRY_NS, OnStoreFailure, SharedCapacity, answer, ask, shared_capacity
 from paceline.shared.messages import Message, Reply, Store
@@ -185,15 +185,7 @@ def _run(worker: weakref.ref[StoreWorker], queue: SimpleQueue[Scheduler | thread
 
 
 _workers: weakref.WeakSet[StoreWorker] = weakref.WeakSet()
-
-
-def _after_fork() -> None:
-    for worker in list(_workers):
-        worker.after_fork()
-
-
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_after_fork)
+tell_of_forks(_workers)
 
 
 @atexit.register

@@ -1,4 +1,4 @@
--- The meters of books.lua, which follows: core/meters.py and shared/meters.py in Lua.
+-- The meters of ledger.lua, which follows: core/meters.py and shared/meters.py in Lua.
 
 local floor, ceil, min, max = math.floor, math.ceil, math.min, math.max
 local INF, NS = math.huge, 1e9
@@ -111,7 +111,12 @@ local function after(m, ahead, cost, slack)
     roll(m)
     if not s.stop then return INF end
     local stop = now + (s.stop - wall) * 1000
-    if now >= stop - m.guard - slack or s.used + ahead + cost > s.amount then return stop + m.guard end
+    local closed = now >= stop - m.guard - slack
+    if closed or s.used + ahead + cost > s.amount then
+      local later = ahead + cost - (closed and 0 or max(s.amount - s.used, 0))
+      local restarts = max(ceil(later / s.amount - TINY), 1)
+      return stop + (restarts - 1) * m.period * 1000 + m.guard
+    end
     return max(now + (s.start - wall) * 1000 + m.guard, now)
   end
   local from = s.full

@@ -18,7 +18,7 @@ _to_json = json.JSONEncoder(separators=(",", ":"), check_circular=False).encode
 def script() -> str:
     """The whole script."""
     here = files("paceline.stores")
-    return "".join((here / name).read_text("utf-8") for name in ("meters.lua", "books.lua"))
+    return "".join((here / name).read_text("utf-8") for name in ("meters.lua", "ledger.lua"))
 
 
 @lru_cache(maxsize=64)
