@@ -22,6 +22,7 @@ from paceline.pacing.status import report
 
 START_NS = 1_700_000_003 * NS
 MODEL = "m"
+KINDS = {"too_large": RefusalKind.NEVER_FITS}
 
 
 @dataclass
@@ -198,13 +199,15 @@ class Fleet:
         self.changed()
 
     def refused(self, job, reservation, answer, readings):
-        kind = RefusalKind.CAPACITY if answer.kind == "capacity" else RefusalKind(answer.kind)
+        kind = KINDS.get(answer.kind) or RefusalKind(answer.kind)
         if kind is RefusalKind.RATE:
             self.refused_at_s.append((self.now_ns - START_NS) / NS)
         settings = self.world.settings
         refusal = Refusal(
             kind,
-            retry_after_s=float(math.ceil(answer.wait_s)) if settings.headers and answer.wait_s else None,
+            retry_after_s=float(math.ceil(answer.wait_s))
+            if settings.headers and 0 < answer.wait_s < math.inf
+            else None,
             unit=answer.unit or None,
             period_s=answer.period_s or None,
         )

@@ -12,6 +12,7 @@ from grids import sampled
 from paceline.core.capacity import LocalCapacity
 from paceline.core.pool import Pool
 from paceline.core.quota import NS, parse_quotas
+from paceline.core.results import Source, SourceKind
 from paceline.emulator import Refused
 
 BLIND = {"headers": False, "body_numbers": False}
@@ -29,7 +30,13 @@ class Unknown(Fleet):
 
     def make_pool(self, told):
         quotas = parse_quotas(told)
-        return Pool("sim", LocalCapacity.of(quotas, START_NS, learns=True, source=self.source, headroom_s=0.25))
+        sources = [Source(SourceKind(self.source))] * len(quotas)
+        return Pool(
+            "sim",
+            LocalCapacity.of(
+                quotas, START_NS, learns=True, sources=sources, headroom_s=0.25, charged_after={"output_tokens"}
+            ),
+        )
 
     def refused(self, job, reservation, answer, readings):
         if self.lies:
@@ -90,7 +97,8 @@ def test_a_prompt_above_a_guess_is_sent_and_its_answer_teaches(source, headers):
         source=source, jobs=20, words=(36_000, 36_000),
     )  # fmt: skip
     report = fleet.run(3_600)
-    assert (report.lost, report.tally["admitted"], report.refused) == (0, 20, 0)
+    assert (report.lost, report.tally["admitted"]) == (0, 20)
+    assert report.refused <= (source == "assumed")  # an assumed limit is tested upward
     assert report.speed >= 0.9 if headers else report.speed >= 0.7
 
 
@@ -100,8 +108,9 @@ def test_a_limit_that_was_lowered_for_some_minutes_turns_no_request_away():
         changes=[(60, {"m": "500 requests/min,20k tokens/min"}), (240, {"m": TRUE})],
     )  # fmt: skip
     report = fleet.run(7_200)
-    assert report.lost == 0
-    assert report.tally["refused"].get("too_large", 0) <= 8
+    too_large = report.tally["refused"].get("too_large", 0)  # the provider's own refusals, as without paceline
+    assert report.lost == too_large <= 8
+    assert report.speed >= 0.95
 
 
 def test_refusals_that_name_the_time_until_the_bucket_is_full_do_not_make_it_a_counter():

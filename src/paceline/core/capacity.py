@@ -7,7 +7,7 @@ a store that processes share (:class:`paceline.shared.capacity.SharedCapacity`).
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from typing import Any, Final, NamedTuple, Protocol, Self
+from typing import Any, Final, Literal, NamedTuple, Protocol, Self
 
 from paceline.core.learning import Learning
 from paceline.core.ledger import Ledger
@@ -24,6 +24,9 @@ from paceline.core.results import (
     StoreLost,
     WaitUntil,
 )
+
+Learns = bool | Literal["up"]
+"""Whether answers change the limits; ``up``: they also raise those that the user has given."""
 
 PENDING: Final = WaitUntil(FAR_NS, "")
 """A decision that is made later; see :meth:`Pool.resolve <paceline.core.pool.Pool.resolve>`."""
@@ -110,16 +113,16 @@ class LocalCapacity:
 
     Args:
         ledger: The quotas.
-        learns: Whether answers change the quotas, because a provider counts them, too.
+        learns: Whether answers change the quotas, because a provider counts them, too; ``up``: and raise given ones.
     """
 
     behind = QUEUE
     exchange_ns = None
     exchange_due = False
 
-    def __init__(self, ledger: Ledger, *, learns: bool = False) -> None:
+    def __init__(self, ledger: Ledger, *, learns: Learns = False) -> None:
         self.ledger = ledger
-        self.learning = Learning(ledger) if learns else None
+        self.learning = Learning(ledger, raises=learns == "up") if learns else None
 
     @classmethod
     def of(
@@ -127,11 +130,11 @@ class LocalCapacity:
         quotas: Iterable[Quota],
         now_ns: int,
         *,
-        learns: bool = False,
+        learns: Learns = False,
         **options: Any,
     ) -> Self:
         """The capacity of ``quotas``, with nothing used; ``options`` as for :class:`~paceline.core.ledger.Ledger`."""
-        return cls(Ledger(quotas, now_ns, gentle=learns, **options), learns=learns)
+        return cls(Ledger(quotas, now_ns, gentle=bool(learns), **options), learns=learns)
 
     def reserve(self, now_ns: int, waiter: Waiter) -> Decision:
         decision = self.ledger.reserve(now_ns, waiter.cost, waiter.amounts)
@@ -146,13 +149,16 @@ class LocalCapacity:
         return True
 
     def settle(self, now_ns: int, reservation: Reservation, actual: Cost | None) -> list[float]:
-        return self.ledger.settle(now_ns, reservation, actual)
+        true = self.ledger.settle(now_ns, reservation, actual)
+        if actual and self.learning is not None and self.learning.guesses.open:
+            self.learning.served(now_ns, reservation, true)
+        return true
 
     def cancel(self, now_ns: int, reservation: Reservation) -> None:
         self.ledger.cancel(now_ns, reservation)
 
     def refuse(self, now_ns: int, reservation: Reservation, refusal: Refusal, pause_ns: int) -> bool:
-        self.ledger.close(reservation)
+        self.ledger.close(now_ns, reservation)
         if pause_ns:
             self.ledger.pause(now_ns + pause_ns)
         if self.learning is None:

@@ -21,12 +21,14 @@ import re
 from bisect import bisect_right
 from collections.abc import Callable, Iterable
 from dataclasses import replace
+from itertools import pairwise
 from typing import NamedTuple
 
+from paceline.core.guesses import Guess, Guesses
 from paceline.core.ledger import Ledger
-from paceline.core.meters import Bucket, Spaced, Window
-from paceline.core.quota import INPUT_TOKENS, NS, TOKENS, Quota
-from paceline.core.results import Reading, Refusal, RefusalKind, Reservation
+from paceline.core.meters import Bucket, Slots, Spaced, Window
+from paceline.core.quota import CONCURRENCY, INPUT_TOKENS, NS, TOKENS, Quota, Rule
+from paceline.core.results import LEARNED, Reading, Refusal, RefusalKind, Reservation, Source, SourceKind
 
 ABOUT_NS = NS // 4
 """Attempts that were sent within this time of each other may reach the server in the other order."""
@@ -65,6 +67,18 @@ LIMIT_MIN, LIMIT_MAX = 1e-3, 1e12
 WAIT_MAX_S = 32 * 86_400.0
 """The range of limits and waits of providers; a number outside of it counts as missing."""
 
+REFILL_READINGS = 5
+"""How many readings show the period of a bucket, if they agree."""
+
+PERIOD_MARGIN = 0.1
+"""A learned period that differs by a smaller share from the known one is the known one."""
+
+PERIODS_S = (60.0, 1.0, 10.0, 30.0, 3_600.0, 86_400.0, 5.0, 15.0, 20.0, 300.0, 600.0, 900.0, 1_800.0, 21_600.0)
+"""The usual periods, the most usual ones first."""
+
+SAME_RESTART_NS = NS // 2
+"""Readings whose resets end within this time of each other are about one restart of a counter."""
+
 UNITS_MAX = 16
 """How many quotas a pool has at most, with those that answers add."""
 
@@ -76,6 +90,76 @@ class Note(NamedTuple):
     shifted_ns: int
     charged: float
     epoch: int
+    held_ns: int = 0
+
+
+class Refill:
+    """The period of a bucket, from readings: the reset is the part of it that the lack is of the limit.
+
+    Every reading bounds the period; the bounds of a bucket have a part in common, those of a counter that restarts, of a
+    trailing period, or of a smaller bucket than the limit have not.
+
+    Attributes:
+        sure: Whether the readings so far are those of a bucket with one period.
+    """
+
+    __slots__ = ("_count", "_high_s", "_least", "_low_s", "_most", "_resets", "_restarts", "sure")
+
+    def __init__(self) -> None:
+        self.sure = False
+        self._restarts: list[tuple[int, int]] = []  # of a counter: the instant, and how many readings agree about it
+        self._resets = 0.0
+        self._begin()
+
+    def _begin(self) -> None:
+        self._count, self._low_s, self._high_s = 0, 0.0, math.inf
+        self._least, self._most = math.inf, 0.0  # of the lacks, as shares of the limit
+
+    def period_s(self, reading: Reading) -> float | None:
+        """The period, once the readings agree about it; ``None`` before."""
+        limit, remaining, reset_s = reading.limit, reading.remaining, reading.reset_s
+        if limit is None or remaining is None or reset_s is None:
+            return None
+        lack, rough_s = limit - remaining, reading.reset_resolution_s + 0.002
+        if lack < 3 * reading.resolution or reset_s < 3 * rough_s or remaining < 0:
+            return None  # too little to measure with
+        low_s = (reset_s - rough_s) * limit / (lack + reading.resolution)
+        high_s = (reset_s + rough_s) * limit / (lack - reading.resolution)
+        if low_s > self._high_s or high_s < self._low_s:  # a contradiction: begin again
+            self.sure = False
+            self._begin()
+        self._low_s, self._high_s = max(self._low_s, low_s), min(self._high_s, high_s)
+        self._least, self._most = min(self._least, lack / limit), max(self._most, lack / limit)
+        self._count += 1
+        agree = self._high_s <= (1 + 2 * PERIOD_MARGIN) * self._low_s and self._most >= 1.5 * self._least
+        self.sure = agree and self._count >= REFILL_READINGS
+        if not self.sure:
+            return None
+        return _usual(self._low_s, self._high_s)
+
+    def restarts_s(self, sent_ns: int, reading: Reading) -> float | None:
+        """The period of a counter that restarts, once three restarts are known and equally far apart; else ``None``."""
+        if reading.reset_s is None or self.sure:
+            return None
+        at_ns, restarts = sent_ns + round(reading.reset_s * NS), self._restarts
+        self._resets = max(self._resets, reading.reset_s)
+        if restarts and abs(at_ns - restarts[-1][0]) < SAME_RESTART_NS:
+            restarts[-1] = (restarts[-1][0], restarts[-1][1] + 1)
+        elif not restarts or at_ns > restarts[-1][0]:
+            restarts.append((at_ns, 1))
+            del restarts[:-4]
+        if len(restarts) < 4 or any(count < 3 for _, count in restarts[:3]):
+            return None
+        apart = [(b[0] - a[0]) / NS for a, b in pairwise(restarts[:3])]
+        if max(apart) > 1.05 * min(apart) or self._resets > 1.05 * max(apart):
+            return None
+        return _usual(0.97 * min(apart), 1.03 * max(apart))
+
+
+def _usual(low_s: float, high_s: float) -> float:
+    """The most usual period within the bounds, else their middle."""
+    usual = [period for period in PERIODS_S if 0.99 * low_s <= period <= 1.01 * high_s]
+    return usual[0] if usual else (low_s + high_s) / 2
 
 
 Report = Callable[[int, str, "float | Quota"], None]
@@ -97,12 +181,14 @@ class QuotaTracker:
         refused_amount: The sum of the charges of refused attempts.
         limit_as_of_ns: When the attempt was sent whose answer last changed the limit.
         epoch: The number of changes of rate and rule: a note of another epoch is not compared.
+        refill: What readings have shown about the refill.
+        period_s: The period that the limits of answers are about; ``None`` for that of the quota.
     """
 
     __slots__ = (
         "_as_of_ns", "_busy_s", "_climbed_ns", "_index", "_last_ns", "_lives", "_measured_s", "_refusal", "_report",
-        "_slices", "_steady", "about_ns", "charged", "epoch", "limit_as_of_ns", "meter", "refused_amount",
-        "shifted_ns",
+        "_slices", "_steady", "about_ns", "charged", "epoch", "limit_as_of_ns", "meter", "period_s", "refill",
+        "refused_amount", "shifted_ns",
     )  # fmt: skip
 
     def __init__(self, meter: Bucket, index: int = 0, report: Report = _report_nothing) -> None:
@@ -113,6 +199,8 @@ class QuotaTracker:
         self.about_ns = ABOUT_NS
         self.epoch = 0
         self.refused_amount = 0.0
+        self.refill = Refill()
+        self.period_s: float | None = None
         self._index, self._report = index, report
         self._slices: list[tuple[int, float]] = []  # instants, and the sum of all charges before
         # The refusal that begins the present measurement: when its attempt was sent, and the amount admitted before.
@@ -133,7 +221,7 @@ class QuotaTracker:
         if not self._slices or now_ns - self._slices[-1][0] >= SLICE_NS:
             self.log_charges(now_ns, charged)
         self.charged = charged
-        return Note(self.meter.full_at_ns, self.shifted_ns, charged, self.epoch)
+        return Note(self.meter.full_at_ns, self.shifted_ns, charged, self.epoch, self.meter.held_ns)
 
     def log_charges(self, now_ns: int, charged: float) -> None:
         """Log that the sum of all charges is ``charged`` now."""
@@ -185,19 +273,27 @@ class QuotaTracker:
             self.limit_as_of_ns = now_ns
         self.epoch, self.shifted_ns, self.refused_amount = epoch, shifted_ns, refused_amount
 
-    def read(self, now_ns: int, sent_ns: int, note: Note, reading: Reading) -> bool:
-        """Compare a reading with the note of its attempt, which was sent at ``sent_ns``; whether the quota is not a bucket."""
+    def read(self, now_ns: int, sent_ns: int, note: Note, reading: Reading, *, above: bool = False) -> bool:
+        """Compare a reading with the note of its attempt, which was sent at ``sent_ns``; whether the quota is not a bucket.
+
+        ``above``: the provider's limit is above the given one, so the reading can only lower the level.
+        """
         bucket = self.meter
         if reading.remaining is None or isinstance(bucket, Spaced):
             return False
         unit_ns = bucket.quota.ns_per_unit
+        if above:
+            lack_ns = math.ceil(max(bucket.quota.burst - reading.remaining, 0.0) * unit_ns)
+            if lack_ns and note.epoch == self.epoch:
+                self._compare(now_ns, sent_ns, note, lack_ns, self.about_ns, lower_only=True)
+            return False
         rough_ns = round(reading.resolution * unit_ns) if reading.resolution > 1 else 0
         lack_ns = _lack_ns(bucket.quota, reading)
         if reading.reset_s is not None:
-            rough_ns += NS if rough_ns else 0  # then the reset is rounded, too, to seconds
+            rough_ns += round(reading.reset_resolution_s * NS)
             holds_ns, burst_ns = reading.remaining * unit_ns + lack_ns, bucket.quota.burst * unit_ns
             if holds_ns > CLOCK_MARGIN * burst_ns + rough_ns:
-                return True
+                return not self.refill.sure
             if holds_ns < QUANTISED_MARGIN * burst_ns - rough_ns:
                 self._cap_burst((holds_ns - rough_ns) / unit_ns)
             elif bucket.burst_cap < math.inf:
@@ -206,13 +302,16 @@ class QuotaTracker:
             self._compare(now_ns, sent_ns, note, round(lack_ns / bucket.ceiling), self.about_ns + rough_ns)
         return False
 
-    def _compare(self, now_ns: int, sent_ns: int, note: Note, lack_ns: int, about_ns: int) -> None:
+    def _compare(
+        self, now_ns: int, sent_ns: int, note: Note, lack_ns: int, about_ns: int, *, lower_only: bool = False
+    ) -> None:
         """Correct the level if the server's bucket lacks more or less than the noted one can, by ``about_ns`` or more."""
         noted_ns = note.full_at_ns + self.shifted_ns - note.shifted_ns  # with the corrections since
         later, earlier = self._charged_about(sent_ns, note)
+        later += note.held_ns  # some of it may have been charged
         if sent_ns + lack_ns > noted_ns + later + about_ns:  # others use the key, too
             self._shift(now_ns, sent_ns, sent_ns + lack_ns - noted_ns - later)
-        elif sent_ns >= self._as_of_ns and now_ns + lack_ns < noted_ns - earlier - about_ns:
+        elif not lower_only and sent_ns >= self._as_of_ns and now_ns + lack_ns < noted_ns - earlier - about_ns:
             # The charges are too high, even if the reading was taken just now. A reading before the last one that
             # changed the level is not used: what it does not count yet has been learned since.
             self._shift(now_ns, sent_ns, now_ns + lack_ns - noted_ns + earlier)
@@ -225,6 +324,16 @@ class QuotaTracker:
         earlier = note.charged - (self._slices[before][1] if before >= 0 else 0.0)
         unit_ns = self.meter.ns_per_unit
         return math.ceil(max(later, 0.0) * unit_ns), math.ceil(earlier * unit_ns)
+
+    def fall_back(self, now_ns: int, limit: float) -> None:
+        """Run at ``limit`` per period, half of the present amount, and climb from there."""
+        self._cap_burst(limit)
+        self._set_ceiling(now_ns, 0.5)
+        self._climbed_ns, self._measured_s = now_ns, self.meter.quota.period_s
+
+    def gain(self, now_ns: int, amount: float) -> None:
+        """Raise the level by ``amount``: the provider has more than was assumed."""
+        self._move(now_ns, -math.ceil(amount * self.meter.ns_per_unit))
 
     def _shift(self, now_ns: int, as_of_ns: int, by_ns: int) -> None:
         self._as_of_ns = max(self._as_of_ns, as_of_ns)
@@ -258,6 +367,8 @@ class QuotaTracker:
         if asked_s is not None and asked_s > 2 * bucket.quota.period_s:
             asked_s = None  # it is about a longer period; the pause of the pool is enough
         clock = asked_s is not None and asked_s * NS > cost_ns + bucket.quota.burst * unit_ns / 20 + 2 * NS
+        if clock and self.refill.sure:  # the headers of answers have shown a bucket: it names another time
+            clock, asked_s, pause_ns = False, None, 0
         if not isinstance(bucket, Spaced) and not clock:
             noted_ns = note.full_at_ns + self.shifted_ns - note.shifted_ns  # with the corrections since
             used = (noted_ns - sent_ns - cost_ns) / unit_ns  # before this attempt
@@ -291,7 +402,7 @@ class QuotaTracker:
             rate = (admitted - self._refusal[1]) / (sent_ns - self._refusal[0]) * NS
             share = rate / self.meter.quota.rate
             self._measured_s = (sent_ns - self._refusal[0]) / NS
-            if share < CUT_MAX * self.meter.ceiling and not isinstance(self.meter, Spaced):
+            if share < CUT_MAX * self.meter.ceiling and not (isinstance(self.meter, Spaced) or self.refill.sure):
                 self._refusal = None
                 return True  # the refill is so low that the quota is a counter that restarts
             if share < self.meter.ceiling:
@@ -327,12 +438,21 @@ class Learning:
     Args:
         ledger: The ledger, whose meters are corrected.
         report: Called with every change, so that other processes can make it, too.
+        raises: Whether an answer may raise a limit that the user has given.
+
+    Attributes:
+        trackers: The learning about each quota.
+        guesses: The limits that no answer has confirmed.
+        notices: What the user should know, for the log; the reader empties it.
     """
 
-    def __init__(self, ledger: Ledger, report: Report = _report_nothing) -> None:
+    def __init__(self, ledger: Ledger, report: Report = _report_nothing, *, raises: bool = False) -> None:
         self._ledger = ledger
         self._report = report
+        self._raises = raises
         self.trackers: list[QuotaTracker | None] = []
+        self.guesses = Guesses(ledger)
+        self.notices: list[str] = []
         self.follow()
 
     def follow(self) -> None:
@@ -365,6 +485,7 @@ class Learning:
         changed: list[int] = []
         for reading in map(_sane_reading, readings):
             sent_ns, index = reservation.granted_ns, self._index(reading.unit, reading.period_s)
+            refilled = index is not None and self._take_refill(now_ns, index, sent_ns, reading)
             if index is not None and (reading.reset_s or 0) > 2 * self._ledger.meters[index].quota.period_s:
                 continue  # it is about a longer period
             limited = self._take_limit(now_ns, index, reading, sent_ns)
@@ -372,15 +493,48 @@ class Learning:
             if index is None:
                 continue
             tracker, note = self.trackers[index], self._note(reservation, index)
-            if limited and tracker is not None:
-                tracker.take_level(now_ns, sent_ns, note, reading)
             m = self._ledger.meters[index]
+            above = reading.limit is not None and self._in_period(index, reading.limit) > m.quota.amount
+            if (limited or refilled) and tracker is not None and not above:
+                tracker.take_level(now_ns, sent_ns, note, reading)
             if isinstance(m, Window) and reading.remaining is not None and reading.remaining < m.level(now_ns):
                 m.seen(now_ns, reading.remaining)
                 self._report(index, "seen", reading.remaining)
-            if tracker is not None and note is not None and tracker.read(now_ns, sent_ns, note, reading):
+            if tracker is not None and note is not None and tracker.read(now_ns, sent_ns, note, reading, above=above):
                 self._spread(now_ns, index)
         return changed
+
+    def _take_refill(self, now_ns: int, index: int, sent_ns: int, reading: Reading) -> bool:
+        """Learn from ``reading`` how fast the quota at ``index`` refills; whether its period or its rule has changed."""
+        tracker = self.trackers[index]
+        if tracker is None or reading.period_s is not None:
+            return False
+        period_s, spaced = tracker.refill.period_s(reading), isinstance(tracker.meter, Spaced)
+        bucket = period_s is not None
+        if spaced and not bucket:
+            period_s = tracker.refill.restarts_s(sent_ns, reading)
+        if period_s is None or reading.limit is None:
+            return False
+        quota, changed = tracker.meter.quota, False
+        if spaced and bucket and quota.rule is Rule.BUCKET and self._report is _report_nothing:
+            tracker.meter, changed = self._ledger.count_as_bucket(now_ns, index), True
+        known_s = tracker.period_s or quota.period_s
+        if abs(period_s - known_s) > PERIOD_MARGIN * known_s:
+            tracker.period_s, changed = period_s, True
+            if self._report is _report_nothing and self._ledger.given[index] == math.inf:
+                self._ledger.adopt(now_ns, index, reading.limit, period_s)
+            else:  # to other processes, and to the user, it is known by its period
+                self._adopt(now_ns, index, min(self._in_period(index, reading.limit), self._ledger.given[index]))
+        if changed:
+            tracker.changed()
+        return changed
+
+    def _in_period(self, index: int, limit: float) -> float:
+        """A ``limit`` of an answer, as an amount per period of the quota at ``index``."""
+        tracker = self.trackers[index]
+        if tracker is None or tracker.period_s is None:
+            return limit
+        return limit * tracker.meter.quota.period_s / tracker.period_s
 
     def charge_kept(self, reservation: Reservation) -> None:
         """Count the charge of a refused attempt: it stays, but the provider has not admitted it."""
@@ -407,6 +561,11 @@ class Learning:
         index = self._index(refusal.unit, refusal.period_s) if refusal.unit else self._tightest(now_ns)
         changed = self._take_limit(now_ns, index, refusal, sent_ns)
         if index is not None:
+            m, guess = self._ledger.meters[index], self.guesses.confirm(index)
+            if isinstance(m, Slots) and refusal.limit is None:  # a quarter less than was in flight
+                self._adopt(now_ns, index, max(m.used * 3 // 4, 1.0))
+            elif guess is not None and guess.grown and refusal.limit is None and isinstance(m, Bucket):
+                self._fall_back(now_ns, index, guess)
             tracker, note = self.trackers[index], self._note(reservation, index)
             if tracker is not None and note is not None:
                 amount = reservation.amounts[index]
@@ -419,7 +578,7 @@ class Learning:
         found = [
             i
             for i, m in enumerate(self._ledger.meters)
-            if m.quota.unit == unit and m.quota.period_s and period_s in (None, m.quota.period_s)
+            if m.quota.unit == unit and period_s in (None, m.quota.period_s)
         ]
         return found[0] if len(found) == 1 else None
 
@@ -431,9 +590,11 @@ class Learning:
         return named and unit not in units and not split and len(self._ledger.meters) < UNITS_MAX
 
     def _tightest(self, now_ns: int) -> int | None:
-        """The index of the quota with the least left, for a refusal that names none."""
-        shares = [(m.level(now_ns) / m.quota.burst, i) for i, m in enumerate(self._ledger.meters) if m.quota.period_s]
-        return min(shares)[1] if shares else None
+        """The index of the quota with the least left, for a refusal that names none; slots only where nothing else is."""
+        shares = [
+            (m.quota.period_s == 0, m.level(now_ns) / m.quota.burst, i) for i, m in enumerate(self._ledger.meters)
+        ]
+        return min(shares)[2] if shares else None
 
     def _note(self, reservation: Reservation, index: int) -> Note | None:
         return reservation.notes[index] if index < len(reservation.notes) else None
@@ -450,22 +611,79 @@ class Learning:
         if index is None:
             if not answer.unit or not self._is_new(answer.unit, answer.period_s):
                 return []
-            quota = Quota(answer.unit, limit, answer.period_s or 60.0)
+            slots = answer.unit == CONCURRENCY
+            rule = Rule.SLOTS if slots else Rule.BUCKET
+            quota = Quota(answer.unit, limit, 0.0 if slots else answer.period_s or 60.0, rule=rule)
             self._ledger.add(now_ns, quota)
             self.follow()
             index = len(self._ledger.meters) - 1
             self._report(index, "add", quota)
             return [index]
-        tracker = self.trackers[index]
-        late = tracker is not None and sent_ns < tracker.limit_as_of_ns
-        if late or limit == self._ledger.meters[index].quota.amount:
+        tracker, ledger = self.trackers[index], self._ledger
+        if tracker is not None and sent_ns < tracker.limit_as_of_ns:
             return []
-        self._ledger.adopt(now_ns, index, limit)
-        self._report(index, "adopt", limit)
+        limit = self._in_period(index, limit)
+        if limit > ledger.given[index] and not self._raises:
+            self._stated_above(index, limit)
+            limit = ledger.given[index]
+        self.guesses.confirm(index)
+        if limit == ledger.meters[index].quota.amount:
+            if ledger.sources[index].kind is not SourceKind.GIVEN:
+                ledger.sources[index] = LEARNED
+            return []
+        self._adopt(now_ns, index, limit)
         if tracker is not None:
             tracker.limit_as_of_ns = sent_ns
-            tracker.changed()
         return [index]
+
+    def _adopt(self, now_ns: int, index: int, limit: float, source: Source = LEARNED) -> None:
+        self._ledger.adopt(now_ns, index, limit)
+        self._ledger.sources[index] = source
+        self._report(index, "adopt", limit)
+        if (tracker := self.trackers[index]) is not None:
+            tracker.changed()
+
+    def _stated_above(self, index: int, limit: float) -> None:
+        """Note that the provider allows more than the user has given; the given limit holds."""
+        if index not in self._ledger.stated:
+            self.notices.append(
+                f"the provider states a limit of {limit:,.0f} {self._ledger.units[index]}, and"
+                f" {self._ledger.names[index]!r} was given: the given limit holds; learn='up' would take the higher one"
+            )
+        self._ledger.stated[index] = limit
+
+    def served(self, now_ns: int, reservation: Reservation, true: list[float]) -> None:
+        """Raise guessed limits that bind, after an attempt that the provider has served at the cost ``true``."""
+        for index, amount, gain in self.guesses.served(now_ns, reservation, true):
+            m, tracker, source = self._ledger.meters[index], self.trackers[index], self._ledger.sources[index]
+            guess = self.guesses.open[index]
+            if not guess.warned and not isinstance(m, Slots):
+                guess.warned = True
+                self.notices.append(
+                    self.about_guess(index) + "; the provider serves more, so it is raised step by step"
+                )
+            self._adopt(now_ns, index, amount, source)
+            if gain and tracker is not None and not isinstance(tracker.meter, Spaced):
+                tracker.gain(now_ns, gain)
+
+    def _fall_back(self, now_ns: int, index: int, guess: Guess) -> None:
+        """Replace a guess that has grown too far by what was served: a full bucket, and its refill since the start."""
+        tracker = self.trackers[index]
+        if tracker is not None and not isinstance(tracker.meter, Spaced):
+            period_s = tracker.meter.quota.period_s
+            served = tracker.charged - tracker.refused_amount
+            limit = served * period_s / ((now_ns - guess.since_ns) / NS + period_s)
+            if 0 < limit < tracker.meter.quota.amount:
+                self._adopt(now_ns, index, 2 * limit, self._ledger.sources[index])
+                tracker.fall_back(now_ns, limit)
+
+    def about_guess(self, index: int) -> str:
+        """A sentence about a guessed limit: its source, and how to name another."""
+        name, source = self._ledger.names[index], self._ledger.sources[index]
+        return (
+            f"the limit {name!r} is {source}, and no answer has confirmed it: name the tier of the account (tier=...), give"
+            " the limits, or measure them with `paceline check`"
+        )
 
     def _spread(self, now_ns: int, index: int) -> None:
         """Spread the quota at ``index`` evenly, which is safe under every rule: it is not a bucket."""
@@ -491,4 +709,5 @@ def _sane_reading(reading: Reading) -> Reading:
         _within(reading.reset_s, 0.0, WAIT_MAX_S),
         _within(reading.period_s, 0.01, WAIT_MAX_S),
         _within(reading.resolution, 1.0, 1e6) or 1.0,
+        _within(reading.reset_resolution_s, 0.0, 3_600.0) or 0.0,
     )

@@ -10,9 +10,9 @@ reservation that stays open beyond its time-to-live is closed and stays charged 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 
-from paceline.core.meters import FAR_NS, Bucket, Meter, Spaced, meter
+from paceline.core.meters import FAR_NS, Bucket, Held, Meter, Slots, Spaced, meter
 from paceline.core.quota import CONCURRENCY, INPUT_TOKENS, NS, OUTPUT_TOKENS, REQUESTS, TOKENS, Cost, Quota, Rule
 from paceline.core.results import (
     COOL_DOWN,
@@ -40,6 +40,7 @@ class Ledger:
         headroom_s: The part of each quota that stays unused, in seconds of its own refill.
         ttl_s: How long a reservation may stay open, in seconds.
         gentle: Whether buckets open slowly.
+        charged_after: The units that the provider charges when the answer is produced, and not at admission.
 
     Attributes:
         meters: One per quota, in the order of ``names``, ``units``, ``sources``, ``given``, ``most``, ``spent`` and all
@@ -65,8 +66,10 @@ class Ledger:
         headroom_s: float = 1.0,
         ttl_s: float = 900.0,
         gentle: bool = False,
+        charged_after: Collection[str] = (),
     ) -> None:
         self.headroom_s = headroom_s
+        self.charged_after = charged_after
         self.gentle = gentle
         self.meters: list[Meter] = []
         self.names: list[str] = []
@@ -77,6 +80,9 @@ class Ledger:
         self.stated: dict[int, float] = {}
         self.spent: list[float] = []
         self.slots: list[int] = []  # the indexes of the meters with the rule ``slots``
+        self.released: list[
+            int
+        ] = []  # the indexes of the meters that count attempts in flight: slots, and held amounts
         self._counts_tokens = False
         for i, quota in enumerate(quotas):
             self.add(now_ns, quota, sources[i] if sources else GIVEN)
@@ -185,7 +191,7 @@ class Ledger:
             The true amount per meter.
         """
         reserved = reservation.amounts
-        if not self.close(reservation):
+        if not self.close(now_ns, reservation):
             return reserved
         if reservation is self._probe:
             self._probe, self.not_before_ns = None, min(self.not_before_ns, now_ns)
@@ -233,7 +239,7 @@ class Ledger:
 
     def cancel(self, now_ns: int, reservation: Reservation) -> None:
         """Close a reservation whose request was never sent."""
-        if self.close(reservation):
+        if self.close(now_ns, reservation):
             if reservation is self._probe:  # no answer will come: another attempt becomes the probe
                 self._probe_next, self._probe, self.not_before_ns = True, None, min(self.not_before_ns, now_ns)
             for i, reserved in enumerate(reservation.amounts):
@@ -249,7 +255,7 @@ class Ledger:
                 break
             late.append(reservation)
         for reservation in late:
-            self.close(reservation)
+            self.close(now_ns, reservation)
         self.expiry_check_ns = min(self.next_expiry_ns, now_ns + self.ttl_ns)
         return len(late)
 
@@ -271,10 +277,10 @@ class Ledger:
         if self.not_before_ns == until_ns > now_ns:
             self.not_before_ns, self._probe_next = now_ns, False
 
-    def adopt(self, now_ns: int, index: int, amount: float) -> None:
-        """Change the amount of the quota at ``index``."""
+    def adopt(self, now_ns: int, index: int, amount: float, period_s: float | None = None) -> None:
+        """Change the amount, and the period (``None``: as it is), of the quota at ``index``."""
         m = self.meters[index]
-        m.adopt(now_ns, amount)
+        m.adopt(now_ns, amount, period_s)
         self.names[index] = str(m.quota)
         if amount > self.given[index]:
             self.given[index], self.most[index] = amount, max(self.most[index], m.most)
@@ -282,13 +288,18 @@ class Ledger:
     def add(self, now_ns: int, quota: Quota, source: Source = LEARNED) -> None:
         """Charge a further quota from now on."""
         given = source.kind is SourceKind.GIVEN
-        m = meter(quota, now_ns, self.headroom_s, gentle=self.gentle)
+        m = meter(quota, now_ns, self.headroom_s, gentle=self.gentle, held=quota.unit in self.charged_after)
+        if isinstance(m, Bucket) and not given:
+            m.opened /= 2  # the limit may be lower
+            m.widen()
         self.follow(m, str(quota), source, quota.amount if given else math.inf, m.most if given else math.inf)
 
     def follow(self, m: Meter, name: str, source: Source, given: float, most: float) -> None:
         """Charge a further meter from now on, at its present level."""
         if m.quota.rule is Rule.SLOTS:
             self.slots.append(len(self.meters))
+        if isinstance(m, Slots | Held):
+            self.released.append(len(self.meters))
         self.meters.append(m)
         self.names.append(name)
         self.sources.append(source)
@@ -312,14 +323,16 @@ class Ledger:
         m = self.meters[index] = Bucket(self.meters[index].quota, now_ns, self.headroom_s, gentle=self.gentle)
         return m
 
-    def close(self, reservation: Reservation) -> bool:
+    def close(self, now_ns: int, reservation: Reservation) -> bool:
         """Close ``reservation`` and keep its charge; whether it was open."""
         if not reservation.open:
             return False
         reservation.open = False
         del self._open[reservation]
-        for i in self.slots:
-            self.meters[i].release(reservation.amounts[i])
+        for i in self.released:
+            if i < len(reservation.amounts):  # quotas may have been added since
+                mark = reservation.marks[i] if i < len(reservation.marks) else 0
+                self.meters[i].release(now_ns, mark, reservation.amounts[i])
         return True
 
 

@@ -82,14 +82,14 @@ class Meter(Protocol):
     def answered(self, cost: float) -> None:
         """An attempt that was charged ``cost`` has been answered: a gentle bucket widens its burst."""
 
-    def release(self, cost: float) -> None:
-        """An attempt that was charged ``cost`` is over: slots become free."""
+    def release(self, now_ns: int, mark: int, cost: float) -> None:
+        """The attempt that was charged ``cost``, with this mark, is over: slots become free."""
 
     def level(self, now_ns: int) -> float:
         """What is left, headroom included; negative in debt."""
 
-    def adopt(self, now_ns: int, amount: float) -> None:
-        """Change the amount of the quota; the use stays."""
+    def adopt(self, now_ns: int, amount: float, period_s: float | None = None) -> None:
+        """Change the amount of the quota, and its period (``None``: as it is); the use stays."""
 
 
 def small_burst_s(quota: Quota) -> float:
@@ -117,6 +117,9 @@ class Bucket:
         "burst_cap", "ceiling", "full_at_ns", "full_wait_ns", "headroom_s", "low_lacks", "low_marks", "most", "ns_per_unit",
         "open_reach_ns", "opened", "quota", "reach_ns", "sequence",
     )  # fmt: skip
+
+    held_ns = 0
+    """The refill of what is held for attempts in flight, in nanoseconds; see :class:`Held`."""
 
     def __init__(self, quota: Quota, now_ns: int, headroom_s: float, *, gentle: bool = False) -> None:
         self.headroom_s = headroom_s
@@ -179,11 +182,11 @@ class Bucket:
         self.ceiling = min(max(ceiling, CEILING_MIN), 1.0)
         self._resize(now_ns, self.quota, level)
 
-    def adopt(self, now_ns: int, amount: float) -> None:
+    def adopt(self, now_ns: int, amount: float, period_s: float | None = None) -> None:
         level = self.level(now_ns)
         grown = amount - self.quota.amount
         self.ceiling = 1.0
-        self._resize(now_ns, self.quota.with_amount(amount), level)
+        self._resize(now_ns, self.quota.with_amount(amount, period_s), level)
         self.not_granted(max(grown, 0.0))
 
     def _resize(self, now_ns: int, quota: Quota, level: float) -> None:
@@ -254,7 +257,7 @@ class Bucket:
 
     def answered(self, cost: float) -> None:
         if self.opened < math.inf:
-            self.opened += cost
+            self.opened = max(self.opened, cost) + cost  # at least two of them, also where a burst holds less than one
             if self.opened >= self.quota.burst:
                 self.opened = math.inf
             elif self.burst_cap >= self.quota.burst:  # as widen() does, without a call
@@ -262,11 +265,70 @@ class Bucket:
                 return
             self.widen()
 
-    def release(self, cost: float) -> None:
+    def release(self, now_ns: int, mark: int, cost: float) -> None:
         """A bucket does not count requests in flight."""
 
     def level(self, now_ns: int) -> float:
         return self.quota.burst - max(self.full_at_ns - now_ns, 0) / self.ns_per_unit
+
+
+class Held(Bucket):
+    """A quota that the provider charges when it has produced the output: the estimate is held until then.
+
+    Were it charged at admission, the bucket would refill while the provider's is still full, and grant the same amount
+    twice. A cost that is held longer than one period is charged then: long answers do not slow the pool down.
+
+    Attributes:
+        held: The cost of each attempt in flight, by its mark, the oldest first.
+    """
+
+    __slots__ = ("held", "held_amount")
+
+    def __init__(self, quota: Quota, now_ns: int, headroom_s: float, *, gentle: bool = False) -> None:
+        self.held: dict[int, float] = {}
+        self.held_amount = 0.0
+        super().__init__(quota, now_ns, headroom_s, gentle=gentle)
+
+    @property
+    def held_ns(self) -> int:  # type: ignore[override]
+        return ceil(self.held_amount * self.ns_per_unit)
+
+    def earliest(self, now_ns: int, cost: float, ahead: float = 0.0, slack_ns: int = 0) -> int:
+        self._charge_old(now_ns)
+        at_ns = super().earliest(now_ns, cost, ahead, slack_ns)
+        if not self.held:
+            return at_ns
+        held_ns = self.held_ns
+        if held_ns + ceil((cost + ahead) * self.ns_per_unit) + slack_ns > self.reach_ns:
+            return max(next(iter(self.held)) + self._period_ns, now_ns + 1)  # or when an attempt in flight ends
+        return at_ns + held_ns
+
+    def charge(self, now_ns: int, cost: float) -> int:
+        if not cost:
+            return super().charge(now_ns, cost)
+        self.sequence = max(self.sequence + 1, now_ns)
+        self.held[self.sequence] = cost
+        self.held_amount += cost
+        return self.sequence
+
+    def release(self, now_ns: int, mark: int, cost: float) -> None:
+        if self.held.pop(mark, None) is not None:
+            self.held_amount = self.held_amount - cost if self.held else 0.0
+            super().charge(now_ns, cost)
+
+    def correct(self, now_ns: int, mark: int, charged: float, actual: float) -> None:  # noqa: ARG002
+        super().correct(now_ns, self.sequence, charged, actual)  # it was charged just now, by release()
+
+    def level(self, now_ns: int) -> float:
+        return super().level(now_ns) - self.held_amount
+
+    @property
+    def _period_ns(self) -> int:
+        return ceil(self.quota.period_s * NS)
+
+    def _charge_old(self, now_ns: int) -> None:
+        while self.held and (mark := next(iter(self.held))) + self._period_ns <= now_ns:
+            self.release(now_ns, mark, self.held[mark])
 
 
 SLICES = 512
@@ -354,8 +416,8 @@ class Spaced(Bucket):
     def set_ceiling(self, now_ns: int, ceiling: float) -> None:
         self._rescale(now_ns, self.quota, min(max(ceiling, CEILING_MIN), 1.0))
 
-    def adopt(self, now_ns: int, amount: float) -> None:
-        self._rescale(now_ns, self.quota.with_amount(amount), 1.0)
+    def adopt(self, now_ns: int, amount: float, period_s: float | None = None) -> None:
+        self._rescale(now_ns, self.quota.with_amount(amount, period_s), 1.0)
 
     def _rescale(self, now_ns: int, quota: Quota, ceiling: float) -> None:
         """Change the rate; the debt stays."""
@@ -440,14 +502,14 @@ class Window:
         self.roll(now_ns)
         self.used = max(self.used, self.quota.amount - remaining)
 
-    def release(self, cost: float) -> None:
+    def release(self, now_ns: int, mark: int, cost: float) -> None:
         """A window does not count requests in flight."""
 
     def level(self, now_ns: int) -> float:
         self.roll(now_ns)
         return self.quota.amount - self.used
 
-    def adopt(self, now_ns: int, amount: float) -> None:  # noqa: ARG002
+    def adopt(self, now_ns: int, amount: float, period_s: float | None = None) -> None:  # noqa: ARG002
         self.quota = self.quota.with_amount(amount)
         self.most = amount
 
@@ -476,23 +538,31 @@ class Slots:
     def answered(self, cost: float) -> None:
         """They do not open gently."""
 
-    def release(self, cost: float) -> None:
+    def release(self, now_ns: int, mark: int, cost: float) -> None:  # noqa: ARG002
         self.used = max(self.used - cost, 0.0)
 
     def level(self, now_ns: int) -> float:  # noqa: ARG002
         return self.quota.amount - self.used
 
-    def adopt(self, now_ns: int, amount: float) -> None:  # noqa: ARG002
+    def adopt(self, now_ns: int, amount: float, period_s: float | None = None) -> None:  # noqa: ARG002
         self.quota = self.quota.with_amount(amount)
         self.most = amount
 
 
-def meter(quota: Quota, now_ns: int, headroom_s: float, *, gentle: bool = False) -> Meter:
-    """The meter of ``quota``, with nothing used; ``gentle``: a bucket opens slowly."""
+def meter(quota: Quota, now_ns: int, headroom_s: float, *, gentle: bool = False, held: bool = False) -> Meter:
+    """The meter of ``quota``, with nothing used.
+
+    Args:
+        quota: The quota.
+        now_ns: The present.
+        headroom_s: The part that stays unused, in seconds of refill.
+        gentle: Whether a bucket opens slowly.
+        held: Whether the provider charges a bucket at the end of an attempt.
+    """
     if quota.rule is Rule.SLOTS:
         return Slots(quota)
     if quota.rule is Rule.WINDOW and quota.anchor is not None:
         return Window(quota, headroom_s)
     if quota.rule is Rule.BUCKET:
-        return Bucket(quota, now_ns, headroom_s, gentle=gentle)
+        return (Held if held else Bucket)(quota, now_ns, headroom_s, gentle=gentle)
     return Spaced(quota, now_ns, headroom_s)

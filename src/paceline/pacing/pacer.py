@@ -245,7 +245,7 @@ class Pacer:
                     )
                 scheduler = self._open(resolved, self.clock.now_ns())
                 scheduler.events = self._notifier
-                if not resolved.remote:  # for a provider's model all units are derived
+                if not resolved.learns:  # for a provider's model all units are derived
                     scheduler.own_units = {quota.unit for quota in resolved.quotas}.difference(KNOWN_UNITS)
                 self._schedulers[resolved.pool] = scheduler
             if len(self._named) < 10 * POOLS_MAX:
@@ -268,14 +268,15 @@ class Pacer:
         return Scheduler(self._pool(resolved, now_ns), self.clock, further, self.worker)
 
     def _pool(self, resolved: Resolved, now_ns: int) -> Pool:
-        learns = resolved.remote
+        learns = resolved.learns
         ledger = Ledger(
             resolved.quotas,
             now_ns,
             sources=resolved.sources,
+            charged_after=resolved.charged_after if self.worker is None else (),  # a store counts it at admission
             headroom_s=self._headroom_s,
             ttl_s=self._ttl_s,
-            gentle=learns,
+            gentle=bool(learns),
         )
         queue = Queue()
         capacity: Capacity

@@ -19,7 +19,7 @@ from functools import cache
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, Protocol, TypeAlias, TypeVar, cast
 
-from paceline.core.capacity import Capacity
+from paceline.core.capacity import Capacity, Learns
 from paceline.core.ledger import Ledger
 from paceline.core.meters import FAR_NS
 from paceline.core.pool import Pool
@@ -110,7 +110,7 @@ class Worker(Protocol):
     :class:`paceline.shared.worker.StoreWorker` is the only one; this package does not import it.
     """
 
-    def capacity(self, ledger: Ledger, queue: Queue, now_ns: int, *, learns: bool) -> Capacity:
+    def capacity(self, ledger: Ledger, queue: Queue, now_ns: int, *, learns: Learns) -> Capacity:
         """A capacity of the quotas in ``ledger`` for the requests in ``queue``."""
 
     def add(self, scheduler: Scheduler) -> None:

@@ -45,6 +45,7 @@ class Anthropic(BaseProvider):
     """The Anthropic API."""
 
     costs = CostRule(counts_cached=False)
+    charged_after = frozenset({OUTPUT_TOKENS})
     events = (b'"usage"', b'"error"', b"message_stop")
 
     def describe(self, path: str, body: Mapping[str, Any]) -> Call | None:
@@ -83,7 +84,7 @@ class Anthropic(BaseProvider):
             full_s = parse.rfc3339_s(headers.get(f"anthropic-ratelimit-{family}-reset"))
             reset_s = None if full_s is None else parse.wait(max(0.0, full_s - now_s))
             if limit is not None or remaining is not None or reset_s is not None:
-                found.append(Reading(unit, limit, remaining, reset_s, 60.0, resolution))
+                found.append(Reading(unit, limit, remaining, reset_s, 60.0, resolution, reset_resolution_s=1.0))
         return found
 
     def usage(self, payload: Mapping[str, Any]) -> Usage | None:

@@ -82,6 +82,8 @@ class Provider(Protocol):
     label, and ``.*.`` any second label."""
     key_env: str
     """The environment variable that holds the key."""
+    charged_after: frozenset[str]
+    """The units that are charged when the answer is produced, and not at admission."""
     encoding: str
     """The estimator's weights: ``o200k``, ``claude_v3``, ``claude_v4_8`` or ``gemma3``."""
 

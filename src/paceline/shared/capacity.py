@@ -18,7 +18,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, Literal
 
-from paceline.core.capacity import PENDING, LocalCapacity, Resolution
+from paceline.core.capacity import PENDING, Learns, LocalCapacity, Resolution
 from paceline.core.learning import Learning
 from paceline.core.ledger import PROBE_NS, Ledger
 from paceline.core.meters import Slots
@@ -156,7 +156,7 @@ class SharedCapacity:
         who: str,
         on_store_failure: OnStoreFailure = "fail_safe",
         lease_s: float | None = None,
-        learns: bool = False,
+        learns: Learns = False,
     ) -> None:
         self.who, self.on_store_failure = who, on_store_failure
         self.lost: str | None = None
@@ -166,7 +166,7 @@ class SharedCapacity:
         self._queue = queue
         self._snapshot = Snapshot(ledger, now_ns)
         self._fallback: Fallback | None = None
-        self._learning = Learning(ledger, self._learned) if learns else None
+        self._learning = Learning(ledger, self._learned, raises=learns == "up") if learns else None
         self._leases = Leases(now_ns, lease_s)
         self._low: Lease | None = None  # the lease that exchange_due was set for
         self._joined = False
@@ -322,7 +322,7 @@ class SharedCapacity:
         self._leases.give_back(now_ns, everything=True)
         for ledger in (self._snapshot.ledger, self.ledger):
             for reservation in ledger.open:
-                ledger.close(reservation)
+                ledger.close(now_ns, reservation)
         if self._fallback is not None:
             self._fallback.news(now_ns)  # discarded: the parent reports it
         self.exchange_due = True  # the timer stayed with the parent
@@ -393,7 +393,7 @@ class SharedCapacity:
         """See :meth:`Capacity.settle <paceline.core.capacity.Capacity.settle>`."""
         ledger = self._snapshot.ledger
         if self._fallback is None and reservation is not self._probe:  # _close(), inlined in the hot path
-            ledger.close(reservation)
+            ledger.close(now_ns, reservation)
         elif (local := self._close(now_ns, reservation)) is not None:
             return local.settle(now_ns, reservation, actual)
         amounts = reservation.amounts
@@ -445,7 +445,7 @@ class SharedCapacity:
         fallback = self._fallback
         if fallback is not None and fallback.local.ledger.owns(reservation):
             return fallback.local
-        self._snapshot.ledger.close(reservation)
+        self._snapshot.ledger.close(now_ns, reservation)
         if fallback is not None:
             fallback.release(reservation)
         return None

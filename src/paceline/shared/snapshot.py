@@ -115,7 +115,7 @@ class Fallback:
         ledger = self.local.ledger
         for i in ledger.slots:
             if i < len(reservation.amounts):
-                ledger.meters[i].release(reservation.amounts[i])
+                ledger.meters[i].release(0, 0, reservation.amounts[i])
 
     def news(self, now_ns: int) -> Charged | None:
         """What was spent since the last call, and the part of it that has not been refilled; ``None``: nothing."""

@@ -16,6 +16,7 @@ import weakref
 from queue import SimpleQueue
 from typing import Any
 
+from paceline.core.capacity import Learns
 from paceline.core.ledger import Ledger
 from paceline.core.queue import Queue
 from paceline.core.results import StoreError
@@ -59,7 +60,7 @@ class StoreWorker:
         self._failed: dict[str, bool] = {}  # pools that failed since the last reply; whether it took long
         self._closed = False
 
-    def capacity(self, ledger: Ledger, queue: Queue, now_ns: int, *, learns: bool) -> SharedCapacity:
+    def capacity(self, ledger: Ledger, queue: Queue, now_ns: int, *, learns: Learns) -> SharedCapacity:
         """A capacity of the quotas in ``ledger`` for the requests in ``queue``."""
         who = os.urandom(16).hex()
         return SharedCapacity(ledger, queue, now_ns, who=who, learns=learns, **self._options)
