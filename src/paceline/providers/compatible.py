@@ -61,7 +61,7 @@ class Compatible(OpenAIDialect):
 
     def __init__(self, name: str, key_env: str, hosts: tuple[str, ...], encoding: str) -> None:
         super().__init__(name, key_env, hosts, encoding)
-        self.dialect = DIALECTS.get(name, Dialect())
+        self.dialect = DIALECTS[name]
         self.costs, self.modes = self.dialect.costs, self.dialect.modes
         self.codes = {**CODES, **self.dialect.codes}
 
@@ -381,8 +381,9 @@ DIALECTS: Final = {
         rate=_cerebras_rate,
     ),
     "perplexity": Dialect(usage=_perplexity_usage),
-    "moonshot": Dialect(rate=_moonshot_rate),
+    "moonshot": Dialect(readings=consistent_readings, rate=_moonshot_rate),
     "zai": Dialect(
+        readings=consistent_readings,
         rate=_zai_rate,
         codes={
             **dict.fromkeys(("1113", "1309"), Refusal(RefusalKind.MONEY)),  # arrears; the plan has expired
@@ -392,6 +393,7 @@ DIALECTS: Final = {
         },
     ),
     "dashscope": Dialect(
+        readings=consistent_readings,
         codes={
             **dict.fromkeys(
                 ("insufficient_quota", "Throttling.AllocationQuota"),
