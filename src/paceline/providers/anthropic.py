@@ -121,7 +121,7 @@ class Anthropic(BaseProvider):
         amount = parse.number(parse.ungrouped(match[1])) if match else None
         scope = RefusalScope.MODE if (match and match[2]) or _MODE.search(text) else RefusalScope.POOL
         fast_limits = (parse.number(headers.get(f"anthropic-fast-{side}-tokens-limit")) for side in ("input", "output"))
-        if match is None and 0 in fast_limits:
+        if match is None and 0 in fast_limits:  # without fast mode
             amount, scope = 0.0, RefusalScope.MODE
         if status == 402 or ((limited or status == 400) and _MONEY.search(f"{code} {kind_of} {text}")):
             kind, scope = RefusalKind.MONEY, RefusalScope.POOL

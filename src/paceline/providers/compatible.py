@@ -244,22 +244,20 @@ def _perplexity_usage(usage: Usage, found: Mapping[str, Any]) -> Usage:
 # "request reached max organization concurrency: 1", "request reached project TPM rate limit, current: 1410, limit: 100".
 
 _MOONSHOT_LIMIT = re.compile(r"\b(?:([RT])P([MD])|concurrency)\b(?: rate limit, current: \d+, limit)?: (\d{1,15})")
-_MOONSHOT_WAIT = re.compile(r"try again after (\d{1,6}) seconds")
 
 
 def _moonshot_rate(refusal: Refusal, _headers: Headers, body: bytes) -> Refusal:
-    text = parse.error_of(body)[1]
-    named, asked = _MOONSHOT_LIMIT.search(text), _MOONSHOT_WAIT.search(text)
-    wait_s = refusal.retry_after_s or (parse.wait(float(asked[1])) or None if asked else None)
+    named = _MOONSHOT_LIMIT.search(parse.error_of(body)[1])
     if named is None:
-        return replace(refusal, retry_after_s=wait_s)
-    unit = {"R": REQUESTS, "T": TOKENS, None: CONCURRENCY}[named[1]]
-    period_s = {"M": 60.0, "D": 86_400.0, None: None}[named[2]]
-    return replace(refusal, retry_after_s=wait_s, unit=unit, period_s=period_s, limit=parse.amount(named[3]))
+        return refusal
+    if named[1] is None:
+        return replace(refusal, unit=CONCURRENCY)
+    unit, period = {"R": REQUESTS, "T": TOKENS}[named[1]], {"M": "minute", "D": "day"}[named[2]]
+    return replace(refusal, unit=unit, period_s=parse.PERIODS_S[period], limit=parse.amount(named[3]))
 
 
 # Z.ai: "Usage limit reached for 5 hour. Your limit will reset at 2026-08-27 21:31:39", in English or Chinese (2026-08).
-# The instant is China's time: one was given more than five hours ahead of UTC.
+# The instant is taken for China's time: one was more than five hours ahead of UTC.
 
 PROMPTS: Final = "prompts"
 """Z.ai's unit of coding plans."""

@@ -60,7 +60,7 @@ _LIMIT = re.compile(r"\bLimit:?\s{0,2}([\d,]{1,20})", re.ASCII)
 _USED = re.compile(r"\b(?:Used|Current):?\s{0,2}([\d,]{1,20})", re.ASCII)
 _REQUESTED = re.compile(r"\bRequested:?\s{0,2}([\d,]{1,20})", re.ASCII)
 _TRY_AGAIN = re.compile(
-    r"(?:try again|retry) (?:in|after) ((?:[\d.]{1,20}\s{0,2}(?:h|ms|m|us|µs|s)\b\s?|[\d.]{1,20}[hms]){1,4})"
+    r"(?:try again|retry) (?:in|after) ((?:[\d.]{1,20}\s{0,2}(?:h|ms|m|us|µs|s|seconds?)\b\s?|[\d.]{1,20}[hms]){1,4})"
 )
 _POOL_NAMED = re.compile(r"\(for limit ([\w.:-]{1,100})\)")
 _DIMENSION = re.compile(r"\bon ([a-z][a-z -]{0,30}?) per (sec|second|min|minute|hour|day)\b")
