@@ -37,23 +37,23 @@ class Dialect:
 
     Attributes:
         costs: How it counts tokens.
+        codes: Error codes of its own, or with a meaning of its own.
+        modes: The values of ``service_tier`` whose requests have limits of their own.
         readings: Reads the quotas in its headers.
         rate: Refines a refusal of the kind ``RATE``, from the refusal, the headers and the body.
         usage: Refines the usage, from the usage and the object that reports it.
-        codes: Error codes of its own, or with a meaning of their own.
         money: Finds a used-up balance in the message of a 403, 412 or 429.
         statuses: HTTP statuses of its own, with the common ones that mean the same.
-        modes: The values of ``service_tier`` whose requests have limits of their own.
     """
 
     costs: CostRule = OpenAIDialect.costs
+    codes: Mapping[str, Refusal] = field(default_factory=dict)
+    modes: frozenset[str] = frozenset()
     readings: Callable[[Headers], list[Reading]] = lambda _: []
     rate: Callable[[Refusal, Headers, bytes], Refusal] = lambda refusal, _headers, _body: refusal
     usage: Callable[[Usage, Mapping[str, Any]], Usage] = lambda usage, _found: usage
-    codes: Mapping[str, Refusal] = field(default_factory=dict)
     money: re.Pattern[str] | None = None
     statuses: tuple[tuple[int, int], ...] = ()
-    modes: frozenset[str] = frozenset()
 
 
 class Compatible(OpenAIDialect):
@@ -62,8 +62,13 @@ class Compatible(OpenAIDialect):
     def __init__(self, name: str, key_env: str, hosts: tuple[str, ...], encoding: str) -> None:
         super().__init__(name, key_env, hosts, encoding)
         self.dialect = DIALECTS[name]
-        self.costs, self.modes = self.dialect.costs, self.dialect.modes
+        self.costs = self.dialect.costs
         self.codes = {**CODES, **self.dialect.codes}
+
+    def describe(self, path: str, body: Mapping[str, Any]) -> Call | None:
+        """Describe a request as OpenAI's; its mode is its ``service_tier``, if that has limits of its own."""
+        call, tier = super().describe(path, body), as_text(body.get("service_tier"))
+        return replace(call, mode=tier) if call is not None and tier in self.dialect.modes else call
 
     def readings(self, headers: Headers, now_s: float) -> list[Reading]:  # noqa: ARG002
         return self.dialect.readings(headers)
@@ -365,20 +370,6 @@ DIALECTS: Final = {
         rate=lambda refusal, _headers, _body: replace(refusal, unit=CONCURRENCY, period_s=None),  # its only limit
         usage=lambda usage, found: _cached(usage, found.get("prompt_cache_hit_tokens")),
     ),
-    "together": Dialect(readings=_together_readings, rate=_together_rate),
-    "fireworks": Dialect(
-        costs=CostRule(uncached_unit=UNCACHED_INPUT_TOKENS, uncached_of=INPUT_TOKENS),
-        readings=_fireworks_readings,
-        rate=_fireworks_rate,
-        money=re.compile(r"spending limit|past invoices", re.IGNORECASE),  # of a suspended account: a 412 (2026-07)
-    ),
-    "openrouter": Dialect(readings=_openrouter_readings),
-    "cerebras": Dialect(
-        costs=CostRule(holds_maximum=True, uncached_unit=UNCACHED_TOKENS),
-        readings=partial(_family_readings, _CEREBRAS),
-        rate=_cerebras_rate,
-    ),
-    "perplexity": Dialect(usage=_perplexity_usage),
     "moonshot": Dialect(readings=consistent_readings, rate=_moonshot_rate),
     "zai": Dialect(
         readings=consistent_readings,
@@ -404,4 +395,18 @@ DIALECTS: Final = {
             **dict.fromkeys(("Arrearage", "PrepaidBillOverdue", "PostpaidBillOverdue"), Refusal(RefusalKind.MONEY)),
         },
     ),
+    "together": Dialect(readings=_together_readings, rate=_together_rate),
+    "fireworks": Dialect(
+        costs=CostRule(uncached_unit=UNCACHED_INPUT_TOKENS, uncached_of=INPUT_TOKENS),
+        readings=_fireworks_readings,
+        rate=_fireworks_rate,
+        money=re.compile(r"spending limit|past invoices", re.IGNORECASE),  # of a suspended account: a 412 (2026-07)
+    ),
+    "openrouter": Dialect(readings=_openrouter_readings),
+    "cerebras": Dialect(
+        costs=CostRule(holds_maximum=True, uncached_unit=UNCACHED_TOKENS),
+        readings=partial(_family_readings, _CEREBRAS),
+        rate=_cerebras_rate,
+    ),
+    "perplexity": Dialect(usage=_perplexity_usage),
 }

@@ -71,10 +71,8 @@ _SHORT_UNITS: Final = {"R": REQUESTS, "T": TOKENS, "IT": INPUT_TOKENS, "OT": OUT
 class OpenAIDialect(BaseProvider):
     """OpenAI's paths, bodies, errors and usage, without OpenAI's limits."""
 
-    media = MEDIA
     codes = CODES
-    modes: frozenset[str] = frozenset()
-    """The values of ``service_tier`` whose requests have limits of their own."""
+    media = MEDIA
 
     def describe(self, path: str, body: Mapping[str, Any]) -> Call | None:
         """Describe a request to a path that ends in one of ``ENDPOINTS``."""
@@ -84,9 +82,7 @@ class OpenAIDialect(BaseProvider):
         parts = [body.get(key) for key in ("messages", "input", "instructions", "prompt")]
         schemas = [body.get(key) for key in ("tools", "functions", "response_format", "text") if body.get(key)]
         most = 0 if endpoint == "embeddings" else _max_output_tokens(body)
-        call = self._call(endpoint, parse.model_of(body), parts, schemas, most, stream=body.get("stream") is True)
-        tier = as_text(body.get("service_tier"))
-        return replace(call, mode=tier) if tier in self.modes else call
+        return self._call(endpoint, parse.model_of(body), parts, schemas, most, stream=body.get("stream") is True)
 
     def usage(self, payload: Mapping[str, Any]) -> Usage | None:
         """Usage under the names of chat (``prompt_tokens``) or Responses (``input_tokens``)."""
@@ -158,14 +154,15 @@ class OpenAI(OpenAIDialect):
     """
 
     costs = CostRule(holds_maximum=True, refunds=False)
-    modes = frozenset({"ultrafast"})
 
     def describe(self, path: str, body: Mapping[str, Any]) -> Call | None:
-        """Describe a request; one with a long input is in the mode ``long_context``."""
+        """Describe a request; its mode is ``ultrafast`` by its ``service_tier``, or ``long_context`` by its length."""
         call = super().describe(path, body)
-        if call is None or call.mode or not _is_long(call):
-            return call
-        return replace(call, mode="long_context")
+        if call is None:
+            return None
+        if body.get("service_tier") == "ultrafast":
+            return replace(call, mode="ultrafast")
+        return replace(call, mode="long_context") if _is_long(call) else call
 
     def pool(self, model: str) -> str:
         """A dated snapshot shares its alias's pool, a fine-tuned model its base's (assumed); some have a family's."""
