@@ -110,6 +110,14 @@ class TestCharged:
         assert cancelled.charged == {"tokens": 0, "requests": 0, "concurrency": 0}
         assert [refused.charged["tokens"], blocked.charged["tokens"]] == [5, 4]
 
+    @pytest.mark.parametrize("scope", list(paceline.RefusalScope))
+    def test_a_refusal_that_is_not_about_the_pool_charges_the_request_alone(self, limiter, scope):
+        permit = limiter.try_acquire("jobs", tokens=5)
+        permit.refused(paceline.Refusal(paceline.RefusalKind.RATE, scope=scope))
+        tokens = 5 if scope is paceline.RefusalScope.POOL else 0
+        assert (permit.charged["requests"], permit.charged["tokens"]) == (1, tokens)
+        assert (spent(limiter, "jobs")["requests"], spent(limiter, "jobs")["tokens"]) == (1, tokens)
+
     def test_of_a_shared_pool(self, world):
         permit = world.limiter().acquire("jobs", tokens=100).wait()
         permit.settle(tokens=40)
