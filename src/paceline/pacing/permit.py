@@ -27,6 +27,7 @@ from paceline.core.results import (
     QuotaError,
     Refusal,
     RefusalKind,
+    RefusalScope,
     Reservation,
     Stopped,
     StoreError,
@@ -92,8 +93,13 @@ class Permit:
     def settle(self, usage: object = None, /, **units: float) -> None:
         """Report the true cost: a higher one becomes debt, a lower one a refund. Only the first call counts.
 
+        An answer is charged as the provider charges it, which is the rule of an attached client, too: where the provider
+        holds the maximum output and does not give back the unused part (OpenAI, Azure, unknown hosts), the reserved
+        ``output_tokens`` stay charged. Reserve the request's maximum, therefore; amounts per unit are charged as they are.
+
         Args:
-            usage: An SDK's answer, its usage object, or either as a mapping.
+            usage: An SDK's answer, its usage object, or either as a mapping. A count above 4 million tokens, and above 64
+                times the reserved ones, is bounded by them and logged.
             **units: Amounts per unit instead, e.g. ``input_tokens=812, output_tokens=64``. Units that are left out stay
                 as reserved.
 
@@ -104,7 +110,7 @@ class Permit:
         if usage is not None:
             from paceline.providers.answers import usage_cost
 
-            actual = usage_cost(self.pool, usage) | units
+            actual = usage_cost(self.pool, usage, self.reservation.cost) | units
         if actual is not None:
             for amount in actual.values():
                 if type(amount) not in _PLAIN or not 0 <= amount <= COST_MAX:
@@ -145,6 +151,8 @@ class Permit:
     def refused(self, refusal: object = None, *, retry_after_s: float | None = None) -> None:
         """Report a refusal (a 429): the charge stays, and the whole pool pauses for as long as the provider asks.
 
+        A refusal whose ``scope`` is below the pool (``request``, ``mode``) pauses nothing and keeps only the request.
+
         Continue with ``limiter.acquire(..., again=permit)``, which goes to the front of its lane.
 
         Args:
@@ -173,7 +181,8 @@ class Permit:
 
     def refuse(self, refusal: Refusal, pause_s: float) -> None:
         """Like :meth:`refused`, with a pause of ``pause_s`` seconds that the caller has decided."""
-        first = self._close_once(None)
+        of_pool = refusal.scope is RefusalScope.POOL
+        first = self._close_once(None if of_pool else dict.fromkeys(self.cost, 0.0) | {REQUESTS: 1.0})
         self._scheduler.refuse(self.reservation, refusal, pause_s)
         if first:
             self._notify("refused", None, refusal.kind.value, refusal.retry_after_s)

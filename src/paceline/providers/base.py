@@ -29,6 +29,9 @@ class Call:
         input_tokens: The estimate of the input, before any learned correction.
         max_output_tokens: The most output that the request allows, over all choices; ``None`` when it sets no limit.
         stream: Whether the answer is streamed.
+        mode: The mode of the request where the provider limits that mode apart from the model's other requests
+            (``fast``, ``long_context``); empty otherwise. Such a request is charged to the model's pool like any other,
+            but its answer teaches the pool nothing.
     """
 
     provider: str
@@ -37,6 +40,7 @@ class Call:
     input_tokens: int
     max_output_tokens: int | None = None
     stream: bool = False
+    mode: str = ""
 
 
 @dataclass(frozen=True, slots=True)
