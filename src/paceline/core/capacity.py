@@ -66,6 +66,9 @@ class Capacity(Protocol):
     def ledger(self) -> Ledger: ...
 
     @property
+    def learning(self) -> Learning | None: ...
+
+    @property
     def exchange_ns(self) -> int | None: ...
 
     def reserve(self, now_ns: int, waiter: Waiter) -> Decision:

@@ -33,21 +33,21 @@ class Guess:
     """A guessed limit.
 
     Attributes:
+        amount: The amount that it has grown to; 0 before it grows.
         step: By how much the amount grows next, where the quota would stall; 0 before the first time.
         served: What has been served since the last growth.
         since_ns: When the first served attempt was sent; 0 before.
-        grown: Whether the amount has grown.
         warned: Whether the user has been told.
         fastest_ns: The shortest time from a grant to its settlement.
         mean_ns: A moving mean of these times.
     """
 
-    __slots__ = ("fastest_ns", "grown", "mean_ns", "served", "since_ns", "step", "warned")
+    __slots__ = ("amount", "fastest_ns", "mean_ns", "served", "since_ns", "step", "warned")
 
     def __init__(self) -> None:
-        self.step = self.served = 0.0
+        self.step = self.served = self.amount = 0.0
         self.since_ns = 0
-        self.grown = self.warned = False
+        self.warned = False
         self.fastest_ns, self.mean_ns = FAR_NS, 0.0
 
 
@@ -88,7 +88,7 @@ class Guesses:
             else:
                 grown, gain = self._grown(now_ns, index, guess, amount, binds=index == binding)
             if grown > m.quota.amount:
-                guess.served, guess.grown = 0.0, True
+                guess.served, guess.amount = 0.0, grown
                 growths.append((index, grown, gain))
         return growths
 

@@ -564,7 +564,7 @@ class Learning:
             m, guess = self._ledger.meters[index], self.guesses.confirm(index)
             if isinstance(m, Slots) and refusal.limit is None:  # a quarter less than was in flight
                 self._adopt(now_ns, index, max(m.used * 3 // 4, 1.0))
-            elif guess is not None and guess.grown and refusal.limit is None and isinstance(m, Bucket):
+            elif guess is not None and guess.amount and refusal.limit is None and isinstance(m, Bucket):
                 self._fall_back(now_ns, index, guess)
             tracker, note = self.trackers[index], self._note(reservation, index)
             if tracker is not None and note is not None:
@@ -676,6 +676,19 @@ class Learning:
             if 0 < limit < tracker.meter.quota.amount:
                 self._adopt(now_ns, index, 2 * limit, self._ledger.sources[index])
                 tracker.fall_back(now_ns, limit)
+
+    def learned_elsewhere(self, index: int) -> None:
+        """Note that another process has changed the limit at ``index``, unless it is what this one has raised it to."""
+        guess = self.guesses.open.get(index)
+        if guess is None or guess.amount != self._ledger.meters[index].quota.amount:
+            self.guesses.confirm(index)
+            self._ledger.sources[index] = LEARNED
+
+    def stalled(self, now_ns: int, amounts: list[float]) -> None:
+        """Add a notice, once for each guess, if a guess makes a request with ``amounts`` wait longer than a minute."""
+        index = self.guesses.stalled(now_ns, amounts)
+        if index is not None:
+            self.notices.append(self.about_guess(index) + "; requests wait for it")
 
     def about_guess(self, index: int) -> str:
         """A sentence about a guessed limit: its source, and how to name another."""

@@ -10,6 +10,7 @@ from collections import defaultdict
 from collections.abc import Iterable, Sequence
 
 from paceline.core.capacity import PENDING, Capacity, Resolution
+from paceline.core.guesses import STALL_NS
 from paceline.core.ledger import Ledger, merged, total_tokens
 from paceline.core.meters import FAR_NS
 from paceline.core.queue import Queue, Waiter
@@ -99,6 +100,8 @@ class Pool:
         if late and self.capacity.is_current(now_ns):
             self.counts["expired"] += 1
             return Expired(at_ns, quota)
+        if at_ns > now_ns + STALL_NS and self.capacity.learning is not None:
+            self.capacity.learning.stalled(now_ns, waiter.amounts)
         waiter.queued = True
         self.queue.push(waiter)
         self._set_wake(now_ns)

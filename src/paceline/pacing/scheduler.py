@@ -6,6 +6,7 @@ decisions.
 
 from __future__ import annotations
 
+import logging
 import math
 import sys
 import threading
@@ -35,6 +36,8 @@ if TYPE_CHECKING:
     Futures: TypeAlias = dict[asyncio.AbstractEventLoop, list[asyncio.Future[None]]]
 
 T = TypeVar("T")
+
+log = logging.getLogger("paceline")
 
 UNKNOWN_NS = FAR_NS // 2
 """A later instant is unknown: no quota refills so slowly."""
@@ -231,6 +234,7 @@ class Scheduler:
             done = self._work() if self._deferred else []
             self._arm()
         self._wake(done)
+        self._log_notices()
         return outcome
 
     def _block(self, waiter: Waiter, outcome: Outcome) -> Outcome:
@@ -343,11 +347,18 @@ class Scheduler:
     def refuse(self, reservation: Reservation, refusal: Refusal, pause_s: float) -> None:
         """See :meth:`Pool.refuse`."""
         self._change(lambda now_ns: self.pool.refuse(now_ns, reservation, refusal, pause_s))
+        self._log_notices()
         self._release(reservation)
 
     def observe(self, readings: Iterable[Reading], reservation: Reservation) -> None:
         """See :meth:`Pool.observe`."""
         self._change(lambda now_ns: self.pool.observe(now_ns, readings, reservation))
+        self._log_notices()
+
+    def _log_notices(self) -> None:
+        learning = self.pool.capacity.learning
+        while learning is not None and learning.notices:
+            log.warning("%s: %s", self.pool.name, learning.notices.pop())
 
     def pause(self, until_ns: int) -> None:
         """See :meth:`Capacity.pause <paceline.core.capacity.Capacity.pause>`."""

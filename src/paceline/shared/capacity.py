@@ -166,7 +166,7 @@ class SharedCapacity:
         self._queue = queue
         self._snapshot = Snapshot(ledger, now_ns)
         self._fallback: Fallback | None = None
-        self._learning = Learning(ledger, self._learned, raises=learns == "up") if learns else None
+        self.learning = Learning(ledger, self._learned, raises=learns == "up") if learns else None
         self._leases = Leases(now_ns, lease_s)
         self._low: Lease | None = None  # the lease that exchange_due was set for
         self._joined = False
@@ -232,7 +232,7 @@ class SharedCapacity:
         self._give_back(now_ns, everything=at_once)
         wants = []
         if self.lost is None and now_ns >= self._paused_ns:
-            wants = self._leases.wants(now_ns, self._snapshot.ledger, self._queue, self._learning, self.peers)
+            wants = self._leases.wants(now_ns, self._snapshot.ledger, self._queue, self.learning, self.peers)
             if self._probe:
                 del wants[1:]
         self._lessons_due, self._lessons = self._lessons_due + self._lessons, []
@@ -256,13 +256,16 @@ class SharedCapacity:
         was_lost = self.lost is not None
         if was_lost and not self._rejoin(now_ns):
             return Resolution((), WaitUntil(now_ns, STORE_LOST))
-        changed = self._snapshot.update(now_ns, reply, self._learning)
+        changed = self._snapshot.update(now_ns, reply, self.learning)
+        if self.learning is not None:
+            for index in changed:
+                self.learning.learned_elsewhere(index)
         for n, marks in enumerate(reply.grants):
             lease = Lease(asked.wants[n], marks, now_ns, asked.slack_ns, probe=reply.probe and n == 0)
             self._leases.leases.append(lease)
-        if self._learning is not None:
+        if self.learning is not None:
             for lesson in self._lessons_due:
-                changed += lesson(self._learning, now_ns)
+                changed += lesson(self.learning, now_ns)
         self._lessons_due = []
         self._replied = asked, reply, undecided
         until = WaitUntil(now_ns + reply.wait_ns, self.ledger.name(reply.binds))
@@ -364,8 +367,8 @@ class SharedCapacity:
         ledger = self._snapshot.ledger
         reservation = LeasedReservation(waiter, lease, now_ns, ledger.ttl_ns)
         ledger.keep_open(reservation)
-        if self._learning is not None:
-            self._learning.granted_by_store(now_ns, reservation)
+        if self.learning is not None:
+            self.learning.granted_by_store(now_ns, reservation)
         if lease.low and lease is not self._low and leases.low:
             self._low, self.exchange_due = lease, True
         if self._probe:
@@ -406,6 +409,8 @@ class SharedCapacity:
         elif reservation.lease.answered(amounts, true):
             self.outbox.settled(now_ns, reservation.lease)
             self.exchange_due = True
+        if actual and self.learning is not None and self.learning.guesses.open:
+            self.learning.served(now_ns, reservation, true)
         return true
 
     def cancel(self, now_ns: int, reservation: Reservation) -> None:
@@ -434,7 +439,7 @@ class SharedCapacity:
         return False
 
     def _study(self, now_ns: int, reservation: Reservation, lesson: Lesson) -> None:
-        if self._learning is not None and isinstance(reservation, LeasedReservation) and self.lost is None:
+        if self.learning is not None and isinstance(reservation, LeasedReservation) and self.lost is None:
             self._lessons.append(lesson)
             self.outbox.soon(now_ns)
 
