@@ -127,7 +127,7 @@ def test_by_hand_and_attached_reach_the_same_pool(given, name, provider, model):
 @pytest.mark.parametrize("name", ["jobs", "gpt-oss-120b", "embed-jobs", "o-line"])
 def test_a_name_of_ones_own_is_a_pool_of_its_own(name):
     resolved = Limits({name: "60 requests/min"}).resolve(name)
-    assert (resolved.pool, resolved.remote) == (name, False)
+    assert (resolved.pool, resolved.learns) == (name, False)
 
 
 @pytest.mark.parametrize(
@@ -189,7 +189,7 @@ def test_an_invalid_provider_or_tier(provider, tier, message):
 
 @pytest.mark.parametrize("given", [{"x": 500}, {"x": None}, {"x": ["5 requests/min", 7]}])
 def test_an_invalid_limit(given):
-    with pytest.raises(QuotaError, match="limit of 'x': .* is no quota: write it as a text, e.g. '.* requests/min'"):
+    with pytest.raises(QuotaError, match=r"limit of 'x': .* is no quota: write it as a text, e.g. '.* requests/min'"):
         Limiter(given)
 
 

@@ -267,6 +267,7 @@ class Reading:
         reset_s: Seconds until the quota is *full* again.
         period_s: The period in seconds, where the provider's API defines it.
         resolution: ``remaining`` is rounded to a multiple of this.
+        reset_resolution_s: ``reset_s`` is rounded to a multiple of this.
     """
 
     unit: str
@@ -275,3 +276,4 @@ class Reading:
     reset_s: float | None = None
     period_s: float | None = None
     resolution: float = 1.0
+    reset_resolution_s: float = 0.0

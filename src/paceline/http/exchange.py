@@ -15,7 +15,7 @@ import time
 from collections.abc import Callable, Coroutine, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from contextvars import ContextVar
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Protocol, TypeVar
 
 from paceline.core.quota import NS, Cost
@@ -29,12 +29,14 @@ from paceline.core.results import (
     QuotaError,
     Refusal,
     RefusalKind,
+    RefusalScope,
     StoreError,
 )
 from paceline.http.describe import Metered, describe, is_metered, provider_of
 from paceline.pacing.pacer import Pacer
 from paceline.pacing.permit import Permit, current_permit
 from paceline.pacing.retry import Again, GiveUp
+from paceline.providers.answers import plausible
 from paceline.providers.base import Provider, Usage, UsageReader
 from paceline.providers.registry import provider_named
 
@@ -169,9 +171,9 @@ class _Exchange:
         if response is None:
             return None
         status, headers = self.http.head(response)
-        self._observe(status, headers, permit)
         try:
             refusal = await self._refusal(response, status, headers)
+            self._observe(status, headers, permit, refusal)
             if refusal is not None:
                 return await self._refused(response, refusal, permit)
             self.http.note(response, self.record)
@@ -199,11 +201,15 @@ class _Exchange:
         await self._sleep(delay_s)
         return None
 
-    def _observe(self, status: int, headers: Mapping[str, str], permit: Permit) -> None:
-        """Let the pool learn from the headers of any response, and the breaker from one without a server fault."""
-        readings = self.provider.readings(headers, self.limiter.clock.now_ns() / NS)
-        if readings:
-            self.scheduler.observe(readings, permit.reservation)
+    def _observe(self, status: int, headers: Mapping[str, str], permit: Permit, refusal: Refusal | None) -> None:
+        """Let the pool learn from the headers of a response, and the breaker from one without a server fault.
+
+        Headers of an answer about another limit than the pool's may be about that limit, too: they are not read.
+        """
+        if not self.metered.call.mode and (refusal is None or refusal.scope is not RefusalScope.MODE):
+            readings = self.provider.readings(headers, self.limiter.clock.now_ns() / NS)
+            if readings:
+                self.scheduler.observe(readings, permit.reservation)
         if status < 500:
             self.limiter.health.succeeded(self.provider.name)
 
@@ -212,7 +218,12 @@ class _Exchange:
         if status < 400 and "retry-after" not in headers:
             return None
         body = await self.http.peek(response, headers, EVENT_MAX if status < 400 else ERROR_BODY_MAX)
-        return self.provider.refusal(status, headers, body)
+        return self._scoped(self.provider.refusal(status, headers, body))
+
+    def _scoped(self, refusal: Refusal | None) -> Refusal | None:
+        """``refusal``, about no more than the request's mode where that has limits of its own; a balance is the account's."""
+        broad = refusal is not None and refusal.kind is not RefusalKind.MONEY and refusal.scope is RefusalScope.POOL
+        return replace(refusal, scope=RefusalScope.MODE) if refusal and broad and self.metered.call.mode else refusal
 
     async def _refused(self, response: Any, refusal: Refusal, permit: Permit) -> Any | None:
         """Pause the pool as the refusal asks; then another attempt, or a refusal of paceline's own."""
@@ -245,13 +256,14 @@ class _Exchange:
         call = self.metered.call
 
         def settle(usage: Usage | None, refusal: Refusal | None) -> None:
+            refusal = self._scoped(refusal)
             if refusal is not None:  # in the middle of an answer, which the caller has: there is no other attempt
                 self.record.refusals.append(refusal)
                 permit.refused(refusal)
             elif usage is None:
                 permit.settle()
             else:
-                self.record.usage = usage
+                self.record.usage = usage = plausible(self.record.pool, usage, permit.cost)
                 self.metered.learn(usage)
                 permit.settle(**self.provider.charged(call, usage))
 
@@ -333,7 +345,7 @@ def _own_refusal(http: Binding, error: PacelineError, record: Exchanged | None =
     """A 429 of paceline's own, which every SDK raises as its ``RateLimitError`` without another attempt."""
     word = _WORDS.get(type(error), "gave_up")
     if isinstance(error, GaveUpError) and error.refusal.kind is RefusalKind.MONEY:
-        word = "stopped"
+        word = "stopped" if error.refusal.scope is RefusalScope.POOL else word
     headers = {"x-should-retry": "false", "x-paceline": word, "content-type": "application/json"}
     retry_after_s = getattr(error, "retry_after_s", None)
     if retry_after_s is not None and math.isfinite(retry_after_s):

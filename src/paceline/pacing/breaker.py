@@ -54,10 +54,10 @@ class Breaker:
         self.in_row = 0
         self.open_until_ns = 0
 
-    def failed(self, now_ns: int, left_ns: int) -> bool:
-        """Count a failed attempt that left at ``left_ns``; whether it opens the breaker (again)."""
+    def failed(self, now_ns: int, sent_ns: int) -> bool:
+        """Count a failed attempt that was sent at ``sent_ns``; whether it opens the breaker (again)."""
         self.in_row += 1
-        if self.in_row < self.policy.failures or left_ns < self.open_until_ns:
+        if self.in_row < self.policy.failures or sent_ns < self.open_until_ns:
             return False  # too few failures, or it was in flight when the breaker opened
         self.open_until_ns = now_ns + round(self.policy.pause_s * NS)
         return True
@@ -92,13 +92,13 @@ class ProviderHealth:
             for scheduler in self._schedulers_of(provider) if until_ns else []:
                 scheduler.lift(until_ns)
 
-    def failed(self, provider: str, left_ns: int) -> None:
-        """Count a failed attempt at ``provider`` that left at ``left_ns``; enough in a row pause all of its pools."""
+    def failed(self, provider: str, sent_ns: int) -> None:
+        """Count a failed attempt at ``provider`` that was sent at ``sent_ns``; enough in a row pause all of its pools."""
         if self.policy is None:
             return
         with self._lock:
             breaker = self._breakers.setdefault(provider, Breaker(self.policy))
-            opened = breaker.failed(self._clock.now_ns(), left_ns)
+            opened = breaker.failed(self._clock.now_ns(), sent_ns)
             until_ns, in_row = breaker.open_until_ns, breaker.in_row
         if opened:
             log.warning("%s: %d failures in a row; pausing for %g s", provider, in_row, self.policy.pause_s)

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from itertools import islice
 from typing import Final
 
+from paceline.core.capacity import Learns
 from paceline.core.quota import CONCURRENCY, REQUESTS, TOKENS, Quota, Rule, parse_quotas
 from paceline.core.results import GIVEN, PacelineWarning, QuotaError, Source, SourceKind
 
@@ -30,7 +31,8 @@ class Resolved:
         pool: The name of the pool.
         quotas: Its quotas.
         sources: The source of each quota.
-        remote: Whether a provider counts, too, so that its answers correct the quotas.
+        learns: Whether a provider counts, too, so that its answers correct the quotas; ``up``: they raise given ones, too.
+        charged_after: The units that the provider charges when the answer is produced.
         slots: The bound on requests in flight at the provider, over all its models; ``None`` for none.
         interval_s: The least time between two starts, in seconds.
     """
@@ -38,9 +40,10 @@ class Resolved:
     pool: str
     quotas: tuple[Quota, ...]
     sources: tuple[Source, ...]
-    remote: bool = False
+    learns: Learns = False
     slots: Quota | None = None
     interval_s: float = 0.0
+    charged_after: frozenset[str] = frozenset()
 
 
 class Limits:
@@ -53,7 +56,8 @@ class Limits:
         tier: The tier of the account at that provider, or at the only one that ``given`` names.
         rpm_override: Requests per minute for every model, in place of its own limit.
         tpm_override: Tokens per minute for every model, in place of its own limit.
-        learn: Whether answers correct the limits.
+        learn: Whether answers correct the limits. ``True``: they lower given limits and never raise them; ``"up"``: they
+            raise them, too.
         concurrency: The bound on requests in flight by provider, over all its models; ``*`` for every other provider.
         min_interval_s: The least time between two starts of one pool, in seconds.
 
@@ -69,7 +73,7 @@ class Limits:
         tier: str | int | None = None,
         rpm_override: float | None = None,
         tpm_override: float | None = None,
-        learn: bool = True,
+        learn: Learns = True,
         concurrency: Mapping[str, int] | None = None,
         min_interval_s: float = 0.0,
     ) -> None:
@@ -93,6 +97,8 @@ class Limits:
             if tier is not None:
                 lookup(self.provider, "default", tier)  # an unknown tier raises here, not at the first request
         self._overrides = overrides(rpm_override, tpm_override)
+        if learn not in (True, False, "up"):
+            raise QuotaError(f"learn is {learn!r}: it must be True, False or 'up'")
         self._learn = learn
         self._concurrency = {
             name: Quota(CONCURRENCY, float(most), 0.0, rule=Rule.SLOTS) for name, most in (concurrency or {}).items()
@@ -172,7 +178,7 @@ class Limits:
             others = {quota: source for quota, source in sources.items() if quota not in own}
             sources = others | {fewest: sure.get(fewest, GIVEN)}
         pool, quotas, of = f"{known.name}/{alias}", tuple(sources), tuple(sources.values())
-        return Resolved(pool, quotas, of, self._learn, slots, self._interval_s)
+        return Resolved(pool, quotas, of, self._learn, slots, self._interval_s, known.charged_after)
 
     def given_for(self, provider: str, model: str, alias: str) -> tuple[Quota, ...] | None:
         """The given quotas that hold for ``model`` at ``provider``, where its pool is ``alias``; ``None`` for none."""

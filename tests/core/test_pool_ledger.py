@@ -36,7 +36,7 @@ class TestBooks:
             if step in ("ask", "attempt"):
                 asked += 1
                 waiter = Waiter({"requests": 1 + cost % 5}, LaneSpec(f"{pick % 3}"))
-                outcome = pool.submit(now_ns, waiter) if step == "ask" else pool.attempt(now_ns, waiter)
+                outcome = pool.submit(now_ns, waiter) if step == "ask" else pool.try_grant(now_ns, waiter)
                 if isinstance(outcome, Reservation):
                     open_ones.append((waiter, outcome))
                 elif step == "ask":
@@ -61,7 +61,7 @@ class TestBooks:
                 open_ones.append((waiter, waiter.outcome))
             open_ones = [(waiter, reservation) for waiter, reservation in open_ones if reservation.open]
             assert pool.ledger.in_flight == len(open_ones)
-            assert len(pool.queue) == len(waiting)
+            assert pool.queue.length == len(waiting)
             assert pool.counts["granted"] == asked - turned_away - len(waiting)
             assert (pool.wake_ns is None) == (not waiting)
             assert pool.wake_ns is None or pool.wake_ns > now_ns
