@@ -193,11 +193,15 @@ def test_what_cannot_be_meant_is_code_2(arguments, message):
         ),
         ("groq/llama-3.1-8b-instant", None, "https://api.groq.com/openai/v1/chat/completions"),
         ("openai/gpt-oss-120b", "groq", "https://api.groq.com/openai/v1/chat/completions"),
+        ("glm-5", None, "https://api.z.ai/api/paas/v4/chat/completions"),
+        ("openai/gpt-5", "github", "https://models.github.ai/inference/chat/completions"),
         ("mistral/mistral-large", None, "https://api.mistral.ai/v1/chat/completions"),
     ],
 )
 def test_every_model_goes_to_its_provider(name, provider, url):
-    keys = {f"{maker}_API_KEY": "k" for maker in ("OPENAI", "ANTHROPIC", "GEMINI", "GROQ", "MISTRAL")}
+    keys = {f"{maker}_API_KEY": "k" for maker in ("OPENAI", "ANTHROPIC", "GEMINI", "GROQ", "MISTRAL", "ZAI")} | {
+        "GITHUB_TOKEN": "k"
+    }
     one = target(name, Config(provider=provider), keys)
     assert one.url == url
     assert one.provider.describe(url.partition(".com")[2] or url.partition(".ai")[2], one.body) is not None

@@ -148,7 +148,10 @@ def test_models_that_have_a_line_are_not_counted_again(limits):
 
 
 def test_an_override_of_all_that_differs_leaves_no_others(limits):
-    told = limits("provider = 'mistral'", "--json")["mistral/*"][1], limits("provider = 'vertex'", *BOTH)["vertex/*"][1]
+    told = (
+        limits("provider = 'mistral'", "--json")["mistral/*"][1],
+        limits("provider = 'bedrock'", *BOTH)["bedrock/*"][1],
+    )
     assert [others(source) for source in told] == [(0, []), (0, [])]
 
 
@@ -169,10 +172,17 @@ def test_a_bare_model_beside_the_provider_s_own_says_where_it_does_not_hold(limi
 
 def test_overrides_leave_pools_of_one_s_own(limits):
     shown = limits(RATES, *OVERRIDES)
-    assert shown["gpt-5"] == (["500 requests/min", "2M tokens/min"], "rates.toml")
-    assert shown["*/gpt-5"] == (["2M tokens/min", "400 requests/min"], "rates.toml, command line")
+    assert shown["gpt-5"] == (["2M tokens/min", "400 requests/min"], "rates.toml, command line"), (
+        "OpenAI's, by its name"
+    )
+    assert shown["starts"] == (["7 starts/min window"], "rates.toml")
+    assert shown["*/starts"] == (["7 starts/min window", "400 requests/min"], "rates.toml, command line")
     held = load_limiter("rates.toml", {}, rpm_override=400).limits
-    for name, resolved in {"gpt-5": held.resolve("gpt-5"), "*/gpt-5": held.model("openai", "gpt-5")}.items():
+    for name, resolved in {
+        "gpt-5": held.resolve("gpt-5"),
+        "starts": held.resolve("starts"),
+        "*/starts": held.model("openai", "starts"),
+    }.items():
         assert [str(quota) for quota in resolved.quotas] == shown[name][0]
     assert not [name for name in limits(RATES, "--json") if name.startswith("*")], "nothing is overridden"
 

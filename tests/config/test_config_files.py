@@ -297,7 +297,7 @@ limits: {"gpt-5": "500 request/min", "empty": {}}
             "PACELINE_RETRY__BACKOF_S: no such setting; did you mean 'backoff_s'?",
             "command line: timeout_s: -1: it must be seconds from 0.001 to 86,400",
             (
-                "PACELINE_TIER: tier '99' of openai is unknown (known: tier_1, tier_2, build, tier_3, tier_4, launch,"
+                "PACELINE_TIER: tier '99' of openai is unknown (known: free, tier_1, tier_2, build, tier_3, tier_4, launch,"
                 " tier_5, grow); did you mean 'tier_5'?"
             ),
         ]

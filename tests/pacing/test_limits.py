@@ -1,8 +1,11 @@
 """The pool of a name, its quotas, and their sources."""
 
+import warnings
+
 import pytest
 
-from paceline.core.results import SourceKind
+from paceline import Limiter
+from paceline.core.results import PacelineWarning, QuotaError, SourceKind
 from paceline.pacing.limits import Limits
 
 
@@ -40,9 +43,163 @@ def test_each_quota_has_a_source_of_its_own():
         "7 requests/min": "given",
     }
 
+    assert set(kinds(Limits(provider="openai", tier=1, rpm_override=500), "gpt-5").values()) == {"published", "given"}
+
+
+@pytest.mark.filterwarnings("ignore:no published limits are known")
+def test_a_given_concurrency_takes_precedence_over_an_assumed_one():
+    assert kinds(Limits(concurrency={"*": 20}), "vllm/llama3.1") == {"20 concurrency": "given"}
+    assert kinds(Limits(concurrency={"*": 20}), "deepseek/deepseek-v4-pro") == {"20 concurrency": "given"}
+    assert kinds(Limits(concurrency={"*": 900}), "deepseek/deepseek-v4-pro") == {"500 concurrency": "published"}
+
+
+def test_the_status_has_the_source_of_each_quota():
+    limiter = Limiter.for_provider("openai", tier=1, rpm_override=7)
+    limiter.try_acquire("gpt-5", tokens=1)
+    quotas = limiter.status()["pools"]["openai/gpt-5"]["quotas"]
+    assert {quota["quota"]: quota["source"].partition(":")[0] for quota in quotas} == {
+        "500k tokens/min": "published",
+        "7 requests/min": "given",
+    }
+
 
 def test_a_source_names_the_table_its_date_and_the_tier():
     limits = Limits(provider="anthropic", tier="build").resolve("claude-opus-5")
     source = limits.sources[0]
     assert (source.kind, source.tier) == (SourceKind.PUBLISHED, "build")
     assert str(source) == "published: https://platform.claude.com/docs/en/api/rate-limits (2026-10-09), build"
+
+
+def pool(arguments, name):
+    return Limits(**arguments).resolve(name).pool
+
+
+@pytest.mark.filterwarnings("ignore:no published limits are known")
+@pytest.mark.parametrize(
+    ("provider", "given", "name", "want"),
+    [
+        ("groq", {}, "openai/gpt-oss-120b", "groq/openai/gpt-oss-120b"),
+        ("groq", {}, "moonshotai/kimi-k2", "groq/moonshotai/kimi-k2"),
+        ("groq", {}, "groq/llama-3.1-8b-instant", "groq/llama-3.1-8b-instant"),
+        ("groq", {}, "groq/compound", "groq/groq/compound"),  # its full name in requests
+        ("groq", {"openai/gpt-5": "9 requests/min"}, "openai/gpt-5", "openai/gpt-5"),
+        ("groq", {"openai/*": "9 requests/min"}, "openai/gpt-5", "openai/gpt-5"),
+        ("groq", {"openai/*": "9 requests/min"}, "openai/gpt-oss-120b", "groq/openai/gpt-oss-120b"),  # in its table
+        ("groq", {"*": "9 requests/min"}, "acme/m", "groq/acme/m"),
+        ("openrouter", {}, "deepseek/deepseek-r1:free", "openrouter/free"),
+        ("openrouter", {}, "openrouter/deepseek/deepseek-r1", "openrouter/deepseek/deepseek-r1"),
+        ("together", {}, "deepseek/deepseek-r1", "together/deepseek/deepseek-r1"),
+        ("my-own-host", {}, "openai/gpt-oss-20b", "my-own-host/openai/gpt-oss-20b"),
+        ("my-own-host", {}, "my-own-host/gpt-oss-20b", "my-own-host/gpt-oss-20b"),
+        ("openai", {}, "anthropic/claude-opus-5", "anthropic/claude-opus-5"),  # names of OpenAI's models have no slash
+        ("bedrock", {}, "anthropic/claude-opus-5-5", "anthropic/claude-opus-5-5"),
+    ],
+)
+def test_a_name_with_a_slash(provider, given, name, want):
+    assert pool({"provider": provider, "given": given}, name) == want
+
+
+@pytest.mark.filterwarnings("ignore:the limit of 'openai/gpt-5' has matched no model")
+def test_a_limit_of_one_provider_does_not_hold_at_another():
+    given = {"openai/gpt-5": "60 requests/min"}
+    at_openrouter = Limits(given).model("openrouter", "openai/gpt-5")
+    assert at_openrouter.pool == "openrouter/openai/gpt-5"
+    assert {str(source.kind) for source in at_openrouter.sources} == {"assumed"}
+    named = Limits(given, provider="openrouter").model("openrouter", "openai/gpt-5")  # there, it is OpenRouter's model
+    assert [str(quota) for quota in named.quotas] == ["60 requests/min"]
+
+
+@pytest.mark.parametrize(
+    ("given", "name", "provider", "model"),
+    [
+        ("gpt-5", "gpt-5", "openai", "gpt-5"),
+        ("*", "gpt-5-2025-08-07", "openai", "gpt-5"),
+        ("claude-sonnet-4-5", "claude-sonnet-4-5", "anthropic", "claude-sonnet-4-5"),
+        ("gemini-2.5-flash", "gemini-2.5-flash", "gemini", "gemini-2.5-flash"),
+        ("grok-4.6", "grok-4.6", "xai", "grok-4.6"),
+    ],
+)
+def test_by_hand_and_attached_reach_the_same_pool(given, name, provider, model):
+    limits = Limits({given: "60 requests/min"})
+    assert limits.resolve(name) == limits.model(provider, model)
+
+
+@pytest.mark.parametrize("name", ["jobs", "gpt-oss-120b", "embed-jobs", "o-line"])
+def test_a_name_of_ones_own_is_a_pool_of_its_own(name):
+    resolved = Limits({name: "60 requests/min"}).resolve(name)
+    assert (resolved.pool, resolved.remote) == (name, False)
+
+
+@pytest.mark.parametrize(
+    ("given", "name", "near"),
+    [
+        ("openai/gpt5", "openai/gpt-5", "openai/gpt5"),
+        ("opnai/gpt-5", "openai/gpt-5", "opnai/gpt-5"),
+        ("gpt5", "openai/gpt-5", "gpt5"),
+        ("anthropic/claude-opus5", "anthropic/claude-opus-5", "claude-opus5"),
+        ("openai/gpt-5", "openrouter/openai/gpt-5", "openai/gpt-5"),
+        ("openai/gpt-5", "openai/gpt-5-mini", None),
+        ("openai/gpt-5", "openai/gpt-4", None),
+        ("mistral/mistral-large", "mistral/mistral-small", None),
+        ("jobs", "openai/gpt-5", None),
+    ],
+)
+def test_a_limit_that_a_model_nearly_matches_is_named_once(given, name, near):
+    limits = Limits({given: "60 requests/min"})
+    provider, _, model = name.partition("/")
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        limits.model(provider, model)
+        limits.model(provider, model)
+    texts = [str(warning.message) for warning in caught]
+    assert len(texts) == (near is not None)
+    assert all(repr(near) in text or near in text for text in texts)
+    assert all(f"write {name!r}" in text for text in texts)
+
+
+def test_a_limit_that_has_matched_is_not_named():
+    limits = Limits({"openai/gpt-5": "60 requests/min"})
+    limits.model("openai", "gpt-5")
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        limits.model("openrouter", "openai/gpt-5")
+
+
+def test_a_slip_in_the_name_of_a_published_model():
+    with pytest.warns(
+        PacelineWarning, match=r"openai: no limits of a model 'gpt5' are published; did you mean 'gpt-5'"
+    ):
+        Limits(provider="openai", tier=1).resolve("gpt5")
+
+
+@pytest.mark.parametrize(
+    ("provider", "tier", "message"),
+    [
+        ("", None, "provider is '': it must be the name of a provider"),
+        ("  ", None, "it must be the name of a provider"),
+        ("ollama", 2, "no tiers of ollama are known: leave out tier=2"),
+        ("opnai", 2, r"no tiers of opnai are known \(did you mean 'openai'\?\): leave out tier=2"),
+        ("deepseek", 2, r"tier 2 of deepseek is unknown \(known: account\)"),
+    ],
+)
+def test_an_invalid_provider_or_tier(provider, tier, message):
+    with pytest.raises(QuotaError, match=message):
+        Limiter.for_provider(provider, tier=tier)
+
+
+@pytest.mark.parametrize("given", [{"x": 500}, {"x": None}, {"x": ["5 requests/min", 7]}])
+def test_an_invalid_limit(given):
+    with pytest.raises(QuotaError, match=r"limit of 'x': .* is no quota: write it as a text, e.g. '.* requests/min'"):
+        Limiter(given)
+
+
+@pytest.mark.parametrize("name", ["", " ", "openai/", None, 5])
+def test_an_invalid_name(name):
+    with pytest.raises(QuotaError, match="it must be the name of a model or of a pool"):
+        Limiter.for_provider("openai", tier=1).acquire(name)
+
+
+def test_an_unknown_host_has_a_concurrency_and_no_rate():
+    with pytest.warns(PacelineWarning, match="8 concurrency is assumed, and no rate until an answer states one"):
+        resolved = Limits().model("localhost", "llama3.1")
+    assert [str(quota) for quota in resolved.quotas] == ["8 concurrency"]

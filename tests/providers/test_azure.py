@@ -41,7 +41,8 @@ def test_usage(case):
         (HOST, "/openai/v1/responses", f"{HOST}/in-body"),
         ("acme.cognitiveservices.azure.com", "/openai/responses", "acme.cognitiveservices.azure.com/in-body"),
         ("acme.services.ai.azure.com", "/models/chat/completions", "acme.services.ai.azure.com/in-body"),
-        (HOST, "/openai/deployments/prod/images/generations", None),
+        (HOST, "/openai/deployments/prod/images/generations", f"{HOST}/prod"),
+        (HOST, "/openai/deployments/prod/images/edits", None),
         (HOST, "/openai/deployments", None),
     ],
 )

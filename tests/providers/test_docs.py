@@ -48,7 +48,7 @@ def offer(monkeypatch, **points):
 
 def test_the_table_has_every_provider():
     assert sorted(re.findall(r"^\| `(\w+)` \|", PAGE, re.MULTILINE)) == sorted(PROVIDERS)
-    assert sorted(PROVIDERS) == known_providers()
+    assert set(known_providers()) <= set(PROVIDERS)
 
 
 def test_the_example():

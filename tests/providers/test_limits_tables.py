@@ -5,10 +5,13 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+from dataclasses import replace
+from datetime import date
 
 import pytest
 from click.testing import CliRunner
 
+from paceline.cli import limits as limits_command
 from paceline.cli.limits import command
 from paceline.core.results import PacelineWarning, QuotaError
 from paceline.providers.registry import PROVIDERS, provider_for_host, provider_named
@@ -58,10 +61,33 @@ def test_old_tiers(provider, model, tier, want):
         ("openai", "gpt-5-nano", 1, (500, 200_000)),
         ("openai", "gpt-4o-2024-08-06", 1, (500, 30_000)),
         ("openai", "gpt-4o", "grow", (10_000, 30_000_000)),
+        ("openai", "ft:gpt-4o-2024-08-06:acme::1", 1, (500, 30_000)),
+        ("openai", "ft:gpt-4o-mini-2024-07-18:acme:x:1", 1, (500, 10_000, 200_000)),
+        ("vertex", "google/gemini-2.5-flash", 1, (30_000, 2_000_000)),
+        ("anthropic", "claude-haiku-4.5", 1, (50, 50_000, 10_000)),
+        ("anthropic", "claude-opus-4.8", "start", (1_000, 2_000_000, 400_000)),
         ("openai", "gpt-4o-mini", 1, (500, 10_000, 200_000)),
         ("openai", "gpt-4o-mini", 3, (5_000, 2_000_000)),  # not published: the next lower tier
         ("openai", "gpt-4.1-mini", 1, (200_000, 500)),  # requests from the default
         ("openai", "text-embedding-3-small", 5, (10_000, 10_000_000)),
+        ("openai", "gpt-4.1", 1, (500, 30_000)),
+        ("openai", "gpt-4.1", 4, (2_000_000, 10_000)),
+        ("openai", "gpt-4-0613", 1, (500, 10_000, 10_000)),
+        ("openai", "o3-2025-04-16", 1, (500, 30_000)),
+        ("openai", "o4-mini", 1, (500, 200_000)),
+        ("openai", "gpt-4o-mini", "free", (3, 200, 40_000)),
+        ("openai", "gpt-5", "free", (3, 200, 10_000)),
+        ("anthropic", "claude-opus-5", "evaluation", (50, 30_000, 8_000)),
+        ("azure", "acme.services.ai.azure.com/claude-opus-5-5", None, (40, 40_000, 8_000)),
+        ("vertex", "global/claude-opus-5", 2, (8,)),
+        ("bedrock", "ap-northeast-1/jp.anthropic.claude-sonnet-5-5-v1:0", None, (6_000_000,)),
+        ("bedrock", "us-east-1/anthropic.claude-opus-5-5-v1:0", None, (15_000_000,)),
+        ("gemini", "gemini-2.5-pro", 3, (150, 2_000_000, 1_000, 200)),
+        ("kimi", "kimi-k2.5", 1, (50, 200, 2_000_000)),
+        ("cloudflare", "@cf/meta/llama-3.1-8b-instruct", None, (300,)),
+        ("cloudflare", "@cf/baai/bge-large-en-v1.5", None, (1_500,)),
+        ("github", "openai/gpt-5", "business", (2, 10, 1)),
+        ("sambanova", "gpt-oss-120b", None, (60, 12_000, 20_000_000)),
         ("anthropic", "claude-opus-5", "start", (1_000, 2_000_000, 400_000)),
         ("anthropic", "claude-sonnet-4-5", "build", (5_000, 5_000_000, 1_000_000)),
         ("anthropic", "claude-fable-5-1", "Scale", (4_000, 4_000_000, 800_000)),
@@ -93,16 +119,18 @@ def test_tiers_as_people_write_them(tier):
 
 
 def test_unknown_tiers():
-    with pytest.raises(QuotaError, match=r"tier 'bild' of openai is unknown \(known: tier_1, .*did you mean 'build'"):
+    with pytest.raises(
+        QuotaError, match=r"tier 'bild' of openai is unknown \(known: free, tier_1, .*did you mean 'build'"
+    ):
         lookup("openai", "gpt-5", "bild")
     with pytest.raises(QuotaError, match="start, build, scale"):
         lookup("anthropic", "claude-opus-5", 7)
 
 
-def test_unknown_providers_are_slow_and_say_so():
+def test_unknown_providers_have_a_concurrency_and_say_so():
     with pytest.warns(PacelineWarning, match=r"'opnai' \(did you mean 'openai'\?\).*Limiter\(\{'opnai/\*'"):
         published = lookup("opnai", "m")
-    assert [str(quota) for quota in published.quotas] == ["10 requests/min", "10k tokens/min"]
+    assert [str(quota) for quota in published.quotas] == ["8 concurrency"]
     assert published.confidence == "assumed"
 
 
@@ -168,6 +196,7 @@ def test_the_command_suggests():
     result = run("antropic")
     assert result.exit_code == 2
     assert "did you mean 'anthropic'?" in result.output
+    assert "did you mean 'gpt-4o-mini'?" in run("gpt4omini").output
     result = run("openai", "gpt-5-min", "--json")
     assert result.exit_code == 0
     assert "did you mean 'gpt-5-mini'?" in result.stderr
@@ -176,3 +205,60 @@ def test_the_command_suggests():
     assert result.exit_code == 2
     assert "did you mean 'build'?" in result.output
     assert run("--tier", "2").exit_code == 2
+
+
+@pytest.mark.parametrize(
+    ("arguments", "models"),
+    [
+        (["gpt-4o-mini"], ["openai/gpt-4o-mini", "azure/gpt-4o-mini"]),  # its maker first
+        (["gpt-4o-mini", "--tier", "2"], ["openai/gpt-4o-mini"]),
+        (["gpt-oss-20b"], ["groq/openai/gpt-oss-20b"]),
+        (["openai/gpt-4o"], ["openai/gpt-4o"]),
+        (["openai", "openai/gpt-4o"], ["openai/gpt-4o"]),
+        (["together_ai/meta-llama/Llama-3.3-70B"], ["together/meta-llama/Llama-3.3-70B"]),
+        (["vertex_ai/gemini-2.5-flash"], ["vertex/gemini-2.5-flash"]),
+    ],
+)
+def test_the_command_finds_what_was_meant(arguments, models):
+    result = run(*arguments, "--json")
+    assert result.exit_code == 0, result.output
+    assert [json.loads(line)["model"] for line in result.stdout.splitlines()] == models
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["ollama"], "no published limits of ollama are known: 8 concurrency is assumed, and no rate"),
+        (["anthropic", "claude-opus-5-5"], "no row for 'claude-opus-5-5' in tier_1: name a tier that has one (start, build, scale)"),
+        (["openai", "gpt-4.1"], "no --tier was named, so the lowest is assumed; `paceline check openai/gpt-4.1` asks"),
+        (["openai", "gpt-99", "--tier", "2"], "`paceline check openai/gpt-99` asks the provider"),
+        (["openai"], "`paceline check MODEL` asks the provider"),
+    ],
+)  # fmt: skip
+def test_the_command_says_what_is_assumed(arguments, said):
+    assert said in run(*arguments).output
+
+
+def test_the_command_names_no_check_where_nothing_is_assumed():
+    assert "paceline check" not in run("openai", "gpt-4o", "--tier", "2").output
+
+
+@pytest.mark.parametrize(
+    ("as_of", "shown"),
+    [
+        ("2026-09", "2026-09"),
+        ("2026-07-25", "2026-07-25"),
+        ("2026-07-24", "2026-07-24 (121 days old)"),
+        ("2026-05", "2026-05 (up to 205 days old)"),
+        ("2025", "2025 (up to 690 days old)"),
+    ],
+)
+def test_an_old_row_is_shown_with_its_age(as_of, shown):
+    row = replace(lookup("openai", "gpt-5", 2), as_of=as_of)
+    assert limits_command._as_of(row, date(2026, 11, 22)) == shown
+
+
+def test_every_row_has_a_date_with_an_age():
+    for provider in known_providers():
+        for model in models(provider):
+            assert limits_command._age_days(lookup(provider, model), date(2026, 12, 31)) > 0

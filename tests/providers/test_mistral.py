@@ -34,7 +34,8 @@ def test_usage(case):
     ("path", "endpoint"),
     [
         ("/v1/chat/completions", "chat"), ("/v1/fim/completions", "completions"), ("/v1/agents/completions", "completions"),
-        ("/v1/embeddings", "embeddings"), ("/v1/ocr", None), ("/v1/models", None),
+        ("/v1/embeddings", "embeddings"), ("/v1/ocr", "ocr"), ("/v1/models", None), ("/v1/conversations", "conversations"),
+        ("/v1/conversations/c1", "conversations"), ("/v1/conversations/c1/history", None),
     ],
 )  # fmt: skip
 def test_paths(path, endpoint):

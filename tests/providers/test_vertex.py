@@ -29,7 +29,7 @@ def test_usage(case):
     [
         (f"{ROOT}/publishers/google/models/gemini-3.6-flash:generateContent", "gemini-3.6-flash"),
         (f"{ROOT}/publishers/google/models/gemini-3.6-flash:streamGenerateContent", "gemini-3.6-flash"),
-        (f"{ROOT}/publishers/anthropic/models/claude-opus-5:rawPredict", None),
+        (f"{ROOT}/publishers/anthropic/models/claude-opus-5:rawPredict", "us-central1/claude-opus-5"),
         (f"{ROOT}/publishers/meta/models/llama:generateContent", None),
         (f"{ROOT}/publishers/google/models/gemini-3.6-flash:countTokens", None),
         (f"{ROOT}/batchPredictionJobs", None),

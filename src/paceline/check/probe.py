@@ -5,7 +5,6 @@ from __future__ import annotations
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from fnmatch import fnmatchcase
 from typing import Any, Final
 from urllib.parse import quote, urlsplit
 
@@ -18,9 +17,8 @@ from paceline.http import pace_transport
 from paceline.limiter.limiter import Limiter
 from paceline.pacing.retry import RetryPolicy
 from paceline.providers.base import Provider
-from paceline.providers.parse import undated
-from paceline.providers.registry import PROVIDERS, is_provider, locate, provider_for_host, provider_named
-from paceline.providers.tables import DEFAULT, known_providers, models
+from paceline.providers.registry import is_provider, locate, maker, provider_for_host, provider_named
+from paceline.providers.tables import listing
 
 MAX_OUTPUT_TOKENS: Final = 16
 """The output limit of a request: the smallest that every provider accepts."""
@@ -30,6 +28,17 @@ TIMEOUT_S: Final = 60.0
 MESSAGE_MAX: Final = 300
 _SIGNED: Final = ("vertex", "bedrock")
 """Providers whose requests are signed with other credentials than an API key."""
+_BASES: Final = {
+    "azure": "/openai/v1",
+    "groq": "/openai/v1",
+    "openrouter": "/api/v1",
+    "fireworks": "/inference/v1",
+    "zai": "/api/paas/v4",
+    "dashscope": "/compatible-mode/v1",
+    "github": "/inference",
+    "deepinfra": "/v1/openai",
+}
+"""The root of OpenAI's paths at a host, if it is not ``/v1``."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,11 +119,10 @@ def _provider_of(name: str, config: Config) -> tuple[Provider, str]:
     at_address = provider_for_host(urlsplit(config.base_url).hostname or "") if config.base_url else None
     if at_address is not None:
         return at_address, name
-    known = known_providers()
-    for candidate in (candidate for candidate in PROVIDERS if candidate in known and candidate not in _SIGNED):
-        patterns = [pattern for pattern in models(candidate) if pattern != DEFAULT]
-        if any(fnmatchcase(called, pattern) for pattern in patterns for called in (name, undated(name))):
-            return provider_named(candidate), name
+    made_by = maker(name)
+    for candidate, model in [(made_by, name)] if made_by else listing(name):
+        if candidate not in _SIGNED:
+            return provider_named(candidate), model
     raise QuotaError(f"unknown provider of model {name!r}: write it like 'openai/{name}', or give --provider")
 
 
@@ -132,8 +140,7 @@ def _request(provider: str, model: str, key: str) -> tuple[str, dict[str, str], 
         return path, {"x-goog-api-key": key}, {"contents": contents, "generationConfig": settings}
     if provider == "cohere":
         return "/v2/chat", bearer, {"model": model, "max_tokens": MAX_OUTPUT_TOKENS, "messages": messages}
-    bases = {"azure": "/openai/v1", "groq": "/openai/v1", "openrouter": "/api/v1", "fireworks": "/inference/v1"}
-    base, headers = bases.get(provider, "/v1"), {"api-key": key} if provider == "azure" else bearer
+    base, headers = _BASES.get(provider, "/v1"), {"api-key": key} if provider == "azure" else bearer
     if "embed" in model.lower():
         return f"{base}/embeddings", headers, {"model": model, "input": TEXT}
     # OpenAI's newer models refuse max_tokens, most other servers know no other name.

@@ -14,6 +14,7 @@ from paceline.core.quota import Quota
 from paceline.core.results import GIVEN
 from paceline.pacing.limits import Limits, overridden, overrides
 from paceline.pacing.retry import RetryPolicy
+from paceline.providers.registry import maker
 from paceline.providers.tables import DEFAULT, Published, known_providers, lookup, models
 from paceline.stores import open_store
 
@@ -61,7 +62,7 @@ def _limits(config: Config) -> Iterator[Row]:
         elsewhere = name != ANY and overridden(exact, rates(config)) != overridden(quotas, rates(config))
         if config.provider is not None and elsewhere:
             yield _limit(config, name, quotas, origin, f"not at {home}: see {home}/{name}")
-        elif "/" in name or config.provider is not None or not rates(config):
+        elif "/" in name or config.provider is not None or not rates(config) or maker(name):
             yield _limit(config, name, quotas, origin)
         else:  # acquired by hand, it is a pool of the program's own, to which no override applies
             yield Row(dotted((LIMITS, name)), [str(quota) for quota in quotas], origin)

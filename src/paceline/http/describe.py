@@ -120,6 +120,6 @@ def _paths(model: str, body: Mapping[str, Any]) -> Iterator[str]:
     if "input" in body and "messages" not in body:
         yield "/v1/responses"
     yield f"/model/{model}/converse"
-    yield "/v1/messages"
     yield "/v2/chat"
     yield "/v1/chat/completions"
+    yield "/v1/messages"

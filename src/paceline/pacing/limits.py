@@ -3,12 +3,22 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+import re
+import warnings
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import islice
+from typing import Final
 
 from paceline.core.capacity import Learns
 from paceline.core.quota import CONCURRENCY, REQUESTS, TOKENS, Quota, Rule, parse_quotas
-from paceline.core.results import GIVEN, QuotaError, Source
+from paceline.core.results import GIVEN, PacelineWarning, QuotaError, Source, SourceKind
+
+NEAR: Final = 0.9
+"""How similar two names are, from 0 to 1, of which one is probably a slip."""
+NEAR_MAX: Final = 1_000
+"""How many given names a model that none of them matches is compared with."""
+_DIGITS, _PUNCTUATION = re.compile(r"\D"), re.compile(r"[\W_]+")
 
 QuotaLike = str | Quota | Sequence[str | Quota]
 
@@ -73,12 +83,16 @@ class Limits:
                 " read a file, call Limiter.load(path)"
             )
         self.given = {name: _quotas(name, quotas) for name, quotas in (given or {}).items()}
+        self._used: set[str] = set()  # the names in `given` that a model has matched
+        self._named: set[str] = set()  # those that a warning has named
         self.tier = tier
         self.provider = None
         if provider is not None:
             from paceline.providers.registry import provider_named
             from paceline.providers.tables import lookup
 
+            if not isinstance(provider, str) or not provider.strip():
+                raise QuotaError(f"provider is {provider!r}: it must be the name of a provider, e.g. 'openai'")
             self.provider = provider_named(provider).name
             if tier is not None:
                 lookup(self.provider, "default", tier)  # an unknown tier raises here, not at the first request
@@ -107,26 +121,43 @@ class Limits:
     def resolve(self, name: str) -> Resolved:
         """The pool ``name``: ``provider/model``, a model of this limiter's provider, or the user's own name.
 
+        Where the names of the limiter's provider contain slashes (``openai/gpt-oss-120b`` at Groq), a name is a model
+        there first, unless it begins with that provider's own name, or the user gave a quota of that name.
+
         Raises:
             QuotaError: ``name`` is unknown; the message lists the known names.
         """
-        from paceline.providers.registry import is_provider, suggest
+        from paceline.providers.registry import is_provider, maker, provider_named, suggest
 
-        provider, _, model = name.partition("/")
-        if model and is_provider(provider):
-            return self.model(provider, model)
-        if model and name not in self.given and (f"{provider}/*" in self.given or "*" in self.given):
-            return self.model(provider, model)  # an unknown provider
-        if name in self.given and self.provider is None:
-            return _given(name, self.given[name])
+        if not isinstance(name, str) or not name.strip() or name.endswith("/"):
+            raise QuotaError(f"pool is {name!r}: it must be the name of a model or of a pool, e.g. 'openai/gpt-5'")
+        prefix, _, model = name.partition("/")
+        owner = provider_named(prefix).name if model else ""
+        if self.provider is not None and self._is_at_home(name, owner):
+            return self.model(self.provider, name)
+        if model and (is_provider(prefix) or owner == self.provider):
+            return self.model(owner, model)
+        if model and name not in self.given and (f"{prefix}/*" in self.given or "*" in self.given):
+            return self.model(prefix, model)  # an unknown provider
         if self.provider is not None:
             return self.model(self.provider, name)
-        if "*" in self.given:
-            return _given(name, self.given["*"])
+        if name in self.given or "*" in self.given:
+            made_by = maker(name)  # an attached client reaches the same pool
+            return self.model(made_by, name) if made_by else _given(name, self.given.get(name) or self.given["*"])
         raise QuotaError(
             f"no quota for {name!r}{suggest(name, self.given)}; known: {', '.join(sorted(self.given)) or 'none'}."
             " Write a provider's model like 'openai/gpt-5', or give the limiter a quota of that name"
         )
+
+    def _is_at_home(self, name: str, owner: str) -> bool:
+        """Whether a name with a slash is a model of the limiter's provider; ``owner``: the provider that it begins with."""
+        from paceline.providers.registry import has_slashes
+        from paceline.providers.tables import is_listed
+
+        if not owner or self.provider is None or not has_slashes(self.provider):
+            return False
+        given = name in self.given or f"{name.partition('/')[0]}/*" in self.given
+        return is_listed(self.provider, name) or not (given or owner == self.provider)
 
     def model(self, provider: str, model: str) -> Resolved:
         """The pool that ``provider`` charges for ``model``."""
@@ -135,25 +166,77 @@ class Limits:
         known = provider_named(provider)
         alias = known.pool(model)
         sources = self._sources_of(known.name, model, alias)
-        sources = {quota: sources.get(quota, GIVEN) for quota in overridden(tuple(sources), self._overrides)}
+        kept = dict.fromkeys(overridden(tuple(sources), self._overrides), GIVEN)
+        sources = kept | {quota: source for quota, source in sources.items() if not _is_in(self._overrides, quota)}
         slots = self._concurrency.get(known.name, self._concurrency.get("*"))
         if slots is not None:  # also on the model alone, so that its excess waits in its own queue
-            own = [quota for quota in sources if (quota.unit, quota.rule) == (CONCURRENCY, Rule.SLOTS)]
-            fewest = min([slots, *own], key=lambda quota: quota.amount)
-            source = sources.get(fewest, GIVEN)
-            sources = {quota: sources[quota] for quota in sources if quota not in own} | {fewest: source}
+            own = {
+                quota: source for quota, source in sources.items() if quota.unit == CONCURRENCY and not quota.period_s
+            }
+            sure = {quota: source for quota, source in own.items() if source.kind is not SourceKind.ASSUMED}
+            fewest = min([slots, *sure], key=lambda quota: quota.amount)
+            others = {quota: source for quota, source in sources.items() if quota not in own}
+            sources = others | {fewest: sure.get(fewest, GIVEN)}
         pool, quotas, of = f"{known.name}/{alias}", tuple(sources), tuple(sources.values())
         return Resolved(pool, quotas, of, self._learn, slots, self._interval_s, known.charged_after)
 
+    def given_for(self, provider: str, model: str, alias: str) -> tuple[Quota, ...] | None:
+        """The given quotas that hold for ``model`` at ``provider``, where its pool is ``alias``; ``None`` for none."""
+        for name in (f"{provider}/{model}", model, f"{provider}/{alias}", alias, f"{provider}/*", "*"):
+            if name in self.given and (provider == self.provider or not _names_other(provider, name)):
+                self._used.add(name)
+                return self.given[name]
+        return None
+
     def _sources_of(self, provider: str, model: str, alias: str) -> dict[Quota, Source]:
         """The quotas of a model, and the source of each."""
-        for name in (f"{provider}/{model}", model, f"{provider}/{alias}", alias, f"{provider}/*", "*"):
-            if name in self.given:
-                return dict.fromkeys(self.given[name], GIVEN)
-        from paceline.providers.tables import lookup
+        given = self.given_for(provider, model, alias)
+        if given is not None:
+            return dict.fromkeys(given, GIVEN)
+        from paceline.providers.tables import DEFAULT, lookup, near_model
 
+        self._warn_of_near(provider, model)
         tier = self.tier if self.tier is not None and provider == self.home else None
-        return lookup(provider, model, tier).sources
+        published = lookup(provider, model, tier)
+        near = near_model(provider, model) if published.matched == DEFAULT else None
+        if near is not None:
+            self._warn(near, f"{provider}: no limits of a model {model!r} are published; did you mean {near!r}?")
+        return published.sources
+
+    def _warn_of_near(self, provider: str, model: str) -> None:
+        """Name the given limit that ``model`` nearly matches, if no model has matched it."""
+        name = f"{provider}/{model}"
+        for given in islice(self.given, NEAR_MAX):
+            if given not in self._used and (given == model or _is_near(given, name) or _is_near(given, model)):
+                self._warn(
+                    given,
+                    f"the limit of {given!r} has matched no model so far, and {name!r} has none: write {name!r} in its"
+                    " place if that model is meant",
+                )
+                return
+
+    def _warn(self, name: str, message: str) -> None:
+        if name not in self._named:
+            self._named.add(name)
+            warnings.warn(message, PacelineWarning, stacklevel=2)
+
+
+def _names_other(provider: str, name: str) -> bool:
+    """Whether ``name`` begins with the name of another provider."""
+    from paceline.providers.registry import is_provider, provider_named
+
+    prefix, slash, _ = name.partition("/")
+    return bool(slash) and is_provider(prefix) and provider_named(prefix).name != provider
+
+
+def _is_near(given: str, name: str) -> bool:
+    """Whether two names differ by a slip: in punctuation, case or a letter, but in no digit."""
+    if given == name or "*" in given or _DIGITS.sub("", given) != _DIGITS.sub("", name):
+        return False
+    from difflib import SequenceMatcher
+
+    one, other = (_PUNCTUATION.sub("", text.lower()) for text in (given, name))
+    return one == other or (min(len(one), len(other)) > 4 and SequenceMatcher(None, one, other).ratio() >= NEAR)
 
 
 def _given(name: str, quotas: tuple[Quota, ...]) -> Resolved:
@@ -167,16 +250,27 @@ def overrides(rpm: float | None, tpm: float | None) -> dict[str, float]:
 
 def overridden(quotas: tuple[Quota, ...], rates: Mapping[str, float]) -> tuple[Quota, ...]:
     """``quotas``, with ``rates`` in place of those per minute on the same units."""
-    kept = (quota for quota in quotas if quota.unit not in rates or quota.period_s != 60)
+    kept = (quota for quota in quotas if not _is_in(rates, quota))
     return (*kept, *(Quota(unit, rate) for unit, rate in rates.items()))
+
+
+def _is_in(rates: Mapping[str, float], quota: Quota) -> bool:
+    return quota.unit in rates and quota.period_s == 60
 
 
 def _quotas(name: str, quotas: QuotaLike) -> tuple[Quota, ...]:
     try:
-        if isinstance(quotas, Quota):
-            return (quotas,)
-        if isinstance(quotas, str):
-            return parse_quotas(quotas)
-        return tuple(quota for part in quotas for quota in _quotas(name, part))
+        return _parsed(quotas)
     except QuotaError as error:
         raise QuotaError(f"limit of {name!r}: {error}") from None
+
+
+def _parsed(quotas: QuotaLike) -> tuple[Quota, ...]:
+    if isinstance(quotas, Quota):
+        return (quotas,)
+    if isinstance(quotas, str):
+        return parse_quotas(quotas)
+    if isinstance(quotas, Mapping) or not isinstance(quotas, Iterable):
+        example = f"{quotas} requests/min" if isinstance(quotas, int) else "500 requests/min"
+        raise QuotaError(f"{quotas!r} is no quota: write it as a text, e.g. {example!r}, or as a list of texts")
+    return tuple(quota for part in quotas for quota in _parsed(part))

@@ -66,8 +66,8 @@ class Anthropic(BaseProvider):
         return Call(self.name, endpoint, model, tokens, most, stream=body.get("stream") is True, mode=mode)
 
     def pool(self, model: str) -> str:
-        """The class of models that shares the limit; a dated snapshot shares its alias's."""
-        alias = parse.undated(model)
+        """The class of models that shares the limit; a dated snapshot shares its alias's, and 4.5 is 4-5."""
+        alias = parse.undated(model).replace(".", "-")
         return next((pool for pattern, pool in _POOLS if fnmatchcase(alias, pattern)), alias)
 
     def charged(self, call: Call, usage: Usage) -> Cost:

@@ -25,7 +25,7 @@ from paceline.providers.parse import as_mapping, as_text, count
 from paceline.providers.streams import EventStreamReader, Found, JsonReader
 
 _PATH = re.compile(r"/model/(.{1,2048}?)/(converse|invoke)(-stream|-with-response-stream)?/?")
-_HOST = re.compile(r"bedrock-runtime\.([a-z]{2,}(?:-[a-z]+)+-\d+)\.amazonaws\.com")
+_HOST = re.compile(r"bedrock-runtime(?:-fips)?\.([a-z]{2,}(?:-[a-z]+)+-\d+)\.amazonaws\.com")
 _ARN = re.compile(r"arn:[\w-]+:bedrock:([\w-]*):\d*:[\w-]+/(.+)", re.ASCII)
 
 # A model's burndown rate of output, and its maximum of output tokens (assumed from "64K to 128K"). First match.

@@ -44,6 +44,7 @@ class Dialect:
         usage: Refines the usage, from the usage and the object that reports it.
         money: Finds a used-up balance in the message of a 403, 412 or 429.
         statuses: HTTP statuses of its own, with the common ones that mean the same.
+        paths: Further paths, each with its endpoint; a group ``model`` names the model.
     """
 
     costs: CostRule = OpenAIDialect.costs
@@ -54,15 +55,16 @@ class Dialect:
     usage: Callable[[Usage, Mapping[str, Any]], Usage] = lambda usage, _found: usage
     money: re.Pattern[str] | None = None
     statuses: tuple[tuple[int, int], ...] = ()
+    paths: tuple[tuple[re.Pattern[str], str], ...] = ()
 
 
 class Compatible(OpenAIDialect):
-    """The provider in the row of ``DIALECTS`` that carries its name."""
+    """The provider in the row of ``DIALECTS`` that carries its name; without one, as an unknown host."""
 
     def __init__(self, name: str, key_env: str, hosts: tuple[str, ...], encoding: str) -> None:
         super().__init__(name, key_env, hosts, encoding)
-        self.dialect = DIALECTS[name]
-        self.costs = self.dialect.costs
+        self.dialect = DIALECTS.get(name, UNDOCUMENTED)
+        self.costs, self.paths = self.dialect.costs, self.dialect.paths
         self.codes = {**CODES, **self.dialect.codes}
 
     def describe(self, path: str, body: Mapping[str, Any]) -> Call | None:
@@ -230,12 +232,15 @@ def _cerebras_rate(refusal: Refusal, headers: Headers, body: bytes) -> Refusal:
 
 
 class Perplexity(Compatible):
-    """Perplexity, whose Agent and Search APIs have limits of their own: each is one model here."""
+    """Perplexity, whose Agent, Search and asynchronous APIs have limits of their own: each is one model here."""
 
     def describe(self, path: str, body: Mapping[str, Any]) -> Call | None:
         api = parse.endpoint_of(path, {"/responses": "agent-api", "/agent": "agent-api", "/search": "search-api"})
         if api == "search-api":
             return self._call("search", api, [body.get("query")], None, 0, stream=False)
+        if parse.endpoint_of(path, {"/async/chat/completions": "async"}):
+            api, body = "async-api", as_mapping(body.get("request"))
+            return replace(self._described("chat", api, body), max_output_tokens=0)  # its answer is the job
         call = super().describe("/responses" if api else path, body)
         return replace(call, model=api) if call is not None and api else call
 
@@ -346,6 +351,8 @@ class OpenRouter(Compatible):
         )
 
 
+UNDOCUMENTED: Final = Dialect(readings=consistent_readings)
+"""A host whose counting and headers are not documented, or were not looked up."""
 DIALECTS: Final = {
     "groq": Dialect(
         costs=CostRule(holds_maximum=True, counts_cached=False),
@@ -358,7 +365,14 @@ DIALECTS: Final = {
         statuses=((498, 503),),  # flex processing without capacity
         modes=frozenset({"flex"}),
     ),
-    "mistral": Dialect(readings=_mistral_readings, rate=_mistral_rate),
+    "mistral": Dialect(
+        readings=_mistral_readings,
+        rate=_mistral_rate,
+        paths=(
+            (re.compile(r"/v1/conversations(?:/[^/]+(?:/restart)?)?$"), "conversations"),
+            (re.compile(r"/v1/ocr$"), "ocr"),
+        ),
+    ),
     "xai": Dialect(
         costs=CostRule(holds_maximum=True),
         readings=lambda headers: [reading for reading in consistent_readings(headers) if reading.period_s],
@@ -409,4 +423,22 @@ DIALECTS: Final = {
         rate=_cerebras_rate,
     ),
     "perplexity": Dialect(usage=_perplexity_usage),
+    # https://docs.sambanova.ai/docs/en/models/rate-limits, 2026: a minute's. Resets are instants, which are not read.
+    "sambanova": Dialect(readings=partial(_family_readings, (("requests", REQUESTS, 60.0),))),
+    # https://docs.digitalocean.com/products/inference/reference/quota-specific-response-headers, 2026-06: resets are instants.
+    "digitalocean": Dialect(
+        readings=partial(
+            _family_readings,
+            (("requests", REQUESTS, 60.0), ("tokens-per-minute", TOKENS, 60.0), ("tokens-per-day", TOKENS, 86_400.0)),
+        )
+    ),
+    "databricks": replace(
+        UNDOCUMENTED,
+        paths=((re.compile(r"/serving-endpoints/(?P<model>[^/]{1,200})/invocations$"), "chat"),),
+    ),
+    "ollama": replace(
+        UNDOCUMENTED,
+        paths=((re.compile(r"/api/(?:chat|generate)$"), "chat"), (re.compile(r"/api/embed$"), "embeddings")),
+    ),
+    "cloudflare": replace(UNDOCUMENTED, paths=((re.compile(r"/ai/run/(?P<model>@?[\w./-]{1,200})$"), "chat"),)),
 }

@@ -14,7 +14,7 @@ from paceline.core.results import Refusal, RefusalKind, RefusalScope
 from paceline.providers import parse
 from paceline.providers.base import Call, Headers, Usage, UsageReader
 from paceline.providers.common import CostRule
-from paceline.providers.openai import OpenAIDialect
+from paceline.providers.openai import MESSAGES, OpenAIDialect
 from paceline.providers.parse import as_mapping, as_text, count
 from paceline.providers.prompt import MediaTokens
 from paceline.providers.streams import JsonReader
@@ -47,13 +47,14 @@ _TEN_MINUTES = re.compile(r"(?:10|ten)[ -]minute", re.IGNORECASE)
 
 
 class Gemini(OpenAIDialect):
-    """The Gemini API: Google's own methods, and OpenAI's paths under ``/openai/``.
+    """The Gemini API: Google's own methods, ``/interactions``, and OpenAI's paths under ``/openai/``.
 
     The unit ``tokens`` counts input only; output is counted for a user's own quotas in ``output_tokens``.
     """
 
     costs = CostRule(output_weight=0.0)
     media = MEDIA
+    paths = ((re.compile(r"/interactions$"), "interactions"),)
     events = (b'"usageMetadata"', b'"usage"', b'"error"', b"[DONE]")
     unnamed = RefusalKind.RATE
     """The kind of a refusal that names no quota."""
@@ -143,24 +144,42 @@ class Gemini(OpenAIDialect):
 
 
 _OTHER_PUBLISHERS = re.compile(r"/publishers/(?!google/)")
+_CLAUDE = re.compile(
+    r"/locations/([\w-]{1,50})/publishers/anthropic/models/([^/:]{1,200}):(?:raw|streamRaw)Predict/?$", re.ASCII
+)
+
+# Claude's quotas by lineage, for the endpoints ``global``, ``us`` and ``eu`` and for models launched after 2026-05-26;
+# older models and all regions have one for each model. Source: https://docs.cloud.google.com/gemini-enterprise-agent-
+# platform/models/partner-models/claude/quotas, 2026.
+_LINEAGES = re.compile(
+    r"(global|us|eu)/claude-(?:(fable|mythos)-\d+|(opus)-(?:4-[89]|[5-9])|(sonnet)-[5-9]|(haiku)-(?:5-[5-9]|[6-9]))(?:-|@|$)"
+)
 
 
 class Vertex(Gemini):
     """Gemini's dialect under ``/projects/<project>/locations/<region>/publishers/google/models/``.
 
     A 429 that names no quota is shared capacity running out. Whether output and cached input count is not documented;
-    both are counted.
+    both are counted. Claude's models are ``<location>/<model>``, because each location has its own quotas.
     """
 
     costs = CostRule()
     unnamed = RefusalKind.CAPACITY
 
     def describe(self, path: str, body: Mapping[str, Any]) -> Call | None:
-        """Describe a request for one of Google's own models."""
+        """Describe a request for one of Google's own models, or for one of Anthropic's."""
+        match = _CLAUDE.search(path.partition("?")[0])
+        if match:
+            return self._described(MESSAGES, f"{match[1]}/{match[2]}", body)
         return None if _OTHER_PUBLISHERS.search(path) else super().describe(path, body)
 
     def pool(self, model: str) -> str:
-        """The model; OpenAI's paths write ``google/`` before it."""
+        """The model (OpenAI's paths write ``google/`` before it); for Claude its lineage, or its alias."""
+        lineage = _LINEAGES.match(model)
+        if lineage:
+            return f"{lineage[1]}/claude-{next(filter(None, lineage.groups()[1:]))}"
+        if "/claude-" in model:
+            return parse.undated(model)
         return super().pool(model.removeprefix("google/"))
 
 

@@ -11,18 +11,29 @@ from typing import Any, Final
 from paceline.core.quota import INPUT_TOKENS, OUTPUT_TOKENS, REQUESTS, TOKENS
 from paceline.core.results import Reading, Refusal, RefusalKind, RefusalScope
 from paceline.providers import parse
-from paceline.providers.base import Call, Headers, Usage
+from paceline.providers.anthropic import Anthropic
+from paceline.providers.base import Call, Headers, Usage, UsageReader
 from paceline.providers.common import BaseProvider, CostRule
 from paceline.providers.parse import as_mapping, as_text, count
 from paceline.providers.prompt import MediaTokens
 from paceline.providers.streams import Found
+
+MESSAGES: Final = "messages"
+"""Anthropic's path, which many hosts with OpenAI's dialect serve, too (their documentation, 2026)."""
 
 ENDPOINTS: Final = {
     "/chat/completions": "chat",
     "/responses": "responses",
     "/embeddings": "embeddings",
     "/completions": "completions",
+    "/v1/messages": MESSAGES,  # not /v1/threads/<id>/messages
+    "/rerank": "rerank",
+    "/images/generations": "images",
+    "/audio/speech": "speech",
 }
+_TEXTS: Final = ("messages", "input", "inputs", "instructions", "prompt", "system", "query", "documents")
+_NO_OUTPUT: Final = {"embeddings", "rerank", "images", "speech", "ocr"}
+"""The endpoints whose answer has no tokens of output."""
 
 # Images: a 1024 x 1024 one is 85 + 4 * 170 tokens in high detail, any is 85 in low (OpenAI's vision guide, gpt-4o).
 # Audio: assumption, a minute at 10 tokens a second. Files: assumption, three pages of 1 500 tokens.
@@ -66,6 +77,7 @@ _POOL_NAMED = re.compile(r"\(for limit ([\w.:-]{1,100})\)")
 _DIMENSION = re.compile(r"\bon ([a-z][a-z -]{0,30}?) per (sec|second|min|minute|hour|day)\b")
 _SHORT = re.compile(r"\((R|T|IT|OT|I)P([MD])\)")
 _SHORT_UNITS: Final = {"R": REQUESTS, "T": TOKENS, "IT": INPUT_TOKENS, "OT": OUTPUT_TOKENS, "I": "images"}
+_ANTHROPIC: Final = Anthropic("anthropic", "", (), "")
 
 
 class OpenAIDialect(BaseProvider):
@@ -73,16 +85,27 @@ class OpenAIDialect(BaseProvider):
 
     codes = CODES
     media = MEDIA
+    paths: tuple[tuple[re.Pattern[str], str], ...] = ()
+    """Further paths, each with its endpoint; a group ``model`` names the model, which the body then does not."""
 
     def describe(self, path: str, body: Mapping[str, Any]) -> Call | None:
-        """Describe a request to a path that ends in one of ``ENDPOINTS``."""
-        endpoint = parse.endpoint_of(path, ENDPOINTS)
-        if endpoint is None:
-            return None
-        parts = [body.get(key) for key in ("messages", "input", "instructions", "prompt")]
+        """Describe a request to a path that ends in one of ``ENDPOINTS``, or to one of ``paths``."""
+        endpoint, model = parse.endpoint_of(path, ENDPOINTS), None
+        for pattern, kind in self.paths:
+            match = pattern.search(path.partition("?")[0].rstrip("/"))
+            if match:
+                endpoint, model = kind, match.groupdict().get("model")
+        return None if endpoint is None else self._described(endpoint, model or parse.model_of(body), body)
+
+    def _described(self, endpoint: str, model: str, body: Mapping[str, Any]) -> Call:
+        parts = [body.get(key) for key in _TEXTS]
         schemas = [body.get(key) for key in ("tools", "functions", "response_format", "text") if body.get(key)]
-        most = 0 if endpoint == "embeddings" else _max_output_tokens(body)
-        return self._call(endpoint, parse.model_of(body), parts, schemas, most, stream=body.get("stream") is True)
+        most = 0 if endpoint in _NO_OUTPUT else _max_output_tokens(body)
+        return self._call(endpoint, model[:200], parts, schemas, most, stream=body.get("stream") is True)
+
+    def usage_reader(self, call: Call) -> UsageReader:
+        """The reader of OpenAI's answers; of Anthropic's on its path."""
+        return _ANTHROPIC.usage_reader(call) if call.endpoint == MESSAGES else super().usage_reader(call)
 
     def usage(self, payload: Mapping[str, Any]) -> Usage | None:
         """Usage under the names of chat (``prompt_tokens``) or Responses (``input_tokens``)."""

@@ -19,45 +19,114 @@ if TYPE_CHECKING:
 
 
 class Entry(NamedTuple):
-    """A provider that comes with paceline."""
+    """A provider that comes with paceline.
+
+    Attributes:
+        key_env: The environment variable that holds the key.
+        hosts: As in :class:`~paceline.providers.base.Provider`.
+        implementation: The module in ``paceline.providers``, and the class there.
+        encoding: The estimator's weights; empty: those that count highest, for models of many makers.
+        makes: A regular expression for the beginning of the names of the provider's own models, which have no slash;
+            empty where a name says nothing about the provider.
+        slashes: Whether the provider serves models of many makers, whose names contain slashes.
+    """
 
     key_env: str
-    hosts: tuple[str, ...]
-    implementation: str = "compatible:Compatible"  # the module in ``paceline.providers``, and the class there
-    encoding: str = ""  # the estimator's weights; empty: those that count highest, for models of many makers
+    hosts: tuple[str, ...] = ()
+    implementation: str = "compatible:Compatible"
+    encoding: str = ""
+    makes: str = ""
+    slashes: bool = False
 
 
-_AZURE: Final = ("*.openai.azure.com", "*.cognitiveservices.azure.com", "*.services.ai.azure.com")
-_OPENAI: Final = ("api.openai.com", "us.api.openai.com", "eu.api.openai.com")
-_VERTEX: Final = ("aiplatform.googleapis.com", "*-aiplatform.googleapis.com")
+_AZURE: Final = (
+    "*.openai.azure.com",
+    "*.cognitiveservices.azure.com",
+    "*.services.ai.azure.com",
+    "*.openai.azure.us",
+)
+_VERTEX: Final = ("aiplatform.googleapis.com", "*-aiplatform.googleapis.com", "aiplatform.*.rep.googleapis.com")
+_BEDROCK: Final = ("bedrock-runtime.*.amazonaws.com", "bedrock-runtime-fips.*.amazonaws.com")
+_DASHSCOPE: Final = (
+    "dashscope-intl.aliyuncs.com",
+    "dashscope.aliyuncs.com",
+    "dashscope-us.aliyuncs.com",
+    "*.maas.aliyuncs.com",
+)
+_DATABRICKS: Final = ("*.cloud.databricks.com", "*.azuredatabricks.net", "*.gcp.databricks.com")
+_OPENAI_MAKES: Final = r"gpt-(?!oss)|o[134](-|$)|chatgpt-|text-embedding-(3|ada)|ft:gpt-"
+_MISTRAL_MAKES: Final = r"(open-)?(mistral|mixtral|codestral|devstral|magistral|ministral|pixtral|voxtral)-"
 PROVIDERS: Final = {
-    "openai": Entry("OPENAI_API_KEY", _OPENAI, "openai:OpenAI", "o200k"),
-    "anthropic": Entry("ANTHROPIC_API_KEY", ("api.anthropic.com",), "anthropic:Anthropic", "claude_v4_8"),
-    "gemini": Entry("GEMINI_API_KEY", ("generativelanguage.googleapis.com",), "gemini:Gemini", "gemma3"),
+    "openai": Entry(
+        "OPENAI_API_KEY", ("api.openai.com", "*.api.openai.com"), "openai:OpenAI", "o200k", makes=_OPENAI_MAKES
+    ),
+    "anthropic": Entry(
+        "ANTHROPIC_API_KEY", ("api.anthropic.com",), "anthropic:Anthropic", "claude_v4_8", makes="claude-"
+    ),
+    "gemini": Entry(
+        "GEMINI_API_KEY", ("generativelanguage.googleapis.com",), "gemini:Gemini", "gemma3", makes=r"(models/)?gemini-"
+    ),
     "vertex": Entry("GOOGLE_OAUTH_ACCESS_TOKEN", _VERTEX, "gemini:Vertex", "gemma3"),  # no keys: an assumed name
     "azure": Entry("AZURE_OPENAI_API_KEY", _AZURE, "azure:Azure", "o200k"),
-    "groq": Entry("GROQ_API_KEY", ("api.groq.com",), encoding="o200k"),
-    "mistral": Entry("MISTRAL_API_KEY", ("api.mistral.ai", "codestral.mistral.ai")),
-    "cohere": Entry("CO_API_KEY", ("api.cohere.com", "api.cohere.ai"), "cohere:Cohere"),
-    "xai": Entry("XAI_API_KEY", ("api.x.ai",)),
-    "deepseek": Entry("DEEPSEEK_API_KEY", ("api.deepseek.com",)),
-    "together": Entry("TOGETHER_API_KEY", ("api.together.ai", "api.together.xyz")),
-    "fireworks": Entry("FIREWORKS_API_KEY", ("api.fireworks.ai",)),
-    "openrouter": Entry("OPENROUTER_API_KEY", ("openrouter.ai",), "compatible:OpenRouter"),
+    "groq": Entry("GROQ_API_KEY", ("api.groq.com",), encoding="o200k", slashes=True),
+    "mistral": Entry("MISTRAL_API_KEY", ("api.mistral.ai", "codestral.mistral.ai"), makes=_MISTRAL_MAKES),
+    "cohere": Entry("CO_API_KEY", ("api.cohere.com", "api.cohere.ai"), "cohere:Cohere", makes="command-"),
+    "xai": Entry("XAI_API_KEY", ("api.x.ai", "*.api.x.ai"), makes="grok-"),
+    "deepseek": Entry("DEEPSEEK_API_KEY", ("api.deepseek.com",), makes=r"deepseek-(chat|reasoner|v\d)"),
+    "together": Entry("TOGETHER_API_KEY", ("api.together.ai", "api.together.xyz"), slashes=True),
+    "fireworks": Entry("FIREWORKS_API_KEY", ("api.fireworks.ai",), slashes=True),
+    "openrouter": Entry("OPENROUTER_API_KEY", ("openrouter.ai",), "compatible:OpenRouter", slashes=True),
     "cerebras": Entry("CEREBRAS_API_KEY", ("api.cerebras.ai",)),
-    "perplexity": Entry("PERPLEXITY_API_KEY", ("api.perplexity.ai",), "compatible:Perplexity"),
-    "bedrock": Entry("AWS_BEARER_TOKEN_BEDROCK", ("bedrock-runtime.*.amazonaws.com",), "bedrock:Bedrock"),
+    "perplexity": Entry(
+        "PERPLEXITY_API_KEY", ("api.perplexity.ai",), "compatible:Perplexity", makes="sonar", slashes=True
+    ),
+    "bedrock": Entry("AWS_BEARER_TOKEN_BEDROCK", _BEDROCK, "bedrock:Bedrock"),
+    "moonshot": Entry("MOONSHOT_API_KEY", ("api.moonshot.ai", "api.moonshot.cn"), makes="kimi-|moonshot-"),
+    "zai": Entry("ZAI_API_KEY", ("api.z.ai", "open.bigmodel.cn"), makes="glm-"),
+    "dashscope": Entry("DASHSCOPE_API_KEY", _DASHSCOPE),
+    "sambanova": Entry("SAMBANOVA_API_KEY", ("api.sambanova.ai",)),
+    "nvidia": Entry("NVIDIA_API_KEY", ("integrate.api.nvidia.com",), slashes=True),
+    "huggingface": Entry("HF_TOKEN", ("router.huggingface.co",), slashes=True),
+    "github": Entry("GITHUB_TOKEN", ("models.github.ai", "models.inference.ai.azure.com"), slashes=True),
+    "deepinfra": Entry("DEEPINFRA_API_KEY", ("api.deepinfra.com",), slashes=True),
+    "databricks": Entry("DATABRICKS_TOKEN", _DATABRICKS),
+    "digitalocean": Entry("GRADIENT_MODEL_ACCESS_KEY", ("inference.do-ai.run", "*.agents.do-ai.run")),
+    "cloudflare": Entry("CLOUDFLARE_API_TOKEN", ("api.cloudflare.com", "gateway.ai.cloudflare.com"), slashes=True),
+    "vercel": Entry("AI_GATEWAY_API_KEY", ("ai-gateway.vercel.sh",), slashes=True),
+    "ollama": Entry("OLLAMA_API_KEY", ("ollama.com",), slashes=True),
+    "vllm": Entry("VLLM_API_KEY", slashes=True),
 }
 """The providers that come with paceline, by name."""
 
 ALIASES: Final = {
     "claude": "anthropic",
     "google": "gemini",
+    "google_ai_studio": "gemini",
     "vertex_ai": "vertex",
+    "vertexai": "vertex",
     "azure_openai": "azure",
+    "azure_ai": "azure",
+    "foundry": "azure",
     "grok": "xai",
+    "aws": "bedrock",
+    "amazon_bedrock": "bedrock",
+    "bedrock_converse": "bedrock",
+    "cohere_chat": "cohere",
+    "mistralai": "mistral",
+    "together_ai": "together",
+    "fireworks_ai": "fireworks",
+    "kimi": "moonshot",
+    "glm": "zai",
+    "zhipu": "zai",
+    "qwen": "dashscope",
+    "nvidia_nim": "nvidia",
+    "hf": "huggingface",
+    "github_models": "github",
+    "vercel_ai_gateway": "vercel",
+    "ollama_chat": "ollama",
+    "hosted_vllm": "vllm",
 }
-"""Other names of providers."""
+"""Other names of providers; ``-`` and ``_`` are the same."""
 
 GROUP: Final = "paceline.providers"
 """The entry points under which an installed package offers providers of its own."""
@@ -126,9 +195,21 @@ def _at_host(provider: Any, host: str) -> Provider:
     return at_host(host)
 
 
+def has_slashes(name: str) -> bool:
+    """Whether names of the provider's models contain slashes; a provider that is not known may serve any model."""
+    entry = PROVIDERS.get(_canonical(name))
+    return entry is None or entry.slashes
+
+
+@lru_cache(maxsize=1_024)
+def maker(model: str) -> str | None:
+    """The provider whose own model ``model`` is by its name; ``None`` where the name does not tell it."""
+    return next((name for name, entry in PROVIDERS.items() if entry.makes and re.match(entry.makes, model)), None)
+
+
 def _canonical(name: str) -> str:
     clean = name.strip().lower()
-    return ALIASES.get(clean, clean)
+    return ALIASES.get(clean.replace("-", "_"), clean)
 
 
 def _owner(host: str) -> str | None:

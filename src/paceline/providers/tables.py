@@ -13,10 +13,10 @@ from paceline.core.hints import did_you_mean
 from paceline.core.quota import Quota, parse_quotas
 from paceline.core.results import PacelineWarning, QuotaError, Source, SourceKind
 from paceline.providers.parse import undated
-from paceline.providers.registry import PROVIDERS, provider_named
+from paceline.providers.registry import ALIASES, PROVIDERS, is_provider, maker, provider_named
 
-UNKNOWN: Final = parse_quotas("10 requests/min, 10k tokens/min")
-"""The limits that are assumed for a provider without a table."""
+UNKNOWN: Final = parse_quotas("8 concurrency")
+"""What is assumed for a provider without a table: no rate, which its answers may state."""
 
 DEFAULT: Final = "default"
 """The model name of a table's row for all models that the table does not list."""
@@ -54,8 +54,8 @@ def lookup(provider: str, model: str, tier: str | int | None = None) -> Publishe
     """The limits that ``provider`` publishes for ``model``.
 
     The longest pattern that matches wins. A row without the tier stands in with an equal tier, or with the next lower
-    one; a unit that a row does not state is taken from the table's default. For a provider without a table, 10 requests
-    and 10 000 tokens a minute are assumed, with a warning.
+    one; a unit that a row does not state is taken from the table's default. For a provider without a table, 8 requests
+    in flight are assumed, with a warning.
 
     Args:
         provider: A provider's name or alias.
@@ -68,10 +68,12 @@ def lookup(provider: str, model: str, tier: str | int | None = None) -> Publishe
     name = provider_named(provider).name
     if name in known_providers():
         return _lookup(name, model, tier)
-    near = did_you_mean(name, known_providers()).removeprefix("; ")
+    near = "" if is_provider(name) else did_you_mean(name, [*PROVIDERS, *ALIASES], cutoff=0.75).removeprefix("; ")
+    if tier is not None:
+        raise QuotaError(f"no tiers of {name} are known{f' ({near})' if near else ''}: leave out tier={tier!r}")
     warnings.warn(
-        f"no published limits are known for provider {name!r}{f' ({near})' if near else ''}: 10 requests/min and 10k"
-        f" tokens/min are assumed. Set the real ones: Limiter({{'{name}/*': ['500 requests/min', '500k tokens/min']}})",
+        f"no published limits are known for provider {name!r}{f' ({near})' if near else ''}: {UNKNOWN[0]} is assumed, and"
+        f" no rate until an answer states one. Set the real ones: Limiter({{'{name}/*': ['500 requests/min', ...]}})",
         PacelineWarning,
         stacklevel=2,
     )
@@ -83,7 +85,7 @@ def lookup(provider: str, model: str, tier: str | int | None = None) -> Publishe
 def _lookup(provider: str, model: str, tier: str | int | None) -> Published:
     table = _table(provider)
     asked = _tier(provider, table, tier)
-    found = _best(table, (model, undated(model)), asked) or _best(table, (DEFAULT,), asked)
+    found = _best(table, _spellings(provider, model), asked) or _best(table, (DEFAULT,), asked)
     assert found is not None, "a table's default states every tier or a lower one"
     row, matched, stated = found
     quotas = parse_quotas(row[stated])
@@ -106,9 +108,10 @@ def _source(kind: SourceKind, row: dict[str, Any], tier: str) -> Source:
     return Source(kind, f"{row['source']} ({row['as_of']})", tier)
 
 
-def known_providers() -> list[str]:
+@cache
+def known_providers() -> tuple[str, ...]:
     """The providers that have a table."""
-    return sorted(PROVIDERS)
+    return tuple(sorted(path.stem for path in Path(__file__).with_name("tables").glob("*.toml")))
 
 
 def tiers(provider: str) -> list[str]:
@@ -120,6 +123,37 @@ def models(provider: str) -> list[str]:
     """The names and patterns that a provider's table lists, ``default`` first."""
     names = dict.fromkeys(name for row in _table(provider)["limits"] for name in row["match"])
     return [DEFAULT, *(name for name in names if name != DEFAULT)]
+
+
+def stated_tiers(provider: str, model: str) -> list[str]:
+    """The tiers for which a table's row is about ``model`` itself, lowest first; empty for an unlisted model."""
+    names = _spellings(provider, model)
+    rows = [row for row in _table(provider)["limits"] if any(_matches(names, pattern) for pattern in row["match"])]
+    return [tier for tier in tiers(provider) if any(tier in row for row in rows)]
+
+
+def is_listed(provider: str, model: str) -> bool:
+    """Whether a table lists ``model`` by its full name."""
+    return provider in known_providers() and model in models(provider)
+
+
+def listing(model: str) -> list[tuple[str, str]]:
+    """The providers whose tables list ``model``, its maker first, each with the model's name there."""
+    found = [(name, model) for name in known_providers() if stated_tiers(name, model)]
+    found += [(name, full) for name in known_providers() for full in models(name) if full.endswith(f"/{model}")]
+    return sorted(found, key=lambda one: one[0] != maker(model))
+
+
+def near_model(provider: str, model: str) -> str | None:
+    """The model of a table whose name differs from ``model`` in punctuation and case only."""
+    if provider not in known_providers() or stated_tiers(provider, model):
+        return None
+    return next((name for name in models(provider) if "*" not in name and plain(name) == plain(model)), None)
+
+
+def plain(name: str) -> str:
+    """``name`` without punctuation, in lower case: for the comparison of spellings."""
+    return "".join(filter(str.isalnum, name)).lower()
 
 
 @cache
@@ -151,11 +185,25 @@ def _best(table: dict[str, Any], names: tuple[str, ...], tier: str) -> tuple[dic
         (row, pattern, stated)
         for row in table["limits"]
         for pattern in row["match"]
-        if any(name == pattern or (pattern != DEFAULT and fnmatchcase(name, pattern)) for name in names)
+        if _matches(names, pattern)
         for stated in order
         if stated in row
     ]
     return max(found, key=lambda one: (len(one[1].rstrip("*")), -order.index(one[2])), default=None)
+
+
+def _spellings(provider: str, model: str) -> tuple[str, ...]:
+    """The names under which a table may list ``model``: its own, its alias, its pool, and with ``-`` for ``.``."""
+    if model == DEFAULT:
+        return (DEFAULT,)
+    pool = provider_named(provider).pool(model)
+    return model, undated(model), pool, undated(pool), undated(model).replace(".", "-")
+
+
+def _matches(names: tuple[str, ...], pattern: str) -> bool:
+    if pattern == DEFAULT:
+        return names == (DEFAULT,)
+    return any(name == pattern or fnmatchcase(name, pattern) for name in names)
 
 
 def _equals(table: dict[str, Any], tier: str) -> list[str]:

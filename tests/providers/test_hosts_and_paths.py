@@ -1,0 +1,135 @@
+"""Documented hosts and paths: each is known and metered, under the right model."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from paceline.core.results import Reading
+from paceline.providers.base import Usage
+from paceline.providers.registry import provider_for_host, provider_named
+
+BODY = {"model": "m", "messages": [{"role": "user", "content": "Why is the sky blue?"}], "max_tokens": 50}
+CLAUDE = "/v1/projects/p/locations/{}/publishers/anthropic/models/{}:streamRawPredict"
+
+
+@pytest.mark.parametrize(
+    ("host", "provider"),
+    [
+        ("au.api.openai.com", "openai"),
+        ("ae.api.openai.com", "openai"),
+        ("acme.openai.azure.us", "azure"),
+        ("us-east-1.api.x.ai", "xai"),
+        ("bedrock-runtime-fips.us-east-1.amazonaws.com", "bedrock"),
+        ("aiplatform.eu.rep.googleapis.com", "vertex"),
+        ("api.moonshot.cn", "moonshot"),
+        ("api.z.ai", "zai"),
+        ("ws.ap-southeast-1.maas.aliyuncs.com", "dashscope"),
+        ("adb-1.2.azuredatabricks.net", "databricks"),
+        ("inference.do-ai.run", "digitalocean"),
+        ("models.github.ai", "github"),
+        ("router.huggingface.co", "huggingface"),
+        ("gateway.ai.cloudflare.com", "cloudflare"),
+        ("ai-gateway.vercel.sh", "vercel"),
+        ("integrate.api.nvidia.com", "nvidia"),
+        ("api.sambanova.ai", "sambanova"),
+    ],
+)
+def test_hosts(host, provider):
+    assert provider_for_host(host).name == provider
+
+
+@pytest.mark.parametrize(
+    ("host", "path", "model"),
+    [
+        ("acme.services.ai.azure.com", "/anthropic/v1/messages", "acme.services.ai.azure.com/m"),
+        ("api.deepseek.com", "/anthropic/v1/messages", "m"),
+        ("openrouter.ai", "/api/v1/messages", "m"),
+        ("api.fireworks.ai", "/inference/v1/messages", "m"),
+        ("api.x.ai", "/v1/messages", "m"),
+        ("api.z.ai", "/api/anthropic/v1/messages", "m"),
+        ("api.openai.com", "/v1/threads/t/messages", None),
+        ("generativelanguage.googleapis.com", "/v1beta/interactions", "m"),
+        ("generativelanguage.googleapis.com", "/v1beta/interactions/i", None),
+        ("api.together.ai", "/v1/rerank", "m"),
+        ("api.together.ai", "/v1/images/generations", "m"),
+        ("api.together.ai", "/v1/audio/speech", "m"),
+        ("api.openai.com", "/v1/images/edits", None),
+        ("acme.cloud.databricks.com", "/serving-endpoints/databricks-gpt-oss-120b/invocations", "databricks-gpt-oss-120b"),
+        ("api.cloudflare.com", "/client/v4/accounts/a/ai/run/@cf/meta/llama-3.1-8b-instruct", "@cf/meta/llama-3.1-8b-instruct"),
+        ("api.cloudflare.com", "/client/v4/accounts/a/ai/v1/chat/completions", "m"),
+        ("models.github.ai", "/inference/chat/completions", "m"),
+        ("ollama.com", "/api/chat", "m"),
+        ("ollama.com", "/api/pull", None),
+        ("us-east5-aiplatform.googleapis.com", CLAUDE.format("us-east5", "claude-opus-5"), "us-east5/claude-opus-5"),
+        ("aiplatform.eu.rep.googleapis.com", "/v1/projects/p/locations/eu/endpoints/openapi/chat/completions", "m"),
+    ],
+)  # fmt: skip
+def test_paths(host, path, model):
+    call = provider_for_host(host).describe(path, BODY)
+    assert (call.model if call else None) == model
+    assert call is None or call.input_tokens > 3
+
+
+@pytest.mark.parametrize(("path", "output"), [("/v1/images/generations", 0), ("/v1/rerank", 0), ("/v1/messages", 50)])
+def test_only_text_has_tokens_of_output(path, output):
+    assert provider_named("together").describe(path, BODY).max_output_tokens == output
+
+
+def test_the_answer_on_anthropic_s_path_is_read_as_anthropic_s():
+    provider = provider_named("openrouter")
+    start = {"type": "message_start", "message": {"usage": {"input_tokens": 5, "cache_read_input_tokens": 90}}}
+    events = [start, {"type": "message_delta", "usage": {"output_tokens": 7}}, {"type": "message_stop"}]
+    reader = provider.usage_reader(provider.describe("/api/v1/messages", BODY | {"stream": True}))
+    for event in events:
+        reader.feed(b"event: e\ndata: " + json.dumps(event).encode() + b"\n\n")
+    assert (reader.usage, reader.done) == (Usage(95, 7, 90), True)
+
+
+def test_perplexity_s_asynchronous_requests_have_limits_of_their_own():
+    body = {"request": BODY | {"model": "sonar-deep-research"}}
+    call = provider_named("perplexity").describe("/async/chat/completions", body)
+    assert (call.model, call.max_output_tokens) == ("async-api", 0)
+    assert call.input_tokens > 3
+
+
+@pytest.mark.parametrize(
+    ("provider", "model", "pool"),
+    [
+        ("anthropic", "claude-haiku-4.5", "claude-haiku-4-5"),
+        ("anthropic", "claude-sonnet-4.5", "claude-sonnet-4x"),
+        ("openai", "ft:gpt-4o-2024-08-06:acme::1", "gpt-4o"),
+        ("vertex", "google/gemini-2.5-flash", "gemini-2.5-flash"),
+        ("vertex", "global/claude-opus-4-8", "global/claude-opus"),
+        ("vertex", "global/claude-opus-5@20260601", "global/claude-opus"),
+        ("vertex", "eu/claude-sonnet-5-5", "eu/claude-sonnet"),
+        ("vertex", "us/claude-fable-5", "us/claude-fable"),
+        ("vertex", "global/claude-opus-4-7@20260101", "global/claude-opus-4-7"),  # launched before the lineages
+        ("vertex", "global/claude-haiku-4-5@20251001", "global/claude-haiku-4-5"),
+        ("vertex", "us-east5/claude-opus-5", "us-east5/claude-opus-5"),  # a region has quotas by model
+    ],
+)
+def test_pools(provider, model, pool):
+    assert provider_named(provider).pool(model) == pool
+
+
+@pytest.mark.parametrize(
+    ("provider", "headers", "readings"),
+    [
+        ("sambanova", {"requests": ("60", "59", "1790000000")}, [Reading("requests", 60, 59, None, 60.0)]),
+        (
+            "digitalocean",
+            {"requests": ("120", "119", "1790000000"), "tokens-per-day": ("5000000", "4999000", "1790000000")},
+            [Reading("requests", 120, 119, None, 60.0), Reading("tokens", 5e6, 4_999_000, None, 86_400.0)],
+        ),
+    ],
+)
+def test_documented_headers(provider, headers, readings):
+    names = ("limit", "remaining", "reset")
+    flat = {
+        f"x-ratelimit-{name}-{of}": value
+        for of, values in headers.items()
+        for name, value in zip(names, values, strict=True)
+    }
+    assert provider_named(provider).readings(flat, 0.0) == readings
