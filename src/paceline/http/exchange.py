@@ -16,6 +16,7 @@ from collections.abc import Callable, Coroutine, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, field
+from enum import Enum
 from typing import Any, Protocol, TypeVar
 
 from paceline.core.quota import NS, Cost
@@ -32,6 +33,7 @@ from paceline.core.results import (
     StoreError,
 )
 from paceline.http.describe import Metered, describe, is_metered, provider_of
+from paceline.pacing.breaker import is_server_fault
 from paceline.pacing.pacer import Pacer
 from paceline.pacing.permit import Permit, current_permit
 from paceline.pacing.retry import Again, GiveUp
@@ -47,11 +49,13 @@ Settle = Callable[[Usage | None, Refusal | None], None]
 ERROR_BODY_MAX, EVENT_MAX = 64_000, 1
 """Bytes of a body that are read ahead: of an error; of a 200 that may be a refusal (its first chunk)."""
 
-NEVER_SENT = {
-    "ConnectError", "ConnectTimeout", "PoolTimeout", "UnsupportedProtocol", "LocalProtocolError", "ProxyError",
-    "NothingSentError",
-}  # fmt: skip
-"""Errors of HTTP libraries after which the provider has certainly received nothing."""
+
+class Fault(Enum):
+    """Why a request has no answer."""
+
+    UNSENT = "unsent"  # the caller's own client has sent nothing
+    UNREACHED = "unreached"  # no connection to the host: it has received nothing
+    BROKEN = "broken"  # a timeout, or a connection that broke: the provider may have counted the request
 
 
 class Binding(Protocol):
@@ -61,10 +65,13 @@ class Binding(Protocol):
     method: str
     marked: bool  # by a paced layer above
 
+    @property
+    def address(self) -> str: ...  # the host, with a port that is not the usual one
     def target(self) -> tuple[str, str]: ...  # the host, without a port, and the path
     def has_header(self, name: str) -> bool: ...
     async def content(self) -> bytes: ...  # of the request, which can still be sent
     async def send(self, *, mark: bool = False) -> Any: ...  # the response; `mark`: for paced layers below
+    def fault_of(self, error: BaseException) -> Fault | None: ...  # None: an error that is not about the host
     def head(self, response: Any) -> tuple[int, dict[str, str]]: ...  # status; headers, names in lower case
     async def peek(self, response: Any, headers: Mapping[str, str], most: int) -> bytes: ...  # decoded, still readable
     def tap(self, response: Any, headers: Mapping[str, str], tap: Tap) -> None: ...  # fed while the caller reads
@@ -169,9 +176,13 @@ class _Exchange:
         if response is None:
             return None
         status, headers = self.http.head(response)
-        self._observe(status, headers, permit)
+        self._observe(headers, permit)
         try:
             refusal = await self._refusal(response, status, headers)
+            if is_server_fault(status, refusal):
+                self._count_fault(permit, f"status {status}")
+            else:
+                self.limiter.health.succeeded(self.http.address, self.scheduler)
             if refusal is not None:
                 return await self._refused(response, refusal, permit)
             self.http.note(response, self.record)
@@ -188,9 +199,12 @@ class _Exchange:
         try:
             return await self.http.send(mark=True)
         except BaseException as error:
-            # The fault is noted before the permit is closed: a failed probe must not let the other waiters go.
-            delay_s = self._after_fault(permit) if isinstance(error, Exception) else None
-            if {type(error).__name__, type(error.__cause__).__name__} & NEVER_SENT:  # SDKs wrap them
+            fault, delay_s = self.http.fault_of(error), None
+            if fault in (Fault.BROKEN, Fault.UNREACHED):
+                # Counted before the permit is closed: a failed probe must not let the other waiters go.
+                self._count_fault(permit, type(error).__name__, fault)
+                delay_s = self._after_fault()
+            if fault in (Fault.UNSENT, Fault.UNREACHED):
                 permit.cancel()
             else:
                 permit.settle()  # the provider may have counted it
@@ -199,13 +213,11 @@ class _Exchange:
         await self._sleep(delay_s)
         return None
 
-    def _observe(self, status: int, headers: Mapping[str, str], permit: Permit) -> None:
-        """Let the pool learn from the headers of any response, and the breaker from one without a server fault."""
+    def _observe(self, headers: Mapping[str, str], permit: Permit) -> None:
+        """Let the pool learn from the headers of any response."""
         readings = self.provider.readings(headers, self.limiter.clock.now_ns() / NS)
         if readings:
             self.scheduler.observe(readings, permit.reservation)
-        if status < 500:
-            self.limiter.health.succeeded(self.provider.name)
 
     async def _refusal(self, response: Any, status: int, headers: Mapping[str, str]) -> Refusal | None:
         """The provider's refusal, which may come with a 200 and a retry-after (Azure, streamed)."""
@@ -218,8 +230,6 @@ class _Exchange:
         """Pause the pool as the refusal asks; then another attempt, or a refusal of paceline's own."""
         await self.http.close(response)
         self.record.refusals.append(refusal)
-        if refusal.kind is RefusalKind.CAPACITY:
-            self.limiter.health.failed(self.provider.name, permit.reservation.granted_ns)
         decision = self._decide(refusal)
         permit.refuse(refusal, self.limiter.retry.pause_s(refusal, decision))
         log.info("%s: refused (%s), attempt %d", self.record.pool, refusal.kind.value, self.record.attempts)
@@ -232,7 +242,7 @@ class _Exchange:
 
     async def _failed(self, response: Any, status: int, permit: Permit) -> Any | None:
         """An error that is no refusal: for the caller, or for another attempt after a server fault."""
-        delay_s = self._after_fault(permit) if status >= 500 else None
+        delay_s = self._after_fault() if status >= 500 else None
         permit.settle()  # the provider may have counted it
         if delay_s is None:
             return response
@@ -257,9 +267,14 @@ class _Exchange:
 
         self.http.tap(response, headers, Tap(self.provider.usage_reader(call), settle))
 
-    def _after_fault(self, permit: Permit) -> float | None:
+    def _count_fault(self, permit: Permit, reason: str, fault: Fault = Fault.BROKEN) -> None:
+        """Count a failure of the host. Without a connection it counts, too, where the limiter repeats the attempt."""
+        reached = fault is Fault.BROKEN or self.limiter.retry.faults
+        left_ns = permit.reservation.granted_ns
+        self.limiter.health.failed(self.http.address, self.scheduler, left_ns, reason, reached=reached)
+
+    def _after_fault(self) -> float | None:
         """The seconds until another attempt after a server fault or a broken connection; ``None`` for no other."""
-        self.limiter.health.failed(self.provider.name, permit.reservation.granted_ns)
         decision = self._decide(None) if self.limiter.retry.faults else None
         return self._delay_s(decision) if isinstance(decision, Again) else None
 

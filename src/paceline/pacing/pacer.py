@@ -23,7 +23,7 @@ from paceline.core.quota import KNOWN_UNITS, NS, REQUESTS, Cost, Quota
 from paceline.core.results import NeverFits, QuotaError, Reservation, WaitUntil
 from paceline.estimation.calibration import Calibrations
 from paceline.pacing.attempts import Attempts
-from paceline.pacing.breaker import BreakerPolicy, ProviderHealth
+from paceline.pacing.breaker import BreakerPolicy, Health
 from paceline.pacing.clock import Clock
 from paceline.pacing.events import Event, Notifier
 from paceline.pacing.limits import Limits, Resolved
@@ -109,7 +109,7 @@ class Pacer:
         self.clock = clock
         self.retry = retry
         self.calibrations = Calibrations(estimate_factor)
-        self.health = ProviderHealth(clock, breaker, self._schedulers_of)
+        self.health = Health(clock, breaker)
         self._headroom_s, self._ttl_s, self._waiting_max = headroom_s, ttl_s, waiting_max
         self.acquire_timeout_s = _checked_timeout(acquire_timeout_s)
         self._lanes = Lanes(lanes)
@@ -240,10 +240,6 @@ class Pacer:
         """The schedulers of all pools in use."""
         with self._lock:
             return list(self._schedulers.values())
-
-    def _schedulers_of(self, provider: str) -> list[Scheduler]:
-        with self._lock:
-            return [scheduler for name, scheduler in self._schedulers.items() if name.partition("/")[0] == provider]
 
     def _make(self, name: str, resolved: Resolved) -> Scheduler:
         with self._lock:
