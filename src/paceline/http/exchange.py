@@ -145,6 +145,7 @@ class _Exchange:
         self.provider, self.scheduler = metered.provider, metered.scheduler
         self.record = Exchanged(metered.scheduler.pool.name)
         self.started_ns = limiter.clock.now_ns()
+        self.behind = False  # whether the next attempt goes to the end of its lane
 
     async def run(self) -> Any:
         """Make attempts until there is a response for the caller: the provider's, or a refusal of paceline's own."""
@@ -161,8 +162,9 @@ class _Exchange:
         """The permit for an attempt: for the first, the one that the caller holds, if any; else from the queue."""
         permit = current_permit(self.scheduler) if last is None else None
         if permit is None:
-            acquisition = self.limiter.acquire_call(self.scheduler, self.metered.cost(), again=last)
+            acquisition = self.limiter.acquire_call(self.scheduler, self.metered.cost(), again=last, behind=self.behind)
             permit = await acquisition if self.http.is_async else acquisition.wait()
+        self.behind = False
         self.record.cost = permit.cost
         self.record.waited_s += permit.waited_s
         return permit
@@ -268,10 +270,13 @@ class _Exchange:
         self.http.tap(response, headers, Tap(self.provider.usage_reader(call), settle))
 
     def _count_fault(self, permit: Permit, reason: str, fault: Fault = Fault.BROKEN) -> None:
-        """Count a failure of the host. Without a connection it counts, too, where the limiter repeats the attempt."""
+        """Count a failure of the host. Without a connection it counts, too, where the limiter repeats the attempt.
+
+        After a probe the next one is another request's: an outage does not use up the attempts of one request.
+        """
         reached = fault is Fault.BROKEN or self.limiter.retry.faults
         left_ns = permit.reservation.granted_ns
-        self.limiter.health.failed(self.http.address, self.scheduler, left_ns, reason, reached=reached)
+        self.behind = self.limiter.health.failed(self.http.address, self.scheduler, left_ns, reason, reached=reached)
 
     def _after_fault(self) -> float | None:
         """The seconds until another attempt after a server fault or a broken connection; ``None`` for no other."""

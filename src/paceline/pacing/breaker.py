@@ -113,7 +113,7 @@ class Health:
         for one, until_ns in lifted:
             one.lift(until_ns)
 
-    def failed(self, host: str, scheduler: Scheduler, left_ns: int, reason: str, *, reached: bool = True) -> None:
+    def failed(self, host: str, scheduler: Scheduler, left_ns: int, reason: str, *, reached: bool = True) -> bool:
         """Count a failed attempt at ``host``; enough in a row pause its pools.
 
         Args:
@@ -123,21 +123,25 @@ class Health:
             reason: The failure in a few words, for the log.
             reached: Whether there was a connection. Without one, the failure counts only if there was one before: else
                 the address is wrong, or its server was never started.
+
+        Returns:
+            Whether this failure has opened the breaker, for the first time or as a probe.
         """
         with self._lock:
             breaker = self._breaker(host, scheduler)
             if breaker is None or not (reached or breaker.reached):
-                return
+                return False
             breaker.reached = True
             now_ns = self._clock.now_ns()
             if not breaker.failed(now_ns, left_ns):
-                return
+                return False
             in_row, pause_s = breaker.in_row, breaker.pause_s
             paused = {one: until_ns for one in breaker.schedulers if (until_ns := self._until_ns(one, now_ns))}
             self._paused |= paused
         log.warning("%s: %d failures in a row, the last one %s; pausing for %g s", host, in_row, reason, pause_s)
         for one, until_ns in paused.items():
             one.pause(until_ns)
+        return True
 
     def first_attempt(self, scheduler: Scheduler) -> None:
         """Count the first attempt of a request in the retry budget of its pool."""

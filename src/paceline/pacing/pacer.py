@@ -154,9 +154,13 @@ class Pacer:
             raise QuotaError(f"name is {shown!r}: it must be a text of at most {NAME_MAX} characters, or None")
         return Acquisition(scheduler, self._waiter(scheduler, cost, timeout, lane, again, name))
 
-    def acquire_call(self, scheduler: Scheduler, cost: Cost, *, again: Permit | None = None) -> Acquisition:
-        """Like :meth:`acquire`, with the scheduler of the pool."""
-        return Acquisition(scheduler, self._waiter(scheduler, cost, None, None, again))
+    def acquire_call(
+        self, scheduler: Scheduler, cost: Cost, *, again: Permit | None = None, behind: bool = False
+    ) -> Acquisition:
+        """Like :meth:`acquire`, with the scheduler of the pool; ``behind``: also a further attempt goes to the end."""
+        waiter = self._waiter(scheduler, cost, None, None, again)
+        waiter.returned &= not behind
+        return Acquisition(scheduler, waiter)
 
     def try_acquire(self, pool: str, **cost: float) -> Permit | Later | NeverFits:
         """A permit if it is available now and no other request waits; else ``Later`` or ``NeverFits``, which are false.
