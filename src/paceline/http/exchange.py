@@ -32,13 +32,13 @@ from paceline.core.results import (
     RefusalKind,
     StoreError,
 )
-from paceline.http.describe import Metered, describe, is_metered, provider_of
+from paceline.http.describe import Metered, describe, describe_guessed, is_metered, provider_guessed
 from paceline.pacing.breaker import is_server_fault
 from paceline.pacing.pacer import Pacer
 from paceline.pacing.permit import Permit, current_permit
 from paceline.pacing.retry import Again, GiveUp
 from paceline.providers.base import Provider, Usage, UsageReader
-from paceline.providers.registry import provider_named
+from paceline.providers.registry import provider_for_host
 
 log = logging.getLogger("paceline.http")
 
@@ -113,7 +113,7 @@ async def exchange(
         limiter: The limiter whose pools are charged.
         http: The request, and the way to send it.
         provider: The provider whose API the request uses; found by its host if not given.
-        fallback: The provider where the host does not tell; by default the one of the limiter.
+        fallback: The provider of unknown hosts; by default the one of the limiter, if its quotas are given.
     """
     if http.marked:  # both attach() and instrument(), or the like
         return await http.send()
@@ -132,9 +132,13 @@ async def _describe(
     if http.method != "POST":
         return None
     host, path = http.target()
-    found: Any = provider or provider_of(host, http.has_header) or fallback
-    found = found or provider_named(limiter.limits.home or host)
-    return describe(limiter, found, path, await http.content()) if is_metered(found, path) else None
+    known: Any = provider or provider_for_host(host)
+    if known is not None:
+        return describe(limiter, known, path, await http.content()) if is_metered(known, path) else None
+    guess = provider_guessed(limiter, host, path, http.has_header, fallback)
+    if guess is None:
+        return None
+    return describe_guessed(limiter, guess, host, path, await http.content(), named=guess is fallback)
 
 
 class _Exchange:

@@ -138,10 +138,15 @@ class Limits:
             quotas = (*(quota for quota in quotas if quota not in own), fewest)
         return Resolved(f"{known.name}/{alias}", quotas, source, self._learn, slots, self._interval_s)
 
+    def given_for(self, provider: str, model: str, alias: str) -> tuple[Quota, ...] | None:
+        """The given quotas that hold for ``model`` at ``provider``, where its pool is ``alias``; ``None`` for none."""
+        names = (f"{provider}/{model}", model, f"{provider}/{alias}", alias, f"{provider}/*", "*")
+        return next((self.given[name] for name in names if name in self.given), None)
+
     def _quotas_of(self, provider: str, model: str, alias: str) -> tuple[tuple[Quota, ...], str]:
-        for name in (f"{provider}/{model}", model, f"{provider}/{alias}", alias, f"{provider}/*", "*"):
-            if name in self.given:
-                return self.given[name], "given"
+        given = self.given_for(provider, model, alias)
+        if given is not None:
+            return given, "given"
         from paceline.providers.tables import lookup
 
         tier = self.tier if self.tier is not None and provider == self.home else None
