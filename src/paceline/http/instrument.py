@@ -45,7 +45,12 @@ def instrument(limiter: Pacer, *, provider: str | None = None) -> Instrumented:
 
     Raises:
         ImportError: Neither httpx2 nor httpx is installed.
+        TypeError: ``limiter`` is not a limiter.
     """
+    if not isinstance(limiter, Pacer):
+        raise TypeError(
+            f"instrument() takes a limiter, not {type(limiter).__name__}: paceline.instrument(paceline.Limiter(...))"
+        )
     global _active  # noqa: PLW0603
     libraries = installed_libraries()
     fallback = provider_named(provider) if provider else None

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from paceline.core.quota import CONCURRENCY, REQUESTS, TOKENS, Quota, Rule, parse_quotas
@@ -167,10 +167,17 @@ def overridden(quotas: tuple[Quota, ...], rates: Mapping[str, float]) -> tuple[Q
 
 def _quotas(name: str, quotas: QuotaLike) -> tuple[Quota, ...]:
     try:
-        if isinstance(quotas, Quota):
-            return (quotas,)
-        if isinstance(quotas, str):
-            return parse_quotas(quotas)
-        return tuple(quota for part in quotas for quota in _quotas(name, part))
+        return _parsed(quotas)
     except QuotaError as error:
         raise QuotaError(f"limit of {name!r}: {error}") from None
+
+
+def _parsed(quotas: QuotaLike) -> tuple[Quota, ...]:
+    if isinstance(quotas, Quota):
+        return (quotas,)
+    if isinstance(quotas, str):
+        return parse_quotas(quotas)
+    if isinstance(quotas, Mapping) or not isinstance(quotas, Iterable):
+        example = f"{quotas} requests/min" if isinstance(quotas, int) else "500 requests/min"
+        raise QuotaError(f"{quotas!r} is no quota: write it as a text, e.g. {example!r}, or as a list of texts")
+    return tuple(quota for part in quotas for quota in _parsed(part))

@@ -6,6 +6,7 @@ decisions.
 
 from __future__ import annotations
 
+import logging
 import math
 import os
 import sys
@@ -32,6 +33,8 @@ if TYPE_CHECKING:
     import asyncio
 
     Futures: TypeAlias = dict[asyncio.AbstractEventLoop, list[asyncio.Future[None]]]
+
+log = logging.getLogger("paceline")
 
 T = TypeVar("T")
 
@@ -143,6 +146,7 @@ class Scheduler:
         self._deferred: deque[Callable[[int], None]] = deque()
         self._deferred_events: deque[tuple[Any, ...]] = deque()
         self._due = self._poked = False  # an exchange is due; the worker is informed
+        self._forked = False  # the quotas are those of the parent process, which spends them, too
         self._timer: Timer | None = None
         self._timer_ns = FAR_NS
         self._at: dict[Waiter, tuple[Scheduler, Waiter]] = {}  # granted here, waiting at a further one
@@ -163,7 +167,17 @@ class Scheduler:
         return self._pass(waiter, Scheduler._wait) if self.further else self._wait(waiter)
 
     def wait_async(self, waiter: Waiter) -> Coroutine[Any, Any, Outcome]:
-        """Suspend this task until ``waiter`` has its outcome."""
+        """Suspend this task until ``waiter`` has its outcome.
+
+        Raises:
+            RuntimeError: No event loop of asyncio runs here.
+        """
+        if _running_loop()() is None:
+            raise RuntimeError(
+                f"{self.pool.name}: no event loop of asyncio runs here, and paceline supports no other (trio, curio): run"
+                " the program with asyncio, or use the sync interface in a thread, e.g. `with limiter.acquire(...)` and a"
+                " sync client in trio.to_thread.run_sync(...)"
+            )
         return self._pass_async(waiter) if self.further else self._wait_async(waiter)
 
     def attempt(self, waiter: Waiter) -> Outcome:
@@ -197,6 +211,8 @@ class Scheduler:
 
     def _enter(self, waiter: Waiter, owner: Callable[[], Owner] | None) -> Outcome:
         """Submit ``waiter`` with an ``owner`` of this type; without one, it is an attempt."""
+        if self._forked:
+            self._hint_at_store()
         with self._lock:
             if self._busy:
                 raise RuntimeError("a permit cannot be acquired from a signal handler or a finalizer")
@@ -433,6 +449,17 @@ class Scheduler:
                 stacklevel=3,
             )
 
+    def _hint_at_store(self) -> None:
+        """Log, once in a process, that this one and its parent each spend the whole quotas."""
+        global _hinted
+        self._forked, hinted, _hinted = False, _hinted, True
+        if not hinted:
+            log.warning(
+                "%s: this process was forked from one that uses the same limiter, and each of them spends the whole quota;"
+                " to share it, give the limiter a store: Limiter(..., store='sqlite:/path/quotas.db')",
+                self.pool.name,
+            )
+
     # The critical section.
 
     def transact(self, step: Callable[[int], tuple[T, list[Waiter]]]) -> T:
@@ -553,13 +580,17 @@ class Scheduler:
         self._deferred_events.clear()
         self._due = self._poked = False
         self._at, self._passed = {}, {}
+        self._forked = self._worker is None and self.pool.counts.get("granted", 0) > 0
         self.pool.drain()
 
 
 _schedulers: weakref.WeakSet[Scheduler] = weakref.WeakSet()
+_hinted = False
 
 
 def _after_fork() -> None:
+    global _hinted  # noqa: PLW0603
+    _hinted = False
     for scheduler in list(_schedulers):
         scheduler.after_fork()
 
@@ -573,6 +604,12 @@ def _task_type() -> Callable[[], Owner]:
     """:class:`Task`, with asyncio imported: not under the lock, because an import may wait for another thread."""
     import_module("asyncio")
     return Task
+
+
+@cache
+def _running_loop() -> Callable[[], object]:
+    """The function that returns the running event loop of asyncio, or ``None``."""
+    return cast("Callable[[], object]", import_module("asyncio")._get_running_loop)  # noqa: SLF001
 
 
 def _in_a_loop() -> bool:
