@@ -172,12 +172,6 @@ class Scheduler:
         Raises:
             RuntimeError: No event loop of asyncio runs here.
         """
-        if _running_loop()() is None:
-            raise RuntimeError(
-                f"{self.pool.name}: no event loop of asyncio runs here, and paceline supports no other (trio, curio): run"
-                " the program with asyncio, or use the sync interface in a thread, e.g. `with limiter.acquire(...)` and a"
-                " sync client in trio.to_thread.run_sync(...)"
-            )
         return self._pass_async(waiter) if self.further else self._wait_async(waiter)
 
     def attempt(self, waiter: Waiter) -> Outcome:
@@ -196,7 +190,14 @@ class Scheduler:
         return self._block(waiter, outcome)
 
     async def _wait_async(self, waiter: Waiter) -> Outcome:
-        if type(outcome := self._enter(waiter, _task_type())) is not WaitUntil:
+        owner = _task_type()
+        if not _in_a_loop():
+            raise RuntimeError(
+                f"{self.pool.name}: no event loop of asyncio runs here, and paceline supports no other (trio, curio): run"
+                " the program with asyncio, or use the sync interface in a thread, e.g. `with limiter.acquire(...)` and a"
+                " sync client in trio.to_thread.run_sync(...)"
+            )
+        if type(outcome := self._enter(waiter, owner)) is not WaitUntil:
             return outcome
         try:
             await waiter.owner.future
@@ -604,12 +605,6 @@ def _task_type() -> Callable[[], Owner]:
     """:class:`Task`, with asyncio imported: not under the lock, because an import may wait for another thread."""
     import_module("asyncio")
     return Task
-
-
-@cache
-def _running_loop() -> Callable[[], object]:
-    """The function that returns the running event loop of asyncio, or ``None``."""
-    return cast("Callable[[], object]", import_module("asyncio")._get_running_loop)  # noqa: SLF001
 
 
 def _in_a_loop() -> bool:
