@@ -102,6 +102,8 @@ class Health:
         breaker = self._breakers.get(host)
         if breaker is not None and breaker.reached and not breaker.in_row and scheduler in breaker.schedulers:
             return  # the hot path, without the lock
+        if self.policy is None:
+            return
         with self._lock:
             breaker = self._breaker(host, scheduler)
             if breaker is None:
