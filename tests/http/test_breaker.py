@@ -161,6 +161,30 @@ def test_refused_connections_are_waited_out_where_the_limiter_repeats_attempts()
     assert max(script.times) < 10
 
 
+@pytest.mark.parametrize("answer", [httpx2.ConnectError("no"), httpx2.ReadTimeout("no"), 500, 503])
+@pytest.mark.parametrize(("outage_s", "back_s"), [(1, 1), (300, 60)])
+def test_a_run_survives_an_outage(answer, outage_s, back_s):
+    """20 workers with the policy of `paceline run`: no request is lost, and the provider is used again soon."""
+    clock = ManualClock()
+    script = Script(clock, host=[])
+    limiter = limiter_of(clock, retry=paceline.RetryPolicy(faults=True, max_elapsed_s=1e6))
+
+    async def work(http):
+        return [await post(http) for _ in range(5)]
+
+    async def main():
+        async with client(limiter, script, "host") as http:
+            first = asyncio.gather(*[work(http) for _ in range(20)])
+            await asyncio.sleep(0.05)
+            script.by_host["host"] = answer
+            await asyncio.sleep(outage_s)
+            script.by_host["host"] = 200
+            return await first
+
+    assert run_virtual(main(), clock) == [[200] * 5] * 20
+    assert next(at_s for at_s in script.times if at_s > outage_s) < outage_s + back_s
+
+
 class WrappedError(Exception):
     """As an SDK raises it, with the HTTP library's error as its cause."""
 

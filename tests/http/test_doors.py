@@ -209,7 +209,7 @@ CLAUDE_HEADERS = {"anthropic-version": "2023-06-01"}
 LLAMA = {**CHAT, "model": "llama3.1"}
 
 
-@pytest.mark.filterwarnings("ignore:no published limits:paceline.PacelineWarning")
+@pytest.mark.filterwarnings("ignore::paceline.PacelineWarning")
 @pytest.mark.parametrize(
     ("limiter", "path", "body", "headers", "pool"),
     [
@@ -223,10 +223,19 @@ LLAMA = {**CHAT, "model": "llama3.1"}
         (lambda: paceline.Limiter.for_provider("gemini"), "/v1beta/models/gemma:generateContent", {"contents": "a"}, None, "llm.internal/gemma"),
     ],
 )  # fmt: skip
-def test_an_unknown_host_has_its_own_pools_and_no_published_limits(limiter, path, body, headers, pool):
+def test_an_unknown_host_has_its_own_pools_and_no_published_limits(limiter, path, body, headers, pool, caplog):
     found = canned(limiter(), HOST + path, body, headers=headers)
     assert list(found) == [pool]
     assert "://" not in found[pool]  # no table's source
+    canned(limiter(), HOST + path, body, headers=headers)
+    assert caplog.text.count("llm.internal is not a host of") <= 1  # once in a process
+
+
+@pytest.mark.filterwarnings("ignore::paceline.PacelineWarning")
+def test_a_gateway_is_told_how_to_name_its_provider(caplog):
+    ask = {"model": "gpt-5", "input": "a"}
+    canned(paceline.Limiter.for_provider("openai"), "https://gateway.internal/v1/responses", ask)
+    assert "if it is a gateway to openai, name the provider: limiter.attach(client, provider='openai')" in caplog.text
 
 
 @pytest.mark.parametrize(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import logging
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from copy import copy
 from dataclasses import dataclass, replace
@@ -18,6 +19,8 @@ from paceline.pacing.scheduler import Scheduler
 from paceline.providers.base import Call, Provider, Usage
 from paceline.providers.parse import UNKNOWN
 from paceline.providers.registry import provider_named
+
+log = logging.getLogger("paceline.http")
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,8 +120,20 @@ def describe_guessed(
     if not any(map(body.get, INPUTS)) and guess.describe(path, {}) != call:  # nor is the model in the path
         return None
     if not named and not limiter.limits.given_for(guess.name, call.model, guess.pool(call.model)):
+        if guess.name != host:
+            _log_unknown(guess.name, host)
         guess = _under_host(guess, host, path)
     return _described(limiter, guess, path, body)
+
+
+@lru_cache(maxsize=256)
+def _log_unknown(provider: str, host: str) -> None:
+    """Log once that the limits of ``provider`` are not applied at ``host``."""
+    log.warning(
+        "%s is not a host of %s, so the published limits of %s do not apply there; if it is a gateway to %s, name the"
+        " provider: limiter.attach(client, provider=%r), or instrument(limiter, provider=%r)",
+        *(host, provider, provider, provider, provider, provider),
+    )
 
 
 @lru_cache(maxsize=256)
