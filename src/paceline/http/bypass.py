@@ -63,6 +63,8 @@ class BypassWatch(MetaPathFinder):
 
         def exec_module(module: ModuleType) -> None:
             load(module)
+            if module.__name__ != fullname:  # a loader of many modules, as that of a zip file
+                return
             try:
                 if fullname in BYPASSES:
                     self._imported(fullname)
