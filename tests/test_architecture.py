@@ -18,7 +18,7 @@ import paceline
 SOURCE = Path(paceline.__file__).parent
 FILES = sorted(SOURCE.rglob("*.py"))
 
-# Each room may import itself and the rooms named here: at import time, inside a function, or for types only.
+# Each package may import itself and the packages named here: at import time, inside a function, or for types only.
 LOCAL = {"core", "estimation", "providers", "pacing", "http"}
 """What paces one process, below the facade."""
 
@@ -54,7 +54,7 @@ HEAVY = {
 }  # fmt: skip
 
 
-def room_of(path: Path) -> str:
+def package_of(path: Path) -> str:
     return path.relative_to(SOURCE).parts[0].removesuffix(".py")
 
 
@@ -85,27 +85,29 @@ MODULES = {module_of(path) for path in FILES}
 
 
 def every_import() -> Iterator[tuple[Path, str, str, bool]]:
-    """Path, its room, the imported module, whether at import time; lazy and type-only imports included."""
+    """Path, its package, the imported module, whether at import time; lazy and type-only imports included."""
     for path in FILES:
-        room = room_of(path)
-        if room != "__init__":
+        package = package_of(path)
+        if package != "__init__":
             for module, top in imports(ast.parse(path.read_text())):
-                yield path, room, module, top
+                yield path, package, module, top
 
 
-def test_rooms_are_folders_and_nothing_else_lies_beside_them():
+def test_packages_are_folders_and_nothing_else_lies_beside_them():
     assert {path.name for path in SOURCE.iterdir() if path.name != "__pycache__"} == {*RULES, "__init__.py", "py.typed"}
 
 
 def test_arrows_point_down():
     wrong = []
-    for path, room, module, _ in every_import():
+    for path, package, module, _ in every_import():
         root, _, rest = module.partition(".")
         target = rest.partition(".")[0]
-        if root != "paceline" or target in RULES[room] | {room}:
+        if root != "paceline" or target in RULES[package] | {package}:
             continue
         what = (
-            f"{room} must not import {module}" if rest else "import what you need from its home, not from the package"
+            f"{package} must not import {module}"
+            if rest
+            else "import what you need from its home, not from the package"
         )
         wrong.append(f"{path.relative_to(SOURCE)}: {what}")
     assert wrong == []
@@ -124,9 +126,9 @@ def test_no_file_imports_itself_by_a_detour():
 
 
 def test_core_needs_the_standard_library_and_no_clock():
-    for path, room, module, _ in every_import():
+    for path, package, module, _ in every_import():
         root = module.partition(".")[0]
-        if room == "core":
+        if package == "core":
             assert root == "paceline" or root in sys.stdlib_module_names, f"{path.name} imports {module}"
             assert root not in NOT_IN_CORE, f"{path.name} imports {module}"
 
@@ -134,16 +136,16 @@ def test_core_needs_the_standard_library_and_no_clock():
 @pytest.mark.parametrize("name", ["time", "datetime"])
 def test_core_asks_no_clock(name):
     for path in FILES:
-        if room_of(path) == "core":
+        if package_of(path) == "core":
             for node in ast.walk(ast.parse(path.read_text())):
                 called = ast.unparse(node.func) if isinstance(node, ast.Call) else ""
                 assert called not in {f"{name}.now", f"{name}.utcnow", f"{name}.today", f"{name}.time"}, path.name
 
 
 def test_heavy_imports_are_lazy():
-    """A room may need its libraries; the engine and the facade need none."""
-    for path, room, module, top in every_import():
-        if room in LIGHT and top:
+    """A package may need its libraries; the engine and the facade need none."""
+    for path, package, module, top in every_import():
+        if package in LIGHT and top:
             assert module.partition(".")[0] not in HEAVY, f"{path.relative_to(SOURCE)} imports {module}"
 
 

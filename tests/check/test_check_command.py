@@ -66,7 +66,7 @@ def test_its_toml_is_a_configuration_that_holds(paceline_emulator, tmp_path):
         "60k input_tokens/min": (60_000, "as configured"),
         "9k output_tokens/min": (9_000, "as configured"),
     }
-    assert json.loads(second.stdout)["models"][0]["source"] == "given"
+    assert set(json.loads(second.stdout)["models"][0]["sources"].values()) == {"given"}
 
 
 def test_limits_beat_tables_and_several_models_are_asked_once_each(paceline_emulator):

@@ -163,7 +163,7 @@ def test_a_tier_without_a_provider_is_that_of_the_only_one_the_limits_name(tmp_p
     file.write_text("tier = 5\n[limits]\n'openai/gpt-5.1' = '100 requests/min'\n")
     tier_5 = paceline.Limiter.for_provider("openai", tier=5).limits.resolve("gpt-5-mini")
     resolved = paceline.Limiter.load(file).limits.resolve("openai/gpt-5-mini")
-    assert (resolved.quotas, resolved.source) == (tier_5.quotas, tier_5.source)
+    assert (resolved.quotas, resolved.sources) == (tier_5.quotas, tier_5.sources)
     with pytest.raises(QuotaError, match="tier '99' of openai is unknown"):
         paceline.Limiter.load(file, tier=99)
 

@@ -29,7 +29,7 @@ def ask(pool: Pool, now_ns: int = T0, deadline_ns: int | None = None, lane: Lane
 def use_up(pool: Pool, now_ns: int = T0) -> list:
     """Take what can be had at once, one request at a time."""
     granted = []
-    while isinstance(outcome := pool.attempt(now_ns, Waiter({})), Reservation):
+    while isinstance(outcome := pool.try_grant(now_ns, Waiter({})), Reservation):
         granted.append(outcome)
     return granted
 

@@ -55,7 +55,7 @@ def grant_when_due(ledger: Ledger, now_ns: int, cost: Cost) -> tuple[int, Reserv
     return now_ns, decision
 
 
-def books(ledger: Ledger, now_ns: int) -> tuple[object, ...]:
+def state_of(ledger: Ledger, now_ns: int) -> tuple[object, ...]:
     """Everything that a decision which grants nothing must leave alone."""
     return [m.level(now_ns) for m in ledger.meters], list(ledger.spent), ledger.in_flight, ledger.not_before_ns
 

@@ -19,7 +19,7 @@ def pool_of(text="600 requests/min, 600k tokens/min"):
 
 
 def send(pool, at_s, tokens=1_000):
-    outcome = pool.attempt(T0 + round(at_s * NS), Waiter({"requests": 1, "tokens": tokens}))
+    outcome = pool.try_grant(T0 + round(at_s * NS), Waiter({"requests": 1, "tokens": tokens}))
     assert isinstance(outcome, Reservation), outcome
     return outcome
 
@@ -32,7 +32,7 @@ def tokens(**said):
     return [Reading("tokens", **said)]
 
 
-def test_inside_the_band_we_believe_our_own_books():
+def test_inside_the_band_we_believe_our_own_ledger():
     pool = pool_of()
     one = send(pool, 0)
     send(pool, 0.1)  # left at about the same time: the server may have counted it, or not
@@ -88,7 +88,7 @@ def test_a_stated_limit_is_adopted_up_and_down_and_an_old_one_is_not():
     pool.observe(T0 + 4 * NS, tokens(limit=300_000, remaining=100, reset_s=59.9), send(pool, 3))
     assert quota(pool, 4)["limit"] == 300_000
     assert quota(pool, 4)["remaining"] < 10_000
-    assert quota(pool, 4)["source"] == "answer"
+    assert quota(pool, 4)["source"] == "learned"
 
 
 def test_remaining_and_reset_tell_what_a_quantised_bucket_holds():
@@ -173,21 +173,21 @@ def test_one_at_a_time_at_full_speed():
     at_ns = T0
     for _ in range(60):
         waiter = Waiter({"requests": 1})
-        outcome = pool.attempt(at_ns, waiter)
+        outcome = pool.try_grant(at_ns, waiter)
         if not isinstance(outcome, Reservation):
             at_ns = outcome.at_ns
-            outcome = pool.attempt(at_ns, waiter)
+            outcome = pool.try_grant(at_ns, waiter)
         pool.settle(at_ns, outcome, None)
     assert (at_ns - T0) / NS == pytest.approx(59, rel=0.06)
 
 
 def test_a_refusal_for_somebody_elses_use_is_no_smaller_bucket():
-    """Its headers have said already how much is left; held against the books of before, it would be a bucket of one."""
+    """Its headers have said already how much is left; held against the ledger of before, it would be a bucket of one."""
     pool = pool_of("30 requests/min")
     one = send(pool, 0)
     now_ns = T0 + NS // 2
     pool.observe(now_ns, [Reading("requests", limit=30, remaining=0, reset_s=60.0)], one)
     pool.refuse(now_ns, one, Refusal(RefusalKind.RATE, retry_after_s=2.0, unit="requests"), 2.0)
     assert quota(pool, 1, "requests")["learned"].get("holds", 30) >= 29
-    again = pool.attempt(now_ns, Waiter({"requests": 1}))
+    again = pool.try_grant(now_ns, Waiter({"requests": 1}))
     assert again.at_ns - now_ns < 5 * NS

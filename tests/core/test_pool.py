@@ -17,6 +17,7 @@ from paceline.core.queue import LaneSpec, Waiter
 from paceline.core.quota import NS
 from paceline.core.results import (
     COOL_DOWN,
+    LEARNED,
     Expired,
     NeverFits,
     QueueFull,
@@ -49,7 +50,7 @@ class TestTheLine:
         large, _ = ask(pool, tokens=90)
         small, outcome = ask(pool, tokens=1)  # it would fit now
         assert isinstance(outcome, WaitUntil)
-        assert isinstance(pool.attempt(T0, Waiter({"tokens": 1})), WaitUntil)
+        assert isinstance(pool.try_grant(T0, Waiter({"tokens": 1})), WaitUntil)
         now_ns, done = pump_at_wake(pool)
         assert done == [large]
         assert pump_at_wake(pool)[1] == [small]
@@ -67,7 +68,7 @@ class TestTheLine:
         ask(pool)
         ask(pool)
         assert ask(pool)[1] == QueueFull(2)
-        assert len(pool.queue) == 2
+        assert pool.queue.length == 2
 
     def test_a_higher_lane_that_fits_wakes_the_pool_earlier(self):
         pool = pool_of("100 tokens/min")
@@ -103,9 +104,9 @@ def test_attempts_that_were_granted_at_once_have_places_of_their_own():
     """Refused and asked again, each waits at its own place."""
     pool = pool_of("2 requests/min")
     first, second = Waiter({}), Waiter({})
-    assert all(isinstance(pool.attempt(T0, waiter), Reservation) for waiter in (first, second))
+    assert all(isinstance(pool.try_grant(T0, waiter), Reservation) for waiter in (first, second))
     waiters = [again(pool, T0, old)[0] for old in (first, second)]
-    assert len(pool.queue) == 2
+    assert pool.queue.length == 2
     assert list(pool.queue) == waiters
 
 
@@ -115,7 +116,7 @@ class TestDeadlines:
         use_up(pool)
         _, outcome = ask(pool, deadline_ns=T0 + NS - 1)
         assert outcome == Expired(T0 + NS, "60 requests/min burst 1")
-        assert len(pool.queue) == 0
+        assert pool.queue.length == 0
         assert pool.counts["expired"] == 1
 
     def test_those_ahead_count(self):
@@ -141,7 +142,7 @@ class TestDeadlines:
         pool.pump(T0)
         assert pump_at_wake(pool) == (T0 + 3 * NS, [waiter])
         assert waiter.outcome == Expired(T0 + 10 * NS, COOL_DOWN)
-        assert len(pool.queue) == 0
+        assert pool.queue.length == 0
 
     def test_who_expires_behind_a_large_one_hears_what_that_one_waits_for(self):
         pool = pool_of("60 tokens/min", "60 requests/min")
@@ -155,7 +156,16 @@ class TestDeadlines:
         pool = pool_of("60 tokens/min")
         ask(pool, tokens=50)
         ask(pool, tokens=55)
-        assert pool.attempt(T0, Waiter({"tokens": 3})) == WaitUntil(T0 - 7 * NS, "queue")
+        assert pool.try_grant(T0, Waiter({"tokens": 3})) == WaitUntil(T0 - 7 * NS, "queue")
+
+    def test_a_place_behind_several_windows_counts_every_restart(self):
+        pool = pool_of("10 tokens/min window utc")
+        start_ns = T0 - T0 % (60 * NS)
+        waiters = [ask(pool, tokens=5)[0] for _ in range(9)]  # the first two go at once
+        places = [pool.place(T0, waiter) for waiter in waiters[2:]]
+        assert [(ahead, (at_ns - start_ns) // (60 * NS)) for ahead, at_ns, _ in places] == [
+            (0, 1), (1, 1), (2, 2), (3, 2), (4, 3), (5, 3), (6, 4),
+        ]  # fmt: skip
 
     def test_nobody_knows_when_a_slot_is_free(self):
         pool = pool_of("1 concurrency")
@@ -194,8 +204,8 @@ class TestNeverFits:
         ask(pool, tokens=50)
         ask(pool, tokens=50)
         assert ask(pool, tokens=51)[1] == NeverFits("tokens", 51, 50)
-        assert pool.attempt(T0, Waiter({"tokens": 51})) == NeverFits("tokens", 51, 50)
-        assert len(pool.queue) == 1
+        assert pool.try_grant(T0, Waiter({"tokens": 51})) == NeverFits("tokens", 51, 50)
+        assert pool.queue.length == 1
 
     def test_a_limit_that_shrinks_turns_those_away_who_fit_before(self):
         pool = pool_of("100 tokens/min", learns=True)
@@ -219,7 +229,7 @@ class TestStop:
         assert [t.outcome for t in waiting] == [stopped] * 3
         assert pool.wake_ns is None
         assert ask(pool, T0 + 100 * NS)[1] == stopped
-        assert pool.attempt(T0 + 100 * NS, Waiter({})) == stopped
+        assert pool.try_grant(T0 + 100 * NS, Waiter({})) == stopped
         assert report(pool, T0)["stopped"] == "no credit left"
         pool.resume()
         assert isinstance(ask(pool, T0 + 100 * NS)[1], Reservation)
@@ -291,11 +301,11 @@ class TestCoolDown:
 
 class TestLearning:
     def test_a_limit_is_adopted_up_and_down(self):
-        pool = pool_of("100 tokens/min", learns=True, source="table")
+        pool = pool_of("100 tokens/min", learns=True)
         _, outcome = ask(pool, tokens=10)
         pool.observe(T0, [Reading("tokens", limit=200, period_s=60)], outcome)
         assert pool.ledger.names == ["200 tokens/min"]
-        assert pool.capacity.sources == ["answer"]
+        assert pool.capacity.sources == [LEARNED]
         pool.observe(T0, [Reading("tokens", limit=50)], outcome)
         assert pool.ledger.names == ["50 tokens/min"]
 
@@ -336,7 +346,7 @@ class TestLearning:
 )
 def test_what_was_charged_is_what_was_spent(cost, actual, reported):
     pool = pool_of("900 requests/min", "900 tokens/min", "900 input_tokens/min", "900 pages/min")
-    outcome = pool.attempt(T0, Waiter(cost))
+    outcome = pool.try_grant(T0, Waiter(cost))
     pool.settle(T0, outcome, actual if reported else None)
     charged = pool.ledger.charged(cost, actual if reported else None)
     spent = {m.quota.unit: spent for m, spent in zip(pool.ledger.meters, pool.ledger.spent, strict=True)}

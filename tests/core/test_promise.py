@@ -5,7 +5,7 @@ from __future__ import annotations
 from fractions import Fraction
 
 import pytest
-from core_worlds import EXACT, ODD, T0, books, gaps_ns, grant, grant_when_due, quota, rate_of
+from core_worlds import EXACT, ODD, T0, gaps_ns, grant, grant_when_due, quota, rate_of, state_of
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -48,11 +48,11 @@ def test_refused_a_nanosecond_before_the_announced_instant_and_granted_at_it(tex
     decision = ledger.reserve(now_ns, cost)
     if isinstance(decision, Reservation):
         return
-    before = books(ledger, now_ns)
+    before = state_of(ledger, now_ns)
     assert isinstance(decision, WaitUntil)
     assert now_ns < decision.at_ns < FAR_NS
     assert ledger.reserve(decision.at_ns - 1, cost) == decision
-    assert books(ledger, now_ns)[1:] == before[1:]
+    assert state_of(ledger, now_ns)[1:] == before[1:]
     assert isinstance(ledger.reserve(decision.at_ns, cost), Reservation)
 
 
@@ -91,7 +91,7 @@ def test_a_bucket_keeps_its_headroom_unused(text, attempts):
     for gap_ns, share in attempts:
         cost = cost_of(ledger, share)
         now_ns, _ = grant_when_due(ledger, now_ns + gap_ns, cost)
-        # A cost that leaves no room for it waits that much longer instead.
+        # A cost that leaves less than it waits that much longer instead.
         assert ledger.meters[0].level(now_ns) >= min(headroom_s * limit.rate, limit.burst - cost[limit.unit]) - 1e-6
 
 
@@ -117,9 +117,9 @@ def test_all_units_are_charged_or_none(text, attempts):
     for gap_ns, parts in attempts:
         now_ns += gap_ns
         cost = {m.quota.unit: m.most * part // 100 for m, part in zip(ledger.meters, parts, strict=False)}
-        before = books(ledger, now_ns)
+        before = state_of(ledger, now_ns)
         decision = ledger.reserve(now_ns, cost)
-        after = books(ledger, now_ns)
+        after = state_of(ledger, now_ns)
         if not isinstance(decision, Reservation):
             assert after == before
             assert isinstance(decision, NeverFits) == any(cost[m.quota.unit] > m.most for m in ledger.meters)

@@ -39,7 +39,7 @@ def go(line: Queue, share: float = 1.0) -> Waiter:
 
 def nothing_left(line: Queue) -> bool:
     kept = line._lanes or line._virtual or line._waiting or line._busy or line._idle
-    return not (len(line) or kept or line.next_deadline_ns or line._deadlines)
+    return not (line.length or kept or line.next_deadline_ns or line._deadlines)
 
 
 steps = st.lists(
@@ -69,7 +69,7 @@ def test_inside_a_lane_everybody_keeps_the_order_of_arrival(script):
         elif step == "return" and gone:
             waiter = again(line, gone.pop(pick % len(gone)))
             waiting[waiter.number] = waiter
-        assert len(line) == len(waiting)
+        assert line.length == len(waiting)
         assert {t.number for t in line} == set(waiting)
         assert sum(line.waiting().values()) == len(waiting)
         assert (line.head() is None) == (not waiting)
@@ -192,7 +192,7 @@ def test_ten_thousand_lanes_used_once_leave_nothing_behind(weight):
         go(line)
         go(line)
         most = max(most, len(line._lanes))
-    while len(line):
+    while line.length:
         go(line)
     assert nothing_left(line)
     assert most < 500
@@ -213,7 +213,7 @@ def test_a_lane_that_changes_its_class_leaves_nothing_behind():
         join(line, LaneSpec("moody", priority=priority))
         join(line, LaneSpec("moody", priority=priority))
         go(line)
-    while len(line):
+    while line.length:
         go(line)
     assert nothing_left(line)
 
@@ -227,7 +227,7 @@ class TestDeadlines:
         assert line.overdue(T0 + NS - 1) == []
         assert line.overdue(T0 + 2 * NS) == [waiters[1], waiters[2]]
         assert line.next_deadline_ns == T0 + 3 * NS
-        assert len(line) == 2
+        assert line.length == 2
 
     def test_those_who_have_gone_have_no_deadline_any_more(self):
         line, spec = Queue(), LaneSpec()

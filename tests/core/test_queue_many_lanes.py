@@ -158,7 +158,7 @@ class Both:
         head = line.head()
         assert (None if head is None else head.number) == scan.head()
         assert [t.number for t in line.peek(most, lambda amounts: amounts[0])] == scan.order(most)
-        assert len(line) == len(self.waiting)
+        assert line.length == len(self.waiting)
         assert line.waiting() == {name: len(row.waiting) for name, row in scan.rows.items() if row.waiting}
         assert list(line._lanes) == list(scan.rows)
         assert len(line._busy) + len(line._idle) == len(line._lanes)

@@ -196,7 +196,7 @@ def test_a_refund_is_worth_only_what_the_refill_had_not_given_back():
 
 
 def test_two_refunds_do_not_return_the_same_room_twice():
-    # The later charge is corrected first: the room that it gives back is no longer there for the earlier one.
+    # The later charge is corrected first: the capacity that it gives back is no longer there for the earlier one.
     ledger = one_bucket("60 units/min burst 100")
     first = grant(ledger, T0, units=60)
     second = grant(ledger, T0 + 10 * NS, units=40)

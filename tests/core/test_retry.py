@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from paceline.core.quota import NS
-from paceline.core.results import QuotaError, Refusal, RefusalKind
+from paceline.core.results import QuotaError, Refusal, RefusalKind, RefusalScope
 from paceline.pacing.breaker import Breaker, BreakerPolicy
 from paceline.pacing.retry import Again, GiveUp, RetryBudget, RetryPolicy
 
@@ -26,7 +26,9 @@ EVEN = 0.5  # this luck leaves a pause as it is
         (Refusal(RATE, retry_after_s=7), 1, 0.0, Again(7, pool_wide=True)),
         (Refusal(RATE, retry_after_s=7), 1, 1.0, Again(7.25, pool_wide=True)),
         (Refusal(RATE, retry_after_s=0.1), 1, 1.0, Again(0.125, pool_wide=True)),
-        (Refusal(RATE, retry_after_s=0), 5, EVEN, Again(0, pool_wide=True)),
+        (Refusal(RATE, retry_after_s=0), 5, EVEN, Again(16, pool_wide=True)),
+        (Refusal(RATE, scope=RefusalScope.REQUEST), 1, EVEN, Again(1, pool_wide=False)),
+        (Refusal(RATE, retry_after_s=7, scope=RefusalScope.MODE), 1, 0.0, Again(7, pool_wide=False)),
         (Refusal(GROWTH, retry_after_s=2), 1, 0.0, Again(2, pool_wide=True)),
         (Refusal(CAPACITY, retry_after_s=2), 1, 0.0, Again(2, pool_wide=False)),
         (None, 1, EVEN, Again(1, pool_wide=False)),

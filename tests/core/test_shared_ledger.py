@@ -67,7 +67,7 @@ class TestGrants:
     def test_what_was_spent_without_the_store_is_charged(self):
         pool = Shared("60 tokens/min")
         reply = pool.tell("a", Charged([90.0]))
-        assert (reply.standings[0].spent, reply.standings[0].room_ns) == (90, 90 * NS)
+        assert (reply.standings[0].spent, reply.standings[0].lack_ns) == (90, 90 * NS)
         assert wait_s(pool.ask("b", 1)) == 31.0
 
     def test_what_binds_is_named_by_its_place_in_the_message(self):
@@ -340,7 +340,7 @@ class TestMessagesToldAgain:
         for left in (30, 0):
             reply = pool.ask("a", 30, number=1)
             assert reply.grants
-            assert reply.standings[0].room_ns == (60 - left) * NS
+            assert reply.standings[0].lack_ns == (60 - left) * NS
 
     @pytest.mark.parametrize(("gone_ns", "spent"), [(FORGET_NS, 5), (FORGET_NS + 1, 10)])
     def test_a_number_is_remembered_for_an_hour(self, gone_ns, spent):

@@ -34,7 +34,7 @@ class TestConfiguration:
         standing = pool.standing()
         reply = pool.tell("b", quotas=parse_quotas(after), fresh=True)
         now = reply.standings[0]
-        assert (now.room_ns, now.used, now.spent) == (standing.room_ns, standing.used, used)
+        assert (now.lack_ns, now.used, now.spent) == (standing.lack_ns, standing.used, used)
         assert (now.learned.version, now.learned.quota, now.learned.epoch) == (1, parse_quotas(after)[0], 1)
         assert pool.tell("a", held=[used]).standings[0].used == standing.used
 
@@ -51,7 +51,7 @@ class TestConfiguration:
         pool.wait(3_600)  # full again: what it was charged has long come back
         pool.take("a", 50)
         pool.tell("b", quotas=parse_quotas("60 tokens/min burst 50"), fresh=True)
-        assert pool.tell("a", Settled([10.0], marks, [0.0])).standings[0].room_ns == 50 * NS
+        assert pool.tell("a", Settled([10.0], marks, [0.0])).standings[0].lack_ns == 50 * NS
 
     def test_it_is_a_newcomers_word_only(self):
         pool = Shared("100 tokens/min")
@@ -61,7 +61,7 @@ class TestConfiguration:
 
     def test_the_same_again_changes_nothing(self):
         pool = Shared("100 tokens/min")
-        pool.tell("a", Learned(0, "press", 0.5), fresh=True)
+        pool.tell("a", Learned(0, "set_ceiling", 0.5), fresh=True)
         for who in "bc":
             assert pool.tell(who, versions=[-1], fresh=True).standings[0].learned.ceiling == 0.5
         assert pool.tell("d", versions=[1]).standings[0].learned is None
@@ -71,8 +71,8 @@ class TestConfiguration:
         pool.take("a", 1, 100)
         reply = pool.tell("b", quotas=(Quota("tokens", 600),))
         tokens, requests = reply.standings
-        assert (tokens.room_ns, tokens.learned) == (10 * NS, None)
-        assert (requests.room_ns, requests.learned.quota) == (NS, Quota("requests", 60))
+        assert (tokens.lack_ns, tokens.learned) == (10 * NS, None)
+        assert (requests.lack_ns, requests.learned.quota) == (NS, Quota("requests", 60))
 
     def test_two_periods_of_a_unit_are_two_quotas(self):
         pool = Shared("60 requests/min, 100 requests/day")
@@ -90,26 +90,28 @@ class TestLessons:
         pool.tell("z")
         for who in "ab":
             reply = pool.tell(who, Learned(0, "shift", 5.0 * NS), versions=[0])
-        assert reply.standings[0].room_ns == 5 * NS
+        assert reply.standings[0].lack_ns == 5 * NS
         assert (reply.standings[0].learned.version, reply.standings[0].learned.shifted_ns) == (1, 5 * NS)
         pool.tell("b", Learned(0, "shift", 1.0 * NS), versions=[1])
         assert pool.standing().learned.shifted_ns == 6 * NS
 
     def test_all_lessons_of_one_message_count(self):
-        learned = self.learned("60 tokens/min", ("shift", 2.0 * NS), ("hold", 20.0), ("press", 0.5), ("epoch", 0.0))
-        assert (learned.shifted_ns, learned.capacity, learned.ceiling, learned.epoch) == (2 * NS, 20, 0.5, 1)
+        learned = self.learned(
+            "60 tokens/min", ("shift", 2.0 * NS), ("cap_burst", 20.0), ("set_ceiling", 0.5), ("epoch", 0.0)
+        )
+        assert (learned.shifted_ns, learned.burst_cap, learned.ceiling, learned.epoch) == (2 * NS, 20, 0.5, 1)
         assert learned.version == 4
 
     def test_only_who_does_not_know_is_told(self):
         pool = Shared("60 tokens/min")
         assert pool.tell("a", versions=[-1]).standings[0].learned.version == 0
         assert pool.tell("a").standings[0].learned is None
-        pool.tell("b", Learned(0, "hold", 20.0))
-        assert pool.tell("a").standings[0].learned.capacity == 20
+        pool.tell("b", Learned(0, "cap_burst", 20.0))
+        assert pool.tell("a").standings[0].learned.burst_cap == 20
         assert pool.tell("a", versions=[1]).standings[0].learned is None
 
     def test_an_adopted_amount(self):
-        learned = self.learned("60 tokens/min", ("press", 0.5), ("adopt", 120.0))
+        learned = self.learned("60 tokens/min", ("set_ceiling", 0.5), ("adopt", 120.0))
         assert (learned.quota, learned.ceiling) == (Quota("tokens", 120), 1)
         assert self.learned("60 tokens/min sliding", ("adopt", 120.0)).quota.amount == 120
         assert self.learned("60 tokens/day window utc", ("adopt", 120.0)).quota.amount == 120
@@ -127,10 +129,10 @@ class TestLessons:
         pool.take("a", 30)
         reply = pool.tell("a", Learned(0, "spread"))
         assert reply.standings[0].learned.spread
-        assert reply.standings[0].room_ns == 30 * NS
+        assert reply.standings[0].lack_ns == 30 * NS
         assert wait_s(pool.ask("b", 5)) >= 28
         pool.tell("a", Learned(0, "spread"), versions=[1])  # again: it is one already
-        assert pool.standing().room_ns == 30 * NS
+        assert pool.standing().lack_ns == 30 * NS
 
     def test_a_quota_that_one_of_them_came_to_know(self):
         pool = Shared("60 tokens/min")
@@ -138,22 +140,22 @@ class TestLessons:
         both = (*pool.quotas, added)
         assert len(pool.tell("a", quotas=both, wants=[[1.0, 1.0]] * 9).grants) == 5
         (_, images) = pool.tell("b").standings
-        assert (images.learned.quota, images.room_ns) == (added, 60 * NS)
+        assert (images.learned.quota, images.lack_ns) == (added, 60 * NS)
         assert pool.tell("b", quotas=both, wants=[[1.0, 1.0]]).binds == 1
 
     def test_a_rule_that_has_no_such_thing_is_left_as_it_was(self):
-        for what in ("shift", "hold", "press", "spread"):
+        for what in ("shift", "cap_burst", "set_ceiling", "spread"):
             pool = Shared("9 concurrency, 60 tokens/day window utc")
             pool.tell("a", Learned(0, what, 5.0), Learned(1, what, 5.0))
             assert pool.standing(0).learned.quota == pool.quotas[0]
             assert pool.standing(1).learned.quota.rule is Rule.WINDOW
         pool = Shared("9 requests/min")
         pool.tell("a", Learned(0, "seen", 3.0))
-        assert pool.standing().room_ns == 0
+        assert pool.standing().lack_ns == 0
 
     def test_nothing_learned_is_infinite_and_whole(self):
         learned = self.learned("60 tokens/min")
-        assert (learned.capacity, learned.ceiling, learned.shifted_ns, learned.refused) == (math.inf, 1, 0, 0)
+        assert (learned.burst_cap, learned.ceiling, learned.shifted_ns, learned.refused) == (math.inf, 1, 0, 0)
         assert not learned.spread
 
 
@@ -165,13 +167,13 @@ class TestLostLedger:
 
     def test_they_start_where_a_process_remembers(self):
         tokens, images, pages, slots = self.pool().tell("b").standings
-        assert (tokens.room_ns, images.used, pages.used, slots.used) == (20 * NS, 30, 40, 0)
+        assert (tokens.lack_ns, images.used, pages.used, slots.used) == (20 * NS, 30, 40, 0)
         assert [s.charged for s in (tokens, images, pages)] == [0, 0, 0]
 
     def test_what_others_remember_changes_nothing(self):
         pool = self.pool()
         tokens, images, pages, _ = pool.tell("b", recalled=[1.0 * NS, 60.0, 60.0, 3.0], fresh=True).standings
-        assert (tokens.room_ns, images.used, pages.used) == (20 * NS, 30, 40)
+        assert (tokens.lack_ns, images.used, pages.used) == (20 * NS, 30, 40)
 
     def test_what_is_recalled_is_used(self):
         pool = self.pool()
@@ -199,13 +201,13 @@ class TestClockSetBack:
         pool.tell("a")
         pool.wait(600)
         pool.take("a", 50)
-        assert pool.tell("a", Settled([10.0], marks, [0.0])).standings[0].room_ns == 50 * NS
+        assert pool.tell("a", Settled([10.0], marks, [0.0])).standings[0].lack_ns == 50 * NS
 
     def test_a_refund_from_before_is_worth_what_it_was(self):
         pool = Shared("60 tokens/min")
         marks = pool.take("a", 10)
         pool.wait(-3_600)
-        assert pool.tell("a", Settled([10.0], marks, [4.0])).standings[0].room_ns == 4 * NS
+        assert pool.tell("a", Settled([10.0], marks, [4.0])).standings[0].lack_ns == 4 * NS
 
     def test_places_slots_and_pauses_keep_their_time(self):
         pool = Shared("60 tokens/min, 2 concurrency")

@@ -183,7 +183,7 @@ def test_one_process_with_one_request_at_a_time_is_a_ledger(text, history, headr
         (max(m.full_at_ns - now_ns, 0) if hasattr(m, "full_at_ns") else 0, s)
         for m, s in zip(local.meters, local.spent, strict=True)
     ]
-    assert [(s.room_ns, s.spent) for s in tell([]).standings] == levels
+    assert [(s.lack_ns, s.spent) for s in tell([]).standings] == levels
 
 
 def test_histories_are_worth_playing():

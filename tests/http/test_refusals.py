@@ -155,7 +155,7 @@ async def test_a_stated_limit_is_adopted():
     async with client(Script((200, headers, OK[2])), limiter) as http:
         await http.post("/v1/chat/completions", json=BODY)
     quota = pool(limiter)["quotas"][0]
-    assert (quota["limit"], quota["source"]) == (500, "answer")
+    assert (quota["limit"], quota["source"]) == (500, "learned")
 
 
 def test_sync_says_the_same():

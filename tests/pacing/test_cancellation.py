@@ -159,7 +159,7 @@ def test_a_thread_that_is_interrupted(monkeypatch, granted):
     limiter = limiter_of(clock)
     limiter.acquire("jobs", tokens=100).wait().settle()
 
-    class Interrupted(scheduler_module.Thread):
+    class Interrupted(scheduler_module.ThreadOwner):
         def __init__(self):
             super().__init__()
             self.event.wait = self.wait
@@ -170,7 +170,7 @@ def test_a_thread_that_is_interrupted(monkeypatch, granted):
             raise KeyboardInterrupt
 
     with monkeypatch.context() as patch:
-        patch.setattr(scheduler_module, "Thread", Interrupted)
+        patch.setattr(scheduler_module, "ThreadOwner", Interrupted)
         with pytest.raises(KeyboardInterrupt):
             limiter.acquire("jobs", tokens=100).wait()
     clock.advance(0 if granted else 1)
@@ -256,7 +256,7 @@ class TestWhoCannotWait:
             raise OSError(24, "Too many open files")
 
         def fail(coroutine):
-            monkeypatch.setattr(scheduler_module, "_task_type", no_files)
+            monkeypatch.setattr(scheduler_module, "_task_owner", no_files)
             with pytest.raises(OSError, match="Too many open files"):
                 coroutine.send(None)
 

@@ -8,6 +8,7 @@ import httpx2
 import pytest
 
 import paceline
+from paceline.providers import answers
 from paceline.testing import ManualClock
 
 POOLS = {
@@ -54,11 +55,41 @@ class TestCharged:
         assert permit.charged == charged | {"requests": 1, "concurrency": 1}
         assert spent(limiter, "jobs")["tokens"] == charged["tokens"]
 
-    def test_an_answer(self, limiter):
-        permit = limiter.try_acquire("openai/gpt-5", input_tokens=100, output_tokens=100)
-        used = {"input_tokens": 30, "output_tokens": 20}
-        permit.settle({"usage": used})
-        assert permit.charged == used | {"requests": 1, "tokens": 50}
+    @pytest.mark.parametrize(
+        ("pool", "reserved", "charged"),
+        [
+            ("openai/gpt-5", {"input_tokens": 100, "output_tokens": 100}, {"input_tokens": 30, "output_tokens": 100}),
+            ("openai/gpt-5", {"input_tokens": 100, "output_tokens": 10}, {"input_tokens": 30, "output_tokens": 20}),
+            ("openai/gpt-5", {"tokens": 200}, {"tokens": 50}),  # no maximum is named
+            ("jobs", {"input_tokens": 100, "output_tokens": 100}, {"input_tokens": 30, "output_tokens": 100}),
+            ("groq/llama", {"input_tokens": 100, "output_tokens": 100}, {"input_tokens": 30, "output_tokens": 20}),
+            ("anthropic/claude-haiku-4-5", {"input_tokens": 100, "output_tokens": 100}, {"input_tokens": 30, "output_tokens": 20}),
+        ],
+    )  # fmt: skip
+    def test_an_answer_is_charged_as_its_provider_charges_it(self, limiter, pool, reserved, charged):
+        permit = limiter.try_acquire(pool, **reserved)
+        permit.settle({"usage": {"input_tokens": 30, "output_tokens": 20}})
+        assert {unit: permit.charged[unit] for unit in charged} == charged
+        assert permit.charged.get("tokens", 0) in (0, sum(charged.values()))
+
+    @pytest.mark.parametrize("pool", ["openai/gpt-5", "anthropic/claude-haiku-4-5", "own"])
+    @pytest.mark.parametrize("reported", [999_999_999_999, 10**15])
+    def test_usage_that_no_request_can_cause_is_bounded_and_logged_once(
+        self, limiter, caplog, monkeypatch, pool, reported
+    ):
+        monkeypatch.setattr(answers, "_logged", set())
+        permits = [limiter.try_acquire(pool, input_tokens=100, output_tokens=100) for _ in range(2)]
+        for permit in permits:
+            permit.settle({"usage": {"input_tokens": reported, "output_tokens": 20}})
+            assert permit.charged["input_tokens"] == 4_000_000
+        assert [record.getMessage().partition(",")[0] for record in caplog.records] == [
+            f"{pool}: an answer reports {reported} tokens of input and 20 of output"
+        ]
+
+    def test_a_large_request_may_report_more(self, limiter):
+        permit = limiter.try_acquire("openai/gpt-5", input_tokens=100_000)
+        permit.settle({"usage": {"input_tokens": 10**9, "output_tokens": 20}})
+        assert permit.charged["input_tokens"] == 6_400_000
 
     def test_only_the_first_word_counts(self, limiter):
         permit = limiter.try_acquire("jobs", tokens=500)
@@ -78,6 +109,14 @@ class TestCharged:
             permit.settle(tokens=3)
         assert cancelled.charged == {"tokens": 0, "requests": 0, "concurrency": 0}
         assert [refused.charged["tokens"], blocked.charged["tokens"]] == [5, 4]
+
+    @pytest.mark.parametrize("scope", list(paceline.RefusalScope))
+    def test_a_refusal_that_is_not_about_the_pool_charges_the_request_alone(self, limiter, scope):
+        permit = limiter.try_acquire("jobs", tokens=5)
+        permit.refused(paceline.Refusal(paceline.RefusalKind.RATE, scope=scope))
+        tokens = 5 if scope is paceline.RefusalScope.POOL else 0
+        assert (permit.charged["requests"], permit.charged["tokens"]) == (1, tokens)
+        assert (spent(limiter, "jobs")["requests"], spent(limiter, "jobs")["tokens"]) == (1, tokens)
 
     def test_of_a_shared_pool(self, world):
         permit = world.limiter().acquire("jobs", tokens=100).wait()

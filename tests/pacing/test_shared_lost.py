@@ -303,4 +303,4 @@ class TestAStoreThatIsLost:
         told = len(world.store.messages)
         world.clock.advance(10)
         assert len(world.store.messages) == told
-        until(lambda: not limiter.backend.running)
+        until(lambda: not limiter.worker.running)

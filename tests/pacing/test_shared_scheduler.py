@@ -241,7 +241,7 @@ class TestWhoGoesAway:
     def test_an_interrupted_thread(self, world, monkeypatch, way, granted):
         limiter = world.limiter()
 
-        class Interrupted(scheduler_module.Thread):
+        class Interrupted(scheduler_module.ThreadOwner):
             def __init__(self):
                 super().__init__()
                 self.event.wait = self.wait
@@ -254,7 +254,7 @@ class TestWhoGoesAway:
                 assert self.event.is_set() == granted
                 raise KeyboardInterrupt
 
-        monkeypatch.setattr(scheduler_module, "Thread", Interrupted)
+        monkeypatch.setattr(scheduler_module, "ThreadOwner", Interrupted)
         world.store.hold()
         with pytest.raises(KeyboardInterrupt):
             limiter.acquire("jobs").wait() if way == "wait" else limiter.try_acquire("jobs")

@@ -13,10 +13,10 @@ from pathlib import Path
 
 import pytest
 
-from paceline.core.results import Reading, Refusal
+from paceline.core.results import Reading, Refusal, RefusalScope
 from paceline.providers.base import Call, Usage
 
-FIELDS = ("code", "retry_after_s", "unit", "period_s", "limit", "used", "requested", "pool")
+FIELDS = ("code", "retry_after_s", "unit", "period_s", "limit", "used", "requested", "pool", "scope")
 
 
 def load(name):
@@ -52,7 +52,8 @@ def check_error(provider, case):
         return
     assert isinstance(refusal, Refusal)
     assert refusal.kind == case["kind"]
-    found = {name: getattr(refusal, name) for name in FIELDS if getattr(refusal, name) not in (None, "")}
+    found = {name: getattr(refusal, name) for name in FIELDS}
+    found = {name: value for name, value in found.items() if value not in (None, "", RefusalScope.POOL)}
     assert found == pytest.approx({name: case[name] for name in FIELDS if name in case})
 
 

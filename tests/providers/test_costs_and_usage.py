@@ -231,6 +231,14 @@ def test_anthropic_readings():
         ({"retry-after": "Sat, 21 Nov 2026 10:00:30 GMT", "date": "Sat, 21 Nov 2026 10:00:00 GMT"}, 30.0),
         ({"retry-after": "Sat, 21 Nov 2026 10:00:30 GMT"}, 1.768),
         ({"retry-after": "-5"}, 1.768),
+        ({"retry-after": "0"}, 1.768),
+        ({"retry-after": "3, 3"}, 3.0),
+        ({"retry-after": "3, 5"}, 1.768),
+        ({"retry-after-ms": "0", "retry-after": "3"}, 3.0),
+        (
+            {"retry-after": "Sat, 21 Nov 2026 10:00:30 GMT", "date": ", ".join(["Sat, 21 Nov 2026 10:00:00 GMT"] * 2)},
+            30.0,
+        ),
         ({"retry-after": "nan"}, 1.768),
         ({"retry-after": "1e9"}, 1.768),
         ({"retry-after": "99999999999"}, 1.768),
@@ -241,6 +249,77 @@ def test_the_longer_wait_holds(headers, wait_s):
     refusal = OPENAI.refusal(429, headers, RATE)
     assert refusal is not None
     assert refusal.retry_after_s == pytest.approx(wait_s)
+
+
+NOW = {"date": "Sat, 21 Nov 2026 10:00:00 GMT"}
+SECOND = 1_795_255_200
+
+
+@pytest.mark.parametrize(
+    ("provider", "headers", "message"),
+    [
+        ("openai", {"retry-after": "0"}, ""),
+        ("openai", {"retry-after-ms": "0"}, ""),
+        ("openai", {"retry-after": "Sat, 21 Nov 2026 09:59:30 GMT", **NOW}, ""),
+        ("openai", {}, "Please try again in 0ms."),
+        ("anthropic", {"retry-after": "0"}, ""),
+        ("azure", {"retry-after-ms": "0"}, "Please retry after 0 seconds."),
+        ("gemini", {}, "Please retry in 0s."),
+        ("together", {"x-ratelimit-reset": "0"}, ""),
+        ("cerebras", {"x-ratelimit-reset-tokens-minute": "0"}, "tokens per minute limit exceeded"),
+        ("cohere", {"x-ratelimit-reset": str(SECOND - 1), **NOW}, ""),
+        ("openrouter", {"x-ratelimit-limit": "20", "x-ratelimit-reset": f"{SECOND - 1}000", **NOW}, ""),
+        ("bedrock", {"x-amz-retry-after": "0"}, "Too many tokens"),
+    ],
+)
+def test_a_wait_of_nothing_is_absent(provider, headers, message):
+    body = {"error": {"message": message, "code": 429}, "message": message, "__type": "ThrottlingException"}
+    refusal = provider_named(provider).refusal(429, headers, json.dumps(body).encode())
+    assert (refusal.kind, refusal.retry_after_s) == (RefusalKind.RATE, None)
+
+
+@pytest.mark.parametrize("twice", ["30000,30000", "30000, 30000", " 30000 ,30000 , 30000"])
+def test_a_repeated_header_is_read_once(twice):
+    names = ("limit", "remaining")
+    for provider, family in ((OPENAI, "x-ratelimit-{}-tokens"), (ANTHROPIC, "anthropic-ratelimit-input-tokens-{}")):
+        [reading] = provider.readings({family.format(name): twice for name in names}, 0)
+        assert (reading.limit, reading.remaining) == (30_000, 30_000)
+    resets = {"x-ratelimit-limit-tokens": "30000", "x-ratelimit-remaining-tokens": "15000"}
+    [reading] = OPENAI.readings({**resets, "x-ratelimit-reset-tokens": "30s, 30s"}, 0)
+    assert (reading.reset_s, reading.period_s) == (30, 60)
+    full = "2026-11-21T10:00:06Z, 2026-11-21T10:00:06Z"
+    [reading] = ANTHROPIC.readings({"anthropic-ratelimit-requests-reset": full, **NOW}, 0)
+    assert reading.reset_s == 6
+
+
+@pytest.mark.parametrize("unequal", ["30000,20000", "30,000", "100, 100;w=60", "30000,", ",".join(["30000"] * 100)])
+def test_unequal_values_of_a_header_are_none(unequal):
+    assert OPENAI.readings({"x-ratelimit-limit-tokens": unequal}, 0) == []
+    assert ANTHROPIC.readings({"anthropic-ratelimit-requests-limit": unequal}, 0) == []
+    assert provider_named("azure").readings({"x-ratelimit-limit-tokens": unequal}, 0) == []
+    assert provider_named("together").readings({"x-ratelimit-limit": unequal}, 0) == []
+
+
+@pytest.mark.parametrize(
+    ("provider", "body", "mode"),
+    [
+        ("openai", {"model": "gpt-5.4"}, ""),
+        ("openai", {"model": "gpt-6-sol", "service_tier": "ultrafast"}, "ultrafast"),
+        ("openai", {"model": "gpt-6-sol", "service_tier": "priority"}, ""),
+        ("openai", {"model": "gpt-5.4", "prompt": "a b c d " * 80_000}, "long_context"),
+        ("openai", {"model": "gpt-5.4", "prompt": "a b c d " * 40_000}, ""),
+        ("openai", {"model": "gpt-4.1-mini", "prompt": "a b c d " * 40_000}, "long_context"),
+        ("groq", {"model": "llama-3.3-70b-versatile", "service_tier": "flex"}, "flex"),
+        ("groq", {"model": "llama-3.3-70b-versatile", "service_tier": "on_demand"}, ""),
+        ("anthropic", {"model": "claude-opus-5", "speed": "fast"}, "fast"),
+        ("anthropic", {"model": "claude-opus-5", "speed": "standard"}, ""),
+        ("anthropic", {"model": "claude-opus-5", "speed": ["fast"]}, ""),
+        ("openai", {"model": "gpt-6-sol", "service_tier": ["ultrafast"]}, ""),
+    ],
+)
+def test_the_mode_of_a_request(provider, body, mode):
+    path = {"anthropic": "/v1/messages", "openai": "/v1/completions"}.get(provider, "/openai/v1/chat/completions")
+    assert provider_named(provider).describe(path, body).mode == mode
 
 
 @pytest.mark.parametrize("reset", ["-1s", "nan", "inf", "", "12", "s", "1x", "9" * 5_000 + "s", "1s" * 5_000, "1h-2m"])

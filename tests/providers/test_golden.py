@@ -68,3 +68,4 @@ def test_error(name, case):
     assert refusal is not None
     assert refusal.kind == case["kind"]
     assert (refusal.unit, refusal.limit, refusal.pool) == (case.get("unit"), case.get("limit"), case.get("pool"))
+    assert refusal.scope == case.get("scope", "pool")

@@ -22,6 +22,7 @@ from paceline.pacing.status import report
 
 START_NS = 1_700_000_003 * NS
 MODEL = "m"
+KINDS = {"too_large": RefusalKind.NEVER_FITS}
 
 
 @dataclass
@@ -83,7 +84,7 @@ class Fleet:
 
     def busy(self):
         """Whether there is work left, waiting or on its way."""
-        return bool(self.todo or len(self.pool.queue) or self.pool.ledger.in_flight)
+        return bool(self.todo or self.pool.queue.length or self.pool.ledger.in_flight)
 
     def at(self, at_ns, event):
         self.number += 1
@@ -108,7 +109,7 @@ class Fleet:
                 f"not done after {limit_s} s: {report(self.pool, self.now_ns)}"
             )
             event()
-        assert not len(self.pool.queue)
+        assert not self.pool.queue.length
         return Report(
             (self.now_ns - START_NS) / NS, self.lost, self.refused_at_s, self.world.tally(), self.pool, self.waits_s
         )
@@ -156,7 +157,7 @@ class Fleet:
             self.at(wake_ns, lambda: self.wake(wake_ns))
 
     def changed(self):
-        if len(self.pool.queue):
+        if self.pool.queue.length:
             self.pump()
 
     def send(self, job, reservation):
@@ -198,13 +199,15 @@ class Fleet:
         self.changed()
 
     def refused(self, job, reservation, answer, readings):
-        kind = RefusalKind.CAPACITY if answer.kind == "capacity" else RefusalKind(answer.kind)
+        kind = KINDS.get(answer.kind) or RefusalKind(answer.kind)
         if kind is RefusalKind.RATE:
             self.refused_at_s.append((self.now_ns - START_NS) / NS)
         settings = self.world.settings
         refusal = Refusal(
             kind,
-            retry_after_s=float(math.ceil(answer.wait_s)) if settings.headers and answer.wait_s else None,
+            retry_after_s=float(math.ceil(answer.wait_s))
+            if settings.headers and 0 < answer.wait_s < math.inf
+            else None,
             unit=answer.unit or None,
             period_s=answer.period_s or None,
         )

@@ -1,6 +1,6 @@
--- What Redis gives to a script, as far as books.lua uses it; the argument is the script's source.
+-- What Redis gives to a script, as far as ledger.lua uses it; the argument is the script's source.
 local source = ...
-local script = assert(loadstring('local KEYS, ARGV, redis, cmsgpack, cjson, struct = ...\n' .. source, '=books'))
+local script = assert(loadstring('local KEYS, ARGV, redis, cmsgpack, cjson, struct = ...\n' .. source, '=ledger'))
 local store, lists = {}, {}
 
 local function copy(value)

@@ -140,7 +140,7 @@ class World:
         self._count("opening", any(s.opened < float("inf") for s in reply.standings))
         quotas = [*message.quotas, *(s.learned.quota for s in reply.standings[len(message.quotas) :] if s.learned)]
         for quota, standing in zip(quotas, reply.standings, strict=True):
-            assert standing.room_ns < 2**51, f"the world is too wild for doubles: {standing} of {quota}"
+            assert standing.lack_ns < 2**51, f"the world is too wild for doubles: {standing} of {quota}"
             if standing.learned is not None and self.rng.random() < 0.9:
                 process.versions[f"{quota.unit}/{quota.period_s}"] = standing.learned.version
                 self._count("spread", standing.learned.spread)
@@ -264,8 +264,8 @@ class World:
         quota = process.quotas[index]
         values = {
             "shift": rng.choice([1, -1]) * rng.choice([rng.random() * 0.2 * quota.period_s * NS, rng.randrange(9) / 2]),
-            "hold": quota.burst * rng.uniform(0.0, 1.3),
-            "press": rng.uniform(0.3, 1.2),
+            "cap_burst": quota.burst * rng.uniform(0.0, 1.3),
+            "set_ceiling": rng.uniform(0.3, 1.2),
             "adopt": quota.amount * rng.choice([rng.uniform(0.4, 2.0), 1.0]),
             "seen": quota.amount * rng.uniform(0.0, 1.0),
             "spread": 0.0,

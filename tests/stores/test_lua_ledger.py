@@ -25,7 +25,7 @@ QUICK = 6
 HAPPENS = {
     "granted": 10_000, "waits": 10_000, "settled": 10_000, "opening": 5_000, "paused": 2_000, "spread": 2_000,
     "told again": 1_000, "charged": 1_000, "gone": 1_000, "refused": 500, "set back": 500, "reconfigured": 500,
-    "probe": 200, "press": 500, "shift": 500, "adopt": 500, "epoch": 500, "hold": 500, "seen": 500, "slices": 50,
+    "probe": 200, "set_ceiling": 500, "shift": 500, "adopt": 500, "epoch": 500, "cap_burst": 500, "seen": 500, "slices": 50,
     "epoch moved": 50, "low points merged": 10, "time zone": 20,
 }  # fmt: skip
 """What must happen how often at least in all worlds in process, that the comparison is worth something."""
@@ -76,7 +76,7 @@ def spend(lua, now_us, number, amount):
 
 def refund(lua, now_us, number, mark):
     news = [Settled([1_000.0], [mark], [0.0])]
-    return lua(now_us, Message("a", number, QUOTAS, [-1], headroom_s=0.0, news=news)).standings[0].room_ns
+    return lua(now_us, Message("a", number, QUOTAS, [-1], headroom_s=0.0, news=news)).standings[0].lack_ns
 
 
 @pytest.mark.parametrize("moves", [False, True])
@@ -88,7 +88,7 @@ def test_refund_is_exact_when_the_epoch_moved_in_between(moves):
     assert refund(lua, start_us + 2_000_000, 3, mark) == 8_000_000_000  # 20 s were lacking, 2 passed, 10 came back
 
 
-def test_refund_of_what_forgotten_books_were_charged_is_worth_nothing():
+def test_refund_of_what_a_forgotten_ledger_was_charged_is_worth_nothing():
     lua = LuaLedger()
     spend(lua, EPOCH_US, 1, 1_000.0)
     mark = spend(lua, EPOCH_US + 1, 2, 1_000.0).grants[0][0]
@@ -118,7 +118,7 @@ def test_process_whose_clock_is_days_off_ends_no_day_early():
     assert [*used, spend(midnight_us + DAY_US + 60_000_000, 3, -30)] == [4.0, 8.0, 4.0]
 
 
-def test_processes_beyond_a_thousand_are_forgotten_as_the_books_forget_them():
+def test_processes_beyond_a_thousand_are_forgotten_as_the_ledger_forgets_them():
     lua, ledger = LuaLedger(), SharedLedger()
 
     def tell(now_us, who):
@@ -139,5 +139,5 @@ def test_debt_of_ages_is_one():
     lua, quotas = LuaLedger(), (Quota("tokens", 1_000.0, 86_400.0),)
     mark = lua(EPOCH_US, Message("a", 1, quotas, [-1], headroom_s=0.0, wants=[[1.0]])).grants[0][0]
     reply = lua(EPOCH_US, Message("a", 2, quotas, [-1], news=[Settled([1.0], [mark], [1e12])], wants=[[1.0]]))
-    assert reply.standings[0].room_ns == pytest.approx(86.4e21)
+    assert reply.standings[0].lack_ns == pytest.approx(86.4e21)
     assert reply.wait_ns == 86_400 * NS

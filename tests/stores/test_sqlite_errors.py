@@ -213,7 +213,7 @@ class TestNoRoom:
         with pytest.raises(StoreError, match=re.escape(f"sqlite:{path}: its disk is full: free some space")):
             store.exchange("pool", many)
         assert charged(store) == 1
-        assert len(store.exchange("pool", many).grants) == 1  # there is room again
+        assert len(store.exchange("pool", many).grants) == 1  # the store can write again
         assert charged(opened()) == 2
 
 

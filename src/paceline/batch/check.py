@@ -10,7 +10,7 @@ from typing import BinaryIO, Final
 
 from paceline.batch.index import Index
 from paceline.batch.requests import BadLineError, Request, read_lines, read_request
-from paceline.core.results import NeverFits, PacelineError, PacelineWarning, QuotaError
+from paceline.core.results import GIVEN, NeverFits, PacelineError, PacelineWarning, QuotaError
 from paceline.limiter.limiter import Limiter
 from paceline.pacing.scheduler import Scheduler
 from paceline.providers.base import Provider
@@ -142,7 +142,7 @@ class _Checker:
             warnings.simplefilter("ignore", PacelineWarning)  # the warning below names the command line's option
             scheduler = self._limiter.scheduler_for(provider.name, model)
             limits = self._limiter.limits
-            given = limits.model(provider.name, model).source == "given"
+            given = GIVEN in limits.model(provider.name, model).sources
             tier = limits.tier if provider.name == limits.provider else None
             if not given and lookup(provider.name, model, tier).matched == DEFAULT:
                 quotas = ", ".join(scheduler.pool.ledger.names)

@@ -26,7 +26,7 @@ from paceline.batch.results import STDOUT, OutputError, Recovered, Results
 from paceline.batch.runner import DONE, FAILED, INTERRUPTED, Address, Runner
 from paceline.batch.summary import Tally, in_time, in_words
 from paceline.config import Config
-from paceline.core.results import QuotaError
+from paceline.core.results import QuotaError, SourceKind
 from paceline.limiter.limiter import Limiter
 from paceline.pacing.permit import Permit
 from paceline.providers.base import Provider
@@ -225,7 +225,7 @@ def _limits(quotas: Sequence[Mapping[str, Any]]) -> str:
     """Quotas and their sources; those of one source together."""
     parts = []
     for source, group in groupby(quotas, lambda quota: quota["source"]):
-        shown = "learned from answers" if source == "answer" else source
+        shown = "learned from answers" if source == SourceKind.LEARNED else source
         parts.append(f"{', '.join(quota['quota'] for quota in group)} ({shown})")
     return ", ".join(parts)
 

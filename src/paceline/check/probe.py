@@ -61,7 +61,7 @@ class Checked:
 
     Attributes:
         model: ``provider/model``.
-        source: The source of the configured limits.
+        sources: The source of each configured limit.
         status: The answer's HTTP status; 0 without an answer.
         stated: Whether the answer stated a limit.
         problem: Why the request was not answered with success, in a sentence; empty if it was.
@@ -70,7 +70,7 @@ class Checked:
 
     model: str
     pool: str
-    source: str
+    sources: Mapping[str, str]
     status: int
     stated: bool
     problem: str
@@ -78,7 +78,7 @@ class Checked:
 
     def record(self) -> dict[str, Any]:
         """Plain JSON values."""
-        values = {name: getattr(self, name) for name in ("model", "pool", "source", "status", "stated")}
+        values = {name: getattr(self, name) for name in ("model", "pool", "sources", "status", "stated")}
         return values | {"problem": self.problem or None, "quotas": [finding.record() for finding in self.findings]}
 
 
@@ -190,7 +190,7 @@ def probe(target: Target, config: Config) -> Checked:
     return Checked(
         f"{provider.name}/{call.model}",
         resolved.pool,
-        resolved.source,
+        dict(zip(map(str, resolved.quotas), map(str, resolved.sources), strict=True)),
         answer.status_code if answer is not None else 0,
         any(reading.limit for reading in readings),
         problem,

@@ -103,7 +103,7 @@ def _print(checked: Sequence[Checked], toml: str) -> None:
 def _table(one: Checked) -> list[str]:
     rows = [("quota", "source", "stated", "remaining", "verdict")]
     for finding in one.findings:
-        source, reading = one.source if finding.configured else "the answer", finding.reading
+        source, reading = one.sources.get(str(finding.configured), "the answer"), finding.reading
         amounts = (_amount(reading.limit), _amount(reading.remaining)) if reading else ("-", "-")
         rows.append((str(finding.configured or finding.use), source, *amounts, finding.verdict.value))
     return options.aligned(rows)

@@ -172,7 +172,7 @@ def _standing(reply: Reply) -> dict[str, Any]:
         quota = learned.quota
         left = quota.amount - standing.used
         if quota.rule is Rule.BUCKET and not learned.spread:
-            left = quota.burst - standing.room_ns * learned.ceiling / quota.ns_per_unit
+            left = quota.burst - standing.lack_ns * learned.ceiling / quota.ns_per_unit
         shown = {"quota": str(quota), "unit": quota.unit, "limit": quota.amount}
         quotas.append(shown | {"remaining": round(left, 3), "spent": round(standing.spent, 3)})
     store = {"state": "read", "peers": reply.peers - 1}  # without this process

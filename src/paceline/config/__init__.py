@@ -32,6 +32,7 @@ from paceline.config.schema import (
     read,
 )
 from paceline.config.sources import ENV_PREFIX, FILES, Problems, Source, environment, find_file, models_of, read_file
+from paceline.core.capacity import Learns
 from paceline.core.pool import WAITING_MAX
 from paceline.core.queue import LaneSpec
 from paceline.core.quota import Quota, parse_quotas
@@ -84,7 +85,7 @@ class Config:
     acquire_timeout_s: float | None = None
     estimate_factor: float | None = None
     min_interval_s: float = 0.0
-    learn: bool = True
+    learn: Learns = True
     store: str | None = field(default=None, repr=False)
     on_store_failure: OnStoreFailure = "fail_safe"
     lease_s: float | None = None

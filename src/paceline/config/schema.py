@@ -9,7 +9,7 @@ import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from difflib import get_close_matches
 from reprlib import Repr
-from typing import Annotated, Any, Final, get_args
+from typing import Annotated, Any, Final, Literal, get_args
 from urllib.parse import urlsplit
 
 from paceline.config.sources import Place, Problems, Source, nested, warn
@@ -238,7 +238,7 @@ class Settings(TypedDict, total=False):
     acquire_timeout_s: Timeout
     estimate_factor: Factor
     min_interval_s: Hour
-    learn: Truth
+    learn: Annotated[bool | Literal["up"], expected("true, false or 'up'")]
     store: Annotated[str, PlainValidator(_store)]
     on_store_failure: Annotated[
         OnStoreFailure,

@@ -11,13 +11,13 @@ from paceline.config import Config
 from paceline.config.schema import ANY, BREAKER, LANES, LIMITS, OVERRIDES, leaves
 from paceline.config.sources import dotted
 from paceline.core.quota import Quota
+from paceline.core.results import GIVEN
 from paceline.pacing.limits import Limits, overridden, overrides
 from paceline.pacing.retry import RetryPolicy
 from paceline.providers.tables import DEFAULT, Published, known_providers, lookup, models
 from paceline.stores import open_store
 
 BY_DEFAULT = "default"
-GIVEN = "given"
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,7 +81,7 @@ def _others(config: Config, provider: str, default: Published, tier: str | None)
     """The number of models in the table to which its ``default`` does not apply, and the command that lists them."""
     limits, same = Limits(config.limits, provider=provider, tier=tier), set(overridden(default.quotas, rates(config)))
     rows = [limits.model(provider, model) for model in models(provider)]
-    others = sum(row.source != GIVEN and set(overridden(row.quotas, rates(config))) != same for row in rows)
+    others = sum(GIVEN not in row.sources and set(overridden(row.quotas, rates(config))) != same for row in rows)
     if not others:
         return ""
     return f"not for {others} model{'s' if others > 1 else ''} in the table: see `paceline limits {provider}{f' --tier {shlex.quote(tier)}' if tier is not None else ''}`"

@@ -7,14 +7,26 @@ a store that processes share (:class:`paceline.shared.capacity.SharedCapacity`).
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from typing import Any, Final, NamedTuple, Protocol, Self
+from typing import Any, Final, Literal, NamedTuple, Protocol, Self
 
 from paceline.core.learning import Learning
 from paceline.core.ledger import Ledger
 from paceline.core.meters import FAR_NS
 from paceline.core.queue import Waiter
 from paceline.core.quota import Cost, Quota
-from paceline.core.results import QUEUE, Decision, Reading, Refusal, RefusalKind, Reservation, StoreLost, WaitUntil
+from paceline.core.results import (
+    QUEUE,
+    Decision,
+    Reading,
+    Refusal,
+    RefusalKind,
+    Reservation,
+    StoreLost,
+    WaitUntil,
+)
+
+Learns = bool | Literal["up"]
+"""Whether answers change the limits; ``up``: they also raise those that the user has given."""
 
 PENDING: Final = WaitUntil(FAR_NS, "")
 """A decision that is made later; see :meth:`Pool.resolve <paceline.core.pool.Pool.resolve>`."""
@@ -24,15 +36,17 @@ class Resolution(NamedTuple):
     """The result of an exchange with the store, for a pool.
 
     Attributes:
-        asked: The attempts that the exchange was about; the store granted none to those that still wait.
+        asked: The undecided waiters that the exchange was about; the store granted none to those that still wait.
         until: Their outcome. ``StoreLost``: the outcome of the whole queue. ``None``: the store is lost, the capacity
-            decides alone from now on, and all attempts are made again.
+            decides alone from now on, and all undecided waiters are tried again.
         changed: Whether quotas have changed.
+        newly_lost: Whether the store answered until now.
     """
 
     asked: Sequence[Waiter]
     until: WaitUntil | StoreLost | None
     changed: bool = False
+    newly_lost: bool = False
 
 
 class Capacity(Protocol):
@@ -40,13 +54,11 @@ class Capacity(Protocol):
 
     Attributes:
         ledger: The quotas as known to this process; a pool reads it and does not charge it.
-        sources: The source of each limit: ``given``, a published table, or ``answer``.
         behind: What a request waits for when neither a quota nor a cool-down binds: ``queue`` or ``store``.
         exchange_ns: When an exchange with the store is due; ``None``: not before the next event.
         exchange_due: Whether ``exchange_ns`` became earlier since the scheduler last read it.
     """
 
-    sources: list[str]
     behind: str
     exchange_due: bool
 
@@ -54,13 +66,19 @@ class Capacity(Protocol):
     def ledger(self) -> Ledger: ...
 
     @property
+    def learning(self) -> Learning | None: ...
+
+    @property
     def exchange_ns(self) -> int | None: ...
 
     def reserve(self, now_ns: int, waiter: Waiter) -> Decision:
         """Charge every quota for ``waiter``, or none; :data:`PENDING` when the store decides."""
 
-    def earliest(self, now_ns: int, amounts: list[float]) -> tuple[int, int]:
-        """The first instant at which ``amounts`` fit, and the index of the quota that binds (-1: a cool-down, or none)."""
+    def earliest(self, now_ns: int, amounts: list[float], ahead: list[float] | None = None) -> tuple[int, int]:
+        """The first instant at which ``amounts`` fit, after the amounts ``ahead``, and the index of the quota that binds.
+
+        The index is -1 for a cool-down, or none.
+        """
 
     def is_current(self, now_ns: int) -> bool:
         """Whether the ledger is recent enough to refuse a request because of it."""
@@ -98,25 +116,28 @@ class LocalCapacity:
 
     Args:
         ledger: The quotas.
-        learns: Whether answers change the quotas, because a provider counts them, too.
-        source: The source of the limits.
+        learns: Whether answers change the quotas, because a provider counts them, too; ``up``: and raise given ones.
     """
 
     behind = QUEUE
     exchange_ns = None
     exchange_due = False
 
-    def __init__(self, ledger: Ledger, *, learns: bool = False, source: str = "given") -> None:
+    def __init__(self, ledger: Ledger, *, learns: Learns = False) -> None:
         self.ledger = ledger
-        self.learning = Learning(ledger) if learns else None
-        self.sources = [source] * len(ledger.meters)
+        self.learning = Learning(ledger, raises=learns == "up") if learns else None
 
     @classmethod
     def of(
-        cls, quotas: Iterable[Quota], now_ns: int, *, learns: bool = False, source: str = "given", **options: float
+        cls,
+        quotas: Iterable[Quota],
+        now_ns: int,
+        *,
+        learns: Learns = False,
+        **options: Any,
     ) -> Self:
         """The capacity of ``quotas``, with nothing used; ``options`` as for :class:`~paceline.core.ledger.Ledger`."""
-        return cls(Ledger(quotas, now_ns, gentle=learns, **options), learns=learns, source=source)
+        return cls(Ledger(quotas, now_ns, gentle=bool(learns), **options), learns=learns)
 
     def reserve(self, now_ns: int, waiter: Waiter) -> Decision:
         decision = self.ledger.reserve(now_ns, waiter.cost, waiter.amounts)
@@ -124,34 +145,33 @@ class LocalCapacity:
             self.learning.granted(now_ns, decision)
         return decision
 
-    def earliest(self, now_ns: int, amounts: list[float]) -> tuple[int, int]:
-        return self.ledger.earliest(now_ns, amounts)
+    def earliest(self, now_ns: int, amounts: list[float], ahead: list[float] | None = None) -> tuple[int, int]:
+        return self.ledger.earliest(now_ns, amounts, ahead)
 
     def is_current(self, now_ns: int) -> bool:  # noqa: ARG002
         return True
 
     def settle(self, now_ns: int, reservation: Reservation, actual: Cost | None) -> list[float]:
-        return self.ledger.settle(now_ns, reservation, actual)
+        true = self.ledger.settle(now_ns, reservation, actual)
+        if actual and self.learning is not None and self.learning.guesses.open:
+            self.learning.served(now_ns, reservation, true)
+        return true
 
     def cancel(self, now_ns: int, reservation: Reservation) -> None:
         self.ledger.cancel(now_ns, reservation)
 
     def refuse(self, now_ns: int, reservation: Reservation, refusal: Refusal, pause_ns: int) -> bool:
-        self.ledger.close(reservation)
+        self.ledger.close(now_ns, reservation)
         if pause_ns:
             self.ledger.pause(now_ns + pause_ns)
         if self.learning is None:
             return False
         if refusal.kind in (RefusalKind.RATE, RefusalKind.GROWTH):
-            self.learning.kept(reservation)
-        return self._changed(self.learning.refused(now_ns, reservation, refusal, pause_ns))
+            self.learning.charge_kept(reservation)
+        return bool(self.learning.refused(now_ns, reservation, refusal, pause_ns))
 
     def observe(self, now_ns: int, readings: Iterable[Reading], reservation: Reservation) -> bool:
-        return self.learning is not None and self._changed(self.learning.observe(now_ns, readings, reservation))
-
-    def _changed(self, indexes: list[int]) -> bool:
-        relabel(self.sources, indexes)
-        return bool(indexes)
+        return self.learning is not None and bool(self.learning.observe(now_ns, readings, reservation))
 
     def pause(self, until_ns: int) -> None:
         self.ledger.pause(until_ns)
@@ -167,9 +187,3 @@ class LocalCapacity:
 
     def status(self, now_ns: int) -> dict[str, Any]:  # noqa: ARG002
         return {}
-
-
-def relabel(sources: list[str], indexes: list[int]) -> None:
-    """Note that the limits of the quotas at ``indexes``, some of which may be new, come from an answer."""
-    for index in indexes:
-        sources[index : index + 1] = ["answer"]

@@ -1,8 +1,8 @@
 """Learning: readings (the headers of answers) and refusals correct the meters of a pool.
 
 A reading is a noisy sample. The server takes it when it admits the attempt, it may or may not count the attempts
-that left at about the same time, and it arrives when the answer ends. So each attempt carries a note of the level of
-each meter when it left, and its reading is compared with that note. If all attempts of about the same time are
+that were sent at about the same time, and it arrives when the answer ends. So each attempt carries a note of the level
+of each meter when it was sent, and its reading is compared with that note. If all attempts of about the same time are
 counted, the server should have one level left, and if none of them is, another. Between the two the meter is taken
 to be right. A reading beyond them means that others use the key, too, or that the charges are too high.
 
@@ -21,15 +21,17 @@ import re
 from bisect import bisect_right
 from collections.abc import Callable, Iterable
 from dataclasses import replace
+from itertools import pairwise
 from typing import NamedTuple
 
+from paceline.core.guesses import Guess, Guesses
 from paceline.core.ledger import Ledger
-from paceline.core.meters import Bucket, Spaced, Window
-from paceline.core.quota import INPUT_TOKENS, NS, TOKENS, Quota
-from paceline.core.results import Reading, Refusal, RefusalKind, Reservation
+from paceline.core.meters import Bucket, Slots, Spaced, Window
+from paceline.core.quota import CONCURRENCY, INPUT_TOKENS, NS, TOKENS, Quota, Rule
+from paceline.core.results import LEARNED, Reading, Refusal, RefusalKind, Reservation, Source, SourceKind
 
 ABOUT_NS = NS // 4
-"""Attempts that left within this time of each other may reach the server in the other order."""
+"""Attempts that were sent within this time of each other may reach the server in the other order."""
 
 SLICE_NS = NS // 20
 SLICES_MAX = 4_096
@@ -61,21 +63,103 @@ EPOCHS_MAX = 1_000_000
 CUT_MAX = 0.4
 """A measurement lowers a ceiling to this share of itself at most."""
 
-AMOUNT_MIN, AMOUNT_MAX = 1e-3, 1e12
+LIMIT_MIN, LIMIT_MAX = 1e-3, 1e12
 WAIT_MAX_S = 32 * 86_400.0
 """The range of limits and waits of providers; a number outside of it counts as missing."""
+
+REFILL_READINGS = 5
+"""How many readings show the period of a bucket, if they agree."""
+
+PERIOD_MARGIN = 0.1
+"""A learned period that differs by a smaller share from the known one is the known one."""
+
+PERIODS_S = (60.0, 1.0, 10.0, 30.0, 3_600.0, 86_400.0, 5.0, 15.0, 20.0, 300.0, 600.0, 900.0, 1_800.0, 21_600.0)
+"""The usual periods, the most usual ones first."""
+
+SAME_RESTART_NS = NS // 2
+"""Readings whose resets end within this time of each other are about one restart of a counter."""
 
 UNITS_MAX = 16
 """How many quotas a pool has at most, with those that answers add."""
 
 
 class Note(NamedTuple):
-    """The state of a meter (``full_at_ns``) and of its tracker (the other fields) when an attempt left."""
+    """The state of a meter (``full_at_ns``) and of its tracker (the other fields) when an attempt was sent."""
 
     full_at_ns: int
     shifted_ns: int
     charged: float
     epoch: int
+    held_ns: int = 0
+
+
+class Refill:
+    """The period of a bucket, from readings: the reset is the part of it that the lack is of the limit.
+
+    Every reading bounds the period; the bounds of a bucket have a part in common, those of a counter that restarts, of a
+    trailing period, or of a smaller bucket than the limit have not.
+
+    Attributes:
+        sure: Whether the readings so far are those of a bucket with one period.
+    """
+
+    __slots__ = ("_count", "_high_s", "_least", "_low_s", "_most", "_resets", "_restarts", "sure")
+
+    def __init__(self) -> None:
+        self.sure = False
+        self._restarts: list[tuple[int, int]] = []  # of a counter: the instant, and how many readings agree about it
+        self._resets = 0.0
+        self._begin()
+
+    def _begin(self) -> None:
+        self._count, self._low_s, self._high_s = 0, 0.0, math.inf
+        self._least, self._most = math.inf, 0.0  # of the lacks, as shares of the limit
+
+    def period_s(self, reading: Reading) -> float | None:
+        """The period, once the readings agree about it; ``None`` before."""
+        limit, remaining, reset_s = reading.limit, reading.remaining, reading.reset_s
+        if limit is None or remaining is None or reset_s is None:
+            return None
+        lack, rough_s = limit - remaining, reading.reset_resolution_s + 0.002
+        if lack < 3 * reading.resolution or reset_s < 3 * rough_s or remaining < 0:
+            return None  # too little to measure with
+        low_s = (reset_s - rough_s) * limit / (lack + reading.resolution)
+        high_s = (reset_s + rough_s) * limit / (lack - reading.resolution)
+        if low_s > self._high_s or high_s < self._low_s:  # a contradiction: begin again
+            self.sure = False
+            self._begin()
+        self._low_s, self._high_s = max(self._low_s, low_s), min(self._high_s, high_s)
+        self._least, self._most = min(self._least, lack / limit), max(self._most, lack / limit)
+        self._count += 1
+        agree = self._high_s <= (1 + 2 * PERIOD_MARGIN) * self._low_s and self._most >= 1.5 * self._least
+        self.sure = agree and self._count >= REFILL_READINGS
+        if not self.sure:
+            return None
+        return _usual(self._low_s, self._high_s)
+
+    def restarts_s(self, sent_ns: int, reading: Reading) -> float | None:
+        """The period of a counter that restarts, once three restarts are known and equally far apart; else ``None``."""
+        if reading.reset_s is None or self.sure:
+            return None
+        at_ns, restarts = sent_ns + round(reading.reset_s * NS), self._restarts
+        self._resets = max(self._resets, reading.reset_s)
+        if restarts and abs(at_ns - restarts[-1][0]) < SAME_RESTART_NS:
+            restarts[-1] = (restarts[-1][0], restarts[-1][1] + 1)
+        elif not restarts or at_ns > restarts[-1][0]:
+            restarts.append((at_ns, 1))
+            del restarts[:-4]
+        if len(restarts) < 4 or any(count < 3 for _, count in restarts[:3]):
+            return None
+        apart = [(b[0] - a[0]) / NS for a, b in pairwise(restarts[:3])]
+        if max(apart) > 1.05 * min(apart) or self._resets > 1.05 * max(apart):
+            return None
+        return _usual(0.97 * min(apart), 1.03 * max(apart))
+
+
+def _usual(low_s: float, high_s: float) -> float:
+    """The most usual period within the bounds, else their middle."""
+    usual = [period for period in PERIODS_S if 0.99 * low_s <= period <= 1.01 * high_s]
+    return usual[0] if usual else (low_s + high_s) / 2
 
 
 Report = Callable[[int, str, "float | Quota"], None]
@@ -95,14 +179,16 @@ class QuotaTracker:
         charged: The sum of all charges.
         shifted_ns: The sum of all corrections of the level.
         refused_amount: The sum of the charges of refused attempts.
-        limit_as_of_ns: When the attempt left whose answer last changed the limit.
+        limit_as_of_ns: When the attempt was sent whose answer last changed the limit.
         epoch: The number of changes of rate and rule: a note of another epoch is not compared.
+        refill: What readings have shown about the refill.
+        period_s: The period that the limits of answers are about; ``None`` for that of the quota.
     """
 
     __slots__ = (
         "_as_of_ns", "_busy_s", "_climbed_ns", "_index", "_last_ns", "_lives", "_measured_s", "_refusal", "_report",
-        "_slices", "_steady", "about_ns", "charged", "epoch", "limit_as_of_ns", "meter", "refused_amount",
-        "shifted_ns",
+        "_slices", "_steady", "about_ns", "charged", "epoch", "limit_as_of_ns", "meter", "period_s", "refill",
+        "refused_amount", "shifted_ns",
     )  # fmt: skip
 
     def __init__(self, meter: Bucket, index: int = 0, report: Report = _report_nothing) -> None:
@@ -113,9 +199,11 @@ class QuotaTracker:
         self.about_ns = ABOUT_NS
         self.epoch = 0
         self.refused_amount = 0.0
+        self.refill = Refill()
+        self.period_s: float | None = None
         self._index, self._report = index, report
         self._slices: list[tuple[int, float]] = []  # instants, and the sum of all charges before
-        # The refusal that begins the present measurement: when its attempt left, and the amount admitted before.
+        # The refusal that begins the present measurement: when its attempt was sent, and the amount admitted before.
         self._refusal: tuple[int, float] | None = None
         self._busy_s = 0.0  # time of growth since then
         self._last_ns = 0  # when the last refusal came
@@ -126,12 +214,16 @@ class QuotaTracker:
         self._lives = 0  # EPOCHS_MAX times the number of new starts of the shared ledger
 
     def granted(self, now_ns: int, amount: float) -> Note:
-        """Count an attempt that leaves now, charged ``amount``; return its note."""
-        self.climb(now_ns, amount)
-        self.saw(now_ns, self.charged + amount)
-        return self.note()
+        """Count an attempt that is sent now, charged ``amount``; return its note."""
+        if self.meter.ceiling < 1:
+            self.climb(now_ns, amount)
+        charged = self.charged + amount
+        if not self._slices or now_ns - self._slices[-1][0] >= SLICE_NS:
+            self.log_charges(now_ns, charged)
+        self.charged = charged
+        return Note(self.meter.full_at_ns, self.shifted_ns, charged, self.epoch, self.meter.held_ns)
 
-    def saw(self, now_ns: int, charged: float) -> None:
+    def log_charges(self, now_ns: int, charged: float) -> None:
         """Log that the sum of all charges is ``charged`` now."""
         if not self._slices or now_ns - self._slices[-1][0] >= SLICE_NS:
             self._slices.append((now_ns, self.charged))
@@ -140,17 +232,17 @@ class QuotaTracker:
         self.charged = charged
 
     def note(self) -> Note:
-        """The note of an attempt that leaves now."""
+        """The note of an attempt that is sent now."""
         return Note(self.meter.full_at_ns, self.shifted_ns, self.charged, self.epoch)
 
-    def restart(self, now_ns: int, left_ns: int, note: Note | None, reading: Reading) -> None:
+    def take_level(self, now_ns: int, sent_ns: int, note: Note | None, reading: Reading) -> None:
         """Take the level from ``reading`` without a comparison, less the charges since: the limit has changed."""
         if note is None or reading.remaining is None:
             return
         unit_ns = self.meter.ns_per_unit
-        room_ns = _room_ns(self.meter.quota, reading) / self.meter.ceiling
+        lack_ns = _lack_ns(self.meter.quota, reading) / self.meter.ceiling
         since = max(self.charged - note.charged, 0.0) * unit_ns
-        self._move(now_ns, max(left_ns + math.ceil(room_ns + since), now_ns) - self.meter.full_at_ns)
+        self._move(now_ns, max(sent_ns + math.ceil(lack_ns + since), now_ns) - self.meter.full_at_ns)
 
     def changed(self) -> None:
         """Begin another epoch: the rate or the rule has changed."""
@@ -158,7 +250,7 @@ class QuotaTracker:
         self._slices.clear()
         self._report(self._index, "epoch", 0.0)
 
-    def forgotten(self) -> None:
+    def ledger_restarted(self) -> None:
         """Begin an epoch that is above all earlier ones: the store has lost the shared ledger and started a new one."""
         self._lives += EPOCHS_MAX
         self.epoch += EPOCHS_MAX
@@ -181,46 +273,67 @@ class QuotaTracker:
             self.limit_as_of_ns = now_ns
         self.epoch, self.shifted_ns, self.refused_amount = epoch, shifted_ns, refused_amount
 
-    def read(self, now_ns: int, left_ns: int, note: Note, reading: Reading) -> bool:
-        """Compare a reading with the note of its attempt, which left at ``left_ns``; whether the quota is not a bucket."""
+    def read(self, now_ns: int, sent_ns: int, note: Note, reading: Reading, *, above: bool = False) -> bool:
+        """Compare a reading with the note of its attempt, which was sent at ``sent_ns``; whether the quota is not a bucket.
+
+        ``above``: the provider's limit is above the given one, so the reading can only lower the level.
+        """
         bucket = self.meter
         if reading.remaining is None or isinstance(bucket, Spaced):
             return False
         unit_ns = bucket.quota.ns_per_unit
+        if above:
+            lack_ns = math.ceil(max(bucket.quota.burst - reading.remaining, 0.0) * unit_ns)
+            if lack_ns and note.epoch == self.epoch:
+                self._compare(now_ns, sent_ns, note, lack_ns, self.about_ns, lower_only=True)
+            return False
         rough_ns = round(reading.resolution * unit_ns) if reading.resolution > 1 else 0
-        room_ns = _room_ns(bucket.quota, reading)
+        lack_ns = _lack_ns(bucket.quota, reading)
         if reading.reset_s is not None:
-            rough_ns += NS if rough_ns else 0  # then the reset is rounded, too, to seconds
-            holds_ns, burst_ns = reading.remaining * unit_ns + room_ns, bucket.quota.burst * unit_ns
+            rough_ns += round(reading.reset_resolution_s * NS)
+            holds_ns, burst_ns = reading.remaining * unit_ns + lack_ns, bucket.quota.burst * unit_ns
             if holds_ns > CLOCK_MARGIN * burst_ns + rough_ns:
-                return True
+                return not self.refill.sure
             if holds_ns < QUANTISED_MARGIN * burst_ns - rough_ns:
-                self._hold((holds_ns - rough_ns) / unit_ns)
-            elif bucket.capacity < math.inf:
-                self._hold(math.inf)
-        if note.epoch == self.epoch:  # the room takes longer to refill below a ceiling
-            self._compare(now_ns, left_ns, note, round(room_ns / bucket.ceiling), self.about_ns + rough_ns)
+                self._cap_burst((holds_ns - rough_ns) / unit_ns)
+            elif bucket.burst_cap < math.inf:
+                self._cap_burst(math.inf)
+        if note.epoch == self.epoch:  # the lack takes longer to refill below a ceiling
+            self._compare(now_ns, sent_ns, note, round(lack_ns / bucket.ceiling), self.about_ns + rough_ns)
         return False
 
-    def _compare(self, now_ns: int, left_ns: int, note: Note, room_ns: int, about_ns: int) -> None:
+    def _compare(
+        self, now_ns: int, sent_ns: int, note: Note, lack_ns: int, about_ns: int, *, lower_only: bool = False
+    ) -> None:
         """Correct the level if the server's bucket lacks more or less than the noted one can, by ``about_ns`` or more."""
         noted_ns = note.full_at_ns + self.shifted_ns - note.shifted_ns  # with the corrections since
-        later, earlier = self._charged_about(left_ns, note)
-        if left_ns + room_ns > noted_ns + later + about_ns:  # others use the key, too
-            self._shift(now_ns, left_ns, left_ns + room_ns - noted_ns - later)
-        elif left_ns >= self._as_of_ns and now_ns + room_ns < noted_ns - earlier - about_ns:
+        later, earlier = self._charged_about(sent_ns, note)
+        later += note.held_ns  # some of it may have been charged
+        if sent_ns + lack_ns > noted_ns + later + about_ns:  # others use the key, too
+            self._shift(now_ns, sent_ns, sent_ns + lack_ns - noted_ns - later)
+        elif not lower_only and sent_ns >= self._as_of_ns and now_ns + lack_ns < noted_ns - earlier - about_ns:
             # The charges are too high, even if the reading was taken just now. A reading before the last one that
             # changed the level is not used: what it does not count yet has been learned since.
-            self._shift(now_ns, left_ns, now_ns + room_ns - noted_ns + earlier)
+            self._shift(now_ns, sent_ns, now_ns + lack_ns - noted_ns + earlier)
 
-    def _charged_about(self, left_ns: int, note: Note) -> tuple[int, int]:
+    def _charged_about(self, sent_ns: int, note: Note) -> tuple[int, int]:
         """The charges shortly after and shortly before the attempt, in nanoseconds of refill; beyond the log, all."""
-        after = bisect_right(self._slices, (left_ns + self.about_ns, 0.0))
-        before = bisect_right(self._slices, (left_ns - self.about_ns, 0.0)) - 1
+        after = bisect_right(self._slices, (sent_ns + self.about_ns, 0.0))
+        before = bisect_right(self._slices, (sent_ns - self.about_ns, 0.0)) - 1
         later = (self._slices[after][1] if after < len(self._slices) else self.charged) - note.charged
         earlier = note.charged - (self._slices[before][1] if before >= 0 else 0.0)
         unit_ns = self.meter.ns_per_unit
         return math.ceil(max(later, 0.0) * unit_ns), math.ceil(earlier * unit_ns)
+
+    def fall_back(self, now_ns: int, limit: float) -> None:
+        """Run at ``limit`` per period, half of the present amount, and climb from there."""
+        self._cap_burst(limit)
+        self._set_ceiling(now_ns, 0.5)
+        self._climbed_ns, self._measured_s = now_ns, self.meter.quota.period_s
+
+    def gain(self, now_ns: int, amount: float) -> None:
+        """Raise the level by ``amount``: the provider has more than was assumed."""
+        self._move(now_ns, -math.ceil(amount * self.meter.ns_per_unit))
 
     def _shift(self, now_ns: int, as_of_ns: int, by_ns: int) -> None:
         self._as_of_ns = max(self._as_of_ns, as_of_ns)
@@ -231,21 +344,21 @@ class QuotaTracker:
         self.meter.shift(now_ns, by_ns)
         self._report(self._index, "shift", by_ns)
 
-    def _hold(self, capacity: float) -> None:
-        if capacity != self.meter.capacity:
-            self.meter.hold(capacity)
-            self._report(self._index, "hold", capacity)
+    def _cap_burst(self, amount: float) -> None:
+        if amount != self.meter.burst_cap:
+            self.meter.cap_burst(amount)
+            self._report(self._index, "cap_burst", amount)
 
-    def _press(self, now_ns: int, ceiling: float) -> None:
-        self.meter.press(now_ns, ceiling)
-        self._report(self._index, "press", self.meter.ceiling)
+    def _set_ceiling(self, now_ns: int, ceiling: float) -> None:
+        self.meter.set_ceiling(now_ns, ceiling)
+        self._report(self._index, "set_ceiling", self.meter.ceiling)
 
-    def refused(self, now_ns: int, left_ns: int, note: Note, amount: float, refusal: Refusal, pause_ns: int) -> bool:
-        """Learn from the refusal of an attempt that left at ``left_ns``; whether the quota is not a bucket."""
+    def refused(self, now_ns: int, sent_ns: int, note: Note, amount: float, refusal: Refusal, pause_ns: int) -> bool:
+        """Learn from the refusal of an attempt that was sent at ``sent_ns``; whether the quota is not a bucket."""
         if refusal.kind is RefusalKind.GROWTH:
-            return self._slow_down(now_ns, left_ns)
-        if self._refusal is not None and left_ns <= self._last_ns:
-            return False  # it left before the last refusal came, and adds nothing
+            return self._slow_down(now_ns, sent_ns)
+        if self._refusal is not None and sent_ns <= self._last_ns:
+            return False  # it was sent before the last refusal came, and adds nothing
         self._last_ns = now_ns
         bucket = self.meter
         unit_ns = bucket.ns_per_unit
@@ -254,12 +367,14 @@ class QuotaTracker:
         if asked_s is not None and asked_s > 2 * bucket.quota.period_s:
             asked_s = None  # it is about a longer period; the pause of the pool is enough
         clock = asked_s is not None and asked_s * NS > cost_ns + bucket.quota.burst * unit_ns / 20 + 2 * NS
+        if clock and self.refill.sure:  # the headers of answers have shown a bucket: it names another time
+            clock, asked_s, pause_ns = False, None, 0
         if not isinstance(bucket, Spaced) and not clock:
             noted_ns = note.full_at_ns + self.shifted_ns - note.shifted_ns  # with the corrections since
-            used = (noted_ns - left_ns - cost_ns) / unit_ns  # before this attempt
-            if note.epoch == self.epoch and used < min(bucket.capacity, bucket.quota.burst):
-                self._hold(max(used, amount))
-            holds_ns = math.ceil(min(bucket.capacity, bucket.quota.burst) * unit_ns)
+            used = (noted_ns - sent_ns - cost_ns) / unit_ns  # before this attempt
+            if note.epoch == self.epoch and used < min(bucket.burst_cap, bucket.quota.burst):
+                self._cap_burst(max(used, amount))
+            holds_ns = math.ceil(min(bucket.burst_cap, bucket.quota.burst) * unit_ns)
             if refusal.limit is not None and refusal.used is not None:
                 left = min(max(refusal.limit - refusal.used, -bucket.quota.burst), bucket.quota.burst)
                 full_at_ns = now_ns + holds_ns - min(math.floor(left * unit_ns), holds_ns) + min(cost_ns, holds_ns)
@@ -269,32 +384,32 @@ class QuotaTracker:
                 full_at_ns = now_ns + pause_ns + holds_ns
             if full_at_ns > bucket.full_at_ns:
                 self._shift(now_ns, now_ns, full_at_ns - bucket.full_at_ns)
-        return self._measure(now_ns, left_ns, note) or clock
+        return self._measure(now_ns, sent_ns, note) or clock
 
-    def _slow_down(self, now_ns: int, left_ns: int) -> bool:
+    def _slow_down(self, now_ns: int, sent_ns: int) -> bool:
         """Halve the ceiling after a refusal for growth; then it grows by half in 15 minutes at most."""
-        if left_ns > self._last_ns:
+        if sent_ns > self._last_ns:
             self._last_ns = self._climbed_ns = now_ns
-            self._press(now_ns, self.meter.ceiling / 2)
+            self._set_ceiling(now_ns, self.meter.ceiling / 2)
             self.changed()
             self._measured_s, self._steady = CLIMB * GROWTH_S, True
         return False
 
-    def _measure(self, now_ns: int, left_ns: int, note: Note) -> bool:
+    def _measure(self, now_ns: int, sent_ns: int, note: Note) -> bool:
         """Measure the rate: what was admitted between two refusals is the refill. Whether the quota is not a bucket."""
         admitted = note.charged - self.refused_amount
-        if self._refusal is not None and left_ns - self._refusal[0] >= MEASURED_S * NS:
-            rate = (admitted - self._refusal[1]) / (left_ns - self._refusal[0]) * NS
+        if self._refusal is not None and sent_ns - self._refusal[0] >= MEASURED_S * NS:
+            rate = (admitted - self._refusal[1]) / (sent_ns - self._refusal[0]) * NS
             share = rate / self.meter.quota.rate
-            self._measured_s = (left_ns - self._refusal[0]) / NS
-            if share < CUT_MAX * self.meter.ceiling and not isinstance(self.meter, Spaced):
+            self._measured_s = (sent_ns - self._refusal[0]) / NS
+            if share < CUT_MAX * self.meter.ceiling and not (isinstance(self.meter, Spaced) or self.refill.sure):
                 self._refusal = None
                 return True  # the refill is so low that the quota is a counter that restarts
             if share < self.meter.ceiling:
-                self._press(now_ns, max(share, CUT_MAX * self.meter.ceiling))
+                self._set_ceiling(now_ns, max(share, CUT_MAX * self.meter.ceiling))
                 self.changed()
-        if self._refusal is None or left_ns - self._refusal[0] >= MEASURED_S * NS:
-            self._refusal = (left_ns, admitted)
+        if self._refusal is None or sent_ns - self._refusal[0] >= MEASURED_S * NS:
+            self._refusal = (sent_ns, admitted)
         self._busy_s = 0.0
         return False
 
@@ -307,10 +422,10 @@ class QuotaTracker:
         if step_s > 0:
             self._busy_s += step_s
             gain = CLIMB * step_s / self._measured_s * (1 if self._steady else 1 + self._busy_s / 60)
-            self._press(now_ns, self.meter.ceiling * (1 + gain))
+            self._set_ceiling(now_ns, self.meter.ceiling * (1 + gain))
 
 
-def _room_ns(quota: Quota, reading: Reading) -> int:
+def _lack_ns(quota: Quota, reading: Reading) -> int:
     """What the server's bucket lacks from full, in nanoseconds at the published rate: its reset, else from ``remaining``."""
     if reading.reset_s is not None:
         return round(reading.reset_s * NS)
@@ -323,12 +438,21 @@ class Learning:
     Args:
         ledger: The ledger, whose meters are corrected.
         report: Called with every change, so that other processes can make it, too.
+        raises: Whether an answer may raise a limit that the user has given.
+
+    Attributes:
+        trackers: The learning about each quota.
+        guesses: The limits that no answer has confirmed.
+        notices: What the user should know, for the log; the reader empties it.
     """
 
-    def __init__(self, ledger: Ledger, report: Report = _report_nothing) -> None:
+    def __init__(self, ledger: Ledger, report: Report = _report_nothing, *, raises: bool = False) -> None:
         self._ledger = ledger
         self._report = report
+        self._raises = raises
         self.trackers: list[QuotaTracker | None] = []
+        self.guesses = Guesses(ledger)
+        self.notices: list[str] = []
         self.follow()
 
     def follow(self) -> None:
@@ -337,13 +461,13 @@ class Learning:
             self.trackers.append(QuotaTracker(m, i, self._report) if isinstance(m, Bucket) else None)
 
     def granted(self, now_ns: int, reservation: Reservation) -> None:
-        """Take the notes of an attempt that leaves now."""
+        """Take the notes of an attempt that is sent now."""
         reservation.notes = [
             tracker.granted(now_ns, amount) if tracker is not None and amount else None
             for tracker, amount in zip(self.trackers, reservation.amounts, strict=True)
         ]
 
-    def drawn(self, now_ns: int, reservation: Reservation) -> None:
+    def granted_by_store(self, now_ns: int, reservation: Reservation) -> None:
         """Take the notes of an attempt whose charge the shared ledger has counted."""
         notes: list[Note | None] = []
         for tracker, amount in zip(self.trackers, reservation.amounts, strict=False):
@@ -360,25 +484,59 @@ class Learning:
         """
         changed: list[int] = []
         for reading in map(_sane_reading, readings):
-            left_ns, index = reservation.granted_ns, self._index(reading.unit, reading.period_s)
+            sent_ns, index = reservation.granted_ns, self._index(reading.unit, reading.period_s)
+            refilled = index is not None and self._take_refill(now_ns, index, sent_ns, reading)
             if index is not None and (reading.reset_s or 0) > 2 * self._ledger.meters[index].quota.period_s:
                 continue  # it is about a longer period
-            limited = self._take_limit(now_ns, index, reading, left_ns)
+            limited = self._take_limit(now_ns, index, reading, sent_ns)
             changed += limited
             if index is None:
                 continue
             tracker, note = self.trackers[index], self._note(reservation, index)
-            if limited and tracker is not None:
-                tracker.restart(now_ns, left_ns, note, reading)
             m = self._ledger.meters[index]
+            above = reading.limit is not None and self._in_period(index, reading.limit) > m.quota.amount
+            if (limited or refilled) and tracker is not None and not above:
+                tracker.take_level(now_ns, sent_ns, note, reading)
             if isinstance(m, Window) and reading.remaining is not None and reading.remaining < m.level(now_ns):
                 m.seen(now_ns, reading.remaining)
                 self._report(index, "seen", reading.remaining)
-            if tracker is not None and note is not None and tracker.read(now_ns, left_ns, note, reading):
+            if tracker is not None and note is not None and tracker.read(now_ns, sent_ns, note, reading, above=above):
                 self._spread(now_ns, index)
         return changed
 
-    def kept(self, reservation: Reservation) -> None:
+    def _take_refill(self, now_ns: int, index: int, sent_ns: int, reading: Reading) -> bool:
+        """Learn from ``reading`` how fast the quota at ``index`` refills; whether its period or its rule has changed."""
+        tracker = self.trackers[index]
+        if tracker is None or reading.period_s is not None:
+            return False
+        period_s, spaced = tracker.refill.period_s(reading), isinstance(tracker.meter, Spaced)
+        bucket = period_s is not None
+        if spaced and not bucket:
+            period_s = tracker.refill.restarts_s(sent_ns, reading)
+        if period_s is None or reading.limit is None:
+            return False
+        quota, changed = tracker.meter.quota, False
+        if spaced and bucket and quota.rule is Rule.BUCKET and self._report is _report_nothing:
+            tracker.meter, changed = self._ledger.count_as_bucket(now_ns, index), True
+        known_s = tracker.period_s or quota.period_s
+        if abs(period_s - known_s) > PERIOD_MARGIN * known_s:
+            tracker.period_s, changed = period_s, True
+            if self._report is _report_nothing and self._ledger.given[index] == math.inf:
+                self._ledger.adopt(now_ns, index, reading.limit, period_s)
+            else:  # to other processes, and to the user, it is known by its period
+                self._adopt(now_ns, index, min(self._in_period(index, reading.limit), self._ledger.given[index]))
+        if changed:
+            tracker.changed()
+        return changed
+
+    def _in_period(self, index: int, limit: float) -> float:
+        """A ``limit`` of an answer, as an amount per period of the quota at ``index``."""
+        tracker = self.trackers[index]
+        if tracker is None or tracker.period_s is None:
+            return limit
+        return limit * tracker.meter.quota.period_s / tracker.period_s
+
+    def charge_kept(self, reservation: Reservation) -> None:
         """Count the charge of a refused attempt: it stays, but the provider has not admitted it."""
         for tracker, amount in zip(self.trackers, reservation.amounts, strict=False):
             if tracker is not None:
@@ -396,17 +554,22 @@ class Learning:
             refusal,
             retry_after_s=_within(refusal.retry_after_s, 0.0, WAIT_MAX_S),
             period_s=_within(refusal.period_s, 0.01, WAIT_MAX_S),
-            limit=_within(refusal.limit, AMOUNT_MIN, AMOUNT_MAX),
-            used=_within(refusal.used, 0.0, AMOUNT_MAX),
+            limit=_within(refusal.limit, LIMIT_MIN, LIMIT_MAX),
+            used=_within(refusal.used, 0.0, LIMIT_MAX),
         )
-        left_ns = reservation.granted_ns
+        sent_ns = reservation.granted_ns
         index = self._index(refusal.unit, refusal.period_s) if refusal.unit else self._tightest(now_ns)
-        changed = self._take_limit(now_ns, index, refusal, left_ns)
+        changed = self._take_limit(now_ns, index, refusal, sent_ns)
         if index is not None:
+            m, guess = self._ledger.meters[index], self.guesses.confirm(index)
+            if isinstance(m, Slots) and refusal.limit is None:  # a quarter less than was in flight
+                self._adopt(now_ns, index, max(m.used * 3 // 4, 1.0))
+            elif guess is not None and guess.amount and refusal.limit is None and isinstance(m, Bucket):
+                self._fall_back(now_ns, index, guess)
             tracker, note = self.trackers[index], self._note(reservation, index)
             if tracker is not None and note is not None:
                 amount = reservation.amounts[index]
-                if tracker.refused(now_ns, left_ns, note, amount, refusal, pause_ns):
+                if tracker.refused(now_ns, sent_ns, note, amount, refusal, pause_ns):
                     self._spread(now_ns, index)
         return changed
 
@@ -415,7 +578,7 @@ class Learning:
         found = [
             i
             for i, m in enumerate(self._ledger.meters)
-            if m.quota.unit == unit and m.quota.period_s and period_s in (None, m.quota.period_s)
+            if m.quota.unit == unit and period_s in (None, m.quota.period_s)
         ]
         return found[0] if len(found) == 1 else None
 
@@ -427,15 +590,17 @@ class Learning:
         return named and unit not in units and not split and len(self._ledger.meters) < UNITS_MAX
 
     def _tightest(self, now_ns: int) -> int | None:
-        """The index of the quota with the least left, for a refusal that names none."""
-        shares = [(m.level(now_ns) / m.quota.burst, i) for i, m in enumerate(self._ledger.meters) if m.quota.period_s]
-        return min(shares)[1] if shares else None
+        """The index of the quota with the least left, for a refusal that names none; slots only where nothing else is."""
+        shares = [
+            (m.quota.period_s == 0, m.level(now_ns) / m.quota.burst, i) for i, m in enumerate(self._ledger.meters)
+        ]
+        return min(shares)[2] if shares else None
 
     def _note(self, reservation: Reservation, index: int) -> Note | None:
         return reservation.notes[index] if index < len(reservation.notes) else None
 
-    def _take_limit(self, now_ns: int, index: int | None, answer: Reading | Refusal, left_ns: int) -> list[int]:
-        """Take the limit of the answer to an attempt that left at ``left_ns``; return the index of the changed quota.
+    def _take_limit(self, now_ns: int, index: int | None, answer: Reading | Refusal, sent_ns: int) -> list[int]:
+        """Take the limit of the answer to an attempt that was sent at ``sent_ns``; return the index of the changed quota.
 
         With an ``index`` it is the limit of that quota, unless a later attempt has met another one. Without, the quota
         is added, if it is new.
@@ -446,22 +611,92 @@ class Learning:
         if index is None:
             if not answer.unit or not self._is_new(answer.unit, answer.period_s):
                 return []
-            quota = Quota(answer.unit, limit, answer.period_s or 60.0)
+            slots = answer.unit == CONCURRENCY
+            rule = Rule.SLOTS if slots else Rule.BUCKET
+            quota = Quota(answer.unit, limit, 0.0 if slots else answer.period_s or 60.0, rule=rule)
             self._ledger.add(now_ns, quota)
             self.follow()
             index = len(self._ledger.meters) - 1
             self._report(index, "add", quota)
             return [index]
-        tracker = self.trackers[index]
-        late = tracker is not None and left_ns < tracker.limit_as_of_ns
-        if late or limit == self._ledger.meters[index].quota.amount:
+        tracker, ledger = self.trackers[index], self._ledger
+        if tracker is not None and sent_ns < tracker.limit_as_of_ns:
             return []
-        self._ledger.adopt(now_ns, index, limit)
-        self._report(index, "adopt", limit)
+        limit = self._in_period(index, limit)
+        if limit > ledger.given[index] and not self._raises:
+            self._stated_above(index, limit)
+            limit = ledger.given[index]
+        self.guesses.confirm(index)
+        if limit == ledger.meters[index].quota.amount:
+            if ledger.sources[index].kind is not SourceKind.GIVEN:
+                ledger.sources[index] = LEARNED
+            return []
+        self._adopt(now_ns, index, limit)
         if tracker is not None:
-            tracker.limit_as_of_ns = left_ns
-            tracker.changed()
+            tracker.limit_as_of_ns = sent_ns
         return [index]
+
+    def _adopt(self, now_ns: int, index: int, limit: float, source: Source = LEARNED) -> None:
+        self._ledger.adopt(now_ns, index, limit)
+        self._ledger.sources[index] = source
+        self._report(index, "adopt", limit)
+        if (tracker := self.trackers[index]) is not None:
+            tracker.changed()
+
+    def _stated_above(self, index: int, limit: float) -> None:
+        """Note that the provider allows more than the user has given; the given limit holds."""
+        if index not in self._ledger.stated:
+            self.notices.append(
+                f"the provider states a limit of {limit:,.0f} {self._ledger.units[index]}, and"
+                f" {self._ledger.names[index]!r} was given: the given limit holds; learn='up' would take the higher one"
+            )
+        self._ledger.stated[index] = limit
+
+    def served(self, now_ns: int, reservation: Reservation, true: list[float]) -> None:
+        """Raise guessed limits that bind, after an attempt that the provider has served at the cost ``true``."""
+        for index, amount, gain in self.guesses.served(now_ns, reservation, true):
+            m, tracker, source = self._ledger.meters[index], self.trackers[index], self._ledger.sources[index]
+            guess = self.guesses.open[index]
+            if not guess.warned and not isinstance(m, Slots):
+                guess.warned = True
+                self.notices.append(
+                    self.about_guess(index) + "; the provider serves more, so it is raised step by step"
+                )
+            self._adopt(now_ns, index, amount, source)
+            if gain and tracker is not None and not isinstance(tracker.meter, Spaced):
+                tracker.gain(now_ns, gain)
+
+    def _fall_back(self, now_ns: int, index: int, guess: Guess) -> None:
+        """Replace a guess that has grown too far by what was served: a full bucket, and its refill since the start."""
+        tracker = self.trackers[index]
+        if tracker is not None and not isinstance(tracker.meter, Spaced):
+            period_s = tracker.meter.quota.period_s
+            served = tracker.charged - tracker.refused_amount
+            limit = served * period_s / ((now_ns - guess.since_ns) / NS + period_s)
+            if 0 < limit < tracker.meter.quota.amount:
+                self._adopt(now_ns, index, 2 * limit, self._ledger.sources[index])
+                tracker.fall_back(now_ns, limit)
+
+    def learned_elsewhere(self, index: int) -> None:
+        """Note that another process has changed the limit at ``index``, unless it is what this one has raised it to."""
+        guess = self.guesses.open.get(index)
+        if guess is None or guess.amount != self._ledger.meters[index].quota.amount:
+            self.guesses.confirm(index)
+            self._ledger.sources[index] = LEARNED
+
+    def stalled(self, now_ns: int, amounts: list[float]) -> None:
+        """Add a notice, once for each guess, if a guess makes a request with ``amounts`` wait longer than a minute."""
+        index = self.guesses.stalled(now_ns, amounts)
+        if index is not None:
+            self.notices.append(self.about_guess(index) + "; requests wait for it")
+
+    def about_guess(self, index: int) -> str:
+        """A sentence about a guessed limit: its source, and how to name another."""
+        name, source = self._ledger.names[index], self._ledger.sources[index]
+        return (
+            f"the limit {name!r} is {source}, and no answer has confirmed it: name the tier of the account (tier=...), give"
+            " the limits, or measure them with `paceline check`"
+        )
 
     def _spread(self, now_ns: int, index: int) -> None:
         """Spread the quota at ``index`` evenly, which is safe under every rule: it is not a bucket."""
@@ -478,13 +713,14 @@ def _within(value: float | None, least: float, most: float) -> float | None:
 
 
 def _sane_reading(reading: Reading) -> Reading:
-    limit = _within(reading.limit, AMOUNT_MIN, AMOUNT_MAX)
-    most = AMOUNT_MAX if limit is None else CLOCK_MARGIN * limit
+    limit = _within(reading.limit, LIMIT_MIN, LIMIT_MAX)
+    most = LIMIT_MAX if limit is None else CLOCK_MARGIN * limit
     return Reading(
         reading.unit,
         limit,
-        _within(reading.remaining, -AMOUNT_MAX if limit is None else -limit, most),
+        _within(reading.remaining, -LIMIT_MAX if limit is None else -limit, most),
         _within(reading.reset_s, 0.0, WAIT_MAX_S),
         _within(reading.period_s, 0.01, WAIT_MAX_S),
         _within(reading.resolution, 1.0, 1e6) or 1.0,
+        _within(reading.reset_resolution_s, 0.0, 3_600.0) or 0.0,
     )

@@ -1,6 +1,6 @@
 """The quotas of one pool together. Reservations and settlements are made here; learning corrects the meters beside it.
 
-An attempt *reserves* the cost that the provider holds at admission: if every quota has room, every quota is
+An attempt *reserves* the cost that the provider holds at admission: if the cost fits every quota, every quota is
 charged, and otherwise none. After the answer the reservation is *settled* with the true cost: a lower one gives
 an exact refund, a higher one becomes debt. An attempt that was never sent is *cancelled*. A *refused* attempt
 keeps its charge: the provider had less left than the ledger, and a refund would lead to the next refusal. A
@@ -10,11 +10,21 @@ reservation that stays open beyond its time-to-live is closed and stays charged 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable, Sequence
 
-from paceline.core.meters import FAR_NS, Bucket, Meter, Spaced, meter
+from paceline.core.meters import FAR_NS, Bucket, Held, Meter, Slots, Spaced, meter
 from paceline.core.quota import CONCURRENCY, INPUT_TOKENS, NS, OUTPUT_TOKENS, REQUESTS, TOKENS, Cost, Quota, Rule
-from paceline.core.results import COOL_DOWN, Decision, NeverFits, Reservation, WaitUntil
+from paceline.core.results import (
+    COOL_DOWN,
+    GIVEN,
+    LEARNED,
+    Decision,
+    NeverFits,
+    Reservation,
+    Source,
+    SourceKind,
+    WaitUntil,
+)
 
 PROBE_NS = 2 * NS
 """How long after a cool-down the others wait for the answer to the probe: a refusal comes at once."""
@@ -26,17 +36,25 @@ class Ledger:
     Args:
         quotas: The quotas.
         now_ns: The present.
+        sources: The source of each quota; ``given`` for all of them when empty.
         headroom_s: The part of each quota that stays unused, in seconds of its own refill.
         ttl_s: How long a reservation may stay open, in seconds.
         gentle: Whether buckets open slowly.
+        charged_after: The units that the provider charges when the answer is produced, and not at admission.
 
     Attributes:
-        meters: One per quota, in the order of ``names``, ``units``, ``spent`` and all lists of amounts.
+        meters: One per quota, in the order of ``names``, ``units``, ``sources``, ``given``, ``most``, ``spent`` and all
+            lists of amounts.
         names: The quotas in their notation.
+        sources: The source of each limit.
+        given: The amount that the user has set, which no answer raises; infinite for a limit that the user has not set.
+        most: The largest cost that can ever fit, by what the user has set; infinite for all other limits. A larger cost
+            than the quota holds goes alone then, when the quota is unused: only the provider can refuse it.
+        stated: The limits that answers have stated above given ones, by index.
         units: Their units.
         spent: The sum of all true costs so far, per meter: charges with their refunds and debts.
         not_before_ns: No grant before this instant.
-        look_ns: No reservation expires before this instant.
+        expiry_check_ns: When :meth:`expire` has to look again: no reservation expires before this instant.
     """
 
     def __init__(
@@ -44,25 +62,35 @@ class Ledger:
         quotas: Iterable[Quota],
         now_ns: int,
         *,
+        sources: Sequence[Source] = (),
         headroom_s: float = 1.0,
         ttl_s: float = 900.0,
         gentle: bool = False,
+        charged_after: Collection[str] = (),
     ) -> None:
         self.headroom_s = headroom_s
+        self.charged_after = charged_after
         self.gentle = gentle
         self.meters: list[Meter] = []
         self.names: list[str] = []
         self.units: list[str] = []
+        self.sources: list[Source] = []
+        self.given: list[float] = []
+        self.most: list[float] = []
+        self.stated: dict[int, float] = {}
         self.spent: list[float] = []
         self.slots: list[int] = []  # the indexes of the meters with the rule ``slots``
+        self.released: list[
+            int
+        ] = []  # the indexes of the meters that count attempts in flight: slots, and held amounts
         self._counts_tokens = False
-        for quota in quotas:
-            self.add(now_ns, quota)
+        for i, quota in enumerate(quotas):
+            self.add(now_ns, quota, sources[i] if sources else GIVEN)
         self.not_before_ns = 0
         self._probe_next = False
         self._probe: Reservation | None = None
         self.ttl_ns = round(ttl_s * NS)
-        self.look_ns = now_ns + self.ttl_ns
+        self.expiry_check_ns = now_ns + self.ttl_ns
         self._open: dict[Reservation, None] = {}  # ordered by expiry
 
     @property
@@ -89,17 +117,24 @@ class Ledger:
     def never(self, amounts: list[float]) -> NeverFits | None:
         """The first amount above what its quota can ever hold; ``None`` if all can fit."""
         for i, m in enumerate(self.meters):
-            if amounts[i] > m.most:
-                return NeverFits(m.quota.unit, amounts[i], m.most)
+            if amounts[i] > self.most[i]:
+                return NeverFits(m.quota.unit, amounts[i], self.most[i])
         return None
 
-    def earliest(self, now_ns: int, amounts: list[float]) -> tuple[int, int]:
-        """The first instant at which ``amounts`` fit, and the index of the meter that binds (-1: a cool-down, or none)."""
+    def fitting(self, amounts: list[float]) -> list[float]:
+        """``amounts``, each at most what its quota holds: a larger one goes when the quota is unused."""
+        return [min(amount, m.most) for amount, m in zip(amounts, self.meters, strict=False)]
+
+    def earliest(self, now_ns: int, amounts: list[float], ahead: list[float] | None = None) -> tuple[int, int]:
+        """The first instant at which ``amounts`` fit, and the index of the meter that binds (-1: a cool-down, or none).
+
+        ``ahead``: the amounts of the requests that go first.
+        """
         latest, binding = self.not_before_ns, -1
         for i, m in enumerate(self.meters):
             amount = amounts[i]
             if amount:
-                at_ns = m.earliest(now_ns, amount)
+                at_ns = m.earliest(now_ns, min(amount, m.most), ahead[i] if ahead else 0.0)
                 if at_ns > latest:
                     latest, binding = at_ns, i
         return latest, binding
@@ -119,7 +154,9 @@ class Ledger:
             amount = amounts[i]
             if amount:
                 if amount > m.most:
-                    return NeverFits(m.quota.unit, amount, m.most)
+                    if amount > self.most[i]:
+                        return NeverFits(m.quota.unit, amount, self.most[i])
+                    amount = m.most  # it goes alone, and is charged in full
                 at_ns = m.earliest(now_ns, amount)
                 if at_ns > latest:
                     latest, binding = at_ns, i
@@ -154,7 +191,7 @@ class Ledger:
             The true amount per meter.
         """
         reserved = reservation.amounts
-        if not self.close(reservation):
+        if not self.close(now_ns, reservation):
             return reserved
         if reservation is self._probe:
             self._probe, self.not_before_ns = None, min(self.not_before_ns, now_ns)
@@ -183,8 +220,8 @@ class Ledger:
         amounts = dict(zip(self.units, self.amounts(true), strict=True))
         return {unit: amount for unit, amount in true.items() if unit in cost or unit in amounts} | amounts
 
-    def hold(self, reservation: Reservation) -> None:
-        """Keep a reservation open that was charged elsewhere."""
+    def keep_open(self, reservation: Reservation) -> None:
+        """Add an open reservation that was charged elsewhere."""
         self._open[reservation] = None
 
     def owns(self, reservation: Reservation) -> bool:
@@ -202,7 +239,7 @@ class Ledger:
 
     def cancel(self, now_ns: int, reservation: Reservation) -> None:
         """Close a reservation whose request was never sent."""
-        if self.close(reservation):
+        if self.close(now_ns, reservation):
             if reservation is self._probe:  # no answer will come: another attempt becomes the probe
                 self._probe_next, self._probe, self.not_before_ns = True, None, min(self.not_before_ns, now_ns)
             for i, reserved in enumerate(reservation.amounts):
@@ -218,8 +255,8 @@ class Ledger:
                 break
             late.append(reservation)
         for reservation in late:
-            self.close(reservation)
-        self.look_ns = min(self.next_expiry_ns, now_ns + self.ttl_ns)
+            self.close(now_ns, reservation)
+        self.expiry_check_ns = min(self.next_expiry_ns, now_ns + self.ttl_ns)
         return len(late)
 
     @property
@@ -240,21 +277,34 @@ class Ledger:
         if self.not_before_ns == until_ns > now_ns:
             self.not_before_ns, self._probe_next = now_ns, False
 
-    def adopt(self, now_ns: int, index: int, amount: float) -> None:
-        """Change the amount of the quota at ``index``."""
-        self.meters[index].adopt(now_ns, amount)
-        self.names[index] = str(self.meters[index].quota)
+    def adopt(self, now_ns: int, index: int, amount: float, period_s: float | None = None) -> None:
+        """Change the amount, and the period (``None``: as it is), of the quota at ``index``."""
+        m = self.meters[index]
+        m.adopt(now_ns, amount, period_s)
+        self.names[index] = str(m.quota)
+        if amount > self.given[index]:
+            self.given[index], self.most[index] = amount, max(self.most[index], m.most)
 
-    def add(self, now_ns: int, quota: Quota) -> None:
+    def add(self, now_ns: int, quota: Quota, source: Source = LEARNED) -> None:
         """Charge a further quota from now on."""
-        self.follow(meter(quota, now_ns, self.headroom_s, gentle=self.gentle), str(quota))
+        given = source.kind is SourceKind.GIVEN
+        m = meter(quota, now_ns, self.headroom_s, gentle=self.gentle, held=quota.unit in self.charged_after)
+        if isinstance(m, Bucket) and not given:
+            m.opened /= 2  # the limit may be lower
+            m.widen()
+        self.follow(m, str(quota), source, quota.amount if given else math.inf, m.most if given else math.inf)
 
-    def follow(self, m: Meter, name: str) -> None:
+    def follow(self, m: Meter, name: str, source: Source, given: float, most: float) -> None:
         """Charge a further meter from now on, at its present level."""
         if m.quota.rule is Rule.SLOTS:
             self.slots.append(len(self.meters))
+        if isinstance(m, Slots | Held):
+            self.released.append(len(self.meters))
         self.meters.append(m)
         self.names.append(name)
+        self.sources.append(source)
+        self.given.append(given)
+        self.most.append(most)
         self.spent.append(0.0)
         self.units.append(m.quota.unit)
         self._counts_tokens = TOKENS in self.units
@@ -268,19 +318,21 @@ class Ledger:
         self.meters[index] = spaced
         return spaced
 
-    def gather(self, now_ns: int, index: int) -> Bucket:
+    def count_as_bucket(self, now_ns: int, index: int) -> Bucket:
         """Count the quota at ``index`` as a bucket, full."""
         m = self.meters[index] = Bucket(self.meters[index].quota, now_ns, self.headroom_s, gentle=self.gentle)
         return m
 
-    def close(self, reservation: Reservation) -> bool:
+    def close(self, now_ns: int, reservation: Reservation) -> bool:
         """Close ``reservation`` and keep its charge; whether it was open."""
         if not reservation.open:
             return False
         reservation.open = False
         del self._open[reservation]
-        for i in self.slots:
-            self.meters[i].release(reservation.amounts[i])
+        for i in self.released:
+            if i < len(reservation.amounts):  # quotas may have been added since
+                mark = reservation.marks[i] if i < len(reservation.marks) else 0
+                self.meters[i].release(now_ns, mark, reservation.amounts[i])
         return True
 
 

@@ -17,7 +17,7 @@ Opening gently
 Exact refunds
     A refund arrives late. To add it back in full would grant capacity that the provider never had: with the
     lower cost, the bucket would have been full earlier, and its refill from then on would have been lost. The
-    level after a charge that is lowered by ``r`` rises by ``min(r, room)``, where ``room`` is the least that
+    level after a charge that is lowered by ``r`` rises by ``min(r, lack)``, where ``lack`` is the least that
     the bucket lacked from full at any instant since the charge. So a bucket remembers the low points of
     what it lacked (only those that no later one undercuts), and the refund is exact.
 """
@@ -28,7 +28,7 @@ import math
 from bisect import bisect_left, bisect_right
 from datetime import datetime, timedelta
 from functools import reduce
-from math import ceil
+from math import ceil, floor
 from operator import add
 from typing import Protocol
 
@@ -43,7 +43,7 @@ SMALL_BURST_S, SMALL_PERIODS = 2.0, 1 / 30
 CEILING_MIN = 0.01
 """The least learned ceiling, as a share of the published rate: below it, too few answers come to correct it."""
 
-MOMENT_NS = NS // 20
+FULL_WAIT_NS = NS // 20
 """How long a cost as large as the bucket waits after the bucket is full."""
 
 LOW_POINTS_MAX = 16
@@ -56,7 +56,7 @@ class Meter(Protocol):
     Attributes:
         quota: The quota.
         headroom_s: The part that stays unused, in seconds of refill.
-        most: The largest cost that can ever fit.
+        most: The largest cost that fits when the quota is unused.
     """
 
     quota: Quota
@@ -82,14 +82,14 @@ class Meter(Protocol):
     def answered(self, cost: float) -> None:
         """An attempt that was charged ``cost`` has been answered: a gentle bucket widens its burst."""
 
-    def release(self, cost: float) -> None:
-        """An attempt that was charged ``cost`` is over: slots become free."""
+    def release(self, now_ns: int, mark: int, cost: float) -> None:
+        """The attempt that was charged ``cost``, with this mark, is over: slots become free."""
 
     def level(self, now_ns: int) -> float:
         """What is left, headroom included; negative in debt."""
 
-    def adopt(self, now_ns: int, amount: float) -> None:
-        """Change the amount of the quota; the use stays."""
+    def adopt(self, now_ns: int, amount: float, period_s: float | None = None) -> None:
+        """Change the amount of the quota, and its period (``None``: as it is); the use stays."""
 
 
 def small_burst_s(quota: Quota) -> float:
@@ -103,30 +103,33 @@ class Bucket:
     Attributes:
         full_at_ns: When it will be full if nothing more is charged.
         reach_ns: How far ahead of now a charge may push ``full_at_ns``: the burst less the headroom.
-        open_reach_ns: The same without a learned capacity and after opening.
+        open_reach_ns: The same without a learned ``burst_cap`` and after opening.
         ns_per_unit: Nanoseconds of refill per unit, at the learned rate.
-        capacity: The amount it holds at once: infinite (the burst), or less, learned from answers.
+        burst_cap: The amount it holds at once: infinite (the burst), or less, learned from answers.
         ceiling: The learned share of the published rate, at most 1.
         opened: How much may be granted at once so far, while it opens gently; then infinite.
         low_marks: When the lack from full was at a low point, ascending.
-        low_rooms: What it lacked from full then, in nanoseconds of refill, ascending.
+        low_lacks: What it lacked from full then, in nanoseconds of refill, ascending.
         sequence: The mark of the latest charge.
     """
 
     __slots__ = (
-        "capacity", "ceiling", "full_at_ns", "headroom_s", "low_marks", "low_rooms", "moment_ns", "most", "ns_per_unit",
+        "burst_cap", "ceiling", "full_at_ns", "full_wait_ns", "headroom_s", "low_lacks", "low_marks", "most", "ns_per_unit",
         "open_reach_ns", "opened", "quota", "reach_ns", "sequence",
     )  # fmt: skip
+
+    held_ns = 0
+    """The refill of what is held for attempts in flight, in nanoseconds; see :class:`Held`."""
 
     def __init__(self, quota: Quota, now_ns: int, headroom_s: float, *, gentle: bool = False) -> None:
         self.headroom_s = headroom_s
         self.full_at_ns = now_ns
-        self.capacity = math.inf
+        self.burst_cap = math.inf
         self.ceiling = 1.0
         self.opened = small_burst_s(quota) * quota.rate if gentle else math.inf
         self.sequence = 0
         self.low_marks: list[int] = []
-        self.low_rooms: list[int] = []
+        self.low_lacks: list[int] = []
         self.configure(quota)
 
     def configure(self, quota: Quota) -> None:
@@ -134,7 +137,7 @@ class Bucket:
         self.most = quota.burst
         self.ns_per_unit = quota.ns_per_unit / self.ceiling
         self.open_reach_ns = self._reach_of(quota.burst)
-        self.moment_ns = min(MOMENT_NS, math.floor(self.headroom_s * NS))
+        self.full_wait_ns = min(FULL_WAIT_NS, math.floor(self.headroom_s * NS))
         self.widen()
 
     def _reach_of(self, burst: float) -> int:
@@ -144,26 +147,26 @@ class Bucket:
         return math.floor(burst_ns - min(self.headroom_s * NS, burst_ns / 2))
 
     def widen(self) -> None:
-        """Compute ``reach_ns`` from ``capacity`` and ``opened``."""
+        """Compute ``reach_ns`` from ``burst_cap`` and ``opened``."""
         self.reach_ns = self.open_reach_ns
-        if self.capacity < self.quota.burst:
-            self.reach_ns = self._reach_of(self.capacity)
+        if self.burst_cap < self.quota.burst:
+            self.reach_ns = self._reach_of(self.burst_cap)
         if self.opened < math.inf:
             self.reach_ns = min(self.reach_ns, math.floor(self.opened * self.ns_per_unit))
 
-    def hold(self, capacity: float) -> None:
-        """Learn that it holds only ``capacity`` at once; its charges, and the wait of a cost above that, stay."""
-        self.capacity = max(capacity, 0.0)
+    def cap_burst(self, amount: float) -> None:
+        """Learn that it holds only ``amount`` at once; its charges, and the wait of a cost above that, stay."""
+        self.burst_cap = max(amount, 0.0)
         self.widen()
 
     def shift(self, now_ns: int, by_ns: int) -> None:
         """Move ``full_at_ns``: later when others use the key, too, and earlier when the charges were too high."""
         if by_ns > 0:
             before_ns = self.full_at_ns
-            self.charge(now_ns, 0.0)  # a low point: a refund counts no more room than there is now
+            self.charge(now_ns, 0.0)  # a low point: a refund counts no more than the lack of now
             self.full_at_ns = before_ns
         else:
-            self.low_rooms = [max(room + by_ns, 0) for room in self.low_rooms]
+            self.low_lacks = [max(lack + by_ns, 0) for lack in self.low_lacks]
         self.full_at_ns += by_ns
         self.not_granted(by_ns / self.ns_per_unit)
 
@@ -173,38 +176,35 @@ class Bucket:
             self.opened = max(self.opened + amount, small_burst_s(self.quota) * self.quota.rate)
             self.widen()
 
-    def press(self, now_ns: int, ceiling: float) -> None:
+    def set_ceiling(self, now_ns: int, ceiling: float) -> None:
         """Run at the share ``ceiling`` of the published rate; the level stays."""
         level = self.level(now_ns)
         self.ceiling = min(max(ceiling, CEILING_MIN), 1.0)
         self._resize(now_ns, self.quota, level)
 
-    def adopt(self, now_ns: int, amount: float) -> None:
+    def adopt(self, now_ns: int, amount: float, period_s: float | None = None) -> None:
         level = self.level(now_ns)
         grown = amount - self.quota.amount
         self.ceiling = 1.0
-        self._resize(now_ns, self.quota.with_amount(amount), level)
+        self._resize(now_ns, self.quota.with_amount(amount, period_s), level)
         self.not_granted(max(grown, 0.0))
 
     def _resize(self, now_ns: int, quota: Quota, level: float) -> None:
         """Change the rate or the size. A larger bucket fills from its present level, a smaller one spills."""
-        before, grown = self.ns_per_unit, min(quota.burst - self.quota.burst, 0.0)  # growth adds no room to the past
+        before, grown = self.ns_per_unit, min(quota.burst - self.quota.burst, 0.0)  # growth does not raise a past lack
         self.charge(now_ns, 0.0)  # a low point, as in shift()
         self.configure(quota)
         self.full_at_ns = now_ns + math.ceil((quota.burst - min(level, quota.burst)) * self.ns_per_unit)
-        self.low_rooms = [max(math.floor((room / before + grown) * self.ns_per_unit), 0) for room in self.low_rooms]
-
-    def _ns(self, cost: float) -> int:
-        return ceil(cost * self.ns_per_unit)  # rounded up, against over-admission
+        self.low_lacks = [max(math.floor((lack / before + grown) * self.ns_per_unit), 0) for lack in self.low_lacks]
 
     def earliest(self, now_ns: int, cost: float, ahead: float = 0.0, slack_ns: int = 0) -> int:
-        cost_ns = ceil(cost * self.ns_per_unit) + slack_ns
+        cost_ns = ceil(cost * self.ns_per_unit) + slack_ns  # rounded up, against over-admission
         need_ns = cost_ns - self.reach_ns
         if need_ns > 0:
             # The cost is above what is granted at once, so it goes when the bucket is full. Then it waits a moment
             # more, and not a whole headroom, which every such request would pay.
             over_ns = max(cost_ns - self.open_reach_ns, 0)
-            need_ns = min(over_ns, self.moment_ns) if cost <= self.quota.burst else over_ns
+            need_ns = min(over_ns, self.full_wait_ns) if cost <= self.quota.burst else over_ns
         if ahead:
             return max(self.full_at_ns, now_ns) + ceil(ahead * self.ns_per_unit) + need_ns
         return self.full_at_ns + need_ns
@@ -213,60 +213,122 @@ class Bucket:
         full_at_ns = self.full_at_ns
         if full_at_ns < now_ns:
             full_at_ns = now_ns
-        room = full_at_ns - now_ns
+        lack = full_at_ns - now_ns
         self.full_at_ns = full_at_ns + ceil(cost * self.ns_per_unit)
         mark = now_ns if now_ns > self.sequence else self.sequence + 1  # the instant, made unique
         self.sequence = mark
-        marks, rooms = self.low_marks, self.low_rooms  # remember the present room as a low point
-        while rooms and rooms[-1] >= room:
-            del marks[-1], rooms[-1]
+        marks, lacks = self.low_marks, self.low_lacks  # remember the present lack as a low point
+        while lacks and lacks[-1] >= lack:
+            del marks[-1], lacks[-1]
         marks.append(mark)
-        rooms.append(room)
-        if len(rooms) > LOW_POINTS_MAX:
-            del marks[0], rooms[1]
+        lacks.append(lack)
+        if len(lacks) > LOW_POINTS_MAX:
+            del marks[0], lacks[1]
         return mark
 
     def correct(self, now_ns: int, mark: int, charged: float, actual: float) -> None:
-        room = self.full_at_ns - now_ns
+        lack = self.full_at_ns - now_ns
         refund = ceil(charged * self.ns_per_unit) - ceil(actual * self.ns_per_unit)
         if refund < 0:  # a debt
-            self.full_at_ns = now_ns + max(room, 0) - refund
+            self.full_at_ns = now_ns + max(lack, 0) - refund
             return
-        if refund == 0 or room <= 0:
+        if refund == 0 or lack <= 0:
             return
         if mark != self.sequence:  # there were charges since then
-            room = self._lower(mark, room, refund)
-        if refund > room:
-            refund = room
+            lack = self._lower(mark, lack, refund)
+        if refund > lack:
+            refund = lack
         self.full_at_ns -= refund
 
-    def _lower(self, mark: int, room: int, refund: int) -> int:
-        """Lower the low points after ``mark`` by ``refund``; return the least lack since ``mark``, at most ``room``.
+    def _lower(self, mark: int, lack: int, refund: int) -> int:
+        """Lower the low points after ``mark`` by ``refund``; return the least lack since ``mark``, at most ``lack``.
 
         With the lower charge, every later low point would have been lower, too.
         """
-        marks, rooms = self.low_marks, self.low_rooms
+        marks, lacks = self.low_marks, self.low_lacks
         since = bisect_right(marks, mark)
-        room = min([room, *rooms[since : since + 1]])
-        if room > 0:
-            rooms[since:] = [max(then - refund, 0) for then in rooms[since:]]
-            while 0 < since < len(rooms) and rooms[since - 1] >= rooms[since]:
+        lack = min([lack, *lacks[since : since + 1]])
+        if lack > 0:
+            lacks[since:] = [max(then - refund, 0) for then in lacks[since:]]
+            while 0 < since < len(lacks) and lacks[since - 1] >= lacks[since]:
                 since -= 1  # undercut: keep both lists ascending
-                del marks[since], rooms[since]
-        return room
+                del marks[since], lacks[since]
+        return lack
 
     def answered(self, cost: float) -> None:
         if self.opened < math.inf:
-            self.opened += cost
+            self.opened = max(self.opened, cost) + cost  # at least two of them, also where a burst holds less than one
             if self.opened >= self.quota.burst:
                 self.opened = math.inf
+            elif self.burst_cap >= self.quota.burst:  # as widen() does, without a call
+                self.reach_ns = min(self.open_reach_ns, floor(self.opened * self.ns_per_unit))
+                return
             self.widen()
 
-    def release(self, cost: float) -> None:
+    def release(self, now_ns: int, mark: int, cost: float) -> None:
         """A bucket does not count requests in flight."""
 
     def level(self, now_ns: int) -> float:
         return self.quota.burst - max(self.full_at_ns - now_ns, 0) / self.ns_per_unit
+
+
+class Held(Bucket):
+    """A quota that the provider charges when it has produced the output: the estimate is held until then.
+
+    Were it charged at admission, the bucket would refill while the provider's is still full, and grant the same amount
+    twice. A cost that is held longer than one period is charged then: long answers do not slow the pool down.
+
+    Attributes:
+        held: The cost of each attempt in flight, by its mark, the oldest first.
+    """
+
+    __slots__ = ("held", "held_amount")
+
+    def __init__(self, quota: Quota, now_ns: int, headroom_s: float, *, gentle: bool = False) -> None:
+        self.held: dict[int, float] = {}
+        self.held_amount = 0.0
+        super().__init__(quota, now_ns, headroom_s, gentle=gentle)
+
+    @property
+    def held_ns(self) -> int:  # type: ignore[override]
+        return ceil(self.held_amount * self.ns_per_unit)
+
+    def earliest(self, now_ns: int, cost: float, ahead: float = 0.0, slack_ns: int = 0) -> int:
+        self._charge_old(now_ns)
+        at_ns = super().earliest(now_ns, cost, ahead, slack_ns)
+        if not self.held:
+            return at_ns
+        held_ns = self.held_ns
+        if held_ns + ceil((cost + ahead) * self.ns_per_unit) + slack_ns > self.reach_ns:
+            return max(next(iter(self.held)) + self._period_ns, now_ns + 1)  # or when an attempt in flight ends
+        return at_ns + held_ns
+
+    def charge(self, now_ns: int, cost: float) -> int:
+        if not cost:
+            return super().charge(now_ns, cost)
+        self.sequence = max(self.sequence + 1, now_ns)
+        self.held[self.sequence] = cost
+        self.held_amount += cost
+        return self.sequence
+
+    def release(self, now_ns: int, mark: int, cost: float) -> None:
+        if self.held.pop(mark, None) is not None:
+            self.held_amount = self.held_amount - cost if self.held else 0.0
+            super().charge(now_ns, cost)
+
+    def correct(self, now_ns: int, mark: int, charged: float, actual: float) -> None:  # noqa: ARG002
+        super().correct(now_ns, self.sequence, charged, actual)  # it was charged just now, by release()
+
+    def level(self, now_ns: int) -> float:
+        return super().level(now_ns) - self.held_amount
+
+    @property
+    def _period_ns(self) -> int:
+        return ceil(self.quota.period_s * NS)
+
+    def _charge_old(self, now_ns: int) -> None:
+        while self.held and (mark := next(iter(self.held))) + self._period_ns <= now_ns:
+            self.release(now_ns, mark, self.held[mark])
 
 
 SLICES = 512
@@ -309,8 +371,8 @@ class Spaced(Bucket):
         self.reach_ns = math.floor(self._burst * self.ns_per_unit)
 
     def earliest(self, now_ns: int, cost: float, ahead: float = 0.0, slack_ns: int = 0) -> int:
-        from_ns = max(self.full_at_ns, now_ns) + self._ns(ahead) if ahead else self.full_at_ns
-        evenly_ns = from_ns + min(self._ns(cost) + slack_ns - self.reach_ns, 0)
+        from_ns = max(self.full_at_ns, now_ns) + ceil(ahead * self.ns_per_unit) if ahead else self.full_at_ns
+        evenly_ns = from_ns + min(ceil(cost * self.ns_per_unit) + slack_ns - self.reach_ns, 0)
         self.forget(now_ns)
         over = self.used + ahead + cost - self.quota.amount
         if over <= TINY:
@@ -351,11 +413,11 @@ class Spaced(Bucket):
         self.forget(now_ns)
         return self.quota.amount - self.used
 
-    def press(self, now_ns: int, ceiling: float) -> None:
+    def set_ceiling(self, now_ns: int, ceiling: float) -> None:
         self._rescale(now_ns, self.quota, min(max(ceiling, CEILING_MIN), 1.0))
 
-    def adopt(self, now_ns: int, amount: float) -> None:
-        self._rescale(now_ns, self.quota.with_amount(amount), 1.0)
+    def adopt(self, now_ns: int, amount: float, period_s: float | None = None) -> None:
+        self._rescale(now_ns, self.quota.with_amount(amount, period_s), 1.0)
 
     def _rescale(self, now_ns: int, quota: Quota, ceiling: float) -> None:
         """Change the rate; the debt stays."""
@@ -363,9 +425,9 @@ class Spaced(Bucket):
         self.ceiling = ceiling
         self.configure(quota)
         self.full_at_ns = now_ns + math.ceil(owed * self.ns_per_unit)
-        self.low_marks, self.low_rooms = [], []
+        self.low_marks, self.low_lacks = [], []
 
-    def hold(self, capacity: float) -> None:
+    def cap_burst(self, amount: float) -> None:
         """Its burst is small already."""
 
     def answered(self, cost: float) -> None:
@@ -414,9 +476,12 @@ class Window:
 
     def earliest(self, now_ns: int, cost: float, ahead: float = 0.0, slack_ns: int = 0) -> int:
         self.roll(now_ns)
-        guard_ns = math.ceil(self.headroom_s * NS)
-        if now_ns >= self.stop_ns - guard_ns - slack_ns or self.used + ahead + cost > self.quota.amount:
-            return self.stop_ns + guard_ns
+        guard_ns, amount = math.ceil(self.headroom_s * NS), self.quota.amount
+        closed = now_ns >= self.stop_ns - guard_ns - slack_ns
+        if closed or self.used + ahead + cost > amount:
+            later = ahead + cost - (0.0 if closed else max(amount - self.used, 0.0))  # what does not go in this window
+            restarts = max(math.ceil(later / amount - TINY), 1)
+            return self.stop_ns + (restarts - 1) * self.period_ns + guard_ns
         return max(self.start_ns + guard_ns, now_ns)
 
     def charge(self, now_ns: int, cost: float) -> int:
@@ -437,14 +502,14 @@ class Window:
         self.roll(now_ns)
         self.used = max(self.used, self.quota.amount - remaining)
 
-    def release(self, cost: float) -> None:
+    def release(self, now_ns: int, mark: int, cost: float) -> None:
         """A window does not count requests in flight."""
 
     def level(self, now_ns: int) -> float:
         self.roll(now_ns)
         return self.quota.amount - self.used
 
-    def adopt(self, now_ns: int, amount: float) -> None:  # noqa: ARG002
+    def adopt(self, now_ns: int, amount: float, period_s: float | None = None) -> None:  # noqa: ARG002
         self.quota = self.quota.with_amount(amount)
         self.most = amount
 
@@ -473,23 +538,31 @@ class Slots:
     def answered(self, cost: float) -> None:
         """They do not open gently."""
 
-    def release(self, cost: float) -> None:
+    def release(self, now_ns: int, mark: int, cost: float) -> None:  # noqa: ARG002
         self.used = max(self.used - cost, 0.0)
 
     def level(self, now_ns: int) -> float:  # noqa: ARG002
         return self.quota.amount - self.used
 
-    def adopt(self, now_ns: int, amount: float) -> None:  # noqa: ARG002
+    def adopt(self, now_ns: int, amount: float, period_s: float | None = None) -> None:  # noqa: ARG002
         self.quota = self.quota.with_amount(amount)
         self.most = amount
 
 
-def meter(quota: Quota, now_ns: int, headroom_s: float, *, gentle: bool = False) -> Meter:
-    """The meter of ``quota``, with nothing used; ``gentle``: a bucket opens slowly."""
+def meter(quota: Quota, now_ns: int, headroom_s: float, *, gentle: bool = False, held: bool = False) -> Meter:
+    """The meter of ``quota``, with nothing used.
+
+    Args:
+        quota: The quota.
+        now_ns: The present.
+        headroom_s: The part that stays unused, in seconds of refill.
+        gentle: Whether a bucket opens slowly.
+        held: Whether the provider charges a bucket at the end of an attempt.
+    """
     if quota.rule is Rule.SLOTS:
         return Slots(quota)
     if quota.rule is Rule.WINDOW and quota.anchor is not None:
         return Window(quota, headroom_s)
     if quota.rule is Rule.BUCKET:
-        return Bucket(quota, now_ns, headroom_s, gentle=gentle)
+        return (Held if held else Bucket)(quota, now_ns, headroom_s, gentle=gentle)
     return Spaced(quota, now_ns, headroom_s)

@@ -10,6 +10,7 @@ from collections import defaultdict
 from collections.abc import Iterable, Sequence
 
 from paceline.core.capacity import PENDING, Capacity, Resolution
+from paceline.core.guesses import STALL_NS
 from paceline.core.ledger import Ledger, merged, total_tokens
 from paceline.core.meters import FAR_NS
 from paceline.core.queue import Queue, Waiter
@@ -65,7 +66,7 @@ class Pool:
         self.refused_in_row = 0
         self._row_since_ns = 0
         self._waiting_max = waiting_max
-        self._attempts: list[Waiter] = []  # in the queue until the store decides
+        self._undecided: list[Waiter] = []  # in the queue until the store decides
 
     @property
     def ledger(self) -> Ledger:
@@ -99,12 +100,14 @@ class Pool:
         if late and self.capacity.is_current(now_ns):
             self.counts["expired"] += 1
             return Expired(at_ns, quota)
+        if at_ns > now_ns + STALL_NS and self.capacity.learning is not None:
+            self.capacity.learning.stalled(now_ns, waiter.amounts)
         waiter.queued = True
         self.queue.push(waiter)
         self._set_wake(now_ns)
         return WaitUntil(at_ns, quota)
 
-    def attempt(self, now_ns: int, waiter: Waiter) -> Outcome:
+    def try_grant(self, now_ns: int, waiter: Waiter) -> Outcome:
         """Grant ``waiter`` at once or not at all; not at all, if other requests wait.
 
         ``WaitUntil`` with ``waiter.queued``: the store decides, and ``waiter.outcome`` is set then.
@@ -113,51 +116,51 @@ class Pool:
         waiter.arrived_ns = now_ns
         waiter.amounts = self.capacity.ledger.amounts(waiter.cost)
         if not waiter.returned:
-            waiter.number = self.queue.next_number()  # its place, should another attempt follow a refusal
+            waiter.number = self.queue.next_number()  # its place, should a further attempt follow a refusal
         if self.stopped is not None:
             return self.stopped
-        if self.queue.length > len(self._attempts):
+        if self.queue.length > len(self._undecided):
             never = self.ledger.never(waiter.amounts)
             return WaitUntil(*self.soonest(now_ns, waiter)) if never is None else never
         decision = PENDING if self.queue.length else self._reserve(now_ns, waiter)
         if decision is PENDING:
             waiter.queued = True
             self.queue.push(waiter)
-            self._attempts.append(waiter)
+            self._undecided.append(waiter)
             self._set_wake(now_ns)
         return decision
 
     def resolve(self, now_ns: int, resolution: Resolution) -> list[Waiter]:
         """Take the result of an exchange with the store; return the waiters whose ``outcome`` is set now."""
-        asked, until, changed = resolution
+        asked, until, changed, newly_lost = resolution
         if isinstance(until, StoreLost):
             return self._turn_away(until)
         if changed:
             self.recount()
         again = []
         if until is None:
-            again, self._attempts = [waiter for waiter in self._attempts if self.queue.withdraw(waiter)], []
-            self.counts["store_lost"] += changed
+            again, self._undecided = [waiter for waiter in self._undecided if self.queue.withdraw(waiter)], []
+            self.counts["store_lost"] += newly_lost
         done = self.pump(now_ns)
-        self._attempts = [waiter for waiter in self._attempts if waiter not in asked]
+        self._undecided = [waiter for waiter in self._undecided if waiter not in asked]
         for waiter in asked:
             if waiter.outcome is None and self.queue.withdraw(waiter):
                 waiter.outcome = until
                 done.append(waiter)
         for waiter in again:
-            waiter.outcome = self.attempt(now_ns, waiter)
+            waiter.outcome = self.try_grant(now_ns, waiter)
         self._set_wake(now_ns)
         return done + again
 
     @property
-    def attempts(self) -> Sequence[Waiter]:
-        """The waiters of :meth:`attempt` that the store has not decided yet."""
-        return tuple(self._attempts)
+    def undecided(self) -> Sequence[Waiter]:
+        """The waiters of :meth:`try_grant` that the store has not decided yet."""
+        return tuple(self._undecided)
 
     def pump(self, now_ns: int) -> list[Waiter]:
         """Grant the waiters that may go now; return those whose ``outcome`` is set now."""
         queue, ledger = self.queue, self.capacity.ledger
-        if ledger.look_ns <= now_ns:
+        if ledger.expiry_check_ns <= now_ns:
             self.counts["lost"] += ledger.expire(now_ns)
         if self.stopped is not None:
             return self._turn_away(self.stopped)
@@ -181,10 +184,10 @@ class Pool:
     def drain(self) -> None:
         """Drop all waiters: in a forked child they belong to the parent."""
         self.queue.drain()
-        self._attempts.clear()
+        self._undecided.clear()
 
     def withdraw(self, now_ns: int, waiter: Waiter) -> None:
-        """Remove ``waiter``, because its caller has left; cancel its grant, if it has one."""
+        """Remove ``waiter``, because its caller waits no longer; cancel its grant, if it has one."""
         if isinstance(waiter.outcome, Reservation):
             self.cancel(now_ns, waiter.outcome)
         else:
@@ -232,7 +235,7 @@ class Pool:
             if reservation.open:
                 self.capacity.settle(now_ns, reservation, dict.fromkeys(reservation.cost, 0.0) | {REQUESTS: 1.0})
             return
-        if reservation.granted_ns >= self._row_since_ns:  # the others left before the last refusal came
+        if reservation.granted_ns >= self._row_since_ns:  # the others were sent before the last refusal came
             self.refused_in_row += 1
             self._row_since_ns = now_ns
         if self.capacity.refuse(now_ns, reservation, refusal, round(max(pause_s, 0.0) * NS)):
@@ -268,7 +271,7 @@ class Pool:
         if ahead:
             for i, m in enumerate(self.ledger.meters):
                 if m.quota.unit == REQUESTS and waiter.amounts[i]:
-                    then_ns = m.earliest(now_ns, waiter.amounts[i] + ahead)
+                    then_ns = m.earliest(now_ns, waiter.amounts[i], ahead)
                     if then_ns > at_ns:
                         at_ns, binding = then_ns, i
         return at_ns, self._named(now_ns, at_ns, binding)
@@ -276,8 +279,8 @@ class Pool:
     def place(self, now_ns: int, waiter: Waiter) -> tuple[int, int, str]:
         """How many waiters go before ``waiter``, when it goes if all estimates are exact, and what binds then."""
         before = self.queue.before(waiter)
-        amounts = [sum(column) for column in zip(waiter.amounts, *(w.amounts for w in before), strict=True)]
-        at_ns, binding = self.capacity.earliest(now_ns, amounts)
+        ahead = [sum(column) for column in zip(*(w.amounts for w in before), strict=True)]
+        at_ns, binding = self.capacity.earliest(now_ns, waiter.amounts, ahead)
         return len(before), at_ns, self._named(now_ns, at_ns, binding)
 
     def binds(self, now_ns: int) -> str | None:
@@ -294,7 +297,7 @@ class Pool:
 
     def _reserve(self, now_ns: int, waiter: Waiter) -> Decision:
         ledger = self.capacity.ledger
-        if ledger.look_ns <= now_ns:
+        if ledger.expiry_check_ns <= now_ns:
             self.counts["lost"] += ledger.expire(now_ns)
         decision = self.capacity.reserve(now_ns, waiter)
         if isinstance(decision, Reservation):
@@ -308,8 +311,7 @@ class Pool:
         for waiter in late:
             at_ns, binding = self.capacity.earliest(now_ns, waiter.amounts)
             if at_ns <= now_ns and head is not None:  # the first of the others goes before it
-                both = [a + b for a, b in zip(waiter.amounts, head.amounts, strict=True)]
-                at_ns, binding = self.capacity.earliest(now_ns, both)
+                at_ns, binding = self.capacity.earliest(now_ns, waiter.amounts, head.amounts)
             waiter.outcome = Expired(at_ns, self._named(now_ns, at_ns, binding))
             self.counts["expired"] += 1
         return late
@@ -319,7 +321,7 @@ class Pool:
         waiters = self.queue.drain()
         for waiter in waiters:
             waiter.outcome = why
-        self._attempts.clear()
+        self._undecided.clear()
         self.wake_ns = None
         return waiters
 

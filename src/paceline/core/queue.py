@@ -84,7 +84,7 @@ class Lanes(dict[LaneName, LaneSpec]):
 
 
 GONE_MAX = 64
-"""How many deadlines are kept beyond twice the waiters: those of requests that have left are removed in bulk."""
+"""How many deadlines are kept beyond twice the waiters: those of other requests are removed in bulk."""
 
 
 class Waiter:
@@ -156,12 +156,9 @@ class Queue:
         # estimated; it is corrected when it comes first.
         self._busy: list[_Key] = []
         self._idle: list[_Key] = []
-        self._deadlines: list[tuple[int, int, int, Waiter]] = []  # a heap; also of waiters that have left
+        self._deadlines: list[tuple[int, int, int, Waiter]] = []  # a heap; also of former waiters
         self.next_number: Callable[[], int] = count(1).__next__
         self.length = 0
-
-    def __len__(self) -> int:
-        return self.length
 
     def __iter__(self) -> Iterator[Waiter]:
         return (waiter for lane in self._lanes.values() for waiter in lane.waiters.values())
@@ -332,7 +329,7 @@ class Queue:
         insort(lane.row, lane.key)
 
     def _one_less(self, lane: _Lane) -> None:
-        """Count a waiter that has left ``lane``."""
+        """Count the removal of a waiter from ``lane``."""
         self.length -= 1
         if not self.length:
             self._forget_all()

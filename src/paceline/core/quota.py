@@ -111,10 +111,10 @@ class Quota:
         """Nanoseconds of refill per unit."""
         return self.period_s * NS / self.amount
 
-    def with_amount(self, amount: float) -> Self:
-        """The same quota with another amount; a burst equal to the amount follows it."""
+    def with_amount(self, amount: float, period_s: float | None = None) -> Self:
+        """The same quota with another amount, and period (``None``: the same); a burst equal to the amount follows it."""
         burst = amount if self.burst == self.amount else min(self.burst, amount)
-        return replace(self, amount=amount, burst=burst)
+        return replace(self, amount=amount, burst=burst, period_s=period_s or self.period_s)
 
     @classmethod
     def parse(cls, text: str) -> Self:

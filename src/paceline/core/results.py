@@ -15,6 +15,42 @@ QUEUE, STORE, COOL_DOWN, STORE_LOST = "queue", "store", "cool-down", "store lost
 """What binds when no quota does: the waiters ahead, an answer of the store, a pause after a refusal, or a lost store."""
 
 
+class SourceKind(StrEnum):
+    """How well a limit is known."""
+
+    GIVEN = "given"
+    """The user set it."""
+    PUBLISHED = "published"
+    """The provider publishes it, for this model and for a tier that the user named or that is the only one."""
+    ASSUMED = "assumed"
+    """The tier was not named, or no row is about this model: the account may have more, or less."""
+    LEARNED = "learned"
+    """An answer stated it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Source:
+    """The origin of a limit.
+
+    Attributes:
+        kind: How well it is known.
+        detail: The table's source with its date; empty for a limit that no table states.
+        tier: The tier that the table's row is about; empty for none.
+    """
+
+    kind: SourceKind
+    detail: str = ""
+    tier: str = ""
+
+    def __str__(self) -> str:
+        about = ", ".join(filter(None, (self.detail, self.tier)))
+        return f"{self.kind}: {about}" if about else str(self.kind)
+
+
+GIVEN = Source(SourceKind.GIVEN)
+LEARNED = Source(SourceKind.LEARNED)
+
+
 class PacelineError(Exception):
     """The base of all exceptions of paceline."""
 
@@ -231,6 +267,7 @@ class Reading:
         reset_s: Seconds until the quota is *full* again.
         period_s: The period in seconds, where the provider's API defines it.
         resolution: ``remaining`` is rounded to a multiple of this.
+        reset_resolution_s: ``reset_s`` is rounded to a multiple of this.
     """
 
     unit: str
@@ -239,3 +276,4 @@ class Reading:
     reset_s: float | None = None
     period_s: float | None = None
     resolution: float = 1.0
+    reset_resolution_s: float = 0.0

@@ -15,7 +15,7 @@ import time
 from collections.abc import Callable, Coroutine, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from contextvars import ContextVar
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import Enum
 from typing import Any, Protocol, TypeVar
 
@@ -30,6 +30,7 @@ from paceline.core.results import (
     QuotaError,
     Refusal,
     RefusalKind,
+    RefusalScope,
     StoreError,
 )
 from paceline.http.describe import Metered, describe, describe_guessed, is_metered, provider_guessed
@@ -37,6 +38,7 @@ from paceline.pacing.breaker import is_server_fault
 from paceline.pacing.pacer import Pacer
 from paceline.pacing.permit import Permit, current_permit
 from paceline.pacing.retry import Again, GiveUp
+from paceline.providers.answers import plausible
 from paceline.providers.base import Provider, Usage, UsageReader
 from paceline.providers.registry import provider_for_host
 
@@ -182,9 +184,9 @@ class _Exchange:
         if response is None:
             return None
         status, headers = self.http.head(response)
-        self._observe(headers, permit)
         try:
             refusal = await self._refusal(response, status, headers)
+            self._observe(headers, permit, refusal)
             if is_server_fault(status, refusal):
                 self._count_fault(permit, f"status {status}")
             else:
@@ -219,18 +221,27 @@ class _Exchange:
         await self._sleep(delay_s)
         return None
 
-    def _observe(self, headers: Mapping[str, str], permit: Permit) -> None:
-        """Let the pool learn from the headers of any response."""
-        readings = self.provider.readings(headers, self.limiter.clock.now_ns() / NS)
-        if readings:
-            self.scheduler.observe(readings, permit.reservation)
+    def _observe(self, headers: Mapping[str, str], permit: Permit, refusal: Refusal | None) -> None:
+        """Let the pool learn from the headers of a response.
+
+        Headers of an answer about another limit than the pool's may be about that limit, too: they are not read.
+        """
+        if not self.metered.call.mode and (refusal is None or refusal.scope is not RefusalScope.MODE):
+            readings = self.provider.readings(headers, self.limiter.clock.now_ns() / NS)
+            if readings:
+                self.scheduler.observe(readings, permit.reservation)
 
     async def _refusal(self, response: Any, status: int, headers: Mapping[str, str]) -> Refusal | None:
         """The provider's refusal, which may come with a 200 and a retry-after (Azure, streamed)."""
         if status < 400 and "retry-after" not in headers:
             return None
         body = await self.http.peek(response, headers, EVENT_MAX if status < 400 else ERROR_BODY_MAX)
-        return self.provider.refusal(status, headers, body)
+        return self._scoped(self.provider.refusal(status, headers, body))
+
+    def _scoped(self, refusal: Refusal | None) -> Refusal | None:
+        """``refusal``, about no more than the request's mode where that has limits of its own; a balance is the account's."""
+        broad = refusal is not None and refusal.kind is not RefusalKind.MONEY and refusal.scope is RefusalScope.POOL
+        return replace(refusal, scope=RefusalScope.MODE) if refusal and broad and self.metered.call.mode else refusal
 
     async def _refused(self, response: Any, refusal: Refusal, permit: Permit) -> Any | None:
         """Pause the pool as the refusal asks; then another attempt, or a refusal of paceline's own."""
@@ -261,13 +272,14 @@ class _Exchange:
         call = self.metered.call
 
         def settle(usage: Usage | None, refusal: Refusal | None) -> None:
+            refusal = self._scoped(refusal)
             if refusal is not None:  # in the middle of an answer, which the caller has: there is no other attempt
                 self.record.refusals.append(refusal)
                 permit.refused(refusal)
             elif usage is None:
                 permit.settle()
             else:
-                self.record.usage = usage
+                self.record.usage = usage = plausible(self.record.pool, usage, permit.cost)
                 self.metered.learn(usage)
                 permit.settle(**self.provider.charged(call, usage))
 
@@ -279,8 +291,8 @@ class _Exchange:
         After a probe the next one is another request's: an outage does not use up the attempts of one request.
         """
         reached = fault is Fault.BROKEN or self.limiter.retry.faults
-        left_ns = permit.reservation.granted_ns
-        self.behind = self.limiter.health.failed(self.http.address, self.scheduler, left_ns, reason, reached=reached)
+        sent_ns = permit.reservation.granted_ns
+        self.behind = self.limiter.health.failed(self.http.address, self.scheduler, sent_ns, reason, reached=reached)
 
     def _after_fault(self) -> float | None:
         """The seconds until another attempt after a server fault or a broken connection; ``None`` for no other."""
@@ -357,7 +369,7 @@ def _own_refusal(http: Binding, error: PacelineError, record: Exchanged | None =
     """A 429 of paceline's own, which every SDK raises as its ``RateLimitError`` without another attempt."""
     word = _WORDS.get(type(error), "gave_up")
     if isinstance(error, GaveUpError) and error.refusal.kind is RefusalKind.MONEY:
-        word = "stopped"
+        word = "stopped" if error.refusal.scope is RefusalScope.POOL else word
     headers = {"x-should-retry": "false", "x-paceline": word, "content-type": "application/json"}
     retry_after_s = getattr(error, "retry_after_s", None)
     if retry_after_s is not None and math.isfinite(retry_after_s):

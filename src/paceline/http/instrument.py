@@ -102,7 +102,7 @@ def _async_send(limiter: Pacer, fallback: Provider | None, original: Any) -> Any
 
 
 def _is_paced_below(client: Any, request: Any) -> bool:
-    """Whether the transport of the request is paced; if not, its connection pool gets room for all in flight."""
+    """Whether the transport of the request is paced; if not, its connection pool is raised to hold all in flight."""
     transport = client._transport_for_url(request.url)  # noqa: SLF001
     lift_connections(transport)
     return isinstance(transport, PacedTransport)

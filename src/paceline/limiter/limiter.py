@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterable, Mapping
 from os import PathLike
 from typing import Any, ParamSpec, Self, TypeVar, cast
 
+from paceline.core.capacity import Learns
 from paceline.core.pool import WAITING_MAX
 from paceline.core.queue import LaneSpec
 from paceline.core.quota import Cost
@@ -34,7 +35,8 @@ class Limiter(Pacer):
         tier: The tier of the account at that provider, or at the only one that ``quotas`` names.
         rpm_override: Requests per minute for every model, in place of its own limit.
         tpm_override: Tokens per minute, input and output together, for every model, in place of its own limit.
-        learn: Whether answers correct the limits.
+        learn: Whether answers correct the limits. ``True``: they lower given limits and never raise them; ``"up"``: they
+            raise them, too.
         concurrency: The bound on requests in flight by provider, over all its models; ``*`` for every other provider.
         min_interval_s: The least time between two starts of one pool, in seconds.
         acquire_timeout_s: The default timeout of a request, in seconds; ``None`` for none.
@@ -71,7 +73,7 @@ class Limiter(Pacer):
         tier: str | int | None = None,
         rpm_override: float | None = None,
         tpm_override: float | None = None,
-        learn: bool = True,
+        learn: Learns = True,
         concurrency: Mapping[str, int] | None = None,
         min_interval_s: float = 0.0,
         acquire_timeout_s: float | None = None,
@@ -106,12 +108,12 @@ class Limiter(Pacer):
             from paceline.shared.leases import check_lease
 
             check_lease(lease_s)
-        backend = None
+        worker = None
         if store is not None:
             from paceline.shared.worker import StoreWorker
             from paceline.stores import as_store
 
-            backend = StoreWorker(
+            worker = StoreWorker(
                 as_store(store), clock, on_store_failure=cast("Any", on_store_failure), lease_s=lease_s
             )
         super().__init__(
@@ -126,7 +128,7 @@ class Limiter(Pacer):
             estimate_factor=estimate_factor,
             events=events,
             clock=clock,
-            backend=backend,
+            worker=worker,
         )
 
     @classmethod
@@ -233,8 +235,8 @@ class Limiter(Pacer):
 
     def close(self) -> None:
         """Send the pending reports to the store, and close it. Without a store, do nothing."""
-        if self.backend is not None:
-            self.backend.close()
+        if self.worker is not None:
+            self.worker.close()
 
 
 def _paced(take: Callable[..., Acquisition]) -> Callable[[Callable[P, R]], Callable[P, R]]:

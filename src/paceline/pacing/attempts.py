@@ -30,7 +30,7 @@ class Attempts:
         self.made = 0
         self._health, self._scheduler, self._acquire, self._policy = health, scheduler, acquire, policy
         self._host = scheduler.pool.name.partition("/")[0]  # by hand only the provider is known
-        self._began_ns: int | None = None  # when the first attempt left
+        self._began_ns: int | None = None  # when the first attempt was sent
         self._refused: Permit | None = None
         self._pause_s = 0.0
         self._done = False

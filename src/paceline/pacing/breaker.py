@@ -64,10 +64,10 @@ class Breaker:
         self.in_row = self.open_until_ns = 0
         self.pause_s = 0.0
 
-    def failed(self, now_ns: int, left_ns: int) -> bool:
-        """Count a failed attempt that left at ``left_ns``; whether it opens the breaker (again)."""
+    def failed(self, now_ns: int, sent_ns: int) -> bool:
+        """Count a failed attempt that was sent at ``sent_ns``; whether it opens the breaker (again)."""
         self.in_row += 1
-        if self.in_row < self.policy.failures or left_ns < self.open_until_ns:
+        if self.in_row < self.policy.failures or sent_ns < self.open_until_ns:
             return False  # too few failures, or it was in flight when the breaker opened
         self.pause_s = min(2 * self.pause_s or FIRST_PAUSE_S, self.policy.pause_s)
         self.open_until_ns = now_ns + round(self.pause_s * NS)
@@ -115,13 +115,13 @@ class Health:
         for one, until_ns in lifted:
             one.lift(until_ns)
 
-    def failed(self, host: str, scheduler: Scheduler, left_ns: int, reason: str, *, reached: bool = True) -> bool:
+    def failed(self, host: str, scheduler: Scheduler, sent_ns: int, reason: str, *, reached: bool = True) -> bool:
         """Count a failed attempt at ``host``; enough in a row pause its pools.
 
         Args:
             host: The host, with its port.
             scheduler: That of the pool.
-            left_ns: When the attempt left.
+            sent_ns: When the attempt was sent.
             reason: The failure in a few words, for the log.
             reached: Whether there was a connection. Without one, the failure counts only if there was one before: else
                 the address is wrong, or its server was never started.
@@ -135,7 +135,7 @@ class Health:
                 return False
             breaker.reached = True
             now_ns = self._clock.now_ns()
-            if not breaker.failed(now_ns, left_ns):
+            if not breaker.failed(now_ns, sent_ns):
                 return False
             in_row, pause_s = breaker.in_row, breaker.pause_s
             paused = {one: until_ns for one in breaker.schedulers if (until_ns := self._until_ns(one, now_ns))}

@@ -7,9 +7,9 @@ import logging
 import os
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from queue import Empty, SimpleQueue
-from typing import Protocol
+from typing import Any, Protocol
 
 from paceline.core.quota import NS
 
@@ -123,3 +123,14 @@ class SystemClock:
 
 
 SYSTEM_CLOCK = SystemClock()
+
+
+def tell_of_forks(objects: Iterable[Any]) -> None:
+    """Call ``after_fork()`` of each of ``objects`` in every forked child."""
+
+    def each() -> None:
+        for one in list(objects):
+            one.after_fork()
+
+    if hasattr(os, "register_at_fork"):
+        os.register_at_fork(after_in_child=each)

@@ -6,8 +6,9 @@ import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
+from paceline.core.capacity import Learns
 from paceline.core.quota import CONCURRENCY, REQUESTS, TOKENS, Quota, Rule, parse_quotas
-from paceline.core.results import QuotaError
+from paceline.core.results import GIVEN, QuotaError, Source
 
 QuotaLike = str | Quota | Sequence[str | Quota]
 
@@ -19,18 +20,20 @@ class Resolved:
     Attributes:
         pool: The name of the pool.
         quotas: Its quotas.
-        source: ``given``, or the published table and its date.
-        remote: Whether a provider counts, too, so that its answers correct the quotas.
+        sources: The source of each quota.
+        learns: Whether a provider counts, too, so that its answers correct the quotas; ``up``: they raise given ones, too.
+        charged_after: The units that the provider charges when the answer is produced.
         slots: The bound on requests in flight at the provider, over all its models; ``None`` for none.
         interval_s: The least time between two starts, in seconds.
     """
 
     pool: str
     quotas: tuple[Quota, ...]
-    source: str
-    remote: bool = False
+    sources: tuple[Source, ...]
+    learns: Learns = False
     slots: Quota | None = None
     interval_s: float = 0.0
+    charged_after: frozenset[str] = frozenset()
 
 
 class Limits:
@@ -43,7 +46,8 @@ class Limits:
         tier: The tier of the account at that provider, or at the only one that ``given`` names.
         rpm_override: Requests per minute for every model, in place of its own limit.
         tpm_override: Tokens per minute for every model, in place of its own limit.
-        learn: Whether answers correct the limits.
+        learn: Whether answers correct the limits. ``True``: they lower given limits and never raise them; ``"up"``: they
+            raise them, too.
         concurrency: The bound on requests in flight by provider, over all its models; ``*`` for every other provider.
         min_interval_s: The least time between two starts of one pool, in seconds.
 
@@ -59,7 +63,7 @@ class Limits:
         tier: str | int | None = None,
         rpm_override: float | None = None,
         tpm_override: float | None = None,
-        learn: bool = True,
+        learn: Learns = True,
         concurrency: Mapping[str, int] | None = None,
         min_interval_s: float = 0.0,
     ) -> None:
@@ -79,6 +83,8 @@ class Limits:
             if tier is not None:
                 lookup(self.provider, "default", tier)  # an unknown tier raises here, not at the first request
         self._overrides = overrides(rpm_override, tpm_override)
+        if learn not in (True, False, "up"):
+            raise QuotaError(f"learn is {learn!r}: it must be True, False or 'up'")
         self._learn = learn
         self._concurrency = {
             name: Quota(CONCURRENCY, float(most), 0.0, rule=Rule.SLOTS) for name, most in (concurrency or {}).items()
@@ -112,11 +118,11 @@ class Limits:
         if model and name not in self.given and (f"{provider}/*" in self.given or "*" in self.given):
             return self.model(provider, model)  # an unknown provider
         if name in self.given and self.provider is None:
-            return Resolved(name, self.given[name], "given")
+            return _given(name, self.given[name])
         if self.provider is not None:
             return self.model(self.provider, name)
         if "*" in self.given:
-            return Resolved(name, self.given["*"], "given")
+            return _given(name, self.given["*"])
         raise QuotaError(
             f"no quota for {name!r}{suggest(name, self.given)}; known: {', '.join(sorted(self.given)) or 'none'}."
             " Write a provider's model like 'openai/gpt-5', or give the limiter a quota of that name"
@@ -128,30 +134,35 @@ class Limits:
 
         known = provider_named(provider)
         alias = known.pool(model)
-        quotas, source = self._quotas_of(known.name, model, alias)
-        if self._overrides:
-            quotas, source = overridden(quotas, self._overrides), "given"
+        sources = self._sources_of(known.name, model, alias)
+        sources = {quota: sources.get(quota, GIVEN) for quota in overridden(tuple(sources), self._overrides)}
         slots = self._concurrency.get(known.name, self._concurrency.get("*"))
         if slots is not None:  # also on the model alone, so that its excess waits in its own queue
-            own = [quota for quota in quotas if (quota.unit, quota.rule) == (CONCURRENCY, Rule.SLOTS)]
+            own = [quota for quota in sources if (quota.unit, quota.rule) == (CONCURRENCY, Rule.SLOTS)]
             fewest = min([slots, *own], key=lambda quota: quota.amount)
-            quotas = (*(quota for quota in quotas if quota not in own), fewest)
-        return Resolved(f"{known.name}/{alias}", quotas, source, self._learn, slots, self._interval_s)
+            source = sources.get(fewest, GIVEN)
+            sources = {quota: sources[quota] for quota in sources if quota not in own} | {fewest: source}
+        pool, quotas, of = f"{known.name}/{alias}", tuple(sources), tuple(sources.values())
+        return Resolved(pool, quotas, of, self._learn, slots, self._interval_s, known.charged_after)
 
     def given_for(self, provider: str, model: str, alias: str) -> tuple[Quota, ...] | None:
         """The given quotas that hold for ``model`` at ``provider``, where its pool is ``alias``; ``None`` for none."""
         names = (f"{provider}/{model}", model, f"{provider}/{alias}", alias, f"{provider}/*", "*")
         return next((self.given[name] for name in names if name in self.given), None)
 
-    def _quotas_of(self, provider: str, model: str, alias: str) -> tuple[tuple[Quota, ...], str]:
+    def _sources_of(self, provider: str, model: str, alias: str) -> dict[Quota, Source]:
+        """The quotas of a model, and the source of each."""
         given = self.given_for(provider, model, alias)
         if given is not None:
-            return given, "given"
+            return dict.fromkeys(given, GIVEN)
         from paceline.providers.tables import lookup
 
         tier = self.tier if self.tier is not None and provider == self.home else None
-        published = lookup(provider, model, tier)
-        return published.quotas, f"{published.source} ({published.as_of})"
+        return lookup(provider, model, tier).sources
+
+
+def _given(name: str, quotas: tuple[Quota, ...]) -> Resolved:
+    return Resolved(name, quotas, (GIVEN,) * len(quotas))
 
 
 def overrides(rpm: float | None, tpm: float | None) -> dict[str, float]:

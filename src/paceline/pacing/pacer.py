@@ -13,14 +13,14 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
 from itertools import islice
-from typing import Any, Protocol
+from typing import Any
 
 from paceline.core.capacity import Capacity, LocalCapacity
 from paceline.core.ledger import Ledger
 from paceline.core.pool import Pool
 from paceline.core.queue import LaneName, Lanes, LaneSpec, Queue, Waiter
 from paceline.core.quota import KNOWN_UNITS, NS, REQUESTS, Cost, Quota
-from paceline.core.results import NeverFits, QuotaError, Reservation, WaitUntil
+from paceline.core.results import GIVEN, NeverFits, QuotaError, Reservation, WaitUntil
 from paceline.estimation.calibration import Calibrations
 from paceline.pacing.attempts import Attempts
 from paceline.pacing.breaker import BreakerPolicy, Health
@@ -65,22 +65,12 @@ def lane(name: str, *, weight: float | None = None, priority: int | None = None)
         current_lane.reset(token)
 
 
-class SharedBackend(Worker, Protocol):
-    """The store of quotas that processes share, for one limiter."""
-
-    def capacity(self, ledger: Ledger, queue: Queue, now_ns: int, *, learns: bool, source: str) -> Capacity:
-        """The capacity of the quotas in ``ledger``."""
-
-    def close(self) -> None:
-        """Send the pending reports, and end."""
-
-
 class Pacer:
     """Keeps every pool at the speed that its quotas allow, for threads and event loops at once.
 
     Args:
         limits: The quotas of each model.
-        backend: The store of shared quotas; ``None``: the quotas are in this process.
+        worker: Makes the exchanges with the store of shared quotas; ``None``: the quotas are in this process.
 
     The other arguments are those of :class:`~paceline.limiter.limiter.Limiter`.
     """
@@ -99,7 +89,7 @@ class Pacer:
         estimate_factor: float | None,
         events: Callable[[Event], None] | None,
         clock: Clock,
-        backend: SharedBackend | None,
+        worker: Worker | None,
     ) -> None:
         if not 0 <= headroom_s < math.inf:
             raise QuotaError(f"headroom_s is {headroom_s!r}: it must be 0 s or more")
@@ -114,7 +104,7 @@ class Pacer:
         self.acquire_timeout_s = _checked_timeout(acquire_timeout_s)
         self._lanes = Lanes(lanes)
         self._notifier = Notifier(events) if events is not None else None
-        self.backend = backend
+        self.worker = worker
         self._lock = threading.RLock()
         self._schedulers: dict[str, Scheduler] = {}  # by pool
         self._further: dict[str, Scheduler] = {}  # start spacing and providers' slots, by pool
@@ -174,7 +164,7 @@ class Pacer:
         if scheduler.own_units:
             scheduler.warn_left_out(cost)
         waiter = self._waiter(scheduler, cost, None, None, None)
-        outcome = scheduler.attempt(waiter)
+        outcome = scheduler.try_grant(waiter)
         if isinstance(outcome, Reservation):
             return Permit(scheduler, waiter, outcome)
         if isinstance(outcome, WaitUntil):
@@ -255,7 +245,7 @@ class Pacer:
                     )
                 scheduler = self._open(resolved, self.clock.now_ns())
                 scheduler.events = self._notifier
-                if not resolved.remote:  # for a provider's model all units are derived
+                if not resolved.learns:  # for a provider's model all units are derived
                     scheduler.own_units = {quota.unit for quota in resolved.quotas}.difference(KNOWN_UNITS)
                 self._schedulers[resolved.pool] = scheduler
             if len(self._named) < 10 * POOLS_MAX:
@@ -272,20 +262,28 @@ class Pacer:
         if resolved.slots is not None:
             name = f"{resolved.pool.partition('/')[0]}/in flight"
             if name not in self._further:
-                slots = Resolved(name, (resolved.slots,), "given")
-                self._further[name] = Scheduler(self._pool(slots, now_ns), self.clock, worker=self.backend)
+                slots = Resolved(name, (resolved.slots,), (GIVEN,))
+                self._further[name] = Scheduler(self._pool(slots, now_ns), self.clock, worker=self.worker)
             further.append(self._further[name])
-        return Scheduler(self._pool(resolved, now_ns), self.clock, further, self.backend)
+        return Scheduler(self._pool(resolved, now_ns), self.clock, further, self.worker)
 
     def _pool(self, resolved: Resolved, now_ns: int) -> Pool:
-        learns, source = resolved.remote, resolved.source
-        ledger = Ledger(resolved.quotas, now_ns, headroom_s=self._headroom_s, ttl_s=self._ttl_s, gentle=learns)
+        learns = resolved.learns
+        ledger = Ledger(
+            resolved.quotas,
+            now_ns,
+            sources=resolved.sources,
+            charged_after=resolved.charged_after if self.worker is None else (),  # a store counts it at admission
+            headroom_s=self._headroom_s,
+            ttl_s=self._ttl_s,
+            gentle=bool(learns),
+        )
         queue = Queue()
         capacity: Capacity
-        if self.backend is None:
-            capacity = LocalCapacity(ledger, learns=learns, source=source)
+        if self.worker is None:
+            capacity = LocalCapacity(ledger, learns=learns)
         else:
-            capacity = self.backend.capacity(ledger, queue, now_ns, learns=learns, source=source)
+            capacity = self.worker.capacity(ledger, queue, now_ns, learns=learns)
         return Pool(resolved.pool, capacity, queue, waiting_max=self._waiting_max)
 
     def _waiter(

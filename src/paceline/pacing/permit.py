@@ -27,6 +27,7 @@ from paceline.core.results import (
     QuotaError,
     Refusal,
     RefusalKind,
+    RefusalScope,
     Reservation,
     Stopped,
     StoreError,
@@ -56,7 +57,7 @@ _current: ContextVar[Permit | None] = ContextVar("paceline_permit", default=None
 PAUSE_MAX_S = 32 * 86_400.0
 """The longest pause of a provider is to the end of a month."""
 
-AMOUNT_MAX = 10**15
+COST_MAX = 10**15
 """The largest amount of any unit in a cost."""
 
 _KNOWN = frozenset(KNOWN_UNITS)
@@ -92,8 +93,13 @@ class Permit:
     def settle(self, usage: object = None, /, **units: float) -> None:
         """Report the true cost: a higher one becomes debt, a lower one a refund. Only the first call counts.
 
+        An answer is charged as the provider charges it, which is the rule of an attached client, too: where the provider
+        holds the maximum output and does not give back the unused part (OpenAI, Azure, unknown hosts), the reserved
+        ``output_tokens`` stay charged. Reserve the request's maximum, therefore; amounts per unit are charged as they are.
+
         Args:
-            usage: An SDK's answer, its usage object, or either as a mapping.
+            usage: An SDK's answer, its usage object, or either as a mapping. A count above 4 million tokens, and above 64
+                times the reserved ones, is bounded by them and logged.
             **units: Amounts per unit instead, e.g. ``input_tokens=812, output_tokens=64``. Units that are left out stay
                 as reserved.
 
@@ -104,10 +110,10 @@ class Permit:
         if usage is not None:
             from paceline.providers.answers import usage_cost
 
-            actual = usage_cost(self.pool, usage) | units
+            actual = usage_cost(self.pool, usage, self.reservation.cost) | units
         if actual is not None:
             for amount in actual.values():
-                if type(amount) not in _PLAIN or not 0 <= amount <= AMOUNT_MAX:
+                if type(amount) not in _PLAIN or not 0 <= amount <= COST_MAX:
                     check_cost(actual)
         scheduler, reservation = self._scheduler, self.reservation
         if scheduler.events is not None:
@@ -145,6 +151,8 @@ class Permit:
     def refused(self, refusal: object = None, *, retry_after_s: float | None = None) -> None:
         """Report a refusal (a 429): the charge stays, and the whole pool pauses for as long as the provider asks.
 
+        A refusal whose ``scope`` is below the pool (``request``, ``mode``) pauses nothing and keeps only the request.
+
         Continue with ``limiter.acquire(..., again=permit)``, which goes to the front of its lane.
 
         Args:
@@ -173,7 +181,8 @@ class Permit:
 
     def refuse(self, refusal: Refusal, pause_s: float) -> None:
         """Like :meth:`refused`, with a pause of ``pause_s`` seconds that the caller has decided."""
-        first = self._close_once(None)
+        of_pool = refusal.scope is RefusalScope.POOL
+        first = self._close_once(None if of_pool else dict.fromkeys(self.cost, 0.0) | {REQUESTS: 1.0})
         self._scheduler.refuse(self.reservation, refusal, pause_s)
         if first:
             self._notify("refused", None, refusal.kind.value, refusal.retry_after_s)
@@ -375,7 +384,7 @@ def check_cost(cost: Cost, units: Collection[str] = ()) -> None:
             the units of the pool; empty: any unit).
     """
     for unit, amount in cost.items():
-        if type(amount) not in _PLAIN or not 0 <= amount <= AMOUNT_MAX:  # also true for NaN
+        if type(amount) not in _PLAIN or not 0 <= amount <= COST_MAX:  # also true for NaN
             cost[unit] = _number(unit, amount)
         if unit not in _KNOWN and units and unit not in units:
             names = ["timeout", "lane", "again", "name", *KNOWN_UNITS, *units]
@@ -387,7 +396,7 @@ def _number(unit: str, amount: object) -> float:
     """A Decimal or a numpy number as a float."""
     try:
         number = float(amount)  # type: ignore[arg-type]
-        if 0 <= number <= AMOUNT_MAX:
+        if 0 <= number <= COST_MAX:
             return number
     except (TypeError, ValueError, OverflowError):
         pass

@@ -70,7 +70,7 @@ class RetryPolicy:
             return GiveUp("waiting cannot help")
         if attempt >= self.max_attempts:
             return GiveUp(f"{attempt} attempts made")
-        asked_s = refusal.retry_after_s if refusal else None
+        asked_s = (refusal.retry_after_s or None) if refusal else None  # a wait of 0 would use up the attempts at once
         if asked_s is not None and asked_s > self.max_retry_after_s:
             return GiveUp(f"the provider asks to wait {asked_s:,.0f} s")
         pause_s = min(self.backoff_s * 2 ** min(max(attempt, in_row) - 1, 30), self.backoff_max_s)

@@ -21,12 +21,14 @@ from functools import cache
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, Protocol, TypeAlias, TypeVar, cast
 
+from paceline.core.capacity import Capacity, Learns
+from paceline.core.ledger import Ledger
 from paceline.core.meters import FAR_NS
 from paceline.core.pool import Pool
-from paceline.core.queue import Waiter
+from paceline.core.queue import Queue, Waiter
 from paceline.core.quota import CONCURRENCY, NS, REQUESTS, Cost, Rule
 from paceline.core.results import Outcome, PacelineWarning, Reading, Refusal, Reservation, StoreLost, WaitUntil
-from paceline.pacing.clock import Clock, Timer
+from paceline.pacing.clock import Clock, Timer, tell_of_forks
 from paceline.pacing.status import report
 
 if TYPE_CHECKING:
@@ -34,14 +36,14 @@ if TYPE_CHECKING:
 
     Futures: TypeAlias = dict[asyncio.AbstractEventLoop, list[asyncio.Future[None]]]
 
-log = logging.getLogger("paceline")
-
 T = TypeVar("T")
+
+log = logging.getLogger("paceline")
 
 UNKNOWN_NS = FAR_NS // 2
 """A later instant is unknown: no quota refills so slowly."""
 
-MOMENT_NS = NS // 10
+SAME_PAUSE_NS = NS // 10
 """Pauses that differ by less are the same pause: a store computes the rest of it at every reply."""
 
 PASSED_MIN = 256
@@ -72,7 +74,7 @@ class Owner(Protocol):
         """Let it continue; a future of an event loop that does not run in this thread is added to ``others``."""
 
 
-class Thread:
+class ThreadOwner:
     """A thread that waits on an event."""
 
     __slots__ = ("event",)
@@ -85,7 +87,7 @@ class Thread:
         self.event.set()
 
 
-class Task:
+class TaskOwner:
     """A coroutine that waits on a future of its loop."""
 
     __slots__ = ("future", "loop")
@@ -107,13 +109,22 @@ class Task:
 
 
 class Worker(Protocol):
-    """The thread that makes the exchanges of capacities with their store."""
+    """The thread that makes the exchanges of the pools of a limiter with their store.
+
+    :class:`paceline.shared.worker.StoreWorker` is the only one; this package does not import it.
+    """
+
+    def capacity(self, ledger: Ledger, queue: Queue, now_ns: int, *, learns: Learns) -> Capacity:
+        """A capacity of the quotas in ``ledger`` for the requests in ``queue``."""
 
     def add(self, scheduler: Scheduler) -> None:
         """Make the exchanges of ``scheduler`` from now on, too."""
 
     def poke(self, scheduler: Scheduler) -> bool:
         """Announce that an exchange is due for ``scheduler``; whether it will be made."""
+
+    def close(self) -> None:
+        """Send the news that is not sent yet, and end."""
 
 
 class Scheduler:
@@ -174,13 +185,15 @@ class Scheduler:
         """
         return self._pass_async(waiter) if self.further else self._wait_async(waiter)
 
-    def attempt(self, waiter: Waiter) -> Outcome:
+    def try_grant(self, waiter: Waiter) -> Outcome:
         """Grant ``waiter`` now or not at all; where a store decides, block this thread until its reply."""
-        return self._pass(waiter, Scheduler._attempt) if self.further else self._attempt(waiter)
+        return self._pass(waiter, Scheduler._try_grant) if self.further else self._try_grant(waiter)
 
     def _wait(self, waiter: Waiter) -> Outcome:
-        outcome = self._enter(waiter, Thread)
-        if type(outcome) is WaitUntil and _in_a_loop():
+        outcome = self._enter(waiter, ThreadOwner)
+        if type(outcome) is not WaitUntil:
+            return outcome
+        if _in_a_loop():
             why = "waiting for a permit blocks this event loop; use `async with`, `await`, or an async client"
             try:
                 warnings.warn(f"{self.pool.name}: {why}", PacelineWarning, stacklevel=5 + bool(self.further))
@@ -190,7 +203,7 @@ class Scheduler:
         return self._block(waiter, outcome)
 
     async def _wait_async(self, waiter: Waiter) -> Outcome:
-        owner = _task_type()
+        owner = _task_owner()
         if _running_loop()() is None:
             raise RuntimeError(
                 f"{self.pool.name}: no event loop of asyncio runs here, and paceline supports no other (trio, curio): run"
@@ -207,11 +220,11 @@ class Scheduler:
         assert waiter.outcome is not None
         return waiter.outcome
 
-    def _attempt(self, waiter: Waiter) -> Outcome:
+    def _try_grant(self, waiter: Waiter) -> Outcome:
         return self._block(waiter, self._enter(waiter, None))
 
     def _enter(self, waiter: Waiter, owner: Callable[[], Owner] | None) -> Outcome:
-        """Submit ``waiter`` with an ``owner`` of this type; without one, it is an attempt."""
+        """Submit ``waiter`` with an ``owner`` of this type; without one, it is granted at once or not at all."""
         if self._forked:
             self._hint_at_store()
         with self._lock:
@@ -220,11 +233,11 @@ class Scheduler:
             self._busy = True
             try:
                 now_ns = self._clock.now_ns()
-                outcome = self.pool.attempt(now_ns, waiter) if owner is None else self.pool.submit(now_ns, waiter)
+                outcome = self.pool.try_grant(now_ns, waiter) if owner is None else self.pool.submit(now_ns, waiter)
                 waits = type(outcome) is WaitUntil and waiter.queued
                 if waits:
                     try:
-                        waiter.owner = (owner or Thread)()
+                        waiter.owner = (owner or ThreadOwner)()
                     except BaseException:  # no event loop of asyncio runs here
                         self.pool.withdraw(now_ns, waiter)
                         raise
@@ -236,6 +249,7 @@ class Scheduler:
             done = self._work() if self._deferred else []
             self._arm()
         self._wake(done)
+        self._log_notices()
         return outcome
 
     def _block(self, waiter: Waiter, outcome: Outcome) -> Outcome:
@@ -293,14 +307,14 @@ class Scheduler:
                     if not isinstance(step, Reservation):
                         self.cancel(granted)
                         return step
-                    granted.granted_ns = step.granted_ns  # it leaves now, not before
+                    granted.granted_ns = step.granted_ns  # it is sent now, not before
                     self._remember(granted, scheduler, step)
             except BaseException:
                 self.cancel(granted)
                 raise
             finally:
                 self._at.pop(waiter, None)
-            if self.pool.ledger.not_before_ns <= max(cool_down_ns + MOMENT_NS, self.now_ns()):
+            if self.pool.ledger.not_before_ns <= max(cool_down_ns + SAME_PAUSE_NS, self.now_ns()):
                 return granted
             self.cancel(granted)  # a pause has begun meanwhile: back to its place in its lane
             waiter.returned = True
@@ -348,11 +362,18 @@ class Scheduler:
     def refuse(self, reservation: Reservation, refusal: Refusal, pause_s: float) -> None:
         """See :meth:`Pool.refuse`."""
         self._change(lambda now_ns: self.pool.refuse(now_ns, reservation, refusal, pause_s))
+        self._log_notices()
         self._release(reservation)
 
     def observe(self, readings: Iterable[Reading], reservation: Reservation) -> None:
         """See :meth:`Pool.observe`."""
         self._change(lambda now_ns: self.pool.observe(now_ns, readings, reservation))
+        self._log_notices()
+
+    def _log_notices(self) -> None:
+        learning = self.pool.capacity.learning
+        while learning is not None and learning.notices:
+            log.warning("%s: %s", self.pool.name, learning.notices.pop())
 
     def pause(self, until_ns: int) -> None:
         """See :meth:`Capacity.pause <paceline.core.capacity.Capacity.pause>`."""
@@ -417,7 +438,7 @@ class Scheduler:
         """Update the snapshot from the store, if one keeps the quotas; ``StoreLost`` if it has never answered."""
         if self._worker is None:
             return None
-        outcome = self._attempt(Waiter(dict.fromkeys([*self.pool.ledger.units, REQUESTS, CONCURRENCY], 0.0)))
+        outcome = self._try_grant(Waiter(dict.fromkeys([*self.pool.ledger.units, REQUESTS, CONCURRENCY], 0.0)))
         if isinstance(outcome, Reservation):
             self.cancel(outcome)
         return outcome if isinstance(outcome, StoreLost) else None
@@ -452,9 +473,10 @@ class Scheduler:
 
     def _hint_at_store(self) -> None:
         """Log, once in a process, that this one and its parent each spend the whole quotas."""
-        global _hinted
-        self._forked, hinted, _hinted = False, _hinted, True
-        if not hinted:
+        global _hinted  # noqa: PLW0603
+        self._forked = False
+        if _hinted != os.getpid():
+            _hinted = os.getpid()
             log.warning(
                 "%s: this process was forked from one that uses the same limiter, and each of them spends the whole quota;"
                 " to share it, give the limiter a store: Limiter(..., store='sqlite:/path/quotas.db')",
@@ -586,25 +608,15 @@ class Scheduler:
 
 
 _schedulers: weakref.WeakSet[Scheduler] = weakref.WeakSet()
-_hinted = False
-
-
-def _after_fork() -> None:
-    global _hinted  # noqa: PLW0603
-    _hinted = False
-    for scheduler in list(_schedulers):
-        scheduler.after_fork()
-
-
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_after_fork)
+tell_of_forks(_schedulers)
+_hinted = 0  # the process that has logged the hint at stores
 
 
 @cache
-def _task_type() -> Callable[[], Owner]:
-    """:class:`Task`, with asyncio imported: not under the lock, because an import may wait for another thread."""
+def _task_owner() -> Callable[[], Owner]:
+    """:class:`TaskOwner`, with asyncio imported: not under the lock, because an import may wait for another thread."""
     import_module("asyncio")
-    return Task
+    return TaskOwner
 
 
 @cache

@@ -30,11 +30,9 @@ def report(pool: Pool, now_ns: int) -> dict[str, Any]:
                 "rule": m.quota.rule.value,
                 "learned": _learned(m),
                 "spent": round(spent, 3),
-                "source": source,
+                "source": str(source),
             }
-            for m, name, spent, source in zip(
-                ledger.meters, ledger.names, ledger.spent, pool.capacity.sources, strict=True
-            )
+            for m, name, spent, source in zip(ledger.meters, ledger.names, ledger.spent, ledger.sources, strict=True)
         ],
         "waiting": pool.queue.length,
         "lanes": pool.queue.waiting(),
@@ -92,8 +90,8 @@ def _learned(m: Meter) -> dict[str, Any]:
     """What was learned about a quota beyond its limit, as JSON values."""
     learned: dict[str, Any] = {}
     if isinstance(m, Bucket):
-        if m.capacity < m.quota.burst:
-            learned["holds"] = round(m.capacity, 3)
+        if m.burst_cap < m.quota.burst:
+            learned["holds"] = round(m.burst_cap, 3)
         if m.ceiling < 1:
             learned["ceiling"] = round(m.ceiling, 4)
         if isinstance(m, Spaced) and m.quota.rule is Rule.BUCKET:

@@ -112,8 +112,8 @@ class _Stage:
         live = pool.ledger
         self.name, self.stopped = pool.name, pool.stopped is not None
         self.ledger = Ledger([], now_ns, headroom_s=live.headroom_s, ttl_s=live.ttl_ns / NS, gentle=live.gentle)
-        for m, quota in zip(live.meters, live.names, strict=True):
-            self.ledger.follow(deepcopy(m), quota)
+        for i, m in enumerate(live.meters):
+            self.ledger.follow(deepcopy(m), live.names[i], live.sources[i], live.given[i], live.most[i])
         self.ledger.not_before_ns = max(live.not_before_ns, now_ns + pool.capacity.cool_down_ns(now_ns))
         self.ahead = [waiter.cost for waiter in pool.queue]
         self.open = [(list(r.amounts), r.granted_ns) for r in live.open]
@@ -131,7 +131,7 @@ class _Stage:
 
     def _hold(self, amounts: list[float], now_ns: int) -> _Request:
         reservation = Reservation({}, amounts, [0] * len(amounts), now_ns, FAR_NS)
-        self.ledger.hold(reservation)
+        self.ledger.keep_open(reservation)
         return _Request(self, {}, amounts, [(self, reservation)])
 
     def _head(self) -> _Request | None:

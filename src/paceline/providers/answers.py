@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import json
+import logging
 from collections.abc import Mapping
+from dataclasses import astuple
 from typing import Any, Final, NamedTuple
 
-from paceline.core.quota import Cost
+from paceline.core.quota import INPUT_TOKENS, OUTPUT_TOKENS, TOKENS, Cost
 from paceline.core.results import QuotaError, Refusal
 from paceline.providers.base import Call, Provider, Usage
 from paceline.providers.registry import is_provider, provider_for_host, provider_named
+
+log = logging.getLogger("paceline.providers")
 
 BODY_MAX: Final = 64_000  # bytes of a body that are read
 
@@ -20,12 +24,13 @@ _SDKS: Final = {
 }  # fmt: skip
 
 
-def usage_cost(pool: str, usage: object) -> Cost:
+def usage_cost(pool: str, usage: object, reserved: Cost | None = None) -> Cost:
     """The cost per unit that the provider of ``pool`` has charged for an answer.
 
     Args:
         pool: The pool's name, e.g. ``openai/gpt-5``; one without a provider counts as OpenAI-compatible.
         usage: An SDK's answer, its usage object, either as a mapping, or a ``Usage``.
+        reserved: The reserved cost per unit; its ``output_tokens`` are the maximum that the request allowed.
 
     Raises:
         QuotaError: ``usage`` contains no usage in this provider's form.
@@ -38,7 +43,36 @@ def usage_cost(pool: str, usage: object) -> Cost:
             f"{pool}: no usage in {type(usage).__name__}: settle with an answer that reports it, with a mapping like"
             " {'input_tokens': 812, 'output_tokens': 64}, or with amounts: settle(input_tokens=812, output_tokens=64)"
         )
-    return provider.charged(Call(provider.name, "", model, found.input_tokens), found)
+    reserved = reserved or {}
+    found, most = plausible(pool, found, reserved), int(reserved.get(OUTPUT_TOKENS, 0)) or None
+    return provider.charged(Call(provider.name, "", model, found.input_tokens, most), found)
+
+
+def plausible(pool: str, usage: Usage, reserved: Cost) -> Usage:
+    """``usage`` with each count bounded by 64 times the reserved tokens, or by 4 million where that is more.
+
+    A larger count is a fault of the server or of a gateway: the pool would stand still until the debt is repaid. The
+    first one of a pool is logged.
+    """
+    tokens = max(reserved.get(TOKENS, 0.0), reserved.get(INPUT_TOKENS, 0.0) + reserved.get(OUTPUT_TOKENS, 0.0))
+    most = int(max(64 * tokens, 4e6))
+    if usage.input_tokens <= most and usage.output_tokens <= most:
+        return usage
+    _log_implausible(pool, usage.input_tokens, usage.output_tokens, most)
+    return Usage(*(min(tokens, most) for tokens in astuple(usage)))
+
+
+_logged: set[str] = set()
+
+
+def _log_implausible(pool: str, input_tokens: int, output_tokens: int, most: int) -> None:
+    if pool not in _logged and len(_logged) < 1_000:
+        _logged.add(pool)
+        log.warning(
+            "%s: an answer reports %d tokens of input and %d of output, which its request cannot have caused: at most"
+            " %d of each are charged; check the server or the gateway",
+            *(pool, input_tokens, output_tokens, most),
+        )
 
 
 def _as_mapping(value: object, depth: int = 3) -> Mapping[str, Any]:

@@ -8,7 +8,7 @@ from fnmatch import fnmatchcase
 from typing import Any, Final
 
 from paceline.core.quota import INPUT_TOKENS, OUTPUT_TOKENS, REQUESTS, Cost
-from paceline.core.results import Reading, Refusal, RefusalKind
+from paceline.core.results import Reading, Refusal, RefusalKind, RefusalScope
 from paceline.providers import parse
 from paceline.providers.base import Call, Headers, Usage
 from paceline.providers.common import BaseProvider, CostRule
@@ -37,7 +37,12 @@ _FAMILIES: Final = (
     ("input-tokens", INPUT_TOKENS, 1_000.0),  # remainders are rounded to the nearest thousand
     ("output-tokens", OUTPUT_TOKENS, 1_000.0),
 )
-_DIMENSION = re.compile(r"([\d,]{1,20}) (input tokens|output tokens|tokens|requests) per (minute|hour|day)", re.ASCII)
+_DIMENSION = re.compile(
+    r"\b([\d,]{1,20}) ((?:[a-z-]{1,20} ){0,3}?)(input tokens|output tokens|tokens|requests) per (minute|hour|day)",
+    re.ASCII | re.IGNORECASE,
+)  # "50,000 input tokens per minute"; of a mode "0 fast mode input tokens per minute" (2026-09)
+_MODE = re.compile(r"\b(?:fast mode|long context|priority tier|message batch)", re.IGNORECASE)
+_REQUIRED = re.compile(r"extra usage is required", re.IGNORECASE)  # "... for long context requests." (2026-03)
 _MONEY = re.compile(r"spend(?:ing)?[ _]limit|credit balance|specified API usage limits|billing_error", re.IGNORECASE)
 
 
@@ -45,6 +50,7 @@ class Anthropic(BaseProvider):
     """The Anthropic API."""
 
     costs = CostRule(counts_cached=False)
+    charged_after = frozenset({OUTPUT_TOKENS})
     events = (b'"usage"', b'"error"', b"message_stop")
 
     def describe(self, path: str, body: Mapping[str, Any]) -> Call | None:
@@ -56,7 +62,8 @@ class Anthropic(BaseProvider):
         encoding = "claude_v3" if _OLD_TOKENIZER.match(parse.undated(model)) else self.encoding
         parts, most = [body.get("system"), body.get("messages")], count(body.get("max_tokens")) or None
         tokens = prompt_tokens(parts, body.get("tools"), encoding, MEDIA)
-        return Call(self.name, endpoint, model, tokens, most, stream=body.get("stream") is True)
+        mode = "fast" if body.get("speed") == "fast" else ""
+        return Call(self.name, endpoint, model, tokens, most, stream=body.get("stream") is True, mode=mode)
 
     def pool(self, model: str) -> str:
         """The class of models that shares the limit; a dated snapshot shares its alias's."""
@@ -83,7 +90,7 @@ class Anthropic(BaseProvider):
             full_s = parse.rfc3339_s(headers.get(f"anthropic-ratelimit-{family}-reset"))
             reset_s = None if full_s is None else parse.wait(max(0.0, full_s - now_s))
             if limit is not None or remaining is not None or reset_s is not None:
-                found.append(Reading(unit, limit, remaining, reset_s, 60.0, resolution))
+                found.append(Reading(unit, limit, remaining, reset_s, 60.0, resolution, reset_resolution_s=1.0))
         return found
 
     def usage(self, payload: Mapping[str, Any]) -> Usage | None:
@@ -108,29 +115,34 @@ class Anthropic(BaseProvider):
 
     def _classify(self, status: int | None, error: Mapping[str, Any], text: str, headers: Headers) -> Refusal | None:
         """Classify by the status, the error's type and ``error_code``, and the limit in its message."""
-        fast_limits = [headers.get(f"anthropic-fast-{side}-tokens-limit") for side in ("input", "output")]
-        never = status == 429 and any(parse.number(limit) == 0 for limit in fast_limits)  # fast mode not provisioned
         kind_of = as_text(error.get("type"))[:100]
         code = as_text(as_mapping(error.get("details")).get("error_code") or error.get("error_code"))[:100]
         limited = status == 429 or (status is None and kind_of == "rate_limit_error")
         match = _DIMENSION.search(text)
+        amount = parse.number(parse.ungrouped(match[1])) if match else None
+        scope = RefusalScope.MODE if (match and match[2]) or _MODE.search(text) else RefusalScope.POOL
+        fast_limits = (parse.number(headers.get(f"anthropic-fast-{side}-tokens-limit")) for side in ("input", "output"))
+        if match is None and 0 in fast_limits:  # without fast mode
+            amount, scope = 0.0, RefusalScope.MODE
         if status == 402 or ((limited or status == 400) and _MONEY.search(f"{code} {kind_of} {text}")):
-            kind = RefusalKind.MONEY
+            kind, scope = RefusalKind.MONEY, RefusalScope.POOL
         elif status in (503, 529) or (status is None and kind_of == "overloaded_error"):
             kind = RefusalKind.CAPACITY
-        elif status == 413 or never or (limited and match and parse.number(match[1]) == 0):
-            kind = RefusalKind.NEVER_FITS
-        elif limited:
-            kind = RefusalKind.GROWTH if code == "ramp_limit_exceeded" else RefusalKind.RATE
-        else:
+        elif status == 413:
+            kind, scope = RefusalKind.NEVER_FITS, RefusalScope.REQUEST
+        elif not limited:
             return None
-        limit = parse.amount(match[1]) if match else None
+        elif amount == 0 or _REQUIRED.search(text):  # the organization does not have this mode or model
+            kind = RefusalKind.NEVER_FITS
+        else:
+            kind = RefusalKind.GROWTH if code == "ramp_limit_exceeded" else RefusalKind.RATE
         return Refusal(
             kind=kind,
             message=as_text(error.get("message"))[:300],
             code=code or kind_of,
             retry_after_s=parse.retry_after_s(headers),
-            unit=match[2].replace(" ", "_") if match else None,
-            period_s=parse.PERIODS_S[match[3]] if match else None,
-            limit=limit,
+            unit=match[3].lower().replace(" ", "_") if match else None,
+            period_s=parse.PERIODS_S[match[4].lower()] if match else None,
+            limit=parse.amount(parse.ungrouped(match[1])) if match else None,
+            scope=scope,
         )

@@ -9,7 +9,7 @@ from dataclasses import replace
 from typing import Any
 
 from paceline.core.quota import REQUESTS, TOKENS
-from paceline.core.results import Reading, Refusal, RefusalKind
+from paceline.core.results import Reading, Refusal, RefusalKind, RefusalScope
 from paceline.providers import parse
 from paceline.providers.base import Call, Headers
 from paceline.providers.common import CostRule
@@ -60,9 +60,9 @@ class Azure(OpenAIDialect):
         unit, asked = _UNIT.search(text), _AGAIN.search(text)
         seconds = parse.number(asked[1]) if asked else None
         text_wait_s = parse.wait(seconds / 1_000 if seconds and asked and asked[2] else seconds)
-        kind = refusal.kind
+        kind, scope = refusal.kind, refusal.scope
         if "max_tokens_too_large" in code:
-            kind = RefusalKind.NEVER_FITS
+            kind, scope = RefusalKind.NEVER_FITS, RefusalScope.REQUEST
         elif "system_capacity" in code:  # the words are an assumption, from the names of the documented subtypes
             kind = RefusalKind.CAPACITY
         long = text_wait_s is not None and text_wait_s >= _DAY_S  # a free or batch quota of a day, never a minute's
@@ -72,6 +72,7 @@ class Azure(OpenAIDialect):
             retry_after_s=parse.longest(refusal.retry_after_s, text_wait_s),
             unit=(TOKENS if unit[1] == "token" else REQUESTS) if unit else refusal.unit,
             period_s=_DAY_S if long else refusal.period_s,
+            scope=scope,
         )
 
     def _refused_stream(self, headers: Headers, body: bytes) -> Refusal | None:

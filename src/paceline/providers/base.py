@@ -29,6 +29,9 @@ class Call:
         input_tokens: The estimate of the input, before any learned correction.
         max_output_tokens: The most output that the request allows, over all choices; ``None`` when it sets no limit.
         stream: Whether the answer is streamed.
+        mode: The mode of the request where the provider limits that mode apart from the model's other requests
+            (``fast``, ``long_context``); empty otherwise. Such a request is charged to the model's pool like any other,
+            but its answer teaches the pool nothing.
     """
 
     provider: str
@@ -37,6 +40,7 @@ class Call:
     input_tokens: int
     max_output_tokens: int | None = None
     stream: bool = False
+    mode: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,6 +86,8 @@ class Provider(Protocol):
     label, and ``.*.`` any second label."""
     key_env: str
     """The environment variable that holds the key."""
+    charged_after: frozenset[str]
+    """The units that are charged when the answer is produced, and not at admission."""
     encoding: str
     """The estimator's weights: ``o200k``, ``claude_v3``, ``claude_v4_8`` or ``gemma3``."""
 

@@ -16,7 +16,7 @@ from typing import Any, Final
 from urllib.parse import unquote
 
 from paceline.core.quota import Cost
-from paceline.core.results import Refusal, RefusalKind
+from paceline.core.results import Refusal, RefusalKind, RefusalScope
 from paceline.providers import parse
 from paceline.providers.anthropic import MEDIA
 from paceline.providers.base import Call, Headers, Usage, UsageReader
@@ -132,9 +132,10 @@ class Bedrock(BaseProvider):
             kind=kind,
             message=message[:300],
             code=named[:100],
-            retry_after_s=parse.retry_after_s(headers) if asked_ms is None else asked_ms / 1_000,
+            retry_after_s=asked_ms / 1_000 if asked_ms else parse.retry_after_s(headers),
             unit=match[1].lower() if match else None,
             period_s=86_400.0 if match and match[2] else None,
+            scope=RefusalScope.REQUEST if kind is RefusalKind.NEVER_FITS else RefusalScope.POOL,
         )
 
 

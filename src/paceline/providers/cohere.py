@@ -88,7 +88,7 @@ class Cohere(OpenAIDialect):
             retry_after_s=wait_s,
             unit=TOKENS if named[2] == "tokens" else REQUESTS,
             period_s=_PERIODS[named[3]],
-            limit=parse.amount(named[1]),
+            limit=parse.amount(parse.ungrouped(named[1])),
         )
 
     def usage_reader(self, call: Call) -> UsageReader:

@@ -75,6 +75,7 @@ class BaseProvider(Provider):
     """
 
     costs = CostRule()
+    charged_after: frozenset[str] = frozenset()
     media: MediaTokens
     """The tokens of images, audio and files."""
     events: tuple[bytes, ...] = (b'"usage"', b'"error"', b"[DONE]")

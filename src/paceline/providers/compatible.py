@@ -8,23 +8,25 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any, Final
 
 from paceline.core.quota import CONCURRENCY, INPUT_TOKENS, OUTPUT_TOKENS, REQUESTS, TOKENS
-from paceline.core.results import Reading, Refusal, RefusalKind
+from paceline.core.results import Reading, Refusal, RefusalKind, RefusalScope
 from paceline.providers import parse
 from paceline.providers.base import Call, Headers, Usage
 from paceline.providers.common import CostRule
 from paceline.providers.generic import consistent_readings
-from paceline.providers.openai import OpenAIDialect, family_reading
+from paceline.providers.openai import CODES, OpenAIDialect, family_reading
 from paceline.providers.parse import as_mapping, as_text, count
 
 UNCACHED_TOKENS: Final = "uncached_tokens"
 """Cerebras' unit: input without cached reads, and output."""
 UNCACHED_INPUT_TOKENS: Final = "uncached_input_tokens"
 """Fireworks' unit: input without cached reads."""
+AUDIO_SECONDS: Final = "audio_seconds"
+"""Groq's unit of transcriptions."""
 FREE: Final = "free"
 """The pool of all of OpenRouter's free models."""
 
@@ -35,14 +37,18 @@ class Dialect:
 
     Attributes:
         costs: How it counts tokens.
+        codes: Error codes of its own, or with a meaning of its own.
+        modes: The values of ``service_tier`` whose requests have limits of their own.
         readings: Reads the quotas in its headers.
         rate: Refines a refusal of the kind ``RATE``, from the refusal, the headers and the body.
         usage: Refines the usage, from the usage and the object that reports it.
-        money: Finds a used-up balance in the message of a 403 or 429.
+        money: Finds a used-up balance in the message of a 403, 412 or 429.
         statuses: HTTP statuses of its own, with the common ones that mean the same.
     """
 
     costs: CostRule = OpenAIDialect.costs
+    codes: Mapping[str, Refusal] = field(default_factory=dict)
+    modes: frozenset[str] = frozenset()
     readings: Callable[[Headers], list[Reading]] = lambda _: []
     rate: Callable[[Refusal, Headers, bytes], Refusal] = lambda refusal, _headers, _body: refusal
     usage: Callable[[Usage, Mapping[str, Any]], Usage] = lambda usage, _found: usage
@@ -57,13 +63,19 @@ class Compatible(OpenAIDialect):
         super().__init__(name, key_env, hosts, encoding)
         self.dialect = DIALECTS[name]
         self.costs = self.dialect.costs
+        self.codes = {**CODES, **self.dialect.codes}
+
+    def describe(self, path: str, body: Mapping[str, Any]) -> Call | None:
+        """Describe a request as OpenAI's; its mode is its ``service_tier``, if that has limits of its own."""
+        call, tier = super().describe(path, body), as_text(body.get("service_tier"))
+        return replace(call, mode=tier) if call is not None and tier in self.dialect.modes else call
 
     def readings(self, headers: Headers, now_s: float) -> list[Reading]:  # noqa: ARG002
         return self.dialect.readings(headers)
 
     def refusal(self, status: int, headers: Headers, body: bytes) -> Refusal | None:
         dialect = self.dialect
-        if dialect.money and status in (403, 429):
+        if dialect.money and status in (403, 412, 429):
             text = parse.error_of(body)[1]
             if dialect.money.search(text):
                 return Refusal(RefusalKind.MONEY, text[:300])
@@ -87,6 +99,13 @@ def _family_readings(
         if reading is not None and (resets or reading.limit is not None or reading.remaining is not None):
             found.append(replace(reading, period_s=period_s, reset_s=reading.reset_s if resets else None))
     return found
+
+
+# Groq: a transcription is counted in seconds of audio (messages of 2026).
+
+
+def _groq_rate(refusal: Refusal, _headers: Headers, _body: bytes) -> Refusal:
+    return replace(refusal, unit=AUDIO_SECONDS) if refusal.unit == "seconds_of_audio" else refusal
 
 
 # Mistral: headers without resets. A limit of 0 means that the model is not on the plan: such a 429 never ends.
@@ -154,7 +173,7 @@ def _together_rate(refusal: Refusal, headers: Headers, body: bytes) -> Refusal:
 
 def _asked_or_reset_s(refusal: Refusal, reset: str | None) -> float | None:
     asked_s = refusal.retry_after_s
-    return parse.wait(parse.number(reset)) if asked_s is None else asked_s
+    return (parse.wait(parse.number(reset)) or None) if asked_s is None else asked_s
 
 
 # Fireworks: documented per second while a minute is enforced; live headers were per minute. So a value below the lowest
@@ -226,7 +245,49 @@ def _perplexity_usage(usage: Usage, found: Mapping[str, Any]) -> Usage:
     return replace(usage, input_tokens=usage.input_tokens + citations, output_tokens=usage.output_tokens + reasoning)
 
 
+# Moonshot: messages of 2025 and 2026, e.g. "request reached organization max RPM: 3, please try again after 1 seconds",
+# "request reached max organization concurrency: 1", "request reached project TPM rate limit, current: 1410, limit: 100".
+
+_MOONSHOT_LIMIT = re.compile(r"\b(?:([RT])P([MD])|concurrency)\b(?: rate limit, current: \d+, limit)?: (\d{1,15})")
+
+
+def _moonshot_rate(refusal: Refusal, _headers: Headers, body: bytes) -> Refusal:
+    named = _MOONSHOT_LIMIT.search(parse.error_of(body)[1])
+    if named is None:
+        return refusal
+    if named[1] is None:
+        return replace(refusal, unit=CONCURRENCY)
+    unit, period = {"R": REQUESTS, "T": TOKENS}[named[1]], {"M": "minute", "D": "day"}[named[2]]
+    return replace(refusal, unit=unit, period_s=parse.PERIODS_S[period], limit=parse.amount(named[3]))
+
+
+# Z.ai: "Usage limit reached for 5 hour. Your limit will reset at 2026-08-27 21:31:39", in English or Chinese (2026-08).
+# The instant is taken for China's time: one was more than five hours ahead of UTC.
+
+PROMPTS: Final = "prompts"
+"""Z.ai's unit of coding plans."""
+_ZAI_PERIOD = re.compile(r"(\d{1,3})\s{0,2}(?:hour|小时)")
+_ZAI_RESET = re.compile(r"\b(20\d\d-\d\d-\d\d) (\d\d:\d\d:\d\d)\b")
+
+
+def _zai_rate(refusal: Refusal, headers: Headers, body: bytes) -> Refusal:
+    if refusal.unit != PROMPTS:
+        return refusal
+    text, wait_s = parse.error_of(body)[1], refusal.retry_after_s
+    period, reset = _ZAI_PERIOD.search(text), _ZAI_RESET.search(text)
+    if wait_s is None and reset:
+        wait_s = parse.seconds_until(parse.rfc3339_s(f"{reset[1]}T{reset[2]}+08:00"), headers)
+    return replace(refusal, retry_after_s=wait_s, period_s=float(period[1]) * 3_600 if period else None)
+
+
 _FREE_LIMIT = re.compile(r"free-models-per-(min|day)|openrouter_free_tier_(minute|daily)")
+# A 402 may concern its request alone (messages of 2026): the balance covers less output, a shorter prompt, or the
+# request once others in flight have been paid for.
+_AFFORDS_LESS = re.compile(
+    r"fewer max_tokens(?!.{0,100}can only afford (?:0\b|-))|prompt tokens limit exceeded|weight_exceeds_budget",
+    re.IGNORECASE,
+)
+_IN_FLIGHT = re.compile(r"in_flight_budget")
 
 
 def _openrouter_readings(headers: Headers) -> list[Reading]:
@@ -254,7 +315,12 @@ class OpenRouter(Compatible):
         free = _FREE_LIMIT.search(f"{source} {message[:1_000]}")
         # An answer without an error object comes from OpenRouter's protection against floods: it limits the account.
         own = bool(free) or not error or "x-ratelimit-limit" in headers
-        if status == 402:
+        scope, told = RefusalScope.POOL, f"{source} {as_text(metadata.get('reason'))[:100]} {message[:1_000]}"
+        if status == 402 and _AFFORDS_LESS.search(told):
+            kind, scope = RefusalKind.MONEY, RefusalScope.REQUEST
+        elif status == 402 and _IN_FLIGHT.search(told):
+            kind, scope = RefusalKind.RATE, RefusalScope.REQUEST
+        elif status == 402:
             kind = RefusalKind.MONEY
         elif status == 429:
             kind = RefusalKind.RATE if own else RefusalKind.CAPACITY
@@ -276,6 +342,7 @@ class OpenRouter(Compatible):
             period_s=period_s,
             limit=reading.limit,
             pool=FREE if free else None,
+            scope=scope,
         )
 
 
@@ -284,10 +351,12 @@ DIALECTS: Final = {
         costs=CostRule(holds_maximum=True, counts_cached=False),
         readings=partial(
             _family_readings,
-            (("requests", REQUESTS, 86_400.0), ("tokens", TOKENS, 60.0), ("audio-seconds", "audio_seconds", 3_600.0)),
+            (("requests", REQUESTS, 86_400.0), ("tokens", TOKENS, 60.0), ("audio-seconds", AUDIO_SECONDS, 3_600.0)),
             resets=True,
         ),
+        rate=_groq_rate,
         statuses=((498, 503),),  # flex processing without capacity
+        modes=frozenset({"flex"}),
     ),
     "mistral": Dialect(readings=_mistral_readings, rate=_mistral_rate),
     "xai": Dialect(
@@ -301,11 +370,37 @@ DIALECTS: Final = {
         rate=lambda refusal, _headers, _body: replace(refusal, unit=CONCURRENCY, period_s=None),  # its only limit
         usage=lambda usage, found: _cached(usage, found.get("prompt_cache_hit_tokens")),
     ),
+    "moonshot": Dialect(readings=consistent_readings, rate=_moonshot_rate),
+    "zai": Dialect(
+        readings=consistent_readings,
+        rate=_zai_rate,
+        codes={
+            **dict.fromkeys(("1113", "1309"), Refusal(RefusalKind.MONEY)),  # arrears; the plan has expired
+            "1302": Refusal(RefusalKind.RATE, unit=CONCURRENCY),
+            "1305": Refusal(RefusalKind.CAPACITY),
+            **dict.fromkeys(("1308", "1310"), Refusal(RefusalKind.RATE, unit=PROMPTS)),  # the plan's hours; its week
+        },
+    ),
+    "dashscope": Dialect(
+        readings=consistent_readings,
+        codes={
+            **dict.fromkeys(
+                ("insufficient_quota", "Throttling.AllocationQuota"),
+                Refusal(RefusalKind.RATE, unit=TOKENS, period_s=60.0),
+            ),
+            **dict.fromkeys(
+                ("limit_requests", "Throttling.RateQuota"), Refusal(RefusalKind.RATE, unit=REQUESTS, period_s=60.0)
+            ),
+            **dict.fromkeys(("limit_burst_rate", "Throttling.BurstRate"), Refusal(RefusalKind.GROWTH)),
+            **dict.fromkeys(("Arrearage", "PrepaidBillOverdue", "PostpaidBillOverdue"), Refusal(RefusalKind.MONEY)),
+        },
+    ),
     "together": Dialect(readings=_together_readings, rate=_together_rate),
     "fireworks": Dialect(
         costs=CostRule(uncached_unit=UNCACHED_INPUT_TOKENS, uncached_of=INPUT_TOKENS),
         readings=_fireworks_readings,
         rate=_fireworks_rate,
+        money=re.compile(r"spending limit|past invoices", re.IGNORECASE),  # of a suspended account: a 412 (2026-07)
     ),
     "openrouter": Dialect(readings=_openrouter_readings),
     "cerebras": Dialect(

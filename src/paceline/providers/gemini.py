@@ -10,7 +10,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any, Final
 
 from paceline.core.quota import INPUT_TOKENS, OUTPUT_TOKENS, REQUESTS, TOKENS, USD
-from paceline.core.results import Refusal, RefusalKind
+from paceline.core.results import Refusal, RefusalKind, RefusalScope
 from paceline.providers import parse
 from paceline.providers.base import Call, Headers, Usage, UsageReader
 from paceline.providers.common import CostRule
@@ -36,6 +36,7 @@ MEDIA: Final = MediaTokens(image=1_120, small_image=258, audio=1_920, file=1_680
 
 _PATH = re.compile(r"/models/([^/:]{1,200}):(\w{1,40})/?$", re.ASCII)
 _ZERO = re.compile(r"\blimit: 0(?![\d.])")
+_EXCEEDED = re.compile(r"Quota exceeded for (?:metric: )?(aiplatform\.googleapis\.com/\w{1,200})")
 _RETRY = re.compile(r"[Rr]etry in ([\d.hms]{1,40})")
 _UNITS: Final = (
     ("inputtoken", INPUT_TOKENS), ("outputtoken", OUTPUT_TOKENS), ("token", TOKENS), ("image", "images"), ("request", REQUESTS),
@@ -107,14 +108,15 @@ class Gemini(OpenAIDialect):
     def _classify(self, status: int | None, error: Mapping[str, Any], text: str, headers: Headers) -> Refusal | None:
         """Classify by the violated quota where the answer names one; its wait may differ from ``RetryInfo``."""
         exhausted = status == 429 or (status is None and _code(error) in ("RESOURCE_EXHAUSTED", "429"))
-        unit, period_s, limit = _violation(error)
+        unit, period_s, limit = _violation(error, text)
+        scope = RefusalScope.POOL
         wait_s, kind = _asked_wait(error, text, parse.retry_after_s(headers)), RefusalKind.RATE
         if status in (503, 529) or (status is None and _code(error) in ("UNAVAILABLE", "503")):
             kind = RefusalKind.CAPACITY
         elif status == 402:
             kind = RefusalKind.MONEY
         elif status == 413:
-            kind = RefusalKind.NEVER_FITS
+            kind, scope = RefusalKind.NEVER_FITS, RefusalScope.REQUEST
         elif not exhausted:
             return None
         elif limit == 0 or _ZERO.search(text):  # a model that this tier does not have
@@ -136,6 +138,7 @@ class Gemini(OpenAIDialect):
             unit=unit,
             period_s=period_s,
             limit=limit or None,
+            scope=scope,
         )
 
 
@@ -172,24 +175,31 @@ def _details(error: Mapping[str, Any], kind: str) -> Iterator[Mapping[str, Any]]
             yield detail
 
 
-def _violation(error: Mapping[str, Any]) -> tuple[str | None, float | None, float | None]:
-    """Unit, period and limit of the violated quota that takes longest; a limit of 0 before all others."""
+def _violation(error: Mapping[str, Any], text: str) -> tuple[str | None, float | None, float | None]:
+    """Unit, period and limit of the violated quota that takes longest; a limit of 0 before all others.
+
+    Vertex names the quota in its message, without details (2024 to 2025).
+    """
     found = []
     for failure in _details(error, "QuotaFailure"):
         violations = failure.get("violations")
         for violation in violations[:20] if isinstance(violations, list) else []:
             fields = as_mapping(violation)
-            name = as_text(fields.get("quotaId")).lower()
-            # The metric's path helps where the id does not name the unit.
-            words = f"{name} {as_text(fields.get('quotaMetric')).lower()}".replace("_", "")
-            unit = next((unit for word, unit in _UNITS if word in words), None)
-            period_s = next((period for word, period in _PERIODS if word in name), None)
-            text = as_text(fields.get("quotaValue"))
-            limit = 0.0 if parse.number(text) == 0 else parse.amount(text)
+            value = as_text(fields.get("quotaValue"))
+            limit = 0.0 if parse.number(value) == 0 else parse.amount(value)
+            unit, period_s = _quota_named(as_text(fields.get("quotaId")), as_text(fields.get("quotaMetric")))
             found.append((limit == 0, period_s or 0.0, unit, period_s, limit))
-    if not found:
-        return None, None, None
-    return max(found, key=lambda violation: violation[:2])[2:]
+    if found:
+        return max(found, key=lambda violation: violation[:2])[2:]
+    named = _EXCEEDED.search(text)
+    return (*_quota_named(named[1]), None) if named else (None, None, None)
+
+
+def _quota_named(name: str, metric: str = "") -> tuple[str | None, float | None]:
+    """Unit and period in a quota's name; the metric's path helps where the name has no unit."""
+    name, metric = (words.lower().replace("_", "") for words in (name, metric))
+    unit = next((unit for word, unit in _UNITS if word in f"{name} {metric}"), None)
+    return unit, next((period for word, period in _PERIODS if word in name), None)
 
 
 def _asked_wait(error: Mapping[str, Any], text: str, header_wait_s: float | None) -> float | None:

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
+from dataclasses import replace
 from functools import lru_cache
 from typing import Any, Final
 
 from paceline.core.quota import INPUT_TOKENS, OUTPUT_TOKENS, REQUESTS, TOKENS
-from paceline.core.results import Reading, Refusal, RefusalKind
+from paceline.core.results import Reading, Refusal, RefusalKind, RefusalScope
 from paceline.providers import parse
 from paceline.providers.base import Call, Headers, Usage
 from paceline.providers.common import BaseProvider, CostRule
@@ -36,18 +37,30 @@ _POOLS: Final = (
     ("gpt-image-2", "gpt-image"),
 )
 
-_MONEY = re.compile(
-    r"insufficient_quota|credit_balance_exhausted|billing_hard_limit_reached"
-    r"|\w{1,40}_spend_limit_exceeded|\w{1,40}_usage_limit_exceeded"
-)
-_CAPACITY: Final = {"server_is_overloaded", "service_unavailable_error", "resource_unavailable", "503", "529"}
-_RATE: Final = {"rate_limit_exceeded", "rate_limit_error", "too_many_requests", "429"}
+# Requests with more input than this are limited apart from the others of the model (2025 for gpt-4.1, 2026-09). The
+# input is an estimate, which may be too low by a fifth.
+_LONG_CONTEXT: Final = (("gpt-4.1", 0.8 * 128_000), ("", 0.8 * 272_000))
+
+_MEANINGS: Final = {  # of several, the first holds; exceeded_current_quota_error and engine_overloaded_error are Moonshot's
+    RefusalKind.MONEY: "402 insufficient_quota credit_balance_exhausted billing_hard_limit_reached billing_not_active"
+    " exceeded_current_quota_error",
+    RefusalKind.CAPACITY: "503 529 server_is_overloaded service_unavailable_error resource_unavailable"
+    " engine_overloaded_error",
+    RefusalKind.GROWTH: "slow_down",
+    RefusalKind.NEVER_FITS: "413",
+    RefusalKind.RATE: "429 rate_limit_exceeded rate_limit_error too_many_requests",
+}
+_ORDER: Final = list(_MEANINGS)
+CODES: Final = {code: Refusal(kind) for kind, codes in _MEANINGS.items() for code in codes.split()}
+"""The meaning of an error's ``code``, its ``type`` and the HTTP status."""
+_SPENT = re.compile(r"\w{1,40}_(?:spend|usage)_limit_exceeded")
+_MODE = re.compile(r"-(?:long-context|ultrafast|priority|flex|batch)$")  # at the end of a limit's name
 
 _LIMIT = re.compile(r"\bLimit:?\s{0,2}([\d,]{1,20})", re.ASCII)
 _USED = re.compile(r"\b(?:Used|Current):?\s{0,2}([\d,]{1,20})", re.ASCII)
 _REQUESTED = re.compile(r"\bRequested:?\s{0,2}([\d,]{1,20})", re.ASCII)
 _TRY_AGAIN = re.compile(
-    r"(?:try again|retry) (?:in|after) ((?:[\d.]{1,20}\s{0,2}(?:h|ms|m|us|µs|s)\b\s?|[\d.]{1,20}[hms]){1,4})"
+    r"(?:try again|retry) (?:in|after) ((?:[\d.]{1,20}\s{0,2}(?:h|ms|m|us|µs|s|seconds?)\b\s?|[\d.]{1,20}[hms]){1,4})"
 )
 _POOL_NAMED = re.compile(r"\(for limit ([\w.:-]{1,100})\)")
 _DIMENSION = re.compile(r"\bon ([a-z][a-z -]{0,30}?) per (sec|second|min|minute|hour|day)\b")
@@ -58,6 +71,7 @@ _SHORT_UNITS: Final = {"R": REQUESTS, "T": TOKENS, "IT": INPUT_TOKENS, "OT": OUT
 class OpenAIDialect(BaseProvider):
     """OpenAI's paths, bodies, errors and usage, without OpenAI's limits."""
 
+    codes = CODES
     media = MEDIA
 
     def describe(self, path: str, body: Mapping[str, Any]) -> Call | None:
@@ -93,27 +107,27 @@ class OpenAIDialect(BaseProvider):
     def _classify(self, status: int | None, error: Mapping[str, Any], text: str, headers: Headers) -> Refusal | None:
         """Classify by the status, the error's ``code`` and ``type``, and the numbers in its message."""
         code, kind_of = as_text(error.get("code"))[:100], as_text(error.get("type"))[:100]
-        names = {code, kind_of, "" if status is None else str(status)}
-        limit, requested = _found(_LIMIT, text), _found(_REQUESTED, text)
-        never = (
-            text.startswith("Request too large")
-            or limit == 0
-            or (limit is not None and requested is not None and requested > limit)
-        )
-        if status == 402 or _MONEY.fullmatch(code) or _MONEY.fullmatch(kind_of):
-            kind = RefusalKind.MONEY
-        elif names & _CAPACITY:
-            kind = RefusalKind.CAPACITY
-        elif "slow_down" in names:
-            kind = RefusalKind.GROWTH
-        elif status == 413 or (never and names & _RATE):
-            kind = RefusalKind.NEVER_FITS
-        elif names & _RATE and status in (None, 200, 429):
-            kind = RefusalKind.RATE
-        else:
+        names = (code, kind_of, "" if status is None else str(status))
+        found = [self.codes[name] for name in names if name in self.codes]
+        if _SPENT.fullmatch(code) or _SPENT.fullmatch(kind_of):
+            found = [Refusal(RefusalKind.MONEY)]
+        if not found:
             return None
+        said = min(found, key=lambda refusal: _ORDER.index(refusal.kind))
+        kind, scope = said.kind, RefusalScope.POOL
+        limit, requested = _found(_LIMIT, text), _found(_REQUESTED, text)
+        if kind is RefusalKind.RATE:
+            above = limit is not None and requested is not None and requested > limit
+            if limit == 0 or above or text.startswith("Request too large"):
+                kind = RefusalKind.NEVER_FITS
+            elif status not in (None, 200, 429):
+                return None
+        if kind is RefusalKind.NEVER_FITS and limit != 0:  # with a limit of 0 the model is not enabled
+            scope = RefusalScope.REQUEST
         unit, period_s = _dimension(text)
         pool, again = _POOL_NAMED.search(text), _TRY_AGAIN.search(text)
+        if pool and scope is RefusalScope.POOL and _MODE.search(pool[1]):
+            scope = RefusalScope.MODE
         return Refusal(
             kind=kind,
             message=as_text(error.get("message"))[:300],
@@ -121,12 +135,13 @@ class OpenAIDialect(BaseProvider):
             retry_after_s=parse.longest(
                 parse.retry_after_s(headers), parse.go_duration_s(again[1].rstrip(". ")) if again else None
             ),
-            unit=unit,
-            period_s=period_s,
+            unit=unit or said.unit,
+            period_s=period_s or said.period_s,
             limit=limit or None,
             used=_found(_USED, text),
             requested=requested,
             pool=pool[1] if pool else None,
+            scope=scope,
         )
 
 
@@ -139,6 +154,15 @@ class OpenAI(OpenAIDialect):
     """
 
     costs = CostRule(holds_maximum=True, refunds=False)
+
+    def describe(self, path: str, body: Mapping[str, Any]) -> Call | None:
+        """Describe a request; its mode is ``ultrafast`` by its ``service_tier``, or ``long_context`` by its length."""
+        call = super().describe(path, body)
+        if call is None:
+            return None
+        if body.get("service_tier") == "ultrafast":
+            return replace(call, mode="ultrafast")
+        return replace(call, mode="long_context") if _is_long(call) else call
 
     def pool(self, model: str) -> str:
         """A dated snapshot shares its alias's pool, a fine-tuned model its base's (assumed); some have a family's."""
@@ -154,6 +178,10 @@ def _max_output_tokens(body: Mapping[str, Any]) -> int | None:
     names = ("max_completion_tokens", "max_tokens", "max_output_tokens")
     choices = max(count(body.get("n")), count(body.get("best_of")), 1)
     return next(filter(None, (count(body.get(name)) for name in names)), 0) * choices or None
+
+
+def _is_long(call: Call) -> bool:
+    return call.input_tokens > next(most for prefix, most in _LONG_CONTEXT if call.model.startswith(prefix))
 
 
 @lru_cache(maxsize=1_024)
@@ -201,7 +229,7 @@ def _strictest(headers: Headers) -> Reading | None:
 
 def _found(pattern: re.Pattern[str], text: str) -> float | None:
     match = pattern.search(text)
-    return parse.number(match[1]) if match else None
+    return parse.number(parse.ungrouped(match[1])) if match else None
 
 
 def _dimension(text: str) -> tuple[str | None, float | None]:

@@ -18,18 +18,41 @@ PERIODS_S: Final = {"second": 1.0, "sec": 1.0, "minute": 60.0, "min": 60.0, "hou
 
 _SNAPSHOT = re.compile(r"(?:[-@]20\d\d-?[01]\d-?[0-3]\d|-(?:0[1-9]|1[0-2])[0-3]\d|-latest)$", re.ASCII)
 _NUMBER = re.compile(r"[+-]?\d{1,18}(?:\.\d{1,18})?", re.ASCII)
-_PART = re.compile(r"(\d{1,15}(?:\.\d{1,15})?)\s{0,2}(h|ms|m|us|µs|ns|s)\s{0,2}", re.ASCII)
-_SECONDS = {"h": 3_600.0, "m": 60.0, "s": 1.0, "ms": 1e-3, "us": 1e-6, "µs": 1e-6, "ns": 1e-9}
+_PART = re.compile(r"(\d{1,15}(?:\.\d{1,15})?)\s{0,2}(h|ms|m|us|µs|ns|seconds?|s)\s{0,2}", re.ASCII)
+_SECONDS = {
+    "h": 3_600.0,
+    "m": 60.0,
+    "s": 1.0,
+    "second": 1.0,
+    "seconds": 1.0,
+    "ms": 1e-3,
+    "us": 1e-6,
+    "µs": 1e-6,
+    "ns": 1e-9,
+}
 
 
 def _short(text: str | None) -> str:
-    return "" if text is None or len(text) > 40 else text.strip()
+    """A header's value. A repeated header arrives as one, joined by commas: equal values count as one."""
+    clean = "" if text is None or len(text) > 200 else text.strip()
+    if "," in clean:
+        parts = [part.strip() for part in clean.split(",")]
+        for size in (1, 2):  # an HTTP date has a comma of its own
+            if parts == parts[:size] * (len(parts) // size):
+                clean = ", ".join(parts[:size])
+                break
+    return clean if len(clean) <= 40 else ""
 
 
 def number(text: str | None) -> float | None:
-    """A plain decimal number, commas as thousands allowed; ``None`` for anything else."""
-    clean = _short(text).replace(",", "")
+    """A plain decimal number; ``None`` for anything else, also for unequal values of a repeated header."""
+    clean = _short(text)
     return float(clean) if _NUMBER.fullmatch(clean) else None
+
+
+def ungrouped(digits: str) -> str:
+    """A number out of a message, without the commas between thousands; in a header a comma separates values."""
+    return digits.replace(",", "")
 
 
 def amount(text: str | None) -> float | None:
@@ -50,7 +73,7 @@ def wait(value: float | None) -> float | None:
 
 
 def go_duration_s(text: str | None) -> float | None:
-    """Seconds of a Go duration: ``6m0s``, ``1h34m52.896s``, ``84ms``, also with spaces (``6m 11.52s``)."""
+    """Seconds of a Go duration: ``6m0s``, ``1h34m52.896s``, ``84ms``, also with spaces (``6m 11.52s``, ``1 seconds``)."""
     total, at, clean = 0.0, 0, _short(text)
     while at < len(clean):
         match = _PART.match(clean, at)
@@ -83,26 +106,26 @@ def http_date_s(text: str | None) -> float | None:
 
 
 def retry_after_s(headers: Headers) -> float | None:
-    """The wait that ``retry-after-ms`` or ``retry-after`` asks for, in seconds.
+    """The wait that ``retry-after-ms`` or ``retry-after`` asks for, in seconds; ``None`` for none, 0 or a past date.
 
     An HTTP date is compared with the answer's own ``date`` header, so that the local clock does not matter.
     """
     milliseconds, text = wait(number(headers.get("retry-after-ms"))), headers.get("retry-after")
-    if milliseconds is not None:
+    if milliseconds:
         return milliseconds / 1_000
     seconds = number(text)
-    return seconds_until(http_date_s(text), headers) if seconds is None else wait(seconds)
+    return (seconds_until(http_date_s(text), headers) if seconds is None else wait(seconds)) or None
 
 
 def seconds_until(instant_s: float | None, headers: Headers) -> float | None:
-    """Seconds from the answer's ``date`` header to ``instant_s`` (seconds since the epoch); 0 for a past instant."""
+    """Seconds from the answer's ``date`` header to ``instant_s`` (seconds since the epoch); ``None`` for a past one."""
     now_s = http_date_s(headers.get("date"))
-    return None if instant_s is None or now_s is None else wait(max(0.0, instant_s - now_s))
+    return None if instant_s is None or now_s is None else wait(instant_s - now_s) or None
 
 
 def longest(*waits: float | None) -> float | None:
-    """The longest of the waits that there are."""
-    return max((wait_s for wait_s in waits if wait_s is not None), default=None)
+    """The longest of the waits that there are; a wait of 0 is none."""
+    return max(filter(None, waits), default=None)
 
 
 def count(value: Any) -> int:

@@ -11,7 +11,7 @@ from typing import Any, Final
 
 from paceline.core.hints import did_you_mean
 from paceline.core.quota import Quota, parse_quotas
-from paceline.core.results import PacelineWarning, QuotaError
+from paceline.core.results import PacelineWarning, QuotaError, Source, SourceKind
 from paceline.providers.parse import undated
 from paceline.providers.registry import PROVIDERS, provider_named
 
@@ -27,7 +27,7 @@ class Published:
     """The published limits for one model and tier.
 
     Attributes:
-        quotas: The limits.
+        sources: The limits, and the source of each.
         pool: The pool that the model is charged to, without the provider.
         tier: The tier that the quotas are published for; ``""`` without a table.
         source: Where they were read.
@@ -36,13 +36,18 @@ class Published:
         matched: The table's name or pattern that matched the model; ``default`` when none did.
     """
 
-    quotas: tuple[Quota, ...]
+    sources: dict[Quota, Source]
     pool: str
     tier: str
     source: str
     as_of: str
     confidence: str
     matched: str
+
+    @property
+    def quotas(self) -> tuple[Quota, ...]:
+        """The limits."""
+        return tuple(self.sources)
 
 
 def lookup(provider: str, model: str, tier: str | int | None = None) -> Published:
@@ -70,7 +75,8 @@ def lookup(provider: str, model: str, tier: str | int | None = None) -> Publishe
         PacelineWarning,
         stacklevel=2,
     )
-    return Published(UNKNOWN, provider_named(provider).pool(model), "", "no table", "", "assumed", DEFAULT)
+    sources = dict.fromkeys(UNKNOWN, Source(SourceKind.ASSUMED, "no table"))
+    return Published(sources, provider_named(provider).pool(model), "", "no table", "", "assumed", DEFAULT)
 
 
 @lru_cache(maxsize=1_024)
@@ -81,15 +87,23 @@ def _lookup(provider: str, model: str, tier: str | int | None) -> Published:
     assert found is not None, "a table's default states every tier or a lower one"
     row, matched, stated = found
     quotas = parse_quotas(row[stated])
+    named = tier is not None or len(tiers(provider)) == 1
+    sure = named and matched != DEFAULT and stated in _equals(table, asked) and row["confidence"] != "assumed"
+    sources = dict.fromkeys(quotas, _source(SourceKind.PUBLISHED if sure else SourceKind.ASSUMED, row, stated))
     rest = None if matched == DEFAULT or row.get("complete") else _best(table, (DEFAULT,), asked)
     if rest is not None:
-        units = {quota.unit for quota in quotas}
-        quotas += tuple(quota for quota in parse_quotas(rest[0][rest[2]]) if quota.unit not in units)
+        units, (other, _, at) = {quota.unit for quota in quotas}, rest
+        left_out = [quota for quota in parse_quotas(other[at]) if quota.unit not in units]
+        sources |= dict.fromkeys(left_out, _source(SourceKind.ASSUMED, other, at))
     confidence = row["confidence"] if stated == asked else "inferred"
     if matched == DEFAULT and model != DEFAULT:
         confidence = "assumed"
     pool = provider_named(provider).pool(model)
-    return Published(quotas, pool, stated, row["source"], row["as_of"], confidence, matched)
+    return Published(sources, pool, stated, row["source"], row["as_of"], confidence, matched)
+
+
+def _source(kind: SourceKind, row: dict[str, Any], tier: str) -> Source:
+    return Source(kind, f"{row['source']} ({row['as_of']})", tier)
 
 
 def known_providers() -> list[str]:
@@ -142,6 +156,11 @@ def _best(table: dict[str, Any], names: tuple[str, ...], tier: str) -> tuple[dic
         if stated in row
     ]
     return max(found, key=lambda one: (len(one[1].rstrip("*")), -order.index(one[2])), default=None)
+
+
+def _equals(table: dict[str, Any], tier: str) -> list[str]:
+    """``tier`` and its other names."""
+    return next(rung for ladder in table["ladders"] for rung in ladder if tier in rung)
 
 
 def _nearest_first(table: dict[str, Any], tier: str) -> list[str]:

@@ -18,7 +18,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, Literal
 
-from paceline.core.capacity import PENDING, LocalCapacity, Resolution, relabel
+from paceline.core.capacity import PENDING, Learns, LocalCapacity, Resolution
 from paceline.core.learning import Learning
 from paceline.core.ledger import PROBE_NS, Ledger
 from paceline.core.meters import Slots
@@ -139,7 +139,6 @@ class SharedCapacity:
             (``fail_closed``), or the whole limits (``fail_open``).
         lease_s: The longest lease in seconds; 0: ask for every request; ``None``: by the measured load.
         learns: Whether answers change the quotas.
-        source: Where the limits come from.
 
     Attributes:
         lost: Why the store is lost; ``None`` while it answers.
@@ -157,11 +156,9 @@ class SharedCapacity:
         who: str,
         on_store_failure: OnStoreFailure = "fail_safe",
         lease_s: float | None = None,
-        learns: bool = False,
-        source: str = "given",
+        learns: Learns = False,
     ) -> None:
         self.who, self.on_store_failure = who, on_store_failure
-        self.sources = [source] * len(ledger.meters)
         self.lost: str | None = None
         self.peers = 1
         self.exchange_due = False
@@ -169,18 +166,20 @@ class SharedCapacity:
         self._queue = queue
         self._snapshot = Snapshot(ledger, now_ns)
         self._fallback: Fallback | None = None
-        self._learning = Learning(ledger, self._learned) if learns else None
+        self.learning = Learning(ledger, self._learned, raises=learns == "up") if learns else None
         self._leases = Leases(now_ns, lease_s)
         self._low: Lease | None = None  # the lease that exchange_due was set for
         self._joined = False
-        self._asked: tuple[Message, Sequence[Waiter]] | None = None  # the message without a reply, and its attempts
+        self._asked: tuple[Message, Sequence[Waiter]] | None = (
+            None  # the message without a reply, and its undecided waiters
+        )
         self._lessons: list[Lesson] = []  # of answers since the last message
         self._lessons_due: list[Lesson] = []  # of answers before it: the next reply counts their attempts
         self._replied: tuple[Message, Reply, Sequence[Waiter]] | None = None  # until conclude()
         self._head: Waiter | None = None  # the head of the queue at the last reply
         self._ask_ns = 0  # when to ask for the head again
         self._called_ns = now_ns
-        self._left_ns = -1  # when the last message with ``leaving`` was sent
+        self._leaving_ns = -1  # when the last message with ``leaving`` was sent
         self._back_ns: int | None = None  # when the lost store replied first
         self._paused_ns = 0  # the end of a pause of this process alone
         self._probe: Reservation | bool = False  # the single attempt after that pause; True: the next one is it
@@ -200,7 +199,7 @@ class SharedCapacity:
         if self.lost is not None:
             return self._ask_ns
         due = [at_ns for at_ns in (self.outbox.due_ns, self._leases.expires_ns) if at_ns is not None]
-        if len(self._queue):
+        if self._queue.length:
             asked = self._queue.head() is self._head
             due.append(max(self._ask_ns if asked else 0, self._paused_ns))
         elif self._head is not None:  # gives up its place
@@ -216,24 +215,24 @@ class SharedCapacity:
         """Whether no reply is awaited."""
         return self._asked is None
 
-    def message(self, now_ns: int, attempts: Sequence[Waiter] = (), *, at_once: bool = False) -> Message | None:
+    def message(self, now_ns: int, undecided: Sequence[Waiter] = (), *, at_once: bool = False) -> Message | None:
         """The message to send now; ``None`` when none is due.
 
         Args:
             now_ns: The present.
-            attempts: The waiters in the queue that the reply grants or turns away; they keep no place in the store.
+            undecided: The waiters in the queue that the reply grants or turns away; they keep no place in the store.
             at_once: Whether to send all there is, before it is due.
 
         Pass the reply to :meth:`receive`, or its absence to :meth:`failed`.
         """
         due_ns = self.exchange_ns
-        leaving = at_once and self._joined and self._asked is None and self._left_ns != self._called_ns
+        leaving = at_once and self._joined and self._asked is None and self._leaving_ns != self._called_ns
         if not leaving and (due_ns is None or (due_ns > now_ns and not at_once)):
             return None
         self._give_back(now_ns, everything=at_once)
         wants = []
         if self.lost is None and now_ns >= self._paused_ns:
-            wants = self._leases.wants(now_ns, self._snapshot.ledger, self._queue, self._learning, self.peers)
+            wants = self._leases.wants(now_ns, self._snapshot.ledger, self._queue, self.learning, self.peers)
             if self._probe:
                 del wants[1:]
         self._lessons_due, self._lessons = self._lessons_due + self._lessons, []
@@ -241,35 +240,36 @@ class SharedCapacity:
         news = self.outbox.take(now_ns, self._fallback)
         message = Message(self.who, self.outbox.number, fresh=not self._joined, news=news, wants=wants)
         message.held, message.slack_ns = self._held(), self._leases.slack_ns
-        message.place_ns = PLACE_NS if len(self._queue) > len(attempts) else 0
-        if at_once and not any(message.held) and not len(self._queue):
-            message.leaving, self._left_ns = True, now_ns
+        message.place_ns = PLACE_NS if self._queue.length > len(undecided) else 0
+        if at_once and not any(message.held) and not self._queue.length:
+            message.leaving, self._leaving_ns = True, now_ns
         self._snapshot.introduce(now_ns, message)
-        self._asked = message, tuple(attempts)
+        self._asked = message, tuple(undecided)
         return message
 
     def receive(self, now_ns: int, reply: Reply) -> Resolution:
         """Apply the store's reply; call :meth:`conclude` when the pool has granted."""
         assert self._asked is not None
-        (asked, attempts), self._asked, self._joined = self._asked, None, True
+        (asked, undecided), self._asked, self._joined = self._asked, None, True
         self.outbox.confirm()
         self.peers = max(reply.peers, 1)
         was_lost = self.lost is not None
         if was_lost and not self._rejoin(now_ns):
             return Resolution((), WaitUntil(now_ns, STORE_LOST))
-        changed = self._snapshot.update(now_ns, reply, self._learning)
-        relabel(self.sources, changed)
+        changed = self._snapshot.update(now_ns, reply, self.learning)
+        if self.learning is not None:
+            for index in changed:
+                self.learning.learned_elsewhere(index)
         for n, marks in enumerate(reply.grants):
             lease = Lease(asked.wants[n], marks, now_ns, asked.slack_ns, probe=reply.probe and n == 0)
             self._leases.leases.append(lease)
-        if self._learning is not None:
+        if self.learning is not None:
             for lesson in self._lessons_due:
-                changed += (learned := lesson(self._learning, now_ns))
-                relabel(self.sources, learned)
+                changed += lesson(self.learning, now_ns)
         self._lessons_due = []
-        self._replied = asked, reply, attempts
+        self._replied = asked, reply, undecided
         until = WaitUntil(now_ns + reply.wait_ns, self.ledger.name(reply.binds))
-        return Resolution(attempts, until, changed=was_lost or bool(changed))
+        return Resolution(undecided, until, changed=was_lost or bool(changed))
 
     def _rejoin(self, now_ns: int) -> bool:
         """Note a reply of the lost store; returns whether the store is authoritative from now on."""
@@ -284,7 +284,7 @@ class SharedCapacity:
             if news is not None:
                 self.outbox.add(now_ns, news, at_once=True)
             for reservation in self._fallback.local.ledger.open:
-                self._snapshot.ledger.hold(reservation)
+                self._snapshot.ledger.keep_open(reservation)
         self.lost = self._back_ns = self._fallback = None
         return True
 
@@ -292,9 +292,9 @@ class SharedCapacity:
         """Plan the next message, after the pool has granted what the last reply allows."""
         if self._replied is None:
             return
-        (asked, reply, attempts), self._replied = self._replied, None
-        turned_away = any(isinstance(waiter.outcome, WaitUntil) for waiter in attempts)
-        self._head = None if turned_away else self._queue.head()  # attempts that came meanwhile are asked for at once
+        (asked, reply, undecided), self._replied = self._replied, None
+        turned_away = any(isinstance(waiter.outcome, WaitUntil) for waiter in undecided)
+        self._head = None if turned_away else self._queue.head()  # waiters that came meanwhile are asked for at once
         wait_ns = max(reply.wait_ns, ASK_MIN_NS) if len(reply.grants) < len(asked.wants) else 0
         self._ask_ns = now_ns + min(wait_ns, max(ASK_AGAIN_NS, wait_ns // 8), PLACE_NS)
         if reply.binds >= 0 and self.peers > 1 and isinstance(self._snapshot.ledger.meters[reply.binds], Slots):
@@ -307,14 +307,14 @@ class SharedCapacity:
         self._ask_ns = now_ns + RETRY_NS
         if not self._joined and self.on_store_failure != "fail_open":
             return Resolution((), StoreLost(reason))
-        changed = self.lost is None
-        if changed:
+        newly_lost = self.lost is None
+        if newly_lost:
             self._head = None
             if self.on_store_failure != "fail_closed":
                 share = 1.0 if self.on_store_failure == "fail_open" else 1.0 / self.peers
                 self._fallback = Fallback(self._snapshot.ledger, now_ns, share)
         self.lost, self._back_ns = reason, None
-        return Resolution((), None, changed)
+        return Resolution((), None, newly_lost=newly_lost)
 
     def forked(self, who: str, now_ns: int) -> None:
         """Start as a new process ``who`` in a forked child: leases, attempts and news belong to the parent."""
@@ -325,7 +325,7 @@ class SharedCapacity:
         self._leases.give_back(now_ns, everything=True)
         for ledger in (self._snapshot.ledger, self.ledger):
             for reservation in ledger.open:
-                ledger.close(reservation)
+                ledger.close(now_ns, reservation)
         if self._fallback is not None:
             self._fallback.news(now_ns)  # discarded: the parent reports it
         self.exchange_due = True  # the timer stayed with the parent
@@ -360,13 +360,15 @@ class SharedCapacity:
         lease = leases.last
         if (lease is None or not lease.take(amounts)) and (lease := leases.take(amounts)) is None:
             # Also for requests in the queue: another process may have learned a lower limit.
-            never = self._snapshot.ledger.never(amounts) if self.is_current(now_ns) else None
+            ledger = self._snapshot.ledger
+            never = ledger.never(amounts) if self.is_current(now_ns) else None
+            waiter.amounts = ledger.fitting(amounts)  # the store grants no more at once; the rest becomes debt
             return PENDING if never is None else never
         ledger = self._snapshot.ledger
         reservation = LeasedReservation(waiter, lease, now_ns, ledger.ttl_ns)
-        ledger.hold(reservation)
-        if self._learning is not None:
-            self._learning.drawn(now_ns, reservation)
+        ledger.keep_open(reservation)
+        if self.learning is not None:
+            self.learning.granted_by_store(now_ns, reservation)
         if lease.low and lease is not self._low and leases.low:
             self._low, self.exchange_due = lease, True
         if self._probe:
@@ -381,9 +383,9 @@ class SharedCapacity:
             self._probe, self._paused_ns = decision, now_ns + PROBE_NS
         return decision
 
-    def earliest(self, now_ns: int, amounts: list[float]) -> tuple[int, int]:
+    def earliest(self, now_ns: int, amounts: list[float], ahead: list[float] | None = None) -> tuple[int, int]:
         """As :meth:`Ledger.earliest`, but not before the end of this process's own pause."""
-        at_ns, binding = self.ledger.earliest(now_ns, amounts)
+        at_ns, binding = self.ledger.earliest(now_ns, amounts, ahead)
         return (at_ns, binding) if at_ns >= self._paused_ns else (self._paused_ns, -1)
 
     def is_current(self, now_ns: int) -> bool:
@@ -394,7 +396,7 @@ class SharedCapacity:
         """See :meth:`Capacity.settle <paceline.core.capacity.Capacity.settle>`."""
         ledger = self._snapshot.ledger
         if self._fallback is None and reservation is not self._probe:  # _close(), inlined in the hot path
-            ledger.close(reservation)
+            ledger.close(now_ns, reservation)
         elif (local := self._close(now_ns, reservation)) is not None:
             return local.settle(now_ns, reservation, actual)
         amounts = reservation.amounts
@@ -407,6 +409,8 @@ class SharedCapacity:
         elif reservation.lease.answered(amounts, true):
             self.outbox.settled(now_ns, reservation.lease)
             self.exchange_due = True
+        if actual and self.learning is not None and self.learning.guesses.open:
+            self.learning.served(now_ns, reservation, true)
         return true
 
     def cancel(self, now_ns: int, reservation: Reservation) -> None:
@@ -435,7 +439,7 @@ class SharedCapacity:
         return False
 
     def _study(self, now_ns: int, reservation: Reservation, lesson: Lesson) -> None:
-        if self._learning is not None and isinstance(reservation, LeasedReservation) and self.lost is None:
+        if self.learning is not None and isinstance(reservation, LeasedReservation) and self.lost is None:
             self._lessons.append(lesson)
             self.outbox.soon(now_ns)
 
@@ -446,7 +450,7 @@ class SharedCapacity:
         fallback = self._fallback
         if fallback is not None and fallback.local.ledger.owns(reservation):
             return fallback.local
-        self._snapshot.ledger.close(reservation)
+        self._snapshot.ledger.close(now_ns, reservation)
         if fallback is not None:
             fallback.release(reservation)
         return None
@@ -487,7 +491,7 @@ def shared_capacity(pool: Pool) -> SharedCapacity:
 
 def ask(pool: Pool, now_ns: int, *, at_once: bool = False) -> Message | None:
     """The message of ``pool`` to its store now; see :meth:`SharedCapacity.message`."""
-    return shared_capacity(pool).message(now_ns, pool.attempts, at_once=at_once)
+    return shared_capacity(pool).message(now_ns, pool.undecided, at_once=at_once)
 
 
 def answer(pool: Pool, now_ns: int, reply: Reply | str) -> list[Waiter]:

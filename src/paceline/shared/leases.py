@@ -201,7 +201,7 @@ class Leases:
             if isinstance(m, Spaced):
                 wanted_ns = 0
             elif isinstance(m, Bucket):
-                holds_ns = min(m.capacity, m.quota.burst) * m.ns_per_unit - m.headroom_s * NS
+                holds_ns = min(m.burst_cap, m.quota.burst) * m.ns_per_unit - m.headroom_s * NS
                 wanted_ns = min(wanted_ns, int(holds_ns) // LEASE_PART)
             elif isinstance(m, Window):
                 m.roll(now_ns)  # a lease that outlasts the window grants nothing

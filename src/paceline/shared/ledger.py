@@ -98,7 +98,7 @@ class SharedLedger:
         if message.number > peer.number:
             peer.number = message.number
             self._take_news(now_ns, message, index)
-        self._hold(now_ns, peer, message.held, index)
+        self._take_held(now_ns, peer, message.held, index)
         reply = self._grant(now_ns, message, index, peer)
         if message.leaving:  # its number is still remembered
             peer.seen_ns = now_ns - LEASE_NS - 1
@@ -206,15 +206,15 @@ class SharedLedger:
             if news.what == "shift":
                 m.shift(now_ns, round(value))
                 account.shifted_ns += round(value)
-            elif news.what == "hold":
-                m.hold(value)
-            elif news.what == "press":
-                m.press(now_ns, value)
+            elif news.what == "cap_burst":
+                m.cap_burst(value)
+            elif news.what == "set_ceiling":
+                m.set_ceiling(now_ns, value)
             elif news.what == "spread" and not isinstance(m, Spaced):
                 account.meter = Spaced(m.quota, now_ns, m.headroom_s)
                 carry(m, account.meter)
 
-    def _hold(self, now_ns: int, peer: Peer, held: list[float], index: list[int]) -> None:
+    def _take_held(self, now_ns: int, peer: Peer, held: list[float], index: list[int]) -> None:
         """Replace what this process holds, and add up the slots of all live processes."""
         peer.held = [0.0] * len(self._accounts)
         for i, amount in zip(index, held, strict=False):
@@ -275,14 +275,14 @@ class SharedLedger:
         m = account.meter
         standing = Standing(0, 0.0, account.charged, account.spent, float("inf"))
         if isinstance(m, Bucket):
-            standing.room_ns, standing.opened = max(m.full_at_ns - now_ns, 0), m.opened
+            standing.lack_ns, standing.opened = max(m.full_at_ns - now_ns, 0), m.opened
         if isinstance(m, Window | Slots | Spaced):
             m.level(now_ns)  # drops the use before the current period
             standing.used = m.used
         if account.version != known:
             learned = LearnedState(account.version, m.quota, epoch=account.epoch, refused=account.refused)
             if isinstance(m, Bucket):
-                learned.capacity, learned.ceiling, learned.shifted_ns = m.capacity, m.ceiling, account.shifted_ns
+                learned.burst_cap, learned.ceiling, learned.shifted_ns = m.burst_cap, m.ceiling, account.shifted_ns
                 learned.spread = isinstance(m, Spaced) and m.quota.rule is Rule.BUCKET
             standing.learned = learned
         return standing

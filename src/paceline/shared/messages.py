@@ -66,7 +66,7 @@ class Learned:
     """
 
     index: int
-    what: Literal["shift", "hold", "press", "adopt", "seen", "spread", "epoch"]
+    what: Literal["shift", "cap_burst", "set_ceiling", "adopt", "seen", "spread", "epoch"]
     value: float = 0.0
 
 
@@ -123,7 +123,7 @@ class LearnedState:
         version: Counts the changes of the fields below.
         quota: The quota now.
         spread: Whether a bucket is spread evenly over its period.
-        capacity: What a bucket holds at once; infinite: as configured.
+        burst_cap: What a bucket holds at once; infinite: as configured.
         ceiling: The learned share of the rate.
         shifted_ns: The sum of all corrections of the level.
         epoch: Counts the changes of rate and rule.
@@ -133,7 +133,7 @@ class LearnedState:
     version: int
     quota: Quota
     spread: bool = False
-    capacity: float = float("inf")
+    burst_cap: float = float("inf")
     ceiling: float = 1.0
     shifted_ns: int = 0
     epoch: int = 0
@@ -145,7 +145,7 @@ class Standing:
     """The state of a quota at a reply.
 
     Attributes:
-        room_ns: How far from full a bucket is, in nanoseconds of its refill; 0 for windows and slots.
+        lack_ns: How far from full a bucket is, in nanoseconds of its refill; 0 for windows and slots.
         used: The use of a window, of slots, or of the last period of a spread quota; 0 for buckets.
         charged: The sum of all charges of all processes, without refunds.
         spent: The same with refunds and debts.
@@ -153,7 +153,7 @@ class Standing:
         learned: What answers have taught; ``None`` when the process has this version.
     """
 
-    room_ns: int
+    lack_ns: int
     used: float
     charged: float
     spent: float

@@ -19,7 +19,7 @@ PARTS = 8
 _USE: dict[type[Meter], dict[str, str]] = {
     Slots: {"used": "used"},
     Window: {"used": "used", "start": "start_ns", "stop": "stop_ns"},
-    Bucket: {"full_at": "full_at_ns", "sequence": "sequence", "low_marks": "low_marks", "low_rooms": "low_rooms"},
+    Bucket: {"full_at": "full_at_ns", "sequence": "sequence", "low_marks": "low_marks", "low_lacks": "low_lacks"},
 }
 _USE[Spaced] = _USE[Bucket] | {"ends": "ends", "amounts": "amounts", "used": "used"}
 """The use of a meter, by its rule: the names in a dump, and the attributes."""
@@ -33,7 +33,7 @@ def dump_meter(m: Meter) -> dict[str, Any]:
     """The changing state of ``m``, as plain values; instants in nanoseconds."""
     state = {key: _copied(getattr(m, name)) for key, name in _USE[type(m)].items()}
     if isinstance(m, Bucket):
-        state |= {"capacity": m.capacity, "ceiling": m.ceiling, "opened": m.opened}
+        state |= {"burst_cap": m.burst_cap, "ceiling": m.ceiling, "opened": m.opened}
     return state
 
 
@@ -47,13 +47,13 @@ def load_meter(m: Meter, state: dict[str, Any]) -> None:
         setattr(m, name, list(state[key]) if isinstance(getattr(m, name), list) else state[key])
     if isinstance(m, Bucket):
         m.opened = state["opened"]
-        take_learned(m, m.quota, state["capacity"], state["ceiling"])
+        take_learned(m, m.quota, state["burst_cap"], state["ceiling"])
 
 
-def take_learned(m: Meter, quota: Quota, capacity: float, ceiling: float) -> None:
+def take_learned(m: Meter, quota: Quota, burst_cap: float, ceiling: float) -> None:
     """Set the quota of ``m``, and what answers have taught about it; its use stays."""
     if isinstance(m, Bucket):
-        m.capacity, m.ceiling = capacity, ceiling
+        m.burst_cap, m.ceiling = burst_cap, ceiling
         m.configure(quota)
     else:
         m.quota, m.most = quota, quota.amount
@@ -62,7 +62,7 @@ def take_learned(m: Meter, quota: Quota, capacity: float, ceiling: float) -> Non
 def stand(m: Bucket, full_at_ns: int, opened: float) -> None:
     """Set the level of ``m``; its low points are unknown."""
     m.full_at_ns = full_at_ns
-    m.low_marks, m.low_rooms = [], []
+    m.low_marks, m.low_lacks = [], []
     if opened != m.opened:
         m.opened = opened
         m.widen()
@@ -144,9 +144,9 @@ def part_of(m: Meter, now_ns: int, share: float) -> Meter:
     elif isinstance(m, Bucket):
         part = Bucket(quota, now_ns, m.headroom_s)
         part.full_at_ns = m.full_at_ns
-        part.press(now_ns, m.ceiling)
+        part.set_ceiling(now_ns, m.ceiling)
         part.full_at_ns = m.full_at_ns
-        part.hold(m.capacity * share)
+        part.cap_burst(m.burst_cap * share)
     else:
         part = meter(quota, now_ns, m.headroom_s)
         part.charge(now_ns, m.quota.amount * share - m.level(now_ns) * share)
@@ -166,10 +166,10 @@ def at_once(m: Meter, parts: list[float]) -> float:
     """What ``m`` would lack after charges of ``parts`` in the eighths of the last period, the latest first."""
     if not isinstance(m, Bucket):
         return _sum(parts)
-    room_ns = 0.0
+    lack_ns = 0.0
     for amount in reversed(parts):
-        room_ns = max(room_ns - m.quota.period_s * NS / PARTS, 0.0) + amount * m.ns_per_unit
-    return room_ns / m.ns_per_unit
+        lack_ns = max(lack_ns - m.quota.period_s * NS / PARTS, 0.0) + amount * m.ns_per_unit
+    return lack_ns / m.ns_per_unit
 
 
 def absorb(m: Meter, now_ns: int, left: Left) -> None:

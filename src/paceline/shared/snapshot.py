@@ -58,7 +58,7 @@ class Snapshot:
     def _take(self, now_ns: int, i: int, standing: Standing, tracker: QuotaTracker | None) -> None:
         ledger = self.ledger
         if tracker is not None and standing.charged < tracker.charged:
-            tracker.forgotten()
+            tracker.ledger_restarted()
             self.versions[i] = -1
         learned = standing.learned
         if learned is not None:
@@ -74,23 +74,23 @@ class Snapshot:
                 )
             m, spaced = ledger.meters[i], learned.spread or learned.quota.rule is not Rule.BUCKET
             if isinstance(m, Bucket) and isinstance(m, Spaced) != spaced:
-                # gather(): the store has lost its ledger, and with it that the quota is spread.
-                m = ledger.spread(now_ns, i) if spaced else ledger.gather(now_ns, i)
+                # count_as_bucket(): the store has lost its ledger, and with it that the quota is spread.
+                m = ledger.spread(now_ns, i) if spaced else ledger.count_as_bucket(now_ns, i)
                 if tracker is not None:
                     tracker.meter = m
-            take_learned(m, learned.quota, learned.capacity, learned.ceiling)
+            take_learned(m, learned.quota, learned.burst_cap, learned.ceiling)
             ledger.names[i] = str(learned.quota)
         m = ledger.meters[i]
         ledger.spent[i] = standing.spent
         if isinstance(m, Spaced):
             use(m, now_ns, standing.used)
         if isinstance(m, Bucket):
-            stand(m, now_ns + standing.room_ns, standing.opened)
+            stand(m, now_ns + standing.lack_ns, standing.opened)
         elif isinstance(m, Window | Slots):
             m.level(now_ns)  # enter the present window
             m.used = standing.used
         if tracker is not None:
-            tracker.saw(now_ns, standing.charged)
+            tracker.log_charges(now_ns, standing.charged)
 
 
 class Fallback:
@@ -102,9 +102,9 @@ class Fallback:
 
     def __init__(self, snapshot: Ledger, now_ns: int, share: float) -> None:
         ledger = Ledger([], now_ns, headroom_s=snapshot.headroom_s, ttl_s=snapshot.ttl_ns / NS)
-        for i, (m, name) in enumerate(zip(snapshot.meters, snapshot.names, strict=True)):
+        for i, m in enumerate(snapshot.meters):
             left = _slots_left(m, snapshot.held(i), share) if isinstance(m, Slots) else part_of(m, now_ns, share)
-            ledger.follow(left, name)
+            ledger.follow(left, snapshot.names[i], snapshot.sources[i], snapshot.given[i], snapshot.most[i])
         ledger.not_before_ns = snapshot.not_before_ns
         self.local = LocalCapacity(ledger)
         self._reported = [part_of(m, now_ns, share) for m in snapshot.meters]  # the share with the reported use
@@ -115,7 +115,7 @@ class Fallback:
         ledger = self.local.ledger
         for i in ledger.slots:
             if i < len(reservation.amounts):
-                ledger.meters[i].release(reservation.amounts[i])
+                ledger.meters[i].release(0, 0, reservation.amounts[i])
 
     def news(self, now_ns: int) -> Charged | None:
         """What was spent since the last call, and the part of it that has not been refilled; ``None``: nothing."""

@@ -16,10 +16,11 @@ import weakref
 from queue import SimpleQueue
 from typing import Any
 
+from paceline.core.capacity import Learns
 from paceline.core.ledger import Ledger
 from paceline.core.queue import Queue
 from paceline.core.results import StoreError
-from paceline.pacing.clock import Clock
+from paceline.pacing.clock import Clock, tell_of_forks
 from paceline.pacing.scheduler import Scheduler
 from paceline.shared.capacity import RETRY_NS, OnStoreFailure, SharedCapacity, answer, ask, shared_capacity
 from paceline.shared.messages import Message, Reply, Store
@@ -59,10 +60,10 @@ class StoreWorker:
         self._failed: dict[str, bool] = {}  # pools that failed since the last reply; whether it took long
         self._closed = False
 
-    def capacity(self, ledger: Ledger, queue: Queue, now_ns: int, *, learns: bool, source: str) -> SharedCapacity:
+    def capacity(self, ledger: Ledger, queue: Queue, now_ns: int, *, learns: Learns) -> SharedCapacity:
         """A capacity of the quotas in ``ledger`` for the requests in ``queue``."""
         who = os.urandom(16).hex()
-        return SharedCapacity(ledger, queue, now_ns, who=who, learns=learns, source=source, **self._options)
+        return SharedCapacity(ledger, queue, now_ns, who=who, learns=learns, **self._options)
 
     def poke(self, scheduler: Scheduler) -> bool:
         """Plan an exchange for ``scheduler``; a closed worker opens again for waiting requests, else it returns false."""
@@ -185,15 +186,7 @@ def _run(worker: weakref.ref[StoreWorker], queue: SimpleQueue[Scheduler | thread
 
 
 _workers: weakref.WeakSet[StoreWorker] = weakref.WeakSet()
-
-
-def _after_fork() -> None:
-    for worker in list(_workers):
-        worker.after_fork()
-
-
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_after_fork)
+tell_of_forks(_workers)
 
 
 @atexit.register

@@ -1,10 +1,10 @@
--- The meters of books.lua, which follows: core/meters.py and shared/meters.py in Lua.
+-- The meters of ledger.lua, which follows: core/meters.py and shared/meters.py in Lua.
 
 local floor, ceil, min, max = math.floor, math.ceil, math.min, math.max
 local INF, NS = math.huge, 1e9
 local GRID_US = 2^41                     -- epochs lie on a grid, so that marks stay comparable if the state is lost
 local GRID = GRID_US * 1000
-local LOW_POINTS_MAX, SLICES, PARTS, MOMENT, CEILING_MIN, TINY = 16, 512, 8, NS / 20, 0.01, 1e-9
+local LOW_POINTS_MAX, SLICES, PARTS, FULL_WAIT, CEILING_MIN, TINY = 16, 512, 8, NS / 20, 0.01, 1e-9
 local DAY_US, PAST = 86400e6, -2^52      -- a window's mark lies further back than any instant
 local BUCKET, SPACED, WINDOW, SLOTS = 1, 2, 3, 4
 
@@ -69,7 +69,7 @@ end
 local function widen(m)
   local s = m.s
   m.reach = m.open_reach
-  if s.capacity and s.capacity < s.burst then m.reach = reach_of(m, s.capacity) end
+  if s.burst_cap and s.burst_cap < s.burst then m.reach = reach_of(m, s.burst_cap) end
   if s.opened then m.reach = min(m.reach, floor(s.opened * m.ns_per_unit)) end
 end
 
@@ -78,7 +78,7 @@ local function take(m)
   if m.kind == BUCKET then
     m.ns_per_unit = s.period * NS / s.amount / (s.ceiling or 1)
     m.open_reach = reach_of(m, s.burst)
-    m.moment = min(MOMENT, floor(s.headroom * NS))
+    m.full_wait = min(FULL_WAIT, floor(s.headroom * NS))
     widen(m)
   elseif m.kind == SPACED then
     m.period = ceil((s.period + min(s.headroom, s.period) / 4) * NS)
@@ -111,7 +111,12 @@ local function after(m, ahead, cost, slack)
     roll(m)
     if not s.stop then return INF end
     local stop = now + (s.stop - wall) * 1000
-    if now >= stop - m.guard - slack or s.used + ahead + cost > s.amount then return stop + m.guard end
+    local closed = now >= stop - m.guard - slack
+    if closed or s.used + ahead + cost > s.amount then
+      local later = ahead + cost - (closed and 0 or max(s.amount - s.used, 0))
+      local restarts = max(ceil(later / s.amount - TINY), 1)
+      return stop + (restarts - 1) * m.period * 1000 + m.guard
+    end
     return max(now + (s.start - wall) * 1000 + m.guard, now)
   end
   local from = s.full
@@ -121,7 +126,7 @@ local function after(m, ahead, cost, slack)
   if m.kind == BUCKET then
     if need > 0 then
       local over = max(cost_ns - m.open_reach, 0)
-      need = cost <= s.burst and min(over, m.moment) or over
+      need = cost <= s.burst and min(over, m.full_wait) or over
     end
     return from + need
   end
@@ -144,15 +149,15 @@ local function charge(m, cost)
     s.used = s.used + cost
     return PAST - (s.start or 0)
   end
-  local room, low = max(s.full - now, 0), s.low    -- low points: sequence, room, the next
-  s.full = now + room + ceil(cost * m.ns_per_unit)
+  local lack, low = max(s.full - now, 0), s.low    -- low points: sequence, lack, the next
+  s.full = now + lack + ceil(cost * m.ns_per_unit)
   local count = #low
-  while count > 0 and low[count] >= room do
+  while count > 0 and low[count] >= lack do
     low[count], low[count - 1] = nil, nil
     count = count - 2
   end
   s.sequence = max(s.sequence + 1, now)
-  low[count + 1], low[count + 2] = s.sequence, room
+  low[count + 1], low[count + 2] = s.sequence, lack
   if count + 2 > 2 * LOW_POINTS_MAX then
     low[1] = low[3]
     for i = 3, count + 2 do low[i] = low[i + 2] end
@@ -173,18 +178,18 @@ end
 
 local function correct_bucket(m, mark, charged, actual)
   local s, low = m.s, m.s.low
-  local room = s.full - now
+  local lack = s.full - now
   local refund = ceil(charged * m.ns_per_unit) - ceil(actual * m.ns_per_unit)
   if refund < 0 then
-    s.full = now + max(room, 0) - refund
+    s.full = now + max(lack, 0) - refund
     return
   end
   local count = #low / 2
   local since = count
   while since > 0 and low[2 * since - 1] > mark do since = since - 1 end
-  if since < count and low[2 * since + 2] < room then room = low[2 * since + 2] end
-  if refund == 0 or room <= 0 then return end
-  s.full = s.full - min(refund, room)
+  if since < count and low[2 * since + 2] < lack then lack = low[2 * since + 2] end
+  if refund == 0 or lack <= 0 then return end
+  s.full = s.full - min(refund, lack)
   for i = since + 1, count do low[2 * i] = max(low[2 * i] - refund, 0) end
   while since > 0 and since < count and low[2 * since] >= low[2 * since + 2] do
     for i = 2 * since - 1, 2 * count do low[i] = low[i + 2] end
@@ -240,7 +245,7 @@ local function with_amount(s, amount)
   s.amount = amount
 end
 
-local function resize(m, amount, ceiling)          -- adopt (an amount) and press, of Spaced too
+local function resize(m, amount, ceiling)          -- adopt (an amount) and set_ceiling, of Spaced too
   local s, before = m.s, m.ns_per_unit
   local owed = max(s.full - now, 0) / before
   local level, burst = s.burst - owed, s.burst
@@ -277,12 +282,12 @@ local function fill(m, parts)            -- of Spaced: charges elsewhere, by eig
 end
 
 local function at_once(m, parts)         -- of shared/meters.py: what a meter lacks after these charges, by eighths
-  local total, room = 0, 0
+  local total, lack = 0, 0
   for i = #parts, 1, -1 do
-    if m.kind == BUCKET then room = max(room - m.s.period * NS / PARTS, 0) + parts[i] * m.ns_per_unit end
+    if m.kind == BUCKET then lack = max(lack - m.s.period * NS / PARTS, 0) + parts[i] * m.ns_per_unit end
   end
   for _, part in ipairs(parts) do total = total + part end
-  return m.kind == BUCKET and room / m.ns_per_unit or total
+  return m.kind == BUCKET and lack / m.ns_per_unit or total
 end
 
 local function absorb(m, left)           -- of shared/meters.py

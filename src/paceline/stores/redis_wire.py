@@ -18,7 +18,7 @@ _to_json = json.JSONEncoder(separators=(",", ":"), check_circular=False).encode
 def script() -> str:
     """The whole script."""
     here = files("paceline.stores")
-    return "".join((here / name).read_text("utf-8") for name in ("meters.lua", "books.lua"))
+    return "".join((here / name).read_text("utf-8") for name in ("meters.lua", "ledger.lua"))
 
 
 @lru_cache(maxsize=64)
@@ -90,8 +90,8 @@ def decode(answer: list[Any], message: Message) -> Reply:
         at = end
     standings = []
     while at < len(answer):
-        room_ns, used, charged, spent, opened, version = answer[at : at + 6]
-        standing = Standing(_whole(room_ns), float(used), float(charged), float(spent), float(opened))
+        lack_ns, used, charged, spent, opened, version = answer[at : at + 6]
+        standing = Standing(_whole(lack_ns), float(used), float(charged), float(spent), float(opened))
         at += 6
         if version >= 0:
             standing.learned = _learned_state(version, answer[at : at + 12])
@@ -101,10 +101,10 @@ def decode(answer: list[Any], message: Message) -> Reply:
 
 
 def _learned_state(version: int, fields: list[Any]) -> LearnedState:
-    unit, amount, period_s, burst, rule, anchor, spread, capacity, ceiling, shifted_ns, epoch, refused = fields
+    unit, amount, period_s, burst, rule, anchor, spread, burst_cap, ceiling, shifted_ns, epoch, refused = fields
     rule, anchor = Rule(rule.decode()), anchor.decode() or None
     quota = Quota(unit.decode(), float(amount), float(period_s), float(burst), rule, anchor)
-    numbers = (float(capacity), float(ceiling), _whole(shifted_ns), epoch, float(refused))
+    numbers = (float(burst_cap), float(ceiling), _whole(shifted_ns), epoch, float(refused))
     return LearnedState(version, quota, spread == 1, *numbers)
 
 

@@ -140,7 +140,9 @@ class History:
             for items, its in zip(news, marks, strict=True):
                 items += [Settled(amounts, its, actual, answered), *more]
         if dice.random() < 0.1:
-            learned = dice.choice([Learned(1, "hold", 300.0), Learned(1, "adopt", 1_200.0), Learned(0, "press", 0.9)])
+            learned = dice.choice(
+                [Learned(1, "cap_burst", 300.0), Learned(1, "adopt", 1_200.0), Learned(0, "set_ceiling", 0.9)]
+            )
             for items in news:
                 items.append(learned)
         return news
@@ -158,4 +160,4 @@ def without_times(reply: Reply) -> tuple[Any, ...]:
 
 def times_ns(reply: Reply) -> list[int]:
     """The part of a reply that depends on the time."""
-    return [reply.wait_ns, reply.pause_ns, *(standing.room_ns for standing in reply.standings)]
+    return [reply.wait_ns, reply.pause_ns, *(standing.lack_ns for standing in reply.standings)]

@@ -104,7 +104,7 @@ class StoreConformance:
         b.send(Settled([2_000.0], marks, [2_500.0]))
         standing = a.standing()
         assert (standing.charged, standing.spent) == (5_600, 4_100)
-        assert 4_090 * NS < standing.room_ns <= 4_100 * NS
+        assert 4_090 * NS < standing.lack_ns <= 4_100 * NS
 
     def test_not_sent_and_not_known(self, store: Store, second: Store) -> None:
         """An unsent request costs nothing; a request of unknown cost stays charged."""
@@ -120,8 +120,8 @@ class StoreConformance:
         time.sleep(0.05)
         from_ns = time.monotonic_ns()
         b.take(100.0)
-        room_ns = a.send(Settled([0.04], marks, [0.0])).standings[0].room_ns
-        assert 100 * NS - (time.monotonic_ns() - from_ns) <= room_ns <= 100 * NS
+        lack_ns = a.send(Settled([0.04], marks, [0.0])).standings[0].lack_ns
+        assert 100 * NS - (time.monotonic_ns() - from_ns) <= lack_ns <= 100 * NS
 
     def test_spent_without_the_store(self, store: Store, second: Store) -> None:
         """Grants that a process made without the store are charged later."""
@@ -248,7 +248,7 @@ class StoreConformance:
         b.send()
         for process in (a, b):
             process.send(Learned(0, "shift", 1_000.0 * NS))
-        assert 990 * NS < b.standing().room_ns <= 1_000 * NS
+        assert 990 * NS < b.standing().lack_ns <= 1_000 * NS
         assert (b.learned().version, b.learned().shifted_ns) == (1, 1_000 * NS)
         assert a.send().standings[0].learned is None  # it knows
 
@@ -256,11 +256,16 @@ class StoreConformance:
         """Also with processes that start later."""
         a, b = two(store, second, f"{SLOW}, 100 requests/hour, 9 concurrency")
         a.send()
-        a.send(Learned(0, "hold", 500.0), Learned(0, "press", 0.5), Learned(0, "epoch"), Learned(1, "adopt", 200.0))
+        a.send(
+            Learned(0, "cap_burst", 500.0),
+            Learned(0, "set_ceiling", 0.5),
+            Learned(0, "epoch"),
+            Learned(1, "adopt", 200.0),
+        )
         a.send(Learned(1, "spread"), Learned(2, "adopt", 3.0))
         tokens, requests, slots = (b.learned(i) for i in range(3))
-        assert (tokens.capacity, tokens.ceiling, tokens.epoch, tokens.spread) == (500, 0.5, 1, False)
-        assert (requests.quota.amount, requests.spread, requests.capacity) == (200, True, float("inf"))
+        assert (tokens.burst_cap, tokens.ceiling, tokens.epoch, tokens.spread) == (500, 0.5, 1, False)
+        assert (requests.quota.amount, requests.spread, requests.burst_cap) == (200, True, float("inf"))
         assert slots.quota == Quota("concurrency", 3, 0.0, rule=Rule.SLOTS)
 
     def test_quotas_that_a_process_does_not_know_come_last(self, store: Store, second: Store) -> None:
@@ -279,7 +284,7 @@ class StoreConformance:
         a, b = two(store, second, f"{SLOW}, 100 tokens/{period()} window utc")
         a.send(recalled=[1_000.0 * NS, 30.0])
         tokens, window = b.send(recalled=[9_000.0 * NS, 90.0]).standings
-        assert 990 * NS < tokens.room_ns <= 1_000 * NS
+        assert 990 * NS < tokens.lack_ns <= 1_000 * NS
         assert window.used == 30
 
     def test_a_newcomers_configuration_replaces_and_keeps_what_is_used(self, store: Store, second: Store) -> None:
@@ -288,7 +293,7 @@ class StoreConformance:
         a.take(100.0, fresh=True)
         b.quotas = parse_quotas("7200 tokens/hour")
         for version, amount in ((0, 3_600), (1, 7_200)):
-            assert 90 * NS < b.send(fresh=version == 1).standings[0].room_ns <= 100 * NS
+            assert 90 * NS < b.send(fresh=version == 1).standings[0].lack_ns <= 100 * NS
             assert (b.learned().version, b.learned().epoch, b.learned().quota.amount) == (version, version, amount)
 
     def test_a_bucket_that_opens_opens_for_all(self, store: Store, second: Store) -> None:

@@ -216,7 +216,7 @@ async def test_a_conservative_start_until_an_answer_tells_the_rate(world):
     after = {model: pace.status()["pools"][f"127.0.0.1/{model}"]["quotas"][0] for model in LIMITS}
     assert before == {"arcee": 180, "pony": 90}  # 3/s and 1.5/s
     assert {model: quota["limit"] for model, quota in after.items()} == LIMITS
-    assert {quota["source"] for quota in after.values()} == {"answer"}
+    assert {quota["source"] for quota in after.values()} == {"learned"}
 
 
 async def test_without_paceline_they_drown():

@@ -139,7 +139,7 @@ local function settle(news, who, gentle)
       account.spent = account.spent + (actual - charged)
     end
     if gentle and answered and m.kind == BUCKET and m.s.opened then
-      m.s.opened = m.s.opened + charged
+      m.s.opened = max(m.s.opened, charged) + charged
       if m.s.opened >= m.s.burst then m.s.opened = nil end
       widen(m)
     end
@@ -166,11 +166,11 @@ local function learn(i, what, value)
   elseif what == 'shift' and flows then
     shift(m, round(value))
     account.shifted = (account.shifted or 0) + round(value)
-  elseif what == 'press' and flows then
+  elseif what == 'set_ceiling' and flows then
     local ceiling = min(max(value, CEILING_MIN), 1)
     resize(m, nil, ceiling ~= 1 and ceiling or nil)
-  elseif what == 'hold' and m.kind == BUCKET then
-    m.s.capacity = value < INF and max(value, 0) or nil
+  elseif what == 'cap_burst' and m.kind == BUCKET then
+    m.s.burst_cap = value < INF and max(value, 0) or nil
     widen(m)
   elseif what == 'spread' and m.kind == BUCKET then
     local s = m.s
@@ -214,7 +214,7 @@ local function keep(peer, held)
   end
 end
 
-local function hold(peer, said)                    -- the slots that this process holds; returns the number of peers
+local function take_held(peer, said)               -- the slots that this process holds; returns the number of peers
   local held, live = {}, 0
   for n = 1, said ~= 0 and min(#index, #said) or 0 do
     if meters[index[n]].kind == SLOTS then held[index[n]] = said[n] end
@@ -304,7 +304,7 @@ local function tell(out, i, known)                 -- how an account stands
   end
   out[k + 6], out[k + 7], out[k + 8] = account.version, s.unit, number(s.amount)
   out[k + 9], out[k + 10], out[k + 11], out[k + 12] = number(s.period), number(s.burst), s.rule, s.anchor or ''
-  out[k + 13], out[k + 14] = s.spread and 1 or 0, number(s.capacity or INF)
+  out[k + 13], out[k + 14] = s.spread and 1 or 0, number(s.burst_cap or INF)
   out[k + 15], out[k + 16] = number(s.ceiling or 1), s.full and number(account.shifted or 0) or 0
   out[k + 17], out[k + 18] = account.epoch or 0, number(account.refused or 0)
 end
@@ -323,7 +323,7 @@ if number_of > peer[3] then
 end
 local out = {0, 0, 0, 0, 0, 0}
 local held
-held, out[6] = hold(peer, said)
+held, out[6] = take_held(peer, said)
 if leaving then peer[2] = now - LEASE - 1 end      -- its number must not be forgotten
 grant(out, who, wants, held, place_ns, slack)
 keep(peer, held)

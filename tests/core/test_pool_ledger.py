@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from paceline.core.queue import LaneSpec, Waiter
 from paceline.core.quota import NS
-from paceline.core.results import Reservation
+from paceline.core.results import Reservation, Source, SourceKind
 from paceline.pacing.status import report
 
 
@@ -36,7 +36,7 @@ class TestBooks:
             if step in ("ask", "attempt"):
                 asked += 1
                 waiter = Waiter({"requests": 1 + cost % 5}, LaneSpec(f"{pick % 3}"))
-                outcome = pool.submit(now_ns, waiter) if step == "ask" else pool.attempt(now_ns, waiter)
+                outcome = pool.submit(now_ns, waiter) if step == "ask" else pool.try_grant(now_ns, waiter)
                 if isinstance(outcome, Reservation):
                     open_ones.append((waiter, outcome))
                 elif step == "ask":
@@ -61,7 +61,7 @@ class TestBooks:
                 open_ones.append((waiter, waiter.outcome))
             open_ones = [(waiter, reservation) for waiter, reservation in open_ones if reservation.open]
             assert pool.ledger.in_flight == len(open_ones)
-            assert len(pool.queue) == len(waiting)
+            assert pool.queue.length == len(waiting)
             assert pool.counts["granted"] == asked - turned_away - len(waiting)
             assert (pool.wake_ns is None) == (not waiting)
             assert pool.wake_ns is None or pool.wake_ns > now_ns
@@ -89,7 +89,7 @@ class TestBooks:
 class TestStatus:
     def test_it_is_json_and_complete(self):
         texts = ["9 requests/min", "900 tokens/hour sliding", "5 usd/day window utc", "2 concurrency"]
-        pool = pool_of(*texts, learns=True, source="table")
+        pool = pool_of(*texts, learns=True, sources=[Source(SourceKind.ASSUMED, "table")] * 4)
         _, outcome = ask(pool, tokens=1.23456)
         for _ in range(3):
             ask(pool, lane=LaneSpec("wrap"), tokens=1)
@@ -100,7 +100,7 @@ class TestStatus:
         assert [entry["quota"] for entry in status["quotas"]] == texts
         assert [entry["unit"] for entry in status["quotas"]] == ["requests", "tokens", "usd", "concurrency"]
         assert (status["quotas"][2]["spent"], status["quotas"][2]["remaining"]) == (0.333, 4.667)
-        assert {entry["source"] for entry in status["quotas"]} == {"table"}
+        assert {entry["source"] for entry in status["quotas"]} == {"assumed: table"}
         assert set(status["quotas"][0]) >= {"limit", "remaining", "period_s", "burst", "rule"}
         assert status["in_flight"] + status["waiting"] == 3
         assert status["lanes"] == {"wrap": status["waiting"]}

@@ -1,0 +1,115 @@
+"""Guessed limits: tested upward while the provider serves more than they allow, until an answer confirms a limit.
+
+A limit that was published for another tier, or assumed, must neither turn a request away nor stall a run. So a guess
+that binds grows with the attempts that were served: an assumed rate doubles, again and again; a guess with a long period
+(20 requests a day) grows by 1, 2, 4, … of the last cost. A stated limit, or a refusal, ends the growth of the quota. An
+assumed number of slots grows while the answers do not become slower.
+"""
+
+from __future__ import annotations
+
+from paceline.core.ledger import Ledger
+from paceline.core.meters import FAR_NS, Slots
+from paceline.core.quota import NS
+from paceline.core.results import Reservation, SourceKind
+
+STALL_NS = 60 * NS
+"""The user is told of a guess that makes a request wait longer."""
+
+LONG_S = 600.0
+"""A guess with a longer period would stall a run: it is tested as soon as it binds, by a few attempts at a time."""
+
+SHARE = 1 / 8
+"""An assumed rate doubles when this share of its amount has been served since the last time, and it still binds."""
+
+SLOTS_MAX = 512
+"""The most slots that a guess grows to."""
+
+SLOWER = 2.0
+"""Slots stop growing when answers take this many times as long as the fastest one."""
+
+
+class Guess:
+    """A guessed limit.
+
+    Attributes:
+        amount: The amount that it has grown to; 0 before it grows.
+        step: By how much the amount grows next, where the quota would stall; 0 before the first time.
+        served: What has been served since the last growth.
+        since_ns: When the first served attempt was sent; 0 before.
+        warned: Whether the user has been told.
+        fastest_ns: The shortest time from a grant to its settlement.
+        mean_ns: A moving mean of these times.
+    """
+
+    __slots__ = ("amount", "fastest_ns", "mean_ns", "served", "since_ns", "step", "warned")
+
+    def __init__(self) -> None:
+        self.step = self.served = self.amount = 0.0
+        self.since_ns = 0
+        self.warned = False
+        self.fastest_ns, self.mean_ns = FAR_NS, 0.0
+
+
+class Guesses:
+    """The limits of a ledger that no answer has confirmed, by index."""
+
+    def __init__(self, ledger: Ledger) -> None:
+        self._ledger = ledger
+        kinds = (SourceKind.ASSUMED, SourceKind.PUBLISHED)
+        self.open = {i: Guess() for i, source in enumerate(ledger.sources) if source.kind in kinds}
+
+    def confirm(self, index: int) -> Guess | None:
+        """End the growth of the limit at ``index``: an answer has stated it, or was refused because of it."""
+        return self.open.pop(index, None)
+
+    def stalled(self, now_ns: int, amounts: list[float]) -> int | None:
+        """The index of a guess that makes a request with ``amounts`` wait longer than a minute, the first time."""
+        for index, guess in self.open.items():
+            m, amount = self._ledger.meters[index], amounts[index]
+            if amount and not guess.warned and not isinstance(m, Slots):
+                wait_ns = m.earliest(now_ns, min(amount, m.most)) - now_ns
+                if wait_ns > STALL_NS:
+                    guess.warned = True
+                    return index
+        return None
+
+    def served(self, now_ns: int, reservation: Reservation, true: list[float]) -> list[tuple[int, float, float]]:
+        """What follows from a served attempt: for each quota that grows its index, its new amount, and the new level's gain."""
+        growths = []
+        _, binding = self._ledger.earliest(now_ns, reservation.amounts)
+        for index, guess in self.open.items():
+            amount = true[index] if index < len(true) else 0.0
+            guess.served += amount
+            guess.since_ns = guess.since_ns or reservation.granted_ns
+            m = self._ledger.meters[index]
+            if isinstance(m, Slots):
+                grown, gain = self._slots(m, guess, now_ns - reservation.granted_ns), 0.0
+            else:
+                grown, gain = self._grown(now_ns, index, guess, amount, binds=index == binding)
+            if grown > m.quota.amount:
+                guess.served, guess.amount = 0.0, grown
+                growths.append((index, grown, gain))
+        return growths
+
+    def _grown(self, now_ns: int, index: int, guess: Guess, amount: float, *, binds: bool) -> tuple[float, float]:
+        """The new amount of the quota at ``index``, and what is added to its level."""
+        m = self._ledger.meters[index]
+        limit = m.quota.amount
+        if amount > m.most:  # it went alone, and was served
+            return limit * amount / m.most, 0.0
+        if not binds or m.earliest(now_ns, amount) <= now_ns:
+            return limit, 0.0
+        if m.quota.period_s > LONG_S:
+            guess.step = max(2 * guess.step, amount)
+            return limit + guess.step, guess.step
+        assumed = self._ledger.sources[index].kind is SourceKind.ASSUMED
+        return (2 * limit if assumed and guess.served >= SHARE * limit else limit), 0.0
+
+    def _slots(self, m: Slots, guess: Guess, took_ns: int) -> float:
+        guess.fastest_ns = min(guess.fastest_ns, took_ns)
+        guess.mean_ns += (took_ns - guess.mean_ns) / 8 if guess.mean_ns else took_ns
+        binds = m.used + 1 >= m.quota.amount  # the served one is not counted any more
+        if not binds or guess.served < m.quota.amount or guess.mean_ns > SLOWER * guess.fastest_ns:
+            return m.quota.amount
+        return min(m.quota.amount * 1.5 // 1, SLOTS_MAX)

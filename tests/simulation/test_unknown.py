@@ -1,0 +1,135 @@
+"""The user knows nothing: a wrong tier, a period that no header names, refusals that lie. No request is turned away.
+
+The speed is that of the binding quota after the first two periods, as a share of its true rate.
+"""
+
+import math
+
+import pytest
+from tests.simulation.fleet import START_NS, Fleet
+
+from grids import sampled
+from paceline.core.capacity import LocalCapacity
+from paceline.core.pool import Pool
+from paceline.core.quota import NS, parse_quotas
+from paceline.core.results import Source, SourceKind
+from paceline.emulator import Refused
+
+BLIND = {"headers": False, "body_numbers": False}
+BODY_ONLY = {"headers": False}
+FREE, PAID = "10 requests/min,250k tokens/min,20 requests/day", "150 requests/min,1M tokens/min,10k requests/day"
+TRUE = "500 requests/min,400k tokens/min"
+
+
+class Unknown(Fleet):
+    """A fleet whose limits come from ``source``, before a server whose refusals may name the time until it is full."""
+
+    def __init__(self, told, settings, *, source, lies=False, **options):
+        self.source, self.lies, self.admitted = source, lies, []
+        super().__init__(told, settings, **options)
+
+    def make_pool(self, told):
+        quotas = parse_quotas(told)
+        sources = [Source(SourceKind(self.source))] * len(quotas)
+        return Pool(
+            "sim",
+            LocalCapacity.of(
+                quotas, START_NS, learns=True, sources=sources, headroom_s=0.25, charged_after={"output_tokens"}
+            ),
+        )
+
+    def refused(self, job, reservation, answer, readings):
+        if self.lies:
+            full_s = max(reading.reset_s for reading in readings)
+            answer = Refused(**{name: getattr(answer, name) for name in answer.__slots__} | {"wait_s": full_s})
+        super().refused(job, reservation, answer, readings)
+
+    def send(self, job, reservation):
+        super().send(job, reservation)
+        self.admitted.append((self.now_ns, job.input_tokens + job.max_output_tokens))
+
+    def speed_after(self, start_s, limits):
+        """The share of the true rate, of the quota that binds, from ``start_s`` to the last grant."""
+        from_ns, to_ns = START_NS + start_s * NS, self.admitted[-1][0]
+        used = [tokens for at_ns, tokens in self.admitted if from_ns < at_ns <= to_ns]
+        amounts = {"requests": len(used), "tokens": sum(used), "input_tokens": sum(used)}
+        seconds = (to_ns - from_ns) / NS
+        return max(amounts.get(q.unit, 0) / (q.rate * seconds) for q in parse_quotas(limits) if q.period_s <= 3_600)
+
+
+# world: source, what the table says, what is true, further settings, jobs, the longest period of the true limits
+WORLDS = {
+    "too low a tier": ("assumed", "50 requests/min,30k tokens/min", TRUE, {}, 2_000, 60),
+    "too high a tier": ("assumed", "5000 requests/min,4M tokens/min", TRUE, {}, 2_000, 60),
+    "too high a tier, body only": ("assumed", "5000 requests/min,4M tokens/min", TRUE, BODY_ONLY, 2_000, 60),
+    "too low a tier, no headers": ("assumed", FREE, PAID, BODY_ONLY, 1_200, 60),
+    "too low a tier, blind": ("assumed", FREE, PAID, BLIND, 1_200, 60),
+    "the free tier was named and is wrong": ("published", FREE, "10 requests/min,250k tokens/min", BODY_ONLY, 100, 60),
+    "periods of 10 s": ("assumed", TRUE, "80 requests/10s,70k tokens/10s", {}, 2_000, 10),
+    "periods of 30 s": ("assumed", TRUE, "500 requests/30s,400k tokens/30s", {}, 2_000, 30),
+    "periods of an hour": ("assumed", TRUE, "2000 requests/hour,9M tokens/hour", {}, 8_000, 3_600),
+    "windows of 30 s": ("assumed", TRUE, "500 requests/30s,400k tokens/30s", {"rule": "window"}, 2_000, 30),
+}
+
+
+@pytest.mark.parametrize(("world", "seed", "latency_s"), sampled([*WORLDS], [1, 2], [0.5, 3.0]))
+def test_every_request_is_served(world, seed, latency_s):
+    source, told, true, settings, jobs, period_s = WORLDS[world]
+    fleet = Unknown(
+        told, {"limits": {"m": true}, "latency_s": latency_s, "jitter": 0.3, **settings}, source=source, seed=seed,
+        jobs=jobs,
+    )  # fmt: skip
+    report = fleet.run(30_000)
+    speed = fleet.speed_after(2 * period_s, true)
+    said = f"{world}, seed {seed}: {report.refused} refused at {report.refused_at_s}, {speed}"
+    assert report.lost == 0, said
+    assert report.tally["admitted"] == jobs, said
+    assert report.refused <= jobs / 100, said
+    assert speed >= 0.95, said
+
+
+@pytest.mark.parametrize("source", ["published", "assumed"])
+@pytest.mark.parametrize("headers", [True, False])
+def test_a_prompt_above_a_guess_is_sent_and_its_answer_teaches(source, headers):
+    true = "500 requests/min,60k tokens/min"
+    fleet = Unknown(
+        "500 requests/min,30k tokens/min", {"limits": {"m": true}, "latency_s": 2.0, "headers": headers},
+        source=source, jobs=20, words=(36_000, 36_000),
+    )  # fmt: skip
+    report = fleet.run(3_600)
+    assert (report.lost, report.tally["admitted"]) == (0, 20)
+    assert report.refused <= (source == "assumed")  # an assumed limit is tested upward
+    assert report.speed >= 0.9 if headers else report.speed >= 0.7
+
+
+def test_a_limit_that_was_lowered_for_some_minutes_turns_no_request_away():
+    fleet = Unknown(
+        TRUE, {"limits": {"m": TRUE}, "latency_s": 1.0}, source="given", jobs=300, words=(20, 30_000),
+        changes=[(60, {"m": "500 requests/min,20k tokens/min"}), (240, {"m": TRUE})],
+    )  # fmt: skip
+    report = fleet.run(7_200)
+    too_large = report.tally["refused"].get("too_large", 0)  # the provider's own refusals, as without paceline
+    assert report.lost == too_large <= 8
+    assert report.speed >= 0.95
+
+
+def test_refusals_that_name_the_time_until_the_bucket_is_full_do_not_make_it_a_counter():
+    fleet = Unknown(
+        TRUE, {"limits": {"m": TRUE}, "latency_s": 1.0, "other_users": 0.2, "other_users_from_s": 20.0},
+        source="given", lies=True, jobs=1_500,
+    )  # fmt: skip
+    report = fleet.run()
+    assert report.lost == 0
+    assert fleet.speed_after(180, TRUE) >= 0.75  # of the whole rate; others take a fifth
+
+
+def test_output_that_is_charged_when_it_is_produced_is_not_granted_twice():
+    true = "500 requests/min,400k input_tokens/min,30k output_tokens/min"
+    for seed in (1, 2, 3):
+        fleet = Unknown(
+            true, {"limits": {"m": true}, "latency_s": 4.0, "jitter": 0.5, "output_spread": 0.5, "output_share": 0.7},
+            source="given", jobs=900, seed=seed, words=(20, 600), max_output_tokens=300,
+        )  # fmt: skip
+        report = fleet.run()
+        assert (report.lost, report.refused) == (0, 0)
+        assert math.isclose(report.speed, 1.0, abs_tol=0.05)
