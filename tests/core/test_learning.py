@@ -14,8 +14,8 @@ from paceline.pacing.status import report
 T0 = 1_700_000_000 * NS
 
 
-def pool_of(text="600 requests/min, 600k tokens/min"):
-    return Pool("openai/m", LocalCapacity.of(parse_quotas(text), T0, learns=True))
+def pool_of(text="600 requests/min, 600k tokens/min", learns=True):
+    return Pool("openai/m", LocalCapacity.of(parse_quotas(text), T0, learns=learns))
 
 
 def send(pool, at_s, tokens=1_000):
@@ -78,7 +78,7 @@ def test_above_the_band_we_overcharged():
 
 
 def test_a_stated_limit_is_adopted_up_and_down_and_an_old_one_is_not():
-    pool = pool_of()
+    pool = pool_of(learns="up")
     old = send(pool, 0)
     new = send(pool, 1)
     pool.observe(T0 + 2 * NS, tokens(limit=1_200_000, remaining=1_199_000, reset_s=0.05), new)

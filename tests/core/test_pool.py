@@ -26,6 +26,8 @@ from paceline.core.results import (
     RefusalKind,
     RefusalScope,
     Reservation,
+    Source,
+    SourceKind,
     Stopped,
     WaitUntil,
 )
@@ -207,15 +209,28 @@ class TestNeverFits:
         assert pool.try_grant(T0, Waiter({"tokens": 51})) == NeverFits("tokens", 51, 50)
         assert pool.queue.length == 1
 
-    def test_a_limit_that_shrinks_turns_those_away_who_fit_before(self):
+    def test_a_request_above_an_answers_limit_and_within_the_given_one_goes_alone(self):
         pool = pool_of("100 tokens/min", learns=True)
         _, outcome = ask(pool, tokens=100)
         large, _ = ask(pool, tokens=90)
         small, _ = ask(pool, tokens=10)
         pool.observe(T0, [Reading("tokens", limit=40)], outcome)
-        assert large in pool.pump(T0)
-        assert large.outcome == NeverFits("tokens", 90, 40)
+        assert pool.pump(T0) == []
+        now_ns, done = pump_at_wake(pool)
+        assert (done, pool.ledger.meters[0].level(now_ns)) == ([large], -50)
         assert small.outcome is None
+
+    @pytest.mark.parametrize("kind", [SourceKind.PUBLISHED, SourceKind.ASSUMED, SourceKind.LEARNED])
+    @pytest.mark.parametrize("text", ["100 tokens/min", "100 tokens/min sliding", "100 tokens/day window utc"])
+    def test_a_request_above_a_limit_that_the_user_has_not_set_goes_alone(self, text, kind):
+        pool = pool_of(text, learns=True, sources=[Source(kind)])
+        one, _ = ask(pool, tokens=10)
+        large, _ = ask(pool, tokens=1_000)
+        done = one, large
+        while large.outcome is None:
+            _, done = pump_at_wake(pool)
+        assert isinstance(large.outcome, Reservation)
+        assert done == [large]
 
 
 class TestStop:
@@ -301,13 +316,32 @@ class TestCoolDown:
 
 class TestLearning:
     def test_a_limit_is_adopted_up_and_down(self):
-        pool = pool_of("100 tokens/min", learns=True)
+        pool = pool_of("100 tokens/min", learns=True, sources=[Source(SourceKind.PUBLISHED)])
         _, outcome = ask(pool, tokens=10)
         pool.observe(T0, [Reading("tokens", limit=200, period_s=60)], outcome)
         assert pool.ledger.names == ["200 tokens/min"]
-        assert pool.capacity.sources == [LEARNED]
+        assert pool.ledger.sources == [LEARNED]
         pool.observe(T0, [Reading("tokens", limit=50)], outcome)
         assert pool.ledger.names == ["50 tokens/min"]
+
+    def test_no_answer_raises_a_given_limit(self):
+        pool = pool_of("100 tokens/min", learns=True)
+        for second in range(3):
+            _, outcome = ask(pool, T0 + second * NS, tokens=10)
+            readings = [Reading("tokens", limit=1_000, remaining=980, reset_s=1.2)]
+            pool.observe(T0 + second * NS, readings, outcome)
+        assert pool.ledger.names == ["100 tokens/min"]
+        assert report(pool, T0)["quotas"][0]["learned"] == {"stated_limit": 1_000}
+        assert pool.ledger.meters[0].level(T0 + 3 * NS) == pytest.approx(75, abs=1)  # nor its level
+        assert len(pool.capacity.learning.notices) == 1
+        pool.observe(T0 + 3 * NS, [Reading("tokens", limit=1_000, remaining=20)], ask(pool, T0 + 3 * NS, tokens=1)[1])
+        assert pool.ledger.meters[0].level(T0 + 3 * NS) == pytest.approx(20, abs=1)  # others use the key, too
+
+    def test_a_given_limit_is_raised_where_the_user_wants_it(self):
+        pool = pool_of("100 tokens/min", learns="up")
+        pool.observe(T0, [Reading("tokens", limit=1_000)], ask(pool, tokens=10)[1])
+        assert pool.ledger.names == ["1k tokens/min"]
+        assert not isinstance(pool.try_grant(T0, Waiter({"tokens": 900})), NeverFits)
 
     @pytest.mark.parametrize("limit", [None, 0, -5, math.inf, math.nan])
     def test_what_is_no_limit_is_not(self, limit):

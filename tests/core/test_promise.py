@@ -122,7 +122,9 @@ def test_all_units_are_charged_or_none(text, attempts):
         after = state_of(ledger, now_ns)
         if not isinstance(decision, Reservation):
             assert after == before
-            assert isinstance(decision, NeverFits) == any(cost[m.quota.unit] > m.most for m in ledger.meters)
+            assert isinstance(decision, NeverFits) == any(
+                cost[m.quota.unit] > most for m, most in zip(ledger.meters, ledger.most, strict=True)
+            )
             continue
         for m, old, new, amount in zip(ledger.meters, before[0], after[0], decision.amounts, strict=True):
             least = min(amount, old) if m.quota.rule == "window" else amount  # a spaced one charges its burst at most
@@ -174,7 +176,7 @@ class TestOpeningGently:
     def test_answers_widen_it_and_refusals_do_not(self):
         ledger = self.opened(gentle=True)
         for reservation in self.at_once(ledger, T0):
-            ledger.close(reservation)
+            ledger.close(T0, reservation)
         assert self.at_once(ledger, T0) == []
         ledger = self.opened(gentle=True)
         for reservation in self.at_once(ledger, T0):

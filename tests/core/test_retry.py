@@ -98,13 +98,17 @@ class TestBudget:
 
 
 class TestBreaker:
-    def test_it_opens_after_some_in_a_row_and_a_failed_probe_opens_it_again(self):
-        breaker = Breaker(BreakerPolicy(failures=3, pause_s=10))
-        assert [breaker.failed(T0 + i, T0) for i in range(3)] == [False, False, True]
-        assert breaker.open_until_ns == T0 + 2 + 10 * NS
-        assert not breaker.failed(T0 + NS, T0)  # it was on its way
-        assert breaker.failed(T0 + 12 * NS, T0 + 11 * NS)
-        assert breaker.open_until_ns == T0 + 22 * NS
+    def test_it_opens_after_some_in_a_row_and_each_failed_probe_doubles_the_pause(self):
+        breaker, now_ns = Breaker(BreakerPolicy(failures=3, pause_s=10)), T0
+        assert [breaker.failed(T0, T0) for _ in range(3)] == [False, False, True]
+        assert not breaker.failed(T0 + NS // 2, T0)  # it was on its way
+        for pause_s in (1, 2, 4, 8, 10, 10):
+            assert breaker.open_until_ns == now_ns + pause_s * NS
+            now_ns = breaker.open_until_ns
+            assert breaker.failed(now_ns, now_ns)
+        breaker.succeeded()
+        assert [breaker.failed(now_ns, now_ns) for _ in range(3)] == [False, False, True]
+        assert breaker.open_until_ns == now_ns + NS
 
     def test_one_success_closes_it(self):
         breaker = Breaker(BreakerPolicy(failures=2))

@@ -168,7 +168,7 @@ def test_one_process_with_one_request_at_a_time_is_a_ledger(text, history, headr
             reservation, settled = open_ones.pop()
             news: list[Settled | Refused] = [settled]
             if end == "r":
-                local.close(reservation)
+                local.close(now_ns, reservation)
                 local.pause(now_ns + NS + part * NS)
                 news = [Refused(settled.amounts, NS + part * NS)]
             elif end == "c":

@@ -129,6 +129,7 @@ def test_refunds_and_debt():
 def test_another_amount():
     ledger = spaced("100 units/min sliding")
     ledger.adopt(T0, 0, 50)
-    assert ledger.never([51.0]) == NeverFits("units", 51, 50)
+    assert ledger.never([51.0]) is None  # within the given limit
+    assert ledger.never([101.0]) == NeverFits("units", 101, 100)
     grant(ledger, T0, units=50)
     assert grant_when_due(ledger, T0, {"units": 1})[0] >= T0 + 60 * NS

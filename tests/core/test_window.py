@@ -134,7 +134,9 @@ def test_another_amount():
     assert ledger.meters[0].level(now_ns) == 12
     ledger.adopt(now_ns, 0, 5)
     assert ledger.meters[0].level(now_ns) == -3
-    assert ledger.reserve(now_ns, {"units": 6}) == NeverFits("units", 6, 5)
+    later_ns, _ = grant_when_due(ledger, now_ns, {"units": 6})  # above an answer's limit, within the given one: alone
+    assert later_ns == ns(2027, 5, 7, 0) + NS
+    assert ledger.reserve(now_ns, {"units": 21}) == NeverFits("units", 21, 20)
 
 
 class TestSlots:
@@ -154,7 +156,7 @@ class TestSlots:
         for _ in range(2):
             ledger.settle(T0, settled, None)
             ledger.cancel(T0, cancelled)
-            ledger.close(kept)
+            ledger.close(T0, kept)
         assert ledger.meters[0].level(T0) == 3
         grant(ledger, T0)
         ledger.expire(T0 + NS)
@@ -168,4 +170,4 @@ class TestSlots:
         for reservation in held[:2]:
             ledger.settle(T0, reservation, None)
         grant(ledger, T0)
-        assert isinstance(ledger.reserve(T0, {"concurrency": 3}), NeverFits)
+        assert isinstance(ledger.reserve(T0, {"concurrency": 4}), NeverFits)

@@ -1,34 +1,25 @@
-"""A provider that fails is left alone for a while; retries are never more than a share of the traffic."""
+"""A host that fails is left alone for a while; the caller's own errors pause nothing; retries are a share of the traffic."""
 
 import asyncio
+import gc
+import socket
+import warnings
 
+import httpx
 import httpx2
+import openai
+import pytest
 
 import paceline
 from paceline.core.quota import NS
 from paceline.http import pace_transport
-from paceline.pacing.breaker import Breaker, BreakerPolicy
+from paceline.http.exchange import Fault
+from paceline.http.httpx import _Httpx
 from paceline.pacing.retry import RetryBudget
 from paceline.testing import ManualClock, run_virtual
 
 BODY = {"model": "gpt-5", "messages": [{"role": "user", "content": "Say something."}], "max_tokens": 5}
-
-
-def test_five_in_a_row_open_it_and_a_failed_probe_opens_it_again():
-    breaker = Breaker(BreakerPolicy(failures=5, pause_s=60))
-    assert [breaker.failed(NS, 0) for _ in range(6)] == [False] * 4 + [True, False]  # the sixth was on its way
-    assert breaker.open_until_ns == 61 * NS
-    assert breaker.failed(62 * NS, 61 * NS)  # the probe
-    assert breaker.open_until_ns == 122 * NS
-    breaker.succeeded()
-    assert not breaker.failed(200 * NS, 199 * NS)
-
-
-def test_a_success_between_starts_the_count_again():
-    breaker = Breaker(BreakerPolicy(failures=2))
-    assert not breaker.failed(0, 0)
-    breaker.succeeded()
-    assert not breaker.failed(0, 0)
+PATH = "/v1/chat/completions"
 
 
 def test_retries_beyond_their_share_wait_longer_and_longer():
@@ -40,39 +31,220 @@ def test_retries_beyond_their_share_wait_longer_and_longer():
     assert budget.spend(3_600 * NS) == 0.0
 
 
-class Failing(httpx2.AsyncBaseTransport):
-    def __init__(self, clock, fails):
-        self.clock, self.fails, self.times = clock, fails, []
+class Script(httpx2.AsyncBaseTransport):
+    """Answers by host, with a status or an error; notes the virtual seconds at which each request came."""
+
+    def __init__(self, clock, **by_host):
+        self.clock, self.start_ns, self.by_host, self.times = clock, clock.now_ns(), by_host, []
 
     async def handle_async_request(self, request):
-        self.times.append(round((self.clock.now_ns() - self.clock.start_ns) / NS, 1))
+        self.times.append(round((self.clock.now_ns() - self.start_ns) / NS, 1))
         await asyncio.sleep(0.1)
-        status = 500 if len(self.times) <= self.fails else 200
-        return httpx2.Response(status, stream=httpx2.ByteStream(b"{}"))
+        answers = self.by_host[request.url.host]
+        answer = answers.pop(0) if isinstance(answers, list) and answers else answers or 200
+        if isinstance(answer, Exception):
+            raise answer
+        return httpx2.Response(answer, stream=httpx2.ByteStream(b"{}"))
 
 
-def test_over_http_all_wait_then_one_probe_then_all():
+def limiter_of(clock, **options):
+    return paceline.Limiter({"openai/*": ["6000 requests/min"]}, clock=clock, **options)
+
+
+def client(limiter, script, host):
+    return httpx2.AsyncClient(transport=pace_transport(limiter, script, "openai"), base_url=f"http://{host}:8000")
+
+
+def cool_down_s(limiter):
+    return limiter.status()["pools"]["openai/gpt-5"]["cool_down_s"]
+
+
+async def post(http):
+    """The status of an answer, or the error; the model's key and prompt are secrets."""
+    try:
+        return (await http.post(PATH, json=BODY, headers={"authorization": "Bearer secret"})).status_code
+    except Exception as error:  # noqa: BLE001
+        return type(error)
+
+
+def test_over_http_all_wait_then_one_probe_at_a_time_then_all():
+    """Up again a second later, it is used a second later; then probes are rarer each time, and each is another request's."""
     clock = ManualClock()
-    clock.start_ns = clock.now_ns()
-    inner = Failing(clock, fails=6)
-    limiter = paceline.Limiter(
-        {"openai/*": ["6000 requests/min"]},
-        clock=clock,
-        retry=paceline.RetryPolicy(faults=True, max_attempts=20, backoff_s=0.1, backoff_max_s=0.1),
-        breaker=BreakerPolicy(failures=5, pause_s=60),
+    script = Script(clock, host=[500] * 8)
+    limiter = limiter_of(
+        clock, retry=paceline.RetryPolicy(faults=True, max_attempts=3, backoff_s=0.1, backoff_max_s=0.1, jitter=0)
     )
 
     async def main():
-        async with httpx2.AsyncClient(
-            transport=pace_transport(limiter, inner, "openai"), base_url="http://127.0.0.1"
-        ) as http:
-            return await asyncio.gather(*[http.post("/v1/chat/completions", json=BODY) for _ in range(5)])
+        async with client(limiter, script, "host") as http:
+            return await asyncio.gather(*[post(http) for _ in range(5)])
 
-    answers = run_virtual(main(), clock)
-    assert [answer.status_code for answer in answers] == [200] * 5
-    first, probe, second_probe, rest = inner.times[:5], inner.times[5], inner.times[6], inner.times[7:]
+    assert run_virtual(main(), clock) == [200] * 5
+    first, probes, rest = script.times[:5], script.times[5:9], script.times[9:]
     assert max(first) < 1
-    assert 60 <= probe < 61  # alone, and it fails
-    assert 120 <= second_probe < 121
+    assert probes == pytest.approx([1.2, 3.3, 7.4, 15.5], abs=0.15)  # after 1, 2, 4 and 8 s
     assert len(rest) == 4
-    assert all(120 <= at < 123 for at in rest)
+    assert all(15.5 <= at < 16 for at in rest)
+
+
+class OfflineError(ConnectionError):
+    """As huggingface_hub's OfflineModeIsEnabled."""
+
+
+@pytest.mark.parametrize(
+    "error", [RuntimeError("Event loop is closed"), OfflineError("no"), httpx2.PoolTimeout("no"), httpx2.UnsupportedProtocol("no")]
+)  # fmt: skip
+def test_errors_of_the_caller_pause_nothing(error):
+    clock = ManualClock()
+    script = Script(clock, host=[200, *[error] * 20])
+    limiter = limiter_of(clock)
+
+    async def main():
+        async with client(limiter, script, "host") as http:
+            return [await post(http) for _ in range(21)]
+
+    assert run_virtual(main(), clock) == [200, *[type(error)] * 20]
+    assert script.times[-1] < 3
+    assert cool_down_s(limiter) == 0
+
+
+@pytest.mark.parametrize(("before", "paused"), [([], False), ([200] * 5, True), ([500], True)])
+def test_a_host_that_was_never_reached_fails_at_once(before, paused, caplog):
+    clock = ManualClock()
+    count = 4 if before == [500] else 5
+    script = Script(clock, host=[*before, *[httpx2.ConnectError("no")] * count])
+    limiter = limiter_of(clock)
+
+    async def main():
+        async with client(limiter, script, "host") as http:
+            return [await post(http) for _ in range(count + len(before))]
+
+    assert run_virtual(main(), clock) == [*before, *[httpx2.ConnectError] * count]
+    assert script.times[-1] < 2
+    assert bool(cool_down_s(limiter)) is paused
+    assert [record.getMessage() for record in caplog.records] == [
+        "host:8000: 5 failures in a row, the last one ConnectError; pausing for 1 s"
+    ][:paused]
+
+
+def test_another_host_of_the_same_pool_goes_on():
+    """A staging server that is down, and the provider itself: one pool, two hosts."""
+    clock = ManualClock()
+    script = Script(clock, staging=[502] * 20, api=[200] * 20)
+    limiter = limiter_of(clock)
+
+    async def main():
+        async with client(limiter, script, "staging") as staging, client(limiter, script, "api") as api:
+            found = [await post(one) for _ in range(10) for one in (api, staging)]
+            at_s = script.times[-1]
+            script.by_host["api"] = [502] * 5
+            found += [await post(api) for _ in range(6)]
+            return found, at_s
+
+    found, at_s = run_virtual(main(), clock)
+    assert found == [200, 502] * 10 + [502] * 5 + [200]
+    assert at_s < 3
+    assert script.times[-1] - script.times[-2] >= 1  # both are down: the pool waits
+
+
+def test_refused_connections_are_waited_out_where_the_limiter_repeats_attempts():
+    """A provider that starts a second later, under `paceline run`."""
+    clock = ManualClock()
+    script = Script(clock, host=[httpx2.ConnectError("no")] * 6)
+    limiter = limiter_of(clock, retry=paceline.RetryPolicy(faults=True, jitter=0))
+
+    async def main():
+        async with client(limiter, script, "host") as http:
+            return await asyncio.gather(*[post(http) for _ in range(5)])
+
+    assert run_virtual(main(), clock) == [200] * 5
+    assert max(script.times) < 10
+
+
+@pytest.mark.parametrize("answer", [httpx2.ConnectError("no"), httpx2.ReadTimeout("no"), 500, 503])
+@pytest.mark.parametrize(("outage_s", "back_s"), [(1, 1), (300, 60)])
+def test_a_run_survives_an_outage(answer, outage_s, back_s):
+    """20 workers with the policy of `paceline run`: no request is lost, and the provider is used again soon."""
+    clock = ManualClock()
+    script = Script(clock, host=[])
+    limiter = limiter_of(clock, retry=paceline.RetryPolicy(faults=True, max_elapsed_s=1e6))
+
+    async def work(http):
+        return [await post(http) for _ in range(5)]
+
+    async def main():
+        async with client(limiter, script, "host") as http:
+            first = asyncio.gather(*[work(http) for _ in range(20)])
+            await asyncio.sleep(0.05)
+            script.by_host["host"] = answer
+            await asyncio.sleep(outage_s)
+            script.by_host["host"] = 200
+            return await first
+
+    assert run_virtual(main(), clock) == [[200] * 5] * 20
+    assert next(at_s for at_s in script.times if at_s > outage_s) < outage_s + back_s
+
+
+class WrappedError(Exception):
+    """As an SDK raises it, with the HTTP library's error as its cause."""
+
+    def __init__(self, cause):
+        self.__cause__ = cause
+
+
+@pytest.mark.parametrize("library", [httpx, httpx2])
+@pytest.mark.parametrize(
+    ("name", "fault"),
+    [
+        ("PoolTimeout", Fault.UNSENT), ("UnsupportedProtocol", Fault.UNSENT), ("LocalProtocolError", Fault.UNSENT),
+        ("ConnectError", Fault.UNREACHED), ("ConnectTimeout", Fault.UNREACHED), ("ProxyError", Fault.UNREACHED),
+        ("ReadError", Fault.BROKEN), ("WriteError", Fault.BROKEN), ("CloseError", Fault.BROKEN),
+        ("ReadTimeout", Fault.BROKEN), ("WriteTimeout", Fault.BROKEN), ("RemoteProtocolError", Fault.BROKEN),
+        ("DecodingError", None), ("TooManyRedirects", None),
+    ],
+)  # fmt: skip
+def test_the_binding_says_what_an_error_is(library, name, fault):
+    binding = _Httpx(None, library.Request("POST", "http://host:8000/v1"), is_async=False)
+    error = getattr(library, name)("no")
+    assert binding.fault_of(error) is binding.fault_of(WrappedError(error)) is fault
+    assert binding.fault_of(WrappedError(WrappedError(error))) is fault
+    assert binding.fault_of(ValueError("no")) is None
+    assert binding.address == "host:8000"
+
+
+@pytest.mark.parametrize("library", [httpx, httpx2])
+def test_one_client_in_three_event_loops(paceline_emulator, library):
+    """A notebook: the connections of a closed loop fail, which is no outage of the provider."""
+    world = paceline_emulator(limits={"gpt-5": "6000 requests/min,4M tokens/min"})
+    limiter = paceline.Limiter({"openai/*": ["6000 requests/min", "4M tokens/min"]}, acquire_timeout_s=0.9)
+    sdk = openai.AsyncOpenAI(api_key="k", base_url=f"{world.base_url}/v1", http_client=library.AsyncClient())
+    limiter.attach(sdk, provider="openai")
+
+    async def cell(last):
+        asyncio.get_running_loop().set_exception_handler(lambda *_: None)
+        found = await asyncio.gather(*[sdk.chat.completions.create(**BODY) for _ in range(10)], return_exceptions=True)
+        if last:
+            await sdk.close()
+        return [type(one) for one in found if isinstance(one, Exception)]
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", ResourceWarning)  # sockets of the closed loops
+        errors = [asyncio.run(cell(last)) for last in (False, False, True)]
+        gc.collect()
+    assert errors[0] == errors[2] == []
+    assert set(errors[1]) <= {RuntimeError, openai.APIConnectionError}
+    assert cool_down_s(limiter) == 0
+
+
+def test_a_wrong_base_url_fails_at_once_with_the_sdks_own_error(caplog):
+    with socket.socket() as holder:
+        holder.bind(("127.0.0.1", 0))  # and does not listen
+        limiter = paceline.Limiter({"openai/*": "6000 requests/min"}, acquire_timeout_s=0.5)
+        url = f"http://127.0.0.1:{holder.getsockname()[1]}/v1"
+        with openai.OpenAI(api_key="k", base_url=url, max_retries=0) as sdk:
+            limiter.attach(sdk, provider="openai")
+            for _ in range(12):
+                with pytest.raises(openai.APIConnectionError):
+                    sdk.chat.completions.create(**BODY)
+    assert cool_down_s(limiter) == 0
+    assert caplog.records == []

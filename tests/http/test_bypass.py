@@ -27,12 +27,27 @@ def said(**code):
     return subprocess.run([sys.executable, "-c", script], check=True, capture_output=True, text=True).stdout.strip()
 
 
-def test_what_is_imported_before_and_after_is_named_once():
+def test_what_is_imported_before_and_after_is_named_once(tmp_path):
     fake = "sys.modules['boto3'] = types.ModuleType('boto3')"
     assert said(before=fake) == "['paceline does not pace boto3']"
-    try_import = "exec('try:\\n import xai_sdk\\nexcept ImportError: pass')"
-    assert said(inside=try_import) == "['paceline does not pace xai_sdk']"
-    assert said(after=try_import) == "[]"
+    (tmp_path / "xai_sdk.py").write_text("")
+    there = f"sys.path.insert(0, {str(tmp_path)!r}); "
+    assert said(inside=f"{there}import xai_sdk; import xai_sdk") == "['paceline does not pace xai_sdk']"
+    assert said(after=f"{there}import xai_sdk") == "[]"
+
+
+def test_what_is_only_looked_for_is_not_named(tmp_path):
+    """instructor and ragas look for packages that are not installed, and for some that they do not import."""
+    (tmp_path / "xai_sdk.py").write_text("")
+    look = "from importlib.util import find_spec; assert find_spec('xai_sdk') and not find_spec('boto3')"
+    missing = "exec('try:\\n import boto3\\nexcept ImportError: pass')"
+    assert said(inside=f"sys.path.insert(0, {str(tmp_path)!r}); {look}; {missing}") == "[]"
+
+
+def test_an_import_goes_on_where_warnings_are_errors(tmp_path):
+    (tmp_path / "xai_sdk.py").write_text("loaded = True")
+    script = "import paceline\nwith paceline.instrument(paceline.Limiter()):\n    import xai_sdk\nprint(xai_sdk.loaded)"
+    assert run_with(tmp_path, script).strip() == "True"
 
 
 @pytest.mark.parametrize("first", ["import", "instrument"])

@@ -170,3 +170,88 @@ def test_a_client_that_is_attached_keeps_its_own_provider(world, limiter):
         with paceline.instrument(limiter, provider="openai"):
             post(world, client, "/v1/messages", {**CHAT, "model": "claude-haiku-4-5"})
     assert counts(limiter) == {CLAUDE: {"granted": 1, "settled": 1}}
+
+
+# --- unknown hosts
+
+
+def canned(limiter, url, body, *, headers=None, **named):
+    """Send ``body`` to an address that answers everything; the pools that were charged, with the source of their limits."""
+    with paceline.instrument(limiter, **named):
+        transport = httpx2.MockTransport(lambda _: httpx2.Response(200, json={}))
+        with httpx2.Client(transport=transport) as client:
+            client.post(url, json=body, headers=headers)
+    return {name: pool["quotas"][0]["source"] for name, pool in limiter.status()["pools"].items() if pool["counts"]}
+
+
+ASSISTANTS, HOST = "http://chat.example/api/channels/42/messages", "http://llm.internal:8000"
+
+
+@pytest.mark.parametrize(
+    ("url", "body"),
+    [
+        (ASSISTANTS, {"text": "hello"}),
+        (ASSISTANTS, {"messages": ["hello"]}),
+        (ASSISTANTS, ["model", "messages"]),
+        ("http://survey.example/forms/7/responses", {"model": "A"}),
+        ("http://survey.example/forms/7/responses", {"answers": [1]}),
+        ("http://tailor.example/embeddings", {"input": "gold"}),
+    ],
+)
+@pytest.mark.parametrize("provider", ["openai", "anthropic"])
+@pytest.mark.parametrize("named", [False, True])
+def test_a_path_alone_makes_no_llm_request(url, body, provider, named):
+    options = {"provider": provider} if named else {}
+    assert canned(paceline.Limiter.for_provider(provider), url, body, **options) == {}
+
+
+CLAUDE_HEADERS = {"anthropic-version": "2023-06-01"}
+LLAMA = {**CHAT, "model": "llama3.1"}
+
+
+@pytest.mark.filterwarnings("ignore::paceline.PacelineWarning")
+@pytest.mark.parametrize(
+    ("limiter", "path", "body", "headers", "pool"),
+    [
+        (paceline.Limiter, "/v1/chat/completions", LLAMA, None, "llm.internal/llama3.1"),
+        (lambda: paceline.Limiter.for_provider("openai"), "/v1/chat/completions", LLAMA, None, "llm.internal/llama3.1"),
+        (lambda: paceline.Limiter.for_provider("openai"), "/v1/responses", {"model": "gpt-5", "input": "a"}, None, "llm.internal/gpt-5"),
+        (lambda: paceline.Limiter.for_provider("anthropic"), "/v1/chat/completions", LLAMA, None, "llm.internal/llama3.1"),
+        (lambda: paceline.Limiter.for_provider("anthropic"), "/v1/messages", LLAMA, None, "llm.internal/llama3.1"),
+        (paceline.Limiter, "/v1/messages", LLAMA, CLAUDE_HEADERS, "llm.internal/llama3.1"),
+        (lambda: paceline.Limiter({"openai/gpt-5": "500 requests/min"}), "/v1/chat/completions", LLAMA, None, "llm.internal/llama3.1"),
+        (lambda: paceline.Limiter.for_provider("gemini"), "/v1beta/models/gemma:generateContent", {"contents": "a"}, None, "llm.internal/gemma"),
+    ],
+)  # fmt: skip
+def test_an_unknown_host_has_its_own_pools_and_no_published_limits(limiter, path, body, headers, pool, caplog):
+    found = canned(limiter(), HOST + path, body, headers=headers)
+    assert list(found) == [pool]
+    assert "://" not in found[pool]  # no table's source
+    canned(limiter(), HOST + path, body, headers=headers)
+    assert caplog.text.count("llm.internal is not a host of") <= 1  # once in a process
+
+
+@pytest.mark.filterwarnings("ignore::paceline.PacelineWarning")
+def test_a_gateway_is_told_how_to_name_its_provider(caplog):
+    ask = {"model": "gpt-5", "input": "a"}
+    canned(paceline.Limiter.for_provider("openai"), "https://gateway.internal/v1/responses", ask)
+    assert "if it is a gateway to openai, name the provider: limiter.attach(client, provider='openai')" in caplog.text
+
+
+@pytest.mark.parametrize(
+    ("limiter", "named", "pool"),
+    [
+        (lambda: paceline.Limiter({"openai/*": "500 requests/min"}), {}, "openai/llama3.1"),
+        (lambda: paceline.Limiter({"openai/llama3.1": "500 requests/min"}), {}, "openai/llama3.1"),
+        (lambda: paceline.Limiter.for_provider("openai", quotas={"llama3.1": "500 requests/min"}), {}, "openai/llama3.1"),
+        (lambda: paceline.Limiter({"*": "500 requests/min"}), {}, "llm.internal/llama3.1"),
+        (lambda: paceline.Limiter({"openai/*": "500 requests/min"}), {"provider": "openai"}, "openai/llama3.1"),
+    ],
+)  # fmt: skip
+def test_given_quotas_hold_at_an_unknown_host(limiter, named, pool):
+    assert canned(limiter(), f"{HOST}/v1/chat/completions", LLAMA, **named) == {pool: "given"}
+
+
+def test_a_provider_that_is_named_keeps_its_published_limits():
+    found = canned(paceline.Limiter(), f"{HOST}/v1/chat/completions", CHAT, provider="openai")
+    assert "://" in found[GPT]

@@ -246,7 +246,7 @@ class TestWhoCannotWait:
 
     def test_under_another_driver_than_asyncio(self):
         def fail(coroutine):
-            with pytest.raises(RuntimeError, match="no running event loop"):
+            with pytest.raises(RuntimeError, match="no event loop of asyncio runs here"):
                 coroutine.send(None)
 
         self.everybody_goes(fail)

@@ -2,6 +2,10 @@
 
 import asyncio
 import decimal
+import os
+import re
+import subprocess
+import sys
 import threading
 import time
 import warnings
@@ -218,3 +222,60 @@ def test_timers_that_are_not_needed_any_more_do_not_pile_up():
     until(SYSTEM_CLOCK._new.empty)
     assert len(SYSTEM_CLOCK._heap) < before + 250
     held.join()
+
+
+@pytest.mark.parametrize(
+    ("quotas", "why"),
+    [
+        (500, "500 is no quota: write it as a text, e.g. '500 requests/min'"),
+        (None, "None is no quota: write it as a text"),
+        ([500], "500 is no quota"),
+        ({"rpm": 500}, "is no quota: write it as a text"),
+    ],
+)
+def test_a_limit_that_is_no_text(quotas, why):
+    with pytest.raises(QuotaError, match=f"^limit of 'x': .*{re.escape(why)}"):
+        Limiter({"x": quotas})
+
+
+@pytest.mark.parametrize("wrong", [{"openai/*": "5 requests/min"}, None, "openai", Limiter])
+def test_instrument_takes_a_limiter(wrong):
+    with pytest.raises(
+        TypeError, match=r"instrument\(\) takes a limiter, not \w+: paceline.instrument\(paceline.Limiter"
+    ):
+        paceline.instrument(wrong)
+
+
+def test_another_event_loop_than_asyncios_is_named_at_the_first_call():
+    """As under trio: the coroutine runs, and no event loop of asyncio does."""
+
+    async def call():
+        async with limiter.acquire("jobs"):
+            pass
+
+    limiter = limiter_of("10 requests/s")
+    with pytest.raises(RuntimeError, match=r"jobs: no event loop of asyncio runs here.*\(trio, curio\).*run_sync"):
+        call().send(None)
+    assert limiter.status()["pools"]["jobs"]["counts"] == {}
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork here")
+@pytest.mark.parametrize(("options", "used", "hints"), [("", True, 1), ("", False, 0), (", store='memory:'", True, 0)])
+def test_a_forked_process_is_told_of_stores_once(options, used, hints):
+    script = f"""
+import os, warnings, paceline
+warnings.simplefilter("ignore", DeprecationWarning)
+limiter = paceline.Limiter({{"a": "10 requests/s", "b": "10 requests/s"}}{options})
+for name in ("a", "b") if {used} else ():
+    limiter.acquire(name).wait().settle()
+child = os.fork()
+for name in ("a", "b", "a"):
+    limiter.acquire(name).wait().settle()
+if child:
+    os.waitpid(child, 0)
+    limiter.close()
+else:
+    os._exit(0)
+"""
+    done = subprocess.run([sys.executable, "-c", script], check=True, capture_output=True, text=True, timeout=30)
+    assert done.stderr.count("give the limiter a store: Limiter(..., store=") == hints

@@ -14,7 +14,7 @@ from paceline.core.capacity import LocalCapacity
 from paceline.core.pool import Pool
 from paceline.core.queue import Waiter
 from paceline.core.quota import NS, parse_quotas
-from paceline.core.results import Reading, Refusal, RefusalKind, Reservation, WaitUntil
+from paceline.core.results import Reading, Refusal, RefusalKind, Reservation, Source, SourceKind, WaitUntil
 from paceline.emulator import Refused, Settings, World
 from paceline.estimation.calibration import Correction
 from paceline.pacing.retry import Again, RetryPolicy
@@ -61,8 +61,9 @@ class Fleet:
 
     def __init__(
         self, told, settings, *, jobs=1_000, workers=500, seed=1, underestimate=1.28, net_s=(0.001, 0.02),
-        words=(20, 3_000), max_output_tokens=200, changes=(), retry=None,
+        words=(20, 3_000), max_output_tokens=200, changes=(), retry=None, source="given",
     ):  # fmt: skip
+        self.source = Source(SourceKind(source))
         self.random = random.Random(seed)
         self.world = World(Settings(**settings), START_NS / NS)
         self.pool = self.make_pool(told)
@@ -80,7 +81,8 @@ class Fleet:
             self.at(START_NS + round(at_s * NS), lambda limits=limits: self.world.set_limits(self.now_ns / NS, limits))
 
     def make_pool(self, told):
-        return Pool("sim", LocalCapacity.of(parse_quotas(told), START_NS, learns=True))
+        quotas = parse_quotas(told)
+        return Pool("sim", LocalCapacity.of(quotas, START_NS, learns=True, sources=[self.source] * len(quotas)))
 
     def busy(self):
         """Whether there is work left, waiting or on its way."""

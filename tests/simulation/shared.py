@@ -22,9 +22,10 @@ from paceline.shared.capacity import SharedCapacity, answer, ask
 from paceline.shared.ledger import SharedLedger
 
 
-def shared_pool(name, quotas, now_ns, *, who, headroom_s=1.0, learns=False, **options):
+def shared_pool(name, quotas, now_ns, *, who, headroom_s=1.0, learns=False, sources=(), **options):
     """A shared pool, as one process has it."""
-    ledger, queue = Ledger(quotas, now_ns, headroom_s=headroom_s, gentle=learns), Queue()
+    ledger = Ledger(quotas, now_ns, sources=sources, headroom_s=headroom_s, gentle=bool(learns))
+    queue = Queue()
     return Pool(name, SharedCapacity(ledger, queue, now_ns, who=who, learns=learns, **options), queue)
 
 
@@ -40,9 +41,9 @@ class Host(Fleet):
         self.sent_at_s = []
 
     def make_pool(self, told):
-        return shared_pool(
-            "sim", parse_quotas(told), START_NS + self.skew_ns, who=self.name, learns=True, **self.hub.options
-        )
+        quotas = parse_quotas(told)
+        options = {"sources": [self.source] * len(quotas), "who": self.name, "learns": True, **self.hub.options}
+        return shared_pool("sim", quotas, START_NS + self.skew_ns, **options)
 
     def at(self, at_ns, event):
         self.hub.at(at_ns - self.skew_ns, lambda: self.dead or event())

@@ -44,9 +44,9 @@ SEEDS, LATENCIES_S = [1, 2], [0.02, 0.5, 3.0]
 @pytest.mark.parametrize(("world", "seed", "latency_s"), sampled([*WORLDS], SEEDS, LATENCIES_S))
 def test_world(world, seed, latency_s):
     told, true, refused, ideal, steady = WORLDS[world]
-    report = Fleet(
-        told, {"limits": {"m": LIMITS}, "latency_s": latency_s, "jitter": 0.3, **true}, seed=seed, jobs=800
-    ).run()
+    source = "assumed" if world == "nothing told" else "given"
+    settings = {"limits": {"m": LIMITS}, "latency_s": latency_s, "jitter": 0.3, **true}
+    report = Fleet(told, settings, seed=seed, jobs=800, source=source).run()
     said = f"{world}, seed {seed}: {report.refused} refused at {report.refused_at_s}, {report.speed}, {report.steady}"
     assert report.lost == 0, said
     assert report.refused <= refused, said
@@ -61,6 +61,7 @@ def test_a_limit_doubled_and_later_cut_to_a_quarter(seed, latency_s):
         LIMITS,
         {"limits": {"m": LIMITS}, "latency_s": latency_s, "jitter": 0.3},
         seed=seed,
+        source="published",
         jobs=1_000,
         changes=[(60, {"m": DOUBLE}), (100, {"m": QUARTER})],
     ).run()

@@ -289,7 +289,7 @@ class Ledger:
         """Charge a further quota from now on."""
         given = source.kind is SourceKind.GIVEN
         m = meter(quota, now_ns, self.headroom_s, gentle=self.gentle, held=quota.unit in self.charged_after)
-        if isinstance(m, Bucket) and not given:
+        if isinstance(m, Bucket) and m.opened < math.inf and not given:
             m.opened /= 2  # the limit may be lower
             m.widen()
         self.follow(m, str(quota), source, quota.amount if given else math.inf, m.most if given else math.inf)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import sys
 import warnings
 from collections.abc import Callable, Mapping, Sequence
@@ -15,6 +16,8 @@ from typing import Final
 from paceline.core.results import PacelineWarning
 from paceline.http.dspy import MODULE as DSPY_CLIENT
 
+log = logging.getLogger("paceline.http")
+
 _PERMIT = "acquire a permit around each call: `with limiter.acquire(...) as permit`"
 
 BYPASSES: Final = {
@@ -26,7 +29,7 @@ BYPASSES: Final = {
 
 
 class BypassWatch(MetaPathFinder):
-    """Warns of what is imported already, and of what is imported until :meth:`stop`.
+    """Warns of what is imported already, and of what is imported until :meth:`stop`, when its module has been executed.
 
     Args:
         cures: Module names to what makes the module's traffic paced, called when it is loaded.
@@ -48,18 +51,27 @@ class BypassWatch(MetaPathFinder):
             sys.meta_path.remove(self)
 
     def find_spec(self, fullname: str, path: Sequence[str] | None, _target: object = None, /) -> ModuleSpec | None:
-        """Warn of the import; a module with a cure gets a spec whose loader applies it."""
-        if fullname in BYPASSES:
-            self._imported(fullname)
-        cure = self._cures.get(fullname)
-        spec = PathFinder.find_spec(fullname, path) if cure is not None else None
-        if cure is None or spec is None or spec.loader is None:
+        """A spec whose loader also warns of the module, or applies its cure; ``None`` for any other module.
+
+        Packages look for specs of others that are not installed, or that they do not import: that alone is no warning.
+        """
+        watched = fullname in BYPASSES or fullname in self._cures
+        spec = PathFinder.find_spec(fullname, path) if watched else None
+        if spec is None or spec.loader is None:
             return None
         load = spec.loader.exec_module
 
         def exec_module(module: ModuleType) -> None:
             load(module)
-            cure(module)
+            if module.__name__ != fullname:  # a loader of many modules, as that of a zip file
+                return
+            try:
+                if fullname in BYPASSES:
+                    self._imported(fullname)
+                if fullname in self._cures:
+                    self._cures[fullname](module)
+            except PacelineWarning as warning:  # warnings are errors here: the import must not fail because of them
+                log.warning("%s", warning)
 
         spec.loader.exec_module = exec_module  # type: ignore[method-assign]
         return spec

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import json
+import logging
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from copy import copy
 from dataclasses import dataclass, replace
 from functools import lru_cache
-from typing import Any
+from typing import Any, Final
 
 from paceline.core.quota import CONCURRENCY, INPUT_TOKENS, OUTPUT_TOKENS, REQUESTS, Cost
 from paceline.core.results import QuotaError
@@ -15,7 +17,10 @@ from paceline.pacing.pacer import Pacer
 from paceline.pacing.permit import check_cost
 from paceline.pacing.scheduler import Scheduler
 from paceline.providers.base import Call, Provider, Usage
-from paceline.providers.registry import provider_for_host, provider_named
+from paceline.providers.parse import UNKNOWN
+from paceline.providers.registry import provider_named
+
+log = logging.getLogger("paceline.http")
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,12 +50,6 @@ class Metered:
         )
 
 
-def provider_of(host: str, has_header: Callable[[str], bool]) -> Provider | None:
-    """The provider of a host; Anthropic for an unknown host if the request has Anthropic's own header."""
-    known = provider_for_host(host)
-    return provider_named("anthropic") if known is None and has_header("anthropic-version") else known
-
-
 @lru_cache(maxsize=4_096)
 def is_metered(provider: Any, path: str) -> bool:  # Any: the protocol does not promise a hash, which the cache needs
     """Whether a request to ``path`` may cost something."""
@@ -59,14 +58,93 @@ def is_metered(provider: Any, path: str) -> bool:  # Any: the protocol does not 
 
 def describe(limiter: Pacer, provider: Provider, path: str, content: bytes) -> Metered | None:
     """Describe the request to ``path`` with the body ``content``; ``None`` if it costs nothing."""
+    return _described(limiter, provider, path, _json(content))
+
+
+def _described(limiter: Pacer, provider: Provider, path: str, body: Mapping[str, Any]) -> Metered | None:
     try:
-        body = json.loads(content)
-        call = provider.describe(path, body if isinstance(body, dict) else {})
-    except (ValueError, RecursionError):  # not JSON, or nested too deeply: the provider will refuse it
+        call = provider.describe(path, body)
+    except RecursionError:  # nested too deeply: the provider will refuse it
         call = provider.describe(path, {})
     if call is None:
         return None
     return _metered(limiter, provider, call, limiter.scheduler_for(provider.name, call.model))
+
+
+def _json(content: bytes) -> dict[str, Any]:
+    """The JSON object in ``content``; empty for anything else."""
+    try:
+        body = json.loads(content)
+    except (ValueError, RecursionError):
+        return {}
+    return body if isinstance(body, dict) else {}
+
+
+# An unknown host: a proxy, a gateway, a server of the user's own, or a service that has nothing to do with LLMs.
+
+INPUTS: Final = ("messages", "input", "prompt", "contents", "texts", "documents")
+"""Fields of which an LLM's request has one."""
+
+
+def provider_guessed(
+    limiter: Pacer, host: str, path: str, has_header: Callable[[str], bool], fallback: Provider | None
+) -> Provider | None:
+    """The provider whose API a request to an unknown host seems to use; ``None`` if it costs nothing.
+
+    Anthropic, if the request has its own header; ``fallback``; the provider of the limiter; OpenAI's dialect, which
+    carries the name of the host.
+    """
+    home = limiter.limits.home
+    likely = provider_named("anthropic") if has_header("anthropic-version") else fallback
+    if likely is None and home is not None:
+        likely = provider_named(home)
+    guesses: tuple[Any, ...] = (likely, provider_named(host))
+    return next((guess for guess in guesses if guess is not None and is_metered(guess, path)), None)
+
+
+def describe_guessed(
+    limiter: Pacer, guess: Any, host: str, path: str, content: bytes, *, named: bool
+) -> Metered | None:
+    """Describe a request to an unknown host, in the dialect of ``guess``.
+
+    Its pool is that of ``guess`` if the user has ``named`` this provider or given quotas for it. Otherwise it is named by
+    host and model, because the published limits of a provider do not hold at another host.
+
+    Returns:
+        ``None`` for a request that is not an LLM's: neither its path names a model, nor its body a model and an input.
+    """
+    body = _json(content)
+    call = guess.describe(path, {"model": body.get("model")})
+    if call is None or call.model == UNKNOWN:
+        return None
+    if not any(map(body.get, INPUTS)) and guess.describe(path, {}) != call:  # nor is the model in the path
+        return None
+    if not named and not limiter.limits.given_for(guess.name, call.model, guess.pool(call.model)):
+        if guess.name != host:
+            _log_unknown(guess.name, host)
+        guess = _under_host(guess, host, path)
+    return _described(limiter, guess, path, body)
+
+
+@lru_cache(maxsize=256)
+def _log_unknown(provider: str, host: str) -> None:
+    """Log once that the limits of ``provider`` are not applied at ``host``."""
+    log.warning(
+        "%s is not a host of %s, so the published limits of %s do not apply there; if it is a gateway to %s, name the"
+        " provider: limiter.attach(client, provider=%r), or instrument(limiter, provider=%r)",
+        *(host, provider, provider, provider, provider, provider),
+    )
+
+
+@lru_cache(maxsize=256)
+def _under_host(provider: Any, host: str, path: str) -> Any:
+    """The dialect of ``provider`` under the name of ``host``; OpenAI's with the reservations that unknown hosts need."""
+    generic: Any = provider_named(host)
+    if is_metered(generic, path):
+        return generic
+    other = copy(provider)
+    other.name = host
+    return other
 
 
 def _metered(limiter: Pacer, provider: Provider, call: Call, scheduler: Scheduler) -> Metered:

@@ -16,6 +16,7 @@ from collections.abc import Callable, Coroutine, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, field, replace
+from enum import Enum
 from typing import Any, Protocol, TypeVar
 
 from paceline.core.quota import NS, Cost
@@ -32,13 +33,14 @@ from paceline.core.results import (
     RefusalScope,
     StoreError,
 )
-from paceline.http.describe import Metered, describe, is_metered, provider_of
+from paceline.http.describe import Metered, describe, describe_guessed, is_metered, provider_guessed
+from paceline.pacing.breaker import is_server_fault
 from paceline.pacing.pacer import Pacer
 from paceline.pacing.permit import Permit, current_permit
 from paceline.pacing.retry import Again, GiveUp
 from paceline.providers.answers import plausible
 from paceline.providers.base import Provider, Usage, UsageReader
-from paceline.providers.registry import provider_named
+from paceline.providers.registry import provider_for_host
 
 log = logging.getLogger("paceline.http")
 
@@ -49,11 +51,13 @@ Settle = Callable[[Usage | None, Refusal | None], None]
 ERROR_BODY_MAX, EVENT_MAX = 64_000, 1
 """Bytes of a body that are read ahead: of an error; of a 200 that may be a refusal (its first chunk)."""
 
-NEVER_SENT = {
-    "ConnectError", "ConnectTimeout", "PoolTimeout", "UnsupportedProtocol", "LocalProtocolError", "ProxyError",
-    "NothingSentError",
-}  # fmt: skip
-"""Errors of HTTP libraries after which the provider has certainly received nothing."""
+
+class Fault(Enum):
+    """Why a request has no answer."""
+
+    UNSENT = "unsent"  # the caller's own client has sent nothing
+    UNREACHED = "unreached"  # no connection to the host: it has received nothing
+    BROKEN = "broken"  # a timeout, or a connection that broke: the provider may have counted the request
 
 
 class Binding(Protocol):
@@ -63,10 +67,13 @@ class Binding(Protocol):
     method: str
     marked: bool  # by a paced layer above
 
+    @property
+    def address(self) -> str: ...  # the host, with a port that is not the usual one
     def target(self) -> tuple[str, str]: ...  # the host, without a port, and the path
     def has_header(self, name: str) -> bool: ...
     async def content(self) -> bytes: ...  # of the request, which can still be sent
     async def send(self, *, mark: bool = False) -> Any: ...  # the response; `mark`: for paced layers below
+    def fault_of(self, error: BaseException) -> Fault | None: ...  # None: an error that is not about the host
     def head(self, response: Any) -> tuple[int, dict[str, str]]: ...  # status; headers, names in lower case
     async def peek(self, response: Any, headers: Mapping[str, str], most: int) -> bytes: ...  # decoded, still readable
     def tap(self, response: Any, headers: Mapping[str, str], tap: Tap) -> None: ...  # fed while the caller reads
@@ -108,7 +115,7 @@ async def exchange(
         limiter: The limiter whose pools are charged.
         http: The request, and the way to send it.
         provider: The provider whose API the request uses; found by its host if not given.
-        fallback: The provider where the host does not tell; by default the one of the limiter.
+        fallback: The provider of unknown hosts; by default the one of the limiter, if its quotas are given.
     """
     if http.marked:  # both attach() and instrument(), or the like
         return await http.send()
@@ -127,9 +134,13 @@ async def _describe(
     if http.method != "POST":
         return None
     host, path = http.target()
-    found: Any = provider or provider_of(host, http.has_header) or fallback
-    found = found or provider_named(limiter.limits.home or host)
-    return describe(limiter, found, path, await http.content()) if is_metered(found, path) else None
+    known: Any = provider or provider_for_host(host)
+    if known is not None:
+        return describe(limiter, known, path, await http.content()) if is_metered(known, path) else None
+    guess = provider_guessed(limiter, host, path, http.has_header, fallback)
+    if guess is None:
+        return None
+    return describe_guessed(limiter, guess, host, path, await http.content(), named=guess is fallback)
 
 
 class _Exchange:
@@ -140,6 +151,7 @@ class _Exchange:
         self.provider, self.scheduler = metered.provider, metered.scheduler
         self.record = Exchanged(metered.scheduler.pool.name)
         self.started_ns = limiter.clock.now_ns()
+        self.behind = False  # whether the next attempt goes to the end of its lane
 
     async def run(self) -> Any:
         """Make attempts until there is a response for the caller: the provider's, or a refusal of paceline's own."""
@@ -156,8 +168,9 @@ class _Exchange:
         """The permit for an attempt: for the first, the one that the caller holds, if any; else from the queue."""
         permit = current_permit(self.scheduler) if last is None else None
         if permit is None:
-            acquisition = self.limiter.acquire_call(self.scheduler, self.metered.cost(), again=last)
+            acquisition = self.limiter.acquire_call(self.scheduler, self.metered.cost(), again=last, behind=self.behind)
             permit = await acquisition if self.http.is_async else acquisition.wait()
+        self.behind = False
         self.record.cost = permit.cost
         self.record.waited_s += permit.waited_s
         return permit
@@ -173,7 +186,11 @@ class _Exchange:
         status, headers = self.http.head(response)
         try:
             refusal = await self._refusal(response, status, headers)
-            self._observe(status, headers, permit, refusal)
+            self._observe(headers, permit, refusal)
+            if is_server_fault(status, refusal):
+                self._count_fault(permit, f"status {status}")
+            else:
+                self.limiter.health.succeeded(self.http.address, self.scheduler)
             if refusal is not None:
                 return await self._refused(response, refusal, permit)
             self.http.note(response, self.record)
@@ -190,9 +207,12 @@ class _Exchange:
         try:
             return await self.http.send(mark=True)
         except BaseException as error:
-            # The fault is noted before the permit is closed: a failed probe must not let the other waiters go.
-            delay_s = self._after_fault(permit) if isinstance(error, Exception) else None
-            if {type(error).__name__, type(error.__cause__).__name__} & NEVER_SENT:  # SDKs wrap them
+            fault, delay_s = self.http.fault_of(error), None
+            if fault in (Fault.BROKEN, Fault.UNREACHED):
+                # Counted before the permit is closed: a failed probe must not let the other waiters go.
+                self._count_fault(permit, type(error).__name__, fault)
+                delay_s = self._after_fault()
+            if fault in (Fault.UNSENT, Fault.UNREACHED):
                 permit.cancel()
             else:
                 permit.settle()  # the provider may have counted it
@@ -201,8 +221,8 @@ class _Exchange:
         await self._sleep(delay_s)
         return None
 
-    def _observe(self, status: int, headers: Mapping[str, str], permit: Permit, refusal: Refusal | None) -> None:
-        """Let the pool learn from the headers of a response, and the breaker from one without a server fault.
+    def _observe(self, headers: Mapping[str, str], permit: Permit, refusal: Refusal | None) -> None:
+        """Let the pool learn from the headers of a response.
 
         Headers of an answer about another limit than the pool's may be about that limit, too: they are not read.
         """
@@ -210,8 +230,6 @@ class _Exchange:
             readings = self.provider.readings(headers, self.limiter.clock.now_ns() / NS)
             if readings:
                 self.scheduler.observe(readings, permit.reservation)
-        if status < 500:
-            self.limiter.health.succeeded(self.provider.name)
 
     async def _refusal(self, response: Any, status: int, headers: Mapping[str, str]) -> Refusal | None:
         """The provider's refusal, which may come with a 200 and a retry-after (Azure, streamed)."""
@@ -229,8 +247,6 @@ class _Exchange:
         """Pause the pool as the refusal asks; then another attempt, or a refusal of paceline's own."""
         await self.http.close(response)
         self.record.refusals.append(refusal)
-        if refusal.kind is RefusalKind.CAPACITY:
-            self.limiter.health.failed(self.provider.name, permit.reservation.granted_ns)
         decision = self._decide(refusal)
         permit.refuse(refusal, self.limiter.retry.pause_s(refusal, decision))
         log.info("%s: refused (%s), attempt %d", self.record.pool, refusal.kind.value, self.record.attempts)
@@ -243,7 +259,7 @@ class _Exchange:
 
     async def _failed(self, response: Any, status: int, permit: Permit) -> Any | None:
         """An error that is no refusal: for the caller, or for another attempt after a server fault."""
-        delay_s = self._after_fault(permit) if status >= 500 else None
+        delay_s = self._after_fault() if status >= 500 else None
         permit.settle()  # the provider may have counted it
         if delay_s is None:
             return response
@@ -269,9 +285,17 @@ class _Exchange:
 
         self.http.tap(response, headers, Tap(self.provider.usage_reader(call), settle))
 
-    def _after_fault(self, permit: Permit) -> float | None:
+    def _count_fault(self, permit: Permit, reason: str, fault: Fault = Fault.BROKEN) -> None:
+        """Count a failure of the host. Without a connection it counts, too, where the limiter repeats the attempt.
+
+        After a probe the next one is another request's: an outage does not use up the attempts of one request.
+        """
+        reached = fault is Fault.BROKEN or self.limiter.retry.faults
+        sent_ns = permit.reservation.granted_ns
+        self.behind = self.limiter.health.failed(self.http.address, self.scheduler, sent_ns, reason, reached=reached)
+
+    def _after_fault(self) -> float | None:
         """The seconds until another attempt after a server fault or a broken connection; ``None`` for no other."""
-        self.limiter.health.failed(self.provider.name, permit.reservation.granted_ns)
         decision = self._decide(None) if self.limiter.retry.faults else None
         return self._delay_s(decision) if isinstance(decision, Again) else None
 

@@ -10,7 +10,7 @@ from importlib.util import find_spec
 from itertools import chain
 from typing import Any
 
-from paceline.http.exchange import Decode, Exchanged, Tap, exchange, log, run_sync
+from paceline.http.exchange import Decode, Exchanged, Fault, Tap, exchange, log, run_sync
 from paceline.pacing.pacer import Pacer
 from paceline.providers.base import Provider
 from paceline.providers.registry import provider_named
@@ -22,6 +22,22 @@ MARK = "paceline"
 
 DEFAULT_CONNECTIONS = 100  # the limit of both libraries for a client whose owner did not choose one
 CONNECTIONS = 1_000
+
+FAULTS = {
+    **dict.fromkeys(["PoolTimeout", "UnsupportedProtocol", "LocalProtocolError", "NothingSentError"], Fault.UNSENT),
+    **dict.fromkeys(
+        ["ConnectError", "ConnectTimeout", "ProxyError", "ConnectionRefusedError", "gaierror"], Fault.UNREACHED
+    ),
+    **dict.fromkeys(["TimeoutException", "NetworkError", "ProtocolError", "ReadError", "WriteError"], Fault.BROKEN),
+    **dict.fromkeys(
+        ["TimeoutError", "ConnectionResetError", "ConnectionAbortedError", "BrokenPipeError"], Fault.BROKEN
+    ),
+}
+"""The faults by the names of exceptions, of which an exception's first base class here decides: those of httpx2, httpx
+and dspy, and those of the standard library, which transports of other makers raise."""
+
+CAUSES_MAX = 4
+"""How many exceptions that SDKs wrap around one another are looked at."""
 
 Send = Callable[[Any], Any]
 """Takes a request of the library, returns a response of it; in async code, an awaitable of one."""
@@ -48,6 +64,20 @@ class _Httpx:
         self._send, self._request, self.is_async = send, request, is_async
         self.method: str = request.method
         self.marked = MARK in request.extensions
+
+    @property
+    def address(self) -> str:
+        netloc: bytes = self._request.url.netloc
+        return netloc.decode("ascii")
+
+    def fault_of(self, error: BaseException) -> Fault | None:
+        inner: BaseException | None = error
+        for _ in range(CAUSES_MAX):
+            for base in type(inner).__mro__:
+                if base.__name__ in FAULTS:
+                    return FAULTS[base.__name__]
+            inner = inner and inner.__cause__
+        return None
 
     def target(self) -> tuple[str, str]:
         url = self._request.url

@@ -34,6 +34,9 @@ _active = Instrumented()
 def instrument(limiter: Pacer, *, provider: str | None = None) -> Instrumented:
     """Pace every httpx2 and httpx client of this process. Called again, the newest limiter holds.
 
+    Requests to the hosts of providers are paced, and requests to other hosts if they are an LLM's: if the body has a model
+    and messages, an input or a prompt.
+
     A client that is attached to a limiter keeps it. google-genai is kept from sending through aiohttp, and dspy's own
     client is paced, too. A package whose traffic takes another way is named in a :class:`~paceline.PacelineWarning`,
     now if it is imported already, else when it is imported.
@@ -45,7 +48,12 @@ def instrument(limiter: Pacer, *, provider: str | None = None) -> Instrumented:
 
     Raises:
         ImportError: Neither httpx2 nor httpx is installed.
+        TypeError: ``limiter`` is not a limiter.
     """
+    if not isinstance(limiter, Pacer):
+        raise TypeError(
+            f"instrument() takes a limiter, not {type(limiter).__name__}: paceline.instrument(paceline.Limiter(...))"
+        )
     global _active  # noqa: PLW0603
     libraries = installed_libraries()
     fallback = provider_named(provider) if provider else None

@@ -47,7 +47,7 @@ class Limiter(Pacer):
         estimate_factor: The factor for estimates of input, on top of their learned ratio; ``None``: a margin that is
             learned from their spread.
         retry: The policy of attached clients and of :meth:`attempts` after refusals.
-        breaker: The policy after failures of a provider; ``None`` for none.
+        breaker: The policy after failures of a host; ``None`` for none.
         lanes: Weights and priorities of lanes, for callers that give only the name.
         store: Where processes share the quotas: a store, a Redis client, or a URL for
             :func:`~paceline.stores.open_store` (``sqlite:PATH``, ``redis://HOST:PORT/DB``, ...). ``None``: the quotas are

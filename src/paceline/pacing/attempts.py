@@ -9,8 +9,8 @@ from contextlib import contextmanager
 from types import TracebackType
 
 from paceline.core.quota import NS
-from paceline.core.results import GaveUpError, RefusalKind
-from paceline.pacing.breaker import ProviderHealth
+from paceline.core.results import GaveUpError
+from paceline.pacing.breaker import Health, is_server_fault
 from paceline.pacing.permit import Acquisition, Permit
 from paceline.pacing.retry import Again, RetryPolicy
 from paceline.pacing.scheduler import Scheduler
@@ -25,11 +25,11 @@ class Attempts:
     """
 
     def __init__(
-        self, health: ProviderHealth, scheduler: Scheduler, acquire: Callable[..., Acquisition], policy: RetryPolicy
+        self, health: Health, scheduler: Scheduler, acquire: Callable[..., Acquisition], policy: RetryPolicy
     ) -> None:
         self.made = 0
         self._health, self._scheduler, self._acquire, self._policy = health, scheduler, acquire, policy
-        self._provider = scheduler.pool.name.partition("/")[0]
+        self._host = scheduler.pool.name.partition("/")[0]  # by hand only the provider is known
         self._began_ns: int | None = None  # when the first attempt was sent
         self._refused: Permit | None = None
         self._pause_s = 0.0
@@ -60,7 +60,7 @@ class Attempts:
         """
         self._done = True
         if error is None:
-            self._health.succeeded(self._provider)
+            self._health.succeeded(self._host, self._scheduler)
         elif isinstance(error, Exception) and permit is not None:
             self._done = not self._retries(permit, error)
         return not self._done
@@ -68,10 +68,11 @@ class Attempts:
     def _retries(self, permit: Permit, error: Exception) -> bool:
         """Whether ``error`` is a refusal that is retried. The refusal, and the health of the provider, are recorded."""
         refusal, answer = refusal_of(error), answer_of(error)
-        if (answer is not None and answer.status >= 500) or (refusal and refusal.kind is RefusalKind.CAPACITY):
-            self._health.failed(self._provider, permit.reservation.granted_ns)
+        if answer is not None and is_server_fault(answer.status, refusal):
+            reason = f"status {answer.status}"
+            self._health.failed(self._host, self._scheduler, permit.reservation.granted_ns, reason)
         elif answer is not None and not answer.ours:
-            self._health.succeeded(self._provider)
+            self._health.succeeded(self._host, self._scheduler)
         if refusal is None or not permit.open:  # another error, or the block has closed the permit itself
             return False
         if self._began_ns is None:

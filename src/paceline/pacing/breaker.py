@@ -1,28 +1,34 @@
-"""The breaker of a provider: after some failures in a row, its pools pause, and then send one probe."""
+"""The breaker of a host: after some failures in a row, its pools pause, and then send one probe."""
 
 from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Callable
 from dataclasses import dataclass
 
 from paceline.core.quota import NS
-from paceline.core.results import QuotaError
+from paceline.core.results import QuotaError, Refusal, RefusalKind
 from paceline.pacing.clock import Clock
 from paceline.pacing.retry import RetryBudget
 from paceline.pacing.scheduler import Scheduler
 
 log = logging.getLogger("paceline")
 
+FIRST_PAUSE_S = 1.0
+"""The pause of a breaker that opens; it doubles with every probe that fails."""
+
+HOSTS_MAX = 1_000
+"""How many hosts have a breaker: their names come from callers, and memory is bounded."""
+
 
 @dataclass(frozen=True, slots=True)
 class BreakerPolicy:
-    """When the breaker of a provider opens, and for how long.
+    """When the breaker of a host opens, and for how long.
 
     Attributes:
-        failures: How many failures in a row open it: 5xx, broken connections and timeouts, of any model.
-        pause_s: The pause in seconds. One attempt goes next; if it fails, too, the pause starts again.
+        failures: How many failures in a row open it: 5xx, timeouts and broken connections, of any model.
+        pause_s: The longest pause in seconds. The first one is a second; then one attempt goes, and if it fails, too,
+            the next pause is twice as long.
     """
 
     failures: int = 5
@@ -35,75 +41,109 @@ class BreakerPolicy:
 
 
 class Breaker:
-    """The failures of one provider in a row.
+    """The failures of one host in a row.
 
     Attributes:
         in_row: The number of failures since the last success.
         open_until_ns: When a probe may go; 0 while the breaker is closed.
+        pause_s: The present pause in seconds; 0 while the breaker is closed.
+        reached: Whether a connection to the host was ever made.
+        schedulers: Those of the pools whose requests went to the host.
     """
 
-    __slots__ = ("in_row", "open_until_ns", "policy")
+    __slots__ = ("in_row", "open_until_ns", "pause_s", "policy", "reached", "schedulers")
 
     def __init__(self, policy: BreakerPolicy) -> None:
         self.policy = policy
-        self.in_row = 0
-        self.open_until_ns = 0
+        self.reached = False
+        self.schedulers: set[Scheduler] = set()
+        self.succeeded()
 
     def succeeded(self) -> None:
         """Count a success: close the breaker."""
-        self.in_row = 0
-        self.open_until_ns = 0
+        self.in_row = self.open_until_ns = 0
+        self.pause_s = 0.0
 
     def failed(self, now_ns: int, sent_ns: int) -> bool:
         """Count a failed attempt that was sent at ``sent_ns``; whether it opens the breaker (again)."""
         self.in_row += 1
         if self.in_row < self.policy.failures or sent_ns < self.open_until_ns:
             return False  # too few failures, or it was in flight when the breaker opened
-        self.open_until_ns = now_ns + round(self.policy.pause_s * NS)
+        self.pause_s = min(2 * self.pause_s or FIRST_PAUSE_S, self.policy.pause_s)
+        self.open_until_ns = now_ns + round(self.pause_s * NS)
         return True
 
 
-class ProviderHealth:
-    """The breakers of all providers, and the retry budgets of all pools.
+def is_server_fault(status: int, refusal: Refusal | None) -> bool:
+    """Whether an answer is a failure of its host: any 5xx that is not a refusal of the pool's own rate."""
+    return status >= 500 and (refusal is None or refusal.kind is RefusalKind.CAPACITY)
+
+
+class Health:
+    """The breakers of all hosts, and the retry budgets of all pools.
+
+    A pool whose requests go to several hosts pauses while the breakers of all of them are open.
 
     Args:
         clock: The clock.
         policy: When breakers open; ``None`` for never.
-        schedulers_of: Returns the schedulers of a provider's pools.
     """
 
-    def __init__(
-        self, clock: Clock, policy: BreakerPolicy | None, schedulers_of: Callable[[str], list[Scheduler]]
-    ) -> None:
+    def __init__(self, clock: Clock, policy: BreakerPolicy | None) -> None:
         self._clock = clock
         self.policy = policy
-        self._schedulers_of = schedulers_of
         self._breakers: dict[str, Breaker] = {}
+        self._paused: dict[Scheduler, int] = {}  # until when
         self._budgets: dict[str, RetryBudget] = {}
         self._lock = threading.RLock()
 
-    def succeeded(self, provider: str) -> None:
-        """Count an answer of ``provider``; if its breaker was open, the pause ends."""
-        breaker = self._breakers.get(provider)
-        if breaker is not None and breaker.in_row:
-            with self._lock:
-                until_ns = breaker.open_until_ns
-                breaker.succeeded()
-            for scheduler in self._schedulers_of(provider) if until_ns else []:
-                scheduler.lift(until_ns)
-
-    def failed(self, provider: str, sent_ns: int) -> None:
-        """Count a failed attempt at ``provider`` that was sent at ``sent_ns``; enough in a row pause all of its pools."""
+    def succeeded(self, host: str, scheduler: Scheduler) -> None:
+        """Count an answer of ``host``; if its breaker was open, the pause ends."""
+        breaker = self._breakers.get(host)
+        if breaker is not None and breaker.reached and not breaker.in_row and scheduler in breaker.schedulers:
+            return  # the hot path, without the lock
         if self.policy is None:
             return
         with self._lock:
-            breaker = self._breakers.setdefault(provider, Breaker(self.policy))
-            opened = breaker.failed(self._clock.now_ns(), sent_ns)
-            until_ns, in_row = breaker.open_until_ns, breaker.in_row
-        if opened:
-            log.warning("%s: %d failures in a row; pausing for %g s", provider, in_row, self.policy.pause_s)
-            for scheduler in self._schedulers_of(provider):
-                scheduler.pause(until_ns)
+            breaker = self._breaker(host, scheduler)
+            if breaker is None:
+                return
+            breaker.reached = True
+            paused = breaker.schedulers & self._paused.keys() if breaker.open_until_ns else ()
+            breaker.succeeded()
+            lifted = [(one, self._paused.pop(one)) for one in paused]
+        for one, until_ns in lifted:
+            one.lift(until_ns)
+
+    def failed(self, host: str, scheduler: Scheduler, sent_ns: int, reason: str, *, reached: bool = True) -> bool:
+        """Count a failed attempt at ``host``; enough in a row pause its pools.
+
+        Args:
+            host: The host, with its port.
+            scheduler: That of the pool.
+            sent_ns: When the attempt was sent.
+            reason: The failure in a few words, for the log.
+            reached: Whether there was a connection. Without one, the failure counts only if there was one before: else
+                the address is wrong, or its server was never started.
+
+        Returns:
+            Whether this failure has opened the breaker, for the first time or as a probe.
+        """
+        with self._lock:
+            breaker = self._breaker(host, scheduler)
+            if breaker is None or not (reached or breaker.reached):
+                return False
+            breaker.reached = True
+            now_ns = self._clock.now_ns()
+            if not breaker.failed(now_ns, sent_ns):
+                return False
+            in_row, pause_s = breaker.in_row, breaker.pause_s
+            paused = {one: until_ns for one in breaker.schedulers if (until_ns := self._until_ns(one, now_ns))}
+            self._paused |= paused
+        log.warning("%s: %d failures in a row, the last one %s; pausing for %g s", host, in_row, reason, pause_s)
+        for one, until_ns in paused.items():
+            one.pause(until_ns)
+        return True
 
     def first_attempt(self, scheduler: Scheduler) -> None:
         """Count the first attempt of a request in the retry budget of its pool."""
@@ -115,6 +155,21 @@ class ProviderHealth:
         now_ns = self._clock.now_ns()
         with self._lock:
             return self._budget(scheduler, now_ns).spend(now_ns)
+
+    def _breaker(self, host: str, scheduler: Scheduler) -> Breaker | None:
+        """The breaker of ``host``, which from now on knows the pool; ``None`` without a policy or with too many hosts."""
+        breaker = self._breakers.get(host)
+        if breaker is None:
+            if self.policy is None or len(self._breakers) >= HOSTS_MAX:
+                return None
+            breaker = self._breakers[host] = Breaker(self.policy)
+        breaker.schedulers.add(scheduler)
+        return breaker
+
+    def _until_ns(self, scheduler: Scheduler, now_ns: int) -> int:
+        """When the first host of a pool may be tried; 0 while the breaker of one of them is closed."""
+        instants = [one.open_until_ns for one in self._breakers.values() if scheduler in one.schedulers]
+        return min((at_ns for at_ns in instants if at_ns > now_ns), default=0) if all(instants) else 0
 
     def _budget(self, scheduler: Scheduler, now_ns: int) -> RetryBudget:
         return self._budgets.setdefault(scheduler.pool.name, RetryBudget(now_ns))

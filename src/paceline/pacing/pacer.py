@@ -23,7 +23,7 @@ from paceline.core.quota import KNOWN_UNITS, NS, REQUESTS, Cost, Quota
 from paceline.core.results import GIVEN, NeverFits, QuotaError, Reservation, WaitUntil
 from paceline.estimation.calibration import Calibrations
 from paceline.pacing.attempts import Attempts
-from paceline.pacing.breaker import BreakerPolicy, ProviderHealth
+from paceline.pacing.breaker import BreakerPolicy, Health
 from paceline.pacing.clock import Clock
 from paceline.pacing.events import Event, Notifier
 from paceline.pacing.limits import Limits, Resolved
@@ -99,7 +99,7 @@ class Pacer:
         self.clock = clock
         self.retry = retry
         self.calibrations = Calibrations(estimate_factor)
-        self.health = ProviderHealth(clock, breaker, self._schedulers_of)
+        self.health = Health(clock, breaker)
         self._headroom_s, self._ttl_s, self._waiting_max = headroom_s, ttl_s, waiting_max
         self.acquire_timeout_s = _checked_timeout(acquire_timeout_s)
         self._lanes = Lanes(lanes)
@@ -144,9 +144,13 @@ class Pacer:
             raise QuotaError(f"name is {shown!r}: it must be a text of at most {NAME_MAX} characters, or None")
         return Acquisition(scheduler, self._waiter(scheduler, cost, timeout, lane, again, name))
 
-    def acquire_call(self, scheduler: Scheduler, cost: Cost, *, again: Permit | None = None) -> Acquisition:
-        """Like :meth:`acquire`, with the scheduler of the pool."""
-        return Acquisition(scheduler, self._waiter(scheduler, cost, None, None, again))
+    def acquire_call(
+        self, scheduler: Scheduler, cost: Cost, *, again: Permit | None = None, behind: bool = False
+    ) -> Acquisition:
+        """Like :meth:`acquire`, with the scheduler of the pool; ``behind``: also a further attempt goes to the end."""
+        waiter = self._waiter(scheduler, cost, None, None, again)
+        waiter.returned &= not behind
+        return Acquisition(scheduler, waiter)
 
     def try_acquire(self, pool: str, **cost: float) -> Permit | Later | NeverFits:
         """A permit if it is available now and no other request waits; else ``Later`` or ``NeverFits``, which are false.
@@ -230,10 +234,6 @@ class Pacer:
         """The schedulers of all pools in use."""
         with self._lock:
             return list(self._schedulers.values())
-
-    def _schedulers_of(self, provider: str) -> list[Scheduler]:
-        with self._lock:
-            return [scheduler for name, scheduler in self._schedulers.items() if name.partition("/")[0] == provider]
 
     def _make(self, name: str, resolved: Resolved) -> Scheduler:
         with self._lock:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import logging
 import math
+import os
 import sys
 import threading
 import warnings
@@ -156,6 +157,7 @@ class Scheduler:
         self._deferred: deque[Callable[[int], None]] = deque()
         self._deferred_events: deque[tuple[Any, ...]] = deque()
         self._due = self._poked = False  # an exchange is due; the worker is informed
+        self._forked = False  # the quotas are those of the parent process, which spends them, too
         self._timer: Timer | None = None
         self._timer_ns = FAR_NS
         self._at: dict[Waiter, tuple[Scheduler, Waiter]] = {}  # granted here, waiting at a further one
@@ -176,7 +178,11 @@ class Scheduler:
         return self._pass(waiter, Scheduler._wait) if self.further else self._wait(waiter)
 
     def wait_async(self, waiter: Waiter) -> Coroutine[Any, Any, Outcome]:
-        """Suspend this task until ``waiter`` has its outcome."""
+        """Suspend this task until ``waiter`` has its outcome.
+
+        Raises:
+            RuntimeError: No event loop of asyncio runs here.
+        """
         return self._pass_async(waiter) if self.further else self._wait_async(waiter)
 
     def try_grant(self, waiter: Waiter) -> Outcome:
@@ -197,7 +203,14 @@ class Scheduler:
         return self._block(waiter, outcome)
 
     async def _wait_async(self, waiter: Waiter) -> Outcome:
-        if type(outcome := self._enter(waiter, _task_owner())) is not WaitUntil:
+        owner = _task_owner()
+        if _running_loop()() is None:
+            raise RuntimeError(
+                f"{self.pool.name}: no event loop of asyncio runs here, and paceline supports no other (trio, curio): run"
+                " the program with asyncio, or use the sync interface in a thread, e.g. `with limiter.acquire(...)` and a"
+                " sync client in trio.to_thread.run_sync(...)"
+            )
+        if type(outcome := self._enter(waiter, owner)) is not WaitUntil:
             return outcome
         try:
             await waiter.owner.future
@@ -212,6 +225,8 @@ class Scheduler:
 
     def _enter(self, waiter: Waiter, owner: Callable[[], Owner] | None) -> Outcome:
         """Submit ``waiter`` with an ``owner`` of this type; without one, it is granted at once or not at all."""
+        if self._forked:
+            self._hint_at_store()
         with self._lock:
             if self._busy:
                 raise RuntimeError("a permit cannot be acquired from a signal handler or a finalizer")
@@ -456,6 +471,18 @@ class Scheduler:
                 stacklevel=3,
             )
 
+    def _hint_at_store(self) -> None:
+        """Log, once in a process, that this one and its parent each spend the whole quotas."""
+        global _hinted  # noqa: PLW0603
+        self._forked = False
+        if _hinted != os.getpid():
+            _hinted = os.getpid()
+            log.warning(
+                "%s: this process was forked from one that uses the same limiter, and each of them spends the whole quota;"
+                " to share it, give the limiter a store: Limiter(..., store='sqlite:/path/quotas.db')",
+                self.pool.name,
+            )
+
     # The critical section.
 
     def transact(self, step: Callable[[int], tuple[T, list[Waiter]]]) -> T:
@@ -576,11 +603,13 @@ class Scheduler:
         self._deferred_events.clear()
         self._due = self._poked = False
         self._at, self._passed = {}, {}
+        self._forked = self._worker is None and self.pool.counts.get("granted", 0) > 0
         self.pool.drain()
 
 
 _schedulers: weakref.WeakSet[Scheduler] = weakref.WeakSet()
 tell_of_forks(_schedulers)
+_hinted = 0  # the process that has logged the hint at stores
 
 
 @cache
@@ -588,6 +617,12 @@ def _task_owner() -> Callable[[], Owner]:
     """:class:`TaskOwner`, with asyncio imported: not under the lock, because an import may wait for another thread."""
     import_module("asyncio")
     return TaskOwner
+
+
+@cache
+def _running_loop() -> Callable[[], object]:
+    """The function that returns the running event loop of asyncio, or ``None``: faster than :func:`_in_a_loop`."""
+    return cast("Callable[[], object]", import_module("asyncio")._get_running_loop)  # noqa: SLF001
 
 
 def _in_a_loop() -> bool:

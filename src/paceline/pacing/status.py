@@ -28,11 +28,13 @@ def report(pool: Pool, now_ns: int) -> dict[str, Any]:
                 "period_s": m.quota.period_s,
                 "burst": m.quota.burst,
                 "rule": m.quota.rule.value,
-                "learned": _learned(m),
+                "learned": _learned(m) | ({"stated_limit": ledger.stated[i]} if i in ledger.stated else {}),
                 "spent": round(spent, 3),
                 "source": str(source),
             }
-            for m, name, spent, source in zip(ledger.meters, ledger.names, ledger.spent, ledger.sources, strict=True)
+            for i, (m, name, spent, source) in enumerate(
+                zip(ledger.meters, ledger.names, ledger.spent, ledger.sources, strict=True)
+            )
         ],
         "waiting": pool.queue.length,
         "lanes": pool.queue.waiting(),

@@ -11,6 +11,8 @@ from paceline.providers.base import Headers, Usage
 
 MAX_WAIT_S: Final = 366 * 86_400.0  # a wait or reset beyond a year is nonsense
 MAX_COUNT: Final = 1e15  # so is a limit, a remainder or a count beyond this
+UNKNOWN: Final = "unknown"
+"""The model of a request that names none."""
 PERIODS_S: Final = {"second": 1.0, "sec": 1.0, "minute": 60.0, "min": 60.0, "hour": 3_600.0, "day": 86_400.0}
 """Periods in seconds, by the names that providers use in headers and messages."""
 
@@ -147,7 +149,7 @@ def as_text(value: Any) -> str:
 
 def model_of(body: Mapping[str, Any]) -> str:
     """The model that a request names."""
-    return as_text(body.get("model"))[:200] or "unknown"
+    return as_text(body.get("model"))[:200] or UNKNOWN
 
 
 def undated(model: str) -> str:
