@@ -58,6 +58,7 @@ class SharedLedger(RuleBasedStateMachine):
             self.operations += 1
             charges = [log.charge(self.now_ns, c) for log, c in zip(self.logs, cost.values(), strict=True)]
             self.open.append((decision, charges, self.now_ns))
+        most = [max(m.quota.burst, own) for m, own in zip(self.ledger.meters, most, strict=True)]
         assert isinstance(decision, NeverFits) == (requests > most[0] or tokens > most[1])
 
     @precondition(lambda self: self.open)

@@ -122,8 +122,9 @@ class Ledger:
         return None
 
     def fitting(self, amounts: list[float]) -> list[float]:
-        """``amounts``, each at most what its quota holds: a larger one goes when the quota is unused."""
-        return [min(amount, m.most) for amount, m in zip(amounts, self.meters, strict=False)]
+        """``amounts``, each at most what its quota holds, if it may go at all: a larger one goes when the quota is unused."""
+        limits = zip(amounts, self.meters, self.most, strict=False)
+        return [min(amount, m.most) if amount <= most else amount for amount, m, most in limits]
 
     def earliest(self, now_ns: int, amounts: list[float], ahead: list[float] | None = None) -> tuple[int, int]:
         """The first instant at which ``amounts`` fit, and the index of the meter that binds (-1: a cool-down, or none).
@@ -282,8 +283,13 @@ class Ledger:
         m = self.meters[index]
         m.adopt(now_ns, amount, period_s)
         self.names[index] = str(m.quota)
-        if amount > self.given[index]:
-            self.given[index], self.most[index] = amount, max(self.most[index], m.most)
+        self.raise_given(index)
+
+    def raise_given(self, index: int) -> None:
+        """Take the present limit at ``index`` for the given one, if it is higher: the user has raised it elsewhere."""
+        m = self.meters[index]
+        if m.quota.amount > self.given[index]:
+            self.given[index], self.most[index] = m.quota.amount, max(self.most[index], m.most)
 
     def add(self, now_ns: int, quota: Quota, source: Source = LEARNED) -> None:
         """Charge a further quota from now on."""

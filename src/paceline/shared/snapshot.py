@@ -80,6 +80,7 @@ class Snapshot:
                     tracker.meter = m
             take_learned(m, learned.quota, learned.burst_cap, learned.ceiling)
             ledger.names[i] = str(learned.quota)
+            ledger.raise_given(i)
         m = ledger.meters[i]
         ledger.spent[i] = standing.spent
         if isinstance(m, Spaced):
