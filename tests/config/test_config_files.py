@@ -131,7 +131,7 @@ class TestSchema:
             "openai": 10, "anthropic": 5, "gemini": 10, "azure": 10, "groq": 5, "*": 3
         }  # fmt: skip
         assert (config.acquire_timeout_s, config.estimate_factor) == (300, 1.1)
-        assert (config.min_interval_s, config.learn) == (0.05, True)
+        assert (config.min_interval_s, config.learn) == (0.05, "up")
 
     def test_both_languages_say_the_same(self, write):
         yaml = write(

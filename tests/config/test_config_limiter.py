@@ -80,7 +80,7 @@ class TestDistance:
 
 
 class TestLearning:
-    @pytest.mark.parametrize(("learn", "limit"), [(True, 700), (False, 500)])
+    @pytest.mark.parametrize(("learn", "limit"), [("up", 700), (True, 500), (False, 500)])
     def test_headers_change_limits_only_if_they_may(self, learn, limit):
         limiter = limiter_of(ManualClock(), limits={"openai/gpt-5": {"rpm": 500}}, learn=learn)
         permit = limiter.acquire("openai/gpt-5").wait()
@@ -90,7 +90,7 @@ class TestLearning:
 
     def test_distance_leaves_headers_clear(self):
         """Which quota a header without a period means must not become a question."""
-        limiter = limiter_of(ManualClock(), limits={"openai/gpt-5": {"rpm": 500}}, min_interval_s=0.05)
+        limiter = limiter_of(ManualClock(), limits={"openai/gpt-5": {"rpm": 500}}, min_interval_s=0.05, learn="up")
         permit = limiter.acquire("openai/gpt-5").wait()
         limiter.scheduler("openai/gpt-5").observe([Reading("requests", 700.0, 699.0)], permit.reservation)
         assert limiter.status()["pools"]["openai/gpt-5"]["quotas"][0]["limit"] == 700

@@ -218,7 +218,7 @@ class Synonyms(TypedDict, total=False):
     acquire_timeout: Timeout
     token_estimate_buffer: Factor
     min_request_interval_ms: Annotated[float, within(0, 3_600_000, "milliseconds"), AfterValidator(lambda ms: ms / 1e3)]
-    update_from_headers: Truth
+    update_from_headers: Annotated[Truth, AfterValidator(lambda update: "up" if update else False)]
 
 
 @closed
