@@ -249,6 +249,23 @@ class TestStop:
         pool.resume()
         assert isinstance(ask(pool, T0 + 100 * NS)[1], Reservation)
 
+    def test_one_request_is_tried_after_a_while_and_a_served_one_ends_the_stop(self):
+        pool = pool_of("60 requests/min")
+        early = [ask(pool)[1] for _ in range(2)]
+        pool.refuse(T0, early[0], MONEY, 0.0)
+        pool.settle(T0 + NS, early[1], {"requests": 1})  # it was sent before the stop
+        assert pool.stopped is not None
+        now_ns = T0
+        for minutes in (10, 20, 40, 60, 60):
+            assert isinstance(ask(pool, now_ns + minutes * 60 * NS - 1)[1], Stopped)
+            now_ns += minutes * 60 * NS
+            probe, other = ask(pool, now_ns)[1], pool.try_grant(now_ns, Waiter({}))
+            assert isinstance(other, Stopped)
+            pool.refuse(now_ns, probe, MONEY, 0.0)
+        probe = ask(pool, now_ns + 3_600 * NS)[1]
+        pool.settle(now_ns + 3_601 * NS, probe, {"requests": 1})
+        assert pool.stopped is None
+
 
 class TestScope:
     @pytest.mark.parametrize("scope", [RefusalScope.REQUEST, RefusalScope.MODE])

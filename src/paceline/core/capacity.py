@@ -153,7 +153,7 @@ class LocalCapacity:
 
     def settle(self, now_ns: int, reservation: Reservation, actual: Cost | None) -> list[float]:
         true = self.ledger.settle(now_ns, reservation, actual)
-        if actual and self.learning is not None and self.learning.guesses.open:
+        if actual and self.learning is not None and self.learning.guesses.open and reservation.notes:
             self.learning.served(now_ns, reservation, true)
         return true
 

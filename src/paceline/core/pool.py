@@ -31,6 +31,9 @@ from paceline.core.results import (
     WaitUntil,
 )
 
+STOP_NS, STOP_MAX_NS = 600 * NS, 3_600 * NS
+"""How long a pool without money sends nothing, at first and at most; then one request goes."""
+
 WAITING_MAX = 1_000_000
 """The default bound of a queue; a waiter takes about half a kilobyte."""
 
@@ -63,6 +66,7 @@ class Pool:
         self.waited_ns = self.longest_ns = 0
         self.estimates: defaultdict[str, list[float]] = defaultdict(lambda: [0.0, 0.0])
         self.stopped: Stopped | None = None
+        self._stopped_ns = self._probe_ns = self._stop_ns = 0
         self.refused_in_row = 0
         self._row_since_ns = 0
         self._waiting_max = waiting_max
@@ -84,7 +88,7 @@ class Pool:
         waiter.arrived_ns = now_ns
         if not waiter.returned:
             waiter.number = self.queue.next_number()
-        if self.stopped is not None:
+        if self.stopped is not None and self._is_stopped(now_ns):
             return self.stopped
         if not self.queue.length:
             decision = self._reserve(now_ns, waiter)
@@ -117,7 +121,7 @@ class Pool:
         waiter.amounts = self.capacity.ledger.amounts(waiter.cost)
         if not waiter.returned:
             waiter.number = self.queue.next_number()  # its place, should a further attempt follow a refusal
-        if self.stopped is not None:
+        if self.stopped is not None and self._is_stopped(now_ns):
             return self.stopped
         if self.queue.length > len(self._undecided):
             never = self.ledger.never(waiter.amounts)
@@ -201,6 +205,8 @@ class Pool:
         self.refused_in_row = 0
         amounts = self.capacity.settle(now_ns, reservation, actual)
         if actual:
+            if self.stopped is not None and reservation.granted_ns > self._stopped_ns:
+                self.resume()
             self._compare(reservation.cost, actual)
             if waiter is not None and waiter.queued:
                 share = self.ledger.share
@@ -233,6 +239,7 @@ class Pool:
         self.counts[f"refused_{refusal.kind.value}"] += 1
         if refusal.scope is not RefusalScope.POOL:
             if reservation.open:
+                reservation.notes = ()  # nothing was served
                 self.capacity.settle(now_ns, reservation, dict.fromkeys(reservation.cost, 0.0) | {REQUESTS: 1.0})
             return
         if reservation.granted_ns >= self._row_since_ns:  # the others were sent before the last refusal came
@@ -241,7 +248,7 @@ class Pool:
         if self.capacity.refuse(now_ns, reservation, refusal, round(max(pause_s, 0.0) * NS)):
             self.recount()
         if refusal.kind is RefusalKind.MONEY:
-            self.stop(refusal.message or refusal.code)
+            self.stop(now_ns, refusal.message or refusal.code)
 
     def observe(self, now_ns: int, readings: Iterable[Reading], reservation: Reservation) -> None:
         """Learn from the headers of the answer to ``reservation``, before it is settled."""
@@ -253,13 +260,23 @@ class Pool:
         for waiter in self.queue:
             waiter.amounts = self.ledger.amounts(waiter.cost)
 
-    def stop(self, reason: str) -> None:
-        """Send nothing more until :meth:`resume`."""
-        self.stopped = Stopped(reason)
+    def stop(self, now_ns: int, reason: str) -> None:
+        """Send nothing but one request after 10, 20, 40 and then every 60 minutes, until one is served."""
+        self._stop_ns = min(2 * self._stop_ns, STOP_MAX_NS) if self._stop_ns else STOP_NS
+        self.stopped, self._stopped_ns, self._probe_ns = Stopped(reason), now_ns, now_ns + self._stop_ns
 
     def resume(self) -> None:
         """End a stop."""
-        self.stopped = None
+        self.stopped, self._stop_ns = None, 0
+
+    def _is_stopped(self, now_ns: int) -> bool:
+        """Whether a request that comes now is turned away; the first one after a while goes."""
+        if self.stopped is None:
+            return False
+        if now_ns < self._probe_ns:
+            return True
+        self._probe_ns = now_ns + self._stop_ns
+        return False
 
     def soonest(self, now_ns: int, waiter: Waiter) -> tuple[int, str]:
         """A lower bound on when ``waiter``, not yet in the queue, can go, and what binds.

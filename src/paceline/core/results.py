@@ -98,10 +98,13 @@ class QueueFullError(PacelineError):
 
 
 class PoolStoppedError(PacelineError):
-    """The pool was stopped, because the account has no money left: it sends nothing more."""
+    """The pool was stopped, because the account has no money left: it sends one request every 10 to 60 minutes."""
 
     def __init__(self, pool: str, reason: str) -> None:
-        super().__init__(f"{pool}: stopped: {reason}")
+        super().__init__(
+            f"{pool}: stopped: {reason} (one request is tried every 10 to 60 minutes; limiter.scheduler({pool!r}).resume()"
+            " ends the stop)"
+        )
         self.pool, self.reason = pool, reason
 
 
