@@ -47,7 +47,9 @@ def spent(limiter, unit):
 
 def test_groq_headers_speak_of_a_day_and_a_minute(paceline_emulator, attached):
     emulator = paceline_emulator(scenario="groq", **NO_WAIT)
-    limiter = paceline.Limiter({"groq/*": "30 requests/min, 500 requests/day, 6k tokens/min, 200k tokens/day"})
+    limiter = paceline.Limiter(
+        {"groq/*": "30 requests/min, 500 requests/day, 6k tokens/min, 200k tokens/day"}, learn="up"
+    )
     client = attached(limiter, groq.Groq(base_url=emulator.base_url, api_key="any"), "groq")
     raw = client.chat.completions.with_raw_response.create(model="llama", messages=HELLO, max_completion_tokens=200)
     assert raw.headers["x-ratelimit-limit-requests"] == "1000"
@@ -150,7 +152,7 @@ def azure_client(emulator):
 
 def test_azure_tells_whole_seconds_and_charges_the_deployment(paceline_emulator, attached):
     emulator = paceline_emulator(scenario="azure", **NO_WAIT)
-    limiter = paceline.Limiter({"azure/*": "600 requests/min, 50k tokens/min"})
+    limiter = paceline.Limiter({"azure/*": "600 requests/min, 50k tokens/min"}, learn="up")
     client = attached(limiter, azure_client(emulator), "azure")
     raw = client.chat.completions.with_raw_response.create(model="mine", messages=HELLO, max_tokens=50)
     assert raw.headers["x-ratelimit-reset-tokens"].isdigit()
@@ -182,8 +184,10 @@ def test_openai_day_quota_and_project_limit_are_adopted(paceline_emulator, attac
     assert limits_of(limiter)["tokens", 60] == 20_000
     assert limits_of(limiter)["requests", 60] == 3
     assert limits_of(limiter)["requests", 86_400] == 200
-    with pytest.raises(openai.RateLimitError, match="holds 20,000 at most"):
-        client.chat.completions.create(model="gpt-5", messages=HELLO, max_tokens=30_000)
+    with pytest.raises(openai.RateLimitError, match="Limit 20000, Requested"):
+        client.chat.completions.create(model="gpt-5", messages=HELLO, max_tokens=30_000)  # the provider's own refusal
+    with pytest.raises(openai.RateLimitError, match="holds 40,000 at most"):
+        client.chat.completions.create(model="gpt-5", messages=HELLO, max_tokens=50_000)
 
 
 def test_errors_inside_streams_reach_sdk_and_engine(paceline_emulator, attached):
