@@ -462,10 +462,10 @@ class Learning:
 
     def granted(self, now_ns: int, reservation: Reservation) -> None:
         """Take the notes of an attempt that is sent now."""
-        reservation.notes = [
-            tracker.granted(now_ns, amount) if tracker is not None and amount else None
-            for tracker, amount in zip(self.trackers, reservation.amounts, strict=True)
-        ]
+        notes: list[Note | None] = []
+        for tracker, amount in zip(self.trackers, reservation.amounts, strict=True):
+            notes.append(tracker.granted(now_ns, amount) if tracker is not None and amount else None)
+        reservation.notes = notes
 
     def granted_by_store(self, now_ns: int, reservation: Reservation) -> None:
         """Take the notes of an attempt whose charge the shared ledger has counted."""

@@ -198,7 +198,10 @@ class Ledger:
             self._probe, self.not_before_ns = None, min(self.not_before_ns, now_ns)
         true = reserved
         if actual:
-            true = self.settled_amounts(reservation, actual)
+            if self._counts_tokens:
+                true = self.settled_amounts(reservation, actual)
+            else:  # the same, without a call
+                true = list(map(actual.get, self.units, reserved))
             meters, marks = self.meters, reservation.marks
             for i, amount in enumerate(true):
                 if amount != reserved[i]:

@@ -256,12 +256,17 @@ class Bucket:
         return lack
 
     def answered(self, cost: float) -> None:
-        if self.opened < math.inf:
-            self.opened = max(self.opened, cost) + cost  # at least two of them, also where a burst holds less than one
-            if self.opened >= self.quota.burst:
+        opened = self.opened
+        if opened < math.inf:
+            # At least two of them, also where a burst holds less than one.
+            self.opened = opened = opened + cost if opened > cost else 2 * cost
+            if opened >= self.quota.burst:
                 self.opened = math.inf
             elif self.burst_cap >= self.quota.burst:  # as widen() does, without a call
-                self.reach_ns = min(self.open_reach_ns, floor(self.opened * self.ns_per_unit))
+                reach_ns = floor(opened * self.ns_per_unit)
+                if reach_ns > self.open_reach_ns:
+                    reach_ns = self.open_reach_ns
+                self.reach_ns = reach_ns
                 return
             self.widen()
 
