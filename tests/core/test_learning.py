@@ -8,7 +8,7 @@ from paceline.core.capacity import LocalCapacity
 from paceline.core.pool import Pool
 from paceline.core.queue import Waiter
 from paceline.core.quota import NS, parse_quotas
-from paceline.core.results import Reading, Refusal, RefusalKind, Reservation
+from paceline.core.results import Reading, Refusal, RefusalKind, Reservation, Source, SourceKind
 from paceline.pacing.status import report
 
 T0 = 1_700_000_000 * NS
@@ -191,3 +191,29 @@ def test_a_refusal_for_somebody_elses_use_is_no_smaller_bucket():
     assert quota(pool, 1, "requests")["learned"].get("holds", 30) >= 29
     again = pool.try_grant(now_ns, Waiter({"requests": 1}))
     assert again.at_ns - now_ns < 5 * NS
+
+
+def test_a_quota_that_an_answer_adds_does_not_hinder_the_settlement_of_earlier_attempts():
+    sources = [Source(SourceKind.ASSUMED)]
+    pool = Pool("m", LocalCapacity.of(parse_quotas("600 requests/min"), T0, learns=True, sources=sources))
+    earlier, one = send(pool, 0), send(pool, 0)
+    pool.observe(T0 + NS, tokens(limit=50_000, remaining=49_000, reset_s=1.2, period_s=60.0), one)
+    for reservation in (one, earlier):
+        pool.settle(T0 + NS, reservation, {"tokens": 900})
+    assert pool.ledger.in_flight == 0
+
+
+def test_a_refusal_about_slots_adds_slots():
+    pool = pool_of("600 requests/min")
+    pool.refuse(T0, send(pool, 0), Refusal(RefusalKind.RATE, unit="concurrency", limit=4), 0.0)
+    assert pool.ledger.names == ["600 requests/min", "4 concurrency"]
+
+
+@pytest.mark.parametrize("reset_resolution_s", [0.0, 1.0])
+def test_a_bucket_whose_resets_are_whole_seconds_is_no_counter(reset_resolution_s):
+    """A bucket of 5 at one a second: a bit more than one is used, and the reset is rounded up to 2 s."""
+    pool = pool_of("60 requests/min burst 5")
+    said = Reading("requests", limit=60, remaining=4, reset_s=2.0, reset_resolution_s=reset_resolution_s, period_s=60)
+    pool.observe(T0 + NS, [said], send(pool, 0))
+    spread = quota(pool, 1, "requests")["learned"] == {"rule": "no bucket: spread evenly"}
+    assert spread == (reset_resolution_s == 0)

@@ -3,6 +3,7 @@
 The speed is that of the binding quota after the first two periods, as a share of its true rate.
 """
 
+import heapq
 import math
 
 import pytest
@@ -11,7 +12,9 @@ from tests.simulation.fleet import START_NS, Fleet
 from grids import sampled
 from paceline.core.capacity import LocalCapacity
 from paceline.core.pool import Pool
+from paceline.core.queue import Waiter
 from paceline.core.quota import NS, parse_quotas
+from paceline.core.results import Refusal, RefusalKind, Reservation, Source, SourceKind
 from paceline.emulator import Refused
 
 BLIND = {"headers": False, "body_numbers": False}
@@ -132,3 +135,42 @@ def test_output_that_is_charged_when_it_is_produced_is_not_granted_twice():
         report = fleet.run()
         assert (report.lost, report.refused) == (0, 0)
         assert math.isclose(report.speed, 1.0, abs_tol=0.05)
+
+
+def local_server(parallel, refuses, jobs, seconds=1.0):
+    """Send ``jobs`` to a server that works on ``parallel`` requests at a time, and queues or refuses the others.
+
+    Returns:
+        The pool, the number of refusals, and the seconds until all are done.
+    """
+    quotas = parse_quotas("8 concurrency")
+    pool = Pool("local/m", LocalCapacity.of(quotas, START_NS, learns=True, sources=[Source(SourceKind.ASSUMED)]))
+    free_ns, events, refused, now_ns, todo = [START_NS] * parallel, [], 0, START_NS, jobs
+    while todo or events:
+        while todo and isinstance(outcome := pool.try_grant(now_ns, Waiter({})), Reservation):
+            soonest = min(range(parallel), key=free_ns.__getitem__)
+            if refuses and free_ns[soonest] > now_ns:
+                refused += 1
+                pool.refuse(now_ns, outcome, Refusal(RefusalKind.RATE), 0.0)
+                break
+            todo -= 1
+            free_ns[soonest] = max(free_ns[soonest], now_ns) + round(seconds * NS)
+            heapq.heappush(events, (free_ns[soonest], todo, outcome))
+        now_ns, _, done = heapq.heappop(events)
+        pool.settle(now_ns, done, {"requests": 1})
+    return pool, refused, (now_ns - START_NS) / NS
+
+
+@pytest.mark.parametrize(("parallel", "most"), [(1, 8), (4, 12), (32, 144), (200, 512)])
+def test_an_unknown_servers_slots_grow_until_its_answers_become_slower(parallel, most):
+    pool, _, seconds = local_server(parallel, False, 6_000)
+    assert parallel <= pool.ledger.meters[0].quota.amount <= most
+    assert seconds <= 1.1 * 6_000 / parallel + 10
+
+
+@pytest.mark.parametrize("parallel", [2, 8, 20])
+def test_an_unknown_servers_refusals_lower_the_slots(parallel):
+    pool, refused, seconds = local_server(parallel, True, 6_000)
+    assert pool.ledger.meters[0].quota.amount <= parallel + 1
+    assert refused <= 60
+    assert seconds <= 1.35 * 6_000 / parallel

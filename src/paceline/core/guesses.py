@@ -25,6 +25,10 @@ SHARE = 1 / 8
 SLOTS_MAX = 512
 """The most slots that a guess grows to."""
 
+ROUNDS, ROUNDS_MAX = 10, 160
+"""After a refusal they grow by one when so many times as many attempts as there are slots have been served; the number
+doubles with each refusal."""
+
 SLOWER = 2.0
 """Slots stop growing when answers take this many times as long as the fastest one."""
 
@@ -35,6 +39,7 @@ class Guess:
     Attributes:
         amount: The amount that it has grown to; 0 before it grows.
         step: By how much the amount grows next, where the quota would stall; 0 before the first time.
+        rounds: Of slots, see :data:`ROUNDS`; 0 before the first refusal.
         served: What has been served since the last growth.
         since_ns: When the first served attempt was sent; 0 before.
         warned: Whether the user has been told.
@@ -42,11 +47,11 @@ class Guess:
         mean_ns: A moving mean of these times.
     """
 
-    __slots__ = ("amount", "fastest_ns", "mean_ns", "served", "since_ns", "step", "warned")
+    __slots__ = ("amount", "fastest_ns", "mean_ns", "rounds", "served", "since_ns", "step", "warned")
 
     def __init__(self) -> None:
         self.step = self.served = self.amount = 0.0
-        self.since_ns = 0
+        self.since_ns = self.rounds = 0
         self.warned = False
         self.fastest_ns, self.mean_ns = FAR_NS, 0.0
 
@@ -63,6 +68,14 @@ class Guesses:
         """End the growth of the limit at ``index``: an answer has stated it, or was refused because of it."""
         return self.open.pop(index, None)
 
+    def refused(self, index: int, used: float) -> float | None:
+        """The fewer slots at ``index`` after a refusal with ``used`` of them in use; ``None`` if they are no guess."""
+        guess = self.open.get(index)
+        if guess is None:
+            return None
+        guess.rounds, guess.served = min(max(2 * guess.rounds, ROUNDS), ROUNDS_MAX), 0.0
+        return max(used * 3 // 4, 1.0)
+
     def stalled(self, now_ns: int, amounts: list[float]) -> int | None:
         """The index of a guess that makes a request with ``amounts`` wait longer than a minute, the first time."""
         for index, guess in self.open.items():
@@ -77,7 +90,7 @@ class Guesses:
     def served(self, now_ns: int, reservation: Reservation, true: list[float]) -> list[tuple[int, float, float]]:
         """What follows from a served attempt: for each quota that grows its index, its new amount, and the new level's gain."""
         growths = []
-        _, binding = self._ledger.earliest(now_ns, reservation.amounts)
+        _, binding = self._ledger.earliest(now_ns, self._ledger.amounts(reservation.cost))
         for index, guess in self.open.items():
             amount = true[index] if index < len(true) else 0.0
             guess.served += amount
@@ -109,7 +122,10 @@ class Guesses:
     def _slots(self, m: Slots, guess: Guess, took_ns: int) -> float:
         guess.fastest_ns = min(guess.fastest_ns, took_ns)
         guess.mean_ns += (took_ns - guess.mean_ns) / 8 if guess.mean_ns else took_ns
-        binds = m.used + 1 >= m.quota.amount  # the served one is not counted any more
-        if not binds or guess.served < m.quota.amount or guess.mean_ns > SLOWER * guess.fastest_ns:
-            return m.quota.amount
-        return min(m.quota.amount * 1.5 // 1, SLOTS_MAX)
+        limit = m.quota.amount
+        binds = m.used + 1 >= limit  # the served one is not counted any more
+        if not binds or guess.mean_ns > SLOWER * guess.fastest_ns:
+            return limit
+        if guess.rounds:  # after a refusal
+            return limit + 1 if guess.served >= guess.rounds * limit else limit
+        return min(max(limit * 1.5 // 1, limit + 1), SLOTS_MAX) if guess.served >= limit else limit

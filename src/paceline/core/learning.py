@@ -561,10 +561,11 @@ class Learning:
         index = self._index(refusal.unit, refusal.period_s) if refusal.unit else self._tightest(now_ns)
         changed = self._take_limit(now_ns, index, refusal, sent_ns)
         if index is not None:
-            m, guess = self._ledger.meters[index], self.guesses.confirm(index)
-            if isinstance(m, Slots) and refusal.limit is None:  # a quarter less than was in flight
-                self._adopt(now_ns, index, max(m.used * 3 // 4, 1.0))
-            elif guess is not None and guess.amount and refusal.limit is None and isinstance(m, Bucket):
+            m = self._ledger.meters[index]
+            if isinstance(m, Slots):
+                if (fewer := self.guesses.refused(index, m.used)) is not None:
+                    self._adopt(now_ns, index, fewer, self._ledger.sources[index])
+            elif (guess := self.guesses.confirm(index)) is not None and guess.amount and refusal.limit is None:
                 self._fall_back(now_ns, index, guess)
             tracker, note = self.trackers[index], self._note(reservation, index)
             if tracker is not None and note is not None:

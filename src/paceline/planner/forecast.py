@@ -12,7 +12,7 @@ from __future__ import annotations
 import heapq
 import math
 from collections import deque
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from copy import deepcopy
 from dataclasses import dataclass, field
 from functools import partial
@@ -116,21 +116,22 @@ class _Stage:
             self.ledger.follow(deepcopy(m), live.names[i], live.sources[i], live.given[i], live.most[i])
         self.ledger.not_before_ns = max(live.not_before_ns, now_ns + pool.capacity.cool_down_ns(now_ns))
         self.ahead = [waiter.cost for waiter in pool.queue]
-        self.open = [(list(r.amounts), r.granted_ns) for r in live.open]
+        self.open = [(list(r.amounts), list(r.marks), r.granted_ns) for r in live.open]
 
     def landing(self, now_ns: int) -> Iterator[tuple[int, _Request]]:
         """The requests in flight, and when each answer should end; also the slots that other processes hold."""
         meters = self.ledger.meters
         slots = [m.quota.amount - m.level(now_ns) if m.quota.rule is Rule.SLOTS else 0.0 for m in meters]
-        for amounts, granted_ns in self.open:
+        for amounts, marks, granted_ns in self.open:
             own = amounts + [0.0] * (len(meters) - len(amounts))  # quotas may have been added since
             slots = [held - amount for held, amount in zip(slots, own, strict=True)]
-            yield max(granted_ns + self.latency_ns, now_ns), self._hold(own, now_ns)
+            yield max(granted_ns + self.latency_ns, now_ns), self._hold(own, now_ns, marks)
         if any(held > 0 for held in slots):
             yield now_ns + self.latency_ns, self._hold([max(held, 0.0) for held in slots], now_ns)
 
-    def _hold(self, amounts: list[float], now_ns: int) -> _Request:
-        reservation = Reservation({}, amounts, [0] * len(amounts), now_ns, FAR_NS)
+    def _hold(self, amounts: list[float], now_ns: int, marks: Sequence[int] = ()) -> _Request:
+        marks = [*marks, *[0] * (len(amounts) - len(marks))]
+        reservation = Reservation({}, amounts, marks, now_ns, FAR_NS)
         self.ledger.keep_open(reservation)
         return _Request(self, {}, amounts, [(self, reservation)])
 
