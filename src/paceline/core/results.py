@@ -64,10 +64,12 @@ class QuotaError(PacelineError, ValueError):
 
 
 class NeverFitsError(PacelineError):
-    """The cost of the request is above what its quota can ever hold: no wait is long enough."""
+    """The cost of the request is above what a given quota can ever hold: no wait is long enough."""
 
     def __init__(self, pool: str, unit: str, cost: float, most: float) -> None:
-        super().__init__(f"{pool}: the request costs {cost:,.0f} {unit}, and the quota holds {most:,.0f} at most")
+        super().__init__(
+            f"{pool}: the request costs {cost:,.0f} {unit}, and the quota holds {most:,.0f} at most: send less, or raise the limit"
+        )
         self.pool, self.unit, self.cost, self.most = pool, unit, cost, most
 
 
