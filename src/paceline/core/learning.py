@@ -76,6 +76,9 @@ PERIOD_MARGIN = 0.1
 PERIODS_S = (60.0, 1.0, 10.0, 30.0, 3_600.0, 86_400.0, 5.0, 15.0, 20.0, 300.0, 600.0, 900.0, 1_800.0, 21_600.0)
 """The usual periods, the most usual ones first."""
 
+PLENTY = 0.5
+"""A quota with a larger share left is not the one of a refusal that names none, if an assumed number of slots can be."""
+
 SAME_RESTART_NS = NS // 2
 """Readings whose resets end within this time of each other are about one restart of a counter."""
 
@@ -591,11 +594,12 @@ class Learning:
         return named and unit not in units and not split and len(self._ledger.meters) < UNITS_MAX
 
     def _tightest(self, now_ns: int) -> int | None:
-        """The index of the quota with the least left, for a refusal that names none; slots only where nothing else is."""
-        shares = [
-            (m.quota.period_s == 0, m.level(now_ns) / m.quota.burst, i) for i, m in enumerate(self._ledger.meters)
-        ]
-        return min(shares)[2] if shares else None
+        """The index of the quota with the least left, for a refusal that names none; assumed slots if others have plenty."""
+        shares = [(m.level(now_ns) / m.quota.burst, i) for i, m in enumerate(self._ledger.meters) if m.quota.period_s]
+        slots = next((i for i in self.guesses.open if isinstance(self._ledger.meters[i], Slots)), None)
+        if slots is not None and (not shares or min(shares)[0] > PLENTY):
+            return slots
+        return min(shares)[1] if shares else None
 
     def _note(self, reservation: Reservation, index: int) -> Note | None:
         return reservation.notes[index] if index < len(reservation.notes) else None
