@@ -277,3 +277,18 @@ def test_correcting_a_lane_that_is_gone_changes_nothing():
 def test_a_weight_must_give_a_share(weight):
     with pytest.raises(QuotaError, match="weight of lane 'x'"):
         LaneSpec("x", weight)
+
+
+def test_a_new_weight_holds_for_those_that_wait_already():
+    queue = Queue()
+    for i in range(40):
+        join(queue, LaneSpec("a"), T0 + i)
+        join(queue, LaneSpec("b"), T0 + i)
+    join(queue, LaneSpec("a", weight=3), T0 + 40)
+    first = [waiter.lane.name for waiter in queue.peek(20, lambda amounts: 1.0)]
+    assert first.count("a") == pytest.approx(15, abs=1)
+    names = []
+    for _ in range(20):
+        names.append(queue.head().lane.name)
+        queue.pop(1.0)
+    assert names == first

@@ -18,11 +18,11 @@ EVERYBODY = 10_000
 
 
 class Row:
-    """A lane of the model: number -> (amount, weight) of those who wait, in the order in which they go."""
+    """A lane of the model: number -> amount of those who wait, in the order in which they go."""
 
     def __init__(self, spec: LaneSpec) -> None:
         self.spec = spec
-        self.waiting: dict[int, tuple[float, float]] = {}
+        self.waiting: dict[int, float] = {}
         self.finish = 0.0
 
 
@@ -39,7 +39,7 @@ class Scan:
         if before.priority != spec.priority:
             owes = max(row.finish - self.virtual.get(before.priority, 0.0), 0.0)
             row.finish = self.virtual.get(spec.priority, 0.0) + owes
-        row.waiting[number] = (amount, spec.weight)
+        row.waiting[number] = amount
         row.waiting = dict(sorted(row.waiting.items()))
         if before.priority != spec.priority:
             self.forget(before.priority)
@@ -58,8 +58,8 @@ class Scan:
     def pop(self, share: float) -> None:
         row = self.first()
         start = self.virtual[row.spec.priority] = self.start(row)
-        _, weight = row.waiting.pop(min(row.waiting))
-        row.finish = start + share / weight
+        row.waiting.pop(min(row.waiting))
+        row.finish = start + share / row.spec.weight
         self.forget_if_empty(row)
 
     def withdraw(self, number: int) -> None:
@@ -69,7 +69,7 @@ class Scan:
 
     def correct(self, spec: LaneSpec, share: float) -> None:
         if spec.name in self.rows:
-            self.rows[spec.name].finish += share / spec.weight
+            self.rows[spec.name].finish += share / self.rows[spec.name].spec.weight
 
     def forget_if_empty(self, row: Row) -> None:
         if not row.waiting:
@@ -89,7 +89,7 @@ class Scan:
         later, numbers = deepcopy(self), []
         while len(numbers) < most and (row := later.first()) is not None:
             numbers.append(min(row.waiting))
-            later.pop(row.waiting[numbers[-1]][0])
+            later.pop(row.waiting[numbers[-1]])
         return numbers
 
     def ahead_of_newcomer(self, spec: LaneSpec) -> int:

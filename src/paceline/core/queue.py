@@ -170,7 +170,7 @@ class Queue:
         lane = self._lanes.get(spec.name)
         if lane is None:
             lane = self._lanes[spec.name] = _Lane(spec)
-        before, lane.spec = lane.spec.priority, spec  # the latest priority holds for the whole lane
+        before, lane.spec = lane.spec.priority, spec  # the latest weight and priority hold for the whole lane
         moves = waiter.returned or not lane.waiters or before != priority  # whether the key of the lane changes
         lane.waiters[waiter.number] = waiter
         self.length += 1
@@ -220,7 +220,7 @@ class Queue:
                 heapq.heappop(keys)
             else:
                 fronts[name] = following, rest
-                start += share(waiter.amounts) / waiter.lane.weight
+                start += share(waiter.amounts) / self._lanes[name].spec.weight
                 heapq.heapreplace(keys, (below, start, following.number, which, name))
         return first
 
@@ -228,20 +228,20 @@ class Queue:
         """Remove the head; ``share`` is its cost, in a measure that is the same for all lanes."""
         lane = self._first_lane()
         assert lane is not None
-        _, waiter = lane.waiters.popitem(last=False)
+        lane.waiters.popitem(last=False)
         priority = lane.spec.priority
         start = self._virtual.get(priority, 0.0)
         if lane.finish > start:
             start = lane.finish
         self._virtual[priority] = start
-        lane.finish = start + share / waiter.lane.weight
+        lane.finish = start + share / lane.spec.weight
         self._one_less(lane)
 
     def correct(self, waiter: Waiter, share: float) -> None:
         """Add ``share``, the true cost less the estimate of a granted ``waiter``, to the finish of its lane."""
         lane = self._lanes.get(waiter.lane.name)
         if lane is not None:
-            lane.finish += share / waiter.lane.weight
+            lane.finish += share / lane.spec.weight
             if not lane.waiters or lane.finish < lane.key[1] > self._virtual.get(lane.spec.priority, 0.0):
                 self._place(lane)  # its start is earlier than its key
 
