@@ -217,7 +217,9 @@ class TestNeverFits:
         pool.observe(T0, [Reading("tokens", limit=40)], outcome)
         assert pool.pump(T0) == []
         now_ns, done = pump_at_wake(pool)
-        assert (done, pool.ledger.meters[0].level(now_ns)) == ([large], -50)
+        assert (done, pool.ledger.meters[0].level(now_ns)) == ([large], 0)
+        pool.settle(now_ns, large.outcome, None)
+        assert pool.ledger.meters[0].level(now_ns) == -50
         assert small.outcome is None
 
     @pytest.mark.parametrize("kind", [SourceKind.PUBLISHED, SourceKind.ASSUMED, SourceKind.LEARNED])

@@ -153,8 +153,12 @@ class LocalCapacity:
 
     def settle(self, now_ns: int, reservation: Reservation, actual: Cost | None) -> list[float]:
         true = self.ledger.settle(now_ns, reservation, actual)
-        if actual and self.learning is not None and self.learning.guesses.open and reservation.notes:
-            self.learning.served(now_ns, reservation, true)
+        if actual and self.learning is not None and reservation.notes:
+            if self.learning.guesses.open:
+                self.learning.served(now_ns, reservation, true)
+            if self.ledger.exceeded:
+                self.ledger.exceeded = False
+                self.learning.outgrown(now_ns, true)
         return true
 
     def cancel(self, now_ns: int, reservation: Reservation) -> None:

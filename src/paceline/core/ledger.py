@@ -49,8 +49,10 @@ class Ledger:
         sources: The source of each limit.
         given: The amount that the user has set, which no answer raises; infinite for a limit that the user has not set.
         most: The largest cost that can ever fit, by what the user has set; infinite for all other limits. A larger cost
-            than the quota holds goes alone then, when the quota is unused: only the provider can refuse it.
+            than the quota holds goes alone then, when the quota is unused: only the provider can refuse it. It reserves
+            what the quota holds, and the rest becomes debt when it is settled.
         stated: The limits that answers have stated above given ones, by index.
+        exceeded: Whether an attempt larger than a quota was settled since the learning last looked.
         units: Their units.
         spent: The sum of all true costs so far, per meter: charges with their refunds and debts.
         not_before_ns: No grant before this instant.
@@ -92,6 +94,8 @@ class Ledger:
         self.ttl_ns = round(ttl_s * NS)
         self.expiry_check_ns = now_ns + self.ttl_ns
         self._open: dict[Reservation, None] = {}  # ordered by expiry
+        self._alone: set[Reservation] = set()  # of these: larger than a quota
+        self.exceeded = False
 
     @property
     def most_output(self) -> float:
@@ -151,18 +155,21 @@ class Ledger:
         if amounts is None:
             amounts = self.amounts(cost)
         latest, binding = self.not_before_ns, -1
+        alone = False
         for i, m in enumerate(self.meters):
             amount = amounts[i]
             if amount:
                 if amount > m.most:
                     if amount > self.most[i]:
                         return NeverFits(m.quota.unit, amount, self.most[i])
-                    amount = m.most  # it goes alone, and is charged in full
+                    amount, alone = m.most, True
                 at_ns = m.earliest(now_ns, amount)
                 if at_ns > latest:
                     latest, binding = at_ns, i
         if latest > now_ns:
             return WaitUntil(latest, self.name(binding))
+        if alone:
+            amounts = self.fitting(amounts)  # the rest is charged when the provider has served it
         marks, spent = [], self.spent
         for i, m in enumerate(self.meters):
             amount = amounts[i]
@@ -170,6 +177,8 @@ class Ledger:
             spent[i] += amount
         reservation = Reservation(cost, amounts, marks, now_ns, now_ns + self.ttl_ns)
         self._open[reservation] = None
+        if alone:
+            self._alone.add(reservation)
         if self._probe_next:
             self._probe_next, self._probe = False, reservation
             self.not_before_ns = now_ns + PROBE_NS
@@ -192,6 +201,8 @@ class Ledger:
             The true amount per meter.
         """
         reserved = reservation.amounts
+        if self._alone and reservation in self._alone:
+            actual, self.exceeded = actual or reservation.cost, True
         if not self.close(now_ns, reservation):
             return reserved
         if reservation is self._probe:
@@ -338,6 +349,8 @@ class Ledger:
             return False
         reservation.open = False
         del self._open[reservation]
+        if self._alone:
+            self._alone.discard(reservation)
         for i in self.released:
             if i < len(reservation.amounts):  # quotas may have been added since
                 mark = reservation.marks[i] if i < len(reservation.marks) else 0
