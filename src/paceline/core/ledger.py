@@ -29,6 +29,9 @@ from paceline.core.results import (
 PROBE_NS = 2 * NS
 """How long after a cool-down the others wait for the answer to the probe: a refusal comes at once."""
 
+DEBT_MAX = 4.0
+"""A request of unknown cost that is larger than a quota is charged this multiple of the quota at most."""
+
 
 class Ledger:
     """The quotas that a provider charges together under one key.
@@ -202,7 +205,7 @@ class Ledger:
         """
         reserved = reservation.amounts
         if self._alone and reservation in self._alone:
-            actual, self.exceeded = actual or reservation.cost, True
+            actual, self.exceeded = actual or self._most_debt(reservation), True
         if not self.close(now_ns, reservation):
             return reserved
         if reservation is self._probe:
@@ -222,6 +225,13 @@ class Ledger:
             for m, amount in zip(self.meters, reserved, strict=False):  # quotas may have been added since
                 m.answered(amount)
         return true
+
+    def _most_debt(self, reservation: Reservation) -> Cost:
+        """The cost of a request larger than a quota whose true cost is unknown, bounded by what the quotas can repay soon."""
+        cost: Cost = {}
+        for m, amount in zip(self.meters, self.amounts(reservation.cost), strict=True):
+            cost[m.quota.unit] = min(amount, DEBT_MAX * m.most, cost.get(m.quota.unit, math.inf))
+        return cost
 
     def settled_amounts(self, reservation: Reservation, actual: Cost) -> list[float]:
         """The true cost as one number per meter; units that ``actual`` leaves out stay as reserved."""
