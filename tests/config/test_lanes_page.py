@@ -128,7 +128,7 @@ def gone_in_order(limiter, *asked):
 
 
 def test_the_latest_word():
-    """Of a priority for the whole lane; of a weight for those who come with it."""
+    """It holds for the whole lane, also for the requests that wait in it."""
 
     async def main(clock):
         def limiter():
@@ -138,8 +138,7 @@ def test_the_latest_word():
         assert await gone_in_order(limiter(), b, a, a, b, raised) == ["a", "a", "a", "b", "b"]
         heavy = paceline.LaneSpec("a", weight=9)
         gone = await gone_in_order(limiter(), *[a, b] * 20, *[heavy] * 20)
-        assert abs(gone[:40].count("a") - 20) <= 1
-        assert gone[40:] == ["a"] * 20
+        assert abs(gone[:40].count("a") - 36) <= 1
 
     run_virtual(main)
 
