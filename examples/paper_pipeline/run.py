@@ -53,6 +53,7 @@ def limiter(speed: float = 1, *, first_speed: bool = False, **options: Any) -> W
     """
     assumed = {"arcee": 180, "pony": 90} if first_speed else LIMITS
     quotas = {model: per_minute(limit, speed) for model, limit in assumed.items()}
+    options = {"learn": "up" if first_speed else True, **options}
     return Watched(quotas, lanes=LANES, headroom_s=1 / speed, retry=paceline.RetryPolicy(faults=True), **options)
 
 
