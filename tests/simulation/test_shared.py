@@ -63,7 +63,7 @@ def test_a_large_request_of_one_process_is_not_overtaken_for_ever_by_the_small_o
         hosts=2,
         workers=20,
         jobs=0,
-        underestimate=1.0,  # an estimate below the true cost would be refused, whoever goes first
+        underestimate=1.0,  # an estimate below the true cost would be refused in any order
     )
     small, large = hub.hosts
     small.set_jobs(150, words=(780, 780))  # a thousand tokens: a second of the quota each

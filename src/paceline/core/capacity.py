@@ -14,16 +14,7 @@ from paceline.core.ledger import Ledger
 from paceline.core.meters import FAR_NS
 from paceline.core.queue import Waiter
 from paceline.core.quota import Cost, Quota
-from paceline.core.results import (
-    QUEUE,
-    Decision,
-    Reading,
-    Refusal,
-    RefusalKind,
-    Reservation,
-    StoreLost,
-    WaitUntil,
-)
+from paceline.core.results import QUEUE, Decision, Reading, Refusal, RefusalKind, Reservation, StoreLost, WaitUntil
 
 Learns = bool | Literal["up"]
 """Whether answers change the limits; ``up``: they also raise those that the user has given."""
@@ -128,14 +119,7 @@ class LocalCapacity:
         self.learning = Learning(ledger, raises=learns == "up") if learns else None
 
     @classmethod
-    def of(
-        cls,
-        quotas: Iterable[Quota],
-        now_ns: int,
-        *,
-        learns: Learns = False,
-        **options: Any,
-    ) -> Self:
+    def of(cls, quotas: Iterable[Quota], now_ns: int, *, learns: Learns = False, **options: Any) -> Self:
         """The capacity of ``quotas``, with nothing used; ``options`` as for :class:`~paceline.core.ledger.Ledger`."""
         return cls(Ledger(quotas, now_ns, gentle=bool(learns), **options), learns=learns)
 

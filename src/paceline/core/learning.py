@@ -25,7 +25,7 @@ from itertools import pairwise
 from typing import NamedTuple
 
 from paceline.core.guesses import Guess, Guesses
-from paceline.core.ledger import Ledger
+from paceline.core.ledger import DEBT_MAX, Ledger
 from paceline.core.meters import Bucket, Slots, Spaced, Window
 from paceline.core.quota import CONCURRENCY, INPUT_TOKENS, NS, TOKENS, Quota, Rule
 from paceline.core.results import LEARNED, Reading, Refusal, RefusalKind, Reservation, Source, SourceKind
@@ -75,9 +75,6 @@ PERIOD_MARGIN = 0.1
 
 PERIODS_S = (60.0, 1.0, 10.0, 30.0, 3_600.0, 86_400.0, 5.0, 15.0, 20.0, 300.0, 600.0, 900.0, 1_800.0, 21_600.0)
 """The usual periods, the most usual ones first."""
-
-OUTGROWN = 4.0
-"""An attempt that was served at more than this multiple of a limit shows that the limit is wrong."""
 
 PLENTY = 0.5
 """A quota with a larger share left is not the one of a refusal that names none, if an assumed number of slots can be."""
@@ -689,7 +686,7 @@ class Learning:
         """Raise learned limits that a served attempt has exceeded by far: its debt would stop the pool for many periods."""
         for index, amount in enumerate(true):
             limit = min(amount, self._ledger.given[index])
-            if limit > OUTGROWN * self._ledger.meters[index].most:
+            if limit > DEBT_MAX * self._ledger.meters[index].most:
                 self._adopt(now_ns, index, limit, self._ledger.sources[index])
 
     def learned_elsewhere(self, index: int) -> None:

@@ -30,7 +30,8 @@ PROBE_NS = 2 * NS
 """How long after a cool-down the others wait for the answer to the probe: a refusal comes at once."""
 
 DEBT_MAX = 4.0
-"""A request of unknown cost that is larger than a quota is charged this multiple of the quota at most."""
+"""A request larger than a quota is charged this multiple of the quota at most, unless its true cost is known. One that was
+served at a higher cost shows that a learned limit is wrong."""
 
 
 class Ledger:
@@ -85,9 +86,7 @@ class Ledger:
         self.stated: dict[int, float] = {}
         self.spent: list[float] = []
         self.slots: list[int] = []  # the indexes of the meters with the rule ``slots``
-        self.released: list[
-            int
-        ] = []  # the indexes of the meters that count attempts in flight: slots, and held amounts
+        self.released: list[int] = []  # the indexes of the meters that count attempts in flight: slots, held amounts
         self._counts_tokens = False
         for i, quota in enumerate(quotas):
             self.add(now_ns, quota, sources[i] if sources else GIVEN)
