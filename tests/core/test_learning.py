@@ -217,3 +217,68 @@ def test_a_bucket_whose_resets_are_whole_seconds_is_no_counter(reset_resolution_
     pool.observe(T0 + NS, [said], send(pool, 0))
     spread = quota(pool, 1, "requests")["learned"] == {"rule": "no bucket: spread evenly"}
     assert spread == (reset_resolution_s == 0)
+
+
+class TestAdaptiveHeadroom:
+    """1 s at the start; less while nothing needs it, more when attempts are sent late or a nearly empty bucket refuses."""
+
+    @staticmethod
+    def steady(pool, from_s, to_s, *, true_share=1.0):
+        """Send as fast as the tokens allow; each attempt is settled after 0.1 s with this share of its estimate."""
+        at_s = from_s
+        while at_s < to_s:
+            outcome = pool.try_grant(T0 + round(at_s * NS), Waiter({"requests": 0, "tokens": 10_000}))
+            if isinstance(outcome, Reservation):
+                pool.settle(T0 + round((at_s + 0.1) * NS), outcome, {"tokens": 10_000 * true_share})
+            at_s += 0.25
+
+    @staticmethod
+    def pool():
+        quotas = parse_quotas("600k tokens/min burst 50k")
+        return Pool("openai/m", LocalCapacity.of(quotas, T0, learns=True, adapts=True))
+
+    @staticmethod
+    def headroom_s(pool):
+        return pool.ledger.meters[0].headroom_s
+
+    def test_it_is_halved_while_a_nearly_empty_bucket_serves(self):
+        pool = self.pool()
+        assert self.headroom_s(pool) == 1.0
+        self.steady(pool, 0, 30)
+        assert 0.25 <= self.headroom_s(pool) <= 0.5
+        self.steady(pool, 30, 120)
+        assert self.headroom_s(pool) == 0.25
+
+    def test_it_stays_where_much_is_left(self):
+        pool = self.pool()
+        for second in range(60):
+            pool.settle(T0 + second * NS, send(pool, second, tokens=1_000), None)
+        assert self.headroom_s(pool) == 1.0
+
+    def test_it_stays_while_answers_cost_more_than_estimated(self):
+        pool = self.pool()
+        self.steady(pool, 0, 60, true_share=1.2)
+        assert self.headroom_s(pool) == 1.0
+
+    def test_a_refusal_of_a_nearly_empty_bucket_restores_it(self):
+        pool = self.pool()
+        self.steady(pool, 0, 60)
+        refused = send(pool, 60, tokens=5_000)
+        pool.refuse(T0 + 60 * NS, refused, Refusal(RefusalKind.RATE, unit="tokens", retry_after_s=1.0), 1.0)
+        assert self.headroom_s(pool) == 1.0
+        assert "holds" not in quota(pool, 62)["learned"]  # the bucket is as large as before
+
+    def test_late_sending_raises_it_within_a_bound(self):
+        pool = self.pool()
+        pool.capacity.learning.sent_late(2.0)
+        assert self.headroom_s(pool) == 2.0
+        pool.capacity.learning.sent_late(60.0)
+        assert self.headroom_s(pool) == 4.0
+
+    def test_a_given_headroom_stays(self):
+        pool = Pool(
+            "openai/m", LocalCapacity.of(parse_quotas("600k tokens/min burst 50k"), T0, learns=True, headroom_s=2.0)
+        )
+        pool.capacity.learning.sent_late(3.0)
+        self.steady(pool, 0, 60)
+        assert self.headroom_s(pool) == 2.0

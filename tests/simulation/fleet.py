@@ -82,7 +82,9 @@ class Fleet:
 
     def make_pool(self, told):
         quotas = parse_quotas(told)
-        return Pool("sim", LocalCapacity.of(quotas, START_NS, learns=True, sources=[self.source] * len(quotas)))
+        return Pool(
+            "sim", LocalCapacity.of(quotas, START_NS, learns=True, adapts=True, sources=[self.source] * len(quotas))
+        )
 
     def busy(self):
         """Whether there is work left, waiting or on its way."""

@@ -36,7 +36,7 @@ class Unknown(Fleet):
         return Pool(
             "sim",
             LocalCapacity.of(
-                quotas, START_NS, learns=True, sources=sources, headroom_s=0.25, charged_after={"output_tokens"}
+                quotas, START_NS, learns=True, adapts=True, sources=sources, charged_after={"output_tokens"}
             ),
         )
 

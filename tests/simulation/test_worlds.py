@@ -82,3 +82,15 @@ def test_money_gone_stops_at_once():
     assert fleet.pool.stopped is not None
     assert report.tally["admitted"] == 50
     assert report.tally["refused"]["money"] <= 30  # those that were on their way
+
+
+@pytest.mark.parametrize(("seed", "latency_s", "underestimate"), sampled(SEEDS, [0.3, 3.0], [1.0, 1.28]))
+def test_a_minute_at_known_limits_loses_half_a_second(seed, latency_s, underestimate):
+    limits = "1200 requests/min,960k tokens/min"
+    report = Fleet(
+        limits, {"limits": {"m": limits}, "latency_s": latency_s, "jitter": 0.3, "headers": False}, seed=seed, jobs=2_160,
+        words=(100, 1_000), underestimate=underestimate,
+    ).run()  # fmt: skip
+    assert report.refused == 0
+    assert report.tally["ideal_s"] == pytest.approx(60, abs=4)
+    assert report.speed >= 0.993

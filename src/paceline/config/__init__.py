@@ -79,7 +79,7 @@ class Config:
     workers: int = 500
     max_attempts: int = 6
     timeout_s: float = 600.0
-    headroom_s: float = 1.0
+    headroom_s: float | None = None
     ttl_s: float | None = None
     waiting_max: int = WAITING_MAX
     acquire_timeout_s: float | None = None

@@ -108,20 +108,23 @@ class LocalCapacity:
     Args:
         ledger: The quotas.
         learns: Whether answers change the quotas, because a provider counts them, too; ``up``: and raise given ones.
+        adapts: Whether the headroom of learned quotas adapts.
     """
 
     behind = QUEUE
     exchange_ns = None
     exchange_due = False
 
-    def __init__(self, ledger: Ledger, *, learns: Learns = False) -> None:
+    def __init__(self, ledger: Ledger, *, learns: Learns = False, adapts: bool = False) -> None:
         self.ledger = ledger
-        self.learning = Learning(ledger, raises=learns == "up") if learns else None
+        self.learning = Learning(ledger, raises=learns == "up", adapts=adapts) if learns else None
 
     @classmethod
-    def of(cls, quotas: Iterable[Quota], now_ns: int, *, learns: Learns = False, **options: Any) -> Self:
+    def of(
+        cls, quotas: Iterable[Quota], now_ns: int, *, learns: Learns = False, adapts: bool = False, **options: Any
+    ) -> Self:
         """The capacity of ``quotas``, with nothing used; ``options`` as for :class:`~paceline.core.ledger.Ledger`."""
-        return cls(Ledger(quotas, now_ns, gentle=bool(learns), **options), learns=learns)
+        return cls(Ledger(quotas, now_ns, gentle=bool(learns), **options), learns=learns, adapts=adapts)
 
     def reserve(self, now_ns: int, waiter: Waiter) -> Decision:
         decision = self.ledger.reserve(now_ns, waiter.cost, waiter.amounts)

@@ -37,6 +37,14 @@ SLICE_NS = NS // 20
 SLICES_MAX = 4_096
 """The length of a slice in the log of charges, and the number of slices that are kept."""
 
+HEADROOM_S, HEADROOM_MIN_S, HEADROOM_MAX_S = 1.0, 0.25, 4.0
+"""An adaptive headroom at the start, and its bounds, in seconds of refill."""
+
+HEADROOM_TEST_NS = 10 * NS
+DEBTS_MAX = 0.05
+"""An adaptive headroom is halved when a bucket has been nearly empty for this time, if no attempt was refused or late, and
+debts were at most this share of the refill: the debts of the attempts in flight are not charged yet."""
+
 CLOCK_MARGIN = 1.15
 """A quota whose ``remaining + reset x rate`` is above this multiple of the burst is not a bucket."""
 
@@ -189,13 +197,17 @@ class QuotaTracker:
     """
 
     __slots__ = (
-        "_as_of_ns", "_busy_s", "_climbed_ns", "_index", "_last_ns", "_lives", "_measured_s", "_refusal", "_report",
-        "_slices", "_steady", "about_ns", "charged", "epoch", "limit_as_of_ns", "meter", "period_s", "refill",
-        "refused_amount", "shifted_ns",
+        "_adapts", "_as_of_ns", "_busy_s", "_climbed_ns", "_debts_ns", "_index", "_last_ns", "_lives", "_measured_s", "_refusal",
+        "_report", "_slices", "_steady", "_tested_ns", "about_ns", "charged", "epoch", "limit_as_of_ns", "meter", "period_s",
+        "refill", "refused_amount", "shifted_ns",
     )  # fmt: skip
 
-    def __init__(self, meter: Bucket, index: int = 0, report: Report = _report_nothing) -> None:
+    def __init__(
+        self, meter: Bucket, index: int = 0, report: Report = _report_nothing, *, adapts: bool = False
+    ) -> None:
         self.meter = meter
+        self._adapts = adapts
+        self._tested_ns = self._debts_ns = 0  # since when the headroom is tested, and the debts before; 0: it is not
         self.limit_as_of_ns = 0
         self.shifted_ns = 0
         self.charged = 0.0
@@ -216,10 +228,30 @@ class QuotaTracker:
         self._as_of_ns = 0  # when the last reading was taken that changed the level
         self._lives = 0  # EPOCHS_MAX times the number of new starts of the shared ledger
 
+    def raise_headroom(self, headroom_s: float) -> None:
+        """Raise an adaptive headroom to ``headroom_s``, within its bounds."""
+        if self._adapts and not isinstance(self.meter, Spaced):
+            self._tested_ns = 0
+            if headroom_s > self.meter.headroom_s:
+                self.meter.keep_unused(min(headroom_s, HEADROOM_MAX_S))
+
+    def _test_headroom(self, now_ns: int) -> None:
+        """Halve an adaptive headroom that was not needed, although the bucket was nearly empty for some time."""
+        bucket = self.meter
+        if isinstance(bucket, Spaced) or bucket.full_at_ns - now_ns < bucket.reach_ns - bucket.headroom_s * NS:
+            return  # so much is left that it shows nothing
+        tested_ns = now_ns - self._tested_ns if self._tested_ns else 0
+        if tested_ns >= HEADROOM_TEST_NS and bucket.debts_ns - self._debts_ns <= DEBTS_MAX * tested_ns:
+            bucket.keep_unused(max(bucket.headroom_s / 2, HEADROOM_MIN_S))
+        if not 0 < tested_ns < HEADROOM_TEST_NS:
+            self._tested_ns, self._debts_ns = now_ns, bucket.debts_ns
+
     def granted(self, now_ns: int, amount: float) -> Note:
         """Count an attempt that is sent now, charged ``amount``; return its note."""
         if self.meter.ceiling < 1:
             self.climb(now_ns, amount)
+        if self._adapts and self.meter.headroom_s > HEADROOM_MIN_S:
+            self._test_headroom(now_ns)
         charged = self.charged + amount
         if not self._slices or now_ns - self._slices[-1][0] >= SLICE_NS:
             self.log_charges(now_ns, charged)
@@ -328,6 +360,20 @@ class QuotaTracker:
         unit_ns = self.meter.ns_per_unit
         return math.ceil(max(later, 0.0) * unit_ns), math.ceil(earlier * unit_ns)
 
+    def least_limit(self, since_ns: int, sent_ns: int) -> float:
+        """The least limit of a bucket that has served all attempts from ``since_ns``, the first one, to ``sent_ns``.
+
+        In any time it serves no more than a full bucket and its refill.
+        """
+        slices, period_s = self._slices, self.meter.quota.period_s
+        end = bisect_right(slices, (sent_ns, 0.0))
+        served = (slices[end][1] if end < len(slices) else self.charged) - self.refused_amount
+        bounds = [
+            (served - before) / ((sent_ns - at_ns) / NS + period_s)
+            for at_ns, before in [(since_ns, 0.0), *slices[:end]]
+        ]
+        return max(bounds) * period_s
+
     def fall_back(self, now_ns: int, limit: float) -> None:
         """Run at ``limit`` per period, half of the present amount, and climb from there."""
         self._cap_burst(limit)
@@ -375,8 +421,16 @@ class QuotaTracker:
         if not isinstance(bucket, Spaced) and not clock:
             noted_ns = note.full_at_ns + self.shifted_ns - note.shifted_ns  # with the corrections since
             used = (noted_ns - sent_ns - cost_ns) / unit_ns  # before this attempt
-            if note.epoch == self.epoch and used < min(bucket.burst_cap, bucket.quota.burst):
-                self._cap_burst(max(used, amount))
+            holds = min(bucket.burst_cap, bucket.quota.burst)
+            if note.epoch == self.epoch and used < holds:
+                if (
+                    self._adapts
+                    and bucket.headroom_s < HEADROOM_S
+                    and (holds - used - amount) * unit_ns < HEADROOM_S * NS
+                ):
+                    self.raise_headroom(HEADROOM_S)  # it was nearly empty: the headroom has become too small
+                else:
+                    self._cap_burst(max(used, amount))
             holds_ns = math.ceil(min(bucket.burst_cap, bucket.quota.burst) * unit_ns)
             if refusal.limit is not None and refusal.used is not None:
                 left = min(max(refusal.limit - refusal.used, -bucket.quota.burst), bucket.quota.burst)
@@ -442,6 +496,8 @@ class Learning:
         ledger: The ledger, whose meters are corrected.
         report: Called with every change, so that other processes can make it, too.
         raises: Whether an answer may raise a limit that the user has given.
+        adapts: Whether the headroom of buckets adapts: to attempts that are sent late, and to refusals of a bucket that
+            was nearly empty.
 
     Attributes:
         trackers: The learning about each quota.
@@ -449,10 +505,12 @@ class Learning:
         notices: What the user should know, for the log; the reader empties it.
     """
 
-    def __init__(self, ledger: Ledger, report: Report = _report_nothing, *, raises: bool = False) -> None:
+    def __init__(
+        self, ledger: Ledger, report: Report = _report_nothing, *, raises: bool = False, adapts: bool = False
+    ) -> None:
         self._ledger = ledger
         self._report = report
-        self._raises = raises
+        self._raises, self._adapts = raises, adapts
         self.trackers: list[QuotaTracker | None] = []
         self.guesses = Guesses(ledger)
         self.notices: list[str] = []
@@ -461,7 +519,17 @@ class Learning:
     def follow(self) -> None:
         """Track the meters that the ledger has got since."""
         for i, m in enumerate(self._ledger.meters[len(self.trackers) :], len(self.trackers)):
-            self.trackers.append(QuotaTracker(m, i, self._report) if isinstance(m, Bucket) else None)
+            tracker = QuotaTracker(m, i, self._report, adapts=self._adapts) if isinstance(m, Bucket) else None
+            self.trackers.append(tracker)
+
+    def sent_late(self, late_s: float) -> None:
+        """Raise adaptive headrooms: an attempt was sent ``late_s`` after its grant.
+
+        While it was on its way, a full bucket of the provider did not refill, and the ledger's did.
+        """
+        for tracker in self.trackers:
+            if tracker is not None:
+                tracker.raise_headroom(late_s)
 
     def granted(self, now_ns: int, reservation: Reservation) -> None:
         """Take the notes of an attempt that is sent now."""
@@ -569,7 +637,7 @@ class Learning:
                 if (fewer := self.guesses.refused(index, m.used)) is not None:
                     self._adopt(now_ns, index, fewer, self._ledger.sources[index])
             elif (guess := self.guesses.confirm(index)) is not None and guess.amount and refusal.limit is None:
-                self._fall_back(now_ns, index, guess)
+                self._fall_back(now_ns, index, guess, sent_ns)
             tracker, note = self.trackers[index], self._note(reservation, index)
             if tracker is not None and note is not None:
                 amount = reservation.amounts[index]
@@ -671,13 +739,11 @@ class Learning:
             if gain and tracker is not None and not isinstance(tracker.meter, Spaced):
                 tracker.gain(now_ns, gain)
 
-    def _fall_back(self, now_ns: int, index: int, guess: Guess) -> None:
-        """Replace a guess that has grown too far by what was served: a full bucket, and its refill since the start."""
+    def _fall_back(self, now_ns: int, index: int, guess: Guess, sent_ns: int) -> None:
+        """Replace a guess that has grown too far by what was served before the attempt that was refused."""
         tracker = self.trackers[index]
         if tracker is not None and not isinstance(tracker.meter, Spaced):
-            period_s = tracker.meter.quota.period_s
-            served = tracker.charged - tracker.refused_amount
-            limit = served * period_s / ((now_ns - guess.since_ns) / NS + period_s)
+            limit = tracker.least_limit(guess.since_ns, sent_ns)
             if 0 < limit < tracker.meter.quota.amount:
                 self._adopt(now_ns, index, 2 * limit, self._ledger.sources[index])
                 tracker.fall_back(now_ns, limit)

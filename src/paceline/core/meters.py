@@ -6,7 +6,7 @@ cost is known.
 Headroom, not a safety factor
     Two grants a second apart can reach the server closer together. A meter therefore keeps a *fixed*
     amount unused: the refill of ``headroom_s``. That absorbs the jitter at the full rate; a factor below 1
-    would lower the rate permanently.
+    would lower the rate permanently. How much is needed can be learned (:mod:`paceline.core.learning`).
 
 Opening gently
     At the start it is unknown whether the provider's bucket is full, how large it is, and how wrong the
@@ -29,7 +29,7 @@ from bisect import bisect_left, bisect_right
 from datetime import datetime, timedelta
 from functools import reduce
 from math import ceil, floor
-from operator import add
+from operator import add, sub
 from typing import Protocol
 
 from paceline.core.quota import NS, Quota, Rule
@@ -47,7 +47,8 @@ FULL_WAIT_NS = NS // 20
 """How long a cost as large as the bucket waits after the bucket is full."""
 
 LOW_POINTS_MAX = 16
-"""How many low points a bucket remembers; the oldest are merged, which can only shrink a refund."""
+"""How many low points a bucket remembers. Of more, the two that lacked nearly the same are merged, which can only
+shrink a refund: they stay evenly apart while the bucket empties."""
 
 
 class Meter(Protocol):
@@ -111,10 +112,11 @@ class Bucket:
         low_marks: When the lack from full was at a low point, ascending.
         low_lacks: What it lacked from full then, in nanoseconds of refill, ascending.
         sequence: The mark of the latest charge.
+        debts_ns: The sum of all debts, in nanoseconds of refill.
     """
 
     __slots__ = (
-        "burst_cap", "ceiling", "full_at_ns", "full_wait_ns", "headroom_s", "low_lacks", "low_marks", "most", "ns_per_unit",
+        "burst_cap", "ceiling", "debts_ns", "full_at_ns", "full_wait_ns", "headroom_s", "low_lacks", "low_marks", "most", "ns_per_unit",
         "open_reach_ns", "opened", "quota", "reach_ns", "sequence",
     )  # fmt: skip
 
@@ -127,7 +129,7 @@ class Bucket:
         self.burst_cap = math.inf
         self.ceiling = 1.0
         self.opened = small_burst_s(quota) * quota.rate if gentle else math.inf
-        self.sequence = 0
+        self.sequence = self.debts_ns = 0
         self.low_marks: list[int] = []
         self.low_lacks: list[int] = []
         self.configure(quota)
@@ -139,6 +141,11 @@ class Bucket:
         self.open_reach_ns = self._reach_of(quota.burst)
         self.full_wait_ns = min(FULL_WAIT_NS, math.floor(self.headroom_s * NS))
         self.widen()
+
+    def keep_unused(self, headroom_s: float) -> None:
+        """Leave the refill of ``headroom_s`` unused from now on; the level stays."""
+        self.headroom_s = headroom_s
+        self.configure(self.quota)
 
     def _reach_of(self, burst: float) -> int:
         """``reach_ns`` of a bucket that holds ``burst``."""
@@ -223,7 +230,9 @@ class Bucket:
         marks.append(mark)
         lacks.append(lack)
         if len(lacks) > LOW_POINTS_MAX:
-            del marks[0], lacks[1]
+            gaps = list(map(sub, lacks[1:], lacks))
+            i = gaps.index(min(gaps))
+            del marks[i], lacks[i + 1]  # the later mark keeps the smaller lack
         return mark
 
     def correct(self, now_ns: int, mark: int, charged: float, actual: float) -> None:
@@ -231,6 +240,7 @@ class Bucket:
         refund = ceil(charged * self.ns_per_unit) - ceil(actual * self.ns_per_unit)
         if refund < 0:  # a debt
             self.full_at_ns = now_ns + max(lack, 0) - refund
+            self.debts_ns -= refund
             return
         if refund == 0 or lack <= 0:
             return

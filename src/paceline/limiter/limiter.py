@@ -41,7 +41,8 @@ class Limiter(Pacer):
         min_interval_s: The least time between two starts of one pool, in seconds.
         acquire_timeout_s: The default timeout of a request, in seconds; ``None`` for none.
         headroom_s: The part of every quota that stays unused, in seconds of its own refill, to absorb jitter on the way
-            to the provider.
+            to the provider. ``None``: 1 s, which adapts to what is needed, from 0.25 s to 4 s, in the buckets of a
+            provider's model (without a store).
         ttl_s: The time-to-live of an open permit, in seconds; after it the permit is closed, charged in full.
         waiting_max: How many requests may wait in one pool.
         estimate_factor: The factor for estimates of input, on top of their learned ratio; ``None``: a margin that is
@@ -77,7 +78,7 @@ class Limiter(Pacer):
         concurrency: Mapping[str, int] | None = None,
         min_interval_s: float = 0.0,
         acquire_timeout_s: float | None = None,
-        headroom_s: float = 1.0,
+        headroom_s: float | None = None,
         ttl_s: float = 900.0,
         waiting_max: int = WAITING_MAX,
         estimate_factor: float | None = None,

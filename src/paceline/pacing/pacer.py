@@ -16,6 +16,7 @@ from itertools import islice
 from typing import Any
 
 from paceline.core.capacity import Capacity, LocalCapacity
+from paceline.core.learning import HEADROOM_S
 from paceline.core.ledger import Ledger
 from paceline.core.pool import Pool
 from paceline.core.queue import LaneName, Lanes, LaneSpec, Queue, Waiter
@@ -79,7 +80,7 @@ class Pacer:
         self,
         limits: Limits,
         *,
-        headroom_s: float,
+        headroom_s: float | None,
         ttl_s: float,
         waiting_max: int,
         acquire_timeout_s: float | None,
@@ -91,8 +92,8 @@ class Pacer:
         clock: Clock,
         worker: Worker | None,
     ) -> None:
-        if not 0 <= headroom_s < math.inf:
-            raise QuotaError(f"headroom_s is {headroom_s!r}: it must be 0 s or more")
+        if headroom_s is not None and not 0 <= headroom_s < math.inf:
+            raise QuotaError(f"headroom_s is {headroom_s!r}: it must be 0 s or more, or None for an adaptive one")
         if not 0 < ttl_s <= TIMEOUT_MAX_S:
             raise QuotaError(f"ttl_s is {ttl_s!r}: it must be above 0 s, and at most ten years")
         self.limits = limits
@@ -274,14 +275,14 @@ class Pacer:
             now_ns,
             sources=resolved.sources,
             charged_after=resolved.charged_after if self.worker is None else (),  # a store counts it at admission
-            headroom_s=self._headroom_s,
+            headroom_s=HEADROOM_S if self._headroom_s is None else self._headroom_s,
             ttl_s=self._ttl_s,
             gentle=bool(learns),
         )
         queue = Queue()
         capacity: Capacity
         if self.worker is None:
-            capacity = LocalCapacity(ledger, learns=learns)
+            capacity = LocalCapacity(ledger, learns=learns, adapts=self._headroom_s is None)
         else:
             capacity = self.worker.capacity(ledger, queue, now_ns, learns=learns)
         return Pool(resolved.pool, capacity, queue, waiting_max=self._waiting_max)

@@ -22,6 +22,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any, Protocol, TypeAlias, TypeVar, cast
 
 from paceline.core.capacity import Capacity, Learns
+from paceline.core.learning import HEADROOM_MIN_S
 from paceline.core.ledger import Ledger
 from paceline.core.meters import FAR_NS
 from paceline.core.pool import Pool
@@ -45,6 +46,9 @@ UNKNOWN_NS = FAR_NS // 2
 
 SAME_PAUSE_NS = NS // 10
 """Pauses that differ by less are the same pause: a store computes the rest of it at every reply."""
+
+LATE_NS = round(HEADROOM_MIN_S * NS)
+"""How long after its grant a waiter may continue without consequences for the headroom."""
 
 PASSED_MIN = 256
 """How many reservations with further ones are kept before lost ones are searched for."""
@@ -218,6 +222,7 @@ class Scheduler:
             self._leave(waiter)
             raise
         assert waiter.outcome is not None
+        self._look_if_late(waiter.outcome)
         return waiter.outcome
 
     def _try_grant(self, waiter: Waiter) -> Outcome:
@@ -261,7 +266,16 @@ class Scheduler:
         except BaseException:  # KeyboardInterrupt: a grant is given back
             self._leave(waiter)
             raise
+        self._look_if_late(cast("Outcome", waiter.outcome))
         return cast("Outcome", waiter.outcome)
+
+    def _look_if_late(self, outcome: Outcome) -> None:
+        """Let the headroom adapt if the owner of a granted waiter continues late: a busy event loop, a loaded machine."""
+        learning = self.pool.capacity.learning
+        if learning is not None and isinstance(outcome, Reservation):
+            late_ns = self._clock.now_ns() - outcome.granted_ns
+            if late_ns > LATE_NS:
+                self._change(lambda now_ns: learning.sent_late(late_ns / NS))  # noqa: ARG005
 
     def _leave(self, waiter: Waiter) -> None:
         self._change(lambda now_ns: self.pool.withdraw(now_ns, waiter))

@@ -28,7 +28,8 @@ def report(pool: Pool, now_ns: int) -> dict[str, Any]:
                 "period_s": m.quota.period_s,
                 "burst": m.quota.burst,
                 "rule": m.quota.rule.value,
-                "learned": _learned(m) | ({"stated_limit": ledger.stated[i]} if i in ledger.stated else {}),
+                "learned": _learned(m, ledger.headroom_s)
+                | ({"stated_limit": ledger.stated[i]} if i in ledger.stated else {}),
                 "spent": round(spent, 3),
                 "source": str(source),
             }
@@ -88,14 +89,16 @@ def _reset_s(m: Meter, now_ns: int) -> float | None:
     return None  # slots: when the requests in flight end
 
 
-def _learned(m: Meter) -> dict[str, Any]:
-    """What was learned about a quota beyond its limit, as JSON values."""
+def _learned(m: Meter, headroom_s: float) -> dict[str, Any]:
+    """What was learned about a quota beyond its limit, as JSON values; ``headroom_s`` is that of the start."""
     learned: dict[str, Any] = {}
     if isinstance(m, Bucket):
         if m.burst_cap < m.quota.burst:
             learned["holds"] = round(m.burst_cap, 3)
         if m.ceiling < 1:
             learned["ceiling"] = round(m.ceiling, 4)
+        if m.headroom_s != headroom_s:
+            learned["headroom_s"] = m.headroom_s
         if isinstance(m, Spaced) and m.quota.rule is Rule.BUCKET:
             learned["rule"] = "no bucket: spread evenly"
     return learned

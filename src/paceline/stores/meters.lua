@@ -159,8 +159,12 @@ local function charge(m, cost)
   s.sequence = max(s.sequence + 1, now)
   low[count + 1], low[count + 2] = s.sequence, lack
   if count + 2 > 2 * LOW_POINTS_MAX then
-    low[1] = low[3]
-    for i = 3, count + 2 do low[i] = low[i + 2] end
+    local at, least = 1, math.huge                 -- the two that lacked nearly the same: later mark, smaller lack
+    for i = 1, count, 2 do
+      if low[i + 3] - low[i + 1] < least then at, least = i, low[i + 3] - low[i + 1] end
+    end
+    low[at] = low[at + 2]
+    for i = at + 2, count + 2 do low[i] = low[i + 2] end
   end
   if m.kind == SPACED then
     forget(m)
