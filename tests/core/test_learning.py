@@ -1,6 +1,7 @@
 """What single answers teach, step by step. Whole worlds are in tests/simulation."""
 
 import json
+import math
 
 import pytest
 
@@ -220,65 +221,75 @@ def test_a_bucket_whose_resets_are_whole_seconds_is_no_counter(reset_resolution_
 
 
 class TestAdaptiveHeadroom:
-    """1 s at the start; less while nothing needs it, more when attempts are sent late or a nearly empty bucket refuses."""
+    """1 s at the start; less while the provider has more left than needed, more when attempts are sent late."""
 
     @staticmethod
-    def steady(pool, from_s, to_s, *, true_share=1.0):
-        """Send as fast as the tokens allow; each attempt is settled after 0.1 s with this share of its estimate."""
-        at_s = from_s
-        while at_s < to_s:
-            outcome = pool.try_grant(T0 + round(at_s * NS), Waiter({"requests": 0, "tokens": 10_000}))
-            if isinstance(outcome, Reservation):
-                pool.settle(T0 + round((at_s + 0.1) * NS), outcome, {"tokens": 10_000 * true_share})
-            at_s += 0.25
-
-    @staticmethod
-    def pool():
-        quotas = parse_quotas("600k tokens/min burst 50k")
-        return Pool("openai/m", LocalCapacity.of(quotas, T0, learns=True, adapts=True))
+    def pool(**options):
+        return Pool("openai/m", LocalCapacity.of(parse_quotas("100k tokens/10s"), T0, learns=True, **options))
 
     @staticmethod
     def headroom_s(pool):
         return pool.ledger.meters[0].headroom_s
 
-    def test_it_is_halved_while_a_nearly_empty_bucket_serves(self):
-        pool = self.pool()
-        assert self.headroom_s(pool) == 1.0
-        self.steady(pool, 0, 30)
-        assert 0.25 <= self.headroom_s(pool) <= 0.5
-        self.steady(pool, 30, 120)
+    @staticmethod
+    def run(pool, from_s, to_s, *, missing_s=0.0, headers=True):
+        """Send as fast as the tokens allow; the provider has what the pool has, less the refill of ``missing_s``."""
+        at_s = from_s
+        while at_s < to_s:
+            sent = pool.try_grant(T0 + round(at_s * NS), Waiter({"requests": 0, "tokens": 2_000}))
+            if isinstance(sent, Reservation):
+                remaining = math.floor(quota(pool, at_s)["remaining"] - missing_s * 10_000)
+                pool.settle(T0 + round((at_s + 0.05) * NS), sent, None)
+                if headers:
+                    answer = tokens(limit=100_000, remaining=remaining)
+                    pool.observe(T0 + round((at_s + 0.05) * NS), answer, sent)
+            at_s += 0.1
+
+    def test_it_is_halved_while_the_provider_has_enough_left(self):
+        pool = self.pool(adapts=True)
+        self.run(pool, 0, 25)
+        assert self.headroom_s(pool) == 0.5
+        self.run(pool, 25, 120)
         assert self.headroom_s(pool) == 0.25
+        assert quota(pool, 120)["learned"]["headroom_s"] == 0.25
+
+    def test_it_stays_where_the_provider_has_less_left_than_the_pool(self):
+        pool = self.pool(adapts=True)
+        self.run(pool, 0, 120, missing_s=0.2)  # less than what a comparison of the levels finds
+        assert self.headroom_s(pool) == 0.5
+        self.run(pool, 120, 240, missing_s=0.2)
+        assert self.headroom_s(pool) == 0.5
+
+    def test_it_stays_where_nothing_shows_what_is_left(self):
+        pool = self.pool(adapts=True)
+        self.run(pool, 0, 120, headers=False)
+        assert self.headroom_s(pool) == 1.0
 
     def test_it_stays_where_much_is_left(self):
-        pool = self.pool()
+        pool = self.pool(adapts=True)
         for second in range(60):
-            pool.settle(T0 + second * NS, send(pool, second, tokens=1_000), None)
-        assert self.headroom_s(pool) == 1.0
-
-    def test_it_stays_while_answers_cost_more_than_estimated(self):
-        pool = self.pool()
-        self.steady(pool, 0, 60, true_share=1.2)
+            sent = send(pool, second, tokens=1_000)
+            pool.settle(T0 + second * NS, sent, None)
+            pool.observe(T0 + second * NS, tokens(limit=100_000, remaining=99_000), sent)
         assert self.headroom_s(pool) == 1.0
 
     def test_a_refusal_of_a_nearly_empty_bucket_restores_it(self):
-        pool = self.pool()
-        self.steady(pool, 0, 60)
-        refused = send(pool, 60, tokens=5_000)
+        pool = self.pool(adapts=True)
+        self.run(pool, 0, 60)
+        refused = send(pool, 60, tokens=1_000)
         pool.refuse(T0 + 60 * NS, refused, Refusal(RefusalKind.RATE, unit="tokens", retry_after_s=1.0), 1.0)
         assert self.headroom_s(pool) == 1.0
         assert "holds" not in quota(pool, 62)["learned"]  # the bucket is as large as before
 
     def test_late_sending_raises_it_within_a_bound(self):
-        pool = self.pool()
+        pool = self.pool(adapts=True)
         pool.capacity.learning.sent_late(2.0)
         assert self.headroom_s(pool) == 2.0
         pool.capacity.learning.sent_late(60.0)
         assert self.headroom_s(pool) == 4.0
 
     def test_a_given_headroom_stays(self):
-        pool = Pool(
-            "openai/m", LocalCapacity.of(parse_quotas("600k tokens/min burst 50k"), T0, learns=True, headroom_s=2.0)
-        )
+        pool = self.pool(headroom_s=2.0)
         pool.capacity.learning.sent_late(3.0)
-        self.steady(pool, 0, 60)
+        self.run(pool, 0, 60)
         assert self.headroom_s(pool) == 2.0

@@ -84,13 +84,27 @@ def test_money_gone_stops_at_once():
     assert report.tally["refused"]["money"] <= 30  # those that were on their way
 
 
-@pytest.mark.parametrize(("seed", "latency_s", "underestimate"), sampled(SEEDS, [0.3, 3.0], [1.0, 1.28]))
-def test_a_minute_at_known_limits_loses_half_a_second(seed, latency_s, underestimate):
+@pytest.mark.parametrize(("seed", "latency_s"), sampled(SEEDS, [0.1, 0.3, 1.0]))
+def test_a_minute_at_known_limits_loses_less_than_half_a_second(seed, latency_s):
     limits = "1200 requests/min,960k tokens/min"
     report = Fleet(
-        limits, {"limits": {"m": limits}, "latency_s": latency_s, "jitter": 0.3, "headers": False}, seed=seed, jobs=2_160,
-        words=(100, 1_000), underestimate=underestimate,
-    ).run()  # fmt: skip
+        limits,
+        {"limits": {"m": limits}, "latency_s": latency_s, "jitter": 0.3},
+        seed=seed,
+        jobs=2_160,
+        words=(100, 1_000),
+    ).run()
     assert report.refused == 0
     assert report.tally["ideal_s"] == pytest.approx(60, abs=4)
     assert report.speed >= 0.993
+
+
+@pytest.mark.parametrize(("seed", "latency_s", "headers"), sampled(SEEDS, [0.3, 3.0], [True, False]))
+def test_a_slow_network_is_no_reason_for_refusals(seed, latency_s, headers):
+    limits = "1200 requests/min,960k tokens/min"
+    report = Fleet(
+        limits, {"limits": {"m": limits}, "latency_s": latency_s, "jitter": 0.3, "headers": headers}, seed=seed, jobs=2_160,
+        words=(100, 1_000), net_s=(0.05, 0.8),
+    ).run()  # fmt: skip
+    assert report.refused == 0
+    assert report.speed >= 0.96

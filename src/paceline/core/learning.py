@@ -26,7 +26,7 @@ from typing import NamedTuple
 
 from paceline.core.guesses import Guess, Guesses
 from paceline.core.ledger import DEBT_MAX, Ledger
-from paceline.core.meters import Bucket, Slots, Spaced, Window
+from paceline.core.meters import FAR_NS, Bucket, Slots, Spaced, Window
 from paceline.core.quota import CONCURRENCY, INPUT_TOKENS, NS, TOKENS, Quota, Rule
 from paceline.core.results import LEARNED, Reading, Refusal, RefusalKind, Reservation, Source, SourceKind
 
@@ -40,10 +40,9 @@ SLICES_MAX = 4_096
 HEADROOM_S, HEADROOM_MIN_S, HEADROOM_MAX_S = 1.0, 0.25, 4.0
 """An adaptive headroom at the start, and its bounds, in seconds of refill."""
 
-HEADROOM_TEST_NS = 10 * NS
-DEBTS_MAX = 0.05
-"""An adaptive headroom is halved when a bucket has been nearly empty for this time, if no attempt was refused or late, and
-debts were at most this share of the refill: the debts of the attempts in flight are not charged yet."""
+HEADROOM_TEST_NS, LEFT_MIN_NS = 10 * NS, NS // 10
+"""An adaptive headroom is halved after a test of this length if no attempt was refused or late, and the provider, by its
+headers, always had at least so much refill left beyond the half."""
 
 CLOCK_MARGIN = 1.15
 """A quota whose ``remaining + reset x rate`` is above this multiple of the burst is not a bucket."""
@@ -197,7 +196,7 @@ class QuotaTracker:
     """
 
     __slots__ = (
-        "_adapts", "_as_of_ns", "_busy_s", "_climbed_ns", "_debts_ns", "_index", "_last_ns", "_lives", "_measured_s", "_refusal",
+        "_adapts", "_as_of_ns", "_busy_s", "_climbed_ns", "_index", "_last_ns", "_left_ns", "_lives", "_measured_s", "_refusal",
         "_report", "_slices", "_steady", "_tested_ns", "about_ns", "charged", "epoch", "limit_as_of_ns", "meter", "period_s",
         "refill", "refused_amount", "shifted_ns",
     )  # fmt: skip
@@ -207,7 +206,8 @@ class QuotaTracker:
     ) -> None:
         self.meter = meter
         self._adapts = adapts
-        self._tested_ns = self._debts_ns = 0  # since when the headroom is tested, and the debts before; 0: it is not
+        self._tested_ns = 0  # since when the headroom is tested; 0: it is not
+        self._left_ns = FAR_NS  # the least that the provider had left since then
         self.limit_as_of_ns = 0
         self.shifted_ns = 0
         self.charged = 0.0
@@ -235,23 +235,24 @@ class QuotaTracker:
             if headroom_s > self.meter.headroom_s:
                 self.meter.keep_unused(min(headroom_s, HEADROOM_MAX_S))
 
-    def _test_headroom(self, now_ns: int) -> None:
-        """Halve an adaptive headroom that was not needed, although the bucket was nearly empty for some time."""
+    def _test_headroom(self, now_ns: int, sent_ns: int, left_ns: int) -> None:
+        """Halve an adaptive headroom if it is not needed: the provider had ``left_ns`` left after an attempt."""
         bucket = self.meter
-        if isinstance(bucket, Spaced) or bucket.full_at_ns - now_ns < bucket.reach_ns - bucket.headroom_s * NS:
-            return  # so much is left that it shows nothing
-        tested_ns = now_ns - self._tested_ns if self._tested_ns else 0
-        if tested_ns >= HEADROOM_TEST_NS and bucket.debts_ns - self._debts_ns <= DEBTS_MAX * tested_ns:
-            bucket.keep_unused(max(bucket.headroom_s / 2, HEADROOM_MIN_S))
-        if not 0 < tested_ns < HEADROOM_TEST_NS:
-            self._tested_ns, self._debts_ns = now_ns, bucket.debts_ns
+        if not self._tested_ns:
+            self._tested_ns, self._left_ns = now_ns, FAR_NS
+        elif sent_ns >= self._tested_ns:
+            self._left_ns = min(self._left_ns, left_ns)
+            if now_ns - self._tested_ns >= HEADROOM_TEST_NS:
+                half_s = max(bucket.headroom_s / 2, HEADROOM_MIN_S)
+                least_ns = (bucket.headroom_s - half_s) * NS + LEFT_MIN_NS
+                if least_ns <= self._left_ns <= 2 * bucket.headroom_s * NS:  # with more, it shows nothing
+                    bucket.keep_unused(half_s)
+                self._tested_ns = 0
 
     def granted(self, now_ns: int, amount: float) -> Note:
         """Count an attempt that is sent now, charged ``amount``; return its note."""
         if self.meter.ceiling < 1:
             self.climb(now_ns, amount)
-        if self._adapts and self.meter.headroom_s > HEADROOM_MIN_S:
-            self._test_headroom(now_ns)
         charged = self.charged + amount
         if not self._slices or now_ns - self._slices[-1][0] >= SLICE_NS:
             self.log_charges(now_ns, charged)
@@ -282,7 +283,6 @@ class QuotaTracker:
     def changed(self) -> None:
         """Begin another epoch: the rate or the rule has changed."""
         self.epoch += 1
-        self._slices.clear()
         self._report(self._index, "epoch", 0.0)
 
     def ledger_restarted(self) -> None:
@@ -324,6 +324,8 @@ class QuotaTracker:
             return False
         rough_ns = round(reading.resolution * unit_ns) if reading.resolution > 1 else 0
         lack_ns = _lack_ns(bucket.quota, reading)
+        if self._adapts and bucket.headroom_s > HEADROOM_MIN_S:
+            self._test_headroom(now_ns, sent_ns, round(reading.remaining * unit_ns))
         if reading.reset_s is not None:
             rough_ns += round(reading.reset_resolution_s * NS)
             holds_ns, burst_ns = reading.remaining * unit_ns + lack_ns, bucket.quota.burst * unit_ns

@@ -112,11 +112,10 @@ class Bucket:
         low_marks: When the lack from full was at a low point, ascending.
         low_lacks: What it lacked from full then, in nanoseconds of refill, ascending.
         sequence: The mark of the latest charge.
-        debts_ns: The sum of all debts, in nanoseconds of refill.
     """
 
     __slots__ = (
-        "burst_cap", "ceiling", "debts_ns", "full_at_ns", "full_wait_ns", "headroom_s", "low_lacks", "low_marks", "most", "ns_per_unit",
+        "burst_cap", "ceiling", "full_at_ns", "full_wait_ns", "headroom_s", "low_lacks", "low_marks", "most", "ns_per_unit",
         "open_reach_ns", "opened", "quota", "reach_ns", "sequence",
     )  # fmt: skip
 
@@ -129,7 +128,7 @@ class Bucket:
         self.burst_cap = math.inf
         self.ceiling = 1.0
         self.opened = small_burst_s(quota) * quota.rate if gentle else math.inf
-        self.sequence = self.debts_ns = 0
+        self.sequence = 0
         self.low_marks: list[int] = []
         self.low_lacks: list[int] = []
         self.configure(quota)
@@ -240,7 +239,6 @@ class Bucket:
         refund = ceil(charged * self.ns_per_unit) - ceil(actual * self.ns_per_unit)
         if refund < 0:  # a debt
             self.full_at_ns = now_ns + max(lack, 0) - refund
-            self.debts_ns -= refund
             return
         if refund == 0 or lack <= 0:
             return
