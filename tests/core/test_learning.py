@@ -247,9 +247,9 @@ class TestAdaptiveHeadroom:
 
     def test_it_is_halved_while_the_provider_has_enough_left(self):
         pool = self.pool(adapts=True)
-        self.run(pool, 0, 25)
+        self.run(pool, 0, 15)
         assert self.headroom_s(pool) == 0.5
-        self.run(pool, 25, 120)
+        self.run(pool, 15, 120)
         assert self.headroom_s(pool) == 0.25
         assert quota(pool, 120)["learned"]["headroom_s"] == 0.25
 
