@@ -201,3 +201,32 @@ async def test_an_expected_output_is_no_demand():
     ) as http:
         body = {"model": "claude-haiku-4-5", "messages": PROMPT, "max_tokens": 64_000}
         assert (await http.post("/v1/messages", json=body)).status_code == 200
+
+
+async def test_a_refusal_states_what_is_charged_where_a_request_names_no_maximum():
+    message = (
+        "Rate limit reached on tokens per min (TPM): Limit 60000, Used 59500, Requested 1020. Please try again in 50ms."
+    )
+    limiter, script = make_limiter(), Script(rate_limited(message=message), OK, OK, OK)
+    unasked = {key: value for key, value in BODY.items() if key != "max_tokens"}
+    async with client(script, limiter) as http:
+        await http.post("/v1/chat/completions", json=unasked)
+        before = pool(limiter)["quotas"][1]["spent"]
+        await http.post("/v1/chat/completions", json=unasked)  # charged what the provider books, also in the end
+        booked = pool(limiter)["quotas"][1]["spent"] - before
+        await http.post("/v1/chat/completions", json=BODY)  # one with a maximum is charged as before
+    assert booked == pytest.approx(1_020, abs=10)
+    assert pool(limiter)["quotas"][1]["spent"] - before - booked == 17
+
+
+async def test_a_request_that_waits_meanwhile_is_estimated_again():
+    message = (
+        "Rate limit reached on tokens per min (TPM): Limit 60000, Used 59500, Requested 1020. Please try again in 50ms."
+    )
+    limiter = paceline.Limiter({"openai/*": ["60k requests/min", "60M tokens/min", "1 concurrency"]})
+    script = Script(rate_limited(message=message), OK, OK)
+    unasked = {key: value for key, value in BODY.items() if key != "max_tokens"}
+    async with client(script, limiter) as http:
+        await asyncio.gather(*(http.post("/v1/chat/completions", json=unasked) for _ in range(2)))
+    assert pool(limiter)["counts"]["cancelled"] == 1  # the permit of the one that waited, which was for too little
+    assert pool(limiter)["counts"]["settled"] == 2

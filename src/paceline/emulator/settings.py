@@ -113,7 +113,8 @@ class Settings:
         jitter: Latency is multiplied by a number drawn from ``1 - jitter`` to ``1 + jitter``.
         output_share: Output length as a part of ``max_tokens``, on average.
         output_spread: The length varies evenly by this part of the average, up and down.
-        default_output_tokens: Replaces ``max_tokens`` where a request has none.
+        default_output_tokens: Replaces ``max_tokens`` where a request has none, for the length of the answer.
+        booked_output_tokens: What a ``tokens`` quota is charged at admission for the output of such a request.
         changes: New limits in mid-run: ``[{"at_s": 60, "limits": {"gpt-5": "250 requests/min"}}]``, seconds after the
             start.
         dialect: The dialect on OpenAI's paths: ``openai``, ``azure`` or ``groq``; by the path if empty.
@@ -143,6 +144,7 @@ class Settings:
     output_share: float = 0.5
     output_spread: float = 0.5
     default_output_tokens: int = 256
+    booked_output_tokens: int = 0
     changes: Sequence[Mapping[str, Any]] = ()
     dialect: str = ""
     refuse_in_stream: bool = False
@@ -205,7 +207,7 @@ class Settings:
 _RANGES: dict[str, float] = {
     "quantum_s": 86_400.0, "offset_s": 86_400.0, "start_level": 1.0, "slow_factor": 1e6, "other_users": 1.0,
     "other_users_from_s": 1e9, "latency_s": 1e6, "latency_per_token_s": 1e3, "jitter": 1.0, "output_share": 1.0,
-    "output_spread": 1.0, "default_output_tokens": 1e6,
+    "output_spread": 1.0, "default_output_tokens": 1e6, "booked_output_tokens": 1e6,
 }  # fmt: skip
 
 

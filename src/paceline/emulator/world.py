@@ -168,7 +168,8 @@ class World:
             return self.refuse(now, Refused("capacity", model, pool.name, status=int(fault)), pool)
         if fault == "growth":
             return self.refuse(now, Refused("growth", model, pool.name, wait_s=1.0), pool)
-        held = input_tokens + (max_output_tokens or 0 if holds_output else 0)
+        booked = self.settings.booked_output_tokens if max_output_tokens is None else max_output_tokens
+        held = input_tokens + (booked if holds_output else 0)
         costs = [_cost(account.unit, input_tokens, held) for account in pool.accounts]
         refused = self._first_refusal(now, pool, model, costs)
         if refused is not None:

@@ -107,12 +107,15 @@ class TokenCalibration:
         input: From the estimated to the actual input.
         output: From the maximum that a request names to the expected output.
         unasked: From :data:`OUTPUT_TOKENS_EXPECTED` to the expected output of a request that names no maximum.
+        booked: The output tokens that the provider charges such a request at admission, as a refusal has stated; 0 for
+            unknown.
     """
 
-    __slots__ = ("input", "output", "unasked")
+    __slots__ = ("booked", "input", "output", "unasked")
 
     def __init__(self, estimate_factor: float | None = None) -> None:
         self.input, self.output, self.unasked = Correction(estimate_factor), OutputShare(), Correction()
+        self.booked = 0
 
     def expected_output(self, max_output_tokens: int | None) -> float:
         """Output tokens that nine of ten answers stay within; ``None`` for a request that names no maximum."""

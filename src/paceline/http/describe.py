@@ -10,8 +10,8 @@ from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Any, Final
 
-from paceline.core.quota import CONCURRENCY, INPUT_TOKENS, OUTPUT_TOKENS, REQUESTS, Cost
-from paceline.core.results import QuotaError
+from paceline.core.quota import CONCURRENCY, INPUT_TOKENS, OUTPUT_TOKENS, REQUESTS, TOKENS, Cost
+from paceline.core.results import QuotaError, Refusal
 from paceline.estimation.calibration import TokenCalibration
 from paceline.pacing.pacer import Pacer
 from paceline.pacing.permit import check_cost
@@ -21,6 +21,9 @@ from paceline.providers.parse import UNKNOWN
 from paceline.providers.registry import provider_named
 
 log = logging.getLogger("paceline.http")
+
+BOOKED_MAX = 1_000_000
+"""No provider charges more output tokens at admission."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,11 +37,24 @@ class Metered:
 
     def cost(self) -> Cost:
         """The amounts that the provider will hold, by the present calibration."""
-        call, calibration = self.call, self.calibration
+        call, calibration = self.booked_call, self.calibration
         # The expected output is no demand: it may not make a request too large that the provider would admit.
         most = self.scheduler.pool.ledger.most_output / 2
         output = min(calibration.expected_output(call.max_output_tokens), most)
         return self.provider.held(call, calibration.input.apply(call.input_tokens), output)
+
+    @property
+    def booked_call(self) -> Call:
+        """The call; where it names no maximum, with the output that the provider is known to charge in its place."""
+        booked = self.calibration.booked if self.call.max_output_tokens is None else 0
+        return replace(self.call, max_output_tokens=booked) if booked else self.call
+
+    def refused(self, refusal: Refusal) -> None:
+        """Learn, from a refusal that states what the request would cost, what is charged where it names no maximum."""
+        if self.call.max_output_tokens is None and refusal.unit == TOKENS and refusal.requested is not None:
+            output = refusal.requested - self.call.input_tokens * self.calibration.input.ratio
+            if output > self.calibration.expected_output(None):
+                self.calibration.booked = round(min(output, BOOKED_MAX))
 
     def learn(self, usage: Usage) -> None:
         """Calibrate with the usage that the answer reports."""

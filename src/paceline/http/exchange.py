@@ -167,9 +167,13 @@ class _Exchange:
     async def _acquire(self, last: Permit | None) -> Permit:
         """The permit for an attempt: for the first, the one that the caller holds, if any; else from the queue."""
         permit = current_permit(self.scheduler) if last is None else None
-        if permit is None:
+        while permit is None:
+            booked = self.metered.calibration.booked
             acquisition = self.limiter.acquire_call(self.scheduler, self.metered.cost(), again=last, behind=self.behind)
             permit = await acquisition if self.http.is_async else acquisition.wait()
+            if self.metered.calibration.booked > booked:  # learned while it waited, so the estimate is too low
+                permit.cancel()
+                permit, last = None, permit
         self.behind = False
         self.record.cost = permit.cost
         self.record.waited_s += permit.waited_s
@@ -247,6 +251,7 @@ class _Exchange:
         """Pause the pool as the refusal asks; then another attempt, or a refusal of paceline's own."""
         await self.http.close(response)
         self.record.refusals.append(refusal)
+        self.metered.refused(refusal)
         decision = self._decide(refusal)
         permit.refuse(refusal, self.limiter.retry.pause_s(refusal, decision))
         log.info("%s: refused (%s), attempt %d", self.record.pool, refusal.kind.value, self.record.attempts)
@@ -281,7 +286,7 @@ class _Exchange:
             else:
                 self.record.usage = usage = plausible(self.record.pool, usage, permit.cost)
                 self.metered.learn(usage)
-                permit.settle(**self.provider.charged(call, usage))
+                permit.settle(**self.provider.charged(self.metered.booked_call, usage))
 
         self.http.tap(response, headers, Tap(self.provider.usage_reader(call), settle))
 
