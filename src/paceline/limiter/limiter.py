@@ -6,7 +6,7 @@ import functools
 import inspect
 from collections.abc import Callable, Iterable, Mapping
 from os import PathLike
-from typing import Any, ParamSpec, Self, TypeVar, cast
+from typing import TYPE_CHECKING, Any, ParamSpec, Self, TypeVar, cast
 
 from paceline.core.capacity import Learns
 from paceline.core.pool import WAITING_MAX
@@ -15,11 +15,13 @@ from paceline.core.quota import Cost
 from paceline.core.results import QuotaError
 from paceline.pacing.breaker import BreakerPolicy
 from paceline.pacing.clock import SYSTEM_CLOCK, Clock
-from paceline.pacing.events import Event
 from paceline.pacing.limits import Limits, QuotaLike
 from paceline.pacing.pacer import Pacer
 from paceline.pacing.permit import Acquisition, Permit
 from paceline.pacing.retry import RetryPolicy
+
+if TYPE_CHECKING:
+    from paceline.pacing.events import Event
 
 P = ParamSpec("P")
 R = TypeVar("R")

@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
 from itertools import islice
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from paceline.core.capacity import Capacity, LocalCapacity
 from paceline.core.learning import HEADROOM_S
@@ -23,15 +23,17 @@ from paceline.core.queue import LaneName, Lanes, LaneSpec, Queue, Waiter
 from paceline.core.quota import KNOWN_UNITS, NS, REQUESTS, Cost, Quota
 from paceline.core.results import GIVEN, NeverFits, QuotaError, Reservation, WaitUntil
 from paceline.estimation.calibration import Calibrations
-from paceline.pacing.attempts import Attempts
 from paceline.pacing.breaker import BreakerPolicy, Health
 from paceline.pacing.clock import Clock
-from paceline.pacing.events import Event, Notifier
 from paceline.pacing.limits import Limits, Resolved
 from paceline.pacing.permit import Acquisition, Later, Permit, as_error, check_cost
 from paceline.pacing.retry import RetryPolicy
 from paceline.pacing.scheduler import Scheduler, Worker
 from paceline.pacing.status import report
+
+if TYPE_CHECKING:
+    from paceline.pacing.attempts import Attempts
+    from paceline.pacing.events import Event
 
 POOLS_MAX = 10_000
 """How many pools one limiter keeps: the names of models come from callers, and memory is bounded."""
@@ -104,7 +106,11 @@ class Pacer:
         self._headroom_s, self._ttl_s, self._waiting_max = headroom_s, ttl_s, waiting_max
         self.acquire_timeout_s = _checked_timeout(acquire_timeout_s)
         self._lanes = Lanes(lanes)
-        self._notifier = Notifier(events) if events is not None else None
+        self._notifier: Callable[..., None] | None = None
+        if events is not None:
+            from paceline.pacing.events import Notifier
+
+            self._notifier = Notifier(events)
         self.worker = worker
         self._lock = threading.RLock()
         self._schedulers: dict[str, Scheduler] = {}  # by pool
@@ -193,6 +199,8 @@ class Pacer:
             QuotaError: As for :meth:`acquire`.
             GaveUpError: In the loop: no attempt is left, or another one cannot succeed.
         """
+        from paceline.pacing.attempts import Attempts
+
         if "again" in options:
             raise QuotaError("attempts() follows its own refusals: leave out again, or use acquire(..., again=permit)")
         acquire = functools.partial(self.acquire, pool, **options)

@@ -46,6 +46,8 @@ def _short(text: str | None) -> str:
 
 def number(text: str | None) -> float | None:
     """A plain decimal number; ``None`` for anything else, also for unequal values of a repeated header."""
+    if text is None:
+        return None
     clean = _short(text)
     return float(clean) if _NUMBER.fullmatch(clean) else None
 

@@ -141,6 +141,7 @@ class SharedCapacity:
         learns: Whether answers change the quotas.
 
     Attributes:
+        ledger: The snapshot; while the store is lost, the ledger of the fallback.
         lost: Why the store is lost; ``None`` while it answers.
         peers: How many processes shared the quotas at the last reply, this one included.
     """
@@ -166,6 +167,7 @@ class SharedCapacity:
         self._queue = queue
         self._snapshot = Snapshot(ledger, now_ns)
         self._fallback: Fallback | None = None
+        self.ledger = ledger
         self.learning = Learning(ledger, self._learned, raises=learns == "up") if learns else None
         self._leases = Leases(now_ns, lease_s)
         self._low: Lease | None = None  # the lease that exchange_due was set for
@@ -183,11 +185,6 @@ class SharedCapacity:
         self._back_ns: int | None = None  # when the lost store replied first
         self._paused_ns = 0  # the end of a pause of this process alone
         self._probe: Reservation | bool = False  # the single attempt after that pause; True: the next one is it
-
-    @property
-    def ledger(self) -> Ledger:
-        """The snapshot; while the store is lost, the ledger of the fallback."""
-        return self._snapshot.ledger if self._fallback is None else self._fallback.local.ledger
 
     # The exchange with the store.
 
@@ -286,6 +283,7 @@ class SharedCapacity:
             for reservation in self._fallback.local.ledger.open:
                 self._snapshot.ledger.keep_open(reservation)
         self.lost = self._back_ns = self._fallback = None
+        self.ledger = self._snapshot.ledger
         return True
 
     def conclude(self, now_ns: int) -> None:
@@ -313,6 +311,7 @@ class SharedCapacity:
             if self.on_store_failure != "fail_closed":
                 share = 1.0 if self.on_store_failure == "fail_open" else 1.0 / self.peers
                 self._fallback = Fallback(self._snapshot.ledger, now_ns, share)
+                self.ledger = self._fallback.local.ledger
         self.lost, self._back_ns = reason, None
         return Resolution((), None, newly_lost=newly_lost)
 
@@ -365,7 +364,8 @@ class SharedCapacity:
             waiter.amounts = ledger.fitting(amounts)  # the store grants no more at once; the rest becomes debt
             return PENDING if never is None else never
         ledger = self._snapshot.ledger
-        reservation = LeasedReservation(waiter, lease, now_ns, ledger.ttl_ns)
+        reservation = LeasedReservation(waiter.cost, amounts, (), now_ns, now_ns + ledger.ttl_ns)
+        reservation.lease = lease
         ledger.keep_open(reservation)
         if self.learning is not None:
             self.learning.granted_by_store(now_ns, reservation)

@@ -15,7 +15,7 @@ from collections.abc import Sequence
 from paceline.core.learning import ABOUT_NS, Learning
 from paceline.core.ledger import Ledger
 from paceline.core.meters import Bucket, Meter, Slots, Spaced, Window
-from paceline.core.queue import Queue, Waiter
+from paceline.core.queue import Queue
 from paceline.core.quota import NS
 from paceline.core.results import QuotaError, Reservation
 from paceline.shared.messages import Mark, Settled
@@ -127,13 +127,10 @@ class Lease:
 
 
 class LeasedReservation(Reservation):
-    """A reservation whose amounts were taken from a lease."""
+    """A reservation whose amounts were taken from ``lease``, which is set right after the constructor (the hot path)."""
 
     __slots__ = ("lease",)
-
-    def __init__(self, waiter: Waiter, lease: Lease, now_ns: int, ttl_ns: int) -> None:
-        super().__init__(waiter.cost, waiter.amounts, (), now_ns, now_ns + ttl_ns)
-        self.lease = lease
+    lease: Lease
 
 
 class Leases:
