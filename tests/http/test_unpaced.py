@@ -160,6 +160,26 @@ def test_the_sdk_s_transcription_is_paced():
     assert (name, pool["counts"]) == ("openai/gpt-4o-transcribe", {"granted": 1, "settled": 1})
 
 
+async def test_a_refused_form_is_sent_whole_again(tmp_path):
+    """The file is open and read by then."""
+    limiter, sent = paceline.Limiter({"openai/*": "500 requests/min"}), []
+    (tmp_path / "a.wav").write_bytes(b"RIFF" * 50_000)
+
+    async def answer(request):
+        sent.append(await request.aread())
+        return httpx2.Response(429 if len(sent) == 1 else 200, json={"text": "Hello."}, headers={"retry-after-ms": "1"})
+
+    http_client = httpx2.AsyncClient(transport=httpx2.MockTransport(answer))
+    async with openai.AsyncOpenAI(api_key="k", http_client=http_client) as client:
+        limiter.attach(client)
+        with (tmp_path / "a.wav").open("rb") as file:
+            await client.audio.transcriptions.create(model="whisper-1", file=file)
+    assert len(sent) == 2
+    assert sent[0] == sent[1]
+    assert b"RIFF" * 50_000 in sent[0]
+    assert limiter.status()["pools"]["openai/whisper-1"]["counts"] == {"granted": 2, "refused_rate": 1, "settled": 1}
+
+
 # --- limits on units that calls do not have
 
 
