@@ -71,6 +71,7 @@ AFFORDS = (
 )
 IN_FLIGHT = "This request would exceed your available credits given your current in-flight requests."
 FAST = "This request would exceed your organization's rate limit of {} fast mode input tokens per minute."
+LONG_PROMPT = [{"role": "user", "content": "a b c d " * 80_000}]
 LONG = "Rate limit reached for gpt-5.4 (for limit gpt-5.4-long-context) on tokens per min (TPM): Limit 400, Used 400, Requested 9."
 
 
@@ -126,9 +127,11 @@ def test_a_mode_that_the_organization_does_not_have_is_not_tried_again():
     [
         ("openai", {}, True),
         ("openai", {"service_tier": "ultrafast"}, False),
-        ("openai", {"messages": [{"role": "user", "content": "a b c d " * 80_000}]}, False),
+        ("openai", {"messages": LONG_PROMPT}, False),
         ("anthropic", {}, True),
         ("anthropic", {"speed": "fast"}, False),
+        ("anthropic", {"model": "claude-sonnet-4-5-20250929", "messages": LONG_PROMPT}, False),
+        ("anthropic", {"model": "claude-sonnet-4-6", "messages": LONG_PROMPT}, True),
     ],
 )
 def test_headers_of_an_answer_in_a_mode_teach_the_pool_nothing(provider, body, taught):

@@ -107,6 +107,28 @@ def test_anthropic_sync_and_stream(world, limiter):
     assert counts(limiter, "anthropic/claude-haiku-4-5") == {"granted": 2, "settled": 2}
 
 
+def test_anthropic_s_path_of_openai_shares_the_pool_of_messages(world, limiter):
+    pool, model = "anthropic/claude-haiku-4-5", "claude-haiku-4-5"
+    with (
+        anthropic.Anthropic(api_key="k", base_url=world.base_url) as native,
+        openai.OpenAI(api_key="k", base_url=f"{world.base_url}/v1") as client,
+    ):
+        limiter.attach(native)
+        limiter.attach(client, provider="anthropic")
+        first = native.messages.create(model=model, messages=PROMPT, max_tokens=50).usage
+        second = client.chat.completions.create(model=model, messages=PROMPT, max_tokens=50).usage
+        stream = client.chat.completions.create(
+            model=model, messages=PROMPT, max_tokens=50, stream=True, stream_options={"include_usage": True}
+        )
+        third = [chunk.usage for chunk in stream if chunk.usage][-1]
+    assert counts(limiter, pool) == {"granted": 3, "settled": 3}
+    assert spent(limiter, pool) == {
+        "requests": 3,
+        "input_tokens": first.input_tokens + second.prompt_tokens + third.prompt_tokens,
+        "output_tokens": first.output_tokens + second.completion_tokens + third.completion_tokens,
+    }
+
+
 async def test_a_stream_left_early_keeps_its_charge_and_closes_its_permit(world, limiter):
     async with anthropic.AsyncAnthropic(api_key="k", base_url=world.base_url) as client:
         limiter.attach(client)

@@ -42,7 +42,7 @@ def test_usage(case):
         ("acme.cognitiveservices.azure.com", "/openai/responses", "acme.cognitiveservices.azure.com/in-body"),
         ("acme.services.ai.azure.com", "/models/chat/completions", "acme.services.ai.azure.com/in-body"),
         (HOST, "/openai/deployments/prod/images/generations", f"{HOST}/prod"),
-        (HOST, "/openai/deployments/prod/images/edits", None),
+        (HOST, "/openai/deployments/prod/images/edits", f"{HOST}/prod"),
         (HOST, "/openai/deployments", None),
     ],
 )

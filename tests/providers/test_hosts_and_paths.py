@@ -6,7 +6,7 @@ import json
 
 import pytest
 
-from paceline.core.results import Reading
+from paceline.core.results import Reading, RefusalKind
 from paceline.providers.base import Usage
 from paceline.providers.registry import provider_for_host, provider_named
 
@@ -55,7 +55,17 @@ def test_hosts(host, provider):
         ("api.together.ai", "/v1/rerank", "m"),
         ("api.together.ai", "/v1/images/generations", "m"),
         ("api.together.ai", "/v1/audio/speech", "m"),
-        ("api.openai.com", "/v1/images/edits", None),
+        ("api.openai.com", "/v1/images/edits", "m"),
+        ("api.openai.com", "/v1/moderations", "m"),
+        ("api.groq.com", "/openai/v1/audio/transcriptions", "m"),
+        ("api.anthropic.com", "/v1/chat/completions", "m"),
+        ("dashscope.aliyuncs.com", "/api/v1/services/aigc/text-generation/generation", "m"),
+        ("dashscope-intl.aliyuncs.com", "/api/v1/services/aigc/multimodal-generation/generation", "m"),
+        ("dashscope.aliyuncs.com", "/api/v1/services/embeddings/text-embedding/text-embedding", "m"),
+        ("dashscope.aliyuncs.com", "/api/v1/services/rerank/text-rerank/text-rerank", "m"),
+        ("dashscope.aliyuncs.com", "/api/v1/services/aigc/text2image/image-synthesis", "m"),
+        ("dashscope.aliyuncs.com", "/api/v1/tasks/t-1", None),
+        ("ollama.com", "/api/embeddings", "m"),
         ("acme.cloud.databricks.com", "/serving-endpoints/databricks-gpt-oss-120b/invocations", "databricks-gpt-oss-120b"),
         ("api.cloudflare.com", "/client/v4/accounts/a/ai/run/@cf/meta/llama-3.1-8b-instruct", "@cf/meta/llama-3.1-8b-instruct"),
         ("api.cloudflare.com", "/client/v4/accounts/a/ai/v1/chat/completions", "m"),
@@ -85,6 +95,47 @@ def test_the_answer_on_anthropic_s_path_is_read_as_anthropic_s():
     for event in events:
         reader.feed(b"event: e\ndata: " + json.dumps(event).encode() + b"\n\n")
     assert (reader.usage, reader.done) == (Usage(95, 7, 90), True)
+
+
+OPENAI_USAGE = {"usage": {"prompt_tokens": 95, "completion_tokens": 7, "total_tokens": 102}}
+
+
+@pytest.mark.parametrize("stream", [False, True])
+def test_an_answer_in_openai_s_form_is_read_at_anthropic(stream):
+    provider = provider_named("anthropic")
+    call = provider.describe(
+        "/v1/chat/completions", BODY | {"stream": stream, "max_completion_tokens": 9, "max_tokens": 0}
+    )
+    assert (call.endpoint, call.max_output_tokens) == ("messages", 9)
+    reader = provider.usage_reader(call)
+    text = json.dumps(OPENAI_USAGE).encode()
+    reader.feed(b'data: {"choices": [], "usage": null}\n\ndata: ' + text + b"\n\ndata: [DONE]\n\n" if stream else text)
+    assert reader.done == stream
+    reader.close()
+    assert reader.usage == Usage(95, 7)
+
+
+def test_a_refusal_in_a_stream_in_openai_s_form_is_read_at_anthropic():
+    provider = provider_named("anthropic")
+    reader = provider.usage_reader(provider.describe("/v1/chat/completions", BODY | {"stream": True}))
+    reader.feed(b'data: {"error": {"type": "overloaded_error", "message": "Overloaded"}}\n\n')
+    assert reader.refusal.kind is RefusalKind.CAPACITY
+
+
+@pytest.mark.parametrize("name", ["reader of JSON", "events"])
+def test_the_usage_of_dashscope_s_own_answers_is_read(name):
+    """A header asks for events, so that the request does not tell; each event has the usage so far."""
+    provider = provider_named("dashscope")
+    path = "/api/v1/services/aigc/text-generation/generation"
+    messages = {"messages": [{"role": "user", "content": "Why is the sky blue?"}]}
+    call = provider.describe(path, {"model": "qwen-plus", "input": messages, "parameters": {}})
+    assert call.input_tokens > 3
+    reader = provider.usage_reader(call)
+    answers = [{"output": {"text": "So"}, "usage": {"input_tokens": 22, "output_tokens": most}} for most in (1, 17)]
+    data = [json.dumps(answer).encode() for answer in answers]
+    reader.feed(data[1] if name != "events" else b"".join(b"id:1\nevent:result\ndata:" + one + b"\n\n" for one in data))
+    reader.close()
+    assert reader.usage == Usage(22, 17)
 
 
 def test_perplexity_s_asynchronous_requests_have_limits_of_their_own():

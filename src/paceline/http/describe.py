@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
+import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from copy import copy
 from dataclasses import dataclass, replace
@@ -74,7 +75,7 @@ def is_metered(provider: Any, path: str) -> bool:  # Any: the protocol does not 
 
 def describe(limiter: Pacer, provider: Provider, path: str, content: bytes) -> Metered | None:
     """Describe the request to ``path`` with the body ``content``; ``None`` if it costs nothing."""
-    return _described(limiter, provider, path, _json(content))
+    return _described(limiter, provider, path, _body_of(content))
 
 
 def _described(limiter: Pacer, provider: Provider, path: str, body: Mapping[str, Any]) -> Metered | None:
@@ -87,8 +88,18 @@ def _described(limiter: Pacer, provider: Provider, path: str, body: Mapping[str,
     return _metered(limiter, provider, call, limiter.scheduler_for(provider.name, call.model))
 
 
-def _json(content: bytes) -> dict[str, Any]:
-    """The JSON object in ``content``; empty for anything else."""
+FORM_END_MAX: Final = 16_384
+"""The bytes at each end of a multipart form in which its texts are looked for; files stand between."""
+_FIELD = re.compile(rb'; name="(model|prompt|stream)"\r\n(?:[^\r\n]{1,200}\r\n){0,3}\r\n([^\r]{0,8000})\r\n--')
+
+
+def _body_of(content: bytes) -> dict[str, Any]:
+    """The JSON object in ``content``, or the model and the prompt of a multipart form; empty for anything else."""
+    if content.startswith(b"--"):
+        ends = content if len(content) <= 2 * FORM_END_MAX else content[:FORM_END_MAX] + content[-FORM_END_MAX:]
+        fields = reversed(_FIELD.findall(ends))  # of equal names the first holds
+        form: dict[str, Any] = {name.decode(): value.decode("utf-8", "replace") for name, value in fields}
+        return form | {"stream": form.get("stream") == "true"}
     try:
         body = json.loads(content)
     except (ValueError, RecursionError):
@@ -129,7 +140,7 @@ def describe_guessed(
     Returns:
         ``None`` for a request that is not an LLM's: neither its path names a model, nor its body a model and an input.
     """
-    body = _json(content)
+    body = _body_of(content)
     call = guess.describe(path, {"model": body.get("model")})
     if call is None or call.model == UNKNOWN:
         return None

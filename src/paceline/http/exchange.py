@@ -34,9 +34,10 @@ from paceline.core.results import (
     StoreError,
 )
 from paceline.http.describe import Metered, describe, describe_guessed, is_metered, provider_guessed
+from paceline.http.unpaced import announce
 from paceline.pacing.breaker import is_server_fault
 from paceline.pacing.pacer import Pacer
-from paceline.pacing.permit import Permit, current_permit
+from paceline.pacing.permit import Permit, current_permit, holds_permit
 from paceline.pacing.retry import Again, GiveUp
 from paceline.providers.answers import plausible
 from paceline.providers.base import Provider, Usage, UsageReader
@@ -136,7 +137,11 @@ async def _describe(
     host, path = http.target()
     known: Any = provider or provider_for_host(host)
     if known is not None:
-        return describe(limiter, known, path, await http.content()) if is_metered(known, path) else None
+        if is_metered(known, path):
+            return describe(limiter, known, path, await http.content())
+        if not holds_permit():
+            announce(known.name, host, path)
+        return None
     guess = provider_guessed(limiter, host, path, http.has_header, fallback)
     if guess is None:
         return None
@@ -169,7 +174,8 @@ class _Exchange:
         permit = current_permit(self.scheduler) if last is None else None
         while permit is None:
             booked = self.metered.calibration.booked
-            acquisition = self.limiter.acquire_call(self.scheduler, self.metered.cost(), again=last, behind=self.behind)
+            cost, units = self.metered.cost(), self.provider.units
+            acquisition = self.limiter.acquire_call(self.scheduler, cost, units=units, again=last, behind=self.behind)
             permit = await acquisition if self.http.is_async else acquisition.wait()
             if self.metered.calibration.booked > booked:  # learned while it waited, so the estimate is too low
                 permit.cancel()

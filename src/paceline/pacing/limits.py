@@ -84,7 +84,7 @@ class Limits:
             )
         self.given = {name: _quotas(name, quotas) for name, quotas in (given or {}).items()}
         self._used: set[str] = set()  # the names in `given` that a model has matched
-        self._named: set[str] = set()  # those that a warning has named
+        self._named: set[str] = set()  # those, and other matters, that a warning has named
         self.tier = tier
         self.provider = None
         if provider is not None:
@@ -200,7 +200,7 @@ class Limits:
         published = lookup(provider, model, tier)
         near = near_model(provider, model) if published.matched == DEFAULT else None
         if near is not None:
-            self._warn(near, f"{provider}: no limits of a model {model!r} are published; did you mean {near!r}?")
+            self.warn(near, f"{provider}: no limits of a model {model!r} are published; did you mean {near!r}?")
         return published.sources
 
     def _warn_of_near(self, provider: str, model: str) -> None:
@@ -208,14 +208,15 @@ class Limits:
         name = f"{provider}/{model}"
         for given in islice(self.given, NEAR_MAX):
             if given not in self._used and (given == model or _is_near(given, name) or _is_near(given, model)):
-                self._warn(
+                self.warn(
                     given,
                     f"the limit of {given!r} has matched no model so far, and {name!r} has none: write {name!r} in its"
                     " place if that model is meant",
                 )
                 return
 
-    def _warn(self, name: str, message: str) -> None:
+    def warn(self, name: str, message: str) -> None:
+        """Warn with ``message``, once for each ``name``."""
         if name not in self._named:
             self._named.add(name)
             warnings.warn(message, PacelineWarning, stacklevel=2)

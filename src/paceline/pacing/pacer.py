@@ -9,7 +9,7 @@ from __future__ import annotations
 import functools
 import math
 import threading
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
 from itertools import islice
@@ -20,7 +20,7 @@ from paceline.core.learning import HEADROOM_S
 from paceline.core.ledger import Ledger
 from paceline.core.pool import Pool
 from paceline.core.queue import LaneName, Lanes, LaneSpec, Queue, Waiter
-from paceline.core.quota import KNOWN_UNITS, NS, REQUESTS, Cost, Quota
+from paceline.core.quota import CONCURRENCY, KNOWN_UNITS, NS, REQUESTS, Cost, Quota
 from paceline.core.results import GIVEN, NeverFits, QuotaError, Reservation, WaitUntil
 from paceline.estimation.calibration import Calibrations
 from paceline.pacing.breaker import BreakerPolicy, Health
@@ -116,6 +116,9 @@ class Pacer:
         self._schedulers: dict[str, Scheduler] = {}  # by pool
         self._further: dict[str, Scheduler] = {}  # start spacing and providers' slots, by pool
         self._named: dict[str, Scheduler] = {}  # by the name in the call
+        self._unusual: dict[
+            str, list[Quota]
+        ] = {}  # given quotas on units of few providers, until a client's first call
 
     def acquire(
         self,
@@ -152,9 +155,25 @@ class Pacer:
         return Acquisition(scheduler, self._waiter(scheduler, cost, timeout, lane, again, name))
 
     def acquire_call(
-        self, scheduler: Scheduler, cost: Cost, *, again: Permit | None = None, behind: bool = False
+        self,
+        scheduler: Scheduler,
+        cost: Cost,
+        *,
+        units: Collection[str] = (),
+        again: Permit | None = None,
+        behind: bool = False,
     ) -> Acquisition:
-        """Like :meth:`acquire`, with the scheduler of the pool; ``behind``: also a further attempt goes to the end."""
+        """Like :meth:`acquire`, for a client's call, with the scheduler of the pool.
+
+        Args:
+            scheduler: The scheduler.
+            cost: The amounts per unit.
+            units: The units that the provider counts, beside those in ``cost``.
+            again: As for :meth:`acquire`.
+            behind: Also a further attempt goes to the end of its lane.
+        """
+        if self._unusual:
+            self._warn_of_unmetered(scheduler.pool.name, {CONCURRENCY, *cost, *units})
         waiter = self._waiter(scheduler, cost, None, None, again)
         waiter.returned &= not behind
         return Acquisition(scheduler, waiter)
@@ -256,10 +275,25 @@ class Pacer:
                 scheduler.events = self._notifier
                 if not resolved.learns:  # for a provider's model all units are derived
                     scheduler.own_units = {quota.unit for quota in resolved.quotas}.difference(KNOWN_UNITS)
+                quotas = zip(resolved.quotas, resolved.sources, strict=True)
+                unusual = [quota for quota, source in quotas if source == GIVEN and quota.unit not in KNOWN_UNITS]
+                if unusual:
+                    self._unusual[resolved.pool] = unusual
                 self._schedulers[resolved.pool] = scheduler
             if len(self._named) < 10 * POOLS_MAX:
                 self._named[name] = scheduler
             return scheduler
+
+    def _warn_of_unmetered(self, pool: str, units: set[str]) -> None:
+        """Warn of each given quota of ``pool`` on a unit that clients' calls never have, at the first call."""
+        for quota in self._unusual.pop(pool, ()):
+            if quota.unit not in units:
+                self.limits.warn(
+                    f"{quota} at {pool.partition('/')[0]}",
+                    f"{pool}: the limit '{quota}' holds no call of a client back, because calls are counted in"
+                    f" {', '.join(sorted(units))}, and not in {quota.unit!r}: give a limit in one of these units, or charge"
+                    f" it by hand: limiter.acquire({pool!r}, {quota.unit}=1)",
+                )
 
     def _open(self, resolved: Resolved, now_ns: int) -> Scheduler:
         further = []

@@ -268,6 +268,11 @@ def current_permit(scheduler: Scheduler) -> Permit | None:
     return permit if held and permit is not None and permit.take() else None
 
 
+def holds_permit() -> bool:
+    """Whether a surrounding block holds a permit, of any pool."""
+    return _current.get() is not None
+
+
 def hand_down(permit: Permit) -> None:
     """Let the next paced request in this context use ``permit``; for callers that cannot put a block around it."""
     _current.set(permit)

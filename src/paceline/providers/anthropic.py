@@ -16,7 +16,9 @@ from paceline.providers.parse import as_mapping, as_text, count
 from paceline.providers.prompt import MediaTokens, prompt_tokens
 from paceline.providers.streams import Found
 
-ENDPOINTS: Final = {"/messages": "messages"}  # count_tokens and batches have limits of their own
+# count_tokens and batches have limits of their own. A chat in OpenAI's form has the limits of messages
+# (https://platform.claude.com/docs/en/api/openai-sdk, 2026).
+ENDPOINTS: Final = {"/messages": "messages", "/chat/completions": "messages"}
 
 # Images: width * height / 750 (Anthropic's vision guide), at most about 1 600. Files: assumption, three pages of
 # 1 500 to 3 000 tokens. Audio: assumption.
@@ -30,6 +32,10 @@ _POOLS: Final = (
     ("claude-mythos-5*", "claude-mythos-5"),
     ("claude-3-5-haiku*", "claude-3-5-haiku"),
 )
+# Input beyond 200 000 tokens has limits of its own with the beta of 2025-08 (https://docs.anthropic.com/en/api/rate-limits,
+# 2025-09); later models have one limit for any length. The input is an estimate, which may be too low by a fifth.
+_LONG_CONTEXT = re.compile(r"claude-sonnet-4(?:-[05])?")
+_LONG_CONTEXT_TOKENS: Final = 0.8 * 200_000
 _OLD_TOKENIZER = re.compile(r"claude-(?:2|3|instant|(?:opus|sonnet|haiku)-4(?:-[0-6])?$)")
 
 _FAMILIES: Final = (
@@ -51,18 +57,22 @@ class Anthropic(BaseProvider):
 
     costs = CostRule(counts_cached=False)
     charged_after = frozenset({OUTPUT_TOKENS})
-    events = (b'"usage"', b'"error"', b"message_stop")
+    events = (b'"usage"', b'"error"', b"message_stop", b"[DONE]")
 
     def describe(self, path: str, body: Mapping[str, Any]) -> Call | None:
-        """Describe a request to ``/messages``; the estimate's weights follow the model's tokenizer."""
+        """Describe a request to one of ``ENDPOINTS``; the estimate's weights follow the model's tokenizer."""
         endpoint = parse.endpoint_of(path, ENDPOINTS)
         if endpoint is None:
             return None
         model = parse.model_of(body)
-        encoding = "claude_v3" if _OLD_TOKENIZER.match(parse.undated(model)) else self.encoding
-        parts, most = [body.get("system"), body.get("messages")], count(body.get("max_tokens")) or None
+        alias = parse.undated(model).replace(".", "-")
+        encoding = "claude_v3" if _OLD_TOKENIZER.match(alias) else self.encoding
+        parts = [body.get("system"), body.get("messages")]
+        most = count(body.get("max_tokens")) or count(body.get("max_completion_tokens")) or None
         tokens = prompt_tokens(parts, body.get("tools"), encoding, MEDIA)
         mode = "fast" if body.get("speed") == "fast" else ""
+        if tokens > _LONG_CONTEXT_TOKENS and _LONG_CONTEXT.fullmatch(alias):
+            mode = "long_context"
         return Call(self.name, endpoint, model, tokens, most, stream=body.get("stream") is True, mode=mode)
 
     def pool(self, model: str) -> str:
@@ -94,19 +104,22 @@ class Anthropic(BaseProvider):
         return found
 
     def usage(self, payload: Mapping[str, Any]) -> Usage | None:
-        """Usage whose ``input_tokens`` leave out what was read from and written to the cache."""
+        """Usage whose ``input_tokens`` leave out what was read from and written to the cache; OpenAI's form of a chat."""
         found = parse.usage_of(payload)
         cached, written = count(found.get("cache_read_input_tokens")), count(found.get("cache_creation_input_tokens"))
-        fresh = count(found.get("input_tokens"))
-        return parse.make_usage(fresh + cached + written, count(found.get("output_tokens")), cached, written)
+        fresh = count(found.get("input_tokens")) or count(found.get("prompt_tokens"))
+        output = count(found.get("output_tokens")) or count(found.get("completion_tokens"))
+        return parse.make_usage(fresh + cached + written, output, cached, written)
 
     def _on_event(self, event: dict[str, Any], known: Usage | None) -> Found:
-        """``message_start`` names the input; each ``message_delta`` the output so far, and perhaps the input again."""
-        kind = event.get("type")
-        if kind == "error":
-            error = as_mapping(event.get("error"))
+        """``message_start`` names the input; each ``message_delta`` the output so far, and perhaps the input again.
+
+        The events of OpenAI's form have no type.
+        """
+        kind, error = event.get("type"), as_mapping(event.get("error"))
+        if kind == "error" or error:
             return None, self._classify(None, error, as_text(error.get("message"))[:4_096], {}), False
-        usage = self.usage(event) if kind in ("message_start", "message_delta") else None
+        usage = self.usage(event) if kind in ("message_start", "message_delta", None) else None
         if usage and known:
             side = usage if usage.input_tokens else known
             output = max(usage.output_tokens, known.output_tokens)

@@ -88,6 +88,8 @@ class Provider(Protocol):
     """The environment variable that holds the key."""
     charged_after: frozenset[str]
     """The units that are charged when the answer is produced, and not at admission."""
+    units: frozenset[str]
+    """The units that the costs of some requests have, or that headers report, beside those of every cost."""
     encoding: str
     """The estimator's weights: ``o200k``, ``claude_v3``, ``claude_v4_8`` or ``gemma3``."""
 

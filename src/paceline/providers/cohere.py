@@ -46,6 +46,7 @@ class Cohere(OpenAIDialect):
     """The Cohere API, and OpenAI's paths under ``/compatibility/``."""
 
     costs = CostRule(holds_maximum=True)
+    units = frozenset({INPUTS})
     media = MEDIA
     events = (b'"usage"', b'"error"', b"message-end", b"[DONE]")
 

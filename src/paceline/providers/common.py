@@ -76,6 +76,7 @@ class BaseProvider(Provider):
 
     costs = CostRule()
     charged_after: frozenset[str] = frozenset()
+    units: frozenset[str] = frozenset()
     media: MediaTokens
     """The tokens of images, audio and files."""
     events: tuple[bytes, ...] = (b'"usage"', b'"error"', b"[DONE]")

@@ -37,6 +37,7 @@ class Dialect:
 
     Attributes:
         costs: How it counts tokens.
+        units: Units that its headers report, beside those of every cost.
         codes: Error codes of its own, or with a meaning of its own.
         modes: The values of ``service_tier`` whose requests have limits of their own.
         readings: Reads the quotas in its headers.
@@ -48,6 +49,7 @@ class Dialect:
     """
 
     costs: CostRule = OpenAIDialect.costs
+    units: frozenset[str] = frozenset()
     codes: Mapping[str, Refusal] = field(default_factory=dict)
     modes: frozenset[str] = frozenset()
     readings: Callable[[Headers], list[Reading]] = lambda _: []
@@ -64,7 +66,7 @@ class Compatible(OpenAIDialect):
     def __init__(self, name: str, key_env: str, hosts: tuple[str, ...], encoding: str) -> None:
         super().__init__(name, key_env, hosts, encoding)
         self.dialect = DIALECTS.get(name, UNDOCUMENTED)
-        self.costs, self.paths = self.dialect.costs, self.dialect.paths
+        self.costs, self.units, self.paths = self.dialect.costs, self.dialect.units, self.dialect.paths
         self.codes = {**CODES, **self.dialect.codes}
 
     def describe(self, path: str, body: Mapping[str, Any]) -> Call | None:
@@ -356,6 +358,7 @@ UNDOCUMENTED: Final = Dialect(readings=consistent_readings)
 DIALECTS: Final = {
     "groq": Dialect(
         costs=CostRule(holds_maximum=True, counts_cached=False),
+        units=frozenset({AUDIO_SECONDS}),
         readings=partial(
             _family_readings,
             (("requests", REQUESTS, 86_400.0), ("tokens", TOKENS, 60.0), ("audio-seconds", AUDIO_SECONDS, 3_600.0)),
@@ -408,6 +411,13 @@ DIALECTS: Final = {
             **dict.fromkeys(("limit_burst_rate", "Throttling.BurstRate"), Refusal(RefusalKind.GROWTH)),
             **dict.fromkeys(("Arrearage", "PrepaidBillOverdue", "PostpaidBillOverdue"), Refusal(RefusalKind.MONEY)),
         },
+        # DashScope's own paths (https://www.alibabacloud.com/help/en/model-studio/, 2026); of several, the last holds.
+        paths=(
+            (re.compile(r"/services/aigc/[\w-]{1,50}/[\w-]{1,50}$"), "images"),
+            (re.compile(r"/services/aigc/(?:text|multimodal)-generation/generation$"), "chat"),
+            (re.compile(r"/services/embeddings/[\w-]{1,50}/[\w-]{1,50}$"), "embeddings"),
+            (re.compile(r"/services/rerank/[\w-]{1,50}/[\w-]{1,50}$"), "rerank"),
+        ),
     ),
     "together": Dialect(readings=_together_readings, rate=_together_rate),
     "fireworks": Dialect(
@@ -438,7 +448,7 @@ DIALECTS: Final = {
     ),
     "ollama": replace(
         UNDOCUMENTED,
-        paths=((re.compile(r"/api/(?:chat|generate)$"), "chat"), (re.compile(r"/api/embed$"), "embeddings")),
+        paths=((re.compile(r"/api/(?:chat|generate)$"), "chat"), (re.compile(r"/api/embed(?:dings)?$"), "embeddings")),
     ),
     "cloudflare": replace(UNDOCUMENTED, paths=((re.compile(r"/ai/run/(?P<model>@?[\w./-]{1,200})$"), "chat"),)),
 }

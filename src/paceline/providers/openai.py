@@ -29,10 +29,15 @@ ENDPOINTS: Final = {
     "/v1/messages": MESSAGES,  # not /v1/threads/<id>/messages
     "/rerank": "rerank",
     "/images/generations": "images",
+    "/images/edits": "images",  # this and the next three have the body of an HTML form
+    "/images/variations": "images",
+    "/audio/transcriptions": "transcriptions",
+    "/audio/translations": "transcriptions",
     "/audio/speech": "speech",
+    "/moderations": "moderations",
 }
 _TEXTS: Final = ("messages", "input", "inputs", "instructions", "prompt", "system", "query", "documents")
-_NO_OUTPUT: Final = {"embeddings", "rerank", "images", "speech", "ocr"}
+_NO_OUTPUT: Final = {"embeddings", "rerank", "images", "speech", "ocr", "transcriptions", "moderations"}
 """The endpoints whose answer has no tokens of output."""
 
 # Images: a 1024 x 1024 one is 85 + 4 * 170 tokens in high detail, any is 85 in low (OpenAI's vision guide, gpt-4o).
