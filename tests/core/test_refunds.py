@@ -227,6 +227,29 @@ def test_what_somebody_else_spent_is_not_refunded():
     assert ledger.meters[0].level(T0 + 60 * NS) == 30
 
 
+def test_a_cost_held_longer_than_a_period_is_refunded_from_the_instant_of_its_charge():
+    ledger = Ledger([quota("60 units/min burst 100")], T0, headroom_s=0.0, charged_after=["units"])
+    slow = grant(ledger, T0, units=80)
+    ledger.earliest(T0 + 60 * NS, [1.0])  # one period after the grant it is charged
+    ledger.settle(T0 + 140 * NS, grant(ledger, T0 + 140 * NS, units=40), None)  # full again just before
+    ledger.settle(T0 + 140 * NS, slow, {"units": 0})
+    assert ledger.meters[0].level(T0 + 140 * NS) == 60
+
+
+@pytest.mark.parametrize("end", ["settled", "refused", "lost"])
+def test_no_trace_stays_of_a_cost_held_longer_than_a_period(end):
+    ledger = Ledger([quota("60 units/min burst 100")], T0, headroom_s=0.0, charged_after=["units"], ttl_s=100)
+    slow = grant(ledger, T0, units=80)
+    ledger.earliest(T0 + 60 * NS, [1.0])
+    if end == "settled":
+        ledger.settle(T0 + 70 * NS, slow, None)
+    elif end == "refused":
+        ledger.close(T0 + 70 * NS, slow)
+    else:
+        ledger.expire(T0 + 100 * NS)
+    assert (ledger.meters[0].held, ledger.meters[0].charged_early) == ({}, {})
+
+
 def test_a_refund_while_nothing_was_full_is_worth_its_amount():
     ledger = one_bucket("60 units/min burst 100")
     early = grant(ledger, T0, units=80)

@@ -84,7 +84,10 @@ class Meter(Protocol):
         """An attempt that was charged ``cost`` has been answered: a gentle bucket widens its burst."""
 
     def release(self, now_ns: int, mark: int, cost: float) -> None:
-        """The attempt that was charged ``cost``, with this mark, is over: slots become free."""
+        """The attempt that was charged ``cost``, with this mark, is over: slots become free, a held cost is charged.
+
+        Called before :meth:`correct`.
+        """
 
     def level(self, now_ns: int) -> float:
         """What is left, headroom included; negative in debt."""
@@ -293,12 +296,16 @@ class Held(Bucket):
 
     Attributes:
         held: The cost of each attempt in flight, by its mark, the oldest first.
+        charged_early: The mark of the charge of each attempt in flight that was held longer than one period, by the
+            attempt's mark.
     """
 
-    __slots__ = ("held", "held_amount")
+    __slots__ = ("_released", "charged_early", "held", "held_amount")
 
     def __init__(self, quota: Quota, now_ns: int, headroom_s: float, *, gentle: bool = False) -> None:
         self.held: dict[int, float] = {}
+        self.charged_early: dict[int, int] = {}
+        self._released = 0  # the mark of the charge of the attempt that release() was called for
         self.held_amount = 0.0
         super().__init__(quota, now_ns, headroom_s, gentle=gentle)
 
@@ -327,10 +334,12 @@ class Held(Bucket):
     def release(self, now_ns: int, mark: int, cost: float) -> None:
         if self.held.pop(mark, None) is not None:
             self.held_amount = self.held_amount - cost if self.held else 0.0
-            super().charge(now_ns, cost)
+            self._released = super().charge(now_ns, cost)
+        else:
+            self._released = self.charged_early.pop(mark, mark)
 
     def correct(self, now_ns: int, mark: int, charged: float, actual: float) -> None:  # noqa: ARG002
-        super().correct(now_ns, self.sequence, charged, actual)  # it was charged just now, by release()
+        super().correct(now_ns, self._released, charged, actual)  # release() of the same attempt was called just before
 
     def level(self, now_ns: int) -> float:
         return super().level(now_ns) - self.held_amount
@@ -342,6 +351,7 @@ class Held(Bucket):
     def _charge_old(self, now_ns: int) -> None:
         while self.held and (mark := next(iter(self.held))) + self._period_ns <= now_ns:
             self.release(now_ns, mark, self.held[mark])
+            self.charged_early[mark] = self._released
 
 
 SLICES = 512
