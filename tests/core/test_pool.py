@@ -268,6 +268,32 @@ class TestStop:
         pool.settle(now_ns + 3_601 * NS, probe, {"requests": 1})
         assert pool.stopped is None
 
+    def test_the_one_request_may_wait_for_a_pause(self):
+        pool = pool_of("60 requests/min")
+        pool.refuse(T0, ask(pool)[1], MONEY, 0.0)
+        pool.pump(T0)
+        now_ns = T0 + 600 * NS
+        pool.capacity.pause(now_ns + 5 * NS)
+        trial, outcome = ask(pool, now_ns)
+        assert outcome == WaitUntil(now_ns + 5 * NS, COOL_DOWN)
+        assert isinstance(ask(pool, now_ns)[1], Stopped)
+        assert pool.pump(now_ns) == []
+        assert pump_at_wake(pool) == (now_ns + 5 * NS, [trial])
+        pool.settle(now_ns + 6 * NS, trial.outcome, {"requests": 1})
+        assert pool.stopped is None
+
+    def test_a_further_refusal_removes_the_one_request_that_waits(self):
+        pool = pool_of("60 requests/min")
+        early = [ask(pool)[1] for _ in range(2)]
+        pool.refuse(T0, early[0], MONEY, 0.0)
+        pool.pump(T0)
+        now_ns = T0 + 600 * NS
+        pool.capacity.pause(now_ns + 5 * NS)
+        trial, _ = ask(pool, now_ns)
+        pool.refuse(now_ns, early[1], MONEY, 0.0)
+        assert pool.pump(now_ns) == [trial]
+        assert isinstance(trial.outcome, Stopped)
+
 
 class TestScope:
     @pytest.mark.parametrize("scope", [RefusalScope.REQUEST, RefusalScope.MODE])
