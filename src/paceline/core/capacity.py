@@ -75,7 +75,11 @@ class Capacity(Protocol):
         """Whether the ledger is recent enough to refuse a request because of it."""
 
     def settle(self, now_ns: int, reservation: Reservation, actual: Cost | None) -> list[float]:
-        """Close ``reservation`` with its true cost (``None``: as reserved); return the true amount per quota."""
+        """Close ``reservation`` with its true cost; return the true amount per quota.
+
+        ``None``: as reserved, or, for a request larger than a quota that this process keeps alone, its whole cost, up to
+        ``DEBT_MAX`` quotas.
+        """
 
     def cancel(self, now_ns: int, reservation: Reservation) -> None:
         """Close ``reservation`` and give back its charge: its request was never sent."""

@@ -1,9 +1,10 @@
 """Guessed limits: tested upward while the provider serves more than they allow, until an answer confirms a limit.
 
-A limit that was published for another tier, or assumed, must neither turn a request away nor stall a run. So a guess
-that binds grows with the attempts that were served: an assumed rate doubles, again and again; a guess with a long period
-(20 requests a day) grows by 1, 2, 4, … of the last cost. A stated limit, or a refusal, ends the growth of the quota. An
-assumed number of slots grows while the answers do not become slower.
+A guess is a limit that neither the user nor an answer has stated: a published or an assumed one. It must neither turn a
+request away nor stall a run, so a guess that binds is raised with the attempts that were served. A published one is
+raised only where its period is long (20 requests a day), by 1, 2, 4, … of the last cost, or where a larger request was
+served; the rate of an assumed one also doubles, again and again. A stated limit, or a refusal, ends that. An assumed number
+of slots is raised while the answers do not become slower.
 """
 
 from __future__ import annotations

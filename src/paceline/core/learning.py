@@ -187,7 +187,8 @@ class QuotaTracker:
     Attributes:
         meter: The meter.
         charged: The sum of all charges.
-        shifted_ns: The sum of all corrections of the level.
+        shifted_ns: The sum of the corrections of the level within this epoch, by which older notes are brought up to date.
+            :meth:`take_level` and :meth:`gain` go through ``_move`` and do not count: they come with a new epoch.
         refused_amount: The sum of the charges of refused attempts.
         limit_as_of_ns: When the attempt was sent whose answer last changed the limit.
         epoch: The number of changes of rate and rule: a note of another epoch is not compared.
@@ -553,7 +554,8 @@ class Learning:
         """Learn from the headers of the answer to ``reservation``.
 
         Returns:
-            The indexes of the quotas that are new or have another limit.
+            The indexes of the quotas that are new, or whose limit the answer has changed. Limits that follow from what
+            the pool observed are not in it: only a new quota changes the amounts of waiters.
         """
         changed: list[int] = []
         for reading in map(_sane_reading, readings):
@@ -619,7 +621,8 @@ class Learning:
         """Learn from a refusal for rate or growth.
 
         Returns:
-            The indexes of the quotas that are new or have another limit.
+            The indexes of the quotas that are new, or whose limit the answer has changed. Limits that follow from what
+            the pool observed are not in it: only a new quota changes the amounts of waiters.
         """
         if refusal.kind not in (RefusalKind.RATE, RefusalKind.GROWTH):
             return []
@@ -751,7 +754,10 @@ class Learning:
                 tracker.fall_back(now_ns, limit)
 
     def outgrown(self, now_ns: int, true: list[float]) -> None:
-        """Raise learned limits that a served attempt has exceeded by far: its debt would stop the pool for many periods."""
+        """Raise limits, up to the given ones, that a served attempt has exceeded by far.
+
+        The debt of the attempt would stop the pool for many periods.
+        """
         for index, amount in enumerate(true):
             limit = min(amount, self._ledger.given[index])
             if limit > DEBT_MAX * self._ledger.meters[index].most:
@@ -771,11 +777,13 @@ class Learning:
             self.notices.append(self.about_guess(index) + "; requests wait for it")
 
     def about_guess(self, index: int) -> str:
-        """A sentence about a guessed limit: its source, and how to name another."""
+        """A sentence about a guessed limit: its source, and what the user can do."""
         name, source = self._ledger.names[index], self._ledger.sources[index]
+        # A published limit is that of the tier that was named, or of the only one.
+        tier = "name the tier of the account (tier=...), " if source.kind is SourceKind.ASSUMED else ""
         return (
-            f"the limit {name!r} is {source}, and no answer has confirmed it: name the tier of the account (tier=...), give"
-            " the limits, or measure them with `paceline check`"
+            f"the limit {name!r} is {source}, and no answer has confirmed it: {tier}give the limits, or measure them with"
+            " `paceline check`"
         )
 
     def _spread(self, now_ns: int, index: int) -> None:

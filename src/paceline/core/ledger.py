@@ -31,7 +31,7 @@ PROBE_NS = 2 * NS
 
 DEBT_MAX = 4.0
 """A request larger than a quota is charged this multiple of the quota at most, unless its true cost is known. One that was
-served at a higher cost shows that a learned limit is wrong."""
+served at a higher cost shows that a limit is wrong, unless the user has given it."""
 
 
 class Ledger:
@@ -195,9 +195,9 @@ class Ledger:
         return COOL_DOWN if binding < 0 else self.names[binding]
 
     def settle(self, now_ns: int, reservation: Reservation, actual: Cost | None) -> list[float]:
-        """Close ``reservation`` with its true cost (``None``: as reserved); a closed one stays as it is.
+        """Close ``reservation`` with its true cost; a closed one stays as it is.
 
-        Units that ``actual`` leaves out stay as reserved.
+        ``None``: as reserved, or, for a request larger than a quota, its whole cost, up to ``DEBT_MAX`` quotas. Units that ``actual`` leaves out stay as reserved.
 
         Returns:
             The true amount per meter.

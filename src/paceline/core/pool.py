@@ -32,7 +32,7 @@ from paceline.core.results import (
 )
 
 STOP_NS, STOP_MAX_NS = 600 * NS, 3_600 * NS
-"""How long a pool without money sends nothing, at first and at most; then one request goes."""
+"""How long a pool without money sends nothing, at first and at most; then one request goes, the trial."""
 
 WAITING_MAX = 1_000_000
 """The default bound of a queue; a waiter takes about half a kilobyte."""
@@ -51,8 +51,8 @@ class Pool:
         waited_ns: The sum of the waits of all granted attempts.
         longest_ns: The longest of these waits.
         estimates: Per unit the sums of the reserved and of the true amounts, over all attempts with a known true cost.
-        stopped: Set while the pool sends nothing.
-        refused_in_row: The number of refused attempts since the last answered one.
+        stopped: Set while the pool sends nothing but one request every 10 to 60 minutes.
+        refused_in_row: How many times in a row the pool was refused; attempts in flight at a refusal count once with it.
     """
 
     def __init__(
@@ -200,7 +200,7 @@ class Pool:
             self.queue.withdraw(waiter)
 
     def settle(self, now_ns: int, reservation: Reservation, actual: Cost | None, waiter: Waiter | None = None) -> None:
-        """Close ``reservation`` with its true cost (``None``: as reserved)."""
+        """Close ``reservation`` with its true cost; ``None``: see :meth:`Capacity.settle`."""
         if not reservation.open:
             return
         self.counts["settled"] += 1

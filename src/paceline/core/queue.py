@@ -95,7 +95,8 @@ class Waiter:
         lane: Its class of work.
         arrived_ns: When it was submitted.
         number: Its place in the order of arrival.
-        returned: Whether it is a further attempt of a request: it keeps its number.
+        returned: Whether it takes the place of its number, before all later ones, and not the end of the lane: after a
+            refusal, or after it gave back a grant that a pause made useless.
         deadline_ns: The latest instant of a grant, or ``None``.
         owner: The thread or task that waits, as the scheduler needs it.
         amounts: The cost as one number per meter.

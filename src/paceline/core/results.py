@@ -136,7 +136,8 @@ class Reservation:
 
     Attributes:
         cost: The reserved cost per unit.
-        amounts: The same, one number per meter.
+        amounts: What was charged, one number per meter: less than ``cost`` where the request is larger than a quota. Quotas
+            are only ever appended to a ledger, so an older reservation has amounts for the first of them.
         marks: What :meth:`Meter.charge <paceline.core.meters.Meter.charge>` returned, per meter.
         notes: What :class:`~paceline.core.learning.Learning` compares the answer with, per meter.
         granted_ns: The instant of the grant.
@@ -196,7 +197,7 @@ class QueueFull:
 
 @dataclass(frozen=True, slots=True)
 class Stopped:
-    """The pool was stopped for ``reason`` and sends nothing more."""
+    """The pool was stopped for ``reason``: it sends only one request every 10 to 60 minutes."""
 
     reason: str
 
