@@ -26,7 +26,7 @@ from typing import NamedTuple
 
 from paceline.core.guesses import Guess, Guesses
 from paceline.core.ledger import DEBT_MAX, Ledger
-from paceline.core.meters import FAR_NS, Bucket, Slots, Spaced, Window
+from paceline.core.meters import FAR_NS, Bucket, Slots, Spread, Window
 from paceline.core.quota import CONCURRENCY, INPUT_TOKENS, NS, TOKENS, Quota, Rule
 from paceline.core.results import LEARNED, Reading, Refusal, RefusalKind, Reservation, Source, SourceKind
 
@@ -60,14 +60,14 @@ grows more slowly. The growth speeds up while there is no refusal."""
 CLIMB_NS = NS // 2
 """The shortest time between two steps of growth."""
 
-GROWTH_S = 2_200.0
+SLOW_DOWN_CLIMB_S = 2_200.0
 """After a refusal for growth, the ceiling grows by one part in this many per second: by half in 15 minutes.
 Source: OpenAI's guide to error codes, ``slow_down`` (2026-10)."""
 
 EPOCHS_MAX = 1_000_000
 """More than the changes of rate and rule in the life of a shared ledger."""
 
-CUT_MAX = 0.4
+CUT_LEAST = 0.4
 """A measurement lowers a ceiling to this share of itself at most."""
 
 LIMIT_MIN, LIMIT_MAX = 1e-3, 1e12
@@ -197,7 +197,7 @@ class QuotaTracker:
     """
 
     __slots__ = (
-        "_adapts", "_as_of_ns", "_busy_s", "_climbed_ns", "_index", "_last_ns", "_left_ns", "_lives", "_measured_s", "_refusal",
+        "_adapts", "_as_of_ns", "_busy_s", "_climb_s", "_climbed_ns", "_index", "_last_ns", "_left_ns", "_lives", "_refusal",
         "_report", "_slices", "_steady", "_tested_ns", "about_ns", "charged", "epoch", "limit_as_of_ns", "meter", "period_s",
         "refill", "refused_amount", "shifted_ns",
     )  # fmt: skip
@@ -223,7 +223,7 @@ class QuotaTracker:
         self._refusal: tuple[int, float] | None = None
         self._busy_s = 0.0  # time of growth since then
         self._last_ns = 0  # when the last refusal came
-        self._measured_s = MEASURED_S  # how long the last measurement took
+        self._climb_s = MEASURED_S  # how long the last measurement took
         self._climbed_ns = 0  # the last step of growth
         self._steady = False  # whether growth keeps its speed
         self._as_of_ns = 0  # when the last reading was taken that changed the level
@@ -231,7 +231,7 @@ class QuotaTracker:
 
     def raise_headroom(self, headroom_s: float) -> None:
         """Raise an adaptive headroom to ``headroom_s``, within its bounds."""
-        if self._adapts and not isinstance(self.meter, Spaced):
+        if self._adapts and not isinstance(self.meter, Spread):
             self._tested_ns = 0
             if headroom_s > self.meter.headroom_s:
                 self.meter.keep_unused(min(headroom_s, HEADROOM_MAX_S))
@@ -315,7 +315,7 @@ class QuotaTracker:
         ``above``: the provider's limit is above the given one, so the reading can only lower the level.
         """
         bucket = self.meter
-        if reading.remaining is None or isinstance(bucket, Spaced):
+        if reading.remaining is None or isinstance(bucket, Spread):
             return False
         unit_ns = bucket.quota.ns_per_unit
         if above:
@@ -381,7 +381,7 @@ class QuotaTracker:
         """Run at ``limit`` per period, half of the present amount, and climb from there."""
         self._cap_burst(limit)
         self._set_ceiling(now_ns, 0.5)
-        self._climbed_ns, self._measured_s = now_ns, self.meter.quota.period_s
+        self._climbed_ns, self._climb_s = now_ns, self.meter.quota.period_s
 
     def gain(self, now_ns: int, amount: float) -> None:
         """Raise the level by ``amount``: the provider has more than was assumed."""
@@ -421,7 +421,7 @@ class QuotaTracker:
         clock = asked_s is not None and asked_s * NS > cost_ns + bucket.quota.burst * unit_ns / 20 + 2 * NS
         if clock and self.refill.sure:  # the headers of answers have shown a bucket: it names another time
             clock, asked_s, pause_ns = False, None, 0
-        if not isinstance(bucket, Spaced) and not clock:
+        if not isinstance(bucket, Spread) and not clock:
             noted_ns = note.full_at_ns + self.shifted_ns - note.shifted_ns  # with the corrections since
             used = (noted_ns - sent_ns - cost_ns) / unit_ns  # before this attempt
             holds = min(bucket.burst_cap, bucket.quota.burst)
@@ -452,7 +452,7 @@ class QuotaTracker:
             self._last_ns = self._climbed_ns = now_ns
             self._set_ceiling(now_ns, self.meter.ceiling / 2)
             self.changed()
-            self._measured_s, self._steady = CLIMB * GROWTH_S, True
+            self._climb_s, self._steady = CLIMB * SLOW_DOWN_CLIMB_S, True
         return False
 
     def _measure(self, now_ns: int, sent_ns: int, note: Note) -> bool:
@@ -461,12 +461,12 @@ class QuotaTracker:
         if self._refusal is not None and sent_ns - self._refusal[0] >= MEASURED_S * NS:
             rate = (admitted - self._refusal[1]) / (sent_ns - self._refusal[0]) * NS
             share = rate / self.meter.quota.rate
-            self._measured_s = (sent_ns - self._refusal[0]) / NS
-            if share < CUT_MAX * self.meter.ceiling and not (isinstance(self.meter, Spaced) or self.refill.sure):
+            self._climb_s = (sent_ns - self._refusal[0]) / NS
+            if share < CUT_LEAST * self.meter.ceiling and not (isinstance(self.meter, Spread) or self.refill.sure):
                 self._refusal = None
                 return True  # the refill is so low that the quota is a counter that restarts
             if share < self.meter.ceiling:
-                self._set_ceiling(now_ns, max(share, CUT_MAX * self.meter.ceiling))
+                self._set_ceiling(now_ns, max(share, CUT_LEAST * self.meter.ceiling))
                 self.changed()
         if self._refusal is None or sent_ns - self._refusal[0] >= MEASURED_S * NS:
             self._refusal = (sent_ns, admitted)
@@ -481,7 +481,7 @@ class QuotaTracker:
         self._climbed_ns = now_ns
         if step_s > 0:
             self._busy_s += step_s
-            gain = CLIMB * step_s / self._measured_s * (1 if self._steady else 1 + self._busy_s / 60)
+            gain = CLIMB * step_s / self._climb_s * (1 if self._steady else 1 + self._busy_s / 60)
             self._set_ceiling(now_ns, self.meter.ceiling * (1 + gain))
 
 
@@ -517,9 +517,9 @@ class Learning:
         self.trackers: list[QuotaTracker | None] = []
         self.guesses = Guesses(ledger)
         self.notices: list[str] = []
-        self.follow()
+        self.track_new()
 
-    def follow(self) -> None:
+    def track_new(self) -> None:
         """Track the meters that the ledger has got since."""
         for i, m in enumerate(self._ledger.meters[len(self.trackers) :], len(self.trackers)):
             tracker = QuotaTracker(m, i, self._report, adapts=self._adapts) if isinstance(m, Bucket) else None
@@ -584,14 +584,14 @@ class Learning:
         tracker = self.trackers[index]
         if tracker is None or reading.period_s is not None:
             return False
-        period_s, spaced = tracker.refill.period_s(reading), isinstance(tracker.meter, Spaced)
+        period_s, spread = tracker.refill.period_s(reading), isinstance(tracker.meter, Spread)
         bucket = period_s is not None
-        if spaced and not bucket:
+        if spread and not bucket:
             period_s = tracker.refill.restarts_s(sent_ns, reading)
         if period_s is None or reading.limit is None:
             return False
         quota, changed = tracker.meter.quota, False
-        if spaced and bucket and quota.rule is Rule.BUCKET and self._report is _report_nothing:
+        if spread and bucket and quota.rule is Rule.BUCKET and self._report is _report_nothing:
             tracker.meter, changed = self._ledger.count_as_bucket(now_ns, index), True
         known_s = tracker.period_s or quota.period_s
         if abs(period_s - known_s) > PERIOD_MARGIN * known_s:
@@ -693,7 +693,7 @@ class Learning:
             rule = Rule.SLOTS if slots else Rule.BUCKET
             quota = Quota(answer.unit, limit, 0.0 if slots else answer.period_s or 60.0, rule=rule)
             self._ledger.add(now_ns, quota)
-            self.follow()
+            self.track_new()
             index = len(self._ledger.meters) - 1
             self._report(index, "add", quota)
             return [index]
@@ -741,13 +741,13 @@ class Learning:
                     self.about_guess(index) + "; the provider serves more, so it is raised step by step"
                 )
             self._adopt(now_ns, index, amount, source)
-            if gain and tracker is not None and not isinstance(tracker.meter, Spaced):
+            if gain and tracker is not None and not isinstance(tracker.meter, Spread):
                 tracker.gain(now_ns, gain)
 
     def _fall_back(self, now_ns: int, index: int, guess: Guess, sent_ns: int) -> None:
         """Replace a guess that has grown too far by what was served before the attempt that was refused."""
         tracker = self.trackers[index]
-        if tracker is not None and not isinstance(tracker.meter, Spaced):
+        if tracker is not None and not isinstance(tracker.meter, Spread):
             limit = tracker.least_limit(guess.since_ns, sent_ns)
             if 0 < limit < tracker.meter.quota.amount:
                 self._adopt(now_ns, index, 2 * limit, self._ledger.sources[index])
@@ -789,7 +789,7 @@ class Learning:
     def _spread(self, now_ns: int, index: int) -> None:
         """Spread the quota at ``index`` evenly, which is safe under every rule: it is not a bucket."""
         tracker = self.trackers[index]
-        if tracker is not None and not isinstance(tracker.meter, Spaced):
+        if tracker is not None and not isinstance(tracker.meter, Spread):
             tracker.meter = self._ledger.spread(now_ns, index)
             self._report(index, "spread", 0.0)
             tracker.changed()

@@ -361,7 +361,7 @@ TINY = 1e-9
 """Amounts that differ by less are equal: it is the error of sums of floats."""
 
 
-class Spaced(Bucket):
+class Spread(Bucket):
     """A sliding window, or a window with an unknown start: spread evenly, and never above the amount in any period.
 
     A bucket of burst b and rate r admits at most ``b + r x period`` in any period, so ``r = (amount - b) / period``
@@ -588,4 +588,4 @@ def meter(quota: Quota, now_ns: int, headroom_s: float, *, gentle: bool = False,
         return Window(quota, headroom_s)
     if quota.rule is Rule.BUCKET:
         return (Held if held else Bucket)(quota, now_ns, headroom_s, gentle=gentle)
-    return Spaced(quota, now_ns, headroom_s)
+    return Spread(quota, now_ns, headroom_s)

@@ -165,8 +165,8 @@ class Pool:
     def pump(self, now_ns: int) -> list[Waiter]:
         """Grant the waiters that may go now; return those whose ``outcome`` is set now."""
         queue, ledger = self.queue, self.capacity.ledger
-        if ledger.expiry_check_ns <= now_ns:
-            self.counts["lost"] += ledger.expire(now_ns)
+        if ledger.loss_check_ns <= now_ns:
+            self.counts["lost"] += ledger.lose_old(now_ns)
         if self.stopped is not None and self._empties_queue:  # later only a trial waits
             self._empties_queue = False
             return self._turn_away(self.stopped)
@@ -318,8 +318,8 @@ class Pool:
 
     def _reserve(self, now_ns: int, waiter: Waiter) -> Decision:
         ledger = self.capacity.ledger
-        if ledger.expiry_check_ns <= now_ns:
-            self.counts["lost"] += ledger.expire(now_ns)
+        if ledger.loss_check_ns <= now_ns:
+            self.counts["lost"] += ledger.lose_old(now_ns)
         decision = self.capacity.reserve(now_ns, waiter)
         if isinstance(decision, Reservation):
             self.counts["granted"] += 1
