@@ -139,7 +139,8 @@ class Reservation:
         amounts: What was charged, one number per meter: less than ``cost`` where the request is larger than a quota. Quotas
             are only ever appended to a ledger, so an older reservation has amounts for the first of them.
         marks: What :meth:`Meter.charge <paceline.core.meters.Meter.charge>` returned, per meter.
-        notes: What :class:`~paceline.core.learning.Learning` compares the answer with, per meter.
+        notes: What :class:`~paceline.core.learning.Learning` compares the answer with, per meter; empty: nothing is
+            learned from its settlement.
         granted_ns: The instant of the grant.
         lost_at_ns: When it is closed as lost, if it is still open.
         open: Whether it is neither settled, cancelled, refused nor lost.
