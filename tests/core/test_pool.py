@@ -261,11 +261,11 @@ class TestStop:
         for minutes in (10, 20, 40, 60, 60):
             assert isinstance(ask(pool, now_ns + minutes * 60 * NS - 1)[1], Stopped)
             now_ns += minutes * 60 * NS
-            probe, other = ask(pool, now_ns)[1], pool.try_grant(now_ns, Waiter({}))
+            trial, other = ask(pool, now_ns)[1], pool.try_grant(now_ns, Waiter({}))
             assert isinstance(other, Stopped)
-            pool.refuse(now_ns, probe, MONEY, 0.0)
-        probe = ask(pool, now_ns + 3_600 * NS)[1]
-        pool.settle(now_ns + 3_601 * NS, probe, {"requests": 1})
+            pool.refuse(now_ns, trial, MONEY, 0.0)
+        trial = ask(pool, now_ns + 3_600 * NS)[1]
+        pool.settle(now_ns + 3_601 * NS, trial, {"requests": 1})
         assert pool.stopped is None
 
     def test_the_one_request_may_wait_for_a_pause(self):
