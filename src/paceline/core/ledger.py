@@ -50,7 +50,7 @@ class Ledger:
 
     Attributes:
         meters: One per quota, in the order of ``names``, ``units``, ``sources``, ``given``, ``refused_above``, ``spent``
-            and all lists of amounts. Meters are only ever appended.
+            and all lists of amounts. Quotas are only ever appended; the meter of one may be replaced.
         names: The quotas in their notation.
         sources: The source of each limit.
         given: The amount that the user has set, which no answer raises; infinite for a limit that the user has not set.
@@ -203,7 +203,8 @@ class Ledger:
     def settle(self, now_ns: int, reservation: Reservation, actual: Cost | None) -> list[float]:
         """Close ``reservation`` with its true cost; a closed one stays as it is.
 
-        ``None``: as reserved, or, for a request larger than a quota, its whole cost, up to ``DEBT_MAX`` quotas. Units that ``actual`` leaves out stay as reserved.
+        ``None``: as reserved, or, for a request larger than a quota, its whole cost, up to ``DEBT_MAX`` quotas.
+        Units that ``actual`` leaves out stay as reserved.
 
         Returns:
             The true amount per meter.

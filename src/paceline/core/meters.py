@@ -11,11 +11,11 @@ Headroom, not a safety factor
 Opening gently
     At the start it is unknown whether the provider's bucket is full, how large it is, and how wrong the
     estimates are. A gentle bucket grants a small burst first and widens it by the cost of the answered
-    attempts, like TCP's slow start. No capacity is lost: the part that is not granted at once can be granted
+    attempts, like TCP's slow start. Nothing is lost: the part that is not granted at once can be granted
     a second later.
 
 Exact refunds
-    A refund arrives late. To add it back in full would grant capacity that the provider never had: with the
+    A refund arrives late. To add it back in full would grant an amount that the provider never had: with the
     lower cost, the bucket would have been full earlier, and its refill from then on would have been lost. The
     level after a charge that is lowered by ``r`` rises by ``min(r, lack)``, where ``lack`` is the least that
     the bucket lacked from full at any instant since the charge. So a bucket remembers the low points of
