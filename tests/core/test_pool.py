@@ -383,6 +383,15 @@ class TestLearning:
         pool.observe(T0 + 3 * NS, [Reading("tokens", limit=60_000, remaining=200)], outcome)
         assert pool.ledger.meters[0].level(T0 + 3 * NS) == pytest.approx(200, abs=5)  # others use the key, too
 
+    @pytest.mark.parametrize("kind", [SourceKind.PUBLISHED, SourceKind.ASSUMED])
+    def test_only_an_assumed_limit_asks_for_the_tier(self, kind):
+        pool = pool_of("100 tokens/hour", learns=True, sources=[Source(kind)])
+        for _ in range(2):
+            ask(pool, tokens=100)
+        [notice] = pool.capacity.learning.notices
+        assert ("name the tier" in notice) == (kind is SourceKind.ASSUMED)
+        assert "give the limits" in notice
+
     def test_a_given_limit_is_raised_where_the_user_wants_it(self):
         pool = pool_of("100 tokens/min", learns="up")
         pool.observe(T0, [Reading("tokens", limit=1_000)], ask(pool, tokens=10)[1])
