@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from tests.simulation.shared import shared_pool
 
-from paceline.core.meters import Bucket, Spaced
+from paceline.core.meters import Bucket, Spread
 from paceline.core.queue import LaneSpec, Waiter
 from paceline.core.quota import NS, parse_quotas
 from paceline.core.results import Reading, Reservation
@@ -90,8 +90,8 @@ def test_a_quota_that_was_to_be_spread_is_a_bucket_again():
     fleet.other_process_says("spread")
     fleet.wait(5)
     fleet.take(1)
-    assert isinstance(fleet.meter, Spaced)
+    assert isinstance(fleet.meter, Spread)
     fleet.ledger = SharedLedger()
     fleet.take(1)
-    assert not isinstance(fleet.meter, Spaced)
+    assert not isinstance(fleet.meter, Spread)
     assert fleet.meter.level(fleet.now_ns) < 60

@@ -261,12 +261,38 @@ class TestStop:
         for minutes in (10, 20, 40, 60, 60):
             assert isinstance(ask(pool, now_ns + minutes * 60 * NS - 1)[1], Stopped)
             now_ns += minutes * 60 * NS
-            probe, other = ask(pool, now_ns)[1], pool.try_grant(now_ns, Waiter({}))
+            trial, other = ask(pool, now_ns)[1], pool.try_grant(now_ns, Waiter({}))
             assert isinstance(other, Stopped)
-            pool.refuse(now_ns, probe, MONEY, 0.0)
-        probe = ask(pool, now_ns + 3_600 * NS)[1]
-        pool.settle(now_ns + 3_601 * NS, probe, {"requests": 1})
+            pool.refuse(now_ns, trial, MONEY, 0.0)
+        trial = ask(pool, now_ns + 3_600 * NS)[1]
+        pool.settle(now_ns + 3_601 * NS, trial, {"requests": 1})
         assert pool.stopped is None
+
+    def test_the_one_request_may_wait_for_a_pause(self):
+        pool = pool_of("60 requests/min")
+        pool.refuse(T0, ask(pool)[1], MONEY, 0.0)
+        pool.pump(T0)
+        now_ns = T0 + 600 * NS
+        pool.capacity.pause(now_ns + 5 * NS)
+        trial, outcome = ask(pool, now_ns)
+        assert outcome == WaitUntil(now_ns + 5 * NS, COOL_DOWN)
+        assert isinstance(ask(pool, now_ns)[1], Stopped)
+        assert pool.pump(now_ns) == []
+        assert pump_at_wake(pool) == (now_ns + 5 * NS, [trial])
+        pool.settle(now_ns + 6 * NS, trial.outcome, {"requests": 1})
+        assert pool.stopped is None
+
+    def test_a_further_refusal_removes_the_one_request_that_waits(self):
+        pool = pool_of("60 requests/min")
+        early = [ask(pool)[1] for _ in range(2)]
+        pool.refuse(T0, early[0], MONEY, 0.0)
+        pool.pump(T0)
+        now_ns = T0 + 600 * NS
+        pool.capacity.pause(now_ns + 5 * NS)
+        trial, _ = ask(pool, now_ns)
+        pool.refuse(now_ns, early[1], MONEY, 0.0)
+        assert pool.pump(now_ns) == [trial]
+        assert isinstance(trial.outcome, Stopped)
 
 
 class TestScope:
@@ -356,6 +382,15 @@ class TestLearning:
         _, outcome = ask(pool, T0 + 3 * NS, tokens=1)
         pool.observe(T0 + 3 * NS, [Reading("tokens", limit=60_000, remaining=200)], outcome)
         assert pool.ledger.meters[0].level(T0 + 3 * NS) == pytest.approx(200, abs=5)  # others use the key, too
+
+    @pytest.mark.parametrize("kind", [SourceKind.PUBLISHED, SourceKind.ASSUMED])
+    def test_only_an_assumed_limit_asks_for_the_tier(self, kind):
+        pool = pool_of("100 tokens/hour", learns=True, sources=[Source(kind)])
+        for _ in range(2):
+            ask(pool, tokens=100)
+        [notice] = pool.capacity.learning.notices
+        assert ("name the tier" in notice) == (kind is SourceKind.ASSUMED)
+        assert "give the limits" in notice
 
     def test_a_given_limit_is_raised_where_the_user_wants_it(self):
         pool = pool_of("100 tokens/min", learns="up")

@@ -123,11 +123,11 @@ def test_all_units_are_charged_or_none(text, attempts):
         if not isinstance(decision, Reservation):
             assert after == before
             assert isinstance(decision, NeverFits) == any(
-                cost[m.quota.unit] > most for m, most in zip(ledger.meters, ledger.most, strict=True)
+                cost[m.quota.unit] > most for m, most in zip(ledger.meters, ledger.refused_above, strict=True)
             )
             continue
         for m, old, new, amount in zip(ledger.meters, before[0], after[0], decision.amounts, strict=True):
-            least = min(amount, old) if m.quota.rule == "window" else amount  # a spaced one charges its burst at most
+            least = min(amount, old) if m.quota.rule == "window" else amount  # a spread one charges its burst at most
             assert old - new >= min(least, 1) * 0.999 - 1e-6 if amount else new == old
         assert after[2] == before[2] + 1
 

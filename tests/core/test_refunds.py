@@ -45,7 +45,7 @@ class SharedLedger(RuleBasedStateMachine):
     @rule(requests=st.integers(0, 120), tokens=st.integers(0, 4_000), patient=st.booleans())
     def reserve(self, requests, tokens, patient):
         cost = {"requests": requests, "tokens": tokens}
-        amounts, most = list(cost.values()), self.ledger.most
+        amounts, most = list(cost.values()), self.ledger.refused_above
         if any(m.quota.burst < amount <= own for m, amount, own in zip(self.ledger.meters, amounts, most, strict=True)):
             return  # above an answer's limit: it goes alone, and the provider decides
         decision = self.ledger.reserve(self.now_ns, cost)
@@ -103,11 +103,11 @@ class SharedLedger(RuleBasedStateMachine):
     @rule()
     def expire(self):
         late = [handle for handle in self.open if handle[2] + TTL_S * NS <= self.now_ns]
-        assert self.ledger.expire(self.now_ns) == len(late)
+        assert self.ledger.lose_old(self.now_ns) == len(late)
         self.open = [handle for handle in self.open if handle not in late]
         self.closed += [handle[0] for handle in late]
         oldest = min((handle[2] for handle in self.open), default=None)
-        assert self.ledger.next_expiry_ns == (meters.FAR_NS if oldest is None else oldest + TTL_S * NS)
+        assert self.ledger.next_loss_ns == (meters.FAR_NS if oldest is None else oldest + TTL_S * NS)
 
     @rule(index=st.integers(0, 1), factor=st.sampled_from([0.5, 2.0]))
     def adopt(self, index, factor):
@@ -227,6 +227,29 @@ def test_what_somebody_else_spent_is_not_refunded():
     assert ledger.meters[0].level(T0 + 60 * NS) == 30
 
 
+def test_a_cost_held_longer_than_a_period_is_refunded_from_the_instant_of_its_charge():
+    ledger = Ledger([quota("60 units/min burst 100")], T0, headroom_s=0.0, charged_after=["units"])
+    slow = grant(ledger, T0, units=80)
+    ledger.earliest(T0 + 60 * NS, [1.0])  # one period after the grant it is charged
+    ledger.settle(T0 + 140 * NS, grant(ledger, T0 + 140 * NS, units=40), None)  # full again just before
+    ledger.settle(T0 + 140 * NS, slow, {"units": 0})
+    assert ledger.meters[0].level(T0 + 140 * NS) == 60
+
+
+@pytest.mark.parametrize("end", ["settled", "refused", "lost"])
+def test_no_trace_stays_of_a_cost_held_longer_than_a_period(end):
+    ledger = Ledger([quota("60 units/min burst 100")], T0, headroom_s=0.0, charged_after=["units"], ttl_s=100)
+    slow = grant(ledger, T0, units=80)
+    ledger.earliest(T0 + 60 * NS, [1.0])
+    if end == "settled":
+        ledger.settle(T0 + 70 * NS, slow, None)
+    elif end == "refused":
+        ledger.close(T0 + 70 * NS, slow)
+    else:
+        ledger.lose_old(T0 + 100 * NS)
+    assert (ledger.meters[0].held, ledger.meters[0].charged_early) == ({}, {})
+
+
 def test_a_refund_while_nothing_was_full_is_worth_its_amount():
     ledger = one_bucket("60 units/min burst 100")
     early = grant(ledger, T0, units=80)
@@ -252,9 +275,9 @@ def test_debt_in_a_unit_that_was_not_reserved():
 def test_what_expires_stays_charged():
     ledger = Ledger([quota("60 units/min burst 100")], T0, headroom_s=0.0, ttl_s=5)
     lost = grant(ledger, T0, units=100)
-    assert ledger.next_expiry_ns == T0 + 5 * NS
-    assert ledger.expire(T0 + 5 * NS - 1) == 0
-    assert ledger.expire(T0 + 5 * NS) == 1
+    assert ledger.next_loss_ns == T0 + 5 * NS
+    assert ledger.lose_old(T0 + 5 * NS - 1) == 0
+    assert ledger.lose_old(T0 + 5 * NS) == 1
     assert ledger.in_flight == 0
     ledger.settle(T0 + 5 * NS, lost, {"units": 0})
     assert ledger.meters[0].level(T0 + 5 * NS) == 5

@@ -159,7 +159,7 @@ class TestSlots:
             ledger.close(T0, kept)
         assert ledger.meters[0].level(T0) == 3
         grant(ledger, T0)
-        ledger.expire(T0 + NS)
+        ledger.lose_old(T0 + NS)
         assert ledger.meters[0].level(T0) == 3
 
     def test_another_amount(self):

@@ -66,6 +66,21 @@ class TestWaysToAsk:
         (await task).settle()
         assert world.status(limiter)["binds"] is None
 
+    @pytest.mark.parametrize("way", ["wait", "try"])
+    def test_a_stopped_pool_sends_one_request_after_a_while(self, world, way):
+        limiter = world.limiter()
+        limiter.acquire("jobs").wait().refused(paceline.Refusal(paceline.RefusalKind.MONEY))
+        world.move(599)
+        with pytest.raises(paceline.PoolStoppedError):
+            limiter.acquire("jobs").wait()
+        world.move(1)
+        permit = limiter.acquire("jobs").wait() if way == "wait" else limiter.try_acquire("jobs")
+        assert isinstance(permit, Permit)
+        with pytest.raises(paceline.PoolStoppedError):
+            limiter.acquire("jobs").wait()
+        permit.settle(requests=1)
+        assert world.status(limiter)["stopped"] is None
+
     def test_several_tries_at_once_are_answered_each(self, world):
         limiter = world.limiter("3600 requests/hour burst 5", headroom_s=0.0)
         world.store.hold()

@@ -27,9 +27,10 @@ class Resolution(NamedTuple):
     """The result of an exchange with the store, for a pool.
 
     Attributes:
-        asked: The undecided waiters that the exchange was about; the store granted none to those that still wait.
-        until: Their outcome. ``StoreLost``: the outcome of the whole queue. ``None``: the store is lost, the capacity
-            decides alone from now on, and all undecided waiters are tried again.
+        asked: The waiters of :meth:`Pool.try_grant <paceline.core.pool.Pool.try_grant>` whose cost the message carried.
+            Those that have no outcome by now were not granted, and get ``until``.
+        until: Their outcome. ``StoreLost``: the store has never answered, so all waiters get it. ``None``: the store
+            answered before and does not now: this process goes on with its share, and all undecided waiters are tried again.
         changed: Whether quotas have changed.
         newly_lost: Whether the store answered until now.
     """
@@ -68,14 +69,18 @@ class Capacity(Protocol):
     def earliest(self, now_ns: int, amounts: list[float], ahead: list[float] | None = None) -> tuple[int, int]:
         """The first instant at which ``amounts`` fit, after the amounts ``ahead``, and the index of the quota that binds.
 
-        The index is -1 for a cool-down, or none.
+        See :meth:`Ledger.earliest <paceline.core.ledger.Ledger.earliest>`.
         """
 
     def is_current(self, now_ns: int) -> bool:
         """Whether the ledger is recent enough to refuse a request because of it."""
 
     def settle(self, now_ns: int, reservation: Reservation, actual: Cost | None) -> list[float]:
-        """Close ``reservation`` with its true cost (``None``: as reserved); return the true amount per quota."""
+        """Close ``reservation`` with its true cost; return the true amount per quota.
+
+        ``None``: as reserved, or, for a request larger than a quota that this process keeps alone, its whole cost, up to
+        ``DEBT_MAX`` quotas.
+        """
 
     def cancel(self, now_ns: int, reservation: Reservation) -> None:
         """Close ``reservation`` and give back its charge: its request was never sent."""
@@ -174,7 +179,7 @@ class LocalCapacity:
         return self.ledger.not_before_ns - now_ns
 
     def wake_ns(self, now_ns: int, head: Waiter) -> int | None:
-        return min(self.ledger.earliest(now_ns, head.amounts)[0], self.ledger.next_expiry_ns)
+        return min(self.ledger.earliest(now_ns, head.amounts)[0], self.ledger.next_loss_ns)
 
     def status(self, now_ns: int) -> dict[str, Any]:  # noqa: ARG002
         return {}

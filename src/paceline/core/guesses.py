@@ -1,9 +1,10 @@
 """Guessed limits: tested upward while the provider serves more than they allow, until an answer confirms a limit.
 
-A limit that was published for another tier, or assumed, must neither turn a request away nor stall a run. So a guess
-that binds grows with the attempts that were served: an assumed rate doubles, again and again; a guess with a long period
-(20 requests a day) grows by 1, 2, 4, … of the last cost. A stated limit, or a refusal, ends the growth of the quota. An
-assumed number of slots grows while the answers do not become slower.
+A guess is a limit that neither the user nor an answer has stated: a published or an assumed one. It must neither turn a
+request away nor stall a run, so a guess that binds is raised with the attempts that were served. A published one is
+raised only where its period is long (20 requests a day), by 1, 2, 4, … of the last cost, or where a larger request was
+served; the rate of an assumed one also doubles, again and again. A stated limit, or a refusal, ends that. An assumed number
+of slots is raised while the answers do not become slower.
 """
 
 from __future__ import annotations
@@ -23,24 +24,24 @@ SHARE = 1 / 8
 """An assumed rate doubles when this share of its amount has been served since the last time, and it still binds."""
 
 SLOTS_MAX = 512
-"""The most slots that a guess grows to."""
+"""The most slots that a guess is raised to."""
 
 ROUNDS, ROUNDS_MAX = 10, 160
-"""After a refusal they grow by one when so many times as many attempts as there are slots have been served; the number
-doubles with each refusal."""
+"""After a refusal, slots are raised by one each time that ``ROUNDS`` x (number of slots) attempts were served; each further
+refusal doubles the factor, up to ``ROUNDS_MAX``."""
 
 SLOWER = 2.0
-"""Slots stop growing when answers take this many times as long as the fastest one."""
+"""Slots are not raised while answers take this many times as long as the fastest one."""
 
 
 class Guess:
     """A guessed limit.
 
     Attributes:
-        amount: The amount that it has grown to; 0 before it grows.
-        step: By how much the amount grows next, where the quota would stall; 0 before the first time.
-        rounds: Of slots, see :data:`ROUNDS`; 0 before the first refusal.
-        served: What has been served since the last growth.
+        amount: The amount that it was raised to; 0 before.
+        step: By how much it was raised last, where the quota would stall; 0 before.
+        rounds: Of slots, the factor of :data:`ROUNDS`; 0 before the first refusal.
+        served: What has been served since it was raised last.
         since_ns: When the first served attempt was sent; 0 before.
         warned: Whether the user has been told.
         fastest_ns: The shortest time from a grant to its settlement.
@@ -65,7 +66,7 @@ class Guesses:
         self.open = {i: Guess() for i, source in enumerate(ledger.sources) if source.kind in kinds}
 
     def confirm(self, index: int) -> Guess | None:
-        """End the growth of the limit at ``index``: an answer has stated it, or was refused because of it."""
+        """Raise the limit at ``index`` no more: an answer has stated it, or an attempt was refused because of it."""
         return self.open.pop(index, None)
 
     def refused(self, index: int, used: float) -> float | None:
@@ -88,8 +89,8 @@ class Guesses:
         return None
 
     def served(self, now_ns: int, reservation: Reservation, true: list[float]) -> list[tuple[int, float, float]]:
-        """What follows from a served attempt: for each quota that grows its index, its new amount, and the new level's gain."""
-        growths = []
+        """What follows from a served attempt: for each quota to be raised its index, its new amount, and the gain of its level."""
+        raises = []
         _, binding = self._ledger.earliest(now_ns, self._ledger.amounts(reservation.cost))
         for index, guess in self.open.items():
             amount = true[index] if index < len(true) else 0.0
@@ -97,16 +98,16 @@ class Guesses:
             guess.since_ns = guess.since_ns or reservation.granted_ns
             m = self._ledger.meters[index]
             if isinstance(m, Slots):
-                grown, gain = self._slots(m, guess, now_ns - reservation.granted_ns), 0.0
+                amount_now, gain = self._slots(m, guess, now_ns - reservation.granted_ns), 0.0
             else:
-                grown, gain = self._grown(now_ns, index, guess, amount, binds=index == binding)
-            if grown > m.quota.amount:
-                guess.served, guess.amount = 0.0, grown
-                growths.append((index, grown, gain))
-        return growths
+                amount_now, gain = self._raised(now_ns, index, guess, amount, binds=index == binding)
+            if amount_now > m.quota.amount:
+                guess.served, guess.amount = 0.0, amount_now
+                raises.append((index, amount_now, gain))
+        return raises
 
-    def _grown(self, now_ns: int, index: int, guess: Guess, amount: float, *, binds: bool) -> tuple[float, float]:
-        """The new amount of the quota at ``index``, and what is added to its level."""
+    def _raised(self, now_ns: int, index: int, guess: Guess, amount: float, *, binds: bool) -> tuple[float, float]:
+        """The amount of the quota at ``index`` from now on, and what is added to its level."""
         m = self._ledger.meters[index]
         limit = m.quota.amount
         if amount > m.most:  # it went alone, and was served
@@ -120,6 +121,7 @@ class Guesses:
         return (2 * limit if assumed and guess.served >= SHARE * limit else limit), 0.0
 
     def _slots(self, m: Slots, guess: Guess, took_ns: int) -> float:
+        """The number of slots from now on, after an attempt that took ``took_ns``."""
         guess.fastest_ns = min(guess.fastest_ns, took_ns)
         guess.mean_ns += (took_ns - guess.mean_ns) / 8 if guess.mean_ns else took_ns
         limit = m.quota.amount

@@ -26,7 +26,7 @@ from typing import NamedTuple
 
 from paceline.core.guesses import Guess, Guesses
 from paceline.core.ledger import DEBT_MAX, Ledger
-from paceline.core.meters import FAR_NS, Bucket, Slots, Spaced, Window
+from paceline.core.meters import FAR_NS, Bucket, Slots, Spread, Window
 from paceline.core.quota import CONCURRENCY, INPUT_TOKENS, NS, TOKENS, Quota, Rule
 from paceline.core.results import LEARNED, Reading, Refusal, RefusalKind, Reservation, Source, SourceKind
 
@@ -50,25 +50,33 @@ CLOCK_MARGIN = 1.15
 QUANTISED_MARGIN = 0.9
 """One below this share of the burst is a smaller bucket."""
 
+LONGER_PERIOD = 2
+"""An answer with a reset, or a wait, of more than so many periods is about a quota with a longer period."""
+
+COUNTER_PART, COUNTER_NS = 20, 2 * NS
+"""A refusal is that of a counter if it asks to wait longer than the refill of the refused amount, one part in so many of the
+burst, and so much time."""
+
 MEASURED_S = 4.0
 """Two refusals at least this far apart measure a rate: the level at the server was about zero at both."""
 
 CLIMB = 0.02
-"""The growth of a learned ceiling within the time over which its rate was measured: after a longer measurement it
-grows more slowly. The growth speeds up while there is no refusal."""
+"""By how much a learned ceiling climbs within the time over which its rate was measured: after a longer measurement it
+climbs more slowly. It climbs faster the longer there is no refusal."""
 
 CLIMB_NS = NS // 2
-"""The shortest time between two steps of growth."""
+"""The shortest time between two steps of a climb."""
 
-GROWTH_S = 2_200.0
-"""After a refusal for growth, the ceiling grows by one part in this many per second: by half in 15 minutes.
+SLOW_DOWN_CLIMB_S = 2_200.0
+"""After a refusal for growth, the ceiling climbs by one part in this many per second: by half in 15 minutes.
 Source: OpenAI's guide to error codes, ``slow_down`` (2026-10)."""
 
 EPOCHS_MAX = 1_000_000
-"""More than the changes of rate and rule in the life of a shared ledger."""
+"""How far a new shared ledger moves the epoch: its own starts at 0, and must not match an older note. It is more than the
+changes of rate and rule in the life of a shared ledger."""
 
-CUT_MAX = 0.4
-"""A measurement lowers a ceiling to this share of itself at most."""
+CUT_LEAST = 0.4
+"""One measurement lowers a ceiling no further than to this share of itself."""
 
 LIMIT_MIN, LIMIT_MAX = 1e-3, 1e12
 WAIT_MAX_S = 32 * 86_400.0
@@ -84,7 +92,7 @@ PERIODS_S = (60.0, 1.0, 10.0, 30.0, 3_600.0, 86_400.0, 5.0, 15.0, 20.0, 300.0, 6
 """The usual periods, the most usual ones first."""
 
 PLENTY = 0.5
-"""A quota with a larger share left is not the one of a refusal that names none, if an assumed number of slots can be."""
+"""A refusal that names no quota is blamed on assumed slots if every other quota has more than this share left."""
 
 SAME_RESTART_NS = NS // 2
 """Readings whose resets end within this time of each other are about one restart of a counter."""
@@ -94,7 +102,10 @@ UNITS_MAX = 16
 
 
 class Note(NamedTuple):
-    """The state of a meter (``full_at_ns``) and of its tracker (the other fields) when an attempt was sent."""
+    """The state of a meter (``full_at_ns``) and of its tracker (the other fields) when an attempt was sent.
+
+    Its own charge is included.
+    """
 
     full_at_ns: int
     shifted_ns: int
@@ -187,7 +198,8 @@ class QuotaTracker:
     Attributes:
         meter: The meter.
         charged: The sum of all charges.
-        shifted_ns: The sum of all corrections of the level.
+        shifted_ns: The sum of the corrections of the level within this epoch, by which older notes are brought up to date.
+            :meth:`take_level` and :meth:`gain` go through ``_move`` and do not count: they come with a new epoch.
         refused_amount: The sum of the charges of refused attempts.
         limit_as_of_ns: When the attempt was sent whose answer last changed the limit.
         epoch: The number of changes of rate and rule: a note of another epoch is not compared.
@@ -196,7 +208,7 @@ class QuotaTracker:
     """
 
     __slots__ = (
-        "_adapts", "_as_of_ns", "_busy_s", "_climbed_ns", "_index", "_last_ns", "_left_ns", "_lives", "_measured_s", "_refusal",
+        "_adapts", "_as_of_ns", "_busy_s", "_climb_s", "_climbed_ns", "_index", "_last_ns", "_left_ns", "_lives", "_refusal",
         "_report", "_slices", "_steady", "_tested_ns", "about_ns", "charged", "epoch", "limit_as_of_ns", "meter", "period_s",
         "refill", "refused_amount", "shifted_ns",
     )  # fmt: skip
@@ -220,17 +232,17 @@ class QuotaTracker:
         self._slices: list[tuple[int, float]] = []  # instants, and the sum of all charges before
         # The refusal that begins the present measurement: when its attempt was sent, and the amount admitted before.
         self._refusal: tuple[int, float] | None = None
-        self._busy_s = 0.0  # time of growth since then
+        self._busy_s = 0.0  # seconds of demand in which the ceiling has climbed since then
         self._last_ns = 0  # when the last refusal came
-        self._measured_s = MEASURED_S  # how long the last measurement took
-        self._climbed_ns = 0  # the last step of growth
-        self._steady = False  # whether growth keeps its speed
+        self._climb_s = MEASURED_S  # seconds of demand in which the ceiling climbs by CLIMB
+        self._climbed_ns = 0  # when the ceiling climbed last
+        self._steady = False  # whether it climbs at one speed, and no faster after a time without refusals
         self._as_of_ns = 0  # when the last reading was taken that changed the level
         self._lives = 0  # EPOCHS_MAX times the number of new starts of the shared ledger
 
     def raise_headroom(self, headroom_s: float) -> None:
         """Raise an adaptive headroom to ``headroom_s``, within its bounds."""
-        if self._adapts and not isinstance(self.meter, Spaced):
+        if self._adapts and not isinstance(self.meter, Spread):
             self._tested_ns = 0
             if headroom_s > self.meter.headroom_s:
                 self.meter.keep_unused(min(headroom_s, HEADROOM_MAX_S))
@@ -275,9 +287,9 @@ class QuotaTracker:
         """Take the level from ``reading`` without a comparison, less the charges since: the limit has changed."""
         if note is None or reading.remaining is None:
             return
-        unit_ns = self.meter.ns_per_unit
+        learned_ns = self.meter.ns_per_unit
         lack_ns = _lack_ns(self.meter.quota, reading) / self.meter.ceiling
-        since = max(self.charged - note.charged, 0.0) * unit_ns
+        since = max(self.charged - note.charged, 0.0) * learned_ns
         self._move(now_ns, max(sent_ns + math.ceil(lack_ns + since), now_ns) - self.meter.full_at_ns)
 
     def changed(self) -> None:
@@ -314,25 +326,25 @@ class QuotaTracker:
         ``above``: the provider's limit is above the given one, so the reading can only lower the level.
         """
         bucket = self.meter
-        if reading.remaining is None or isinstance(bucket, Spaced):
+        if reading.remaining is None or isinstance(bucket, Spread):
             return False
-        unit_ns = bucket.quota.ns_per_unit
+        published_ns = bucket.quota.ns_per_unit
         if above:
-            lack_ns = math.ceil(max(bucket.quota.burst - reading.remaining, 0.0) * unit_ns)
+            lack_ns = math.ceil(max(bucket.quota.burst - reading.remaining, 0.0) * published_ns)
             if lack_ns and note.epoch == self.epoch:
                 self._compare(now_ns, sent_ns, note, lack_ns, self.about_ns, lower_only=True)
             return False
-        rough_ns = round(reading.resolution * unit_ns) if reading.resolution > 1 else 0
+        rough_ns = round(reading.resolution * published_ns) if reading.resolution > 1 else 0
         lack_ns = _lack_ns(bucket.quota, reading)
         if self._adapts and bucket.headroom_s > HEADROOM_MIN_S:
-            self._test_headroom(now_ns, sent_ns, round(reading.remaining * unit_ns))
+            self._test_headroom(now_ns, sent_ns, round(reading.remaining * published_ns))
         if reading.reset_s is not None:
             rough_ns += round(reading.reset_resolution_s * NS)
-            holds_ns, burst_ns = reading.remaining * unit_ns + lack_ns, bucket.quota.burst * unit_ns
+            holds_ns, burst_ns = reading.remaining * published_ns + lack_ns, bucket.quota.burst * published_ns
             if holds_ns > CLOCK_MARGIN * burst_ns + rough_ns:
                 return not self.refill.sure
             if holds_ns < QUANTISED_MARGIN * burst_ns - rough_ns:
-                self._cap_burst((holds_ns - rough_ns) / unit_ns)
+                self._cap_burst((holds_ns - rough_ns) / published_ns)
             elif bucket.burst_cap < math.inf:
                 self._cap_burst(math.inf)
         if note.epoch == self.epoch:  # the lack takes longer to refill below a ceiling
@@ -359,8 +371,8 @@ class QuotaTracker:
         before = bisect_right(self._slices, (sent_ns - self.about_ns, 0.0)) - 1
         later = (self._slices[after][1] if after < len(self._slices) else self.charged) - note.charged
         earlier = note.charged - (self._slices[before][1] if before >= 0 else 0.0)
-        unit_ns = self.meter.ns_per_unit
-        return math.ceil(max(later, 0.0) * unit_ns), math.ceil(earlier * unit_ns)
+        learned_ns = self.meter.ns_per_unit
+        return math.ceil(max(later, 0.0) * learned_ns), math.ceil(earlier * learned_ns)
 
     def least_limit(self, since_ns: int, sent_ns: int) -> float:
         """The least limit of a bucket that has served all attempts from ``since_ns``, the first one, to ``sent_ns``.
@@ -380,7 +392,7 @@ class QuotaTracker:
         """Run at ``limit`` per period, half of the present amount, and climb from there."""
         self._cap_burst(limit)
         self._set_ceiling(now_ns, 0.5)
-        self._climbed_ns, self._measured_s = now_ns, self.meter.quota.period_s
+        self._climbed_ns, self._climb_s = now_ns, self.meter.quota.period_s
 
     def gain(self, now_ns: int, amount: float) -> None:
         """Raise the level by ``amount``: the provider has more than was assumed."""
@@ -411,47 +423,66 @@ class QuotaTracker:
         if self._refusal is not None and sent_ns <= self._last_ns:
             return False  # it was sent before the last refusal came, and adds nothing
         self._last_ns = now_ns
-        bucket = self.meter
-        unit_ns = bucket.ns_per_unit
-        cost_ns = math.ceil(amount * unit_ns)
         asked_s = refusal.retry_after_s
-        if asked_s is not None and asked_s > 2 * bucket.quota.period_s:
+        if asked_s is not None and asked_s > LONGER_PERIOD * self.meter.quota.period_s:
             asked_s = None  # it is about a longer period; the pause of the pool is enough
-        clock = asked_s is not None and asked_s * NS > cost_ns + bucket.quota.burst * unit_ns / 20 + 2 * NS
-        if clock and self.refill.sure:  # the headers of answers have shown a bucket: it names another time
-            clock, asked_s, pause_ns = False, None, 0
-        if not isinstance(bucket, Spaced) and not clock:
-            noted_ns = note.full_at_ns + self.shifted_ns - note.shifted_ns  # with the corrections since
-            used = (noted_ns - sent_ns - cost_ns) / unit_ns  # before this attempt
-            holds = min(bucket.burst_cap, bucket.quota.burst)
-            if note.epoch == self.epoch and used < holds:
-                if (
-                    self._adapts
-                    and bucket.headroom_s < HEADROOM_S
-                    and (holds - used - amount) * unit_ns < HEADROOM_S * NS
-                ):
-                    self.raise_headroom(HEADROOM_S)  # it was nearly empty: the headroom has become too small
-                else:
-                    self._cap_burst(max(used, amount))
-            holds_ns = math.ceil(min(bucket.burst_cap, bucket.quota.burst) * unit_ns)
-            if refusal.limit is not None and refusal.used is not None:
-                left = min(max(refusal.limit - refusal.used, -bucket.quota.burst), bucket.quota.burst)
-                full_at_ns = now_ns + holds_ns - min(math.floor(left * unit_ns), holds_ns) + min(cost_ns, holds_ns)
-            elif asked_s is not None:
-                full_at_ns = now_ns + round(asked_s * NS) + max(holds_ns - cost_ns, 0)
-            else:
-                full_at_ns = now_ns + pause_ns + holds_ns
-            if full_at_ns > bucket.full_at_ns:
-                self._shift(now_ns, now_ns, full_at_ns - bucket.full_at_ns)
-        return self._measure(now_ns, sent_ns, note) or clock
+        counter = asked_s is not None and self._asks_like_a_counter(asked_s, amount)
+        if counter and self.refill.sure:  # the headers of answers have shown a bucket: the wait is about another time
+            counter, asked_s, pause_ns = False, None, 0
+        if not isinstance(self.meter, Spread) and not counter:
+            self._blame_burst(sent_ns, note, amount)
+            full_at_ns = self._full_after(now_ns, amount, refusal, asked_s, pause_ns)
+            if full_at_ns > self.meter.full_at_ns:
+                self._shift(now_ns, now_ns, full_at_ns - self.meter.full_at_ns)
+        return self._measure(now_ns, sent_ns, note) or counter
+
+    def _asks_like_a_counter(self, asked_s: float, amount: float) -> bool:
+        """Whether a refusal asks to wait longer than until a bucket has refilled ``amount``: until a counter restarts."""
+        bucket = self.meter
+        refill_ns = math.ceil(amount * bucket.ns_per_unit)
+        return asked_s * NS > refill_ns + bucket.quota.burst * bucket.ns_per_unit / COUNTER_PART + COUNTER_NS
+
+    def _blame_burst(self, sent_ns: int, note: Note, amount: float) -> None:
+        """Lower the burst cap to what was used when the attempt was refused, if the bucket should have had enough left.
+
+        If it was nearly empty, an adaptive headroom that has become too small explains the refusal: it is raised instead.
+        """
+        bucket = self.meter
+        learned_ns = bucket.ns_per_unit
+        noted_ns = note.full_at_ns + self.shifted_ns - note.shifted_ns  # with the corrections since
+        used = (noted_ns - sent_ns - math.ceil(amount * learned_ns)) / learned_ns  # before this attempt
+        holds = min(bucket.burst_cap, bucket.quota.burst)
+        if note.epoch != self.epoch or used >= holds:
+            return
+        nearly_empty = (holds - used - amount) * learned_ns < HEADROOM_S * NS
+        if self._adapts and bucket.headroom_s < HEADROOM_S and nearly_empty:
+            self.raise_headroom(HEADROOM_S)
+        else:
+            self._cap_burst(max(used, amount))
+
+    def _full_after(self, now_ns: int, amount: float, refusal: Refusal, asked_s: float | None, pause_ns: int) -> int:
+        """When the bucket will be full, by the refusal of an attempt of ``amount``.
+
+        By the numbers of the refusal, if it has them: what is left now, and the charge of the attempt, which is kept. Else
+        by the wait that it asks for, ``asked_s``: then the bucket holds the amount. Else it is empty after the pause.
+        """
+        bucket = self.meter
+        learned_ns, burst = bucket.ns_per_unit, bucket.quota.burst
+        cost_ns, holds_ns = math.ceil(amount * learned_ns), math.ceil(min(bucket.burst_cap, burst) * learned_ns)
+        if refusal.limit is not None and refusal.used is not None:
+            left = min(max(refusal.limit - refusal.used, -burst), burst)
+            return now_ns + holds_ns - min(math.floor(left * learned_ns), holds_ns) + min(cost_ns, holds_ns)
+        if asked_s is not None:
+            return now_ns + round(asked_s * NS) + max(holds_ns - cost_ns, 0)
+        return now_ns + pause_ns + holds_ns
 
     def _slow_down(self, now_ns: int, sent_ns: int) -> bool:
-        """Halve the ceiling after a refusal for growth; then it grows by half in 15 minutes at most."""
+        """Halve the ceiling after a refusal for growth; then it climbs by half in 15 minutes at most."""
         if sent_ns > self._last_ns:
             self._last_ns = self._climbed_ns = now_ns
             self._set_ceiling(now_ns, self.meter.ceiling / 2)
             self.changed()
-            self._measured_s, self._steady = CLIMB * GROWTH_S, True
+            self._climb_s, self._steady = CLIMB * SLOW_DOWN_CLIMB_S, True
         return False
 
     def _measure(self, now_ns: int, sent_ns: int, note: Note) -> bool:
@@ -460,12 +491,12 @@ class QuotaTracker:
         if self._refusal is not None and sent_ns - self._refusal[0] >= MEASURED_S * NS:
             rate = (admitted - self._refusal[1]) / (sent_ns - self._refusal[0]) * NS
             share = rate / self.meter.quota.rate
-            self._measured_s = (sent_ns - self._refusal[0]) / NS
-            if share < CUT_MAX * self.meter.ceiling and not (isinstance(self.meter, Spaced) or self.refill.sure):
+            self._climb_s = (sent_ns - self._refusal[0]) / NS
+            if share < CUT_LEAST * self.meter.ceiling and not (isinstance(self.meter, Spread) or self.refill.sure):
                 self._refusal = None
                 return True  # the refill is so low that the quota is a counter that restarts
             if share < self.meter.ceiling:
-                self._set_ceiling(now_ns, max(share, CUT_MAX * self.meter.ceiling))
+                self._set_ceiling(now_ns, max(share, CUT_LEAST * self.meter.ceiling))
                 self.changed()
         if self._refusal is None or sent_ns - self._refusal[0] >= MEASURED_S * NS:
             self._refusal = (sent_ns, admitted)
@@ -476,11 +507,14 @@ class QuotaTracker:
         """Raise a learned ceiling by one step, for an attempt of ``amount``; idle time adds nothing."""
         if self.meter.ceiling >= 1 or now_ns - self._climbed_ns < CLIMB_NS:
             return
-        step_s = min((now_ns - self._climbed_ns) / NS, max(2 * amount * self.meter.ns_per_unit / NS, 1.0))
+        # Idle time does not count: a pool in demand sends such an attempt at least once in twice the time of its refill.
+        # At least 1 s counts, because many small attempts come between two steps.
+        demand_s = max(2 * amount * self.meter.ns_per_unit / NS, 1.0)
+        step_s = min((now_ns - self._climbed_ns) / NS, demand_s)
         self._climbed_ns = now_ns
         if step_s > 0:
             self._busy_s += step_s
-            gain = CLIMB * step_s / self._measured_s * (1 if self._steady else 1 + self._busy_s / 60)
+            gain = CLIMB * step_s / self._climb_s * (1 if self._steady else 1 + self._busy_s / 60)
             self._set_ceiling(now_ns, self.meter.ceiling * (1 + gain))
 
 
@@ -512,13 +546,14 @@ class Learning:
     ) -> None:
         self._ledger = ledger
         self._report = report
+        self._shared = report is not _report_nothing  # whether other processes make the same changes
         self._raises, self._adapts = raises, adapts
         self.trackers: list[QuotaTracker | None] = []
         self.guesses = Guesses(ledger)
         self.notices: list[str] = []
-        self.follow()
+        self.track_new()
 
-    def follow(self) -> None:
+    def track_new(self) -> None:
         """Track the meters that the ledger has got since."""
         for i, m in enumerate(self._ledger.meters[len(self.trackers) :], len(self.trackers)):
             tracker = QuotaTracker(m, i, self._report, adapts=self._adapts) if isinstance(m, Bucket) else None
@@ -553,13 +588,14 @@ class Learning:
         """Learn from the headers of the answer to ``reservation``.
 
         Returns:
-            The indexes of the quotas that are new or have another limit.
+            The indexes of the quotas that are new, or whose limit the answer has changed. Limits that follow from what
+            the pool observed are not in it: only a new quota changes the amounts of waiters.
         """
         changed: list[int] = []
         for reading in map(_sane_reading, readings):
             sent_ns, index = reservation.granted_ns, self._index(reading.unit, reading.period_s)
             refilled = index is not None and self._take_refill(now_ns, index, sent_ns, reading)
-            if index is not None and (reading.reset_s or 0) > 2 * self._ledger.meters[index].quota.period_s:
+            if index is not None and (reading.reset_s or 0) > LONGER_PERIOD * self._ledger.meters[index].quota.period_s:
                 continue  # it is about a longer period
             limited = self._take_limit(now_ns, index, reading, sent_ns)
             changed += limited
@@ -582,21 +618,21 @@ class Learning:
         tracker = self.trackers[index]
         if tracker is None or reading.period_s is not None:
             return False
-        period_s, spaced = tracker.refill.period_s(reading), isinstance(tracker.meter, Spaced)
+        period_s, spread = tracker.refill.period_s(reading), isinstance(tracker.meter, Spread)
         bucket = period_s is not None
-        if spaced and not bucket:
+        if spread and not bucket:
             period_s = tracker.refill.restarts_s(sent_ns, reading)
         if period_s is None or reading.limit is None:
             return False
         quota, changed = tracker.meter.quota, False
-        if spaced and bucket and quota.rule is Rule.BUCKET and self._report is _report_nothing:
+        if spread and bucket and quota.rule is Rule.BUCKET and not self._shared:
             tracker.meter, changed = self._ledger.count_as_bucket(now_ns, index), True
         known_s = tracker.period_s or quota.period_s
         if abs(period_s - known_s) > PERIOD_MARGIN * known_s:
             tracker.period_s, changed = period_s, True
-            if self._report is _report_nothing and self._ledger.given[index] == math.inf:
+            if not self._shared and self._ledger.given[index] == math.inf:
                 self._ledger.adopt(now_ns, index, reading.limit, period_s)
-            else:  # to other processes, and to the user, it is known by its period
+            else:  # other processes and given quotas match it by unit and period: the period stays, the amount is converted
                 self._adopt(now_ns, index, min(self._in_period(index, reading.limit), self._ledger.given[index]))
         if changed:
             tracker.changed()
@@ -619,7 +655,8 @@ class Learning:
         """Learn from a refusal for rate or growth.
 
         Returns:
-            The indexes of the quotas that are new or have another limit.
+            The indexes of the quotas that are new, or whose limit the answer has changed. Limits that follow from what
+            the pool observed are not in it: only a new quota changes the amounts of waiters.
         """
         if refusal.kind not in (RefusalKind.RATE, RefusalKind.GROWTH):
             return []
@@ -690,7 +727,7 @@ class Learning:
             rule = Rule.SLOTS if slots else Rule.BUCKET
             quota = Quota(answer.unit, limit, 0.0 if slots else answer.period_s or 60.0, rule=rule)
             self._ledger.add(now_ns, quota)
-            self.follow()
+            self.track_new()
             index = len(self._ledger.meters) - 1
             self._report(index, "add", quota)
             return [index]
@@ -738,20 +775,23 @@ class Learning:
                     self.about_guess(index) + "; the provider serves more, so it is raised step by step"
                 )
             self._adopt(now_ns, index, amount, source)
-            if gain and tracker is not None and not isinstance(tracker.meter, Spaced):
+            if gain and tracker is not None and not isinstance(tracker.meter, Spread):
                 tracker.gain(now_ns, gain)
 
     def _fall_back(self, now_ns: int, index: int, guess: Guess, sent_ns: int) -> None:
-        """Replace a guess that has grown too far by what was served before the attempt that was refused."""
+        """Replace a guess that was raised too far by what was served before the attempt that was refused."""
         tracker = self.trackers[index]
-        if tracker is not None and not isinstance(tracker.meter, Spaced):
+        if tracker is not None and not isinstance(tracker.meter, Spread):
             limit = tracker.least_limit(guess.since_ns, sent_ns)
             if 0 < limit < tracker.meter.quota.amount:
                 self._adopt(now_ns, index, 2 * limit, self._ledger.sources[index])
                 tracker.fall_back(now_ns, limit)
 
     def outgrown(self, now_ns: int, true: list[float]) -> None:
-        """Raise learned limits that a served attempt has exceeded by far: its debt would stop the pool for many periods."""
+        """Raise limits, up to the given ones, that a served attempt has exceeded by far.
+
+        The debt of the attempt would stop the pool for many periods.
+        """
         for index, amount in enumerate(true):
             limit = min(amount, self._ledger.given[index])
             if limit > DEBT_MAX * self._ledger.meters[index].most:
@@ -771,17 +811,19 @@ class Learning:
             self.notices.append(self.about_guess(index) + "; requests wait for it")
 
     def about_guess(self, index: int) -> str:
-        """A sentence about a guessed limit: its source, and how to name another."""
+        """A sentence about a guessed limit: its source, and what the user can do."""
         name, source = self._ledger.names[index], self._ledger.sources[index]
+        # A published limit is that of the tier that was named, or of the only one.
+        tier = "name the tier of the account (tier=...), " if source.kind is SourceKind.ASSUMED else ""
         return (
-            f"the limit {name!r} is {source}, and no answer has confirmed it: name the tier of the account (tier=...), give"
-            " the limits, or measure them with `paceline check`"
+            f"the limit {name!r} is {source}, and no answer has confirmed it: {tier}give the limits, or measure them with"
+            " `paceline check`"
         )
 
     def _spread(self, now_ns: int, index: int) -> None:
         """Spread the quota at ``index`` evenly, which is safe under every rule: it is not a bucket."""
         tracker = self.trackers[index]
-        if tracker is not None and not isinstance(tracker.meter, Spaced):
+        if tracker is not None and not isinstance(tracker.meter, Spread):
             tracker.meter = self._ledger.spread(now_ns, index)
             self._report(index, "spread", 0.0)
             tracker.changed()

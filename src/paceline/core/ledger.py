@@ -1,4 +1,6 @@
-"""The quotas of one pool together. Reservations and settlements are made here; learning corrects the meters beside it.
+"""The quotas of one pool together.
+
+Reservations and settlements are made here. ``Learning`` corrects the meters directly, not through this class.
 
 An attempt *reserves* the cost that the provider holds at admission: if the cost fits every quota, every quota is
 charged, and otherwise none. After the answer the reservation is *settled* with the true cost: a lower one gives
@@ -12,7 +14,7 @@ from __future__ import annotations
 import math
 from collections.abc import Collection, Iterable, Sequence
 
-from paceline.core.meters import FAR_NS, Bucket, Held, Meter, Slots, Spaced, meter
+from paceline.core.meters import FAR_NS, Bucket, Held, Meter, Slots, Spread, meter
 from paceline.core.quota import CONCURRENCY, INPUT_TOKENS, NS, OUTPUT_TOKENS, REQUESTS, TOKENS, Cost, Quota, Rule
 from paceline.core.results import (
     COOL_DOWN,
@@ -31,7 +33,7 @@ PROBE_NS = 2 * NS
 
 DEBT_MAX = 4.0
 """A request larger than a quota is charged this multiple of the quota at most, unless its true cost is known. One that was
-served at a higher cost shows that a learned limit is wrong."""
+served at a higher cost shows that a limit is wrong, unless the user has given it."""
 
 
 class Ledger:
@@ -47,20 +49,20 @@ class Ledger:
         charged_after: The units that the provider charges when the answer is produced, and not at admission.
 
     Attributes:
-        meters: One per quota, in the order of ``names``, ``units``, ``sources``, ``given``, ``most``, ``spent`` and all
-            lists of amounts.
+        meters: One per quota, in the order of ``names``, ``units``, ``sources``, ``given``, ``refused_above``, ``spent``
+            and all lists of amounts. Quotas are only ever appended; the meter of one may be replaced.
         names: The quotas in their notation.
         sources: The source of each limit.
         given: The amount that the user has set, which no answer raises; infinite for a limit that the user has not set.
-        most: The largest cost that can ever fit, by what the user has set; infinite for all other limits. A larger cost
-            than the quota holds goes alone then, when the quota is unused: only the provider can refuse it. It reserves
-            what the quota holds, and the rest becomes debt when it is settled.
+        refused_above: A cost above this is refused at once (``NeverFits``): what a given quota holds; infinite for other
+            limits, because only the provider can refuse it. A cost between what the quota holds (``Meter.most``) and this
+            goes when the quota is unused. It reserves what the quota holds, and the rest becomes debt when it is settled.
         stated: The limits that answers have stated above given ones, by index.
         exceeded: Whether an attempt larger than a quota was settled since the learning last looked.
         units: Their units.
         spent: The sum of all true costs so far, per meter: charges with their refunds and debts.
         not_before_ns: No grant before this instant.
-        expiry_check_ns: When :meth:`expire` has to look again: no reservation expires before this instant.
+        loss_check_ns: When :meth:`lose_old` has to look again: no reservation is lost before this instant.
     """
 
     def __init__(
@@ -82,11 +84,11 @@ class Ledger:
         self.units: list[str] = []
         self.sources: list[Source] = []
         self.given: list[float] = []
-        self.most: list[float] = []
+        self.refused_above: list[float] = []
         self.stated: dict[int, float] = {}
         self.spent: list[float] = []
-        self.slots: list[int] = []  # the indexes of the meters with the rule ``slots``
-        self.released: list[int] = []  # the indexes of the meters that count attempts in flight: slots, held amounts
+        self.slot_indexes: list[int] = []  # of the meters with the rule ``slots``
+        self.released: list[int] = []  # of the meters that count attempts in flight: slots, held amounts
         self._counts_tokens = False
         for i, quota in enumerate(quotas):
             self.add(now_ns, quota, sources[i] if sources else GIVEN)
@@ -94,14 +96,14 @@ class Ledger:
         self._probe_next = False
         self._probe: Reservation | None = None
         self.ttl_ns = round(ttl_s * NS)
-        self.expiry_check_ns = now_ns + self.ttl_ns
-        self._open: dict[Reservation, None] = {}  # ordered by expiry
+        self.loss_check_ns = now_ns + self.ttl_ns
+        self._open: dict[Reservation, None] = {}  # the oldest first
         self._alone: set[Reservation] = set()  # of these: larger than a quota
         self.exceeded = False
 
     @property
     def most_output(self) -> float:
-        """The most output tokens that can ever fit; infinite where no quota counts them."""
+        """The most output tokens that fit when the quotas are unused; infinite where no quota counts them."""
         return min((m.most for m in self.meters if m.quota.unit in (OUTPUT_TOKENS, TOKENS)), default=math.inf)
 
     @property
@@ -121,20 +123,24 @@ class Ledger:
         return amounts
 
     def never(self, amounts: list[float]) -> NeverFits | None:
-        """The first amount above what its quota can ever hold; ``None`` if all can fit."""
+        """The first amount that is above its ``refused_above``; ``None`` for none."""
         for i, m in enumerate(self.meters):
-            if amounts[i] > self.most[i]:
-                return NeverFits(m.quota.unit, amounts[i], self.most[i])
+            if amounts[i] > self.refused_above[i]:
+                return NeverFits(m.quota.unit, amounts[i], self.refused_above[i])
         return None
 
     def fitting(self, amounts: list[float]) -> list[float]:
-        """``amounts``, each at most what its quota holds, if it may go at all: a larger one goes when the quota is unused."""
-        limits = zip(amounts, self.meters, self.most, strict=False)
-        return [min(amount, m.most) if amount <= most else amount for amount, m, most in limits]
+        """``amounts``, as they are reserved: an amount larger than its quota is lowered to what the quota holds.
+
+        An amount above ``refused_above`` stays, because it is refused.
+        """
+        limits = zip(amounts, self.meters, self.refused_above, strict=False)
+        return [min(amount, m.most) if amount <= above else amount for amount, m, above in limits]
 
     def earliest(self, now_ns: int, amounts: list[float], ahead: list[float] | None = None) -> tuple[int, int]:
-        """The first instant at which ``amounts`` fit, and the index of the meter that binds (-1: a cool-down, or none).
+        """The first instant at which ``amounts`` fit if nothing is released before, and the index of the meter that binds.
 
+        The instant is ``FAR_NS`` where only a release can make them fit; the index is -1 for a cool-down, or none.
         ``ahead``: the amounts of the requests that go first.
         """
         latest, binding = self.not_before_ns, -1
@@ -162,8 +168,8 @@ class Ledger:
             amount = amounts[i]
             if amount:
                 if amount > m.most:
-                    if amount > self.most[i]:
-                        return NeverFits(m.quota.unit, amount, self.most[i])
+                    if amount > self.refused_above[i]:
+                        return NeverFits(m.quota.unit, amount, self.refused_above[i])
                     amount, alone = m.most, True
                 at_ns = m.earliest(now_ns, amount)
                 if at_ns > latest:
@@ -195,8 +201,9 @@ class Ledger:
         return COOL_DOWN if binding < 0 else self.names[binding]
 
     def settle(self, now_ns: int, reservation: Reservation, actual: Cost | None) -> list[float]:
-        """Close ``reservation`` with its true cost (``None``: as reserved); a closed one stays as it is.
+        """Close ``reservation`` with its true cost; a closed one stays as it is.
 
+        ``None``: as reserved, or, for a request larger than a quota, its whole cost, up to ``DEBT_MAX`` quotas.
         Units that ``actual`` leaves out stay as reserved.
 
         Returns:
@@ -271,22 +278,22 @@ class Ledger:
                     self.meters[i].correct(now_ns, reservation.marks[i], reserved, 0.0)
                     self.spent[i] -= reserved
 
-    def expire(self, now_ns: int) -> int:
-        """Close the reservations whose time-to-live is over, charged in full; return how many."""
+    def lose_old(self, now_ns: int) -> int:
+        """Close the reservations whose time-to-live is over, as lost and charged in full; return how many."""
         late = []
         for reservation in self._open:
-            if reservation.expires_ns > now_ns:
+            if reservation.lost_at_ns > now_ns:
                 break
             late.append(reservation)
         for reservation in late:
             self.close(now_ns, reservation)
-        self.expiry_check_ns = min(self.next_expiry_ns, now_ns + self.ttl_ns)
+        self.loss_check_ns = min(self.next_loss_ns, now_ns + self.ttl_ns)
         return len(late)
 
     @property
-    def next_expiry_ns(self) -> int:
-        """When the oldest open reservation expires."""
-        return next((r.expires_ns for r in self._open), FAR_NS)
+    def next_loss_ns(self) -> int:
+        """When the oldest open reservation is lost."""
+        return next((r.lost_at_ns for r in self._open), FAR_NS)
 
     def pause(self, until_ns: int) -> None:
         """Grant nothing before ``until_ns``, then one attempt (the probe), and the others after its answer.
@@ -312,7 +319,7 @@ class Ledger:
         """Take the present limit at ``index`` for the given one, if it is higher: the user has raised it elsewhere."""
         m = self.meters[index]
         if m.quota.amount > self.given[index]:
-            self.given[index], self.most[index] = m.quota.amount, max(self.most[index], m.most)
+            self.given[index], self.refused_above[index] = m.quota.amount, max(self.refused_above[index], m.most)
 
     def add(self, now_ns: int, quota: Quota, source: Source = LEARNED) -> None:
         """Charge a further quota from now on."""
@@ -321,31 +328,31 @@ class Ledger:
         if isinstance(m, Bucket) and m.opened < math.inf and not given:
             m.opened /= 2  # the limit may be lower
             m.widen()
-        self.follow(m, str(quota), source, quota.amount if given else math.inf, m.most if given else math.inf)
+        self.add_meter(m, str(quota), source, quota.amount if given else math.inf, m.most if given else math.inf)
 
-    def follow(self, m: Meter, name: str, source: Source, given: float, most: float) -> None:
+    def add_meter(self, m: Meter, name: str, source: Source, given: float, refused_above: float) -> None:
         """Charge a further meter from now on, at its present level."""
         if m.quota.rule is Rule.SLOTS:
-            self.slots.append(len(self.meters))
+            self.slot_indexes.append(len(self.meters))
         if isinstance(m, Slots | Held):
             self.released.append(len(self.meters))
         self.meters.append(m)
         self.names.append(name)
         self.sources.append(source)
         self.given.append(given)
-        self.most.append(most)
+        self.refused_above.append(refused_above)
         self.spent.append(0.0)
         self.units.append(m.quota.unit)
         self._counts_tokens = TOKENS in self.units
 
-    def spread(self, now_ns: int, index: int) -> Spaced:
+    def spread(self, now_ns: int, index: int) -> Spread:
         """Spread the quota at ``index`` evenly: the provider does not count it as a bucket. Its charges stay."""
         old = self.meters[index]
-        spaced = Spaced(old.quota, now_ns, self.headroom_s)
+        spread = Spread(old.quota, now_ns, self.headroom_s)
         if isinstance(old, Bucket):
-            spaced.full_at_ns = old.full_at_ns
-        self.meters[index] = spaced
-        return spaced
+            spread.full_at_ns = old.full_at_ns
+        self.meters[index] = spread
+        return spread
 
     def count_as_bucket(self, now_ns: int, index: int) -> Bucket:
         """Count the quota at ``index`` as a bucket, full."""

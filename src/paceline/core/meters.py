@@ -11,11 +11,11 @@ Headroom, not a safety factor
 Opening gently
     At the start it is unknown whether the provider's bucket is full, how large it is, and how wrong the
     estimates are. A gentle bucket grants a small burst first and widens it by the cost of the answered
-    attempts, like TCP's slow start. No capacity is lost: the part that is not granted at once can be granted
+    attempts, like TCP's slow start. Nothing is lost: the part that is not granted at once can be granted
     a second later.
 
 Exact refunds
-    A refund arrives late. To add it back in full would grant capacity that the provider never had: with the
+    A refund arrives late. To add it back in full would grant an amount that the provider never had: with the
     lower cost, the bucket would have been full earlier, and its refill from then on would have been lost. The
     level after a charge that is lowered by ``r`` rises by ``min(r, lack)``, where ``lack`` is the least that
     the bucket lacked from full at any instant since the charge. So a bucket remembers the low points of
@@ -65,7 +65,9 @@ class Meter(Protocol):
     most: float
 
     def earliest(self, now_ns: int, cost: float, ahead: float = 0.0, slack_ns: int = 0) -> int:
-        """The first instant at which ``cost`` fits; it fits now if that is ``now_ns`` or earlier.
+        """The first instant at which ``cost`` fits if nothing is released before; now, if that is ``now_ns`` or earlier.
+
+        ``FAR_NS``: only a release can make it fit.
 
         Args:
             now_ns: The present.
@@ -75,7 +77,10 @@ class Meter(Protocol):
         """
 
     def charge(self, now_ns: int, cost: float) -> int:
-        """Charge ``cost``; return the mark of this charge, for :meth:`correct`."""
+        """Charge ``cost``; return the mark of this charge, for :meth:`correct`.
+
+        In buckets the mark is the instant, made unique; in a window its start; 0 in slots, and where nothing was charged.
+        """
 
     def correct(self, now_ns: int, mark: int, charged: float, actual: float) -> None:
         """Turn a charge of ``charged`` into one of ``actual``: an exact refund, or debt."""
@@ -84,7 +89,10 @@ class Meter(Protocol):
         """An attempt that was charged ``cost`` has been answered: a gentle bucket widens its burst."""
 
     def release(self, now_ns: int, mark: int, cost: float) -> None:
-        """The attempt that was charged ``cost``, with this mark, is over: slots become free."""
+        """The attempt that was charged ``cost``, with this mark, is over: slots become free, a held cost is charged.
+
+        Called before :meth:`correct`.
+        """
 
     def level(self, now_ns: int) -> float:
         """What is left, headroom included; negative in debt."""
@@ -169,15 +177,18 @@ class Bucket:
         """Move ``full_at_ns``: later when others use the key, too, and earlier when the charges were too high."""
         if by_ns > 0:
             before_ns = self.full_at_ns
-            self.charge(now_ns, 0.0)  # a low point: a refund counts no more than the lack of now
-            self.full_at_ns = before_ns
+            self.charge(now_ns, 0.0)  # records the present lack as a low point: a refund is worth no more
+            self.full_at_ns = before_ns  # the level is restored
         else:
             self.low_lacks = [max(lack + by_ns, 0) for lack in self.low_lacks]
         self.full_at_ns += by_ns
         self.not_granted(by_ns / self.ns_per_unit)
 
     def not_granted(self, amount: float) -> None:
-        """Do not count ``amount`` of the use, which was not granted here, against the opening burst."""
+        """Move the opening burst by ``amount``.
+
+        Use by others (positive) or too high charges (negative) are no grants of this pool.
+        """
         if self.opened < math.inf:
             self.opened = max(self.opened + amount, small_burst_s(self.quota) * self.quota.rate)
             self.widen()
@@ -197,18 +208,23 @@ class Bucket:
 
     def _resize(self, now_ns: int, quota: Quota, level: float) -> None:
         """Change the rate or the size. A larger bucket fills from its present level, a smaller one spills."""
-        before, grown = self.ns_per_unit, min(quota.burst - self.quota.burst, 0.0)  # growth does not raise a past lack
-        self.charge(now_ns, 0.0)  # a low point, as in shift()
+        before, shrunk = self.ns_per_unit, max(self.quota.burst - quota.burst, 0.0)
+        self.charge(now_ns, 0.0)  # records the present lack as a low point; the level is restored below
         self.configure(quota)
         self.full_at_ns = now_ns + math.ceil((quota.burst - min(level, quota.burst)) * self.ns_per_unit)
-        self.low_lacks = [max(math.floor((lack / before + grown) * self.ns_per_unit), 0) for lack in self.low_lacks]
+        # A smaller bucket lacked less from full, by what it has shrunk. A larger one is taken to have lacked the same.
+        self.low_lacks = [max(math.floor((lack / before - shrunk) * self.ns_per_unit), 0) for lack in self.low_lacks]
 
     def earliest(self, now_ns: int, cost: float, ahead: float = 0.0, slack_ns: int = 0) -> int:
+        """See :meth:`Meter.earliest`. There are three cases.
+
+        A cost up to what is granted at once goes when the bucket has that much. A larger one goes when the bucket is full:
+        a cost up to the burst at most ``full_wait_ns`` later, and not a whole headroom, which every such request would pay;
+        a cost above the burst (with ``slack_ns``) when the rest has been refilled, too.
+        """
         cost_ns = ceil(cost * self.ns_per_unit) + slack_ns  # rounded up, against over-admission
         need_ns = cost_ns - self.reach_ns
-        if need_ns > 0:
-            # The cost is above what is granted at once, so it goes when the bucket is full. Then it waits a moment
-            # more, and not a whole headroom, which every such request would pay.
+        if need_ns > 0:  # when the bucket is full, or later
             over_ns = max(cost_ns - self.open_reach_ns, 0)
             need_ns = min(over_ns, self.full_wait_ns) if cost <= self.quota.burst else over_ns
         if ahead:
@@ -293,12 +309,16 @@ class Held(Bucket):
 
     Attributes:
         held: The cost of each attempt in flight, by its mark, the oldest first.
+        charged_early: The mark of the charge of each attempt in flight that was held longer than one period, by the
+            attempt's mark.
     """
 
-    __slots__ = ("held", "held_amount")
+    __slots__ = ("_released", "charged_early", "held", "held_amount")
 
     def __init__(self, quota: Quota, now_ns: int, headroom_s: float, *, gentle: bool = False) -> None:
         self.held: dict[int, float] = {}
+        self.charged_early: dict[int, int] = {}
+        self._released = 0  # the mark of the charge of the attempt that release() was called for
         self.held_amount = 0.0
         super().__init__(quota, now_ns, headroom_s, gentle=gentle)
 
@@ -327,10 +347,12 @@ class Held(Bucket):
     def release(self, now_ns: int, mark: int, cost: float) -> None:
         if self.held.pop(mark, None) is not None:
             self.held_amount = self.held_amount - cost if self.held else 0.0
-            super().charge(now_ns, cost)
+            self._released = super().charge(now_ns, cost)
+        else:
+            self._released = self.charged_early.pop(mark, mark)
 
     def correct(self, now_ns: int, mark: int, charged: float, actual: float) -> None:  # noqa: ARG002
-        super().correct(now_ns, self.sequence, charged, actual)  # it was charged just now, by release()
+        super().correct(now_ns, self._released, charged, actual)  # release() of the same attempt was called just before
 
     def level(self, now_ns: int) -> float:
         return super().level(now_ns) - self.held_amount
@@ -342,6 +364,7 @@ class Held(Bucket):
     def _charge_old(self, now_ns: int) -> None:
         while self.held and (mark := next(iter(self.held))) + self._period_ns <= now_ns:
             self.release(now_ns, mark, self.held[mark])
+            self.charged_early[mark] = self._released
 
 
 SLICES = 512
@@ -351,7 +374,7 @@ TINY = 1e-9
 """Amounts that differ by less are equal: it is the error of sums of floats."""
 
 
-class Spaced(Bucket):
+class Spread(Bucket):
     """A sliding window, or a window with an unknown start: spread evenly, and never above the amount in any period.
 
     A bucket of burst b and rate r admits at most ``b + r x period`` in any period, so ``r = (amount - b) / period``
@@ -493,8 +516,8 @@ class Window:
         closed = now_ns >= self.stop_ns - guard_ns - slack_ns
         if closed or self.used + ahead + cost > amount:
             later = ahead + cost - (0.0 if closed else max(amount - self.used, 0.0))  # what does not go in this window
-            restarts = max(math.ceil(later / amount - TINY), 1)
-            return self.stop_ns + (restarts - 1) * self.period_ns + guard_ns
+            periods = max(math.ceil(later / amount - TINY), 1)
+            return self.stop_ns + (periods - 1) * self.period_ns + guard_ns
         return max(self.start_ns + guard_ns, now_ns)
 
     def charge(self, now_ns: int, cost: float) -> int:
@@ -578,4 +601,4 @@ def meter(quota: Quota, now_ns: int, headroom_s: float, *, gentle: bool = False,
         return Window(quota, headroom_s)
     if quota.rule is Rule.BUCKET:
         return (Held if held else Bucket)(quota, now_ns, headroom_s, gentle=gentle)
-    return Spaced(quota, now_ns, headroom_s)
+    return Spread(quota, now_ns, headroom_s)

@@ -32,7 +32,7 @@ from paceline.core.results import (
 )
 
 STOP_NS, STOP_MAX_NS = 600 * NS, 3_600 * NS
-"""How long a pool without money sends nothing, at first and at most; then one request goes."""
+"""How long a pool without money sends nothing, at first and at most; then one request goes, the trial."""
 
 WAITING_MAX = 1_000_000
 """The default bound of a queue; a waiter takes about half a kilobyte."""
@@ -51,8 +51,8 @@ class Pool:
         waited_ns: The sum of the waits of all granted attempts.
         longest_ns: The longest of these waits.
         estimates: Per unit the sums of the reserved and of the true amounts, over all attempts with a known true cost.
-        stopped: Set while the pool sends nothing.
-        refused_in_row: The number of refused attempts since the last answered one.
+        stopped: Set while the pool sends nothing but one request every 10 to 60 minutes.
+        refused_in_row: How many times in a row the pool was refused; attempts in flight at a refusal count once with it.
     """
 
     def __init__(
@@ -66,7 +66,8 @@ class Pool:
         self.waited_ns = self.longest_ns = 0
         self.estimates: defaultdict[str, list[float]] = defaultdict(lambda: [0.0, 0.0])
         self.stopped: Stopped | None = None
-        self._stopped_ns = self._probe_ns = self._stop_ns = 0
+        self._stopped_ns = self._trial_ns = self._stop_ns = 0
+        self._empties_queue = False  # whether the next pump() turns all waiters away, because the pool was stopped
         self.refused_in_row = 0
         self._row_since_ns = 0
         self._waiting_max = waiting_max
@@ -88,7 +89,7 @@ class Pool:
         waiter.arrived_ns = now_ns
         if not waiter.returned:
             waiter.number = self.queue.next_number()
-        if self.stopped is not None and self._is_stopped(now_ns):
+        if self.stopped is not None and self._turns_away(now_ns):
             return self.stopped
         if not self.queue.length:
             decision = self._reserve(now_ns, waiter)
@@ -121,7 +122,7 @@ class Pool:
         waiter.amounts = self.capacity.ledger.amounts(waiter.cost)
         if not waiter.returned:
             waiter.number = self.queue.next_number()  # its place, should a further attempt follow a refusal
-        if self.stopped is not None and self._is_stopped(now_ns):
+        if self.stopped is not None and self._turns_away(now_ns):
             return self.stopped
         if self.queue.length > len(self._undecided):
             never = self.ledger.never(waiter.amounts)
@@ -164,9 +165,10 @@ class Pool:
     def pump(self, now_ns: int) -> list[Waiter]:
         """Grant the waiters that may go now; return those whose ``outcome`` is set now."""
         queue, ledger = self.queue, self.capacity.ledger
-        if ledger.expiry_check_ns <= now_ns:
-            self.counts["lost"] += ledger.expire(now_ns)
-        if self.stopped is not None:
+        if ledger.loss_check_ns <= now_ns:
+            self.counts["lost"] += ledger.lose_old(now_ns)
+        if self.stopped is not None and self._empties_queue:  # later only a trial waits
+            self._empties_queue = False
             return self._turn_away(self.stopped)
         done = self._overdue(now_ns, now_ns - 1)  # a deadline of this instant can still be met
         while (head := queue.head()) is not None:
@@ -198,7 +200,7 @@ class Pool:
             self.queue.withdraw(waiter)
 
     def settle(self, now_ns: int, reservation: Reservation, actual: Cost | None, waiter: Waiter | None = None) -> None:
-        """Close ``reservation`` with its true cost (``None``: as reserved)."""
+        """Close ``reservation`` with its true cost; ``None``: see :meth:`Capacity.settle`."""
         if not reservation.open:
             return
         self.counts["settled"] += 1
@@ -261,21 +263,23 @@ class Pool:
             waiter.amounts = self.ledger.amounts(waiter.cost)
 
     def stop(self, now_ns: int, reason: str) -> None:
-        """Send nothing but one request after 10, 20, 40 and then every 60 minutes, until one is served."""
+        """Send one request, the trial, after 10, 20, 40 and then every 60 minutes, and no other until one is served."""
         self._stop_ns = min(2 * self._stop_ns, STOP_MAX_NS) if self._stop_ns else STOP_NS
-        self.stopped, self._stopped_ns, self._probe_ns = Stopped(reason), now_ns, now_ns + self._stop_ns
+        self.stopped, self._stopped_ns, self._trial_ns = Stopped(reason), now_ns, now_ns + self._stop_ns
+        self._empties_queue = True
 
     def resume(self) -> None:
         """End a stop."""
-        self.stopped, self._stop_ns = None, 0
+        self.stopped, self._stop_ns, self._empties_queue = None, 0, False
 
-    def _is_stopped(self, now_ns: int) -> bool:
-        """Whether a request that comes now is turned away; the first one after a while goes."""
-        if self.stopped is None:
-            return False
-        if now_ns < self._probe_ns:
+    def _turns_away(self, now_ns: int) -> bool:
+        """Whether a stopped pool refuses a request that comes now.
+
+        At :attr:`_trial_ns` it lets one request through, the trial, and sets the next instant.
+        """
+        if now_ns < self._trial_ns:
             return True
-        self._probe_ns = now_ns + self._stop_ns
+        self._trial_ns = now_ns + self._stop_ns
         return False
 
     def soonest(self, now_ns: int, waiter: Waiter) -> tuple[int, str]:
@@ -314,8 +318,8 @@ class Pool:
 
     def _reserve(self, now_ns: int, waiter: Waiter) -> Decision:
         ledger = self.capacity.ledger
-        if ledger.expiry_check_ns <= now_ns:
-            self.counts["lost"] += ledger.expire(now_ns)
+        if ledger.loss_check_ns <= now_ns:
+            self.counts["lost"] += ledger.lose_old(now_ns)
         decision = self.capacity.reserve(now_ns, waiter)
         if isinstance(decision, Reservation):
             self.counts["granted"] += 1

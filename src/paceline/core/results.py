@@ -136,24 +136,26 @@ class Reservation:
 
     Attributes:
         cost: The reserved cost per unit.
-        amounts: The same, one number per meter.
+        amounts: What was charged, one number per meter: less than ``cost`` where the request is larger than a quota. Quotas
+            are only ever appended to a ledger, so an older reservation has amounts for the first of them.
         marks: What :meth:`Meter.charge <paceline.core.meters.Meter.charge>` returned, per meter.
-        notes: What :class:`~paceline.core.learning.Learning` compares the answer with, per meter.
+        notes: What :class:`~paceline.core.learning.Learning` compares the answer with, per meter; empty: nothing is
+            learned from its settlement.
         granted_ns: The instant of the grant.
-        expires_ns: When it is closed as lost, if it is still open.
+        lost_at_ns: When it is closed as lost, if it is still open.
         open: Whether it is neither settled, cancelled, refused nor lost.
     """
 
-    __slots__ = ("amounts", "cost", "expires_ns", "granted_ns", "marks", "notes", "open")
+    __slots__ = ("amounts", "cost", "granted_ns", "lost_at_ns", "marks", "notes", "open")
 
     def __init__(
-        self, cost: Cost, amounts: list[float], marks: Sequence[int], granted_ns: int, expires_ns: int
+        self, cost: Cost, amounts: list[float], marks: Sequence[int], granted_ns: int, lost_at_ns: int
     ) -> None:
         self.cost = cost
         self.amounts = amounts
         self.marks = marks
         self.granted_ns = granted_ns
-        self.expires_ns = expires_ns
+        self.lost_at_ns = lost_at_ns
         self.notes: Sequence[Any] = ()
         self.open = True
 
@@ -196,7 +198,7 @@ class QueueFull:
 
 @dataclass(frozen=True, slots=True)
 class Stopped:
-    """The pool was stopped for ``reason`` and sends nothing more."""
+    """The pool was stopped for ``reason``: it sends only one request every 10 to 60 minutes."""
 
     reason: str
 

@@ -42,7 +42,7 @@ T = TypeVar("T")
 log = logging.getLogger("paceline")
 
 UNKNOWN_NS = FAR_NS // 2
-"""A later instant is unknown: no quota refills so slowly."""
+"""An instant beyond this was computed from ``FAR_NS``, so it is unknown."""
 
 SAME_PAUSE_NS = NS // 10
 """Pauses that differ by less are the same pause: a store computes the rest of it at every reply."""
@@ -312,7 +312,7 @@ class Scheduler:
             granted = yield self, waiter
             if not isinstance(granted, Reservation):
                 return granted
-            cool_down_ns = self.pool.ledger.not_before_ns
+            paused_until_ns = self.pool.ledger.not_before_ns
             try:
                 for scheduler in self.further:
                     there = Waiter({REQUESTS: 1, CONCURRENCY: 1}, waiter.lane, waiter.deadline_ns)
@@ -328,7 +328,7 @@ class Scheduler:
                 raise
             finally:
                 self._at.pop(waiter, None)
-            if self.pool.ledger.not_before_ns <= max(cool_down_ns + SAME_PAUSE_NS, self.now_ns()):
+            if self.pool.ledger.not_before_ns <= max(paused_until_ns + SAME_PAUSE_NS, self.now_ns()):
                 return granted
             self.cancel(granted)  # a pause has begun meanwhile: back to its place in its lane
             waiter.returned = True

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from typing import Any
 
-from paceline.core.meters import Bucket, Meter, Spaced, Window
+from paceline.core.meters import Bucket, Meter, Spread, Window
 from paceline.core.pool import Pool
 from paceline.core.queue import Waiter
 from paceline.core.quota import CONCURRENCY, NS, REQUESTS, Rule
@@ -80,7 +80,7 @@ def _reset_s(m: Meter, now_ns: int) -> float | None:
     """Seconds until the quota is full without further requests; ``None`` for unknown."""
     if m.level(now_ns) >= m.quota.amount and m.quota.rule is not Rule.BUCKET:
         return 0.0
-    if isinstance(m, Spaced):
+    if isinstance(m, Spread):
         return _up(m.earliest(now_ns, m.quota.amount) - now_ns)  # its whole amount fits when it is full
     if isinstance(m, Bucket):
         return _up(m.full_at_ns - now_ns)
@@ -99,6 +99,6 @@ def _learned(m: Meter, headroom_s: float) -> dict[str, Any]:
             learned["ceiling"] = round(m.ceiling, 4)
         if m.headroom_s != headroom_s:
             learned["headroom_s"] = m.headroom_s
-        if isinstance(m, Spaced) and m.quota.rule is Rule.BUCKET:
+        if isinstance(m, Spread) and m.quota.rule is Rule.BUCKET:
             learned["rule"] = "no bucket: spread evenly"
     return learned

@@ -203,7 +203,7 @@ class SharedCapacity:
             due.append(self._called_ns + LINGER_NS)
         elif self._leases.low:
             due.append(self._called_ns + LINGER_NS)  # the next lease before this one is spent
-        if self._snapshot.ledger.slots and self._snapshot.ledger.in_flight:
+        if self._snapshot.ledger.slot_indexes and self._snapshot.ledger.in_flight:
             due.append(self._called_ns + RENEW_NS)
         return min(due, default=None)
 

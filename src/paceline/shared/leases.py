@@ -14,8 +14,7 @@ from collections.abc import Sequence
 
 from paceline.core.learning import ABOUT_NS, Learning
 from paceline.core.ledger import Ledger
-from paceline.core.meters import Bucket, Meter, Slots, Spaced, Window
-from paceline.core.queue import Queue
+from paceline.core.meters import Bucket, Slots, Spread, Window
 from paceline.core.quota import NS
 from paceline.core.results import QuotaError, Reservation
 from paceline.shared.messages import Mark, Settled
@@ -195,7 +194,7 @@ class Leases:
         if self._lease_s is None and self._rate < AUTO_LEASE_RATE:
             wanted_ns = 0
         for m in meters if wanted_ns else ():
-            if isinstance(m, Spaced):
+            if isinstance(m, Spread):
                 wanted_ns = 0
             elif isinstance(m, Bucket):
                 holds_ns = min(m.burst_cap, m.quota.burst) * m.ns_per_unit - m.headroom_s * NS

@@ -21,7 +21,7 @@ from operator import add
 from typing import Any
 
 from paceline.core.ledger import PROBE_NS
-from paceline.core.meters import Bucket, Meter, Slots, Spaced, Window, meter
+from paceline.core.meters import Bucket, Meter, Slots, Spread, Window, meter
 from paceline.core.quota import NS, Quota, Rule
 from paceline.shared.messages import Charged, Learned, LearnedState, Mark, Message, Refused, Reply, Settled, Standing
 from paceline.shared.meters import absorb, carry, dump_meter, load_meter, recall, turn
@@ -210,8 +210,8 @@ class SharedLedger:
                 m.cap_burst(value)
             elif news.what == "set_ceiling":
                 m.set_ceiling(now_ns, value)
-            elif news.what == "spread" and not isinstance(m, Spaced):
-                account.meter = Spaced(m.quota, now_ns, m.headroom_s)
+            elif news.what == "spread" and not isinstance(m, Spread):
+                account.meter = Spread(m.quota, now_ns, m.headroom_s)
                 carry(m, account.meter)
 
     def _take_held(self, now_ns: int, peer: Peer, held: list[float], index: list[int]) -> None:
@@ -276,14 +276,14 @@ class SharedLedger:
         standing = Standing(0, 0.0, account.charged, account.spent, float("inf"))
         if isinstance(m, Bucket):
             standing.lack_ns, standing.opened = max(m.full_at_ns - now_ns, 0), m.opened
-        if isinstance(m, Window | Slots | Spaced):
+        if isinstance(m, Window | Slots | Spread):
             m.level(now_ns)  # drops the use before the current period
             standing.used = m.used
         if account.version != known:
             learned = LearnedState(account.version, m.quota, epoch=account.epoch, refused=account.refused)
             if isinstance(m, Bucket):
                 learned.burst_cap, learned.ceiling, learned.shifted_ns = m.burst_cap, m.ceiling, account.shifted_ns
-                learned.spread = isinstance(m, Spaced) and m.quota.rule is Rule.BUCKET
+                learned.spread = isinstance(m, Spread) and m.quota.rule is Rule.BUCKET
             standing.learned = learned
         return standing
 
@@ -295,7 +295,7 @@ class SharedLedger:
                     "key": a.key,
                     "quota": _fields(a.meter.quota),
                     "given": _fields(a.given),
-                    "spread": isinstance(a.meter, Spaced),
+                    "spread": isinstance(a.meter, Spread),
                     "headroom_s": a.meter.headroom_s,
                     "meter": dump_meter(a.meter),
                     "version": a.version,
@@ -327,7 +327,7 @@ class SharedLedger:
         ledger._last_ns = now_ns = state["last"]
         for a in state["accounts"]:
             quota = _quota(a["quota"])
-            m: Meter = Spaced(quota, now_ns, a["headroom_s"]) if a["spread"] else meter(quota, now_ns, a["headroom_s"])
+            m: Meter = Spread(quota, now_ns, a["headroom_s"]) if a["spread"] else meter(quota, now_ns, a["headroom_s"])
             load_meter(m, a["meter"])
             numbers = (a["version"], a["epoch"], a["shifted"], a["charged"], a["spent"], a["refused"])
             ledger._accounts.append(Account(a["key"], m, _quota(a["given"]), *numbers))

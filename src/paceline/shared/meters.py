@@ -8,7 +8,7 @@ from functools import reduce
 from operator import add
 from typing import Any
 
-from paceline.core.meters import TINY, Bucket, Meter, Slots, Spaced, Window, meter
+from paceline.core.meters import TINY, Bucket, Meter, Slots, Spread, Window, meter
 from paceline.core.quota import NS, Quota
 from paceline.shared.messages import Left
 
@@ -21,7 +21,7 @@ _USE: dict[type[Meter], dict[str, str]] = {
     Window: {"used": "used", "start": "start_ns", "stop": "stop_ns"},
     Bucket: {"full_at": "full_at_ns", "sequence": "sequence", "low_marks": "low_marks", "low_lacks": "low_lacks"},
 }
-_USE[Spaced] = _USE[Bucket] | {"ends": "ends", "amounts": "amounts", "used": "used"}
+_USE[Spread] = _USE[Bucket] | {"ends": "ends", "amounts": "amounts", "used": "used"}
 """The use of a meter, by its rule: the names in a dump, and the attributes."""
 
 
@@ -73,7 +73,7 @@ def turn(m: Bucket, by_ns: int) -> None:
     m.full_at_ns += by_ns
     m.sequence += by_ns
     m.low_marks = [mark + by_ns for mark in m.low_marks]
-    if isinstance(m, Spaced):
+    if isinstance(m, Spread):
         m.ends = [end_ns + by_ns for end_ns in m.ends]
 
 
@@ -85,7 +85,7 @@ def carry(before: Meter, after: Meter) -> None:
             setattr(after, name, _copied(getattr(before, name)))
 
 
-def use(m: Spaced, now_ns: int, used: float) -> None:
+def use(m: Spread, now_ns: int, used: float) -> None:
     """Set the use of the last period; an increase counts as charged now."""
     m.forget(now_ns)
     more = used - m.used
@@ -100,7 +100,7 @@ def use(m: Spaced, now_ns: int, used: float) -> None:
     m.used = used
 
 
-def used_by_parts(m: Spaced, now_ns: int) -> list[float]:
+def used_by_parts(m: Spread, now_ns: int) -> list[float]:
     """The charges of each eighth of the last period, the latest first."""
     m.forget(now_ns)
     parts = [0.0] * PARTS
@@ -109,7 +109,7 @@ def used_by_parts(m: Spaced, now_ns: int) -> list[float]:
     return parts
 
 
-def fill(m: Spaced, now_ns: int, parts: list[float]) -> None:
+def fill(m: Spread, now_ns: int, parts: list[float]) -> None:
     """Add the charges of other processes, by eighths of the last period; the level stays."""
     m.forget(now_ns)
     for part, amount in enumerate(parts[:PARTS]):
@@ -118,7 +118,7 @@ def fill(m: Spaced, now_ns: int, parts: list[float]) -> None:
     m.used = _sum(m.amounts)
 
 
-def _log(m: Spaced, end_ns: int, amount: float) -> None:
+def _log(m: Spread, end_ns: int, amount: float) -> None:
     i = bisect_left(m.ends, end_ns)
     if i < len(m.ends) and m.ends[i] == end_ns:
         m.amounts[i] += amount
@@ -136,8 +136,8 @@ def part_of(m: Meter, now_ns: int, share: float) -> Meter:
     """A meter with ``share`` of the quota and of the use of ``m``; a cost that fits into ``m`` still fits, later."""
     quota = replace(m.quota, amount=m.quota.amount * share, burst=m.quota.burst * share)
     part: Meter
-    if isinstance(m, Spaced):
-        part = Spaced(quota, now_ns, m.headroom_s)
+    if isinstance(m, Spread):
+        part = Spread(quota, now_ns, m.headroom_s)
         part.full_at_ns, part.ends = m.full_at_ns, list(m.ends)
         part.amounts = [amount * share for amount in m.amounts]
         part.used = _sum(part.amounts)
@@ -156,7 +156,7 @@ def part_of(m: Meter, now_ns: int, share: float) -> Meter:
 
 def left_of(m: Meter, reported: Meter, now_ns: int) -> Left:
     """The use of ``m`` beyond that of ``reported``."""
-    if isinstance(m, Spaced) and isinstance(reported, Spaced):
+    if isinstance(m, Spread) and isinstance(reported, Spread):
         parts = zip(used_by_parts(m, now_ns), used_by_parts(reported, now_ns), strict=True)
         return [max(a - b, 0.0) for a, b in parts]
     return 0.0 if isinstance(m, Slots) else max(reported.level(now_ns) - m.level(now_ns), 0.0)
@@ -174,7 +174,7 @@ def at_once(m: Meter, parts: list[float]) -> float:
 
 def absorb(m: Meter, now_ns: int, left: Left) -> None:
     """Charge ``m`` with the use of another meter; it was not granted by ``m``."""
-    if isinstance(m, Spaced):
+    if isinstance(m, Spread):
         fill(m, now_ns, left if isinstance(left, list) else [left])
         return
     amount = at_once(m, left) if isinstance(left, list) else left
@@ -186,14 +186,14 @@ def absorb(m: Meter, now_ns: int, left: Left) -> None:
 
 def recalled(m: Meter, now_ns: int) -> Left:
     """The state of ``m`` for :attr:`Message.recalled <paceline.shared.messages.Message.recalled>`."""
-    if isinstance(m, Spaced):
+    if isinstance(m, Spread):
         return used_by_parts(m, now_ns)
     return float(max(m.full_at_ns - now_ns, 0)) if isinstance(m, Bucket) else m.quota.amount - m.level(now_ns)
 
 
 def recall(m: Meter, now_ns: int, value: Left) -> None:
     """Set a new meter to the state that :func:`recalled` returned in a process."""
-    if isinstance(m, Spaced):
+    if isinstance(m, Spread):
         fill(m, now_ns, value if isinstance(value, list) else [value])
         return
     if isinstance(value, list):  # the quota was spread in the snapshot

@@ -5,7 +5,7 @@ from __future__ import annotations
 from paceline.core.capacity import LocalCapacity
 from paceline.core.learning import Learning, QuotaTracker
 from paceline.core.ledger import Ledger
-from paceline.core.meters import Bucket, Slots, Spaced, Window, restarts
+from paceline.core.meters import Bucket, Slots, Spread, Window, restarts
 from paceline.core.quota import NS, Quota, Rule
 from paceline.core.results import Reservation
 from paceline.shared.messages import Charged, Message, Reply, Standing
@@ -50,7 +50,7 @@ class Snapshot:
                 ledger.add(now_ns, standing.learned.quota)
                 self.introduced(standing.learned.quota)
             if learning is not None:
-                learning.follow()
+                learning.track_new()
             self._take(now_ns, i, standing, learning.trackers[i] if learning else None)
         ledger.not_before_ns = now_ns + reply.pause_ns
         return [i for i, m in enumerate(ledger.meters) if i >= len(known) or m.quota.amount != known[i]]
@@ -72,10 +72,10 @@ class Snapshot:
                     epoch=learned.epoch,
                     refused_amount=learned.refused,
                 )
-            m, spaced = ledger.meters[i], learned.spread or learned.quota.rule is not Rule.BUCKET
-            if isinstance(m, Bucket) and isinstance(m, Spaced) != spaced:
+            m, spread = ledger.meters[i], learned.spread or learned.quota.rule is not Rule.BUCKET
+            if isinstance(m, Bucket) and isinstance(m, Spread) != spread:
                 # count_as_bucket(): the store has lost its ledger, and with it that the quota is spread.
-                m = ledger.spread(now_ns, i) if spaced else ledger.count_as_bucket(now_ns, i)
+                m = ledger.spread(now_ns, i) if spread else ledger.count_as_bucket(now_ns, i)
                 if tracker is not None:
                     tracker.meter = m
             take_learned(m, learned.quota, learned.burst_cap, learned.ceiling)
@@ -83,7 +83,7 @@ class Snapshot:
             ledger.raise_given(i)
         m = ledger.meters[i]
         ledger.spent[i] = standing.spent
-        if isinstance(m, Spaced):
+        if isinstance(m, Spread):
             use(m, now_ns, standing.used)
         if isinstance(m, Bucket):
             stand(m, now_ns + standing.lack_ns, standing.opened)
@@ -105,7 +105,7 @@ class Fallback:
         ledger = Ledger([], now_ns, headroom_s=snapshot.headroom_s, ttl_s=snapshot.ttl_ns / NS)
         for i, m in enumerate(snapshot.meters):
             left = _slots_left(m, snapshot.held(i), share) if isinstance(m, Slots) else part_of(m, now_ns, share)
-            ledger.follow(left, snapshot.names[i], snapshot.sources[i], snapshot.given[i], snapshot.most[i])
+            ledger.add_meter(left, snapshot.names[i], snapshot.sources[i], snapshot.given[i], snapshot.refused_above[i])
         ledger.not_before_ns = snapshot.not_before_ns
         self.local = LocalCapacity(ledger)
         self._reported = [part_of(m, now_ns, share) for m in snapshot.meters]  # the share with the reported use
@@ -114,7 +114,7 @@ class Fallback:
     def release(self, reservation: Reservation) -> None:
         """Free the slots of an attempt from before the loss, for this process."""
         ledger = self.local.ledger
-        for i in ledger.slots:
+        for i in ledger.slot_indexes:
             if i < len(reservation.amounts):
                 ledger.meters[i].release(0, 0, reservation.amounts[i])
 

@@ -57,7 +57,7 @@ local function roll(m)
   s.used = 0
 end
 
--- Bucket and Spaced
+-- Bucket and Spread
 
 local function small_burst(s) return max(2, 1 / 30 * s.period) end
 
@@ -249,7 +249,7 @@ local function with_amount(s, amount)
   s.amount = amount
 end
 
-local function resize(m, amount, ceiling)          -- adopt (an amount) and set_ceiling, of Spaced too
+local function resize(m, amount, ceiling)          -- adopt (an amount) and set_ceiling, of Spread too
   local s, before = m.s, m.ns_per_unit
   local owed = max(s.full - now, 0) / before
   local level, burst = s.burst - owed, s.burst
@@ -266,7 +266,7 @@ local function resize(m, amount, ceiling)          -- adopt (an amount) and set_
   for i = 2, #s.low, 2 do s.low[i] = max(floor((s.low[i] / before + grown) * m.ns_per_unit), 0) end
 end
 
-local function fill(m, parts)            -- of Spaced: charges elsewhere, by eighths of the last period
+local function fill(m, parts)            -- of Spread: charges elsewhere, by eighths of the last period
   forget(m)
   local s, log = m.s, m.s.log
   for part = 1, min(#parts, PARTS) do

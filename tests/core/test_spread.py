@@ -20,7 +20,7 @@ LIMITS = [
 ]
 
 
-def spaced(text: str, headroom_s: float = 0.0) -> Ledger:
+def spread(text: str, headroom_s: float = 0.0) -> Ledger:
     return Ledger([quota(text)], T0, headroom_s=headroom_s)
 
 
@@ -46,7 +46,7 @@ def most_in_any_period(grants: list[tuple[int, float]], period_ns: int) -> float
     headroom_s=st.sampled_from([0.0, 1.0]),
 )
 def test_no_trailing_period_holds_more_than_the_amount(text, runs, headroom_s):
-    ledger, limit, now_ns, grants = spaced(text, headroom_s), quota(text), T0, []
+    ledger, limit, now_ns, grants = spread(text, headroom_s), quota(text), T0, []
     period_ns = round(limit.period_s * NS)
     for idle, share, count in runs:
         now_ns += idle * period_ns // 100
@@ -65,7 +65,7 @@ def test_no_trailing_period_holds_more_than_the_amount(text, runs, headroom_s):
     ),
 )
 def test_refunds_let_no_trailing_period_hold_more(text, attempts):
-    ledger, limit, now_ns, grants, open_ones = spaced(text), quota(text), T0, [], []
+    ledger, limit, now_ns, grants, open_ones = spread(text), quota(text), T0, [], []
     period_ns = round(limit.period_s * NS)
     for idle, share, true_share, settle in attempts:
         now_ns += idle * period_ns // 100
@@ -82,7 +82,7 @@ def test_refunds_let_no_trailing_period_hold_more(text, attempts):
 
 
 def test_a_large_cost_counts_what_went_before_it():
-    ledger, now_ns, grants = spaced("100 units/min sliding"), T0, []
+    ledger, now_ns, grants = spread("100 units/min sliding"), T0, []
     for cost in [1] * 97 + [100]:
         now_ns, _ = grant_when_due(ledger, now_ns, {"units": cost})
         grants.append((now_ns, cost))
@@ -91,7 +91,7 @@ def test_a_large_cost_counts_what_went_before_it():
 
 @pytest.mark.parametrize("text", LIMITS)
 def test_the_whole_amount_at_once_then_nothing_for_a_period(text):
-    ledger, limit = spaced(text), quota(text)
+    ledger, limit = spread(text), quota(text)
     at_ns, _ = grant_when_due(ledger, T0, {"units": limit.amount})
     again_ns, _ = grant_when_due(ledger, at_ns, {"units": 1})
     assert again_ns >= at_ns + limit.period_s * NS
@@ -100,7 +100,7 @@ def test_the_whole_amount_at_once_then_nothing_for_a_period(text):
 
 @pytest.mark.parametrize("share", [0.001, 0.01, 0.02])
 def test_a_backlog_of_small_costs_runs_at_nine_tenths_of_the_rate_or_more(share):
-    ledger, now_ns = spaced("100k units/min sliding", 1.0), T0
+    ledger, now_ns = spread("100k units/min sliding", 1.0), T0
     count = round(10 / share)
     for _ in range(count):
         now_ns, _ = grant_when_due(ledger, now_ns, {"units": 100_000 * share})
@@ -109,14 +109,14 @@ def test_a_backlog_of_small_costs_runs_at_nine_tenths_of_the_rate_or_more(share)
 
 def test_a_backlog_of_large_costs_is_not_shut_out():
     # Ten of a tenth fit into each closed period: nine intervals.
-    ledger, now_ns = spaced("100 units/min sliding", 0.0), T0
+    ledger, now_ns = spread("100 units/min sliding", 0.0), T0
     for _ in range(100):
         now_ns, _ = grant_when_due(ledger, now_ns, {"units": 10})
     assert now_ns - T0 <= 99 / 8 * 60 * NS
 
 
 def test_refunds_and_debt():
-    ledger = spaced("100 units/min sliding")
+    ledger = spread("100 units/min sliding")
     first = grant(ledger, T0, units=3)
     ledger.settle(T0, first, {"units": 1})
     assert ledger.meters[0].level(T0) == pytest.approx(ledger.meters[0].quota.burst - 1, abs=0.01)
@@ -127,7 +127,7 @@ def test_refunds_and_debt():
 
 
 def test_another_amount():
-    ledger = spaced("100 units/min sliding")
+    ledger = spread("100 units/min sliding")
     ledger.adopt(T0, 0, 50)
     assert ledger.never([51.0]) is None  # within the given limit
     assert ledger.never([101.0]) == NeverFits("units", 101, 100)
