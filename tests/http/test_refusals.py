@@ -204,9 +204,7 @@ async def test_an_expected_output_is_no_demand():
 
 
 async def test_a_refusal_states_what_is_charged_where_a_request_names_no_maximum():
-    message = (
-        "Rate limit reached on tokens per min (TPM): Limit 60000, Used 59500, Requested 1020. Please try again in 50ms."
-    )
+    message = "Rate limit reached on tokens per min (TPM): Limit 60000000, Used 59999500, Requested 1020. Please try again in 5ms."
     limiter, script = make_limiter(), Script(rate_limited(message=message), OK, OK, OK)
     unasked = {key: value for key, value in BODY.items() if key != "max_tokens"}
     async with client(script, limiter) as http:
@@ -220,11 +218,15 @@ async def test_a_refusal_states_what_is_charged_where_a_request_names_no_maximum
 
 
 async def test_a_request_that_waits_meanwhile_is_estimated_again():
-    message = (
-        "Rate limit reached on tokens per min (TPM): Limit 60000, Used 59500, Requested 1020. Please try again in 50ms."
-    )
+    message = "Rate limit reached on tokens per min (TPM): Limit 60000000, Used 59999500, Requested 1020. Please try again in 5ms."
     limiter = paceline.Limiter({"openai/*": ["60k requests/min", "60M tokens/min", "1 concurrency"]})
-    script = Script(rate_limited(message=message), OK, OK)
+
+    class Slow(Script):
+        async def handle_async_request(self, request):
+            await asyncio.sleep(0)  # the other request joins the queue meanwhile
+            return self.handle_request(request)
+
+    script = Slow(rate_limited(message=message), OK, OK)
     unasked = {key: value for key, value in BODY.items() if key != "max_tokens"}
     async with client(script, limiter) as http:
         await asyncio.gather(*(http.post("/v1/chat/completions", json=unasked) for _ in range(2)))

@@ -14,7 +14,8 @@ from collections.abc import Sequence
 
 from paceline.core.learning import ABOUT_NS, Learning
 from paceline.core.ledger import Ledger
-from paceline.core.meters import Bucket, Slots, Spread, Window
+from paceline.core.meters import Bucket, Meter, Slots, Spread, Window
+from paceline.core.queue import Queue
 from paceline.core.quota import NS
 from paceline.core.results import QuotaError, Reservation
 from paceline.shared.messages import Mark, Settled
