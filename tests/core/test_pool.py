@@ -236,6 +236,13 @@ class TestNeverFits:
 
 
 class TestStop:
+    def test_attempts_in_flight_at_the_stop_do_not_double_it(self):
+        pool = pool_of("60 requests/min")
+        in_flight = [ask(pool)[1] for _ in range(5)]
+        for reservation in in_flight:
+            pool.refuse(T0 + NS, reservation, MONEY, 0.0)
+        assert isinstance(ask(pool, T0 + 602 * NS)[1], Reservation)
+
     def test_money_turns_everybody_away(self):
         pool = pool_of("60 requests/min burst 1")
         _, outcome = ask(pool)

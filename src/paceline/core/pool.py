@@ -249,7 +249,8 @@ class Pool:
             self._row_since_ns = now_ns
         if self.capacity.refuse(now_ns, reservation, refusal, round(max(pause_s, 0.0) * NS)):
             self.recount()
-        if refusal.kind is RefusalKind.MONEY:
+        sent_before = self.stopped is not None and reservation.granted_ns < self._stopped_ns
+        if refusal.kind is RefusalKind.MONEY and not sent_before:  # those in flight at a stop are no further trials
             self.stop(now_ns, refusal.message or refusal.code)
 
     def observe(self, now_ns: int, readings: Iterable[Reading], reservation: Reservation) -> None:

@@ -103,7 +103,7 @@ class OpenAIDialect(BaseProvider):
         return None if endpoint is None else self._described(endpoint, model or parse.model_of(body), body)
 
     def _described(self, endpoint: str, model: str, body: Mapping[str, Any]) -> Call:
-        parts = [body.get(key) for key in _TEXTS]
+        parts = [body[key] for key in _TEXTS if key in body]
         schemas = [body.get(key) for key in ("tools", "functions", "response_format", "text") if body.get(key)]
         most = 0 if endpoint in _NO_OUTPUT else _max_output_tokens(body)
         return self._call(endpoint, model[:200], parts, schemas, most, stream=body.get("stream") is True)
