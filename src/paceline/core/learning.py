@@ -551,6 +551,8 @@ class Learning:
         self.trackers: list[QuotaTracker | None] = []
         self.guesses = Guesses(ledger)
         self.notices: list[str] = []
+        self._shown: dict[int, float] = {}  # what was left of each quota, by the last headers
+        self._shown_for: Reservation | None = None
         self.track_new()
 
     def track_new(self) -> None:
@@ -592,6 +594,7 @@ class Learning:
             the pool observed are not in it: only a new quota changes the amounts of waiters.
         """
         changed: list[int] = []
+        self._shown, self._shown_for = {}, reservation
         for reading in map(_sane_reading, readings):
             sent_ns, index = reservation.granted_ns, self._index(reading.unit, reading.period_s)
             refilled = index is not None and self._take_refill(now_ns, index, sent_ns, reading)
@@ -601,6 +604,8 @@ class Learning:
             changed += limited
             if index is None:
                 continue
+            if reading.remaining is not None:
+                self._shown[index] = reading.remaining
             tracker, note = self.trackers[index], self._note(reservation, index)
             m = self._ledger.meters[index]
             above = reading.limit is not None and self._in_period(index, reading.limit) > m.quota.amount
@@ -680,7 +685,9 @@ class Learning:
             tracker, note = self.trackers[index], self._note(reservation, index)
             if tracker is not None and note is not None:
                 amount = reservation.amounts[index]
-                if tracker.refused(now_ns, sent_ns, note, amount, refusal, pause_ns):
+                # With enough left of it, a refusal that names none is about a quota that is not listed.
+                other = refusal.unit is None and reservation is self._shown_for and self._shown.get(index, 0.0) > amount
+                if tracker.refused(now_ns, sent_ns, note, amount, refusal, pause_ns) and not other:
                     self._spread(now_ns, index)
         return changed
 
