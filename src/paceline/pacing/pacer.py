@@ -116,9 +116,7 @@ class Pacer:
         self._schedulers: dict[str, Scheduler] = {}  # by pool
         self._further: dict[str, Scheduler] = {}  # start spacing and providers' slots, by pool
         self._named: dict[str, Scheduler] = {}  # by the name in the call
-        self._unusual: dict[
-            str, list[Quota]
-        ] = {}  # given quotas on units of few providers, until a client's first call
+        self._unusual: dict[str, list[Quota]] = {}  # given, on units of few providers, until a client's first call
 
     def acquire(
         self,
