@@ -35,7 +35,7 @@ class World:
 
 def measure(quick: bool) -> list[Row]:
     """A row with the default headroom, one with a quarter of a second; the peers beside the first."""
-    world = World(10.0 if quick else 30.0)
+    world = World(10.0 if quick else 60.0)
     jobs = world.jobs()
     limits = {"gpt-5": [f"{world.requests} requests/min", f"{world.tokens} tokens/min"]}
     what = f"{world.workers} workers, {len(jobs):,} requests, {world.ideal_s:g} s at best: share of the ideal speed"
