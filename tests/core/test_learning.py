@@ -300,7 +300,10 @@ def test_refusals_about_a_quota_that_is_not_listed_do_not_make_a_listed_one_a_co
     for second in range(0, 200, 20):
         sent = send(pool, second)
         now_ns = T0 + round((second + 0.2) * NS)
-        left = [Reading("tokens", limit=6_000_000, remaining=5_900_000), Reading("requests", limit=6_000, remaining=5_990)]
+        left = [
+            Reading("tokens", limit=6_000_000, remaining=5_900_000),
+            Reading("requests", limit=6_000, remaining=5_990),
+        ]
         pool.observe(now_ns, left, sent)
         pool.refuse(now_ns, sent, Refusal(RefusalKind.RATE), 1.0)
     assert all("rule" not in quota["learned"] for quota in report(pool, now_ns)["quotas"])
