@@ -113,7 +113,7 @@ class LocalCapacity:
     Args:
         ledger: The quotas.
         learns: Whether answers change the quotas, because a provider counts them, too; ``up``: and raise given ones.
-        adapts: Whether the headroom of learned quotas adapts.
+        adapts: Whether the headroom of buckets adapts; only where answers change the quotas.
     """
 
     behind = QUEUE

@@ -41,8 +41,9 @@ HEADROOM_S, HEADROOM_MIN_S, HEADROOM_MAX_S = 1.0, 0.25, 4.0
 """An adaptive headroom at the start, and its bounds, in seconds of refill."""
 
 HEADROOM_TEST_NS, LEFT_MIN_NS = 10 * NS, NS // 10
-"""An adaptive headroom is halved after a test of this length if no attempt was refused or late, and the provider, by its
-headers, always had at least so much refill left beyond the half."""
+"""An adaptive headroom is halved after a test of this length if the provider, by its headers, always had at least so much
+refill left beyond the half, and once at most twice the headroom: with more, the quota was not in demand. A late attempt,
+and a refusal that raises the headroom, begin the test again."""
 
 CLOCK_MARGIN = 1.15
 """A quota whose ``remaining + reset x rate`` is above this multiple of the burst is not a bucket."""
@@ -287,9 +288,9 @@ class QuotaTracker:
         """Take the level from ``reading`` without a comparison, less the charges since: the limit has changed."""
         if note is None or reading.remaining is None:
             return
-        learned_ns = self.meter.ns_per_unit
+        learned_unit_ns = self.meter.ns_per_unit
         lack_ns = _lack_ns(self.meter.quota, reading) / self.meter.ceiling
-        since = max(self.charged - note.charged, 0.0) * learned_ns
+        since = max(self.charged - note.charged, 0.0) * learned_unit_ns
         self._move(now_ns, max(sent_ns + math.ceil(lack_ns + since), now_ns) - self.meter.full_at_ns)
 
     def changed(self) -> None:
@@ -328,23 +329,23 @@ class QuotaTracker:
         bucket = self.meter
         if reading.remaining is None or isinstance(bucket, Spread):
             return False
-        published_ns = bucket.quota.ns_per_unit
+        published_unit_ns = bucket.quota.ns_per_unit
         if above:
-            lack_ns = math.ceil(max(bucket.quota.burst - reading.remaining, 0.0) * published_ns)
+            lack_ns = math.ceil(max(bucket.quota.burst - reading.remaining, 0.0) * published_unit_ns)
             if lack_ns and note.epoch == self.epoch:
                 self._compare(now_ns, sent_ns, note, lack_ns, self.about_ns, lower_only=True)
             return False
-        rough_ns = round(reading.resolution * published_ns) if reading.resolution > 1 else 0
+        rough_ns = round(reading.resolution * published_unit_ns) if reading.resolution > 1 else 0
         lack_ns = _lack_ns(bucket.quota, reading)
         if self._adapts and bucket.headroom_s > HEADROOM_MIN_S:
-            self._test_headroom(now_ns, sent_ns, round(reading.remaining * published_ns))
+            self._test_headroom(now_ns, sent_ns, round(reading.remaining * published_unit_ns))
         if reading.reset_s is not None:
             rough_ns += round(reading.reset_resolution_s * NS)
-            holds_ns, burst_ns = reading.remaining * published_ns + lack_ns, bucket.quota.burst * published_ns
+            holds_ns, burst_ns = reading.remaining * published_unit_ns + lack_ns, bucket.quota.burst * published_unit_ns
             if holds_ns > CLOCK_MARGIN * burst_ns + rough_ns:
                 return not self.refill.sure
             if holds_ns < QUANTISED_MARGIN * burst_ns - rough_ns:
-                self._cap_burst((holds_ns - rough_ns) / published_ns)
+                self._cap_burst((holds_ns - rough_ns) / published_unit_ns)
             elif bucket.burst_cap < math.inf:
                 self._cap_burst(math.inf)
         if note.epoch == self.epoch:  # the lack takes longer to refill below a ceiling
@@ -371,8 +372,8 @@ class QuotaTracker:
         before = bisect_right(self._slices, (sent_ns - self.about_ns, 0.0)) - 1
         later = (self._slices[after][1] if after < len(self._slices) else self.charged) - note.charged
         earlier = note.charged - (self._slices[before][1] if before >= 0 else 0.0)
-        learned_ns = self.meter.ns_per_unit
-        return math.ceil(max(later, 0.0) * learned_ns), math.ceil(earlier * learned_ns)
+        learned_unit_ns = self.meter.ns_per_unit
+        return math.ceil(max(later, 0.0) * learned_unit_ns), math.ceil(earlier * learned_unit_ns)
 
     def least_limit(self, since_ns: int, sent_ns: int) -> float:
         """The least limit of a bucket that has served all attempts from ``since_ns``, the first one, to ``sent_ns``.
@@ -448,13 +449,13 @@ class QuotaTracker:
         If it was nearly empty, an adaptive headroom that has become too small explains the refusal: it is raised instead.
         """
         bucket = self.meter
-        learned_ns = bucket.ns_per_unit
+        learned_unit_ns = bucket.ns_per_unit
         noted_ns = note.full_at_ns + self.shifted_ns - note.shifted_ns  # with the corrections since
-        used = (noted_ns - sent_ns - math.ceil(amount * learned_ns)) / learned_ns  # before this attempt
+        used = (noted_ns - sent_ns - math.ceil(amount * learned_unit_ns)) / learned_unit_ns  # before this attempt
         holds = min(bucket.burst_cap, bucket.quota.burst)
         if note.epoch != self.epoch or used >= holds:
             return
-        nearly_empty = (holds - used - amount) * learned_ns < HEADROOM_S * NS
+        nearly_empty = (holds - used - amount) * learned_unit_ns < HEADROOM_S * NS
         if self._adapts and bucket.headroom_s < HEADROOM_S and nearly_empty:
             self.raise_headroom(HEADROOM_S)
         else:
@@ -467,11 +468,14 @@ class QuotaTracker:
         by the wait that it asks for, ``asked_s``: then the bucket holds the amount. Else it is empty after the pause.
         """
         bucket = self.meter
-        learned_ns, burst = bucket.ns_per_unit, bucket.quota.burst
-        cost_ns, holds_ns = math.ceil(amount * learned_ns), math.ceil(min(bucket.burst_cap, burst) * learned_ns)
+        learned_unit_ns, burst = bucket.ns_per_unit, bucket.quota.burst
+        cost_ns, holds_ns = (
+            math.ceil(amount * learned_unit_ns),
+            math.ceil(min(bucket.burst_cap, burst) * learned_unit_ns),
+        )
         if refusal.limit is not None and refusal.used is not None:
             left = min(max(refusal.limit - refusal.used, -burst), burst)
-            return now_ns + holds_ns - min(math.floor(left * learned_ns), holds_ns) + min(cost_ns, holds_ns)
+            return now_ns + holds_ns - min(math.floor(left * learned_unit_ns), holds_ns) + min(cost_ns, holds_ns)
         if asked_s is not None:
             return now_ns + round(asked_s * NS) + max(holds_ns - cost_ns, 0)
         return now_ns + pause_ns + holds_ns
@@ -590,8 +594,8 @@ class Learning:
         """Learn from the headers of the answer to ``reservation``.
 
         Returns:
-            The indexes of the quotas that are new, or whose limit the answer has changed. Limits that follow from what
-            the pool observed are not in it: only a new quota changes the amounts of waiters.
+            The indexes of the quotas that the answer has added, or whose limit it has changed. Limits that follow from
+            what the pool observed are not in it.
         """
         changed: list[int] = []
         self._shown, self._shown_for = {}, reservation
@@ -660,8 +664,8 @@ class Learning:
         """Learn from a refusal for rate or growth.
 
         Returns:
-            The indexes of the quotas that are new, or whose limit the answer has changed. Limits that follow from what
-            the pool observed are not in it: only a new quota changes the amounts of waiters.
+            The indexes of the quotas that the answer has added, or whose limit it has changed. Limits that follow from
+            what the pool observed are not in it.
         """
         if refusal.kind not in (RefusalKind.RATE, RefusalKind.GROWTH):
             return []

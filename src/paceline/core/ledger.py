@@ -5,8 +5,8 @@ Reservations and settlements are made here. ``Learning`` corrects the meters dir
 An attempt *reserves* the cost that the provider holds at admission: if the cost fits every quota, every quota is
 charged, and otherwise none. After the answer the reservation is *settled* with the true cost: a lower one gives
 an exact refund, a higher one becomes debt. An attempt that was never sent is *cancelled*. A *refused* attempt
-keeps its charge: the provider had less left than the ledger, and a refund would lead to the next refusal. A
-reservation that stays open beyond its time-to-live is closed and stays charged in full.
+is closed and keeps its charge: the provider had less left than the ledger, and a refund would lead to the next refusal.
+(A refusal of less than the pool is settled without tokens: ``Pool.refuse``.) A reservation that stays open beyond its time-to-live is closed and stays charged in full.
 """
 
 from __future__ import annotations
@@ -346,7 +346,10 @@ class Ledger:
         self._counts_tokens = TOKENS in self.units
 
     def spread(self, now_ns: int, index: int) -> Spread:
-        """Spread the quota at ``index`` evenly: the provider does not count it as a bucket. Its charges stay."""
+        """Spread the quota at ``index`` evenly: the provider does not count it as a bucket.
+
+        What it lacks from full stays. Its low points, its learned ceiling and held amounts do not.
+        """
         old = self.meters[index]
         spread = Spread(old.quota, now_ns, self.headroom_s)
         if isinstance(old, Bucket):

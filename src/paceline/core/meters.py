@@ -1,12 +1,15 @@
 """The arithmetic of one quota under each rule.
 
 Every meter computes when a cost fits and what is left; it charges a cost, and corrects a charge when the true
-cost is known.
+cost is known. :func:`meter` chooses the class: ``Bucket``, or ``Held`` where output is charged at its end; ``Window`` for a
+window that restarts at known instants; ``Spread`` for one that does not say when, and for ``sliding``; ``Slots``. ``Held``
+and ``Spread`` are buckets with a further rule.
 
 Headroom, not a safety factor
-    Two grants a second apart can reach the server closer together. A meter therefore keeps a *fixed*
-    amount unused: the refill of ``headroom_s``. That absorbs the jitter at the full rate; a factor below 1
-    would lower the rate permanently. How much is needed can be learned (:mod:`paceline.core.learning`).
+    Two grants a second apart can reach the server closer together. A bucket therefore keeps an amount unused
+    that does not grow with its use: the refill of ``headroom_s``. That absorbs the jitter at the full rate; a factor
+    below 1 would lower the rate permanently. How much is needed can be learned (:mod:`paceline.core.learning`). A
+    window is guarded by that time at both ends, and a spread quota lengthens its period by a quarter of it.
 
 Opening gently
     At the start it is unknown whether the provider's bucket is full, how large it is, and how wrong the
@@ -65,7 +68,7 @@ class Meter(Protocol):
     most: float
 
     def earliest(self, now_ns: int, cost: float, ahead: float = 0.0, slack_ns: int = 0) -> int:
-        """The first instant at which ``cost`` fits if nothing is released before; now, if that is ``now_ns`` or earlier.
+        """The first instant at which ``cost`` fits if nothing is released before; it may be past, and means now then.
 
         ``FAR_NS``: only a release can make it fit.
 

@@ -112,7 +112,10 @@ class Quota:
         return self.period_s * NS / self.amount
 
     def with_amount(self, amount: float, period_s: float | None = None) -> Self:
-        """The same quota with another amount, and period (``None``: the same); a burst equal to the amount follows it."""
+        """The same quota with another amount, and period (``None``: the same).
+
+        A burst equal to the amount follows it; any other is at most the new amount.
+        """
         burst = amount if self.burst == self.amount else min(self.burst, amount)
         return replace(self, amount=amount, burst=burst, period_s=period_s or self.period_s)
 

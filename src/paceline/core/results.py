@@ -162,7 +162,12 @@ class Reservation:
 
 @dataclass(frozen=True, slots=True)
 class WaitUntil:
-    """Not before ``at_ns``; ``quota`` is what binds: a quota in its notation, ``cool-down``, ``queue`` or ``store``."""
+    """Not before ``at_ns``.
+
+    Attributes:
+        at_ns: The instant.
+        quota: What binds: a quota in its notation, ``queue``, ``store``, ``cool-down`` or ``store lost``.
+    """
 
     at_ns: int
     quota: str
@@ -271,7 +276,7 @@ class Reading:
         unit: The unit that the quota counts.
         limit: The amount of the quota.
         remaining: What is left of it; may be negative.
-        reset_s: Seconds until the quota is *full* again.
+        reset_s: Seconds until the quota is full again; of a counter, until it restarts. Learning finds out which.
         period_s: The period in seconds, where the provider's API defines it.
         resolution: ``remaining`` is rounded to a multiple of this.
         reset_resolution_s: ``reset_s`` is rounded to a multiple of this.
