@@ -296,6 +296,7 @@ class QuotaTracker:
     def changed(self) -> None:
         """Begin another epoch: the rate or the rule has changed."""
         self.epoch += 1
+        self.raise_headroom(HEADROOM_S)
         self._report(self._index, "epoch", 0.0)
 
     def ledger_restarted(self) -> None:
