@@ -12,7 +12,7 @@ WORLDS = {
     "bucket": (LIMITS, {}, 0, 0.985, None),
     "quantised": (LIMITS, {"rule": "quantised", "quantum_s": 6}, 3, 0.98, None),
     "window": (LIMITS, {"rule": "window", "offset_s": 17}, 5, None, 0.94),
-    "others take a third": (LIMITS, {"other_users": 0.333}, 15, 0.96, None),  # each process measures by itself
+    "others take a third": (LIMITS, {"other_users": 0.333}, 8, 0.96, None),
     "half of what is told, blind": (DOUBLE, BLIND, 12, 0.90, None),
     "nothing told": ("10 requests/min,10k tokens/min", {}, 4, 0.93, None),
     "faults": (LIMITS, {"faults": {"500": 0.02, "503": 0.02, "529": 0.01}}, 0, 0.95, None),

@@ -320,6 +320,10 @@ class QuotaTracker:
             self._as_of_ns = now_ns  # an earlier reading does not contradict it
         if self.meter.quota.amount != limit:
             self.limit_as_of_ns = now_ns
+        if epoch != self.epoch:
+            self._refusal = None
+        if self._refusal is None and refused_amount > self.refused_amount:  # a refusal there begins a measurement here
+            self._refusal, self._busy_s = (now_ns, self.charged - refused_amount), 0.0
         self.epoch, self.shifted_ns, self.refused_amount = epoch, shifted_ns, refused_amount
 
     def read(self, now_ns: int, sent_ns: int, note: Note, reading: Reading, *, above: bool = False) -> bool:
