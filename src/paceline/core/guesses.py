@@ -3,9 +3,8 @@
 A guess is a limit that neither the user nor an answer has stated: a published or an assumed one. It must neither turn a
 request away nor stall a run, so a guess that binds is raised with the attempts that were served. A published one is
 raised only where its period is long (20 requests a day), by 1, 2, 4, … of the last cost, or where a larger request was
-served; the rate of an assumed one also doubles, again and again. A stated limit ends that, and
-so does a refusal. A guessed number of slots is raised while the answers do not become slower; a refusal lowers it, and then
-it is raised by one at a time.
+served; the rate of an assumed one also doubles, again and again. A stated limit ends that, and so does a refusal. A guessed number
+of slots is raised while the answers do not become slower; a refusal lowers it, and then it is raised by one at a time.
 """
 
 from __future__ import annotations

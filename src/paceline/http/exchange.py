@@ -179,6 +179,7 @@ class _Exchange:
             permit = await acquisition if self.http.is_async else acquisition.wait()
             if self.metered.calibration.booked > booked:  # learned while it waited, so the estimate is too low
                 permit.cancel()
+                self.record.waited_s += permit.waited_s
                 permit, last = None, permit
         self.behind = False
         self.record.cost = permit.cost
