@@ -7,7 +7,7 @@ from core_shared_ledger import Shared, wait_s
 
 from paceline.core.ledger import PROBE_NS
 from paceline.core.quota import NS
-from paceline.shared.ledger import FORGET_NS, GRACE_NS, LEASE_NS, PEERS_MAX, WAIT_MAX_NS
+from paceline.shared.ledger import FORGET_NS, GRACE_NS, LEASE_NS, MEMBER_NS, PEERS_MAX, WAIT_MAX_NS
 from paceline.shared.messages import Charged, Message, Refused, Settled
 
 
@@ -354,6 +354,6 @@ class TestMessagesToldAgain:
         for number in range(PEERS_MAX + 1):
             pool.ledger.apply(pool.now_ns, Message(f"p{number}", 7, pool.quotas, [0], headroom_s=0.0))
         assert pool.tell("p0", Charged([5.0]), number=7).standings[0].spent == 0
-        pool.now_ns += LEASE_NS + 1
+        pool.now_ns += MEMBER_NS + 1
         assert pool.tell("p1", Charged([5.0]), number=7).standings[0].spent == 5
         assert len(pool.ledger.dump()["peers"]) == 1

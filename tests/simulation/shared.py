@@ -1,7 +1,7 @@
 """Several processes that share the ledger of one pool, before one emulated provider, in virtual time.
 
-Each process is a fleet of workers with its own pool; the store is an event that takes a while. It can be
-away for a time, forget everything, and processes can die.
+Each process is a fleet of workers with its own pool; the store is an event that takes a while. It can be away for a
+time, for all processes or for one, and forget everything. Processes can start late, be idle for a time, and die.
 """
 
 import heapq
@@ -37,6 +37,7 @@ class Host(Fleet):
         super().__init__(told, {}, **options)
         self.world = hub.world
         self.dead = False
+        self.active = self.cut = ()  # when it has work, and when it does not reach the store: seconds since the start
         self.call_at = None
         self.sent_at_s = []
 
@@ -61,6 +62,16 @@ class Host(Fleet):
     @property
     def world_s(self):
         return self.hub.now_ns / NS
+
+    def next_job(self):
+        now_s = self.hub.now_s
+        if not self.active or any(a <= now_s < b for a, b in self.active):
+            super().next_job()
+        elif self.todo and (later := [a for a, _ in self.active if a > now_s]):
+            self.hub.after(min(later) - now_s + 1e-6, lambda: self.dead or self.next_job())
+
+    def busy(self):
+        return super().busy() and (not self.active or self.hub.now_s < self.active[-1][1])
 
     def server_after(self, seconds, event):
         self.hub.after(seconds, event)  # it goes on when this process is dead
@@ -153,19 +164,22 @@ class Hub:
     def after(self, seconds, event):
         self.at(self.now_ns + round(seconds * NS), event)
 
-    def is_away(self):
-        now_s = (self.now_ns - START_NS) / NS
-        return any(a <= now_s < b for a, b in self.away)
+    @property
+    def now_s(self):
+        return (self.now_ns - START_NS) / NS
+
+    def is_away(self, host):
+        return any(a <= self.now_s < b for a, b in (*self.away, *host.cut))
 
     def carry(self, host, message):
         self.calls += 1
-        if self.is_away():
+        if self.is_away(host):
             self.after(self.timeout_s, lambda: host.dead or host.replied(None))
         else:
             self.after(self.random.uniform(*self.trip_s), lambda: self.serve(host, message))
 
     def serve(self, host, message):
-        if self.is_away():
+        if self.is_away(host):
             self.after(self.timeout_s, lambda: host.dead or host.replied(None))
             return
         reply = self.ledger.apply(self.now_ns, message)

@@ -10,7 +10,7 @@ from lupa.lua51 import LuaRuntime
 
 from paceline.core.meters import LOW_POINTS_MAX, restarts
 from paceline.core.quota import NS, Quota, Rule
-from paceline.shared.ledger import SharedLedger
+from paceline.shared.ledger import VANISHED_NS, SharedLedger
 from paceline.shared.messages import Charged, Learned, Left, Message, Refused, Reply, Settled
 from paceline.stores.redis_wire import decode, encode, quota_set, script
 
@@ -60,6 +60,7 @@ class Process:
     who: str
     quotas: tuple[Quota, ...]
     number: int = 0
+    share: float = 0.0
     versions: dict[str, int] = field(default_factory=dict)
     grants: list[Grant] = field(default_factory=list)
     last: tuple[Message, Message] | None = None
@@ -116,6 +117,7 @@ class World:
         self.now_us += rng.randint(0, far) if far >= 0 else -rng.randint(0, -far)
         self._count("set back", far < 0)
         self._count("epoch moved", self.now_us // GRID_US > before_us // GRID_US)
+        self._count("vanished", self.vanished())
         process = rng.choice(self.processes)
         pair = self._messages(process)
         ours = self.ledger.apply(self.now_us * 1_000, pair[0])
@@ -135,7 +137,7 @@ class World:
         self._count("waits", reply.wait_ns > 0)
         self._count("probe", reply.probe)
         self._count("gone", reply.peers < self.peers)
-        self.peers = reply.peers
+        self.peers, process.share = reply.peers, reply.share
         self._count("paused", reply.pause_ns > 0)
         self._count("opening", any(s.opened < float("inf") for s in reply.standings))
         quotas = [*message.quotas, *(s.learned.quota for s in reply.standings[len(message.quotas) :] if s.learned)]
@@ -149,6 +151,10 @@ class World:
 
     def _count(self, what: str, yes: bool = True) -> None:
         self.seen[what] += yes
+
+    def vanished(self) -> bool:
+        peers = self.ledger.dump()["peers"].values()
+        return any(0 < due_ns < self.now_us * 1_000 <= seen_ns + VANISHED_NS for seen_ns, *_, due_ns, _ in peers)
 
     def end(self) -> None:
         """Note what it came to."""
@@ -178,6 +184,7 @@ class World:
             self._versions(process),
             fresh=fresh,
             leaving=rng.random() < 0.05,
+            share=rng.choice([0.0, process.share, process.share, rng.random()]),
             headroom_s=self.headroom_s,
             gentle=self.gentle,
             news=[ours for ours, _ in news],

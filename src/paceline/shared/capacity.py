@@ -38,7 +38,7 @@ from paceline.core.results import (
     WaitUntil,
 )
 from paceline.shared.leases import Lease, LeasedReservation, Leases
-from paceline.shared.messages import Charged, Learned, Message, News, Refused, Reply, Settled
+from paceline.shared.messages import Charged, Learned, Message, News, Refused, Reply, Settled, waned
 from paceline.shared.snapshot import Fallback, Snapshot
 
 OnStoreFailure = Literal["fail_safe", "fail_closed", "fail_open"]
@@ -144,6 +144,7 @@ class SharedCapacity:
         ledger: The snapshot; while the store is lost, the ledger of the fallback.
         lost: Why the store is lost; ``None`` while it answers.
         peers: How many processes shared the quotas at the last reply, this one included.
+        share: The share of the limits for this process while the store is lost, at the last reply.
     """
 
     behind = STORE
@@ -162,6 +163,7 @@ class SharedCapacity:
         self.who, self.on_store_failure = who, on_store_failure
         self.lost: str | None = None
         self.peers = 1
+        self.share = 0.0
         self.exchange_due = False
         self.outbox = Outbox()
         self._queue = queue
@@ -181,6 +183,7 @@ class SharedCapacity:
         self._head: Waiter | None = None  # the head of the queue at the last reply
         self._ask_ns = 0  # when to ask for the head again
         self._called_ns = now_ns
+        self._announced = False  # at the last reply: when it will report again
         self._leaving_ns = -1  # when the last message with ``leaving`` was sent
         self._back_ns: int | None = None  # when the lost store replied first
         self._paused_ns = 0  # the end of a pause of this process alone
@@ -237,6 +240,7 @@ class SharedCapacity:
         news = self.outbox.take(now_ns, self._fallback)
         message = Message(self.who, self.outbox.number, fresh=not self._joined, news=news, wants=wants)
         message.held, message.slack_ns = self._held(), self._leases.slack_ns
+        message.share = self._share(now_ns)
         message.place_ns = PLACE_NS if self._queue.length > len(undecided) else 0
         if at_once and not any(message.held) and not self._queue.length:
             message.leaving, self._leaving_ns = True, now_ns
@@ -249,7 +253,8 @@ class SharedCapacity:
         assert self._asked is not None
         (asked, undecided), self._asked, self._joined = self._asked, None, True
         self.outbox.confirm()
-        self.peers = max(reply.peers, 1)
+        self.peers, self.share = max(reply.peers, 1), reply.share
+        self._announced = bool(asked.report_within_ns(reply))
         was_lost = self.lost is not None
         if was_lost and not self._rejoin(now_ns):
             return Resolution((), WaitUntil(now_ns, STORE_LOST))
@@ -270,17 +275,21 @@ class SharedCapacity:
 
     def _rejoin(self, now_ns: int) -> bool:
         """Note a reply of the lost store; returns whether the store is authoritative from now on."""
+        fallback = self._fallback
+        if fallback is not None:
+            news = fallback.news(now_ns)
+            if news is not None:
+                self.outbox.add(now_ns, news, at_once=True)
+            if self.on_store_failure == "fail_safe":
+                fallback.resize(now_ns, self.share)  # others may have started or ended
         if self._back_ns is None:
             self._back_ns = self._ask_ns = now_ns  # reports at once what was spent
             return False
         if now_ns < self._back_ns + REJOIN_NS:
             self._ask_ns = self._back_ns + REJOIN_NS
             return False
-        if self._fallback is not None:
-            news = self._fallback.news(now_ns)
-            if news is not None:
-                self.outbox.add(now_ns, news, at_once=True)
-            for reservation in self._fallback.local.ledger.open:
+        if fallback is not None:
+            for reservation in fallback.local.ledger.open:
                 self._snapshot.ledger.keep_open(reservation)
         self.lost = self._back_ns = self._fallback = None
         self.ledger = self._snapshot.ledger
@@ -309,8 +318,9 @@ class SharedCapacity:
         if newly_lost:
             self._head = None
             if self.on_store_failure != "fail_closed":
-                share = 1.0 if self.on_store_failure == "fail_open" else 1.0 / self.peers
-                self._fallback = Fallback(self._snapshot.ledger, now_ns, share)
+                share = 1.0 if self.on_store_failure == "fail_open" else self._share(now_ns)
+                snapshot = self._snapshot
+                self._fallback = Fallback(snapshot.ledger, snapshot.as_of_ns, self._called_ns, now_ns, share)
                 self.ledger = self._fallback.local.ledger
         self.lost, self._back_ns = reason, None
         return Resolution((), None, newly_lost=newly_lost)
@@ -328,6 +338,12 @@ class SharedCapacity:
         if self._fallback is not None:
             self._fallback.news(now_ns)  # discarded: the parent reports it
         self.exchange_due = True  # the timer stayed with the parent
+
+    def _share(self, now_ns: int) -> float:
+        """The share of the limits if the store is lost now."""
+        if self._fallback is not None:
+            return self._fallback.share
+        return self.share if self._announced else self.share * waned(now_ns - self._snapshot.as_of_ns)
 
     def _held(self) -> list[float]:
         """For each quota of slots, what is in flight or leased in this process."""

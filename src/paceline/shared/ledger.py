@@ -11,6 +11,15 @@ Order between processes
 Ended processes
     A process that sends no message for ``LEASE_NS`` is no longer counted, and its slots are free. Each message reports
     what its process holds, so a lost reply or a lost ledger needs no repair.
+
+Shares
+    Each reply tells the process its share of the limits while the store is lost. A share rises only when others have
+    fallen: a process counts with the larger one of what it was told and what it last reported, so that the shares of all
+    processes never add up to more than 1, whichever replies arrive. An eighth of what is left stays for the next process
+    to join. The share of a process without requests wanes, in its own arithmetic as in that of the ledger.
+
+    A process whose requests wait, or that has a lease, announces when it will report again. One that does not may have
+    lost the store while others reach it. For ``VANISHED_NS`` the ledger charges what this process may spend with its share.
 """
 
 from __future__ import annotations
@@ -23,11 +32,33 @@ from typing import Any
 from paceline.core.ledger import PROBE_NS
 from paceline.core.meters import Bucket, Meter, Slots, Spread, Window, meter
 from paceline.core.quota import NS, Quota, Rule
-from paceline.shared.messages import Charged, Learned, LearnedState, Mark, Message, Refused, Reply, Settled, Standing
-from paceline.shared.meters import absorb, carry, dump_meter, load_meter, recall, turn
+from paceline.shared.messages import (
+    SHARED_PART,
+    Charged,
+    Learned,
+    LearnedState,
+    Mark,
+    Message,
+    Refused,
+    Reply,
+    Settled,
+    Standing,
+    waned,
+)
+from paceline.shared.meters import absorb, beyond, carry, dump_meter, load_meter, recall, reserved, spend, turn
 
 LEASE_NS = 15 * NS
 """How long a process counts after its last message, and keeps its slots."""
+
+VANISHED_NS, QUIET_NS = 120 * NS, 7 * NS
+"""How long after its last message a process that did not report again is charged with its share; and after which time
+without any message all processes had lost the store."""
+
+MEMBER_NS = 600 * NS
+"""How long at least a process is remembered."""
+
+SHARE_MIN = 1e-6
+"""The least share."""
 
 FORGET_NS = 3_600 * NS
 """How long the number of a process's last message is remembered."""
@@ -36,7 +67,7 @@ GRACE_NS = 2 * NS
 """How much later than announced a process may ask again and keep its place."""
 
 PEERS_MAX = 1_000
-"""With more processes than this, ended ones are forgotten after ``LEASE_NS``."""
+"""With more processes than this, ended ones are forgotten after ``MEMBER_NS``."""
 
 WAIT_MAX_NS = 86_400 * NS
 """The longest wait in a reply; the wait for a slot, since it is unknown when one becomes free."""
@@ -59,11 +90,23 @@ class Account:
 
 @dataclass(slots=True)
 class Peer:
-    """A process: the time and the number of its last message, and what it holds, by account."""
+    """A process.
+
+    Attributes:
+        seen_ns: The time of its last message.
+        number: The number of that message.
+        held: What it holds, by account.
+        share: Its share of the limits while the store is lost.
+        due_ns: When it must have reported again; 0: it has not announced that.
+        presumed_ns: What was charged since it vanished and it has not reported, in nanoseconds of refill.
+    """
 
     seen_ns: int
     number: int = 0
     held: list[float] = field(default_factory=list)
+    share: float = 0.0
+    due_ns: int = 0
+    presumed_ns: float = 0.0
 
 
 @dataclass(slots=True)
@@ -86,22 +129,30 @@ class SharedLedger:
         self._probe_next = False
         self._probe: str | None = None  # the process that sends it
         self._last_ns = 0
+        self._gone = 0.0  # the shares of the processes that vanished
         self._set_ns = 0  # the sum of all clock steps; the marks of buckets are instants without them
 
     def apply(self, now_ns: int, message: Message) -> Reply:
         """Apply the news of a process, then grant those of its requests that fit: in all quotas, or in none."""
         if now_ns < self._last_ns:
             self._turn_back(now_ns - self._last_ns)
+        self._charge_vanished(now_ns)
         self._last_ns = now_ns
         index = self._configure(now_ns, message)
         peer = self._meet(now_ns, message.who)
         if message.number > peer.number:
             peer.number = message.number
-            self._take_news(now_ns, message, index)
+            self._take_news(now_ns, message, index, peer)
+        if message.wants:  # it takes its grants from here again
+            peer.presumed_ns = 0.0
         self._take_held(now_ns, peer, message.held, index)
         reply = self._grant(now_ns, message, index, peer)
+        reply.share = self._share(now_ns, peer)
+        peer.share = max(message.share, reply.share)
+        within_ns = message.report_within_ns(reply)
+        peer.due_ns = now_ns + within_ns + GRACE_NS if within_ns else 0
         if message.leaving:  # its number is still remembered
-            peer.seen_ns = now_ns - LEASE_NS - 1
+            peer.seen_ns, peer.share = now_ns - LEASE_NS - 1, 0.0
         rest = [i for i in range(len(self._accounts)) if i not in index]
         known = [*message.versions, *[-1] * len(rest)]
         reply.standings = [self._standing(now_ns, i, known[n]) for n, i in enumerate([*index, *rest])]
@@ -114,10 +165,37 @@ class SharedLedger:
                 turn(account.meter, by_ns)
         for peer in self._peers.values():
             peer.seen_ns += by_ns
+            peer.due_ns = peer.due_ns and peer.due_ns + by_ns
         for place in self._places:
             place.until_ns += by_ns
         self._not_before_ns += by_ns
         self._set_ns += by_ns
+
+    def _charge_vanished(self, now_ns: int) -> None:
+        """Charge what vanished processes may have spent since the last message."""
+        spent_ns = self._gone = 0.0
+        if now_ns - self._last_ns > QUIET_NS:
+            return
+        for peer in self._peers.values():
+            from_ns, until_ns = max(peer.due_ns, self._last_ns), min(peer.seen_ns + VANISHED_NS, now_ns)
+            if peer.due_ns and until_ns > from_ns:
+                presumed_ns = peer.share * (until_ns - from_ns)
+                peer.presumed_ns += presumed_ns
+                spent_ns += presumed_ns
+                self._gone += peer.share
+        if spent_ns:
+            for account in self._accounts:
+                spend(account.meter, self._last_ns, now_ns, spent_ns)
+
+    def _share(self, now_ns: int, peer: Peer) -> float:
+        """The share of the limits for ``peer`` while the store is lost."""
+        count = free = 1.0
+        for other in self._peers.values():
+            if other is not peer and other.share:
+                part = waned(max(now_ns - other.seen_ns - (VANISHED_NS if other.due_ns else 0), 0))
+                count += part
+                free -= other.share * part
+        return max(min(1.0 / count, free) * SHARED_PART, SHARE_MIN)
 
     def _configure(self, now_ns: int, message: Message) -> list[int]:
         """Open missing accounts, and let a first message replace the configuration; the account of each quota."""
@@ -139,7 +217,7 @@ class SharedLedger:
         return [known[_key(quota)] for quota in message.quotas]
 
     def _meet(self, now_ns: int, who: str) -> Peer:
-        forget_ns = FORGET_NS if len(self._peers) <= PEERS_MAX else LEASE_NS
+        forget_ns = FORGET_NS if len(self._peers) <= PEERS_MAX else MEMBER_NS
         for name in [name for name, peer in self._peers.items() if peer.seen_ns + forget_ns < now_ns]:
             del self._peers[name]
         peer = self._peers.get(who)
@@ -148,7 +226,7 @@ class SharedLedger:
         peer.seen_ns = now_ns
         return peer
 
-    def _take_news(self, now_ns: int, message: Message, index: list[int]) -> None:
+    def _take_news(self, now_ns: int, message: Message, index: list[int], peer: Peer) -> None:
         fresh = [self._accounts[i].version == known for i, known in zip(index, message.versions, strict=True)]
         for news in message.news:
             if isinstance(news, Settled):
@@ -161,12 +239,15 @@ class SharedLedger:
                     self._not_before_ns = max(self._not_before_ns, now_ns + news.pause_ns)
                     self._probe_next, self._probe = True, None
             elif isinstance(news, Charged):
-                left = news.amounts if news.left is None else news.left
+                left, counted_ns = news.amounts if news.left is None else news.left, 0.0
                 for i, amount, rest in zip(index, news.amounts, left, strict=False):
                     account = self._accounts[i]
                     account.charged += amount
                     account.spent += amount
-                    absorb(account.meter, now_ns, rest)
+                    more, ns = beyond(account.meter, rest, peer.presumed_ns)
+                    absorb(account.meter, now_ns, more)
+                    counted_ns = max(counted_ns, ns)
+                peer.presumed_ns -= counted_ns
             elif fresh[news.index]:
                 self._learn(now_ns, self._accounts[index[news.index]], news)
 
@@ -230,9 +311,9 @@ class SharedLedger:
     def _grant(self, now_ns: int, message: Message, index: list[int], peer: Peer) -> Reply:
         places = [place for place in self._places if place.until_ns >= now_ns]
         mine = next((n for n, place in enumerate(places) if place.who == message.who), len(places))
-        before = self._sums(places[:mine])
+        before = self._sums(now_ns, places[:mine])
         places = [place for place in places if place.who != message.who]
-        others = self._sums(places)
+        others = self._sums(now_ns, places)
         grants: list[list[Mark]] = []
         probe, latest, binds = False, now_ns, -1
         for want in message.wants:
@@ -261,10 +342,11 @@ class SharedLedger:
         waits_ns = min(latest - now_ns, WAIT_MAX_NS) if len(grants) < len(message.wants) else 0
         binds = binds if waits_ns else -1
         pause_ns = max(self._not_before_ns - now_ns, 0)
-        return Reply(grants, probe, waits_ns, binds, pause_ns, len(self._live(now_ns)), [])
+        return Reply(grants, probe, waits_ns, binds, pause_ns, len(self._live(now_ns)), 0.0, [])
 
-    def _sums(self, places: list[Place]) -> list[float]:
-        sums = [0.0] * len(self._accounts)
+    def _sums(self, now_ns: int, places: list[Place]) -> list[float]:
+        """What goes first, by account: the requests in ``places``, and what vanished processes may spend."""
+        sums = [reserved(account.meter, now_ns, self._gone) for account in self._accounts]
         for place in places:
             for i, amount in enumerate(place.amounts):
                 sums[i] += amount
@@ -307,7 +389,9 @@ class SharedLedger:
                 }
                 for a in self._accounts
             ],
-            "peers": {who: [p.seen_ns, p.number, p.held] for who, p in self._peers.items()},
+            "peers": {
+                who: [p.seen_ns, p.number, p.held, p.share, p.due_ns, p.presumed_ns] for who, p in self._peers.items()
+            },
             "places": [[p.who, p.amounts, p.until_ns] for p in self._places],
             "not_before": self._not_before_ns,
             "probe_next": self._probe_next,

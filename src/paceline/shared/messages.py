@@ -8,7 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Literal, Protocol
 
-from paceline.core.quota import Quota
+from paceline.core.quota import NS, Quota
 
 Mark = int | str
 """The state of a meter at a charge, in a form of the store's own; a :class:`Settled` returns it."""
@@ -90,6 +90,7 @@ class Message:
         held: The amount in flight in this process, for each quota; used for slots.
         wants: The charges of the next requests in the queue, in its order.
         leaving: Whether the process holds nothing and does not count as a peer until its next message.
+        share: The share of the limits that the process takes if the store is lost before its next message.
         place_ns: How long to keep a place among the waiting processes; 0: no place.
         slack_ns: How much later a grant may be spent.
         windows: For each quota with a window that restarts at a local midnight: the restarts of yesterday, today and the
@@ -109,10 +110,27 @@ class Message:
     held: list[float] = field(default_factory=list)
     wants: list[list[float]] = field(default_factory=list)
     leaving: bool = False
+    share: float = 0.0
     place_ns: int = 0
     slack_ns: int = 0
     windows: list[tuple[int, ...] | None] = field(default_factory=list)
     recalled: list[Left] = field(default_factory=list)
+
+    def report_within_ns(self, reply: Reply) -> int:
+        """When the process reports again at the latest: it waits, or spends a lease; 0: when it has something to report."""
+        return max(self.place_ns if reply.wait_ns else 0, self.slack_ns if self.wants else 0)
+
+
+SHARED_PART = 7 / 8
+"""The part of the free share that a process is told; the rest is for the next one to join."""
+
+WANE_NS = 15 * NS
+"""The time in which the share of a process without requests falls to a half."""
+
+
+def waned(silent_ns: int) -> float:
+    """What is left of the share of a process that has not announced a report and is silent for ``silent_ns``, as a part."""
+    return WANE_NS / (WANE_NS + silent_ns)
 
 
 @dataclass(slots=True)
@@ -172,6 +190,7 @@ class Reply:
         binds: The index of the quota that this request waits for, in the message's order; -1: a cool-down, or none.
         pause_ns: The rest of a cool-down.
         peers: How many processes share the pool now, this one included.
+        share: The share of the limits for this process while the store is lost.
         standings: The states of the message's quotas, then those of quotas that the message does not have.
     """
 
@@ -181,6 +200,7 @@ class Reply:
     binds: int
     pause_ns: int
     peers: int
+    share: float
     standings: list[Standing]
 
 

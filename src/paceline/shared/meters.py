@@ -184,6 +184,45 @@ def absorb(m: Meter, now_ns: int, left: Left) -> None:
             m.not_granted(amount)
 
 
+def spend(m: Meter, since_ns: int, now_ns: int, spent_ns: float) -> None:
+    """Charge ``m`` with ``spent_ns`` nanoseconds of its rate that other processes may have spent evenly since ``since_ns``."""
+    if isinstance(m, Bucket):
+        spent_ns += max(m.full_at_ns, since_ns) - max(m.full_at_ns, now_ns)  # a full bucket is not refilled
+        if spent_ns > 0:
+            m.charge(now_ns, spent_ns / m.ns_per_unit)
+            m.not_granted(spent_ns / m.ns_per_unit)
+    elif isinstance(m, Window):
+        m.roll(now_ns)
+        part = min((now_ns - m.start_ns) / (now_ns - since_ns), 1.0)  # of this window
+        m.charge(now_ns, m.quota.amount * (spent_ns * part / m.period_ns))
+
+
+def reserved(m: Meter, now_ns: int, share: float) -> float:
+    """What other processes may spend with ``share`` in the rest of the window: at its start all at once."""
+    if not isinstance(m, Window):
+        return 0.0
+    m.roll(now_ns)
+    return m.quota.amount * (share * (m.stop_ns - now_ns) / m.period_ns)
+
+
+def beyond(m: Meter, left: Left, presumed_ns: float) -> tuple[Left, float]:
+    """``left`` without the ``presumed_ns`` that :func:`spend` has charged to a bucket for the same process.
+
+    A window does not say which part of it was charged since its start: there all is charged again.
+
+    Returns:
+        What is left to charge, and how much of ``presumed_ns`` was counted.
+    """
+    parts = left if isinstance(left, list) else [left]
+    total = _sum(parts)
+    if not isinstance(m, Bucket) or not presumed_ns or not total:
+        return left, 0.0
+    paid = presumed_ns / m.ns_per_unit
+    times = max(total - paid, 0.0) / total
+    rest = [part * times for part in parts]
+    return (rest if isinstance(left, list) else rest[0]), presumed_ns * min(total / paid, 1.0)
+
+
 def recalled(m: Meter, now_ns: int) -> Left:
     """The state of ``m`` for :attr:`Message.recalled <paceline.shared.messages.Message.recalled>`."""
     if isinstance(m, Spread):

@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
+import math
+
 from paceline.core.capacity import LocalCapacity
 from paceline.core.learning import Learning, QuotaTracker
 from paceline.core.ledger import Ledger
-from paceline.core.meters import Bucket, Slots, Spread, Window, restarts
+from paceline.core.meters import Bucket, Meter, Slots, Spread, Window, restarts
 from paceline.core.quota import NS, Quota, Rule
 from paceline.core.results import Reservation
-from paceline.shared.messages import Charged, Message, Reply, Standing
+from paceline.shared.messages import SHARED_PART, Charged, Message, Reply, Standing
 from paceline.shared.meters import absorb, left_of, part_of, recalled, stand, take_learned, use
+
+OTHERS_SPEED = 4
+"""How many times the rate of a quota other processes are taken to have spent between the snapshot and the loss of the
+store: a burst is granted in a short time, but not often."""
 
 
 class Snapshot:
@@ -99,17 +105,28 @@ class Fallback:
 
     Attributes:
         local: The quotas of this share.
+        share: The share, from 0 to 1.
     """
 
-    def __init__(self, snapshot: Ledger, now_ns: int, share: float) -> None:
+    def __init__(self, snapshot: Ledger, as_of_ns: int, asked_ns: int, now_ns: int, share: float) -> None:
         ledger = Ledger([], now_ns, headroom_s=snapshot.headroom_s, ttl_s=snapshot.ttl_ns / NS)
         for i, m in enumerate(snapshot.meters):
-            left = _slots_left(m, snapshot.held(i), share) if isinstance(m, Slots) else part_of(m, now_ns, share)
+            if isinstance(m, Slots):
+                left: Meter = _slots_left(m, snapshot.held(i), share)
+            else:
+                left = _after_others(part_of(m, now_ns, share), as_of_ns, asked_ns)
             ledger.add_meter(left, snapshot.names[i], snapshot.sources[i], snapshot.given[i], snapshot.refused_above[i])
         ledger.not_before_ns = snapshot.not_before_ns
+        self.share = share
         self.local = LocalCapacity(ledger)
-        self._reported = [part_of(m, now_ns, share) for m in snapshot.meters]  # the share with the reported use
+        self._reported = [part_of(m, now_ns, 1.0) for m in ledger.meters]  # the share with the reported use
         self._spent_reported = [0.0] * len(ledger.meters)
+
+    def resize(self, now_ns: int, share: float) -> None:
+        """Go on with another share; slots stay until the store answers again."""
+        times, self.share = share / self.share, share
+        for meters in (self.local.ledger.meters, self._reported):
+            meters[:] = [m if isinstance(m, Slots) else part_of(m, now_ns, times) for m in meters]
 
     def release(self, reservation: Reservation) -> None:
         """Free the slots of an attempt from before the loss, for this process."""
@@ -132,9 +149,18 @@ class Fallback:
         return Charged(more, left) if any(more) else None
 
 
+def _after_others(m: Meter, as_of_ns: int, asked_ns: int) -> Meter:
+    """``m`` after what other processes may have spent between the snapshot and the message without a reply."""
+    spent = OTHERS_SPEED * m.quota.rate * (asked_ns - as_of_ns) / NS
+    left = m.level(asked_ns) - m.headroom_s * m.quota.rate
+    absorb(m, asked_ns, max(min(spent, left), 0.0))
+    return m
+
+
 def _slots_left(m: Slots, held: float, share: float) -> Slots:
     """The slots that this process holds, and its share of the free ones."""
     free = max(m.quota.amount - (held if share == 1 else max(m.used, held)), 0.0)
     part = Slots(m.quota)
-    part.used = m.quota.amount - free * share
+    # Slots are whole: seven eighths of one are none, and a share that has just begun to wane still counts in full.
+    part.used = m.quota.amount - math.floor(free * min(share / SHARED_PART, 1.0) + 0.1)
     return part

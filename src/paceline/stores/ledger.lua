@@ -15,8 +15,11 @@
 
 local LEASE, FORGET, GRACE, PROBE, WAIT_MAX = 15 * NS, 3600 * NS, 2 * NS, 2 * NS, 86400 * NS
 local PEERS_MAX, SETS_MAX = 1000, 8
+local VANISHED, QUIET, MEMBER, WANE, SHARED_PART, SHARE_MIN = 120 * NS, 7 * NS, 600 * NS, 15 * NS, 7 / 8, 1e-6
+local SLOTS_FROM = 7                     -- a peer: name, when last heard of, number, share, when due, presumed, account, slots, ...
 
 local index                              -- of the account, for each quota of the message
+local gone = 0                           -- the shares of the processes that vanished
 
 local function load()
   local blob = redis.call('GET', KEYS[1])
@@ -28,12 +31,15 @@ local function load()
   end
   if not blob then
     local epoch = (floor(wall / GRID_US) - 1) * GRID_US
-    state = {epoch = epoch, accounts = {}, peers = {}, places = {}, sets = {}, not_before = 0}
+    state = {epoch = epoch, wall = wall, accounts = {}, peers = {}, places = {}, sets = {}, not_before = 0}
   else
     state = cmsgpack.unpack(blob)
-    if wall < state.wall then state.epoch = state.epoch - (state.wall - wall) end    -- the clock was set back
+    if wall < state.wall then                      -- the clock was set back
+      state.epoch, state.wall = state.epoch - (state.wall - wall), wall
+    end
   end
-  state.wall, now = wall, (wall - state.epoch) * 1000
+  last, now = (state.wall - state.epoch) * 1000, (wall - state.epoch) * 1000
+  state.wall = wall
 end
 
 local function rebase()
@@ -41,9 +47,12 @@ local function rebase()
   local function earlier(list, first, step)
     for i = first, #list, step do list[i] = max(list[i] - by_us * 1000, 0) end
   end
-  state.epoch, now = state.epoch + by_us, now - by_us * 1000
+  state.epoch, now, last = state.epoch + by_us, now - by_us * 1000, last - by_us * 1000
   state.not_before = max(state.not_before - by_us * 1000, 0)
-  for _, entry in ipairs(state.peers) do earlier(entry, 2, #entry) end
+  for _, entry in ipairs(state.peers) do
+    earlier(entry, 2, #entry)
+    if entry[5] ~= 0 then entry[5] = max(entry[5] - by_us * 1000, 1) end
+  end
   for _, entry in ipairs(state.places) do earlier(entry, 2, #entry) end
   for _, account in ipairs(state.accounts) do
     local s = account.meter
@@ -105,8 +114,34 @@ local function configure(fresh, gentle, headroom, windows, recalled)
   end
 end
 
-local function meet(who)                           -- a peer: name, when last heard of, number, account and slots, ...
-  local forget_ns = #state.peers <= PEERS_MAX and FORGET or LEASE
+local function charge_vanished()                   -- what vanished processes may have spent since the last message
+  local spent = 0
+  if now - last > QUIET then return end
+  for _, peer in ipairs(state.peers) do
+    local from, to = max(peer[5], last), min(peer[2] + VANISHED, now)
+    if peer[5] ~= 0 and to > from then
+      local presumed = peer[4] * (to - from)
+      peer[6], spent, gone = peer[6] + presumed, spent + presumed, gone + peer[4]
+    end
+  end
+  if spent ~= 0 then
+    for i = 1, #meters do spend(meters[i], last, spent) end
+  end
+end
+
+local function share_of(mine)                      -- of the limits, while the store is lost
+  local count, free = 1, 1
+  for _, peer in ipairs(state.peers) do
+    if peer ~= mine and peer[4] ~= 0 then
+      local part = WANE / (WANE + max(now - peer[2] - (peer[5] ~= 0 and VANISHED or 0), 0))
+      count, free = count + part, free - peer[4] * part
+    end
+  end
+  return max(min(1 / count, free) * SHARED_PART, SHARE_MIN)
+end
+
+local function meet(who)
+  local forget_ns = #state.peers <= PEERS_MAX and FORGET or MEMBER
   local peers, mine = {}, nil
   for _, peer in ipairs(state.peers) do
     if peer[2] + forget_ns >= now then
@@ -115,7 +150,7 @@ local function meet(who)                           -- a peer: name, when last he
     end
   end
   if not mine then
-    mine = {who, now, 0}
+    mine = {who, now, 0, 0, 0, 0}
     peers[#peers + 1] = mine
   end
   mine[2], state.peers = now, peers
@@ -179,7 +214,7 @@ local function learn(i, what, value)
   end
 end
 
-local function take_news(list, versions, who, gentle)
+local function take_news(list, versions, who, gentle, peer)
   local fresh = {}
   for n, i in ipairs(index) do fresh[n] = state.accounts[i].version == versions[n] end
   for _, news in ipairs(list) do
@@ -196,11 +231,15 @@ local function take_news(list, versions, who, gentle)
         state.probe_next, state.probe = true, nil
       end
     elseif what == 'spent' then
+      local counted = 0
       for n = 1, min(#index, #news[2], #news[3]) do
         local account, amount = state.accounts[index[n]], news[2][n]
         account.charged, account.spent = account.charged + amount, account.spent + amount
-        absorb(meters[index[n]], news[3][n])
+        local more, ns = beyond(meters[index[n]], news[3][n], peer[6])
+        absorb(meters[index[n]], more)
+        counted = max(counted, ns)
       end
+      peer[6] = peer[6] - counted
     elseif fresh[news[2] + 1] then
       learn(index[news[2] + 1], what, news[3])
     end
@@ -208,7 +247,7 @@ local function take_news(list, versions, who, gentle)
 end
 
 local function keep(peer, held)
-  for k = #peer, 4, -1 do peer[k] = nil end
+  for k = #peer, SLOTS_FROM, -1 do peer[k] = nil end
   for i = 1, #meters do
     if held[i] and held[i] ~= 0 then peer[#peer + 1], peer[#peer + 2] = i, held[i] end
   end
@@ -226,7 +265,7 @@ local function take_held(peer, said)               -- the slots that this proces
   for _, other in ipairs(state.peers) do
     if other[2] + LEASE >= now then
       live = live + 1
-      for k = 4, #other, 2 do
+      for k = SLOTS_FROM, #other, 2 do
         local s = meters[other[k]].s
         s.used = s.used + other[k + 1]
       end
@@ -237,9 +276,10 @@ end
 
 local function sums(places, count)
   local total = {}
+  for i, m in ipairs(meters) do total[i] = reserved(m, gone) end
   for p = 1, count do
     local place = places[p]
-    for k = 3, #place do total[k - 2] = (total[k - 2] or 0) + place[k] end
+    for k = 3, #place do total[k - 2] = total[k - 2] + place[k] end
   end
   return total
 end
@@ -311,29 +351,35 @@ end
 
 load()
 for i = 1, #state.accounts do wrap(i) end
+charge_vanished()
 if now >= 2 * GRID then rebase() end
-local who, number_of, flags, headroom, place_ns, slack, versions, news, wants, said, windows, recalled =
+local who, number_of, flags, headroom, place_ns, slack, versions, news, wants, said, windows, recalled, share =
   unpack(cjson.decode(ARGV[1]))
 local gentle, leaving = floor(flags / 2) % 2 == 1, flags >= 4
 configure(flags % 2 == 1, gentle, headroom, windows, recalled)
 local peer = meet(who)
 if number_of > peer[3] then
   peer[3] = number_of
-  take_news(news, versions, who, gentle)
+  take_news(news, versions, who, gentle, peer)
 end
-local out = {0, 0, 0, 0, 0, 0}
+if #wants > 0 then peer[6] = 0 end
+local out = {0, 0, 0, 0, 0, 0, 0}
 local held
 held, out[6] = take_held(peer, said)
-if leaving then peer[2] = now - LEASE - 1 end      -- its number must not be forgotten
 grant(out, who, wants, held, place_ns, slack)
+local told = share_of(peer)
+out[7], peer[4] = number(told), max(share, told)
+local within = max(out[3] ~= 0 and place_ns or 0, #wants > 0 and slack or 0)
+peer[5] = within ~= 0 and now + within + GRACE or 0
+if leaving then peer[2], peer[4] = now - LEASE - 1, 0 end      -- its number must not be forgotten
 keep(peer, held)
-local told, longest = {}, 1800
+local shown, longest = {}, 1800
 for n, i in ipairs(index) do
   tell(out, i, versions[n])
-  told[i] = true
+  shown[i] = true
 end
 for i, m in ipairs(meters) do
-  if not told[i] then tell(out, i, -1) end
+  if not shown[i] then tell(out, i, -1) end
   local s = m.s
   longest = max(longest, s.period)
   if s.low then s.low = packed(s.low) end

@@ -8,7 +8,7 @@ local LOW_POINTS_MAX, SLICES, PARTS, FULL_WAIT, CEILING_MIN, TINY = 16, 512, 8, 
 local DAY_US, PAST = 86400e6, -2^52      -- a window's mark lies further back than any instant
 local BUCKET, SPACED, WINDOW, SLOTS = 1, 2, 3, 4
 
-local state, now, wall
+local state, now, wall, last             -- last: the time of the message before, as `now`
 local meters = {}                        -- one for each account
 
 local function round(x)                  -- to even, as Python does
@@ -304,6 +304,36 @@ local function absorb(m, left)           -- of shared/meters.py
     charge(m, amount)
     if m.kind == BUCKET then not_granted(m, amount) end
   end
+end
+
+local function spend(m, since, spent)    -- of shared/meters.py, as the next two
+  local s = m.s
+  if m.kind == BUCKET or m.kind == SPACED then
+    spent = spent + (max(s.full, since) - max(s.full, now))
+    if spent > 0 then
+      charge(m, spent / m.ns_per_unit)
+      not_granted(m, spent / m.ns_per_unit)
+    end
+  elseif m.kind == WINDOW then
+    roll(m)
+    local part = s.start and min((wall - s.start) * 1000 / (now - since), 1) or 1
+    charge(m, s.amount * (spent * part / (m.period * 1000)))
+  end
+end
+
+local function reserved(m, share)
+  if m.kind ~= WINDOW then return 0 end
+  roll(m)
+  return m.s.stop and m.s.amount * (share * ((m.s.stop - wall) * 1000) / (m.period * 1000)) or 0
+end
+
+local function beyond(m, left, presumed)
+  local parts, total, rest = type(left) == 'table' and left or {left}, 0, {}
+  for _, part in ipairs(parts) do total = total + part end
+  if not m.ns_per_unit or presumed == 0 or total == 0 then return left, 0 end
+  local paid = presumed / m.ns_per_unit
+  for n, part in ipairs(parts) do rest[n] = part * (max(total - paid, 0) / total) end
+  return type(left) == 'table' and rest or rest[1], presumed * min(total / paid, 1)
 end
 
 local function recall(m, value)          -- of shared/ledger.py: start where a process remembers that a lost ledger stood

@@ -25,7 +25,7 @@ from paceline.stores.redis_wire import decode, encode, quota_set, script
 if TYPE_CHECKING:
     from redis import Redis, RedisCluster
 
-FORMAT = 1
+FORMAT = 2
 """Of the state; another format has other keys, so that old and new processes do not read each other's."""
 
 IDLE_S = 0.05

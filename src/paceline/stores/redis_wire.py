@@ -35,7 +35,7 @@ def encode(message: Message) -> str:
     """The message without its quotas.
 
     A list: who, number, 1 for fresh + 2 for gentle + 4 for leaving, headroom, place, slack, versions, news, wants,
-    held and windows (0: none), recalled.
+    held and windows (0: none), recalled, share.
     """
     parts = [
         message.who,
@@ -50,6 +50,7 @@ def encode(message: Message) -> str:
         message.held if any(message.held) else 0,
         _windows(message) if any(message.windows) else 0,
         message.recalled,
+        message.share,
     ]
     return _to_json(parts)
 
@@ -76,13 +77,13 @@ def _news(news: News) -> list[Any]:
 def decode(answer: list[Any], message: Message) -> Reply:
     """The script's answer to ``message``.
 
-    It is flat: number of grants, probe, wait, binds, pause, peers; the marks of the grants; the standings.
+    It is flat: number of grants, probe, wait, binds, pause, peers, share; the marks of the grants; the standings.
 
     Raises:
         ValueError, IndexError, TypeError: It is no answer of the script.
     """
-    granted, probe, wait_ns, binds, pause_ns, peers = answer[:6]
-    at, grants = 6, []
+    granted, probe, wait_ns, binds, pause_ns, peers, share = answer[:7]
+    at, grants = 7, []
     for want in message.wants[:granted]:
         end = at + min(len(want), len(message.quotas))
         marks: list[Mark] = answer[at:end]
@@ -97,7 +98,7 @@ def decode(answer: list[Any], message: Message) -> Reply:
             standing.learned = _learned_state(version, answer[at : at + 12])
             at += 12
         standings.append(standing)
-    return Reply(grants, probe == 1, wait_ns, binds, pause_ns, peers, standings)
+    return Reply(grants, probe == 1, wait_ns, binds, pause_ns, peers, float(share), standings)
 
 
 def _learned_state(version: int, fields: list[Any]) -> LearnedState:
