@@ -25,6 +25,8 @@ from paceline.core.results import PacelineError
 
 STDOUT = "-"
 
+_START = b'{"id": "batch_req_'  # of every line that encode_answer makes
+
 
 class OutputError(PacelineError):
     """The file of answers cannot be used; the message says why and what to do."""
@@ -76,8 +78,10 @@ class Results:
     def recover(self, index: Index) -> Recovered:
         """Mark the answered requests in ``index``, and leave only answers in the file.
 
+        An incomplete last line is cut if it begins like a record, or is all zeros, as a crashed file system leaves them.
+
         Raises:
-            OutputError: The file holds lines that are not answers.
+            OutputError: The file holds lines that are not answers; it is unchanged.
         """
         if not self.resumable or not os.path.exists(self.path):
             return Recovered()
@@ -94,7 +98,7 @@ class Results:
             for number, raw in enumerate(file, 1):
                 found = _read_answer(raw)
                 if found is None:
-                    if not raw.endswith(b"\n"):  # a crash has cut it: it is the last line
+                    if not raw.endswith(b"\n") and _is_torn(raw, first=number == 1):
                         break
                     raise OutputError(
                         f"{self.path}, line {number}: not an answer of paceline run; choose another output with -o,"
@@ -197,12 +201,23 @@ class Results:
 def _read_answer(raw: bytes) -> tuple[str, bool] | None:
     """The id in a line of output and whether it has an answer; ``None`` for any other line."""
     try:
-        value = json.loads(raw)
+        value = json.loads(raw.decode("utf-8-sig"))
         custom_id, response, error = value["custom_id"], value["response"], value["error"]
-        ok = error is None and response["status_code"] == 200
-        return (custom_id, ok) if isinstance(custom_id, str) else None
-    except (ValueError, KeyError, TypeError, RecursionError):
+        custom_id.encode()  # half a surrogate pair is in no input
+        return custom_id, error is None and response["status_code"] == 200
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
         return None
+
+
+def _is_torn(raw: bytes, *, first: bool) -> bool:
+    """Whether a crash has cut ``raw``, a last line without an end; ``first``: no answer precedes it."""
+    if raw.startswith(_START):
+        try:
+            json.loads(raw)
+        except (ValueError, RecursionError):
+            return True
+        return False  # a whole document, of another program
+    return not first and (_START.startswith(raw) or not raw.strip(b"\0"))
 
 
 class _Lock:
