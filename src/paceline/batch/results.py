@@ -4,7 +4,7 @@ A line is an answer in OpenAI's batch format:
 
     {"id": "batch_req_...", "custom_id": "a", "response": {"status_code": 200, "request_id": ..., "body": {...}}, "error": null}
 """
-# ruff: noqa: PTH105, PTH108, PTH110, PTH112, PTH113, PTH116, PTH123, PTH202  (a path is a string: "-" is standard output)
+# ruff: noqa: PTH105, PTH108, PTH110, PTH112, PTH113, PTH116, PTH120, PTH123, PTH202  (a path is a string: "-" is standard output)
 
 from __future__ import annotations
 
@@ -12,9 +12,11 @@ import errno
 import json
 import os
 import secrets
+import stat
 import sys
+import tempfile
 from array import array
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass
 from itertools import count
 from types import TracebackType
@@ -125,22 +127,35 @@ class Results:
         return Recovered(answered, failed, unknown, torn)
 
     def _rewrite(self, dropped: array[int], end: int) -> None:
-        """Replace the file by a copy without the ``dropped`` lines and without the bytes after ``end``."""
-        beside = f"{self.path}.tmp"
-        with open(self.path, "rb") as old, open(beside, "wb") as new:
-            drops = iter([*dropped, 0])
-            drop, at = next(drops), 0
-            for number, raw in enumerate(old, 1):
-                at += len(raw)
-                if at > end:
-                    break
-                if number == drop:
-                    drop = next(drops)
-                else:
-                    new.write(raw if raw.endswith(b"\n") else raw + b"\n")
-            new.flush()
-            os.fsync(new.fileno())
-        os.replace(beside, self.path)
+        """Replace the file by a copy without the ``dropped`` lines and without the bytes after ``end``.
+
+        Raises:
+            OutputError: The copy cannot be written; the file is unchanged.
+        """
+        folder = os.path.dirname(self.path)
+        try:
+            with ExitStack() as undo:
+                with open(self.path, "rb") as old:
+                    new = _like(old, *tempfile.mkstemp(prefix=".paceline-", dir=folder), undo)
+                    drops = iter([*dropped, 0])
+                    drop, at = next(drops), 0
+                    for number, raw in enumerate(old, 1):
+                        at += len(raw)
+                        if at > end:
+                            break
+                        if number == drop:
+                            drop = next(drops)
+                        else:
+                            new.write(raw if raw.endswith(b"\n") else raw + b"\n")
+                _close(new)
+                os.replace(new.name, self.path)
+                undo.pop_all()
+            _sync_folder(folder)
+        except OSError as error:
+            raise OutputError(
+                f"{self.path}: the lines of failed requests cannot be removed: {error.strerror}; the file is unchanged:"
+                f" make room in {folder}, or start over with --restart"
+            ) from None
 
     def set_aside(self) -> str | None:
         """Rename an existing file, and return its new name; ``None`` when there is no file."""
@@ -220,6 +235,36 @@ def _is_torn(raw: bytes, *, first: bool) -> bool:
     return not first and (_START.startswith(raw) or not raw.strip(b"\0"))
 
 
+def _like(old: BinaryIO, fd: int, name: str, undo: ExitStack) -> BinaryIO:
+    """The new file ``name``, with the mode of ``old`` and, where permitted, its owner; ``undo`` removes it."""
+    undo.callback(os.unlink, name)
+    new = undo.enter_context(open(name, "wb", opener=lambda _name, _flags: fd))  # noqa: SIM115
+    if sys.platform != "win32":
+        was = os.fstat(old.fileno())
+        for owner in ((-1, was.st_gid), (was.st_uid, -1)):
+            with suppress(OSError):
+                os.fchown(fd, *owner)
+        os.fchmod(fd, stat.S_IMODE(was.st_mode))
+    return new
+
+
+def _close(file: BinaryIO) -> None:
+    """Bring the content of ``file`` to the disk, and close it."""
+    file.flush()
+    os.fsync(file.fileno())
+    file.close()
+
+
+def _sync_folder(folder: str) -> None:
+    """Bring the names in ``folder`` to the disk, where the system can."""
+    with suppress(OSError):
+        fd = os.open(folder, os.O_RDONLY)
+        try:
+            os.fsync(fd)
+        finally:
+            os.close(fd)
+
+
 class _Lock:
     """A file beside the output that the operating system keeps locked until this process ends."""
 
@@ -231,9 +276,12 @@ class _Lock:
             raise OutputError(f"{output}: it cannot be written; choose another output with -o")
         while True:
             try:
-                self._fd = os.open(self._path, os.O_RDWR | os.O_CREAT, 0o600)
+                self._fd = os.open(self._path, os.O_RDWR | os.O_CREAT | getattr(os, "O_NOFOLLOW", 0), 0o600)
             except OSError as error:
-                raise OutputError(f"{output}: cannot be written: {error.strerror}") from None
+                raise OutputError(f"{output}: cannot be written: {self._path}: {error.strerror}") from None
+            if os.fstat(self._fd).st_size:
+                os.close(self._fd)
+                raise OutputError(f"{self._path}: a file of another program; choose another output with -o")
             if not _try_lock(self._fd):
                 os.close(self._fd)
                 raise OutputError(f"{output}: another process is writing it (it holds {self._path})")
