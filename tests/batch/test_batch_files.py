@@ -1,14 +1,29 @@
 """The file of answers on a disk that is full, shared with other files, or damaged."""
 
+import asyncio
 import errno
+import json
 import os
+import signal
 import stat
+import sys
+from pathlib import Path
 
+import httpx2
 import pytest
-from batch_helpers import read_answers
+from batch_helpers import chat, finish, read_answers, write_lines
 
+from paceline import Limiter
+from paceline.batch.check import Plan
 from paceline.batch.index import Index
+from paceline.batch.progress import Meter, View
+from paceline.batch.requests import read_request
 from paceline.batch.results import OutputError, Results, encode_answer
+from paceline.batch.runner import Address, Runner
+from paceline.batch.summary import Tally
+from paceline.config import Config
+from paceline.core.quota import parse_quotas
+from paceline.testing import run_virtual
 
 OK = {"status_code": 200, "request_id": "r", "body": {"text": "yes"}}
 
@@ -102,3 +117,172 @@ def test_a_rewrite_on_a_full_disk_changes_nothing(path, monkeypatch):
         recover(path)
     assert path.read_bytes() == before
     assert list(path.parent.iterdir()) == [path]
+
+
+class Disk:
+    """The disk of one file, with room for some bytes; a write that does not fit writes a part, as the system does."""
+
+    def __init__(self, path, room, monkeypatch):
+        self.path, self.room, self.write = str(path), room, os.write
+        monkeypatch.setattr(os, "write", self)
+
+    def __call__(self, fd, content):
+        if not os.path.exists(self.path) or not os.path.samestat(os.fstat(fd), os.stat(self.path)):  # noqa: PTH110, PTH116
+            return self.write(fd, content)
+        free = self.room - os.fstat(fd).st_size
+        if free <= 0:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        return self.write(fd, content[:free])
+
+
+@pytest.fixture
+def disk(tmp_path, monkeypatch):
+    return Disk(tmp_path / "out", 3 * len(ok("a")) + 20, monkeypatch)
+
+
+def test_a_line_that_does_not_fit_is_cut_off_and_kept(tmp_path, disk):
+    path = tmp_path / "out"
+    with Results(str(path)) as results:
+        results.open()
+        for name in "abcdef":
+            results.append(ok(name))
+        assert (ids(path), len(results.kept), results.why) == (list("abc"), 3, "No space left on device")
+        disk.room += len(ok("d"))
+        assert not results.write_kept()
+        assert (ids(path), len(results.kept)) == (list("abcd"), 2)
+        disk.room *= 2
+        assert results.write_kept()
+        results.append(ok("g"))
+    assert ids(path) == list("abcdefg")
+
+
+def test_kept_lines_are_saved_where_they_fit(tmp_path, disk, monkeypatch):
+    first, second = tmp_path / "first", tmp_path / "second"
+    first.mkdir()
+    second.mkdir()
+    with Results(str(tmp_path / "out")) as results:
+        results.open()
+        for name in "abcdef":
+            results.append(ok(name))
+        ((place, count),) = results.save_kept(str(tmp_path / "none"), str(first), str(second))
+        assert (count, list(results.kept), list(first.iterdir()), list(second.iterdir())) == (3, [], [Path(place)], [])
+        assert ids(Path(place)) == list("def")
+        if os.name != "nt":
+            assert stat.S_IMODE(Path(place).stat().st_mode) == 0o600
+        results.append(ok("g"))
+        assert results.save_kept(str(tmp_path / "none")) == []
+        assert len(results.kept) == 1
+
+
+LIMITS = {"base_url": "http://127.0.0.1:1/v1", "workers": 50, "limits": {"*": parse_quotas("1k requests/s")}}
+
+
+class Said(View):
+    """Remembers the lines that it was given."""
+
+    def __init__(self):
+        self.lines = []
+
+    def say(self, text):
+        self.lines.append(text)
+
+
+def run_on(path, count, on_request):
+    """Send requests in virtual time; `on_request(number, clock, runner)` is called at each one."""
+    sent = []
+
+    async def main(clock):
+        async def answer(request):
+            sent.append((request.headers["x-custom-id"], clock.now_ns() / 1e9))
+            on_request(len(sent), clock, runner)
+            await asyncio.sleep(0.5)
+            return httpx2.Response(200, json={"object": "chat.completion", "usage": {"prompt_tokens": 5}})
+
+        config = Config.load(environ={}, given=LIMITS)
+        limiter = Limiter(**config.arguments("openai"), clock=clock)
+        requests = [read_request(i, json.dumps(chat(f"r{i}")).encode()) for i in range(1, count + 1)]
+        tally, addresses = Tally(count), {"openai": Address("http://127.0.0.1:1", {}, "")}
+        meter = Meter(Plan(), tally, config.workers)
+        runner = Runner(iter(requests), limiter, config, addresses, results, tally, said, meter)
+        runner.transport._pools = [httpx2.MockTransport(answer)]
+        await runner.run()
+        return runner, tally
+
+    said = Said()
+    with Results(str(path)) as results:
+        results.open()
+        runner, tally = run_virtual(main)
+        return sent, said.lines, runner, tally, list(results.kept)
+
+
+def test_sending_pauses_while_the_disk_is_full(tmp_path, monkeypatch):
+    path = tmp_path / "out"
+    disk = Disk(path, 5_000, monkeypatch)
+    freed = []
+
+    def at(number, clock, runner):
+        if number == 1:
+            asyncio.get_running_loop().call_later(
+                60, lambda: (freed.append(clock.now_ns() / 1e9), setattr(disk, "room", 10**9))
+            )
+
+    sent, said, runner, tally, kept = run_on(path, 400, at)
+    assert (tally.ok, tally.left, kept, runner.stop) == (400, 0, [], None)
+    assert sorted(ids(path)) == sorted({name for name, _ in sent}) == sorted(f"r{i}" for i in range(1, 401))
+    assert len(sent) == 400
+    last_before = max(s for _, s in sent if s < freed[0])
+    first_after = min(s for _, s in sent if s >= freed[0])
+    assert last_before < freed[0] - 55
+    assert first_after <= freed[0] + 1.1
+    assert len(said) == 2
+    assert said[0].startswith(f"cannot write {path}: No space left on device; sending is paused")
+    assert said[1].startswith(f"{path} can be written again; it has the ")
+
+
+def test_a_disk_that_stays_full_ends_the_run(tmp_path, monkeypatch):
+    path = tmp_path / "out"
+    Disk(path, 5_000, monkeypatch)
+    sent, said, runner, tally, kept = run_on(path, 400, lambda *_: None)
+    assert runner.stop == (1, f"{path} could not be written for 10 minutes: No space left on device")
+    assert tally.ok == len(sent) == len(ids(path)) + len(kept)
+    assert 0 < len(kept) <= 100
+    assert len(said) == 1
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="prlimit")
+@pytest.mark.parametrize("end", ["room", "signal"])
+def test_a_run_with_too_little_room(tmp_path, emulator, command, end):
+    import resource
+
+    hard = resource.getrlimit(resource.RLIMIT_FSIZE)[1]
+    source, path = write_lines(tmp_path / "in.jsonl", [chat(f"r{i}") for i in range(300)]), tmp_path / "out"
+    process = command(
+        source, "-o", path, "--workers", "20", base_url=emulator.base_url,
+        environ={"TMPDIR": str(tmp_path), "PYTHONDONTWRITEBYTECODE": "1"},
+        preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (20_000, hard)),
+    )  # fmt: skip
+    while "cannot write" not in (line := process.stderr.readline()):
+        assert line, finish(process, 0)
+    assert "File too large; sending is paused" in line
+    if end == "signal":
+        process.send_signal(signal.SIGINT)
+        _, err = finish(process, 130)
+        (place,) = tmp_path.glob("paceline-answers-*.jsonl")
+        assert f"cat {place} >> {path}" in err
+        path.write_bytes(path.read_bytes() + place.read_bytes())
+        assert len(ids(path)) == emulator.tally()["admitted"] < 300
+        finish(command(source, "-o", path, base_url=emulator.base_url), 0)
+    else:
+        resource.prlimit(process.pid, resource.RLIMIT_FSIZE, (hard, hard))
+        _, err = finish(process, 0)
+        assert "can be written again" in err
+    assert sorted(ids(path)) == sorted(f"r{i}" for i in range(300))
+    assert emulator.tally()["answers"]["most"] == 1
+    assert emulator.tally()["admitted"] == 300
+
+
+@pytest.mark.skipif(not os.path.exists("/dev/full"), reason="no such device")  # noqa: PTH110
+def test_a_device_that_fails_ends_the_run(tmp_path, emulator, command):
+    source = write_lines(tmp_path / "in.jsonl", [chat(f"r{i}") for i in range(300)])
+    _, err = finish(command(source, "-o", "/dev/full", base_url=emulator.base_url), 1)
+    assert "stopped: /dev/full cannot be written: No space left on device" in err

@@ -16,8 +16,10 @@ import stat
 import sys
 import tempfile
 from array import array
+from collections import deque
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass
+from io import FileIO
 from itertools import count
 from types import TracebackType
 from typing import Any, BinaryIO, Self
@@ -65,14 +67,20 @@ class Results:
     Args:
         path: The file; ``-`` for standard output. Standard output, pipes and devices have no lock and cannot be resumed.
 
+    Attributes:
+        kept: Lines that the file could not take, in the order of their arrival: its disk is full, for example. They
+            are at most the answers of the requests in flight, because nothing is sent while there are any.
+        why: Why it could not take them.
+
     Raises:
         OutputError: It cannot be written, or another process writes it.
     """
 
     def __init__(self, path: str) -> None:
         self.path = path if path == STDOUT else os.path.realpath(path)  # two names of one file have one lock
-        self._file: BinaryIO | None = None
-        self._failure = 0  # the error number of a failed write: nothing may be written after it
+        self.kept: deque[bytes] = deque()
+        self.why = ""
+        self._lines: _Lines | None = None
         path = self.path
         self.resumable = path != STDOUT and (os.path.isfile(path) or os.path.isdir(path) or not os.path.exists(path))
         self._lock = _Lock(path) if self.resumable else None
@@ -98,7 +106,7 @@ class Results:
         end, raw = 0, b"\n"
         with open(self.path, "rb") as file:
             for number, raw in enumerate(file, 1):
-                found = _read_answer(raw)
+                found = read_answer(raw)
                 if found is None:
                     if not raw.endswith(b"\n") and _is_torn(raw, first=number == 1):
                         break
@@ -173,36 +181,61 @@ class Results:
             OutputError: It cannot be written.
         """
         try:
-            self._file = open(1, "wb", closefd=False) if self.path == STDOUT else open(self.path, "ab")  # noqa: SIM115
+            to_stdout = self.path == STDOUT
+            file = open(1 if to_stdout else self.path, "ab", buffering=0, closefd=not to_stdout)  # noqa: SIM115
+            self._lines = _Lines(file)
         except OSError as error:
             raise OutputError(f"{self.path}: cannot be written: {error.strerror}") from None
 
     def append(self, line: bytes) -> None:
-        """Write one line to the operating system, without buffering.
+        """Write one line to the operating system, without buffering; keep it if a regular file cannot take it.
 
         Raises:
-            OSError: The disk is full, or the reader of a pipe has closed it.
+            OSError: A pipe or a device has failed; nothing more can be written.
         """
-        assert self._file is not None
-        if self._failure:
-            raise OSError(self._failure, os.strerror(self._failure))
-        try:
-            self._file.write(line)
-            self._file.flush()
-        except OSError as error:
-            # Half a line may have been written: nothing may follow it, and the next run cuts it off.
-            self._failure = error.errno or errno.EIO
-            raise
+        assert self._lines is not None
+        self.kept.append(line)
+        if len(self.kept) == 1 and not self.write_kept() and not self._lines.regular:
+            self.kept.clear()
+            raise OSError(errno.EIO, self.why)
+
+    def write_kept(self) -> bool:
+        """Write the kept lines, as many as fit; return whether none is left."""
+        assert self._lines is not None
+        self.why = _drain(self.kept, self._lines) or self.why
+        return not self.kept
+
+    def save_kept(self, *folders: str | None) -> list[tuple[str, int]]:
+        """Write the kept lines, as many as fit, to new private files.
+
+        Args:
+            folders: Where the files may be, the preferred place first; ``None`` for the system's temporary folder.
+
+        Returns:
+            For each file its path and the number of its lines. The lines that fit nowhere are still kept.
+        """
+        saved = []
+        for folder in folders:
+            before = len(self.kept)
+            with suppress(OSError):
+                if before and not self.write_kept():
+                    fd, name = tempfile.mkstemp(prefix="paceline-answers-", suffix=".jsonl", dir=folder)
+                    with open(fd, "wb", buffering=0) as file:
+                        _drain(self.kept, _Lines(file))
+                        os.fsync(fd)
+                    if len(self.kept) < before:
+                        saved.append((name, before - len(self.kept)))
+                    else:
+                        os.unlink(name)
+        return saved
 
     def close(self) -> None:
         """Close the file and release the lock."""
-        if self._file is not None:
-            try:
-                if self.resumable:
-                    os.fsync(self._file.fileno())
-                self._file.close()
-            except OSError:
-                self._file = None  # append has raised the error already
+        if self._lines is not None:
+            with suppress(OSError):
+                if self._lines.regular:
+                    os.fsync(self._lines.file.fileno())
+                self._lines.file.close()
         if self._lock is not None:
             self._lock.release()
 
@@ -213,7 +246,62 @@ class Results:
         self.close()
 
 
-def _read_answer(raw: bytes) -> tuple[str, bool] | None:
+class _Lines:
+    """The end of a file, to which only whole lines are added where the file can be cut.
+
+    Attributes:
+        regular: Whether it is a regular file. A pipe or a device cannot be cut: nothing may follow a line that failed.
+    """
+
+    def __init__(self, file: FileIO) -> None:
+        self.file = file
+        self.regular = stat.S_ISREG(os.fstat(file.fileno()).st_mode)
+        self._end = os.lseek(file.fileno(), 0, os.SEEK_END) if self.regular else 0
+        self._failure: OSError | None = None
+
+    def append(self, line: bytes) -> None:
+        """Add a line, or nothing.
+
+        Raises:
+            OSError: It cannot be written.
+        """
+        if self._failure is not None:
+            self._cut()
+        try:
+            written = 0
+            while written < len(line):
+                written += os.write(self.file.fileno(), line[written:])
+        except OSError as error:
+            self._failure = error
+            with suppress(OSError):
+                self._cut()
+            raise
+        self._end += written
+
+    def _cut(self) -> None:
+        """Cut off what a failed write has left."""
+        assert self._failure is not None
+        if not self.regular:
+            raise self._failure
+        fd = self.file.fileno()
+        self._end = min(self._end, os.fstat(fd).st_size)
+        os.ftruncate(fd, self._end)
+        os.lseek(fd, self._end, os.SEEK_SET)
+        self._failure = None
+
+
+def _drain(kept: deque[bytes], lines: _Lines) -> str:
+    """Move lines from ``kept`` to ``lines`` until one fails; return the reason, empty if none did."""
+    try:
+        while kept:
+            lines.append(kept[0])
+            kept.popleft()
+    except OSError as error:
+        return error.strerror or str(error)
+    return ""
+
+
+def read_answer(raw: bytes) -> tuple[str, bool] | None:
     """The id in a line of output and whether it has an answer; ``None`` for any other line."""
     try:
         value = json.loads(raw.decode("utf-8-sig"))
