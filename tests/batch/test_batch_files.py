@@ -174,7 +174,7 @@ def test_kept_lines_are_saved_where_they_fit(tmp_path, disk, monkeypatch):
         assert len(results.kept) == 1
 
 
-LIMITS = {"base_url": "http://127.0.0.1:1/v1", "workers": 50, "limits": {"*": parse_quotas("1k requests/s")}}
+LIMITS = {"base_url": "http://127.0.0.1:1/v1", "workers": 50, "limits": {"*": parse_quotas("20 requests/s")}}
 
 
 class Said(View):
