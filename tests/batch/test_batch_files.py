@@ -12,13 +12,16 @@ from pathlib import Path
 import httpx2
 import pytest
 from batch_helpers import chat, finish, read_answers, write_lines
+from hypothesis import given
+from hypothesis import strategies as st
+from pydantic_core import from_json
 
 from paceline import Limiter
 from paceline.batch.check import Plan
 from paceline.batch.index import Index
 from paceline.batch.progress import Meter, View
 from paceline.batch.requests import read_request
-from paceline.batch.results import OutputError, Results, encode_answer
+from paceline.batch.results import OutputError, Results, encode_answer, read_body
 from paceline.batch.runner import Address, Runner
 from paceline.batch.summary import Tally
 from paceline.config import Config
@@ -187,16 +190,19 @@ class Said(View):
         self.lines.append(text)
 
 
-def run_on(path, count, on_request):
-    """Send requests in virtual time; `on_request(number, clock, runner)` is called at each one."""
+BODY = b'{"object": "chat.completion", "usage": {"prompt_tokens": 5}}'
+
+
+def run_on(path, count, on_request=lambda _number, _clock: None, body=BODY):
+    """Send requests in virtual time; `on_request(number, clock)` is called at each one."""
     sent = []
 
     async def main(clock):
         async def answer(request):
             sent.append((request.headers["x-custom-id"], clock.now_ns() / 1e9))
-            on_request(len(sent), clock, runner)
+            on_request(len(sent), clock)
             await asyncio.sleep(0.5)
-            return httpx2.Response(200, json={"object": "chat.completion", "usage": {"prompt_tokens": 5}})
+            return httpx2.Response(200, content=body)
 
         config = Config.load(environ={}, given=LIMITS)
         limiter = Limiter(**config.arguments("openai"), clock=clock)
@@ -220,7 +226,7 @@ def test_sending_pauses_while_the_disk_is_full(tmp_path, monkeypatch):
     disk = Disk(path, 5_000, monkeypatch)
     freed = []
 
-    def at(number, clock, runner):
+    def at(number, clock):
         if number == 1:
             asyncio.get_running_loop().call_later(
                 60, lambda: (freed.append(clock.now_ns() / 1e9), setattr(disk, "room", 10**9))
@@ -242,7 +248,7 @@ def test_sending_pauses_while_the_disk_is_full(tmp_path, monkeypatch):
 def test_a_disk_that_stays_full_ends_the_run(tmp_path, monkeypatch):
     path = tmp_path / "out"
     Disk(path, 5_000, monkeypatch)
-    sent, said, runner, tally, kept = run_on(path, 400, lambda *_: None)
+    sent, said, runner, tally, kept = run_on(path, 400)
     assert runner.stop == (1, f"{path} could not be written for 10 minutes: No space left on device")
     assert tally.ok == len(sent) == len(ids(path)) + len(kept)
     assert 0 < len(kept) <= 100
@@ -286,3 +292,63 @@ def test_a_device_that_fails_ends_the_run(tmp_path, emulator, command):
     source = write_lines(tmp_path / "in.jsonl", [chat(f"r{i}") for i in range(300)])
     _, err = finish(command(source, "-o", "/dev/full", base_url=emulator.base_url), 1)
     assert "stopped: /dev/full cannot be written: No space left on device" in err
+
+
+def strict(line):
+    """Read a line as JSON readers do that keep to the standard."""
+
+    def refuse(name):
+        raise ValueError(name)
+
+    value = json.loads(line, parse_constant=refuse)
+    value["response"]["body"] = json.loads(json.dumps(value["response"]["body"], ensure_ascii=False).encode("utf-8"))
+    assert from_json(line, allow_inf_nan=False) == value
+    return value["response"]["body"]
+
+
+@pytest.mark.parametrize(
+    ("body", "kept"),
+    [
+        ('{"a": [NaN, -Infinity, 0.5, Infinity]}', {"a": ["NaN", "-Infinity", 0.5, "Infinity"]}),
+        (
+            '{"a": 1e999, "b": -1E+999, "c": 1e-999, "d": 1.5e300}',
+            {"a": "Infinity", "b": "-Infinity", "c": 0.0, "d": 1.5e300},
+        ),
+        (f'{{"a": 1{"0" * 250}e99, "b": 7}}', {"a": "Infinity", "b": 7}),
+        (f'{{"a": {"9" * 400}, "b": {"9" * 30}}}', {"a": "9" * 400, "b": int("9" * 30)}),
+        (f'{{"a": {"9" * 9_000}}}', {"a": "9" * 9_000}),
+        (r'{"a": "\ud83d\ude00 \ud83d \\ud83d \\\ude00"}', {"a": "\U0001f600 \ufffd \\ud83d \\\ufffd"}),
+        (r'{"\udfff": "\u0000\u2028"}', {"\ufffd": "\0\u2028"}),
+        ('{"a": ' + "[" * 99 + "]" * 99 + "}", None),
+        ('{"a": "' + "[" * 999 + '"}', None),
+        ("\ufeff{}", {}),
+    ],
+)
+def test_what_is_written_is_json(body, kept):
+    line = encode_answer("a", {"status_code": 200, "request_id": None, "body": read_body(body.encode())}, None)
+    assert line.isascii()
+    assert line.count(b"\n") == 1
+    assert strict(line) == (json.loads(body) if kept is None else kept)
+
+
+@pytest.mark.parametrize("levels", [101, 1_000, 100_000])
+def test_what_is_nested_too_deeply_is_not_read(levels):
+    with pytest.raises(RecursionError):
+        read_body(b"[" * levels + b"]" * levels)
+
+
+@given(
+    st.recursive(
+        st.none() | st.floats() | st.integers() | st.text(), lambda v: st.lists(v) | st.dictionaries(st.text(), v)
+    )
+)
+def test_any_value_is_written_as_json(value):
+    body = json.dumps({"a": value}).encode()
+    strict(encode_answer("a", {"status_code": 200, "request_id": None, "body": read_body(body)}, None))
+
+
+def test_an_answer_with_nan_is_an_answer(tmp_path):
+    body = b'{"choices": [{"logprobs": [-Infinity, NaN]}]}'
+    _, _, _, tally, _ = run_on(tmp_path / "out", 1, body=body)
+    assert tally.ok == 1
+    assert strict((tmp_path / "out").read_bytes())["choices"] == [{"logprobs": ["-Infinity", "NaN"]}]

@@ -11,6 +11,7 @@ from __future__ import annotations
 import errno
 import json
 import os
+import re
 import secrets
 import stat
 import sys
@@ -22,13 +23,19 @@ from dataclasses import dataclass
 from io import FileIO
 from itertools import count
 from types import TracebackType
-from typing import Any, BinaryIO, Self
+from typing import Any, BinaryIO, Final, Self
 
 from paceline.batch.index import Index
 from paceline.core.results import PacelineError
 
 STDOUT = "-"
 
+DEPTH_MAX: Final = 100
+"""Arrays and objects inside one another in an answer; some JSON readers refuse 128."""
+
+_DIGITS_MAX = 308  # of an integer: a longer one is beyond the range of a double
+_strict = json.JSONEncoder(allow_nan=False).encode
+_SURROGATE = re.compile(rb"(\\\\|\\ud[89ab]..\\ud[c-f]..)|\\ud[89a-f]..")  # the group: a backslash, or a whole pair
 _START = b'{"id": "batch_req_'  # of every line that encode_answer makes
 
 
@@ -54,11 +61,51 @@ class Recovered:
 
 
 def encode_answer(custom_id: str, response: dict[str, Any] | None, error: dict[str, str] | None) -> bytes:
-    """One line of output. ASCII only, so that no text can break a line or an encoding."""
+    """One line of output, in JSON that every reader accepts. ASCII only, so that no text can break a line or an encoding.
+
+    Numbers that are not finite become strings, and half a surrogate pair, which is no character, U+FFFD.
+    """
     answer = {
         "id": f"batch_req_{secrets.token_hex(12)}", "custom_id": custom_id, "response": response, "error": error,
     }  # fmt: skip
-    return json.dumps(answer).encode("ascii") + b"\n"
+    try:
+        text = _strict(answer)
+    except ValueError:  # NaN or Infinity
+        text = _strict(json.loads(json.dumps(answer), parse_constant=str, parse_int=_integer))
+    line = text.encode("ascii") + b"\n"
+    return _SURROGATE.sub(lambda found: found[1] or rb"\ufffd", line) if rb"\ud" in line else line
+
+
+def read_body(body: bytes) -> Any:
+    """The JSON value of an answer's body; integers beyond the range of a double are strings.
+
+    Raises:
+        ValueError: It is not JSON.
+        RecursionError: It is nested more than ``DEPTH_MAX`` levels deep.
+    """
+    text = body.decode("utf-8-sig")
+    value = json.loads(text, parse_int=_integer)
+    if text.count("[") + text.count("{") > DEPTH_MAX:
+        _check_depth(value)
+    return value
+
+
+def _integer(text: str) -> int | str:
+    return int(text) if len(text) <= _DIGITS_MAX else text
+
+
+def _check_depth(value: Any) -> None:
+    level = [value]
+    for _ in range(DEPTH_MAX):
+        level = [
+            inner
+            for outer in level
+            for inner in (outer.values() if isinstance(outer, dict) else outer)
+            if isinstance(inner, dict | list)
+        ]
+        if not level:
+            return
+    raise RecursionError
 
 
 class Results:

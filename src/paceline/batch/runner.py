@@ -16,7 +16,7 @@ import httpx2
 
 from paceline.batch.progress import Meter, View
 from paceline.batch.requests import Request
-from paceline.batch.results import Results, encode_answer
+from paceline.batch.results import Results, encode_answer, read_body
 from paceline.batch.summary import Tally
 from paceline.batch.transport import NO_CONNECTION, WORKER, WORKERS_PER_POOL, AnswerTransport, Reach
 from paceline.config import Config
@@ -284,7 +284,7 @@ def _pools(workers: int, proxy: str | None) -> list[httpx2.AsyncHTTPTransport]:
 def _payload(body: bytes) -> Any:
     """The JSON of an answer; if it is not JSON, its text, shortened."""
     try:
-        return json.loads(body)
+        return read_body(body)
     except (ValueError, RecursionError):
         return body[:10_000].decode("utf-8", "replace")
 
