@@ -115,7 +115,7 @@ def test_a_rewrite_on_a_full_disk_changes_nothing(path, monkeypatch):
     before = path.read_bytes()
     monkeypatch.setattr(os, "fsync", full)
     with pytest.raises(
-        OutputError, match=r"out: the lines of failed requests cannot be removed: No space left.*unchanged"
+        OutputError, match=r"out: its lines without an answer cannot be removed: No space left.*unchanged"
     ):
         recover(path)
     assert path.read_bytes() == before
@@ -352,3 +352,53 @@ def test_an_answer_with_nan_is_an_answer(tmp_path):
     _, _, _, tally, _ = run_on(tmp_path / "out", 1, body=body)
     assert tally.ok == 1
     assert strict((tmp_path / "out").read_bytes())["choices"] == [{"logprobs": ["-Infinity", "NaN"]}]
+
+
+FLIPPED = ok("b").replace(b'"error"', b'"errnr"')
+MERGED = ok("b")[:-1] + ok("c")
+ZEROED = b"\0" * 5_000 + ok("c")
+
+
+@pytest.mark.parametrize(
+    ("damaged", "moved", "kept"),
+    [
+        ([ok("a"), FLIPPED, ok("c")], FLIPPED, "ac"),
+        ([ok("a"), MERGED], MERGED, "a"),
+        ([ok("a"), ZEROED], ZEROED, "a"),
+        ([ok("a"), FLIPPED, failed("c")], FLIPPED, "a"),
+        ([FLIPPED, ok("a"), ok("c")[:-1]], FLIPPED, "ac"),
+        ([FLIPPED, ok("a"), ok("c")[:30]], FLIPPED, "a"),
+        ([ok("a"), b"\xff\xfe\n", b"no end"], b"\xff\xfe\nno end", "a"),
+    ],
+)
+def test_repair_moves_corrupt_lines_aside(tmp_path, damaged, moved, kept):
+    path, older, content = tmp_path / "out", tmp_path / "out.corrupt-1", b"".join(damaged)
+    path.write_bytes(content)
+    path.chmod(0o640)
+    older.write_text("of an earlier repair")
+    with pytest.raises(OutputError, match="--repair moves such lines"):
+        recover(path)
+    assert path.read_bytes() == content
+    recovered = recover(path, repair=True)
+    aside = tmp_path / "out.corrupt-2"
+    assert (recovered.aside, recovered.answered) == (str(aside), len(kept))
+    assert (aside.read_bytes(), ids(path)) == (moved, list(kept))
+    assert recovered.corrupt == 1 + (b"no end" in moved)
+    assert older.read_text() == "of an earlier repair"
+    if os.name != "nt":
+        assert stat.S_IMODE(path.stat().st_mode) == stat.S_IMODE(aside.stat().st_mode) == 0o640
+    assert sorted(tmp_path.iterdir()) == [path, older, aside]
+    assert recover(path, repair=True).aside == ""
+
+
+def test_a_repaired_run_sends_only_what_was_lost(tmp_path, emulator, command):
+    source, path = write_lines(tmp_path / "in.jsonl", [chat(f"r{i}") for i in range(20)]), tmp_path / "out"
+    finish(command(source, "-o", path, base_url=emulator.base_url), 0)
+    path.write_bytes(path.read_bytes().replace(b"\n", b" ", 1))  # two lines are one
+    _, err = finish(command(source, "-o", path, base_url=emulator.base_url), 2)
+    assert "line 1: not an answer" in err
+    assert "--repair" in err
+    _, err = finish(command(source, "-o", path, "--repair", base_url=emulator.base_url), 0)
+    assert f"corrupt lines moved to {path}.corrupt-1: 1; their requests are sent again" in err
+    assert sorted(ids(path)) == sorted(f"r{i}" for i in range(20))
+    assert emulator.tally()["admitted"] == 22

@@ -52,6 +52,7 @@ class Job:
         config: The settings.
         restart: Send everything again; the old output is kept under another name.
         environ: Holds the keys, and the path of the user's state folder.
+        repair: Move corrupt lines of the output to another file, and send their requests again.
     """
 
     source: str
@@ -59,6 +60,7 @@ class Job:
     config: Config = field(default_factory=Config)
     restart: bool = False
     environ: Mapping[str, str] = field(default_factory=lambda: os.environ, repr=False)
+    repair: bool = False
 
     def run(self, view: View) -> tuple[int, dict[str, Any]]:
         """Run the job.
@@ -93,7 +95,7 @@ class Job:
                 _join(limiter, (share.model for share in plan.shares.values()))
             if self.restart and (aside := results.set_aside()):
                 view.say(f"the old answers are in {aside}")
-            recovered = results.recover(index)
+            recovered = results.recover(index, repair=self.repair)
             start = limiter.status()["pools"]
             tally = Tally(plan.requests, recovered.answered, start=start, store=store.url if store else None)
             for line in _opening(plan, recovered, tally, start):
@@ -215,6 +217,8 @@ def _opening(plan: Plan, recovered: Recovered, tally: Tally, pools: dict[str, An
     """The lines before the first request: what is left to do, under which limits, and the least time that it takes."""
     if recovered.torn:
         yield "the last line of the output was incomplete, and has been cut"
+    if recovered.corrupt:
+        yield f"corrupt lines moved to {recovered.aside}: {recovered.corrupt:,}; their requests are sent again"
     if recovered.unknown:
         yield f"warning: {recovered.unknown:,} answers in the output have ids that the input does not have; they stay"
     before = f", {recovered.answered:,} answered before" if recovered.answered else ""

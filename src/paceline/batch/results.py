@@ -51,6 +51,7 @@ class Recovered:
         answered: Requests with an answer: they are not sent again.
         failed: Requests that failed: their lines are dropped, and they are sent again.
         unknown: Lines with ids that the input does not have; they are kept.
+        corrupt: Lines that are not answers, and were moved to the file ``aside``.
         torn: Whether the last line was incomplete and has been cut.
     """
 
@@ -58,6 +59,8 @@ class Recovered:
     failed: int = 0
     unknown: int = 0
     torn: bool = False
+    corrupt: int = 0
+    aside: str = ""
 
 
 def encode_answer(custom_id: str, response: dict[str, Any] | None, error: dict[str, str] | None) -> bytes:
@@ -132,36 +135,45 @@ class Results:
         self.resumable = path != STDOUT and (os.path.isfile(path) or os.path.isdir(path) or not os.path.exists(path))
         self._lock = _Lock(path) if self.resumable else None
 
-    def recover(self, index: Index) -> Recovered:
+    def recover(self, index: Index, *, repair: bool = False) -> Recovered:
         """Mark the answered requests in ``index``, and leave only answers in the file.
 
         An incomplete last line is cut if it begins like a record, or is all zeros, as a crashed file system leaves them.
 
+        Args:
+            index: Has the ids of the input.
+            repair: Move lines that are not answers to a new file beside this one.
+
         Raises:
-            OutputError: The file holds lines that are not answers; it is unchanged.
+            OutputError: The file holds lines that are not answers, or cannot be written; it is unchanged.
         """
         if not self.resumable or not os.path.exists(self.path):
             return Recovered()
         try:
-            return self._recover(index)
+            return self._recover(index, repair=repair)
         except OSError as error:
             raise OutputError(f"{self.path}: {error.strerror}") from None
 
-    def _recover(self, index: Index) -> Recovered:
+    def _recover(self, index: Index, *, repair: bool) -> Recovered:
         dropped = array("Q")
-        answered = failed = unknown = 0
+        answered = failed = unknown = corrupt = 0
         end, raw = 0, b"\n"
         with open(self.path, "rb") as file:
             for number, raw in enumerate(file, 1):
                 found = read_answer(raw)
-                if found is None:
-                    if not raw.endswith(b"\n") and _is_torn(raw, first=number == 1):
-                        break
-                    raise OutputError(
-                        f"{self.path}, line {number}: not an answer of paceline run; choose another output with -o,"
-                        " or start over with --restart"
-                    )
+                if found is None and _is_torn(raw, before=answered + failed + unknown):
+                    break
                 end += len(raw)
+                if found is None:
+                    if not repair:
+                        raise OutputError(
+                            f"{self.path}, line {number}: not an answer of paceline run; choose another output with -o, or"
+                            " start over with --restart; if the file is a damaged output, --repair moves such lines to"
+                            " another file and sends their requests again"
+                        )
+                    corrupt += 1
+                    dropped.append(number)
+                    continue
                 custom_id, ok = found
                 line = index.line_of(custom_id)
                 if line is None:
@@ -172,26 +184,34 @@ class Results:
                     dropped.append(number)
                     failed += not ok
         torn = end < os.path.getsize(self.path)
+        aside = ""
         if dropped:
-            self._rewrite(dropped, end)
+            aside = self._rewrite(dropped, end, corrupt=corrupt > 0)
         elif not raw.endswith(b"\n"):
             with open(self.path, "r+b") as file:
                 file.truncate(end)
                 file.seek(end)
                 file.write(b"" if torn else b"\n")
-        return Recovered(answered, failed, unknown, torn)
+        return Recovered(answered, failed, unknown, torn, corrupt, aside)
 
-    def _rewrite(self, dropped: array[int], end: int) -> None:
+    def _rewrite(self, dropped: array[int], end: int, *, corrupt: bool) -> str:
         """Replace the file by a copy without the ``dropped`` lines and without the bytes after ``end``.
+
+        If some of the lines are ``corrupt``, these are moved to another new file.
+
+        Returns:
+            The path of the other file; empty if there is none.
 
         Raises:
             OutputError: The copy cannot be written; the file is unchanged.
         """
-        folder = os.path.dirname(self.path)
+        folder, aside = os.path.dirname(self.path), None
         try:
             with ExitStack() as undo:
                 with open(self.path, "rb") as old:
                     new = _like(old, *tempfile.mkstemp(prefix=".paceline-", dir=folder), undo)
+                    if corrupt:
+                        aside = _like(old, *_numbered(f"{self.path}.corrupt-"), undo)
                     drops = iter([*dropped, 0])
                     drop, at = next(drops), 0
                     for number, raw in enumerate(old, 1):
@@ -200,17 +220,22 @@ class Results:
                             break
                         if number == drop:
                             drop = next(drops)
+                            if aside is not None and read_answer(raw) is None:
+                                aside.write(raw)
                         else:
                             new.write(raw if raw.endswith(b"\n") else raw + b"\n")
+                if aside is not None:
+                    _close(aside)
                 _close(new)
                 os.replace(new.name, self.path)
                 undo.pop_all()
-            _sync_folder(folder)
         except OSError as error:
             raise OutputError(
-                f"{self.path}: the lines of failed requests cannot be removed: {error.strerror}; the file is unchanged:"
+                f"{self.path}: its lines without an answer cannot be removed: {error.strerror}; the file is unchanged:"
                 f" make room in {folder}, or start over with --restart"
             ) from None
+        _sync_folder(folder)
+        return "" if aside is None else aside.name
 
     def set_aside(self) -> str | None:
         """Rename an existing file, and return its new name; ``None`` when there is no file."""
@@ -359,15 +384,17 @@ def read_answer(raw: bytes) -> tuple[str, bool] | None:
         return None
 
 
-def _is_torn(raw: bytes, *, first: bool) -> bool:
-    """Whether a crash has cut ``raw``, a last line without an end; ``first``: no answer precedes it."""
+def _is_torn(raw: bytes, *, before: int) -> bool:
+    """Whether ``raw`` is the last line, and a crash has cut it; ``before`` is the number of answers that precede it."""
+    if raw.endswith(b"\n"):
+        return False
     if raw.startswith(_START):
         try:
             json.loads(raw)
         except (ValueError, RecursionError):
             return True
         return False  # a whole document, of another program
-    return not first and (_START.startswith(raw) or not raw.strip(b"\0"))
+    return before > 0 and (_START.startswith(raw) or not raw.strip(b"\0"))
 
 
 def _like(old: BinaryIO, fd: int, name: str, undo: ExitStack) -> BinaryIO:
@@ -381,6 +408,17 @@ def _like(old: BinaryIO, fd: int, name: str, undo: ExitStack) -> BinaryIO:
                 os.fchown(fd, *owner)
         os.fchmod(fd, stat.S_IMODE(was.st_mode))
     return new
+
+
+def _numbered(prefix: str) -> tuple[int, str]:
+    """A new file, open, and its path: ``prefix`` with the first number that is free."""
+    number = 1
+    while True:
+        try:
+            name = f"{prefix}{number}"
+            return os.open(name, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), name
+        except FileExistsError:
+            number += 1
 
 
 def _close(file: BinaryIO) -> None:
