@@ -294,6 +294,20 @@ def test_a_device_that_fails_ends_the_run(tmp_path, emulator, command):
     assert "stopped: /dev/full cannot be written: No space left on device" in err
 
 
+@pytest.mark.skipif(os.name == "nt", reason="pipes")
+def test_a_closed_pipe_ends_the_run(tmp_path, emulator, command):
+    source = write_lines(tmp_path / "in.jsonl", [chat(f"r{i}") for i in range(1_000)])
+    process = command(
+        source, "-o", "-", "--workers", "20", base_url=emulator.base_url, environ={"TMPDIR": str(tmp_path)}
+    )
+    assert process.stdout.readline()
+    process.stdout.close()
+    process.stdout = None
+    _, err = finish(process, 1)
+    assert "stopped: - cannot be written: Broken pipe" in err
+    assert list(tmp_path.glob("paceline-answers-*")) == []
+
+
 def strict(line):
     """Read a line as JSON readers do that keep to the standard."""
 
@@ -322,10 +336,15 @@ def strict(line):
         ('{"a": ' + "[" * 99 + "]" * 99 + "}", None),
         ('{"a": "' + "[" * 999 + '"}', None),
         ("\ufeff{}", {}),
+        (b'{"a": "\xf0\x9f\x98"}', {"a": "\ufffd"}),
     ],
 )
 def test_what_is_written_is_json(body, kept):
-    line = encode_answer("a", {"status_code": 200, "request_id": None, "body": read_body(body.encode())}, None)
+    line = encode_answer(
+        "a",
+        {"status_code": 200, "request_id": None, "body": read_body(body if isinstance(body, bytes) else body.encode())},
+        None,
+    )
     assert line.isascii()
     assert line.count(b"\n") == 1
     assert strict(line) == (json.loads(body) if kept is None else kept)

@@ -80,13 +80,13 @@ def encode_answer(custom_id: str, response: dict[str, Any] | None, error: dict[s
 
 
 def read_body(body: bytes) -> Any:
-    """The JSON value of an answer's body; integers beyond the range of a double are strings.
+    """The JSON value of an answer's body; integers beyond the range of a double are strings, invalid UTF-8 is U+FFFD.
 
     Raises:
         ValueError: It is not JSON.
         RecursionError: It is nested more than ``DEPTH_MAX`` levels deep.
     """
-    text = body.decode("utf-8-sig")
+    text = body.decode("utf-8-sig", "replace")
     value = json.loads(text, parse_int=_integer)
     if text.count("[") + text.count("{") > DEPTH_MAX:
         _check_depth(value)
