@@ -28,8 +28,7 @@ def read_answers(path):
 
 def start(*args, base_url, environ=None, limit=FAST, **options):
     """Start `paceline run` in a process of its own."""
-    names = ("PATH", "PYTHONPATH", "HOME", "XDG_STATE_HOME")
-    environ = {name: os.environ[name] for name in names if name in os.environ} | (environ or {})
+    environ = {name: os.environ[name] for name in ("PATH", "HOME", "XDG_STATE_HOME")} | (environ or {})
     line = [sys.executable, "-c", "from paceline.cli import main; main()", "run", *map(str, args)]
     line += ["--base-url", base_url, "--limit", f"*={limit}"]
     return subprocess.Popen(line, env=environ, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, **options)

@@ -24,12 +24,12 @@ from paceline.http import pace_transport
 from paceline.limiter.limiter import Limiter
 from paceline.providers.registry import is_loopback
 
-MESSAGE_MAX: Final = 2_000
-KEY_REFUSED: Final = (401, 403)
 WRITE_AGAIN_S: Final = 1.0
 UNWRITTEN_MAX_S: Final = 600.0
 """How often a failed write is tried again, and for how long before the run stops."""
 
+MESSAGE_MAX: Final = 2_000
+KEY_REFUSED: Final = (401, 403)
 DONE, FAILED, USAGE, INTERRUPTED = 0, 1, 2, 130
 """Exit codes."""
 
@@ -74,11 +74,11 @@ class Runner:
         self.transport = AnswerTransport(_pools(config.workers, proxy), config.timeout_s, self.reach)
         self._source, self._limiter, self._config, self._addresses = source, limiter, config, addresses
         self._results, self._tally, self._view, self._meter = results, tally, view, meter
+        self._again: list[Request] = []  # not sent, because answers could not be written
+        self._writing: asyncio.Task[None] | None = None  # while there are answers that could not be written
         gate = _Gate(self.transport, results)
         self._paced = {name: pace_transport(limiter, gate, provider=name) for name in addresses}
         self._tasks: list[asyncio.Task[None]] = []
-        self._again: list[Request] = []  # not sent, because answers could not be written
-        self._writing: asyncio.Task[None] | None = None  # while there are answers that could not be written
 
     async def run(self) -> None:
         """Send everything.
