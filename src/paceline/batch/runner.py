@@ -157,7 +157,7 @@ class Runner:
     async def _next(self) -> Request | None:
         """The next request; while answers cannot be written, there is none."""
         while self._writing is not None:
-            await asyncio.wait([self._writing])
+            await asyncio.shield(self._writing)
         return self._again.pop() if self._again else next(self._source, None)
 
     async def _write_kept(self) -> None:
