@@ -65,7 +65,9 @@ def test_nothing_there(tmp_path):
         ([failed("a"), ok("b")[:-1]], "b", (1, 1, 0, False)),
         ([failed("a"), ok("a"), ok("a")], "a", (1, 1, 0, False)),
         ([ok("z"), ok("a")], "za", (1, 0, 1, False)),
-        ([b"{"], "", (0, 0, 0, True)),
+        ([ok("a")[:40]], "", (0, 0, 0, True)),
+        ([ok("a"), b'{"id": "bat'], "a", (1, 0, 0, True)),
+        ([ok("a"), ok("b")[:50] + b"\0" * 30], "a", (1, 0, 0, True)),
     ],
 )
 def test_recovers(tmp_path, lines, kept, counts):
@@ -79,12 +81,39 @@ def test_recovers(tmp_path, lines, kept, counts):
     assert list(tmp_path.iterdir()) == [path]
 
 
-def test_refuses_what_it_did_not_write(tmp_path):
+DOCUMENT = json.dumps({"id": "batch_req_1", "status": "completed"}).encode()
+NO_ID = json.dumps({"custom_id": "\ud800", "response": {"status_code": 200}, "error": None}).encode()
+
+
+@pytest.mark.parametrize(
+    ("content", "line"),
+    [
+        (b"my diary\nsecond day\n", 1),
+        (b'{"notes": ["a", "b"]}', 1),
+        (b"{", 1),
+        (DOCUMENT, 1),
+        (DOCUMENT + b"\n", 1),
+        (ok("a") + DOCUMENT, 2),
+        (ok("a") + b'{"id": 7, "text": "of another tool"}', 2),
+        (b"id,answer\n1,no", 1),
+        (b"one line of a table,without an end", 1),
+        (b'{"prompt": "a"}\n{"prompt": "b"}', 1),
+        (b"\x7fELF\x02\x01\x01" + bytes(64), 1),
+        (bytes(4096), 1),
+        (json.dumps(OK).encode("utf-16"), 1),
+        (ok("a").decode().encode("utf-16-be"), 1),
+        (NO_ID + b"\n", 1),
+        (ok("a") + b"\0\0" + ok("b"), 2),
+    ],
+)
+def test_refuses_what_it_did_not_write(tmp_path, content, line):
     path = tmp_path / "out"
-    path.write_bytes(b"my diary\nsecond day\n")
-    with pytest.raises(OutputError, match="line 1: not an answer"):
+    path.write_bytes(content)
+    with pytest.raises(OutputError, match=f"line {line}: not an answer.*--restart"):
         recover(path, "a")
-    assert path.read_bytes() == b"my diary\nsecond day\n"
+    assert path.read_bytes() == content
+    with Results(str(path)) as results:
+        assert Path(results.set_aside()).read_bytes() == content
 
 
 def test_one_writer_at_a_time(tmp_path):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import shlex
 import shutil
 import stat
 import sys
@@ -22,7 +23,7 @@ from paceline.batch.check import SHOWN, Plan, check
 from paceline.batch.index import Index
 from paceline.batch.progress import Meter, View, eta_s
 from paceline.batch.requests import BadLineError, Request, read_lines, read_request
-from paceline.batch.results import STDOUT, OutputError, Recovered, Results
+from paceline.batch.results import STDOUT, OutputError, Recovered, Results, read_answer
 from paceline.batch.runner import DONE, FAILED, INTERRUPTED, Address, Runner
 from paceline.batch.summary import Tally, in_time, in_words
 from paceline.config import Config
@@ -51,6 +52,7 @@ class Job:
         config: The settings.
         restart: Send everything again; the old output is kept under another name.
         environ: Holds the keys, and the path of the user's state folder.
+        repair: Move corrupt lines of the output to another file, and send their requests again.
     """
 
     source: str
@@ -58,6 +60,7 @@ class Job:
     config: Config = field(default_factory=Config)
     restart: bool = False
     environ: Mapping[str, str] = field(default_factory=lambda: os.environ, repr=False)
+    repair: bool = False
 
     def run(self, view: View) -> tuple[int, dict[str, Any]]:
         """Run the job.
@@ -78,6 +81,7 @@ class Job:
         provider = self._provider()
         arguments = self.config.arguments(provider or _provider_of_first(file))
         limiter, index = Limiter(**arguments), Index()
+        saved: list[str] = []
         try:
             plan = check(file, limiter, index, provider=provider, tick=lambda n: view.say(f"checked {n:,} requests"))
             for warning in plan.warnings[:SHOWN]:
@@ -91,7 +95,7 @@ class Job:
                 _join(limiter, (share.model for share in plan.shares.values()))
             if self.restart and (aside := results.set_aside()):
                 view.say(f"the old answers are in {aside}")
-            recovered = results.recover(index)
+            recovered = results.recover(index, repair=self.repair)
             start = limiter.status()["pools"]
             tally = Tally(plan.requests, recovered.answered, start=start, store=store.url if store else None)
             for line in _opening(plan, recovered, tally, start):
@@ -101,11 +105,16 @@ class Job:
             source = _requests(file, index, provider, plan.last_line)
             meter = Meter(plan, tally, self.config.workers)
             runner = Runner(source, limiter, self.config, addresses, results, tally, view, meter)
-            if tally.left:
-                asyncio.run(runner.run())
+            try:
+                if tally.left:
+                    asyncio.run(runner.run())
+            finally:
+                saved += _save(results, tally)
             return _end(runner, limiter, tally, view, results)
         finally:
             view.close()
+            for line in saved:
+                print(f"paceline run: {line}", file=sys.stderr)  # noqa: T201
             index.close()
             limiter.close()
 
@@ -208,6 +217,8 @@ def _opening(plan: Plan, recovered: Recovered, tally: Tally, pools: dict[str, An
     """The lines before the first request: what is left to do, under which limits, and the least time that it takes."""
     if recovered.torn:
         yield "the last line of the output was incomplete, and has been cut"
+    if recovered.corrupt:
+        yield f"corrupt lines moved to {recovered.aside}: {recovered.corrupt:,}; their requests are sent again"
     if recovered.unknown:
         yield f"warning: {recovered.unknown:,} answers in the output have ids that the input does not have; they stay"
     before = f", {recovered.answered:,} answered before" if recovered.answered else ""
@@ -228,6 +239,19 @@ def _limits(quotas: Sequence[Mapping[str, Any]]) -> str:
         shown = "learned from answers" if source == SourceKind.LEARNED else source
         parts.append(f"{', '.join(quota['quota'] for quota in group)} ({shown})")
     return ", ".join(parts)
+
+
+def _save(results: Results, tally: Tally) -> Iterator[str]:
+    """Write the answers that the output cannot take to other places; returns lines that name these."""
+    unable = f"{results.path} cannot be written: {results.why}"
+    target = f" >> {shlex.quote(results.path)}" if results.resumable else ""
+    for name, count in results.save_kept(None, os.path.expanduser("~")):  # noqa: PTH111
+        yield f"{unable}: {count:,} answers are in {name}; add them before the next run: cat {shlex.quote(name)}{target}"
+    for line in results.kept:
+        _, ok = read_answer(line) or ("", True)
+        tally.ok, tally.failed = tally.ok - ok, tally.failed - (not ok)
+    if results.kept:
+        yield f"{unable}: {len(results.kept):,} answers fit nowhere else either and are lost; their requests are left"
 
 
 def _end(runner: Runner, limiter: Limiter, tally: Tally, view: View, results: Results) -> tuple[int, dict[str, Any]]:

@@ -4,26 +4,39 @@ A line is an answer in OpenAI's batch format:
 
     {"id": "batch_req_...", "custom_id": "a", "response": {"status_code": 200, "request_id": ..., "body": {...}}, "error": null}
 """
-# ruff: noqa: PTH105, PTH108, PTH110, PTH112, PTH113, PTH116, PTH123, PTH202  (a path is a string: "-" is standard output)
+# ruff: noqa: PTH105, PTH108, PTH110, PTH112, PTH113, PTH116, PTH120, PTH123, PTH202  (a path is a string: "-" is standard output)
 
 from __future__ import annotations
 
 import errno
 import json
 import os
+import re
 import secrets
+import stat
 import sys
+import tempfile
 from array import array
-from contextlib import suppress
+from collections import deque
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass
+from io import FileIO
 from itertools import count
 from types import TracebackType
-from typing import Any, BinaryIO, Self
+from typing import Any, BinaryIO, Final, Self
 
 from paceline.batch.index import Index
 from paceline.core.results import PacelineError
 
 STDOUT = "-"
+
+DEPTH_MAX: Final = 100
+"""Arrays and objects inside one another in an answer; some JSON readers refuse 128."""
+
+_DIGITS_MAX = 308  # of an integer: a longer one is beyond the range of a double
+_strict = json.JSONEncoder(allow_nan=False).encode
+_SURROGATE = re.compile(rb"(\\\\|\\ud[89ab]..\\ud[c-f]..)|\\ud[89a-f]..")  # the group: a backslash, or a whole pair
+_START = b'{"id": "batch_req_'  # of every line that encode_answer makes
 
 
 class OutputError(PacelineError):
@@ -38,6 +51,7 @@ class Recovered:
         answered: Requests with an answer: they are not sent again.
         failed: Requests that failed: their lines are dropped, and they are sent again.
         unknown: Lines with ids that the input does not have; they are kept.
+        corrupt: Lines that are not answers, and were moved to the file ``aside``.
         torn: Whether the last line was incomplete and has been cut.
     """
 
@@ -45,14 +59,56 @@ class Recovered:
     failed: int = 0
     unknown: int = 0
     torn: bool = False
+    corrupt: int = 0
+    aside: str = ""
 
 
 def encode_answer(custom_id: str, response: dict[str, Any] | None, error: dict[str, str] | None) -> bytes:
-    """One line of output. ASCII only, so that no text can break a line or an encoding."""
+    """One line of output, in JSON that every reader accepts. ASCII only, so that no text can break a line or an encoding.
+
+    Numbers that are not finite become strings, and half a surrogate pair, which is no character, U+FFFD.
+    """
     answer = {
         "id": f"batch_req_{secrets.token_hex(12)}", "custom_id": custom_id, "response": response, "error": error,
     }  # fmt: skip
-    return json.dumps(answer).encode("ascii") + b"\n"
+    try:
+        text = _strict(answer)
+    except ValueError:  # NaN or Infinity
+        text = _strict(json.loads(json.dumps(answer), parse_constant=str, parse_int=_integer))
+    line = text.encode("ascii") + b"\n"
+    return _SURROGATE.sub(lambda found: found[1] or rb"\ufffd", line) if rb"\ud" in line else line
+
+
+def read_body(body: bytes) -> Any:
+    """The JSON value of an answer's body; integers beyond the range of a double are strings, invalid UTF-8 is U+FFFD.
+
+    Raises:
+        ValueError: It is not JSON.
+        RecursionError: It is nested more than ``DEPTH_MAX`` levels deep.
+    """
+    text = body.decode("utf-8-sig", "replace")
+    value = json.loads(text, parse_int=_integer)
+    if text.count("[") + text.count("{") > DEPTH_MAX:
+        _check_depth(value)
+    return value
+
+
+def _integer(text: str) -> int | str:
+    return int(text) if len(text) <= _DIGITS_MAX else text
+
+
+def _check_depth(value: Any) -> None:
+    level = [value]
+    for _ in range(DEPTH_MAX):
+        level = [
+            inner
+            for outer in level
+            for inner in (outer.values() if isinstance(outer, dict) else outer)
+            if isinstance(inner, dict | list)
+        ]
+        if not level:
+            return
+    raise RecursionError
 
 
 class Results:
@@ -61,46 +117,63 @@ class Results:
     Args:
         path: The file; ``-`` for standard output. Standard output, pipes and devices have no lock and cannot be resumed.
 
+    Attributes:
+        kept: Lines that the file could not take, in the order of their arrival: its disk is full, for example. They
+            are at most the answers of the requests in flight, because nothing is sent while there are any.
+        why: Why it could not take them.
+
     Raises:
         OutputError: It cannot be written, or another process writes it.
     """
 
     def __init__(self, path: str) -> None:
         self.path = path if path == STDOUT else os.path.realpath(path)  # two names of one file have one lock
-        self._file: BinaryIO | None = None
-        self._failure = 0  # the error number of a failed write: nothing may be written after it
+        self.kept: deque[bytes] = deque()
+        self.why = ""
+        self._lines: _Lines | None = None
         path = self.path
         self.resumable = path != STDOUT and (os.path.isfile(path) or os.path.isdir(path) or not os.path.exists(path))
         self._lock = _Lock(path) if self.resumable else None
 
-    def recover(self, index: Index) -> Recovered:
+    def recover(self, index: Index, *, repair: bool = False) -> Recovered:
         """Mark the answered requests in ``index``, and leave only answers in the file.
 
+        An incomplete last line is cut if it begins like a record, or is all zeros, as a crashed file system leaves them.
+
+        Args:
+            index: Has the ids of the input.
+            repair: Move lines that are not answers to a new file beside this one.
+
         Raises:
-            OutputError: The file holds lines that are not answers.
+            OutputError: The file holds lines that are not answers, or cannot be written; it is unchanged.
         """
         if not self.resumable or not os.path.exists(self.path):
             return Recovered()
         try:
-            return self._recover(index)
+            return self._recover(index, repair=repair)
         except OSError as error:
             raise OutputError(f"{self.path}: {error.strerror}") from None
 
-    def _recover(self, index: Index) -> Recovered:
+    def _recover(self, index: Index, *, repair: bool) -> Recovered:
         dropped = array("Q")
-        answered = failed = unknown = 0
+        answered = failed = unknown = corrupt = 0
         end, raw = 0, b"\n"
         with open(self.path, "rb") as file:
             for number, raw in enumerate(file, 1):
-                found = _read_answer(raw)
-                if found is None:
-                    if not raw.endswith(b"\n"):  # a crash has cut it: it is the last line
-                        break
-                    raise OutputError(
-                        f"{self.path}, line {number}: not an answer of paceline run; choose another output with -o,"
-                        " or start over with --restart"
-                    )
+                found = read_answer(raw)
+                if found is None and _is_torn(raw, before=answered + failed + unknown):
+                    break
                 end += len(raw)
+                if found is None:
+                    if not repair:
+                        raise OutputError(
+                            f"{self.path}, line {number}: not an answer of paceline run; choose another output with -o, or"
+                            " start over with --restart; if the file is a damaged output, --repair moves such lines to"
+                            " another file and sends their requests again"
+                        )
+                    corrupt += 1
+                    dropped.append(number)
+                    continue
                 custom_id, ok = found
                 line = index.line_of(custom_id)
                 if line is None:
@@ -111,32 +184,58 @@ class Results:
                     dropped.append(number)
                     failed += not ok
         torn = end < os.path.getsize(self.path)
+        aside = ""
         if dropped:
-            self._rewrite(dropped, end)
+            aside = self._rewrite(dropped, end, corrupt=corrupt > 0)
         elif not raw.endswith(b"\n"):
             with open(self.path, "r+b") as file:
                 file.truncate(end)
                 file.seek(end)
                 file.write(b"" if torn else b"\n")
-        return Recovered(answered, failed, unknown, torn)
+        return Recovered(answered, failed, unknown, torn, corrupt, aside)
 
-    def _rewrite(self, dropped: array[int], end: int) -> None:
-        """Replace the file by a copy without the ``dropped`` lines and without the bytes after ``end``."""
-        beside = f"{self.path}.tmp"
-        with open(self.path, "rb") as old, open(beside, "wb") as new:
-            drops = iter([*dropped, 0])
-            drop, at = next(drops), 0
-            for number, raw in enumerate(old, 1):
-                at += len(raw)
-                if at > end:
-                    break
-                if number == drop:
-                    drop = next(drops)
-                else:
-                    new.write(raw if raw.endswith(b"\n") else raw + b"\n")
-            new.flush()
-            os.fsync(new.fileno())
-        os.replace(beside, self.path)
+    def _rewrite(self, dropped: array[int], end: int, *, corrupt: bool) -> str:
+        """Replace the file by a copy without the ``dropped`` lines and without the bytes after ``end``.
+
+        If some of the lines are ``corrupt``, these are moved to another new file.
+
+        Returns:
+            The path of the other file; empty if there is none.
+
+        Raises:
+            OutputError: The copy cannot be written; the file is unchanged.
+        """
+        folder, aside = os.path.dirname(self.path), None
+        try:
+            with ExitStack() as undo:
+                with open(self.path, "rb") as old:
+                    new = _like(old, *tempfile.mkstemp(prefix=".paceline-", dir=folder), undo)
+                    if corrupt:
+                        aside = _like(old, *_numbered(f"{self.path}.corrupt-"), undo)
+                    drops = iter([*dropped, 0])
+                    drop, at = next(drops), 0
+                    for number, raw in enumerate(old, 1):
+                        at += len(raw)
+                        if at > end:
+                            break
+                        if number == drop:
+                            drop = next(drops)
+                            if aside is not None and read_answer(raw) is None:
+                                aside.write(raw)
+                        else:
+                            new.write(raw if raw.endswith(b"\n") else raw + b"\n")
+                if aside is not None:
+                    _close(aside)
+                _close(new)
+                os.replace(new.name, self.path)
+                undo.pop_all()
+        except OSError as error:
+            raise OutputError(
+                f"{self.path}: its lines without an answer cannot be removed: {error.strerror}; the file is unchanged:"
+                f" make room in {folder}, or start over with --restart"
+            ) from None
+        _sync_folder(folder)
+        return "" if aside is None else aside.name
 
     def set_aside(self) -> str | None:
         """Rename an existing file, and return its new name; ``None`` when there is no file."""
@@ -154,36 +253,61 @@ class Results:
             OutputError: It cannot be written.
         """
         try:
-            self._file = open(1, "wb", closefd=False) if self.path == STDOUT else open(self.path, "ab")  # noqa: SIM115
+            to_stdout = self.path == STDOUT
+            file = open(1 if to_stdout else self.path, "ab", buffering=0, closefd=not to_stdout)  # noqa: SIM115
+            self._lines = _Lines(file)
         except OSError as error:
             raise OutputError(f"{self.path}: cannot be written: {error.strerror}") from None
 
     def append(self, line: bytes) -> None:
-        """Write one line to the operating system, without buffering.
+        """Write one line to the operating system, without buffering; keep it if a regular file cannot take it.
 
         Raises:
-            OSError: The disk is full, or the reader of a pipe has closed it.
+            OSError: A pipe or a device has failed; nothing more can be written.
         """
-        assert self._file is not None
-        if self._failure:
-            raise OSError(self._failure, os.strerror(self._failure))
-        try:
-            self._file.write(line)
-            self._file.flush()
-        except OSError as error:
-            # Half a line may have been written: nothing may follow it, and the next run cuts it off.
-            self._failure = error.errno or errno.EIO
-            raise
+        assert self._lines is not None
+        self.kept.append(line)
+        if len(self.kept) == 1 and not self.write_kept() and not self._lines.regular:
+            self.kept.clear()
+            raise OSError(errno.EIO, self.why)
+
+    def write_kept(self) -> bool:
+        """Write the kept lines, as many as fit; return whether none is left."""
+        assert self._lines is not None
+        self.why = _drain(self.kept, self._lines) or self.why
+        return not self.kept
+
+    def save_kept(self, *folders: str | None) -> list[tuple[str, int]]:
+        """Write the kept lines, as many as fit, to new private files.
+
+        Args:
+            folders: Where the files may be, the preferred place first; ``None`` for the system's temporary folder.
+
+        Returns:
+            For each file its path and the number of its lines. The lines that fit nowhere are still kept.
+        """
+        saved = []
+        for folder in folders:
+            before = len(self.kept)
+            with suppress(OSError):
+                if before and not self.write_kept():
+                    fd, name = tempfile.mkstemp(prefix="paceline-answers-", suffix=".jsonl", dir=folder)
+                    with open(fd, "wb", buffering=0) as file:
+                        _drain(self.kept, _Lines(file))
+                        os.fsync(fd)
+                    if len(self.kept) < before:
+                        saved.append((name, before - len(self.kept)))
+                    else:
+                        os.unlink(name)
+        return saved
 
     def close(self) -> None:
         """Close the file and release the lock."""
-        if self._file is not None:
-            try:
-                if self.resumable:
-                    os.fsync(self._file.fileno())
-                self._file.close()
-            except OSError:
-                self._file = None  # append has raised the error already
+        if self._lines is not None:
+            with suppress(OSError):
+                if self._lines.regular:
+                    os.fsync(self._lines.file.fileno())
+                self._lines.file.close()
         if self._lock is not None:
             self._lock.release()
 
@@ -194,15 +318,124 @@ class Results:
         self.close()
 
 
-def _read_answer(raw: bytes) -> tuple[str, bool] | None:
+class _Lines:
+    """The end of a file, to which only whole lines are added where the file can be cut.
+
+    Attributes:
+        regular: Whether it is a regular file. A pipe or a device cannot be cut: nothing may follow a line that failed.
+    """
+
+    def __init__(self, file: FileIO) -> None:
+        self.file = file
+        self.regular = stat.S_ISREG(os.fstat(file.fileno()).st_mode)
+        self._end = os.lseek(file.fileno(), 0, os.SEEK_END) if self.regular else 0
+        self._failure: OSError | None = None
+
+    def append(self, line: bytes) -> None:
+        """Add a line, or nothing.
+
+        Raises:
+            OSError: It cannot be written.
+        """
+        if self._failure is not None:
+            self._cut()
+        try:
+            written = 0
+            while written < len(line):
+                written += os.write(self.file.fileno(), line[written:])
+        except OSError as error:
+            self._failure = error
+            with suppress(OSError):
+                self._cut()
+            raise
+        self._end += written
+
+    def _cut(self) -> None:
+        """Cut off what a failed write has left."""
+        assert self._failure is not None
+        if not self.regular:
+            raise self._failure
+        fd = self.file.fileno()
+        self._end = min(self._end, os.fstat(fd).st_size)
+        os.ftruncate(fd, self._end)
+        os.lseek(fd, self._end, os.SEEK_SET)
+        self._failure = None
+
+
+def _drain(kept: deque[bytes], lines: _Lines) -> str:
+    """Move lines from ``kept`` to ``lines`` until one fails; return the reason, empty if none did."""
+    try:
+        while kept:
+            lines.append(kept[0])
+            kept.popleft()
+    except OSError as error:
+        return error.strerror or str(error)
+    return ""
+
+
+def read_answer(raw: bytes) -> tuple[str, bool] | None:
     """The id in a line of output and whether it has an answer; ``None`` for any other line."""
     try:
-        value = json.loads(raw)
+        value = json.loads(raw.decode("utf-8-sig"))
         custom_id, response, error = value["custom_id"], value["response"], value["error"]
-        ok = error is None and response["status_code"] == 200
-        return (custom_id, ok) if isinstance(custom_id, str) else None
-    except (ValueError, KeyError, TypeError, RecursionError):
+        custom_id.encode()  # half a surrogate pair is in no input
+        return custom_id, error is None and response["status_code"] == 200
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
         return None
+
+
+def _is_torn(raw: bytes, *, before: int) -> bool:
+    """Whether ``raw`` is the last line, and a crash has cut it; ``before`` is the number of answers that precede it."""
+    if raw.endswith(b"\n"):
+        return False
+    if raw.startswith(_START):
+        try:
+            json.loads(raw)
+        except (ValueError, RecursionError):
+            return True
+        return False  # a whole document, of another program
+    return before > 0 and (_START.startswith(raw) or not raw.strip(b"\0"))
+
+
+def _like(old: BinaryIO, fd: int, name: str, undo: ExitStack) -> BinaryIO:
+    """The new file ``name``, with the mode of ``old`` and, where permitted, its owner; ``undo`` removes it."""
+    undo.callback(os.unlink, name)
+    new = undo.enter_context(open(name, "wb", opener=lambda _name, _flags: fd))  # noqa: SIM115
+    if sys.platform != "win32":
+        was = os.fstat(old.fileno())
+        for owner in ((-1, was.st_gid), (was.st_uid, -1)):
+            with suppress(OSError):
+                os.fchown(fd, *owner)
+        os.fchmod(fd, stat.S_IMODE(was.st_mode))
+    return new
+
+
+def _numbered(prefix: str) -> tuple[int, str]:
+    """A new file, open, and its path: ``prefix`` with the first number that is free."""
+    number = 1
+    while True:
+        try:
+            name = f"{prefix}{number}"
+            return os.open(name, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), name
+        except FileExistsError:
+            number += 1
+
+
+def _close(file: BinaryIO) -> None:
+    """Bring the content of ``file`` to the disk, and close it."""
+    file.flush()
+    os.fsync(file.fileno())
+    file.close()
+
+
+def _sync_folder(folder: str) -> None:
+    """Bring the names in ``folder`` to the disk, where the system can."""
+    with suppress(OSError):
+        fd = os.open(folder, os.O_RDONLY)
+        try:
+            os.fsync(fd)
+        finally:
+            os.close(fd)
 
 
 class _Lock:
@@ -216,9 +449,12 @@ class _Lock:
             raise OutputError(f"{output}: it cannot be written; choose another output with -o")
         while True:
             try:
-                self._fd = os.open(self._path, os.O_RDWR | os.O_CREAT, 0o600)
+                self._fd = os.open(self._path, os.O_RDWR | os.O_CREAT | getattr(os, "O_NOFOLLOW", 0), 0o600)
             except OSError as error:
-                raise OutputError(f"{output}: cannot be written: {error.strerror}") from None
+                raise OutputError(f"{output}: cannot be written: {self._path}: {error.strerror}") from None
+            if os.fstat(self._fd).st_size:
+                os.close(self._fd)
+                raise OutputError(f"{self._path}: a file of another program; choose another output with -o")
             if not _try_lock(self._fd):
                 os.close(self._fd)
                 raise OutputError(f"{output}: another process is writing it (it holds {self._path})")

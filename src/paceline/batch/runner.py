@@ -16,13 +16,17 @@ import httpx2
 
 from paceline.batch.progress import Meter, View
 from paceline.batch.requests import Request
-from paceline.batch.results import Results, encode_answer
+from paceline.batch.results import Results, encode_answer, read_body
 from paceline.batch.summary import Tally
 from paceline.batch.transport import NO_CONNECTION, WORKER, WORKERS_PER_POOL, AnswerTransport, Reach
 from paceline.config import Config
 from paceline.http import pace_transport
 from paceline.limiter.limiter import Limiter
 from paceline.providers.registry import is_loopback
+
+WRITE_AGAIN_S: Final = 1.0
+UNWRITTEN_MAX_S: Final = 600.0
+"""How often a failed write is tried again, and for how long before the run stops."""
 
 MESSAGE_MAX: Final = 2_000
 KEY_REFUSED: Final = (401, 403)
@@ -70,7 +74,10 @@ class Runner:
         self.transport = AnswerTransport(_pools(config.workers, proxy), config.timeout_s, self.reach)
         self._source, self._limiter, self._config, self._addresses = source, limiter, config, addresses
         self._results, self._tally, self._view, self._meter = results, tally, view, meter
-        self._paced = {name: pace_transport(limiter, self.transport, provider=name) for name in addresses}
+        self._again: list[Request] = []  # not sent, because answers could not be written
+        self._writing: asyncio.Task[None] | None = None  # while there are answers that could not be written
+        gate = _Gate(self.transport, results)
+        self._paced = {name: pace_transport(limiter, gate, provider=name) for name in addresses}
         self._tasks: list[asyncio.Task[None]] = []
 
     async def run(self) -> None:
@@ -93,6 +100,8 @@ class Runner:
             await self._finish()
         finally:
             progress.cancel()
+            if self._writing is not None:
+                self._writing.cancel()
             for number, handler in before.items():
                 signal.signal(number, handler)
             await self.transport.aclose()
@@ -137,11 +146,36 @@ class Runner:
     async def _work(self, number: int) -> None:
         task = asyncio.current_task()
         assert task is not None
-        while self.stop is None and (request := next(self._source, None)) is not None:
+        while self.stop is None and (request := await self._next()) is not None:
             try:
                 await self._serve(request, number)
+            except _PausedError:
+                self._again.append(request)
             finally:
                 self.transport.in_flight.discard(task)
+
+    async def _next(self) -> Request | None:
+        """The next request; while answers cannot be written, there is none."""
+        while self._writing is not None:
+            await asyncio.shield(self._writing)
+        return self._again.pop() if self._again else next(self._source, None)
+
+    async def _write_kept(self) -> None:
+        """Write the answers that could not be written, as soon as that is possible."""
+        path, results = self._results.path, self._results
+        self._view.say(
+            f"cannot write {path}: {results.why}; sending is paused, and answers are kept in memory; free some space"
+        )
+        started_s, most = asyncio.get_running_loop().time(), 0
+        while results.kept and (waited_s := asyncio.get_running_loop().time() - started_s) < UNWRITTEN_MAX_S:
+            await asyncio.sleep(WRITE_AGAIN_S)
+            most = max(most, len(results.kept))
+            results.write_kept()
+        if results.kept:
+            self._halt(FAILED, f"{path} could not be written for {waited_s / 60:.0f} minutes: {results.why}")
+        else:
+            self._view.say(f"{path} can be written again; it has the {most:,} answers that were kept")
+            self._writing = None
 
     async def _serve(self, request: Request, worker: int) -> None:
         """Send one request and record its answer."""
@@ -155,6 +189,8 @@ class Runner:
         try:
             response = await self._paced[request.provider.name].handle_async_request(message)
             body = await response.aread()
+        except _PausedError:
+            raise
         except (httpx2.HTTPError, httpx2.InvalidURL) as error:
             if isinstance(error, NO_CONNECTION):
                 words = self.reach.lose(message.url, error)
@@ -203,10 +239,28 @@ class Runner:
         except OSError as failure:
             self._halt(FAILED, f"{self._results.path} cannot be written: {failure.strerror}")
             return
+        if self._results.kept and self._writing is None:
+            self._writing = asyncio.create_task(self._write_kept())
         if error is None:
             self._tally.ok += 1
         else:
             self._tally.fail(error["code"])
+
+
+class _PausedError(httpx2.PoolTimeout):
+    """A request was not sent. Its permit is given back, as after any ``PoolTimeout``."""
+
+
+class _Gate(httpx2.AsyncBaseTransport):
+    """Sends nothing while answers cannot be written."""
+
+    def __init__(self, transport: httpx2.AsyncBaseTransport, results: Results) -> None:
+        self._transport, self._results = transport, results
+
+    async def handle_async_request(self, request: httpx2.Request) -> httpx2.Response:
+        if self._results.kept:
+            raise _PausedError("answers cannot be written", request=request)
+        return await self._transport.handle_async_request(request)
 
 
 def _proxy(addresses: Mapping[str, Address]) -> str | None:
@@ -230,7 +284,7 @@ def _pools(workers: int, proxy: str | None) -> list[httpx2.AsyncHTTPTransport]:
 def _payload(body: bytes) -> Any:
     """The JSON of an answer; if it is not JSON, its text, shortened."""
     try:
-        return json.loads(body)
+        return read_body(body)
     except (ValueError, RecursionError):
         return body[:10_000].decode("utf-8", "replace")
 

@@ -38,6 +38,7 @@ sends the requests that have no answer yet. Exit codes: 0 all answered, 1 some f
     help="What to do while the store does not answer; fail_safe by default.",
 )
 @click.option("--restart", is_flag=True, help="Send everything again; the old answers are kept as .bak.")
+@click.option("--repair", is_flag=True, help="Move corrupt lines of the output aside, and send their requests again.")
 @click.option("--json", "as_json", is_flag=True, help="The summary as JSON on standard output.")
 @click.option("--quiet", is_flag=True, help="No progress and no summary on standard error.")
 def command(
@@ -47,6 +48,7 @@ def command(
     limits: tuple[str, ...],
     file: Path | None,
     restart: bool,
+    repair: bool,
     as_json: bool,
     quiet: bool,
     **given: Any,
@@ -62,7 +64,7 @@ def command(
     try:
         given["limits"] = dict(parse_limit(text) for text in limits)
         config = Config.load(file, given=given)
-        code, report = Job(source, output, config, restart).run(view(quiet=quiet))
+        code, report = Job(source, output, config, restart, repair=repair).run(view(quiet=quiet))
     except PacelineError as error:
         click.echo(f"paceline run: {error}", err=True)
         sys.exit(USAGE)

@@ -1,0 +1,423 @@
+"""The file of answers on a disk that is full, shared with other files, or damaged."""
+
+import asyncio
+import errno
+import json
+import os
+import signal
+import stat
+import sys
+from pathlib import Path
+
+import httpx2
+import pytest
+from batch_helpers import chat, finish, read_answers, write_lines
+from hypothesis import given
+from hypothesis import strategies as st
+from pydantic_core import from_json
+
+from paceline import Limiter
+from paceline.batch.check import Plan
+from paceline.batch.index import Index
+from paceline.batch.progress import Meter, View
+from paceline.batch.requests import read_request
+from paceline.batch.results import OutputError, Results, encode_answer, read_body
+from paceline.batch.runner import Address, Runner
+from paceline.batch.summary import Tally
+from paceline.config import Config
+from paceline.core.quota import parse_quotas
+from paceline.testing import run_virtual
+
+OK = {"status_code": 200, "request_id": "r", "body": {"text": "yes"}}
+
+
+def ok(name):
+    return encode_answer(name, OK, None)
+
+
+def failed(name):
+    return encode_answer(name, {**OK, "status_code": 400}, {"code": "bad", "message": "no"})
+
+
+@pytest.fixture
+def path(tmp_path):
+    """An output with the answer of a request, and the line of one that failed."""
+    path = tmp_path / "out"
+    path.write_bytes(ok("a") + failed("b"))
+    return path
+
+
+def recover(path, names="abc", **options):
+    index = Index()
+    for line, name in enumerate(names, 1):
+        index.add(name, line)
+    with Results(str(path)) as results:
+        return results.recover(index, **options)
+
+
+def ids(path):
+    return [answer["custom_id"] for answer in read_answers(path)]
+
+
+@pytest.mark.skipif(os.name == "nt", reason="modes")
+@pytest.mark.parametrize("mode", [0o600, 0o640, 0o666])
+def test_a_rewritten_output_keeps_its_mode(path, mode):
+    path.chmod(mode)
+    recover(path)
+    assert ids(path) == ["a"]
+    assert stat.S_IMODE(path.stat().st_mode) == mode
+
+
+@pytest.mark.skipif(
+    os.name == "nt" or not hasattr(os, "geteuid") or os.geteuid() != 0, reason="only root can give files"
+)
+def test_a_rewritten_output_keeps_its_owner(path):
+    os.chown(path, 1234, 2345)
+    recover(path)
+    assert (path.stat().st_uid, path.stat().st_gid) == (1234, 2345)
+
+
+def test_a_rewrite_touches_no_other_file(path):
+    own = path.with_name("out.tmp")
+    own.write_text("the user's own")
+    recover(path)
+    assert own.read_text() == "the user's own"
+    assert sorted(path.parent.iterdir()) == [path, own]
+
+
+@pytest.mark.skipif(os.name == "nt", reason="links")
+def test_a_rewrite_follows_no_link(path):
+    victim = path.with_name("victim")
+    victim.write_text("precious")
+    path.with_name("out.tmp").symlink_to(victim)
+    recover(path)
+    assert (ids(path), victim.read_text(), path.is_symlink()) == (["a"], "precious", False)
+
+
+def test_the_lock_is_no_other_file(path):
+    lock = path.with_name("out.lock")
+    lock.write_text("the user's own")
+    with pytest.raises(OutputError, match=r"out\.lock: a file of another program"):
+        recover(path)
+    assert lock.read_text() == "the user's own"
+    if os.name != "nt":
+        lock.unlink()
+        lock.symlink_to(path.with_name("nothing"))
+        with pytest.raises(OutputError, match=r"out\.lock: Too many levels of symbolic links"):
+            recover(path)
+        assert lock.is_symlink()
+
+
+def test_a_rewrite_on_a_full_disk_changes_nothing(path, monkeypatch):
+    def full(_fd):
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    before = path.read_bytes()
+    monkeypatch.setattr(os, "fsync", full)
+    with pytest.raises(
+        OutputError, match=r"out: its lines without an answer cannot be removed: No space left.*unchanged"
+    ):
+        recover(path)
+    assert path.read_bytes() == before
+    assert list(path.parent.iterdir()) == [path]
+
+
+class Disk:
+    """The disk of one file, with room for some bytes; a write that does not fit writes a part, as the system does."""
+
+    def __init__(self, path, room, monkeypatch):
+        self.path, self.room, self.write = str(path), room, os.write
+        monkeypatch.setattr(os, "write", self)
+
+    def __call__(self, fd, content):
+        if not os.path.exists(self.path) or not os.path.samestat(os.fstat(fd), os.stat(self.path)):  # noqa: PTH110, PTH116
+            return self.write(fd, content)
+        free = self.room - os.fstat(fd).st_size
+        if free <= 0:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        return self.write(fd, content[:free])
+
+
+@pytest.fixture
+def disk(tmp_path, monkeypatch):
+    return Disk(tmp_path / "out", 3 * len(ok("a")) + 20, monkeypatch)
+
+
+def test_a_line_that_does_not_fit_is_cut_off_and_kept(tmp_path, disk):
+    path = tmp_path / "out"
+    with Results(str(path)) as results:
+        results.open()
+        for name in "abcdef":
+            results.append(ok(name))
+        assert (ids(path), len(results.kept), results.why) == (list("abc"), 3, "No space left on device")
+        disk.room += len(ok("d"))
+        assert not results.write_kept()
+        assert (ids(path), len(results.kept)) == (list("abcd"), 2)
+        disk.room *= 2
+        assert results.write_kept()
+        results.append(ok("g"))
+    assert ids(path) == list("abcdefg")
+
+
+def test_kept_lines_are_saved_where_they_fit(tmp_path, disk, monkeypatch):
+    first, second = tmp_path / "first", tmp_path / "second"
+    first.mkdir()
+    second.mkdir()
+    with Results(str(tmp_path / "out")) as results:
+        results.open()
+        for name in "abcdef":
+            results.append(ok(name))
+        ((place, count),) = results.save_kept(str(tmp_path / "none"), str(first), str(second))
+        assert (count, list(results.kept), list(first.iterdir()), list(second.iterdir())) == (3, [], [Path(place)], [])
+        assert ids(Path(place)) == list("def")
+        if os.name != "nt":
+            assert stat.S_IMODE(Path(place).stat().st_mode) == 0o600
+        results.append(ok("g"))
+        assert results.save_kept(str(tmp_path / "none")) == []
+        assert len(results.kept) == 1
+
+
+LIMITS = {"base_url": "http://127.0.0.1:1/v1", "workers": 50, "limits": {"*": parse_quotas("20 requests/s")}}
+
+
+class Said(View):
+    """Remembers the lines that it was given."""
+
+    def __init__(self):
+        self.lines = []
+
+    def say(self, text):
+        self.lines.append(text)
+
+
+BODY = b'{"object": "chat.completion", "usage": {"prompt_tokens": 5}}'
+
+
+def run_on(path, count, on_request=lambda _number, _clock: None, body=BODY):
+    """Send requests in virtual time; `on_request(number, clock)` is called at each one."""
+    sent = []
+
+    async def main(clock):
+        async def answer(request):
+            sent.append((request.headers["x-custom-id"], clock.now_ns() / 1e9))
+            on_request(len(sent), clock)
+            await asyncio.sleep(0.5)
+            return httpx2.Response(200, content=body)
+
+        config = Config.load(environ={}, given=LIMITS)
+        limiter = Limiter(**config.arguments("openai"), clock=clock)
+        requests = [read_request(i, json.dumps(chat(f"r{i}")).encode()) for i in range(1, count + 1)]
+        tally, addresses = Tally(count), {"openai": Address("http://127.0.0.1:1", {}, "")}
+        meter = Meter(Plan(), tally, config.workers)
+        runner = Runner(iter(requests), limiter, config, addresses, results, tally, said, meter)
+        runner.transport._pools = [httpx2.MockTransport(answer)]
+        await runner.run()
+        return runner, tally
+
+    said = Said()
+    with Results(str(path)) as results:
+        results.open()
+        runner, tally = run_virtual(main)
+        return sent, said.lines, runner, tally, list(results.kept)
+
+
+def test_sending_pauses_while_the_disk_is_full(tmp_path, monkeypatch):
+    path = tmp_path / "out"
+    disk = Disk(path, 5_000, monkeypatch)
+    freed = []
+
+    def at(number, clock):
+        if number == 1:
+            asyncio.get_running_loop().call_later(
+                60, lambda: (freed.append(clock.now_ns() / 1e9), setattr(disk, "room", 10**9))
+            )
+
+    sent, said, runner, tally, kept = run_on(path, 400, at)
+    assert (tally.ok, tally.left, kept, runner.stop) == (400, 0, [], None)
+    assert sorted(ids(path)) == sorted({name for name, _ in sent}) == sorted(f"r{i}" for i in range(1, 401))
+    assert len(sent) == 400
+    last_before = max(s for _, s in sent if s < freed[0])
+    first_after = min(s for _, s in sent if s >= freed[0])
+    assert last_before < freed[0] - 55
+    assert first_after <= freed[0] + 1.1
+    assert len(said) == 2
+    assert said[0].startswith(f"cannot write {path}: No space left on device; sending is paused")
+    assert said[1].startswith(f"{path} can be written again; it has the ")
+
+
+def test_a_disk_that_stays_full_ends_the_run(tmp_path, monkeypatch):
+    path = tmp_path / "out"
+    Disk(path, 5_000, monkeypatch)
+    sent, said, runner, tally, kept = run_on(path, 400)
+    assert runner.stop == (1, f"{path} could not be written for 10 minutes: No space left on device")
+    assert tally.ok == len(sent) == len(ids(path)) + len(kept)
+    assert 0 < len(kept) <= 100
+    assert len(said) == 1
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="prlimit")
+@pytest.mark.parametrize("end", ["room", "signal"])
+def test_a_run_with_too_little_room(tmp_path, emulator, command, end):
+    import resource
+
+    hard = resource.getrlimit(resource.RLIMIT_FSIZE)[1]
+    source, path = write_lines(tmp_path / "in.jsonl", [chat(f"r{i}") for i in range(300)]), tmp_path / "out"
+    process = command(
+        source, "-o", path, "--workers", "20", base_url=emulator.base_url,
+        environ={"TMPDIR": str(tmp_path), "PYTHONDONTWRITEBYTECODE": "1"},
+        preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (20_000, hard)),
+    )  # fmt: skip
+    while "cannot write" not in (line := process.stderr.readline()):
+        assert line, finish(process, 0)
+    assert "File too large; sending is paused" in line
+    if end == "signal":
+        process.send_signal(signal.SIGINT)
+        _, err = finish(process, 130)
+        (place,) = tmp_path.glob("paceline-answers-*.jsonl")
+        assert f"cat {place} >> {path}" in err
+        path.write_bytes(path.read_bytes() + place.read_bytes())
+        assert len(ids(path)) == emulator.tally()["admitted"] < 300
+        finish(command(source, "-o", path, base_url=emulator.base_url), 0)
+    else:
+        resource.prlimit(process.pid, resource.RLIMIT_FSIZE, (hard, hard))
+        _, err = finish(process, 0)
+        assert "can be written again" in err
+    assert sorted(ids(path)) == sorted(f"r{i}" for i in range(300))
+    assert emulator.tally()["answers"]["most"] == 1
+    assert emulator.tally()["admitted"] == 300
+
+
+@pytest.mark.skipif(not os.path.exists("/dev/full"), reason="no such device")  # noqa: PTH110
+def test_a_device_that_fails_ends_the_run(tmp_path, emulator, command):
+    source = write_lines(tmp_path / "in.jsonl", [chat(f"r{i}") for i in range(300)])
+    _, err = finish(command(source, "-o", "/dev/full", base_url=emulator.base_url), 1)
+    assert "stopped: /dev/full cannot be written: No space left on device" in err
+
+
+@pytest.mark.skipif(os.name == "nt", reason="pipes")
+def test_a_closed_pipe_ends_the_run(tmp_path, emulator, command):
+    source = write_lines(tmp_path / "in.jsonl", [chat(f"r{i}") for i in range(1_000)])
+    process = command(
+        source, "-o", "-", "--workers", "20", base_url=emulator.base_url, environ={"TMPDIR": str(tmp_path)}
+    )
+    assert process.stdout.readline()
+    process.stdout.close()
+    process.stdout = None
+    _, err = finish(process, 1)
+    assert "stopped: - cannot be written: Broken pipe" in err
+    assert list(tmp_path.glob("paceline-answers-*")) == []
+
+
+def strict(line):
+    """Read a line as JSON readers do that keep to the standard."""
+
+    def refuse(name):
+        raise ValueError(name)
+
+    value = json.loads(line, parse_constant=refuse)
+    value["response"]["body"] = json.loads(json.dumps(value["response"]["body"], ensure_ascii=False).encode("utf-8"))
+    assert from_json(line, allow_inf_nan=False) == value
+    return value["response"]["body"]
+
+
+@pytest.mark.parametrize(
+    ("body", "kept"),
+    [
+        ('{"a": [NaN, -Infinity, 0.5, Infinity]}', {"a": ["NaN", "-Infinity", 0.5, "Infinity"]}),
+        (
+            '{"a": 1e999, "b": -1E+999, "c": 1e-999, "d": 1.5e300}',
+            {"a": "Infinity", "b": "-Infinity", "c": 0.0, "d": 1.5e300},
+        ),
+        (f'{{"a": 1{"0" * 250}e99, "b": 7}}', {"a": "Infinity", "b": 7}),
+        (f'{{"a": {"9" * 400}, "b": {"9" * 30}}}', {"a": "9" * 400, "b": int("9" * 30)}),
+        (f'{{"a": {"9" * 9_000}}}', {"a": "9" * 9_000}),
+        (r'{"a": "\ud83d\ude00 \ud83d \\ud83d \\\ude00"}', {"a": "\U0001f600 \ufffd \\ud83d \\\ufffd"}),
+        (r'{"\udfff": "\u0000\u2028"}', {"\ufffd": "\0\u2028"}),
+        ('{"a": ' + "[" * 99 + "]" * 99 + "}", None),
+        ('{"a": "' + "[" * 999 + '"}', None),
+        ("\ufeff{}", {}),
+        (b'{"a": "\xf0\x9f\x98"}', {"a": "\ufffd"}),
+    ],
+)
+def test_what_is_written_is_json(body, kept):
+    line = encode_answer(
+        "a",
+        {"status_code": 200, "request_id": None, "body": read_body(body if isinstance(body, bytes) else body.encode())},
+        None,
+    )
+    assert line.isascii()
+    assert line.count(b"\n") == 1
+    assert strict(line) == (json.loads(body) if kept is None else kept)
+
+
+@pytest.mark.parametrize("levels", [101, 1_000, 100_000])
+def test_what_is_nested_too_deeply_is_not_read(levels):
+    with pytest.raises(RecursionError):
+        read_body(b"[" * levels + b"]" * levels)
+
+
+@given(
+    st.recursive(
+        st.none() | st.floats() | st.integers() | st.text(), lambda v: st.lists(v) | st.dictionaries(st.text(), v)
+    )
+)
+def test_any_value_is_written_as_json(value):
+    body = json.dumps({"a": value}).encode()
+    strict(encode_answer("a", {"status_code": 200, "request_id": None, "body": read_body(body)}, None))
+
+
+def test_an_answer_with_nan_is_an_answer(tmp_path):
+    body = b'{"choices": [{"logprobs": [-Infinity, NaN]}]}'
+    _, _, _, tally, _ = run_on(tmp_path / "out", 1, body=body)
+    assert tally.ok == 1
+    assert strict((tmp_path / "out").read_bytes())["choices"] == [{"logprobs": ["-Infinity", "NaN"]}]
+
+
+FLIPPED = ok("b").replace(b'"error"', b'"errnr"')
+MERGED = ok("b")[:-1] + ok("c")
+ZEROED = b"\0" * 5_000 + ok("c")
+
+
+@pytest.mark.parametrize(
+    ("damaged", "moved", "kept"),
+    [
+        ([ok("a"), FLIPPED, ok("c")], FLIPPED, "ac"),
+        ([ok("a"), MERGED], MERGED, "a"),
+        ([ok("a"), ZEROED], ZEROED, "a"),
+        ([ok("a"), FLIPPED, failed("c")], FLIPPED, "a"),
+        ([FLIPPED, ok("a"), ok("c")[:-1]], FLIPPED, "ac"),
+        ([FLIPPED, ok("a"), ok("c")[:30]], FLIPPED, "a"),
+        ([ok("a"), b"\xff\xfe\n", b"no end"], b"\xff\xfe\nno end", "a"),
+    ],
+)
+def test_repair_moves_corrupt_lines_aside(tmp_path, damaged, moved, kept):
+    path, older, content = tmp_path / "out", tmp_path / "out.corrupt-1", b"".join(damaged)
+    path.write_bytes(content)
+    path.chmod(0o640)
+    older.write_text("of an earlier repair")
+    with pytest.raises(OutputError, match="--repair moves such lines"):
+        recover(path)
+    assert path.read_bytes() == content
+    recovered = recover(path, repair=True)
+    aside = tmp_path / "out.corrupt-2"
+    assert (recovered.aside, recovered.answered) == (str(aside), len(kept))
+    assert (aside.read_bytes(), ids(path)) == (moved, list(kept))
+    assert recovered.corrupt == 1 + (b"no end" in moved)
+    assert older.read_text() == "of an earlier repair"
+    if os.name != "nt":
+        assert stat.S_IMODE(path.stat().st_mode) == stat.S_IMODE(aside.stat().st_mode) == 0o640
+    assert sorted(tmp_path.iterdir()) == [path, older, aside]
+    assert recover(path, repair=True).aside == ""
+
+
+def test_a_repaired_run_sends_only_what_was_lost(tmp_path, emulator, command):
+    source, path = write_lines(tmp_path / "in.jsonl", [chat(f"r{i}") for i in range(20)]), tmp_path / "out"
+    finish(command(source, "-o", path, base_url=emulator.base_url), 0)
+    path.write_bytes(path.read_bytes().replace(b"\n", b" ", 1))  # two lines are one
+    _, err = finish(command(source, "-o", path, base_url=emulator.base_url), 2)
+    assert "line 1: not an answer" in err
+    assert "--repair" in err
+    _, err = finish(command(source, "-o", path, "--repair", base_url=emulator.base_url), 0)
+    assert f"corrupt lines moved to {path}.corrupt-1: 1; their requests are sent again" in err
+    assert sorted(ids(path)) == sorted(f"r{i}" for i in range(20))
+    assert emulator.tally()["admitted"] == 22
