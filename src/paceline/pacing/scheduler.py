@@ -370,21 +370,25 @@ class Scheduler:
                 finally:
                     self._busy = False
                 done, waits = [] if quiet else self._work(), False
-        if (done or self._deferred_events or self._due) and not waits:
-            self._wake(done)
         if self._passed:
             self._release(reservation)
+        if (done or self._deferred_events or self._due) and not waits:
+            self._wake(done)
 
     def cancel(self, reservation: Reservation) -> None:
         """See :meth:`Pool.cancel`."""
-        self._change(lambda now_ns: self.pool.cancel(now_ns, reservation))
-        self._release(reservation)
+        try:
+            self._change(lambda now_ns: self.pool.cancel(now_ns, reservation))
+        finally:
+            self._release(reservation)
 
     def refuse(self, reservation: Reservation, refusal: Refusal, pause_s: float) -> None:
         """See :meth:`Pool.refuse`."""
-        self._change(lambda now_ns: self.pool.refuse(now_ns, reservation, refusal, pause_s))
-        self._log_notices()
-        self._release(reservation)
+        try:
+            self._change(lambda now_ns: self.pool.refuse(now_ns, reservation, refusal, pause_s))
+            self._log_notices()
+        finally:
+            self._release(reservation)
 
     def observe(self, readings: Iterable[Reading], reservation: Reservation) -> None:
         """See :meth:`Pool.observe`."""
@@ -581,16 +585,19 @@ class Scheduler:
         self._wake(done)
 
     def _wake(self, done: list[Waiter]) -> None:
-        """Wake the waiters of ``done``, send deferred events, and inform the worker; not under the lock."""
+        """Wake the waiters of ``done``, inform the worker, and send deferred events; not under the lock.
+
+        The events come last: a listener may raise ``SystemExit``.
+        """
         self._wake_owners(done)
+        while self._due:
+            self._poke()
         while self._deferred_events and self.events is not None:
             try:
                 event = self._deferred_events.popleft()
             except IndexError:  # another thread has taken it
                 break
             self.events(*event)
-        while self._due:
-            self._poke()
 
     def _poke(self) -> None:
         """Inform the worker that an exchange is due; not under the lock, because of the order of the locks."""
