@@ -6,6 +6,7 @@ import sys
 import time
 from collections import deque
 from collections.abc import Collection
+from contextlib import suppress
 from typing import Any
 
 from rich.console import Console, Group
@@ -40,8 +41,9 @@ class Plain(View):
     """Writes lines to standard error."""
 
     def say(self, text: str) -> None:
-        """Print a line."""
-        print(text, file=sys.stderr, flush=True)  # noqa: T201
+        """Print a line; not on a terminal that was closed."""
+        with suppress(OSError):
+            print(text, file=sys.stderr, flush=True)  # noqa: T201
 
     def show(self, text: str, share: float) -> None:
         """Print a line."""
@@ -61,18 +63,21 @@ class Live(View):
 
     def say(self, text: str) -> None:
         """Print a line above the bar."""
-        self._console.print(text, markup=False, highlight=False, soft_wrap=True)
+        with suppress(OSError):
+            self._console.print(text, markup=False, highlight=False, soft_wrap=True)
 
     def show(self, text: str, share: float) -> None:
         """Update the bar."""
         self._bar.update(share)
         self._text.plain = f"{share:.1%}  {text}"
-        self._display.start()
-        self._display.refresh()
+        with suppress(OSError):
+            self._display.start()
+            self._display.refresh()
 
     def close(self) -> None:
         """Remove the bar."""
-        self._display.stop()
+        with suppress(OSError):
+            self._display.stop()
 
 
 def view(*, quiet: bool) -> View:

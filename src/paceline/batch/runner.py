@@ -29,6 +29,7 @@ KEY_REFUSED: Final = (401, 403)
 DONE, FAILED, USAGE, INTERRUPTED = 0, 1, 2, 130
 """Exit codes."""
 
+_STOPPING = [signal.SIGINT, signal.SIGTERM, *([signal.SIGHUP] if hasattr(signal, "SIGHUP") else [])]
 _OWN_ANSWER = "x-paceline"  # the header of a 429 that paceline itself makes
 _IN_HEADER = re.compile(r"[!-~]{1,200}")
 
@@ -85,7 +86,8 @@ class Runner:
             loop.call_soon_threadsafe(self._on_signal)
 
         main = threading.current_thread() is threading.main_thread()  # other threads cannot handle signals
-        before = {number: signal.signal(number, on_signal) for number in (signal.SIGINT, signal.SIGTERM) if main}
+        heeded = [number for number in _STOPPING if main and signal.getsignal(number) is not signal.SIG_IGN]  # nohup
+        before = {number: signal.signal(number, on_signal) for number in heeded}
         workers = min(self._config.workers, max(self._tally.left, 1))
         self._tasks = [asyncio.create_task(self._work(number)) for number in range(workers)]
         progress = asyncio.create_task(self._show())
@@ -109,8 +111,8 @@ class Runner:
 
     def _on_signal(self) -> None:
         if self.stop is None:
-            self._view.say("stopping: waiting for the requests in flight; interrupt again to stop at once")
             self._halt(INTERRUPTED, "interrupted")
+            self._view.say("stopping: waiting for the requests in flight; interrupt again to stop at once")
         else:
             for task in self._tasks:
                 task.cancel()
