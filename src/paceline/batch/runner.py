@@ -18,7 +18,15 @@ from paceline.batch.progress import Meter, View
 from paceline.batch.requests import Request
 from paceline.batch.results import Results, encode_answer
 from paceline.batch.summary import Tally
-from paceline.batch.transport import NO_CONNECTION, WORKER, WORKERS_PER_POOL, AnswerTransport, Reach
+from paceline.batch.transport import (
+    NO_CONNECTION,
+    WORKER,
+    WORKERS_PER_POOL,
+    AnswerTooLargeError,
+    AnswerTransport,
+    Reach,
+    Secrets,
+)
 from paceline.config import Config
 from paceline.http import pace_transport
 from paceline.limiter.limiter import Limiter
@@ -68,7 +76,8 @@ class Runner:
         self.stop: tuple[int, str] | None = None
         proxy = _proxy(addresses)
         self.reach = Reach(view.say, again=limiter.retry.faults and limiter.retry.max_attempts > 1, proxy=proxy)
-        self.transport = AnswerTransport(_pools(config.workers, proxy), config.timeout_s, self.reach)
+        self._secrets = Secrets(address.key for address in addresses.values())
+        self.transport = AnswerTransport(_pools(config.workers, proxy), config.timeout_s, self.reach, self._secrets)
         self._source, self._limiter, self._config, self._addresses = source, limiter, config, addresses
         self._results, self._tally, self._view, self._meter = results, tally, view, meter
         self._paced = {name: pace_transport(limiter, self.transport, provider=name) for name in addresses}
@@ -158,15 +167,18 @@ class Runner:
             response = await self._paced[request.provider.name].handle_async_request(message)
             body = await response.aread()
         except (httpx2.HTTPError, httpx2.InvalidURL) as error:
-            if isinstance(error, NO_CONNECTION):
+            code = "connection_error"
+            if isinstance(error, AnswerTooLargeError):
+                code, words = "answer_too_large", str(error)
+            elif isinstance(error, NO_CONNECTION):
                 words = self.reach.lose(message.url, error)
             else:
-                words = f"{type(error).__name__}: {error}".rstrip(": ")
-            self._record(request, None, {"code": "connection_error", "message": words[:MESSAGE_MAX]})
+                words = self._secrets.text(f"{type(error).__name__}: {error}".rstrip(": "))
+            self._record(request, None, {"code": code, "message": words[:MESSAGE_MAX]})
         else:
-            self._take(request, response, body, address)
+            self._take(request, response, body)
 
-    def _take(self, request: Request, response: httpx2.Response, body: bytes, address: Address) -> None:
+    def _take(self, request: Request, response: httpx2.Response, body: bytes) -> None:
         """Record an answer, or halt because of it."""
         record = response.extensions.get("paceline")
         if record is not None:
@@ -182,9 +194,7 @@ class Runner:
         elif own is not None:
             self._record(request, None, {"code": code or f"paceline_{own}", "message": words})
         elif status in KEY_REFUSED:
-            detail = (
-                code if status == 401 else words.replace(address.key, "***")
-            )  # the message of a 401 may hold a part of the key
+            detail = code if status == 401 else words  # the message of a 401 may hold a part of the key
             self._halt(
                 USAGE,
                 f"line {request.line}: {request.provider.name} refused the key with a {status}"
@@ -194,7 +204,7 @@ class Runner:
             request_id = response.headers.get("x-request-id") or response.headers.get("request-id")
             answer, error = {"status_code": status, "request_id": request_id, "body": payload}, None
             if status != 200:
-                error = {"code": code or f"http_{status}", "message": words.replace(address.key, "***")}
+                error = {"code": code or f"http_{status}", "message": words}
             elif not isinstance(payload, dict):
                 error = {"code": "not_json", "message": "the answer is not a JSON object; is the base URL right?"}
             self._record(request, answer, error)
