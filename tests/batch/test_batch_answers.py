@@ -238,3 +238,60 @@ def test_an_answer_that_is_too_large_is_an_error_that_is_not_retried(tmp_path, s
     (answer,) = read_answers(output)
     assert answer["error"] == {"code": "answer_too_large", "message": "the answer is larger than 32 MB when decoded"}
     assert (code, report["attempts"]) == (1, 1)
+
+
+LOST = (404, {"content-type": "application/json"}, {"error": {"message": "no such model", "code": "model_not_found"}})
+WRONG = {
+    "404": (LOST, "status 404 (model_not_found: no such model)"),
+    "html": ((200, {}, b"<html>\n<title>Sign in</title>\x1b[2J"), "status 200 (<html> <title>Sign in</title> [2J)"),
+    "redirect": ((302, {"location": "http://portal/"}, b""), "status 302 (no reason given)"),
+    "list": ((200, {}, []), "status 200 (no reason given)"),
+}
+
+
+@pytest.mark.parametrize(("answer", "reason"), WRONG.values(), ids=WRONG)
+def test_a_wrong_address_gets_a_handful_of_requests(tmp_path, server, capsys, answer, reason):
+    server.answer = lambda *_: answer
+    lines = [chat(f"r{i}") for i in range(500)]
+    code, report, output = run(tmp_path, server, lines, base_url=f"{server.base_url}/tenant-0123456789abcdef")
+    err = capsys.readouterr().err
+    assert (code, report["attempts"], len(server.asked)) == (2, 10, 10)
+    assert len(read_answers(output)) == 10
+    assert (
+        f"gpt-5 from {server.base_url}/***/v1/chat/completions were not from its API, the last one with {reason}" in err
+    )
+    assert "check --base-url" in err
+    assert "490 requests left: the same command again sends the rest" in err
+    server.answer = lambda *_: (200, {}, GOOD)
+    code, report, _ = run(tmp_path, server, lines)
+    assert (code, report["ok"]) == (0, 500)
+
+
+def test_a_wrong_model_does_not_stop_the_others(tmp_path, server, capsys):
+    server.answer = lambda path, headers, body: LOST if body["model"] == "gone" else (200, {}, GOOD)
+    lines = [chat(f"g{i}", model="gone") for i in range(100)] + [chat(f"r{i}") for i in range(100)]
+    code, report, _ = run(tmp_path, server, lines)
+    assert (code, report["ok"], report["failed"]) == (1, 100, 10)
+    assert "no more requests of this kind are sent: the first 10 answers for gone" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("first", [(200, {}, GOOD), (400, {}, {"error": {"message": "bad"}})])
+def test_an_address_that_has_answered_is_not_given_up(tmp_path, server, first):
+    answers = [first]
+    server.answer = lambda *_: answers.pop() if answers else LOST
+    _, report, _ = run(tmp_path, server, [chat(f"r{i}") for i in range(60)], workers=1)
+    assert report["attempts"] == 60
+
+
+def test_slow_answers_hold_the_others_no_longer_than_a_second(tmp_path, server):
+    all_sent = threading.Event()
+
+    def answer(*_):
+        if len(server.asked) == 40:
+            all_sent.set()
+        assert all_sent.wait(20)  # no request is answered before all are sent
+        return 200, {}, GOOD
+
+    server.answer = answer
+    code, report, _ = run(tmp_path, server, [chat(f"r{i}") for i in range(40)])
+    assert (code, report["ok"]) == (0, 40)

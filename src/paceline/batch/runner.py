@@ -7,6 +7,7 @@ import json
 import re
 import signal
 import threading
+from collections import defaultdict
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from types import FrameType
@@ -20,12 +21,14 @@ from paceline.batch.results import Results, encode_answer
 from paceline.batch.summary import Tally
 from paceline.batch.transport import (
     NO_CONNECTION,
+    PART_MIN,
     WORKER,
     WORKERS_PER_POOL,
     AnswerTooLargeError,
     AnswerTransport,
     Reach,
     Secrets,
+    origin,
 )
 from paceline.config import Config
 from paceline.http import pace_transport
@@ -34,11 +37,24 @@ from paceline.providers.registry import is_loopback
 
 MESSAGE_MAX: Final = 2_000
 KEY_REFUSED: Final = (401, 403)
+NOT_THERE = frozenset([301, 302, 303, 307, 308, 404, 405, 410])
+"""Status of an answer for a path or a model that the address does not have."""
+
+HANDFUL: Final = 10
+"""How many answers show that an address or a model is wrong, if all of the first ones do."""
+
+HOLD_S: Final = 1.0
+"""How long the other requests wait for the first answers, at most."""
+
+WHYS_SHOWN: Final = 3
+EXCERPT_MAX: Final = 200
+
 DONE, FAILED, USAGE, INTERRUPTED = 0, 1, 2, 130
 """Exit codes."""
 
 _STOPPING = [signal.SIGINT, signal.SIGTERM, *([signal.SIGHUP] if hasattr(signal, "SIGHUP") else [])]
 _OWN_ANSWER = "x-paceline"  # the header of a 429 that paceline itself makes
+_DIGIT = re.compile("[0-9]")
 _IN_HEADER = re.compile(r"[!-~]{1,200}")
 
 
@@ -49,6 +65,46 @@ class Address:
     root: str
     headers: Mapping[str, str]
     key: str
+
+
+class Route:
+    """The requests of one path and model at an address, until one of them shows that the address serves them.
+
+    Before that, at most ``HANDFUL`` are sent within ``HOLD_S``: the answers of a wrong address come fast. A longer hold
+    would delay every run whose answers take a minute.
+
+    Attributes:
+        open: Set when all requests may be sent, or none.
+        served: Whether an answer has shown it.
+        wrong: How many answers were not from the API that was asked for.
+        why: Why no further request is sent; empty while they are.
+    """
+
+    def __init__(self) -> None:
+        self.open = asyncio.Event()
+        self.served = False
+        self.wrong = self._sent = 0
+        self.why = ""
+
+    async def enter(self) -> bool:
+        """Wait for the answers of others, if need be; return whether the request may be sent."""
+        if not self.open.is_set():
+            self._sent += 1
+            if self._sent == 1:
+                asyncio.get_running_loop().call_later(HOLD_S, self.open.set)
+            if self._sent > HANDFUL:
+                await self.open.wait()
+        return not self.why
+
+    def answered(self, *, wrong: bool) -> bool:
+        """Count an answer; return whether it is the last of a handful that were all wrong."""
+        if self.served or self.why:
+            return False
+        self.wrong += wrong
+        self.served = not wrong
+        if not wrong or self.wrong == HANDFUL:
+            self.open.set()
+        return self.wrong == HANDFUL and wrong
 
 
 class Runner:
@@ -82,6 +138,7 @@ class Runner:
         self._results, self._tally, self._view, self._meter = results, tally, view, meter
         self._paced = {name: pace_transport(limiter, self.transport, provider=name) for name in addresses}
         self._tasks: list[asyncio.Task[None]] = []
+        self._routes: defaultdict[tuple[str, str, str], Route] = defaultdict(Route)
 
     async def run(self) -> None:
         """Send everything.
@@ -102,6 +159,9 @@ class Runner:
         progress = asyncio.create_task(self._show())
         try:
             await self._finish()
+            whys = [route.why for route in self._routes.values() if route.why]
+            if whys and self.stop is None:
+                self.stop = FAILED if self._tally.ok else USAGE, "; ".join(whys[:WHYS_SHOWN])
         finally:
             progress.cancel()
             for number, handler in before.items():
@@ -157,6 +217,9 @@ class Runner:
     async def _serve(self, request: Request, worker: int) -> None:
         """Send one request and record its answer."""
         address = self._addresses[request.provider.name]
+        route = self._routes[request.provider.name, request.path, request.model]
+        if not (route.served or await route.enter()):
+            return
         headers = dict(address.headers)
         if _IN_HEADER.fullmatch(request.custom_id):
             headers["x-custom-id"] = request.custom_id  # for the log of a gateway on the way
@@ -177,6 +240,21 @@ class Runner:
             self._record(request, None, {"code": code, "message": words[:MESSAGE_MAX]})
         else:
             self._take(request, response, body)
+            if not route.served and _OWN_ANSWER not in response.headers and response.status_code < 500:
+                self._judge(route, request, response.status_code, body, url)
+
+    def _judge(self, route: Route, request: Request, status: int, body: bytes, url: str) -> None:
+        """Stop sending the requests of ``route`` if its first answers show that the address or the model is wrong."""
+        payload = _payload(body)
+        wrong = status in NOT_THERE or (status == 200 and not isinstance(payload, dict))
+        if route.answered(wrong=wrong):
+            code, words = _error_of(payload)
+            reason = _line(f"{code}: {words}" if code else words)
+            route.why = (
+                f"the first {HANDFUL} answers for {request.model[:100]} from {_shown(url)} were not from its API, the last"
+                f" one with status {status} ({reason}); check --base-url, the url of the lines, and the model's name"
+            )
+            self._view.say(f"no more requests of this kind are sent: {route.why}")
 
     def _take(self, request: Request, response: httpx2.Response, body: bytes) -> None:
         """Record an answer, or halt because of it."""
@@ -237,6 +315,19 @@ def _pools(workers: int, proxy: str | None) -> list[httpx2.AsyncHTTPTransport]:
     return [
         httpx2.AsyncHTTPTransport(verify=tls, limits=limits, proxy=proxy) for _ in range(0, workers, WORKERS_PER_POOL)
     ]
+
+
+def _line(words: str) -> str:
+    """The beginning of a text in one printable line."""
+    return "".join(c if c.isprintable() else " " for c in " ".join(words[: 10 * EXCERPT_MAX].split()))[:EXCERPT_MAX]
+
+
+def _shown(url: str) -> str:
+    """A URL without user name and query, and without parts of its path that can be keys."""
+    parsed = httpx2.URL(url)
+    return origin(parsed) + "/".join(
+        "***" if len(part) >= PART_MIN and _DIGIT.search(part) else part for part in parsed.path.split("/")
+    )
 
 
 def _payload(body: bytes) -> Any:
