@@ -134,6 +134,14 @@ def test_forms_of_a_key(body, clean):
     assert Secrets([KEY, OTHER])(body.encode()).decode() == clean
 
 
+@pytest.mark.parametrize("length", range(8, 40))
+def test_whole_keys_of_any_length_anywhere(length):
+    secrets = Secrets([KEY[-length:]])
+    assert {secrets.text("x" * at + KEY + "y" * 8) for at in range(8)} == {
+        f"{'x' * at}{KEY[:-length]}***{'y' * 8}" for at in range(8)
+    }
+
+
 @pytest.mark.parametrize(
     "text",
     [

@@ -9,6 +9,7 @@ import os
 import re
 import socket
 import ssl
+import sys
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
@@ -75,17 +76,25 @@ class Secrets:
             if len(key) >= KEY_MIN:
                 quoted = quote(key, safe="")
                 forms |= {key, quoted, re.sub("%..", lambda code: code[0].lower(), quoted), json.dumps(key)[1:-1]}
+        # Every part of PART_MIN characters in a text holds one of the text's aligned words of 8 bytes whole. One look at
+        # each word is a tenth of the time of a search for every block.
+        encoded = [one.encode() for one in forms]
+        words = (form[at : at + 8] for form in encoded if len(form) >= PART_MIN - 1 for at in range(len(form) - 7))
+        self._words = {int.from_bytes(word, sys.byteorder) for word in words}
+        self._short = [form for form in encoded if len(form) < PART_MIN - 1]
         # Every part of PART_MIN characters holds one of these blocks whole.
         step, size = PART_MIN - self._BLOCK + 1, self._BLOCK
         self._blocks = [
-            (form[at : at + size], at, form)
-            for form in sorted(one.encode() for one in forms)
-            for at in range(0, len(form) - size + 1, step)
+            (form[at : at + size], at, form) for form in sorted(encoded) for at in range(0, len(form) - size + 1, step)
         ]
 
     def __call__(self, body: bytes) -> bytes:
         """``body`` without keys; the same object if it has none."""
         plain = self._ESCAPE.sub(_unescaped, body) if b"\\u00" in body or b"\\/" in body else body
+        if self._words.isdisjoint(memoryview(plain)[: len(plain) & ~7].cast("Q")) and not any(
+            key in plain for key in self._short
+        ):
+            return body
         found = sorted(span for block in self._blocks for span in _spans(plain, *block))
         if not found:
             return body
