@@ -280,7 +280,9 @@ def test_a_wrong_model_does_not_stop_the_others(tmp_path, server, capsys):
     lines = [chat(f"g{i}", model="gone") for i in range(100)] + [chat(f"r{i}") for i in range(100)]
     code, report, _ = run(tmp_path, server, lines)
     assert (code, report["ok"], report["failed"]) == (1, 100, 10)
-    assert "no more requests of this kind are sent: the first 10 answers for gone" in capsys.readouterr().err
+    err = capsys.readouterr().err
+    assert "no more requests of gone to /v1/chat/completions are sent" in err
+    assert "stopped: the first 10 answers for gone from" in err
 
 
 @pytest.mark.parametrize("first", [(200, {}, GOOD), (400, {}, {"error": {"message": "bad"}})])

@@ -254,7 +254,9 @@ class Runner:
                 f"the first {HANDFUL} answers for {request.model[:100]} from {_shown(url)} were not from its API, the last"
                 f" one with status {status} ({reason}); check --base-url, the url of the lines, and the model's name"
             )
-            self._view.say(f"no more requests of this kind are sent: {route.why}")
+            self._view.say(
+                f"no more requests of {request.model[:100]} to {request.path[:100]} are sent: the answers are wrong"
+            )
 
     def _take(self, request: Request, response: httpx2.Response, body: bytes) -> None:
         """Record an answer, or halt because of it."""
