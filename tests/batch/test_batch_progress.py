@@ -51,6 +51,44 @@ def test_names_what_binds():
     assert binding({}, 5, 10) == ("the answers", False)
 
 
+def passed(monkeypatch, *instants_s):
+    """Let the clock of the progress show these instants."""
+    monkeypatch.setattr("paceline.batch.progress.time.monotonic", iter(instants_s).__next__)
+
+
+def test_eta_where_the_provider_admits_less_than_the_limits(monkeypatch):
+    passed(monkeypatch, 0.0, 10.0, 30.0, 60.0)
+    tally, pools = Tally(requests=400), {"a": pool(left=1e9, waiting=3)}
+    meter = Meter(PLAN, tally, 10)
+    assert "time left unknown" in meter.line(pools, 0)[0]  # no answer yet
+    tally.ok = 96
+    assert "95 s left" in meter.line(pools, 0)[0]  # 96 in 30 s
+    tally.ok = 399
+    assert "0.2 s left" in meter.line(pools, 0)[0]
+
+
+def test_eta_in_the_pause_of_a_window(monkeypatch):
+    passed(monkeypatch, 0.0, 2.0, *range(3, 60), 64.0)
+    tally, pools = Tally(requests=400, ok=100), {"a": pool(left=1e9, waiting=3)}
+    meter = Meter(PLAN, tally, 10)
+    for _ in range(58):
+        meter.line(pools, 0)
+    tally.ok = 110
+    assert "2 min 49 s left" in meter.line(pools, 0)[0]  # 110 in 64 s
+
+
+def test_eta_after_a_limit_was_raised(monkeypatch):
+    passed(monkeypatch, 0.0, *(60.0 * minute for minute in range(1, 121)))
+    tally, pools = Tally(requests=20_000), {"a": pool(left=1e9, waiting=3)}
+    meter = Meter(PLAN, tally, 10)
+    for minute in range(1, 120):
+        tally.ok += 1 if minute < 60 else 100
+        meter.line(pools, 0)
+    tally.ok += 100
+    assert "139 min" not in (line := meter.line(pools, 0)[0])
+    assert "2 h 18 min left" in line  # 13,841 at 100 a minute, not at 51
+
+
 def test_line():
     tally = Tally(requests=100, skipped=10, ok=30, failed=5, input_tokens=1_000, output_tokens=234)
     text, share = Meter(PLAN, tally, 10).line({"a": pool(waiting=1)}, 2)

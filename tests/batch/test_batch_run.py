@@ -1,8 +1,13 @@
+import contextlib
 import json
 import os
 import signal
 import subprocess
 import sys
+
+with contextlib.suppress(ImportError):
+    import fcntl
+    import termios
 
 import pytest
 from batch_helpers import FAST, chat, finish, message, read_answers, wait_for_lines, write_lines
@@ -247,9 +252,10 @@ def test_killed_in_the_middle(slow, emulator, command):
 
 
 @pytest.mark.skipif(os.name == "nt", reason="signals")
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, getattr(signal, "SIGHUP", None)])
 def test_a_signal_finishes_what_is_in_flight(slow, emulator, number, command):
-    process = command(slow, "--workers", "40", "--json", base_url=emulator.base_url)
+    heed = lambda: signal.signal(number, signal.SIG_DFL)  # noqa: E731  (the tests may run with it ignored)
+    process = command(slow, "--workers", "40", "--json", base_url=emulator.base_url, preexec_fn=heed)
     wait_for_lines(output_of(slow), 100, process)
     process.send_signal(number)
     out, err = finish(process, 130)
@@ -260,6 +266,65 @@ def test_a_signal_finishes_what_is_in_flight(slow, emulator, number, command):
     finish(command(slow, base_url=emulator.base_url), 0)
     all_once(slow, [f"r{i}" for i in range(1_000)])
     assert emulator.tally()["answers"]["most"] == 1
+
+
+@pytest.mark.skipif(os.name == "nt", reason="signals")
+def test_a_closed_terminal_loses_no_answer(slow, emulator, command):
+    master, terminal = os.openpty()
+
+    def control():
+        os.setsid()
+        signal.signal(signal.SIGHUP, signal.SIG_DFL)
+        fcntl.ioctl(terminal, termios.TIOCSCTTY, 0)
+
+    process = command(
+        slow, "--workers", "40", base_url=emulator.base_url, streams={"stdin": terminal, "stdout": terminal, "stderr": terminal},
+        preexec_fn=control,
+    )  # fmt: skip
+    os.close(terminal)
+    wait_for_lines(output_of(slow), 100, process)
+    os.close(master)  # the kernel sends SIGHUP, and every write to the terminal fails
+    assert process.wait(30) == 130
+    assert len(read_answers(output_of(slow))) == emulator.tally()["admitted"] < 1_000
+
+
+@pytest.mark.skipif(os.name == "nt", reason="signals")
+def test_a_signal_that_was_ignored_at_the_start_stays_ignored(slow, emulator, command):
+    process = command(slow, base_url=emulator.base_url, preexec_fn=lambda: signal.signal(signal.SIGHUP, signal.SIG_IGN))
+    wait_for_lines(output_of(slow), 1, process)
+    process.send_signal(signal.SIGHUP)
+    finish(process, 0)
+    all_once(slow, [f"r{i}" for i in range(1_000)])
+
+
+INTERRUPTED = """
+import sys
+
+class Interrupts:
+    module = sys.argv[1]
+
+    def find_spec(self, name, path=None, target=None):
+        if name == self.module:
+            raise KeyboardInterrupt
+
+sys.meta_path.insert(0, Interrupts())
+sys.argv[:] = ["paceline", "run", *sys.argv[2:]]
+from paceline.cli import main
+main()
+"""
+
+
+@pytest.mark.parametrize(
+    "module", ["click", "paceline.cli.app", "paceline.cli.run", "paceline.batch.job", "httpx2", "pydantic", "rich.live"]
+)
+def test_an_interrupt_while_modules_are_imported_is_one_line(source, emulator, module):
+    line = [sys.executable, "-c", INTERRUPTED, module, source, "--base-url", emulator.base_url]
+    done = subprocess.run(line, capture_output=True, text=True, check=False)
+    assert done.returncode == 130
+    (said,) = done.stderr.splitlines()
+    assert said.startswith("paceline")
+    assert "interrupted" in said
+    assert emulator.tally()["admitted"] == 0
 
 
 @pytest.mark.skipif(os.name == "nt", reason="signals")

@@ -123,11 +123,11 @@ def test_a_host_that_was_never_reached_fails_at_once(before, paused, caplog):
     assert script.times[-1] < 2
     assert bool(cool_down_s(limiter)) is paused
     assert [record.getMessage() for record in caplog.records] == [
-        "host:8000: 5 failures in a row, the last one ConnectError; pausing for 1 s"
+        "host:8000: 5 failures in a row, the last one ConnectError; the next request waits up to 1 s"
     ][:paused]
 
 
-def test_another_host_of_the_same_pool_goes_on():
+def test_another_host_of_the_same_pool_goes_on(caplog):
     """A staging server that is down, and the provider itself: one pool, two hosts."""
     clock = ManualClock()
     script = Script(clock, staging=[502] * 20, api=[200] * 20)
@@ -144,6 +144,8 @@ def test_another_host_of_the_same_pool_goes_on():
     found, at_s = run_virtual(main(), clock)
     assert found == [200, 502] * 10 + [502] * 5 + [200]
     assert at_s < 3
+    said = {record.getMessage().split("; ")[1] for record in caplog.records if record.args[0] == "staging:8000"}
+    assert said == {"its pools continue with their other hosts"}  # no pause is announced where none begins
     assert script.times[-1] - script.times[-2] >= 1  # both are down: the pool waits
 
 

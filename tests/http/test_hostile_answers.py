@@ -13,6 +13,7 @@ import pytest
 
 import paceline
 from paceline.http import pace_transport
+from paceline.http.httpx import decoder_of
 
 PROMPT = [{"role": "user", "content": "Say something."}]
 BODY = {"model": "gpt-5", "messages": PROMPT}
@@ -203,3 +204,12 @@ def test_streams_left_to_the_garbage_collector(paceline_emulator):
     finally:
         gc.set_threshold(*before)
         client.close()
+
+
+@pytest.mark.parametrize("library", [httpx, httpx2])
+def test_a_body_that_expands_without_end_is_decoded_in_small_pieces(library):
+    headers = {"content-encoding": "gzip"}
+    decode = decoder_of(library.Response(200, headers=headers), headers)
+    sizes = [len(piece) for piece in decode(gzip.compress(bytes(50 * 2**20)))]
+    assert sum(sizes) == 50 * 2**20
+    assert max(sizes) < 1.1 * 2**20

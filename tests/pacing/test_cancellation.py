@@ -194,8 +194,7 @@ class TestALoopThatIsClosed:
         task = self.left_behind(clock, limiter)
         thread = threading.Thread(target=lambda: granted.append(limiter.acquire("jobs").wait()), daemon=True)
         thread.start()
-        while limiter.status()["pools"]["jobs"]["waiting"] < 2:
-            pass
+        until(lambda: thread.ident is not None and limiter.status()["pools"]["jobs"]["waiting"] == 1)
         clock.advance(1)
         thread.join(10)
         assert granted[0].waited_s == 1
@@ -203,6 +202,75 @@ class TestALoopThatIsClosed:
         gc.collect()
         granted[0].settle()
         assert books(limiter) == ([1, 6_000], 0, 0)
+
+    def thousand_ghosts(self, clock, limiter):
+        """A loop that was closed while 1,000 of its tasks waited for a minute's quota each."""
+        loop = asyncio.new_event_loop()
+        loop.set_exception_handler(lambda loop, context: None)
+        tasks = [loop.create_task(limiter.acquire("jobs", tokens=6_000)._wait_async()) for _ in range(1_000)]
+        loop.run_until_complete(asyncio.sleep(0))
+        loop.close()
+        return tasks
+
+    def test_its_waiters_count_in_no_deadline(self):
+        clock, granted = ManualClock(), []
+        limiter = paceline.Limiter(QUOTAS, clock=clock, headroom_s=0)
+        limiter.acquire("jobs", tokens=100).wait().settle()
+        tasks = self.thousand_ghosts(clock, limiter)
+        limiter.acquire("jobs", tokens=200, timeout=20).wait().settle()
+        thread = threading.Thread(
+            target=lambda: granted.append(limiter.acquire("jobs", timeout=20).wait()), daemon=True
+        )
+        thread.start()
+        until(lambda: limiter.scheduler("jobs").pool.queue.length == 1)
+        clock.advance(1)
+        thread.join(10)
+        assert granted[0].waited_s == 1
+        assert all(not task.done() for task in tasks)
+
+    def test_its_waiters_refuse_no_try_and_are_not_shown(self):
+        clock = ManualClock()
+        limiter = paceline.Limiter(QUOTAS, clock=clock, headroom_s=0)
+        limiter.acquire("jobs", tokens=100).wait().settle()
+        left = [self.thousand_ghosts(clock, limiter)]
+        assert limiter.try_acquire("jobs", tokens=100)
+        left.append(self.thousand_ghosts(clock, limiter))
+        assert limiter.status()["pools"]["jobs"]["waiting"] == 0
+        assert all(not task.done() for tasks in left for task in tasks)
+
+    def test_the_waiters_behind_them_go_on(self):
+        clock, granted = ManualClock(), []
+        limiter = paceline.Limiter(QUOTAS, clock=clock, headroom_s=0)
+        limiter.acquire("jobs", tokens=100).wait().settle()
+        tasks = self.thousand_ghosts(clock, limiter)
+        assert limiter.acquire("jobs").why() is None
+        scheduler = limiter.scheduler("jobs")
+        thread = threading.Thread(target=lambda: granted.append(limiter.acquire("jobs").wait()), daemon=True)
+        thread.start()
+        thread.join(10)
+        assert granted[0].waited_s == 0
+        assert scheduler.pool.queue.length == 0
+        assert all(not task.done() for task in tasks)
+
+    def test_a_loop_with_waiters_that_still_runs_keeps_them(self):
+        async def main(clock):
+            limiter = paceline.Limiter(QUOTAS, clock=clock, headroom_s=0)
+            tasks = [asyncio.ensure_future(limiter.acquire("jobs")) for _ in range(5)]
+            await asyncio.sleep(0)
+            left = self.thousand_ghosts_elsewhere(clock, limiter)
+            assert limiter.status()["pools"]["jobs"]["waiting"] == 3
+            for task in tasks:
+                (await task).settle()
+            return left, clock.now_ns()
+
+        run_virtual(main)
+
+    def thousand_ghosts_elsewhere(self, clock, limiter):
+        made = []
+        thread = threading.Thread(target=lambda: made.append(self.thousand_ghosts(clock, limiter)))
+        thread.start()
+        thread.join(10)
+        return made
 
     def test_collecting_its_tasks_under_the_lock_is_no_deadlock(self, monkeypatch):
         # The collector may run anywhere, also while this thread holds the pool's lock; it closes the coroutine.

@@ -11,8 +11,10 @@ import threading
 import httpx2
 import openai
 import pytest
+from shared_world import until
 
 import paceline
+from paceline.pacing.clock import SystemClock
 from paceline.pacing.events import Event
 from paceline.testing import ManualClock, run_virtual
 
@@ -223,6 +225,76 @@ class TestAFaultyListener:
         limiter.try_acquire("openai/gpt-5").cancel()
         assert [(record.name, record.levelname) for record in caplog.records] == [("paceline", "ERROR")]
         assert "no such metric" in caplog.text
+
+    @pytest.mark.parametrize("error", [SystemExit, KeyboardInterrupt])
+    @pytest.mark.parametrize("kind", ["acquired", "settled", "cancelled", "refused"])
+    def test_an_exit_reaches_the_caller_and_leaves_no_permit_open(self, error, kind):
+        def exits(event):
+            if event.kind == kind:
+                raise error
+
+        quotas = {"jobs": "60 requests/min burst 3", "openai": ["3 concurrency"], "openai/*": ["10 requests/min"]}
+        end = {"cancelled": "cancel", "refused": "refused"}.get(kind, "settle")
+
+        def by_thread(limiter, pool):
+            getattr(limiter.acquire(pool).wait(), end)()
+
+        def by_block(limiter, pool):
+            with limiter.acquire(pool) as permit:
+                getattr(permit, end)()
+
+        def by_trial(limiter, pool):
+            getattr(limiter.try_acquire(pool), end)()
+
+        for pool in ("jobs", "openai/gpt-5"):
+            for use in (by_thread, by_block, by_trial):
+                limiter = paceline.Limiter(quotas, events=exits, clock=ManualClock(), headroom_s=0)
+                with pytest.raises(error):
+                    use(limiter, pool)
+                status = limiter.status()["pools"]
+                assert {name: one["in_flight"] for name, one in status.items()} == dict.fromkeys(status, 0)
+                left = [one["quotas"][0]["remaining"] for name, one in status.items() if name == pool]
+                assert (left[0] in (3, 10)) == (kind in ("acquired", "cancelled"))
+
+    def test_an_exit_at_a_grant_gives_it_to_the_next_waiter(self):
+        clock, granted, exits = ManualClock(), [], []
+
+        def listener(event):
+            if event.kind == "acquired" and exits:
+                raise exits.pop()
+
+        limiter = paceline.Limiter({"jobs": "1 concurrency"}, events=listener, clock=clock)
+        first = limiter.try_acquire("jobs")
+        scheduler = limiter.scheduler("jobs")
+
+        def work():
+            try:
+                granted.append(limiter.acquire("jobs").wait())
+            except SystemExit as error:
+                granted.append(error)
+
+        threads = []
+        for number in (1, 2):
+            threads.append(threading.Thread(target=work, daemon=True))
+            threads[-1].start()
+            until(lambda number=number: scheduler.pool.queue.length == number)
+        exits.append(SystemExit())
+        first.settle()
+        for thread in threads:
+            thread.join(10)
+        assert sorted(type(one).__name__ for one in granted) == ["Permit", "SystemExit"]
+        assert scheduler.pool.ledger.in_flight == 1
+
+    def test_an_exit_does_not_end_the_thread_of_the_timers(self, caplog):
+        clock, called = SystemClock(), threading.Event()
+
+        def exits():
+            raise SystemExit
+
+        clock.call_at(0, exits)
+        clock.call_at(1, called.set)
+        assert called.wait(10)
+        assert "a timer failed" in caplog.text
 
     def test_what_cannot_be_called_is_said_at_once(self):
         with pytest.raises(TypeError, match="events is 'log': it must be a function of one event"):

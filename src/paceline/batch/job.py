@@ -10,6 +10,7 @@ import stat
 import sys
 import tempfile
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from hashlib import sha256
 from itertools import groupby
@@ -270,7 +271,8 @@ def _end(runner: Runner, limiter: Limiter, tally: Tally, view: View, results: Re
         view.say(line)
     if stop is not None:
         again = "the same command again sends the rest" if results.resumable else "nothing can be resumed"
-        print(f"paceline run: stopped: {stop[1]}; {tally.left:,} requests left: {again}", file=sys.stderr)  # noqa: T201
+        with suppress(OSError):  # the terminal was closed
+            print(f"paceline run: stopped: {stop[1]}; {tally.left:,} requests left: {again}", file=sys.stderr)  # noqa: T201
         return stop[0], report
     if tally.failed:
         view.say("the same command again sends the failed requests once more")

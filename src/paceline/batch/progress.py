@@ -6,6 +6,7 @@ import sys
 import time
 from collections import deque
 from collections.abc import Collection
+from contextlib import suppress
 from typing import Any
 
 from rich.console import Console, Group
@@ -18,6 +19,7 @@ from paceline.batch.check import Plan
 from paceline.batch.summary import Tally, in_time, since
 
 _RATE_OVER = 60  # samples, one for each update
+_LEFT_MIN_S = 0.1
 _KNOWN_AFTER = 50  # answers after which their true cost is a better estimate of the rest than the input
 
 
@@ -40,8 +42,9 @@ class Plain(View):
     """Writes lines to standard error."""
 
     def say(self, text: str) -> None:
-        """Print a line."""
-        print(text, file=sys.stderr, flush=True)  # noqa: T201
+        """Print a line; not on a terminal that was closed."""
+        with suppress(OSError):
+            print(text, file=sys.stderr, flush=True)  # noqa: T201
 
     def show(self, text: str, share: float) -> None:
         """Print a line."""
@@ -61,18 +64,21 @@ class Live(View):
 
     def say(self, text: str) -> None:
         """Print a line above the bar."""
-        self._console.print(text, markup=False, highlight=False, soft_wrap=True)
+        with suppress(OSError):
+            self._console.print(text, markup=False, highlight=False, soft_wrap=True)
 
     def show(self, text: str, share: float) -> None:
         """Update the bar."""
         self._bar.update(share)
         self._text.plain = f"{share:.1%}  {text}"
-        self._display.start()
-        self._display.refresh()
+        with suppress(OSError):
+            self._display.start()
+            self._display.refresh()
 
     def close(self) -> None:
         """Remove the bar."""
-        self._display.stop()
+        with suppress(OSError):
+            self._display.stop()
 
 
 def view(*, quiet: bool) -> View:
@@ -85,7 +91,8 @@ class Meter:
 
     def __init__(self, plan: Plan, tally: Tally, workers: int) -> None:
         self._plan, self._tally, self._workers = plan, tally, workers
-        self._samples: deque[tuple[float, int]] = deque([(time.monotonic(), 0)], maxlen=_RATE_OVER)
+        self._started_s = time.monotonic()
+        self._samples: deque[tuple[float, int]] = deque([(self._started_s, 0)], maxlen=_RATE_OVER)
         self._shared: set[str] = set()  # pools that other processes use, too
 
     def line(self, pools: dict[str, Any], refused: int) -> tuple[str, float]:
@@ -104,8 +111,11 @@ class Meter:
         rate = (done - before) / (now_s - then_s) if now_s > then_s else 0.0
         limit, waits = binding(pools, tally.left, self._workers)
         left_s = eta_s(self._plan, pools, tally.left, self._shared)
-        if not waits and rate:
-            left_s = max(left_s, tally.left / rate)
+        # The provider may admit less than the limits. Where requests wait for a quota, the last minute may have been the
+        # pause of a window, so that the faster of the two measured rates counts.
+        fastest = max(rate, done / max(now_s - self._started_s, 1e-9)) if waits else rate
+        if fastest:
+            left_s = max(left_s, tally.left / fastest, _LEFT_MIN_S)
         parts = [
             f"{done + tally.skipped:,}/{tally.requests:,}",
             *([f"{tally.failed:,} failed"] if tally.failed else []),
@@ -113,7 +123,7 @@ class Meter:
             f"{refused:,} x 429",
             f"{tally.input_tokens + tally.output_tokens:,} tokens",
             f"limited by {limit}",
-            f"{in_time(left_s)} left" if tally.left else "done",
+            (f"{in_time(left_s)} left" if left_s else "time left unknown") if tally.left else "done",
         ]
         return "  ".join(parts), (done + tally.skipped) / max(tally.requests, 1)
 

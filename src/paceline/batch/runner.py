@@ -7,6 +7,7 @@ import json
 import re
 import signal
 import threading
+from collections import defaultdict
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from types import FrameType
@@ -18,7 +19,17 @@ from paceline.batch.progress import Meter, View
 from paceline.batch.requests import Request
 from paceline.batch.results import Results, encode_answer, read_body
 from paceline.batch.summary import Tally
-from paceline.batch.transport import NO_CONNECTION, WORKER, WORKERS_PER_POOL, AnswerTransport, Reach
+from paceline.batch.transport import (
+    NO_CONNECTION,
+    PART_MIN,
+    WORKER,
+    WORKERS_PER_POOL,
+    AnswerTooLargeError,
+    AnswerTransport,
+    Reach,
+    Secrets,
+    origin,
+)
 from paceline.config import Config
 from paceline.http import pace_transport
 from paceline.limiter.limiter import Limiter
@@ -30,10 +41,24 @@ UNWRITTEN_MAX_S: Final = 600.0
 
 MESSAGE_MAX: Final = 2_000
 KEY_REFUSED: Final = (401, 403)
+NOT_THERE = frozenset([301, 302, 303, 307, 308, 404, 405, 410])
+"""Status of an answer for a path or a model that the address does not have."""
+
+HANDFUL: Final = 10
+"""How many answers show that an address or a model is wrong, if all of the first ones do."""
+
+HOLD_S: Final = 1.0
+"""How long the other requests wait for the first answers, at most."""
+
+WHYS_SHOWN: Final = 3
+EXCERPT_MAX: Final = 200
+
 DONE, FAILED, USAGE, INTERRUPTED = 0, 1, 2, 130
 """Exit codes."""
 
+_STOPPING = [signal.SIGINT, signal.SIGTERM, *([signal.SIGHUP] if hasattr(signal, "SIGHUP") else [])]
 _OWN_ANSWER = "x-paceline"  # the header of a 429 that paceline itself makes
+_DIGIT = re.compile("[0-9]")
 _IN_HEADER = re.compile(r"[!-~]{1,200}")
 
 
@@ -44,6 +69,46 @@ class Address:
     root: str
     headers: Mapping[str, str]
     key: str
+
+
+class Route:
+    """The requests of one path and model at an address, until one of them shows that the address serves them.
+
+    Before that, at most ``HANDFUL`` are sent within ``HOLD_S``: the answers of a wrong address come fast. A longer hold
+    would delay every run whose answers take a minute.
+
+    Attributes:
+        open: Set when all requests may be sent, or none.
+        served: Whether an answer has shown it.
+        wrong: How many answers were not from the API that was asked for.
+        why: Why no further request is sent; empty while they are.
+    """
+
+    def __init__(self) -> None:
+        self.open = asyncio.Event()
+        self.served = False
+        self.wrong = self._sent = 0
+        self.why = ""
+
+    async def enter(self) -> bool:
+        """Wait for the answers of others, if need be; return whether the request may be sent."""
+        if not self.open.is_set():
+            self._sent += 1
+            if self._sent == 1:
+                asyncio.get_running_loop().call_later(HOLD_S, self.open.set)
+            if self._sent > HANDFUL:
+                await self.open.wait()
+        return not self.why
+
+    def answered(self, *, wrong: bool) -> bool:
+        """Count an answer; return whether it is the last of a handful that were all wrong."""
+        if self.served or self.why:
+            return False
+        self.wrong += wrong
+        self.served = not wrong
+        if not wrong or self.wrong == HANDFUL:
+            self.open.set()
+        return self.wrong == HANDFUL and wrong
 
 
 class Runner:
@@ -71,7 +136,8 @@ class Runner:
         self.stop: tuple[int, str] | None = None
         proxy = _proxy(addresses)
         self.reach = Reach(view.say, again=limiter.retry.faults and limiter.retry.max_attempts > 1, proxy=proxy)
-        self.transport = AnswerTransport(_pools(config.workers, proxy), config.timeout_s, self.reach)
+        self._secrets = Secrets(address.key for address in addresses.values())
+        self.transport = AnswerTransport(_pools(config.workers, proxy), config.timeout_s, self.reach, self._secrets)
         self._source, self._limiter, self._config, self._addresses = source, limiter, config, addresses
         self._results, self._tally, self._view, self._meter = results, tally, view, meter
         self._again: list[Request] = []  # not sent, because answers could not be written
@@ -79,6 +145,7 @@ class Runner:
         gate = _Gate(self.transport, results)
         self._paced = {name: pace_transport(limiter, gate, provider=name) for name in addresses}
         self._tasks: list[asyncio.Task[None]] = []
+        self._routes: defaultdict[tuple[str, str, str], Route] = defaultdict(Route)
 
     async def run(self) -> None:
         """Send everything.
@@ -92,12 +159,16 @@ class Runner:
             loop.call_soon_threadsafe(self._on_signal)
 
         main = threading.current_thread() is threading.main_thread()  # other threads cannot handle signals
-        before = {number: signal.signal(number, on_signal) for number in (signal.SIGINT, signal.SIGTERM) if main}
+        heeded = [number for number in _STOPPING if main and signal.getsignal(number) is not signal.SIG_IGN]  # nohup
+        before = {number: signal.signal(number, on_signal) for number in heeded}
         workers = min(self._config.workers, max(self._tally.left, 1))
         self._tasks = [asyncio.create_task(self._work(number)) for number in range(workers)]
         progress = asyncio.create_task(self._show())
         try:
             await self._finish()
+            whys = [route.why for route in self._routes.values() if route.why]
+            if whys and self.stop is None:
+                self.stop = FAILED if self._tally.ok else USAGE, "; ".join(whys[:WHYS_SHOWN])
         finally:
             progress.cancel()
             if self._writing is not None:
@@ -118,8 +189,8 @@ class Runner:
 
     def _on_signal(self) -> None:
         if self.stop is None:
-            self._view.say("stopping: waiting for the requests in flight; interrupt again to stop at once")
             self._halt(INTERRUPTED, "interrupted")
+            self._view.say("stopping: waiting for the requests in flight; interrupt again to stop at once")
         else:
             for task in self._tasks:
                 task.cancel()
@@ -180,6 +251,9 @@ class Runner:
     async def _serve(self, request: Request, worker: int) -> None:
         """Send one request and record its answer."""
         address = self._addresses[request.provider.name]
+        route = self._routes[request.provider.name, request.path, request.model]
+        if not (route.served or await route.enter()):
+            return
         headers = dict(address.headers)
         if _IN_HEADER.fullmatch(request.custom_id):
             headers["x-custom-id"] = request.custom_id  # for the log of a gateway on the way
@@ -192,15 +266,35 @@ class Runner:
         except _PausedError:
             raise
         except (httpx2.HTTPError, httpx2.InvalidURL) as error:
-            if isinstance(error, NO_CONNECTION):
+            code = "connection_error"
+            if isinstance(error, AnswerTooLargeError):
+                code, words = "answer_too_large", str(error)
+            elif isinstance(error, NO_CONNECTION):
                 words = self.reach.lose(message.url, error)
             else:
-                words = f"{type(error).__name__}: {error}".rstrip(": ")
-            self._record(request, None, {"code": "connection_error", "message": words[:MESSAGE_MAX]})
+                words = self._secrets.text(f"{type(error).__name__}: {error}".rstrip(": "))
+            self._record(request, None, {"code": code, "message": words[:MESSAGE_MAX]})
         else:
-            self._take(request, response, body, address)
+            self._take(request, response, body)
+            if not route.served and _OWN_ANSWER not in response.headers and response.status_code < 500:
+                self._judge(route, request, response.status_code, body, url)
 
-    def _take(self, request: Request, response: httpx2.Response, body: bytes, address: Address) -> None:
+    def _judge(self, route: Route, request: Request, status: int, body: bytes, url: str) -> None:
+        """Stop sending the requests of ``route`` if its first answers show that the address or the model is wrong."""
+        payload = _payload(body)
+        wrong = status in NOT_THERE or (status == 200 and not isinstance(payload, dict))
+        if route.answered(wrong=wrong):
+            code, words = _error_of(payload)
+            reason = _line(f"{code}: {words}" if code else words)
+            route.why = (
+                f"the first {HANDFUL} answers for {request.model[:100]} from {_shown(url)} were not from its API, the last"
+                f" one with status {status} ({reason}); check --base-url, the url of the lines, and the model's name"
+            )
+            self._view.say(
+                f"no more requests of {request.model[:100]} to {request.path[:100]} are sent: the answers are wrong"
+            )
+
+    def _take(self, request: Request, response: httpx2.Response, body: bytes) -> None:
         """Record an answer, or halt because of it."""
         record = response.extensions.get("paceline")
         if record is not None:
@@ -216,9 +310,7 @@ class Runner:
         elif own is not None:
             self._record(request, None, {"code": code or f"paceline_{own}", "message": words})
         elif status in KEY_REFUSED:
-            detail = (
-                code if status == 401 else words.replace(address.key, "***")
-            )  # the message of a 401 may hold a part of the key
+            detail = code if status == 401 else words  # the message of a 401 may hold a part of the key
             self._halt(
                 USAGE,
                 f"line {request.line}: {request.provider.name} refused the key with a {status}"
@@ -228,7 +320,7 @@ class Runner:
             request_id = response.headers.get("x-request-id") or response.headers.get("request-id")
             answer, error = {"status_code": status, "request_id": request_id, "body": payload}, None
             if status != 200:
-                error = {"code": code or f"http_{status}", "message": words.replace(address.key, "***")}
+                error = {"code": code or f"http_{status}", "message": words}
             elif not isinstance(payload, dict):
                 error = {"code": "not_json", "message": "the answer is not a JSON object; is the base URL right?"}
             self._record(request, answer, error)
@@ -279,6 +371,19 @@ def _pools(workers: int, proxy: str | None) -> list[httpx2.AsyncHTTPTransport]:
     return [
         httpx2.AsyncHTTPTransport(verify=tls, limits=limits, proxy=proxy) for _ in range(0, workers, WORKERS_PER_POOL)
     ]
+
+
+def _line(words: str) -> str:
+    """The beginning of a text in one printable line."""
+    return "".join(c if c.isprintable() else " " for c in " ".join(words[: 10 * EXCERPT_MAX].split()))[:EXCERPT_MAX]
+
+
+def _shown(url: str) -> str:
+    """A URL without user name and query, and without parts of its path that can be keys."""
+    parsed = httpx2.URL(url)
+    return origin(parsed) + "/".join(
+        "***" if len(part) >= PART_MIN and _DIGIT.search(part) else part for part in parsed.path.split("/")
+    )
 
 
 def _payload(body: bytes) -> Any:

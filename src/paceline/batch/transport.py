@@ -3,19 +3,40 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import math
 import os
+import re
 import socket
 import ssl
+import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Final
+from urllib.parse import quote
 
 import httpx2
 
+from paceline.http.httpx import decoder_of
+
 ANSWER_MAX: Final = 256 * 2**20
-"""Bytes in an answer's body, as received."""
+"""Bytes in an answer's body."""
+
+ENCODED_MAX: Final = 32 * 2**20
+"""The same for a body that the server has compressed, though no request asks for it; counted after decoding."""
+
+ANSWERS_MAX: Final = 128 * 2**20
+"""Bytes of all answers that are being read. Beyond them one answer is read at a time."""
+
+ERROR_MAX: Final = 2**20
+"""Bytes that are kept of the body of an error."""
+
+KEY_MIN: Final = 8
+"""Characters in a key; a shorter one is a placeholder (``EMPTY``, ``ollama``), and may occur in any text."""
+
+PART_MIN: Final = 16
+"""Characters of a key that reveal it; the public prefixes of keys are shorter."""
 
 CONNECT_S: Final = 30.0
 
@@ -33,12 +54,92 @@ REPORT_EVERY_S: Final = 30.0
 REASON_MAX: Final = 200
 
 
+class AnswerTooLargeError(httpx2.HTTPError):
+    """An answer is larger than what is kept of one; another attempt would bring it again."""
+
+
+class Secrets:
+    """Replaces keys in what a server has sent by ``***``: whole keys, and parts of ``PART_MIN`` characters or more.
+
+    A key is found as it is, in a URL's encoding, and with the escapes of JSON.
+
+    Args:
+        keys: The keys of all addresses of a run; those below ``KEY_MIN`` characters are no secrets.
+    """
+
+    _BLOCK: Final = 8
+    _ESCAPE: Final = re.compile(rb"\\(?:u00([2-7][0-9A-Fa-f])|(.))", re.DOTALL)
+
+    def __init__(self, keys: Iterable[str]) -> None:
+        forms: set[str] = set()
+        for key in keys:
+            if len(key) >= KEY_MIN:
+                quoted = quote(key, safe="")
+                forms |= {key, quoted, re.sub("%..", lambda code: code[0].lower(), quoted), json.dumps(key)[1:-1]}
+        # Every part of PART_MIN characters in a text holds one of the text's aligned words of 8 bytes whole. One look at
+        # each word is a tenth of the time of a search for every block.
+        encoded = [one.encode() for one in forms]
+        words = (form[at : at + 8] for form in encoded if len(form) >= PART_MIN - 1 for at in range(len(form) - 7))
+        self._words = {int.from_bytes(word, sys.byteorder) for word in words}
+        self._short = [form for form in encoded if len(form) < PART_MIN - 1]
+        # Every part of PART_MIN characters holds one of these blocks whole.
+        step, size = PART_MIN - self._BLOCK + 1, self._BLOCK
+        self._blocks = [
+            (form[at : at + size], at, form) for form in sorted(encoded) for at in range(0, len(form) - size + 1, step)
+        ]
+
+    def __call__(self, body: bytes) -> bytes:
+        """``body`` without keys; the same object if it has none."""
+        plain = self._ESCAPE.sub(_unescaped, body) if b"\\u00" in body or b"\\/" in body else body
+        if self._words.isdisjoint(memoryview(plain)[: len(plain) & ~7].cast("Q")) and not any(
+            key in plain for key in self._short
+        ):
+            return body
+        found = sorted(span for block in self._blocks for span in _spans(plain, *block))
+        if not found:
+            return body
+        parts, end = [], 0
+        for left, right in found:
+            if left >= end:
+                parts += [plain[end:left], b"***"]
+            end = max(end, right)
+        return b"".join([*parts, plain[end:]])
+
+    def text(self, words: str) -> str:
+        """``words`` without keys."""
+        return self(words.encode("utf-8", "replace")).decode()
+
+
+def _unescaped(escape: re.Match[bytes]) -> bytes:
+    """The character of an escape in JSON that has no need of one; any other escape as it is."""
+    plain = bytes.fromhex(escape[1].decode()) if escape[1] else escape[2] if escape[2] == b"/" else b'"'
+    return escape[0] if plain in b'"\\\x7f' else plain
+
+
+def _spans(text: bytes, block: bytes, at: int, key: bytes) -> Iterator[tuple[int, int]]:
+    """Where ``text`` has ``block``, which begins at ``at`` in ``key``, with enough of the key around it."""
+    least, left = min(len(key), PART_MIN), text.find(block)
+    while left >= 0:
+        start, begin, right, end = left, at, left + len(block), at + len(block)
+        while begin and start and text[start - 1] == key[begin - 1]:
+            start, begin = start - 1, begin - 1
+        while end < len(key) and right < len(text) and text[right] == key[end]:
+            right, end = right + 1, end + 1
+        if right - start >= least:
+            yield start, right
+        left = text.find(block, left + 1)
+
+
 class AnswerTransport(httpx2.AsyncBaseTransport):
-    """A transport that reads whole answers, each within a deadline.
+    """A transport that reads whole answers, each within a deadline, in bounded memory, and removes keys from them.
+
+    So no key reaches a result, a message or a log: all of them come from these answers.
 
     Args:
         pools: Connection pools, for ``WORKERS_PER_POOL`` workers each.
         timeout_s: The time from sending a request to the end of its answer.
+        reach: Reports addresses that cannot be reached.
+        secrets: Removes the keys.
 
     Attributes:
         in_flight: The tasks whose request was sent, or was answered with a 2xx that is not recorded yet.
@@ -49,12 +150,16 @@ class AnswerTransport(httpx2.AsyncBaseTransport):
         stopping: No new attempt may start: a task that would make another one is cancelled.
     """
 
-    def __init__(self, pools: Sequence[httpx2.AsyncBaseTransport], timeout_s: float, reach: Reach) -> None:
+    def __init__(
+        self, pools: Sequence[httpx2.AsyncBaseTransport], timeout_s: float, reach: Reach, secrets: Secrets
+    ) -> None:
         self.in_flight: set[asyncio.Task[None]] = set()
         self.attempts = self.refused = 0
         self.stopping = False
         self.first_s = self.last_s = 0.0
-        self._pools, self._timeout_s, self._reach = pools, timeout_s, reach
+        self._pools, self._timeout_s, self._reach, self._secrets = pools, timeout_s, reach, secrets
+        self._reading = 0  # bytes of the answers that are being read
+        self._alone = asyncio.Lock()  # held by the one answer that goes beyond ANSWERS_MAX
         connect_s = min(CONNECT_S, timeout_s)
         self._timeout = {"connect": connect_s, "read": timeout_s, "write": timeout_s, "pool": timeout_s}
 
@@ -63,6 +168,7 @@ class AnswerTransport(httpx2.AsyncBaseTransport):
 
         Raises:
             httpx2.TransportError: The connection failed, or the deadline passed.
+            AnswerTooLargeError: The answer is larger than ``ANSWER_MAX``.
         """
         task = asyncio.current_task()
         assert task is not None
@@ -77,7 +183,7 @@ class AnswerTransport(httpx2.AsyncBaseTransport):
             async with asyncio.timeout(self._timeout_s):
                 response = await pool.handle_async_request(request)
                 self._reach.answered(request.url, sent_s, time.monotonic())
-                body = await _read(response)
+                body = await self._read(response)
             status = response.status_code
         except TimeoutError:
             raise httpx2.ReadTimeout(f"no answer within {self._timeout_s:g} s", request=request) from None
@@ -93,11 +199,47 @@ class AnswerTransport(httpx2.AsyncBaseTransport):
         self.refused += status == 429
         return httpx2.Response(
             status,
-            headers=response.headers,
-            stream=httpx2.ByteStream(body),
+            headers=self._head(response.headers.raw),
+            stream=httpx2.ByteStream(self._secrets(body)),
             request=request,
             extensions={k: v for k, v in response.extensions.items() if k != "network_stream"},
         )
+
+    def _head(self, raw: list[tuple[bytes, bytes]]) -> list[tuple[bytes, bytes]]:
+        """The headers without keys, and without those that describe the body as it was sent."""
+        values = b"\n".join([value for _, value in raw])
+        if self._secrets(values) is not values:
+            raw = [(name, self._secrets(value)) for name, value in raw]
+        return [pair for pair in raw if pair[0].lower() not in _OF_BODY]
+
+    async def _read(self, response: httpx2.Response) -> bytes:
+        """The body, decoded; of an error its beginning.
+
+        Raises:
+            AnswerTooLargeError: It is too large.
+        """
+        assert isinstance(response.stream, httpx2.AsyncByteStream)
+        body, alone = bytearray(), False
+        decode = decoder_of(response, response.headers)
+        most = ANSWER_MAX if decode is None else ENCODED_MAX
+        try:
+            async for part in response.stream:
+                for piece in (part,) if decode is None else decode(part):
+                    if not alone and self._reading + len(piece) > ANSWERS_MAX:
+                        alone = await self._alone.acquire()
+                    body += piece
+                    self._reading += len(piece)
+                    if response.status_code >= 400 and len(body) >= ERROR_MAX:
+                        return bytes(body[:ERROR_MAX])
+                    if len(body) > most:
+                        how = "" if decode is None else " when decoded"
+                        raise AnswerTooLargeError(f"the answer is larger than {most // 2**20} MB{how}")
+        finally:
+            self._reading -= len(body)
+            if alone:
+                self._alone.release()
+            await response.stream.aclose()
+        return bytes(body)
 
     async def aclose(self) -> None:
         """Close the connections."""
@@ -105,17 +247,7 @@ class AnswerTransport(httpx2.AsyncBaseTransport):
             await pool.aclose()
 
 
-async def _read(response: httpx2.Response) -> bytes:
-    assert isinstance(response.stream, httpx2.AsyncByteStream)
-    body = bytearray()
-    try:
-        async for part in response.stream:
-            body += part
-            if len(body) > ANSWER_MAX:
-                raise httpx2.ReadError(f"an answer of more than {ANSWER_MAX // 2**20} MB")
-    finally:
-        await response.stream.aclose()
-    return bytes(body)
+_OF_BODY: Final = frozenset([b"content-encoding", b"content-length", b"transfer-encoding"])
 
 
 @dataclass(slots=True)

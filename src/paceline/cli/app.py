@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import sys
 from importlib import import_module
 from importlib.metadata import version
+from typing import Any
 
 import click
 
@@ -31,6 +33,14 @@ class LazyGroup(click.Group):
             return None
         command: click.Command = import_module(f"paceline.cli.{cmd_name}").command
         return command
+
+    def invoke(self, ctx: click.Context) -> Any:
+        """Import and run a subcommand; Ctrl-C ends it with exit code 130."""
+        try:
+            return super().invoke(ctx)
+        except KeyboardInterrupt:
+            click.echo(f"paceline {ctx.invoked_subcommand or ''}".rstrip() + ": interrupted", err=True)
+            sys.exit(130)
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:  # noqa: ARG002
         """List the subcommands without importing them."""

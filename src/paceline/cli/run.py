@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import sys
 from pathlib import Path
 from typing import Any
@@ -71,6 +72,10 @@ def command(
     except KeyboardInterrupt:
         click.echo("paceline run: interrupted; nothing has been sent", err=True)
         sys.exit(INTERRUPTED)
+    try:
+        sys.stderr.flush()
+    except OSError:  # the terminal was closed: text that is left in the buffer would change the exit code
+        os.dup2(os.open(os.devnull, os.O_WRONLY), 2)
     if as_json:
         click.echo(json.dumps(report))
     sys.exit(code)

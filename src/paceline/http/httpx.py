@@ -36,6 +36,9 @@ FAULTS = {
 """The faults by the names of exceptions, of which an exception's first base class here decides: those of httpx2, httpx
 and dspy, and those of the standard library, which transports of other makers raise."""
 
+ENCODED_PIECE = 1_024
+"""Bytes of an encoded body that are decoded in one step."""
+
 CAUSES_MAX = 4
 """How many exceptions that SDKs wrap around one another are looked at."""
 
@@ -123,14 +126,14 @@ class _Httpx:
             log.debug("the body of a response (%d) broke off: %s", response.status_code, type(error).__name__)
             read, rest = [], stream
         response.stream = body_of(_library_of_request(self._request.__class__), stream, read, rest)
-        return _decoded(read, _decoder(response, headers), most)
+        return _decoded(read, decoder_of(response, headers), most)
 
     def tap(self, response: Any, headers: Mapping[str, str], tap: Tap) -> None:
         if hasattr(response, "_content"):  # read already: its stream will not be iterated
             tap.feed(response.content)
             tap.finish()
         else:
-            tap.decode = _decoder(response, headers)
+            tap.decode = decoder_of(response, headers)
             response.stream = body_of(_library_of_request(self._request.__class__), response.stream, tap=tap)
 
     async def close(self, response: Any) -> None:
@@ -203,10 +206,12 @@ def _ignore(*_: bytes) -> None:
     pass
 
 
-def _decoder(response: Any, headers: Mapping[str, str]) -> Decode | None:
+def decoder_of(response: Any, headers: Mapping[str, str]) -> Decode | None:
     """A function that removes the content encoding of a response, chunk by chunk; ``None`` for a plain body.
 
-    It uses the decoders of the library, on a copy of the response, so that the caller's are untouched.
+    It uses the decoders of the library, on a copy of the response, so that the caller's are untouched. Its pieces are
+    small, so that a reader can stop in the middle of a body that expands without end: a kilobyte becomes at most a
+    megabyte in gzip.
     """
     if headers.get("content-encoding", "").strip().lower() in ("", "identity"):
         return None
@@ -214,8 +219,9 @@ def _decoder(response: Any, headers: Mapping[str, str]) -> Decode | None:
     decode = copy._get_content_decoder().decode  # noqa: SLF001  (no public way per chunk)
 
     def pieces(chunk: bytes) -> Iterable[bytes]:
-        plain = decode(chunk)
-        return (plain,) if isinstance(plain, bytes) else plain  # httpx gives bytes, httpx2 an iterator of them
+        for start in range(0, len(chunk), ENCODED_PIECE):
+            plain = decode(chunk[start : start + ENCODED_PIECE])
+            yield from (plain,) if isinstance(plain, bytes) else plain  # httpx gives bytes, httpx2 an iterator of them
 
     return pieces
 

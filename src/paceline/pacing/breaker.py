@@ -140,7 +140,13 @@ class Health:
             in_row, pause_s = breaker.in_row, breaker.pause_s
             paused = {one: until_ns for one in breaker.schedulers if (until_ns := self._until_ns(one, now_ns))}
             self._paused |= paused
-        log.warning("%s: %d failures in a row, the last one %s; pausing for %g s", host, in_row, reason, pause_s)
+        log.warning(
+            "%s: %d failures in a row, the last one %s; %s",
+            host,
+            in_row,
+            reason,
+            f"the next request waits up to {pause_s:g} s" if paused else "its pools continue with their other hosts",
+        )
         for one, until_ns in paused.items():
             one.pause(until_ns)
         return True

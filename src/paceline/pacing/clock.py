@@ -109,7 +109,7 @@ class SystemClock:
             if callback is not None:
                 try:
                     callback()
-                except Exception:
+                except BaseException:  # also SystemExit of an events listener: the thread serves all limiters
                     log.exception("a timer failed; the other timers continue")
                 callback = None  # do not keep its owner alive until the next timer
 

@@ -37,7 +37,11 @@ class Event:
 
 
 class Notifier:
-    """Calls a listener with events. Its first exception is logged; none reaches the caller that caused the event."""
+    """Calls a listener with events. Its first exception is logged; none reaches the caller that caused the event.
+
+    ``SystemExit`` and ``KeyboardInterrupt`` reach it: they ask the program to end. A permit that was just granted is then
+    given back.
+    """
 
     __slots__ = ("_failed", "_listener")
 

@@ -88,7 +88,12 @@ class Permit:
         self._spent = self._followed = False
         self._used: object = _OPEN
         if scheduler.events is not None:
-            self._notify("acquired")
+            try:
+                self._notify("acquired")
+            except BaseException:  # SystemExit, KeyboardInterrupt: the caller gets no permit
+                self._used = _UNSENT
+                scheduler.cancel(reservation)
+                raise
 
     def settle(self, usage: object = None, /, **units: float) -> None:
         """Report the true cost: a higher one becomes debt, a lower one a refund. Only the first call counts.

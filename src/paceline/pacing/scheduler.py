@@ -167,6 +167,7 @@ class Scheduler:
         self._at: dict[Waiter, tuple[Scheduler, Waiter]] = {}  # granted here, waiting at a further one
         self._passed: dict[Reservation, list[tuple[Scheduler, Reservation]]] = {}  # further reservations, until closed
         self._look_at = PASSED_MIN  # how many of these lead to the next search for closed ones
+        self._loops: set[asyncio.AbstractEventLoop] = set()  # those with waiters, and some that had
         _schedulers.add(self)
         if worker is not None:
             worker.add(self)
@@ -238,6 +239,8 @@ class Scheduler:
             self._busy = True
             try:
                 now_ns = self._clock.now_ns()
+                if self._loops and self.pool.queue.length:
+                    self._forget_closed(now_ns)
                 outcome = self.pool.try_grant(now_ns, waiter) if owner is None else self.pool.submit(now_ns, waiter)
                 waits = type(outcome) is WaitUntil and waiter.queued
                 if waits:
@@ -246,6 +249,10 @@ class Scheduler:
                     except BaseException:  # no event loop of asyncio runs here
                         self.pool.withdraw(now_ns, waiter)
                         raise
+                    if type(waiter.owner) is TaskOwner:
+                        if self.pool.queue.length == 1:  # no other loop has waiters
+                            self._loops.clear()
+                        self._loops.add(waiter.owner.loop)
             finally:
                 self._busy = False
             if not waits and not self._deferred and not self.pool.capacity.exchange_due:
@@ -363,21 +370,25 @@ class Scheduler:
                 finally:
                     self._busy = False
                 done, waits = [] if quiet else self._work(), False
-        if (done or self._deferred_events or self._due) and not waits:
-            self._wake(done)
         if self._passed:
             self._release(reservation)
+        if (done or self._deferred_events or self._due) and not waits:
+            self._wake(done)
 
     def cancel(self, reservation: Reservation) -> None:
         """See :meth:`Pool.cancel`."""
-        self._change(lambda now_ns: self.pool.cancel(now_ns, reservation))
-        self._release(reservation)
+        try:
+            self._change(lambda now_ns: self.pool.cancel(now_ns, reservation))
+        finally:
+            self._release(reservation)
 
     def refuse(self, reservation: Reservation, refusal: Refusal, pause_s: float) -> None:
         """See :meth:`Pool.refuse`."""
-        self._change(lambda now_ns: self.pool.refuse(now_ns, reservation, refusal, pause_s))
-        self._log_notices()
-        self._release(reservation)
+        try:
+            self._change(lambda now_ns: self.pool.refuse(now_ns, reservation, refusal, pause_s))
+            self._log_notices()
+        finally:
+            self._release(reservation)
 
     def observe(self, readings: Iterable[Reading], reservation: Reservation) -> None:
         """See :meth:`Pool.observe`."""
@@ -435,7 +446,10 @@ class Scheduler:
         with self._lock:
             inside, self._busy = self._busy, True
             try:
-                found = read(self._clock.now_ns())
+                now_ns = self._clock.now_ns()
+                if self._loops and not inside:
+                    self._forget_closed(now_ns)
+                found = read(now_ns)
             finally:
                 self._busy = inside
             done = self._work() if self._deferred and not inside else []
@@ -571,16 +585,19 @@ class Scheduler:
         self._wake(done)
 
     def _wake(self, done: list[Waiter]) -> None:
-        """Wake the waiters of ``done``, send deferred events, and inform the worker; not under the lock."""
+        """Wake the waiters of ``done``, inform the worker, and send deferred events; not under the lock.
+
+        The events come last: a listener may raise ``SystemExit``.
+        """
         self._wake_owners(done)
+        while self._due:
+            self._poke()
         while self._deferred_events and self.events is not None:
             try:
                 event = self._deferred_events.popleft()
             except IndexError:  # another thread has taken it
                 break
             self.events(*event)
-        while self._due:
-            self._poke()
 
     def _poke(self) -> None:
         """Inform the worker that an exchange is due; not under the lock, because of the order of the locks."""
@@ -601,13 +618,21 @@ class Scheduler:
             try:
                 loop.call_soon_threadsafe(set_all, futures)
             except RuntimeError:  # the loop was closed with tasks still waiting
-                self._change(lambda now_ns, loop=loop: self._forget(now_ns, loop, done))  # type: ignore[misc]
+                self._change(lambda now_ns, loop=loop: self._forget(now_ns, {loop}, done))  # type: ignore[misc]
 
-    def _forget(self, now_ns: int, loop: asyncio.AbstractEventLoop, done: list[Waiter]) -> None:
-        """Withdraw the waiters of a closed loop, and give back their grants."""
+    def _forget(self, now_ns: int, loops: set[asyncio.AbstractEventLoop], done: Iterable[Waiter] = ()) -> None:
+        """Withdraw the waiters of closed loops, and give back their grants."""
         for waiter in [*done, *self.pool.queue]:
-            if getattr(waiter.owner, "loop", None) is loop:
+            if getattr(waiter.owner, "loop", None) in loops:
                 self.pool.withdraw(now_ns, waiter)
+
+    def _forget_closed(self, now_ns: int) -> None:
+        """Withdraw the waiters of loops that were closed: they would count in every estimate until one is granted."""
+        closed = {loop for loop in self._loops if loop.is_closed()}
+        if closed:
+            self._loops -= closed
+            self._forget(now_ns, closed)
+            self._deferred.append(lambda _: None)  # the next waiters may be granted now
 
     def after_fork(self) -> None:
         """In a forked child, drop the state of the parent: its waiters, its requests in flight, its held lock."""
@@ -616,7 +641,7 @@ class Scheduler:
         self._deferred.clear()
         self._deferred_events.clear()
         self._due = self._poked = False
-        self._at, self._passed = {}, {}
+        self._at, self._passed, self._loops = {}, {}, set()
         self._forked = self._worker is None and self.pool.counts.get("granted", 0) > 0
         self.pool.drain()
 

@@ -1,0 +1,307 @@
+"""Answers as servers send them: with the key in them, compressed without end, and from a wrong address."""
+
+import asyncio
+import gzip
+import json
+import threading
+import tracemalloc
+import zlib
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from urllib.parse import quote
+
+import httpx2
+import pytest
+from batch_helpers import FAST, chat, message, read_answers, write_lines
+from hypothesis import given
+from hypothesis import strategies as st
+
+from paceline.batch import transport as transport_module
+from paceline.batch.job import Job
+from paceline.batch.progress import Plain
+from paceline.batch.transport import PART_MIN, AnswerTooLargeError, AnswerTransport, Reach, Secrets
+from paceline.config import Config
+from paceline.core.quota import parse_quotas
+
+KEY = "sk-proj-Zq3+x/9TtLw0Vb7RfKs2Mn8Yh5Gd1Pc6Jo4Ea=="
+OTHER = "sk-ant-api03-Wm5Kd8Ns1Bv4Xc7Zl0Qp3Rt6Yu9Io2Ha"
+GOOD = {"choices": [{"message": {"content": "two"}}], "usage": {"prompt_tokens": 9, "completion_tokens": 1}}
+
+
+class Server(ThreadingHTTPServer):
+    """A server that answers every request with ``answer(path, headers, body)``: status, headers, body."""
+
+    request_queue_size = 512
+    daemon_threads = True
+
+    def __init__(self):
+        super().__init__(("127.0.0.1", 0), _Handler)
+        self.asked = []
+
+    @property
+    def base_url(self):
+        return f"http://127.0.0.1:{self.server_port}"
+
+
+class _Handler(BaseHTTPRequestHandler):
+    protocol_version = "HTTP/1.1"
+
+    def do_POST(self):
+        body = json.loads(self.rfile.read(int(self.headers["content-length"])))
+        self.server.asked.append(body)
+        status, headers, answer = self.server.answer(self.path, self.headers, body)
+        answer = answer if isinstance(answer, bytes) else json.dumps(answer).encode()
+        self.send_response(status)
+        for name, value in {**headers, "content-length": len(answer)}.items():
+            self.send_header(name, str(value))
+        self.end_headers()
+        self.wfile.write(answer)
+
+    def log_message(self, *_):
+        pass
+
+
+@pytest.fixture
+def server():
+    with Server() as one:
+        thread = threading.Thread(target=one.serve_forever, args=(0.01,), daemon=True)
+        thread.start()
+        yield one
+        one.shutdown()
+
+
+def run(tmp_path, server, lines, **given):
+    source = write_lines(tmp_path / "in.jsonl", lines)
+    given = {"base_url": server.base_url, "limits": {"*": parse_quotas(FAST)}, **given}
+    environ = {"OPENAI_API_KEY": KEY, "ANTHROPIC_API_KEY": OTHER}
+    code, report = Job(str(source), None, Config.load(environ={}, given=given), environ=environ).run(Plain())
+    return code, report, tmp_path / "in.results.jsonl"
+
+
+FORMS = {
+    "plain": KEY,
+    "url": quote(KEY, safe=""),
+    "beginning": KEY[:PART_MIN],
+    "middle": KEY[11 : 11 + PART_MIN],
+    "end": KEY[-PART_MIN:],
+    "of another address": OTHER,
+}
+
+
+def echo(status, error):
+    """An answer that quotes a key in its body, in nested places, and in a header."""
+    detail = {"message": f"bad key {error}", "code": "bad", "details": [{error: f"Bearer {error}"}]}
+    return status, {"x-request-id": f"req-{error}"}, GOOD | {"error": detail, "echo": json.dumps({"key": error})}
+
+
+@pytest.mark.parametrize("form", FORMS.values(), ids=FORMS)
+@pytest.mark.parametrize("status", [200, 400, 401, 402, 403, 404, 429, 500])
+def test_no_key_in_results_or_messages(tmp_path, server, capsys, caplog, form, status):
+    no_money = {
+        "error": {"message": f"no credit for {form}", "code": "insufficient_quota", "type": "insufficient_quota"}
+    }
+    server.answer = lambda *_: (402, {}, no_money) if status == 402 else echo(status, form)
+    _, report, output = run(tmp_path, server, [chat("a"), message("b")], max_attempts=1)
+    said = capsys.readouterr().err + caplog.text + json.dumps(report) + output.read_text()
+    assert "***" in said or status == 401  # of which only the code is shown
+    for key in (KEY, OTHER):
+        for text in (key, quote(key, safe="")):
+            for at in range(len(text) - PART_MIN + 1):
+                assert text[at : at + PART_MIN] not in said
+
+
+def test_no_key_in_the_records_of_requests_that_were_given_up(tmp_path, server):
+    refused = {"error": {"message": f"limit of {KEY} reached", "code": "rate_limit_exceeded"}}
+    server.answer = lambda *_: (429, {}, refused)
+    _, _, output = run(tmp_path, server, [chat("a")], max_attempts=1)
+    (answer,) = read_answers(output)
+    assert answer["error"]["code"] == "paceline_gave_up"
+    assert "limit of *** reached" in answer["error"]["message"]
+
+
+ESCAPED = json.dumps(KEY).replace("/", "\\/").replace("+", "\\u002B").replace("-", "\\u002d")
+
+
+@pytest.mark.parametrize(
+    ("body", "clean"),
+    [
+        (f'{{"key": {ESCAPED}, "text": "a\\"b\\\\u002b"}}', '{"key": "***", "text": "a\\"b\\\\u002b"}'),
+        (f"{KEY}{KEY}", "******"),
+        (f"{KEY[:20]}, {KEY[5:]}", "***, ***"),
+        (quote(KEY, safe="").replace("%2B", "%2b").replace("%2F", "%2f").replace("%3D", "%3d"), "***"),
+    ],
+)
+def test_forms_of_a_key(body, clean):
+    assert Secrets([KEY, OTHER])(body.encode()).decode() == clean
+
+
+@pytest.mark.parametrize("length", range(8, 40))
+def test_whole_keys_of_any_length_anywhere(length):
+    secrets = Secrets([KEY[-length:]])
+    assert {secrets.text("x" * at + KEY + "y" * 8) for at in range(8)} == {
+        f"{'x' * at}{KEY[:-length]}***{'y' * 8}" for at in range(8)
+    }
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "sk-pro***4Ea==",
+        "keys begin with sk-proj- or sk-ant-api03-",
+        f"{KEY[:15]}...",
+        'a "b" \\u0022 \\/ \\u002b',
+        "",
+        "none",
+    ],
+)
+def test_other_text_stays(text):
+    assert Secrets([KEY, OTHER, "", "none", "EMPTY"])(text.encode()) == text.encode()
+
+
+@given(st.text(st.sampled_from(KEY[:14] + " ")), st.integers(0, len(KEY)), st.integers(0, len(KEY)))
+def test_every_part_of_a_key(before, start, stop):
+    part = KEY[start:stop]
+    clean = Secrets([KEY]).text(f"{before}|{part}|")
+    assert (part in clean) == (len(part) < PART_MIN or part in before)
+
+
+def bomb(size):
+    """Zeros as gzip, about a thousandth of their size."""
+    packer = zlib.compressobj(9, zlib.DEFLATED, 31)
+    return b"".join([*(packer.compress(bytes(2**20)) for _ in range(size // 2**20)), packer.flush()])
+
+
+class Chunks(httpx2.AsyncByteStream):
+    def __init__(self, body, size=65_536):
+        self.chunks = [body[at : at + size] for at in range(0, len(body), size)]
+
+    async def __aiter__(self):
+        for chunk in self.chunks:
+            yield chunk
+            await asyncio.sleep(0)
+
+
+def answering(body, status=200, **headers):
+    """A transport over a connection pool that answers with ``body``."""
+
+    class Pool(httpx2.AsyncBaseTransport):
+        async def handle_async_request(self, request):
+            return httpx2.Response(status, headers=headers, stream=Chunks(body), request=request)
+
+    return AnswerTransport([Pool()], 60.0, Reach(lambda _: None, again=False), Secrets([]))
+
+
+async def fetch(transport):
+    async def one():
+        return await (await transport.handle_async_request(httpx2.Request("POST", "http://host/"))).aread()
+
+    return await asyncio.create_task(one())
+
+
+async def test_a_bomb_is_stopped_while_it_is_decoded():
+    transport = answering(bomb(300 * 2**20), **{"content-encoding": "gzip"})
+    tracemalloc.start()
+    try:
+        ends = await asyncio.gather(*(fetch(transport) for _ in range(6)), return_exceptions=True)
+        peak = tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+    assert [type(end) for end in ends] == [AnswerTooLargeError] * 6
+    assert str(ends[0]) == "the answer is larger than 32 MB when decoded"
+    assert peak < 260 * 2**20
+    assert transport._reading == 0
+
+
+async def test_many_large_answers_are_read_in_bounded_memory(monkeypatch):
+    monkeypatch.setattr(transport_module, "ANSWERS_MAX", 1_000_000)
+    transport, most = answering(b"x" * 600_000), []
+    tasks = [asyncio.create_task(fetch(transport)) for _ in range(20)]
+    while not all(task.done() for task in tasks):
+        most.append(transport._reading)
+        await asyncio.sleep(0)
+    assert [len(task.result()) for task in tasks] == [600_000] * 20
+    assert max(most) <= 1_600_000
+    assert transport._reading == 0
+
+
+@pytest.mark.parametrize("encoding", ["gzip", "deflate", "raw deflate"])
+async def test_a_compressed_answer_is_read(encoding):
+    body = json.dumps(GOOD).encode() * 1_000
+    packed = {
+        "gzip": gzip.compress,
+        "deflate": zlib.compress,
+        "raw deflate": lambda data: zlib.compress(data, wbits=-15),
+    }
+    transport = answering(packed[encoding](body), **{"content-encoding": encoding.split()[-1]})
+    assert await fetch(transport) == body
+
+
+async def test_of_an_error_the_beginning_is_kept():
+    assert len(await fetch(answering(b"x" * 5_000_000, status=500))) == 2**20
+
+
+def test_an_answer_that_is_too_large_is_an_error_that_is_not_retried(tmp_path, server):
+    packed = bomb(40 * 2**20)
+    server.answer = lambda *_: (200, {"content-encoding": "gzip"}, packed)
+    code, report, output = run(tmp_path, server, [chat("a")])
+    (answer,) = read_answers(output)
+    assert answer["error"] == {"code": "answer_too_large", "message": "the answer is larger than 32 MB when decoded"}
+    assert (code, report["attempts"]) == (1, 1)
+
+
+LOST = (404, {"content-type": "application/json"}, {"error": {"message": "no such model", "code": "model_not_found"}})
+WRONG = {
+    "404": (LOST, "status 404 (model_not_found: no such model)"),
+    "html": ((200, {}, b"<html>\n<title>Sign in</title>\x1b[2J"), "status 200 (<html> <title>Sign in</title> [2J)"),
+    "redirect": ((302, {"location": "http://portal/"}, b""), "status 302 (no reason given)"),
+    "list": ((200, {}, []), "status 200 (no reason given)"),
+}
+
+
+@pytest.mark.parametrize(("answer", "reason"), WRONG.values(), ids=WRONG)
+def test_a_wrong_address_gets_a_handful_of_requests(tmp_path, server, capsys, answer, reason):
+    server.answer = lambda *_: answer
+    lines = [chat(f"r{i}") for i in range(500)]
+    code, report, output = run(tmp_path, server, lines, base_url=f"{server.base_url}/tenant-0123456789abcdef")
+    err = capsys.readouterr().err
+    assert (code, report["attempts"], len(server.asked)) == (2, 10, 10)
+    assert len(read_answers(output)) == 10
+    assert (
+        f"gpt-5 from {server.base_url}/***/v1/chat/completions were not from its API, the last one with {reason}" in err
+    )
+    assert "check --base-url" in err
+    assert "490 requests left: the same command again sends the rest" in err
+    server.answer = lambda *_: (200, {}, GOOD)
+    code, report, _ = run(tmp_path, server, lines)
+    assert (code, report["ok"]) == (0, 500)
+
+
+def test_a_wrong_model_does_not_stop_the_others(tmp_path, server, capsys):
+    server.answer = lambda path, headers, body: LOST if body["model"] == "gone" else (200, {}, GOOD)
+    lines = [chat(f"g{i}", model="gone") for i in range(100)] + [chat(f"r{i}") for i in range(100)]
+    code, report, _ = run(tmp_path, server, lines)
+    assert (code, report["ok"], report["failed"]) == (1, 100, 10)
+    err = capsys.readouterr().err
+    assert "no more requests of gone to /v1/chat/completions are sent" in err
+    assert "stopped: the first 10 answers for gone from" in err
+
+
+@pytest.mark.parametrize("first", [(200, {}, GOOD), (400, {}, {"error": {"message": "bad"}})])
+def test_an_address_that_has_answered_is_not_given_up(tmp_path, server, first):
+    answers = [first]
+    server.answer = lambda *_: answers.pop() if answers else LOST
+    _, report, _ = run(tmp_path, server, [chat(f"r{i}") for i in range(60)], workers=1)
+    assert report["attempts"] == 60
+
+
+def test_slow_answers_hold_the_others_no_longer_than_a_second(tmp_path, server):
+    all_sent = threading.Event()
+
+    def answer(*_):
+        if len(server.asked) == 40:
+            all_sent.set()
+        assert all_sent.wait(20)  # no request is answered before all are sent
+        return 200, {}, GOOD
+
+    server.answer = answer
+    code, report, _ = run(tmp_path, server, [chat(f"r{i}") for i in range(40)])
+    assert (code, report["ok"]) == (0, 40)
