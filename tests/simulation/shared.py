@@ -15,7 +15,7 @@ from paceline.core.ledger import Ledger
 from paceline.core.pool import Pool
 from paceline.core.queue import Queue
 from paceline.core.quota import NS, parse_quotas
-from paceline.core.results import Reservation
+from paceline.core.results import Reservation, StoreLost
 from paceline.emulator import Settings, World
 from paceline.pacing.status import report
 from paceline.shared.capacity import SharedCapacity, answer, ask
@@ -110,6 +110,8 @@ class Host(Fleet):
         for waiter in done:
             if isinstance(waiter.outcome, Reservation):
                 self.send(waiter.owner, waiter.outcome)
+            elif isinstance(waiter.outcome, StoreLost):  # the first message of this process: its callers try again
+                self.server_after(1.0, lambda job=waiter.owner: self.dead or self.submit(job))
             else:
                 self.lost += 1
                 self.next_job()

@@ -184,6 +184,7 @@ class World:
             self._versions(process),
             fresh=fresh,
             leaving=rng.random() < 0.05,
+            alone=rng.random() < 0.1,
             share=rng.choice([0.0, process.share, process.share, rng.random()]),
             headroom_s=self.headroom_s,
             gentle=self.gentle,

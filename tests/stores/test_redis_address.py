@@ -224,6 +224,6 @@ def test_answers_that_need_no_advice(said):
 
 
 def test_what_was_sent_is_not_repeated():
-    said = explain(RuntimeError("unknown command 'EVALSHA', with args beginning with: 'fd84' '1' 'paceline:1:{/jobs}'"))
+    said = explain(RuntimeError("unknown command 'EVALSHA', with args beginning with: 'fd84' '1' 'paceline:2:{/jobs}'"))
     assert "redis+sentinel://HOST:PORT/MASTER" in said
     assert "jobs" not in said

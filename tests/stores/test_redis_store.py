@@ -19,7 +19,7 @@ from paceline.stores.redis import RedisStore
 
 QUOTAS = parse_quotas("3600 tokens/hour, 1000 requests/day window utc, 4 concurrency")
 MARGIN_S = 1.0  # of a busy machine
-KEY = "paceline:1:{/pool}"
+KEY = "paceline:2:{/pool}"
 
 
 def message(number=1, who="a", amount=10.0, quotas=QUOTAS, **fields):
@@ -71,7 +71,7 @@ def test_pools_and_prefixes_are_kept_apart(store, redis_server):
     other = RedisStore(redis_server.url + "?prefix=team", timeout_s=5.0)
     for number, (where, pool) in enumerate([(store, "a"), (store, "b"), (other, "a"), (store, "odd } {name}")]):
         assert charged(where.exchange(pool, message(1, amount=float(number + 1)))) == [number + 1, 1, 0]
-    assert max(redis_server.ask("KEYS", "*")) == "paceline:1:{team/a}"
+    assert max(redis_server.ask("KEYS", "*")) == "paceline:2:{team/a}"
     assert other.url.endswith("?prefix=team")
     other.close()
 
@@ -185,7 +185,7 @@ class TestClients:
         limiter = paceline.Limiter({"jobs": "3600 tokens/hour"}, store=client)
         limiter.acquire("jobs", tokens=10).wait().settle()
         limiter.close()
-        assert client.keys() == ["paceline:1:{/jobs}"]
+        assert client.keys() == ["paceline:2:{/jobs}"]
         second = RedisStore(redis_server.url, timeout_s=5.0)
         assert charged(second.exchange("jobs", message(who="b", quotas=QUOTAS[:1], amount=0.0))) == [10]
         second.close()

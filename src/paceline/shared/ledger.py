@@ -19,7 +19,8 @@ Shares
     to join. The share of a process without requests wanes, in its own arithmetic as in that of the ledger.
 
     A process whose requests wait, or that has a lease, announces when it will report again. One that does not may have
-    lost the store while others reach it. For ``VANISHED_NS`` the ledger charges what this process may spend with its share.
+    lost the store while others reach it. For ``VANISHED_NS`` the ledger charges what this process may spend with its share;
+    so it does for a process that has just found the store again.
 """
 
 from __future__ import annotations
@@ -150,7 +151,7 @@ class SharedLedger:
         reply.share = self._share(now_ns, peer)
         peer.share = max(message.share, reply.share)
         within_ns = message.report_within_ns(reply)
-        peer.due_ns = now_ns + within_ns + GRACE_NS if within_ns else 0
+        peer.due_ns = now_ns if message.alone else now_ns + within_ns + GRACE_NS if within_ns else 0
         if message.leaving:  # its number is still remembered
             peer.seen_ns, peer.share = now_ns - LEASE_NS - 1, 0.0
         rest = [i for i in range(len(self._accounts)) if i not in index]
