@@ -169,7 +169,7 @@ class Permit:
         elif not isinstance(refusal, Refusal):
             from paceline.providers.answers import refusal_said
 
-            refusal = refusal_said(refusal, self.pool)
+            refusal, _ = refusal_said(refusal, self.pool)
             if refusal is None:
                 return
         if refusal.retry_after_s is None:

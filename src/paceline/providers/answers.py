@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import json
 import logging
-from collections.abc import Mapping
-from dataclasses import astuple
+import re
+from collections import deque
+from collections.abc import Iterator, Mapping
+from dataclasses import astuple, replace
 from typing import Any, Final, NamedTuple
 
 from paceline.core.quota import INPUT_TOKENS, OUTPUT_TOKENS, TOKENS, Cost
-from paceline.core.results import QuotaError, Refusal
+from paceline.core.results import PacelineError, QuotaError, Refusal, RefusalKind
 from paceline.providers.base import Call, Provider, Usage
 from paceline.providers.registry import is_provider, provider_for_host, provider_named
 
@@ -114,49 +116,132 @@ class Answer(NamedTuple):
 def refusal_of(error: object, provider: str | None = None) -> Refusal | None:
     """The refusal in an exception, in the provider's own dialect.
 
+    The first HTTP answer decides: that of the exception, or else of one behind it (``__cause__``, ``__context__``). An
+    exception group is a refusal if each of its exceptions is one; the longest wait of them holds. Without any answer, a
+    text with ``rate limit``, ``rate_limit``, ``too many requests`` or the word ``429`` is a refusal, unless the exception
+    is of a kind that has another cause (a ``TypeError``, a ``FileNotFoundError``).
+
     Args:
-        error: An exception of ``openai``, ``anthropic``, ``groq``, ``mistralai``, ``google-genai``, ``cohere`` or
-            ``httpx``; any object that has a ``response`` with a status and headers, or a status code itself.
+        error: An exception of ``openai``, ``anthropic``, ``groq``, ``mistralai``, ``google-genai``, ``cohere``, ``botocore``
+            or ``httpx``; any object that has a ``response`` with a status and headers, or a status code itself; an
+            exception that was raised because of one of them.
         provider: The provider whose dialect it is in, e.g. ``openai``; by default that of the answer's host, else the
             SDK's.
 
     Returns:
-        Why the provider refused, and how long it asks to wait; ``None`` for any other error (a 400, a 500), for an
-        exception without an HTTP answer, and for a 429 that is paceline's own.
+        Why the provider refused, and how long it asks to wait; ``None`` for any other error (a 400, a 500), and for one
+        of paceline's own.
     """
-    answer = answer_of(error)
-    if answer is None or answer.ours:
-        return None
-    return _provider_of(error, answer, provider).refusal(answer.status, answer.headers, answer.body)
+    found: list[Refusal] = []
+    for chain in _chains(error):
+        refusal = _refusal_in(chain, provider)
+        if refusal is None:
+            return None
+        found.append(refusal)
+    return max(found, key=lambda refusal: refusal.retry_after_s or 0.0, default=None)
 
 
-def refusal_said(error: object, pool: str) -> Refusal | None:
-    """As :func:`refusal_of`, for an answer that must be a refusal of ``pool``; ``None`` only for paceline's own 429.
+def _refusal_in(chain: list[object], provider: str | None) -> Refusal | None:
+    for source in chain:
+        if (answer := _answer_in(source)) is not None:
+            if answer.ours:
+                return None
+            return _provider_of(source, answer.host, provider).refusal(answer.status, answer.headers, answer.body)
+    for source in chain:
+        text = _text_of(source)
+        if _SAYS_SO.search(text):
+            said = _provider_of(source, "", provider).refusal(429, {}, text.encode("utf-8", "replace"))
+            return replace(said, message="") if said is not None else Refusal(RefusalKind.RATE)
+    return None
+
+
+ERRORS_MAX: Final = 100
+"""How many exceptions are read: those in groups, and those behind them."""
+
+_SAYS_SO = re.compile(r"rate[ _]limit|too many requests|(?<![\w.,])429(?!\w|[.,]\d)", re.IGNORECASE)
+_OTHER: Final = (
+    PacelineError, ArithmeticError, AssertionError, AttributeError, EOFError, ImportError, LookupError, MemoryError, NameError,
+    ReferenceError, SyntaxError, TypeError, Warning,
+)  # fmt: skip
+
+
+def _is_other(error: BaseException) -> bool:
+    """Whether ``error`` is by its type about something else, so that its text may mention a limit by chance.
+
+    The text of a subclass of ``ValueError`` repeats what could not be parsed, that of an ``OSError`` with a number a file.
+    """
+    parses = isinstance(error, ValueError) and type(error) is not ValueError
+    system = isinstance(error, OSError) and error.errno is not None
+    return parses or system or isinstance(error, _OTHER) or not isinstance(error, Exception)
+
+
+def _text_of(error: object) -> str:
+    if not isinstance(error, BaseException) or _is_other(error):
+        return ""
+    try:
+        return str(error)[:4_096]
+    except Exception:  # noqa: BLE001  (a foreign method)
+        return ""
+
+
+def _chains(error: object) -> Iterator[list[object]]:
+    """``error`` and the exceptions behind it, nearest first; with a group among them, one such chain for each of its own.
+
+    With an error of paceline in it, a chain is empty. The context of an error that is about something else is not its
+    reason, so it is left out.
+    """
+    todo: deque[tuple[list[object], object]] = deque([([], error)])
+    read = 0
+    while todo:
+        chain, at = todo.popleft()
+        while at is not None and read < ERRORS_MAX and not any(at is before for before in chain):
+            read += 1
+            if isinstance(at, BaseExceptionGroup):
+                todo.extend((chain, one) for one in at.exceptions)
+                chain, at = [], None
+                break
+            if isinstance(at, PacelineError):
+                yield []
+                return
+            chain = [*chain, at]
+            if not isinstance(at, BaseException):
+                break
+            hidden = at.__suppress_context__ or _is_other(at)
+            at = at.__cause__ or (None if hidden else at.__context__)
+        if chain:
+            yield chain
+
+
+def refusal_said(error: object, pool: str) -> tuple[Refusal | None, Mapping[str, str]]:
+    """As :func:`refusal_of`, for an answer that must be a refusal of ``pool``; with the headers of the answer.
+
+    The refusal is ``None`` only for paceline's own 429.
 
     Raises:
-        TypeError: ``error`` has no HTTP answer.
+        TypeError: ``error`` has no HTTP answer, and its text names no rate limit.
         QuotaError: Its answer is not a refusal.
     """
-    answer = answer_of(error)
+    name, slash, _ = pool.partition("/")
+    refusal, answer = refusal_of(error, name if slash and is_provider(name) else None), answer_of(error)
+    if refusal is not None or (answer is not None and answer.ours):
+        return refusal, {} if answer is None else answer.headers
     if answer is None:
         raise TypeError(
             f"{pool}: {type(error).__name__} carries no HTTP answer, so it does not say that the provider refused: pass"
             " an SDK's exception with a response, a paceline.Refusal, or retry_after_s=..."
         )
-    if answer.ours:
-        return None
-    name, slash, _ = pool.partition("/")
-    refusal = refusal_of(error, name if slash and is_provider(name) else None)
-    if refusal is None:
-        raise QuotaError(
-            f"{pool}: an answer with status {answer.status} is no refusal: settle() the permit, or cancel() it if nothing"
-            " was sent"
-        )
-    return refusal
+    raise QuotaError(
+        f"{pool}: an answer with status {answer.status} is no refusal: settle() the permit, or cancel() it if nothing"
+        " was sent"
+    )
 
 
 def answer_of(error: object) -> Answer | None:
-    """The HTTP answer in ``error``, or ``error`` itself where it is one; ``None`` when there is none."""
+    """The HTTP answer in ``error`` or behind it, or ``error`` itself where it is one; ``None`` when there is none."""
+    return next((found for chain in _chains(error) for source in chain if (found := _answer_in(source))), None)
+
+
+def _answer_in(error: object) -> Answer | None:
     for name in ("response", "raw_response", "http_response"):
         response = _get(error, name)
         if isinstance(response, Mapping):
@@ -180,10 +265,10 @@ def _botocore_answer(response: Mapping[str, Any]) -> Answer | None:
     return Answer(status, headers, json.dumps(body).encode(), "")
 
 
-def _provider_of(error: object, answer: Answer, provider: str | None) -> Provider:
+def _provider_of(error: object, host: str, provider: str | None) -> Provider:
     if provider is not None:
         return provider_named(provider)
-    known = provider_for_host(answer.host) if answer.host else None
+    known = provider_for_host(host) if host else None
     if known is not None:
         return known
     packages = (cls.__module__.partition(".")[0] for cls in type(error).__mro__)
