@@ -90,27 +90,30 @@ class Permit:
         if scheduler.events is not None:
             self._notify("acquired")
 
-    def settle(self, usage: object = None, /, **units: float) -> None:
+    def settle(self, usage: object = None, /, *, headers: object = None, **units: float) -> None:
         """Report the true cost: a higher one becomes debt, a lower one a refund. Only the first call counts.
 
         An answer is charged as the provider charges it, which is the rule of an attached client, too: where the provider
         holds the maximum output and does not give back the unused part (OpenAI, Azure, unknown hosts), the reserved
         ``output_tokens`` stay charged. Reserve the request's maximum, therefore; amounts per unit are charged as they are.
+        The pool learns from the limits in the answer's headers.
 
         Args:
-            usage: An SDK's answer, its usage object, or either as a mapping. A count above 4 million tokens, and above 64
+            usage: An SDK's answer, its usage object, or either as a mapping; an HTTP response whose body was read; or an
+                object with ``tokens_used``, which is charged in ``tokens``. A count above 4 million tokens, and above 64
                 times the reserved ones, is bounded by them and logged.
+            headers: The headers of the answer, as for :func:`~paceline.limits_in`; by default those of ``usage``, if any.
             **units: Amounts per unit instead, e.g. ``input_tokens=812, output_tokens=64``. Units that are left out stay
                 as reserved.
 
         Raises:
-            QuotaError: ``usage`` has no known usage fields, or an amount is not a number of 0 or more.
+            QuotaError: ``usage`` has no known usage fields, or is a response with an error; or an amount is not a number
+                of 0 or more.
+            TypeError: ``headers`` is neither a mapping nor pairs.
         """
         actual: Cost | None = units or None
-        if usage is not None:
-            from paceline.providers.answers import usage_cost
-
-            actual = usage_cost(self.pool, usage, self.reservation.cost) | units
+        if usage is not None or headers is not None:
+            actual = self._read(usage, headers, units)
         if actual is not None:
             for amount in actual.values():
                 if type(amount) not in _PLAIN or not 0 <= amount <= COST_MAX:
@@ -121,6 +124,24 @@ class Permit:
         elif reservation.open:  # the hot path, without the lock: the scheduler ignores a second call
             self._used = actual
             scheduler.settle(reservation, actual, self._waiter)
+
+    def _read(self, usage: object, headers: object, units: Cost) -> Cost | None:
+        """The true cost by ``usage`` and ``units``; the pool learns from the headers."""
+        from paceline.providers.answers import headers_in, usage_cost
+
+        actual = units
+        if usage is not None:
+            actual = usage_cost(self.pool, usage, self.reservation.cost) | units
+        self._learn(headers_in(usage) if headers is None else headers)
+        return actual or None
+
+    def _learn(self, headers: object) -> None:
+        """Let the pool learn from the limits in the headers of the answer."""
+        from paceline.providers.answers import readings_in
+
+        readings = readings_in(self.pool, headers, self._scheduler.now_ns() / NS)
+        if readings and self.reservation.open:
+            self._scheduler.observe(readings, self.reservation)
 
     def _settle(self, actual: Cost | None) -> None:
         if self._close_once(actual):
@@ -169,9 +190,11 @@ class Permit:
         elif not isinstance(refusal, Refusal):
             from paceline.providers.answers import refusal_said
 
-            refusal, _ = refusal_said(refusal, self.pool)
+            refusal, headers = refusal_said(refusal, self.pool)
             if refusal is None:
                 return
+            if refusal.scope is not RefusalScope.MODE:  # as in an attached client
+                self._learn(headers)
         if refusal.retry_after_s is None:
             refusal = replace(refusal, retry_after_s=retry_after_s)
         pause_s = retry_after_s or refusal.retry_after_s or 0.0

@@ -16,7 +16,7 @@ import weakref
 from collections import deque
 from collections.abc import Callable, Coroutine, Generator, Iterable, Sequence
 from contextlib import closing
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, Protocol, TypeAlias, TypeVar, cast
@@ -379,9 +379,21 @@ class Scheduler:
         self._log_notices()
         self._release(reservation)
 
-    def observe(self, readings: Iterable[Reading], reservation: Reservation) -> None:
-        """See :meth:`Pool.observe`."""
-        self._change(lambda now_ns: self.pool.observe(now_ns, readings, reservation))
+    def observe(self, readings: Iterable[Reading], reservation: Reservation | None) -> None:
+        """See :meth:`Pool.observe`; ``None``: the request of the answer is not known.
+
+        Then the level only falls, because requests may have been charged since the provider counted.
+        """
+
+        def learn(now_ns: int) -> None:
+            if reservation is not None:
+                self.pool.observe(now_ns, readings, reservation)
+            elif self.pool.capacity.learning is not None:
+                of_now = Reservation({}, [], (), now_ns, now_ns)
+                of_now.notes = self.pool.capacity.learning.notes_of_now()
+                self.pool.observe(now_ns, [_lower(reading, self.pool.ledger, now_ns) for reading in readings], of_now)
+
+        self._change(learn)
         self._log_notices()
 
     def _log_notices(self) -> None:
@@ -650,6 +662,13 @@ def set_all(futures: list[asyncio.Future[None]]) -> None:
     for future in futures:
         if not future.done():
             future.set_result(None)
+
+
+def _lower(reading: Reading, ledger: Ledger, now_ns: int) -> Reading:
+    """``reading``, without its level if that is not below the present one."""
+    levels = [m.level(now_ns) for m in ledger.meters if m.quota.unit == reading.unit]
+    above = reading.remaining is None or reading.remaining >= min(levels, default=0.0)
+    return replace(reading, remaining=None, reset_s=None) if above else reading
 
 
 def wait_until_s(at_ns: int, now_ns: int) -> float:

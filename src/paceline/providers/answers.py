@@ -11,8 +11,10 @@ from dataclasses import astuple, replace
 from typing import Any, Final, NamedTuple
 
 from paceline.core.quota import INPUT_TOKENS, OUTPUT_TOKENS, TOKENS, Cost
-from paceline.core.results import PacelineError, QuotaError, Refusal, RefusalKind
+from paceline.core.results import PacelineError, QuotaError, Reading, Refusal, RefusalKind
+from paceline.providers import parse
 from paceline.providers.base import Call, Provider, Usage
+from paceline.providers.parse import count
 from paceline.providers.registry import is_provider, provider_for_host, provider_named
 
 log = logging.getLogger("paceline.providers")
@@ -26,28 +28,63 @@ _SDKS: Final = {
 }  # fmt: skip
 
 
-def usage_cost(pool: str, usage: object, reserved: Cost | None = None) -> Cost:
+def usage_cost(pool: str, answer: object, reserved: Cost | None = None) -> Cost:
     """The cost per unit that the provider of ``pool`` has charged for an answer.
 
     Args:
         pool: The pool's name, e.g. ``openai/gpt-5``; one without a provider counts as OpenAI-compatible.
-        usage: An SDK's answer, its usage object, either as a mapping, or a ``Usage``.
+        answer: An SDK's answer, its usage object, either as a mapping, a ``Usage``; an HTTP response whose body is JSON or
+            server-sent events; or an object or mapping with ``tokens_used``, input and output together.
         reserved: The reserved cost per unit; its ``output_tokens`` are the maximum that the request allowed.
 
     Raises:
-        QuotaError: ``usage`` contains no usage in this provider's form.
+        QuotaError: ``answer`` contains no usage in this provider's form, or is an error.
     """
-    name, slash, model = pool.partition("/")  # a model's own name may contain more of them
-    provider = provider_named(name if slash else "generic")
-    found = usage if isinstance(usage, Usage) else provider.usage(_as_mapping(usage))
+    provider, reserved = provider_of(pool), reserved or {}
+    found = answer if isinstance(answer, Usage) else _usage_in(pool, provider, answer)
     if found is None:
+        total = count(answer.get("tokens_used") if isinstance(answer, Mapping) else _get(answer, "tokens_used"))
+        if total:
+            return {TOKENS: float(plausible(pool, Usage(total), reserved).input_tokens)}
         raise QuotaError(
-            f"{pool}: no usage in {type(usage).__name__}: settle with an answer that reports it, with a mapping like"
+            f"{pool}: no usage in {type(answer).__name__}: settle with an answer that reports it, with a mapping like"
             " {'input_tokens': 812, 'output_tokens': 64}, or with amounts: settle(input_tokens=812, output_tokens=64)"
         )
-    reserved = reserved or {}
     found, most = plausible(pool, found, reserved), int(reserved.get(OUTPUT_TOKENS, 0)) or None
-    return provider.charged(Call(provider.name, "", model, found.input_tokens, most), found)
+    return provider.charged(Call(provider.name, "", pool.partition("/")[2], found.input_tokens, most), found)
+
+
+def _usage_in(pool: str, provider: Provider, answer: object) -> Usage | None:
+    """The usage that ``answer`` reports.
+
+    Raises:
+        QuotaError: ``answer`` is an HTTP response with an error.
+    """
+    response, status = _response_in(answer)
+    if response is None or status is None:
+        usage = provider.usage(_as_mapping(answer))
+    elif status >= 400:
+        raise QuotaError(
+            f"{pool}: an answer with status {status} reports no usage: call permit.refused(response) for a refusal, and"
+            " permit.settle() for another error, because the provider may have counted the request"
+        )
+    else:
+        stream = "event" in _headers(response).get("content-type", "")
+        reader = provider.usage_reader(Call(provider.name, "", pool.partition("/")[2], 0, stream=stream))
+        reader.feed(_body(response, most=None))
+        reader.close()
+        usage = reader.usage
+    if usage is None:  # the body is a model's own, which boto3 returns unread
+        headers = headers_in(answer)
+        sides = [count(parse.number(headers.get(f"x-amzn-bedrock-{side}-token-count"))) for side in ("input", "output")]
+        usage = parse.make_usage(sides[0], sides[1], 0, 0)
+    return usage
+
+
+def provider_of(pool: str) -> Provider:
+    """The provider of a pool, by its name; without one, an OpenAI-compatible one."""
+    name, slash, _ = pool.partition("/")  # a model's own name may contain more of them
+    return provider_named(name if slash else "generic")
 
 
 def plausible(pool: str, usage: Usage, reserved: Cost) -> Usage:
@@ -158,6 +195,38 @@ def _refusal_in(chain: list[object], provider: str | None) -> Refusal | None:
 ERRORS_MAX: Final = 100
 """How many exceptions are read: those in groups, and those behind them."""
 
+_RESPONSES: Final = ("response", "raw_response", "http_response", "sdk_http_response")
+"""The attributes of SDKs' objects that hold the HTTP response."""
+
+
+def _response_in(answer: object) -> tuple[object, int | None]:
+    """The HTTP response that ``answer`` is or holds, and its status; ``(None, None)`` for none."""
+    for response in (answer, *(_get(answer, name) for name in _RESPONSES)):
+        status = _status(response)
+        if status is not None and _get(response, "headers") is not None:
+            return response, status
+    return None, None
+
+
+def headers_in(answer: object) -> dict[str, str]:
+    """The headers of an HTTP response, or of an SDK's answer that holds them; empty for none."""
+    if isinstance(answer, Mapping):  # as botocore returns it
+        about = answer.get("ResponseMetadata")
+        headers = about.get("HTTPHeaders") if isinstance(about, Mapping) else None
+        return _lowered(headers)
+    holders = (answer, *(_get(answer, name) for name in _RESPONSES))
+    return next(filter(None, map(_headers, holders)), {})
+
+
+def readings_in(pool: str, headers: object, now_s: float) -> list[Reading]:
+    """The quotas that the headers of an answer of ``pool`` report; ``now_s``: seconds since the epoch.
+
+    Raises:
+        TypeError: ``headers`` is neither a mapping nor pairs of a name and a value.
+    """
+    return provider_of(pool).readings(parse.headers_of(headers), now_s)
+
+
 _SAYS_SO = re.compile(r"rate[ _]limit|too many requests|(?<![\w.,])429(?!\w|[.,]\d)", re.IGNORECASE)
 _OTHER: Final = (
     PacelineError, ArithmeticError, AssertionError, AttributeError, EOFError, ImportError, LookupError, MemoryError, NameError,
@@ -242,7 +311,7 @@ def answer_of(error: object) -> Answer | None:
 
 
 def _answer_in(error: object) -> Answer | None:
-    for name in ("response", "raw_response", "http_response"):
+    for name in _RESPONSES[:3]:
         response = _get(error, name)
         if isinstance(response, Mapping):
             return _botocore_answer(response)
@@ -261,8 +330,7 @@ def _botocore_answer(response: Mapping[str, Any]) -> Answer | None:
     if not isinstance(about, Mapping) or not isinstance(status, int) or not isinstance(error, Mapping):
         return None
     body = {"__type": str(error.get("Code", "")), "message": str(error.get("Message", ""))[:BODY_MAX]}
-    headers = {str(name).lower(): str(value) for name, value in dict(about.get("HTTPHeaders") or {}).items()}
-    return Answer(status, headers, json.dumps(body).encode(), "")
+    return Answer(status, _lowered(about.get("HTTPHeaders")), json.dumps(body).encode(), "")
 
 
 def _provider_of(error: object, host: str, provider: str | None) -> Provider:
@@ -289,19 +357,19 @@ def _status(thing: object) -> int | None:
 
 
 def _headers(thing: object) -> dict[str, str]:
-    headers = _get(thing, "headers")
+    return _lowered(_get(thing, "headers"))
+
+
+def _lowered(headers: object) -> dict[str, str]:
     try:
-        return {_text(name).lower(): _text(value) for name, value in dict(headers).items()}
+        return parse.headers_of(headers)
     except Exception:  # noqa: BLE001  (a foreign mapping)
         return {}
 
 
-def _text(value: object) -> str:
-    return value.decode("latin-1") if isinstance(value, bytes) else str(value)
-
-
-def _body(thing: object) -> bytes:
-    for name in ("content", "body", "details", "text"):
+def _body(thing: object, most: int | None = BODY_MAX) -> bytes:
+    """The body of a response that was read, at most so many bytes; of aiohttp's it is ``_body``."""
+    for name in ("content", "_body", "body", "details", "text", "data"):
         body = _get(thing, name)
         if isinstance(body, Mapping | list):
             try:
@@ -309,9 +377,9 @@ def _body(thing: object) -> bytes:
             except (TypeError, ValueError, RecursionError):
                 continue
         if isinstance(body, str):
-            body = body[:BODY_MAX].encode("utf-8", "replace")
+            body = body[:most].encode("utf-8", "replace")
         if isinstance(body, bytes) and body:
-            return body[:BODY_MAX]
+            return body[:most]
     return b""
 
 
