@@ -7,6 +7,7 @@ import warnings
 from collections.abc import Collection, Coroutine, Generator
 from contextvars import ContextVar, Token
 from dataclasses import dataclass, replace
+from logging import DEBUG, WARNING
 from types import TracebackType
 from typing import Any, Self, cast
 
@@ -33,6 +34,7 @@ from paceline.core.results import (
     StoreError,
     StoreLost,
 )
+from paceline.pacing.lines import LEVELS, log
 from paceline.pacing.scheduler import Scheduler, Waiting, wait_until_s
 
 
@@ -87,7 +89,7 @@ class Permit:
         self.reservation = reservation
         self._spent = self._followed = False
         self._used: object = _OPEN
-        if scheduler.events is not None:
+        if scheduler.events is not None or LEVELS.get(DEBUG) is not False:
             self._notify("acquired")
 
     def settle(self, usage: object = None, /, *, headers: object = None, **units: float) -> None:
@@ -119,7 +121,7 @@ class Permit:
                 if type(amount) not in _PLAIN or not 0 <= amount <= COST_MAX:
                     check_cost(actual)
         scheduler, reservation = self._scheduler, self.reservation
-        if scheduler.events is not None:
+        if scheduler.events is not None or LEVELS.get(DEBUG) is not False:
             self._settle(actual)
         elif reservation.open:  # the hot path, without the lock: the scheduler ignores a second call
             self._used = actual
@@ -146,7 +148,7 @@ class Permit:
     def _settle(self, actual: Cost | None) -> None:
         if self._close_once(actual):
             self._scheduler.settle(self.reservation, actual, self._waiter)
-            if self._scheduler.events is not None:
+            if self._scheduler.events is not None or log.isEnabledFor(DEBUG):
                 self._notify("settled", self.charged)
 
     def _close_once(self, used: object) -> bool:
@@ -157,11 +159,13 @@ class Permit:
                 self._used = used
         return first
 
-    def _notify(self, kind: str, *fields: object) -> None:
-        scheduler = self._scheduler
-        if scheduler.events is not None:
-            reserved = scheduler.pool.ledger.charged(self.cost, None)
-            scheduler.notify(kind, self.pool, self._waiter.lane.name, self.waited_s, reserved, *fields)
+    def _notify(
+        self, kind: str, used: object = None, reason: str | None = None, retry_after_s: float | None = None
+    ) -> None:
+        scheduler, waiter = self._scheduler, self._waiter
+        if scheduler.events is not None or log.isEnabledFor(WARNING if kind == "refused" else DEBUG):
+            fields = scheduler.pool.ledger.charged(self.cost, None), used, reason, retry_after_s, waiter.name
+            scheduler.notify(kind, self.pool, waiter.lane.name, self.waited_s, *fields)
 
     def cancel(self) -> None:
         """Give back what was reserved: the request was never sent."""

@@ -29,6 +29,7 @@ from paceline.core.pool import Pool
 from paceline.core.queue import Queue, Waiter
 from paceline.core.quota import CONCURRENCY, NS, REQUESTS, Cost, Rule
 from paceline.core.results import Outcome, PacelineWarning, Reading, Refusal, Reservation, StoreLost, WaitUntil
+from paceline.pacing import lines
 from paceline.pacing.clock import Clock, Timer, tell_of_forks
 from paceline.pacing.status import report
 
@@ -52,6 +53,10 @@ LATE_NS = round(HEADROOM_MIN_S * NS)
 
 PASSED_MIN = 256
 """How many reservations with further ones are kept before lost ones are searched for."""
+
+
+EXACT_MAX = 300
+"""With so many requests ahead, the log line of a wait has a lower bound of it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -141,6 +146,7 @@ class Scheduler:
         worker: Makes the exchanges, for a capacity with a store.
 
     Attributes:
+        lines: Its log lines.
         events: Called with the fields of every :class:`~paceline.pacing.events.Event` of the pool, or ``None``.
         own_units: The user's own units of the pool's quotas, until the first request; see :meth:`warn_left_out`.
     """
@@ -149,6 +155,7 @@ class Scheduler:
         self, pool: Pool, clock: Clock, further: Sequence[Scheduler] = (), worker: Worker | None = None
     ) -> None:
         self.pool = pool
+        self.lines = lines.Lines(pool, self.read)
         self.events: Callable[..., None] | None = None
         self.own_units: set[str] = set()
         self.further = tuple(further)
@@ -255,7 +262,19 @@ class Scheduler:
             self._arm()
         self._wake(done)
         self._log_notices()
+        if waits and lines.log.isEnabledFor(logging.INFO):
+            until = cast("WaitUntil", outcome)
+            self.lines.waits(now_ns, waiter.name, waiter.lane.name, lambda: self._why_about(waiter, until))
         return outcome
+
+    def _why_about(self, waiter: Waiter, until: WaitUntil) -> lines.Why | None:
+        """As :meth:`why`; in a long queue, where that takes long, with the lower bound ``until``."""
+        ahead = self.pool.queue.length - 1
+        if ahead < EXACT_MAX:
+            why = self.why(waiter)
+            return (why.ahead, why.quota, why.expected_wait_s) if why else None
+        wait_s = wait_until_s(until.at_ns, self.now_ns())
+        return ahead, until.quota, wait_s if wait_s < math.inf else None
 
     def _block(self, waiter: Waiter, outcome: Outcome) -> Outcome:
         """Block this thread until the outcome of ``waiter``, unless ``outcome`` is final."""
@@ -315,7 +334,7 @@ class Scheduler:
             paused_until_ns = self.pool.ledger.not_before_ns
             try:
                 for scheduler in self.further:
-                    there = Waiter({REQUESTS: 1, CONCURRENCY: 1}, waiter.lane, waiter.deadline_ns)
+                    there = Waiter({REQUESTS: 1, CONCURRENCY: 1}, waiter.lane, waiter.deadline_ns, waiter.name)
                     self._at[waiter] = scheduler, there
                     step = yield scheduler, there
                     if not isinstance(step, Reservation):
@@ -472,13 +491,19 @@ class Scheduler:
     # Events and warnings.
 
     def notify(self, *event: Any) -> None:
-        """Call :attr:`events`; not before the critical section ends, if this thread is in it (a finalizer, a signal)."""
-        assert self.events is not None
+        """Call :attr:`events`, and log; not before the critical section ends, if this thread is in it (a finalizer, a signal)."""
         with self._lock:
             inside = self._busy
             if inside:
                 self._deferred_events.append(event)
         if not inside:
+            self._tell(event)
+
+    def _tell(self, event: tuple[Any, ...]) -> None:
+        kind, _, *fields = event
+        if lines.log.isEnabledFor(logging.WARNING if kind == "refused" else logging.DEBUG):
+            self.lines.permit(self.now_ns(), kind, *fields)
+        if self.events is not None:
             self.events(*event)
 
     def warn_left_out(self, cost: Cost) -> None:
@@ -585,12 +610,12 @@ class Scheduler:
     def _wake(self, done: list[Waiter]) -> None:
         """Wake the waiters of ``done``, send deferred events, and inform the worker; not under the lock."""
         self._wake_owners(done)
-        while self._deferred_events and self.events is not None:
+        while self._deferred_events:
             try:
                 event = self._deferred_events.popleft()
             except IndexError:  # another thread has taken it
                 break
-            self.events(*event)
+            self._tell(event)
         while self._due:
             self._poke()
 
