@@ -5,9 +5,11 @@ from __future__ import annotations
 import asyncio
 import gc
 import logging
+import threading
 
 import httpx2
 import pytest
+from shared_world import until
 
 import paceline
 from paceline.pacing import lines
@@ -115,6 +117,25 @@ class TestWaits:
         limiter.try_acquire(POOL).refused(retry_after_s=20)
         wait(limiter, (POOL, {}))
         assert texts(records)[1:] == ["Rate limit: waiting 20.0 s for the cool-down of openai/gpt-4o"]
+
+    def test_of_a_burst(self, logged):
+        records, limiter = logged(logging.INFO), limiter_of({"jobs": "60 requests/min burst 3"})
+        wait(limiter, *(("jobs", {}) for _ in range(4)))
+        assert [(record.used, record.limit) for record in records] == [(3, 3)]
+
+    def test_of_a_shared_pool_when_its_store_has_answered(self, logged, world):
+        records = logged(logging.INFO)
+        other, limiter = (world.limiter("60 requests/min burst 3", headroom_s=0) for _ in range(2))
+        world.join(other)
+        for _ in range(3):
+            world.take(other).settle()
+        world.quiet()
+        thread = threading.Thread(target=lambda: limiter.acquire("jobs", name="a").wait().settle(), daemon=True)
+        thread.start()
+        until(lambda: records, "the line")
+        assert texts(records) == ["Rate limit: waiting 1.0 s for requests/min of jobs (3 of 3 used), a"]
+        until(lambda: world.move(1) or not thread.is_alive(), "the end of the wait")
+        assert len(records) == 1
 
     def test_a_short_wait_is_for_debugging(self, logged):
         records, limiter = logged(logging.INFO), limiter_of({"jobs": "120 requests/min burst 1"})

@@ -11,6 +11,7 @@ from logging import DEBUG, INFO, WARNING
 from typing import Any, Final
 
 from paceline.core.ledger import total_tokens
+from paceline.core.meters import Spread
 from paceline.core.pool import Pool
 from paceline.core.quota import INPUT_TOKENS, NS, REQUESTS, TOKENS
 from paceline.core.results import COOL_DOWN, QUEUE, STORE, STORE_LOST, RefusalKind
@@ -27,7 +28,7 @@ NOTICED_S: Final = 1.0
 LINES_MAX: Final = 100
 """How many lines of one kind a pool writes in a second, except those of permits; the next one has the number left out."""
 
-_NOT_QUOTAS: Final = {COOL_DOWN: "the cool-down", QUEUE: "the queue", STORE: "the store", STORE_LOST: "the store"}
+_NOT_QUOTAS: Final = {COOL_DOWN: "the cool-down", QUEUE: "the queue", STORE_LOST: "the store"}
 _REFUSED: Final = {RefusalKind.RATE: "rate_limit.429_error", RefusalKind.GROWTH: "rate_limit.429_error"}
 _EVENTS: Final = {"acquired": "rate_limit.acquire", "settled": "rate_limit.release", "cancelled": "rate_limit.release"}
 
@@ -53,15 +54,22 @@ class Lines:
         ] = {}  # of each event: a second, its lines, and those left out before the next
         self._noticed = True  # whether the last wait of the present second was one that is noticed
 
-    def waits(self, now_ns: int, name: str | None, lane: str, why: Callable[[], Why | None]) -> None:
-        """A request begins to wait; ``why`` computes the reason, or ``None`` if it waits no longer."""
+    def waits(self, now_ns: int, name: str | None, lane: str, why: Callable[[], Why | None]) -> bool:
+        """A request begins to wait; ``why`` computes the reason, or ``None`` if it waits no longer.
+
+        Returns:
+            Whether the reason is known; it is not, and nothing is logged, while only the answer of the store is missing.
+        """
         if not self._may("rate_limit.wait", now_ns, counts=self._noticed) or (reason := why()) is None:
-            return
+            return True
         ahead, quota, expected_s = reason
+        if quota == STORE:
+            self._counts["rate_limit.wait"][1] -= 1
+            return False
         self._noticed = expected_s is None or expected_s >= NOTICED_S
         level = INFO if self._noticed else DEBUG
         if not log.isEnabledFor(level):
-            return
+            return True
         used, limit = self._read(lambda now_ns: self._use(now_ns, quota))
         # Of a quota, its notation without the amount and the options: tokens/min.
         what = _NOT_QUOTAS.get(quota) or quota.split()[1]
@@ -79,6 +87,7 @@ class Lines:
             limit=limit,
             ahead=ahead,
         )
+        return True
 
     def permit(
         self,
@@ -142,10 +151,10 @@ class Lines:
         return {"rpm_remaining": left.get(REQUESTS), "tpm_remaining": left.get(TOKENS, left.get(INPUT_TOKENS))}
 
     def _use(self, now_ns: int, quota: str) -> tuple[float | None, float | None]:
-        """What is used of the quota with this notation, and its limit; ``None`` for no quota."""
+        """What is used of the quota with this notation, and what it holds; ``None`` for no quota."""
         for m, notation in zip(self._pool.ledger.meters, self._pool.ledger.names, strict=True):
             if notation == quota:
-                limit = m.quota.amount
+                limit = m.quota.amount if isinstance(m, Spread) else m.quota.burst  # as its level counts
                 return round(min(max(limit - m.level(now_ns), 0.0), limit), 3), limit
         return None, None
 

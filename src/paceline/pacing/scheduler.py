@@ -17,7 +17,7 @@ from collections import deque
 from collections.abc import Callable, Coroutine, Generator, Iterable, Sequence
 from contextlib import closing
 from dataclasses import dataclass, replace
-from functools import cache
+from functools import cache, partial
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, Protocol, TypeAlias, TypeVar, cast
 
@@ -171,6 +171,7 @@ class Scheduler:
         self._forked = False  # the quotas are those of the parent process, which spends them, too
         self._timer: Timer | None = None
         self._timer_ns = FAR_NS
+        self._unsaid: deque[tuple[Waiter, WaitUntil]] = deque(maxlen=lines.LINES_MAX)  # whose waits are to be logged
         self._at: dict[Waiter, tuple[Scheduler, Waiter]] = {}  # granted here, waiting at a further one
         self._passed: dict[Reservation, list[tuple[Scheduler, Reservation]]] = {}  # further reservations, until closed
         self._look_at = PASSED_MIN  # how many of these lead to the next search for closed ones
@@ -262,10 +263,19 @@ class Scheduler:
             self._arm()
         self._wake(done)
         self._log_notices()
-        if waits and lines.log.isEnabledFor(logging.INFO):
-            until = cast("WaitUntil", outcome)
-            self.lines.waits(now_ns, waiter.name, waiter.lane.name, lambda: self._why_about(waiter, until))
+        if waits and lines.LEVELS.get(logging.INFO) is not False and lines.log.isEnabledFor(logging.INFO):
+            self._unsaid.append((waiter, cast("WaitUntil", outcome)))
+            self._say_waits()
         return outcome
+
+    def _say_waits(self) -> None:
+        """Log the waits that are not logged yet, except those for which the answer of the store is awaited."""
+        while self._unsaid:
+            waiter, until = self._unsaid.pop()
+            why = partial(self._why_about, waiter, until)
+            if not self.lines.waits(self.now_ns(), waiter.name, waiter.lane.name, why):
+                self._unsaid.append((waiter, until))
+                return
 
     def _why_about(self, waiter: Waiter, until: WaitUntil) -> lines.Why | None:
         """As :meth:`why`; in a long queue, where that takes long, with the lower bound ``until``."""
@@ -546,6 +556,8 @@ class Scheduler:
                 self._busy = False
             done += self._work()
         self._wake(done)
+        if self._unsaid:
+            self._say_waits()
         return found
 
     def _change(self, change: Callable[[int], None]) -> None:
@@ -652,6 +664,7 @@ class Scheduler:
         self._timer, self._timer_ns = None, FAR_NS
         self._deferred.clear()
         self._deferred_events.clear()
+        self._unsaid.clear()
         self._due = self._poked = False
         self._at, self._passed = {}, {}
         self._forked = self._worker is None and self.pool.counts.get("granted", 0) > 0
