@@ -20,7 +20,7 @@ def used_today(status: Mapping[str, Any]) -> list[str]:
 
 def table(status: Mapping[str, Any], forecast_s: Mapping[str, float], binds: Mapping[str, str]) -> str:
     """A row for each pool with answers: answers, refusals, waits, and the accuracy of the estimates."""
-    head = f"{'pool':<30}{'answers':>8}{'429s':>6}{'mean wait':>11}{'longest':>9}{'estimate/actual':>17}{'forecast':>10}  binds"
+    head = f"{'pool':<30}{'answers':>8}{'429s':>6}{'mean wait':>11}{'longest':>9}{'actual/estimate':>17}{'forecast':>10}  binds"
     lines = [head]
     for name, pool in status["pools"].items():
         counts, wait = pool["counts"], pool["wait_s"]

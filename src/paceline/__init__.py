@@ -18,6 +18,7 @@ if TYPE_CHECKING:
         PoolStoppedError,
         QueueFullError,
         QuotaError,
+        Reading,
         Refusal,
         RefusalKind,
         RefusalScope,
@@ -33,6 +34,7 @@ if TYPE_CHECKING:
     from paceline.pacing.scheduler import Waiting
     from paceline.planner.forecast import eta
     from paceline.providers.answers import refusal_of
+    from paceline.providers.headers import HeaderLimits, limits_in
     from paceline.telemetry.status_app import status_app
 
 _HOMES = {
@@ -40,7 +42,8 @@ _HOMES = {
     "paceline.core.queue": ("LaneSpec",),
     "paceline.core.results": (
         "AcquireTimeoutError", "GaveUpError", "QueueFullError", "NeverFits", "NeverFitsError", "PacelineError",
-        "PacelineWarning", "PoolStoppedError", "QuotaError", "Refusal", "RefusalKind", "RefusalScope", "StoreError",
+        "PacelineWarning", "PoolStoppedError", "QuotaError", "Reading", "Refusal", "RefusalKind", "RefusalScope",
+        "StoreError",
     ),
     "paceline.core.quota": ("Quota", "Rule"),
     "paceline.pacing.retry": ("RetryPolicy",),
@@ -52,15 +55,16 @@ _HOMES = {
     "paceline.limiter.limiter": ("Limiter",),
     "paceline.pacing.permit": ("Acquisition", "Later", "Permit"),
     "paceline.providers.answers": ("refusal_of",),
+    "paceline.providers.headers": ("HeaderLimits", "limits_in"),
     "paceline.telemetry.status_app": ("status_app",),
 }  # fmt: skip
 _HOME_OF = {name: home for home, names in _HOMES.items() for name in names}
 
 __all__ = [
-    "AcquireTimeoutError", "Acquisition", "BreakerPolicy", "Event", "GaveUpError", "LaneSpec", "Later", "Limiter",
-    "NeverFits", "NeverFitsError", "PacelineError", "PacelineWarning", "Permit", "PoolStoppedError", "QueueFullError",
-    "Quota", "QuotaError", "Refusal", "RefusalKind", "RefusalScope", "RetryPolicy", "Rule", "StoreError", "Waiting", "eta",
-    "instrument", "lane", "log_events", "refusal_of", "status_app",
+    "AcquireTimeoutError", "Acquisition", "BreakerPolicy", "Event", "GaveUpError", "HeaderLimits", "LaneSpec", "Later",
+    "Limiter", "NeverFits", "NeverFitsError", "PacelineError", "PacelineWarning", "Permit", "PoolStoppedError",
+    "QueueFullError", "Quota", "QuotaError", "Reading", "Refusal", "RefusalKind", "RefusalScope", "RetryPolicy", "Rule",
+    "StoreError", "Waiting", "eta", "instrument", "lane", "limits_in", "log_events", "refusal_of", "status_app",
 ]  # fmt: skip
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from itertools import islice
+
 import anthropic
 import groq
 import httpx
@@ -219,3 +221,162 @@ def test_headers_in_bytes_and_bodies_that_are_no_utf8():
     refusal = paceline.refusal_of(OddError())
     assert refusal is not None
     assert refusal.retry_after_s == 7
+
+
+def sdk_refusal(**headers):
+    request = httpx2.Request("POST", "https://api.openai.com/v1/responses")
+    named = {name.replace("_", "-"): value for name, value in headers.items()}
+    return openai.RateLimitError(
+        "", response=httpx2.Response(429, headers=named, json=RATE, request=request), body=None
+    )
+
+
+def bad_request():
+    request = httpx2.Request("POST", "https://api.openai.com/v1/responses")
+    return openai.BadRequestError("rate limit", response=httpx2.Response(400, json={}, request=request), body=None)
+
+
+def raised(error, cause=None, *, during=None):
+    """``error`` as raised ``from cause``, or in the handler of ``during``."""
+    error.__cause__, error.__context__ = cause, cause or during
+    error.__suppress_context__ = cause is not None
+    return error
+
+
+class TestBehind:
+    """The answer of an exception that a wrapper has replaced."""
+
+    def test_a_cause(self):
+        error = raised(RuntimeError("Rate limit exceeded for gpt-4o"), sdk_refusal(retry_after="7"))
+        refusal = paceline.refusal_of(error)
+        assert (refusal.kind, refusal.retry_after_s, refusal.code) == (RefusalKind.RATE, 7, "rate_limit_exceeded")
+
+    def test_a_cause_of_a_cause_and_a_context(self):
+        inner = raised(RuntimeError("no answer"), during=sdk_refusal(retry_after="9"))
+        assert paceline.refusal_of(raised(ValueError("step 3 failed"), inner)).retry_after_s == 9
+
+    def test_the_nearest_answer_decides(self):
+        assert paceline.refusal_of(raised(bad_request(), sdk_refusal())) is None
+        assert paceline.refusal_of(raised(RuntimeError("429"), raised(bad_request(), sdk_refusal()))) is None
+
+    def test_a_hidden_context_is_none(self):
+        error = raised(RuntimeError("no answer"), during=sdk_refusal())
+        error.__suppress_context__ = True
+        assert paceline.refusal_of(error) is None
+
+    def test_a_bug_in_a_handler_goes_up(self):
+        assert paceline.refusal_of(raised(AttributeError("no 'retry'"), during=sdk_refusal())) is None
+        assert paceline.refusal_of(raised(KeyError("x"), sdk_refusal())).kind is RefusalKind.RATE
+
+    def test_a_ring_ends(self):
+        one, other = RuntimeError("one"), RuntimeError("other")
+        one.__cause__, other.__cause__ = other, one
+        assert paceline.refusal_of(one) is None
+        other.__context__ = sdk_refusal(retry_after="3")  # not reached: an explicit cause hides it
+        assert paceline.refusal_of(one) is None
+
+    def test_a_long_chain_is_read_in_part(self):
+        error = sdk_refusal()
+        for _ in range(500):
+            error = raised(RuntimeError("again"), error)
+        assert paceline.refusal_of(error) is None
+
+    def test_paceline_s_own_errors_are_none(self):
+        gave_up = raised(
+            paceline.GaveUpError("openai/gpt-5", 3, Refusal(RefusalKind.RATE, "Rate limit reached"), "3 attempts made"),
+            sdk_refusal(),
+        )
+        assert paceline.refusal_of(gave_up) is None
+        assert paceline.refusal_of(raised(RuntimeError("rate limit"), gave_up)) is None
+
+    def test_a_server_fault_behind_counts_for_the_breaker(self):
+        clock = ManualClock()
+        limiter = paceline.Limiter(
+            {"openai/gpt-5": "60 requests/min"}, clock=clock, breaker=paceline.BreakerPolicy(failures=1)
+        )
+        error = raised(RuntimeError("no answer"), SDKError(status_code=500))
+        [attempt] = islice(limiter.attempts("openai/gpt-5"), 1)
+        with pytest.raises(RuntimeError), attempt:
+            raise error
+        assert limiter.status()["pools"]["openai/gpt-5"]["cool_down_s"] > 0
+
+
+class TestGroups:
+    def test_of_refusals_the_longest_wait(self):
+        group = ExceptionGroup("two", [sdk_refusal(retry_after="5"), sdk_refusal(retry_after="8")])
+        assert paceline.refusal_of(group).retry_after_s == 8
+        assert paceline.refusal_of(raised(RuntimeError("no answer"), group)).retry_after_s == 8
+        assert paceline.refusal_of(ExceptionGroup("outer", [group, sdk_refusal(retry_after="9")])).retry_after_s == 9
+
+    def test_another_error_in_it_goes_up(self):
+        assert paceline.refusal_of(ExceptionGroup("two", [sdk_refusal(), ValueError("no")])) is None
+        assert paceline.refusal_of(ExceptionGroup("two", [sdk_refusal(), TypeError("429")])) is None
+
+    def test_members_with_one_cause(self):
+        cause = sdk_refusal(retry_after="5")
+        group = ExceptionGroup("two", [raised(RuntimeError(name), cause) for name in ("a", "b")])
+        assert paceline.refusal_of(group).retry_after_s == 5
+
+    def test_one_that_is_its_members_context(self):
+        member = RuntimeError("429")
+        group = ExceptionGroup("one", [member])
+        member.__context__ = group
+        assert paceline.refusal_of(group).kind is RefusalKind.RATE
+
+
+class TestByItsText:
+    """The weakest sign: four phrases."""
+
+    @pytest.mark.parametrize(
+        "text",
+        [
+            "Rate limit exceeded for gpt-4o", "rate_limit_error", "HTTP 429", "Too Many Requests", "status=429, retry",
+            "Error code: 429 - {}", "TOO MANY REQUESTS",
+        ],
+    )  # fmt: skip
+    def test_a_refusal(self, text):
+        assert paceline.refusal_of(RuntimeError(text)) == Refusal(RefusalKind.RATE)
+
+    @pytest.mark.parametrize(
+        "text", ["14290 tokens", "loss 0.429", "429.5 ms", "4290", "model-x429", "rates limited", ""]
+    )
+    def test_no_refusal(self, text):
+        assert paceline.refusal_of(RuntimeError(text)) is None
+
+    def test_the_wait_in_it(self):
+        refusal = paceline.refusal_of(RuntimeError("Rate limit reached. Please try again in 2.5s"))
+        assert refusal == Refusal(RefusalKind.RATE, retry_after_s=2.5)
+
+    @pytest.mark.parametrize(
+        "error",
+        [
+            KeyError(429), TypeError("rate limit"), FileNotFoundError(2, "No such file", "rate_limit.yaml"),
+            UnicodeDecodeError("utf-8", b"429", 0, 1, "429"), AssertionError("429 == 200"), KeyboardInterrupt("429"),
+            paceline.QuotaError("rate limit"),
+        ],
+    )  # fmt: skip
+    def test_an_error_about_something_else(self, error):
+        assert paceline.refusal_of(error) is None
+
+    def test_a_text_that_is_no_error(self):
+        assert paceline.refusal_of("rate limit") is None
+
+    def test_no_text_of_it_is_kept(self):
+        refusal = paceline.refusal_of(RuntimeError('{"error": {"message": "rate limit: the prompt", "code": 1}}'))
+        assert refusal.message == ""
+
+    def test_it_is_retried(self):
+        limiter = paceline.Limiter(
+            {"jobs": "600 requests/min"}, retry=paceline.RetryPolicy(max_attempts=3, backoff_s=0.001)
+        )
+        errors = [RuntimeError("Rate limit exceeded for gpt-4o")]
+        for attempt in limiter.attempts("jobs"):
+            with attempt:
+                if errors:
+                    raise errors.pop()
+        assert limiter.status()["pools"]["jobs"]["counts"]["refused_rate"] == 1
+
+    def test_a_permit_takes_it(self):
+        limiter = paceline.Limiter({"jobs": "60 requests/min"}, clock=ManualClock())
+        limiter.try_acquire("jobs").refused(RuntimeError("429 Too Many Requests"), retry_after_s=4)
+        assert limiter.status()["pools"]["jobs"]["cool_down_s"] == 4

@@ -338,13 +338,14 @@ class TestLogEvents:
         with limiter.acquire("jobs", tokens=1_500 - 1_000) as permit:
             permit.settle(input_tokens=80, output_tokens=20)
         limiter.try_acquire("openai/gpt-5").refused(retry_after_s=2.5)
-        assert [record.getMessage() for record in caplog.records] == [
+        records = [record for record in caplog.records if record.name == "paceline.events"]
+        assert [record.getMessage() for record in records] == [
             "jobs: acquired after 0.0 s: 500 tokens, 1 requests",
             "jobs: settled: 100 tokens, 1 requests",
             "openai/gpt-5: acquired after 0.0 s: 1 requests, 0 tokens",
             "openai/gpt-5: refused (rate), asked to wait 2.5 s",
         ]
-        assert json.loads(json.dumps([record.paceline for record in caplog.records[1::2]])) == [
+        assert json.loads(json.dumps([record.paceline for record in records[1::2]])) == [
             {
                 "kind": "settled", "pool": "jobs", "lane": "default", "waited_s": 0.0,
                 "reserved": {"tokens": 500, "requests": 1}, "used": {"tokens": 100, "requests": 1},

@@ -122,22 +122,51 @@ class TestEstimates:
         limiter.try_acquire("jobs", tokens=999).settle()
         limiter.try_acquire("jobs", tokens=999).cancel()
         limiter.try_acquire("jobs", tokens=999).refused()
-        assert pool_of(limiter)["estimates"] == {"tokens": {"estimated": 160, "actual": 80, "ratio": 2}}
+        assert pool_of(limiter)["estimates"] == {"tokens": {"estimated": 160, "actual": 80, "ratio": 0.5}}
 
     def test_input_and_output_and_their_sum(self):
         limiter = limiter_of("600 requests/min", "1M tokens/min")
         limiter.try_acquire("jobs", input_tokens=100, output_tokens=50).settle(input_tokens=80)
         limiter.try_acquire("jobs", input_tokens=100, output_tokens=50).settle(tokens=120)
         assert pool_of(limiter)["estimates"] == {
-            "input_tokens": {"estimated": 100, "actual": 80, "ratio": 1.25},
-            "tokens": {"estimated": 300, "actual": 250, "ratio": 1.2},
+            "input_tokens": {"estimated": 100, "actual": 80, "ratio": 0.8},
+            "tokens": {"estimated": 300, "actual": 250, "ratio": 0.8333},
         }
         assert pool_of(limiter)["quotas"][1]["spent"] == 250
 
-    def test_nothing_used_has_no_ratio_and_what_was_not_estimated_no_row(self):
+    def test_nothing_estimated_has_no_ratio_and_what_was_not_estimated_no_row(self):
         limiter = limiter_of("600 requests/min", "1M input_tokens/min")
-        limiter.try_acquire("jobs", input_tokens=100).settle(input_tokens=0, output_tokens=7)
-        assert pool_of(limiter)["estimates"] == {"input_tokens": {"estimated": 100, "actual": 0, "ratio": None}}
+        limiter.try_acquire("jobs", input_tokens=0).settle(input_tokens=5, output_tokens=7)
+        assert pool_of(limiter)["estimates"] == {"input_tokens": {"estimated": 0, "actual": 5, "ratio": None}}
+        limiter.try_acquire("jobs", input_tokens=10).settle(input_tokens=0)
+        assert pool_of(limiter)["estimates"]["input_tokens"]["ratio"] == 0.5
+
+
+class TestResets:
+    """When the quotas of a day restart; ManualClock begins at 2027-01-15T08:00:00Z."""
+
+    @pytest.mark.parametrize(
+        ("quota", "at"),
+        [
+            ("100 requests/day window utc", "2027-01-16T00:00:00Z"),
+            ("100 requests/day window America/Los_Angeles", "2027-01-16T08:00:00Z"),
+            ("100 requests/hour window utc", "2027-01-15T09:00:00Z"),
+            ("100 requests/day", None),
+            ("100 requests/day sliding", None),
+            ("5 concurrency", None),
+        ],
+    )
+    def test_the_instant(self, quota, at):
+        limiter = limiter_of(quota)
+        assert pool_of(limiter)["quotas"][0]["resets_at"] == at
+
+    def test_it_moves_on(self):
+        clock = ManualClock()
+        limiter = limiter_of("100 requests/day window utc", clock=clock)
+        limiter.try_acquire("jobs").settle()
+        clock.advance(86_400)
+        [quota] = pool_of(limiter)["quotas"]
+        assert (quota["resets_at"], quota["remaining"]) == ("2027-01-17T00:00:00Z", 100)
 
 
 class TestQueue:
@@ -243,5 +272,5 @@ class TestPoolsThatNobodyHasUsed:
         limiter.acquire("jobs", tokens=100).wait().settle(tokens=40)
         used = limiter.status()["pools"]["jobs"]
         assert list(used) == list(unused)
-        assert used["estimates"] == {"tokens": {"estimated": 100, "actual": 40, "ratio": 2.5}}
+        assert used["estimates"] == {"tokens": {"estimated": 100, "actual": 40, "ratio": 0.4}}
         assert [quota["reset_s"] > 0 for quota in used["quotas"]] == [True] * len(used["quotas"])

@@ -595,6 +595,10 @@ class Learning:
             notes.append(tracker.note() if tracker is not None and amount else None)
         reservation.notes = notes
 
+    def notes_of_now(self) -> list[Note | None]:
+        """The notes of an attempt without a charge that is sent now."""
+        return [tracker.note() if tracker is not None else None for tracker in self.trackers]
+
     def observe(self, now_ns: int, readings: Iterable[Reading], reservation: Reservation) -> list[int]:
         """Learn from the headers of the answer to ``reservation``.
 

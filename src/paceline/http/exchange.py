@@ -261,12 +261,14 @@ class _Exchange:
         self.metered.refused(refusal)
         decision = self._decide(refusal)
         permit.refuse(refusal, self.limiter.retry.pause_s(refusal, decision))
-        log.info("%s: refused (%s), attempt %d", self.record.pool, refusal.kind.value, self.record.attempts)
         if isinstance(decision, GiveUp):
             error = GaveUpError(self.record.pool, self.record.attempts, refusal, decision.reason)
             return _own_refusal(self.http, error, self.record)
-        if not decision.pool_wide:  # else the request waits in the queue: for the pool's pause, and for the quotas
-            await self._sleep(self._delay_s(decision))
+        # If the whole pool pauses, the request waits in the queue: for that, and for the quotas.
+        delay_s = decision.delay_s if decision.pool_wide else self._delay_s(decision)
+        self._log_retry(delay_s, refusal.kind.value)
+        if not decision.pool_wide:
+            await self._sleep(delay_s)
         return None
 
     async def _failed(self, response: Any, status: int, permit: Permit) -> Any | None:
@@ -309,7 +311,15 @@ class _Exchange:
     def _after_fault(self) -> float | None:
         """The seconds until another attempt after a server fault or a broken connection; ``None`` for no other."""
         decision = self._decide(None) if self.limiter.retry.faults else None
-        return self._delay_s(decision) if isinstance(decision, Again) else None
+        if not isinstance(decision, Again):
+            return None
+        delay_s = self._delay_s(decision)
+        self._log_retry(delay_s, "fault")
+        return delay_s
+
+    def _log_retry(self, delay_s: float, reason: str) -> None:
+        now_ns, most = self.limiter.clock.now_ns(), self.limiter.retry.max_attempts
+        self.scheduler.lines.retries(now_ns, self.record.attempts, most, delay_s, reason)
 
     def _decide(self, refusal: Refusal | None) -> Again | GiveUp:
         elapsed_s = (self.limiter.clock.now_ns() - self.started_ns) / NS

@@ -109,7 +109,7 @@ async def _take(limiter: Limiter, agent: str, backend: str, model: str) -> None:
     for pool in (f"starts/{backend}/{model}", f"starts/{backend}"):
         if pool in limiter.limits.given:
             cost: dict[str, Any] = dict.fromkeys(limiter.scheduler(pool).pool.ledger.units, 1)
-            permit = await limiter.acquire(pool, **cost)
+            permit = await limiter.acquire(pool, name=agent, **cost)
             permit.settle()
             log.info("%s (%s) starts after %.1f s", agent, pool, permit.waited_s)
             return

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, ParamSpec, Self, TypeVar, cast
 from paceline.core.capacity import Learns
 from paceline.core.pool import WAITING_MAX
 from paceline.core.queue import LaneSpec
-from paceline.core.quota import Cost
+from paceline.core.quota import NS, Cost
 from paceline.core.results import QuotaError
 from paceline.pacing.breaker import BreakerPolicy
 from paceline.pacing.clock import SYSTEM_CLOCK, Clock
@@ -192,6 +192,25 @@ class Limiter(Pacer):
         from paceline.http.describe import estimate
 
         return estimate(self, pool, asked, output_tokens)
+
+    def observe(self, pool: str, headers: object) -> None:
+        """Learn from the headers of an answer that no permit and no attached client has reported.
+
+        A permit knows when its request was sent, so ``permit.settle(..., headers=...)`` teaches more: without it the pool
+        takes the limits, and a level that is below its own.
+
+        Args:
+            pool: The pool, as for :meth:`acquire`.
+            headers: The headers, as for :func:`~paceline.limits_in`, read in the dialect of the pool's provider.
+
+        Raises:
+            QuotaError: The pool is unknown.
+            TypeError: ``headers`` is neither a mapping nor pairs.
+        """
+        from paceline.providers.answers import readings_in
+
+        scheduler = self.scheduler(pool)
+        scheduler.observe(readings_in(scheduler.pool.name, headers, self.clock.now_ns() / NS), None)
 
     def paced(
         self,

@@ -84,8 +84,11 @@ class Attempts:
         if not isinstance(decision, Again):
             raise GaveUpError(permit.pool, self.made, refusal, decision.reason) from error
         self._refused = permit
+        delay_s = decision.delay_s
         if not decision.pool_wide:  # the servers are full: only this request waits
-            self._pause_s = max(decision.delay_s, self._health.retry_delay_s(self._scheduler))
+            self._pause_s = delay_s = max(delay_s, self._health.retry_delay_s(self._scheduler))
+        now_ns, most = self._scheduler.now_ns(), self._policy.max_attempts
+        self._scheduler.lines.retries(now_ns, self.made, most, delay_s, refusal.kind.value)
         return True
 
 

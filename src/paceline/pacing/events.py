@@ -24,6 +24,7 @@ class Event:
         used: When ``settled``: the final cost per unit.
         reason: When ``refused``: the value of a :class:`~paceline.RefusalKind`.
         retry_after_s: When ``refused``: the wait that the provider asked for, in seconds, if any.
+        name: The ``name`` that the caller gave to ``acquire``, if any.
     """
 
     kind: str
@@ -34,6 +35,7 @@ class Event:
     used: Mapping[str, float] | None = None
     reason: str | None = None
     retry_after_s: float | None = None
+    name: str | None = None
 
 
 class Notifier:

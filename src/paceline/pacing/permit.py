@@ -7,6 +7,7 @@ import warnings
 from collections.abc import Collection, Coroutine, Generator
 from contextvars import ContextVar, Token
 from dataclasses import dataclass, replace
+from logging import DEBUG, WARNING
 from types import TracebackType
 from typing import Any, Self, cast
 
@@ -33,6 +34,7 @@ from paceline.core.results import (
     StoreError,
     StoreLost,
 )
+from paceline.pacing.lines import LEVELS, log
 from paceline.pacing.scheduler import Scheduler, Waiting, wait_until_s
 
 
@@ -87,6 +89,7 @@ class Permit:
         self.reservation = reservation
         self._spent = self._followed = False
         self._used: object = _OPEN
+<<<<<<< HEAD
         if scheduler.events is not None:
             try:
                 self._notify("acquired")
@@ -94,43 +97,68 @@ class Permit:
                 self._used = _UNSENT
                 scheduler.cancel(reservation)
                 raise
+=======
+        if scheduler.events is not None or LEVELS.get(DEBUG) is not False:
+            self._notify("acquired")
+>>>>>>> h-fifteen
 
-    def settle(self, usage: object = None, /, **units: float) -> None:
+    def settle(self, usage: object = None, /, *, headers: object = None, **units: float) -> None:
         """Report the true cost: a higher one becomes debt, a lower one a refund. Only the first call counts.
 
         An answer is charged as the provider charges it, which is the rule of an attached client, too: where the provider
         holds the maximum output and does not give back the unused part (OpenAI, Azure, unknown hosts), the reserved
         ``output_tokens`` stay charged. Reserve the request's maximum, therefore; amounts per unit are charged as they are.
+        The pool learns from the limits in the answer's headers.
 
         Args:
-            usage: An SDK's answer, its usage object, or either as a mapping. A count above 4 million tokens, and above 64
+            usage: An SDK's answer, its usage object, or either as a mapping; an HTTP response whose body was read; or an
+                object with ``tokens_used``, which is charged in ``tokens``. A count above 4 million tokens, and above 64
                 times the reserved ones, is bounded by them and logged.
+            headers: The headers of the answer, as for :func:`~paceline.limits_in`; by default those of ``usage``, if any.
             **units: Amounts per unit instead, e.g. ``input_tokens=812, output_tokens=64``. Units that are left out stay
                 as reserved.
 
         Raises:
-            QuotaError: ``usage`` has no known usage fields, or an amount is not a number of 0 or more.
+            QuotaError: ``usage`` has no known usage fields, or is a response with an error; or an amount is not a number
+                of 0 or more.
+            TypeError: ``headers`` is neither a mapping nor pairs.
         """
         actual: Cost | None = units or None
-        if usage is not None:
-            from paceline.providers.answers import usage_cost
-
-            actual = usage_cost(self.pool, usage, self.reservation.cost) | units
+        if usage is not None or headers is not None:
+            actual = self._read(usage, headers, units)
         if actual is not None:
             for amount in actual.values():
                 if type(amount) not in _PLAIN or not 0 <= amount <= COST_MAX:
                     check_cost(actual)
         scheduler, reservation = self._scheduler, self.reservation
-        if scheduler.events is not None:
+        if scheduler.events is not None or LEVELS.get(DEBUG) is not False:
             self._settle(actual)
         elif reservation.open:  # the hot path, without the lock: the scheduler ignores a second call
             self._used = actual
             scheduler.settle(reservation, actual, self._waiter)
 
+    def _read(self, usage: object, headers: object, units: Cost) -> Cost | None:
+        """The true cost by ``usage`` and ``units``; the pool learns from the headers."""
+        from paceline.providers.answers import headers_in, usage_cost
+
+        actual = units
+        if usage is not None:
+            actual = usage_cost(self.pool, usage, self.reservation.cost) | units
+        self._learn(headers_in(usage) if headers is None else headers)
+        return actual or None
+
+    def _learn(self, headers: object) -> None:
+        """Let the pool learn from the limits in the headers of the answer."""
+        from paceline.providers.answers import readings_in
+
+        readings = readings_in(self.pool, headers, self._scheduler.now_ns() / NS)
+        if readings and self.reservation.open:
+            self._scheduler.observe(readings, self.reservation)
+
     def _settle(self, actual: Cost | None) -> None:
         if self._close_once(actual):
             self._scheduler.settle(self.reservation, actual, self._waiter)
-            if self._scheduler.events is not None:
+            if self._scheduler.events is not None or log.isEnabledFor(DEBUG):
                 self._notify("settled", self.charged)
 
     def _close_once(self, used: object) -> bool:
@@ -141,11 +169,13 @@ class Permit:
                 self._used = used
         return first
 
-    def _notify(self, kind: str, *fields: object) -> None:
-        scheduler = self._scheduler
-        if scheduler.events is not None:
-            reserved = scheduler.pool.ledger.charged(self.cost, None)
-            scheduler.notify(kind, self.pool, self._waiter.lane.name, self.waited_s, reserved, *fields)
+    def _notify(
+        self, kind: str, used: object = None, reason: str | None = None, retry_after_s: float | None = None
+    ) -> None:
+        scheduler, waiter = self._scheduler, self._waiter
+        if scheduler.events is not None or log.isEnabledFor(WARNING if kind == "refused" else DEBUG):
+            fields = scheduler.pool.ledger.charged(self.cost, None), used, reason, retry_after_s, waiter.name
+            scheduler.notify(kind, self.pool, waiter.lane.name, self.waited_s, *fields)
 
     def cancel(self) -> None:
         """Give back what was reserved: the request was never sent."""
@@ -174,9 +204,11 @@ class Permit:
         elif not isinstance(refusal, Refusal):
             from paceline.providers.answers import refusal_said
 
-            refusal = refusal_said(refusal, self.pool)
+            refusal, headers = refusal_said(refusal, self.pool)
             if refusal is None:
                 return
+            if refusal.scope is not RefusalScope.MODE:  # as in an attached client
+                self._learn(headers)
         if refusal.retry_after_s is None:
             refusal = replace(refusal, retry_after_s=retry_after_s)
         pause_s = retry_after_s or refusal.retry_after_s or 0.0

@@ -16,8 +16,8 @@ import weakref
 from collections import deque
 from collections.abc import Callable, Coroutine, Generator, Iterable, Sequence
 from contextlib import closing
-from dataclasses import dataclass
-from functools import cache
+from dataclasses import dataclass, replace
+from functools import cache, partial
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, Protocol, TypeAlias, TypeVar, cast
 
@@ -29,6 +29,7 @@ from paceline.core.pool import Pool
 from paceline.core.queue import Queue, Waiter
 from paceline.core.quota import CONCURRENCY, NS, REQUESTS, Cost, Rule
 from paceline.core.results import Outcome, PacelineWarning, Reading, Refusal, Reservation, StoreLost, WaitUntil
+from paceline.pacing import lines
 from paceline.pacing.clock import Clock, Timer, tell_of_forks
 from paceline.pacing.status import report
 
@@ -52,6 +53,10 @@ LATE_NS = round(HEADROOM_MIN_S * NS)
 
 PASSED_MIN = 256
 """How many reservations with further ones are kept before lost ones are searched for."""
+
+
+EXACT_MAX = 300
+"""With so many requests ahead, the log line of a wait has a lower bound of it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -141,6 +146,7 @@ class Scheduler:
         worker: Makes the exchanges, for a capacity with a store.
 
     Attributes:
+        lines: Its log lines.
         events: Called with the fields of every :class:`~paceline.pacing.events.Event` of the pool, or ``None``.
         own_units: The user's own units of the pool's quotas, until the first request; see :meth:`warn_left_out`.
     """
@@ -149,6 +155,7 @@ class Scheduler:
         self, pool: Pool, clock: Clock, further: Sequence[Scheduler] = (), worker: Worker | None = None
     ) -> None:
         self.pool = pool
+        self.lines = lines.Lines(pool, self.read)
         self.events: Callable[..., None] | None = None
         self.own_units: set[str] = set()
         self.further = tuple(further)
@@ -164,6 +171,7 @@ class Scheduler:
         self._forked = False  # the quotas are those of the parent process, which spends them, too
         self._timer: Timer | None = None
         self._timer_ns = FAR_NS
+        self._unsaid: deque[tuple[Waiter, WaitUntil]] = deque(maxlen=lines.LINES_MAX)  # whose waits are to be logged
         self._at: dict[Waiter, tuple[Scheduler, Waiter]] = {}  # granted here, waiting at a further one
         self._passed: dict[Reservation, list[tuple[Scheduler, Reservation]]] = {}  # further reservations, until closed
         self._look_at = PASSED_MIN  # how many of these lead to the next search for closed ones
@@ -262,7 +270,28 @@ class Scheduler:
             self._arm()
         self._wake(done)
         self._log_notices()
+        if waits and lines.LEVELS.get(logging.INFO) is not False and lines.log.isEnabledFor(logging.INFO):
+            self._unsaid.append((waiter, cast("WaitUntil", outcome)))
+            self._say_waits()
         return outcome
+
+    def _say_waits(self) -> None:
+        """Log the waits that are not logged yet, except those for which the answer of the store is awaited."""
+        while self._unsaid:
+            waiter, until = self._unsaid.pop()
+            why = partial(self._why_about, waiter, until)
+            if not self.lines.waits(self.now_ns(), waiter.name, waiter.lane.name, why):
+                self._unsaid.append((waiter, until))
+                return
+
+    def _why_about(self, waiter: Waiter, until: WaitUntil) -> lines.Why | None:
+        """As :meth:`why`; in a long queue, where that takes long, with the lower bound ``until``."""
+        ahead = self.pool.queue.length - 1
+        if ahead < EXACT_MAX:
+            why = self.why(waiter)
+            return (why.ahead, why.quota, why.expected_wait_s) if why else None
+        wait_s = wait_until_s(until.at_ns, self.now_ns())
+        return ahead, until.quota, wait_s if wait_s < math.inf else None
 
     def _block(self, waiter: Waiter, outcome: Outcome) -> Outcome:
         """Block this thread until the outcome of ``waiter``, unless ``outcome`` is final."""
@@ -322,7 +351,7 @@ class Scheduler:
             paused_until_ns = self.pool.ledger.not_before_ns
             try:
                 for scheduler in self.further:
-                    there = Waiter({REQUESTS: 1, CONCURRENCY: 1}, waiter.lane, waiter.deadline_ns)
+                    there = Waiter({REQUESTS: 1, CONCURRENCY: 1}, waiter.lane, waiter.deadline_ns, waiter.name)
                     self._at[waiter] = scheduler, there
                     step = yield scheduler, there
                     if not isinstance(step, Reservation):
@@ -390,9 +419,21 @@ class Scheduler:
         finally:
             self._release(reservation)
 
-    def observe(self, readings: Iterable[Reading], reservation: Reservation) -> None:
-        """See :meth:`Pool.observe`."""
-        self._change(lambda now_ns: self.pool.observe(now_ns, readings, reservation))
+    def observe(self, readings: Iterable[Reading], reservation: Reservation | None) -> None:
+        """See :meth:`Pool.observe`; ``None``: the request of the answer is not known.
+
+        Then the level only falls, because requests may have been charged since the provider counted.
+        """
+
+        def learn(now_ns: int) -> None:
+            if reservation is not None:
+                self.pool.observe(now_ns, readings, reservation)
+            elif self.pool.capacity.learning is not None:
+                of_now = Reservation({}, [], (), now_ns, now_ns)
+                of_now.notes = self.pool.capacity.learning.notes_of_now()
+                self.pool.observe(now_ns, [_lower(reading, self.pool.ledger, now_ns) for reading in readings], of_now)
+
+        self._change(learn)
         self._log_notices()
 
     def _log_notices(self) -> None:
@@ -474,13 +515,19 @@ class Scheduler:
     # Events and warnings.
 
     def notify(self, *event: Any) -> None:
-        """Call :attr:`events`; not before the critical section ends, if this thread is in it (a finalizer, a signal)."""
-        assert self.events is not None
+        """Call :attr:`events`, and log; not before the critical section ends, if this thread is in it (a finalizer, a signal)."""
         with self._lock:
             inside = self._busy
             if inside:
                 self._deferred_events.append(event)
         if not inside:
+            self._tell(event)
+
+    def _tell(self, event: tuple[Any, ...]) -> None:
+        kind, _, *fields = event
+        if lines.log.isEnabledFor(logging.WARNING if kind == "refused" else logging.DEBUG):
+            self.lines.permit(self.now_ns(), kind, *fields)
+        if self.events is not None:
             self.events(*event)
 
     def warn_left_out(self, cost: Cost) -> None:
@@ -523,6 +570,8 @@ class Scheduler:
                 self._busy = False
             done += self._work()
         self._wake(done)
+        if self._unsaid:
+            self._say_waits()
         return found
 
     def _change(self, change: Callable[[int], None]) -> None:
@@ -592,12 +641,12 @@ class Scheduler:
         self._wake_owners(done)
         while self._due:
             self._poke()
-        while self._deferred_events and self.events is not None:
+        while self._deferred_events:
             try:
                 event = self._deferred_events.popleft()
             except IndexError:  # another thread has taken it
                 break
-            self.events(*event)
+            self._tell(event)
 
     def _poke(self) -> None:
         """Inform the worker that an exchange is due; not under the lock, because of the order of the locks."""
@@ -640,6 +689,7 @@ class Scheduler:
         self._timer, self._timer_ns = None, FAR_NS
         self._deferred.clear()
         self._deferred_events.clear()
+        self._unsaid.clear()
         self._due = self._poked = False
         self._at, self._passed, self._loops = {}, {}, set()
         self._forked = self._worker is None and self.pool.counts.get("granted", 0) > 0
@@ -675,6 +725,13 @@ def set_all(futures: list[asyncio.Future[None]]) -> None:
     for future in futures:
         if not future.done():
             future.set_result(None)
+
+
+def _lower(reading: Reading, ledger: Ledger, now_ns: int) -> Reading:
+    """``reading``, without its level if that is not below the present one."""
+    levels = [m.level(now_ns) for m in ledger.meters if m.quota.unit == reading.unit]
+    above = reading.remaining is None or reading.remaining >= min(levels, default=0.0)
+    return replace(reading, remaining=None, reset_s=None) if above else reading
 
 
 def wait_until_s(at_ns: int, now_ns: int) -> float:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from datetime import UTC, datetime
 from typing import Any
 
 from paceline.core.meters import Bucket, Meter, Spread, Window
@@ -25,6 +26,7 @@ def report(pool: Pool, now_ns: int) -> dict[str, Any]:
                 "limit": m.quota.amount,
                 "remaining": round(m.level(now_ns), 3),
                 "reset_s": _reset_s(m, now_ns),
+                "resets_at": _resets_at(m, now_ns),
                 "period_s": m.quota.period_s,
                 "burst": m.quota.burst,
                 "rule": m.quota.rule.value,
@@ -53,7 +55,7 @@ def report(pool: Pool, now_ns: int) -> dict[str, Any]:
             unit: {
                 "estimated": round(estimated, 3),
                 "actual": round(actual, 3),
-                "ratio": round(estimated / actual, 4) if actual else None,
+                "ratio": round(actual / estimated, 4) if estimated else None,
             }
             for unit, (estimated, actual) in sorted(pool.estimates.items())
             if unit not in (REQUESTS, CONCURRENCY)
@@ -87,6 +89,18 @@ def _reset_s(m: Meter, now_ns: int) -> float | None:
     if isinstance(m, Window):
         return _up(m.stop_ns - now_ns)
     return None  # slots: when the requests in flight end
+
+
+def _resets_at(m: Meter, now_ns: int) -> str | None:
+    """When a window restarts, in UTC (``2026-11-22T08:00:00Z``); ``None`` for other rules."""
+    if not isinstance(m, Window):
+        return None
+    m.level(now_ns)  # enter the present window
+    try:
+        at = datetime.fromtimestamp(-(-m.stop_ns // NS), UTC)
+    except (OverflowError, ValueError, OSError):  # beyond the calendar
+        return None
+    return at.isoformat().replace("+00:00", "Z")
 
 
 def _learned(m: Meter, headroom_s: float) -> dict[str, Any]:

@@ -4,13 +4,17 @@ from __future__ import annotations
 
 import json
 import logging
-from collections.abc import Mapping
-from dataclasses import astuple
+import re
+from collections import deque
+from collections.abc import Iterator, Mapping
+from dataclasses import astuple, replace
 from typing import Any, Final, NamedTuple
 
 from paceline.core.quota import INPUT_TOKENS, OUTPUT_TOKENS, TOKENS, Cost
-from paceline.core.results import QuotaError, Refusal
+from paceline.core.results import PacelineError, QuotaError, Reading, Refusal, RefusalKind
+from paceline.providers import parse
 from paceline.providers.base import Call, Provider, Usage
+from paceline.providers.parse import count
 from paceline.providers.registry import is_provider, provider_for_host, provider_named
 
 log = logging.getLogger("paceline.providers")
@@ -24,28 +28,63 @@ _SDKS: Final = {
 }  # fmt: skip
 
 
-def usage_cost(pool: str, usage: object, reserved: Cost | None = None) -> Cost:
+def usage_cost(pool: str, answer: object, reserved: Cost | None = None) -> Cost:
     """The cost per unit that the provider of ``pool`` has charged for an answer.
 
     Args:
         pool: The pool's name, e.g. ``openai/gpt-5``; one without a provider counts as OpenAI-compatible.
-        usage: An SDK's answer, its usage object, either as a mapping, or a ``Usage``.
+        answer: An SDK's answer, its usage object, either as a mapping, a ``Usage``; an HTTP response whose body is JSON or
+            server-sent events; or an object or mapping with ``tokens_used``, input and output together.
         reserved: The reserved cost per unit; its ``output_tokens`` are the maximum that the request allowed.
 
     Raises:
-        QuotaError: ``usage`` contains no usage in this provider's form.
+        QuotaError: ``answer`` contains no usage in this provider's form, or is an error.
     """
-    name, slash, model = pool.partition("/")  # a model's own name may contain more of them
-    provider = provider_named(name if slash else "generic")
-    found = usage if isinstance(usage, Usage) else provider.usage(_as_mapping(usage))
+    provider, reserved = provider_of(pool), reserved or {}
+    found = answer if isinstance(answer, Usage) else _usage_in(pool, provider, answer)
     if found is None:
+        total = count(answer.get("tokens_used") if isinstance(answer, Mapping) else _get(answer, "tokens_used"))
+        if total:
+            return {TOKENS: float(plausible(pool, Usage(total), reserved).input_tokens)}
         raise QuotaError(
-            f"{pool}: no usage in {type(usage).__name__}: settle with an answer that reports it, with a mapping like"
+            f"{pool}: no usage in {type(answer).__name__}: settle with an answer that reports it, with a mapping like"
             " {'input_tokens': 812, 'output_tokens': 64}, or with amounts: settle(input_tokens=812, output_tokens=64)"
         )
-    reserved = reserved or {}
     found, most = plausible(pool, found, reserved), int(reserved.get(OUTPUT_TOKENS, 0)) or None
-    return provider.charged(Call(provider.name, "", model, found.input_tokens, most), found)
+    return provider.charged(Call(provider.name, "", pool.partition("/")[2], found.input_tokens, most), found)
+
+
+def _usage_in(pool: str, provider: Provider, answer: object) -> Usage | None:
+    """The usage that ``answer`` reports.
+
+    Raises:
+        QuotaError: ``answer`` is an HTTP response with an error.
+    """
+    response, status = _response_in(answer)
+    if response is None or status is None:
+        usage = provider.usage(_as_mapping(answer))
+    elif status >= 400:
+        raise QuotaError(
+            f"{pool}: an answer with status {status} reports no usage: call permit.refused(response) for a refusal, and"
+            " permit.settle() for another error, because the provider may have counted the request"
+        )
+    else:
+        stream = "event" in _headers(response).get("content-type", "")
+        reader = provider.usage_reader(Call(provider.name, "", pool.partition("/")[2], 0, stream=stream))
+        reader.feed(_body(response, most=None))
+        reader.close()
+        usage = reader.usage
+    if usage is None:  # the body is a model's own, which boto3 returns unread
+        headers = headers_in(answer)
+        sides = [count(parse.number(headers.get(f"x-amzn-bedrock-{side}-token-count"))) for side in ("input", "output")]
+        usage = parse.make_usage(sides[0], sides[1], 0, 0)
+    return usage
+
+
+def provider_of(pool: str) -> Provider:
+    """The provider of a pool, by its name; without one, an OpenAI-compatible one."""
+    name, slash, _ = pool.partition("/")  # a model's own name may contain more of them
+    return provider_named(name if slash else "generic")
 
 
 def plausible(pool: str, usage: Usage, reserved: Cost) -> Usage:
@@ -114,50 +153,165 @@ class Answer(NamedTuple):
 def refusal_of(error: object, provider: str | None = None) -> Refusal | None:
     """The refusal in an exception, in the provider's own dialect.
 
+    The first HTTP answer decides: that of the exception, or else of one behind it (``__cause__``, ``__context__``). An
+    exception group is a refusal if each of its exceptions is one; the longest wait of them holds. Without any answer, a
+    text with ``rate limit``, ``rate_limit``, ``too many requests`` or the word ``429`` is a refusal, unless the exception
+    is of a kind that has another cause (a ``TypeError``, a ``FileNotFoundError``).
+
     Args:
-        error: An exception of ``openai``, ``anthropic``, ``groq``, ``mistralai``, ``google-genai``, ``cohere`` or
-            ``httpx``; any object that has a ``response`` with a status and headers, or a status code itself.
+        error: An exception of ``openai``, ``anthropic``, ``groq``, ``mistralai``, ``google-genai``, ``cohere``, ``botocore``
+            or ``httpx``; any object that has a ``response`` with a status and headers, or a status code itself; an
+            exception that was raised because of one of them.
         provider: The provider whose dialect it is in, e.g. ``openai``; by default that of the answer's host, else the
             SDK's.
 
     Returns:
-        Why the provider refused, and how long it asks to wait; ``None`` for any other error (a 400, a 500), for an
-        exception without an HTTP answer, and for a 429 that is paceline's own.
+        Why the provider refused, and how long it asks to wait; ``None`` for any other error (a 400, a 500), and for one
+        of paceline's own.
     """
-    answer = answer_of(error)
-    if answer is None or answer.ours:
-        return None
-    return _provider_of(error, answer, provider).refusal(answer.status, answer.headers, answer.body)
+    found: list[Refusal] = []
+    for chain in _chains(error):
+        refusal = _refusal_in(chain, provider)
+        if refusal is None:
+            return None
+        found.append(refusal)
+    return max(found, key=lambda refusal: refusal.retry_after_s or 0.0, default=None)
 
 
-def refusal_said(error: object, pool: str) -> Refusal | None:
-    """As :func:`refusal_of`, for an answer that must be a refusal of ``pool``; ``None`` only for paceline's own 429.
+def _refusal_in(chain: list[object], provider: str | None) -> Refusal | None:
+    for source in chain:
+        if (answer := _answer_in(source)) is not None:
+            if answer.ours:
+                return None
+            return _provider_of(source, answer.host, provider).refusal(answer.status, answer.headers, answer.body)
+    for source in chain:
+        text = _text_of(source)
+        if _SAYS_SO.search(text):
+            said = _provider_of(source, "", provider).refusal(429, {}, text.encode("utf-8", "replace"))
+            return replace(said, message="") if said is not None else Refusal(RefusalKind.RATE)
+    return None
+
+
+ERRORS_MAX: Final = 100
+"""How many exceptions are read: those in groups, and those behind them."""
+
+_RESPONSES: Final = ("response", "raw_response", "http_response", "sdk_http_response")
+"""The attributes of SDKs' objects that hold the HTTP response."""
+
+
+def _response_in(answer: object) -> tuple[object, int | None]:
+    """The HTTP response that ``answer`` is or holds, and its status; ``(None, None)`` for none."""
+    for response in (answer, *(_get(answer, name) for name in _RESPONSES)):
+        status = _status(response)
+        if status is not None and _get(response, "headers") is not None:
+            return response, status
+    return None, None
+
+
+def headers_in(answer: object) -> dict[str, str]:
+    """The headers of an HTTP response, or of an SDK's answer that holds them; empty for none."""
+    if isinstance(answer, Mapping):  # as botocore returns it
+        about = answer.get("ResponseMetadata")
+        headers = about.get("HTTPHeaders") if isinstance(about, Mapping) else None
+        return _lowered(headers)
+    holders = (answer, *(_get(answer, name) for name in _RESPONSES))
+    return next(filter(None, map(_headers, holders)), {})
+
+
+def readings_in(pool: str, headers: object, now_s: float) -> list[Reading]:
+    """The quotas that the headers of an answer of ``pool`` report; ``now_s``: seconds since the epoch.
 
     Raises:
-        TypeError: ``error`` has no HTTP answer.
+        TypeError: ``headers`` is neither a mapping nor pairs of a name and a value.
+    """
+    return provider_of(pool).readings(parse.headers_of(headers), now_s)
+
+
+_SAYS_SO = re.compile(r"rate[ _]limit|too many requests|(?<![\w.,])429(?!\w|[.,]\d)", re.IGNORECASE)
+_OTHER: Final = (
+    PacelineError, ArithmeticError, AssertionError, AttributeError, EOFError, ImportError, LookupError, MemoryError, NameError,
+    ReferenceError, SyntaxError, TypeError, Warning,
+)  # fmt: skip
+
+
+def _is_other(error: BaseException) -> bool:
+    """Whether ``error`` is by its type about something else, so that its text may mention a limit by chance.
+
+    The text of a subclass of ``ValueError`` repeats what could not be parsed, that of an ``OSError`` with a number a file.
+    """
+    parses = isinstance(error, ValueError) and type(error) is not ValueError
+    system = isinstance(error, OSError) and error.errno is not None
+    return parses or system or isinstance(error, _OTHER) or not isinstance(error, Exception)
+
+
+def _text_of(error: object) -> str:
+    if not isinstance(error, BaseException) or _is_other(error):
+        return ""
+    try:
+        return str(error)[:4_096]
+    except Exception:  # noqa: BLE001  (a foreign method)
+        return ""
+
+
+def _chains(error: object) -> Iterator[list[object]]:
+    """``error`` and the exceptions behind it, nearest first; with a group among them, one such chain for each of its own.
+
+    With an error of paceline in it, a chain is empty. The context of an error that is about something else is not its
+    reason, so it is left out.
+    """
+    todo: deque[tuple[list[object], object]] = deque([([], error)])
+    read = 0
+    while todo:
+        chain, at = todo.popleft()
+        while at is not None and read < ERRORS_MAX and not any(at is before for before in chain):
+            read += 1
+            if isinstance(at, BaseExceptionGroup):
+                todo.extend((chain, one) for one in at.exceptions)
+                chain, at = [], None
+                break
+            if isinstance(at, PacelineError):
+                yield []
+                return
+            chain = [*chain, at]
+            if not isinstance(at, BaseException):
+                break
+            hidden = at.__suppress_context__ or _is_other(at)
+            at = at.__cause__ or (None if hidden else at.__context__)
+        if chain:
+            yield chain
+
+
+def refusal_said(error: object, pool: str) -> tuple[Refusal | None, Mapping[str, str]]:
+    """As :func:`refusal_of`, for an answer that must be a refusal of ``pool``; with the headers of the answer.
+
+    The refusal is ``None`` only for paceline's own 429.
+
+    Raises:
+        TypeError: ``error`` has no HTTP answer, and its text names no rate limit.
         QuotaError: Its answer is not a refusal.
     """
-    answer = answer_of(error)
+    name, slash, _ = pool.partition("/")
+    refusal, answer = refusal_of(error, name if slash and is_provider(name) else None), answer_of(error)
+    if refusal is not None or (answer is not None and answer.ours):
+        return refusal, {} if answer is None else answer.headers
     if answer is None:
         raise TypeError(
             f"{pool}: {type(error).__name__} carries no HTTP answer, so it does not say that the provider refused: pass"
             " an SDK's exception with a response, a paceline.Refusal, or retry_after_s=..."
         )
-    if answer.ours:
-        return None
-    name, slash, _ = pool.partition("/")
-    refusal = refusal_of(error, name if slash and is_provider(name) else None)
-    if refusal is None:
-        raise QuotaError(
-            f"{pool}: an answer with status {answer.status} is no refusal: settle() the permit, or cancel() it if nothing"
-            " was sent"
-        )
-    return refusal
+    raise QuotaError(
+        f"{pool}: an answer with status {answer.status} is no refusal: settle() the permit, or cancel() it if nothing"
+        " was sent"
+    )
 
 
 def answer_of(error: object) -> Answer | None:
-    """The HTTP answer in ``error``, or ``error`` itself where it is one; ``None`` when there is none."""
-    for name in ("response", "raw_response", "http_response"):
+    """The HTTP answer in ``error`` or behind it, or ``error`` itself where it is one; ``None`` when there is none."""
+    return next((found for chain in _chains(error) for source in chain if (found := _answer_in(source))), None)
+
+
+def _answer_in(error: object) -> Answer | None:
+    for name in _RESPONSES[:3]:
         response = _get(error, name)
         if isinstance(response, Mapping):
             return _botocore_answer(response)
@@ -176,14 +330,13 @@ def _botocore_answer(response: Mapping[str, Any]) -> Answer | None:
     if not isinstance(about, Mapping) or not isinstance(status, int) or not isinstance(error, Mapping):
         return None
     body = {"__type": str(error.get("Code", "")), "message": str(error.get("Message", ""))[:BODY_MAX]}
-    headers = {str(name).lower(): str(value) for name, value in dict(about.get("HTTPHeaders") or {}).items()}
-    return Answer(status, headers, json.dumps(body).encode(), "")
+    return Answer(status, _lowered(about.get("HTTPHeaders")), json.dumps(body).encode(), "")
 
 
-def _provider_of(error: object, answer: Answer, provider: str | None) -> Provider:
+def _provider_of(error: object, host: str, provider: str | None) -> Provider:
     if provider is not None:
         return provider_named(provider)
-    known = provider_for_host(answer.host) if answer.host else None
+    known = provider_for_host(host) if host else None
     if known is not None:
         return known
     packages = (cls.__module__.partition(".")[0] for cls in type(error).__mro__)
@@ -204,19 +357,19 @@ def _status(thing: object) -> int | None:
 
 
 def _headers(thing: object) -> dict[str, str]:
-    headers = _get(thing, "headers")
+    return _lowered(_get(thing, "headers"))
+
+
+def _lowered(headers: object) -> dict[str, str]:
     try:
-        return {_text(name).lower(): _text(value) for name, value in dict(headers).items()}
+        return parse.headers_of(headers)
     except Exception:  # noqa: BLE001  (a foreign mapping)
         return {}
 
 
-def _text(value: object) -> str:
-    return value.decode("latin-1") if isinstance(value, bytes) else str(value)
-
-
-def _body(thing: object) -> bytes:
-    for name in ("content", "body", "details", "text"):
+def _body(thing: object, most: int | None = BODY_MAX) -> bytes:
+    """The body of a response that was read, at most so many bytes; of aiohttp's it is ``_body``."""
+    for name in ("content", "_body", "body", "details", "text", "data"):
         body = _get(thing, name)
         if isinstance(body, Mapping | list):
             try:
@@ -224,9 +377,9 @@ def _body(thing: object) -> bytes:
             except (TypeError, ValueError, RecursionError):
                 continue
         if isinstance(body, str):
-            body = body[:BODY_MAX].encode("utf-8", "replace")
+            body = body[:most].encode("utf-8", "replace")
         if isinstance(body, bytes) and body:
-            return body[:BODY_MAX]
+            return body[:most]
     return b""
 
 

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from fnmatch import fnmatchcase
 from typing import Any, Final
 
-from paceline.core.quota import INPUT_TOKENS, OUTPUT_TOKENS, REQUESTS, Cost
+from paceline.core.quota import INPUT_TOKENS, OUTPUT_TOKENS, REQUESTS, TOKENS, Cost
 from paceline.core.results import Reading, Refusal, RefusalKind, RefusalScope
 from paceline.providers import parse
 from paceline.providers.base import Call, Headers, Usage
@@ -42,6 +42,7 @@ _FAMILIES: Final = (
     ("requests", REQUESTS, 1.0),
     ("input-tokens", INPUT_TOKENS, 1_000.0),  # remainders are rounded to the nearest thousand
     ("output-tokens", OUTPUT_TOKENS, 1_000.0),
+    ("tokens", TOKENS, 1_000.0),
 )
 _DIMENSION = re.compile(
     r"\b([\d,]{1,20}) ((?:[a-z-]{1,20} ){0,3}?)(input tokens|output tokens|tokens|requests) per (minute|hour|day)",
@@ -86,20 +87,22 @@ class Anthropic(BaseProvider):
         return costs.charged(call, usage)
 
     def readings(self, headers: Headers, now_s: float) -> list[Reading]:
-        """``anthropic-ratelimit-{requests,input-tokens,output-tokens}-{limit,remaining,reset}``.
+        """``anthropic-ratelimit-{requests,input-tokens,output-tokens,tokens}-{limit,remaining,reset}``.
 
-        The family ``tokens`` repeats the most restrictive limit in effect and is no quota of its own; ``unified``,
-        ``priority`` and ``fast`` belong to other traffic. Resets are instants in whole seconds, compared
-        with the answer's own ``date`` where it has one, so that the local clock does not matter.
+        The family ``tokens`` repeats the most restrictive limit in effect, so it is read only without those of input and
+        output: as input and output together. ``unified``, ``priority`` and ``fast`` belong to other traffic. Resets are
+        instants in whole seconds, compared with the answer's own ``date`` where it has one, so that the local clock does
+        not matter.
         """
         now_s = parse.http_date_s(headers.get("date")) or now_s
-        found = []
+        found: list[Reading] = []
         for family, unit, resolution in _FAMILIES:
             limit = parse.amount(headers.get(f"anthropic-ratelimit-{family}-limit"))
             remaining = parse.remainder(headers.get(f"anthropic-ratelimit-{family}-remaining"))
             full_s = parse.rfc3339_s(headers.get(f"anthropic-ratelimit-{family}-reset"))
             reset_s = None if full_s is None else parse.wait(max(0.0, full_s - now_s))
-            if limit is not None or remaining is not None or reset_s is not None:
+            repeats = unit == TOKENS and any(reading.unit != REQUESTS for reading in found)
+            if not repeats and (limit is not None or remaining is not None or reset_s is not None):
                 found.append(Reading(unit, limit, remaining, reset_s, 60.0, resolution, reset_resolution_s=1.0))
         return found
 

@@ -10,7 +10,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any, Final
 
 from paceline.core.quota import INPUT_TOKENS, OUTPUT_TOKENS, REQUESTS, TOKENS, USD
-from paceline.core.results import Refusal, RefusalKind, RefusalScope
+from paceline.core.results import Reading, Refusal, RefusalKind, RefusalScope
 from paceline.providers import parse
 from paceline.providers.base import Call, Headers, Usage, UsageReader
 from paceline.providers.common import CostRule
@@ -79,6 +79,21 @@ class Gemini(OpenAIDialect):
     def pool(self, model: str) -> str:
         """The model itself: Google names each in its refusals, snapshots too."""
         return model.removeprefix("models/")
+
+    def readings(self, headers: Headers, now_s: float) -> list[Reading]:
+        """``x-ratelimit-{limit,remaining,reset}``, as gateways and older clients report them: requests, for an unknown period.
+
+        Google's own answers have none of them (observed 2026-08), and no page defines them. So a remainder counts only with
+        ``0 <= remaining <= limit``; the reset is an instant or a duration.
+        """
+        limit, remaining = (
+            parse.amount(headers.get("x-ratelimit-limit")),
+            parse.remainder(headers.get("x-ratelimit-remaining")),
+        )
+        reset_s = parse.reset_s(headers.get("x-ratelimit-reset"), headers, now_s)
+        if limit is None or (remaining is not None and not 0 <= remaining <= limit):
+            return []
+        return [Reading(REQUESTS, limit, remaining, reset_s)]
 
     def usage_reader(self, call: Call) -> UsageReader:
         """A reader for a JSON answer, or for server-sent events (``alt=sse``), of which the last usage counts.

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
+from itertools import islice
 from typing import Any, Final
 
 from paceline.providers.base import Headers, Usage
@@ -30,6 +31,33 @@ _SECONDS = {
     "µs": 1e-6,
     "ns": 1e-9,
 }
+
+
+HEADERS_MAX: Final = 1_000  # headers of one answer that are read
+
+
+def headers_of(headers: object) -> dict[str, str]:
+    """Headers by their names in lower case; the values of a repeated one are joined by commas, as HTTP defines it.
+
+    Raises:
+        TypeError: ``headers`` is neither a mapping nor pairs of a name and a value.
+    """
+    found: dict[str, str] = {}
+    try:
+        pairs: Iterable[tuple[Any, Any]] = headers.items() if hasattr(headers, "items") else headers  # type: ignore[assignment]
+        for name, value in islice(pairs, HEADERS_MAX):
+            key, texts = _text(name).lower(), value if isinstance(value, list | tuple) else (value,)
+            values = ", ".join(map(_text, texts))
+            found[key] = f"{found[key]}, {values}" if key in found else values
+    except (TypeError, ValueError):
+        raise TypeError(
+            f"headers is a {type(headers).__name__}: it must be a mapping, or pairs of a name and a value"
+        ) from None
+    return found
+
+
+def _text(value: object) -> str:
+    return value.decode("latin-1") if isinstance(value, bytes) else str(value)
 
 
 def _short(text: str | None) -> str:
@@ -123,6 +151,22 @@ def seconds_until(instant_s: float | None, headers: Headers) -> float | None:
     """Seconds from the answer's ``date`` header to ``instant_s`` (seconds since the epoch); ``None`` for a past one."""
     now_s = http_date_s(headers.get("date"))
     return None if instant_s is None or now_s is None else wait(instant_s - now_s) or None
+
+
+def reset_s(text: str | None, headers: Headers, now_s: float) -> float | None:
+    """Seconds until a reset in any form: an RFC 3339 instant, seconds or milliseconds since the epoch, a duration.
+
+    Args:
+        text: The header's value.
+        headers: All headers; an instant is compared with their ``date``.
+        now_s: The time in seconds since the epoch, for headers without a ``date``.
+    """
+    value, instant_s = number(text), rfc3339_s(text)
+    if value is not None and value > MAX_WAIT_S:
+        instant_s = value / 1_000 if value > 1e11 else value  # 1e11 s are in the year 5138
+    if instant_s is not None:
+        return wait(max(0.0, instant_s - (http_date_s(headers.get("date")) or now_s)))
+    return go_duration_s(text) if value is None else wait(value)
 
 
 def longest(*waits: float | None) -> float | None:

@@ -455,7 +455,10 @@ class SharedCapacity:
         return False
 
     def _study(self, now_ns: int, reservation: Reservation, lesson: Lesson) -> None:
-        if self.learning is not None and isinstance(reservation, LeasedReservation) and self.lost is None:
+        leased = (
+            isinstance(reservation, LeasedReservation) or not reservation.amounts
+        )  # or: of no request of this process
+        if self.learning is not None and leased and self.lost is None:
             self._lessons.append(lesson)
             self.outbox.soon(now_ns)
 

@@ -1,0 +1,73 @@
+"""The limits in the headers of an answer, for programs that read them by hand."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass
+from typing import Final
+
+from paceline.core.results import Reading
+from paceline.providers import parse
+from paceline.providers.registry import provider_named
+
+
+@dataclass(frozen=True, slots=True)
+class HeaderLimits:
+    """The limits in the headers of one answer.
+
+    Attributes:
+        provider: The provider in whose dialect they were read; empty where no header names a limit.
+        readings: One for each quota that the headers report, with ``unit``, ``limit``, ``remaining``, ``reset_s`` and
+            ``period_s``; a field is ``None`` where its header is missing or cannot be read.
+        retry_after_s: The wait that ``retry-after`` or ``retry-after-ms`` asks for, in seconds; ``None`` for none.
+    """
+
+    provider: str
+    readings: tuple[Reading, ...]
+    retry_after_s: float | None
+
+
+# The beginning of a header's name, and whose it is; the first row that matches any header holds. Sources: tables/*.toml.
+_NAMES: Final = (
+    ("anthropic-ratelimit-", "anthropic"),
+    ("x-groq-", "groq"),
+    ("x-ratelimit-limit-audio-seconds", "groq"),
+    ("x-tokenlimit-", "together"),
+    ("x-ratelimit-limit-dynamic", "together"),
+    ("x-ratelimit-limit-req-", "mistral"),
+    ("x-ratelimit-limit-tokens-prompt", "fireworks"),
+    ("x-ratelimit-limit-tokens-generated", "fireworks"),
+    ("x-ratelimit-limit-requests-", "cerebras"),
+    ("x-ratelimit-limit-tokens-minute", "cerebras"),
+    ("x-ms-", "azure"),
+    ("apim-", "azure"),
+    ("x-rate-limit-", "azure"),
+    ("x-ratelimit-limit-", "openai"),
+    ("x-ratelimit-remaining-", "openai"),
+    ("x-ratelimit-reset-", "openai"),
+    ("x-ratelimit-", "gemini"),
+)
+
+
+def limits_in(headers: object, provider: str | None = None, *, now_s: float | None = None) -> HeaderLimits:
+    """Read the limits in the headers of an answer. Nothing learns from them: see :meth:`Limiter.observe`.
+
+        limits = paceline.limits_in(response.headers)
+        left = {reading.unit: reading.remaining for reading in limits.readings}
+
+    Args:
+        headers: A mapping, or pairs of a name and a value; names and values are texts or bytes, in any case.
+        provider: The provider that gave the answer, e.g. ``groq``. ``None``: the one that uses these names. They do not
+            always tell: ``x-ratelimit-limit-requests`` is for a day at Groq, and for a minute at OpenAI, as which it is read.
+        now_s: The time of the answer in seconds since the epoch, where its ``date`` header is missing; now by default. It is
+            used for resets that are instants.
+
+    Raises:
+        TypeError: ``headers`` is neither a mapping nor pairs.
+    """
+    found = parse.headers_of(headers)
+    if provider is None:
+        provider = next((name for start, name in _NAMES if any(header.startswith(start) for header in found)), "")
+    dialect = provider_named(provider) if provider else None
+    readings = () if dialect is None else dialect.readings(found, time.time() if now_s is None else now_s)
+    return HeaderLimits("" if dialect is None else dialect.name, tuple(readings), parse.retry_after_s(found))

@@ -1,0 +1,174 @@
+"""``settle(response)``, ``settle(..., headers=...)`` and ``limiter.observe``: answers of any library, reported by hand."""
+
+from __future__ import annotations
+
+import io
+import json
+from types import SimpleNamespace
+
+import httpx
+import httpx2
+import pytest
+import requests
+
+import paceline
+from paceline.testing import ManualClock, run_virtual
+
+BODY = {"model": "gpt-5", "usage": {"prompt_tokens": 10, "completion_tokens": 3}}
+HEADERS = {
+    "x-ratelimit-limit-tokens": "20000",
+    "x-ratelimit-remaining-tokens": "5000",
+    "x-ratelimit-reset-tokens": "45s",
+}
+STREAM = "".join(f"data: {json.dumps(event)}\n\n" for event in ({"choices": []}, BODY)) + "data: [DONE]\n\n"
+
+
+def of_requests(status=200):
+    response = requests.Response()
+    response.status_code, response.raw = status, io.BytesIO(json.dumps(BODY).encode())
+    response.headers.update(HEADERS)
+    return response
+
+
+ANSWERS = {
+    "httpx": lambda: httpx.Response(200, headers=HEADERS, json=BODY),
+    "httpx2": lambda: httpx2.Response(200, headers=HEADERS, json=BODY),
+    "requests": of_requests,
+    "aiohttp": lambda: SimpleNamespace(status=200, headers=HEADERS, content=object(), _body=json.dumps(BODY).encode()),
+    "urllib3": lambda: SimpleNamespace(status=200, headers=HEADERS, data=json.dumps(BODY).encode()),
+    "a stream that was read": lambda: httpx.Response(
+        200, headers=HEADERS | {"content-type": "text/event-stream; charset=utf-8"}, text=STREAM
+    ),
+    "an SDK's raw response": lambda: SimpleNamespace(http_response=httpx.Response(200, headers=HEADERS, json=BODY)),
+    "an object": lambda: SimpleNamespace(usage=SimpleNamespace(**BODY["usage"]), headers=HEADERS, content="an answer"),
+    "an object with a sum": lambda: SimpleNamespace(tokens_used=13, usage=None, headers=HEADERS, content="an answer"),
+    "as boto3 returns it": lambda: BODY | {"ResponseMetadata": {"HTTPStatusCode": 200, "HTTPHeaders": HEADERS}},
+}
+
+
+@pytest.fixture
+def limiter():
+    return paceline.Limiter({"openai/m": ["600 requests/min", "30k tokens/min"]}, clock=ManualClock(), headroom_s=0)
+
+
+def quota_of(limiter, unit, pool="openai/m"):
+    [quota] = [quota for quota in limiter.status()["pools"][pool]["quotas"] if quota["unit"] == unit]
+    return quota
+
+
+@pytest.mark.parametrize("answer", ANSWERS.values(), ids=ANSWERS)
+def test_an_answer_with_usage_and_headers(limiter, answer):
+    permit = limiter.try_acquire("openai/m", input_tokens=10, output_tokens=3)
+    permit.settle(answer())
+    assert permit.charged["tokens"] == 13
+    tokens = quota_of(limiter, "tokens")
+    assert (tokens["limit"], tokens["source"]) == (20_000, "learned")
+    assert tokens["remaining"] == pytest.approx(5_000, abs=100)
+
+
+def test_the_headers_apart(limiter):
+    limiter.try_acquire("openai/m", input_tokens=10).settle({"input_tokens": 8}, headers=HEADERS)
+    assert quota_of(limiter, "tokens")["limit"] == 20_000
+    permit = limiter.try_acquire("openai/m", tokens=10)
+    permit.settle(tokens=7, headers=[(b"X-RateLimit-Limit-Tokens", b"9000"), (b"x-ratelimit-remaining-tokens", b"10")])
+    assert permit.charged["tokens"] == 7
+    assert quota_of(limiter, "tokens")["limit"] == 9_000
+    limiter.try_acquire("openai/m").settle(headers={})
+    assert limiter.status()["pools"]["openai/m"]["counts"]["settled"] == 3
+
+
+def test_a_mapping_with_a_sum(limiter):
+    permit = limiter.try_acquire("openai/m", tokens=500)
+    permit.settle({"tokens_used": 420})
+    assert permit.charged["tokens"] == 420
+
+
+def test_an_absurd_sum_is_bounded(limiter):
+    permit = limiter.try_acquire("openai/m", tokens=500)
+    permit.settle({"tokens_used": 10**12})
+    assert permit.charged["tokens"] == 4e6
+
+
+def test_the_token_counts_of_bedrock_s_headers():
+    limiter = paceline.Limiter({"bedrock/titan": "100k tokens/min"}, clock=ManualClock())
+    named = {"x-amzn-bedrock-input-token-count": "100", "x-amzn-bedrock-output-token-count": "20"}
+    permit = limiter.try_acquire("bedrock/titan", input_tokens=100, output_tokens=50)
+    permit.settle({"body": object(), "ResponseMetadata": {"HTTPStatusCode": 200, "HTTPHeaders": named}})
+    assert permit.charged["tokens"] == 120
+
+
+@pytest.mark.parametrize("status", [400, 429, 500])
+def test_an_error_is_not_settled(limiter, status):
+    permit = limiter.try_acquire("openai/m", tokens=500)
+    with pytest.raises(paceline.QuotaError, match=f"openai/m: an answer with status {status} reports no usage"):
+        permit.settle(of_requests(status))
+    assert permit.open
+
+
+def test_an_answer_without_usage(limiter):
+    permit = limiter.try_acquire("openai/m", tokens=500)
+    with pytest.raises(paceline.QuotaError, match="no usage in Response"):
+        permit.settle(httpx.Response(200, headers=HEADERS, json={"choices": []}))
+    assert permit.open
+    with pytest.raises(TypeError, match="headers is a int"):
+        permit.settle(tokens=5, headers=5)
+
+
+def test_a_closed_permit_teaches_nothing(limiter):
+    permit = limiter.try_acquire("openai/m", tokens=500)
+    permit.settle()
+    permit.settle(tokens=5, headers=HEADERS)
+    assert quota_of(limiter, "tokens")["limit"] == 30_000
+
+
+def test_a_pool_of_the_user_s_own_learns_nothing():
+    limiter = paceline.Limiter({"jobs": "30k tokens/min"}, clock=ManualClock())
+    limiter.try_acquire("jobs", tokens=5).settle(tokens=5, headers=HEADERS)
+    limiter.observe("jobs", HEADERS)
+    assert quota_of(limiter, "tokens", "jobs")["limit"] == 30_000
+
+
+def test_the_headers_of_a_refusal(limiter):
+    permit = limiter.try_acquire("openai/m", tokens=500)
+    permit.refused(httpx.Response(429, headers=HEADERS | {"retry-after": "4"}, json={}))
+    assert quota_of(limiter, "tokens")["limit"] == 20_000
+    assert limiter.status()["pools"]["openai/m"]["cool_down_s"] == 4
+
+
+class TestObserve:
+    def test_it_takes_the_limit_and_a_lower_level(self, limiter):
+        limiter.observe("openai/m", HEADERS)
+        tokens = quota_of(limiter, "tokens")
+        assert tokens["limit"] == 20_000
+        assert tokens["remaining"] == pytest.approx(5_000, abs=100)
+
+    def test_it_takes_no_higher_level(self, limiter):
+        limiter.try_acquire("openai/m", tokens=29_000).settle()
+        limiter.observe("openai/m", {"x-ratelimit-limit-tokens": "30000", "x-ratelimit-remaining-tokens": "29999"})
+        assert quota_of(limiter, "tokens")["remaining"] == 1_000
+
+    def test_a_pool_before_its_first_use(self):
+        limiter = paceline.Limiter(provider="anthropic", tier=1, clock=ManualClock())
+        limiter.observe("claude-haiku-4.5", {"anthropic-ratelimit-input-tokens-limit": "25000"})
+        assert quota_of(limiter, "input_tokens", "anthropic/claude-haiku-4-5")["limit"] == 25_000
+
+    def test_a_waiter_waits_for_the_level_that_was_observed(self, limiter):
+        async def main():
+            limiter.observe("openai/m", {"x-ratelimit-limit-tokens": "30000", "x-ratelimit-remaining-tokens": "0"})
+            return (await limiter.acquire("openai/m", tokens=5_000)).waited_s
+
+        assert run_virtual(main(), limiter.clock) == pytest.approx(10, abs=1)
+
+    def test_of_a_shared_pool(self, world):
+        limiter = paceline.Limiter({"openai/m": "30k tokens/min"}, store=world.store, clock=world.clock)
+        world.limiters.append(limiter)
+        limiter.try_acquire("openai/m", tokens=10).settle()
+        limiter.observe("openai/m", HEADERS)
+        world.move(1)
+        assert quota_of(limiter, "tokens")["limit"] == 20_000
+
+    def test_nonsense(self, limiter):
+        with pytest.raises(TypeError, match="headers is a NoneType"):
+            limiter.observe("openai/m", None)
+        with pytest.raises(paceline.QuotaError, match="no quota for 'other'"):
+            limiter.observe("other", HEADERS)

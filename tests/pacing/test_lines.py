@@ -1,0 +1,307 @@
+"""The log lines of waits, permits, refusals and retries: their text, level and fields; and how many there are at most."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import logging
+import threading
+
+import httpx2
+import pytest
+from shared_world import until
+
+import paceline
+from paceline.pacing import lines
+from paceline.testing import ManualClock, run_virtual
+
+LOGGER = "paceline.rate_limit"
+POOL = "openai/gpt-4o"
+QUOTAS = {POOL: ["500 requests/min", "30k tokens/min"]}
+
+
+def limiter_of(quotas=None, **options):
+    return paceline.Limiter(quotas or QUOTAS, **{"clock": ManualClock(), "headroom_s": 0, "learn": False, **options})
+
+
+@pytest.fixture
+def logged(caplog):
+    """Records of the lines, at any level: ``logged(logging.INFO)``."""
+
+    def at(level):
+        caplog.set_level(level, LOGGER)
+        return caplog.records
+
+    yield at
+    caplog.set_level(logging.NOTSET, LOGGER)
+
+
+def texts(records):
+    return [record.getMessage() for record in records]
+
+
+def wait(limiter, *acquired):
+    """Acquire all at once, in virtual time."""
+
+    async def main():
+        async def one(pool, **options):
+            (await limiter.acquire(pool, **options)).settle()
+
+        await asyncio.gather(*(one(pool, **options) for pool, options in acquired))
+
+    run_virtual(main(), limiter.clock)
+
+
+class TestWaits:
+    def test_before_the_wait_with_the_quota_and_the_caller(self, logged):
+        records, limiter = logged(logging.INFO), limiter_of()
+        limiter.try_acquire(POOL, tokens=27_500).settle()
+
+        async def main():
+            waiting = asyncio.create_task(limiter.acquire(POOL, name="agent-7", tokens=4_100)._wait_async())
+            await asyncio.sleep(0)
+            assert texts(records) == [
+                "Rate limit: waiting 3.2 s for tokens/min of openai/gpt-4o (27,500 of 30,000 used), agent-7"
+            ]
+            assert not waiting.done()
+            (await waiting).settle()
+
+        run_virtual(main(), limiter.clock)
+        [record] = records
+        assert (record.levelname, record.name) == ("INFO", LOGGER)
+        fields = ("event", "pool", "lane", "caller", "expected_wait_s", "quota", "used", "limit", "ahead", "left_out")
+        assert [getattr(record, name) for name in fields] == [
+            "rate_limit.wait", POOL, "default", "agent-7", 3.2, "30k tokens/min", 27_500, 30_000, 0, 0,
+        ]  # fmt: skip
+
+    def test_a_lane(self, logged):
+        records, limiter = logged(logging.INFO), limiter_of({"jobs": "1 requests/min"})
+        wait(limiter, ("jobs", {}), ("jobs", {"lane": "night"}))
+        assert texts(records) == ["Rate limit: waiting 60.0 s for requests/min of jobs (1 of 1 used), lane night"]
+
+    def test_with_the_requests_ahead(self, logged):
+        records, limiter = logged(logging.INFO), limiter_of({"starts/gemini": "6 starts/min"})
+        wait(limiter, *(("starts/gemini", {"starts": 1, "name": f"agent_{number:02}"}) for number in range(1, 51)))
+        assert len(records) == 44
+        assert records[0].getMessage() == (
+            "Rate limit: waiting 10.0 s for starts/min of starts/gemini (6 of 6 used), agent_07"
+        )
+        assert records[-1].getMessage().endswith("(6 of 6 used), agent_50")
+        assert (records[-1].expected_wait_s, records[-1].ahead) == (440, 43)
+
+    def test_for_a_slot_it_is_not_known_how_long(self, logged):
+        records, limiter = logged(logging.INFO), limiter_of({"jobs": "1 concurrency"})
+        self.after(limiter.try_acquire("jobs"), limiter, "jobs", name="b")
+        assert texts(records) == ["Rate limit: waiting for concurrency of jobs (1 of 1 used), b"]
+        assert records[0].expected_wait_s is None
+
+    @staticmethod
+    def after(permit, limiter, pool, **options):
+        """Acquire while ``permit`` is open."""
+
+        async def main():
+            waiting = asyncio.create_task(limiter.acquire(pool, **options)._wait_async())
+            await asyncio.sleep(1)
+            permit.settle()
+            (await waiting).settle()
+
+        run_virtual(main(), limiter.clock)
+
+    def test_for_a_slot_of_the_provider(self, logged):
+        records, limiter = logged(logging.INFO), limiter_of({"openai/*": "500 requests/min"}, concurrency={"openai": 1})
+        self.after(limiter.try_acquire("openai/a"), limiter, "openai/b", name="judge")
+        assert texts(records) == ["Rate limit: waiting for concurrency of openai/in flight (1 of 1 used), judge"]
+
+    def test_for_a_pause(self, logged):
+        records, limiter = logged(logging.INFO), limiter_of()
+        limiter.try_acquire(POOL).refused(retry_after_s=20)
+        wait(limiter, (POOL, {}))
+        assert texts(records)[1:] == ["Rate limit: waiting 20.0 s for the cool-down of openai/gpt-4o"]
+
+    def test_of_a_burst(self, logged):
+        records, limiter = logged(logging.INFO), limiter_of({"jobs": "60 requests/min burst 3"})
+        wait(limiter, *(("jobs", {}) for _ in range(4)))
+        assert [(record.used, record.limit) for record in records] == [(3, 3)]
+
+    def test_of_a_shared_pool_when_its_store_has_answered(self, logged, world):
+        records = logged(logging.INFO)
+        other, limiter = (world.limiter("60 requests/min burst 3", headroom_s=0) for _ in range(2))
+        world.join(other)
+        for _ in range(3):
+            world.take(other).settle()
+        world.quiet()
+        thread = threading.Thread(target=lambda: limiter.acquire("jobs", name="a").wait().settle(), daemon=True)
+        thread.start()
+        until(lambda: records, "the line")
+        assert texts(records) == ["Rate limit: waiting 1.0 s for requests/min of jobs (3 of 3 used), a"]
+        until(lambda: world.move(1) or not thread.is_alive(), "the end of the wait")
+        assert len(records) == 1
+
+    def test_a_short_wait_is_for_debugging(self, logged):
+        records, limiter = logged(logging.INFO), limiter_of({"jobs": "120 requests/min burst 1"})
+        wait(limiter, ("jobs", {}), ("jobs", {}))
+        assert records == []
+        logged(logging.DEBUG)
+        limiter.clock.advance(60)
+        wait(limiter, ("jobs", {}), ("jobs", {}))
+        assert [
+            (record.levelname, record.expected_wait_s) for record in records if record.event == "rate_limit.wait"
+        ] == [("DEBUG", 0.5)]
+
+    def test_hundreds_write_a_bounded_number(self, logged):
+        records, limiter = logged(logging.INFO), limiter_of({"jobs": "60 requests/min burst 1"})
+        wait(limiter, *(("jobs", {}) for _ in range(501)))
+        assert len(records) == lines.LINES_MAX
+        wait(limiter, ("jobs", {}), ("jobs", {}), ("jobs", {}))
+        assert len(records) > lines.LINES_MAX
+        assert records[lines.LINES_MAX].left_out == 400
+        assert records[lines.LINES_MAX].getMessage().endswith("used); 400 such lines were left out")
+
+    def test_waits_that_are_not_noticed_are_not_counted(self, logged):
+        records, limiter = logged(logging.INFO), limiter_of({"jobs": "60k requests/min burst 1"})
+        wait(limiter, *(("jobs", {}) for _ in range(501)))
+        limiter.clock.advance(2)
+        limiter.try_acquire("jobs").refused(retry_after_s=9)
+        wait(limiter, ("jobs", {}))
+        assert [record.left_out for record in records] == [0, 0]
+
+    def test_a_queue_too_long_to_be_summed_up(self, logged, monkeypatch):
+        monkeypatch.setattr(paceline.pacing.scheduler, "EXACT_MAX", 2)
+        records, limiter = logged(logging.INFO), limiter_of({"jobs": "60 requests/min burst 1"})
+        wait(limiter, *(("jobs", {}) for _ in range(6)))
+        assert [record.expected_wait_s for record in records] == [1, 2, 3, 4, 5]
+
+
+class TestPermits:
+    def test_acquire_and_release(self, logged):
+        records, limiter = logged(logging.DEBUG), limiter_of()
+        with limiter.acquire(POOL, name="a7", input_tokens=1_000, output_tokens=500) as permit:
+            permit.settle(tokens=1_200)
+        assert texts(records) == [
+            "rate_limit.acquire openai/gpt-4o: 1,000 input_tokens, 500 output_tokens, 1 requests, 1,500 tokens after 0.0 s, a7",
+            "rate_limit.release openai/gpt-4o: 1,000 input_tokens, 500 output_tokens, 1 requests, 1,200 tokens, a7",
+        ]
+        acquired, released = records
+        assert {record.levelname for record in records} == {"DEBUG"}
+        assert (acquired.rpm_remaining, acquired.tpm_remaining, acquired.ratio) == (499, 28_500, None)
+        assert (released.rpm_remaining, released.tpm_remaining, released.ratio) == (499, 28_800, 0.8)
+        assert (released.caller, released.waited_s, released.used["tokens"]) == ("a7", 0, 1_200)
+
+    def test_input_and_output_apart(self, logged):
+        records = logged(logging.DEBUG)
+        limiter = limiter_of({"anthropic/m": ["50 requests/min", "30k input_tokens/min", "8k output_tokens/min"]})
+        limiter.try_acquire("anthropic/m", input_tokens=1_000, output_tokens=200).settle(
+            input_tokens=1_500, output_tokens=300
+        )
+        assert [(record.tpm_remaining, record.ratio) for record in records] == [(29_000, None), (28_500, 1.5)]
+
+    def test_a_pool_of_other_units(self, logged):
+        records, limiter = logged(logging.DEBUG), limiter_of({"starts": "7 starts/hour"})
+        limiter.try_acquire("starts", starts=1).settle()
+        assert [(r.rpm_remaining, r.tpm_remaining, r.ratio) for r in records] == [(None, None, None)] * 2
+
+    def test_cancelled(self, logged):
+        records, limiter = logged(logging.DEBUG), limiter_of()
+        limiter.try_acquire(POOL, tokens=10).cancel()
+        assert texts(records)[1] == "rate_limit.release openai/gpt-4o: cancelled"
+        assert records[1].rpm_remaining == 500
+
+    def test_it_is_turned_on_and_off_while_a_program_runs(self, logged):
+        limiter = limiter_of()
+        limiter.try_acquire(POOL).settle()
+        records = logged(logging.DEBUG)
+        limiter.try_acquire(POOL).settle()
+        assert len(records) == 2
+        logged(logging.INFO)
+        limiter.try_acquire(POOL).settle()
+        assert len(records) == 2
+
+    def test_off_it_costs_no_call(self, monkeypatch):
+        limiter = limiter_of()
+        limiter.try_acquire(POOL).settle()
+        monkeypatch.setattr(lines.log, "isEnabledFor", None)
+        limiter.try_acquire(POOL).settle()
+
+    def test_a_finalizer_inside_the_critical_section_logs_after_it(self, logged):
+        records, held = logged(logging.DEBUG), []
+        limiter = limiter_of()
+        scheduler, forgotten = limiter.scheduler(POOL), limiter.try_acquire(POOL)
+
+        class Finalized:
+            def __del__(self):
+                forgotten.settle()
+                held.append(len(records))
+
+        def read(now_ns):
+            Finalized()
+            gc.collect()
+
+        scheduler.transact(lambda now_ns: (read(now_ns), []))
+        assert held == [1]
+        assert [record.event for record in records] == ["rate_limit.acquire", "rate_limit.release"]
+
+
+class TestRefusalsAndRetries:
+    RETRY = paceline.RetryPolicy(max_attempts=3, backoff_s=2.0, jitter=0.0)
+
+    def test_a_429_is_a_warning(self, logged):
+        records, limiter = logged(logging.WARNING), limiter_of()
+        limiter.try_acquire(POOL, tokens=100).refused(
+            paceline.Refusal(paceline.RefusalKind.RATE, "the provider's", retry_after_s=2.5)
+        )
+        [record] = records
+        assert record.getMessage() == "rate_limit.429_error openai/gpt-4o: refused (rate), retry after 2.5 s"
+        assert (record.levelname, record.event, record.reason) == ("WARNING", "rate_limit.429_error", "rate")
+        assert (record.retry_after_s, record.rpm_remaining, record.tpm_remaining) == (2.5, 499, 29_900)
+
+    @pytest.mark.parametrize("kind", ["capacity", "money", "never_fits"])
+    def test_another_refusal(self, logged, kind):
+        records, limiter = logged(logging.WARNING), limiter_of()
+        limiter.try_acquire(POOL).refused(paceline.Refusal(paceline.RefusalKind(kind)))
+        assert texts(records) == [f"rate_limit.refused openai/gpt-4o: refused ({kind})"]
+
+    def test_a_storm_of_refusals_writes_a_bounded_number(self, logged):
+        records, limiter = logged(logging.WARNING), limiter_of({POOL: "1000 requests/s"})
+        for permit in [limiter.try_acquire(POOL) for _ in range(300)]:
+            permit.refused(retry_after_s=0.001)
+        assert len(records) == lines.LINES_MAX
+
+    def test_attempts(self, logged):
+        records, limiter = logged(logging.INFO), limiter_of(retry=self.RETRY)
+
+        async def main():
+            for attempt in limiter.attempts(POOL):
+                async with attempt:
+                    raise RuntimeError("Rate limit exceeded for gpt-4o")
+
+        with pytest.raises(paceline.GaveUpError):
+            run_virtual(main(), limiter.clock)
+        assert [text for text in texts(records) if text.startswith("Retry")] == [
+            "Retry 1/3 in 2.0 s: openai/gpt-4o (rate)",
+            "Retry 2/3 in 4.0 s: openai/gpt-4o (rate)",
+        ]
+        retry = records[1]
+        fields = ("levelname", "event", "pool", "attempt", "max_attempts", "delay_s", "reason")
+        assert [getattr(retry, name) for name in fields] == ["INFO", "rate_limit.retry", POOL, 1, 3, 2.0, "rate"]
+        assert [record.event for record in records[:3]] == [
+            "rate_limit.429_error",
+            "rate_limit.retry",
+            "rate_limit.wait",
+        ]
+
+    async def test_an_attached_client(self, logged):
+        records = logged(logging.DEBUG)
+        limiter = limiter_of(
+            retry=paceline.RetryPolicy(max_attempts=3, backoff_s=0.01), clock=paceline.pacing.clock.SYSTEM_CLOCK
+        )
+        answers = [httpx2.Response(429, json={}), httpx2.Response(503, json={}), httpx2.Response(200, json={})]
+        async with httpx2.AsyncClient(transport=httpx2.MockTransport(lambda _: answers.pop(0))) as client:
+            limiter.attach(client, provider="openai")
+            body = {"model": "gpt-4o", "messages": [], "max_tokens": 5}
+            await client.post("https://api.openai.com/v1/chat/completions", json=body)
+        events = [record.event for record in records if record.event != "rate_limit.wait"]
+        assert events == [
+            "rate_limit.acquire", "rate_limit.429_error", "rate_limit.retry",
+            "rate_limit.acquire", "rate_limit.refused", "rate_limit.retry",
+            "rate_limit.acquire", "rate_limit.release",
+        ]  # fmt: skip

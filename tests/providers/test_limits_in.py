@@ -1,0 +1,150 @@
+"""``paceline.limits_in``: the limits in headers of any form, in the dialect that their names tell or the caller gives."""
+
+from __future__ import annotations
+
+from email.message import Message
+
+import httpx
+import httpx2
+import pytest
+import requests
+
+import paceline
+from paceline import Reading
+
+OPENAI = {
+    "x-ratelimit-limit-requests": "500", "x-ratelimit-remaining-requests": "499", "x-ratelimit-reset-requests": "120ms",
+    "x-ratelimit-limit-tokens": "30000", "x-ratelimit-remaining-tokens": "27500", "x-ratelimit-reset-tokens": "5s",
+}  # fmt: skip
+READ = (Reading("requests", 500, 499, 0.12, 60.0), Reading("tokens", 30_000, 27_500, 5.0, 60.0))
+
+
+@pytest.mark.parametrize(
+    "form",
+    [
+        dict, httpx.Headers, httpx2.Headers, requests.structures.CaseInsensitiveDict,
+        lambda headers: list(headers.items()),
+        lambda headers: {name.upper(): value for name, value in headers.items()},
+        lambda headers: {name.encode(): value.encode() for name, value in headers.items()},
+        lambda headers: [(name.encode(), value.encode()) for name, value in headers.items()],
+        lambda headers: {name: [value] for name, value in headers.items()},
+        lambda headers: {name: [value, value] for name, value in headers.items()},
+        lambda headers: [*headers.items(), *headers.items()],
+    ],
+)  # fmt: skip
+def test_headers_in_any_form(form):
+    found = paceline.limits_in(form(OPENAI))
+    assert (found.provider, found.readings, found.retry_after_s) == ("openai", READ, None)
+
+
+def test_headers_of_the_standard_library():
+    message = Message()
+    for name, value in OPENAI.items():
+        message[name] = value
+    assert paceline.limits_in(message).readings == READ
+
+
+@pytest.mark.parametrize("nonsense", [5, None, ["x"], "x-ratelimit", [(1, 2, 3)], object()])
+def test_what_are_no_headers(nonsense):
+    with pytest.raises(TypeError, match="it must be a mapping, or pairs of a name and a value"):
+        paceline.limits_in(nonsense)
+
+
+def test_nothing_in_them():
+    assert paceline.limits_in({"content-type": "application/json", "retry-after": "7"}) == paceline.HeaderLimits(
+        "", (), 7.0
+    )
+    assert paceline.limits_in({}) == paceline.HeaderLimits("", (), None)
+
+
+def test_the_wait():
+    assert paceline.limits_in({"Retry-After": "20"} | OPENAI).retry_after_s == 20
+    assert paceline.limits_in({"retry-after-ms": "1500"}).retry_after_s == 1.5
+
+
+GROQ = {"x-groq-region": "dls", **OPENAI}
+ANTHROPIC = {
+    "anthropic-ratelimit-requests-limit": "50", "anthropic-ratelimit-requests-remaining": "49",
+    "anthropic-ratelimit-requests-reset": "2026-11-21T10:00:02Z",
+    "anthropic-ratelimit-tokens-limit": "40000", "anthropic-ratelimit-tokens-remaining": "39000",
+    "anthropic-ratelimit-tokens-reset": "2026-11-21T10:00:06Z",
+}  # fmt: skip
+NOW_S = 1_795_255_200.0  # 2026-11-21T10:00:00Z
+
+
+@pytest.mark.parametrize(
+    ("headers", "provider", "readings"),
+    [
+        (GROQ, "groq", [Reading("requests", 500, 499, 0.12, 86_400.0), Reading("tokens", 30_000, 27_500, 5.0, 60.0)]),
+        (
+            ANTHROPIC,
+            "anthropic",
+            [
+                Reading("requests", 50, 49, 2.0, 60.0, reset_resolution_s=1.0),
+                Reading("tokens", 40_000, 39_000, 6.0, 60.0, 1_000.0, 1.0),
+            ],
+        ),
+        (
+            {"apim-request-id": "1", "x-ratelimit-limit-tokens": "80000", "x-ratelimit-remaining-tokens": "70000"},
+            "azure",
+            [Reading("tokens", 80_000, 70_000, None, 60.0)],
+        ),
+        (
+            {"x-ratelimit-limit-req-minute": "60", "x-ratelimit-remaining-req-minute": "59"},
+            "mistral",
+            [Reading("requests", 60, 59, None, 60.0)],
+        ),
+        (
+            {"x-ratelimit-limit-requests-day": "1000", "x-ratelimit-remaining-requests-day": "9"},
+            "cerebras",
+            [Reading("requests", 1_000, 9, None, 86_400.0)],
+        ),
+        (
+            {"x-ratelimit-limit": "60", "x-ratelimit-remaining": "59", "x-ratelimit-reset": "30"},
+            "gemini",
+            [Reading("requests", 60, 59, 30.0)],
+        ),
+    ],
+)  # fmt: skip
+def test_the_names_tell_the_provider(headers, provider, readings):
+    found = paceline.limits_in(headers, now_s=NOW_S)
+    assert (found.provider, list(found.readings)) == (provider, readings)
+    assert paceline.limits_in(headers, provider, now_s=NOW_S) == found
+
+
+def test_the_caller_knows_better():
+    assert paceline.limits_in(OPENAI, "groq").readings[0].period_s == 86_400
+    assert paceline.limits_in(OPENAI, "Azure-OpenAI").provider == "azure"
+    assert paceline.limits_in(OPENAI, "a-host-of-mine").readings == READ
+
+
+@pytest.mark.parametrize(
+    ("reset", "seconds"),
+    [
+        ("30", 30), ("1795255230", 30), ("1795255230000", 30), ("2026-11-21T10:00:30Z", 30), ("1m30s", 90), ("0", 0),
+        ("1795255100", 0), ("soon", None), ("-5", None), ("nan", None), (None, None),
+    ],
+)  # fmt: skip
+def test_google_s_reset_in_every_form(reset, seconds):
+    headers = {"x-ratelimit-limit": "60", "x-ratelimit-remaining": "0"} | (
+        {} if reset is None else {"x-ratelimit-reset": reset}
+    )
+    [reading] = paceline.limits_in(headers, "google", now_s=NOW_S).readings
+    assert reading == Reading("requests", 60, 0, seconds)
+    dated = headers | {"date": "Sat, 21 Nov 2026 10:00:00 GMT"}
+    assert paceline.limits_in(dated, "google", now_s=NOW_S + 50).readings == (reading,)
+
+
+@pytest.mark.parametrize(
+    "wrong", [{"x-ratelimit-remaining": "61"}, {"x-ratelimit-remaining": "-1"}, {"x-ratelimit-limit": "0"}]
+)
+def test_google_s_numbers_that_do_not_agree(wrong):
+    headers = {"x-ratelimit-limit": "60", "x-ratelimit-remaining": "59"} | wrong
+    assert paceline.limits_in(headers, "gemini").readings == ()
+
+
+@pytest.mark.parametrize("family", ["input-tokens", "output-tokens"])
+def test_anthropic_s_tokens_repeat_another_limit(family):
+    headers = ANTHROPIC | {f"anthropic-ratelimit-{family}-limit": "30000"}
+    units = [reading.unit for reading in paceline.limits_in(headers, now_s=NOW_S).readings]
+    assert units == ["requests", family.replace("-", "_")]
