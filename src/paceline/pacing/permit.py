@@ -89,18 +89,13 @@ class Permit:
         self.reservation = reservation
         self._spent = self._followed = False
         self._used: object = _OPEN
-<<<<<<< HEAD
-        if scheduler.events is not None:
+        if scheduler.events is not None or LEVELS.get(DEBUG) is not False:
             try:
                 self._notify("acquired")
             except BaseException:  # SystemExit, KeyboardInterrupt: the caller gets no permit
                 self._used = _UNSENT
                 scheduler.cancel(reservation)
                 raise
-=======
-        if scheduler.events is not None or LEVELS.get(DEBUG) is not False:
-            self._notify("acquired")
->>>>>>> h-fifteen
 
     def settle(self, usage: object = None, /, *, headers: object = None, **units: float) -> None:
         """Report the true cost: a higher one becomes debt, a lower one a refund. Only the first call counts.
