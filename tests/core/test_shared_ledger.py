@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import pytest
 from core_shared_ledger import Shared, wait_s
 
@@ -357,3 +359,49 @@ class TestMessagesToldAgain:
         pool.now_ns += MEMBER_NS + 1
         assert pool.tell("p1", Charged([5.0]), number=7).standings[0].spent == 5
         assert len(pool.ledger.dump()["peers"]) == 1
+
+
+class TestVanished:
+    """A process that waited, and did not ask again: it may have lost the store and spend its share."""
+
+    def vanished(self, text="60 tokens/min", **options):
+        pool = Shared(text)
+        pool.tell("b")
+        pool.take("a", 60)
+        pool.ask("a", 10, place_s=5)  # "a" has 7/8, "b" the rest
+        for _ in range(10):
+            pool.wait(2)
+            pool.tell("b", **options)
+        return pool
+
+    def test_its_share_is_charged_until_it_returns(self):
+        pool = self.vanished()
+        share = pool.ledger.dump()["peers"]["a"][3]
+        assert 0 < share < 1
+        lack_s = pool.standing().lack_ns / NS
+        assert lack_s == pytest.approx(60 - 20 + share * 13, abs=0.01)  # it was expected after 7 s
+
+    def test_what_it_reports_is_counted_once(self):
+        pool = self.vanished()
+        share, before = pool.ledger.dump()["peers"]["a"][3], pool.standing().lack_ns / NS
+        reply = pool.tell("a", Charged([15.0]), alone=True)
+        assert reply.standings[0].lack_ns / NS - before == pytest.approx(15 - share * 13, abs=0.01)
+
+    def test_it_is_not_charged_while_the_store_was_away(self):
+        pool = Shared("60 tokens/min")
+        pool.take("a", 60)
+        pool.ask("a", 10, place_s=5)
+        pool.wait(20)  # no message of any process
+        assert pool.standing().lack_ns == 40 * NS
+
+    def test_a_window_is_reserved_from_its_start(self):
+        pool = Shared("60 tokens/min window utc")
+        pool.take("b", 60)
+        pool.ask("a", 10, place_s=5)
+        share = pool.ledger.dump()["peers"]["a"][3]
+        granted = 0
+        for _ in range(35):
+            pool.wait(2)
+            reply = pool.tell("b", wants=[[1.0]] * 60, place_s=5)
+            granted += len(reply.grants)
+        assert granted == math.floor(60 * (1 - share))

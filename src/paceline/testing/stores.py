@@ -207,6 +207,18 @@ class StoreConformance:
         assert a.send(held=[1.0]).standings[0].used == 2
         b.take(1.0, held=[1.0])
 
+    def test_shares_never_add_up_to_more_than_one(self, store: Store, second: Store) -> None:
+        """A share rises when the other process has reported that its own fell."""
+        a, b = two(store, second, SLOW)
+        told = [a.send().share, b.send().share]
+        for process, index in ((a, 0), (b, 1), (a, 0), (b, 1)):
+            told.append(process.send(share=told[index]).share)
+            told[index] = told[-1]
+        for share, expected in zip(told[2:], (7 / 16, 7 / 64, 7 / 16, 7 / 16), strict=True):
+            assert abs(share - expected) < 0.02, told  # the share of a silent process wanes
+        a.send(leaving=True)
+        assert b.send(share=told[1]).share == 7 / 8
+
     def test_a_cool_down_is_shared(self, store: Store, second: Store) -> None:
         """A cool-down pauses all processes; the refused attempt stays charged."""
         a, b = two(store, second, SLOW)
