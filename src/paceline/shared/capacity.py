@@ -38,7 +38,7 @@ from paceline.core.results import (
     WaitUntil,
 )
 from paceline.shared.leases import Lease, LeasedReservation, Leases
-from paceline.shared.messages import Charged, Learned, Message, News, Refused, Reply, Settled, waned
+from paceline.shared.messages import SHARED_PART, Charged, Learned, Message, News, Refused, Reply, Settled, waned
 from paceline.shared.snapshot import Fallback, Snapshot
 
 OnStoreFailure = Literal["fail_safe", "fail_closed", "fail_open"]
@@ -335,8 +335,11 @@ class SharedCapacity:
         for ledger in (self._snapshot.ledger, self.ledger):
             for reservation in ledger.open:
                 ledger.close(now_ns, reservation)
+        self.share *= (1 - SHARED_PART) ** 2  # the least of what a process is told: its parent keeps the share
         if self._fallback is not None:
             self._fallback.news(now_ns)  # discarded: the parent reports it
+            if self.on_store_failure == "fail_safe":
+                self._fallback.resize(now_ns, self.share)
         self.exchange_due = True  # the timer stayed with the parent
 
     def _share(self, now_ns: int) -> float:
@@ -455,9 +458,7 @@ class SharedCapacity:
         return False
 
     def _study(self, now_ns: int, reservation: Reservation, lesson: Lesson) -> None:
-        leased = (
-            isinstance(reservation, LeasedReservation) or not reservation.amounts
-        )  # or: of no request of this process
+        leased = isinstance(reservation, LeasedReservation) or not reservation.amounts  # of no request of this process
         if self.learning is not None and leased and self.lost is None:
             self._lessons.append(lesson)
             self.outbox.soon(now_ns)

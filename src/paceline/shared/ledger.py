@@ -347,7 +347,7 @@ class SharedLedger:
 
     def _sums(self, now_ns: int, places: list[Place]) -> list[float]:
         """What goes first, by account: the requests in ``places``, and what vanished processes may spend."""
-        sums = [reserved(account.meter, now_ns, self._gone) for account in self._accounts]
+        sums = [reserved(account.meter, now_ns, self._gone) if self._gone else 0.0 for account in self._accounts]
         for place in places:
             for i, amount in enumerate(place.amounts):
                 sums[i] += amount

@@ -276,7 +276,7 @@ end
 
 local function sums(places, count)
   local total = {}
-  for i, m in ipairs(meters) do total[i] = reserved(m, gone) end
+  for i, m in ipairs(meters) do total[i] = gone ~= 0 and reserved(m, gone) or 0 end
   for p = 1, count do
     local place = places[p]
     for k = 3, #place do total[k - 2] = total[k - 2] + place[k] end
