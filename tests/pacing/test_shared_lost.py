@@ -304,3 +304,129 @@ class TestAStoreThatIsLost:
         world.clock.advance(10)
         assert len(world.store.messages) == told
         until(lambda: not limiter.worker.running)
+
+
+def ask(limiter, pool):
+    """An exchange, whether it grants or not."""
+    permit = limiter.try_acquire(pool)
+    if permit:
+        permit.settle()
+
+
+class TestTheLog:
+    """A line for each state that lasts, not for each exchange."""
+
+    LOST = "jobs: obedient:store: gone; continuing in mode fail_safe until the store answers again"
+    BACK = "jobs: the store answers again"
+    TURNS = "jobs: the store fails and answers by turns; the next line follows when that ends"
+
+    def turns(self, world, limiter, count):
+        """The store fails for 2 s and answers for 4 s, in turn."""
+        for _ in range(count):
+            world.store.failure = GONE
+            ask(limiter, "jobs")
+            world.move(2)
+            world.store.failure = None
+            world.move(4)
+            ask(limiter, "jobs")
+            world.move(0.1)
+
+    def test_a_store_that_fails_and_answers_by_turns(self, world, caplog):
+        limiter, _ = pair(world)
+        self.turns(world, limiter, 32)
+        assert warnings(caplog) == [self.LOST, self.BACK, self.TURNS]
+        world.move(61)
+        assert len(warnings(caplog)) == 3  # it has no timer of its own
+        ask(limiter, "jobs")
+        world.move(0.1)
+        assert warnings(caplog)[3:] == ["jobs: the store failed 32 times; it answers for a minute"]
+        self.turns(world, limiter, 2)
+        assert warnings(caplog)[4:] == [self.LOST, self.BACK, self.TURNS]
+        world.store.failure = GONE
+        ask(limiter, "jobs")
+        world.move(120)
+        assert warnings(caplog)[7:] == ["jobs: the store failed 3 times; it does not answer for a minute"]
+        world.store.failure = None
+        world.move(3)
+        assert warnings(caplog)[8:] == [self.BACK]
+        world.move(61)
+        ask(limiter, "jobs")
+        world.move(0.1)
+        assert not limiter.worker._losses
+
+    def test_a_long_silence_after_another_is_no_turn(self, world, caplog):
+        limiter, _ = pair(world)
+        for _ in range(3):
+            self.turns(world, limiter, 1)
+            world.move(61)
+        assert warnings(caplog) == 3 * [self.LOST, self.BACK]
+
+    def test_many_pools_on_one_store(self, world, caplog):
+        limiter = world.limiter()
+        limiter.limits = paceline.Limiter({"*": "60 requests/min"}).limits
+        names = [f"pool {number}" for number in range(20)]
+
+        def once():
+            for name in names:
+                ask(limiter, name)
+            world.move(0.1)
+
+        once()
+        for _ in range(4):
+            world.store.failure = GONE
+            once()
+            world.store.failure = None
+            world.move(4)
+            once()
+        first, *rest = warnings(caplog)
+        assert first.startswith("pool 0 (one of the 20 pools of this store): obedient:store: gone; continuing")
+        assert rest == [
+            "obedient:store: the store answers again",
+            self.TURNS.replace("jobs", "obedient:store"),
+        ]
+
+    def test_an_unreadable_ledger_names_its_pool(self, world, caplog, monkeypatch):
+        limiter = world.limiter()
+        limiter.limits = paceline.Limiter({"*": "60 requests/min"}).limits
+        for name in ("good", "bad"):
+            ask(limiter, name)
+        world.move(0.02)
+        exchange = world.store.exchange
+
+        def failing(pool, message):
+            if pool == "bad":
+                raise StoreError("obedient:store: the ledger of pool 'bad' cannot be read")
+            return exchange(pool, message)
+
+        with monkeypatch.context() as patch:
+            patch.setattr(world.store, "exchange", failing)
+            ask(limiter, "bad")
+            world.store.failure = GONE
+            ask(limiter, "good")
+            world.store.failure = None
+            world.move(3)
+        world.move(3)
+        bad, good, *back = warnings(caplog)
+        assert bad.startswith("bad: obedient:store: the ledger of pool 'bad' cannot be read; continuing")
+        assert good.startswith("good (one of the 2 pools of this store): obedient:store: gone; continuing")
+        assert sorted(back) == ["bad: the store answers again", "obedient:store: the store answers again"]
+
+
+class TestAListenerThatExits:
+    @pytest.mark.parametrize("where", ["store", "listener"])
+    def test_the_store_thread_goes_on(self, world, monkeypatch, where):
+        limiter, _ = pair(world)
+        worker = limiter.worker
+        target, name = (world.store, "exchange") if where == "store" else (worker, "_log")
+
+        def leave(*_):
+            raise SystemExit
+
+        with monkeypatch.context() as patch:
+            patch.setattr(target, name, leave)
+            ask(limiter, "jobs")
+            world.move(0.1)
+        world.move(3)
+        ask(limiter, "jobs")
+        assert worker._thread.is_alive()
+        assert world.status(limiter)["store"]["state"] == "joined"

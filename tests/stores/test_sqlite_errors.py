@@ -255,3 +255,26 @@ class TestDamage:
             hand.commit()
         fails(store, "cannot be used: give another path, or stop")
         take(store)  # made again
+
+    @pytest.mark.parametrize("old", [False, True], ids=["at once", "after the time for which a connection is used"])
+    @pytest.mark.parametrize(
+        ("suffix", "start", "end"),
+        [("", 0, 100), ("", 0, 12_288), ("-wal", 0, 100_000)],
+        ids=["its first bytes", "all of it", "its log"],
+    )
+    def test_a_file_that_is_damaged_is_so_for_all(self, opened, path, monkeypatch, suffix, start, end, old):
+        """The store that wrote last would go on with what its connection has in memory."""
+        first, last = opened(), opened()
+        for number in (1, 2):
+            take(first, who="first", number=number)
+            take(last, who="last", number=number)
+        with Path(f"{path}{suffix}").open("r+b") as file:  # this ends the locks of this process, too
+            size = file.seek(0, os.SEEK_END)
+            file.seek(start)
+            file.write(b"\xa5" * (min(end, size) - start))
+        if not old:
+            take(last, who="last", number=3)
+            return
+        monkeypatch.setattr("paceline.stores.sqlite.REOPEN_S", 0.0)
+        for store in (last, first, opened()):
+            fails(store, "is no database|is damaged")

@@ -18,7 +18,8 @@ from typing import Any
 
 from paceline.core.capacity import Learns
 from paceline.core.ledger import Ledger
-from paceline.core.queue import Queue
+from paceline.core.queue import Queue, Waiter
+from paceline.core.quota import NS
 from paceline.core.results import StoreError
 from paceline.pacing.clock import Clock, tell_of_forks
 from paceline.pacing.scheduler import Scheduler
@@ -30,8 +31,66 @@ log = logging.getLogger("paceline")
 QUICK_S = 0.1
 """A failure in less time does not delay other pools: the ledger of a single pool may be unreadable."""
 
+STEADY_NS = 60 * NS
+"""A store that is lost again in less time fails and answers by turns, until its state lasts as long."""
+
 FLUSH_S = 2.0
 """How long the end of the program waits for the last exchanges."""
+
+
+class Losses:
+    """The log of the losses of one store, or of one pool whose ledger alone cannot be used: a line for each lasting state.
+
+    Args:
+        name: What the lines begin with.
+
+    Attributes:
+        pools: The names of the pools that are lost.
+    """
+
+    __slots__ = ("_by_turns", "_failures", "_name", "_turned_ns", "pools")
+
+    def __init__(self, name: str) -> None:
+        self.pools: set[str] = set()
+        self._name = name
+        self._turned_ns = -STEADY_NS
+        self._failures = 0  # since the last lasting state
+        self._by_turns = False
+
+    def lost(self, now_ns: int, pool: str, line: str) -> None:
+        """A pool is lost, as ``line`` says."""
+        first = not self.pools
+        self.pools.add(pool)
+        if not first:
+            return
+        self._failures += 1
+        self._turned_ns = now_ns
+        if self._failures == 1:
+            log.warning("%s", line)
+        elif not self._by_turns:
+            self._by_turns = True
+            log.warning("%s: the store fails and answers by turns; the next line follows when that ends", self._name)
+
+    def back(self, now_ns: int, pool: str) -> None:
+        """A pool is not lost any more."""
+        if pool not in self.pools:
+            return
+        self.pools.discard(pool)
+        if self.pools:
+            return
+        self._turned_ns = now_ns
+        if not self._by_turns:
+            log.warning("%s: the store answers again", self._name)
+
+    def over(self, now_ns: int) -> bool:
+        """Whether there is nothing left to say; to be asked at each reply, before the above."""
+        if now_ns - self._turned_ns < STEADY_NS:
+            return False
+        if self._by_turns:
+            state = "does not answer" if self.pools else "answers"
+            log.warning("%s: the store failed %d times; it %s for a minute", self._name, self._failures, state)
+            self._by_turns, self._failures = False, bool(self.pools)
+        return not self.pools
 
 
 class StoreWorker:
@@ -58,6 +117,7 @@ class StoreWorker:
         self._lock = threading.RLock()  # a finalizer in this thread may settle an attempt, and poke
         self._down: tuple[int, str] | None = None  # until when other pools do not try the store, and why
         self._failed: dict[str, bool] = {}  # pools that failed since the last reply; whether it took long
+        self._losses: dict[str, Losses] = {}  # of a pool whose reason names it, by its name; of the others, by ""
         self._closed = False
 
     def capacity(self, ledger: Ledger, queue: Queue, now_ns: int, *, learns: Learns) -> SharedCapacity:
@@ -82,7 +142,17 @@ class StoreWorker:
     def exchange_for(self, scheduler: Scheduler, *, last: bool = False) -> None:
         """Make one exchange for ``scheduler``, if one is due; ``last``: send all there is."""
         pool = scheduler.pool
-        message = scheduler.transact(lambda now_ns: (ask(pool, now_ns, at_once=last), []))
+        message: Message | None = None
+
+        def step(now_ns: int) -> tuple[None, list[Waiter]]:
+            nonlocal message
+            message = ask(pool, now_ns, at_once=last)
+            return None, []
+
+        try:
+            scheduler.transact(step)
+        except (Exception, SystemExit):  # of a listener: the pool awaits a reply to the message all the same
+            log.exception("%s: the exchange with the store was disturbed", pool.name)
         if message is None:
             return
         try:
@@ -95,13 +165,26 @@ class StoreWorker:
         """Apply the store's reply, or the reason why there is none."""
         pool, capacity = scheduler.pool, shared_capacity(scheduler.pool)
         before = capacity.lost
-        scheduler.transact(lambda now_ns: (None, answer(pool, now_ns, reply)))
-        after = capacity.lost
-        if after is not None and before is None:
-            mode = capacity.on_store_failure
-            log.warning("%s: %s; continuing in mode %s until the store answers again", pool.name, after, mode)
-        elif before is not None and after is None:
-            log.warning("%s: the store answers again", pool.name)
+        try:
+            scheduler.transact(lambda now_ns: (None, answer(pool, now_ns, reply)))
+        finally:  # a listener may fail
+            self._log(pool.name, before, capacity.lost, capacity.on_store_failure)
+
+    def _log(self, pool: str, before: str | None, after: str | None, mode: str) -> None:
+        """Log what a reply has changed: ``before`` and ``after`` it, why the pool is lost."""
+        if not self._losses and before is after:
+            return
+        now_ns = self._clock.now_ns()
+        self._losses = {key: losses for key, losses in self._losses.items() if not losses.over(now_ns)}
+        if after is None:
+            for losses in self._losses.values():
+                losses.back(now_ns, pool)
+        elif before is None:
+            own = repr(pool) in after or len(self.schedulers) == 1
+            name = pool if own else f"{pool} (one of the {len(self.schedulers)} pools of this store)"
+            line = f"{name}: {after}; continuing in mode {mode} until the store answers again"
+            losses = self._losses.setdefault(pool if own else "", Losses(pool if own else self.store.url))
+            losses.lost(now_ns, pool, line)
 
     def _exchange(self, pool: str, message: Message) -> Reply | str:
         down, began_s = self._down, time.monotonic()
@@ -112,9 +195,9 @@ class StoreWorker:
             reply = self.store.exchange(pool, message)
         except StoreError as error:
             reason = str(error)
-        except Exception as error:  # of a custom store: the pools must go on
+        except (Exception, SystemExit) as error:  # of a custom store: the pools must go on
             reason = f"{self.store.url.rstrip(':')}: {type(error).__name__}"
-            if down is None or down[1] != reason:
+            if not self._losses and (down is None or down[1] != reason):
                 log.exception("%s", self.store.url)
         else:
             self._down = None
@@ -180,8 +263,10 @@ def _run(worker: weakref.ref[StoreWorker], queue: SimpleQueue[Scheduler | thread
             return
         try:
             alive.exchange_for(scheduler)
-        except Exception:
+        except BaseException as error:  # also a SystemExit of a listener: this thread serves all pools
             log.exception("%s: the exchange with the store failed", scheduler.pool.name)
+            if not isinstance(error, Exception):
+                queue.put(scheduler)  # an exchange may have become due
         del alive, scheduler
 
 

@@ -45,6 +45,10 @@ KEEP_NS = 90 * 86_400 * NS
 
 SWEEP_MAX = 100
 
+REOPEN_S = 3.0
+"""How long a connection is used. An open connection reads from its cache, and from a deleted ``-wal`` or ``-shm``: only
+a new one finds the file as the other processes find it."""
+
 _CREATE = (
     "CREATE TABLE pools (name TEXT PRIMARY KEY, format INTEGER NOT NULL, revision INTEGER NOT NULL,"
     " seen_ns INTEGER NOT NULL, state TEXT NOT NULL)"
@@ -103,6 +107,7 @@ class SQLiteStore:
         self._is_resting = False
         self._connection: sqlite3.Connection | None = None
         self._inode = 0
+        self._opened_s = 0.0
         self._ledgers: dict[str, tuple[int, SharedLedger]] = {}  # with revision: read again only when others wrote
         _STORES.add(self)
 
@@ -163,9 +168,9 @@ class SQLiteStore:
     def _connected(self, deadline_s: float) -> sqlite3.Connection:
         if self._connection is not None:
             with suppress(OSError):
-                if self._path.stat().st_ino == self._inode:
+                if self._path.stat().st_ino == self._inode and time.monotonic() - self._opened_s < REOPEN_S:
                     return self._connection
-            self._disconnect()  # the file was deleted, or put aside
+            self._disconnect()  # the file was deleted, or put aside, or may be damaged
         try:
             if self._path.is_dir():
                 raise StoreError(f"{self.url}: this is a folder: give the path of a file in it")
@@ -180,6 +185,7 @@ class SQLiteStore:
                 f"{self.url}: it cannot be made ({error.strerror}): give a path where this user may write"
             ) from error
         self._connection = sqlite3.connect(self._path, timeout=0, isolation_level=None, check_same_thread=False)
+        self._opened_s = time.monotonic()
         self._prepare(self._connection, deadline_s)
         return self._connection
 
