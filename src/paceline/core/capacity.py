@@ -158,6 +158,7 @@ class LocalCapacity:
 
     def refuse(self, now_ns: int, reservation: Reservation, refusal: Refusal, pause_ns: int) -> bool:
         self.ledger.close(now_ns, reservation)
+        self.ledger.answered(now_ns, reservation)
         if pause_ns:
             self.ledger.pause(now_ns + pause_ns)
         if self.learning is None:

@@ -388,6 +388,9 @@ class Scheduler:
         learning = self.pool.capacity.learning
         while learning is not None and learning.notices:
             log.warning("%s: %s", self.pool.name, learning.notices.pop())
+        notices = self.pool.ledger.notices
+        while notices:
+            log.warning("%s: %s", self.pool.name, notices.pop(0))
 
     def pause(self, until_ns: int) -> None:
         """See :meth:`Capacity.pause <paceline.core.capacity.Capacity.pause>`."""
@@ -569,6 +572,8 @@ class Scheduler:
             self._timer_ns = FAR_NS
             done = self._work()
         self._wake(done)
+        if self.pool.ledger.notices:
+            self._log_notices()
 
     def _wake(self, done: list[Waiter]) -> None:
         """Wake the waiters of ``done``, send deferred events, and inform the worker; not under the lock."""
