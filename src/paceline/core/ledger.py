@@ -20,7 +20,6 @@ from paceline.core.results import (
     COOL_DOWN,
     GIVEN,
     LEARNED,
-    NO_ANSWER,
     Decision,
     NeverFits,
     Reservation,
@@ -31,13 +30,6 @@ from paceline.core.results import (
 
 PROBE_NS = 2 * NS
 """How long after a cool-down the others wait for the answer to the probe: a refusal comes at once."""
-
-SILENCE_NS, SILENT_MIN, USUAL_TIMES = NS, 5, 2
-"""The pool is silent when no answer has come for so long, and so many attempts have taken longer than that and than so many
-times the usual time to an answer. While it is silent, one attempt goes every ``PROBE_NS``, until an answer comes."""
-
-HOLD_MAX_NS = 30 * NS
-"""A silent pool continues after this time in any case: the answers take longer than before."""
 
 DEBT_MAX = 4.0
 """A request larger than a quota is charged this multiple of the quota at most, unless its true cost is known. One that was
@@ -70,9 +62,6 @@ class Ledger:
         units: Their units.
         spent: The sum of all true costs so far, per meter: charges with their refunds and debts.
         not_before_ns: No grant before this instant.
-        usual_ns: The usual time to an answer: the longest of the recent ones; 0 before the first answer with a true cost.
-        silent_since_ns: Since when the pool is silent: it sends only probes; 0 while it is not.
-        notices: What is to be logged about it.
         loss_check_ns: When :meth:`lose_old` has to look again: no reservation is lost before this instant.
     """
 
@@ -106,10 +95,6 @@ class Ledger:
         self.not_before_ns = 0
         self._probe_next = False
         self._probe: Reservation | None = None
-        self.usual_ns = self.silent_since_ns = 0
-        self.notices: list[str] = []
-        self._silence_check_ns = FAR_NS  # when to look again whether the pool is silent
-        self._answered_ns = 0  # when the last answer came
         self.ttl_ns = round(ttl_s * NS)
         self.loss_check_ns = now_ns + self.ttl_ns
         self._open: dict[Reservation, None] = {}  # the oldest first
@@ -177,8 +162,6 @@ class Ledger:
         """
         if amounts is None:
             amounts = self.amounts(cost)
-        if now_ns >= self._silence_check_ns:
-            self._check_silence(now_ns)
         latest, binding = self.not_before_ns, -1
         alone = False
         for i, m in enumerate(self.meters):
@@ -214,10 +197,8 @@ class Ledger:
         return max((a / m.quota.rate for m, a in zip(self.meters, amounts, strict=False) if m.quota.rate), default=1.0)
 
     def name(self, binding: int) -> str:
-        """The quota at index ``binding`` in its notation; ``cool-down`` or ``no answer`` for -1."""
-        if binding >= 0:
-            return self.names[binding]
-        return NO_ANSWER if self.silent_since_ns else COOL_DOWN
+        """The quota at index ``binding`` in its notation; ``cool-down`` for -1."""
+        return COOL_DOWN if binding < 0 else self.names[binding]
 
     def settle(self, now_ns: int, reservation: Reservation, actual: Cost | None) -> list[float]:
         """Close ``reservation`` with its true cost; a closed one stays as it is.
@@ -237,12 +218,6 @@ class Ledger:
             self._probe, self.not_before_ns = None, min(self.not_before_ns, now_ns)
         true = reserved
         if actual:
-            took_ns, usual_ns = now_ns - reservation.granted_ns, self.usual_ns
-            self.usual_ns = took_ns if took_ns > usual_ns else usual_ns - (usual_ns - took_ns >> 6)
-            self._answered_ns = now_ns
-            self._silence_check_ns = now_ns + SILENCE_NS
-            if self.silent_since_ns:
-                self._end_silence(now_ns, reservation)
             if self._counts_tokens:
                 true = self.settled_amounts(reservation, actual)
             else:  # the same, without a call
@@ -327,53 +302,6 @@ class Ledger:
         """
         self.not_before_ns = max(self.not_before_ns, until_ns)
         self._probe_next, self._probe = True, None
-
-    def answered(self, now_ns: int, reservation: Reservation) -> None:
-        """Take an answer without a true cost, a refusal: the pool is not silent."""
-        self._answered_ns = now_ns
-        if self.silent_since_ns:
-            self._end_silence(now_ns, reservation)
-
-    def _check_silence(self, now_ns: int) -> None:
-        """Send no more than a probe, because the pool is silent; see ``SILENCE_NS``."""
-        if self.silent_since_ns:  # the probe has no answer
-            if now_ns - self.silent_since_ns < HOLD_MAX_NS:
-                self._pause_for_probe(now_ns)
-                return
-            self.usual_ns = max(self.usual_ns, now_ns - self._answered_ns)
-            self.notices.append(f"no answer for {(now_ns - self._answered_ns) / NS:.0f} s; sending at full speed again")
-            self.silent_since_ns, self._probe_next, self._silence_check_ns = 0, False, FAR_NS
-            return
-        if now_ns < self.not_before_ns:  # a pause: its own probe follows
-            self._silence_check_ns = self.not_before_ns
-            return
-        # Not those that were in flight long before the last answer: their permits may have been forgotten.
-        since_ns = self._answered_ns - self.usual_ns
-        unanswered = [r.granted_ns for r in self._open if r.granted_ns >= since_ns]
-        usual_ns = max(SILENCE_NS, USUAL_TIMES * self.usual_ns)
-        self._silence_check_ns = now_ns + SILENCE_NS
-        if len(unanswered) >= SILENT_MIN:
-            self._silence_check_ns = unanswered[SILENT_MIN - 1] + usual_ns
-            if self._silence_check_ns <= now_ns:
-                self.silent_since_ns = now_ns
-                self._pause_for_probe(now_ns)
-                self.notices.append(
-                    f"no answer for {(now_ns - self._answered_ns) / NS:.1f} s, with {len(self._open)} requests in flight;"
-                    f" sending one request every {PROBE_NS / NS:g} s until an answer comes"
-                )
-
-    def _pause_for_probe(self, now_ns: int) -> None:
-        self.pause(now_ns)
-        self._silence_check_ns = now_ns + PROBE_NS
-
-    def _end_silence(self, now_ns: int, reservation: Reservation) -> None:
-        """Send at full speed again. The attempts in flight were held by the network: they count as sent now."""
-        self.silent_since_ns = 0
-        self._probe_next, self._probe, self.not_before_ns = False, None, min(self.not_before_ns, now_ns)
-        self.notices.append("answers come again")
-        for i, m in enumerate(self.meters):
-            if isinstance(m, Bucket):
-                m.arrive(now_ns, self.held(i) + (reservation.amounts[i] if i < len(reservation.amounts) else 0.0))
 
     def lift(self, now_ns: int, until_ns: int) -> None:
         """End the pause until ``until_ns``, if it is the one in force; no probe is needed."""

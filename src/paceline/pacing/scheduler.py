@@ -388,7 +388,7 @@ class Scheduler:
         learning = self.pool.capacity.learning
         while learning is not None and learning.notices:
             log.warning("%s: %s", self.pool.name, learning.notices.pop())
-        notices = self.pool.ledger.notices
+        notices = self.pool.notices
         while notices:
             log.warning("%s: %s", self.pool.name, notices.pop(0))
 
@@ -572,7 +572,7 @@ class Scheduler:
             self._timer_ns = FAR_NS
             done = self._work()
         self._wake(done)
-        if self.pool.ledger.notices:
+        if self.pool.notices:
             self._log_notices()
 
     def _wake(self, done: list[Waiter]) -> None:
