@@ -6,7 +6,7 @@ method returns, and sets one timer for :attr:`Pool.wake_ns`.
 
 from __future__ import annotations
 
-from collections import defaultdict
+from collections import defaultdict, deque
 from collections.abc import Iterable, Sequence
 
 from paceline.core.capacity import PENDING, Capacity, Resolution
@@ -41,6 +41,9 @@ times the usual time to an answer. While it is silent, one attempt goes every ``
 
 SILENT_MAX_NS = 30 * NS
 """A silent pool sends at full speed again after this time: its answers take longer than before."""
+
+NOTICES_MAX = 8
+"""How many log lines wait for the scheduler."""
 
 WAITING_MAX = 1_000_000
 """The default bound of a queue; a waiter takes about half a kilobyte."""
@@ -82,7 +85,7 @@ class Pool:
         self.refused_in_row = 0
         self._row_since_ns = 0
         self.silent_since_ns = self.usual_ns = 0
-        self.notices: list[str] = []
+        self.notices: deque[str] = deque(maxlen=NOTICES_MAX)
         self._answered_ns = 0  # when the last answer came
         self._silence_check_ns = FAR_NS  # when to look again whether the pool is silent
         self._waiting_max = waiting_max
@@ -334,6 +337,8 @@ class Pool:
         if head is None:
             return None
         at_ns, binding = self.capacity.earliest(now_ns, head.amounts)
+        if binding < 0 and self.silent_since_ns:
+            return NO_ANSWER
         return self.ledger.name(binding) if self.capacity.behind == QUEUE else self._named(now_ns, at_ns, binding)
 
     def _named(self, now_ns: int, at_ns: int, binding: int) -> str:
@@ -371,10 +376,12 @@ class Pool:
             )
 
     def _probe(self, now_ns: int) -> None:
+        """Grant one attempt now, and look again when it should have been answered."""
         self.capacity.pause(now_ns)
         self._silence_check_ns = now_ns + PROBE_NS
 
     def _end_silence(self, now_ns: int) -> None:
+        """Send at full speed again: an answer has come."""
         self.silent_since_ns = 0
         self.capacity.lift(now_ns, now_ns + self.capacity.cool_down_ns(now_ns))
         self.capacity.arrive(now_ns)

@@ -390,7 +390,7 @@ class Scheduler:
             log.warning("%s: %s", self.pool.name, learning.notices.pop())
         notices = self.pool.notices
         while notices:
-            log.warning("%s: %s", self.pool.name, notices.pop(0))
+            log.warning("%s: %s", self.pool.name, notices.popleft())
 
     def pause(self, until_ns: int) -> None:
         """See :meth:`Capacity.pause <paceline.core.capacity.Capacity.pause>`."""
