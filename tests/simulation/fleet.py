@@ -57,12 +57,17 @@ class Report:
 
 
 class Fleet:
-    """Run ``jobs`` through ``workers`` against a world; believe ``told`` about its limits."""
+    """Run ``jobs`` through ``workers`` against a world; believe ``told`` about its limits.
+
+    ``stalls``: when the network stalls, for how many seconds, and what it holds: ``requests``, ``answers``, or both.
+    """
 
     def __init__(
         self, told, settings, *, jobs=1_000, workers=500, seed=1, underestimate=1.28, net_s=(0.001, 0.02),
         words=(20, 3_000), max_output_tokens=200, changes=(), retry=None, source="given",
+        stalls=(),
     ):  # fmt: skip
+        self.stalls = [(START_NS + round(at_s * NS), START_NS + round((at_s + s) * NS), way) for at_s, s, way in stalls]
         self.source = Source(SourceKind(source))
         self.random = random.Random(seed)
         self.world = World(Settings(**settings), START_NS / NS)
@@ -96,6 +101,14 @@ class Fleet:
 
     def after(self, seconds, event):
         self.at(self.now_ns + round(seconds * NS), event)
+
+    def over_net(self, seconds, event, way):
+        """Do ``event`` when a message of ``seconds`` is through: a stalled network delivers at once what it has held."""
+        at_ns = self.now_ns + round(seconds * NS)
+        for begins_ns, ends_ns, held in self.stalls:
+            if way in held and begins_ns <= at_ns < ends_ns:
+                at_ns = ends_ns
+        self.at(at_ns, event)
 
     @property
     def world_s(self):
@@ -167,17 +180,18 @@ class Fleet:
     def send(self, job, reservation):
         job.attempts += 1
         self.waits_s.append((self.now_ns - job.waiter.arrived_ns) / NS)
-        self.after(self.random.uniform(*self.net_s), lambda: self.arrive(job, reservation))
+        self.over_net(self.random.uniform(*self.net_s), lambda: self.arrive(job, reservation), "requests")
 
     def arrive(self, job, reservation):
         answer = self.world.admit(self.world_s, MODEL, job.input_tokens, job.max_output_tokens)
         readings = self.readings()
         back_s = self.random.uniform(*self.net_s)
         if isinstance(answer, Refused):
-            self.after(back_s, lambda: self.refused(job, reservation, answer, readings))
+            self.over_net(back_s, lambda: self.refused(job, reservation, answer, readings), "answers")
         else:
             self.server_after(answer.duration_s, lambda: self.world.finish(self.world_s, answer))
-            self.after(answer.duration_s + back_s, lambda: self.answered(job, reservation, answer, readings))
+            back_s += answer.duration_s
+            self.over_net(back_s, lambda: self.answered(job, reservation, answer, readings), "answers")
 
     def readings(self):
         if not self.world.settings.headers:

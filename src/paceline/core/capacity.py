@@ -11,7 +11,7 @@ from typing import Any, Final, Literal, NamedTuple, Protocol, Self
 
 from paceline.core.learning import Learning
 from paceline.core.ledger import Ledger
-from paceline.core.meters import FAR_NS
+from paceline.core.meters import FAR_NS, Bucket
 from paceline.core.queue import Waiter
 from paceline.core.quota import Cost, Quota
 from paceline.core.results import QUEUE, Decision, Reading, Refusal, RefusalKind, Reservation, StoreLost, WaitUntil
@@ -97,6 +97,9 @@ class Capacity(Protocol):
     def lift(self, now_ns: int, until_ns: int) -> None:
         """End the pause until ``until_ns``, if it is the one in force."""
 
+    def arrive(self, now_ns: int) -> None:
+        """Count the attempts in flight as sent now, because the network has held them, where this process keeps the quotas."""
+
     def cool_down_ns(self, now_ns: int) -> int:
         """How much longer the pause lasts; 0 or less for none."""
 
@@ -174,6 +177,11 @@ class LocalCapacity:
 
     def lift(self, now_ns: int, until_ns: int) -> None:
         self.ledger.lift(now_ns, until_ns)
+
+    def arrive(self, now_ns: int) -> None:
+        for i, m in enumerate(self.ledger.meters):
+            if isinstance(m, Bucket):
+                m.arrive(now_ns, self.ledger.held(i))
 
     def cool_down_ns(self, now_ns: int) -> int:
         return self.ledger.not_before_ns - now_ns

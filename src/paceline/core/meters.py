@@ -187,6 +187,17 @@ class Bucket:
         self.full_at_ns += by_ns
         self.not_granted(by_ns / self.ns_per_unit)
 
+    def arrive(self, now_ns: int, amount: float) -> None:
+        """Count the charges of ``amount`` in flight as made now: what was refilled since they were made is not granted again.
+
+        Without them the bucket is full at ``full_at_ns`` less their refill, or now.
+        """
+        by_ns = now_ns + ceil(amount * self.ns_per_unit) - max(self.full_at_ns, now_ns)
+        if by_ns > 0:
+            before_ns = max(self.full_at_ns, now_ns)
+            self.charge(now_ns, 0.0)
+            self.full_at_ns = before_ns + by_ns
+
     def not_granted(self, amount: float) -> None:
         """Move the opening burst by ``amount``.
 
@@ -359,6 +370,9 @@ class Held(Bucket):
 
     def level(self, now_ns: int) -> float:
         return super().level(now_ns) - self.held_amount
+
+    def arrive(self, now_ns: int, amount: float) -> None:
+        """What is in flight is held, and not refilled."""
 
     @property
     def _period_ns(self) -> int:

@@ -11,8 +11,9 @@ from typing import Any
 Cost = dict[str, float]
 """Amount per unit of one request, e.g. ``{"requests": 1, "tokens": 1_500}``."""
 
-QUEUE, STORE, COOL_DOWN, STORE_LOST = "queue", "store", "cool-down", "store lost"
-"""What binds when no quota does: the waiters ahead, an answer of the store, a pause after a refusal, or a lost store."""
+QUEUE, STORE, COOL_DOWN, STORE_LOST, NO_ANSWER = "queue", "store", "cool-down", "store lost", "no answer"
+"""What binds when no quota does: the waiters ahead, an answer of the store, a pause after a refusal, a lost store, or the
+answer to the probe of a pool whose requests in flight are not answered."""
 
 
 class SourceKind(StrEnum):
@@ -81,6 +82,7 @@ class AcquireTimeoutError(PacelineError, TimeoutError):
             QUEUE: "other requests were ahead",
             STORE: "the store had not answered",
             STORE_LOST: "the store is lost",
+            NO_ANSWER: "the requests in flight had no answer",
             COOL_DOWN: f"the pool pauses for about {retry_after_s:.1f} s",
         }
         when = f"in about {retry_after_s:.1f} s" if retry_after_s < inf else "when a request in flight ends"

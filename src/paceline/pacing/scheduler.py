@@ -440,6 +440,9 @@ class Scheduler:
         learning = self.pool.capacity.learning
         while learning is not None and learning.notices:
             log.warning("%s: %s", self.pool.name, learning.notices.pop())
+        notices = self.pool.notices
+        while notices:
+            log.warning("%s: %s", self.pool.name, notices.popleft())
 
     def pause(self, until_ns: int) -> None:
         """See :meth:`Capacity.pause <paceline.core.capacity.Capacity.pause>`."""
@@ -632,6 +635,8 @@ class Scheduler:
             self._timer_ns = FAR_NS
             done = self._work()
         self._wake(done)
+        if self.pool.notices:
+            self._log_notices()
 
     def _wake(self, done: list[Waiter]) -> None:
         """Wake the waiters of ``done``, inform the worker, and send deferred events; not under the lock.

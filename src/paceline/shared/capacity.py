@@ -484,6 +484,9 @@ class SharedCapacity:
         if self._paused_ns == until_ns > now_ns:
             self._paused_ns, self._probe = now_ns, False
 
+    def arrive(self, now_ns: int) -> None:
+        """Nothing: the leases of this process are charged already, and the store's quotas are those of all processes."""
+
     def cool_down_ns(self, now_ns: int) -> int:
         """The rest of the longest pause: that of all processes, or of this one."""
         return max(self.ledger.not_before_ns, self._paused_ns) - now_ns

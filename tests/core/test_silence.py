@@ -1,0 +1,106 @@
+"""A pool whose attempts in flight get no answer sends one probe at a time."""
+
+import pytest
+from core_pools import RATE, ask, pool_of, pump_at_wake
+from core_worlds import T0
+
+from paceline.core.ledger import PROBE_NS
+from paceline.core.pool import SILENT_MAX_NS, SILENT_MIN
+from paceline.core.queue import Waiter
+from paceline.core.quota import NS
+from paceline.core.results import NO_ANSWER, Reservation
+from paceline.pacing.status import report
+
+USED = {"requests": 1}
+
+
+def sent(pool, now_ns):
+    outcome = pool.try_grant(now_ns, Waiter({}))
+    assert isinstance(outcome, Reservation), outcome
+    return outcome
+
+
+def silent_pool(took_s=0.1):
+    """A pool that was answered after ``took_s``, has sent five requests since, and is 10 s without an answer."""
+    pool = pool_of("6000 requests/min")
+    pool.settle(T0 + round(took_s * NS), sent(pool, T0), USED)
+    began_ns = T0 + round(took_s * NS)
+    flying = [sent(pool, began_ns + i) for i in range(SILENT_MIN)]
+    return pool, flying, began_ns + 10 * NS
+
+
+def test_one_probe_goes_and_the_others_after_an_answer():
+    pool, flying, now_ns = silent_pool()
+    assert isinstance(ask(pool, now_ns)[1], Reservation)
+    waiters = [ask(pool, now_ns)[0] for _ in range(3)]
+    assert (report(pool, now_ns)["binds"], pool.wake_ns) == (NO_ANSWER, now_ns + PROBE_NS)
+    pool.settle(now_ns + 1, flying[0], USED)
+    assert pool.pump(now_ns + 1) == waiters
+    assert [notice.split(",")[0] for notice in pool.notices] == ["no answer for 10.0 s", "answers come again"]
+
+
+def test_a_refusal_is_an_answer():
+    pool, flying, now_ns = silent_pool()
+    sent(pool, now_ns)
+    pool.refuse(now_ns + 1, flying[0], RATE, 0.0)
+    assert not pool.silent_since_ns
+    sent(pool, now_ns + 2)
+
+
+def test_another_probe_goes_every_two_seconds_and_all_after_a_time():
+    pool, _, now_ns = silent_pool()
+    sent(pool, now_ns)
+    waiters = [ask(pool, now_ns)[0] for _ in range(30)]
+    for number in range(1, SILENT_MAX_NS // PROBE_NS):
+        assert pump_at_wake(pool) == (now_ns + number * PROBE_NS, [waiters.pop(0)])
+    assert pump_at_wake(pool) == (now_ns + SILENT_MAX_NS, waiters)
+
+
+@pytest.mark.parametrize("took_s", [5.01, 20.0, 60.0])
+def test_a_pool_whose_answers_take_long_is_not_silent(took_s):
+    pool, _, now_ns = silent_pool(took_s)
+    for _ in range(10):
+        sent(pool, now_ns)
+    assert not pool.notices
+
+
+def test_before_the_first_answer_nothing_is_known_about_the_time_it_takes():
+    pool = pool_of("6000 requests/min")
+    for second in range(20):
+        sent(pool, T0 + second * NS)
+
+
+def test_attempts_that_failed_are_not_waited_for():
+    pool, flying, now_ns = silent_pool()
+    pool.settle(now_ns, flying[0], None)  # a broken connection
+    for _ in range(10):
+        sent(pool, now_ns)
+
+
+def test_forgotten_permits_do_not_make_a_pool_silent():
+    pool, _, now_ns = silent_pool()
+    pool.settle(now_ns, sent(pool, now_ns), USED)  # the five others are never settled
+    for _ in range(4 * 100):
+        pool.settle(now_ns, sent(pool, now_ns), USED)
+        now_ns += NS // 10
+    sent(pool, now_ns + 60 * NS)
+    sent(pool, now_ns + 60 * NS)
+
+
+def test_what_was_in_flight_counts_as_sent_when_it_arrives():
+    """A trailing period: the refill of the silence is not granted on top of the held requests."""
+    pool = pool_of("60 requests/min sliding")
+    first = sent(pool, T0)
+    pool.settle(T0 + NS // 10, first, USED)
+    now_ns, flying = T0 + NS, []
+    while len(flying) < SILENT_MIN:
+        waiter, outcome = ask(pool, now_ns)
+        if not isinstance(outcome, Reservation):
+            now_ns, _ = pump_at_wake(pool)
+            outcome = waiter.outcome
+        flying.append(outcome)
+    assert isinstance(ask(pool, now_ns + 10 * NS)[1], Reservation)
+    back_ns = now_ns + 11 * NS
+    pool.settle(back_ns, flying[0], USED)
+    granted = [pool.try_grant(back_ns, Waiter({})) for _ in range(3)]
+    assert not any(isinstance(outcome, Reservation) for outcome in granted)
