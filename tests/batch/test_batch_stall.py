@@ -2,12 +2,14 @@
 
 from urllib.parse import urlsplit
 
+import pytest
 from batch_helpers import chat, finish, read_answers, write_lines
 from stalling import stalling_proxy
 
 from paceline.emulator import Emulator
 
 
+@pytest.mark.soak
 def test_few_are_refused_when_a_network_that_held_everything_delivers_at_once(tmp_path, command):
     """Without the probe, 4 s of requests come at once, to a provider that holds one second's worth: 120 refusals."""
     limit = "2400 requests/min"
