@@ -6,6 +6,7 @@ import json
 import threading
 import tracemalloc
 import zlib
+from base64 import b64encode
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from urllib.parse import quote
 
@@ -124,7 +125,11 @@ ESCAPED = json.dumps(KEY).replace("/", "\\/").replace("+", "\\u002B").replace("-
 @pytest.mark.parametrize(
     ("body", "clean"),
     [
-        (f'{{"key": {ESCAPED}, "text": "a\\"b\\\\u002b"}}', '{"key": "***", "text": "a\\"b\\\\u002b"}'),
+        (f'{{"key": {ESCAPED}, "text": "a\\"b\\\\n"}}', '{"key": "***", "text": "a\\"b\\\\n"}'),
+        (json.dumps("".join(f"\\u{ord(c):04x}" for c in KEY)), '"***"'),  # JSON in a string of JSON
+        (json.dumps(json.dumps(KEY).replace("/", "\\/")[1:-1]), '"***"'),
+        (b64encode(KEY.encode()).decode().rstrip("="), "***"),
+        (KEY.encode().hex(), "***"),
         (f"{KEY}{KEY}", "******"),
         (f"{KEY[:20]}, {KEY[5:]}", "***, ***"),
         (quote(KEY, safe="").replace("%2B", "%2b").replace("%2F", "%2f").replace("%3D", "%3d"), "***"),

@@ -95,12 +95,13 @@ class Meter:
         self._samples: deque[tuple[float, int]] = deque([(self._started_s, 0)], maxlen=_RATE_OVER)
         self._shared: set[str] = set()  # pools that other processes use, too
 
-    def line(self, pools: dict[str, Any], refused: int) -> tuple[str, float]:
+    def line(self, pools: dict[str, Any], refused: int, unwritten: str = "") -> tuple[str, float]:
         """The line, and the share of the requests that is done.
 
         Args:
             pools: ``limiter.status()["pools"]``.
             refused: The number of answers with status 429.
+            unwritten: Why the output cannot be written, while sending is paused for it.
         """
         tally, now_s = self._tally, time.monotonic()
         pools = since(tally.start, pools)
@@ -122,9 +123,10 @@ class Meter:
             f"{rate * 60:,.0f} requests/min",
             f"{refused:,} x 429",
             f"{tally.input_tokens + tally.output_tokens:,} tokens",
-            f"limited by {limit}",
-            (f"{in_time(left_s)} left" if left_s else "time left unknown") if tally.left else "done",
+            f"paused: {unwritten}" if unwritten else f"limited by {limit}",
         ]
+        if not unwritten:
+            parts.append((f"{in_time(left_s)} left" if left_s else "time left unknown") if tally.left else "done")
         return "  ".join(parts), (done + tally.skipped) / max(tally.requests, 1)
 
 

@@ -377,7 +377,7 @@ def read_answer(raw: bytes) -> tuple[str, bool] | None:
     """The id in a line of output and whether it has an answer; ``None`` for any other line."""
     try:
         value = json.loads(raw.decode("utf-8-sig"))
-        custom_id, response, error = value["custom_id"], value["response"], value["error"]
+        _, custom_id, response, error = value["id"], value["custom_id"], value["response"], value["error"]
         custom_id.encode()  # half a surrogate pair is in no input
         return custom_id, error is None and response["status_code"] == 200
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError):

@@ -212,7 +212,8 @@ class Runner:
     async def _show(self) -> None:
         while True:
             await asyncio.sleep(self._view.every_s)
-            self._view.show(*self._meter.line(self._limiter.status()["pools"], self.transport.refused))
+            unwritten = self._results.why if self._results.kept else ""
+            self._view.show(*self._meter.line(self._limiter.status()["pools"], self.transport.refused, unwritten))
 
     async def _work(self, number: int) -> None:
         task = asyncio.current_task()

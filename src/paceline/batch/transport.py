@@ -11,6 +11,7 @@ import socket
 import ssl
 import sys
 import time
+from base64 import b64encode
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Final
@@ -61,14 +62,14 @@ class AnswerTooLargeError(httpx2.HTTPError):
 class Secrets:
     """Replaces keys in what a server has sent by ``***``: whole keys, and parts of ``PART_MIN`` characters or more.
 
-    A key is found as it is, in a URL's encoding, and with the escapes of JSON.
+    A key is found as it is, in a URL's encoding, with the escapes of JSON (also escaped twice), in base64 and as hex digits.
 
     Args:
         keys: The keys of all addresses of a run; those below ``KEY_MIN`` characters are no secrets.
     """
 
     _BLOCK: Final = 8
-    _ESCAPE: Final = re.compile(rb"\\(?:u00([2-7][0-9A-Fa-f])|(.))", re.DOTALL)
+    _ESCAPE: Final = re.compile(rb"\\+(?:u00([2-7][0-9A-Fa-f])|(.))", re.DOTALL)
 
     def __init__(self, keys: Iterable[str]) -> None:
         forms: set[str] = set()
@@ -76,6 +77,10 @@ class Secrets:
             if len(key) >= KEY_MIN:
                 quoted = quote(key, safe="")
                 forms |= {key, quoted, re.sub("%..", lambda code: code[0].lower(), quoted), json.dumps(key)[1:-1]}
+                forms |= {
+                    key.encode().hex(),
+                    *(b64encode(before + key.encode()).decode() for before in (b"", b":", b"::")),
+                }
         # Every part of PART_MIN characters in a text holds one of the text's aligned words of 8 bytes whole. One look at
         # each word is a tenth of the time of a search for every block.
         encoded = [one.encode() for one in forms]
