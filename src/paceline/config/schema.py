@@ -232,6 +232,7 @@ class Settings(TypedDict, total=False):
     workers: Annotated[int, within(1, 20_000)]
     max_attempts: Attempts
     timeout_s: Annotated[float, within(0.001, 86_400, "seconds")]
+    usable: Annotated[float, expected("a share above 0 and at most 1", lambda share: bool(0 < share <= 1))]
     headroom_s: Hour
     ttl_s: Annotated[float, within(1, TIMEOUT_MAX_S, "seconds")]
     waiting_max: Annotated[int, within(1, 100_000_000)]

@@ -119,6 +119,12 @@ class Quota:
         burst = amount if self.burst == self.amount else min(self.burst, amount)
         return replace(self, amount=amount, burst=burst, period_s=period_s or self.period_s)
 
+    def part(self, share: float) -> Self:
+        """The quota with ``share`` of its amount and burst; slots stay whole."""
+        if share == 1 or self.rule is Rule.SLOTS:
+            return self
+        return replace(self, amount=rounded(self.amount * share), burst=rounded(self.burst * share))
+
     @classmethod
     def parse(cls, text: str) -> Self:
         """Read one quota from its notation.
@@ -152,6 +158,11 @@ class Quota:
         burst = "" if self.burst == self.amount else f" burst {_short(self.burst)}"
         rule = "" if self.rule is Rule.BUCKET else f" {self.rule.value}"
         return f"{_short(self.amount)} {self.unit}/{period}{burst}{rule}{f' {self.anchor}' if self.anchor else ''}"
+
+
+def rounded(amount: float) -> float:
+    """``amount`` without the last digits of a float, so that the part of a part is the whole again."""
+    return float(f"{amount:.12g}")
 
 
 def parse_quotas(text: str | list[str] | tuple[str, ...]) -> tuple[Quota, ...]:

@@ -24,6 +24,7 @@ def report(pool: Pool, now_ns: int) -> dict[str, Any]:
                 "quota": name,
                 "unit": m.quota.unit,
                 "limit": m.quota.amount,
+                "usable": ledger.share_of(m.quota),
                 "remaining": round(m.level(now_ns), 3),
                 "reset_s": _reset_s(m, now_ns),
                 "resets_at": _resets_at(m, now_ns),
