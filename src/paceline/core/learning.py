@@ -760,20 +760,22 @@ class Learning:
         found = [
             i
             for i, m in enumerate(self._ledger.meters)
-            if m.quota.unit == unit and period_s in (None, m.quota.period_s)
+            if m.quota.unit == unit and period_s in (None, m.quota.period_s) and m.quota.rule is not Rule.EXACT
         ]
         return found[0] if len(found) == 1 else None
 
     def _is_new(self, unit: str, period_s: float | None) -> bool:
         """Whether a quota that an answer names is to be added."""
-        units = {m.quota.unit for m in self._ledger.meters if period_s in (None, m.quota.period_s)}
+        quotas = [m.quota for m in self._ledger.meters if m.quota.rule is not Rule.EXACT]
+        units = {quota.unit for quota in quotas if period_s in (None, quota.period_s)}
         split = unit == TOKENS and INPUT_TOKENS in units  # the quotas count input and output separately
         named = re.fullmatch(r"[a-z_][a-z0-9_]{0,40}", unit) is not None
         return named and unit not in units and not split and len(self._ledger.meters) < UNITS_MAX
 
     def _tightest(self, now_ns: int) -> int | None:
         """The index of the quota with the least left, for a refusal that names none; assumed slots if others have plenty."""
-        shares = [(m.level(now_ns) / m.quota.burst, i) for i, m in enumerate(self._ledger.meters) if m.quota.period_s]
+        counted = [(i, m) for i, m in enumerate(self._ledger.meters) if m.quota.rule not in (Rule.SLOTS, Rule.EXACT)]
+        shares = [(m.level(now_ns) / m.quota.burst, i) for i, m in counted]
         slots = next((i for i in self.guesses.open if isinstance(self._ledger.meters[i], Slots)), None)
         if slots is not None and (not shares or min(shares)[0] > PLENTY):
             return slots

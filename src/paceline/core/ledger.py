@@ -53,7 +53,7 @@ class Ledger:
     Args:
         quotas: The quotas.
         now_ns: The present.
-        usable: The share of every limit that is used, above 0 and at most 1; slots are used in full. The quotas of the
+        usable: The share of every limit that is used, above 0 and at most 1; slots and exact quotas are used in full. The quotas of the
             meters, ``given`` and all that is learned are amounts of that share.
         sources: The source of each quota; ``given`` for all of them when empty.
         headroom_s: The part of each quota that stays unused, in seconds of its own refill.
@@ -108,6 +108,7 @@ class Ledger:
         for i, quota in enumerate(quotas):
             self.add(now_ns, quota.part(usable), sources[i] if sources else GIVEN)
         self.not_before_ns = 0
+        self._last_ns = self._at_once = 0  # the instant of the last grant, and the number of grants at that instant
         self._probe_next = False
         self._probe: Reservation | None = None
         self.ttl_ns = round(ttl_s * NS)
@@ -189,7 +190,7 @@ class Ledger:
                 at_ns = m.earliest(now_ns, amount)
                 if at_ns > latest:
                     latest, binding = at_ns, i
-        if latest > now_ns:
+        if latest > now_ns and not self._rounded(now_ns, latest, binding):
             return WaitUntil(latest, self.name(binding))
         if alone:
             amounts = self.fitting(amounts)  # the rest is charged when the provider has served it
@@ -198,6 +199,8 @@ class Ledger:
             amount = amounts[i]
             marks.append(m.charge(now_ns, amount) if amount else 0)
             spent[i] += amount
+        self._at_once = self._at_once + 1 if self._last_ns == now_ns else 1
+        self._last_ns = now_ns
         reservation = Reservation(cost, amounts, marks, now_ns, now_ns + self.ttl_ns)
         self._open[reservation] = None
         if alone:
@@ -206,6 +209,14 @@ class Ledger:
             self._probe_next, self._probe = False, reservation
             self.not_before_ns = now_ns + PROBE_NS
         return reservation
+
+    def _rounded(self, now_ns: int, at_ns: int, binding: int) -> bool:
+        """Whether the wait for a bucket until ``at_ns`` is the rounding of the charges that were made at this instant.
+
+        Each was rounded up to a nanosecond: seven of a seventh of a minute come to more than a minute.
+        """
+        rounding_ns = self._at_once if self._last_ns == now_ns else 0
+        return binding >= 0 and at_ns - now_ns <= rounding_ns and isinstance(self.meters[binding], Bucket)
 
     def share(self, amounts: list[float]) -> float:
         """``amounts`` as one number: how many seconds of the scarcest quota they take."""
@@ -338,7 +349,7 @@ class Ledger:
             self.refused_above[index] = max(self.refused_above[index], rounded(m.most / self.share_of(m.quota)))
 
     def share_of(self, quota: Quota) -> float:
-        """The share of its limit that ``quota``, one of a meter, is: ``usable``, and 1 for slots."""
+        """The share of its limit that ``quota``, one of a meter, is: ``usable``, and 1 for slots and exact quotas."""
         return 1.0 if quota.part(self.usable) is quota else self.usable
 
     def whole(self, index: int) -> Quota:

@@ -4,6 +4,7 @@
 2M input_tokens/min burst 50k
 1000 requests/day window utc
 10 concurrency
+7 starts/min exact
 """
 
 from __future__ import annotations
@@ -32,6 +33,7 @@ class Rule(StrEnum):
     BUCKET = "bucket"  # refills continuously
     WINDOW = "window"  # a counter that restarts every period
     SLIDING = "sliding"  # the amount within any trailing period
+    EXACT = "exact"  # the same, counted by the limiter alone: to the nanosecond, nothing is spread or left unused
     SLOTS = "slots"  # requests in flight
 
 
@@ -96,6 +98,8 @@ class Quota:
                 f"{self.amount:g} {self.unit} in {self.period_s:g} s are out of range: the period must be from"
                 f" {PERIOD_MIN_S:g} to {PERIOD_MAX_S:g} s, and the rate from {RATE_MIN:g} to {RATE_MAX:g} per second"
             )
+        if self.rule is Rule.EXACT and self.burst not in (0, self.amount):
+            raise QuotaError(f"{self.unit}: an exact quota grants its whole amount at once: leave out the burst")
         if self.anchor not in (None, "utc"):
             _check_zone(str(self.anchor), self.period_s)
         if not self.burst:
@@ -120,8 +124,8 @@ class Quota:
         return replace(self, amount=amount, burst=burst, period_s=period_s or self.period_s)
 
     def part(self, share: float) -> Self:
-        """The quota with ``share`` of its amount and burst; slots stay whole."""
-        if share == 1 or self.rule is Rule.SLOTS:
+        """The quota with ``share`` of its amount and burst; slots and exact quotas stay whole."""
+        if share == 1 or self.rule in (Rule.SLOTS, Rule.EXACT):
             return self
         return replace(self, amount=rounded(self.amount * share), burst=rounded(self.burst * share))
 
