@@ -22,6 +22,8 @@ from paceline.core.results import QuotaError
 NS = 1_000_000_000
 """Nanoseconds in a second. The core counts time in whole nanoseconds since the Unix epoch."""
 
+DAY_S = 86_400.0
+
 REQUESTS, TOKENS, INPUT_TOKENS, OUTPUT_TOKENS = "requests", "tokens", "input_tokens", "output_tokens"
 USD, CONCURRENCY = "usd", "concurrency"
 KNOWN_UNITS = (REQUESTS, TOKENS, INPUT_TOKENS, OUTPUT_TOKENS, USD, CONCURRENCY)
@@ -128,6 +130,16 @@ class Quota:
         if share == 1 or self.rule in (Rule.SLOTS, Rule.EXACT):
             return self
         return replace(self, amount=rounded(self.amount * share), burst=rounded(self.burst * share))
+
+    def restarting(self, zone: str) -> Self:
+        """The quota, if it is one of a day without a rule or zone of its own, as a window that restarts at midnight in ``zone``.
+
+        A burst that is not the amount is a rule of its own. An empty ``zone`` changes nothing.
+        """
+        open_rule = self.burst == self.amount if self.rule is Rule.BUCKET else self.rule is Rule.WINDOW
+        if not zone or self.period_s != DAY_S or self.anchor is not None or not open_rule:
+            return self
+        return replace(self, rule=Rule.WINDOW, anchor=zone)
 
     @classmethod
     def parse(cls, text: str) -> Self:

@@ -50,7 +50,7 @@ class Limits:
     """The given quotas, and the published ones for models without.
 
     Args:
-        given: Quotas by name. A name is the user's own pool (``starts``), a model (``gpt-5``), a provider's
+        given: Quotas by name; one of a day restarts at the midnight of its provider. A name is the user's own pool (``starts``), a model (``gpt-5``), a provider's
             model (``openai/gpt-5``), all models of a provider (``openai/*``) or every model (``*``).
         provider: The provider whose published limits hold where ``given`` has none; ``None`` for none.
         tier: The tier of the account at that provider, or at the only one that ``given`` names.
@@ -199,7 +199,7 @@ class Limits:
         for name in (f"{provider}/{model}", model, f"{provider}/{alias}", alias, f"{provider}/*", "*"):
             if name in self.given and (provider == self.provider or not _names_other(provider, name)):
                 self._used.add(name)
-                return self.given[name]
+                return in_days(self.given[name], provider)
         return None
 
     def _sources_of(self, provider: str, model: str, alias: str) -> dict[Quota, Source]:
@@ -255,7 +255,14 @@ def _is_near(given: str, name: str) -> bool:
 
 
 def _given(name: str, quotas: tuple[Quota, ...]) -> Resolved:
-    return Resolved(name, quotas, (GIVEN,) * len(quotas))
+    return Resolved(name, in_days(quotas), (GIVEN,) * len(quotas))
+
+
+def in_days(quotas: tuple[Quota, ...], provider: str = "") -> tuple[Quota, ...]:
+    """``quotas`` with those of a day as windows that restart at the midnight of ``provider``; UTC where it is unknown."""
+    from paceline.providers.registry import day_zone
+
+    return tuple(quota.restarting(day_zone(provider)) for quota in quotas)
 
 
 def overrides(rpm: float | None, tpm: float | None) -> dict[str, float]:
