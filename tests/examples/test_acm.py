@@ -34,7 +34,7 @@ class TestFile:
             ("openai/gpt-5", ["500 requests/min", "500k tokens/min", "90M tokens/day"]),
             ("openai/anything-else", ["500 requests/min", "30k tokens/min"]),
             ("anthropic/claude-haiku-4-5", ["50 requests/min", "50k input_tokens/min", "10k output_tokens/min"]),
-            ("google/gemini-2.5-flash", ["300 requests/min", "1M tokens/min", "10k requests/day"]),
+            ("google/gemini-2.5-flash", ["300 requests/min", "1M tokens/min", "10k requests/day window America/Los_Angeles"]),
             ("azure/another-deployment", ["60 requests/min", "10k tokens/min"]),
             ("groq/llama-3.3-70b-versatile",
              ["30 requests/min", "24k tokens/min", "14.4k requests/day", "1M tokens/day"]),
@@ -64,7 +64,7 @@ class TestFile:
     def test_a_day_stays_a_day_where_the_limits_of_a_minute_are_multiplied(self):
         limiter = program.limiter_of(program.parse(["--speed", "10"]))
         assert quotas(limiter, "google/gemini-2.5-flash")[:3] == [
-            "3k requests/min", "10M tokens/min", "10k requests/day",
+            "3k requests/min", "10M tokens/min", "10k requests/day window America/Los_Angeles",
         ]  # fmt: skip
 
 

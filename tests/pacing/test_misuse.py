@@ -117,12 +117,14 @@ def test_lanes_by_name_only():
 
 def test_a_timeout_says_who_was_ahead():
     async def main(clock):
-        limiter = limiter_of("100 tokens/day", "100 requests/s", clock=clock)
+        limiter = limiter_of("100 tokens/day burst 99", "100 requests/s", clock=clock)
         await limiter.acquire("jobs", tokens=90)
         first = asyncio.ensure_future(limiter.acquire("jobs", tokens=50))
         await asyncio.sleep(0)
-        with pytest.raises(paceline.AcquireTimeoutError, match=r"100 tokens/day would allow it in about 38870\.0 s"):
-            await limiter.acquire("jobs", tokens=5, timeout=10)  # 45 of 100 missing, less the ten seconds
+        with pytest.raises(
+            paceline.AcquireTimeoutError, match=r"100 tokens/day burst 99 would allow it in about 39734\.0 s"
+        ):
+            await limiter.acquire("jobs", tokens=5, timeout=10)  # 46 of 99 missing, less the ten seconds
         first.cancel()
 
     run_virtual(main)

@@ -310,7 +310,7 @@ class TestCommandReadsAStore:
         limiter.acquire("jobs").wait().settle()
         limiter.close()
         shown = paceline_status(env={"XDG_STATE_HOME": str(tmp_path)})
-        assert shown.output.splitlines()[1].startswith("jobs\t5 requests/day\t4")
+        assert shown.output.splitlines()[1].startswith("jobs\t5 requests/day window utc\t4")
 
     def test_no_such_file_and_no_store(self, tmp_path):
         assert "there is no such file" in paceline_status("--store", f"sqlite:{tmp_path}/none.db").output
@@ -355,7 +355,7 @@ class TestCommandReadsAStore:
         assert file.with_name("quotas.db-wal").exists()
         with other_user(file, folder=0o555, rights=0o444):
             shown = paceline_status("--store", store)
-        assert (shown.exit_code, "jobs\t5 requests/day\t4" in shown.output) == (0, True), shown.output
+        assert (shown.exit_code, "jobs\t5 requests/day window utc\t4" in shown.output) == (0, True), shown.output
         assert shown.output.splitlines()[1].endswith("processes: 1")
         limiter.close()
 

@@ -26,6 +26,7 @@ The command line overrides PACELINE_... variables, which override the file, whic
 @options.LIMIT
 @options.RPM
 @options.TPM
+@options.USABLE
 @click.option("--json", "as_json", is_flag=True, help="One JSON object.")
 def command(*, file: Path | None, show: bool, limits: tuple[str, ...], as_json: bool, **given: Any) -> None:  # noqa: ARG001
     """Show the settings that hold, and where each value comes from. Passwords are left out."""

@@ -21,6 +21,7 @@ TIER: Decorator = click.option("--tier", help="Your tier there, e.g. 2.")
 BASE_URL: Decorator = click.option("--base-url", help="The server's root, with or without /v1.")
 CONFIG: Decorator = click.option("--config", "file", type=click.Path(path_type=Path), help="Settings as TOML or YAML.")
 RPM: Decorator = click.option("--rpm-override", type=float, help="Requests per minute, for every model.")
+USABLE: Decorator = click.option("--usable", type=float, help="The share of every limit that is used, e.g. 0.85.")
 TPM: Decorator = click.option(
     "--tpm-override", type=float, help="Tokens per minute, input and output together, for every model."
 )

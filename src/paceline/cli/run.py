@@ -28,6 +28,7 @@ sends the requests that have no answer yet. Exit codes: 0 all answered, 1 some f
 @options.LIMIT
 @options.RPM
 @options.TPM
+@options.USABLE
 @options.CONFIG
 @click.option("--workers", type=int, help="Requests that wait or are in flight at the same time; 500 by default.")
 @click.option("--max-attempts", type=int, help="HTTP attempts for one request; 6 by default.")

@@ -79,6 +79,7 @@ class Config:
     workers: int = 500
     max_attempts: int = 6
     timeout_s: float = 600.0
+    usable: float = 1.0
     headroom_s: float | None = None
     ttl_s: float | None = None
     waiting_max: int = WAITING_MAX
@@ -156,6 +157,7 @@ class Config:
             "concurrency": self.concurrency,
             "min_interval_s": self.min_interval_s,
             "acquire_timeout_s": None if patient else self.acquire_timeout_s,
+            "usable": self.usable,
             "headroom_s": self.headroom_s,
             "ttl_s": self.ttl_s or (max(900.0, 2 * self.timeout_s) if patient else 900.0),
             "waiting_max": self.waiting_max,

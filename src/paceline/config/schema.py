@@ -14,7 +14,7 @@ from urllib.parse import urlsplit
 
 from paceline.config.sources import Place, Problems, Source, nested, warn
 from paceline.core.quota import CONCURRENCY as IN_FLIGHT
-from paceline.core.quota import INPUT_TOKENS, OUTPUT_TOKENS, REQUESTS, TOKENS, Quota, Rule, parse_quotas
+from paceline.core.quota import DAY_S, INPUT_TOKENS, OUTPUT_TOKENS, REQUESTS, TOKENS, Quota, Rule, parse_quotas
 from paceline.core.results import QuotaError, StoreError
 from paceline.pacing.pacer import TIMEOUT_MAX_S
 from paceline.providers.registry import ALIASES, PROVIDERS, suggest
@@ -126,9 +126,10 @@ def _quotas(value: Any) -> tuple[Quota, ...]:
         return value
     if isinstance(value, Mapping):
         amounts: Mapping[Any, Any] = _AMOUNTS.validate_python(value)
-        if not amounts:
+        if not amounts.keys() - {"day_zone"}:
             raise ValueError("it is empty: give rpm, tpm, ...")
-        return tuple(amounts[name] for name in value)
+        zone = amounts.get("day_zone", "")
+        return tuple(amounts[name].restarting(zone) for name in value if name != "day_zone")
     if not isinstance(value, str | list) or not all(isinstance(quota, str) for quota in value):
         example = '["500 requests/min", "400k tokens/min"]'
         raise ValueError(f"{shown(value)}: write texts, e.g. {example}, or a table of rpm, tpm, ...")
@@ -146,6 +147,13 @@ def _limit(value: Any) -> Any:
 def _breaker(value: Any) -> Any:
     """On or off, or a table."""
     return _BREAKER[isinstance(value, Mapping)].validate_python(value)
+
+
+def _zone(name: str) -> str:
+    """The name of a time zone, for quotas of a day."""
+    zone = name.lower() if name.lower() == "utc" else name
+    Quota(REQUESTS, 1.0, DAY_S, rule=Rule.WINDOW, anchor=zone)  # an unknown zone raises here
+    return zone
 
 
 def _quota(unit: str, period_s: float) -> AfterValidator:
@@ -183,6 +191,7 @@ class Amounts(TypedDict, total=False):
     itpm: Annotated[Rate, _quota(INPUT_TOKENS, 60.0)]
     otpm: Annotated[Rate, _quota(OUTPUT_TOKENS, 60.0)]
     concurrency: Annotated[Slots, _quota(IN_FLIGHT, 0.0)]
+    day_zone: Annotated[Text, AfterValidator(_zone)]
 
 
 class Retry(TypedDict, total=False):
@@ -232,6 +241,7 @@ class Settings(TypedDict, total=False):
     workers: Annotated[int, within(1, 20_000)]
     max_attempts: Attempts
     timeout_s: Annotated[float, within(0.001, 86_400, "seconds")]
+    usable: Annotated[float, expected("a share above 0 and at most 1", lambda share: bool(0 < share <= 1))]
     headroom_s: Hour
     ttl_s: Annotated[float, within(1, TIMEOUT_MAX_S, "seconds")]
     waiting_max: Annotated[int, within(1, 100_000_000)]

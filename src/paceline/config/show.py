@@ -12,7 +12,7 @@ from paceline.config.schema import ANY, BREAKER, LANES, LIMITS, OVERRIDES, leave
 from paceline.config.sources import dotted
 from paceline.core.quota import Quota
 from paceline.core.results import GIVEN
-from paceline.pacing.limits import Limits, overridden, overrides
+from paceline.pacing.limits import Limits, in_days, overridden, overrides
 from paceline.pacing.retry import RetryPolicy
 from paceline.providers.registry import maker
 from paceline.providers.tables import DEFAULT, Published, known_providers, lookup, models
@@ -65,7 +65,7 @@ def _limits(config: Config) -> Iterator[Row]:
         elif "/" in name or config.provider is not None or not rates(config) or maker(name):
             yield _limit(config, name, quotas, origin)
         else:  # acquired by hand, it is a pool of the program's own, to which no override applies
-            yield Row(dotted((LIMITS, name)), [str(quota) for quota in quotas], origin)
+            yield Row(dotted((LIMITS, name)), [str(quota) for quota in in_days(quotas)], origin)
             yield _limit(config, f"{ANY}/{name}", quotas, origin)
     if ANY in config.limits:  # the published tables have no effect
         return
@@ -75,7 +75,14 @@ def _limits(config: Config) -> Iterator[Row]:
             tier = config.tier if provider == home else None
             published = lookup(provider, DEFAULT, tier)
             source = f"{published.source} ({published.as_of}{f', {published.tier}' if published.tier else ''})"
-            yield _limit(config, f"{provider}/*", published.quotas, source, _others(config, provider, published, tier))
+            yield _limit(
+                config,
+                f"{provider}/*",
+                published.quotas,
+                source,
+                _others(config, provider, published, tier),
+                given=False,
+            )
 
 
 def _others(config: Config, provider: str, default: Published, tier: str | None) -> str:
@@ -88,9 +95,14 @@ def _others(config: Config, provider: str, default: Published, tier: str | None)
     return f"not for {others} model{'s' if others > 1 else ''} in the table: see `paceline limits {provider}{f' --tier {shlex.quote(tier)}' if tier is not None else ''}`"
 
 
-def _limit(config: Config, name: str, quotas: tuple[Quota, ...], source: str, except_for: str = "") -> Row:
+def _limit(
+    config: Config, name: str, quotas: tuple[Quota, ...], source: str, except_for: str = "", *, given: bool = True
+) -> Row:
     """A model's quotas, with the overrides that replace some of them."""
+    provider, slash, _ = name.partition("/")
     effective = overridden(quotas, rates(config))
+    if given:
+        effective = in_days(effective, provider if slash else maker(name) or config.provider or "")
     if rates(config):
         overrides = [config.origins.get((name,), BY_DEFAULT) for name in OVERRIDES if getattr(config, name)]
         kept = [source] if set(effective) & set(quotas) else []

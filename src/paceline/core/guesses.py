@@ -110,8 +110,8 @@ class Guesses:
         """The amount of the quota at ``index`` from now on, and what is added to its level."""
         m = self._ledger.meters[index]
         limit = m.quota.amount
-        if amount > m.most:  # it went alone, and was served
-            return limit * amount / m.most, 0.0
+        if amount * self._ledger.share_of(m.quota) > m.most:  # it went alone, and was served
+            return limit * amount * self._ledger.share_of(m.quota) / m.most, 0.0
         if not binds or m.earliest(now_ns, amount) <= now_ns:
             return limit, 0.0
         if m.quota.period_s > LONG_S:

@@ -326,10 +326,20 @@ class QuotaTracker:
             self._refusal, self._busy_s = (now_ns, self.charged - refused_amount), 0.0
         self.epoch, self.shifted_ns, self.refused_amount = epoch, shifted_ns, refused_amount
 
-    def read(self, now_ns: int, sent_ns: int, note: Note, reading: Reading, *, above: bool = False) -> bool:
+    def read(
+        self,
+        now_ns: int,
+        sent_ns: int,
+        note: Note,
+        reading: Reading,
+        *,
+        above: bool = False,
+        lower_only: bool = False,
+    ) -> bool:
         """Compare a reading with the note of its attempt, which was sent at ``sent_ns``; whether the quota is not a bucket.
 
-        ``above``: the provider's limit is above the given one, so the reading can only lower the level.
+        ``above``: the provider's limit is above the given one, so the reading can only lower the level. ``lower_only``: it
+        can only lower the level, too, but shows all else.
         """
         bucket = self.meter
         if reading.remaining is None or isinstance(bucket, Spread):
@@ -354,7 +364,8 @@ class QuotaTracker:
             elif bucket.burst_cap < math.inf:
                 self._cap_burst(math.inf)
         if note.epoch == self.epoch:  # the lack takes longer to refill below a ceiling
-            self._compare(now_ns, sent_ns, note, round(lack_ns / bucket.ceiling), self.about_ns + rough_ns)
+            lack_ns, about_ns = round(lack_ns / bucket.ceiling), self.about_ns + rough_ns
+            self._compare(now_ns, sent_ns, note, lack_ns, about_ns, lower_only=lower_only)
         return False
 
     def _compare(
@@ -608,17 +619,18 @@ class Learning:
         """
         changed: list[int] = []
         self._shown, self._shown_for = {}, reservation
-        for reading in map(_sane_reading, readings):
-            sent_ns, index = reservation.granted_ns, self._index(reading.unit, reading.period_s)
-            refilled = index is not None and self._take_refill(now_ns, index, sent_ns, reading)
-            if index is not None and (reading.reset_s or 0) > LONGER_PERIOD * self._ledger.meters[index].quota.period_s:
+        for whole in map(_sane_reading, readings):
+            sent_ns, index = reservation.granted_ns, self._index(whole.unit, whole.period_s)
+            reading = self._usable_reading(index, whole)
+            refilled = index is not None and self._take_refill(now_ns, index, sent_ns, whole, reading.limit)
+            if index is not None and (whole.reset_s or 0) > LONGER_PERIOD * self._ledger.meters[index].quota.period_s:
                 continue  # it is about a longer period
             limited = self._take_limit(now_ns, index, reading, sent_ns)
             changed += limited
             if index is None:
                 continue
-            if reading.remaining is not None:
-                self._shown[index] = reading.remaining
+            if whole.remaining is not None:
+                self._shown[index] = whole.remaining
             tracker, note = self.trackers[index], self._note(reservation, index)
             m = self._ledger.meters[index]
             above = reading.limit is not None and self._in_period(index, reading.limit) > m.quota.amount
@@ -627,12 +639,49 @@ class Learning:
             if isinstance(m, Window) and reading.remaining is not None and reading.remaining < m.level(now_ns):
                 m.seen(now_ns, reading.remaining)
                 self._report(index, "seen", reading.remaining)
-            if tracker is not None and note is not None and tracker.read(now_ns, sent_ns, note, reading, above=above):
+            if tracker is None or note is None:
+                continue
+            partly = self._usable_share(index, None) < 1  # the provider refills faster than the part that is used
+            if tracker.read(now_ns, sent_ns, note, reading, above=above, lower_only=partly):
                 self._spread(now_ns, index)
         return changed
 
-    def _take_refill(self, now_ns: int, index: int, sent_ns: int, reading: Reading) -> bool:
-        """Learn from ``reading`` how fast the quota at ``index`` refills; whether its period or its rule has changed."""
+    def _usable_share(self, index: int | None, unit: str | None) -> float:
+        """The share that is used of a limit on ``unit``, that of the quota at ``index`` if there is one."""
+        if index is not None:
+            return self._ledger.share_of(self._ledger.meters[index].quota)
+        return 1.0 if unit == CONCURRENCY else self._ledger.usable
+
+    def _usable_reading(self, index: int | None, reading: Reading) -> Reading:
+        """What ``reading`` says about the part of the limit that is used; the rest of the limit stays with the provider.
+
+        The provider's bucket and its used part lack the same amount, which takes the part longer to refill.
+        """
+        share = self._usable_share(index, reading.unit)
+        if share == 1:
+            return reading
+        m = None if index is None else self._ledger.meters[index]
+        limit, remaining, reset_s = reading.limit, reading.remaining, reading.reset_s
+        size = limit if limit is not None or m is None else m.quota.amount / share
+        if isinstance(m, Bucket) and not isinstance(m, Spread) and reset_s is not None and size is not None:
+            per_s = size / m.quota.period_s
+            if remaining is not None:  # the bucket may be smaller than the limit
+                rough = reading.resolution + reading.reset_resolution_s * per_s
+                holds = remaining + reset_s * per_s
+                size = holds if holds < QUANTISED_MARGIN * size - rough else size
+            reset_s /= share
+        return replace(
+            reading,
+            limit=None if limit is None else limit * share,
+            remaining=remaining if remaining is None or size is None else remaining - (1 - share) * size,
+            reset_s=reset_s,
+        )
+
+    def _take_refill(self, now_ns: int, index: int, sent_ns: int, reading: Reading, limit: float | None) -> bool:
+        """Learn from ``reading`` how fast the quota at ``index`` refills; whether its period or its rule has changed.
+
+        ``limit``: the part of the reading's limit that is used.
+        """
         tracker = self.trackers[index]
         if tracker is None or reading.period_s is not None:
             return False
@@ -640,7 +689,7 @@ class Learning:
         bucket = period_s is not None
         if spread and not bucket:
             period_s = tracker.refill.restarts_s(sent_ns, reading)
-        if period_s is None or reading.limit is None:
+        if period_s is None or limit is None:
             return False
         quota, changed = tracker.meter.quota, False
         if spread and bucket and quota.rule is Rule.BUCKET and not self._shared:
@@ -649,9 +698,9 @@ class Learning:
         if abs(period_s - known_s) > PERIOD_MARGIN * known_s:
             tracker.period_s, changed = period_s, True
             if not self._shared and self._ledger.given[index] == math.inf:
-                self._ledger.adopt(now_ns, index, reading.limit, period_s)
+                self._ledger.adopt(now_ns, index, limit, period_s)
             else:  # other processes and given quotas match it by unit and period: the period stays, the amount is converted
-                self._adopt(now_ns, index, min(self._in_period(index, reading.limit), self._ledger.given[index]))
+                self._adopt(now_ns, index, min(self._in_period(index, limit), self._ledger.given[index]))
         if changed:
             tracker.changed()
         return changed
@@ -687,6 +736,8 @@ class Learning:
         )
         sent_ns = reservation.granted_ns
         index = self._index(refusal.unit, refusal.period_s) if refusal.unit else self._tightest(now_ns)
+        if refusal.limit is not None:
+            refusal = replace(refusal, limit=refusal.limit * self._usable_share(index, refusal.unit))
         changed = self._take_limit(now_ns, index, refusal, sent_ns)
         if index is not None:
             m = self._ledger.meters[index]
@@ -709,20 +760,22 @@ class Learning:
         found = [
             i
             for i, m in enumerate(self._ledger.meters)
-            if m.quota.unit == unit and period_s in (None, m.quota.period_s)
+            if m.quota.unit == unit and period_s in (None, m.quota.period_s) and m.quota.rule is not Rule.EXACT
         ]
         return found[0] if len(found) == 1 else None
 
     def _is_new(self, unit: str, period_s: float | None) -> bool:
         """Whether a quota that an answer names is to be added."""
-        units = {m.quota.unit for m in self._ledger.meters if period_s in (None, m.quota.period_s)}
+        quotas = [m.quota for m in self._ledger.meters if m.quota.rule is not Rule.EXACT]
+        units = {quota.unit for quota in quotas if period_s in (None, quota.period_s)}
         split = unit == TOKENS and INPUT_TOKENS in units  # the quotas count input and output separately
         named = re.fullmatch(r"[a-z_][a-z0-9_]{0,40}", unit) is not None
         return named and unit not in units and not split and len(self._ledger.meters) < UNITS_MAX
 
     def _tightest(self, now_ns: int) -> int | None:
         """The index of the quota with the least left, for a refusal that names none; assumed slots if others have plenty."""
-        shares = [(m.level(now_ns) / m.quota.burst, i) for i, m in enumerate(self._ledger.meters) if m.quota.period_s]
+        counted = [(i, m) for i, m in enumerate(self._ledger.meters) if m.quota.rule not in (Rule.SLOTS, Rule.EXACT)]
+        shares = [(m.level(now_ns) / m.quota.burst, i) for i, m in counted]
         slots = next((i for i in self.guesses.open if isinstance(self._ledger.meters[i], Slots)), None)
         if slots is not None and (not shares or min(shares)[0] > PLENTY):
             return slots
@@ -777,10 +830,11 @@ class Learning:
 
     def _stated_above(self, index: int, limit: float) -> None:
         """Note that the provider allows more than the user has given; the given limit holds."""
+        limit /= self._usable_share(index, None)
         if index not in self._ledger.stated:
             self.notices.append(
                 f"the provider states a limit of {limit:,.0f} {self._ledger.units[index]}, and"
-                f" {self._ledger.names[index]!r} was given: the given limit holds; learn='up' would take the higher one"
+                f" {str(self._ledger.whole(index))!r} was given: the given limit holds; learn='up' would take the higher one"
             )
         self._ledger.stated[index] = limit
 
@@ -813,7 +867,7 @@ class Learning:
         The debt of the attempt would stop the pool for many periods.
         """
         for index, amount in enumerate(true):
-            limit = min(amount, self._ledger.given[index])
+            limit = min(amount * self._usable_share(index, None), self._ledger.given[index])
             if limit > DEBT_MAX * self._ledger.meters[index].most:
                 self._adopt(now_ns, index, limit, self._ledger.sources[index])
 

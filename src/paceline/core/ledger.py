@@ -15,7 +15,18 @@ import math
 from collections.abc import Collection, Iterable, Sequence
 
 from paceline.core.meters import FAR_NS, Bucket, Held, Meter, Slots, Spread, meter
-from paceline.core.quota import CONCURRENCY, INPUT_TOKENS, NS, OUTPUT_TOKENS, REQUESTS, TOKENS, Cost, Quota, Rule
+from paceline.core.quota import (
+    CONCURRENCY,
+    INPUT_TOKENS,
+    NS,
+    OUTPUT_TOKENS,
+    REQUESTS,
+    TOKENS,
+    Cost,
+    Quota,
+    Rule,
+    rounded,
+)
 from paceline.core.results import (
     COOL_DOWN,
     GIVEN,
@@ -42,6 +53,8 @@ class Ledger:
     Args:
         quotas: The quotas.
         now_ns: The present.
+        usable: The share of every limit that is used, above 0 and at most 1; slots and exact quotas are used in full. The quotas of the
+            meters, ``given`` and all that is learned are amounts of that share.
         sources: The source of each quota; ``given`` for all of them when empty.
         headroom_s: The part of each quota that stays unused, in seconds of its own refill.
         ttl_s: How long a reservation may stay open, in seconds.
@@ -54,8 +67,8 @@ class Ledger:
         names: The quotas in their notation.
         sources: The source of each limit.
         given: The amount that the user has set, which no answer raises; infinite for a limit that the user has not set.
-        refused_above: A cost above this is refused at once (``NeverFits``): what a given quota holds; infinite for other
-            limits, because only the provider can refuse it. A cost between what the quota holds (``Meter.most``) and this
+        refused_above: A cost above this is refused at once (``NeverFits``): what a given quota holds, with the part that
+            is not ``usable``; infinite for other limits, because only the provider can refuse it. A cost between what the quota holds (``Meter.most``) and this
             goes when the quota is unused. It reserves what the quota holds, and the rest becomes debt when it is settled.
         stated: The limits that answers have stated above given ones, by index.
         exceeded: Whether an attempt larger than a quota was settled since the learning last looked.
@@ -70,12 +83,14 @@ class Ledger:
         quotas: Iterable[Quota],
         now_ns: int,
         *,
+        usable: float = 1.0,
         sources: Sequence[Source] = (),
         headroom_s: float = 1.0,
         ttl_s: float = 900.0,
         gentle: bool = False,
         charged_after: Collection[str] = (),
     ) -> None:
+        self.usable = usable
         self.headroom_s = headroom_s
         self.charged_after = charged_after
         self.gentle = gentle
@@ -91,8 +106,9 @@ class Ledger:
         self.released: list[int] = []  # of the meters that count attempts in flight: slots, held amounts
         self._counts_tokens = False
         for i, quota in enumerate(quotas):
-            self.add(now_ns, quota, sources[i] if sources else GIVEN)
+            self.add(now_ns, quota.part(usable), sources[i] if sources else GIVEN)
         self.not_before_ns = 0
+        self._last_ns = self._at_once = 0  # the instant of the last grant, and the number of grants at that instant
         self._probe_next = False
         self._probe: Reservation | None = None
         self.ttl_ns = round(ttl_s * NS)
@@ -174,7 +190,7 @@ class Ledger:
                 at_ns = m.earliest(now_ns, amount)
                 if at_ns > latest:
                     latest, binding = at_ns, i
-        if latest > now_ns:
+        if latest > now_ns and not self._rounded(now_ns, latest, binding):
             return WaitUntil(latest, self.name(binding))
         if alone:
             amounts = self.fitting(amounts)  # the rest is charged when the provider has served it
@@ -183,6 +199,8 @@ class Ledger:
             amount = amounts[i]
             marks.append(m.charge(now_ns, amount) if amount else 0)
             spent[i] += amount
+        self._at_once = self._at_once + 1 if self._last_ns == now_ns else 1
+        self._last_ns = now_ns
         reservation = Reservation(cost, amounts, marks, now_ns, now_ns + self.ttl_ns)
         self._open[reservation] = None
         if alone:
@@ -191,6 +209,14 @@ class Ledger:
             self._probe_next, self._probe = False, reservation
             self.not_before_ns = now_ns + PROBE_NS
         return reservation
+
+    def _rounded(self, now_ns: int, at_ns: int, binding: int) -> bool:
+        """Whether the wait for a bucket until ``at_ns`` is the rounding of the charges that were made at this instant.
+
+        Each was rounded up to a nanosecond: seven of a seventh of a minute come to more than a minute.
+        """
+        rounding_ns = self._at_once if self._last_ns == now_ns else 0
+        return binding >= 0 and at_ns - now_ns <= rounding_ns and isinstance(self.meters[binding], Bucket)
 
     def share(self, amounts: list[float]) -> float:
         """``amounts`` as one number: how many seconds of the scarcest quota they take."""
@@ -319,16 +345,27 @@ class Ledger:
         """Take the present limit at ``index`` for the given one, if it is higher: the user has raised it elsewhere."""
         m = self.meters[index]
         if m.quota.amount > self.given[index]:
-            self.given[index], self.refused_above[index] = m.quota.amount, max(self.refused_above[index], m.most)
+            self.given[index] = m.quota.amount
+            self.refused_above[index] = max(self.refused_above[index], rounded(m.most / self.share_of(m.quota)))
+
+    def share_of(self, quota: Quota) -> float:
+        """The share of its limit that ``quota``, one of a meter, is: ``usable``, and 1 for slots and exact quotas."""
+        return 1.0 if quota.part(self.usable) is quota else self.usable
+
+    def whole(self, index: int) -> Quota:
+        """The limit of which the quota at ``index`` is the usable part."""
+        quota = self.meters[index].quota
+        return quota.part(1 / self.share_of(quota))
 
     def add(self, now_ns: int, quota: Quota, source: Source = LEARNED) -> None:
-        """Charge a further quota from now on."""
+        """Charge a further quota, which is the usable part of its limit, from now on."""
         given = source.kind is SourceKind.GIVEN
         m = meter(quota, now_ns, self.headroom_s, gentle=self.gentle, held=quota.unit in self.charged_after)
         if isinstance(m, Bucket) and m.opened < math.inf and not given:
             m.opened /= 2  # the limit may be lower
             m.widen()
-        self.add_meter(m, str(quota), source, quota.amount if given else math.inf, m.most if given else math.inf)
+        above = rounded(m.most / self.share_of(quota)) if given else math.inf
+        self.add_meter(m, str(quota), source, quota.amount if given else math.inf, above)
 
     def add_meter(self, m: Meter, name: str, source: Source, given: float, refused_above: float) -> None:
         """Charge a further meter from now on, at its present level."""

@@ -2,8 +2,8 @@
 
 Every meter computes when a cost fits and what is left; it charges a cost, and corrects a charge when the true
 cost is known. :func:`meter` chooses the class: ``Bucket``, or ``Held`` where output is charged at its end; ``Window`` for a
-window that restarts at known instants; ``Spread`` for one that does not say when, and for ``sliding``; ``Slots``. ``Held``
-and ``Spread`` are buckets with a further rule.
+window that restarts at known instants; ``Spread`` for one that does not say when, and for ``sliding``; ``Exact`` for a quota
+that no provider counts; ``Slots``. ``Held`` and ``Spread`` are buckets with a further rule.
 
 Headroom, not a safety factor
     Two grants a second apart can reach the server closer together. A bucket therefore keeps an amount unused
@@ -487,6 +487,94 @@ class Spread(Bucket):
         """It does not open gently."""
 
 
+EXACT_LOG_MAX = 65_536
+"""How many instants an exact quota remembers; beyond it, two neighbours count as charged at the later one."""
+
+
+class Exact:
+    """The amount within any trailing period, of a quota that only the limiter counts: a log of the charges.
+
+    No headroom: between the limiter and itself there is no jitter. A charge leaves the period exactly one period later.
+
+    Attributes:
+        instants: When there was a charge, ascending.
+        amounts: The charge at each instant.
+        used: Their sum.
+    """
+
+    __slots__ = ("amounts", "headroom_s", "instants", "most", "period_ns", "quota", "used")
+
+    def __init__(self, quota: Quota) -> None:
+        self.headroom_s = 0.0
+        self.instants: list[int] = []
+        self.amounts: list[float] = []
+        self.used = 0.0
+        self._configure(quota)
+
+    def _configure(self, quota: Quota) -> None:
+        self.quota = quota
+        self.most = quota.amount
+        self.period_ns = ceil(quota.period_s * NS)
+
+    def earliest(self, now_ns: int, cost: float, ahead: float = 0.0, slack_ns: int = 0) -> int:  # noqa: ARG002
+        self._forget(now_ns)
+        amount, total = self.quota.amount, ahead + cost
+        periods = max(ceil(total / amount - TINY) - 1, 0)  # in each of which the whole amount goes
+        later_ns, over = periods * self.period_ns, self.used + total - (periods + 1) * amount
+        for at_ns, charged in zip(self.instants, self.amounts, strict=True):
+            if over <= TINY:
+                break
+            over -= charged
+            if over <= TINY:
+                return at_ns + self.period_ns + later_ns
+        return now_ns + later_ns
+
+    def charge(self, now_ns: int, cost: float) -> int:
+        self._forget(now_ns)
+        if self.instants and self.instants[-1] >= now_ns:
+            self.amounts[-1] += cost
+        else:
+            self.instants.append(now_ns)
+            self.amounts.append(cost)
+        self.used += cost
+        if len(self.instants) > EXACT_LOG_MAX:
+            odd = len(self.instants) % 2  # the oldest stays alone, the latest is the later one of its pair
+            pairs = zip(self.amounts[odd::2], self.amounts[odd + 1 :: 2], strict=True)
+            self.amounts = self.amounts[:odd] + [a + b for a, b in pairs]
+            self.instants = self.instants[:odd] + self.instants[odd + 1 :: 2]
+        return self.instants[-1]
+
+    def correct(self, now_ns: int, mark: int, charged: float, actual: float) -> None:
+        self._forget(now_ns)
+        i = bisect_left(self.instants, mark)
+        if not mark:  # nothing was charged
+            self.charge(now_ns, actual)
+        elif i < len(self.instants) and mark > now_ns - self.period_ns:
+            change = max(actual - charged, -self.amounts[i])
+            self.amounts[i] += change
+            self.used += change
+
+    def answered(self, cost: float) -> None:
+        """It does not open gently."""
+
+    def release(self, now_ns: int, mark: int, cost: float) -> None:
+        """It does not count requests in flight."""
+
+    def _forget(self, now_ns: int) -> None:
+        """Drop the charges before the last period."""
+        gone = bisect_right(self.instants, now_ns - self.period_ns)
+        if gone:
+            del self.instants[:gone], self.amounts[:gone]
+            self.used = reduce(add, self.amounts, 0.0)
+
+    def level(self, now_ns: int) -> float:
+        self._forget(now_ns)
+        return self.quota.amount - self.used
+
+    def adopt(self, now_ns: int, amount: float, period_s: float | None = None) -> None:  # noqa: ARG002
+        self._configure(self.quota.with_amount(amount, period_s))
+
+
 def restarts(anchor: str | None, now_ns: int) -> tuple[int, ...] | None:
     """The midnights of yesterday, today and the two days after in the time zone ``anchor``, in seconds since the epoch.
 
@@ -614,6 +702,8 @@ def meter(quota: Quota, now_ns: int, headroom_s: float, *, gentle: bool = False,
     """
     if quota.rule is Rule.SLOTS:
         return Slots(quota)
+    if quota.rule is Rule.EXACT:
+        return Exact(quota)
     if quota.rule is Rule.WINDOW and quota.anchor is not None:
         return Window(quota, headroom_s)
     if quota.rule is Rule.BUCKET:

@@ -4,6 +4,7 @@
 2M input_tokens/min burst 50k
 1000 requests/day window utc
 10 concurrency
+7 starts/min exact
 """
 
 from __future__ import annotations
@@ -21,6 +22,8 @@ from paceline.core.results import QuotaError
 NS = 1_000_000_000
 """Nanoseconds in a second. The core counts time in whole nanoseconds since the Unix epoch."""
 
+DAY_S = 86_400.0
+
 REQUESTS, TOKENS, INPUT_TOKENS, OUTPUT_TOKENS = "requests", "tokens", "input_tokens", "output_tokens"
 USD, CONCURRENCY = "usd", "concurrency"
 KNOWN_UNITS = (REQUESTS, TOKENS, INPUT_TOKENS, OUTPUT_TOKENS, USD, CONCURRENCY)
@@ -32,6 +35,7 @@ class Rule(StrEnum):
     BUCKET = "bucket"  # refills continuously
     WINDOW = "window"  # a counter that restarts every period
     SLIDING = "sliding"  # the amount within any trailing period
+    EXACT = "exact"  # the same, counted by the limiter alone: to the nanosecond, nothing is spread or left unused
     SLOTS = "slots"  # requests in flight
 
 
@@ -96,6 +100,8 @@ class Quota:
                 f"{self.amount:g} {self.unit} in {self.period_s:g} s are out of range: the period must be from"
                 f" {PERIOD_MIN_S:g} to {PERIOD_MAX_S:g} s, and the rate from {RATE_MIN:g} to {RATE_MAX:g} per second"
             )
+        if self.rule is Rule.EXACT and self.burst not in (0, self.amount):
+            raise QuotaError(f"{self.unit}: an exact quota grants its whole amount at once: leave out the burst")
         if self.anchor not in (None, "utc"):
             _check_zone(str(self.anchor), self.period_s)
         if not self.burst:
@@ -118,6 +124,22 @@ class Quota:
         """
         burst = amount if self.burst == self.amount else min(self.burst, amount)
         return replace(self, amount=amount, burst=burst, period_s=period_s or self.period_s)
+
+    def part(self, share: float) -> Self:
+        """The quota with ``share`` of its amount and burst; slots and exact quotas stay whole."""
+        if share == 1 or self.rule in (Rule.SLOTS, Rule.EXACT):
+            return self
+        return replace(self, amount=rounded(self.amount * share), burst=rounded(self.burst * share))
+
+    def restarting(self, zone: str) -> Self:
+        """The quota, if it is one of a day without a rule or zone of its own, as a window that restarts at midnight in ``zone``.
+
+        A burst that is not the amount is a rule of its own. An empty ``zone`` changes nothing.
+        """
+        open_rule = self.burst == self.amount if self.rule is Rule.BUCKET else self.rule is Rule.WINDOW
+        if not zone or self.period_s != DAY_S or self.anchor is not None or not open_rule:
+            return self
+        return replace(self, rule=Rule.WINDOW, anchor=zone)
 
     @classmethod
     def parse(cls, text: str) -> Self:
@@ -152,6 +174,11 @@ class Quota:
         burst = "" if self.burst == self.amount else f" burst {_short(self.burst)}"
         rule = "" if self.rule is Rule.BUCKET else f" {self.rule.value}"
         return f"{_short(self.amount)} {self.unit}/{period}{burst}{rule}{f' {self.anchor}' if self.anchor else ''}"
+
+
+def rounded(amount: float) -> float:
+    """``amount`` without the last digits of a float, so that the part of a part is the whole again."""
+    return float(f"{amount:.12g}")
 
 
 def parse_quotas(text: str | list[str] | tuple[str, ...]) -> tuple[Quota, ...]:

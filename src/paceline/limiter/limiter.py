@@ -42,6 +42,9 @@ class Limiter(Pacer):
         concurrency: The bound on requests in flight by provider, over all its models; ``*`` for every other provider.
         min_interval_s: The least time between two starts of one pool, in seconds.
         acquire_timeout_s: The default timeout of a request, in seconds; ``None`` for none.
+        usable: The share of every limit that is used, above 0 and at most 1; it holds for learned limits, too.
+            Requests in flight are not reduced. A request above it and within the limit goes when the quota is unused.
+            With a store, the same in all processes.
         headroom_s: The part of every quota that stays unused, in seconds of its own refill, to absorb jitter on the way
             to the provider. ``None``: 1 s, which adapts to what is needed, from 0.25 s to 4 s, in the buckets of a
             provider's model (without a store).
@@ -80,6 +83,7 @@ class Limiter(Pacer):
         concurrency: Mapping[str, int] | None = None,
         min_interval_s: float = 0.0,
         acquire_timeout_s: float | None = None,
+        usable: float = 1.0,
         headroom_s: float | None = None,
         ttl_s: float = 900.0,
         waiting_max: int = WAITING_MAX,
@@ -113,6 +117,7 @@ class Limiter(Pacer):
             check_lease(lease_s)
         worker = None
         if store is not None:
+            limits.check_shareable()
             from paceline.shared.worker import StoreWorker
             from paceline.stores import as_store
 
@@ -121,6 +126,7 @@ class Limiter(Pacer):
             )
         super().__init__(
             limits,
+            usable=usable,
             headroom_s=headroom_s,
             ttl_s=ttl_s,
             waiting_max=waiting_max,

@@ -50,7 +50,7 @@ class Limits:
     """The given quotas, and the published ones for models without.
 
     Args:
-        given: Quotas by name. A name is the user's own pool (``starts``), a model (``gpt-5``), a provider's
+        given: Quotas by name; one of a day restarts at the midnight of its provider. A name is the user's own pool (``starts``), a model (``gpt-5``), a provider's
             model (``openai/gpt-5``), all models of a provider (``openai/*``) or every model (``*``).
         provider: The provider whose published limits hold where ``given`` has none; ``None`` for none.
         tier: The tier of the account at that provider, or at the only one that ``given`` names.
@@ -117,6 +117,20 @@ class Limits:
         prefixes = {name.partition("/")[0] for name in self.given if "/" in name}
         names = {provider_named(prefix).name for prefix in prefixes if is_provider(prefix)}
         return names.pop() if len(names) == 1 else None
+
+    def check_shareable(self) -> None:
+        """Refuse quotas that a store cannot keep.
+
+        Raises:
+            QuotaError: A quota is exact.
+        """
+        for name, quotas in self.given.items():
+            for quota in quotas:
+                if quota.rule is Rule.EXACT:
+                    raise QuotaError(
+                        f"limit of {name!r}: '{quota}' is kept in one process, and a store is set: write 'sliding' in place"
+                        " of 'exact', which spreads the amount, or use a second limiter without a store for this limit"
+                    )
 
     def resolve(self, name: str) -> Resolved:
         """The pool ``name``: ``provider/model``, a model of this limiter's provider, or the user's own name.
@@ -185,7 +199,7 @@ class Limits:
         for name in (f"{provider}/{model}", model, f"{provider}/{alias}", alias, f"{provider}/*", "*"):
             if name in self.given and (provider == self.provider or not _names_other(provider, name)):
                 self._used.add(name)
-                return self.given[name]
+                return in_days(self.given[name], provider)
         return None
 
     def _sources_of(self, provider: str, model: str, alias: str) -> dict[Quota, Source]:
@@ -241,7 +255,14 @@ def _is_near(given: str, name: str) -> bool:
 
 
 def _given(name: str, quotas: tuple[Quota, ...]) -> Resolved:
-    return Resolved(name, quotas, (GIVEN,) * len(quotas))
+    return Resolved(name, in_days(quotas), (GIVEN,) * len(quotas))
+
+
+def in_days(quotas: tuple[Quota, ...], provider: str = "") -> tuple[Quota, ...]:
+    """``quotas`` with those of a day as windows that restart at the midnight of ``provider``; UTC where it is unknown."""
+    from paceline.providers.registry import day_zone
+
+    return tuple(quota.restarting(day_zone(provider)) for quota in quotas)
 
 
 def overrides(rpm: float | None, tpm: float | None) -> dict[str, float]:

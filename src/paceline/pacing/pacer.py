@@ -82,6 +82,7 @@ class Pacer:
         self,
         limits: Limits,
         *,
+        usable: float,
         headroom_s: float | None,
         ttl_s: float,
         waiting_max: int,
@@ -94,6 +95,10 @@ class Pacer:
         clock: Clock,
         worker: Worker | None,
     ) -> None:
+        if isinstance(usable, bool) or not isinstance(usable, int | float) or not 0 < usable <= 1:
+            raise QuotaError(
+                f"usable is {usable!r}: it must be a share of the limits, above 0 and at most 1, e.g. 0.85"
+            )
         if headroom_s is not None and not 0 <= headroom_s < math.inf:
             raise QuotaError(f"headroom_s is {headroom_s!r}: it must be 0 s or more, or None for an adaptive one")
         if not 0 < ttl_s <= TIMEOUT_MAX_S:
@@ -103,6 +108,7 @@ class Pacer:
         self.retry = retry
         self.calibrations = Calibrations(estimate_factor)
         self.health = Health(clock, breaker)
+        self._usable = usable
         self._headroom_s, self._ttl_s, self._waiting_max = headroom_s, ttl_s, waiting_max
         self.acquire_timeout_s = _checked_timeout(acquire_timeout_s)
         self._lanes = Lanes(lanes)
@@ -313,6 +319,7 @@ class Pacer:
         ledger = Ledger(
             resolved.quotas,
             now_ns,
+            usable=self._usable,
             sources=resolved.sources,
             charged_after=resolved.charged_after if self.worker is None else (),  # a store counts it at admission
             headroom_s=HEADROOM_S if self._headroom_s is None else self._headroom_s,

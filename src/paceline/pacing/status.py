@@ -6,7 +6,7 @@ import math
 from datetime import UTC, datetime
 from typing import Any
 
-from paceline.core.meters import Bucket, Meter, Spread, Window
+from paceline.core.meters import Bucket, Exact, Meter, Spread, Window
 from paceline.core.pool import Pool
 from paceline.core.queue import Waiter
 from paceline.core.quota import CONCURRENCY, NS, REQUESTS, Rule
@@ -24,6 +24,7 @@ def report(pool: Pool, now_ns: int) -> dict[str, Any]:
                 "quota": name,
                 "unit": m.quota.unit,
                 "limit": m.quota.amount,
+                "usable": ledger.share_of(m.quota),
                 "remaining": round(m.level(now_ns), 3),
                 "reset_s": _reset_s(m, now_ns),
                 "resets_at": _resets_at(m, now_ns),
@@ -82,7 +83,7 @@ def _reset_s(m: Meter, now_ns: int) -> float | None:
     """Seconds until the quota is full without further requests; ``None`` for unknown."""
     if m.level(now_ns) >= m.quota.amount and m.quota.rule is not Rule.BUCKET:
         return 0.0
-    if isinstance(m, Spread):
+    if isinstance(m, Spread | Exact):
         return _up(m.earliest(now_ns, m.quota.amount) - now_ns)  # its whole amount fits when it is full
     if isinstance(m, Bucket):
         return _up(m.full_at_ns - now_ns)

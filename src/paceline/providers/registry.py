@@ -29,6 +29,9 @@ class Entry(NamedTuple):
         makes: A regular expression for the beginning of the names of the provider's own models, which have no slash;
             empty where a name says nothing about the provider.
         slashes: Whether the provider serves models of many makers, whose names contain slashes.
+        day: The time zone whose midnight restarts the quotas of a day; empty where they refill continuously.
+            Sources (2026-10): Google's page on rate limits for Los Angeles; messages of OpenAI's and Groq's refusals, whose
+            waits are those of a bucket; DigitalOcean's page on limits. For all others UTC is an assumption, except OpenRouter.
     """
 
     key_env: str
@@ -37,6 +40,7 @@ class Entry(NamedTuple):
     encoding: str = ""
     makes: str = ""
     slashes: bool = False
+    day: str = "utc"
 
 
 _AZURE: Final = (
@@ -54,21 +58,29 @@ _DASHSCOPE: Final = (
     "*.maas.aliyuncs.com",
 )
 _DATABRICKS: Final = ("*.cloud.databricks.com", "*.azuredatabricks.net", "*.gcp.databricks.com")
+_PACIFIC: Final = "America/Los_Angeles"
 _OPENAI_MAKES: Final = r"gpt-(?!oss)|o[134](-|$)|chatgpt-|text-embedding-(3|ada)|ft:gpt-"
 _MISTRAL_MAKES: Final = r"(open-)?(mistral|mixtral|codestral|devstral|magistral|ministral|pixtral|voxtral)-"
 PROVIDERS: Final = {
     "openai": Entry(
-        "OPENAI_API_KEY", ("api.openai.com", "*.api.openai.com"), "openai:OpenAI", "o200k", makes=_OPENAI_MAKES
+        "OPENAI_API_KEY", ("api.openai.com", "*.api.openai.com"), "openai:OpenAI", "o200k", makes=_OPENAI_MAKES, day=""
     ),
     "anthropic": Entry(
         "ANTHROPIC_API_KEY", ("api.anthropic.com",), "anthropic:Anthropic", "claude_v4_8", makes="claude-"
     ),
     "gemini": Entry(
-        "GEMINI_API_KEY", ("generativelanguage.googleapis.com",), "gemini:Gemini", "gemma3", makes=r"(models/)?gemini-"
+        "GEMINI_API_KEY",
+        ("generativelanguage.googleapis.com",),
+        "gemini:Gemini",
+        "gemma3",
+        makes=r"(models/)?gemini-",
+        day=_PACIFIC,
     ),
-    "vertex": Entry("GOOGLE_OAUTH_ACCESS_TOKEN", _VERTEX, "gemini:Vertex", "gemma3"),  # no keys: an assumed name
+    "vertex": Entry(
+        "GOOGLE_OAUTH_ACCESS_TOKEN", _VERTEX, "gemini:Vertex", "gemma3", day=_PACIFIC
+    ),  # no keys: an assumed name
     "azure": Entry("AZURE_OPENAI_API_KEY", _AZURE, "azure:Azure", "o200k"),
-    "groq": Entry("GROQ_API_KEY", ("api.groq.com",), encoding="o200k", slashes=True),
+    "groq": Entry("GROQ_API_KEY", ("api.groq.com",), encoding="o200k", slashes=True, day=""),
     "mistral": Entry("MISTRAL_API_KEY", ("api.mistral.ai", "codestral.mistral.ai"), makes=_MISTRAL_MAKES),
     "cohere": Entry("CO_API_KEY", ("api.cohere.com", "api.cohere.ai"), "cohere:Cohere", makes="command-"),
     "xai": Entry("XAI_API_KEY", ("api.x.ai", "*.api.x.ai"), makes="grok-"),
@@ -90,7 +102,7 @@ PROVIDERS: Final = {
     "github": Entry("GITHUB_TOKEN", ("models.github.ai", "models.inference.ai.azure.com"), slashes=True),
     "deepinfra": Entry("DEEPINFRA_API_KEY", ("api.deepinfra.com",), slashes=True),
     "databricks": Entry("DATABRICKS_TOKEN", _DATABRICKS),
-    "digitalocean": Entry("GRADIENT_MODEL_ACCESS_KEY", ("inference.do-ai.run", "*.agents.do-ai.run")),
+    "digitalocean": Entry("GRADIENT_MODEL_ACCESS_KEY", ("inference.do-ai.run", "*.agents.do-ai.run"), day=""),
     "cloudflare": Entry("CLOUDFLARE_API_TOKEN", ("api.cloudflare.com", "gateway.ai.cloudflare.com"), slashes=True),
     "vercel": Entry("AI_GATEWAY_API_KEY", ("ai-gateway.vercel.sh",), slashes=True),
     "ollama": Entry("OLLAMA_API_KEY", ("ollama.com",), slashes=True),
@@ -199,6 +211,12 @@ def has_slashes(name: str) -> bool:
     """Whether names of the provider's models contain slashes; a provider that is not known may serve any model."""
     entry = PROVIDERS.get(_canonical(name))
     return entry is None or entry.slashes
+
+
+def day_zone(name: str) -> str:
+    """The time zone whose midnight restarts the provider's quotas of a day; empty where they refill continuously."""
+    entry = PROVIDERS.get(_canonical(name))
+    return "utc" if entry is None else entry.day
 
 
 @lru_cache(maxsize=1_024)

@@ -1,0 +1,115 @@
+"""A quota of the user's own, which only the limiter counts: exact."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+import paceline
+from paceline.core import meters
+from paceline.core.ledger import Ledger
+from paceline.core.meters import Exact
+from paceline.core.quota import NS, Quota, parse_quotas
+from paceline.core.results import LEARNED, QuotaError, Reservation
+from paceline.testing import ManualClock, run_virtual
+
+T0 = 1_700_000_000 * NS
+
+
+def starts_of(quota, count=50, **options):
+    """When each of ``count`` agents starts that all ask at once, in seconds."""
+    at = []
+
+    async def main(clock):
+        limiter = paceline.Limiter({"starts": quota}, clock=clock, **options)
+        begin_ns = clock.now_ns()
+
+        async def start():
+            async with limiter.acquire("starts", starts=1):
+                at.append((clock.now_ns() - begin_ns) / NS)
+
+        await asyncio.gather(*(start() for _ in range(count)))
+
+    run_virtual(main)
+    return at
+
+
+def test_fifty_agents_start_seven_a_minute_at_once():
+    assert starts_of("7 starts/min exact") == [60.0 * (i // 7) for i in range(50)]
+
+
+def test_the_eighth_goes_one_period_after_the_first():
+    ledger = Ledger(parse_quotas("7 starts/min exact"), T0)
+    for second in range(7):
+        assert isinstance(ledger.reserve(T0 + second * NS, {"starts": 1}), Reservation)
+    for second in range(7):
+        assert ledger.reserve(T0 + 60 * NS - 1, {"starts": 1}).at_ns == T0 + 60 * NS
+        assert ledger.earliest(T0 + 7 * NS, [1.0], [float(second)])[0] == T0 + (60 + second) * NS
+    assert ledger.earliest(T0 + 7 * NS, [1.0], [7.0])[0] == T0 + 120 * NS  # in the period after
+
+
+def test_a_lower_cost_is_refunded_and_a_higher_one_is_debt():
+    ledger = Ledger(parse_quotas("100 units/min exact"), T0)
+    first = ledger.reserve(T0, {"units": 60})
+    second = ledger.reserve(T0 + NS, {"units": 40})
+    ledger.settle(T0 + 2 * NS, first, {"units": 10})
+    ledger.settle(T0 + 2 * NS, second, {"units": 80})
+    assert ledger.meters[0].level(T0 + 2 * NS) == 10
+    assert ledger.earliest(T0 + 2 * NS, [30])[0] == T0 + 61 * NS
+    ledger.cancel(T0 + 2 * NS, third := ledger.reserve(T0 + 2 * NS, {"units": 10}))
+    assert not third.open
+    assert ledger.meters[0].level(T0 + 2 * NS) == 10
+
+
+@given(st.lists(st.tuples(st.integers(0, 30), st.integers(1, 10)), max_size=60), st.integers(4, 1_000))
+def test_no_trailing_period_has_more(asks, log_max):
+    before, meters.EXACT_LOG_MAX = meters.EXACT_LOG_MAX, log_max
+    try:
+        m, now_ns, sent = Exact(Quota.parse("20 units/min exact")), T0, []
+        for wait_s, cost in asks:
+            now_ns = max(m.earliest(now_ns + wait_s * NS, cost), now_ns + wait_s * NS)
+            m.charge(now_ns, cost)
+            sent.append((now_ns, cost))
+        for at_ns, _ in sent:
+            assert sum(cost for ns, cost in sent if at_ns - 60 * NS < ns <= at_ns) <= 20
+    finally:
+        meters.EXACT_LOG_MAX = before
+
+
+def test_answers_do_not_change_it():
+    limiter = paceline.Limiter({"openai/m": "7 requests/min exact"}, usable=0.5)
+    with limiter.acquire("openai/m") as permit:
+        permit.settle(
+            {"tokens_used": 1}, headers={"x-ratelimit-limit-requests": "5", "x-ratelimit-remaining-requests": "1"}
+        )
+    quotas = limiter.status()["pools"]["openai/m"]["quotas"]
+    assert [(q["quota"], q["remaining"], q["source"]) for q in quotas[:1]] == [("7 requests/min exact", 6, "given")]
+    assert [q["limit"] for q in quotas if q["source"] == str(LEARNED)] == [2.5]  # the provider's, beside it
+
+
+def test_the_status_says_when_all_of_it_is_free():
+    limiter = paceline.Limiter({"starts": "7 starts/min exact"}, clock=(clock := ManualClock()))
+    limiter.try_acquire("starts", starts=1)
+    clock.advance(10)
+    (quota,) = limiter.status()["pools"]["starts"]["quotas"]
+    assert (quota["remaining"], quota["reset_s"], quota["rule"]) == (6, 50.0, "exact")
+
+
+def test_what_it_cannot_be(tmp_path):
+    with pytest.raises(QuotaError, match="an exact quota grants its whole amount at once: leave out the burst"):
+        Quota.parse("7 starts/min burst 3 exact")
+    with pytest.raises(
+        QuotaError, match=r"limit of 'starts': '7 starts/min exact' is kept in one process, and a store"
+    ):
+        paceline.Limiter({"starts": "7 starts/min exact"}, store=f"sqlite:{tmp_path}/s.db")
+
+
+@pytest.mark.parametrize("text", ["7 starts/min", "9 starts/min", "999 starts/min", "31 starts/7s", "1 starts/min"])
+def test_a_bucket_without_headroom_grants_its_burst_at_once(text):
+    ledger = Ledger([quota := Quota.parse(text)], T0, headroom_s=0.0)
+    for _ in range(int(quota.amount)):
+        assert isinstance(ledger.reserve(T0, {quota.unit: 1}), Reservation)
+    assert ledger.reserve(T0, {quota.unit: 1}).at_ns - T0 > quota.ns_per_unit / 3
