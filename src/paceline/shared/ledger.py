@@ -175,15 +175,15 @@ class SharedLedger:
     def _charge_vanished(self, now_ns: int) -> None:
         """Charge what vanished processes may have spent since the last message."""
         spent_ns = self._gone = 0.0
-        if now_ns - self._last_ns > QUIET_NS:
-            return
+        away = now_ns - self._last_ns > QUIET_NS
         for peer in self._peers.values():
             from_ns, until_ns = max(peer.due_ns, self._last_ns), min(peer.seen_ns + VANISHED_NS, now_ns)
             if peer.due_ns and until_ns > from_ns:
-                presumed_ns = peer.share * (until_ns - from_ns)
-                peer.presumed_ns += presumed_ns
-                spent_ns += presumed_ns
                 self._gone += peer.share
+                if not away:
+                    presumed_ns = peer.share * (until_ns - from_ns)
+                    peer.presumed_ns += presumed_ns
+                    spent_ns += presumed_ns
         if spent_ns:
             for account in self._accounts:
                 spend(account.meter, self._last_ns, now_ns, spent_ns)
@@ -312,9 +312,9 @@ class SharedLedger:
     def _grant(self, now_ns: int, message: Message, index: list[int], peer: Peer) -> Reply:
         places = [place for place in self._places if place.until_ns >= now_ns]
         mine = next((n for n, place in enumerate(places) if place.who == message.who), len(places))
-        before = self._sums(now_ns, places[:mine])
+        before = self._sums(places[:mine])
         places = [place for place in places if place.who != message.who]
-        others = self._sums(now_ns, places)
+        others = self._sums(places)
         grants: list[list[Mark]] = []
         probe, latest, binds = False, now_ns, -1
         for want in message.wants:
@@ -345,9 +345,9 @@ class SharedLedger:
         pause_ns = max(self._not_before_ns - now_ns, 0)
         return Reply(grants, probe, waits_ns, binds, pause_ns, len(self._live(now_ns)), 0.0, [])
 
-    def _sums(self, now_ns: int, places: list[Place]) -> list[float]:
+    def _sums(self, places: list[Place]) -> list[float]:
         """What goes first, by account: the requests in ``places``, and what vanished processes may spend."""
-        sums = [reserved(account.meter, now_ns, self._gone) if self._gone else 0.0 for account in self._accounts]
+        sums = [reserved(account.meter, self._gone) if self._gone else 0.0 for account in self._accounts]
         for place in places:
             for i, amount in enumerate(place.amounts):
                 sums[i] += amount

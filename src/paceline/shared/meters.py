@@ -185,30 +185,21 @@ def absorb(m: Meter, now_ns: int, left: Left) -> None:
 
 
 def spend(m: Meter, since_ns: int, now_ns: int, spent_ns: float) -> None:
-    """Charge ``m`` with ``spent_ns`` nanoseconds of its rate that other processes may have spent evenly since ``since_ns``."""
+    """Charge a bucket with ``spent_ns`` of its refill, which other processes may have spent evenly since ``since_ns``."""
     if isinstance(m, Bucket):
         spent_ns += max(m.full_at_ns, since_ns) - max(m.full_at_ns, now_ns)  # a full bucket is not refilled
         if spent_ns > 0:
             m.charge(now_ns, spent_ns / m.ns_per_unit)
             m.not_granted(spent_ns / m.ns_per_unit)
-    elif isinstance(m, Window):
-        m.roll(now_ns)
-        part = min((now_ns - m.start_ns) / (now_ns - since_ns), 1.0)  # of this window
-        m.charge(now_ns, m.quota.amount * (spent_ns * part / m.period_ns))
 
 
-def reserved(m: Meter, now_ns: int, share: float) -> float:
-    """What other processes may spend with ``share`` in the rest of the window: at its start all at once."""
-    if not isinstance(m, Window):
-        return 0.0
-    m.roll(now_ns)
-    return m.quota.amount * (share * (m.stop_ns - now_ns) / m.period_ns)
+def reserved(m: Meter, share: float) -> float:
+    """What other processes may spend of a window with their ``share``: at its start, at its end, or all at once."""
+    return m.quota.amount * share if isinstance(m, Window) else 0.0
 
 
 def beyond(m: Meter, left: Left, presumed_ns: float) -> tuple[Left, float]:
     """``left`` without the ``presumed_ns`` that :func:`spend` has charged to a bucket for the same process.
-
-    A window does not say which part of it was charged since its start: there all is charged again.
 
     Returns:
         What is left to charge, and how much of ``presumed_ns`` was counted.

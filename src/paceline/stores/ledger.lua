@@ -115,13 +115,15 @@ local function configure(fresh, gentle, headroom, windows, recalled)
 end
 
 local function charge_vanished()                   -- what vanished processes may have spent since the last message
-  local spent = 0
-  if now - last > QUIET then return end
+  local spent, away = 0, now - last > QUIET
   for _, peer in ipairs(state.peers) do
     local from, to = max(peer[5], last), min(peer[2] + VANISHED, now)
     if peer[5] ~= 0 and to > from then
-      local presumed = peer[4] * (to - from)
-      peer[6], spent, gone = peer[6] + presumed, spent + presumed, gone + peer[4]
+      gone = gone + peer[4]
+      if not away then
+        local presumed = peer[4] * (to - from)
+        peer[6], spent = peer[6] + presumed, spent + presumed
+      end
     end
   end
   if spent ~= 0 then

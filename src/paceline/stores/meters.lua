@@ -307,24 +307,16 @@ local function absorb(m, left)           -- of shared/meters.py
 end
 
 local function spend(m, since, spent)    -- of shared/meters.py, as the next two
-  local s = m.s
-  if m.kind == BUCKET or m.kind == SPACED then
-    spent = spent + (max(s.full, since) - max(s.full, now))
-    if spent > 0 then
-      charge(m, spent / m.ns_per_unit)
-      not_granted(m, spent / m.ns_per_unit)
-    end
-  elseif m.kind == WINDOW then
-    roll(m)
-    local part = s.start and min((wall - s.start) * 1000 / (now - since), 1) or 1
-    charge(m, s.amount * (spent * part / (m.period * 1000)))
+  if not m.ns_per_unit then return end
+  spent = spent + (max(m.s.full, since) - max(m.s.full, now))
+  if spent > 0 then
+    charge(m, spent / m.ns_per_unit)
+    not_granted(m, spent / m.ns_per_unit)
   end
 end
 
 local function reserved(m, share)
-  if m.kind ~= WINDOW then return 0 end
-  roll(m)
-  return m.s.stop and m.s.amount * (share * ((m.s.stop - wall) * 1000) / (m.period * 1000)) or 0
+  return m.kind == WINDOW and m.s.amount * share or 0
 end
 
 local function beyond(m, left, presumed)
