@@ -19,8 +19,8 @@ Shares
     to join. The share of a process without requests wanes, in its own arithmetic as in that of the ledger.
 
     A process whose requests wait, or that has a lease, announces when it will report again. One that does not may have
-    lost the store while others reach it. For ``VANISHED_NS`` the ledger charges what this process may spend with its share;
-    so it does for a process that has just found the store again.
+    lost the store while others reach it. For ``VANISHED_NS`` the ledger charges what this process may spend with its share
+    (of a window, it keeps the share unused); so it does for a process that has just found the store again.
 """
 
 from __future__ import annotations
