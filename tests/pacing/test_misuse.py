@@ -197,7 +197,7 @@ def test_the_timer_thread_holds_nothing_that_a_finalizer_may_want():
             return super().call_at(at_ns, callback)
 
     clock = Collecting()
-    limiter = paceline.Limiter({"jobs": "1000 requests/s burst 1"}, headroom_s=0, clock=clock)
+    limiter = paceline.Limiter({"jobs": "5 requests/s burst 1"}, headroom_s=0, clock=clock)
     orphans = [limiter.acquire("jobs").wait()]
     worker = threading.Thread(target=limiter.acquire("jobs").wait, daemon=True)
     worker.start()
