@@ -17,7 +17,7 @@ from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, field, replace
 from enum import Enum
-from typing import Any, Protocol, TypeVar
+from typing import Any, Final, Protocol, TypeVar
 
 from paceline.core.quota import NS, Cost
 from paceline.core.results import (
@@ -61,20 +61,47 @@ class Fault(Enum):
     BROKEN = "broken"  # a timeout, or a connection that broke: the provider may have counted the request
 
 
+FAULTS: Final = {
+    name: fault
+    for fault, names in {
+        Fault.UNSENT: "PoolTimeout UnsupportedProtocol LocalProtocolError NothingSentError EmptyPoolError FullPoolError"
+        " ClosedPoolError LocationValueError InvalidURL NonHttpUrlClientError",
+        Fault.UNREACHED: "ConnectError ConnectTimeout ProxyError ConnectionRefusedError gaierror ClientConnectorError"
+        " ConnectionTimeoutError NewConnectionError ConnectTimeoutError SSLError",
+        Fault.BROKEN: "TimeoutException NetworkError ProtocolError ReadError WriteError ClientConnectionError"
+        " ClientPayloadError TimeoutError ConnectionResetError ConnectionAbortedError BrokenPipeError",
+    }.items()
+    for name in names.split()
+}
+"""The faults by the names of exceptions, of which an exception's first base class here decides: those of httpx2, httpx,
+dspy, aiohttp and urllib3, and those of the standard library, which transports of other makers raise."""
+
+CAUSES_MAX: Final = 4
+"""How many exceptions that SDKs wrap around one another are looked at."""
+
+
+def fault_of(error: BaseException | None) -> Fault | None:
+    """Why a request has no answer; ``None`` for an error that is not about the host."""
+    for _ in range(CAUSES_MAX):
+        for base in type(error).__mro__:
+            if base.__name__ in FAULTS:
+                return FAULTS[base.__name__]
+        error = error and error.__cause__
+    return None
+
+
 class Binding(Protocol):
     """One request in the terms of an HTTP library, and its responses."""
 
     is_async: bool
     method: str
-    marked: bool  # by a paced layer above
 
     @property
     def address(self) -> str: ...  # the host, with a port that is not the usual one
     def target(self) -> tuple[str, str]: ...  # the host, without a port, and the path
     def has_header(self, name: str) -> bool: ...
     async def content(self) -> bytes: ...  # of the request, which can still be sent
-    async def send(self, *, mark: bool = False) -> Any: ...  # the response; `mark`: for paced layers below
-    def fault_of(self, error: BaseException) -> Fault | None: ...  # None: an error that is not about the host
+    async def send(self, permit: Permit | None = None) -> Any: ...  # the response; `permit`: of this attempt
     def head(self, response: Any) -> tuple[int, dict[str, str]]: ...  # status; headers, names in lower case
     async def peek(self, response: Any, headers: Mapping[str, str], most: int) -> bytes: ...  # decoded, still readable
     def tap(self, response: Any, headers: Mapping[str, str], tap: Tap) -> None: ...  # fed while the caller reads
@@ -118,23 +145,28 @@ async def exchange(
         provider: The provider whose API the request uses; found by its host if not given.
         fallback: The provider of unknown hosts; by default the one of the limiter, if its quotas are given.
     """
-    if http.marked:  # both attach() and instrument(), or the like
+    if http.method != "POST":
+        return await http.send()
+    target = http.target()
+    if sending.get() == target:  # paced by a layer above: attach() and instrument(), or one HTTP library over another
         return await http.send()
     try:
-        metered = await _describe(limiter, http, provider, fallback)
+        metered = await _describe(limiter, http, target, provider, fallback)
     except QuotaError as error:
         return _own_refusal(http, error)
     if metered is None or _is_paced_above():
         return await http.send()
-    return await _Exchange(limiter, http, metered).run()
+    return await _Exchange(limiter, http, metered, target).run()
+
+
+sending: ContextVar[tuple[str, str] | None] = ContextVar("paceline_sending", default=None)
+"""The target of the attempt that is being sent."""
 
 
 async def _describe(
-    limiter: Pacer, http: Binding, provider: Provider | None, fallback: Provider | None
+    limiter: Pacer, http: Binding, target: tuple[str, str], provider: Provider | None, fallback: Provider | None
 ) -> Metered | None:
-    if http.method != "POST":
-        return None
-    host, path = http.target()
+    host, path = target
     known: Any = provider or provider_for_host(host)
     if known is not None:
         if is_metered(known, path):
@@ -151,8 +183,8 @@ async def _describe(
 class _Exchange:
     """The life of one metered request; its methods are in the order in which they happen."""
 
-    def __init__(self, limiter: Pacer, http: Binding, metered: Metered) -> None:
-        self.limiter, self.http, self.metered = limiter, http, metered
+    def __init__(self, limiter: Pacer, http: Binding, metered: Metered, target: tuple[str, str]) -> None:
+        self.limiter, self.http, self.metered, self.target = limiter, http, metered, target
         self.provider, self.scheduler = metered.provider, metered.scheduler
         self.record = Exchanged(metered.scheduler.pool.name)
         self.started_ns = limiter.clock.now_ns()
@@ -192,8 +224,8 @@ class _Exchange:
         if self.record.attempts == 1:
             self.limiter.health.first_attempt(self.scheduler)
         response = await self._send(permit)
-        if response is None:
-            return None
+        if response is None or not permit.open:  # superseded: the library has repeated the request, in another exchange
+            return response
         status, headers = self.http.head(response)
         try:
             refusal = await self._refusal(response, status, headers)
@@ -215,10 +247,13 @@ class _Exchange:
 
     async def _send(self, permit: Permit) -> Any | None:
         """The response; ``None`` for another attempt after a broken connection."""
+        token = sending.set(self.target)
         try:
-            return await self.http.send(mark=True)
+            return await self.http.send(permit)
         except BaseException as error:
-            fault, delay_s = self.http.fault_of(error), None
+            if not permit.open:  # superseded
+                raise
+            fault, delay_s = fault_of(error), None
             if fault in (Fault.BROKEN, Fault.UNREACHED):
                 # Counted before the permit is closed: a failed probe must not let the other waiters go.
                 self._count_fault(permit, type(error).__name__, fault)
@@ -229,6 +264,8 @@ class _Exchange:
                 permit.settle()  # the provider may have counted it
             if delay_s is None:
                 raise
+        finally:
+            sending.reset(token)
         await self._sleep(delay_s)
         return None
 

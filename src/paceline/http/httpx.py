@@ -10,37 +10,22 @@ from importlib.util import find_spec
 from itertools import chain
 from typing import Any
 
-from paceline.http.exchange import Decode, Exchanged, Fault, Tap, exchange, log, run_sync
+from paceline.http.exchange import Decode, Exchanged, Tap, exchange, log, run_sync
 from paceline.pacing.pacer import Pacer
+from paceline.pacing.permit import Permit
 from paceline.providers.base import Provider
 from paceline.providers.registry import provider_named
 
 LIBRARIES = ("httpx2", "httpx")
 
 MARK = "paceline"
-"""The key in ``extensions``: of a request that is paced already, and of a response to the record of its exchange."""
+"""The key of the record of an exchange in a response's ``extensions``."""
 
 DEFAULT_CONNECTIONS = 100  # the limit of both libraries for a client whose owner did not choose one
 CONNECTIONS = 1_000
 
-FAULTS = {
-    **dict.fromkeys(["PoolTimeout", "UnsupportedProtocol", "LocalProtocolError", "NothingSentError"], Fault.UNSENT),
-    **dict.fromkeys(
-        ["ConnectError", "ConnectTimeout", "ProxyError", "ConnectionRefusedError", "gaierror"], Fault.UNREACHED
-    ),
-    **dict.fromkeys(["TimeoutException", "NetworkError", "ProtocolError", "ReadError", "WriteError"], Fault.BROKEN),
-    **dict.fromkeys(
-        ["TimeoutError", "ConnectionResetError", "ConnectionAbortedError", "BrokenPipeError"], Fault.BROKEN
-    ),
-}
-"""The faults by the names of exceptions, of which an exception's first base class here decides: those of httpx2, httpx
-and dspy, and those of the standard library, which transports of other makers raise."""
-
 ENCODED_PIECE = 1_024
 """Bytes of an encoded body that are decoded in one step."""
-
-CAUSES_MAX = 4
-"""How many exceptions that SDKs wrap around one another are looked at."""
 
 Send = Callable[[Any], Any]
 """Takes a request of the library, returns a response of it; in async code, an awaitable of one."""
@@ -66,21 +51,11 @@ class _Httpx:
     def __init__(self, send: Send, request: Any, *, is_async: bool) -> None:
         self._send, self._request, self.is_async = send, request, is_async
         self.method: str = request.method
-        self.marked = MARK in request.extensions
 
     @property
     def address(self) -> str:
         netloc: bytes = self._request.url.netloc
         return netloc.decode("ascii")
-
-    def fault_of(self, error: BaseException) -> Fault | None:
-        inner: BaseException | None = error
-        for _ in range(CAUSES_MAX):
-            for base in type(inner).__mro__:
-                if base.__name__ in FAULTS:
-                    return FAULTS[base.__name__]
-            inner = inner and inner.__cause__
-        return None
 
     def target(self) -> tuple[str, str]:
         url = self._request.url
@@ -95,15 +70,9 @@ class _Httpx:
             content = await self._request.aread() if self.is_async else self._request.read()
         return bytes(content)
 
-    async def send(self, *, mark: bool = False) -> Any:
-        before = self._request.extensions
-        if mark:
-            self._request.extensions = {**before, MARK: True}
-        try:
-            response = self._send(self._request)
-            return await response if self.is_async else response
-        finally:
-            self._request.extensions = before  # sent again by the caller, it is paced again
+    async def send(self, permit: Permit | None = None) -> Any:  # noqa: ARG002
+        response = self._send(self._request)
+        return await response if self.is_async else response
 
     def head(self, response: Any) -> tuple[int, dict[str, str]]:
         raw = response.headers.raw

@@ -1,4 +1,4 @@
-"""Pace a whole process: every client of httpx2 and httpx, those made before and those made after, in every SDK."""
+"""Pace a whole process: every client of the HTTP libraries, those made before and those made after, in every SDK."""
 
 from __future__ import annotations
 
@@ -9,7 +9,9 @@ from typing import Any
 
 from paceline.http import dspy, genai
 from paceline.http.bypass import BypassWatch, warn_of
-from paceline.http.httpx import PacedTransport, exchange_async, exchange_sync, installed_libraries, lift_connections
+from paceline.http.aiohttp import paced_request
+from paceline.http.httpx import LIBRARIES, PacedTransport, exchange_async, exchange_sync, lift_connections
+from paceline.http.urllib3 import paced_urlopen
 from paceline.pacing.pacer import Pacer
 from paceline.providers.base import Provider
 from paceline.providers.registry import provider_named
@@ -32,7 +34,7 @@ _active = Instrumented()
 
 
 def instrument(limiter: Pacer, *, provider: str | None = None) -> Instrumented:
-    """Pace every httpx2 and httpx client of this process. Called again, the newest limiter holds.
+    """Pace every client of httpx2, httpx, aiohttp, and urllib3 or requests in this process. Called again, the newest limiter holds.
 
     Requests to the hosts of providers are paced, and requests to other hosts if they are an LLM's: if the body has a model
     and messages, an input or a prompt.
@@ -47,7 +49,6 @@ def instrument(limiter: Pacer, *, provider: str | None = None) -> Instrumented:
             their own.
 
     Raises:
-        ImportError: Neither httpx2 nor httpx is installed.
         TypeError: ``limiter`` is not a limiter.
     """
     if not isinstance(limiter, Pacer):
@@ -55,7 +56,6 @@ def instrument(limiter: Pacer, *, provider: str | None = None) -> Instrumented:
             f"instrument() takes a limiter, not {type(limiter).__name__}: paceline.instrument(paceline.Limiter(...))"
         )
     global _active  # noqa: PLW0603
-    libraries = installed_libraries()
     fallback = provider_named(provider) if provider else None
     _active.undo()
     _active = done = Instrumented()
@@ -71,11 +71,29 @@ def instrument(limiter: Pacer, *, provider: str | None = None) -> Instrumented:
         except ImportError:
             warn_of("dspy")
 
-    watch = BypassWatch({genai.MODULE: cure_genai, dspy.MODULE: cure_dspy})
-    done.callback(watch.stop)
-    for library in libraries:
-        done.replace(library.Client, "send", _sync_send(limiter, fallback, library.Client.send))
-        done.replace(library.AsyncClient, "send", _async_send(limiter, fallback, library.AsyncClient.send))
+    def pace_httpx(library: ModuleType) -> None:
+        for kind, paced in ((library.Client, _sync_send), (library.AsyncClient, _async_send)):
+            if kind not in seen:  # httpx2.alias_httpx() makes one of the two
+                seen.add(kind)
+                done.replace(kind, "send", paced(limiter, fallback, kind.send))
+
+    def pace_aiohttp(module: ModuleType) -> None:
+        kind = module.ClientSession
+        done.replace(kind, "_request", paced_request(limiter, kind._request, fallback=fallback))  # noqa: SLF001
+
+    def pace_urllib3(module: ModuleType) -> None:
+        kind = module.HTTPConnectionPool
+        done.replace(kind, "urlopen", paced_urlopen(limiter, kind.urlopen, fallback=fallback))
+
+    seen: set[type] = set()
+    cures = {
+        **dict.fromkeys(LIBRARIES, pace_httpx),
+        "aiohttp.client": pace_aiohttp,
+        "urllib3.connectionpool": pace_urllib3,
+        genai.MODULE: cure_genai,
+        dspy.MODULE: cure_dspy,
+    }
+    done.callback(BypassWatch(cures).stop)
     return done
 
 

@@ -1,0 +1,218 @@
+"""The binding of aiohttp (tested with 3.9 to 3.14): :meth:`ClientSession._request`, which every request passes.
+
+The wait is before that method, because the client's total timeout starts in it.
+"""
+
+from __future__ import annotations
+
+import functools
+import inspect
+import io
+import json
+import warnings
+from collections.abc import AsyncIterable, Awaitable, Callable, Mapping
+from copy import copy
+from functools import cache
+from importlib import import_module
+from typing import Any
+
+from paceline.http.exchange import Exchanged, Tap, exchange
+from paceline.pacing.pacer import Pacer
+from paceline.pacing.permit import Permit
+from paceline.providers.base import Provider
+
+Request = Callable[..., Awaitable[Any]]
+"""``ClientSession._request`` without the session: method, URL, and options."""
+
+
+def paced_request(
+    limiter: Pacer, original: Any, provider: Provider | None = None, fallback: Provider | None = None
+) -> Any:
+    """``ClientSession._request``, at the pace of ``limiter``; see :func:`~paceline.http.exchange.exchange`."""
+
+    @functools.wraps(original)
+    async def _request(session: Any, method: str, url: Any, **options: Any) -> Any:
+        if method.upper() != "POST":
+            return await original(session, method, url, **options)
+        check = options.pop("raise_for_status", None)
+        http = _Aiohttp(functools.partial(original, session), session, url, options)
+        response = await exchange(limiter, http, provider, fallback)
+        check = session._raise_for_status if check is None else check  # noqa: SLF001
+        if callable(check):
+            await check(response)
+        elif check:
+            response.raise_for_status()
+        return response
+
+    return _request
+
+
+class _Aiohttp:
+    """A POST of aiohttp; see :class:`~paceline.http.exchange.Binding`."""
+
+    is_async, method = True, "POST"
+
+    def __init__(self, send: Request, session: Any, url: Any, options: dict[str, Any]) -> None:
+        self._send, self._session, self._options = send, session, options
+        self._url = session._build_url(url)  # noqa: SLF001  (with the session's base)
+        self._given_url = url
+        self._data: Callable[[], Any] | None = None  # makes the body for an attempt, where it can be sent once
+
+    @property
+    def address(self) -> str:
+        host, port = self._url.host or "", self._url.explicit_port
+        return host if port is None else f"{host}:{port}"
+
+    def target(self) -> tuple[str, str]:
+        return self._url.host or "", self._url.path
+
+    def has_header(self, name: str) -> bool:
+        names = [*(self._options.get("headers") or ()), *self._session.headers]
+        return any(str(one[0] if isinstance(one, tuple) else one).lower() == name for one in names)
+
+    async def content(self) -> bytes:
+        options = self._options
+        if options.get("json") is not None:  # serialised here, once
+            text = self._session._json_serialize(options.pop("json"))  # noqa: SLF001
+            raw, payload = text.encode() if isinstance(text, str) else text, import_module("aiohttp.payload").BytesPayload
+            self._data = lambda: payload(raw, content_type="application/json")
+            return bytes(raw)
+        data = options.get("data")
+        if hasattr(data, "_fields"):  # a FormData, which can be used once
+            fields = [(*field[:2], _kept(field[2])) for field in data._fields]  # noqa: SLF001
+            self._data = lambda: _form(data, fields)
+            texts = {about["name"]: value for about, _, value in fields if isinstance(value, str)}
+            return json.dumps(texts | {"stream": texts.get("stream") == "true"}).encode()
+        if isinstance(data, AsyncIterable) and not isinstance(data, bytes):
+            data = b"".join([chunk async for chunk in data])
+        elif isinstance(data, io.IOBase):
+            data = data.read()
+        if isinstance(data, str):
+            data = data.encode()
+        if not isinstance(data, bytes | bytearray | memoryview):  # the fields of a web form
+            return b""
+        raw = bytes(data)
+        if data is not options["data"]:  # read here: the media type is that of the original
+            self._data = lambda: raw
+        return raw
+
+    async def send(self, permit: Permit | None = None) -> Any:  # noqa: ARG002
+        options = self._options if self._data is None else {**self._options, "data": self._data()}
+        return await self._send("POST", self._given_url, raise_for_status=False, **options)
+
+    def head(self, response: Any) -> tuple[int, dict[str, str]]:
+        return response.status, {name.lower(): value for name, value in response.headers.items()}
+
+    async def peek(self, response: Any, headers: Mapping[str, str], most: int) -> bytes:  # noqa: ARG002
+        if response._body is not None:  # noqa: SLF001
+            return bytes(response._body[:most])  # noqa: SLF001
+        stream, read = response.content, bytearray()
+        try:
+            while len(read) < most and (chunk := await stream.readany()):
+                read += chunk
+        except import_module("aiohttp").ClientError:  # the status alone must do
+            return b""
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", DeprecationWarning)
+            stream.unread_data(bytes(read))
+        return bytes(read[:most])
+
+    def tap(self, response: Any, headers: Mapping[str, str], tap: Tap) -> None:  # noqa: ARG002  (decoded by the parser)
+        stream = response.content
+        for chunk in getattr(stream, "_buffer", ()):  # has arrived already
+            tap.feed(chunk)
+        if stream.is_eof() or stream.exception() is not None:
+            tap.finish()
+            return
+        _taps[id(stream)] = tap
+        stream.__class__ = _tapped(stream.__class__)
+
+    def note(self, response: Any, record: Exchanged) -> None:
+        response.paceline = record
+
+    async def close(self, response: Any) -> None:
+        response.release()
+
+    def respond(self, status: int, headers: Mapping[str, str], body: bytes) -> Any:
+        aiohttp, multidict = import_module("aiohttp"), import_module("multidict")
+        head = multidict.CIMultiDictProxy(multidict.CIMultiDict(headers))
+        given = {
+            "request_info": aiohttp.RequestInfo(self._url, "POST", head, self._url),
+            "traces": [],
+            "loop": self._session._loop,  # noqa: SLF001
+            "session": self._session,
+            "stream_writer": _Nothing(),
+            "timer": import_module("aiohttp.helpers").TimerNoop(),
+        }
+        kind = self._session._response_class  # noqa: SLF001
+        names = inspect.signature(kind.__init__).parameters.values()
+        known = {one.name: given.get(one.name) for one in names if one.kind is one.KEYWORD_ONLY}
+        response = kind("POST", self._url, **known)
+        protocol = import_module("aiohttp.base_protocol").BaseProtocol(given["loop"])
+        response.content = aiohttp.StreamReader(protocol, 2**16, loop=given["loop"])
+        response.content.feed_data(body)
+        response.content.feed_eof()
+        response.version, response.status, response.reason = aiohttp.HttpVersion11, status, "Too Many Requests"
+        response._headers = head  # noqa: SLF001
+        response._raw_headers = tuple((name.encode(), value.encode()) for name, value in headers.items())  # noqa: SLF001
+        return response
+
+
+class _Nothing:
+    """In place of the writer of a request that is not sent."""
+
+    output_size = 0
+
+
+_taps: dict[int, Tap] = {}
+"""The tap of each stream that is being read, by its id: streams have no room for another attribute."""
+
+
+@cache
+def _tapped(kind: Any) -> Any:
+    """A stream of the class ``kind`` that feeds its tap with what arrives."""
+
+    class Tapped(kind):  # type: ignore[misc]
+        __slots__ = ()
+
+        def feed_data(self, data: bytes, *size: int) -> Any:
+            tap = _taps.get(id(self))
+            if tap is not None:
+                tap.feed(data)
+            return super().feed_data(data, *size)
+
+        def feed_eof(self) -> None:
+            self._over()
+            super().feed_eof()
+
+        def set_exception(self, *error: Any) -> None:
+            self._over()
+            super().set_exception(*error)
+
+        def _over(self) -> None:
+            tap = _taps.pop(id(self), None)
+            if tap is not None:
+                tap.finish()
+
+    return Tapped
+
+
+def _kept(value: Any) -> Any:
+    """The value of a field, a file with its content and its name."""
+    return (value.read(), getattr(value, "name", None)) if isinstance(value, io.IOBase) else value
+
+
+def _form(data: Any, fields: list[tuple[Any, Any, Any]]) -> Any:
+    """A FormData like ``data``, for one attempt."""
+    form = copy(data)
+    form._writer = import_module("aiohttp").MultipartWriter("form-data")  # noqa: SLF001
+    form._is_processed = False  # noqa: SLF001
+    form._fields = [(about, head, _file(*value) if isinstance(value, tuple) else value) for about, head, value in fields]  # noqa: SLF001
+    return form
+
+
+def _file(content: Any, name: Any) -> Any:
+    file: Any = io.StringIO(content) if isinstance(content, str) else io.BytesIO(content)
+    if name is not None:
+        file.name = name
+    return file

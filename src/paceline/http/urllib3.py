@@ -1,0 +1,273 @@
+"""The binding of urllib3 1.26 and 2, and of requests and others above it: ``HTTPConnectionPool.urlopen``.
+
+urllib3's own retries and redirects call that method again from inside: each is an exchange of its own, and the one around
+it ends when it begins. Answers with status 429 are repeated by the limiter alone.
+"""
+
+from __future__ import annotations
+
+import functools
+import io
+import threading
+from collections.abc import Iterable, Mapping
+from copy import copy
+from functools import cache
+from importlib import import_module
+from typing import Any
+from urllib.parse import urlsplit
+
+from paceline.http.exchange import Decode, Exchanged, Tap, exchange, log, run_sync, sending
+from paceline.pacing.pacer import Pacer
+from paceline.pacing.permit import Permit
+from paceline.providers.base import Provider
+
+ENCODED_PIECE = 1_024
+"""Bytes of an encoded body that are decoded in one step."""
+
+_POSITIONAL = (
+    *("retries", "redirect", "assert_same_host", "timeout", "pool_timeout", "release_conn", "chunked", "body_pos"),
+    *("preload_content", "decode_content"),
+)
+_PORTS = {"http": 80, "https": 443}
+_TOO_MANY = 429
+
+
+def paced_urlopen(
+    limiter: Pacer, original: Any, provider: Provider | None = None, fallback: Provider | None = None
+) -> Any:
+    """``HTTPConnectionPool.urlopen``, at the pace of ``limiter``; see :func:`~paceline.http.exchange.exchange`."""
+
+    @functools.wraps(original)
+    def urlopen(pool: Any, method: str, url: str, body: Any = None, headers: Any = None, *args: Any, **named: Any) -> Any:
+        options = dict(zip(_POSITIONAL, args, strict=False)) | named
+        if method.upper() != "POST":
+            return original(pool, method, url, body, headers, **options)
+        above, token = _thread.request, None
+        if above is not None:  # inside the attempt of another exchange: a retry or a redirect
+            above.supersede()
+            _thread.request, token = None, sending.set(None)
+        try:
+            return run_sync(exchange(limiter, _Urllib3(original, pool, url, body, headers, options), provider, fallback))
+        finally:
+            if token is not None:
+                _thread.request = above
+                sending.reset(token)
+
+    return urlopen
+
+
+class _Urllib3:
+    """A POST of urllib3; see :class:`~paceline.http.exchange.Binding`."""
+
+    is_async, method = False, "POST"
+
+    def __init__(self, send: Any, pool: Any, url: str, body: Any, headers: Any, options: dict[str, Any]) -> None:
+        self._send, self._pool, self._url, self._options = send, pool, url, options
+        self._body, self._headers = body, headers
+        self._permit: Permit | None = None
+        parts = urlsplit(url)  # absolute for an HTTP proxy, whose pool it is
+        self._path = parts.path
+        self._host, self._port = (parts.hostname, parts.port) if parts.netloc else (pool.host, pool.port)
+
+    @property
+    def address(self) -> str:
+        usual = self._port in (None, _PORTS.get(self._pool.scheme))
+        return f"{self._host}" if usual else f"{self._host}:{self._port}"
+
+    def target(self) -> tuple[str, str]:
+        return (self._host or "").strip("[]"), self._path
+
+    def has_header(self, name: str) -> bool:
+        headers = self._pool.headers if self._headers is None else self._headers
+        return any((one.decode() if isinstance(one, bytes) else str(one)).lower() == name for one in headers)
+
+    async def content(self) -> bytes:
+        body = self._body
+        if body is None:
+            return b""
+        if hasattr(body, "read"):
+            at = body.tell() if hasattr(body, "seek") else None
+            read = body.read()
+            if at is None:
+                self._body = read
+            else:
+                body.seek(at)
+            body = read
+        elif not isinstance(body, str | bytes | bytearray | memoryview) and isinstance(body, Iterable):
+            self._body = body = b"".join(part.encode() if isinstance(part, str) else part for part in body)
+        return body.encode() if isinstance(body, str) else bytes(body)
+
+    async def send(self, permit: Permit | None = None) -> Any:
+        options = self._options
+        if permit is None:
+            return self._send(self._pool, "POST", self._url, self._body, self._headers, **options)
+        self._permit, above = permit, _thread.request
+        _thread.request = self
+        retries = options.get("retries")
+        options = {**options, "retries": _without_429(self._pool.retries if retries is None else retries)}
+        try:
+            return self._send(self._pool, "POST", self._url, self._body, self._headers, **options)
+        finally:
+            _thread.request = above
+
+    def supersede(self) -> None:
+        """urllib3 repeats the request: this attempt was sent, and it is over."""
+        if self._permit is not None and self._permit.open:
+            self._permit.settle()
+
+    def head(self, response: Any) -> tuple[int, dict[str, str]]:
+        return response.status, {name.lower(): value for name, value in response.headers.items()}
+
+    async def peek(self, response: Any, headers: Mapping[str, str], most: int) -> bytes:
+        whole = _preloaded(response)
+        if whole is not None:
+            return whole[:most]
+        try:
+            read = response._fp.read(most)  # noqa: SLF001  (as it was sent, without chunks)
+        except Exception as error:  # noqa: BLE001  (the status alone must do)
+            log.debug("the body of a response (%d) broke off: %s", response.status, type(error).__name__)
+            return b""
+        response._fp = _Ahead(read, response._fp)  # noqa: SLF001
+        decode, plain = _decoder(headers), bytearray()
+        try:
+            for piece in (read,) if decode is None else decode(read):
+                plain += piece
+                if len(plain) > most:
+                    break
+        except Exception:  # noqa: BLE001  (the caller's own decoder will report it)
+            return b""
+        return bytes(plain[:most])
+
+    def tap(self, response: Any, headers: Mapping[str, str], tap: Tap) -> None:
+        whole = _preloaded(response)
+        if whole is None:
+            tap.decode = _decoder(headers)
+            response._paceline_tap = tap  # noqa: SLF001
+            response.__class__ = _tapped(response.__class__)
+            return
+        if not self._options.get("decode_content", True):
+            tap.decode = _decoder(headers)
+        tap.feed(whole)
+        tap.finish()
+
+    def note(self, response: Any, record: Exchanged) -> None:
+        response.paceline = record
+
+    async def close(self, response: Any) -> None:
+        if _preloaded(response) is None:
+            response.close()
+            response.release_conn()
+
+    def respond(self, status: int, headers: Mapping[str, str], body: bytes) -> Any:
+        keep = ("preload_content", "decode_content")
+        options = {name: self._options[name] for name in keep if name in self._options}
+        return import_module("urllib3.response").HTTPResponse(
+            io.BytesIO(body),
+            headers,
+            status,
+            reason="Too Many Requests",
+            version=11,
+            request_method="POST",
+            request_url=self._url,
+            **options,
+        )
+
+
+class _Thread(threading.local):
+    """The request of which this thread sends an attempt."""
+
+    request: _Urllib3 | None = None
+
+
+_thread = _Thread()
+
+
+def _without_429(retries: Any) -> Any:
+    """A policy of urllib3 that returns answers with status 429."""
+    if not hasattr(retries, "status_forcelist"):  # None, a number or False: POSTs are not repeated because of a status
+        return retries
+    policy = copy(retries)
+    policy.status_forcelist = set(policy.status_forcelist or ()) - {_TOO_MANY}
+    policy.RETRY_AFTER_STATUS_CODES = frozenset(policy.RETRY_AFTER_STATUS_CODES) - {_TOO_MANY}
+    return policy
+
+
+def _preloaded(response: Any) -> bytes | None:
+    """The body of a response, if urllib3 has read it."""
+    body = getattr(response, "_body", None)
+    return bytes(body) if isinstance(body, bytes | bytearray) else None
+
+
+def _decoder(headers: Mapping[str, str]) -> Decode | None:
+    """urllib3's decoder, chunk by chunk, in small pieces; ``None`` for a plain body."""
+    encoding = headers.get("content-encoding", "").strip().lower()
+    if encoding in ("", "identity"):
+        return None
+    decoder = import_module("urllib3.response")._get_decoder(encoding)  # noqa: SLF001  (no public way)
+
+    def pieces(chunk: bytes) -> Iterable[bytes]:
+        for start in range(0, len(chunk), ENCODED_PIECE):
+            yield decoder.decompress(chunk[start : start + ENCODED_PIECE])
+
+    return pieces
+
+
+@cache
+def _tapped(kind: Any) -> Any:
+    """A response of the class ``kind`` that feeds its tap with what is read from the connection."""
+
+    class Tapped(kind):  # type: ignore[misc]
+        _paceline_tap: Tap
+
+        def _fp_read(self, *args: Any, **options: Any) -> bytes:
+            data: bytes = super()._fp_read(*args, **options)
+            self._paceline_tap.feed(data)
+            return data
+
+        def _handle_chunk(self, amt: Any) -> bytes:
+            data: bytes = super()._handle_chunk(amt)
+            self._paceline_tap.feed(data)
+            return data
+
+        def release_conn(self) -> None:  # at the end of the body, too
+            super().release_conn()
+            self._paceline_tap.finish()
+
+        def close(self) -> None:
+            super().close()
+            self._paceline_tap.finish()
+
+    return Tapped
+
+
+class _Ahead:
+    """The source of a response of which the beginning was read ahead."""
+
+    def __init__(self, read: bytes, inner: Any) -> None:
+        self._read, self._inner = read, inner
+
+    def read(self, amt: int | None = None) -> bytes:
+        if amt is None or amt < 0:
+            data, self._read = self._read + self._inner.read(), b""
+        elif self._read:
+            data, self._read = self._read[:amt], self._read[amt:]
+        else:
+            data = self._inner.read1(amt) if hasattr(self._inner, "read1") else self._inner.read(amt)
+        return data
+
+    def read1(self, amt: int = -1) -> bytes:
+        if self._read:
+            return self.read(amt if amt >= 0 else len(self._read))
+        data: bytes = self._inner.read1(amt)
+        return data
+
+    def isclosed(self) -> bool:
+        return not self._read and bool(self._inner.isclosed())
+
+    @property
+    def closed(self) -> bool:
+        return self.isclosed()
+
+    def close(self) -> None:
+        self._read = b""
+        self._inner.close()
