@@ -13,7 +13,7 @@ import pytest
 import paceline
 from paceline.core.quota import NS
 from paceline.http import pace_transport
-from paceline.http.exchange import Fault
+from paceline.http.exchange import Fault, fault_of
 from paceline.http.httpx import _Httpx
 from paceline.pacing.retry import RetryBudget
 from paceline.testing import ManualClock, run_virtual
@@ -208,9 +208,9 @@ class WrappedError(Exception):
 def test_the_binding_says_what_an_error_is(library, name, fault):
     binding = _Httpx(None, library.Request("POST", "http://host:8000/v1"), is_async=False)
     error = getattr(library, name)("no")
-    assert binding.fault_of(error) is binding.fault_of(WrappedError(error)) is fault
-    assert binding.fault_of(WrappedError(WrappedError(error))) is fault
-    assert binding.fault_of(ValueError("no")) is None
+    assert fault_of(error) is fault_of(WrappedError(error)) is fault
+    assert fault_of(WrappedError(WrappedError(error))) is fault
+    assert fault_of(ValueError("no")) is None
     assert binding.address == "host:8000"
 
 

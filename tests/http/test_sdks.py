@@ -274,7 +274,7 @@ def test_a_request_that_can_never_fit_is_one_rate_limit_error(world, limiter):
 
 
 def test_attach_says_what_it_cannot_do(limiter):
-    with pytest.raises(TypeError, match="no httpx or httpx2 client inside dict"):
+    with pytest.raises(TypeError, match=r"no client of httpx.* inside dict"):
         limiter.attach({})
     client = openai.OpenAI(api_key="k")
     limiter.attach(client)

@@ -14,6 +14,7 @@ from collections.abc import AsyncIterable, Awaitable, Callable, Mapping
 from copy import copy
 from functools import cache
 from importlib import import_module
+from types import MethodType
 from typing import Any
 
 from paceline.http.exchange import Exchanged, Tap, exchange
@@ -47,6 +48,12 @@ def paced_request(
     return _request
 
 
+def pace_session(limiter: Pacer, session: Any, provider: Provider | None) -> None:
+    """Pace one ``ClientSession``."""
+    request = MethodType(paced_request(limiter, inspect.unwrap(type(session)._request), provider), session)  # noqa: SLF001
+    object.__setattr__(session, "_request", request)  # sessions warn of attributes that are set in another way
+
+
 class _Aiohttp:
     """A POST of aiohttp; see :class:`~paceline.http.exchange.Binding`."""
 
@@ -74,12 +81,15 @@ class _Aiohttp:
         options = self._options
         if options.get("json") is not None:  # serialised here, once
             text = self._session._json_serialize(options.pop("json"))  # noqa: SLF001
-            raw, payload = text.encode() if isinstance(text, str) else text, import_module("aiohttp.payload").BytesPayload
+            raw, payload = (
+                text.encode() if isinstance(text, str) else text,
+                import_module("aiohttp.payload").BytesPayload,
+            )
             self._data = lambda: payload(raw, content_type="application/json")
             return bytes(raw)
-        data = options.get("data")
+        data: Any = options.get("data")
         if hasattr(data, "_fields"):  # a FormData, which can be used once
-            fields = [(*field[:2], _kept(field[2])) for field in data._fields]  # noqa: SLF001
+            fields = [(*field[:2], _kept(field[2])) for field in data._fields]
             self._data = lambda: _form(data, fields)
             texts = {about["name"]: value for about, _, value in fields if isinstance(value, str)}
             return json.dumps(texts | {"stream": texts.get("stream") == "true"}).encode()
@@ -207,7 +217,9 @@ def _form(data: Any, fields: list[tuple[Any, Any, Any]]) -> Any:
     form = copy(data)
     form._writer = import_module("aiohttp").MultipartWriter("form-data")  # noqa: SLF001
     form._is_processed = False  # noqa: SLF001
-    form._fields = [(about, head, _file(*value) if isinstance(value, tuple) else value) for about, head, value in fields]  # noqa: SLF001
+    form._fields = [
+        (about, head, _file(*value) if isinstance(value, tuple) else value) for about, head, value in fields
+    ]
     return form
 
 

@@ -2,14 +2,23 @@
 
 from __future__ import annotations
 
+import sys
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 from paceline.http import genai
+from paceline.http.aiohttp import pace_session
 from paceline.http.httpx import PacedTransport, library_of, library_of_transport, pace_transport
+from paceline.http.urllib3 import pace_adapter, pace_manager, pace_pool
 from paceline.pacing.pacer import Pacer
+from paceline.providers.base import Provider
 from paceline.providers.registry import provider_named
+
+Pace = Callable[[Pacer, Any, Provider | None], None]
+
+ATTACHED = "_paceline"
+"""The attribute of an attached object of aiohttp or urllib3: its limiter and its provider."""
 
 DEPTH_MAX, OBJECTS_MAX = 3, 500
 """How deep, and among how many objects, a client is searched for HTTP clients."""
@@ -19,16 +28,24 @@ def attach(limiter: Pacer, client: Any, provider: str | None = None) -> None:
     """See :meth:`paceline.Limiter.attach`."""
     parts = list(_parts(client))
     http_clients = [part for part in parts if _is_http_client(part)]
-    if not http_clients:
+    others = [(owner, pace) for part in parts for owner, pace in _others(part)]
+    if not http_clients and not others:
         raise TypeError(
-            f"no httpx or httpx2 client inside {type(client).__name__}: attach the HTTP client itself, "
-            "or call paceline.instrument(limiter) to pace the whole process"
+            f"no client of httpx, httpx2, aiohttp, requests or urllib3 inside {type(client).__name__}: attach the HTTP client"
+            " itself, or call paceline.instrument(limiter) to pace the whole process"
         )
     for http_client in http_clients:  # all of them before the first change: all are paced, or none
         for transport in _transports(http_client):
             _check(limiter, transport, provider)
+    for owner, _ in others:
+        _check_owner(limiter, vars(owner).get(ATTACHED), provider)
     for http_client in http_clients:
         _attach(limiter, http_client, provider)
+    for owner, pace in others:
+        if ATTACHED not in vars(owner):
+            known = provider_named(provider) if provider else None
+            object.__setattr__(owner, ATTACHED, (limiter, known))  # aiohttp's sessions warn of other attributes
+            pace(limiter, owner, known)
     for part in parts:
         if genai.is_api(part):
             genai.without_aiohttp(part)
@@ -59,10 +76,37 @@ def _check(limiter: Pacer, transport: Any, provider: str | None) -> None:
     """Raise where ``transport`` cannot be paced, or is paced otherwise."""
     if not isinstance(transport, PacedTransport):
         library_of_transport(transport)
-    elif transport.limiter is not limiter:
+    else:
+        _check_owner(limiter, (transport.limiter, transport.provider), provider)
+
+
+def _check_owner(limiter: Pacer, attached: tuple[Pacer, Provider | None] | None, provider: str | None) -> None:
+    """Raise if a client is attached to another limiter, or for another provider."""
+    if attached is None:
+        return
+    if attached[0] is not limiter:
         raise ValueError("this client is attached to another limiter already: make a client for each limiter")
-    elif provider is not None and getattr(transport.provider, "name", None) != provider_named(provider).name:
+    if provider is not None and getattr(attached[1], "name", None) != provider_named(provider).name:
         raise ValueError("this HTTP client is attached for another provider already: give each SDK its own")
+
+
+def _others(part: Any) -> Iterator[tuple[Any, Pace]]:
+    """The objects of aiohttp and urllib3 that ``part`` is or sends through, each with the function that paces it."""
+    if _is_a(part, "aiohttp", "ClientSession"):
+        yield part, pace_session
+    elif _is_a(part, "urllib3", "PoolManager"):
+        yield part, pace_manager
+    elif _is_a(part, "urllib3", "HTTPConnectionPool"):
+        yield part, pace_pool
+    elif _is_a(part, "requests", "Session"):
+        for adapter in part.adapters.values():
+            if hasattr(adapter, "poolmanager"):
+                yield adapter, pace_adapter
+
+
+def _is_a(thing: Any, module: str, name: str) -> bool:
+    kind = getattr(sys.modules.get(module), name, None)
+    return isinstance(kind, type) and isinstance(thing, kind)
 
 
 def _is_http_client(thing: Any) -> bool:

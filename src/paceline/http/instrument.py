@@ -8,8 +8,8 @@ from types import ModuleType
 from typing import Any
 
 from paceline.http import dspy, genai
-from paceline.http.bypass import BypassWatch, warn_of
 from paceline.http.aiohttp import paced_request
+from paceline.http.bypass import BypassWatch, warn_of
 from paceline.http.httpx import LIBRARIES, PacedTransport, exchange_async, exchange_sync, lift_connections
 from paceline.http.urllib3 import paced_urlopen
 from paceline.pacing.pacer import Pacer

@@ -7,12 +7,14 @@ it ends when it begins. Answers with status 429 are repeated by the limiter alon
 from __future__ import annotations
 
 import functools
+import inspect
 import io
 import threading
 from collections.abc import Iterable, Mapping
 from copy import copy
 from functools import cache
 from importlib import import_module
+from types import MethodType
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -38,7 +40,9 @@ def paced_urlopen(
     """``HTTPConnectionPool.urlopen``, at the pace of ``limiter``; see :func:`~paceline.http.exchange.exchange`."""
 
     @functools.wraps(original)
-    def urlopen(pool: Any, method: str, url: str, body: Any = None, headers: Any = None, *args: Any, **named: Any) -> Any:
+    def urlopen(
+        pool: Any, method: str, url: str, body: Any = None, headers: Any = None, *args: Any, **named: Any
+    ) -> Any:
         options = dict(zip(_POSITIONAL, args, strict=False)) | named
         if method.upper() != "POST":
             return original(pool, method, url, body, headers, **options)
@@ -47,13 +51,50 @@ def paced_urlopen(
             above.supersede()
             _thread.request, token = None, sending.set(None)
         try:
-            return run_sync(exchange(limiter, _Urllib3(original, pool, url, body, headers, options), provider, fallback))
+            return run_sync(
+                exchange(limiter, _Urllib3(original, pool, url, body, headers, options), provider, fallback)
+            )
         finally:
             if token is not None:
                 _thread.request = above
                 sending.reset(token)
 
     return urlopen
+
+
+def pace_pool(limiter: Pacer, pool: Any, provider: Provider | None) -> None:
+    """Pace one connection pool."""
+    pool.urlopen = MethodType(paced_urlopen(limiter, inspect.unwrap(type(pool).urlopen), provider), pool)
+
+
+def pace_manager(limiter: Pacer, manager: Any, provider: Provider | None) -> None:
+    """Pace the pools of a ``PoolManager``, the present ones and those that it makes later."""
+    make = manager._new_pool  # noqa: SLF001
+
+    def made(*args: Any, **options: Any) -> Any:
+        pool = make(*args, **options)
+        pace_pool(limiter, pool, provider)
+        return pool
+
+    manager._new_pool = made  # noqa: SLF001
+    for key in list(manager.pools.keys()):
+        pace_pool(limiter, manager.pools[key], provider)
+
+
+def pace_adapter(limiter: Pacer, adapter: Any, provider: Provider | None) -> None:
+    """Pace an ``HTTPAdapter`` of requests, with the proxies that it uses now and later."""
+    make = adapter.proxy_manager_for
+
+    def made(proxy: str, **options: Any) -> Any:
+        known = adapter.proxy_manager.get(proxy)
+        manager = make(proxy, **options)
+        if manager is not known:
+            pace_manager(limiter, manager, provider)
+        return manager
+
+    adapter.proxy_manager_for = made
+    for manager in (adapter.poolmanager, *adapter.proxy_manager.values()):
+        pace_manager(limiter, manager, provider)
 
 
 class _Urllib3:
@@ -67,7 +108,8 @@ class _Urllib3:
         self._permit: Permit | None = None
         parts = urlsplit(url)  # absolute for an HTTP proxy, whose pool it is
         self._path = parts.path
-        self._host, self._port = (parts.hostname, parts.port) if parts.netloc else (pool.host, pool.port)
+        own: tuple[Any, Any] = (parts.hostname, parts.port) if parts.netloc else (pool.host, pool.port)
+        self._host, self._port = own
 
     @property
     def address(self) -> str:
@@ -162,7 +204,7 @@ class _Urllib3:
         keep = ("preload_content", "decode_content")
         options = {name: self._options[name] for name in keep if name in self._options}
         return import_module("urllib3.response").HTTPResponse(
-            io.BytesIO(body),
+            _Whole(body),
             headers,
             status,
             reason="Too Many Requests",
@@ -240,6 +282,18 @@ def _tapped(kind: Any) -> Any:
     return Tapped
 
 
+class _Whole(io.BytesIO):
+    """The source of a response made here: closed at its end, which is how urllib3 sees the end."""
+
+    def read(self, amt: int | None = -1) -> bytes:
+        data = super().read(amt)
+        if self.tell() == len(self.getbuffer()):
+            self.close()
+        return data
+
+    read1 = read
+
+
 class _Ahead:
     """The source of a response of which the beginning was read ahead."""
 
@@ -247,6 +301,7 @@ class _Ahead:
         self._read, self._inner = read, inner
 
     def read(self, amt: int | None = None) -> bytes:
+        data: bytes
         if amt is None or amt < 0:
             data, self._read = self._read + self._inner.read(), b""
         elif self._read:

@@ -254,7 +254,7 @@ class Limiter(Pacer):
             The same client.
 
         Raises:
-            TypeError: ``client`` contains no httpx or httpx2 client.
+            TypeError: ``client`` contains no client of httpx2, httpx, aiohttp, requests or urllib3.
         """
         from paceline.http.attach import attach
 

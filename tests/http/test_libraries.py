@@ -1,0 +1,359 @@
+"""aiohttp, requests and urllib3 against the emulator: paced, settled, retried and refused as under httpx."""
+
+import asyncio
+import gzip
+import io
+import json
+import threading
+import zlib
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+
+import aiohttp
+import pytest
+import requests
+import urllib3
+
+import paceline
+from paceline.http.exchange import Fault, fault_of
+
+LIMITS = ["6000 requests/min", "4M tokens/min"]
+KEY = {"authorization": "Bearer k"}
+CHAT = {
+    "model": "gpt-5",
+    "messages": [{"role": "user", "content": "Say something. " * 20}],
+    "max_completion_tokens": 40,
+}
+STREAM = {**CHAT, "stream": True, "stream_options": {"include_usage": True}}
+POOL = "openai/gpt-5"
+
+
+@pytest.fixture
+def world(paceline_emulator):
+    return paceline_emulator(limits={"*": ",".join(LIMITS)})
+
+
+@pytest.fixture
+def limiter():
+    limiter = paceline.Limiter({"openai/*": LIMITS})
+    with paceline.instrument(limiter, provider="openai"):
+        yield limiter
+
+
+def spent(limiter):
+    return {quota["unit"]: quota["spent"] for quota in limiter.status()["pools"][POOL]["quotas"]}
+
+
+def counts(limiter):
+    return limiter.status()["pools"][POOL]["counts"]
+
+
+async def by_aiohttp(url, body, *, read="read", **options):
+    async with aiohttp.ClientSession() as session, session.post(url, json=body, headers=KEY, **options) as response:
+        if read == "lines":
+            return response.status, b"".join([line async for line in response.content])
+        if read == "chunks":
+            return response.status, b"".join([chunk async for chunk, _ in response.content.iter_chunks()])
+        return response.status, await response.read()
+
+
+def aio(read):
+    return lambda url, body: asyncio.run(by_aiohttp(url, body, read=read))
+
+
+def by_requests(url, body):
+    response = requests.post(url, json=body, headers=KEY, timeout=20)
+    return response.status_code, response.content
+
+
+def by_requests_streamed(url, body):
+    with requests.post(url, json=body, headers=KEY, timeout=20, stream=True) as response:
+        return response.status_code, b"".join(response.iter_content(None))
+
+
+def by_requests_lines(url, body):
+    with requests.post(url, json=body, headers=KEY, timeout=20, stream=True) as response:
+        return response.status_code, b"\n".join(response.iter_lines())
+
+
+def by_urllib3(url, body):
+    response = urllib3.request("POST", url, json=body, headers=KEY)
+    return response.status, response.data
+
+
+def by_urllib3_streamed(url, body):
+    with urllib3.PoolManager() as http:
+        response = http.request("POST", url, json=body, headers=KEY, preload_content=False)
+        text = b"".join(response.stream(decode_content=True))
+        response.release_conn()
+        return response.status, text
+
+
+WAYS = {
+    "aiohttp": aio("read"),
+    "aiohttp lines": aio("lines"),
+    "aiohttp chunks": aio("chunks"),
+    "requests": by_requests,
+    "requests streamed": by_requests_streamed,
+    "requests lines": by_requests_lines,
+    "urllib3": by_urllib3,
+    "urllib3 streamed": by_urllib3_streamed,
+}
+every_way = pytest.mark.parametrize("send", WAYS.values(), ids=WAYS)
+
+
+@every_way
+@pytest.mark.parametrize("body", [CHAT, STREAM], ids=["whole", "stream"])
+def test_a_request_is_settled_with_what_the_server_charged(world, limiter, send, body):
+    status, text = send(f"{world.base_url}/v1/chat/completions", body)
+    assert status == 200
+    assert (b"[DONE]" in text) == ("stream" in body)
+    assert counts(limiter) == {"granted": 1, "settled": 1}
+    assert spent(limiter) == world.tally()["pools"]["gpt-5"]["charges"]
+
+
+@every_way
+def test_a_refused_request_is_sent_again_by_the_limiter(paceline_emulator, send):
+    world = paceline_emulator(
+        limits={"*": "120 requests/min,4M tokens/min"}, rule="quantised", quantum_s=1, start_level=0.0
+    )
+    limiter = paceline.Limiter({"openai/*": LIMITS})
+    with paceline.instrument(limiter, provider="openai"):
+        answers = [send(f"{world.base_url}/v1/chat/completions", CHAT)[0] for _ in range(2)]
+    assert answers == [200] * 2
+    made = counts(limiter)
+    assert made["granted"] == 2 + world.tally()["refused_total"]
+    assert made["settled"] == 2
+
+
+@every_way
+def test_a_refusal_of_our_own_is_the_library_s_own_answer(world, send):
+    limiter = paceline.Limiter({"openai/*": ["100 tokens/min"]})
+    with paceline.instrument(limiter, provider="openai"):
+        status, text = send(f"{world.base_url}/v1/chat/completions", {**CHAT, "max_completion_tokens": 5_000})
+    assert status == 429
+    assert json.loads(text)["error"]["code"] == "paceline_never_fits"
+    assert world.tally()["admitted"] == 0
+
+
+def test_raise_for_status_holds_for_the_answer_that_the_caller_gets(world):
+    limiter = paceline.Limiter({"openai/*": ["100 tokens/min"]})
+    large, url = {**CHAT, "max_completion_tokens": 5_000}, f"{world.base_url}/v1/chat/completions"
+
+    async def main():
+        async with aiohttp.ClientSession(raise_for_status=True) as session:
+            with pytest.raises(aiohttp.ClientResponseError) as caught:
+                await session.post(url, json=large, headers=KEY)
+            assert caught.value.status == 429
+            assert caught.value.headers["x-paceline"] == "never_fits"
+            async with session.post(url, json=large, headers=KEY, raise_for_status=False) as response:
+                assert (await response.json())["error"]["type"] == "rate_limit_error"
+
+    with paceline.instrument(limiter, provider="openai"):
+        asyncio.run(main())
+        with pytest.raises(requests.HTTPError) as caught:
+            requests.post(url, json=large, headers=KEY, timeout=5).raise_for_status()
+    assert caught.value.response.headers["x-should-retry"] == "false"
+
+
+def test_a_response_that_is_closed_or_dropped_early_is_settled(world, limiter):
+    url = f"{world.base_url}/v1/chat/completions"
+
+    async def main():
+        async with aiohttp.ClientSession() as session:
+            async with session.post(url, json=STREAM, headers=KEY):
+                pass  # never read
+            response = await session.post(url, json=STREAM, headers=KEY)
+            await response.content.readany()
+            response.close()
+
+    asyncio.run(main())
+    requests.post(url, json=STREAM, headers=KEY, timeout=5, stream=True).close()
+    http = urllib3.PoolManager()
+    response = http.request("POST", url, json=STREAM, headers=KEY, preload_content=False)
+    response.read(10)
+    response.close()
+    http.clear()
+    assert counts(limiter) == {"granted": 4, "settled": 4}
+
+
+async def test_a_task_that_is_cancelled_in_the_queue_is_charged_nothing(world):
+    limiter = paceline.Limiter({"openai/*": ["1 requests/min burst 1"]})
+    with paceline.instrument(limiter, provider="openai"):
+        assert (await by_aiohttp(f"{world.base_url}/v1/chat/completions", CHAT))[0] == 200
+        waiting = asyncio.create_task(by_aiohttp(f"{world.base_url}/v1/chat/completions", CHAT))
+        await asyncio.sleep(0.05)
+        assert limiter.status()["pools"][POOL]["waiting"] == 1
+        waiting.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await waiting
+    assert limiter.status()["pools"][POOL]["waiting"] == 0
+    assert counts(limiter)["granted"] == 1
+
+
+async def test_a_wait_is_outside_of_the_client_s_timeout(world):
+    limiter = paceline.Limiter({"openai/*": ["120 requests/min burst 1"]}, headroom_s=0)
+    with paceline.instrument(limiter, provider="openai"):
+        timeout = aiohttp.ClientTimeout(total=0.4)
+        url = f"{world.base_url}/v1/chat/completions"
+        answers = await asyncio.gather(*(by_aiohttp(url, CHAT, timeout=timeout) for _ in range(3)))
+    assert [status for status, _ in answers] == [200] * 3
+
+
+def test_nothing_is_charged_where_there_is_no_server(limiter):
+    url = "http://127.0.0.1:9/v1/chat/completions"
+    with pytest.raises(aiohttp.ClientConnectorError):
+        asyncio.run(by_aiohttp(url, CHAT))
+    with pytest.raises(requests.ConnectionError):
+        by_requests(url, CHAT)
+    with pytest.raises(urllib3.exceptions.NewConnectionError):
+        urllib3.PoolManager(retries=False).request("POST", url, json=CHAT)
+    assert spent(limiter)["requests"] == 0
+
+
+def test_urllib3_s_own_retries_are_attempts(paceline_emulator):
+    world = paceline_emulator(limits={"*": ",".join(LIMITS)}, faults={"503": 0.5}, seed=3)
+    limiter = paceline.Limiter({"openai/*": [*LIMITS, "1 concurrency"]})
+    policy = urllib3.Retry(total=20, status_forcelist=[429, 503], allowed_methods=None, backoff_factor=0)
+    with requests.Session() as session, paceline.instrument(limiter, provider="openai"):
+        session.mount("http://", requests.adapters.HTTPAdapter(max_retries=policy))
+        for _ in range(5):
+            response = session.post(f"{world.base_url}/v1/chat/completions", json=CHAT, headers=KEY, timeout=5)
+            assert response.status_code == 200
+    tally = world.tally()
+    assert sum(tally["faults"].values()) > 0
+    assert counts(limiter) == {
+        "granted": 5 + sum(tally["faults"].values()),
+        "settled": 5 + sum(tally["faults"].values()),
+    }
+
+
+def test_an_attached_client_alone_is_paced(world):
+    url, limiter = f"{world.base_url}/v1/chat/completions", paceline.Limiter({"openai/*": LIMITS})
+
+    async def main():
+        async with aiohttp.ClientSession() as paced, aiohttp.ClientSession() as other:
+            assert limiter.attach(limiter.attach(paced, provider="openai"), provider="openai") is paced
+            for session in (paced, other):
+                async with session.post(url, json=CHAT, headers=KEY) as response:
+                    await response.read()
+
+    asyncio.run(main())
+    assert counts(limiter) == {"granted": 1, "settled": 1}
+    with requests.Session() as session, urllib3.PoolManager() as manager:
+        limiter.attach(session, provider="openai").post(url, json=CHAT, headers=KEY, timeout=5)
+        limiter.attach(manager, provider="openai").request("POST", url, json=CHAT, headers=KEY)
+        by_requests(url, CHAT)
+        assert counts(limiter) == {"granted": 3, "settled": 3}
+        with pytest.raises(ValueError, match="another limiter"):
+            paceline.Limiter({"openai/*": LIMITS}).attach(session)
+    with paceline.instrument(limiter, provider="openai"), requests.Session() as session:
+        limiter.attach(session, provider="openai").post(url, json=CHAT, headers=KEY, timeout=5)
+    assert counts(limiter) == {"granted": 4, "settled": 4}
+
+
+async def test_a_form_with_a_file_is_sent_again_whole(paceline_emulator):
+    """A stand-in for the transcription of audio: the emulator has none."""
+    bodies = []
+
+    class Handler(BaseHTTPRequestHandler):
+        def do_POST(self):
+            bodies.append(self.rfile.read(int(self.headers["content-length"])))
+            refused = len(bodies) == 1
+            answer = (
+                b'{"error": {"message": "Rate limit", "code": "rate_limit_exceeded"}}' if refused else b'{"text": "hi"}'
+            )
+            self.send_response(429 if refused else 200)
+            self.send_header("content-type", "application/json")
+            self.send_header("content-length", str(len(answer)))
+            if refused:
+                self.send_header("retry-after-ms", "20")
+            self.end_headers()
+            self.wfile.write(answer)
+
+        def log_message(self, *_):
+            pass
+
+    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    url = f"http://127.0.0.1:{server.server_port}/v1/audio/transcriptions"
+    limiter = paceline.Limiter({"openai/*": LIMITS})
+    with paceline.instrument(limiter, provider="openai"):
+        form = aiohttp.FormData()
+        form.add_field("model", "whisper-1")
+        form.add_field("prompt", "of a talk")
+        form.add_field("file", io.BytesIO(b"\x00sound\xff" * 100), filename="a.wav", content_type="audio/wav")
+        async with aiohttp.ClientSession() as session, session.post(url, data=form, headers=KEY) as response:
+            assert await response.json() == {"text": "hi"}
+        await asyncio.to_thread(
+            requests.post,
+            url,
+            data={"model": "whisper-1", "prompt": "x"},
+            files={"file": io.BytesIO(b"sound" * 9)},
+            headers=KEY,
+        )
+    server.shutdown()
+    server.server_close()
+    assert len(bodies) == 3
+    assert all(b"whisper-1" in body and b"sound" in body for body in bodies)
+    assert bodies[0].count(b"\x00sound\xff") == bodies[1].count(b"\x00sound\xff") == 100
+    assert limiter.status()["pools"]["openai/whisper-1"]["counts"]["settled"] == 2
+
+
+@pytest.mark.parametrize("encoding", ["gzip", "deflate"])
+def test_compressed_answers_are_read(encoding):
+    answer = json.dumps(
+        {"usage": {"prompt_tokens": 7, "completion_tokens": 40, "total_tokens": 47}, "choices": []}
+    ).encode()
+    packed = gzip.compress(answer) if encoding == "gzip" else zlib.compress(answer)
+
+    class Handler(BaseHTTPRequestHandler):
+        protocol_version = "HTTP/1.1"
+
+        def do_POST(self):
+            self.rfile.read(int(self.headers["content-length"]))
+            self.send_response(200)
+            self.send_header("content-type", "application/json")
+            self.send_header("content-encoding", encoding)
+            self.send_header("transfer-encoding", "chunked")
+            self.end_headers()
+            for at in range(0, len(packed), 11):
+                part = packed[at : at + 11]
+                self.wfile.write(f"{len(part):x}\r\n".encode() + part + b"\r\n")
+            self.wfile.write(b"0\r\n\r\n")
+
+        def log_message(self, *_):
+            pass
+
+    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    url = f"http://127.0.0.1:{server.server_port}/v1/chat/completions"
+    for name, send in WAYS.items():
+        limiter = paceline.Limiter({"openai/*": LIMITS})
+        with paceline.instrument(limiter, provider="openai"):
+            status, text = send(url, CHAT)
+        assert (status, json.loads(text)) == (200, json.loads(answer)), name
+        assert spent(limiter) == {"requests": 1, "tokens": 47}, name
+    server.shutdown()
+    server.server_close()
+
+
+@pytest.mark.parametrize(
+    ("error", "fault"),
+    [
+        (aiohttp.ClientConnectorDNSError(None, OSError()), Fault.UNREACHED),
+        (aiohttp.ConnectionTimeoutError(), Fault.UNREACHED),
+        (aiohttp.ServerDisconnectedError(), Fault.BROKEN),
+        (aiohttp.SocketTimeoutError(), Fault.BROKEN),
+        (aiohttp.ClientPayloadError(), Fault.BROKEN),
+        (aiohttp.InvalidURL("x"), Fault.UNSENT),
+        (urllib3.exceptions.NewConnectionError(None, "no"), Fault.UNREACHED),
+        (urllib3.exceptions.ConnectTimeoutError(None, "no"), Fault.UNREACHED),
+        (urllib3.exceptions.ReadTimeoutError(None, "/", "no"), Fault.BROKEN),
+        (urllib3.exceptions.ProtocolError("no"), Fault.BROKEN),
+        (urllib3.exceptions.EmptyPoolError(None, "no"), Fault.UNSENT),
+        (requests.exceptions.InvalidJSONError(), None),
+    ],
+    ids=lambda value: type(value).__name__,
+)
+def test_what_an_error_is(error, fault):
+    assert fault_of(error) is fault
