@@ -37,11 +37,24 @@ RULES: dict[str, set[str]] = {
     "emulator": set(),
     "testing": {"core", "pacing", "shared", "stores", "emulator"},
     "integrations": LOCAL | {"limiter"},
+    "launcher": LOCAL | {"limiter", "integrations"},
     "batch": LOCAL | {"shared", "stores", "config", "limiter", "planner"},
     "check": LOCAL | {"config", "limiter"},
     "demo": {"emulator", "limiter"},
     "cli": LOCAL
-    | {"shared", "stores", "config", "limiter", "batch", "check", "demo", "emulator", "telemetry", "planner"},
+    | {
+        "shared",
+        "stores",
+        "config",
+        "limiter",
+        "batch",
+        "check",
+        "demo",
+        "emulator",
+        "telemetry",
+        "planner",
+        "launcher",
+    },
 }
 
 LIGHT = LOCAL - {"http"} | {"shared", "stores", "limiter", "planner", "telemetry"}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 
 import pytest
 from hypothesis import given
@@ -98,13 +99,23 @@ def test_the_status_says_when_all_of_it_is_free():
     assert (quota["remaining"], quota["reset_s"], quota["rule"]) == (6, 50.0, "exact")
 
 
-def test_what_it_cannot_be(tmp_path):
+def test_what_it_cannot_be():
     with pytest.raises(QuotaError, match="an exact quota grants its whole amount at once: leave out the burst"):
         Quota.parse("7 starts/min burst 3 exact")
-    with pytest.raises(
-        QuotaError, match=r"limit of 'starts': '7 starts/min exact' is kept in one process, and a store"
-    ):
-        paceline.Limiter({"starts": "7 starts/min exact"}, store=f"sqlite:{tmp_path}/s.db")
+
+
+def test_with_a_store_each_process_keeps_its_own(tmp_path):
+    quotas = {"starts": "7 starts/min exact", "jobs": "7 jobs/min burst 7"}
+    granted = {"starts": 0, "jobs": 0}
+    for _ in range(2):
+        limiter = paceline.Limiter(quotas, store=f"sqlite:{tmp_path}/s.db", headroom_s=0)
+        for _ in range(7):
+            granted["starts"] += bool(limiter.try_acquire("starts", starts=1))
+            with contextlib.suppress(paceline.AcquireTimeoutError):
+                limiter.acquire("jobs", timeout=0.2, jobs=1).wait().settle()
+                granted["jobs"] += 1
+        limiter.close()
+    assert granted == {"starts": 14, "jobs": 7}
 
 
 @pytest.mark.parametrize("text", ["7 starts/min", "9 starts/min", "999 starts/min", "31 starts/7s", "1 starts/min"])

@@ -18,7 +18,7 @@ SECRET = "sk-secret-9876543210"
 
 @pytest.fixture(autouse=True)
 def log(caplog):
-    unpaced._log_unpaced.cache_clear()
+    unpaced.kinds.clear()
     caplog.set_level(logging.WARNING, "paceline")
     return caplog
 

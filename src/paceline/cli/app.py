@@ -11,6 +11,7 @@ import click
 
 COMMANDS = {
     "run": "send a file of requests and write a file of answers",
+    "exec": "run a program unchanged, with its requests paced",
     "check": "ask a provider for the limits of a key, and compare",
     "status": "show the pools of a running program, or of a store",
     "config": "show the settings that hold, and where each comes from",

@@ -25,6 +25,14 @@ USABLE: Decorator = click.option("--usable", type=float, help="The share of ever
 TPM: Decorator = click.option(
     "--tpm-override", type=float, help="Tokens per minute, input and output together, for every model."
 )
+STORE: Decorator = click.option(
+    "--store", help="Where quotas are kept: sqlite:PATH, redis://HOST, ..., or memory: for this run alone."
+)
+ON_STORE_FAILURE: Decorator = click.option(
+    "--on-store-failure",
+    metavar="fail_safe|fail_closed|fail_open",
+    help="What to do while the store does not answer; fail_safe by default.",
+)
 
 
 def aligned(rows: Sequence[Sequence[str]], *, right: bool = False) -> list[str]:

@@ -33,12 +33,8 @@ sends the requests that have no answer yet. Exit codes: 0 all answered, 1 some f
 @click.option("--workers", type=int, help="Requests that wait or are in flight at the same time; 500 by default.")
 @click.option("--max-attempts", type=int, help="HTTP attempts for one request; 6 by default.")
 @click.option("--timeout", "timeout_s", type=float, help="Seconds for one HTTP answer; 600 by default.")
-@click.option("--store", help="Where quotas are kept: sqlite:PATH, redis://HOST, ..., or memory: for this run alone.")
-@click.option(
-    "--on-store-failure",
-    metavar="fail_safe|fail_closed|fail_open",
-    help="What to do while the store does not answer; fail_safe by default.",
-)
+@options.STORE
+@options.ON_STORE_FAILURE
 @click.option("--restart", is_flag=True, help="Send everything again; the old answers are kept as .bak.")
 @click.option("--repair", is_flag=True, help="Move corrupt lines of the output aside, and send their requests again.")
 @click.option("--json", "as_json", is_flag=True, help="The summary as JSON on standard output.")

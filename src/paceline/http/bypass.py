@@ -28,21 +28,18 @@ BYPASSES: Final = {
 """Module names to how each bypasses paceline and what to do about it. Found by running each (2026-11)."""
 
 
-class BypassWatch(MetaPathFinder):
-    """Warns of what is imported already, and of what is imported until :meth:`stop`, when its module has been executed.
+class ImportWatch(MetaPathFinder):
+    """Calls an action for a module that is imported already, and for one that is imported until :meth:`stop`.
 
     Args:
-        cures: Module names to what makes the module's traffic paced, called when it is loaded.
+        actions: By the name of a module: called with it when it has been executed.
     """
 
-    def __init__(self, cures: Mapping[str, Callable[[ModuleType], None]]) -> None:
-        self._cures = cures
-        for name in BYPASSES:
+    def __init__(self, actions: Mapping[str, Callable[[ModuleType], None]]) -> None:
+        self._actions = actions
+        for name, action in actions.items():
             if name in sys.modules:
-                self._imported(name)
-        for name, cure in cures.items():
-            if name in sys.modules:
-                cure(sys.modules[name])
+                action(sys.modules[name])
         sys.meta_path.insert(0, self)
 
     def stop(self) -> None:
@@ -51,12 +48,11 @@ class BypassWatch(MetaPathFinder):
             sys.meta_path.remove(self)
 
     def find_spec(self, fullname: str, path: Sequence[str] | None, _target: object = None, /) -> ModuleSpec | None:
-        """A spec whose loader also warns of the module, or applies its cure; ``None`` for any other module.
+        """A spec whose loader also calls the module's action; ``None`` for any other module.
 
-        Packages look for specs of others that are not installed, or that they do not import: that alone is no warning.
+        Packages look for specs of others that are not installed, or that they do not import: that alone calls nothing.
         """
-        watched = fullname in BYPASSES or fullname in self._cures
-        spec = PathFinder.find_spec(fullname, path) if watched else None
+        spec = PathFinder.find_spec(fullname, path) if fullname in self._actions else None
         if spec is None or spec.loader is None:
             return None
         load = spec.loader.exec_module
@@ -66,23 +62,27 @@ class BypassWatch(MetaPathFinder):
             if module.__name__ != fullname:  # a loader of many modules, as that of a zip file
                 return
             try:
-                if fullname in BYPASSES:
-                    self._imported(fullname)
-                if fullname in self._cures:
-                    self._cures[fullname](module)
+                self._actions[fullname](module)
             except PacelineWarning as warning:  # warnings are errors here: the import must not fail because of them
                 log.warning("%s", warning)
 
         spec.loader.exec_module = exec_module  # type: ignore[method-assign]
         return spec
 
-    def _imported(self, name: str) -> None:
-        if name != "dspy" or _dspy():
-            warn_of(name)
+
+bypassed: set[str] = set()
+"""The packages of :data:`BYPASSES` that this process has imported."""
+
+
+def warn_if_bypassed(module: ModuleType) -> None:
+    """Warn of a package of :data:`BYPASSES`; of dspy only where its client is unknown."""
+    if module.__name__ != "dspy" or _dspy():
+        warn_of(module.__name__)
 
 
 def warn_of(name: str) -> None:
     """Warn that a package of :data:`BYPASSES` is not paced, and name the way out."""
+    bypassed.add(name)
     warnings.warn(f"paceline does not pace {name}: {BYPASSES[name]}", PacelineWarning, stacklevel=4)
 
 

@@ -9,7 +9,7 @@ from typing import Any
 
 from paceline.http import dspy, genai
 from paceline.http.aiohttp import paced_request
-from paceline.http.bypass import BypassWatch, warn_of
+from paceline.http.bypass import BYPASSES, ImportWatch, warn_if_bypassed, warn_of
 from paceline.http.httpx import LIBRARIES, PacedTransport, exchange_async, exchange_sync, lift_connections
 from paceline.http.urllib3 import paced_urlopen
 from paceline.pacing.pacer import Pacer
@@ -86,14 +86,15 @@ def instrument(limiter: Pacer, *, provider: str | None = None) -> Instrumented:
         done.replace(kind, "urlopen", paced_urlopen(limiter, kind.urlopen, fallback=fallback))
 
     seen: set[type] = set()
-    cures = {
+    actions = {
+        **dict.fromkeys(BYPASSES, warn_if_bypassed),
         **dict.fromkeys(LIBRARIES, pace_httpx),
         "aiohttp.client": pace_aiohttp,
         "urllib3.connectionpool": pace_urllib3,
         genai.MODULE: cure_genai,
         dspy.MODULE: cure_dspy,
     }
-    done.callback(BypassWatch(cures).stop)
+    done.callback(ImportWatch(actions).stop)
     return done
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 import re
-from functools import lru_cache
 from typing import Final
 
 log = logging.getLogger("paceline.http")
@@ -45,8 +44,20 @@ def announce(provider: str, host: str, path: str) -> None:
         _log_unpaced(provider, host, "".join(part if part in "/:" or _WORD.fullmatch(part) else "*" for part in parts))
 
 
-@lru_cache(maxsize=1_000)
+KINDS_MAX: Final = 1_000
+"""How many kinds of unpaced requests are kept."""
+
+kinds: dict[tuple[str, str, str], int] = {}
+"""The requests of this process that were not paced: provider, host and kind of path, and their number."""
+
+
 def _log_unpaced(provider: str, host: str, kind: str) -> None:
+    key = provider, host, kind
+    if key in kinds:
+        kinds[key] += 1
+    if key in kinds or len(kinds) >= KINDS_MAX:
+        return
+    kinds[key] = 1
     log.warning(
         "POST %s%s is not paced, because paceline does not read this path; to pace it, acquire a permit around each call:"
         " `with limiter.acquire('%s/<model>') as permit`",

@@ -117,7 +117,6 @@ class Limiter(Pacer):
             check_lease(lease_s)
         worker = None
         if store is not None:
-            limits.check_shareable()
             from paceline.shared.worker import StoreWorker
             from paceline.stores import as_store
 

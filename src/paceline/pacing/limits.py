@@ -118,20 +118,6 @@ class Limits:
         names = {provider_named(prefix).name for prefix in prefixes if is_provider(prefix)}
         return names.pop() if len(names) == 1 else None
 
-    def check_shareable(self) -> None:
-        """Refuse quotas that a store cannot keep.
-
-        Raises:
-            QuotaError: A quota is exact.
-        """
-        for name, quotas in self.given.items():
-            for quota in quotas:
-                if quota.rule is Rule.EXACT:
-                    raise QuotaError(
-                        f"limit of {name!r}: '{quota}' is kept in one process, and a store is set: write 'sliding' in place"
-                        " of 'exact', which spreads the amount, or use a second limiter without a store for this limit"
-                    )
-
     def resolve(self, name: str) -> Resolved:
         """The pool ``name``: ``provider/model``, a model of this limiter's provider, or the user's own name.
 

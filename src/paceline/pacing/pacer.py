@@ -20,7 +20,7 @@ from paceline.core.learning import HEADROOM_S
 from paceline.core.ledger import Ledger
 from paceline.core.pool import Pool
 from paceline.core.queue import LaneName, Lanes, LaneSpec, Queue, Waiter
-from paceline.core.quota import CONCURRENCY, KNOWN_UNITS, NS, REQUESTS, Cost, Quota
+from paceline.core.quota import CONCURRENCY, KNOWN_UNITS, NS, REQUESTS, Cost, Quota, Rule
 from paceline.core.results import GIVEN, NeverFits, QuotaError, Reservation, WaitUntil
 from paceline.estimation.calibration import Calibrations
 from paceline.pacing.breaker import BreakerPolicy, Health
@@ -243,7 +243,7 @@ class Pacer:
             if "*" not in name and name not in models:  # a model in use has its provider in the name
                 resolved = self.limits.resolve(name)
                 if resolved.pool not in pools:
-                    pools[resolved.pool] = report(self._pool(resolved, now_ns), now_ns)
+                    pools[resolved.pool] = report(self._pool(resolved, now_ns)[0], now_ns)
         return {"pools": dict(sorted(pools.items()))}
 
     def scheduler(self, pool: str) -> Scheduler:
@@ -310,29 +310,34 @@ class Pacer:
             name = f"{resolved.pool.partition('/')[0]}/in flight"
             if name not in self._further:
                 slots = Resolved(name, (resolved.slots,), (GIVEN,))
-                self._further[name] = Scheduler(self._pool(slots, now_ns), self.clock, worker=self.worker)
+                pool, worker = self._pool(slots, now_ns)
+                self._further[name] = Scheduler(pool, self.clock, worker=worker)
             further.append(self._further[name])
-        return Scheduler(self._pool(resolved, now_ns), self.clock, further, self.worker)
+        pool, worker = self._pool(resolved, now_ns)
+        return Scheduler(pool, self.clock, further, worker)
 
-    def _pool(self, resolved: Resolved, now_ns: int) -> Pool:
-        learns = resolved.learns
+    def _pool(self, resolved: Resolved, now_ns: int) -> tuple[Pool, Worker | None]:
+        """A pool, and the worker that shares it; a pool with an exact quota is kept in this process."""
+        learns, worker = resolved.learns, self.worker
+        if any(quota.rule is Rule.EXACT for quota in resolved.quotas):
+            worker = None
         ledger = Ledger(
             resolved.quotas,
             now_ns,
             usable=self._usable,
             sources=resolved.sources,
-            charged_after=resolved.charged_after if self.worker is None else (),  # a store counts it at admission
+            charged_after=resolved.charged_after if worker is None else (),  # a store counts it at admission
             headroom_s=HEADROOM_S if self._headroom_s is None else self._headroom_s,
             ttl_s=self._ttl_s,
             gentle=bool(learns),
         )
         queue = Queue()
         capacity: Capacity
-        if self.worker is None:
+        if worker is None:
             capacity = LocalCapacity(ledger, learns=learns, adapts=self._headroom_s is None)
         else:
-            capacity = self.worker.capacity(ledger, queue, now_ns, learns=learns)
-        return Pool(resolved.pool, capacity, queue, waiting_max=self._waiting_max)
+            capacity = worker.capacity(ledger, queue, now_ns, learns=learns)
+        return Pool(resolved.pool, capacity, queue, waiting_max=self._waiting_max), worker
 
     def _waiter(
         self,

@@ -1,0 +1,125 @@
+"""The part of ``paceline exec`` around the command: its environment, its signals, its exit code, and a summary."""
+
+from __future__ import annotations
+
+import os
+import pickle
+import signal
+import subprocess
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any, Final
+
+from paceline.launcher.child import VARIABLE, read_records
+
+SITE: Final = Path(__file__).parent / "site"
+NOT_FOUND, NOT_EXECUTABLE = 127, 126
+FORWARDED: Final = ("SIGINT", "SIGTERM", "SIGHUP", "SIGQUIT", "SIGUSR1", "SIGUSR2")
+KINDS_SHOWN: Final = 10
+
+
+def run(command: Sequence[str], arguments: Mapping[str, Any], provider: str | None, say: Callable[[str], None]) -> int:
+    """Run ``command`` with its Python processes paced, and print a summary.
+
+    Args:
+        command: The program and its arguments.
+        arguments: The arguments of the limiter of each process; without a store, the processes share a temporary one.
+        provider: The provider of hosts that do not show it.
+        say: Takes a line for the user.
+
+    Returns:
+        The exit code: that of the command, 128 and the number of the signal that ended it, or 126 or 127 if it cannot be
+        started.
+    """
+    with TemporaryDirectory(prefix="paceline-exec-", ignore_cleanup_errors=True) as name:
+        home = Path(name)
+        store = arguments["store"] or f"sqlite:{home / 'quotas.db'}"
+        settings = home / "settings"
+        settings.touch(0o600)
+        settings.write_bytes(pickle.dumps(({**arguments, "store": store}, provider)))
+        path = os.pathsep.join(filter(None, (str(SITE), os.environ.get("PYTHONPATH"))))
+        code = _run(command, {**os.environ, "PYTHONPATH": path, VARIABLE: str(settings)}, say)
+        if code not in (NOT_FOUND, NOT_EXECUTABLE):
+            for line in summary(read_records(home)):
+                say(line)
+    return code
+
+
+def _run(command: Sequence[str], environ: Mapping[str, str], say: Callable[[str], None]) -> int:
+    children: list[subprocess.Popen[bytes]] = []
+
+    def forward(number: int, _: object) -> None:
+        if number == signal.SIGINT and _in_foreground():  # the terminal has sent it to the command, too
+            return
+        for child in children:
+            if child.poll() is None:
+                child.send_signal(number)
+
+    numbers = [getattr(signal, name) for name in FORWARDED if hasattr(signal, name)]
+    before = {number: signal.getsignal(number) for number in numbers}
+    for number in numbers:
+        if before[number] is not signal.SIG_IGN:  # as under nohup
+            signal.signal(number, forward)
+    try:
+        children.append(subprocess.Popen([*command], env=dict(environ)))  # noqa: S603
+    except FileNotFoundError:
+        say(f"no such command: {command[0]}")
+        return NOT_FOUND
+    except OSError as error:
+        say(f"{command[0]} cannot be started: {error.strerror}")
+        return NOT_EXECUTABLE
+    else:
+        code = children[0].wait()
+        return code if code >= 0 else 128 - code
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+def _in_foreground() -> bool:
+    try:
+        return os.tcgetpgrp(sys.stderr.fileno()) == os.getpgrp()
+    except (AttributeError, OSError, ValueError):
+        return False
+
+
+def summary(records: Sequence[Mapping[str, Any]]) -> list[str]:
+    """The lines that say what was paced, and what was not."""
+    if not records:
+        return ["no Python process of the command imported an HTTP library that is paced: nothing was paced"]
+    pools: dict[str, dict[str, float]] = {}
+    kinds: dict[tuple[str, ...], int] = {}
+    bypassed: set[str] = set()
+    for record in records:
+        for name, counts in record.get("pools", {}).items():
+            total = pools.setdefault(name, {})
+            for what, number in counts.items():
+                total[what] = max(total.get(what, 0), number) if what == "longest_s" else total.get(what, 0) + number
+        for *kind, number in record.get("unpaced", ()):
+            kinds[tuple(kind)] = kinds.get(tuple(kind), 0) + number
+        bypassed.update(record.get("bypassed", ()))
+    lines = [_line(name, counts) for name, counts in sorted(pools.items())]
+    if not lines:
+        lines.append("no request was paced")
+    for (provider, host, kind), number in sorted(kinds.items())[:KINDS_SHOWN]:
+        lines.append(f"not paced: {number:,} x POST {host}{kind} ({provider})")
+    if len(kinds) > KINDS_SHOWN:
+        lines.append(f"not paced: {len(kinds) - KINDS_SHOWN} more kinds of requests")
+    if bypassed:
+        lines.append(f"not paced: what {', '.join(sorted(bypassed))} sent")
+    killed = sum(not record for record in records)
+    if killed:
+        lines.append(f"not counted: the requests of {killed} of {len(records)} processes, which were killed")
+    return lines
+
+
+def _line(name: str, counts: Mapping[str, float]) -> str:
+    granted = int(counts.get("granted", 0))
+    refused = int(sum(number for what, number in counts.items() if what.startswith("refused")))
+    mean_s = counts["waited_s"] / max(granted, 1)
+    return (
+        f"{name}: {granted:,} requests, {refused:,} refused; waits {mean_s:.1f} s on average,"
+        f" {counts['longest_s']:.1f} s at most"
+    )

@@ -1,0 +1,62 @@
+"""Python imports this file at the start of every process under ``paceline exec``, before the program.
+
+It costs a process little that sends nothing: paceline is imported with the first HTTP library.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from _thread import RLock
+from importlib.machinery import ModuleSpec, PathFinder
+
+TYPE_CHECKING = False  # typing is not imported here
+if TYPE_CHECKING:
+    from typing import Any
+
+LIBRARIES = {"httpx", "httpx2", "aiohttp", "urllib3"}
+"""The libraries that :func:`paceline.instrument` paces; requests and botocore import urllib3."""
+
+
+class FirstImport:
+    """Starts the pacing of this process when it looks for the first of :data:`LIBRARIES`."""
+
+    def __init__(self) -> None:
+        self._lock = RLock()
+        self._started: bool = False
+
+    def find_spec(self, name: str, path: Any = None, target: Any = None, /) -> ModuleSpec | None:
+        """The module's spec, from the finders that hold after the start; ``None`` for any other module."""
+        if name not in LIBRARIES:
+            return None
+        with self._lock:  # another thread waits until the pacing has started
+            if self._started:
+                return None
+            self._started = True
+            if self in sys.meta_path:
+                sys.meta_path.remove(self)
+            try:
+                from paceline.launcher.child import start
+            except ImportError as error:
+                print(f"paceline exec: {sys.executable} is not paced: {error}; install paceline there", file=sys.stderr)
+            else:
+                start()
+        specs = (finder.find_spec(name, path, target) for finder in list(sys.meta_path))
+        return next((spec for spec in specs if spec is not None), None)
+
+
+def run_hidden() -> None:
+    """Run the ``sitecustomize`` that this one hides, if there is one."""
+    here = os.path.dirname(os.path.abspath(__file__))
+    sys.path[:] = [path for path in sys.path if os.path.abspath(path or os.curdir) != here]
+    spec = PathFinder.find_spec("sitecustomize", sys.path)
+    if spec is not None and spec.loader is not None:
+        module = type(sys)("sitecustomize")
+        module.__spec__, module.__file__, module.__loader__ = spec, spec.origin, spec.loader
+        sys.modules["sitecustomize"] = module
+        spec.loader.exec_module(module)
+
+
+if os.environ.get("PACELINE_EXEC"):
+    sys.meta_path.insert(0, FirstImport())
+run_hidden()

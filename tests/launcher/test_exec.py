@@ -1,0 +1,190 @@
+"""`paceline exec`: real programs in processes of their own, against the emulator."""
+
+import os
+import signal
+import subprocess
+import sys
+import textwrap
+import time
+
+import pytest
+
+from paceline.launcher.command import SITE
+
+CALL = """
+import os, sys, time, openai
+client = openai.OpenAI(api_key="k", base_url=os.environ["URL"] + "/v1", max_retries=0)
+
+def ask(times=1):
+    for _ in range(times):
+        client.chat.completions.create(model="gpt-5", messages=[{"role": "user", "content": "hi"}], max_tokens=5)
+"""
+LIMIT = "300 requests/min,4M tokens/min"
+
+
+@pytest.fixture
+def world(paceline_emulator):
+    """Five requests in any second."""
+    return paceline_emulator(limits={"gpt-5": LIMIT}, rule="quantised", quantum_s=1, latency_s=0.01)
+
+
+def start(*words, url="", environ=None, python=sys.executable, options=("--limit", f"gpt-5={LIMIT}"), **more):
+    kept = {name: os.environ.get(name, "") for name in ("PATH", "HOME", "PYTHONPATH")}
+    line = [sys.executable, "-c", "from paceline.cli import main; main()", "exec", "--provider", "openai", *options]
+    words = [python if word == "python" else str(word) for word in words]
+    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
+    return subprocess.Popen([*line, *words], env={**kept, "URL": url, **(environ or {})}, **pipes, **more)
+
+
+def run(*words, code=0, **options):
+    process = start(*words, **options)
+    out, err = process.communicate(timeout=60)
+    assert process.returncode == code, err
+    return out, err
+
+
+def script(folder, text, name="program.py"):
+    path = folder / name
+    path.write_text(CALL + textwrap.dedent(text))
+    return path
+
+
+def test_a_program_is_paced_and_its_output_and_exit_code_are_its_own(world, tmp_path):
+    program = script(tmp_path, "ask(12); print('done'); print('warned', file=sys.stderr); sys.exit(3)")
+    out, err = run("--", "python", program, url=world.base_url, code=3)
+    assert out == "done\n"
+    assert err.startswith("warned\n")
+    assert "paceline exec: openai/gpt-5: 12 requests, 0 refused; waits " in err
+    assert (world.tally()["admitted"], world.tally()["refused_total"]) == (12, 0)
+    _, err = run("--quiet", "python", "-c", "pass", url=world.base_url)
+    assert err == ""
+
+
+@pytest.mark.parametrize("method", ["spawn", "fork", "subprocess"])
+def test_processes_share_the_quotas(world, tmp_path, method):
+    program = script(
+        tmp_path,
+        f"""
+        import multiprocessing, subprocess
+        if __name__ == "__main__":
+            if {method!r} == "subprocess":
+                if len(sys.argv) == 1:
+                    children = [subprocess.Popen([sys.executable, __file__, "child"]) for _ in range(3)]
+                    sys.exit(max(child.wait() for child in children))
+                ask(5)
+            else:
+                ask()
+                children = [multiprocessing.get_context({method!r}).Process(target=ask, args=(5,)) for _ in range(3)]
+                [child.start() for child in children]
+                [child.join() for child in children]
+                sys.exit(max(child.exitcode for child in children))
+        """,
+    )
+    _, err = run("python", program, url=world.base_url)
+    requests = 15 if method == "subprocess" else 16
+    assert f"openai/gpt-5: {requests} requests, 0 refused" in err
+    assert (world.tally()["admitted"], world.tally()["refused_total"]) == (requests, 0)
+
+
+def test_pytest_and_modules_are_paced(world, tmp_path):
+    script(tmp_path, "def test_one(): ask(3)", "test_one.py")
+    out, err = run("python", "-m", "pytest", "-q", "-p", "no:cacheprovider", tmp_path, url=world.base_url, cwd=tmp_path)
+    assert "1 passed" in out
+    assert "openai/gpt-5: 3 requests, 0 refused" in err
+
+
+def test_what_was_not_paced_is_named_once_for_all_processes(tmp_path):
+    program = tmp_path / "program.py"
+    program.write_text(
+        textwrap.dedent("""
+        import multiprocessing, sys, warnings
+        import httpx2
+        warnings.simplefilter("ignore")
+
+        def send(_=0):
+            transport = httpx2.MockTransport(lambda request: httpx2.Response(200, json={}))
+            with httpx2.Client(transport=transport) as client:
+                client.post("https://api.openai.com/v1/videos", json={"prompt": "x"})
+
+        if __name__ == "__main__":
+            send()
+            with multiprocessing.get_context("fork").Pool(1) as pool:
+                pool.map(send, range(2))
+                pool.close()
+                pool.join()
+            try:
+                import xai_sdk
+            except ImportError:
+                pass
+        """)
+    )
+    (tmp_path / "xai_sdk.py").write_text("")
+    _, err = run("python", program)
+    assert "paceline exec: no request was paced\n" in err
+    assert "paceline exec: not paced: 3 x POST api.openai.com/v1/videos (openai)\n" in err
+    assert "paceline exec: not paced: what xai_sdk sent\n" in err
+
+
+def test_a_process_that_sends_nothing_does_not_import_paceline(tmp_path):
+    out, err = run("python", "-c", "import sys; print([n for n in sys.modules if n.startswith('paceline')], sys.path)")
+    assert out.startswith("[] ")
+    assert "launcher" not in out
+    assert "no Python process of the command imported an HTTP library" in err
+
+
+def test_the_user_s_own_sitecustomize_is_run(tmp_path):
+    (tmp_path / "sitecustomize.py").write_text("import sys; sys.own = __file__")
+    paths = os.pathsep.join(filter(None, (str(tmp_path), os.environ.get("PYTHONPATH"))))
+    out, _ = run("python", "-c", "import sys; print(sys.own)", environ={"PYTHONPATH": paths})
+    assert out.strip() == str(tmp_path / "sitecustomize.py")
+
+
+def test_an_interpreter_without_paceline_says_so(tmp_path):
+    (tmp_path / "httpx.py").write_text("")
+    bare = getattr(sys, "_base_executable", sys.executable)
+    lines = "import sys; sys.path.insert(0, '.'); import httpx; print('went on')"
+    out, err = run("env", f"PYTHONPATH={SITE}", bare, "-c", lines, cwd=tmp_path)
+    assert out == "went on\n"
+    assert "is not paced: No module named 'paceline'; install paceline there" in err
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGUSR1])
+def test_signals_reach_the_program(tmp_path, number):
+    handler = f"signal.signal({int(number)}, lambda *_: sys.exit(7))"
+    lines = f"import signal, sys, time; {handler}; print('ready', flush=True); time.sleep(30)"
+    process = start("python", "-c", lines)
+    assert process.stdout.readline() == "ready\n"
+    process.send_signal(number)
+    assert process.wait(10) == 7
+    process.communicate()
+
+
+def test_a_program_that_a_signal_ends(world, tmp_path):
+    program = script(tmp_path, "ask(2); os.kill(os.getpid(), 9)")
+    _, err = run("python", program, url=world.base_url, code=137)
+    assert "not counted: the requests of 1 of 1 processes, which were killed" in err
+
+
+def test_errors_before_the_start(tmp_path):
+    _, err = run("no-such-command", code=127)
+    assert err == "paceline exec: no such command: no-such-command\n"
+    _, err = run(tmp_path, code=126)
+    assert "cannot be started: Permission denied" in err
+    _, err = run("python", "-c", "print('ran')", code=2, options=("--limit", "gpt-5=many"))
+    assert err.startswith("paceline exec: ")
+    out, err = run("python", "-c", "print('ran')", code=2, options=("--store", "memory:"))
+    assert out == ""
+    assert "one store for each process" in err
+    _, err = run(code=2)
+    assert "Missing argument" in err
+
+
+def test_a_process_that_outlives_the_command_goes_on(world, tmp_path):
+    late = script(tmp_path, "time.sleep(1.5); ask(2); open(sys.argv[1], 'w').write('sent')", "late.py")
+    program = script(tmp_path, f"import subprocess; subprocess.Popen([sys.executable, {str(late)!r}, sys.argv[1]])")
+    run("python", program, tmp_path / "sent", url=world.base_url)
+    deadline = time.monotonic() + 20
+    while not (tmp_path / "sent").exists():
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+    assert world.tally()["refused_total"] == 0
