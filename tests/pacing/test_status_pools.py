@@ -188,9 +188,9 @@ class TestQueue:
 
         cost = {"requests": 1}
         assert run_virtual(main) == [
-            {"name": "boss", "lane": "urgent", "waited_s": 0.25, "cost": cost},
-            {"name": "a", "lane": "default", "waited_s": 0.25, "cost": {"tokens": 5} | cost},
-            {"name": None, "lane": "default", "waited_s": 0.25, "cost": cost},
+            {"name": "boss", "lane": "urgent", "waited_s": 0.25, "expected_wait_s": 0.75, "cost": cost},
+            {"name": "a", "lane": "default", "waited_s": 0.25, "expected_wait_s": 1.75, "cost": {"tokens": 5} | cost},
+            {"name": None, "lane": "default", "waited_s": 0.25, "expected_wait_s": 2.75, "cost": cost},
         ]
 
     def test_another_attempt_keeps_the_name(self):

@@ -46,7 +46,6 @@ def command(*, words: tuple[str, ...], limits: tuple[str, ...], file: Path | Non
     if (arguments["store"] or "").startswith("memory:"):
         click.echo("paceline exec: store memory: is one store for each process: leave it out", err=True)
         sys.exit(USAGE)
-    arguments["lanes"] = list(arguments["lanes"])
 
     def say(line: str) -> None:
         if not quiet:

@@ -66,6 +66,7 @@ class Config:
         acquire_timeout_s: ``None``: no limit. Not for runs.
         concurrency: Requests in flight by provider, over all its models; ``*``: at any other.
         lanes: Weights and priorities by lane, where ``paceline.lane()`` has none.
+        priorities: Priorities by pattern of the names of waiters.
         retry: The fields of :class:`~paceline.RetryPolicy` that are set.
         breaker: ``None``: off.
         store: The store's URL, which may hold a password. If ``None``, a run chooses its store.
@@ -94,6 +95,7 @@ class Config:
     breaker: BreakerPolicy | None = field(default_factory=BreakerPolicy)
     concurrency: Mapping[str, int] = field(default_factory=dict)
     lanes: Mapping[str, LaneSpec] = field(default_factory=dict)
+    priorities: Mapping[str, int] = field(default_factory=dict)
     rpm_override: float | None = None
     tpm_override: float | None = None
     origins: Mapping[Key, str] = field(default_factory=dict, repr=False, compare=False)
@@ -164,7 +166,8 @@ class Config:
             "estimate_factor": self.estimate_factor,
             "retry": RetryPolicy(**retry),
             "breaker": self.breaker,
-            "lanes": self.lanes.values(),
+            "lanes": tuple(self.lanes.values()),
+            "priorities": self.priorities,
             "store": None if patient else self.store,
             "on_store_failure": self.on_store_failure,
             "lease_s": self.lease_s,
@@ -184,7 +187,7 @@ class Config:
     def updated(self, said: Said) -> Self:
         """These settings with those of one source in their place."""
         fields: dict[str, Any] = {BREAKER: self.breaker, "origins": dict(self.origins)}
-        for name in (LIMITS, CONCURRENCY, LANES, "retry"):
+        for name in (LIMITS, CONCURRENCY, LANES, "priorities", "retry"):
             fields[name] = dict(getattr(self, name))
         for key, (value, origin) in said.items():
             name, rest = key[0], key[1:]
@@ -192,7 +195,9 @@ class Config:
                 for exact in [other for other in self.limits if other.partition("/")[2] == rest[0]]:
                     if (LIMITS, exact) not in said:
                         fields[LIMITS][exact], fields["origins"][LIMITS, exact] = value, origin
-            if name == LANES:
+            if name == LIMITS and not value:  # starts: off
+                fields[LIMITS].pop(rest[0], None)
+            elif name == LANES:
                 fields[LANES][rest[0]] = replace(fields[LANES].get(rest[0]) or LaneSpec(rest[0]), **{rest[1]: value})
             elif name == BREAKER:
                 breaker = fields[BREAKER] or BreakerPolicy()

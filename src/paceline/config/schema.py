@@ -144,6 +144,22 @@ def _limit(value: Any) -> Any:
     return _quotas(value) if numbers else _MODELS.validate_python(value)
 
 
+def _starts(value: Any) -> tuple[Quota, ...]:
+    """The quota of one backend's starts; none for ``off``."""
+    if value in (None, False):
+        return ()
+    if not isinstance(value, Mapping):
+        raise ValueError(f"{shown(value)}: write a table, e.g. max_starts = 7, time_window = 60; or off")  # noqa: TRY004
+    its = _STARTS.validate_python(value)
+    for name in ("max_starts", "time_window"):
+        if name not in its:
+            raise ValueError(f"it has no {name}: write e.g. max_starts = 7, time_window = 60")
+    most, even, burst = its["max_starts"], its.get("mode") == "even", its.get("burst")
+    if burst is not None and not (even and burst <= most):
+        raise ValueError(f"burst is {burst}: it is for mode even, and at most max_starts")
+    return (Quota("starts", most, its["time_window"], burst or 0.0, rule=Rule.BUCKET if even else Rule.EXACT),)
+
+
 def _breaker(value: Any) -> Any:
     """On or off, or a table."""
     return _BREAKER[isinstance(value, Mapping)].validate_python(value)
@@ -221,6 +237,16 @@ class Lane(TypedDict, total=False):
     priority: Annotated[int, within(-1_000_000, 1_000_000)]
 
 
+@closed
+class Starts(TypedDict, total=False):
+    """A limit on the starts of the agents of a backend."""
+
+    max_starts: Annotated[float, within(1, 1_000_000, "a number")]
+    time_window: Annotated[float, within(0.001, RUN_S, "seconds")]
+    mode: Annotated[Literal["window", "even"], expected("'window' or 'even'", words=("window", "even"))]
+    burst: Annotated[float, within(1, 1_000_000, "a number")]
+
+
 class Synonyms(TypedDict, total=False):
     """Names for settings in the files of another program; see :data:`SYNONYMS`."""
 
@@ -257,6 +283,10 @@ class Settings(TypedDict, total=False):
     lease_s: Annotated[float, within(0, LEASE_MAX_S, "seconds")]
     concurrency: Annotated[dict[Name, Slots], table("openai = 10")]
     lanes: Annotated[dict[Name, Annotated[Lane, table("weight = 4")]], table("wrap = { weight = 4 }")]
+    starts: Annotated[
+        dict[Name, Annotated[Any, PlainValidator(_starts)]], table("gemini = { max_starts = 7, time_window = 60 }")
+    ]
+    priorities: Annotated[dict[Name, Annotated[int, within(-1_000_000, 1_000_000)]], table('"coordinator*" = 10')]
     retry: Annotated[Retry, table("max_attempts = 3")]
     breaker: Annotated[Any, PlainValidator(_breaker)]
     defaults: Limits
@@ -275,11 +305,13 @@ SYNONYMS: Final = {
     "update_from_headers": "learn",
 }
 KEYS: Final[dict[str, Any]] = {
-    "retry": Retry, BREAKER: Breaker, LANES: Lane, "settings": Synonyms, LIMITS: Amounts, "defaults": Amounts
+    "retry": Retry, BREAKER: Breaker, LANES: Lane, "settings": Synonyms, LIMITS: Amounts, "defaults": Amounts,
+    "starts": Starts,
 }  # fmt: skip
 """The tables with keys of their own."""
 
 _SETTINGS: Final = TypeAdapter[Any](Settings)
+_STARTS: Final = TypeAdapter[Any](Starts)
 _AMOUNTS: Final = TypeAdapter[Any](Amounts)
 _MODELS: Final = TypeAdapter[Any](dict[Name, Annotated[Any, PlainValidator(_quotas)]])
 _BREAKER: Final = TypeAdapter[Any](Truth), TypeAdapter[Any](Breaker)
@@ -344,6 +376,8 @@ def _key(path: Place) -> Key:
             return LIMITS, ANY if name == "default" else own
         case ("limits" | "defaults", provider, model):
             return LIMITS, f"{_provider(provider)}/{ANY if model == 'default' else model}"
+        case ("starts", backend):
+            return LIMITS, f"starts/{backend.strip()}"
         case ("concurrency", provider):
             return CONCURRENCY, _provider(provider)
         case ("settings", name):

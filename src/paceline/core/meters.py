@@ -40,6 +40,9 @@ from paceline.core.quota import NS, Quota, Rule
 FAR_NS = 2**63 - 1
 """Later than any instant: not before some event."""
 
+UNKNOWN_NS = FAR_NS // 2
+"""An instant beyond this was computed from ``FAR_NS``, so it is unknown."""
+
 SMALL_BURST_S, SMALL_PERIODS = 2.0, 1 / 30
 """The first burst of a gentle bucket, and the burst of a spread quota: seconds of its rate, or a part of its period."""
 

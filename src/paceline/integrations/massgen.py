@@ -21,7 +21,7 @@ from typing import Any, Self
 from paceline.integrations import package
 from paceline.limiter.limiter import Limiter
 
-log = logging.getLogger("paceline")
+log = logging.getLogger("paceline.rate_limit")
 
 REQUIREMENT = "massgen>=0.1.97"
 
@@ -37,11 +37,23 @@ _SEAMS = (
 )
 
 
+class _SessionLog(logging.Handler):
+    """Writes the lines of a limiter to MassGen's log of the session."""
+
+    def emit(self, record: logging.LogRecord) -> None:
+        write = package("massgen.logger_config", REQUIREMENT).logger
+        write.log(record.levelname, "{}", self.format(record))
+
+
 class PacedStarts:
     """The effect of :func:`pace_starts`, until :meth:`undo` or the end of a ``with`` block."""
 
     def __init__(self, orchestrator: Any) -> None:
         self._orchestrator = orchestrator
+        self._handler, self._level = _SessionLog(), log.level
+        log.addHandler(self._handler)
+        if not log.isEnabledFor(logging.INFO):
+            log.setLevel(logging.INFO)
         self._originals = {name: orchestrator.__dict__[name] for name in _SEAMS[:2]}
 
     def undo(self) -> None:
@@ -49,6 +61,8 @@ class PacedStarts:
         global _active  # noqa: PLW0603
         if _active is self:
             _active = None
+            log.removeHandler(self._handler)
+            log.setLevel(self._level)
             for name, method in self._originals.items():
                 setattr(self._orchestrator, name, method)
 
@@ -64,6 +78,8 @@ _active: PacedStarts | None = None
 
 def pace_starts(starts: Limiter | Wait) -> PacedStarts:
     """Make every agent of this process wait for its starts and restarts; MassGen's own waits are off.
+
+    The waits and the starts are lines with "Rate limit" in MassGen's log of the session.
 
     A second call replaces the first. An agent's backend has MassGen's name in lower case: ``gemini``, ``claude``,
     ``openai``, ``chatcompletion``, or the value of ``provider:`` in its settings.
@@ -111,9 +127,14 @@ async def _take(limiter: Limiter, agent: str, backend: str, model: str) -> None:
             cost: dict[str, Any] = dict.fromkeys(limiter.scheduler(pool).pool.ledger.units, 1)
             permit = await limiter.acquire(pool, name=agent, **cost)
             permit.settle()
-            log.info("%s (%s) starts after %.1f s", agent, pool, permit.waited_s)
+            (quota, *_) = limiter.status()["pools"][pool]["quotas"]
+            used = quota["limit"] - quota["remaining"]
+            log.info(
+                "Rate limit: %s (%s) starts after %.1f s, %.0f of %.0f in %g s",
+                *(agent, pool, permit.waited_s, used, quota["limit"], quota["period_s"]),
+            )
             return
-    log.info("%s (%s) starts at once: there is no pool starts/%s", agent, backend, backend)
+    log.info("Rate limit: %s (%s) starts at once: there is no limit starts/%s", agent, backend, backend)
 
 
 def _caught_up(orchestrator: Any, agent_id: str, answers: dict[str, str]) -> dict[str, str]:

@@ -55,6 +55,8 @@ class Limiter(Pacer):
         retry: The policy of attached clients and of :meth:`attempts` after refusals.
         breaker: The policy after failures of a host; ``None`` for none.
         lanes: Weights and priorities of lanes, for callers that give only the name.
+        priorities: Priorities of waiters in no lane, by shell pattern of their names (``{"coordinator*": 10}``); the
+            first that matches holds.
         store: Where processes share the quotas: a store, a Redis client, or a URL for
             :func:`~paceline.stores.open_store` (``sqlite:PATH``, ``redis://HOST:PORT/DB``, ...). ``None``: the quotas are
             in this process.
@@ -91,6 +93,7 @@ class Limiter(Pacer):
         retry: RetryPolicy | None = None,
         breaker: BreakerPolicy | None = BreakerPolicy(),  # noqa: B008  (a frozen value)
         lanes: Iterable[LaneSpec] = (),
+        priorities: Mapping[str, int] | None = None,
         store: object = None,
         on_store_failure: str = "fail_safe",
         lease_s: float | None = None,
@@ -133,6 +136,7 @@ class Limiter(Pacer):
             retry=retry or RetryPolicy(),
             breaker=breaker,
             lanes=lanes,
+            priorities=priorities,
             estimate_factor=estimate_factor,
             events=events,
             clock=clock,

@@ -9,11 +9,12 @@ from __future__ import annotations
 import functools
 import math
 import threading
-from collections.abc import Callable, Collection, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from contextvars import ContextVar
+from fnmatch import fnmatchcase
 from itertools import islice
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 from paceline.core.capacity import Capacity, LocalCapacity
 from paceline.core.learning import HEADROOM_S
@@ -44,7 +45,9 @@ TIMEOUT_MAX_S = 10 * 366 * 86_400.0
 NAME_MAX = 200
 """The longest name of a waiter, in characters."""
 
-current_lane: ContextVar[LaneName] = ContextVar("paceline_lane", default=("default", None, None))
+DEFAULT_LANE: Final[LaneName] = ("default", None, None)
+
+current_lane: ContextVar[LaneName] = ContextVar("paceline_lane", default=DEFAULT_LANE)
 
 
 @contextmanager
@@ -90,6 +93,7 @@ class Pacer:
         retry: RetryPolicy,
         breaker: BreakerPolicy | None,
         lanes: Iterable[LaneSpec],
+        priorities: Mapping[str, int] | None,
         estimate_factor: float | None,
         events: Callable[[Event], None] | None,
         clock: Clock,
@@ -112,6 +116,9 @@ class Pacer:
         self._headroom_s, self._ttl_s, self._waiting_max = headroom_s, ttl_s, waiting_max
         self.acquire_timeout_s = _checked_timeout(acquire_timeout_s)
         self._lanes = Lanes(lanes)
+        for pattern, priority in (priorities or {}).items():
+            LaneSpec(f"priority of {pattern!r}", priority=priority)  # an invalid one raises here
+        self._priorities = tuple((priorities or {}).items())
         self._notifier: Callable[..., None] | None = None
         if events is not None:
             from paceline.pacing.events import Notifier
@@ -353,12 +360,21 @@ class Pacer:
             cost[REQUESTS] = 1
         if again is not None:
             return again.waiter_again(scheduler, cost, name)
-        spec = lane if isinstance(lane, LaneSpec) else self._lanes[(lane, None, None) if lane else current_lane.get()]
+        spec = lane if isinstance(lane, LaneSpec) else self._lanes[(lane, None, None) if lane else self._lane_of(name)]
         if timeout is None:
             timeout = self.acquire_timeout_s
         if timeout is None or timeout == math.inf:
             return Waiter(cost, spec, None, name)
         return Waiter(cost, spec, self.clock.now_ns() + round((_checked_timeout(timeout) or 0) * NS), name)
+
+    def _lane_of(self, name: str | None) -> LaneName:
+        """The surrounding lane; outside of all lanes, that of the priority of the waiter ``name``."""
+        around = current_lane.get()
+        if name is not None and self._priorities and around is DEFAULT_LANE:
+            for pattern, priority in self._priorities:
+                if fnmatchcase(name, pattern):
+                    return f"priority {priority}", None, priority
+        return around
 
 
 def _checked_timeout(timeout: float | None) -> float | None:

@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING, Any, Protocol, TypeAlias, TypeVar, cast
 from paceline.core.capacity import Capacity, Learns
 from paceline.core.learning import HEADROOM_MIN_S
 from paceline.core.ledger import Ledger
-from paceline.core.meters import FAR_NS
+from paceline.core.meters import FAR_NS, UNKNOWN_NS
 from paceline.core.pool import Pool
 from paceline.core.queue import Queue, Waiter
 from paceline.core.quota import CONCURRENCY, NS, REQUESTS, Cost, Rule
@@ -41,9 +41,6 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 log = logging.getLogger("paceline")
-
-UNKNOWN_NS = FAR_NS // 2
-"""An instant beyond this was computed from ``FAR_NS``, so it is unknown."""
 
 SAME_PAUSE_NS = NS // 10
 """Pauses that differ by less are the same pause: a store computes the rest of it at every reply."""

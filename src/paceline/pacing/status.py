@@ -6,9 +6,8 @@ import math
 from datetime import UTC, datetime
 from typing import Any
 
-from paceline.core.meters import Bucket, Exact, Meter, Spread, Window
+from paceline.core.meters import UNKNOWN_NS, Bucket, Exact, Meter, Spread, Window
 from paceline.core.pool import Pool
-from paceline.core.queue import Waiter
 from paceline.core.quota import CONCURRENCY, NS, REQUESTS, Rule
 
 QUEUE_SHOWN = 50
@@ -42,7 +41,7 @@ def report(pool: Pool, now_ns: int) -> dict[str, Any]:
         ],
         "waiting": pool.queue.length,
         "lanes": pool.queue.waiting(),
-        "queue": [_waiter(waiter, now_ns) for waiter in pool.queue.peek(QUEUE_SHOWN, ledger.share)],
+        "queue": _queue(pool, now_ns),
         "in_flight": ledger.in_flight,
         "binds": pool.binds(now_ns),
         "cool_down_s": _up(pool.capacity.cool_down_ns(now_ns)),
@@ -70,13 +69,22 @@ def _up(duration_ns: int) -> float:
     return max(math.ceil(duration_ns / NS * 1000) / 1000, 0.0)
 
 
-def _waiter(waiter: Waiter, now_ns: int) -> dict[str, Any]:
-    return {
-        "name": waiter.name,
-        "lane": waiter.lane.name,
-        "waited_s": round(max(now_ns - waiter.arrived_ns, 0) / NS, 3),
-        "cost": dict(waiter.cost),
-    }
+def _queue(pool: Pool, now_ns: int) -> list[dict[str, Any]]:
+    """The first waiters, in the order in which they go, each with its expected wait; ``None`` where it is unknown."""
+    rows, ahead = [], [0.0] * len(pool.ledger.meters)
+    for waiter in pool.queue.peek(QUEUE_SHOWN, pool.ledger.share):
+        at_ns, _ = pool.capacity.earliest(now_ns, waiter.amounts, ahead)
+        ahead = [before + own for before, own in zip(ahead, waiter.amounts, strict=True)]
+        rows.append(
+            {
+                "name": waiter.name,
+                "lane": waiter.lane.name,
+                "waited_s": round(max(now_ns - waiter.arrived_ns, 0) / NS, 3),
+                "expected_wait_s": _up(at_ns - now_ns) if at_ns < UNKNOWN_NS else None,
+                "cost": dict(waiter.cost),
+            }
+        )
+    return rows
 
 
 def _reset_s(m: Meter, now_ns: int) -> float | None:

@@ -1,4 +1,4 @@
-"""MassGen itself against the emulator: fifty agents by the example's limits, and a limiter for a few."""
+"""MassGen itself against the emulator: `paceline exec` with the fifty agents of the example, and a limiter for a few."""
 
 import json
 import os
@@ -9,7 +9,6 @@ from pathlib import Path
 import pytest
 
 EXAMPLE = Path(__file__).parents[3] / "examples" / "fifty_agents"
-SPEED, WINDOW_S = 20, 3.0
 
 FEW = """
 import json, os, sys
@@ -67,13 +66,41 @@ def run(folder, *command):
     return done.stdout
 
 
+FIFTY = """
+import os, subprocess, sys
+from pathlib import Path
+
+from paceline.testing import Emulator
+
+example, limits = Path(sys.argv[1]), sys.argv[2]
+with Emulator({"*": "600 requests/min"}) as world:
+    other = f"{{type: chatcompletion, model: gpt-4o-mini, base_url: '{world.base_url}/v1'}}"
+    agents = (example / "fifty.yaml").read_text().replace("{type: openai, model: gpt-5-mini}", other)
+    Path("fifty.yaml").write_text(agents)
+    Path("starts.yaml").write_text(limits)
+    os.environ["GOOGLE_GEMINI_BASE_URL"] = world.base_url
+    bin = Path(sys.executable).parent
+    line = [bin / "paceline", "exec", "--config", "starts.yaml", "--", bin / "massgen", "--config", "fifty.yaml"]
+    done = subprocess.run([*line, "--automation", "Say hello."], capture_output=True, text=True)
+    print("RECORD", __import__("json").dumps({"said": done.stderr, "tally": world.tally()}))
+"""
+LIMITS = """
+starts:
+  gemini: {max_starts: 7, time_window: 3}
+priorities: {"agent_50": 10}
+limits: {"gemini/*": 600 requests/min}
+"""
+
+
 @pytest.fixture(scope="module")
 def fifty(tmp_path_factory):
-    """What became of fifty agents and five of another backend."""
+    """What became of fifty agents and five of another backend: the tally, and the lines of the session's log."""
     folder = tmp_path_factory.mktemp("fifty")
-    script = str(EXAMPLE / "massgen_starts.py")
-    run(folder, script, "--speed", str(SPEED), "--mode", "even", "--record", "record.json")
-    return json.loads((folder / "record.json").read_text())
+    output = run(folder, "-c", FIFTY, str(EXAMPLE), LIMITS)
+    (line,) = (line for line in output.splitlines() if line.startswith("RECORD "))
+    (session,) = folder.rglob("massgen.log")
+    lines = [line for line in session.read_text().splitlines() if "Rate limit" in line]
+    return json.loads(line.removeprefix("RECORD ")) | {"lines": lines}
 
 
 @pytest.fixture(scope="module")
@@ -84,32 +111,41 @@ def few(tmp_path_factory):
     return json.loads(line.removeprefix("RECORD "))
 
 
-def instants(record, backend):
-    return sorted(one["at_s"] for one in record["started"] if one["backend"] == backend)
-
-
 class TestFifty:
-    def test_all_start_in_their_order_and_once(self, fifty):
-        names = [one["agent"] for one in fifty["started"] if one["backend"] == "gemini"]
-        assert names == [f"agent_{number:02}" for number in range(1, 51)]
+    def test_all_start_once_and_the_one_with_priority_before_the_others_that_wait(self, fifty):
+        started = [
+            line.split("Rate limit: ")[1].split()[0] for line in fifty["lines"] if "(starts/gemini) starts" in line
+        ]
+        in_order = [f"agent_{number:02}" for number in range(1, 50)]
+        assert started == [*in_order[:7], "agent_50", *in_order[7:]]
 
-    def test_none_early(self, fifty):
-        at_s = instants(fifty, "gemini")
-        for number, instant in enumerate(at_s[7:], start=1):
-            assert instant - at_s[0] >= number * WINDOW_S / 7 - 0.001
-        assert at_s[-1] - at_s[0] < 43 * WINDOW_S / 7 + 15  # what MassGen's own loop adds
+    def test_every_wait_is_in_the_session_s_log_before_the_start(self, fifty):
+        waits = [line for line in fifty["lines"] if "waiting" in line]
+        assert len(waits) == 43
+        assert all("(7 of 7 used), agent_" in line for line in waits)
+        assert any("waiting 3.0 s" in line or "waiting 2." in line for line in waits)
+
+    def test_no_window_has_more_than_seven(self, fifty):
+        """The last starts in the eighth window: 7 x 7 = 49."""
+        waited = [
+            float(line.split("after ")[1].split()[0]) for line in fifty["lines"] if "(starts/gemini) starts" in line
+        ]
+        assert waited[:7] == [0.0] * 7
+        assert max(waited) > 15  # of 21, less the time that MassGen takes to start its agents
 
     def test_another_backend_does_not_wait(self, fifty):
-        """They come last in the configuration: MassGen's own loop would come to them when all the others had started."""
-        assert all(one["waited_s"] == 0 for one in fifty["started"] if one["backend"] == "chatcompletion")
-        assert len(instants(fifty, "chatcompletion")) == 5
-        assert instants(fifty, "chatcompletion")[-1] < instants(fifty, "gemini")[30]
+        assert sum("starts at once: there is no limit" in line for line in fifty["lines"]) == 5
 
     def test_every_call_is_paced_and_none_refused(self, fifty):
         """Three calls for each agent, whose model calls no tools."""
-        assert fifty["admitted"] == {"gemini-2.5-flash": 150, "gpt-4o-mini": 15}
-        assert fifty["paced"]["gemini/gemini-2.5-flash"] == {"granted": 150, "settled": 150}
-        assert fifty["refused"] == 0
+        tally = fifty["tally"]
+        assert {model: pool["admitted"] for model, pool in tally["pools"].items()} == {
+            "gemini-2.5-flash": 150,
+            "gpt-4o-mini": 15,
+        }
+        assert tally["refused_total"] == 0
+        assert "paceline exec: gemini/gemini-2.5-flash: 150 requests, 0 refused" in fifty["said"]
+        assert "paceline exec: starts/gemini: 50 requests, 0 refused" in fifty["said"]
 
 
 class TestFew:
