@@ -91,9 +91,11 @@ def test_google_genai_is_paced_in_every_event_loop(world, limiter):
 
     async def call():
         await client.aio.models.generate_content(**ask)
-        await (
-            client._api_client._async_httpx_client._client_for_running_loop().aclose()
-        )  # or its sockets outlive the loop
+        api = client._api_client  # its sockets would outlive the loop
+        await api._async_httpx_client._client_for_running_loop().aclose()
+        if api._aiohttp_session is not None:
+            await api._aiohttp_session.close()
+            api._aiohttp_session = None
 
     asyncio.run(call())  # before it is attached
     limiter.attach(client, provider="gemini")
