@@ -95,7 +95,6 @@ def test_google_genai_is_paced_in_every_event_loop(world, limiter):
         await api._async_httpx_client._client_for_running_loop().aclose()
         if api._aiohttp_session is not None:
             await api._aiohttp_session.close()
-            api._aiohttp_session = None
 
     asyncio.run(call())  # before it is attached
     limiter.attach(client, provider="gemini")
