@@ -138,7 +138,7 @@ def _named(name: str, base: type[Exception]) -> type[Exception]:
     return type(name, (base,), {})
 
 
-@_flatmachines.execution.register_execution_type("typed")  # type: ignore[untyped-decorator]
+@_flatmachines.execution.register_execution_type("typed")
 class TypedExecution(_flatmachines.ExecutionType):  # type: ignore[misc,name-defined]
     """One call, whose error keeps its name: ``execution: {type: typed}`` in a state.
 
