@@ -104,7 +104,17 @@ def test_the_buffer_of_prepared_papers_stays_between_its_watermarks(outcome):
 def test_the_table_says_so(outcome):
     pipeline, meter, waits = outcome
     text = table(pipeline, meter, waits)
-    for word in ("refused (rate, 429)", "refused (capacity, 503)", "papers in buffer", "pony  calls/min", "of 100", "arcee calls/min", "papers/min", "mean wait", "longest"):
+    for word in (
+        "refused (rate, 429)",
+        "refused (capacity, 503)",
+        "papers in buffer",
+        "pony  calls/min",
+        "of 100",
+        "arcee calls/min",
+        "papers/min",
+        "mean wait",
+        "longest",
+    ):
         assert word in text
 
 
