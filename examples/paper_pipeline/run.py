@@ -1,4 +1,4 @@
-"""The paper pipeline, with paceline or without: ``python examples/paper_pipeline/run.py [--speed 10] [--without]``."""
+"""The paper pipeline, with paceline or without: ``python examples/paper_pipeline/run.py [--speed 3] [--without]``."""
 
 from __future__ import annotations
 
