@@ -128,8 +128,8 @@ def test_every_phase_has_its_lane(outcome):
 
 async def test_order_of_arrival_inside_every_phase(world):
     """The queue in the status shows the first fifty in the order in which they will go."""
-    world.reset(limits={model: f"{limit} requests/min" for model, limit in LIMITS.items()}, start_level=0.0)
-    pace, hooks = limiter(), PacelineHooks(PHASES)
+    pace = paceline.Limiter({"arcee": "3 requests/s burst 1", "pony": "2 requests/s burst 1"}, lanes=LANES)
+    hooks = PacelineHooks(PHASES)
     papers = [asyncio.create_task(one_paper(pace, hooks)) for _ in range(30)]
     while not pace.status()["pools"].get("127.0.0.1/arcee", {}).get("waiting"):
         await asyncio.sleep(0.05)
@@ -236,7 +236,7 @@ async def test_what_fails_in_parallel_is_seen(world, monkeypatch):
     hooks = Visits()
     result = await one_paper(wide(), hooks)
     assert hooks.states == ["prep", "expensive"]
-    assert set(result) == {"error"}
+    assert "pony" in result["error"]
 
 
 async def test_no_work_is_lost_when_the_provider_stumbles(world):
