@@ -63,7 +63,7 @@ class Pipeline:
 
     Attributes:
         workers: The number of papers in work at the same time.
-        hooks: Set the lanes; ``None`` for no lanes, and retries in every agent.
+        hooks: Set the lanes and hold prep; ``None`` for neither, and retries in every agent.
         speed: The divisor of the pauses.
         done_s: The times at which papers were finished, as Unix times.
         lost: The reasons for failed papers, and their counts.

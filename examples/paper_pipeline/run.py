@@ -1,4 +1,4 @@
-"""The paper pipeline, with paceline or without: ``python examples/paper_pipeline/run.py [--speed 10] [--without]``."""
+"""The paper pipeline, with paceline or without: ``python examples/paper_pipeline/run.py [--speed 3] [--without]``."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ os.environ.setdefault("FLATAGENTS_METRICS_ENABLED", "false")
 try:
     import litellm
     from pipeline import PHASES, Pipeline
-    from report import Meter, Watched, seen_by_limiter, seen_by_server, table
+    from report import Meter, Waits, seen_by_limiter, seen_by_server, table
 
     import paceline
     from paceline.integrations.flatmachines import PacelineHooks
@@ -37,13 +37,16 @@ LIMITS = {"arcee": 200, "pony": 100}
 LANES = [paceline.LaneSpec("prep", weight=1), paceline.LaneSpec("wrap", weight=4)]
 """In proportion to the calls of arcee: each phase has its share for the same number of papers, and neither starves."""
 
+LOW, HIGH = 40, 60
+"""The watermarks of the buffer: the papers in prep, prepared, or with pony."""
+
 
 def per_minute(requests: int, speed: float) -> str:
     """A limit in text; a minute is shorter by the factor ``speed``."""
     return f"{requests} requests/min" if speed == 1 else f"{requests} requests/{60 / speed:g}s"
 
 
-def limiter(speed: float = 1, *, first_speed: bool = False, **options: Any) -> Watched:
+def limiter(speed: float = 1, *, first_speed: bool = False, **options: Any) -> paceline.Limiter:
     """One pool per model for all workers; only the limiter retries.
 
     Args:
@@ -54,18 +57,19 @@ def limiter(speed: float = 1, *, first_speed: bool = False, **options: Any) -> W
     assumed = {"arcee": 180, "pony": 90} if first_speed else LIMITS
     quotas = {model: per_minute(limit, speed) for model, limit in assumed.items()}
     options = {"learn": "up" if first_speed else True, **options}
-    return Watched(quotas, lanes=LANES, headroom_s=1 / speed, retry=paceline.RetryPolicy(faults=True), **options)
+    return paceline.Limiter(quotas, lanes=LANES, retry=paceline.RetryPolicy(faults=True), **options)
 
 
-async def run(options: argparse.Namespace, **world: Any) -> tuple[Pipeline, Meter, Watched | None]:
+async def run(options: argparse.Namespace, waits: Waits | None = None, **world: Any) -> tuple[Pipeline, Meter]:
     """Run the pipeline against an emulated provider, unless live.
 
     Args:
         options: See :func:`parse`.
+        waits: A listener for the waits.
         **world: Settings of the emulator.
     """
     speed = options.speed
-    pace = None if options.without else limiter(speed, first_speed=options.first_speed)
+    pace = None if options.without else limiter(speed, first_speed=options.first_speed, events=waits)
     with ExitStack() as stack:
         if options.live:
             look = functools.partial(seen_by_limiter, pace)
@@ -77,14 +81,15 @@ async def run(options: argparse.Namespace, **world: Any) -> tuple[Pipeline, Mete
             look = functools.partial(seen_by_server, emulator)
         if pace is not None:
             stack.enter_context(paceline.instrument(pace))
-        hooks = None if pace is None else PacelineHooks(PHASES)
-        pipeline, meter = Pipeline(options.workers, hooks, speed), Meter(look, LIMITS, speed)
+        buffer = None if pace is None else paceline.Buffer(low=LOW, high=HIGH)
+        hooks = None if buffer is None else PacelineHooks(PHASES, dict.fromkeys(("prep", "expensive"), buffer))
+        pipeline, meter = Pipeline(options.workers, hooks, speed), Meter(look, LIMITS, speed, buffer)
         await pipeline.warm()
         await meter.read()
         reading = asyncio.create_task(meter.run())
         await pipeline.run(options.minutes * 60 / speed)
         reading.cancel()
-    return pipeline, meter, pace
+    return pipeline, meter
 
 
 def parse(words: list[str] | None = None) -> argparse.Namespace:
@@ -111,8 +116,9 @@ def parse(words: list[str] | None = None) -> argparse.Namespace:
 def main() -> None:
     """Run and print the table."""
     options = parse()
-    pipeline, meter, pace = asyncio.run(run(options))
-    print(table(pipeline, meter, pace.waits_s if pace else {}))
+    waits = Waits()
+    pipeline, meter = asyncio.run(run(options, waits))
+    print(table(pipeline, meter, waits.by_lane))
     for reason, count in pipeline.lost.items():
         print(f"given up {count:>5} x {reason}")
 

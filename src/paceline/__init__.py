@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from paceline.http.instrument import instrument
     from paceline.limiter.limiter import Limiter
     from paceline.pacing.breaker import BreakerPolicy
+    from paceline.pacing.buffer import Buffer
     from paceline.pacing.events import Event, log_events
     from paceline.pacing.pacer import lane
     from paceline.pacing.permit import Acquisition, Later, Permit
@@ -39,6 +40,7 @@ if TYPE_CHECKING:
 
 _HOMES = {
     "paceline.pacing.breaker": ("BreakerPolicy",),
+    "paceline.pacing.buffer": ("Buffer",),
     "paceline.core.queue": ("LaneSpec",),
     "paceline.core.results": (
         "AcquireTimeoutError", "GaveUpError", "QueueFullError", "NeverFits", "NeverFitsError", "PacelineError",
@@ -61,8 +63,8 @@ _HOMES = {
 _HOME_OF = {name: home for home, names in _HOMES.items() for name in names}
 
 __all__ = [
-    "AcquireTimeoutError", "Acquisition", "BreakerPolicy", "Event", "GaveUpError", "HeaderLimits", "LaneSpec", "Later",
-    "Limiter", "NeverFits", "NeverFitsError", "PacelineError", "PacelineWarning", "Permit", "PoolStoppedError",
+    "AcquireTimeoutError", "Acquisition", "BreakerPolicy", "Buffer", "Event", "GaveUpError", "HeaderLimits", "LaneSpec",
+    "Later", "Limiter", "NeverFits", "NeverFitsError", "PacelineError", "PacelineWarning", "Permit", "PoolStoppedError",
     "QueueFullError", "Quota", "QuotaError", "Reading", "Refusal", "RefusalKind", "RefusalScope", "RetryPolicy", "Rule",
     "StoreError", "Waiting", "eta", "instrument", "lane", "limits_in", "log_events", "refusal_of", "status_app",
 ]  # fmt: skip

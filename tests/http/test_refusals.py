@@ -111,6 +111,18 @@ async def test_their_capacity_is_waited_out_alone(status):
     assert pool(limiter)["cool_down_s"] == 0
 
 
+async def test_full_servers_stay_a_503_after_the_last_attempt():
+    limiter = make_limiter(retry=paceline.RetryPolicy(max_attempts=2, backoff_s=0.01))
+    script = Script(*[(503, {}, {"error": {"message": "overloaded", "code": "server_is_overloaded"}})] * 2)
+    async with openai.AsyncOpenAI(
+        api_key="k", base_url="http://127.0.0.1/v1", http_client=client(script, limiter)
+    ) as sdk:
+        with pytest.raises(openai.InternalServerError, match="2 attempts made: overloaded") as error:
+            await sdk.chat.completions.create(**BODY)
+    assert script.answers == []  # the SDK's own two retries did not happen
+    assert (error.value.status_code, error.value.response.headers["x-paceline"]) == (503, "gave_up")
+
+
 async def test_money_stops_the_pool_and_everybody_in_its_line():
     limiter = paceline.Limiter({"openai/*": ["1 requests/min"]})
     script = Script(rate_limited("1", "You exceeded your current quota", "insufficient_quota"))

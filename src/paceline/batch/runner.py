@@ -57,7 +57,7 @@ DONE, FAILED, USAGE, INTERRUPTED = 0, 1, 2, 130
 """Exit codes."""
 
 _STOPPING = [signal.SIGINT, signal.SIGTERM, *([signal.SIGHUP] if hasattr(signal, "SIGHUP") else [])]
-_OWN_ANSWER = "x-paceline"  # the header of a 429 that paceline itself makes
+_OWN_ANSWER = "x-paceline"  # the header of a 429 or 503 that paceline itself makes
 _DIGIT = re.compile("[0-9]")
 _IN_HEADER = re.compile(r"[!-~]{1,200}")
 
@@ -305,7 +305,7 @@ class Runner:
                 self._tally.output_tokens += record.usage.output_tokens
         status, payload = response.status_code, _payload(body)
         code, words = _error_of(payload) if status != 200 else ("", "")
-        own = response.headers.get(_OWN_ANSWER) if status == 429 else None
+        own = response.headers.get(_OWN_ANSWER) if status in {429, 503} else None
         if own == "stopped":
             self._halt(FAILED, words)
         elif own is not None:

@@ -7,6 +7,7 @@ a store that processes share (:class:`paceline.shared.capacity.SharedCapacity`).
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from math import ceil
 from typing import Any, Final, Literal, NamedTuple, Protocol, Self
 
 from paceline.core.learning import Learning
@@ -139,6 +140,22 @@ class LocalCapacity:
         if self.learning is not None and isinstance(decision, Reservation):
             self.learning.granted(now_ns, decision)
         return decision
+
+    def hold(self, now_ns: int, unsent: Iterable[Reservation]) -> None:
+        """Let no bucket refill beyond the charges of ``unsent``, attempts that were granted and are sent from now on.
+
+        The provider has not charged them: its bucket stays full meanwhile.
+        """
+        amounts = [0.0] * len(self.ledger.meters)
+        for reservation in unsent:
+            for index, amount in enumerate(reservation.amounts):
+                amounts[index] += amount
+        for index, (m, amount) in enumerate(zip(self.ledger.meters, amounts, strict=True)):
+            if type(m) is Bucket and amount:
+                by_ns = now_ns + ceil(amount * m.ns_per_unit) - m.full_at_ns
+                tracker = self.learning.trackers[index] if self.learning is not None else None
+                if by_ns > 0:
+                    (tracker.hold if tracker is not None else m.shift)(now_ns, by_ns)
 
     def earliest(self, now_ns: int, amounts: list[float], ahead: list[float] | None = None) -> tuple[int, int]:
         return self.ledger.earliest(now_ns, amounts, ahead)

@@ -248,6 +248,10 @@ class QuotaTracker:
             if headroom_s > self.meter.headroom_s:
                 self.meter.keep_unused(min(headroom_s, HEADROOM_MAX_S))
 
+    def hold(self, now_ns: int, by_ns: int) -> None:
+        """Move the level by ``by_ns``: the bucket has not refilled, because charged attempts are not sent yet."""
+        self._shift(now_ns, now_ns, by_ns)
+
     def _test_headroom(self, now_ns: int, sent_ns: int, left_ns: int) -> None:
         """Halve an adaptive headroom if it is not needed: the provider had ``left_ns`` left after an attempt."""
         bucket = self.meter

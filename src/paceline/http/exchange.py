@@ -425,16 +425,23 @@ _WORDS = {
 
 
 def _own_refusal(http: Binding, error: PacelineError, record: Exchanged | None = None) -> Any:
-    """A 429 of paceline's own, which every SDK raises as its ``RateLimitError`` without another attempt."""
-    word = _WORDS.get(type(error), "gave_up")
-    if isinstance(error, GaveUpError) and error.refusal.kind is RefusalKind.MONEY:
-        word = "stopped" if error.refusal.scope is RefusalScope.POOL else word
+    """A 429 of paceline's own, which every SDK raises as its ``RateLimitError`` without another attempt.
+
+    After refusals for want of capacity it is a 503, as the provider's was.
+    """
+    word, status = _WORDS.get(type(error), "gave_up"), 429
+    if isinstance(error, GaveUpError):
+        if error.refusal.kind is RefusalKind.MONEY:
+            word = "stopped" if error.refusal.scope is RefusalScope.POOL else word
+        elif error.refusal.kind is RefusalKind.CAPACITY:
+            status = 503
     headers = {"x-should-retry": "false", "x-paceline": word, "content-type": "application/json"}
     retry_after_s = getattr(error, "retry_after_s", None)
     if retry_after_s is not None and math.isfinite(retry_after_s):
         headers["retry-after"] = str(math.ceil(retry_after_s))
-    detail = {"type": "rate_limit_error", "code": f"paceline_{word}", "message": f"paceline: {error}", "param": None}
-    response = http.respond(429, headers, json.dumps({"type": "error", "error": detail}).encode())
+    kind = "rate_limit_error" if status == 429 else "service_unavailable_error"
+    detail = {"type": kind, "code": f"paceline_{word}", "message": f"paceline: {error}", "param": None}
+    response = http.respond(status, headers, json.dumps({"type": "error", "error": detail}).encode())
     if record is not None:
         http.note(response, record)
     return response

@@ -21,7 +21,7 @@ from functools import cache, partial
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, Protocol, TypeAlias, TypeVar, cast
 
-from paceline.core.capacity import Capacity, Learns
+from paceline.core.capacity import Capacity, Learns, LocalCapacity
 from paceline.core.learning import HEADROOM_MIN_S
 from paceline.core.ledger import Ledger
 from paceline.core.meters import FAR_NS, UNKNOWN_NS
@@ -46,7 +46,10 @@ SAME_PAUSE_NS = NS // 10
 """Pauses that differ by less are the same pause: a store computes the rest of it at every reply."""
 
 LATE_NS = round(HEADROOM_MIN_S * NS)
-"""How long after its grant a waiter may continue without consequences for the headroom."""
+"""How long after its grant a waiter may continue without consequences for the headroom and the level."""
+
+HOLD_NS = NS // 20
+"""The time between two searches for late waiters."""
 
 PASSED_MIN = 256
 """How many reservations with further ones are kept before lost ones are searched for."""
@@ -169,6 +172,8 @@ class Scheduler:
         self._timer: Timer | None = None
         self._timer_ns = FAR_NS
         self._unsaid: deque[tuple[Waiter, WaitUntil]] = deque(maxlen=lines.LINES_MAX)  # whose waits are to be logged
+        self._unsent: dict[Reservation, None] = {}  # of granted waiters that have not continued, the oldest first
+        self._held_ns = 0  # when the last search for late ones was
         self._at: dict[Waiter, tuple[Scheduler, Waiter]] = {}  # granted here, waiting at a further one
         self._passed: dict[Reservation, list[tuple[Scheduler, Reservation]]] = {}  # further reservations, until closed
         self._look_at = PASSED_MIN  # how many of these lead to the next search for closed ones
@@ -246,6 +251,8 @@ class Scheduler:
                 now_ns = self._clock.now_ns()
                 if self._loops and self.pool.queue.length:
                     self._forget_closed(now_ns)
+                if self._unsent:
+                    self._hold_unsent(now_ns)
                 outcome = self.pool.try_grant(now_ns, waiter) if owner is None else self.pool.submit(now_ns, waiter)
                 waits = type(outcome) is WaitUntil and waiter.queued
                 if waits:
@@ -303,14 +310,36 @@ class Scheduler:
         return cast("Outcome", waiter.outcome)
 
     def _look_if_late(self, outcome: Outcome) -> None:
-        """Let the headroom adapt if the owner of a granted waiter continues late: a busy event loop, a loaded machine."""
-        learning = self.pool.capacity.learning
-        if learning is not None and isinstance(outcome, Reservation):
+        """Let headroom and level adapt if the owner of a granted waiter continues late: a busy event loop, a loaded machine."""
+        if isinstance(outcome, Reservation):
             late_ns = self._clock.now_ns() - outcome.granted_ns
             if late_ns > LATE_NS:
-                self._change(lambda now_ns: learning.sent_late(late_ns / NS))  # noqa: ARG005
+                self._change(lambda now_ns: self._late(now_ns, late_ns / NS))
+            self._unsent.pop(outcome, None)
+
+    def _late(self, now_ns: int, late_s: float) -> None:
+        self._hold_unsent(now_ns)
+        learning = self.pool.capacity.learning
+        if learning is not None:
+            learning.sent_late(late_s)
+
+    def _hold_unsent(self, now_ns: int) -> None:
+        """Let no quota refill beyond what is granted and not sent, if the oldest of it is late.
+
+        Grants go on while the owners of granted waiters cannot continue, and their requests are then sent all at once.
+        """
+        if now_ns < self._held_ns + HOLD_NS:
+            return
+        self._held_ns = now_ns
+        unsent = list(self._unsent)  # a copy: other threads remove theirs
+        if unsent and now_ns >= unsent[0].granted_ns + LATE_NS:
+            for lost in [reservation for reservation in unsent if not reservation.open]:
+                self._unsent.pop(lost, None)
+            cast("LocalCapacity", self.pool.capacity).hold(now_ns, [each for each in unsent if each.open])
 
     def _leave(self, waiter: Waiter) -> None:
+        if isinstance(waiter.outcome, Reservation):
+            self._unsent.pop(waiter.outcome, None)
         self._change(lambda now_ns: self.pool.withdraw(now_ns, waiter))
 
     # Passing further schedulers. Slots come last: no request holds a slot while it waits for a quota, so a model with
@@ -599,7 +628,13 @@ class Scheduler:
             self._deferred.popleft()(now_ns)
         done = []
         if self.pool.queue.length:
+            if self._unsent:
+                self._hold_unsent(now_ns)
             done = self.pool.pump(now_ns)
+            if self._worker is None:
+                for waiter in done:
+                    if isinstance(waiter.outcome, Reservation):
+                        self._unsent[waiter.outcome] = None
         elif self._worker is None:
             return done
         self._arm()
@@ -693,7 +728,7 @@ class Scheduler:
         self._deferred_events.clear()
         self._unsaid.clear()
         self._due = self._poked = False
-        self._at, self._passed, self._loops = {}, {}, set()
+        self._at, self._passed, self._loops, self._unsent = {}, {}, set(), {}
         self._forked = self._worker is None and self.pool.counts.get("granted", 0) > 0
         self.pool.drain()
 

@@ -173,3 +173,126 @@ async def test_a_machine_that_is_cancelled_leaves_its_callers_lane_alone(world, 
     world.reset(latency_s=0)
     await execute(machine(chain(("plain", asks("arcee")))))
     assert limiter.names[-1] == ("arcee", "default")
+
+
+# --- buffers -----------------------------------------------------------------------------------------------------------
+
+PIPELINE = chain(
+    ("prep", asks("arcee", hooks="lanes")), ("expensive", {"machine": ["child", "twin"], "hooks": "lanes"}), ("wrap", asks("arcee", hooks="lanes"))
+)  # fmt: skip
+CHILD = machine(chain(("prep", asks("pony", hooks="lanes"))))  # with a state of the same name
+
+
+class Buffered(PacelineHooks):
+    """Hooks with a buffer around prep and expensive, which note its items at every exit of a state."""
+
+    def __init__(self, **marks):
+        self.buffer, self.seen = paceline.Buffer(**marks), []
+        super().__init__({}, dict.fromkeys(("prep", "expensive"), self.buffer))
+
+    def on_state_exit(self, state_name, context, output):
+        self.seen.append((state_name, self.items))
+        return super().on_state_exit(state_name, context, output)
+
+    @property
+    def items(self):
+        return self.buffer.status()["items"]
+
+
+async def test_a_buffer_bounds_the_machines_between_two_states(world, limiter):
+    hooks = Buffered(low=1, high=2)
+    config = machine(PIPELINE, {"child": CHILD, "twin": CHILD})
+    results = await asyncio.gather(*[execute(config, hooks) for _ in range(8)])
+    assert results == [{"done": "yes"}] * 8
+    assert max(items for _, items in hooks.seen) == 2
+    assert [items for state, items in hooks.seen if state == "wrap"][-1] == 0
+    assert hooks.buffer.status() == {"items": 0, "waiting": 0, "filling": True, "low": 1, "high": 2}
+
+
+@pytest.mark.parametrize("routed", [True, False])
+async def test_a_machine_that_fails_leaves_the_buffer(world, limiter, routed):
+    failing = {
+        "prep": asks("unknown", hooks="lanes", transitions=[{"to": "end"}], **({"on_error": "end"} if routed else {})),
+        "end": {"type": "final", "output": {}},
+    }
+    hooks = Buffered(low=1, high=1)
+
+    async def worker():
+        for _ in range(3):
+            try:
+                await execute(machine(failing), hooks)
+            except ValueError:  # no such agent
+                assert not routed
+        return await execute(machine(chain(("prep", asks("arcee", hooks="lanes")))), hooks)
+
+    assert await asyncio.gather(worker(), worker()) == [{"done": "yes"}] * 2
+    assert hooks.items == 0
+
+
+async def test_a_machine_that_is_cancelled_leaves_the_buffer(world, limiter):
+    world.reset(latency_s=5)
+    hooks = Buffered(low=1, high=1)
+    config = machine(chain(("prep", asks("arcee", hooks="lanes"))))
+    tasks = [asyncio.create_task(execute(config, hooks)) for _ in range(3)]
+    async with asyncio.timeout(20):
+        while not world.tally()["admitted"]:
+            await asyncio.sleep(0.02)
+    for task in tasks:
+        task.cancel()
+    await asyncio.gather(*tasks, return_exceptions=True)
+    await asyncio.sleep(0)
+    assert hooks.buffer.status()["items"] == hooks.buffer.status()["waiting"] == 0
+
+
+async def test_the_end_of_a_machine_gives_its_place_back(world, limiter):
+    hooks = Buffered(low=1, high=1)
+    config = machine(PIPELINE, {"child": CHILD, "twin": CHILD})
+    config["data"]["lifecycle_hooks"] = "lanes"
+    registry = HooksRegistry()
+    registry.register("lanes", lambda: hooks)
+    await FlatMachine(config_dict=config, hooks_registry=registry).execute({}, max_steps=1)  # ends before expensive
+    assert hooks.seen == [("prep", 1)]
+    assert hooks.items == 0
+
+
+# --- errors under their own names ----------------------------------------------------------------------------------------
+
+ROUTES = {
+    "RateLimitError": "limited",
+    "ServiceUnavailableError": "overloaded",
+    "Timeout": "slow",
+    "AuthenticationError": "refused",
+    "default": "other",
+}
+
+
+def routed(**more):
+    states = {name: {"type": "final", "output": {"to": name, "type": "{{ context.last_error_type }}"}} for name in ROUTES.values()}  # fmt: skip
+    return {"ask": asks("arcee", on_error=ROUTES, transitions=[{"to": "other"}], **more), **states}
+
+
+@pytest.mark.parametrize(
+    ("trouble", "name", "state"),
+    [
+        ({"faults": {"growth": 1.0}}, "RateLimitError", "limited"),
+        ({"limits": {"arcee": "1 requests/hour"}, "start_level": 0.0}, "RateLimitError", "limited"),
+        ({"faults": {"503": 1.0}}, "ServiceUnavailableError", "overloaded"),
+        ({"faults": {"529": 1.0}}, "ServiceUnavailableError", "overloaded"),
+        ({"latency_s": 5.0}, "Timeout", "slow"),
+        ({"valid_key": "another"}, "AuthenticationError", "refused"),
+        ({"faults": {"500": 1.0}}, "InternalServerError", "other"),
+    ],
+)
+async def test_errors_are_routed_by_their_type(world, trouble, name, state):
+    world.reset(**trouble)
+    limiter = Watched(retry=paceline.RetryPolicy(max_attempts=1), breaker=None)
+    config = machine(routed(execution={"type": "typed"}))
+    config["data"]["agents"]["arcee"]["data"]["model"]["timeout"] = 1
+    with paceline.instrument(limiter):
+        assert await execute(config) == {"to": state, "type": name}
+
+
+async def test_without_it_they_have_one_name(world):
+    world.reset(faults={"503": 1.0})
+    with paceline.instrument(Watched(retry=paceline.RetryPolicy(max_attempts=1), breaker=None)):
+        assert await execute(machine(routed())) == {"to": "other", "type": "RetryableError"}

@@ -9,8 +9,8 @@ import pytest
 import yaml
 from flatmachines import FlatMachine, HooksRegistry
 from pipeline import PHASES
-from report import Watched, seen_by_limiter, table
-from run import LANES, LIMITS, limiter, parse, run
+from report import Waits, seen_by_limiter, table
+from run import HIGH, LANES, LIMITS, LOW, limiter, parse, run
 
 import paceline
 from conftest import EXAMPLE
@@ -33,19 +33,21 @@ def world(paceline_emulator, monkeypatch):
 
 
 def wide(**options):
-    return Watched(WIDE, lanes=LANES, **options)
+    return paceline.Limiter(WIDE, lanes=LANES, **options)
 
 
 class Visits(PacelineHooks):
-    """Counts the states that are entered."""
+    """Counts the states that are entered, and the names of the errors that led to them."""
 
-    def __init__(self):
-        super().__init__(PHASES)
-        self.states = []
+    def __init__(self, **options):
+        super().__init__(PHASES, **options)
+        self.states, self.errors = [], []
 
-    def on_state_enter(self, state_name, context):
+    async def on_state_enter(self, state_name, context):
         self.states.append(state_name)
-        return super().on_state_enter(state_name, context)
+        if "last_error_type" in context:
+            self.errors.append(context.pop("last_error_type"))
+        return await super().on_state_enter(state_name, context)
 
 
 async def one_paper(pace, hooks=None, max_steps=30):
@@ -66,13 +68,15 @@ def admitted(world):
 
 @pytest.fixture(scope="module")
 def outcome():
-    """A minute of 20 seconds, in real time, so bounds are wide; 500 workers and exact rates: in virtual time, beside this."""
-    return asyncio.run(run(parse(["--minutes", "3", "--speed", "3", "--workers", "150"])))
+    """A minute of 20 seconds, in real time, so bounds are wide; exact rates: in virtual time, ``tests/pacing/test_buffer.py``."""
+    waits = Waits()
+    pipeline, meter = asyncio.run(run(parse(["--minutes", "4", "--speed", "3", "--workers", "150"]), waits))
+    return pipeline, meter, waits.by_lane
 
 
 def test_zero_429s(outcome):
     pipeline, meter, _ = outcome
-    assert meter.rows[-1][1]["refused"] == 0
+    assert meter.refused() == {"rate": 0, "capacity": 0}
     assert pipeline.lost == {}
 
 
@@ -91,38 +95,63 @@ def test_papers_come_out_at_the_speed_of_pony(outcome):
     assert papers >= 30  # more while those come out that pony's full bucket let through at the start
 
 
+def test_the_buffer_of_prepared_papers_stays_between_its_watermarks(outcome):
+    _, meter, _ = outcome
+    least, most = meter.buffered(meter.running_s(2))
+    assert LOW - 2 <= least <= most <= HIGH  # those that leave while the next ones enter
+
+
 def test_the_table_says_so(outcome):
-    pipeline, meter, pace = outcome
-    text = table(pipeline, meter, pace.waits_s)
-    for word in ("refused (429)", "pony  calls/min", "of 100", "arcee calls/min", "papers/min", "mean wait", "longest"):
+    pipeline, meter, waits = outcome
+    text = table(pipeline, meter, waits)
+    for word in (
+        "refused (rate, 429)",
+        "refused (capacity, 503)",
+        "papers in buffer",
+        "pony  calls/min",
+        "of 100",
+        "arcee calls/min",
+        "papers/min",
+        "mean wait",
+        "longest",
+    ):
         assert word in text
 
 
-# --- one bucket for everybody, and who goes next -----------------------------------------------------------------------
+# --- one bucket for all, and the order -----------------------------------------------------------------------
 
 
-def test_one_bucket_per_model_for_every_worker_and_sub_machine(outcome):
-    _, meter, pace = outcome
-    pools = pace.status()["pools"]
-    assert set(pools) == {"127.0.0.1/arcee", "127.0.0.1/pony"}
-    assert {pool["quotas"][0]["limit"] for pool in pools.values()} == set(LIMITS.values())
-    assert pools["127.0.0.1/pony"]["counts"]["granted"] >= meter.rows[-1][1]["pony"]
+def test_every_phase_has_its_lane(outcome):
+    _, _, waits = outcome
+    assert set(waits) == {"prep", "expensive", "wrap"}
 
 
-def test_order_of_arrival_inside_every_phase(outcome):
-    _, _, pace = outcome
-    assert set(pace.waits_s) == {"prep", "expensive", "wrap"}
-    for waits in pace.waits_s.values():
-        arrived_s = [at_s - wait_s for at_s, wait_s in sorted(waits, key=lambda wait: (wait[0], wait[0] - wait[1]))]
-        assert all(later - earlier > -1e-3 for earlier, later in pairwise(arrived_s))
+async def test_order_of_arrival_inside_every_phase(world):
+    """The queue in the status shows the first fifty in the order in which they will go."""
+    pace = paceline.Limiter({"arcee": "3 requests/s burst 1", "pony": "2 requests/s burst 1"}, lanes=LANES)
+    hooks = PacelineHooks(PHASES)
+    papers = [asyncio.create_task(one_paper(pace, hooks)) for _ in range(30)]
+    while not pace.status()["pools"].get("127.0.0.1/arcee", {}).get("waiting"):
+        await asyncio.sleep(0.05)
+    for _ in range(40):
+        await asyncio.sleep(0.1)
+        for pool in pace.status()["pools"].values():
+            waited: dict[str, list[float]] = {}
+            for waiter in pool["queue"]:
+                waited.setdefault(waiter["lane"], []).append(waiter["waited_s"])
+            assert all(later <= earlier for lane in waited.values() for earlier, later in pairwise(lane))
+    for paper in papers:
+        paper.cancel()
+    await asyncio.gather(*papers, return_exceptions=True)
+    assert set(pace.status()["pools"]) == {"127.0.0.1/arcee", "127.0.0.1/pony"}  # one bucket each for all machines
 
 
 async def test_one_paper_and_its_lanes(world):
-    pace = wide()
-    result = await one_paper(pace)
+    waits = Waits()
+    result = await one_paper(wide(events=waits))
     assert result["text"]
     assert admitted(world) == CALLS
-    assert {lane: len(waits) for lane, waits in pace.waits_s.items()} == {"prep": 1, "expensive": 3, "wrap": 4}
+    assert {lane: len(them) for lane, them in waits.by_lane.items()} == {"prep": 1, "expensive": 3, "wrap": 4}
 
 
 @pytest.mark.parametrize("revisions", [0, 1, 2])
@@ -137,12 +166,22 @@ async def test_wrap_is_about_four_calls(world, revisions, monkeypatch):
 NEVER_AGAIN = paceline.RetryPolicy(max_attempts=1)
 
 
-@pytest.mark.parametrize("fault", ["503", "500", "drop"])
+ERRORS = {
+    "503": "ServiceUnavailableError",
+    "529": "ServiceUnavailableError",
+    "growth": "RateLimitError",
+    "500": "InternalServerError",
+    "drop": "InternalServerError",
+}
+
+
+@pytest.mark.parametrize("fault", ERRORS)
 async def test_one_attempt_per_call_when_the_limiter_does_not_retry(world, fault):
     world.reset(faults={fault: 1.0})
     hooks, pace = Visits(), wide(retry=NEVER_AGAIN, breaker=None)
     await one_paper(pace, hooks, max_steps=4)
     assert hooks.states == ["prep"] * 4
+    assert hooks.errors == [ERRORS[fault]] * 3
     assert pace.status()["pools"]["127.0.0.1/arcee"]["counts"]["granted"] == 4
 
 
@@ -153,10 +192,10 @@ class Healed(Visits):
         super().__init__()
         self.world = world
 
-    def on_state_enter(self, state_name, context):
+    async def on_state_enter(self, state_name, context):
         if self.states and self.states[-1] == state_name:
             self.world.reset(limits=WIDE)
-        return super().on_state_enter(state_name, context)
+        return await super().on_state_enter(state_name, context)
 
 
 async def test_a_rate_limit_returns_the_work_to_its_state(world):
@@ -167,6 +206,7 @@ async def test_a_rate_limit_returns_the_work_to_its_state(world):
     result = await one_paper(pace, hooks)
     assert hooks.states == ["prep", "expensive", "wrap", "wrap", "wrap_check", "wrap_revision", "wrap_title"]
     assert result["text"]
+    assert hooks.errors == ["RateLimitError"]
     assert pace.status()["pools"]["127.0.0.1/arcee"]["counts"]["refused_rate"] == 1
 
 
@@ -179,6 +219,7 @@ async def test_a_timeout_returns_the_work_to_its_state(world, monkeypatch, tmp_p
     hooks = Visits()
     await one_paper(wide(breaker=None), hooks, max_steps=3)
     assert hooks.states == ["prep"] * 3
+    assert hooks.errors == ["Timeout"] * 2
 
 
 async def test_what_no_time_heals_is_given_up(world):
@@ -195,7 +236,7 @@ async def test_what_fails_in_parallel_is_seen(world, monkeypatch):
     hooks = Visits()
     result = await one_paper(wide(), hooks)
     assert hooks.states == ["prep", "expensive"]
-    assert set(result) == {"error"}
+    assert "pony" in result["error"]
 
 
 async def test_no_work_is_lost_when_the_provider_stumbles(world):
@@ -222,9 +263,9 @@ async def test_a_conservative_start_until_an_answer_tells_the_rate(world):
 async def test_without_paceline_they_drown():
     """At a speed at which any machine asks for more than is allowed, and without the full bucket of the first minute."""
     options = parse(["--without", "--speed", "4", "--minutes", "0.8", "--workers", "40"])
-    pipeline, meter, pace = await run(options, start_level=0.05)
-    assert pace is None
-    assert meter.rows[-1][1]["refused"] > 20
+    pipeline, meter = await run(options, start_level=0.05)
+    assert pipeline.hooks is None
+    assert meter.refused()["rate"] > 20
     assert all(
         isinstance(state.get("execution"), dict) for state in pipeline._changes["states"].values() if "agent" in state
     )
@@ -233,7 +274,7 @@ async def test_without_paceline_they_drown():
 def test_the_command():
     command = [sys.executable, str(EXAMPLE / "run.py"), "--speed", "20", "--minutes", "1", "--workers", "20"]
     done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=True)
-    assert "refused (429)            0" in done.stdout
+    assert "refused (rate, 429)              0\n" in done.stdout
 
 
 def test_every_state_that_calls_has_a_lane():
@@ -246,7 +287,16 @@ def test_every_state_that_calls_has_a_lane():
 async def test_live_reads_the_limiters_own_books(world):
     pace = wide()
     await one_paper(pace)
-    assert seen_by_limiter(pace) == {**CALLS, "refused": 0}
+    assert seen_by_limiter(pace) == CALLS
+
+
+async def test_live_counts_each_kind_of_refusal_apart(world):
+    world.reset(faults={"503": 1.0})
+    pace = wide(retry=NEVER_AGAIN, breaker=None)
+    await one_paper(pace, max_steps=2)
+    world.reset(faults={"growth": 1.0})
+    await one_paper(pace, max_steps=1)
+    assert seen_by_limiter(pace) == {"refused_capacity": 2, "refused_growth": 1, "arcee": 0, "pony": 0}
 
 
 @pytest.mark.parametrize("words", [["--speed", "7"], ["--live"], ["--live", "--without"], ["--live", "--speed", "2"]])

@@ -1,0 +1,110 @@
+"""An event loop that stalls: requests that were granted meanwhile are sent late, all at once, and none of them too much."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+import paceline
+from paceline.core.quota import NS
+from paceline.emulator.rules import Bucket
+from paceline.testing import ManualClock
+
+LIMIT, PERIOD_S = 100, 6
+
+
+class World:
+    """A limiter and its provider; time passes only in ``stall`` and ``run``."""
+
+    def __init__(self, **options):
+        self.clock = ManualClock()
+        self.provider = Bucket(LIMIT, PERIOD_S, self.now_s)
+        self.limiter = paceline.Limiter({"jobs": f"{LIMIT} requests/{PERIOD_S}s"}, clock=self.clock, **options)
+        self.sent = self.refused = 0
+
+    @property
+    def now_s(self):
+        return self.clock.now_ns() / NS
+
+    async def work(self):
+        async with self.limiter.acquire("jobs") as permit:
+            if self.provider.fits(self.now_s, 1):
+                self.provider.charge(self.now_s, 1)
+                self.sent += 1
+            else:
+                self.refused += 1
+            permit.settle()
+
+    def stall(self, seconds):
+        """Time passes, and no task runs."""
+        for _ in range(round(seconds * 50)):
+            self.clock.advance(0.02)
+
+    async def run(self, seconds):
+        for _ in range(round(seconds * 50)):
+            self.clock.advance(0.02)
+            for _ in range(3):
+                await asyncio.sleep(0)
+
+
+@pytest.mark.parametrize("options", [{}, {"headroom_s": 0.1}], ids=["adaptive", "given"])
+@pytest.mark.parametrize("stall_s", [0.1, 1, 5, 7, 20, 100])
+def test_a_stalled_loop_with_a_full_queue(stall_s, options):
+    async def main():
+        world = World(**options)
+        tasks = [asyncio.create_task(world.work()) for _ in range(2_000)]
+        await world.run(12)
+        for _ in range(3):
+            world.stall(stall_s)
+            await world.run(6)
+        assert world.refused == 0
+        before = world.sent
+        await world.run(12)
+        assert world.sent - before >= 0.9 * LIMIT / PERIOD_S * 12  # and it runs at the full speed again
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+    asyncio.run(main())
+
+
+def test_a_stalled_loop_and_requests_that_come_after_it():
+    """The queue is empty when the loop continues: what comes then is granted at once, beside what was granted before."""
+
+    async def main():
+        world = World()
+        first = [asyncio.create_task(world.work()) for _ in range(LIMIT)]
+        await world.run(12)
+        assert world.sent == LIMIT
+        await world.run(6)  # the buckets are full
+        many = [asyncio.create_task(world.work()) for _ in range(LIMIT + 20)]
+        await asyncio.sleep(0)  # most are granted at once; the rest waits
+        world.stall(10)
+        await asyncio.sleep(0)
+        others = [asyncio.create_task(world.work()) for _ in range(LIMIT)]
+        await world.run(20)
+        assert world.refused == 0
+        assert world.sent == 3 * LIMIT + 20
+        await asyncio.gather(*first, *many, *others)
+
+    asyncio.run(main())
+
+
+def test_a_task_that_is_cancelled_before_it_continues_holds_nothing():
+    async def main():
+        world = World()
+        tasks = [asyncio.create_task(world.work()) for _ in range(400)]
+        await world.run(12)
+        waiting = world.limiter.status()["pools"]["jobs"]["waiting"]
+        world.stall(3)
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        assert 0 < waiting < 400
+        await world.run(6)
+        assert world.limiter.status()["pools"]["jobs"]["quotas"][0]["remaining"] == LIMIT
+        await asyncio.gather(*[asyncio.create_task(world.work()) for _ in range(20)])
+        assert world.refused == 0
+
+    asyncio.run(main())
