@@ -108,3 +108,27 @@ def test_a_task_that_is_cancelled_before_it_continues_holds_nothing():
         assert world.refused == 0
 
     asyncio.run(main())
+
+
+@pytest.mark.parametrize("stall_s", [0.1, 1, 3, 7, 20, 70])
+def test_an_exact_quota_counts_a_start_when_it_happens(stall_s):
+    """Fifty agents wait for 7 in any 6 s, in a loop that stalls again and again."""
+
+    async def main():
+        world, at_s = World(), []
+        limiter = paceline.Limiter({"starts": "7 starts/6s exact"}, clock=world.clock)
+
+        async def start():
+            async with limiter.acquire("starts", starts=1) as permit:
+                permit.settle()
+            at_s.append(world.now_s)
+
+        tasks = [asyncio.create_task(start()) for _ in range(50)]
+        for _ in range(9):
+            await world.run(1)
+            world.stall(stall_s)
+            await world.run(6)
+        await asyncio.gather(*tasks)
+        assert max(sum(first <= other < first + 5.999 for other in at_s) for first in at_s) == 7
+
+    asyncio.run(main())

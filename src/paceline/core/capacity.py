@@ -12,7 +12,7 @@ from typing import Any, Final, Literal, NamedTuple, Protocol, Self
 
 from paceline.core.learning import Learning
 from paceline.core.ledger import Ledger
-from paceline.core.meters import FAR_NS, Bucket
+from paceline.core.meters import FAR_NS, Bucket, Exact
 from paceline.core.queue import Waiter
 from paceline.core.quota import Cost, Quota
 from paceline.core.results import QUEUE, Decision, Reading, Refusal, RefusalKind, Reservation, StoreLost, WaitUntil
@@ -148,6 +148,7 @@ class LocalCapacity:
         """
         amounts = [0.0] * len(self.ledger.meters)
         for reservation in unsent:
+            self.sent(now_ns, reservation)
             for index, amount in enumerate(reservation.amounts):
                 amounts[index] += amount
         for index, (m, amount) in enumerate(zip(self.ledger.meters, amounts, strict=True)):
@@ -156,6 +157,12 @@ class LocalCapacity:
                 tracker = self.learning.trackers[index] if self.learning is not None else None
                 if by_ns > 0:
                     (tracker.hold if tracker is not None else m.shift)(now_ns, by_ns)
+
+    def sent(self, now_ns: int, reservation: Reservation) -> None:
+        """Count a granted attempt in exact quotas from now on: it goes now, later than it was granted."""
+        for index, (m, amount) in enumerate(zip(self.ledger.meters, reservation.amounts, strict=False)):
+            if type(m) is Exact and amount and reservation.open:
+                reservation.marks[index] = m.move(now_ns, reservation.marks[index], amount)
 
     def earliest(self, now_ns: int, amounts: list[float], ahead: list[float] | None = None) -> tuple[int, int]:
         return self.ledger.earliest(now_ns, amounts, ahead)

@@ -557,6 +557,11 @@ class Exact:
             self.amounts[i] += change
             self.used += change
 
+    def move(self, now_ns: int, mark: int, amount: float) -> int:
+        """Count the charge ``amount`` as made now; return its new mark."""
+        self.correct(now_ns, mark, amount, 0.0)
+        return self.charge(now_ns, amount)
+
     def answered(self, cost: float) -> None:
         """It does not open gently."""
 

@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING, Any, Protocol, TypeAlias, TypeVar, cast
 from paceline.core.capacity import Capacity, Learns, LocalCapacity
 from paceline.core.learning import HEADROOM_MIN_S
 from paceline.core.ledger import Ledger
-from paceline.core.meters import FAR_NS, UNKNOWN_NS
+from paceline.core.meters import FAR_NS, UNKNOWN_NS, Exact
 from paceline.core.pool import Pool
 from paceline.core.queue import Queue, Waiter
 from paceline.core.quota import CONCURRENCY, NS, REQUESTS, Cost, Rule
@@ -174,6 +174,8 @@ class Scheduler:
         self._unsaid: deque[tuple[Waiter, WaitUntil]] = deque(maxlen=lines.LINES_MAX)  # whose waits are to be logged
         self._unsent: dict[Reservation, None] = {}  # of granted waiters that have not continued, the oldest first
         self._held_ns = 0  # when the last search for late ones was
+        exact = any(type(m) is Exact for m in pool.ledger.meters)
+        self._late_ns = 0 if exact else LATE_NS  # how late a granted waiter may continue
         self._at: dict[Waiter, tuple[Scheduler, Waiter]] = {}  # granted here, waiting at a further one
         self._passed: dict[Reservation, list[tuple[Scheduler, Reservation]]] = {}  # further reservations, until closed
         self._look_at = PASSED_MIN  # how many of these lead to the next search for closed ones
@@ -313,15 +315,17 @@ class Scheduler:
         """Let headroom and level adapt if the owner of a granted waiter continues late: a busy event loop, a loaded machine."""
         if isinstance(outcome, Reservation):
             late_ns = self._clock.now_ns() - outcome.granted_ns
-            if late_ns > LATE_NS:
-                self._change(lambda now_ns: self._late(now_ns, late_ns / NS))
+            if late_ns > self._late_ns:
+                self._change(lambda now_ns: self._late(now_ns, outcome, late_ns))
             self._unsent.pop(outcome, None)
 
-    def _late(self, now_ns: int, late_s: float) -> None:
+    def _late(self, now_ns: int, outcome: Reservation, late_ns: int) -> None:
         self._hold_unsent(now_ns)
+        if self._worker is None:
+            cast("LocalCapacity", self.pool.capacity).sent(now_ns, outcome)
         learning = self.pool.capacity.learning
-        if learning is not None:
-            learning.sent_late(late_s)
+        if learning is not None and late_ns > LATE_NS:
+            learning.sent_late(late_ns / NS)
 
     def _hold_unsent(self, now_ns: int) -> None:
         """Let no quota refill beyond what is granted and not sent, if the oldest of it is late.
@@ -455,7 +459,7 @@ class Scheduler:
             if reservation is not None:
                 self.pool.observe(now_ns, readings, reservation)
             elif self.pool.capacity.learning is not None:
-                of_now = Reservation({}, [], (), now_ns, now_ns)
+                of_now = Reservation({}, [], [], now_ns, now_ns)
                 of_now.notes = self.pool.capacity.learning.notes_of_now()
                 self.pool.observe(now_ns, [_lower(reading, self.pool.ledger, now_ns) for reading in readings], of_now)
 

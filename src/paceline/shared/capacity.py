@@ -383,7 +383,7 @@ class SharedCapacity:
             waiter.amounts = ledger.fitting(amounts)  # the store grants no more at once; the rest becomes debt
             return PENDING if never is None else never
         ledger = self._snapshot.ledger
-        reservation = LeasedReservation(waiter.cost, amounts, (), now_ns, now_ns + ledger.ttl_ns)
+        reservation = LeasedReservation(waiter.cost, amounts, [], now_ns, now_ns + ledger.ttl_ns)
         reservation.lease = lease
         ledger.keep_open(reservation)
         if self.learning is not None:
