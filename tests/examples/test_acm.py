@@ -31,13 +31,14 @@ class TestFile:
     @pytest.mark.parametrize(
         ("name", "rates"),
         [
-            ("openai/gpt-5", ["500 requests/min", "500k tokens/min", "90M tokens/day"]),
+            ("openai/gpt-5", ["500 requests/min", "500k tokens/min", "90M tokens/day window utc", "90M tokens/86401s"]),
             ("openai/anything-else", ["500 requests/min", "30k tokens/min"]),
             ("anthropic/claude-haiku-4-5", ["50 requests/min", "50k input_tokens/min", "10k output_tokens/min"]),
             ("google/gemini-2.5-flash", ["300 requests/min", "1M tokens/min", "10k requests/day window America/Los_Angeles"]),
             ("azure/another-deployment", ["60 requests/min", "10k tokens/min"]),
             ("groq/llama-3.3-70b-versatile",
-             ["30 requests/min", "24k tokens/min", "14.4k requests/day", "1M tokens/day"]),
+             ["30 requests/min", "24k tokens/min", "14.4k requests/day window utc", "14.4k requests/86401s",
+              "1M tokens/day window utc", "1M tokens/86401s"]),
             ("acme/a-model", ["10 requests/min", "10k tokens/min"]),
         ],
     )  # fmt: skip
@@ -134,7 +135,8 @@ class TestTimeout:
 
 
 @pytest.mark.parametrize(
-    ("limit", "cost", "quota"), [("rpd", {}, "200 requests/day"), ("tpd", {"tokens": 1}, "200 tokens/day")]
+    ("limit", "cost", "quota"),
+    [("rpd", {}, "200 requests/day window utc"), ("tpd", {"tokens": 1}, "200 tokens/day window utc")],
 )
 def test_a_day_s_quota_is_kept_beside_the_minute_s(limit, cost, quota):
     async def main(clock):
@@ -212,7 +214,7 @@ class TestStatus:
         shown = {quota["quota"]: (quota["limit"], quota["remaining"], quota["reset_s"]) for quota in pool["quotas"]}
         assert shown["500 requests/min"] == (500, 499, pytest.approx(0.12, abs=0.01))
         assert shown["500k tokens/min"] == (500_000, 498_500, pytest.approx(0.18, abs=0.01))
-        assert shown["90M tokens/day"][:2] == (90_000_000, 89_998_500)
+        assert shown["90M tokens/day window utc"][:2] == (90_000_000, 89_998_500)
         slots = pools["openai/in flight"]
         assert (slots["quotas"][0]["limit"], slots["quotas"][0]["remaining"], slots["in_flight"]) == (10, 9, 1)
         named = {"openai/gpt-5-mini", "anthropic/claude-haiku-4-5", "azure/gpt-4.1", "groq/llama-3.3-70b-versatile"}
@@ -285,8 +287,10 @@ def test_a_day_s_use_survives_a_restart(tmp_path, kill):
     used = {
         quota["quota"]: quota["limit"] - quota["remaining"] for quota in pools["groq/llama-3.3-70b-versatile"]["quotas"]
     }
-    assert 10 < used["14.4k requests/day"] <= 13  # one comes back each six seconds
-    assert 7_000 < used["1M tokens/day"] <= (8_000 if kill else 7_500)  # killed, it may not have told all refunds
+    assert 10 < used["14.4k requests/day window utc"] <= 13  # one comes back each six seconds
+    assert (
+        7_000 < used["1M tokens/day window utc"] <= (8_000 if kill else 7_500)
+    )  # killed, it may not have told all refunds
     assert any(line.startswith("groq/llama-3.3-70b-versatile: 1") for line in table.used_today(limiter.status()))
     limiter.close()
 

@@ -279,7 +279,7 @@ class TestCommandReadsAStore:
     @pytest.fixture
     def store(self, open_folder):
         url = f"sqlite:{open_folder}/quotas.db"
-        quotas = {"openai/gpt-5": ["500 requests/day", "400k tokens/day window utc", "9 concurrency"]}
+        quotas = {"openai/gpt-5": ["500 requests/day window utc", "400k tokens/day window utc", "9 concurrency"]}
         limiter = paceline.Limiter(quotas, store=url)
         limiter.acquire("openai/gpt-5", input_tokens=1_000).wait().settle()
         limiter.close()
@@ -290,7 +290,7 @@ class TestCommandReadsAStore:
         assert shown.exit_code == 0
         requests, tokens, slots = (line.split("\t") for line in shown.output.splitlines()[1:])
         assert (requests[1], tokens[1], slots[1:3]) == (
-            "500 requests/day",
+            "500 requests/day window utc",
             "400k tokens/day window utc",
             ["9 concurrency", "9"],
         )

@@ -20,12 +20,12 @@ from paceline.core.learning import HEADROOM_S
 from paceline.core.ledger import Ledger
 from paceline.core.pool import Pool
 from paceline.core.queue import LaneName, Lanes, LaneSpec, Queue, Waiter
-from paceline.core.quota import CONCURRENCY, KNOWN_UNITS, NS, REQUESTS, Cost, Quota
+from paceline.core.quota import CONCURRENCY, KNOWN_UNITS, NS, REQUESTS, Cost, Quota, Rule
 from paceline.core.results import GIVEN, NeverFits, QuotaError, Reservation, WaitUntil
 from paceline.estimation.calibration import Calibrations
 from paceline.pacing.breaker import BreakerPolicy, Health
 from paceline.pacing.clock import Clock
-from paceline.pacing.limits import Limits, Resolved
+from paceline.pacing.limits import REFILLED_DAY_S, Limits, Resolved
 from paceline.pacing.permit import Acquisition, Later, Permit, as_error, check_cost
 from paceline.pacing.retry import RetryPolicy
 from paceline.pacing.scheduler import Scheduler, Worker
@@ -233,7 +233,8 @@ class Pacer:
     def status(self) -> dict[str, Any]:
         """The state of every pool as JSON values: quotas, what is left of them, the queue, what binds, and counts.
 
-        Pools with quotas given by name are listed before their first use, too, in their initial state.
+        Pools with quotas given by name, and what their providers' models share, are listed before their first use, too,
+        in their initial state.
         """
         with self._lock:
             schedulers, further = dict(self._schedulers), dict(self._further)
@@ -242,8 +243,9 @@ class Pacer:
         for name in islice(self.limits.given, POOLS_MAX):
             if "*" not in name and name not in models:  # a model in use has its provider in the name
                 resolved = self.limits.resolve(name)
-                if resolved.pool not in pools:
-                    pools[resolved.pool] = report(self._pool(resolved, now_ns), now_ns)
+                for one in (resolved, *_provider_wide(resolved)):
+                    if one.pool not in pools:
+                        pools[one.pool] = report(self._pool(one, now_ns), now_ns)
         return {"pools": dict(sorted(pools.items()))}
 
     def scheduler(self, pool: str) -> Scheduler:
@@ -279,6 +281,7 @@ class Pacer:
                 scheduler.events = self._notifier
                 if not resolved.learns:  # for a provider's model all units are derived
                     scheduler.own_units = {quota.unit for quota in resolved.quotas}.difference(KNOWN_UNITS)
+                scheduler.refilled_days = {q.unit for q in resolved.quotas if q.period_s == REFILLED_DAY_S}
                 quotas = zip(resolved.quotas, resolved.sources, strict=True)
                 unusual = [quota for quota, source in quotas if source == GIVEN and quota.unit not in KNOWN_UNITS]
                 if unusual:
@@ -301,17 +304,11 @@ class Pacer:
 
     def _open(self, resolved: Resolved, now_ns: int) -> Scheduler:
         further = []
-        if resolved.interval_s:
-            spacing = Quota(REQUESTS, 1.0, resolved.interval_s)
-            capacity = LocalCapacity.of([spacing], now_ns, headroom_s=0.0, ttl_s=self._ttl_s)
-            pool = Pool(f"{resolved.pool}/spacing", capacity, waiting_max=self._waiting_max)
-            further.append(self._further.setdefault(pool.name, Scheduler(pool, self.clock)))
-        if resolved.slots is not None:
-            name = f"{resolved.pool.partition('/')[0]}/in flight"
-            if name not in self._further:
-                slots = Resolved(name, (resolved.slots,), (GIVEN,))
-                self._further[name] = Scheduler(self._pool(slots, now_ns), self.clock, worker=self.worker)
-            further.append(self._further[name])
+        for one in _provider_wide(resolved):
+            if one.pool not in self._further:
+                worker = None if _is_exact(one) else self.worker
+                self._further[one.pool] = Scheduler(self._pool(one, now_ns), self.clock, worker=worker)
+            further.append(self._further[one.pool])
         return Scheduler(self._pool(resolved, now_ns), self.clock, further, self.worker)
 
     def _pool(self, resolved: Resolved, now_ns: int) -> Pool:
@@ -328,7 +325,7 @@ class Pacer:
         )
         queue = Queue()
         capacity: Capacity
-        if self.worker is None:
+        if self.worker is None or _is_exact(resolved):
             capacity = LocalCapacity(ledger, learns=learns, adapts=self._headroom_s is None)
         else:
             capacity = self.worker.capacity(ledger, queue, now_ns, learns=learns)
@@ -354,6 +351,25 @@ class Pacer:
         if timeout is None or timeout == math.inf:
             return Waiter(cost, spec, None, name)
         return Waiter(cost, spec, self.clock.now_ns() + round((_checked_timeout(timeout) or 0) * NS), name)
+
+
+def _provider_wide(resolved: Resolved) -> list[Resolved]:
+    """The pools that all models of the provider share: its slots, and then the spacing of starts.
+
+    A request that waits for its turn to start holds its slot, which others could not use before that turn either.
+    """
+    provider, wide = resolved.pool.partition("/")[0], []
+    if resolved.slots is not None:
+        wide.append(Resolved(f"{provider}/in flight", (resolved.slots,), (GIVEN,)))
+    if resolved.interval_s:
+        spacing = Quota(REQUESTS, 1.0, resolved.interval_s, rule=Rule.EXACT)
+        wide.append(Resolved(f"{provider}/spacing", (spacing,), (GIVEN,)))
+    return wide
+
+
+def _is_exact(resolved: Resolved) -> bool:
+    """Whether the quotas are exact: such are kept in this process, without a store."""
+    return all(quota.rule is Rule.EXACT for quota in resolved.quotas)
 
 
 def _checked_timeout(timeout: float | None) -> float | None:
