@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING, Any, Protocol, TypeAlias, TypeVar, cast
 from paceline.core.capacity import Capacity, Learns
 from paceline.core.learning import HEADROOM_MIN_S
 from paceline.core.ledger import Ledger
-from paceline.core.meters import FAR_NS
+from paceline.core.meters import FAR_NS, Bucket
 from paceline.core.pool import Pool
 from paceline.core.queue import Queue, Waiter
 from paceline.core.quota import CONCURRENCY, NS, REQUESTS, Cost, Rule
@@ -176,6 +176,8 @@ class Scheduler:
         self._timer_ns = FAR_NS
         self._unsaid: deque[tuple[Waiter, WaitUntil]] = deque(maxlen=lines.LINES_MAX)  # whose waits are to be logged
         self._at: dict[Waiter, tuple[Scheduler, Waiter]] = {}  # granted here, waiting at a further one
+        self._unsent: dict[int, float] = {}  # the charges of those, by quota
+        self._unsent_n = 0  # how many they are
         self._passed: dict[Reservation, list[tuple[Scheduler, Reservation]]] = {}  # further reservations, until closed
         self._look_at = PASSED_MIN  # how many of these lead to the next search for closed ones
         self._loops: set[asyncio.AbstractEventLoop] = set()  # those with waiters, and some that had
@@ -252,6 +254,8 @@ class Scheduler:
                 now_ns = self._clock.now_ns()
                 if self._loops and self.pool.queue.length:
                     self._forget_closed(now_ns)
+                if self._unsent:
+                    self._charge_unsent(now_ns)
                 outcome = self.pool.try_grant(now_ns, waiter) if owner is None else self.pool.submit(now_ns, waiter)
                 waits = type(outcome) is WaitUntil and waiter.queued
                 if waits:
@@ -352,6 +356,8 @@ class Scheduler:
             if not isinstance(granted, Reservation):
                 return granted
             paused_until_ns = self.pool.ledger.not_before_ns
+            unsent = list(granted.amounts)
+            self._count_unsent(unsent, 1)
             try:
                 for scheduler in self.further:
                     there = Waiter({REQUESTS: 1, CONCURRENCY: 1}, waiter.lane, waiter.deadline_ns, waiter.name)
@@ -367,10 +373,25 @@ class Scheduler:
                 raise
             finally:
                 self._at.pop(waiter, None)
+                self._count_unsent(unsent, -1)
             if self.pool.ledger.not_before_ns <= max(paused_until_ns + SAME_PAUSE_NS, self.now_ns()):
                 return granted
             self.cancel(granted)  # a pause has begun meanwhile: back to its place in its lane
             waiter.returned = True
+
+    def _count_unsent(self, amounts: list[float], sign: int) -> None:
+        """Add the charge of a request that begins to wait at further schedulers; with ``sign`` -1, take it away."""
+        with self._lock:
+            self._unsent |= {i: self._unsent.get(i, 0.0) + sign * amount for i, amount in enumerate(amounts)}
+            self._unsent_n += sign
+            if not self._unsent_n or self._worker is not None:  # a store counts a request at admission
+                self._unsent = {}
+
+    def _charge_unsent(self, now_ns: int) -> None:
+        """Count what waits at further schedulers as sent now: until it is, the provider's buckets may be full."""
+        for i, m in enumerate(self.pool.ledger.meters):
+            if isinstance(m, Bucket) and i in self._unsent:
+                m.arrive(now_ns, self._unsent[i])
 
     def _remember(self, reservation: Reservation, scheduler: Scheduler, further: Reservation) -> None:
         """Keep ``further`` with ``reservation``; settle those of reservations that were closed as lost."""
@@ -607,6 +628,8 @@ class Scheduler:
             self._deferred.popleft()(now_ns)
         done = []
         if self.pool.queue.length:
+            if self._unsent:
+                self._charge_unsent(now_ns)
             done = self.pool.pump(now_ns)
         elif self._worker is None:
             return done
@@ -701,7 +724,7 @@ class Scheduler:
         self._deferred_events.clear()
         self._unsaid.clear()
         self._due = self._poked = False
-        self._at, self._passed, self._loops = {}, {}, set()
+        self._at, self._unsent, self._unsent_n, self._passed, self._loops = {}, {}, 0, {}, set()
         self._forked = self._worker is None and self.pool.counts.get("granted", 0) > 0
         self.pool.drain()
 
