@@ -70,7 +70,7 @@ def limiter_of(options: argparse.Namespace) -> paceline.Limiter:
         limits = {name: tuple(_faster(quota, options.speed) for quota in own) for name, own in written.items()}
         faster = {"limits": limits, "headroom_s": 1 / options.speed, "min_interval_s": 0.05 / options.speed}
     store = f"sqlite:{options.state}" if options.state else None
-    return paceline.Limiter.load(options.limits, store=store, events=paceline.log_events, **faster)
+    return paceline.Limiter.load(options.limits, store=store, **faster)
 
 
 async def run(options: argparse.Namespace, **world: Any) -> Outcome:
@@ -216,9 +216,8 @@ def main() -> int:
     """Run, and print the result."""
     options = parse()
     if options.log:
-        logging.basicConfig(level=logging.INFO, format="%(asctime)s %(name)s %(message)s", stream=sys.stdout)
-        for noisy in ("httpx", "httpx2", "google_genai"):
-            logging.getLogger(noisy).setLevel(logging.WARNING)
+        logging.basicConfig(format="%(asctime)s %(levelname)s %(message)s", stream=sys.stdout)
+        logging.getLogger("paceline.rate_limit").setLevel(logging.DEBUG)
     try:
         outcome = asyncio.run(run(options))
     except (paceline.PacelineError, SettingsError) as error:
