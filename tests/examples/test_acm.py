@@ -160,7 +160,7 @@ SAMPLES = {
         {"rpm": (60, 40), "tpm": (40_000, 35_000)},
     ),
     "google/gemini-2.5-flash": (
-        {"x-ratelimit-limit": "50", "x-ratelimit-remaining": "44", "x-ratelimit-reset": "30"},
+        {"x-ratelimit-limit": "50", "x-ratelimit-remaining": "44", "x-ratelimit-reset": "7"},
         {"rpm": (50, 44)},
     ),
     "azure/gpt-4.1": (
@@ -199,7 +199,8 @@ def test_headers_of_an_answer_that_are_handed_over_by_hand(tmp_path, name, obser
         quota: limit for quota, (limit, _) in expected.items()
     }
     for quota, (limit, remaining) in expected.items():
-        assert held[quota][1] == pytest.approx(remaining, abs=0.01 * limit)
+        least = remaining if not observed else 0  # without its permit, an answer only lowers a level
+        assert least - 0.01 * limit <= held[quota][1] <= remaining + 0.01 * limit
 
 
 @pytest.mark.parametrize(("provider", "most"), PROVIDERS.items())

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import re
 import warnings
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import islice
 from typing import Final
@@ -278,10 +278,27 @@ def in_days(quotas: tuple[Quota, ...], provider: str = "") -> tuple[Quota, ...]:
     return tuple(days)
 
 
-def of_days(readings: Iterable[Reading], units: Collection[str]) -> Iterator[Reading]:
-    """``readings``; one of a day on one of ``units`` tells the window its limit, and the bucket beside it everything."""
+def periods(quotas: Iterable[Quota]) -> dict[str, list[float]]:
+    """The periods of the quotas, ascending, of each unit that has several."""
+    found: dict[str, list[float]] = {}
+    for quota in quotas:
+        if quota.period_s and quota.rule is not Rule.EXACT:
+            found.setdefault(quota.unit, []).append(quota.period_s)
+    return {unit: sorted(own) for unit, own in found.items() if len(own) > 1}
+
+
+def of_periods(readings: Iterable[Reading], known: Mapping[str, Sequence[float]]) -> Iterator[Reading]:
+    """``readings``, each of one quota of a pool whose units have the periods ``known``.
+
+    A reading without a period is of the shortest one that its reset fits in. One of a day tells the window its limit, and
+    the bucket beside it everything.
+    """
     for reading in readings:
-        if reading.unit in units and reading.period_s == DAY_S:
+        own = known.get(reading.unit, ())
+        if own and reading.period_s is None:
+            reset_s = reading.reset_s or 0.0
+            reading = replace(reading, period_s=next((p for p in own if p >= reset_s), None))  # noqa: PLW2901
+        if reading.period_s == DAY_S and REFILLED_DAY_S in own:
             yield replace(reading, remaining=None, reset_s=None)
             yield replace(reading, period_s=REFILLED_DAY_S)
         else:

@@ -25,7 +25,7 @@ from paceline.core.results import GIVEN, NeverFits, QuotaError, Reservation, Wai
 from paceline.estimation.calibration import Calibrations
 from paceline.pacing.breaker import BreakerPolicy, Health
 from paceline.pacing.clock import Clock
-from paceline.pacing.limits import REFILLED_DAY_S, Limits, Resolved
+from paceline.pacing.limits import Limits, Resolved, periods
 from paceline.pacing.permit import Acquisition, Later, Permit, as_error, check_cost
 from paceline.pacing.retry import RetryPolicy
 from paceline.pacing.scheduler import Scheduler, Worker
@@ -281,7 +281,7 @@ class Pacer:
                 scheduler.events = self._notifier
                 if not resolved.learns:  # for a provider's model all units are derived
                     scheduler.own_units = {quota.unit for quota in resolved.quotas}.difference(KNOWN_UNITS)
-                scheduler.refilled_days = {q.unit for q in resolved.quotas if q.period_s == REFILLED_DAY_S}
+                scheduler.periods = periods(resolved.quotas)
                 quotas = zip(resolved.quotas, resolved.sources, strict=True)
                 unusual = [quota for quota, source in quotas if source == GIVEN and quota.unit not in KNOWN_UNITS]
                 if unusual:

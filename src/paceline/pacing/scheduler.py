@@ -14,7 +14,7 @@ import threading
 import warnings
 import weakref
 from collections import deque
-from collections.abc import Callable, Coroutine, Generator, Iterable, Sequence
+from collections.abc import Callable, Coroutine, Generator, Iterable, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass, replace
 from functools import cache, partial
@@ -31,7 +31,7 @@ from paceline.core.quota import CONCURRENCY, NS, REQUESTS, Cost, Rule
 from paceline.core.results import Outcome, PacelineWarning, Reading, Refusal, Reservation, StoreLost, WaitUntil
 from paceline.pacing import lines
 from paceline.pacing.clock import Clock, Timer, tell_of_forks
-from paceline.pacing.limits import of_days
+from paceline.pacing.limits import of_periods
 from paceline.pacing.status import report
 
 if TYPE_CHECKING:
@@ -150,7 +150,7 @@ class Scheduler:
         lines: Its log lines.
         events: Called with the fields of every :class:`~paceline.pacing.events.Event` of the pool, or ``None``.
         own_units: The user's own units of the pool's quotas, until the first request; see :meth:`warn_left_out`.
-        refilled_days: The units with a bucket beside the window of a day.
+        periods: The periods of the pool's quotas, of each unit that has several.
     """
 
     def __init__(
@@ -160,7 +160,7 @@ class Scheduler:
         self.lines = lines.Lines(pool, self.read)
         self.events: Callable[..., None] | None = None
         self.own_units: set[str] = set()
-        self.refilled_days: set[str] = set()
+        self.periods: Mapping[str, Sequence[float]] = {}
         self.further = tuple(further)
         self._clock = clock
         self._worker = worker
@@ -448,8 +448,8 @@ class Scheduler:
 
         Then the level only falls, because requests may have been charged since the provider counted.
         """
-        if self.refilled_days:
-            readings = list(of_days(readings, self.refilled_days))
+        if self.periods:
+            readings = list(of_periods(readings, self.periods))
 
         def learn(now_ns: int) -> None:
             if reservation is not None:
