@@ -126,7 +126,11 @@ def _emulators(
     latency = {"latency_s": FIRST_S / options.speed, "latency_per_token_s": PER_TOKEN_S / options.speed, "jitter": 0.3}
     settings = {**latency, "other_users": options.outsider, **world}
     down = {options.down: {"faults": {"503": 1.0}}}
-    return {provider: Emulator(limits[provider], **(settings | down.get(provider, {}))) for provider in PROVIDERS}
+    states = {provider: Path(f"{options.state}.{provider}.json") if options.state else None for provider in PROVIDERS}
+    return {
+        provider: Emulator(limits[provider], state=states[provider], **(settings | down.get(provider, {})))
+        for provider in PROVIDERS
+    }
 
 
 def _written(quota: paceline.Quota, provider: str) -> str:
@@ -174,7 +178,10 @@ def parse(words: list[str] | None = None) -> argparse.Namespace:
     parser.add_argument("--documents", type=int, default=75)
     parser.add_argument("--limits", type=Path, default=HERE / "limits.yaml", metavar="FILE")
     parser.add_argument(
-        "--state", type=Path, metavar="FILE", help="the SQLite file that keeps a day's usage; none by default"
+        "--state",
+        type=Path,
+        metavar="FILE",
+        help="the SQLite file that keeps what is used; beside it, each emulated provider keeps its own count",
     )
     parser.add_argument("--status", type=int, metavar="PORT", help="serve the status page on this port")
     parser.add_argument("--log", action="store_true", help="log every permit acquired and settled, and every refusal")
