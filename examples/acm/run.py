@@ -70,7 +70,7 @@ def limiter_of(options: argparse.Namespace) -> paceline.Limiter:
         limits = {name: tuple(_faster(quota, options.speed) for quota in own) for name, own in written.items()}
         faster = {"limits": limits, "headroom_s": 1 / options.speed, "min_interval_s": 0.05 / options.speed}
     store = f"sqlite:{options.state}" if options.state else None
-    return paceline.Limiter.load(options.limits, store=store, events=paceline.log_events, **faster)
+    return paceline.Limiter.load(options.limits, store=store, **faster)
 
 
 async def run(options: argparse.Namespace, **world: Any) -> Outcome:
@@ -126,7 +126,11 @@ def _emulators(
     latency = {"latency_s": FIRST_S / options.speed, "latency_per_token_s": PER_TOKEN_S / options.speed, "jitter": 0.3}
     settings = {**latency, "other_users": options.outsider, **world}
     down = {options.down: {"faults": {"503": 1.0}}}
-    return {provider: Emulator(limits[provider], **(settings | down.get(provider, {}))) for provider in PROVIDERS}
+    states = {provider: Path(f"{options.state}.{provider}.json") if options.state else None for provider in PROVIDERS}
+    return {
+        provider: Emulator(limits[provider], state=states[provider], **(settings | down.get(provider, {})))
+        for provider in PROVIDERS
+    }
 
 
 def _written(quota: paceline.Quota, provider: str) -> str:
@@ -174,7 +178,10 @@ def parse(words: list[str] | None = None) -> argparse.Namespace:
     parser.add_argument("--documents", type=int, default=75)
     parser.add_argument("--limits", type=Path, default=HERE / "limits.yaml", metavar="FILE")
     parser.add_argument(
-        "--state", type=Path, metavar="FILE", help="the SQLite file that keeps a day's usage; none by default"
+        "--state",
+        type=Path,
+        metavar="FILE",
+        help="the SQLite file that keeps what is used; beside it, each emulated provider keeps its own count",
     )
     parser.add_argument("--status", type=int, metavar="PORT", help="serve the status page on this port")
     parser.add_argument("--log", action="store_true", help="log every permit acquired and settled, and every refusal")
@@ -216,9 +223,8 @@ def main() -> int:
     """Run, and print the result."""
     options = parse()
     if options.log:
-        logging.basicConfig(level=logging.INFO, format="%(asctime)s %(name)s %(message)s", stream=sys.stdout)
-        for noisy in ("httpx", "httpx2", "google_genai"):
-            logging.getLogger(noisy).setLevel(logging.WARNING)
+        logging.basicConfig(format="%(asctime)s %(levelname)s %(message)s", stream=sys.stdout)
+        logging.getLogger("paceline.rate_limit").setLevel(logging.DEBUG)
     try:
         outcome = asyncio.run(run(options))
     except (paceline.PacelineError, SettingsError) as error:

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from paceline.limiter.limiter import Limiter
     from paceline.pacing.breaker import BreakerPolicy
     from paceline.pacing.buffer import Buffer
-    from paceline.pacing.events import Event, log_events
+    from paceline.pacing.events import Event
     from paceline.pacing.pacer import lane
     from paceline.pacing.permit import Acquisition, Later, Permit
     from paceline.pacing.retry import RetryPolicy
@@ -49,7 +49,7 @@ _HOMES = {
     ),
     "paceline.core.quota": ("Quota", "Rule"),
     "paceline.pacing.retry": ("RetryPolicy",),
-    "paceline.pacing.events": ("Event", "log_events"),
+    "paceline.pacing.events": ("Event",),
     "paceline.planner.forecast": ("eta",),
     "paceline.pacing.scheduler": ("Waiting",),
     "paceline.http.instrument": ("instrument",),
@@ -66,7 +66,7 @@ __all__ = [
     "AcquireTimeoutError", "Acquisition", "BreakerPolicy", "Buffer", "Event", "GaveUpError", "HeaderLimits", "LaneSpec",
     "Later", "Limiter", "NeverFits", "NeverFitsError", "PacelineError", "PacelineWarning", "Permit", "PoolStoppedError",
     "QueueFullError", "Quota", "QuotaError", "Reading", "Refusal", "RefusalKind", "RefusalScope", "RetryPolicy", "Rule",
-    "StoreError", "Waiting", "eta", "instrument", "lane", "limits_in", "log_events", "refusal_of", "status_app",
+    "StoreError", "Waiting", "eta", "instrument", "lane", "limits_in", "refusal_of", "status_app",
 ]  # fmt: skip
 
 

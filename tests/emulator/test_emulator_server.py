@@ -308,3 +308,20 @@ def test_a_process_whose_parent_goes_at_once_says_nothing():
             check=False,
         )
     assert (done.returncode, done.stdout, done.stderr) == (0, b"", b"")
+
+
+@pytest.mark.parametrize("process", [False, True], ids=["thread", "process"])
+def test_what_is_used_survives_in_a_file(tmp_path, process):
+    state = tmp_path / "openai.json"
+    for left in (9, 8):
+        with Emulator({"a|b": "10 requests/day,5 concurrency"}, state=state, process=process) as emulator:
+            response = httpx2.post(
+                f"{emulator.base_url}/v1/chat/completions",
+                json={"model": "b", "messages": HELLO},
+                headers={"authorization": "Bearer any"},
+            )
+            assert response.headers["x-ratelimit-remaining-requests"] == str(left)
+    for wrong in ("{", "[1]", "{}", '{"at_s": 1, "used": {"a": [1]}}'):
+        state.write_text(wrong)
+        with pytest.raises(SettingsError, match="it is not a state that an emulator has written: remove the file"):
+            Emulator({"a": "10 requests/day"}, state=state).start()

@@ -221,3 +221,18 @@ def test_tally_adds_up():
     ]
     assert tally["charges"]["tokens"] == tally["pools"]["a"]["admitted"] * 40
     assert tally["in_flight"] == tally["admitted"] - tally["answered"] == len(running)
+
+
+@pytest.mark.parametrize(("rule", "later"), [("bucket", 60), ("window", 100), ("sliding", 100)])
+def test_a_later_world_continues_from_what_was_used(rule, later):
+    """80 of 100 a minute at 130 s; ten seconds later a bucket has refilled by a sixth, and 60 s later all is back."""
+    settings = Settings(limits={"m": "100 requests/min,3 concurrency"}, rule=rule)
+    world = World(settings, 120.0)
+    for _ in range(80):
+        world.finish(130.0, world.admit(130.0, "m", 1))
+    state, left = world.used(130.0), []
+    for now in (130.0, 140.0, 154.0, 190.0):
+        other = World(settings, now)
+        other.resume(now, state)
+        left.append(round(other.levels(now, "m")[0].remaining))
+    assert left == [20, 37 if rule == "bucket" else 20, later if rule == "bucket" else 20, 100]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import subprocess
 import sys
+from datetime import UTC, datetime
 
 import httpx2
 import pytest
@@ -15,6 +16,7 @@ from paceline.config import load_arguments
 from paceline.core.quota import NS
 from paceline.testing import ManualClock, run_virtual
 
+NOON = datetime(2027, 3, 20, 12, tzinfo=UTC).timestamp()
 PROVIDERS = {"openai": 10, "anthropic": 5, "google": 10, "azure": 10, "groq": 5, "acme": 3}
 """With how many may be in flight at each by the file; of the last it says nothing."""
 
@@ -31,13 +33,14 @@ class TestFile:
     @pytest.mark.parametrize(
         ("name", "rates"),
         [
-            ("openai/gpt-5", ["500 requests/min", "500k tokens/min", "90M tokens/day"]),
+            ("openai/gpt-5", ["500 requests/min", "500k tokens/min", "90M tokens/day window utc", "90M tokens/86401s"]),
             ("openai/anything-else", ["500 requests/min", "30k tokens/min"]),
             ("anthropic/claude-haiku-4-5", ["50 requests/min", "50k input_tokens/min", "10k output_tokens/min"]),
             ("google/gemini-2.5-flash", ["300 requests/min", "1M tokens/min", "10k requests/day window America/Los_Angeles"]),
             ("azure/another-deployment", ["60 requests/min", "10k tokens/min"]),
             ("groq/llama-3.3-70b-versatile",
-             ["30 requests/min", "24k tokens/min", "14.4k requests/day", "1M tokens/day"]),
+             ["30 requests/min", "24k tokens/min", "14.4k requests/day window utc", "14.4k requests/86401s",
+              "1M tokens/day window utc", "1M tokens/86401s"]),
             ("acme/a-model", ["10 requests/min", "10k tokens/min"]),
         ],
     )  # fmt: skip
@@ -49,7 +52,7 @@ class TestFile:
         text = LIMITS.read_text()
         assert text.index("\ndefaults:") < text.index("\nconcurrency:") < text.index("\nsettings:")
         plain = tmp_path / "limits.yaml"
-        plain.write_text(text.partition("\n# Two things")[0])
+        plain.write_text(text.partition("\n# Two settings")[0])
         limiter = paceline.Limiter(**load_arguments(plain, {}))
         assert quotas(limiter, "groq/x") == quotas(limiter_of(), "groq/x")
         assert limiter.acquire_timeout_s == 300
@@ -66,6 +69,138 @@ class TestFile:
         assert quotas(limiter, "google/gemini-2.5-flash")[:3] == [
             "3k requests/min", "10M tokens/min", "10k requests/day window America/Los_Angeles",
         ]  # fmt: skip
+
+
+AS_ASKED = """
+defaults:
+  openai:
+    gpt-5:   {rpm: 500, tpm: 30000}
+    default: {rpm: 500, tpm: 30000}
+  anthropic:
+    default: {rpm: 50, tpm: 30000}
+  google:
+    default: {rpm: 60, tpm: 60000, rpd: 1500}
+  azure:
+    default: {rpm: 60, tpm: 60000}
+  groq:
+    default: {rpm: 30, tpm: 6000, rpd: 14400, tpd: 500000}
+  default:   {rpm: 10, tpm: 10000}
+concurrency:
+  openai: 10
+  anthropic: 5
+  google: 10
+  azure: 10
+  groq: 5
+  default: 3
+settings:
+  acquire_timeout: 300
+  token_estimate_buffer: 1.1
+  min_request_interval_ms: 50
+  update_from_headers: true
+"""
+
+
+class TestTheFileThatWasAskedFor:
+    """Its sections and keys, and nothing else."""
+
+    @pytest.fixture
+    def limiter(self, tmp_path):
+        file = tmp_path / "rate_limits.yaml"
+        file.write_text(AS_ASKED)
+        return paceline.Limiter.load(file, clock=ManualClock())
+
+    def test_settings(self, limiter):
+        resolved = limiter.limits.resolve("openai/gpt-5")
+        assert (limiter.acquire_timeout_s, resolved.interval_s, resolved.learns) == (300, 0.05, "up")
+        asked = {"model": "gpt-5", "input": "The committee asked for three reports, each with numbers. " * 40}
+        plain = paceline.Limiter({"openai/gpt-5": "9 requests/min"}, estimate_factor=1.0)
+        own, other = (one.estimate("openai/gpt-5", asked)["input_tokens"] for one in (limiter, plain))
+        assert own == pytest.approx(1.1 * other, abs=2)
+
+    @pytest.mark.parametrize(
+        ("name", "expected"),
+        [
+            ("openai/gpt-5", ["500 requests/min", "30k tokens/min", "10 concurrency"]),
+            ("openai/gpt-5-mini", ["500 requests/min", "30k tokens/min", "10 concurrency"]),
+            ("anthropic/claude-opus-4-1", ["50 requests/min", "30k tokens/min", "5 concurrency"]),
+            ("google/gemini-2.5-pro",
+             ["60 requests/min", "60k tokens/min", "1.5k requests/day window America/Los_Angeles", "10 concurrency"]),
+            ("groq/llama-3.1-8b-instant",
+             ["30 requests/min", "6k tokens/min", "14.4k requests/day window utc", "14.4k requests/86401s",
+              "500k tokens/day window utc", "500k tokens/86401s", "5 concurrency"]),
+            ("newcomer/model-1", ["10 requests/min", "10k tokens/min", "3 concurrency"]),
+        ],
+    )  # fmt: skip
+    def test_each_model_its_provider_s_default_or_the_default_of_all(self, limiter, name, expected):
+        assert quotas(limiter, name) == expected
+
+    def test_50_ms_between_two_requests_to_a_provider(self, limiter):
+        assert limiter.try_acquire("openai/gpt-5")
+        later = limiter.try_acquire("openai/gpt-5-mini")
+        assert (later.retry_after_s, later.quota) == (0.05, "1 requests/0.05s exact")
+        assert limiter.try_acquire("groq/x")
+
+
+SAMPLES = {
+    "openai/gpt-5": (
+        {
+            "x-ratelimit-limit-requests": "500", "x-ratelimit-limit-tokens": "30000",
+            "x-ratelimit-remaining-requests": "499", "x-ratelimit-remaining-tokens": "29500",
+            "x-ratelimit-reset-requests": "120ms", "x-ratelimit-reset-tokens": "1s",
+        },
+        {"rpm": (500, 499), "tpm": (30_000, 29_500)},
+    ),
+    "anthropic/claude-haiku-4-5": (
+        {
+            "anthropic-ratelimit-requests-limit": "60", "anthropic-ratelimit-requests-remaining": "40",
+            "anthropic-ratelimit-requests-reset": "2027-03-20T12:00:20Z",
+            "anthropic-ratelimit-tokens-limit": "40000", "anthropic-ratelimit-tokens-remaining": "35000",
+            "anthropic-ratelimit-tokens-reset": "2027-03-20T12:00:08Z",
+        },
+        {"rpm": (60, 40), "tpm": (40_000, 35_000)},
+    ),
+    "google/gemini-2.5-flash": (
+        {"x-ratelimit-limit": "50", "x-ratelimit-remaining": "44", "x-ratelimit-reset": "7"},
+        {"rpm": (50, 44)},
+    ),
+    "azure/gpt-4.1": (
+        {
+            "x-ratelimit-limit-requests": "60", "x-ratelimit-limit-tokens": "60000",
+            "x-ratelimit-remaining-requests": "59", "x-ratelimit-remaining-tokens": "51000",
+        },
+        {"rpm": (60, 59), "tpm": (60_000, 51_000)},
+    ),
+    "groq/llama-3.3-70b-versatile": (
+        {
+            "x-ratelimit-limit-requests": "14400", "x-ratelimit-limit-tokens": "18000",
+            "x-ratelimit-remaining-requests": "14370", "x-ratelimit-remaining-tokens": "17997",
+            "x-ratelimit-reset-requests": "2m59.56s", "x-ratelimit-reset-tokens": "7.66ms",
+        },
+        {"rpd": (14_400, 14_370), "tpm": (18_000, 17_900)},
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("observed", [False, True], ids=["settle", "observe"])
+@pytest.mark.parametrize("name", SAMPLES)
+def test_headers_of_an_answer_that_are_handed_over_by_hand(tmp_path, name, observed):
+    """``release(permit, response_headers)``: the limits and what remains follow the answer."""
+    file = tmp_path / "rate_limits.yaml"
+    file.write_text(AS_ASKED)
+    limiter = paceline.Limiter.load(file, clock=ManualClock(NOON), headroom_s=0)
+    headers, expected = SAMPLES[name]
+    permit = limiter.try_acquire(name, input_tokens=80, output_tokens=20)
+    if observed:
+        limiter.observe(name, headers)
+    permit.settle({"input_tokens": 75, "output_tokens": 20}, headers=None if observed else headers)
+    metrics = limiter.status()["pools"][limiter.scheduler(name).pool.name]["metrics"]
+    held = {quota: (metrics[f"{quota}_limit"], metrics[f"{quota}_remaining"]) for quota in expected}
+    assert {quota: limit for quota, (limit, _) in held.items()} == {
+        quota: limit for quota, (limit, _) in expected.items()
+    }
+    for quota, (limit, remaining) in expected.items():
+        least = remaining if not observed else 0  # without its permit, an answer only lowers a level
+        assert least - 0.01 * limit <= held[quota][1] <= remaining + 0.01 * limit
 
 
 @pytest.mark.parametrize(("provider", "most"), PROVIDERS.items())
@@ -134,7 +269,8 @@ class TestTimeout:
 
 
 @pytest.mark.parametrize(
-    ("limit", "cost", "quota"), [("rpd", {}, "200 requests/day"), ("tpd", {"tokens": 1}, "200 tokens/day")]
+    ("limit", "cost", "quota"),
+    [("rpd", {}, "200 requests/day window utc"), ("tpd", {"tokens": 1}, "200 tokens/day window utc")],
 )
 def test_a_day_s_quota_is_kept_beside_the_minute_s(limit, cost, quota):
     async def main(clock):
@@ -165,9 +301,17 @@ class Outage(httpx2.AsyncBaseTransport):
         return httpx2.Response(503 if request.url.host == "down" and at_s < 30 else 200, json={})
 
 
-def test_a_breaker_for_each_host_five_failures_then_one_probe_at_a_time():
+@pytest.mark.parametrize(
+    ("first_s", "expected", "end_s"),
+    [(60, [], 60.5), (1, [1.3, 3.4, 7.5, 15.6], 31.7)],
+    ids=["as asked for", "default"],
+)
+def test_a_breaker_for_each_host_five_failures_then_one_probe_at_a_time(first_s, expected, end_s):
+    """60 s, then one probe; by default after 1, 2, 4 and 8 s."""
+
     async def main(clock):
-        limiter = limiter_of(clock, concurrency={"openai": 20}, retry={"jitter": 0})
+        breaker = {"first_pause_s": first_s}
+        limiter = limiter_of(clock, concurrency={"openai": 20}, retry={"jitter": 0}, breaker=breaker)
         transport = Outage(clock)
         body = {"messages": [{"role": "user", "content": "Hello."}], "max_tokens": 5}
 
@@ -187,8 +331,8 @@ def test_a_breaker_for_each_host_five_failures_then_one_probe_at_a_time():
     down = [at_s for host, at_s in times if host == "down"]
     before, probes, after = ([at for at in down if low <= at < high] for low, high in ((0, 1), (1, 30), (30, 100)))
     assert 5 <= len(before) <= 8  # the five, and those that were on the way
-    assert probes == pytest.approx([1.3, 3.4, 7.5, 15.6], abs=0.3)  # each one alone, after 1, 2, 4 and 8 s
-    assert after[0] == pytest.approx(31.7, abs=0.3)
+    assert probes == pytest.approx(expected, abs=0.3)  # each one alone
+    assert after[0] == pytest.approx(end_s, abs=0.3)
     assert after[1] >= after[0] + 0.1
     assert max(at_s for host, at_s in times if host == "up") < 1  # no other host waits
 
@@ -212,7 +356,7 @@ class TestStatus:
         shown = {quota["quota"]: (quota["limit"], quota["remaining"], quota["reset_s"]) for quota in pool["quotas"]}
         assert shown["500 requests/min"] == (500, 499, pytest.approx(0.12, abs=0.01))
         assert shown["500k tokens/min"] == (500_000, 498_500, pytest.approx(0.18, abs=0.01))
-        assert shown["90M tokens/day"][:2] == (90_000_000, 89_998_500)
+        assert shown["90M tokens/day window utc"][:2] == (90_000_000, 89_998_500)
         slots = pools["openai/in flight"]
         assert (slots["quotas"][0]["limit"], slots["quotas"][0]["remaining"], slots["in_flight"]) == (10, 9, 1)
         named = {"openai/gpt-5-mini", "anthropic/claude-haiku-4-5", "azure/gpt-4.1", "groq/llama-3.3-70b-versatile"}
@@ -285,8 +429,10 @@ def test_a_day_s_use_survives_a_restart(tmp_path, kill):
     used = {
         quota["quota"]: quota["limit"] - quota["remaining"] for quota in pools["groq/llama-3.3-70b-versatile"]["quotas"]
     }
-    assert 10 < used["14.4k requests/day"] <= 13  # one comes back each six seconds
-    assert 7_000 < used["1M tokens/day"] <= (8_000 if kill else 7_500)  # killed, it may not have told all refunds
+    assert 10 < used["14.4k requests/day window utc"] <= 13  # one comes back each six seconds
+    assert (
+        7_000 < used["1M tokens/day window utc"] <= (8_000 if kill else 7_500)
+    )  # killed, it may not have told all refunds
     assert any(line.startswith("groq/llama-3.3-70b-versatile: 1") for line in table.used_today(limiter.status()))
     limiter.close()
 

@@ -106,10 +106,10 @@ async def test_estimates_are_corrected_and_compared_for_each_model(provider, pac
 async def test_an_outsider_on_the_same_key_costs_one_429_and_no_answer(paceline_emulator, caplog):
     """Somebody else empties the quota: the refusal is waited out as it asks, logged, and tried again."""
     model = "llama-3.3-70b-versatile"
-    caplog.set_level(logging.INFO, "paceline.events")
+    caplog.set_level(logging.DEBUG, "paceline.rate_limit")
     emulator = paceline_emulator({model: "12 requests/min,500k tokens/min"})
     ask = {"model": model, "messages": [{"role": "user", "content": "Hello."}], "max_tokens": 5}
-    async with program_of({"groq": emulator}, events=paceline.log_events) as (limiter, everybody):
+    async with program_of({"groq": emulator}) as (limiter, everybody):
         await everybody.ask("groq", model, "Hello.", 5)
         async with httpx2.AsyncClient(base_url=emulator.base_url, headers={"authorization": "Bearer any"}) as outsider:
             said = await asyncio.gather(*(outsider.post("/openai/v1/chat/completions", json=ask) for _ in range(20)))
@@ -120,14 +120,18 @@ async def test_an_outsider_on_the_same_key_costs_one_429_and_no_answer(paceline_
         counts = pool_of(limiter, "groq", model)["counts"]
     assert counts == {"granted": 3, "refused_rate": 1, "settled": 2}
     assert took_s > 0.4  # a request comes back every five seconds
-    told = [record.paceline for record in caplog.records if record.name == "paceline.events"]
-    assert [event["kind"] for event in told] == ["acquired", "settled", "acquired", "refused", "acquired", "settled"]
-    assert {event["pool"] for event in told} == {f"groq/{model}"}
-    refused, settled = told[3], told[5]
-    assert refused["reason"] == "rate"
-    assert refused["retry_after_s"] > 0
-    assert settled["used"]["tokens"] > 0
-    assert all(event["waited_s"] >= 0 for event in told)
+    told = [record for record in caplog.records if record.event != "rate_limit.wait"]
+    acquire, release = "rate_limit.acquire", "rate_limit.release"
+    assert [record.event for record in told] == [
+        acquire, release, acquire, "rate_limit.429_error", "rate_limit.retry", acquire, release,
+    ]  # fmt: skip
+    assert {record.pool for record in told} == {f"groq/{model}"}
+    refused, settled = told[3], told[-1]
+    assert (refused.levelname, refused.reason) == ("WARNING", "rate")
+    assert refused.retry_after_s > 0
+    assert settled.used["tokens"] > 0
+    assert settled.rpm_remaining < 12
+    assert settled.ratio > 0
 
 
 async def test_the_whole_program(capsys):

@@ -12,10 +12,14 @@ import paceline
 from paceline.config import parse_limit
 from paceline.core.quota import NS, Quota
 from paceline.core.results import QuotaError
+from paceline.emulator.rules import Bucket
+from paceline.providers.registry import PROVIDERS, day_zone
 from paceline.stores.sqlite import SQLiteStore
 from paceline.testing import ManualClock
 
-HOUR = 3_600
+HOUR, DAY = 3_600, 86_400
+PACIFIC = "America/Los_Angeles"
+START = datetime(2027, 3, 20, 20, 10, tzinfo=UTC)
 
 
 def rule_of(limiter, pool):
@@ -32,9 +36,9 @@ def rule_of(limiter, pool):
         ("anthropic/m", "100 requests/day", "100 requests/day window utc"),
         ("jobs", "100 requests/day", "100 requests/day window utc"),
         ("jobs", "100 requests/day window Europe/Berlin", "100 requests/day window Europe/Berlin"),
-        ("openai/m", "100 requests/day", "100 requests/day"),  # it refills continuously there
-        ("groq/m", "100 requests/day", "100 requests/day"),
-        ("groq/m", "100 requests/day window utc", "100 requests/day window utc"),
+        ("openai/m", "100 requests/day", "100 requests/day window utc"),
+        ("groq/m", "100 requests/day window Europe/Berlin", "100 requests/day window Europe/Berlin"),
+        ("openai/m", "100 requests/day burst 50", "100 requests/day burst 50"),
         ("jobs", "100 requests/day burst 50", "100 requests/day burst 50"),
         ("jobs", "100 requests/day sliding", "100 requests/day sliding"),
         ("jobs", "100 requests/hour", "100 requests/hour"),
@@ -73,30 +77,100 @@ def test_a_zone_that_is_none(tmp_path, amounts, message):
         paceline.Limiter.load(file)
 
 
+@pytest.mark.parametrize("provider", ["openai", "groq", "digitalocean"])
+def test_where_days_refill_continuously_a_bucket_stands_beside_the_window(provider):
+    def shown(*texts):
+        return [
+            quota["quota"]
+            for quota in paceline.Limiter({f"{provider}/m": texts}).status()["pools"][f"{provider}/m"]["quotas"]
+        ]
+
+    assert shown("100 requests/day", "2M tokens/day", "5 requests/min") == [
+        "100 requests/day window utc", "100 requests/86401s", "2M tokens/day window utc", "2M tokens/86401s", "5 requests/min",
+    ]  # fmt: skip
+    assert shown("100 requests/day window utc") == ["100 requests/day window utc"]
+    assert shown("100 requests/day burst 50") == ["100 requests/day burst 50"]
+
+
+@pytest.mark.parametrize("learn", [True, "up"])
+@pytest.mark.parametrize("amount", [100, 1_000])
+@pytest.mark.parametrize(("pool", "tells"), [("groq/m", True), ("openai/m", False)], ids=["headers", "no headers"])
+def test_such_a_provider_refuses_nothing_and_no_day_has_more(pool, tells, amount, learn):
+    """Three days with constant demand, from an hour before midnight: a window alone would be refused after each restart."""
+    clock = ManualClock(datetime(2027, 3, 13, 23, tzinfo=UTC).timestamp())
+    server = Bucket(amount, DAY, clock.now_ns() / NS)
+    limiter = paceline.Limiter({pool: f"{amount} requests/day"}, learn=learn, clock=clock)
+    used = Counter()
+    for _ in range(3 * 24 * 60):
+        now_s = clock.now_ns() / NS
+        while permit := limiter.try_acquire(pool):
+            assert server.fits(now_s, 1)
+            server.charge(now_s, 1)
+            left, reset_s = int(server.remaining(now_s)), server.reset(now_s)
+            permit.settle(headers=requests_of_a_day(amount, left, reset_s) if tells else None)
+            used[datetime.fromtimestamp(now_s, UTC).date()] += 1
+        clock.advance(60)
+    assert max(used.values()) <= amount
+    assert sorted(used.values())[1] >= 0.97 * amount
+
+
+def requests_of_a_day(limit, left, reset_s):
+    """The headers of Groq."""
+    return {
+        "x-ratelimit-limit-requests": str(limit),
+        "x-ratelimit-remaining-requests": str(left),
+        "x-ratelimit-reset-requests": f"{reset_s:.3f}s",
+    }
+
+
+def test_a_limit_in_headers_holds_for_the_window_and_the_bucket():
+    """The level of the bucket alone follows them: at midnight that of the window is the whole amount again."""
+    clock = ManualClock(datetime(2027, 3, 13, 23, 59, tzinfo=UTC).timestamp())
+    limiter = paceline.Limiter({"groq/m": "1000 requests/day"}, clock=clock)
+    limiter.try_acquire("groq/m").settle(headers=requests_of_a_day(500, 20, 82_944))
+    quotas = limiter.status()["pools"]["groq/m"]["quotas"]
+    assert [(quota["limit"], round(quota["remaining"])) for quota in quotas] == [(500, 499), (500, 20)]
+    clock.advance(120)
+    assert limiter.status()["pools"]["groq/m"]["quotas"][0]["remaining"] == 500
+
+
+@pytest.mark.parametrize("provider", [*PROVIDERS, "acme"])
+def test_no_day_of_any_provider_has_more(tmp_path, provider):
+    """24 hours with demand at every quarter of an hour, and a new process with the same store every seven quarters."""
+    check_days(tmp_path, f"{provider}/m", day_zone(provider) or "UTC", hours=24)
+
+
 @pytest.mark.parametrize("start", [datetime(2027, 3, 13, 20, 10, tzinfo=UTC), datetime(2027, 11, 6, 3, tzinfo=UTC)])
 @pytest.mark.parametrize("store", [False, True])
-@pytest.mark.parametrize(("pool", "zone"), [("gemini/m", "America/Los_Angeles"), ("acme/m", "UTC"), ("jobs", "UTC")])
+@pytest.mark.parametrize(
+    ("pool", "zone"),
+    [("gemini/m", PACIFIC), ("acme/m", "UTC"), ("jobs", "UTC"), ("openai/m", "UTC"), ("groq/m", "UTC")],
+)
 def test_no_day_of_the_provider_has_more(tmp_path, pool, zone, store, start):
     """Three days with demand at every quarter of an hour, across a change of the clocks; with a store, restarted often."""
+    check_days(tmp_path, pool, zone, hours=72, store=store, start=start)
+
+
+def check_days(folder, pool, zone, *, hours, store=True, start=START):
     clock = ManualClock(start.timestamp())
     used = Counter()
 
     def new():
-        kept = SQLiteStore(tmp_path / "s.db", clock=clock) if store else None
+        kept = SQLiteStore(folder / "s.db", clock=clock) if store else None
         return paceline.Limiter({pool: "40 requests/day"}, learn=False, store=kept, clock=clock)
 
     limiter = new()
-    for quarter in range(3 * 24 * 4):
+    for quarter in range(4 * hours):
         for _ in range(15):
             if not (permit := limiter.try_acquire(pool)):
                 break
             permit.settle()
-            used[datetime.fromtimestamp(clock.now_ns() / NS, ZoneInfo(zone)).date()] += 1
+            used[datetime.fromtimestamp(clock.now_ns() / NS, ZoneInfo(zone.replace("utc", "UTC"))).date()] += 1
         if store and quarter % 7 == 3:
             limiter.close()
             limiter = new()
         clock.advance(HOUR / 4)
     limiter.close()
-    assert len(used) >= 3
+    assert len(used) > hours // 24
     assert max(used.values()) <= 40
-    assert sum(used.values()) >= 40 * (len(used) - 1)
+    assert sum(used.values()) >= 40 * hours / 24

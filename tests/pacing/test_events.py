@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import gc
-import json
-import logging
 import threading
 
 import httpx2
@@ -329,34 +327,3 @@ class TestOverHttp:
         assert heard.kinds == ["acquired", "refused", "acquired", "settled"]
         assert (heard[1].reason, heard[1].retry_after_s) == ("rate", 0.01)
         assert heard[3].used["tokens"] == 17
-
-
-class TestLogEvents:
-    def test_a_line_for_people_and_fields_for_machines(self, caplog):
-        caplog.set_level(logging.INFO, "paceline.events")
-        limiter = limiter_with(paceline.log_events)
-        with limiter.acquire("jobs", tokens=1_500 - 1_000) as permit:
-            permit.settle(input_tokens=80, output_tokens=20)
-        limiter.try_acquire("openai/gpt-5").refused(retry_after_s=2.5)
-        records = [record for record in caplog.records if record.name == "paceline.events"]
-        assert [record.getMessage() for record in records] == [
-            "jobs: acquired after 0.0 s: 500 tokens, 1 requests",
-            "jobs: settled: 100 tokens, 1 requests",
-            "openai/gpt-5: acquired after 0.0 s: 1 requests, 0 tokens",
-            "openai/gpt-5: refused (rate), asked to wait 2.5 s",
-        ]
-        assert json.loads(json.dumps([record.paceline for record in records[1::2]])) == [
-            {
-                "kind": "settled", "pool": "jobs", "lane": "default", "waited_s": 0.0,
-                "reserved": {"tokens": 500, "requests": 1}, "used": {"tokens": 100, "requests": 1},
-            },
-            {
-                "kind": "refused", "pool": "openai/gpt-5", "lane": "default", "waited_s": 0.0,
-                "reserved": {"requests": 1, "tokens": 0.0}, "reason": "rate", "retry_after_s": 2.5,
-            },
-        ]  # fmt: skip
-
-    def test_nothing_is_made_for_a_log_that_nobody_reads(self, caplog):
-        caplog.set_level(logging.WARNING, "paceline.events")
-        limiter_with(paceline.log_events).try_acquire("jobs").settle()
-        assert caplog.records == []

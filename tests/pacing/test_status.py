@@ -80,6 +80,12 @@ class TestApp:
         assert (await ask(app, "/paceline/status/jobs")).json() == limiter.status()["pools"]["jobs"]
         assert (await ask(app, "/paceline/status/nobody")).status_code == 404
 
+    @pytest.mark.parametrize("path", ["/api/v1/rate-limits/status", "/api/v1/rate-limits/status/"])
+    async def test_with_and_without_a_slash_at_the_end(self, limiter, path):
+        app = Starlette(routes=[Mount("/api/v1/rate-limits", paceline.status_app(limiter))])
+        response = await ask(app, path)
+        assert (response.status_code, response.json()) == (200, limiter.status())
+
     async def test_a_server_that_strips_the_prefix_itself(self, limiter):
         sent = []
 
@@ -279,7 +285,7 @@ class TestCommandReadsAStore:
     @pytest.fixture
     def store(self, open_folder):
         url = f"sqlite:{open_folder}/quotas.db"
-        quotas = {"openai/gpt-5": ["500 requests/day", "400k tokens/day window utc", "9 concurrency"]}
+        quotas = {"openai/gpt-5": ["500 requests/day window utc", "400k tokens/day window utc", "9 concurrency"]}
         limiter = paceline.Limiter(quotas, store=url)
         limiter.acquire("openai/gpt-5", input_tokens=1_000).wait().settle()
         limiter.close()
@@ -290,7 +296,7 @@ class TestCommandReadsAStore:
         assert shown.exit_code == 0
         requests, tokens, slots = (line.split("\t") for line in shown.output.splitlines()[1:])
         assert (requests[1], tokens[1], slots[1:3]) == (
-            "500 requests/day",
+            "500 requests/day window utc",
             "400k tokens/day window utc",
             ["9 concurrency", "9"],
         )

@@ -228,6 +228,7 @@ class Breaker(TypedDict, total=False):
 
     failures: Annotated[int, within(1, 1_000_000)]
     pause_s: Day
+    first_pause_s: Day
 
 
 class Lane(TypedDict, total=False):

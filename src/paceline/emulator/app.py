@@ -135,6 +135,7 @@ class App:
                 Route("/emulator/tally", self._tally),
                 Route("/emulator/reset", self._reset, methods=["POST"]),
                 Route("/emulator/limits", self._limits, methods=["POST"]),
+                Route("/emulator/state", self._state, methods=["GET", "POST"]),
                 Route("/v1/models", self._models),
                 Route("/models", self._models),
             ],
@@ -174,6 +175,12 @@ class App:
         """Change limits in mid-run: a body like ``{"gpt-5": "250 requests/min"}``."""
         self.world.set_limits(self.now(), await _object(request))
         return JSONResponse({"ok": True})
+
+    async def _state(self, request: Request) -> JSONResponse:
+        """What is used of every quota, or, with such a body, continue from there."""
+        if request.method == "POST":
+            self.world.resume(self.now(), await _object(request))
+        return JSONResponse(self.world.used(self.now()))
 
     async def _models(self, _: Request) -> JSONResponse:
         model = {"object": "model", "created": CREATED, "owned_by": "emulator"}

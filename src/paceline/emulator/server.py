@@ -8,6 +8,8 @@ import socket
 import subprocess
 import sys
 import threading
+from contextlib import suppress
+from pathlib import Path
 from typing import Any, Self
 
 import uvicorn
@@ -70,6 +72,8 @@ class Emulator:
         process: Run it in its own process, so that it does not share this interpreter's lock.
         host: The address to listen on.
         port: The port to listen on; 0 for any free one.
+        state: A file that keeps what is used of every quota from one run to the next: read at the start if it exists,
+            written by :meth:`stop`. Limits and requests in flight are not in it.
         **settings: The other :class:`Settings`.
 
     Raises:
@@ -84,6 +88,7 @@ class Emulator:
         process: bool = False,
         host: str = "127.0.0.1",
         port: int = 0,
+        state: str | Path | None = None,
         **settings: Any,
     ) -> None:
         if scenario is not None:
@@ -92,6 +97,7 @@ class Emulator:
             settings["limits"] = limits
         self.settings = Settings.of(settings)
         self._process, self._address = process, (host, port)
+        self._state = None if state is None else Path(state)
         self._server: uvicorn.Server | None = None
         self._thread: threading.Thread | None = None
         self._child: subprocess.Popen[bytes] | None = None
@@ -120,6 +126,8 @@ class Emulator:
             self._thread.start()
         try:
             self.tally()  # queued by the socket until the server runs
+            if self._state is not None and self._state.exists():
+                self._call("POST", "/emulator/state", _read(self._state))
         except BaseException:
             self.stop()
             raise
@@ -141,6 +149,10 @@ class Emulator:
 
     def stop(self) -> None:
         """Stop at once; a second call does nothing."""
+        if self._state is not None and (self._server is not None or self._child is not None):
+            with suppress(OSError):  # the server has ended
+                state = json.dumps(self._call("GET", "/emulator/state"))
+                self._state.write_text(state)
         if self._server is not None and self._thread is not None:
             self._server.should_exit = True
             self._thread.join()
@@ -198,6 +210,13 @@ class Emulator:
 
     async def __aexit__(self, *_: object) -> None:
         self.stop()
+
+
+def _read(file: Path) -> dict[str, Any]:
+    try:
+        return dict(json.loads(file.read_bytes()))
+    except (TypeError, ValueError):
+        raise SettingsError(f"{file}: it is not a state that an emulator has written: remove the file") from None
 
 
 def serve_process() -> None:

@@ -11,13 +11,14 @@ from __future__ import annotations
 
 import math
 from collections import deque
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from operator import itemgetter
 from random import Random
 from typing import Any, NamedTuple
 
 from paceline.emulator.rules import Bucket, Rule, Sliding, Slots, Window
-from paceline.emulator.settings import Limit, LimitsLike, Settings, parse_limits
+from paceline.emulator.settings import Limit, LimitsLike, Settings, SettingsError, parse_limits
 from paceline.emulator.tally import Account, Answers, Count, Timeline, slowest
 
 HELD = ("tokens", "project_tokens")
@@ -308,6 +309,39 @@ class World:
                 pool.default = name == "*"
             if not pools and name != "*":
                 self._add_pool(now, name, new)
+
+    def used(self, now: float) -> dict[str, Any]:
+        """What is used of every rate, as JSON values: ``at_s``, and by pool the unit, the period and the amount."""
+        pools = {pool.name: pool for pool in self._pools.values()}
+        rates = {name: [account for account in pool.accounts if account.period_s] for name, pool in pools.items()}
+        return {
+            "at_s": now,
+            "used": {
+                name: [[a.unit, a.period_s, a.rule.limit - a.rule.remaining(now)] for a in accounts]
+                for name, accounts in rates.items()
+            },
+        }
+
+    def resume(self, now: float, state: Mapping[str, Any]) -> None:
+        """Continue, after the start, from what :meth:`used` returned in an earlier world; unknown pools are left out.
+
+        Raises:
+            SettingsError: ``state`` is not such a result.
+        """
+        try:
+            before, by_pool = min(float(state["at_s"]), now), dict(state["used"])
+            for name, limits in self._limits.items():
+                first = name.partition("|")[0].strip()
+                pool = self._pools.get(first)
+                used = {(unit, period_s): float(amount) for unit, period_s, amount in by_pool.get(first, ())}
+                for account, limit in zip(pool.accounts if pool else (), limits, strict=False):
+                    if amount := used.get((account.unit, account.period_s)):
+                        rule = self._rule(before, limit)
+                        rule.charge(before, amount)
+                        rule.share_with(now, account.rule.share)
+                        account.rule = rule
+        except (KeyError, TypeError, ValueError):
+            raise SettingsError("it is not a state that an emulator has written: remove the file") from None
 
     def tally(self) -> dict[str, Any]:
         """All counts as plain values: totals, ``pools``, ``timeline`` and ``answers`` by custom id.

@@ -64,8 +64,8 @@ class Limiter(Pacer):
             limits, ``fail_closed`` grants nothing, and ``fail_open`` continues as if this process were alone.
         lease_s: With a store: for how many seconds a process may lease a share of the rate, in place of one exchange per
             request. 0: never; ``None``: under high load.
-        events: Called with every :class:`~paceline.Event`, in the thread that causes it; e.g.
-            :func:`~paceline.log_events`. It should be quick; its exceptions are logged.
+        events: Called with every :class:`~paceline.Event`, in the thread that causes it. It
+            should be quick; its exceptions are logged.
         clock: The clock; tests use their own.
 
     Raises:

@@ -14,9 +14,6 @@ from paceline.pacing.scheduler import Scheduler
 
 log = logging.getLogger("paceline")
 
-FIRST_PAUSE_S = 1.0
-"""The pause of a breaker that opens; it doubles with every probe that fails."""
-
 HOSTS_MAX = 1_000
 """How many hosts have a breaker: their names come from callers, and memory is bounded."""
 
@@ -27,17 +24,20 @@ class BreakerPolicy:
 
     Attributes:
         failures: How many failures in a row open it: 5xx, timeouts and broken connections, of any model.
-        pause_s: The longest pause in seconds. The first one is a second; then one attempt goes, and if it fails, too,
-            the next pause is twice as long.
+        pause_s: The longest pause in seconds.
+        first_pause_s: The first pause in seconds; then one attempt goes, and if it fails, too, the next pause is twice as
+            long. With that of ``pause_s``, all pauses have the same length.
     """
 
     failures: int = 5
     pause_s: float = 60.0
+    first_pause_s: float = 1.0
 
     def __post_init__(self) -> None:
         """Refuse invalid values."""
-        if self.failures < 1 or not 0 <= self.pause_s < float("inf"):
-            raise QuotaError(f"{self}: failures must be 1 or more, and pause_s finite, 0 or more")
+        pauses = self.pause_s, self.first_pause_s
+        if self.failures < 1 or not all(0 <= pause_s < float("inf") for pause_s in pauses):
+            raise QuotaError(f"{self}: failures must be 1 or more, pause_s and first_pause_s finite, 0 or more")
 
 
 class Breaker:
@@ -69,7 +69,7 @@ class Breaker:
         self.in_row += 1
         if self.in_row < self.policy.failures or sent_ns < self.open_until_ns:
             return False  # too few failures, or it was in flight when the breaker opened
-        self.pause_s = min(2 * self.pause_s or FIRST_PAUSE_S, self.policy.pause_s)
+        self.pause_s = min(2 * self.pause_s or self.policy.first_pause_s, self.policy.pause_s)
         self.open_until_ns = now_ns + round(self.pause_s * NS)
         return True
 

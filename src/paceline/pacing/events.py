@@ -1,14 +1,13 @@
-"""Events of permits, for a listener: logs, metrics and reports."""
+"""Events of permits, for a listener: metrics and reports."""
 
 from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import Any
 
 log = logging.getLogger("paceline")
-event_log = logging.getLogger("paceline.events")
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,7 +48,7 @@ class Notifier:
 
     def __init__(self, listener: Callable[[Event], None]) -> None:
         if not callable(listener):
-            raise TypeError(f"events is {listener!r}: it must be a function of one event, e.g. paceline.log_events")
+            raise TypeError(f"events is {listener!r}: it must be a function of one event")
         self._listener = listener
         self._failed = False
 
@@ -61,29 +60,3 @@ class Notifier:
             if not self._failed:
                 self._failed = True
                 log.exception("the events listener failed; further failures are not logged, and it is still called")
-
-
-def log_events(event: Event) -> None:
-    """A listener that logs: ``Limiter(..., events=paceline.log_events)``.
-
-    Each event is one record of the logger ``paceline.events`` at ``INFO``. Its fields are JSON values in the attribute
-    ``paceline`` of the record, for a formatter that writes JSON.
-    """
-    if event_log.isEnabledFor(logging.INFO):
-        fields = {name: value for name, value in asdict(event).items() if value is not None}
-        fields["waited_s"] = round(event.waited_s, 6)
-        for name in ("reserved", "used"):
-            if name in fields:
-                fields[name] = {unit: round(amount, 6) for unit, amount in fields[name].items()}
-        event_log.info("%s: %s", event.pool, _words(event), extra={"paceline": fields})
-
-
-def _words(event: Event) -> str:
-    """An event as text: ``settled: 1,150 input_tokens, 120 output_tokens``."""
-    if event.kind == "refused":
-        asked = "" if event.retry_after_s is None else f", asked to wait {event.retry_after_s:g} s"
-        return f"refused ({event.reason}){asked}"
-    cost = event.reserved if event.used is None else event.used
-    amounts = ", ".join(f"{round(amount, 2):,.15g} {unit}" for unit, amount in cost.items())
-    waited = f" after {event.waited_s:.1f} s" if event.kind == "acquired" else ""
-    return f"{event.kind}{waited}: {amounts}"

@@ -13,8 +13,9 @@ from typing import Any, Final
 from paceline.core.ledger import total_tokens
 from paceline.core.meters import Spread
 from paceline.core.pool import Pool
-from paceline.core.quota import INPUT_TOKENS, NS, REQUESTS, TOKENS
+from paceline.core.quota import NS
 from paceline.core.results import COOL_DOWN, QUEUE, STORE, STORE_LOST, RefusalKind
+from paceline.pacing.status import metrics
 
 log = logging.getLogger("paceline.rate_limit")
 
@@ -147,8 +148,9 @@ class Lines:
 
     def _left(self, now_ns: int) -> dict[str, float | None]:
         """What is left of the quotas per minute; of tokens, or of input tokens where the pool counts them apart."""
-        left = {m.quota.unit: round(m.level(now_ns), 3) for m in self._pool.ledger.meters if m.quota.period_s == 60}
-        return {"rpm_remaining": left.get(REQUESTS), "tpm_remaining": left.get(TOKENS, left.get(INPUT_TOKENS))}
+        left = metrics(self._pool, now_ns)
+        tokens = left.get("tpm_remaining", left.get("itpm_remaining"))
+        return {"rpm_remaining": left.get("rpm_remaining"), "tpm_remaining": tokens}
 
     def _use(self, now_ns: int, quota: str) -> tuple[float | None, float | None]:
         """What is used of the quota with this notation, and what it holds; ``None`` for no quota."""

@@ -26,7 +26,7 @@ from paceline.core.results import GIVEN, NeverFits, QuotaError, Reservation, Wai
 from paceline.estimation.calibration import Calibrations
 from paceline.pacing.breaker import BreakerPolicy, Health
 from paceline.pacing.clock import Clock
-from paceline.pacing.limits import Limits, Resolved
+from paceline.pacing.limits import Limits, Resolved, periods
 from paceline.pacing.permit import Acquisition, Later, Permit, as_error, check_cost
 from paceline.pacing.retry import RetryPolicy
 from paceline.pacing.scheduler import Scheduler, Worker
@@ -240,7 +240,8 @@ class Pacer:
     def status(self) -> dict[str, Any]:
         """The state of every pool as JSON values: quotas, what is left of them, the queue, what binds, and counts.
 
-        Pools with quotas given by name are listed before their first use, too, in their initial state.
+        Pools with quotas given by name, and what their providers' models share, are listed before their first use, too,
+        in their initial state.
         """
         with self._lock:
             schedulers, further = dict(self._schedulers), dict(self._further)
@@ -249,8 +250,9 @@ class Pacer:
         for name in islice(self.limits.given, POOLS_MAX):
             if "*" not in name and name not in models:  # a model in use has its provider in the name
                 resolved = self.limits.resolve(name)
-                if resolved.pool not in pools:
-                    pools[resolved.pool] = report(self._pool(resolved, now_ns)[0], now_ns)
+                for one in (resolved, *_provider_wide(resolved)):
+                    if one.pool not in pools:
+                        pools[one.pool] = report(self._pool(one, now_ns)[0], now_ns)
         return {"pools": dict(sorted(pools.items()))}
 
     def scheduler(self, pool: str) -> Scheduler:
@@ -286,6 +288,7 @@ class Pacer:
                 scheduler.events = self._notifier
                 if not resolved.learns:  # for a provider's model all units are derived
                     scheduler.own_units = {quota.unit for quota in resolved.quotas}.difference(KNOWN_UNITS)
+                scheduler.periods = periods(resolved.quotas)
                 quotas = zip(resolved.quotas, resolved.sources, strict=True)
                 unusual = [quota for quota, source in quotas if source == GIVEN and quota.unit not in KNOWN_UNITS]
                 if unusual:
@@ -308,18 +311,11 @@ class Pacer:
 
     def _open(self, resolved: Resolved, now_ns: int) -> Scheduler:
         further = []
-        if resolved.interval_s:
-            spacing = Quota(REQUESTS, 1.0, resolved.interval_s)
-            capacity = LocalCapacity.of([spacing], now_ns, headroom_s=0.0, ttl_s=self._ttl_s)
-            pool = Pool(f"{resolved.pool}/spacing", capacity, waiting_max=self._waiting_max)
-            further.append(self._further.setdefault(pool.name, Scheduler(pool, self.clock)))
-        if resolved.slots is not None:
-            name = f"{resolved.pool.partition('/')[0]}/in flight"
-            if name not in self._further:
-                slots = Resolved(name, (resolved.slots,), (GIVEN,))
-                pool, worker = self._pool(slots, now_ns)
-                self._further[name] = Scheduler(pool, self.clock, worker=worker)
-            further.append(self._further[name])
+        for one in _provider_wide(resolved):
+            if one.pool not in self._further:
+                pool, worker = self._pool(one, now_ns)
+                self._further[one.pool] = Scheduler(pool, self.clock, worker=worker)
+            further.append(self._further[one.pool])
         pool, worker = self._pool(resolved, now_ns)
         return Scheduler(pool, self.clock, further, worker)
 
@@ -375,6 +371,20 @@ class Pacer:
                 if fnmatchcase(name, pattern):
                     return f"priority {priority}", None, priority
         return around
+
+
+def _provider_wide(resolved: Resolved) -> list[Resolved]:
+    """The pools that all models of the provider share: its slots, and then the spacing of starts.
+
+    A request that waits for its turn to start holds its slot, which others could not use before that turn either.
+    """
+    provider, wide = resolved.pool.partition("/")[0], []
+    if resolved.slots is not None:
+        wide.append(Resolved(f"{provider}/in flight", (resolved.slots,), (GIVEN,)))
+    if resolved.interval_s:
+        spacing = Quota(REQUESTS, 1.0, resolved.interval_s, rule=Rule.EXACT)
+        wide.append(Resolved(f"{provider}/spacing", (spacing,), (GIVEN,)))
+    return wide
 
 
 def _checked_timeout(timeout: float | None) -> float | None:

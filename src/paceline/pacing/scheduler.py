@@ -14,7 +14,7 @@ import threading
 import warnings
 import weakref
 from collections import deque
-from collections.abc import Callable, Coroutine, Generator, Iterable, Sequence
+from collections.abc import Callable, Coroutine, Generator, Iterable, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass, replace
 from functools import cache, partial
@@ -31,6 +31,7 @@ from paceline.core.quota import CONCURRENCY, NS, REQUESTS, Cost, Rule
 from paceline.core.results import Outcome, PacelineWarning, Reading, Refusal, Reservation, StoreLost, WaitUntil
 from paceline.pacing import lines
 from paceline.pacing.clock import Clock, Timer, tell_of_forks
+from paceline.pacing.limits import of_periods
 from paceline.pacing.status import report
 
 if TYPE_CHECKING:
@@ -149,6 +150,7 @@ class Scheduler:
         lines: Its log lines.
         events: Called with the fields of every :class:`~paceline.pacing.events.Event` of the pool, or ``None``.
         own_units: The user's own units of the pool's quotas, until the first request; see :meth:`warn_left_out`.
+        periods: The periods of the pool's quotas, of each unit that has several.
     """
 
     def __init__(
@@ -158,6 +160,7 @@ class Scheduler:
         self.lines = lines.Lines(pool, self.read)
         self.events: Callable[..., None] | None = None
         self.own_units: set[str] = set()
+        self.periods: Mapping[str, Sequence[float]] = {}
         self.further = tuple(further)
         self._clock = clock
         self._worker = worker
@@ -379,6 +382,8 @@ class Scheduler:
             if not isinstance(granted, Reservation):
                 return granted
             paused_until_ns = self.pool.ledger.not_before_ns
+            if self._worker is None:
+                self._unsent[granted] = None
             try:
                 for scheduler in self.further:
                     there = Waiter({REQUESTS: 1, CONCURRENCY: 1}, waiter.lane, waiter.deadline_ns, waiter.name)
@@ -394,6 +399,7 @@ class Scheduler:
                 raise
             finally:
                 self._at.pop(waiter, None)
+                self._unsent.pop(granted, None)
             if self.pool.ledger.not_before_ns <= max(paused_until_ns + SAME_PAUSE_NS, self.now_ns()):
                 return granted
             self.cancel(granted)  # a pause has begun meanwhile: back to its place in its lane
@@ -454,6 +460,8 @@ class Scheduler:
 
         Then the level only falls, because requests may have been charged since the provider counted.
         """
+        if self.periods:
+            readings = list(of_periods(readings, self.periods))
 
         def learn(now_ns: int) -> None:
             if reservation is not None:

@@ -8,7 +8,11 @@ from typing import Any
 
 from paceline.core.meters import UNKNOWN_NS, Bucket, Exact, Meter, Spread, Window
 from paceline.core.pool import Pool
-from paceline.core.quota import CONCURRENCY, NS, REQUESTS, Rule
+from paceline.core.quota import CONCURRENCY, DAY_S, INPUT_TOKENS, NS, OUTPUT_TOKENS, REQUESTS, TOKENS, Rule
+from paceline.pacing.limits import REFILLED_DAY_S
+
+_INITIALS = {REQUESTS: "r", TOKENS: "t", INPUT_TOKENS: "it", OUTPUT_TOKENS: "ot"}
+_PERIODS = {60.0: "m", DAY_S: "d", REFILLED_DAY_S: "d"}
 
 QUEUE_SHOWN = 50
 """How many waiters are shown; a queue may hold a million."""
@@ -60,7 +64,33 @@ def report(pool: Pool, now_ns: int) -> dict[str, Any]:
             for unit, (estimated, actual) in sorted(pool.estimates.items())
             if unit not in (REQUESTS, CONCURRENCY)
         },
+        "metrics": metrics(pool, now_ns),
         **pool.capacity.status(now_ns),
+    }
+
+
+def metrics(pool: Pool, now_ns: int) -> dict[str, Any]:
+    """The state of ``pool`` in one level, under the names of metrics: ``rpm_remaining``, ``rate_limit_429_count``.
+
+    Of a quota per minute or day there are ``_limit``, ``_remaining``, ``_reset_s`` and, of a window, ``_resets_at``, after
+    the name of the quota in a file of limits (``rpm``, ``tpd``); where two count a day, the lower amounts.
+    """
+    found: dict[str, Any] = {}
+    for m in pool.ledger.meters:
+        if m.quota.unit in _INITIALS and m.quota.period_s in _PERIODS:
+            name = f"{_INITIALS[m.quota.unit]}p{_PERIODS[m.quota.period_s]}"
+            for field, amount in (("limit", m.quota.amount), ("remaining", round(m.level(now_ns), 3))):
+                found[f"{name}_{field}"] = min(amount, found.get(f"{name}_{field}", math.inf))
+            found.setdefault(f"{name}_reset_s", _reset_s(m, now_ns))
+            if (at := _resets_at(m, now_ns)) is not None:
+                found[f"{name}_resets_at"] = at
+    counts, estimates = pool.counts, pool.estimates
+    estimated, actual = estimates.get(TOKENS) or estimates.get(INPUT_TOKENS) or (0.0, 0.0)
+    return found | {
+        "in_flight": pool.ledger.in_flight,
+        "rate_limit_429_count": counts.get("refused_rate", 0) + counts.get("refused_growth", 0),
+        "rate_limit_wait_seconds": round(pool.waited_ns / NS, 3),
+        "estimate_ratio": round(actual / estimated, 4) if estimated else None,
     }
 
 

@@ -29,7 +29,8 @@ class Entry(NamedTuple):
         makes: A regular expression for the beginning of the names of the provider's own models, which have no slash;
             empty where a name says nothing about the provider.
         slashes: Whether the provider serves models of many makers, whose names contain slashes.
-        day: The time zone whose midnight restarts the quotas of a day; empty where they refill continuously.
+        day: The time zone whose midnight restarts the quotas of a day; empty where they refill continuously,
+            so that a quota of a day that the user gives is a bucket, too, and the window restarts at midnight UTC.
             Sources (2026-10): Google's page on rate limits for Los Angeles; messages of OpenAI's and Groq's refusals, whose
             waits are those of a bucket; DigitalOcean's page on limits. For all others UTC is an assumption, except OpenRouter.
     """
