@@ -83,6 +83,7 @@ class Limits:
                 " read a file, call Limiter.load(path)"
             )
         self.given = {name: _quotas(name, quotas) for name, quotas in (given or {}).items()}
+        self._spellings: dict[str, list[str]] | None = None  # the names in `given` by their usual spelling
         self._used: set[str] = set()  # the names in `given` that a model has matched
         self._named: set[str] = set()  # those, and other matters, that a warning has named
         self.tier = tier
@@ -155,9 +156,11 @@ class Limits:
             return self.model(prefix, model)  # an unknown provider
         if self.provider is not None:
             return self.model(self.provider, name)
+        made_by = maker(name)  # an attached client reaches the same pool
+        if made_by is not None and self.given_for(made_by, name, provider_named(made_by).pool(name)) is not None:
+            return self.model(made_by, name)
         if name in self.given or "*" in self.given:
-            made_by = maker(name)  # an attached client reaches the same pool
-            return self.model(made_by, name) if made_by else _given(name, self.given.get(name) or self.given["*"])
+            return _given(name, self.given.get(name) or self.given["*"])
         raise QuotaError(
             f"no quota for {name!r}{suggest(name, self.given)}; known: {', '.join(sorted(self.given)) or 'none'}."
             " Write a provider's model like 'openai/gpt-5', or give the limiter a quota of that name"
@@ -196,11 +199,25 @@ class Limits:
 
     def given_for(self, provider: str, model: str, alias: str) -> tuple[Quota, ...] | None:
         """The given quotas that hold for ``model`` at ``provider``, where its pool is ``alias``; ``None`` for none."""
-        for name in (f"{provider}/{model}", model, f"{provider}/{alias}", alias, f"{provider}/*", "*"):
+        written = self._written_otherwise(provider, model, alias)
+        for name in (f"{provider}/{model}", model, f"{provider}/{alias}", alias, *written, f"{provider}/*", "*"):
             if name in self.given and (provider == self.provider or not _names_other(provider, name)):
                 self._used.add(name)
                 return in_days(self.given[name], provider)
         return None
+
+    def _written_otherwise(self, provider: str, model: str, alias: str) -> list[str]:
+        """The given names of ``model`` in another spelling, with a date or a dot, that the provider charges to one pool."""
+        from paceline.providers.parse import spelled
+        from paceline.providers.registry import provider_named
+
+        if self._spellings is None:
+            self._spellings = {}
+            for name in self.given:
+                self._spellings.setdefault(spelled(name), []).append(name)
+        pool, prefix = provider_named(provider).pool, f"{provider}/"
+        names = [*self._spellings.get(spelled(prefix + model), ()), *self._spellings.get(spelled(model), ())]
+        return [name for name in names if pool(name.removeprefix(prefix)) == alias]
 
     def _sources_of(self, provider: str, model: str, alias: str) -> dict[Quota, Source]:
         """The quotas of a model, and the source of each."""
