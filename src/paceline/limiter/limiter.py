@@ -218,6 +218,29 @@ class Limiter(Pacer):
         scheduler = self.scheduler(pool)
         scheduler.observe(readings_in(scheduler.pool.name, headers, self.clock.now_ns() / NS), None)
 
+    def override(
+        self,
+        pool: str,
+        *,
+        tier: str | int | None = None,
+        rpm_override: float | None = None,
+        tpm_override: float | None = None,
+    ) -> None:
+        """Set the tier and the overrides of one model, in place of those of the limiter, before its first request.
+
+        Args:
+            pool: The model: ``openai/gpt-5``.
+            tier: The tier whose published limits hold where the limiter was given none for the model.
+            rpm_override: Requests per minute, in place of any other limit per minute.
+            tpm_override: Tokens per minute, input and output together, in place of any other limit on them per minute.
+
+        Raises:
+            QuotaError: The model or the tier is unknown, or the model is in use with other limits.
+        """
+        with self._lock:
+            used = self._schedulers.keys()
+            self.limits.override(pool, tier=tier, rpm_override=rpm_override, tpm_override=tpm_override, used=used)
+
     def paced(
         self,
         pool: str,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import re
 import warnings
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import islice
 from typing import Final
@@ -98,6 +98,7 @@ class Limits:
             if tier is not None:
                 lookup(self.provider, "default", tier)  # an unknown tier raises here, not at the first request
         self._overrides = overrides(rpm_override, tpm_override)
+        self._own: dict[str, tuple[str | int | None, dict[str, float]]] = {}  # a pool's own tier and overrides
         if learn not in (True, False, "up"):
             raise QuotaError(f"learn is {learn!r}: it must be True, False or 'up'")
         self._learn = learn
@@ -118,6 +119,34 @@ class Limits:
         prefixes = {name.partition("/")[0] for name in self.given if "/" in name}
         names = {provider_named(prefix).name for prefix in prefixes if is_provider(prefix)}
         return names.pop() if len(names) == 1 else None
+
+    def override(
+        self,
+        name: str,
+        *,
+        tier: str | int | None = None,
+        rpm_override: float | None = None,
+        tpm_override: float | None = None,
+        used: Collection[str] = (),
+    ) -> None:
+        """Set the tier and the overrides of one model, in place of those of all models; ``used``: the pools in use.
+
+        Raises:
+            QuotaError: The name or the tier is unknown, the name is no model of a provider, or its pool is in use with
+                other limits.
+        """
+        pool = self.resolve(name).pool
+        provider, _, model = pool.partition("/")
+        if not model:
+            raise QuotaError(f"{name!r} is no model of a provider: write it like 'openai/gpt-5'")
+        if tier is not None:
+            from paceline.providers.tables import lookup
+
+            lookup(provider, model, tier)  # an unknown tier raises here
+        own = tier, overrides(rpm_override, tpm_override)
+        if pool in used and own != self._own.get(pool, (None, {})):
+            raise QuotaError(f"pool {pool} is in use: set its tier and its overrides before its first request")
+        self._own[pool] = own
 
     def check_shareable(self) -> None:
         """Refuse quotas that a store cannot keep.
@@ -182,9 +211,10 @@ class Limits:
 
         known = provider_named(provider)
         alias = known.pool(model)
-        sources = self._sources_of(known.name, model, alias)
-        kept = dict.fromkeys(overridden(tuple(sources), self._overrides), GIVEN)
-        sources = kept | {quota: source for quota, source in sources.items() if not _is_in(self._overrides, quota)}
+        tier, own_rates = self._own.get(f"{known.name}/{alias}", (None, {}))
+        sources, rates = self._sources_of(known.name, model, alias, tier), self._overrides | own_rates
+        kept = dict.fromkeys(overridden(tuple(sources), rates), GIVEN)
+        sources = kept | {quota: source for quota, source in sources.items() if not _is_in(rates, quota)}
         slots = self._concurrency.get(known.name, self._concurrency.get("*"))
         if slots is not None:  # also on the model alone, so that its excess waits in its own queue
             own = {
@@ -219,15 +249,16 @@ class Limits:
         names = [*self._spellings.get(spelled(prefix + model), ()), *self._spellings.get(spelled(model), ())]
         return [name for name in names if pool(name.removeprefix(prefix)) == alias]
 
-    def _sources_of(self, provider: str, model: str, alias: str) -> dict[Quota, Source]:
-        """The quotas of a model, and the source of each."""
+    def _sources_of(self, provider: str, model: str, alias: str, tier: str | int | None) -> dict[Quota, Source]:
+        """The quotas of a model, and the source of each; ``tier``: its own, if it has one."""
         given = self.given_for(provider, model, alias)
         if given is not None:
             return dict.fromkeys(given, GIVEN)
         from paceline.providers.tables import DEFAULT, lookup, near_model
 
         self._warn_of_near(provider, model)
-        tier = self.tier if self.tier is not None and provider == self.home else None
+        if tier is None and self.tier is not None and provider == self.home:
+            tier = self.tier
         published = lookup(provider, model, tier)
         near = near_model(provider, model) if published.matched == DEFAULT else None
         if near is not None:
