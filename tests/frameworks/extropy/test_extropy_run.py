@@ -128,7 +128,9 @@ def test_the_limits_of_extropys_command_line(loop, world, scenario):
     own = vars(engine.DualRateLimiter)["create"]
     words = ["simulate", scenario, "-o", scenario.parent / "out", "--model", "gpt-5", "--routine-model", "gpt-5-mini"]
     with pace_engine(limiter), paceline.instrument(limiter, provider="openai"):
-        done = CliRunner().invoke(app, [str(word) for word in [*words, "--rate-tier", 3, "--rpm-override", 300, "--quiet"]])
+        done = CliRunner().invoke(
+            app, [str(word) for word in [*words, "--rate-tier", 3, "--rpm-override", 300, "--quiet"]]
+        )
     assert done.exit_code == 0, done.output
     assert vars(engine.DualRateLimiter)["create"] is own
     assert (world.tally()["admitted"], world.tally()["refused_total"]) == (80, 0)
