@@ -11,7 +11,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from limited_settings import POOL, Settings
+from limited_settings import POOL
 
 import paceline
 from paceline.estimation.calibration import Correction
@@ -22,19 +22,6 @@ OUTPUT_TOKENS = 500
 
 RECORDS_MAX = 10_000
 """The most calls that are kept one by one; the totals include all."""
-
-
-class TooLargeError(Exception):
-    """A request is estimated above the bound for one call; it was not sent.
-
-    Attributes:
-        estimated: The estimate, in tokens.
-        most: The bound, in tokens.
-    """
-
-    def __init__(self, estimated: int, most: int) -> None:
-        super().__init__(f"the request is estimated at {estimated:,} tokens, and one call may have {most:,}")
-        self.estimated, self.most = estimated, most
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,7 +54,6 @@ class Limited:
         provider: Any object with ``generate(prompt, ...)`` and ``generate_structured(prompt, schema, ...)``. A
             parameter ``max_tokens`` is taken as the most output tokens.
         limiter: The limiter, shared by all users of the quota.
-        settings: The bound on one call.
         pool: The quota's name in the limiter.
         keeps_max_tokens: The provider charges an answer's ``max_tokens`` even if it was shorter, as OpenAI does.
     """
@@ -76,12 +62,11 @@ class Limited:
         self,
         provider: Any,
         limiter: paceline.Limiter,
-        settings: Settings,
         *,
         pool: str = POOL,
         keeps_max_tokens: bool = False,
     ) -> None:
-        self.provider, self.limiter, self.settings, self.pool = provider, limiter, settings, pool
+        self.provider, self.limiter, self.pool = provider, limiter, pool
         self.records: deque[Record] = deque(maxlen=RECORDS_MAX)
         self.calls = self.tokens = 0
         self.waited_s = 0.0
@@ -93,7 +78,7 @@ class Limited:
         """Call the provider's method when there is room.
 
         Raises:
-            TooLargeError: The request is estimated above ``max_tokens_per_call``.
+            paceline.TooLargeError: The request is estimated above ``max_tokens_per_call``.
             paceline.GaveUpError: The provider refused every attempt, or the account has no money.
         """
         return self._call("generate", args, options)
@@ -122,9 +107,6 @@ class Limited:
         with self._lock:
             prompt_tokens = math.ceil(self._correction.apply(counted))
         estimated = prompt_tokens + (OUTPUT_TOKENS if max_tokens is None else max_tokens)
-        most = self.settings.max_tokens_per_call
-        if most is not None and estimated > most:
-            raise TooLargeError(estimated, most)
         expected, waited_s = estimated - prompt_tokens, 0.0
         attempts = self.limiter.attempts(self.pool, input_tokens=prompt_tokens, output_tokens=expected)
         for attempt in attempts:
@@ -137,7 +119,7 @@ class Limited:
                         permit.settle()  # a closed permit is not retried
                     raise
                 reported = usage_of(answer)
-                sent, got = reported or (counted, _length(answer, expected))
+                sent, got = reported or _total(answer, counted) or (counted, _length(answer, expected))
                 charged = max(got, max_tokens or 0) if self._keeps_max_tokens else got
                 permit.settle(input_tokens=sent, output_tokens=charged)
                 record = Record(name, estimated, sent + got, attempts.made, waited_s)
@@ -163,12 +145,22 @@ def _busy(error: Exception) -> bool:
 
 def usage_of(answer: Any) -> tuple[int, int] | None:
     """Input and output tokens that an answer's ``usage`` reports, under either pair of names."""
-    usage = answer.get("usage") if isinstance(answer, dict) else getattr(answer, "usage", None)
+    usage = _field(answer, "usage")
     values = usage if isinstance(usage, dict) else getattr(usage, "__dict__", None) or {}
     for sent, got in (("input_tokens", "output_tokens"), ("prompt_tokens", "completion_tokens")):
         if isinstance(values.get(sent), int) and isinstance(values.get(got), int):
             return values[sent], values[got]
     return None
+
+
+def _total(answer: Any, counted: int) -> tuple[int, int] | None:
+    """The same of an answer that reports ``tokens_used``, both together: above the estimated input it is output."""
+    used = _field(answer, "tokens_used")
+    return (min(counted, used), max(used - counted, 0)) if isinstance(used, int) else None
+
+
+def _field(answer: Any, name: str) -> Any:
+    return answer.get(name) if isinstance(answer, dict) else getattr(answer, name, None)
 
 
 def _estimate(method: Callable[..., Any], args: tuple[Any, ...], options: dict[str, Any]) -> tuple[int, int | None]:

@@ -8,7 +8,7 @@ from typing import Any
 
 import openai
 from limited import Limited
-from limited_settings import MODEL, Settings
+from limited_settings import MODEL
 
 import paceline
 
@@ -65,6 +65,6 @@ class OpenAIProvider:
         return Answer(said.choices[0].message.content or "", usage)
 
 
-def make_provider(limiter: paceline.Limiter, settings: Settings, base_url: str | None = None) -> Limited:
+def make_provider(limiter: paceline.Limiter, base_url: str | None = None) -> Limited:
     """The paced provider, for all users."""
-    return Limited(OpenAIProvider(base_url), limiter, settings, keeps_max_tokens=True)
+    return Limited(OpenAIProvider(base_url), limiter, keeps_max_tokens=True)

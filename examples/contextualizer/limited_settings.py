@@ -31,15 +31,15 @@ class Settings:
 
     Attributes:
         max_tpm: Tokens per minute of the account.
-        tpm_safety_factor: The share of ``max_tpm`` to use, e.g. 0.85. ``None``: all of it except the limiter's
-            headroom of one second's refill, which is as safe and uses 98 % in the long run.
+        tpm_safety_factor: The share of ``max_tpm`` to use. 1: all of it except the limiter's headroom of one second's
+            refill, which is as safe and uses 98 % in the long run.
         max_tokens_per_call: A request that is estimated above this is refused; ``None`` for no bound.
         retry_max_attempts: Attempts in total, the first included.
         retry_initial_wait_s: The first wait after a refusal that names none; it doubles.
     """
 
     max_tpm: int = 30_000
-    tpm_safety_factor: float | None = None
+    tpm_safety_factor: float = 0.85
     max_tokens_per_call: int | None = None
     retry_max_attempts: int = 3
     retry_initial_wait_s: float = 2.0
@@ -52,14 +52,14 @@ class Settings:
             SettingError: A value is invalid.
         """
         env = os.environ if environ is None else environ
-        factor = _number(env, "TPM_SAFETY_FACTOR", "0.85, or nothing for headroom instead", 0.01, 1.0)
+        factor = _number(env, "TPM_SAFETY_FACTOR", "0.85", 0.01, 1.0)
         per_call = _number(env, "MAX_TOKENS_PER_CALL", "8000, or nothing for no bound", 1, 1e9, whole=True)
         tpm = _number(env, "MAX_TPM", "30000", 1, 1e12, whole=True)
         attempts = _number(env, "RETRY_MAX_ATTEMPTS", "3", 1, 100, whole=True)
         wait_s = _number(env, "RETRY_INITIAL_WAIT", "2.0", 0.0, 60.0)
         return cls(
             max_tpm=cls.max_tpm if tpm is None else int(tpm),
-            tpm_safety_factor=factor,
+            tpm_safety_factor=cls.tpm_safety_factor if factor is None else factor,
             max_tokens_per_call=None if per_call is None else int(per_call),
             retry_max_attempts=cls.retry_max_attempts if attempts is None else int(attempts),
             retry_initial_wait_s=cls.retry_initial_wait_s if wait_s is None else wait_s,
@@ -72,16 +72,20 @@ class Settings:
             speed: The seconds of the plan in one real second; one of ``SPEEDS``.
             **options: As for :class:`paceline.Limiter`.
         """
-        factor = self.tpm_safety_factor
-        quota = paceline.Quota("tokens", self.max_tpm * (factor or 1), period_s=60 / speed)
         retry = paceline.RetryPolicy(
             max_attempts=self.retry_max_attempts,
             backoff_s=self.retry_initial_wait_s / speed,
             jitter=0.25,
             max_elapsed_s=86_400,  # waits for a small quota are long; the number of attempts is the bound
         )
-        headroom_s = 0.0 if factor else max(HEADROOM_S / speed, HEADROOM_MIN_S)
-        return paceline.Limiter({POOL: str(quota)}, headroom_s=headroom_s, retry=retry, **options)
+        return paceline.Limiter(
+            {POOL: str(paceline.Quota("tokens", self.max_tpm, period_s=60 / speed))},
+            usable=self.tpm_safety_factor,
+            headroom_s=0.0 if self.tpm_safety_factor < 1 else max(HEADROOM_S / speed, HEADROOM_MIN_S),
+            max_tokens_per_call=self.max_tokens_per_call,
+            retry=retry,
+            **options,
+        )
 
 
 def _number(

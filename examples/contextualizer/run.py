@@ -7,6 +7,7 @@ python examples/contextualizer/run.py --speed 10   # the same with six seconds f
 from __future__ import annotations
 
 import argparse
+import logging
 import os
 import sys
 import time
@@ -58,9 +59,9 @@ def conversation(agent: Any, name: str) -> None:
         )
 
 
-def run(limiter: paceline.Limiter, settings: Settings, base_url: str | None) -> list[BaseException]:
+def run(limiter: paceline.Limiter, base_url: str | None) -> list[BaseException]:
     """Run pipeline and agent at the same time; return the errors."""
-    provider = make_provider(limiter, settings, base_url)
+    provider = make_provider(limiter, base_url)
     with ThreadPoolExecutor(THREADS) as pool, ThreadPoolExecutor(2) as talks:
         work: list[Future[None]] = []
         try:
@@ -80,7 +81,11 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--speed", type=int, choices=SPEEDS, default=1, help="seconds of the plan in one second")
     parser.add_argument("--real", action="store_true", help="the real API: needs OPENAI_API_KEY")
+    parser.add_argument("--log", action="store_true", help="print the limiter's waits and retries")
     asked = parser.parse_args()
+    if asked.log:
+        logging.basicConfig(format="%(message)s")
+        logging.getLogger("paceline.rate_limit").setLevel(logging.INFO)
     if asked.real and ("OPENAI_API_KEY" not in os.environ or asked.speed != 1):
         parser.error("--real needs OPENAI_API_KEY, and cannot be combined with --speed")
     try:
@@ -94,7 +99,7 @@ def main() -> int:
         if not asked.real:
             limits = {MODEL: f"{settings.max_tpm} tokens/{60 // asked.speed}s"}
             world = running.enter_context(Emulator(limits, latency_s=1 / asked.speed, jitter=0.5))
-        errors = run(limiter, settings, world and world.base_url)
+        errors = run(limiter, world and world.base_url)
         tally = world.tally() if world else None
     spent = limiter.status()["pools"][POOL]["quotas"][0]["spent"]
     minutes = (time.monotonic() - started) * asked.speed / 60

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
         RefusalKind,
         RefusalScope,
         StoreError,
+        TooLargeError,
     )
     from paceline.http.instrument import instrument
     from paceline.limiter.limiter import Limiter
@@ -45,7 +46,7 @@ _HOMES = {
     "paceline.core.results": (
         "AcquireTimeoutError", "GaveUpError", "QueueFullError", "NeverFits", "NeverFitsError", "PacelineError",
         "PacelineWarning", "PoolStoppedError", "QuotaError", "Reading", "Refusal", "RefusalKind", "RefusalScope",
-        "StoreError",
+        "StoreError", "TooLargeError",
     ),
     "paceline.core.quota": ("Quota", "Rule"),
     "paceline.pacing.retry": ("RetryPolicy",),
@@ -66,7 +67,7 @@ __all__ = [
     "AcquireTimeoutError", "Acquisition", "BreakerPolicy", "Buffer", "Event", "GaveUpError", "HeaderLimits", "LaneSpec",
     "Later", "Limiter", "NeverFits", "NeverFitsError", "PacelineError", "PacelineWarning", "Permit", "PoolStoppedError",
     "QueueFullError", "Quota", "QuotaError", "Reading", "Refusal", "RefusalKind", "RefusalScope", "RetryPolicy", "Rule",
-    "StoreError", "Waiting", "eta", "instrument", "lane", "limits_in", "refusal_of", "status_app",
+    "StoreError", "TooLargeError", "Waiting", "eta", "instrument", "lane", "limits_in", "refusal_of", "status_app",
 ]  # fmt: skip
 
 

@@ -18,7 +18,7 @@ from paceline.testing import ManualClock
 HOME = Path(__file__).resolve().parents[2] / "examples" / "contextualizer"
 sys.path.insert(0, str(HOME))
 
-from limited import Limited, TooLargeError  # noqa: E402
+from limited import Limited  # noqa: E402
 from limited_provider import OpenAIProvider, make_provider  # noqa: E402
 from limited_settings import MODEL, POOL, SettingError, Settings  # noqa: E402
 
@@ -63,8 +63,8 @@ def clock():
 
 
 def limited(clock, model, settings=None, **options):
-    settings = settings or Settings()
-    return Limited(model, settings.limiter(clock=clock), settings, **options)
+    settings = settings or Settings(tpm_safety_factor=1.0)
+    return Limited(model, settings.limiter(clock=clock), **options)
 
 
 def play(clock, function, *args, **options):
@@ -122,12 +122,12 @@ def test_a_tokenizer_that_raises_falls_back_with_a_debug_log(clock, tokenizer, c
 def test_above_max_tokens_per_call_names_both_numbers_and_nothing_is_called(clock, tokenizer):
     tokenizer(lambda texts, name: [1_000])
     model = Model(clock)
-    provider = limited(clock, model, Settings(max_tokens_per_call=1_500))
+    provider = limited(clock, model, Settings(tpm_safety_factor=1.0, max_tokens_per_call=1_500))
     with pytest.raises(
-        TooLargeError, match=re.escape("estimated at 1,600 tokens, and one call may have 1,500")
+        paceline.TooLargeError, match=re.escape("estimated at 1,600 tokens, and one call may have 1,500")
     ) as caught:
         provider.generate("long", max_tokens=500)
-    assert (caught.value.estimated, caught.value.most) == (1_600, 1_500)
+    assert (caught.value.cost, caught.value.most) == (1_600, 1_500)
     assert model.at_s == []
     assert provider.room().used == 0
     provider.generate("just short enough", max_tokens=400)
@@ -136,8 +136,8 @@ def test_above_max_tokens_per_call_names_both_numbers_and_nothing_is_called(cloc
 
 def test_max_tokens_per_call_holds_for_structured_calls(clock, tokenizer):
     tokenizer(lambda texts, name: [1_000])
-    with pytest.raises(TooLargeError):
-        limited(clock, Model(clock), Settings(max_tokens_per_call=1_000)).generate_structured(
+    with pytest.raises(paceline.TooLargeError):
+        limited(clock, Model(clock), Settings(tpm_safety_factor=1.0, max_tokens_per_call=1_000)).generate_structured(
             "long", {"type": "object"}
         )
 
@@ -188,6 +188,41 @@ def test_a_safety_factor_of_85_percent_is_a_setting(clock, tokenizer):
     assert model.at_s[-1] == pytest.approx((90_000 - 25_500) / 425, abs=4)
 
 
+def test_a_wait_is_logged_with_what_is_used_of_the_quota(clock, tokenizer, caplog):
+    tokenizer(lambda texts, name: [12_750])
+    provider = limited(clock, Model(clock, used=(12_750, 0)), Settings())
+    with caplog.at_level(logging.INFO, "paceline.rate_limit"):
+        play(clock, lambda: [provider.generate("x", max_tokens=0) for _ in range(4)])
+    [line, *_] = [record for record in caplog.records if record.event == "rate_limit.wait"]
+    assert re.match(
+        r"Rate limit: waiting [\d.]+ s for tokens/min of openai/gpt-5-mini \([\d,]+ of 25,500 used\)", line.getMessage()
+    )
+    assert line.limit == 25_500
+    assert 0 < line.used <= 25_500
+    assert line.expected_wait_s >= 1
+
+
+@pytest.mark.parametrize("factor", [1.0, 0.5])
+def test_the_usable_limit_is_max_tpm_times_the_factor_also_after_headers(paceline_emulator, factor):
+    world = paceline_emulator(limits={MODEL: "30k tokens/2s"}, latency_s=0.02)  # two seconds for a minute
+    provider = make_provider(Settings(tpm_safety_factor=factor).limiter(30), world.base_url)
+    with ThreadPoolExecutor(10) as pool:
+        list(pool.map(lambda _: provider.generate("Say something about the weather. " * 200), range(40)))
+    tally = world.tally()
+    used = tally["pools"][MODEL]["charges"]["tokens"]
+    assert provider.room().limit == 30_000 * factor
+    assert tally["admitted"] == 40
+    assert used > 45_000  # more than is there at once
+    assert used <= 30_000 * factor * (1 + tally["elapsed_s"] / 2) + 2_000  # one burst, and the rate
+
+
+def test_limits_out_of_headers():
+    headers = {"x-ratelimit-limit-tokens": "30000", "x-ratelimit-remaining-tokens": "2500", "retry-after": "7"}
+    info = paceline.limits_in(headers)  # extract_rate_limit_info(headers)
+    [tokens] = info.readings
+    assert (tokens.unit, tokens.limit, tokens.remaining, info.retry_after_s) == ("tokens", 30_000, 2_500, 7)
+
+
 def test_what_never_fits_the_quota_is_said_at_once(clock, tokenizer):
     tokenizer(lambda texts, name: [40_000])
     with pytest.raises(paceline.NeverFitsError):
@@ -198,7 +233,7 @@ def test_10_threads_of_100_records_lose_nothing(tokenizer):
     tokenizer(lambda texts, name: [1])
     settings = Settings(max_tpm=1_000_000_000)
     limiter = settings.limiter()
-    provider = Limited(Model(ManualClock(), used=(5, 2)), limiter, settings)
+    provider = Limited(Model(ManualClock(), used=(5, 2)), limiter)
     mine, start = [], threading.Barrier(10)
 
     def work():
@@ -234,6 +269,16 @@ def test_a_provider_that_keeps_max_tokens_stays_charged_with_them(clock, tokeniz
     provider = limited(clock, Model(clock, used=(1_000, 100)), keeps_max_tokens=True)
     provider.generate("x", max_tokens=400)
     assert (provider.last.used, provider.room().used) == (1_100, 1_400)
+
+
+@pytest.mark.parametrize("answer", [{"tokens_used": 2_300}, types.SimpleNamespace(tokens_used=2_300)])
+def test_use_is_also_reported_as_tokens_used(clock, tokenizer, monkeypatch, answer):
+    tokenizer(lambda texts, name: [10_000])
+    model = Model(clock)
+    monkeypatch.setattr(model, "generate", lambda prompt, max_tokens=0: answer)
+    provider = limited(clock, model)
+    provider.generate("x", max_tokens=5_000)
+    assert (provider.last.used, provider.room().used) == (2_300, 2_300)
 
 
 def test_an_answer_without_usage_counts_by_its_length(clock, tokenizer, monkeypatch):
@@ -296,6 +341,40 @@ def test_when_attempts_run_out_the_error_says_how_many_why_and_retry_after(clock
     assert caught.value.__cause__ is last
 
 
+def refused_by_an_sdk():
+    answer = types.SimpleNamespace(request=None, status_code=429, headers={})
+    try:
+        raise RuntimeError("Rate limit exceeded for gpt-4o") from openai.RateLimitError(
+            "no", response=answer, body=None
+        )
+    except RuntimeError as error:
+        return error
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        RuntimeError("Rate limit exceeded for gpt-4o"),
+        RuntimeError("rate_limit"),
+        RuntimeError("Error code: 429"),
+        RuntimeError("Too Many Requests"),
+        refused_by_an_sdk(),
+    ],
+)
+def test_a_rate_limit_is_known_by_its_text_or_its_cause(clock, error, caplog):
+    model = Model(clock, errors=[error] * 3)
+    with (
+        caplog.at_level(logging.INFO, "paceline.rate_limit"),
+        pytest.raises(paceline.GaveUpError, match="3 attempts made") as caught,
+    ):
+        play(clock, limited(clock, model).generate, "x", max_tokens=0)
+    assert (caught.value.attempts, caught.value.__cause__, len(model.at_s)) == (3, error, 3)
+    assert 1.5 <= model.at_s[1] <= 2.51
+    lines = [record for record in caplog.records if record.event == "rate_limit.retry"]
+    assert [(line.attempt, line.max_attempts) for line in lines] == [(1, 3), (2, 3)]
+    assert re.match(r"Retry 1/3 in [12]\.\d s: openai/gpt-5-mini \(rate\)", lines[0].getMessage())
+
+
 @pytest.mark.parametrize(
     "error", [ValueError("no"), RuntimeError("503"), TimeoutError(), *map(ProviderError, (400, 401, 500, 503, 529))]
 )
@@ -332,7 +411,7 @@ def test_any_provider_with_the_two_functions_becomes_limited(clock):
 def test_the_factory_returns_the_provider_wrapped(paceline_emulator):
     settings = Settings()
     world = paceline_emulator(limits={MODEL: "30k tokens/min"})
-    provider = make_provider(settings.limiter(), settings, world.base_url)
+    provider = make_provider(settings.limiter(), world.base_url)
     assert isinstance(provider, Limited)
     assert isinstance(provider.provider, OpenAIProvider)
     assert provider.generate("Say something.").text
@@ -344,7 +423,7 @@ def test_the_factory_returns_the_provider_wrapped(paceline_emulator):
 def test_a_crowd_at_the_api_none_refused(paceline_emulator):
     settings, speed = Settings(), 30  # two seconds for a minute
     world = paceline_emulator(limits={MODEL: "30k tokens/2s"}, latency_s=0.03, jitter=0.5)
-    provider = make_provider(settings.limiter(speed), settings, world.base_url)
+    provider = make_provider(settings.limiter(speed), world.base_url)
     with ThreadPoolExecutor(10) as pool:
         list(pool.map(lambda _: provider.generate("Say something about the weather. " * 200), range(50)))
     tally = world.tally()
@@ -356,7 +435,7 @@ def test_a_crowd_at_the_api_none_refused(paceline_emulator):
 def test_a_refusal_of_the_real_sdk_is_waited_out(paceline_emulator):
     settings = Settings()
     world = paceline_emulator(limits={MODEL: "1000 tokens/s"}, start_level=0.0)  # somebody else was here before us
-    provider = make_provider(settings.limiter(), settings, world.base_url)
+    provider = make_provider(settings.limiter(), world.base_url)
     started = time.monotonic()
     provider.generate("Say something. " * 50, max_tokens=300)
     assert (provider.last.attempts, world.tally()["refused_total"]) == (2, 1)
@@ -367,20 +446,20 @@ def test_another_error_of_the_real_sdk_goes_up_at_once(paceline_emulator):
     settings = Settings()
     world = paceline_emulator(limits={MODEL: "30k tokens/min"}, valid_key="another")
     with pytest.raises(openai.AuthenticationError):
-        make_provider(settings.limiter(), settings, world.base_url).generate("x")
+        make_provider(settings.limiter(), world.base_url).generate("x")
 
 
 # --- the environment
 
 
 def test_environment_defaults():
-    assert Settings.from_env({}) == Settings(30_000, None, None, 3, 2.0)
+    assert Settings.from_env({}) == Settings(30_000, 0.85, None, 3, 2.0)
 
 
 def test_environment_values():
-    env = {"MAX_TPM": "60000", "TPM_SAFETY_FACTOR": "0.85", "MAX_TOKENS_PER_CALL": "8000"}
+    env = {"MAX_TPM": "60000", "TPM_SAFETY_FACTOR": "0.5", "MAX_TOKENS_PER_CALL": "8000"}
     env |= {"RETRY_MAX_ATTEMPTS": "5", "RETRY_INITIAL_WAIT": "0.5"}
-    assert Settings.from_env(env) == Settings(60_000, 0.85, 8_000, 5, 0.5)
+    assert Settings.from_env(env) == Settings(60_000, 0.5, 8_000, 5, 0.5)
 
 
 @pytest.mark.parametrize(

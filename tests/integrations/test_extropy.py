@@ -114,6 +114,57 @@ def test_the_factory_takes_what_extropy_gives():
         engine.DualRateLimiter.create(strong_model_string="nobody")
 
 
+def limits(role):
+    name = f"{role.stats()['provider']}/{role.stats()['model']}"
+    return {quota["unit"]: quota["limit"] for quota in role._limiter.status()["pools"][name]["quotas"]}
+
+
+def test_the_command_lines_tier_and_overrides_are_limits():
+    limiter = paceline.Limiter(provider="openai", tier=1)
+    create = ExtropyLimiter.factory(limiter)
+    given = {"provider": "openai", "pivotal_model": "gpt-5", "routine_model": "gpt-5-mini", "tier": 3}
+    dual = create(**given, rpm_override=300)
+    assert limits(dual.pivotal) == {"requests": 300, "tokens": 2e6}  # tier 3 but for the override
+    assert limits(dual.routine) == {"requests": 5_000, "tokens": 4e6}  # tier 3, and no override
+    assert (dual.pivotal.rpm, dual.routine.rpm, dual.max_safe_concurrent) == (300, 5_000, 150)
+    assert limits(create(**given, rpm_override=300).pivotal) == {"requests": 300, "tokens": 2e6}
+    with pytest.raises(paceline.QuotaError, match="pool openai/gpt-5 is in use: set its tier and its overrides before"):
+        create(**given, rpm_override=400)
+
+
+def test_overrides_and_tier_of_the_program_beat_a_file_and_the_limiter():
+    given = {"openai/gpt-5": ["700 requests/min", "90k tokens/min"]}
+    limiter = paceline.Limiter(given, provider="openai", tier=2, rpm_override=50)
+    dual = ExtropyLimiter(limiter, GPT, MINI, tier=4, tpm_override=80_000, rpm_override=900)
+    assert limits(dual.pivotal) == {"requests": 900, "tokens": 80_000}
+    assert limits(dual.routine) == {"requests": 50, "tokens": 10e6}
+
+
+def test_one_model_in_both_roles_keeps_the_override():
+    dual = ExtropyLimiter(paceline.Limiter(provider="openai"), GPT, "gpt-5-2025-08-07", tier=2, rpm_override=300)
+    assert dual.routine is dual.pivotal
+    assert limits(dual.pivotal) == {"requests": 300, "tokens": 1e6}
+
+
+@pytest.mark.parametrize(
+    ("model", "options", "words"),
+    [
+        ("openai/gpt-5", {"tier": 9}, "tier 9 of openai is unknown"),
+        ("agents", {"tier": 1}, "'agents' is no model of a provider: write it like 'openai/gpt-5'"),
+    ],
+)
+def test_what_cannot_be_overridden(model, options, words):
+    with pytest.raises(paceline.QuotaError, match=words):
+        paceline.Limiter({"agents": "5 requests/min"}).override(model, **options)
+
+
+def test_estimates_default_to_600_in_and_200_out():
+    limiter = paceline.Limiter({"anthropic/*": ["50 requests/min", "30k input_tokens/min", "8k output_tokens/min"]})
+    ExtropyRole(limiter, "anthropic/claude-haiku-4.5").acquire_sync()
+    [pool] = limiter.status()["pools"].values()
+    assert [quota["spent"] for quota in pool["quotas"]] == [1, 600, 200]
+
+
 async def test_output_that_is_expected_never_makes_a_call_too_large():
     limiter = paceline.Limiter({"anthropic/*": ["50 requests/min", "30k input_tokens/min", "8k output_tokens/min"]})
     role = ExtropyRole(limiter, "anthropic/claude-sonnet-4")

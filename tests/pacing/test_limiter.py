@@ -332,3 +332,54 @@ class TestStatus:
             limiter.acquire(f"pool-{i}").wait()
         with pytest.raises(QuotaError, match="more than 10 pools"):
             limiter.acquire("one too many")
+
+
+class TestCallsThatAreTooLarge:
+    def test_name_both_numbers_and_are_not_made(self):
+        limiter = paceline.Limiter({"openai/m": "30k tokens/min"}, max_tokens_per_call=1_500)
+        made = []
+        ask = limiter.paced("openai/m", input_tokens=1_100, output_tokens=500)(made.append)
+        message = r"openai/m: the request is estimated at 1,600 tokens, and one call may have 1,500: send less"
+        with pytest.raises(paceline.TooLargeError, match=message) as caught:
+            ask("long")
+        assert (caught.value.cost, caught.value.most, made) == (1_600, 1_500, [])
+        for call in (limiter.acquire, limiter.try_acquire, limiter.attempts):
+            with pytest.raises(paceline.NeverFitsError):
+                call("openai/m", input_tokens=1_501)
+        assert limiter.try_acquire("openai/m", input_tokens=1_000, output_tokens=500)
+
+    @pytest.mark.parametrize("most", [0, -1, float("inf")])
+    def test_a_bound_is_above_0(self, most):
+        with pytest.raises(QuotaError, match=r"max_tokens_per_call is .*: it must be a number of tokens above 0"):
+            paceline.Limiter(max_tokens_per_call=most)
+
+
+class TestPacedFunctionsThatAreRetried:
+    def test_as_attempts_are(self):
+        failures = [RuntimeError("Rate limit exceeded for gpt-4o")] * 2
+
+        def generate(prompt):
+            if failures:
+                raise failures.pop()
+            return {"usage": {"prompt_tokens": 7, "completion_tokens": 3}}
+
+        policy = paceline.RetryPolicy(max_attempts=3, backoff_s=0.0)
+        limiter = paceline.Limiter({"openai/m": "30k tokens/min"})
+        assert limiter.paced("openai/m", retry=policy, tokens=10)(generate)("Say it.")["usage"]
+        assert limiter.status()["pools"]["openai/m"]["counts"] == {"granted": 3, "settled": 1, "refused_rate": 2}
+        failures += [RuntimeError("Rate limit exceeded for gpt-4o")]
+        with pytest.raises(paceline.GaveUpError) as caught:
+            limiter.paced("openai/m", retry=paceline.RetryPolicy(max_attempts=1), tokens=10)(generate)("Say it.")
+        assert (caught.value.attempts, str(caught.value.__cause__)) == (1, "Rate limit exceeded for gpt-4o")
+
+    async def test_async(self):
+        failures = [RuntimeError("429")]
+        limiter = paceline.Limiter({"openai/m": "30k tokens/min"}, retry=paceline.RetryPolicy(backoff_s=0.0))
+
+        @limiter.paced("openai/m", retry=True, tokens=10)
+        async def generate():
+            if failures:
+                raise failures.pop()
+            return "Yes."
+
+        assert await generate() == "Yes."

@@ -203,3 +203,34 @@ def test_an_unknown_host_has_a_concurrency_and_no_rate():
     with pytest.warns(PacelineWarning, match="8 concurrency is assumed, and no rate until an answer states one"):
         resolved = Limits().model("localhost", "llama3.1")
     assert [str(quota) for quota in resolved.quotas] == ["8 concurrency"]
+
+
+@pytest.mark.parametrize("provider", ["anthropic", None])
+@pytest.mark.parametrize(
+    "given",
+    ["claude-haiku-4.5", "anthropic/claude-haiku-4.5", "claude-haiku-4-5", "claude-haiku-4-5-20251001"],
+)
+@pytest.mark.parametrize(
+    "asked",
+    ["claude-haiku-4.5", "anthropic/claude-haiku-4-5", "claude-haiku-4-5-20251001", "claude/claude-haiku-4.5"],
+)
+def test_a_dot_and_a_date_in_a_name_are_other_spellings_of_one_model(provider, given, asked):
+    limits = Limits({given: "77 requests/min", "anthropic/*": "5 requests/min"}, provider=provider)
+    for found in (limits.resolve(asked), limits.model("anthropic", asked.rpartition("/")[2])):
+        assert (found.pool, [str(quota) for quota in found.quotas]) == (
+            "anthropic/claude-haiku-4-5",
+            ["77 requests/min"],
+        )
+
+
+@pytest.mark.parametrize(
+    ("provider", "given", "asked"),
+    [
+        ("anthropic", "claude-sonnet-4", "claude-sonnet-4-5"),  # one pool, and two models
+        ("openai", "gpt-5-1", "gpt-5.1"),  # OpenAI's names have dots
+        ("gemini", "gemini-2.5-pro-2025-05-06", "gemini-2.5-pro"),  # Google counts each snapshot apart
+    ],
+)
+def test_other_names_are_other_models(provider, given, asked):
+    found = Limits({given: "77 requests/min", f"{provider}/*": "5 requests/min"}).model(provider, asked)
+    assert [str(quota) for quota in found.quotas] == ["5 requests/min"]

@@ -80,6 +80,7 @@ class Config:
     workers: int = 500
     max_attempts: int = 6
     timeout_s: float = 600.0
+    max_tokens_per_call: int | None = None
     usable: float = 1.0
     headroom_s: float | None = None
     ttl_s: float | None = None
@@ -159,6 +160,7 @@ class Config:
             "concurrency": self.concurrency,
             "min_interval_s": self.min_interval_s,
             "acquire_timeout_s": None if patient else self.acquire_timeout_s,
+            "max_tokens_per_call": self.max_tokens_per_call,
             "usable": self.usable,
             "headroom_s": self.headroom_s,
             "ttl_s": self.ttl_s or (max(900.0, 2 * self.timeout_s) if patient else 900.0),

@@ -268,6 +268,7 @@ class Settings(TypedDict, total=False):
     workers: Annotated[int, within(1, 20_000)]
     max_attempts: Attempts
     timeout_s: Annotated[float, within(0.001, 86_400, "seconds")]
+    max_tokens_per_call: Annotated[int, within(1, 1_000_000_000)]
     usable: Annotated[float, expected("a share above 0 and at most 1", lambda share: bool(0 < share <= 1))]
     headroom_s: Hour
     ttl_s: Annotated[float, within(1, TIMEOUT_MAX_S, "seconds")]

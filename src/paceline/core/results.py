@@ -74,6 +74,17 @@ class NeverFitsError(PacelineError):
         self.pool, self.unit, self.cost, self.most = pool, unit, cost, most
 
 
+class TooLargeError(NeverFitsError):
+    """The request is estimated above ``max_tokens_per_call``; it was not sent."""
+
+    def __init__(self, pool: str, cost: float, most: float) -> None:
+        super().__init__(pool, "tokens", cost, most)
+        self.args = (
+            f"{pool}: the request is estimated at {cost:,.0f} tokens, and one call may have {most:,.0f}: send less, or raise"
+            " max_tokens_per_call",
+        )
+
+
 class AcquireTimeoutError(PacelineError, TimeoutError):
     """The deadline has passed, or cannot be met."""
 

@@ -32,6 +32,7 @@ from paceline.core.results import (
     RefusalKind,
     RefusalScope,
     StoreError,
+    TooLargeError,
 )
 from paceline.http.describe import Metered, describe, describe_guessed, is_metered, provider_guessed
 from paceline.http.unpaced import announce
@@ -420,7 +421,7 @@ class Tap:
 
 _WORDS = {
     AcquireTimeoutError: "timeout", QueueFullError: "queue_full", NeverFitsError: "never_fits", PoolStoppedError: "stopped",
-    QuotaError: "quota", StoreError: "store",
+    QuotaError: "quota", StoreError: "store", TooLargeError: "too_large",
 }  # fmt: skip
 
 

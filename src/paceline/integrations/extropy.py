@@ -4,20 +4,25 @@ extropy ends each call after 15 or 30 s, so a wait inside that deadline would be
 in ``acquire()``; ``paceline.instrument(limiter)`` settles the permit with the real usage, and paces only the attempts
 after the first. Use both::
 
-    from extropy.simulation import engine
-    engine.DualRateLimiter.create = ExtropyLimiter.factory(limiter)
+    pace_engine(limiter)
     paceline.instrument(limiter)
+
+or run extropy's own command: ``paceline exec -- extropy simulate ...``. The tier and the overrides of that command are limits
+of the limiter.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from contextvars import ContextVar
-from typing import Any, Final
+from typing import Any, Final, Self
 
 from paceline.core.quota import REQUESTS
+from paceline.integrations import package
 from paceline.limiter.limiter import Limiter
 from paceline.pacing.permit import Acquisition, Permit, hand_down
+
+REQUIREMENT: Final = "extropy-run>=0.2.3"
 
 RPM_UNLIMITED: Final = 6_000
 """The value of ``rpm`` without a limit on requests: extropy starts its calls 60 / rpm seconds apart."""
@@ -98,30 +103,53 @@ class ExtropyLimiter:
         pivotal: The model of the first pass, e.g. ``openai/gpt-5``; also named ``strong``.
         routine: The model of the second pass, also named ``fast``; both passes share one role if it is ``None`` or the
             same model.
+        tier: The tier of the account, for both models; by default that of the limiter.
+        rpm_override: Requests per minute of the pivotal model.
+        tpm_override: Tokens per minute of the pivotal model, input and output together.
+
+    Raises:
+        QuotaError: As for :meth:`paceline.Limiter.override`.
     """
 
-    def __init__(self, limiter: Limiter, pivotal: str, routine: str | None = None) -> None:
+    def __init__(
+        self,
+        limiter: Limiter,
+        pivotal: str,
+        routine: str | None = None,
+        *,
+        tier: str | int | None = None,
+        rpm_override: float | None = None,
+        tpm_override: float | None = None,
+    ) -> None:
+        same = routine is None or limiter.limits.resolve(routine).pool == limiter.limits.resolve(pivotal).pool
+        if tier or rpm_override or tpm_override:
+            limiter.override(pivotal, tier=tier, rpm_override=rpm_override, tpm_override=tpm_override)
+        if tier and not same:
+            limiter.override(routine or pivotal, tier=tier)
         self.pivotal = self.strong = ExtropyRole(limiter, pivotal)
-        same = routine is None or limiter.scheduler(routine) is limiter.scheduler(pivotal)
         self.routine = self.fast = self.pivotal if same else ExtropyRole(limiter, routine or pivotal)
 
     @classmethod
     def factory(cls, limiter: Limiter) -> Callable[..., ExtropyLimiter]:
-        """A replacement for ``DualRateLimiter.create``. It ignores tiers and overrides: the limiter has the limits."""
+        """A replacement for ``DualRateLimiter.create``; without a model it takes extropy's default."""
 
         def create(
             provider: str = "",
             pivotal_model: str = "",
             routine_model: str = "",
+            tier: int | None = None,
+            rpm_override: int | None = None,
+            tpm_override: int | None = None,
             *,
             strong_model_string: str = "",
             fast_model_string: str = "",
-            **_: Any,
         ) -> ExtropyLimiter:
-            before = f"{provider}/" if provider else ""
-            pivotal = strong_model_string or f"{before}{pivotal_model}"
-            routine = fast_model_string or (f"{before}{routine_model}" if routine_model else None)
-            return cls(limiter, pivotal, routine)
+            def named(model: str) -> str:
+                return f"{provider}/{model or _default_model()}" if provider else model
+
+            pivotal, routine = strong_model_string or named(pivotal_model), fast_model_string or named(routine_model)
+            given: dict[str, Any] = {"tier": tier, "rpm_override": rpm_override, "tpm_override": tpm_override}
+            return cls(limiter, pivotal, routine or None, **given)
 
         return create
 
@@ -134,3 +162,39 @@ class ExtropyLimiter:
         """The numbers of both models, or of one if they are the same."""
         stats = {"pivotal": self.pivotal.stats()}
         return stats if self.routine is self.pivotal else {**stats, "routine": self.routine.stats()}
+
+
+class PacedEngine:
+    """The effect of :func:`pace_engine`, until :meth:`undo` or the end of a ``with`` block."""
+
+    def __init__(self, dual: Any, create: Callable[..., ExtropyLimiter]) -> None:
+        self._dual, self._create, self._original = dual, create, dual.__dict__["create"]
+        dual.create = staticmethod(create)
+
+    def undo(self) -> None:
+        """Restore extropy's own limiter; a second call does nothing."""
+        if self._dual.create is self._create:
+            self._dual.create = self._original
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.undo()
+
+
+def pace_engine(limiter: Limiter) -> PacedEngine:
+    """Make extropy's engine wait for ``limiter`` in place of its own limiter.
+
+    Raises:
+        ImportError: extropy is not installed, or this version has no ``DualRateLimiter``.
+    """
+    dual = getattr(package("extropy.simulation.engine", REQUIREMENT), "DualRateLimiter", None)
+    if dual is None:
+        raise ImportError(f"this extropy has no DualRateLimiter: the integration needs {REQUIREMENT!r}")
+    return PacedEngine(dual, ExtropyLimiter.factory(limiter))
+
+
+def _default_model() -> str:
+    """The model that extropy calls where its settings name none."""
+    return str(package("extropy.core.providers", REQUIREMENT).get_simulation_provider().default_simple_model)

@@ -49,7 +49,7 @@ class PacelineMiddleware(_agents.AgentMiddleware):  # type: ignore[misc,name-def
             client below is charged to another pool than the model's name and address imply.
         max_input_tokens: The most tokens of system message, tools and history together, by an estimate that the answers
             correct; ``None`` for no limit.
-        max_tool_chars: The most characters of a tool's result, the marker included.
+        max_tool_output_chars: The most characters of a tool's result, the marker included.
         timeout: The most seconds to wait for a permit.
 
     Raises:
@@ -62,16 +62,16 @@ class PacelineMiddleware(_agents.AgentMiddleware):  # type: ignore[misc,name-def
         pool: str | None = None,
         *,
         max_input_tokens: int | None = None,
-        max_tool_chars: int = 12_000,
+        max_tool_output_chars: int = 12_000,
         timeout: float | None = None,
     ) -> None:
         super().__init__()
-        if max_tool_chars < 100:
-            raise QuotaError(f"max_tool_chars is {max_tool_chars!r}: it must be 100 or more")
+        if max_tool_output_chars < 100:
+            raise QuotaError(f"max_tool_output_chars is {max_tool_output_chars!r}: it must be 100 or more")
         if max_input_tokens is not None and max_input_tokens < 1:
             raise QuotaError(f"max_input_tokens is {max_input_tokens!r}: it must be 1 or more, or None")
         self.limiter, self.pool, self.timeout = limiter, pool, timeout
-        self.max_input_tokens, self.max_tool_chars = max_input_tokens, max_tool_chars
+        self.max_input_tokens, self.max_tool_output_chars = max_input_tokens, max_tool_output_chars
         self._calibrations = limiter.calibrations if limiter else Calibrations()
 
     def wrap_model_call(self, request: Any, handler: Callable[[Any], Any]) -> Any:
@@ -123,7 +123,7 @@ class PacelineMiddleware(_agents.AgentMiddleware):  # type: ignore[misc,name-def
     def _cut(self, result: Any) -> Any:
         """A tool's message, or a command with messages, cut to the allowed length."""
         if isinstance(result, _messages.ToolMessage):
-            content = shorten_content(result.content, self.max_tool_chars)
+            content = shorten_content(result.content, self.max_tool_output_chars)
             return result if content is result.content else result.model_copy(update={"content": content})
         update = getattr(result, "update", None)
         if is_dataclass(result) and isinstance(update, dict) and isinstance(update.get("messages"), list):

@@ -17,7 +17,7 @@ from paceline.pacing.breaker import BreakerPolicy
 from paceline.pacing.clock import SYSTEM_CLOCK, Clock
 from paceline.pacing.limits import Limits, QuotaLike
 from paceline.pacing.pacer import Pacer
-from paceline.pacing.permit import Acquisition, Permit
+from paceline.pacing.permit import Permit
 from paceline.pacing.retry import RetryPolicy
 
 if TYPE_CHECKING:
@@ -42,6 +42,8 @@ class Limiter(Pacer):
         concurrency: The bound on requests in flight by provider, over all its models; ``*`` for every other provider.
         min_interval_s: The least time between two starts of one pool, in seconds.
         acquire_timeout_s: The default timeout of a request, in seconds; ``None`` for none.
+        max_tokens_per_call: A request that is estimated above it, input and output together, is not sent:
+            ``TooLargeError``, and from an attached client the SDK's error. ``None``: no bound.
         usable: The share of every limit that is used, above 0 and at most 1; it holds for learned limits, too.
             Requests in flight are not reduced. A request above it and within the limit goes when the quota is unused.
             With a store, the same in all processes.
@@ -85,6 +87,7 @@ class Limiter(Pacer):
         concurrency: Mapping[str, int] | None = None,
         min_interval_s: float = 0.0,
         acquire_timeout_s: float | None = None,
+        max_tokens_per_call: float | None = None,
         usable: float = 1.0,
         headroom_s: float | None = None,
         ttl_s: float = 900.0,
@@ -133,6 +136,7 @@ class Limiter(Pacer):
             ttl_s=ttl_s,
             waiting_max=waiting_max,
             acquire_timeout_s=acquire_timeout_s,
+            max_tokens_per_call=max_tokens_per_call,
             retry=retry or RetryPolicy(),
             breaker=breaker,
             lanes=lanes,
@@ -221,12 +225,36 @@ class Limiter(Pacer):
         scheduler = self.scheduler(pool)
         scheduler.observe(readings_in(scheduler.pool.name, headers, self.clock.now_ns() / NS), None)
 
+    def override(
+        self,
+        pool: str,
+        *,
+        tier: str | int | None = None,
+        rpm_override: float | None = None,
+        tpm_override: float | None = None,
+    ) -> None:
+        """Set the tier and the overrides of one model, in place of those of the limiter, before its first request.
+
+        Args:
+            pool: The model: ``openai/gpt-5``.
+            tier: The tier whose published limits hold where the limiter was given none for the model.
+            rpm_override: Requests per minute, in place of any other limit per minute.
+            tpm_override: Tokens per minute, input and output together, in place of any other limit on them per minute.
+
+        Raises:
+            QuotaError: The model or the tier is unknown, or the model is in use with other limits.
+        """
+        with self._lock:
+            used = self._schedulers.keys()
+            self.limits.override(pool, tier=tier, rpm_override=rpm_override, tpm_override=tpm_override, used=used)
+
     def paced(
         self,
         pool: str,
         *,
         cost: Callable[..., Mapping[str, float]] | None = None,
         timeout: float | None = None,
+        retry: RetryPolicy | bool = False,
         **units: float,
     ) -> Callable[[Callable[P, R]], Callable[P, R]]:
         """A decorator: every call of the function, sync or async, acquires a permit first.
@@ -235,14 +263,19 @@ class Limiter(Pacer):
             pool: The pool.
             cost: Returns the amounts per unit, from the arguments of the call.
             timeout: Seconds to wait at most.
+            retry: Whether a call that the provider refuses is made again, as by :meth:`attempts`: by the policy of the
+                limiter, or by this one.
             **units: The amounts of every call, in place of ``cost``.
 
-        The permit is settled with the result of the function if that reports usage, and as reserved otherwise.
+        The permit is settled with the result of the function if that reports usage, and as reserved otherwise. A method of
+        an object: ``provider.generate = limiter.paced(...)(provider.generate)``.
         """
 
-        def take(*args: Any, **kwargs: Any) -> Acquisition:
+        def take(*args: Any, **kwargs: Any) -> Iterable[Any]:
             price: dict[str, Any] = {**units, **(cost(*args, **kwargs) if cost else {})}
-            return self.acquire(pool, timeout=timeout, **price)
+            if retry is False:
+                return (self.acquire(pool, timeout=timeout, **price),)
+            return self.attempts(pool, retry=None if retry is True else retry, timeout=timeout, **price)
 
         return _paced(take)
 
@@ -270,27 +303,31 @@ class Limiter(Pacer):
             self.worker.close()
 
 
-def _paced(take: Callable[..., Acquisition]) -> Callable[[Callable[P, R]], Callable[P, R]]:
-    """A decorator for sync and async functions; ``take`` is called with the arguments of each call."""
+def _paced(take: Callable[..., Iterable[Any]]) -> Callable[[Callable[P, R]], Callable[P, R]]:
+    """A decorator for sync and async functions; ``take`` is called with the arguments, and returns the call's attempts."""
 
     def decorate(function: Callable[P, R]) -> Callable[P, R]:
         if inspect.iscoroutinefunction(function):
 
             @functools.wraps(function)
             async def paced_async(*args: P.args, **kwargs: P.kwargs) -> Any:
-                async with take(*args, **kwargs) as permit:
-                    result = await function(*args, **kwargs)
-                    _settle(permit, result)
-                    return result
+                for attempt in take(*args, **kwargs):
+                    async with attempt as permit:
+                        result = await function(*args, **kwargs)
+                        _settle(permit, result)
+                        return result
+                raise AssertionError("the attempts end with a result or an error")
 
             return cast("Callable[P, R]", paced_async)
 
         @functools.wraps(function)
         def paced_sync(*args: P.args, **kwargs: P.kwargs) -> R:
-            with take(*args, **kwargs) as permit:
-                result = function(*args, **kwargs)
-                _settle(permit, result)
-                return result
+            for attempt in take(*args, **kwargs):
+                with attempt as permit:
+                    result = function(*args, **kwargs)
+                    _settle(permit, result)
+                    return result
+            raise AssertionError("the attempts end with a result or an error")
 
         return paced_sync
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import re
 import warnings
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import islice
 from typing import Final
@@ -85,6 +85,7 @@ class Limits:
                 " read a file, call Limiter.load(path)"
             )
         self.given = {name: _quotas(name, quotas) for name, quotas in (given or {}).items()}
+        self._spellings: dict[str, list[str]] | None = None  # the names in `given` by their usual spelling
         self._used: set[str] = set()  # the names in `given` that a model has matched
         self._named: set[str] = set()  # those, and other matters, that a warning has named
         self.tier = tier
@@ -99,6 +100,7 @@ class Limits:
             if tier is not None:
                 lookup(self.provider, "default", tier)  # an unknown tier raises here, not at the first request
         self._overrides = overrides(rpm_override, tpm_override)
+        self._own: dict[str, tuple[str | int | None, dict[str, float]]] = {}  # a pool's own tier and overrides
         if learn not in (True, False, "up"):
             raise QuotaError(f"learn is {learn!r}: it must be True, False or 'up'")
         self._learn = learn
@@ -119,6 +121,34 @@ class Limits:
         prefixes = {name.partition("/")[0] for name in self.given if "/" in name}
         names = {provider_named(prefix).name for prefix in prefixes if is_provider(prefix)}
         return names.pop() if len(names) == 1 else None
+
+    def override(
+        self,
+        name: str,
+        *,
+        tier: str | int | None = None,
+        rpm_override: float | None = None,
+        tpm_override: float | None = None,
+        used: Collection[str] = (),
+    ) -> None:
+        """Set the tier and the overrides of one model, in place of those of all models; ``used``: the pools in use.
+
+        Raises:
+            QuotaError: The name or the tier is unknown, the name is no model of a provider, or its pool is in use with
+                other limits.
+        """
+        pool = self.resolve(name).pool
+        provider, _, model = pool.partition("/")
+        if not model:
+            raise QuotaError(f"{name!r} is no model of a provider: write it like 'openai/gpt-5'")
+        if tier is not None:
+            from paceline.providers.tables import lookup
+
+            lookup(provider, model, tier)  # an unknown tier raises here
+        own = tier, overrides(rpm_override, tpm_override)
+        if pool in used and own != self._own.get(pool, (None, {})):
+            raise QuotaError(f"pool {pool} is in use: set its tier and its overrides before its first request")
+        self._own[pool] = own
 
     def resolve(self, name: str) -> Resolved:
         """The pool ``name``: ``provider/model``, a model of this limiter's provider, or the user's own name.
@@ -143,9 +173,11 @@ class Limits:
             return self.model(prefix, model)  # an unknown provider
         if self.provider is not None:
             return self.model(self.provider, name)
+        made_by = maker(name)  # an attached client reaches the same pool
+        if made_by is not None and self.given_for(made_by, name, provider_named(made_by).pool(name)) is not None:
+            return self.model(made_by, name)
         if name in self.given or "*" in self.given:
-            made_by = maker(name)  # an attached client reaches the same pool
-            return self.model(made_by, name) if made_by else _given(name, self.given.get(name) or self.given["*"])
+            return _given(name, self.given.get(name) or self.given["*"])
         raise QuotaError(
             f"no quota for {name!r}{suggest(name, self.given)}; known: {', '.join(sorted(self.given)) or 'none'}."
             " Write a provider's model like 'openai/gpt-5', or give the limiter a quota of that name"
@@ -167,9 +199,10 @@ class Limits:
 
         known = provider_named(provider)
         alias = known.pool(model)
-        sources = self._sources_of(known.name, model, alias)
-        kept = dict.fromkeys(overridden(tuple(sources), self._overrides), GIVEN)
-        sources = kept | {quota: source for quota, source in sources.items() if not _is_in(self._overrides, quota)}
+        tier, own_rates = self._own.get(f"{known.name}/{alias}", (None, {}))
+        sources, rates = self._sources_of(known.name, model, alias, tier), self._overrides | own_rates
+        kept = dict.fromkeys(overridden(tuple(sources), rates), GIVEN)
+        sources = kept | {quota: source for quota, source in sources.items() if not _is_in(rates, quota)}
         slots = self._concurrency.get(known.name, self._concurrency.get("*"))
         if slots is not None:  # also on the model alone, so that its excess waits in its own queue
             own = {
@@ -184,21 +217,36 @@ class Limits:
 
     def given_for(self, provider: str, model: str, alias: str) -> tuple[Quota, ...] | None:
         """The given quotas that hold for ``model`` at ``provider``, where its pool is ``alias``; ``None`` for none."""
-        for name in (f"{provider}/{model}", model, f"{provider}/{alias}", alias, f"{provider}/*", "*"):
+        written = self._written_otherwise(provider, model, alias)
+        for name in (f"{provider}/{model}", model, f"{provider}/{alias}", alias, *written, f"{provider}/*", "*"):
             if name in self.given and (provider == self.provider or not _names_other(provider, name)):
                 self._used.add(name)
                 return in_days(self.given[name], provider)
         return None
 
-    def _sources_of(self, provider: str, model: str, alias: str) -> dict[Quota, Source]:
-        """The quotas of a model, and the source of each."""
+    def _written_otherwise(self, provider: str, model: str, alias: str) -> list[str]:
+        """The given names of ``model`` in another spelling, with a date or a dot, that the provider charges to one pool."""
+        from paceline.providers.parse import spelled
+        from paceline.providers.registry import provider_named
+
+        if self._spellings is None:
+            self._spellings = {}
+            for name in self.given:
+                self._spellings.setdefault(spelled(name), []).append(name)
+        pool, prefix = provider_named(provider).pool, f"{provider}/"
+        names = [*self._spellings.get(spelled(prefix + model), ()), *self._spellings.get(spelled(model), ())]
+        return [name for name in names if pool(name.removeprefix(prefix)) == alias]
+
+    def _sources_of(self, provider: str, model: str, alias: str, tier: str | int | None) -> dict[Quota, Source]:
+        """The quotas of a model, and the source of each; ``tier``: its own, if it has one."""
         given = self.given_for(provider, model, alias)
         if given is not None:
             return dict.fromkeys(given, GIVEN)
         from paceline.providers.tables import DEFAULT, lookup, near_model
 
         self._warn_of_near(provider, model)
-        tier = self.tier if self.tier is not None and provider == self.home else None
+        if tier is None and self.tier is not None and provider == self.home:
+            tier = self.tier
         published = lookup(provider, model, tier)
         near = near_model(provider, model) if published.matched == DEFAULT else None
         if near is not None:

@@ -18,11 +18,11 @@ from typing import TYPE_CHECKING, Any, Final
 
 from paceline.core.capacity import Capacity, LocalCapacity
 from paceline.core.learning import HEADROOM_S
-from paceline.core.ledger import Ledger
+from paceline.core.ledger import Ledger, total_tokens
 from paceline.core.pool import Pool
 from paceline.core.queue import LaneName, Lanes, LaneSpec, Queue, Waiter
 from paceline.core.quota import CONCURRENCY, KNOWN_UNITS, NS, REQUESTS, Cost, Quota, Rule
-from paceline.core.results import GIVEN, NeverFits, QuotaError, Reservation, WaitUntil
+from paceline.core.results import GIVEN, NeverFits, QuotaError, Reservation, TooLargeError, WaitUntil
 from paceline.estimation.calibration import Calibrations
 from paceline.pacing.breaker import BreakerPolicy, Health
 from paceline.pacing.clock import Clock
@@ -90,6 +90,7 @@ class Pacer:
         ttl_s: float,
         waiting_max: int,
         acquire_timeout_s: float | None,
+        max_tokens_per_call: float | None,
         retry: RetryPolicy,
         breaker: BreakerPolicy | None,
         lanes: Iterable[LaneSpec],
@@ -107,12 +108,16 @@ class Pacer:
             raise QuotaError(f"headroom_s is {headroom_s!r}: it must be 0 s or more, or None for an adaptive one")
         if not 0 < ttl_s <= TIMEOUT_MAX_S:
             raise QuotaError(f"ttl_s is {ttl_s!r}: it must be above 0 s, and at most ten years")
+        if max_tokens_per_call is not None and not 0 < max_tokens_per_call < math.inf:
+            raise QuotaError(
+                f"max_tokens_per_call is {max_tokens_per_call!r}: it must be a number of tokens above 0, or None for no bound"
+            )
         self.limits = limits
         self.clock = clock
         self.retry = retry
         self.calibrations = Calibrations(estimate_factor)
         self.health = Health(clock, breaker)
-        self._usable = usable
+        self._usable, self._most_tokens = usable, max_tokens_per_call
         self._headroom_s, self._ttl_s, self._waiting_max = headroom_s, ttl_s, waiting_max
         self.acquire_timeout_s = _checked_timeout(acquire_timeout_s)
         self._lanes = Lanes(lanes)
@@ -156,6 +161,7 @@ class Pacer:
 
         Raises:
             QuotaError: The pool is unknown, an amount is not a finite number of 0 or more, or the name is too long.
+            TooLargeError: The tokens of the cost are above ``max_tokens_per_call``.
         """
         scheduler = self._named.get(pool) or self.scheduler(pool)
         if scheduler.own_units:
@@ -193,7 +199,7 @@ class Pacer:
         """A permit if it is available now and no other request waits; else ``Later`` or ``NeverFits``, which are false.
 
         Raises:
-            QuotaError: As for :meth:`acquire`.
+            QuotaError, TooLargeError: As for :meth:`acquire`.
             PoolStoppedError: The account has no money left.
             StoreError: The store of the quotas has never answered.
         """
@@ -354,6 +360,8 @@ class Pacer:
         check_cost(cost, scheduler.pool.capacity.ledger.units)
         if REQUESTS not in cost:
             cost[REQUESTS] = 1
+        if self._most_tokens is not None and total_tokens(cost) > self._most_tokens:
+            raise TooLargeError(scheduler.pool.name, total_tokens(cost), self._most_tokens)
         if again is not None:
             return again.waiter_again(scheduler, cost, name)
         spec = lane if isinstance(lane, LaneSpec) else self._lanes[(lane, None, None) if lane else self._lane_of(name)]

@@ -66,7 +66,7 @@ class Anthropic(BaseProvider):
         if endpoint is None:
             return None
         model = parse.model_of(body)
-        alias = parse.undated(model).replace(".", "-")
+        alias = parse.spelled(model)
         encoding = "claude_v3" if _OLD_TOKENIZER.match(alias) else self.encoding
         parts = [body.get("system"), body.get("messages")]
         most = count(body.get("max_tokens")) or count(body.get("max_completion_tokens")) or None
@@ -78,7 +78,7 @@ class Anthropic(BaseProvider):
 
     def pool(self, model: str) -> str:
         """The class of models that shares the limit; a dated snapshot shares its alias's, and 4.5 is 4-5."""
-        alias = parse.undated(model).replace(".", "-")
+        alias = parse.spelled(model)
         return next((pool for pattern, pool in _POOLS if fnmatchcase(alias, pattern)), alias)
 
     def charged(self, call: Call, usage: Usage) -> Cost:

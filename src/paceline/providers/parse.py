@@ -203,6 +203,11 @@ def undated(model: str) -> str:
     return _SNAPSHOT.sub("", model) or model
 
 
+def spelled(model: str) -> str:
+    """A model's alias with ``-`` for ``.``, which some write: ``claude-haiku-4.5-20251001`` is ``claude-haiku-4-5``."""
+    return undated(model).replace(".", "-")
+
+
 def endpoint_of(path: str, endpoints: Mapping[str, str]) -> str | None:
     """The endpoint whose path ends ``path``, query and trailing slash aside; ``None`` when there is none."""
     clean = "/" + path.partition("?")[0].strip("/")

@@ -12,7 +12,7 @@ from typing import Any, Final
 from paceline.core.hints import did_you_mean
 from paceline.core.quota import Quota, parse_quotas
 from paceline.core.results import PacelineWarning, QuotaError, Source, SourceKind
-from paceline.providers.parse import undated
+from paceline.providers.parse import spelled, undated
 from paceline.providers.registry import ALIASES, PROVIDERS, is_provider, maker, provider_named
 
 UNKNOWN: Final = parse_quotas("8 concurrency")
@@ -197,7 +197,7 @@ def _spellings(provider: str, model: str) -> tuple[str, ...]:
     if model == DEFAULT:
         return (DEFAULT,)
     pool = provider_named(provider).pool(model)
-    return model, undated(model), pool, undated(pool), undated(model).replace(".", "-")
+    return model, undated(model), pool, undated(pool), spelled(model)
 
 
 def _matches(names: tuple[str, ...], pattern: str) -> bool:

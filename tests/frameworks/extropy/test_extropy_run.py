@@ -4,17 +4,21 @@ Replaced are the prompts, and what reads an answer as JSON: the emulator writes 
 """
 
 import asyncio
+import json
 
 import openai
 import openai.resources.chat  # at the first call it would take part of the deadline
 import pytest
+import yaml
+from extropy.cli.app import app
 from extropy.core.models.simulation import ReasoningContext, SimulationRunConfig
 from extropy.core.providers.base import TokenUsage
 from extropy.simulation import engine, reasoning
 from harness import PROMPT
+from typer.testing import CliRunner
 
 import paceline
-from paceline.integrations.extropy import ExtropyLimiter
+from paceline.integrations.extropy import ExtropyLimiter, pace_engine
 
 AGENTS = 60
 LIMITS = {
@@ -83,3 +87,55 @@ def test_the_two_passes_of_a_population(monkeypatch, loop, world):
 def shortened(wait_for):
     """Deadlines of two seconds: nothing waits below them."""
     return lambda call, timeout: wait_for(call, min(timeout, 2.0))
+
+
+@pytest.fixture
+def scenario(tmp_path):
+    """The files of a scenario with 40 agents, who all hear of an event at once."""
+    meta = {"name": "bus", "description": "the bus", "population_spec": "population.yaml", "agents_file": "agents.json"}
+    files = {
+        "population.yaml": {
+            "meta": {"description": "people", "size": 40},
+            "grounding": {"overall": "low"} | dict.fromkeys(["sources_count", "strong_count", "medium_count", "low_count"], 0),
+            "attributes": [],
+            "sampling_order": [],
+        },
+        "agents.json": [{"_id": f"agent {number}", "age": 20 + number} for number in range(40)],
+        "network.json": {"meta": {}, "nodes": [], "edges": []},
+        "scenario.yaml": {
+            "meta": meta | {"network_file": "network.json"},
+            "event": {
+                "type": "announcement", "content": "The bus costs more.", "source": "the council", "credibility": 0.9,
+                "ambiguity": 0.1, "emotional_valence": -0.2,
+            },
+            "seed_exposure": {
+                "channels": [{"name": "news", "description": "news", "reach": "broadcast"}],
+                "rules": [{"channel": "news", "when": "true", "probability": 1.0, "timestep": 0}],
+            },
+            "interaction": {"primary_model": "passive_observation", "description": "none"},
+            "spread": {"share_probability": 0.0},
+            "outcomes": {"suggested_outcomes": [{"name": "likes", "type": "boolean", "description": "likes it"}]},
+            "simulation": {"max_timesteps": 1},
+        },
+    }  # fmt: skip
+    for name, content in files.items():
+        (tmp_path / name).write_text(json.dumps(content) if name.endswith("json") else yaml.safe_dump(content))
+    return tmp_path / "scenario.yaml"
+
+
+def test_the_limits_of_extropys_command_line(loop, world, scenario):
+    limiter = paceline.Limiter(provider="openai", tier=1)
+    own = vars(engine.DualRateLimiter)["create"]
+    words = ["simulate", scenario, "-o", scenario.parent / "out", "--model", "gpt-5", "--routine-model", "gpt-5-mini"]
+    with pace_engine(limiter), paceline.instrument(limiter, provider="openai"):
+        done = CliRunner().invoke(
+            app, [str(word) for word in [*words, "--rate-tier", 3, "--rpm-override", 300, "--quiet"]]
+        )
+    assert done.exit_code == 0, done.output
+    assert vars(engine.DualRateLimiter)["create"] is own
+    assert (world.tally()["admitted"], world.tally()["refused_total"]) == (80, 0)
+    pools = limiter.status()["pools"]
+    assert sorted(pools) == ["openai/gpt-5", "openai/gpt-5-mini"]
+    limits = [{quota["unit"]: quota["limit"] for quota in pool["quotas"]} for pool in pools.values()]
+    assert limits == [{"requests": 300, "tokens": 2e6}, {"requests": 5_000, "tokens": 4e6}]
+    assert [pool["counts"] for pool in pools.values()] == [{"granted": 40, "settled": 40}] * 2

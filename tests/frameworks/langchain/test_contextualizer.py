@@ -89,7 +89,7 @@ def test_history_is_trimmed_to_max_input_tokens(world, limited):
 def test_the_agent_waits_on_the_same_limiter(world):
     settings = Settings()
     limiter = settings.limiter(SPEED)
-    provider = make_provider(limiter, settings, world.base_url)
+    provider = make_provider(limiter, world.base_url)
     agent = make_agent(make_model(limiter, world.base_url), limiter)
     provider.generate(TEXT)
     before = spent(limiter)
@@ -104,7 +104,7 @@ def test_the_agent_waits_on_the_same_limiter(world):
 def test_pipeline_and_agent_at_the_same_time_none_refused(world):
     settings = Settings()
     limiter = settings.limiter(SPEED)
-    provider = make_provider(limiter, settings, world.base_url)
+    provider = make_provider(limiter, world.base_url)
     agent = make_agent(make_model(limiter, world.base_url), limiter)
 
     def talk(_):

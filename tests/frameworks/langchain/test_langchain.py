@@ -340,7 +340,7 @@ def test_a_system_message_counts_and_stays(world, limiter):
 
 
 def test_what_cannot_be_meant_is_refused():
-    with pytest.raises(paceline.QuotaError, match="max_tool_chars is 5"):
-        PacelineMiddleware(max_tool_chars=5)
+    with pytest.raises(paceline.QuotaError, match="max_tool_output_chars is 5"):
+        PacelineMiddleware(max_tool_output_chars=5)
     with pytest.raises(paceline.QuotaError, match="max_input_tokens is 0"):
         PacelineMiddleware(max_input_tokens=0)
