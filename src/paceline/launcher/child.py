@@ -45,7 +45,16 @@ def _pace_massgen(limiter: Limiter, _: ModuleType) -> None:
         pace_starts(limiter)
 
 
-PROGRAMS: dict[str, Callable[[Limiter, ModuleType], None]] = {"massgen.orchestrator": _pace_massgen}
+def _pace_extropy(limiter: Limiter, _: ModuleType) -> None:
+    from paceline.integrations.extropy import pace_engine
+
+    pace_engine(limiter)
+
+
+PROGRAMS: dict[str, Callable[[Limiter, ModuleType], None]] = {
+    "extropy.simulation.engine": _pace_extropy,
+    "massgen.orchestrator": _pace_massgen,
+}
 """Modules of programs that need more than :func:`~paceline.instrument`."""
 
 
