@@ -8,7 +8,7 @@ import warnings
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import islice
-from typing import Final
+from typing import Final, TypeVar
 
 from paceline.core.capacity import Learns
 from paceline.core.quota import CONCURRENCY, DAY_S, REQUESTS, TOKENS, Quota, Rule, parse_quotas
@@ -21,6 +21,8 @@ NEAR_MAX: Final = 1_000
 REFILLED_DAY_S: Final = DAY_S + 1
 """The period of the bucket beside the window of a day: a second longer, because a pool has one quota per unit and period."""
 _DIGITS, _PUNCTUATION = re.compile(r"\D"), re.compile(r"[\W_]+")
+
+T = TypeVar("T")
 
 QuotaLike = str | Quota | Sequence[str | Quota]
 
@@ -84,7 +86,7 @@ class Limits:
                 f"quotas is a {type(given).__name__}: it must be a mapping, e.g. {{'openai/gpt-5': '500 requests/min'}}; to"
                 " read a file, call Limiter.load(path)"
             )
-        self.given = {name: _quotas(name, quotas) for name, quotas in (given or {}).items()}
+        self.given = _named({name: _quotas(name, quotas) for name, quotas in (given or {}).items()}, provider)
         self._spellings: dict[str, list[str]] | None = None  # the names in `given` by their usual spelling
         self._used: set[str] = set()  # the names in `given` that a model has matched
         self._named: set[str] = set()  # those, and other matters, that a warning has named
@@ -105,7 +107,8 @@ class Limits:
             raise QuotaError(f"learn is {learn!r}: it must be True, False or 'up'")
         self._learn = learn
         self._concurrency = {
-            name: Quota(CONCURRENCY, float(most), 0.0, rule=Rule.SLOTS) for name, most in (concurrency or {}).items()
+            name.removesuffix("/"): Quota(CONCURRENCY, float(most), 0.0, rule=Rule.SLOTS)
+            for name, most in _named({f"{name}/": most for name, most in (concurrency or {}).items()}).items()
         }
         if not 0 <= min_interval_s < math.inf:
             raise QuotaError(f"min_interval_s is {min_interval_s!r}: it must be 0 s or more")
@@ -270,6 +273,25 @@ class Limits:
         if name not in self._named:
             self._named.add(name)
             warnings.warn(message, PacelineWarning, stacklevel=2)
+
+
+def _named(given: Mapping[str, T], home: str | None = None) -> dict[str, T]:
+    """``given`` with the usual names of providers in place of their aliases; ``home``: the limiter's provider.
+
+    Where the names of models contain slashes (``google/gemma`` at OpenRouter), they stay as they are.
+    """
+    named: dict[str, T] = {}
+    for name, value in given.items():
+        usual, (prefix, slash, rest) = name, name.partition("/") if isinstance(name, str) else ("", "", "")
+        if slash:
+            from paceline.providers.registry import has_slashes, is_provider, provider_named
+
+            if is_provider(prefix) and not (home and has_slashes(provider_named(home).name)):
+                usual = f"{provider_named(prefix).name}/{rest}"
+        if usual in named:
+            raise QuotaError(f"limits of {name!r} and of another spelling of {usual!r}: keep one")
+        named[usual] = value
+    return named
 
 
 def _names_other(provider: str, name: str) -> bool:

@@ -122,9 +122,9 @@ class Permit:
         if usage is not None or headers is not None:
             actual = self._read(usage, headers, units)
         if actual is not None:
-            for amount in actual.values():
-                if type(amount) not in _PLAIN or not 0 <= amount <= COST_MAX:
-                    check_cost(actual)
+            for unit, amount in actual.items():
+                if type(amount) not in _PLAIN or not 0 <= amount <= COST_MAX or unit not in _KNOWN:
+                    check_cost(actual, {**self.reservation.cost, **dict.fromkeys(self._scheduler.pool.ledger.units)})
         scheduler, reservation = self._scheduler, self.reservation
         if scheduler.events is not None or LEVELS.get(DEBUG) is not False:
             self._settle(actual)

@@ -201,7 +201,7 @@ _RESPONSES: Final = ("response", "raw_response", "http_response", "sdk_http_resp
 
 def _response_in(answer: object) -> tuple[object, int | None]:
     """The HTTP response that ``answer`` is or holds, and its status; ``(None, None)`` for none."""
-    for response in (answer, *(_get(answer, name) for name in _RESPONSES)):
+    for response in (*(_get(answer, name) for name in _RESPONSES), answer):  # an SDK's wrapper has a status, too
         status = _status(response)
         if status is not None and _get(response, "headers") is not None:
             return response, status
