@@ -85,7 +85,8 @@ def test_groq_speaks_of_a_day(paceline_emulator):
     result = run("llama", "--provider", "groq", "--base-url", emulator.base_url, "--limit", limit, "--yes", "--json")
     assert found(result) == {
         "30 requests/min": (None, "not stated"),
-        "500 requests/day": (1_000, "more is allowed"),
+        "500 requests/day window utc": (1_000, "more is allowed"),
+        "500 requests/86401s": (None, "not stated"),  # the bucket beside the window
         "6k tokens/min": (8_000, "more is allowed"),
     }
 
