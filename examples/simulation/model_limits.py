@@ -43,16 +43,22 @@ def set_up(options: argparse.Namespace) -> Setup:
         QuotaError: A setting is invalid.
     """
     provider = options.provider or os.environ.get("PACELINE_PROVIDER") or (None if options.config else "openai")
-    given = {"tier": options.rate_tier, "rpm_override": options.rpm_override, "tpm_override": options.tpm_override}
-    limiter = paceline.Limiter.load(options.config, provider=provider, **given)
+    limiter = paceline.Limiter.load(options.config, provider=provider, tier=options.rate_tier)
     if limiter.limits.provider is None:  # the file does not name it either
-        limiter = paceline.Limiter.load(options.config, provider="openai", **given)
+        limiter = paceline.Limiter.load(options.config, provider="openai", tier=options.rate_tier)
     provider = str(limiter.limits.provider)
     if provider not in MODELS:
         raise paceline.QuotaError(f"provider is {provider!r}: this program calls {' or '.join(MODELS)}")
     pivotal, routine = (
         own or usual for own, usual in zip((options.pivotal, options.routine), MODELS[provider], strict=True)
     )
+    if options.rpm_override or options.tpm_override:  # of the pivotal model alone
+        limiter.override(
+            f"{provider}/{pivotal}",
+            tier=options.rate_tier,
+            rpm_override=options.rpm_override,
+            tpm_override=options.tpm_override,
+        )
     if options.speed != 1:
         limits = {
             f"{provider}/{model}": tuple(

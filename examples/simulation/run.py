@@ -65,9 +65,14 @@ def parse(words: list[str] | None = None) -> argparse.Namespace:
         help="the account's tier, e.g. 2 or build; default: that of the file, or the lowest",
     )
     parser.add_argument(
-        "--rpm-override", type=float, metavar="N", help="requests a minute; overrides all other settings"
+        "--rpm-override",
+        type=float,
+        metavar="N",
+        help="requests a minute of the pivotal model; overrides all other settings",
     )
-    parser.add_argument("--tpm-override", type=float, metavar="N", help="tokens a minute; overrides all other settings")
+    parser.add_argument(
+        "--tpm-override", type=float, metavar="N", help="tokens a minute of the pivotal model, likewise"
+    )
     parser.add_argument("--config", metavar="FILE", help="TOML or YAML, as in docs/config.md")
     parser.add_argument("--speed", type=float, default=1.0, help="limits times this, latencies divided by it")
     parser.add_argument("--live", action="store_true", help="the real API: needs its key, and costs money")

@@ -343,12 +343,11 @@ def test_when_attempts_run_out_the_error_says_how_many_why_and_retry_after(clock
 
 def refused_by_an_sdk():
     answer = types.SimpleNamespace(request=None, status_code=429, headers={})
-    try:
-        raise RuntimeError("Rate limit exceeded for gpt-4o") from openai.RateLimitError(
-            "no", response=answer, body=None
-        )
-    except RuntimeError as error:
-        return error
+    error = RuntimeError("no")
+    error.__cause__ = openai.RateLimitError(
+        "no", response=answer, body=None
+    )  # raise error from openai.RateLimitError(...)
+    return error
 
 
 @pytest.mark.parametrize(

@@ -69,8 +69,8 @@ PUBLISHED = {
         "gpt-5": GPT_5, "gpt-5.1": GPT_5, "gpt-5.2": GPT_5, "a-model-of-tomorrow": GPT_5, "gpt-5-mini": GPT_5_MINI,
     },
     "anthropic": {
-        "claude-sonnet-4": SONNET, "claude-sonnet-4-5": SONNET, "claude-sonnet-5": SONNET, "a-model-of-tomorrow": SONNET,
-        "claude-haiku-4": HAIKU, "claude-haiku-4-5": HAIKU,
+        "claude-sonnet-4": SONNET, "claude-sonnet-4-5": SONNET, "claude-sonnet-4.5": SONNET, "claude-sonnet-5": SONNET, "a-model-of-tomorrow": SONNET,
+        "claude-haiku-4": HAIKU, "claude-haiku-4-5": HAIKU, "claude-haiku-4.5": HAIKU,
     },
 }  # fmt: skip
 UNITS = {"openai": ("requests", "tokens"), "anthropic": ("requests", "input_tokens", "output_tokens")}
@@ -199,6 +199,12 @@ def test_overrides_beat_the_file_which_beats_the_tables(tmp_path):
     assert limits("gpt-5", *config, *overrides, "--speed", 2) == {"requests": 1_800, "tokens": 2e6}
 
 
+def test_overrides_belong_to_the_pivotal_model_and_the_tier_to_both():
+    setup = set_up(said("--rate-tier", 3, "--rpm-override", 300, "--tpm-override", 90_000))
+    quotas = [{quota.unit: quota.amount for quota in quotas} for _, quotas in setup.pools.values()]
+    assert quotas == [{"requests": 300, "tokens": 90_000}, {"requests": 5_000, "tokens": 4e6}]
+
+
 def test_a_file_that_names_no_provider_is_about_openai(tmp_path, monkeypatch):
     file = tmp_path / "simulation.toml"
     file.write_text('[limits]\n"gpt-5" = "700 requests/min"\n')
@@ -231,8 +237,10 @@ async def test_limits_and_levels_follow_the_answers_headers():
     assert rows["gpt-5"].requests == 10
 
 
-async def test_openai_run_has_no_refusals_and_nearly_the_ideal_speed():
-    words = ("--agents", 105, "--rpm-override", 120, "--tpm-override", 120_000, "--speed", 2)
+async def test_openai_run_has_no_refusals_and_nearly_the_ideal_speed(tmp_path):
+    file = tmp_path / "simulation.toml"
+    file.write_text('[limits]\n"openai/*" = ["120 requests/min", "120k tokens/min"]\n')
+    words = ("--agents", 105, "--config", file, "--speed", 2)
     rows, people, _ = await simulate(*words)
     assert [rows[model].requests for model in ("gpt-5", "gpt-5-mini")] == [315, 315]
     assert rows["together"].refused <= 3  # in real time, on a machine that may be busy

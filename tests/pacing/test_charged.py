@@ -46,7 +46,7 @@ class TestCharged:
                 {"tokens": 320, "input_tokens": 300, "output_tokens": 20},
             ),
             ({"usd": 0.5}, {"usd": 0.25}, {"usd": 0.25, "tokens": 0}),
-            ({}, {"usd": 3, "starts": 1}, {"tokens": 0}),
+            ({}, {"usd": 3}, {"tokens": 0}),
         ],
     )  # fmt: skip
     def test_units_of_the_quotas_and_of_the_cost(self, limiter, cost, said, charged):
@@ -54,6 +54,14 @@ class TestCharged:
         permit.settle(**said)
         assert permit.charged == charged | {"requests": 1, "concurrency": 1}
         assert spent(limiter, "jobs")["tokens"] == charged["tokens"]
+
+    @pytest.mark.parametrize("unit", ["input_token", "prompt_tokens", "total_tokens", "starts"])
+    def test_a_unit_that_is_unknown_is_an_error(self, limiter, unit):
+        permit = limiter.try_acquire("jobs", tokens=5)
+        with pytest.raises(paceline.QuotaError, match=f"unknown unit '{unit}'"):
+            permit.settle(**{unit: 5})
+        permit.settle(tokens=3)
+        assert permit.charged["tokens"] == 3
 
     @pytest.mark.parametrize(
         ("pool", "reserved", "charged"),

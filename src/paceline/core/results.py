@@ -79,10 +79,8 @@ class TooLargeError(NeverFitsError):
 
     def __init__(self, pool: str, cost: float, most: float) -> None:
         super().__init__(pool, "tokens", cost, most)
-        self.args = (
-            f"{pool}: the request is estimated at {cost:,.0f} tokens, and one call may have {most:,.0f}: send less, or raise"
-            " max_tokens_per_call",
-        )
+        asked = f"{pool}: the request is estimated at {cost:,.0f} tokens, and one call may have {most:,.0f}"
+        self.args = (f"{asked}: send less, or raise max_tokens_per_call",)
 
 
 class AcquireTimeoutError(PacelineError, TimeoutError):

@@ -7,8 +7,7 @@ after the first. Use both::
     pace_engine(limiter)
     paceline.instrument(limiter)
 
-or run extropy's own command: ``paceline exec -- extropy simulate ...``. The tier and the overrides of that command are limits
-of the limiter.
+The tier and the overrides of extropy's command line become limits of the limiter.
 """
 
 from __future__ import annotations
