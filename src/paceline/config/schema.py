@@ -349,7 +349,9 @@ def read(source: Source, problems: Problems, *, overrides: bool = False) -> Said
                 continue
             _check_provider(source, values[0][0])
             if name in (LIMITS, "defaults") and len(entry) == 3 and entry[2][:1].isdigit() and entry[1][-1:].isdigit():
-                problems.add(source.place(entry), f'write "{entry[1]}.{entry[2]}" in quotes: a dot separates the names of tables')
+                problems.add(
+                    source.place(entry), f'write "{entry[1]}.{entry[2]}" in quotes: a dot separates the names of tables'
+                )
                 continue
             for path, valid in values:
                 key = _key(path)

@@ -159,9 +159,7 @@ class Reservation:
 
     __slots__ = ("amounts", "cost", "granted_ns", "lost_at_ns", "marks", "notes", "open")
 
-    def __init__(
-        self, cost: Cost, amounts: list[float], marks: list[int], granted_ns: int, lost_at_ns: int
-    ) -> None:
+    def __init__(self, cost: Cost, amounts: list[float], marks: list[int], granted_ns: int, lost_at_ns: int) -> None:
         self.cost = cost
         self.amounts = amounts
         self.marks = marks
