@@ -273,3 +273,25 @@ def test_leaving_the_loop_is_allowed_and_forgetting_the_block_is_not():
 def test_a_name_that_nobody_knows():
     with pytest.raises(paceline.QuotaError, match="requets"):
         Call().limiter.attempts("other", requets=1)
+
+
+def test_a_block_that_reports_the_refusal_itself_is_repeated():
+    """As of a gRPC call, whose exception is not an SDK's."""
+    clock = ManualClock()
+
+    async def main(times):
+        limiter = paceline.Limiter({POOL: "600 requests/min"}, clock=clock, headroom_s=0.1, retry=RETRY)
+        begun_ns, at_s = clock.now_ns(), []
+        for attempt in limiter.attempts(POOL):
+            async with attempt as permit:
+                at_s.append(round((clock.now_ns() - begun_ns) / 1e9, 2))
+                if len(at_s) <= times:
+                    permit.refused(retry_after_s=5)
+                    continue
+                permit.settle()
+        return at_s
+
+    assert run_virtual(main(2), clock) == [0, 5, 10]
+    with pytest.raises(paceline.GaveUpError) as caught:
+        run_virtual(main(3), clock)
+    assert caught.value.attempts == 3

@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from types import TracebackType
 
 from paceline.core.quota import NS
-from paceline.core.results import GaveUpError
+from paceline.core.results import GaveUpError, Refusal
 from paceline.pacing.breaker import Health, is_server_fault
 from paceline.pacing.permit import Acquisition, Permit
 from paceline.pacing.retry import Again, RetryPolicy
@@ -59,7 +59,9 @@ class Attempts:
             GaveUpError: The provider refused, and no attempt is left.
         """
         self._done = True
-        if error is None:
+        if error is None and permit is not None and permit.refusal is not None:  # the block has called permit.refused()
+            self._done = not self._follows(permit, permit.refusal, None)
+        elif error is None:
             self._health.succeeded(self._host, self._scheduler)
         elif isinstance(error, Exception) and permit is not None:
             self._done = not self._retries(permit, error)
@@ -75,12 +77,17 @@ class Attempts:
             self._health.succeeded(self._host, self._scheduler)
         if refusal is None or not permit.open:  # another error, or the block has closed the permit itself
             return False
+        return self._follows(permit, refusal, error)
+
+    def _follows(self, permit: Permit, refusal: Refusal, error: Exception | None) -> bool:
+        """Decide after a refusal; another attempt follows, or else an error is raised."""
         if self._began_ns is None:
             self._began_ns = permit.reservation.granted_ns
         elapsed_s = (self._scheduler.now_ns() - self._began_ns) / NS
         in_row = self._scheduler.pool.refused_in_row
         decision = self._policy.after(self.made, elapsed_s, refusal, random.random(), in_row=in_row)
-        permit.refuse(refusal, self._policy.pause_s(refusal, decision))
+        if permit.open:
+            permit.refuse(refusal, self._policy.pause_s(refusal, decision))
         if not isinstance(decision, Again):
             raise GaveUpError(permit.pool, self.made, refusal, decision.reason) from error
         self._refused = permit

@@ -79,9 +79,13 @@ class Permit:
 
     A permit that stays open is charged in full. ``with`` and ``async with`` close it at the end of the block, as
     reserved and with a warning, if it was not settled.
+
+    Attributes:
+        refusal: The refusal that was reported, or ``None``.
+        reservation: What was charged.
     """
 
-    __slots__ = ("_followed", "_scheduler", "_spent", "_used", "_waiter", "reservation")
+    __slots__ = ("_followed", "_scheduler", "_spent", "_used", "_waiter", "refusal", "reservation")
 
     def __init__(self, scheduler: Scheduler, waiter: Waiter, reservation: Reservation) -> None:
         self._scheduler = scheduler
@@ -89,6 +93,7 @@ class Permit:
         self.reservation = reservation
         self._spent = self._followed = False
         self._used: object = _OPEN
+        self.refusal: Refusal | None = None
         if scheduler.events is not None or LEVELS.get(DEBUG) is not False:
             try:
                 self._notify("acquired")
@@ -213,6 +218,7 @@ class Permit:
 
     def refuse(self, refusal: Refusal, pause_s: float) -> None:
         """Like :meth:`refused`, with a pause of ``pause_s`` seconds that the caller has decided."""
+        self.refusal = refusal
         of_pool = refusal.scope is RefusalScope.POOL
         first = self._close_once(None if of_pool else dict.fromkeys(self.cost, 0.0) | {REQUESTS: 1.0})
         self._scheduler.refuse(self.reservation, refusal, pause_s)
