@@ -144,3 +144,9 @@ def test_rates():
     assert Quota("requests", 120).rate == 2
     assert Quota("requests", 120).ns_per_unit == 5e8
     assert Quota("concurrency", 3, 0, rule=Rule.SLOTS).rate == 0
+
+
+@pytest.mark.parametrize("text", ["30,000 tokens/min", "500 requests/min, 1,000,000 tokens/min"])
+def test_a_comma_in_a_number_is_an_error_that_says_how_to_write_it(text):
+    with pytest.raises(QuotaError, match=r"a comma separates quotas: write (30_000|1_000_000) for (30,000|1,000,000)"):
+        parse_quotas(text)

@@ -187,6 +187,8 @@ def parse_quotas(text: str | list[str] | tuple[str, ...]) -> tuple[Quota, ...]:
     Raises:
         QuotaError: One of them is not a quota, or two have the same unit and period.
     """
+    if isinstance(text, str) and (written := re.search(r"(?<![\w.,])\d{1,3}(,\d{3})+(?!\d)", text)):
+        raise QuotaError(f"{text!r}: a comma separates quotas: write {written[0].replace(',', '_')} for {written[0]}")
     parts = text.split(",") if isinstance(text, str) else text
     quotas = tuple(Quota.parse(part) for part in parts if part.strip())
     if not quotas:

@@ -106,6 +106,8 @@ class Limits:
         if learn not in (True, False, "up"):
             raise QuotaError(f"learn is {learn!r}: it must be True, False or 'up'")
         self._learn = learn
+        if concurrency is not None and not isinstance(concurrency, Mapping):
+            raise QuotaError(f"concurrency is {concurrency!r}: it must be a mapping, e.g. {{'openai': 10}}")
         self._concurrency = {
             name.removesuffix("/"): Quota(CONCURRENCY, float(most), 0.0, rule=Rule.SLOTS)
             for name, most in _named({f"{name}/": most for name, most in (concurrency or {}).items()}).items()
