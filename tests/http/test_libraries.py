@@ -351,6 +351,10 @@ def test_compressed_answers_are_read(encoding):
         (urllib3.exceptions.ReadTimeoutError(None, "/", "no"), Fault.BROKEN),
         (urllib3.exceptions.ProtocolError("no"), Fault.BROKEN),
         (urllib3.exceptions.EmptyPoolError(None, "no"), Fault.UNSENT),
+        (
+            urllib3.exceptions.MaxRetryError(None, "/", urllib3.exceptions.NewConnectionError(None, "no")),
+            Fault.UNREACHED,
+        ),
         (requests.exceptions.InvalidJSONError(), None),
     ],
     ids=lambda value: type(value).__name__,

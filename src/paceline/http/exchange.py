@@ -81,13 +81,16 @@ CAUSES_MAX: Final = 4
 """How many exceptions that SDKs wrap around one another are looked at."""
 
 
-def fault_of(error: BaseException | None) -> Fault | None:
+def fault_of(error: BaseException) -> Fault | None:
     """Why a request has no answer; ``None`` for an error that is not about the host."""
     for _ in range(CAUSES_MAX):
         for base in type(error).__mro__:
             if base.__name__ in FAULTS:
                 return FAULTS[base.__name__]
-        error = error and error.__cause__
+        inner = error.__cause__ or getattr(error, "reason", None)  # urllib3 1.26 has no cause for its MaxRetryError
+        if not isinstance(inner, BaseException):
+            return None
+        error = inner
     return None
 
 
