@@ -28,8 +28,8 @@ def said(**code):
 
 
 def test_what_is_imported_before_and_after_is_named_once(tmp_path):
-    fake = "sys.modules['boto3'] = types.ModuleType('boto3')"
-    assert said(before=fake) == "['paceline does not pace boto3']"
+    fake = "sys.modules['xai_sdk'] = types.ModuleType('xai_sdk')"
+    assert said(before=fake) == "['paceline does not pace xai_sdk']"
     (tmp_path / "xai_sdk.py").write_text("")
     there = f"sys.path.insert(0, {str(tmp_path)!r}); "
     assert said(inside=f"{there}import xai_sdk; import xai_sdk") == "['paceline does not pace xai_sdk']"
@@ -39,8 +39,8 @@ def test_what_is_imported_before_and_after_is_named_once(tmp_path):
 def test_what_is_only_looked_for_is_not_named(tmp_path):
     """instructor and ragas look for packages that are not installed, and for some that they do not import."""
     (tmp_path / "xai_sdk.py").write_text("")
-    look = "from importlib.util import find_spec; assert find_spec('xai_sdk') and not find_spec('boto3')"
-    missing = "exec('try:\\n import boto3\\nexcept ImportError: pass')"
+    look = "from importlib.util import find_spec; assert find_spec('xai_sdk')"
+    missing = "sys.path.pop(0); exec('try:\\n import xai_sdk\\nexcept ImportError: pass')"
     assert said(inside=f"sys.path.insert(0, {str(tmp_path)!r}); {look}; {missing}") == "[]"
 
 

@@ -13,11 +13,12 @@ from paceline.launcher.command import SITE
 
 CALL = """
 import os, sys, time, openai
-client = openai.OpenAI(api_key="k", base_url=os.environ["URL"] + "/v1", max_retries=0)
 
 def ask(times=1):
-    for _ in range(times):
-        client.chat.completions.create(model="gpt-5", messages=[{"role": "user", "content": "hi"}], max_tokens=5)
+    message = {"role": "user", "content": "hi"}
+    with openai.OpenAI(api_key="k", base_url=os.environ["URL"] + "/v1", max_retries=0) as client:  # not across a fork
+        for _ in range(times):
+            client.chat.completions.create(model="gpt-5", messages=[message], max_tokens=5)
 """
 LIMIT = "300 requests/min,4M tokens/min"
 

@@ -21,7 +21,6 @@ log = logging.getLogger("paceline.http")
 _PERMIT = "acquire a permit around each call: `with limiter.acquire(...) as permit`"
 
 BYPASSES: Final = {
-    "boto3": f"it sends through urllib3; {_PERMIT}, or use anthropic.AnthropicBedrock, whose calls are paced",
     "xai_sdk": f"it sends through gRPC; {_PERMIT}, or use openai.OpenAI(base_url='https://api.x.ai/v1'), whose calls are paced",
     "dspy": "it has another HTTP client than 3.4's; use dspy.LM(..., engine='litellm'), whose calls are paced",
 }

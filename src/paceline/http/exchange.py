@@ -68,9 +68,11 @@ FAULTS: Final = {
         Fault.UNSENT: "PoolTimeout UnsupportedProtocol LocalProtocolError NothingSentError EmptyPoolError FullPoolError"
         " ClosedPoolError LocationValueError InvalidURL NonHttpUrlClientError",
         Fault.UNREACHED: "ConnectError ConnectTimeout ProxyError ConnectionRefusedError gaierror ClientConnectorError"
-        " ConnectionTimeoutError NewConnectionError ConnectTimeoutError SSLError",
+        " ConnectionTimeoutError NewConnectionError ConnectTimeoutError SSLError EndpointConnectionError"
+        " ProxyConnectionError",
         Fault.BROKEN: "TimeoutException NetworkError ProtocolError ReadError WriteError ClientConnectionError"
-        " ClientPayloadError TimeoutError ConnectionResetError ConnectionAbortedError BrokenPipeError",
+        " ClientPayloadError TimeoutError ConnectionResetError ConnectionAbortedError BrokenPipeError"
+        " HTTPClientError",
     }.items()
     for name in names.split()
 }

@@ -9,6 +9,7 @@ from typing import Any
 
 from paceline.http import dspy, genai
 from paceline.http.aiohttp import paced_request
+from paceline.http.botocore import paced_response, remembering
 from paceline.http.bypass import BYPASSES, ImportWatch, warn_if_bypassed, warn_of
 from paceline.http.httpx import LIBRARIES, PacedTransport, exchange_async, exchange_sync, lift_connections
 from paceline.http.urllib3 import paced_urlopen
@@ -34,7 +35,7 @@ _active = Instrumented()
 
 
 def instrument(limiter: Pacer, *, provider: str | None = None) -> Instrumented:
-    """Pace every client of httpx2, httpx, aiohttp, and urllib3 or requests in this process. Called again, the newest limiter holds.
+    """Pace every client of httpx2, httpx, aiohttp, botocore, and urllib3 or requests in this process. Called again, the newest limiter holds.
 
     Requests to the hosts of providers are paced, and requests to other hosts if they are an LLM's: if the body has a model
     and messages, an input or a prompt.
@@ -85,12 +86,18 @@ def instrument(limiter: Pacer, *, provider: str | None = None) -> Instrumented:
         kind = module.HTTPConnectionPool
         done.replace(kind, "urlopen", paced_urlopen(limiter, kind.urlopen, fallback=fallback))
 
+    def pace_botocore(module: ModuleType) -> None:
+        kind = module.Endpoint
+        done.replace(kind, "create_request", remembering(kind.create_request))
+        done.replace(kind, "_get_response", paced_response(limiter, kind._get_response, fallback))  # noqa: SLF001
+
     seen: set[type] = set()
     actions = {
         **dict.fromkeys(BYPASSES, warn_if_bypassed),
         **dict.fromkeys(LIBRARIES, pace_httpx),
         "aiohttp.client": pace_aiohttp,
         "urllib3.connectionpool": pace_urllib3,
+        "botocore.endpoint": pace_botocore,
         genai.MODULE: cure_genai,
         dspy.MODULE: cure_dspy,
     }

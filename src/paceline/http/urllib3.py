@@ -16,7 +16,7 @@ from functools import cache
 from importlib import import_module
 from types import MethodType
 from typing import Any
-from urllib.parse import urlsplit
+from urllib.parse import unquote, urlsplit
 
 from paceline.http.exchange import Decode, Exchanged, Tap, exchange, log, run_sync, sending
 from paceline.pacing.pacer import Pacer
@@ -107,7 +107,7 @@ class _Urllib3:
         self._body, self._headers = body, headers
         self._permit: Permit | None = None
         parts = urlsplit(url)  # absolute for an HTTP proxy, whose pool it is
-        self._path = parts.path
+        self._path = unquote(parts.path)
         own: tuple[Any, Any] = (parts.hostname, parts.port) if parts.netloc else (pool.host, pool.port)
         self._host, self._port = own
 
@@ -183,9 +183,7 @@ class _Urllib3:
     def tap(self, response: Any, headers: Mapping[str, str], tap: Tap) -> None:
         whole = _preloaded(response)
         if whole is None:
-            tap.decode = _decoder(headers)
-            response._paceline_tap = tap  # noqa: SLF001
-            response.__class__ = _tapped(response.__class__)
+            tap_response(response, headers, tap)
             return
         if not self._options.get("decode_content", True):
             tap.decode = _decoder(headers)
@@ -213,6 +211,13 @@ class _Urllib3:
             request_url=self._url,
             **options,
         )
+
+
+def tap_response(response: Any, headers: Mapping[str, str], tap: Tap) -> None:
+    """Feed ``tap`` while the caller reads a response of urllib3."""
+    tap.decode = _decoder(headers)
+    response._paceline_tap = tap  # noqa: SLF001
+    response.__class__ = _tapped(response.__class__)
 
 
 class _Thread(threading.local):

@@ -1,7 +1,6 @@
 """AWS Bedrock's runtime endpoint. What Bedrock counts, and what is not read here, with sources: ``tables/bedrock.toml``.
 
-Only HTTP clients that paceline can wrap are paced. boto3 has a transport of its own (urllib3), so its calls need
-``limiter.acquire("bedrock/<region>/<model>", ...)`` around them.
+boto3 is paced by :func:`paceline.instrument`.
 """
 
 from __future__ import annotations

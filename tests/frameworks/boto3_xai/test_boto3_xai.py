@@ -1,13 +1,16 @@
-"""boto3 and xai_sdk send past httpx: that is said, loudly, when they are loaded before us and when after.
+"""boto3 is paced by `instrument()`; xai_sdk sends through gRPC, of which a warning tells."""
 
-Should one of these tests fail because the package has come within reach, its warning can go.
-"""
-
+import json
 import subprocess
 import sys
+import threading
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 import anthropic
+import boto3
 import pytest
+from botocore.config import Config
+from botocore.exceptions import EndpointConnectionError
 from harness import MESSAGES
 
 import paceline
@@ -32,40 +35,98 @@ def said(*steps):
     return subprocess.run([sys.executable, "-c", script], check=True, capture_output=True, text=True).stdout
 
 
-@pytest.mark.parametrize(
-    ("package", "advice"),
-    [
-        ("boto3", "it sends through urllib3; acquire a permit around each call"),
-        ("xai_sdk", "it sends through gRPC; acquire a permit around each call"),
-    ],
-)
-def test_each_is_warned_of_in_either_order(package, advice):
-    assert said("instrument", package).startswith(f"{package}: paceline does not pace {package}: {advice}")
-    assert said(package, "instrument").startswith(f"instrument: paceline does not pace {package}: {advice}")
+def test_xai_sdk_is_warned_of_in_either_order():
+    advice = "paceline does not pace xai_sdk: it sends through gRPC; acquire a permit around each call"
+    assert said("instrument", "xai_sdk").startswith(f"xai_sdk: {advice}")
+    assert said("xai_sdk", "instrument").startswith(f"instrument: {advice}")
+    assert said("instrument", "boto3") == said("boto3", "instrument") == ""
 
 
-def bedrock(world):
-    import boto3
-    from botocore.config import Config
+ANSWER = {
+    "output": {"message": {"role": "assistant", "content": [{"text": "hi"}]}},
+    "stopReason": "end_turn",
+    "usage": {"inputTokens": 12, "outputTokens": 30, "totalTokens": 42},
+    "metrics": {"latencyMs": 5},
+}
+CALL = {
+    "modelId": "amazon.nova-lite-v1:0",
+    "messages": [{"role": "user", "content": [{"text": "hello"}]}],
+    "inferenceConfig": {"maxTokens": 100},
+}
 
+
+class Bedrock(BaseHTTPRequestHandler):
+    """Refuses the first request: the emulator has no Bedrock."""
+
+    protocol_version = "HTTP/1.1"
+
+    def do_POST(self):
+        self.server.signed.append(self.headers["x-amz-date"])
+        self.rfile.read(int(self.headers["content-length"]))
+        refused = len(self.server.signed) == 1
+        answer = json.dumps({"message": "Too many requests"} if refused else ANSWER).encode()
+        self.send_response(429 if refused else 200)
+        if refused:
+            self.send_header("x-amzn-errortype", "ThrottlingException")
+        self.send_header("content-type", "application/json")
+        self.send_header("content-length", str(len(answer)))
+        self.end_headers()
+        self.wfile.write(answer)
+
+    def log_message(self, *_):
+        pass
+
+
+@pytest.fixture
+def server():
+    server = ThreadingHTTPServer(("127.0.0.1", 0), Bedrock)
+    server.signed = []
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    yield server
+    server.shutdown()
+    server.server_close()
+
+
+def bedrock(port):
     keys = {"aws_access_key_id": "k", "aws_secret_access_key": "k", "region_name": "us-east-1"}
-    config = Config(retries={"max_attempts": 1, "mode": "standard"})
-    return boto3.client("bedrock-runtime", endpoint_url=world.base_url, config=config, **keys)
+    config = Config(retries={"max_attempts": 3, "mode": "standard"})
+    return boto3.client("bedrock-runtime", endpoint_url=f"http://127.0.0.1:{port}", config=config, **keys)
 
 
-@pytest.mark.filterwarnings("ignore::paceline.PacelineWarning")
-def test_boto3_does_send_past_us(world, limiter):
-    """Its request reaches the server, which has no such path, and no pool hears of it."""
-    limiter.limits.provider = "bedrock"
-    with paceline.instrument(limiter):
-        client = bedrock(world)
-        with pytest.raises(client.exceptions.ClientError, match="404"):
-            client.converse(
-                modelId="amazon.nova-lite-v1:0", messages=[{"role": "user", "content": [{"text": "hello"}]}]
-            )
-    assert limiter.status() == {"pools": {}}
-    with pytest.raises(TypeError, match="no httpx or httpx2 client inside"):
-        limiter.attach(client)
+def test_boto3_is_paced_and_settled_and_a_refusal_is_repeated_by_the_limiter(server):
+    limiter = paceline.Limiter({"bedrock/*": ["600 requests/min", "60k tokens/min"]})
+    with paceline.instrument(limiter, provider="bedrock"):
+        client = bedrock(server.server_port)
+        assert client.converse(**CALL)["usage"]["totalTokens"] == 42
+        body = {name: CALL[name] for name in ("messages", "inferenceConfig")}
+        raw = client.invoke_model(modelId=CALL["modelId"], body=json.dumps(body))
+        assert json.loads(raw["body"].read()) == ANSWER
+    (pool,) = limiter.status()["pools"].values()
+    assert pool["counts"] == {"granted": 3, "refused_rate": 1, "settled": 2}
+    assert len(server.signed) == 3
+
+
+def test_a_request_that_has_waited_is_signed_again(server, monkeypatch):
+    monkeypatch.setattr("paceline.http.botocore.SIGNED_S", 1.0)
+    limiter = paceline.Limiter({"bedrock/*": "30 requests/min burst 1"}, headroom_s=0)
+    with paceline.instrument(limiter, provider="bedrock"):
+        bedrock(server.server_port).converse(**CALL)  # the first attempt is refused, the second waits for 2 s
+    first, second = (int(stamp[-3:-1]) for stamp in server.signed)
+    assert (second - first) % 60 >= 1
+
+
+def test_a_refusal_of_our_own_is_not_repeated_and_a_dead_host_is_charged_nothing():
+    limiter = paceline.Limiter({"bedrock/*": ["600 requests/min", "10 tokens/min"]})
+    with paceline.instrument(limiter, provider="bedrock"):
+        client = bedrock(9)
+        with pytest.raises(client.exceptions.ClientError, match=r"ThrottlingException.*the quota holds 10") as caught:
+            client.converse(**CALL)
+    assert caught.value.response["ResponseMetadata"]["HTTPHeaders"]["x-paceline"] == "never_fits"
+    limiter = paceline.Limiter({"bedrock/*": "600 requests/min"})
+    with paceline.instrument(limiter, provider="bedrock"), pytest.raises(EndpointConnectionError):
+        bedrock(9).converse(**CALL)
+    (pool,) = limiter.status()["pools"].values()
+    assert pool["counts"]["granted"] == pool["counts"]["cancelled"] > 1
 
 
 @pytest.mark.filterwarnings("ignore::paceline.PacelineWarning")
@@ -84,7 +145,7 @@ def test_xai_sdk_sends_through_grpc_and_cannot_be_attached(limiter):
     xai_sdk = pytest.importorskip("xai_sdk")
     assert "grpc" in sys.modules
     client = xai_sdk.Client(api_key="k")
-    with pytest.raises(TypeError, match="no httpx or httpx2 client inside"):
+    with pytest.raises(TypeError, match=r"no client of httpx.* inside"):
         limiter.attach(client)
 
 

@@ -1,0 +1,128 @@
+"""The binding of botocore, and of boto3 above it (found by running 1.44): ``Endpoint._get_response``, once for each attempt.
+
+A signature is valid for some minutes, so a request that has waited is signed again before it is sent. A refusal of
+paceline's own is a ``ClientError`` with status 429, which botocore's retries do not repeat.
+"""
+
+from __future__ import annotations
+
+import functools
+import json
+import time
+from collections.abc import Mapping
+from importlib import import_module
+from typing import Any
+from urllib.parse import unquote, urlsplit
+
+from paceline.http.exchange import Exchanged, Tap, exchange, run_sync
+from paceline.http.urllib3 import tap_response
+from paceline.pacing.pacer import Pacer
+from paceline.pacing.permit import Permit
+from paceline.providers.base import Provider
+
+SIGNED_S = 30.0
+"""A request that was signed longer ago is signed again."""
+
+RECORD = "paceline"
+"""The attribute of an error, and of a response as it was sent, with the record of its exchange."""
+
+_MADE = "_paceline_made"
+
+
+def remembering(original: Any) -> Any:
+    """``Endpoint.create_request``, which keeps with a request what it was made of."""
+
+    @functools.wraps(original)
+    def create_request(endpoint: Any, params: Any, operation_model: Any = None) -> Any:
+        request = original(endpoint, params, operation_model)
+        setattr(request, _MADE, (time.monotonic(), functools.partial(original, endpoint, params, operation_model)))
+        return request
+
+    return create_request
+
+
+def paced_response(limiter: Pacer, original: Any, fallback: Provider | None = None) -> Any:
+    """``Endpoint._get_response``, at the pace of ``limiter``; see :func:`~paceline.http.exchange.exchange`."""
+
+    @functools.wraps(original)
+    def _get_response(endpoint: Any, request: Any, operation_model: Any, context: Any) -> Any:
+        http = _Botocore(functools.partial(original, endpoint), request, operation_model, context)
+        try:
+            response = run_sync(exchange(limiter, http, fallback=fallback))
+        except Exception as error:
+            if error is http.error:
+                return None, error
+            raise
+        return (None, response) if isinstance(response, Exception) else (response, None)
+
+    return _get_response
+
+
+class _Botocore:
+    """A request of botocore; see :class:`~paceline.http.exchange.Binding`. A response is a pair: as sent, and parsed."""
+
+    is_async = False
+
+    def __init__(self, send: Any, request: Any, operation: Any, context: Any) -> None:
+        self._send, self._request, self._operation, self._context = send, request, operation, context
+        self.method: str = request.method
+        self.error: Exception | None = None  # of the last attempt
+        self._url = urlsplit(request.url)
+
+    @property
+    def address(self) -> str:
+        netloc: str = self._url.netloc
+        return netloc
+
+    def target(self) -> tuple[str, str]:
+        return self._url.hostname or "", unquote(self._url.path)
+
+    def has_header(self, name: str) -> bool:
+        return name in self._request.headers
+
+    async def content(self) -> bytes:
+        body = self._request.body
+        return body.encode() if isinstance(body, str) else bytes(body) if isinstance(body, bytes | bytearray) else b""
+
+    async def send(self, permit: Permit | None = None) -> Any:
+        made = getattr(self._request, _MADE, None)
+        if permit is not None and made is not None and time.monotonic() - made[0] > SIGNED_S:
+            self._request = made[1]()
+            setattr(self._request, _MADE, (time.monotonic(), made[1]))
+        response, self.error = self._send(self._request, self._operation, self._context)
+        if self.error is not None:
+            raise self.error
+        return response
+
+    def head(self, response: Any) -> tuple[int, dict[str, str]]:
+        sent = response[0]
+        return sent.status_code, {name.lower(): value for name, value in sent.headers.items()}
+
+    async def peek(self, response: Any, headers: Mapping[str, str], most: int) -> bytes:  # noqa: ARG002
+        content: bytes = b"" if self._streams else response[0].content
+        return content[:most]
+
+    def tap(self, response: Any, headers: Mapping[str, str], tap: Tap) -> None:
+        if self._streams:
+            tap_response(response[0].raw, headers, tap)
+        else:
+            tap.feed(response[0].content)
+            tap.finish()
+
+    def note(self, response: Any, record: Exchanged) -> None:
+        setattr(response if isinstance(response, Exception) else response[0], RECORD, record)
+
+    async def close(self, response: Any) -> None:
+        if self._streams:
+            response[0].raw.close()
+
+    def respond(self, status: int, headers: Mapping[str, str], body: bytes) -> Any:
+        error = {"Code": "ThrottlingException", "Message": json.loads(body)["error"]["message"]}
+        about = {"HTTPStatusCode": status, "HTTPHeaders": dict(headers), "RetryAttempts": 0}
+        kind = import_module("botocore.exceptions").ClientError
+        return kind({"Error": error, "ResponseMetadata": about}, self._operation.name)
+
+    @property
+    def _streams(self) -> bool:
+        """Whether the body is read by the caller."""
+        return bool(self._operation.has_event_stream_output or self._operation.has_streaming_output)
