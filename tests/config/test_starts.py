@@ -31,7 +31,7 @@ def test_each_backend_has_a_limit(file):
     assert limits == {
         "starts/gemini": ["7 starts/min exact"],
         "starts/gemini/gemini-2.5-pro": ["2 starts/min exact"],
-        "starts/claude": ["20 starts/min burst 5"],
+        "starts/claude": ["20 starts/min burst 5 even"],
     }
 
 

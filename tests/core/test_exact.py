@@ -42,6 +42,16 @@ def test_fifty_agents_start_seven_a_minute_at_once():
     assert starts_of("7 starts/min exact") == [60.0 * (i // 7) for i in range(50)]
 
 
+@pytest.mark.parametrize("options", [{}, {"usable": 0.5}, {"store": "memory:"}], ids=["alone", "usable", "store"])
+@pytest.mark.parametrize(
+    ("quota", "burst", "gap_s"),
+    [("7 starts/min even", 7, 60 / 7), ("20 starts/min burst 5 even", 5, 3), ("60 starts/min burst 1 even", 1, 1)],
+)
+def test_even_is_the_whole_burst_at_once_and_then_evenly(quota, burst, gap_s, options):
+    """Nothing is left unused as headroom, and nothing is shared."""
+    assert starts_of(quota, **options) == pytest.approx([max(0, i + 1 - burst) * gap_s for i in range(50)], abs=1e-6)
+
+
 def test_the_eighth_goes_one_period_after_the_first():
     ledger = Ledger(parse_quotas("7 starts/min exact"), T0)
     for second in range(7):
@@ -80,23 +90,25 @@ def test_no_trailing_period_has_more(asks, log_max):
         meters.EXACT_LOG_MAX = before
 
 
-def test_answers_do_not_change_it():
-    limiter = paceline.Limiter({"openai/m": "7 requests/min exact"}, usable=0.5)
+@pytest.mark.parametrize("rule", ["exact", "even"])
+def test_answers_do_not_change_it(rule):
+    limiter = paceline.Limiter({"openai/m": f"7 requests/min {rule}"}, usable=0.5, clock=ManualClock())
     with limiter.acquire("openai/m") as permit:
         permit.settle(
             {"tokens_used": 1}, headers={"x-ratelimit-limit-requests": "5", "x-ratelimit-remaining-requests": "1"}
         )
     quotas = limiter.status()["pools"]["openai/m"]["quotas"]
-    assert [(q["quota"], q["remaining"], q["source"]) for q in quotas[:1]] == [("7 requests/min exact", 6, "given")]
+    assert [(q["quota"], q["remaining"], q["source"]) for q in quotas[:1]] == [(f"7 requests/min {rule}", 6, "given")]
     assert [q["limit"] for q in quotas if q["source"] == str(LEARNED)] == [2.5]  # the provider's, beside it
 
 
-def test_the_status_says_when_all_of_it_is_free():
-    limiter = paceline.Limiter({"starts": "7 starts/min exact"}, clock=(clock := ManualClock()))
+@pytest.mark.parametrize(("rule", "remaining", "reset_s"), [("exact", 6, 50), ("even", 7, 0)])
+def test_the_status_says_when_all_of_it_is_free(rule, remaining, reset_s):
+    limiter = paceline.Limiter({"starts": f"7 starts/min {rule}"}, clock=(clock := ManualClock()))
     limiter.try_acquire("starts", starts=1)
     clock.advance(10)
     (quota,) = limiter.status()["pools"]["starts"]["quotas"]
-    assert (quota["remaining"], quota["reset_s"], quota["rule"]) == (6, 50.0, "exact")
+    assert (quota["remaining"], quota["reset_s"], quota["rule"], quota["learned"]) == (remaining, reset_s, rule, {})
 
 
 def test_what_it_cannot_be():
@@ -104,8 +116,9 @@ def test_what_it_cannot_be():
         Quota.parse("7 starts/min burst 3 exact")
 
 
-def test_with_a_store_each_process_keeps_its_own(tmp_path):
-    quotas = {"starts": "7 starts/min exact", "jobs": "7 jobs/min burst 7"}
+@pytest.mark.parametrize("rule", ["exact", "even"])
+def test_with_a_store_each_process_keeps_its_own(tmp_path, rule):
+    quotas = {"starts": f"7 starts/min {rule}", "jobs": "7 jobs/min burst 7"}
     granted = {"starts": 0, "jobs": 0}
     for _ in range(2):
         limiter = paceline.Limiter(quotas, store=f"sqlite:{tmp_path}/s.db", headroom_s=0)

@@ -50,7 +50,7 @@ class TestAllFiftyStartInAboutSevenMinutes:
         assert list(at_s.values()) == [k // 7 * 60 for k in range(50)]
 
     def test_even_seven_at_once_then_one_each_60_7_s(self):
-        at_s = start_all(*gemini(*FIFTY), mode="even", headroom_s=0)
+        at_s = start_all(*gemini(*FIFTY), mode="even")
         assert list(at_s.values()) == pytest.approx([max(0, k - 6) * 60 / 7 for k in range(50)], abs=1e-3)
         assert max(at_s.values()) == pytest.approx(368.571, abs=1e-3)
 
@@ -58,7 +58,7 @@ class TestAllFiftyStartInAboutSevenMinutes:
     def test_never_more_in_any_minute(self, mode, most):
         """The number itself in mode window; a full burst and a minute's refill in mode even; both are reached."""
         late = {name: number * 3.7 for number, name in enumerate(FIFTY[20:])}
-        at_s = sorted(start_all(*gemini(*FIFTY), mode=mode, after_s=late.items(), headroom_s=0).values())
+        at_s = sorted(start_all(*gemini(*FIFTY), mode=mode, after_s=late.items()).values())
         assert max(sum(first <= other < first + 59.999 for other in at_s) for first in at_s) == most
 
     def test_an_agent_that_gives_up_costs_no_start(self):
@@ -96,7 +96,7 @@ class TestPerBackend:
 
     def test_backends_have_limits_of_their_own(self):
         claude = [(f"claude{number}", "claude", "opus") for number in range(7)]
-        at_s = start_all(*gemini(*FIFTY), *claude, headroom_s=0)
+        at_s = start_all(*gemini(*FIFTY), *claude)
         assert [at_s[name] for name, *_ in claude] == pytest.approx([0] * 5 + [3, 6], abs=1e-3)
 
     def test_some_agents_go_first(self):

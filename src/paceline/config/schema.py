@@ -157,7 +157,7 @@ def _starts(value: Any) -> tuple[Quota, ...]:
     most, even, burst = its["max_starts"], its.get("mode") == "even", its.get("burst")
     if burst is not None and not (even and burst <= most):
         raise ValueError(f"burst is {burst}: it is for mode even, and at most max_starts")
-    return (Quota("starts", most, its["time_window"], burst or 0.0, rule=Rule.BUCKET if even else Rule.EXACT),)
+    return (Quota("starts", most, its["time_window"], burst or 0.0, rule=Rule.EVEN if even else Rule.EXACT),)
 
 
 def _breaker(value: Any) -> Any:

@@ -27,7 +27,7 @@ from typing import NamedTuple
 from paceline.core.guesses import Guess, Guesses
 from paceline.core.ledger import DEBT_MAX, Ledger
 from paceline.core.meters import FAR_NS, Bucket, Slots, Spread, Window
-from paceline.core.quota import CONCURRENCY, INPUT_TOKENS, NS, TOKENS, Quota, Rule
+from paceline.core.quota import CONCURRENCY, INPUT_TOKENS, NS, OWN_RULES, TOKENS, Quota, Rule
 from paceline.core.results import LEARNED, Reading, Refusal, RefusalKind, Reservation, Source, SourceKind
 
 ABOUT_NS = NS // 4
@@ -582,7 +582,8 @@ class Learning:
     def track_new(self) -> None:
         """Track the meters that the ledger has got since."""
         for i, m in enumerate(self._ledger.meters[len(self.trackers) :], len(self.trackers)):
-            tracker = QuotaTracker(m, i, self._report, adapts=self._adapts) if isinstance(m, Bucket) else None
+            bucket = m if isinstance(m, Bucket) and m.quota.rule not in OWN_RULES else None
+            tracker = QuotaTracker(bucket, i, self._report, adapts=self._adapts) if bucket is not None else None
             self.trackers.append(tracker)
 
     def sent_late(self, late_s: float) -> None:
@@ -764,13 +765,13 @@ class Learning:
         found = [
             i
             for i, m in enumerate(self._ledger.meters)
-            if m.quota.unit == unit and period_s in (None, m.quota.period_s) and m.quota.rule is not Rule.EXACT
+            if m.quota.unit == unit and period_s in (None, m.quota.period_s) and m.quota.rule not in OWN_RULES
         ]
         return found[0] if len(found) == 1 else None
 
     def _is_new(self, unit: str, period_s: float | None) -> bool:
         """Whether a quota that an answer names is to be added."""
-        quotas = [m.quota for m in self._ledger.meters if m.quota.rule is not Rule.EXACT]
+        quotas = [m.quota for m in self._ledger.meters if m.quota.rule not in OWN_RULES]
         units = {quota.unit for quota in quotas if period_s in (None, quota.period_s)}
         split = unit == TOKENS and INPUT_TOKENS in units  # the quotas count input and output separately
         named = re.fullmatch(r"[a-z_][a-z0-9_]{0,40}", unit) is not None
@@ -778,7 +779,7 @@ class Learning:
 
     def _tightest(self, now_ns: int) -> int | None:
         """The index of the quota with the least left, for a refusal that names none; assumed slots if others have plenty."""
-        counted = [(i, m) for i, m in enumerate(self._ledger.meters) if m.quota.rule not in (Rule.SLOTS, Rule.EXACT)]
+        counted = [(i, m) for i, m in enumerate(self._ledger.meters) if m.quota.rule not in (Rule.SLOTS, *OWN_RULES)]
         shares = [(m.level(now_ns) / m.quota.burst, i) for i, m in counted]
         slots = next((i for i in self.guesses.open if isinstance(self._ledger.meters[i], Slots)), None)
         if slots is not None and (not shares or min(shares)[0] > PLENTY):

@@ -3,7 +3,7 @@
 Every meter computes when a cost fits and what is left; it charges a cost, and corrects a charge when the true
 cost is known. :func:`meter` chooses the class: ``Bucket``, or ``Held`` where output is charged at its end; ``Window`` for a
 window that restarts at known instants; ``Spread`` for one that does not say when, and for ``sliding``; ``Exact`` for a quota
-that no provider counts; ``Slots``. ``Held`` and ``Spread`` are buckets with a further rule.
+that no provider counts, and a ``Bucket`` without headroom for one that is ``even``; ``Slots``. ``Held`` and ``Spread`` are buckets with a further rule.
 
 Headroom, not a safety factor
     Two grants a second apart can reach the server closer together. A bucket therefore keeps an amount unused
@@ -712,6 +712,8 @@ def meter(quota: Quota, now_ns: int, headroom_s: float, *, gentle: bool = False,
         return Slots(quota)
     if quota.rule is Rule.EXACT:
         return Exact(quota)
+    if quota.rule is Rule.EVEN:
+        return Bucket(quota, now_ns, 0.0)
     if quota.rule is Rule.WINDOW and quota.anchor is not None:
         return Window(quota, headroom_s)
     if quota.rule is Rule.BUCKET:

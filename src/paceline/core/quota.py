@@ -5,6 +5,7 @@
 1000 requests/day window utc
 10 concurrency
 7 starts/min exact
+20 starts/min burst 5 even
 """
 
 from __future__ import annotations
@@ -36,7 +37,12 @@ class Rule(StrEnum):
     WINDOW = "window"  # a counter that restarts every period
     SLIDING = "sliding"  # the amount within any trailing period
     EXACT = "exact"  # the same, counted by the limiter alone: to the nanosecond, nothing is spread or left unused
+    EVEN = "even"  # a bucket that is counted by the limiter alone: nothing is left unused
     SLOTS = "slots"  # requests in flight
+
+
+OWN_RULES = (Rule.EXACT, Rule.EVEN)
+"""The rules of quotas that no provider counts. Each process keeps its own, and answers do not change them."""
 
 
 _RULES = {rule.value: rule for rule in Rule}
@@ -126,8 +132,8 @@ class Quota:
         return replace(self, amount=amount, burst=burst, period_s=period_s or self.period_s)
 
     def part(self, share: float) -> Self:
-        """The quota with ``share`` of its amount and burst; slots and exact quotas stay whole."""
-        if share == 1 or self.rule in (Rule.SLOTS, Rule.EXACT):
+        """The quota with ``share`` of its amount and burst; slots and quotas that no provider counts stay whole."""
+        if share == 1 or self.rule in (Rule.SLOTS, *OWN_RULES):
             return self
         return replace(self, amount=rounded(self.amount * share), burst=rounded(self.burst * share))
 

@@ -3,7 +3,7 @@
 MassGen starts its agents in one loop, and its own ``--rate-limit`` waits inside that loop, for Gemini alone: while one
 agent waits, no other agent starts, and the answers of running agents are not read. Here every agent waits in its own task.
 
-    limiter = paceline.Limiter({"starts/gemini": "7 requests/min"}, headroom_s=0)
+    limiter = paceline.Limiter({"starts/gemini": "7 starts/min exact"})
     pace_starts(limiter)
     massgen.cli.cli_main()
 
@@ -128,10 +128,10 @@ async def _take(limiter: Limiter, agent: str, backend: str, model: str) -> None:
             permit = await limiter.acquire(pool, name=agent, **cost)
             permit.settle()
             (quota, *_) = limiter.status()["pools"][pool]["quotas"]
-            used = quota["limit"] - quota["remaining"]
+            used = quota["burst"] - quota["remaining"]
             log.info(
-                "Rate limit: %s (%s) starts after %.1f s, %.0f of %.0f in %g s",
-                *(agent, pool, permit.waited_s, used, quota["limit"], quota["period_s"]),
+                "Rate limit: %s (%s) starts after %.1f s (%.0f of %.0f used, %s)",
+                *(agent, pool, permit.waited_s, used, quota["burst"], quota["quota"]),
             )
             return
     log.info("Rate limit: %s (%s) starts at once: there is no limit starts/%s", agent, backend, backend)

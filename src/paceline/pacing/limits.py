@@ -11,7 +11,7 @@ from itertools import islice
 from typing import Final, TypeVar
 
 from paceline.core.capacity import Learns
-from paceline.core.quota import CONCURRENCY, DAY_S, REQUESTS, TOKENS, Quota, Rule, parse_quotas
+from paceline.core.quota import CONCURRENCY, DAY_S, OWN_RULES, REQUESTS, TOKENS, Quota, Rule, parse_quotas
 from paceline.core.results import GIVEN, PacelineWarning, QuotaError, Reading, Source, SourceKind
 
 NEAR: Final = 0.9
@@ -340,7 +340,7 @@ def periods(quotas: Iterable[Quota]) -> dict[str, list[float]]:
     """The periods of the quotas, ascending, of each unit that has several."""
     found: dict[str, list[float]] = {}
     for quota in quotas:
-        if quota.period_s and quota.rule is not Rule.EXACT:
+        if quota.period_s and quota.rule not in OWN_RULES:
             found.setdefault(quota.unit, []).append(quota.period_s)
     return {unit: sorted(own) for unit, own in found.items() if len(own) > 1}
 

@@ -21,7 +21,7 @@ from paceline.core.learning import HEADROOM_S
 from paceline.core.ledger import Ledger, total_tokens
 from paceline.core.pool import Pool
 from paceline.core.queue import LaneName, Lanes, LaneSpec, Queue, Waiter
-from paceline.core.quota import CONCURRENCY, KNOWN_UNITS, NS, REQUESTS, Cost, Quota, Rule
+from paceline.core.quota import CONCURRENCY, KNOWN_UNITS, NS, OWN_RULES, REQUESTS, Cost, Quota, Rule
 from paceline.core.results import GIVEN, NeverFits, QuotaError, Reservation, TooLargeError, WaitUntil
 from paceline.estimation.calibration import Calibrations
 from paceline.pacing.breaker import BreakerPolicy, Health
@@ -326,9 +326,9 @@ class Pacer:
         return Scheduler(pool, self.clock, further, worker)
 
     def _pool(self, resolved: Resolved, now_ns: int) -> tuple[Pool, Worker | None]:
-        """A pool, and the worker that shares it; a pool with an exact quota is kept in this process."""
+        """A pool, and the worker that shares it; one with a quota that no provider counts is kept in this process."""
         learns, worker = resolved.learns, self.worker
-        if any(quota.rule is Rule.EXACT for quota in resolved.quotas):
+        if any(quota.rule in OWN_RULES for quota in resolved.quotas):
             worker = None
         ledger = Ledger(
             resolved.quotas,

@@ -150,7 +150,7 @@ def _learned(m: Meter, headroom_s: float) -> dict[str, Any]:
             learned["holds"] = round(m.burst_cap, 3)
         if m.ceiling < 1:
             learned["ceiling"] = round(m.ceiling, 4)
-        if m.headroom_s != headroom_s:
+        if m.headroom_s != headroom_s and m.quota.rule is not Rule.EVEN:
             learned["headroom_s"] = m.headroom_s
         if isinstance(m, Spread) and m.quota.rule is Rule.BUCKET:
             learned["rule"] = "no bucket: spread evenly"
