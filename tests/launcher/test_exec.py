@@ -160,10 +160,34 @@ def test_signals_reach_the_program(tmp_path, number):
     process.communicate()
 
 
-def test_a_program_that_a_signal_ends(world, tmp_path):
-    program = script(tmp_path, "ask(2); os.kill(os.getpid(), 9)")
-    _, err = run("python", program, url=world.base_url, code=137)
-    assert "not counted: the requests of 1 of 1 processes, which were killed" in err
+@pytest.mark.parametrize(("end", "code"), [("os.kill(os.getpid(), 9)", 137), ("os._exit(126)", 126)])
+def test_a_process_that_ends_at_once_is_counted(world, tmp_path, end, code):
+    program = script(tmp_path, f"ask(2); {end}")
+    _, err = run("python", program, url=world.base_url, code=code)
+    assert "openai/gpt-5: 2 requests, 0 refused" in err
+
+
+def test_workers_of_a_pool_are_counted_and_a_process_that_is_forked_for_nothing_is_none(world, tmp_path):
+    program = script(
+        tmp_path,
+        """
+        import multiprocessing, subprocess
+        if __name__ == "__main__":
+            with multiprocessing.get_context("fork").Pool(2) as pool:  # which ends its workers by a signal
+                pool.map(ask, [1, 1, 1])
+            subprocess.run(["true"], preexec_fn=lambda: None)
+        """,
+    )
+    _, err = run("python", program, url=world.base_url)
+    assert err == "paceline exec: openai/gpt-5: 3 requests, 0 refused" + err[err.index("; waits") :]
+
+
+def test_an_error_at_the_start_is_not_the_program_s(tmp_path):
+    (tmp_path / "httpx.py").write_text("")
+    line = "import os; open(os.environ['PACELINE_EXEC'], 'wb').write(b'x'); import httpx; print('went on')"
+    out, err = run("python", "-c", line, environ={"PYTHONPATH": f"{tmp_path}:{os.environ.get('PYTHONPATH', '')}"})
+    assert out == "went on\n"
+    assert "is not paced: " in err
 
 
 def test_errors_before_the_start(tmp_path):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -34,7 +35,7 @@ EPILOG = (
 def command(*, words: tuple[str, ...], limits: tuple[str, ...], file: Path | None, quiet: bool, **given: Any) -> None:
     """Run COMMAND with the requests of all its Python processes paced, by quotas that they share."""
     from paceline.config import Config, parse_limit
-    from paceline.launcher.command import run
+    from paceline.launcher.command import StartError, run
 
     try:
         given["limits"] = dict(parse_limit(text) for text in limits)
@@ -46,9 +47,17 @@ def command(*, words: tuple[str, ...], limits: tuple[str, ...], file: Path | Non
     if (arguments["store"] or "").startswith("memory:"):
         click.echo("paceline exec: store memory: is one store for each process: leave it out", err=True)
         sys.exit(USAGE)
+    if (arguments["store"] or "").startswith("sqlite:"):  # the program's processes may be in other folders
+        arguments["store"] = f"sqlite:{Path(arguments['store'].removeprefix('sqlite:')).absolute()}"
 
     def say(line: str) -> None:
         if not quiet:
-            click.echo(f"paceline exec: {line}", err=True)
+            with suppress(OSError):  # standard error was closed: the exit code is the program's all the same
+                click.echo(f"paceline exec: {line}", err=True)
 
-    sys.exit(run(words, arguments, config.provider, say))
+    try:
+        code = run(words, arguments, config.provider, say)
+    except StartError as error:
+        click.echo(f"paceline exec: {error}", err=True)
+        code = error.code
+    sys.exit(code)

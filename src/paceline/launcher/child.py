@@ -7,6 +7,8 @@ import json
 import os
 import pickle
 import sys
+import threading
+import time
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
@@ -17,6 +19,10 @@ from paceline.http import bypass, unpaced
 from paceline.http.bypass import ImportWatch
 from paceline.http.instrument import instrument
 from paceline.limiter.limiter import Limiter
+from paceline.pacing.events import Event
+
+POOLS_FEW = 20
+"""With more pools, a record is written once a second, and at the end of its process."""
 
 VARIABLE = "PACELINE_EXEC"
 """The environment variable with the path of the settings; records are written beside them."""
@@ -29,13 +35,15 @@ def start() -> None:
         arguments, provider = pickle.loads(path.read_bytes())  # noqa: S301  (written by our own parent)
     except OSError as error:
         print(
-            f"paceline exec: process {os.getpid()} is not paced: the command has ended ({error.strerror})",
+            f"paceline exec: process {os.getpid()} is not paced: its settings cannot be read ({error.strerror});"
+            " a process that starts after the command has ended has none",
             file=sys.stderr,
         )
         return
-    record = Record(path.parent, Limiter(**arguments))
-    instrument(record.limiter, provider=provider)
-    ImportWatch({name: partial(apply, record.limiter) for name, apply in PROGRAMS.items()})
+    record = Record(path.parent)
+    limiter = Limiter(**arguments, events=record.count)
+    instrument(limiter, provider=provider)
+    ImportWatch({name: partial(apply, limiter) for name, apply in PROGRAMS.items()})
 
 
 def _pace_massgen(limiter: Limiter, _: ModuleType) -> None:
@@ -59,27 +67,27 @@ PROGRAMS: dict[str, Callable[[Limiter, ModuleType], None]] = {
 
 
 class Record:
-    """What one process has sent, written when it ends.
+    """What one process has sent, in a file that is always up to date: a process can end in many ways.
 
     Args:
         folder: Where the records of all processes are.
-        limiter: The process's limiter.
     """
 
-    def __init__(self, folder: Path, limiter: Limiter) -> None:
-        self.limiter = limiter
-        self._folder = folder
+    def __init__(self, folder: Path) -> None:
+        self._folder, self._lock = folder, threading.RLock()  # reentrant: a finalizer may end a permit in here
         self._begin()
-        atexit.register(self._end)
+        self._write()
+        atexit.register(self._write)
         if hasattr(os, "register_at_fork"):
             os.register_at_fork(after_in_child=self._begin)
 
     def _begin(self) -> None:
-        """Begin the record of this process, or of a forked one, which has the counts of its parent."""
-        self._pid, self._before = os.getpid(), self._counts()
+        """Begin the record of this process, or of a forked one, whose file is made with its first request."""
+        self._lock = threading.RLock()
+        self._file: int | None = None
+        self._pools: dict[str, dict[str, float]] = {}
+        self._written_s, self._size = 0.0, 0
         unpaced.kinds.clear()
-        self._path = self._folder / f"{self._pid}-{os.urandom(4).hex()}.json"
-        self._write("{}")
         if "multiprocessing.util" in sys.modules:  # its children end without the functions of atexit
             from multiprocessing import util
 
@@ -88,41 +96,47 @@ class Record:
     def _end_with_multiprocessing(self) -> None:
         from multiprocessing import util
 
-        util.Finalize(None, self._end, exitpriority=0)
+        util.Finalize(None, self._write, exitpriority=0)
 
-    def _end(self) -> None:
-        if os.getpid() != self._pid:
-            return
-        before, now = self._before, self._counts()
-        pools = {}
-        for name, counts in now.items():
-            made = {what: number - before.get(name, {}).get(what, 0) for what, number in counts.items()}
-            if any(made.values()):
-                pools[name] = made | {"longest_s": counts["longest_s"]}
+    def count(self, event: Event) -> None:
+        """Count an event of a permit."""
+        with self._lock:
+            counts = self._pools.setdefault(
+                event.pool, dict.fromkeys(("requests", "refused", "waited_s", "longest_s"), 0)
+            )
+            if event.kind == "acquired":
+                counts["requests"] += 1
+                counts["waited_s"] += event.waited_s
+                counts["longest_s"] = max(counts["longest_s"], event.waited_s)
+            elif event.kind == "cancelled":
+                counts["requests"] -= 1
+            elif event.kind == "refused":
+                counts["refused"] += 1
+            if len(self._pools) <= POOLS_FEW or time.monotonic() - self._written_s > 1:
+                self._write()
+
+    def _write(self) -> None:
         kinds = [[*kind, number] for kind, number in unpaced.kinds.items()]
-        self._write(json.dumps({"pools": pools, "unpaced": kinds, "bypassed": sorted(bypass.bypassed)}))
-
-    def _counts(self) -> dict[str, dict[str, float]]:
-        counts = {}
-        for name, pool in self.limiter.status()["pools"].items():
-            if pool["counts"]:
-                waited_s = pool["wait_s"]["mean"] * pool["counts"].get("granted", 0)
-                counts[name] = {**pool["counts"], "waited_s": waited_s, "longest_s": pool["wait_s"]["longest"]}
-        return counts
-
-    def _write(self, text: str) -> None:
-        try:
-            self._path.write_text(text)
-        except OSError:  # the command has ended before this process
-            return
+        with self._lock:
+            if self._file is not None or self._pools or kinds or not self._written_s:
+                record = {"pools": self._pools, "unpaced": kinds, "bypassed": sorted(bypass.bypassed)}
+                text = json.dumps(record).encode().ljust(self._size)
+                self._size, self._written_s = len(text), time.monotonic()
+                try:
+                    if self._file is None:
+                        path = self._folder / f"{os.getpid()}-{os.urandom(4).hex()}.json"
+                        self._file = os.open(path, os.O_WRONLY | os.O_CREAT, 0o600)
+                    os.pwrite(self._file, text, 0)
+                except OSError:  # the command has ended before this process
+                    return
 
 
 def read_records(folder: Path) -> list[dict[str, Any]]:
-    """The records in ``folder``; that of a process that was killed is empty."""
+    """The records in ``folder``."""
     records: list[dict[str, Any]] = []
     for path in sorted(folder.glob("*.json")):
         try:
             records.append(json.loads(path.read_text()))
         except (OSError, ValueError):
-            records.append({})
+            continue  # of a process that still runs, and writes
     return records

@@ -6,7 +6,6 @@ import os
 import pickle
 import signal
 import subprocess
-import sys
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -20,6 +19,14 @@ FORWARDED: Final = ("SIGINT", "SIGTERM", "SIGHUP", "SIGQUIT", "SIGUSR1", "SIGUSR
 KINDS_SHOWN: Final = 10
 
 
+class StartError(Exception):
+    """The command cannot be started; ``code`` is the exit code for that."""
+
+    def __init__(self, message: str, code: int) -> None:
+        super().__init__(message)
+        self.code = code
+
+
 def run(command: Sequence[str], arguments: Mapping[str, Any], provider: str | None, say: Callable[[str], None]) -> int:
     """Run ``command`` with its Python processes paced, and print a summary.
 
@@ -30,8 +37,10 @@ def run(command: Sequence[str], arguments: Mapping[str, Any], provider: str | No
         say: Takes a line for the user.
 
     Returns:
-        The exit code: that of the command, 128 and the number of the signal that ended it, or 126 or 127 if it cannot be
-        started.
+        The exit code: that of the command, or 128 and the number of the signal that ended it.
+
+    Raises:
+        StartError: The command cannot be started.
     """
     with TemporaryDirectory(prefix="paceline-exec-", ignore_cleanup_errors=True) as name:
         home = Path(name)
@@ -40,19 +49,23 @@ def run(command: Sequence[str], arguments: Mapping[str, Any], provider: str | No
         settings.touch(0o600)
         settings.write_bytes(pickle.dumps(({**arguments, "store": store}, provider)))
         path = os.pathsep.join(filter(None, (str(SITE), os.environ.get("PYTHONPATH"))))
-        code = _run(command, {**os.environ, "PYTHONPATH": path, VARIABLE: str(settings)}, say)
-        if code not in (NOT_FOUND, NOT_EXECUTABLE):
-            for line in summary(read_records(home)):
-                say(line)
+        try:
+            code = _run(command, {**os.environ, "PYTHONPATH": path, VARIABLE: str(settings)})
+        except FileNotFoundError:
+            raise StartError(f"no such command: {command[0]}", NOT_FOUND) from None
+        except OSError as error:
+            raise StartError(f"{command[0]} cannot be started: {error.strerror}", NOT_EXECUTABLE) from None
+        for line in summary(read_records(home)):
+            say(line)
     return code
 
 
-def _run(command: Sequence[str], environ: Mapping[str, str], say: Callable[[str], None]) -> int:
+def _run(command: Sequence[str], environ: Mapping[str, str]) -> int:
     children: list[subprocess.Popen[bytes]] = []
 
     def forward(number: int, _: object) -> None:
-        if number == signal.SIGINT and _in_foreground():  # the terminal has sent it to the command, too
-            return
+        if number in (signal.SIGINT, getattr(signal, "SIGQUIT", None)) and _in_foreground():
+            return  # the terminal has sent it to the command, too
         for child in children:
             if child.poll() is None:
                 child.send_signal(number)
@@ -64,24 +77,19 @@ def _run(command: Sequence[str], environ: Mapping[str, str], say: Callable[[str]
             signal.signal(number, forward)
     try:
         children.append(subprocess.Popen([*command], env=dict(environ)))  # noqa: S603
-    except FileNotFoundError:
-        say(f"no such command: {command[0]}")
-        return NOT_FOUND
-    except OSError as error:
-        say(f"{command[0]} cannot be started: {error.strerror}")
-        return NOT_EXECUTABLE
-    else:
         code = children[0].wait()
-        return code if code >= 0 else 128 - code
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)
+    return code if code >= 0 else 128 - code
 
 
 def _in_foreground() -> bool:
+    """Whether this process belongs to the foreground of its terminal."""
     try:
-        return os.tcgetpgrp(sys.stderr.fileno()) == os.getpgrp()
-    except (AttributeError, OSError, ValueError):
+        with open("/dev/tty", "rb") as terminal:  # noqa: PTH123
+            return os.tcgetpgrp(terminal.fileno()) == os.getpgrp()
+    except (AttributeError, OSError):
         return False
 
 
@@ -109,17 +117,13 @@ def summary(records: Sequence[Mapping[str, Any]]) -> list[str]:
         lines.append(f"not paced: {len(kinds) - KINDS_SHOWN} more kinds of requests")
     if bypassed:
         lines.append(f"not paced: what {', '.join(sorted(bypassed))} sent")
-    killed = sum(not record for record in records)
-    if killed:
-        lines.append(f"not counted: the requests of {killed} of {len(records)} processes, which were killed")
     return lines
 
 
 def _line(name: str, counts: Mapping[str, float]) -> str:
-    granted = int(counts.get("granted", 0))
-    refused = int(sum(number for what, number in counts.items() if what.startswith("refused")))
-    mean_s = counts["waited_s"] / max(granted, 1)
+    requests, refused = int(counts["requests"]), int(counts["refused"])
+    mean_s = counts["waited_s"] / max(requests, 1)
     return (
-        f"{name}: {granted:,} requests, {refused:,} refused; waits {mean_s:.1f} s on average,"
+        f"{name}: {requests:,} requests, {refused:,} refused; waits {mean_s:.1f} s on average,"
         f" {counts['longest_s']:.1f} s at most"
     )

@@ -30,19 +30,25 @@ class FirstImport:
         if name not in LIBRARIES:
             return None
         with self._lock:  # another thread waits until the pacing has started
-            if self._started:
-                return None
-            self._started = True
-            if self in sys.meta_path:
-                sys.meta_path.remove(self)
-            try:
-                from paceline.launcher.child import start
-            except ImportError as error:
-                print(f"paceline exec: {sys.executable} is not paced: {error}; install paceline there", file=sys.stderr)
-            else:
-                start()
-        specs = (finder.find_spec(name, path, target) for finder in list(sys.meta_path))
-        return next((spec for spec in specs if spec is not None), None)
+            if not self._started:
+                self._started = True
+                _start()
+        for finder in list(sys.meta_path):  # which may have changed since this import began
+            find = None if finder is self else getattr(finder, "find_spec", None)
+            spec: ModuleSpec | None = find(name, path, target) if find else None
+            if spec is not None:
+                return spec
+        return None
+
+
+def _start() -> None:
+    """Start the pacing. An error is not the program's, whose import goes on."""
+    try:
+        from paceline.launcher.child import start
+
+        start()
+    except Exception as error:  # noqa: BLE001
+        print(f"paceline exec: {sys.executable} is not paced: {error}; install paceline there", file=sys.stderr)
 
 
 def run_hidden() -> None:
