@@ -1,5 +1,9 @@
 """What the suites of SDKs share: the limits, and what to read from the books of either side."""
 
+import os
+from importlib.metadata import version
+from pathlib import Path
+
 LIMITS = {
     "anthropic/*": ["6000 requests/min", "4M input_tokens/min", "800k output_tokens/min"],
     "gemini/*": ["6000 requests/min", "4M input_tokens/min"],
@@ -45,3 +49,21 @@ def spent(limiter, pool):
 def charged(world, model):
     """What the server's books say."""
     return world.tally()["pools"][model]["charges"]
+
+
+def row(package, how, limiter, world, model, pool):
+    """One row of the table of packages: check that nothing was refused and that both books agree; return the figures.
+
+    With the environment variable PACELINE_FIGURES, the row is also added to the file of that name, as a line of Markdown.
+    """
+    tally = world.tally()
+    ours, theirs = spent(limiter, pool), charged(world, model)
+    figures = {"attempts": tally["admitted"] + tally["refused_total"], "refused": tally["refused_total"]}
+    if path := os.environ.get("PACELINE_FIGURES"):
+        books = ", ".join(f"{ours[unit]:,.0f} / {theirs[unit]:,.0f} {unit}" for unit in theirs if unit in ours)
+        line = f"| {package} {version(package)} | {how} | {figures['attempts']} | {figures['refused']} | {books} |\n"
+        with Path(path).open("a") as file:
+            file.write(line)
+    assert figures["refused"] == 0
+    assert ours == theirs
+    return figures
