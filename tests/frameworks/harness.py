@@ -1,6 +1,12 @@
 """What the suites of SDKs share: the limits, and what to read from the books of either side."""
 
+import asyncio
+import json
 import os
+import threading
+import time
+from concurrent.futures import ThreadPoolExecutor
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from importlib.metadata import version
 from pathlib import Path
 
@@ -30,6 +36,12 @@ CROWD = 150
 SLOTS = ["100k requests/min", "8 concurrency"]
 """Limits under which an unpaced crowd is refused nearly to a man, on a machine of any speed."""
 
+BUSY = ["100k requests/min", "10M tokens/min", "8 concurrency"]
+"""The same, with tokens that are counted."""
+
+AT_ONCE = 30
+"""How many of the calls for a row are made at once from threads, and how many from one event loop."""
+
 NARROW = {"rule": "quantised", "quantum_s": 5}
 """A world that holds no more than five seconds of its rate; of :data:`RATE` 50 of an unpaced crowd are refused."""
 
@@ -42,8 +54,8 @@ def counts(limiter, pool):
 
 
 def spent(limiter, pool):
-    """What our books say that a pool has spent, per unit."""
-    return {quota["unit"]: quota["spent"] for quota in limiter.status()["pools"][pool]["quotas"]}
+    """What our books say that a pool has spent, per unit: of several quotas of a unit the first, the others were learned later."""
+    return {quota["unit"]: quota["spent"] for quota in reversed(limiter.status()["pools"][pool]["quotas"])}
 
 
 def charged(world, model):
@@ -67,3 +79,87 @@ def row(package, how, limiter, world, model, pool):
     assert figures["refused"] == 0
     assert ours == theirs
     return figures
+
+
+def crowd(call, acall=None):
+    """Make :data:`AT_ONCE` calls at once from threads, and from an event loop as many of the async one; their results."""
+    with ThreadPoolExecutor(AT_ONCE) as threads:
+        results = list(threads.map(lambda _: call(), range(AT_ONCE))) if call else []
+
+    async def loop():
+        return await asyncio.gather(*[acall() for _ in range(AT_ONCE)])
+
+    return results + (asyncio.run(loop()) if acall else [])
+
+
+class Service:
+    """A provider whose dialect the emulator does not have: counts, and refuses what exceeds 8 requests in flight.
+
+    Args:
+        model: The model, as the limiter's pool calls it.
+        answer: From the path and the body of a request to the answer, and the input and output tokens in it; ``None``
+            for a path that is not metered, which answers 404.
+        refusal: The body of a refusal.
+        units: What is counted.
+    """
+
+    def __init__(self, model, answer, refusal, units=("requests", "tokens")):
+        self.model, self.units, self.lock = model, units, threading.Lock()
+        self.in_flight = self.refused = 0
+        self.charges = {"requests": 0, "tokens": 0, "concurrency": 0}
+        service = self
+
+        class Handler(BaseHTTPRequestHandler):
+            protocol_version = "HTTP/1.1"
+            disable_nagle_algorithm = True
+
+            def do_POST(self):
+                body = self.rfile.read(int(self.headers["content-length"]))
+                with service.lock:
+                    fits = service.in_flight < 8
+                    service.in_flight += fits
+                    service.refused += not fits
+                if not fits:
+                    return self.send(429, refusal)
+                time.sleep(0.05)
+                content, input_tokens, output_tokens = answer(self.path, json.loads(body))
+                with service.lock:
+                    service.in_flight -= 1
+                    service.charges["requests"] += 1
+                    service.charges["concurrency"] += 1
+                    service.charges["tokens"] += input_tokens + output_tokens
+                return self.send(200, content)
+
+            def send(self, status, content):
+                content = json.dumps(content).encode()
+                self.send_response(status)
+                self.send_header("content-type", "application/json")
+                self.send_header("content-length", str(len(content)))
+                self.end_headers()
+                self.wfile.write(content)
+
+            def log_message(self, *_):
+                pass
+
+        class Server(ThreadingHTTPServer):
+            request_queue_size = 256
+
+        self.server = Server(("127.0.0.1", 0), Handler)
+        self.base_url = f"http://127.0.0.1:{self.server.server_port}"
+
+    def __enter__(self):
+        threading.Thread(target=self.server.serve_forever, daemon=True).start()
+        return self
+
+    def __exit__(self, *_):
+        self.server.shutdown()
+        self.server.server_close()
+
+    def tally(self):
+        """Its books, as those of the emulator."""
+        charges = {unit: self.charges[unit] for unit in self.units}
+        return {
+            "admitted": self.charges["requests"],
+            "refused_total": self.refused,
+            "pools": {self.model: {"charges": charges}},
+        }

@@ -191,7 +191,7 @@ class Pacer:
         """
         if self._unusual:
             self._warn_of_unmetered(scheduler.pool.name, {CONCURRENCY, *cost, *units})
-        waiter = self._waiter(scheduler, cost, None, None, again)
+        waiter = self._waiter(scheduler, cost, None, None, again, units=cost)
         waiter.returned &= not behind
         return Acquisition(scheduler, waiter)
 
@@ -356,8 +356,10 @@ class Pacer:
         lane: str | LaneSpec | None,
         again: Permit | None,
         name: str | None = None,
+        units: Collection[str] | None = None,
     ) -> Waiter:
-        check_cost(cost, scheduler.pool.capacity.ledger.units)
+        """A waiter for ``cost``, whose units are known, or those of the quotas, or in ``units``."""
+        check_cost(cost, units or scheduler.pool.capacity.ledger.units)
         if REQUESTS not in cost:
             cost[REQUESTS] = 1
         if self._most_tokens is not None and total_tokens(cost) > self._most_tokens:
