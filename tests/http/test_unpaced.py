@@ -226,6 +226,15 @@ def test_a_limit_on_a_unit_that_some_calls_have_is_not_named(limits, calls):
     assert warned(limits, *calls) == []
 
 
+FIREWORKS = "https://api.fireworks.ai/inference/v1/chat/completions"
+
+
+@pytest.mark.parametrize(("provider", "url"), [("cerebras", CEREBRAS), ("fireworks", FIREWORKS)])
+def test_a_unit_of_the_provider_s_own_needs_no_quota(provider, url):
+    with client_of(paceline.Limiter({f"{provider}/*": ["9 requests/min", "1M tokens/min"]})) as client:
+        assert client.post(url, json=CHAT).status_code == 200
+
+
 @pytest.mark.filterwarnings("ignore::paceline.PacelineWarning")
 @pytest.mark.parametrize(
     ("provider", "url", "body"), [("cohere", f"{COHERE}/v2/chat", CHAT), ("groq", GROQ, {**CHAT, "model": "whisper-large-v3"})]

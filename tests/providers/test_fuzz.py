@@ -90,6 +90,7 @@ BODIES = st.one_of(
 )
 ENDPOINTS = ["chat", "chat_v1", "responses", "messages", "embeddings", "embed", "generate", "converse"]
 PATHS = [
+    "/v1/predictions",
     "/v1/messages", "/chat/completions", "/responses", "/embeddings", "", "/x", "/v2/chat", "/v1/chat", "/v2/embed", "/v1/rerank",
     "/v1beta/models/m:generateContent", "/v1beta/models/m:batchEmbedContents", "/openai/deployments/d/chat/completions",
     "/model/m/converse", "/model/m/invoke",

@@ -34,6 +34,8 @@ CLAUDE = "/v1/projects/p/locations/{}/publishers/anthropic/models/{}:streamRawPr
         ("ai-gateway.vercel.sh", "vercel"),
         ("integrate.api.nvidia.com", "nvidia"),
         ("api.sambanova.ai", "sambanova"),
+        ("api-inference.together.ai", "together"),
+        ("ai.mongodb.com", "voyage"),
     ],
 )
 def test_hosts(host, provider):
@@ -72,6 +74,9 @@ def test_hosts(host, provider):
         ("models.github.ai", "/inference/chat/completions", "m"),
         ("ollama.com", "/api/chat", "m"),
         ("ollama.com", "/api/pull", None),
+        ("api.voyageai.com", "/v1/embeddings", "m"),
+        ("api.voyageai.com", "/v1/contextualizedembeddings", "m"),
+        ("api.voyageai.com", "/v1/rerank", "m"),
         ("us-east5-aiplatform.googleapis.com", CLAUDE.format("us-east5", "claude-opus-5"), "us-east5/claude-opus-5"),
         ("aiplatform.eu.rep.googleapis.com", "/v1/projects/p/locations/eu/endpoints/openapi/chat/completions", "m"),
     ],
@@ -184,3 +189,41 @@ def test_documented_headers(provider, headers, readings):
         for name, value in zip(names, values, strict=True)
     }
     assert provider_named(provider).readings(flat, 0.0) == readings
+
+
+def test_predictions_of_replicate_share_a_limit():
+    provider = provider_for_host("api.replicate.com")
+    body = {"input": {"prompt": "Say something about the weather."}, "stream": True}
+    for path in ("/v1/predictions", "/v1/models/meta/llama-3/predictions", "/v1/deployments/a/b/predictions"):
+        call = provider.describe(path, body)
+        assert (call.model, call.max_output_tokens, call.stream) == ("predictions", 0, False)
+        assert call.input_tokens > 3
+    assert provider.describe("/v1/predictions/p-1/cancel", {}) is None
+    throttled = b'{"detail":"Request was throttled. Your rate limit resets in ~30s."}'
+    refusal = provider.refusal(429, {}, throttled)
+    assert (refusal.unit, refusal.retry_after_s) == ("requests", 30)
+    assert provider.refusal(429, {"retry-after": "4"}, throttled).retry_after_s == 4
+
+
+VOYAGE_ANSWER = (
+    b'{"object": "list", "data": [{"embedding": [0.1], "index": 0}], "model": "m", "usage": {"total_tokens": 26}}'
+)
+OLLAMA_LAST = b'{"model": "m", "done": true, "prompt_eval_count": 26, "eval_count": 7}'
+
+
+@pytest.mark.parametrize(
+    ("host", "path", "chunks", "usage"),
+    [
+        ("api.voyageai.com", "/v1/embeddings", [VOYAGE_ANSWER], Usage(26, 0)),
+        ("ollama.com", "/api/chat", [OLLAMA_LAST], Usage(26, 7)),
+        ("ollama.com", "/api/chat", [b'{"message": {"content": "a"}, "done": false}\n'] * 3_000 + [OLLAMA_LAST + b"\n"], Usage(26, 7)),
+        ("ollama.com", "/api/generate", [b'{"response": "a", "done": false}\n', OLLAMA_LAST], Usage(26, 7)),
+    ],
+)  # fmt: skip
+def test_usage_under_names_of_their_own(host, path, chunks, usage):
+    provider = provider_for_host(host)
+    reader = provider.usage_reader(provider.describe(path, BODY | {"stream": len(chunks) > 1}))
+    for chunk in chunks:
+        reader.feed(chunk)
+    reader.close()
+    assert reader.usage == usage

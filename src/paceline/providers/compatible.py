@@ -15,11 +15,12 @@ from typing import Any, Final
 from paceline.core.quota import CONCURRENCY, INPUT_TOKENS, OUTPUT_TOKENS, REQUESTS, TOKENS
 from paceline.core.results import Reading, Refusal, RefusalKind, RefusalScope
 from paceline.providers import parse
-from paceline.providers.base import Call, Headers, Usage
+from paceline.providers.base import Call, Headers, Usage, UsageReader
 from paceline.providers.common import CostRule
 from paceline.providers.generic import consistent_readings
 from paceline.providers.openai import CODES, OpenAIDialect, family_reading
 from paceline.providers.parse import as_mapping, as_text, count
+from paceline.providers.streams import JsonReader
 
 UNCACHED_TOKENS: Final = "uncached_tokens"
 """Cerebras' unit: input without cached reads, and output."""
@@ -353,6 +354,41 @@ class OpenRouter(Compatible):
         )
 
 
+# Replicate: one limit for all predictions of an account; what a prediction generates is billed by time or by token, and
+# not limited. https://replicate.com/docs/topics/predictions/rate-limits (2026): "Your rate limit resets in ~30s."
+
+_REPLICATE_RESET = re.compile(rb"rate limit resets in ~?(\d{1,6})s")
+
+
+def _replicate_rate(refusal: Refusal, _headers: Headers, body: bytes) -> Refusal:
+    reset = _REPLICATE_RESET.search(body[:4_096])
+    asked_s = refusal.retry_after_s
+    return replace(refusal, unit=REQUESTS, retry_after_s=float(reset[1]) if reset and asked_s is None else asked_s)
+
+
+class Replicate(Compatible):
+    """Replicate, whose predictions of all models have one limit: they are one model here."""
+
+    def describe(self, path: str, body: Mapping[str, Any]) -> Call | None:
+        """Describe the creation of a prediction, of a model, a version or a deployment."""
+        if parse.endpoint_of(path, {"/predictions": "predictions"}) is None:
+            return None
+        call = self._described("predictions", "predictions", as_mapping(body.get("input")))
+        return replace(call, max_output_tokens=0, stream=False)  # the answer is the job, and its stream another request
+
+
+class Ollama(Compatible):
+    """Ollama, whose own API streams one JSON object a line; the last one has the numbers of tokens."""
+
+    def usage_reader(self, call: Call) -> UsageReader:
+        return JsonReader(self.usage) if call.endpoint == "generate" else super().usage_reader(call)
+
+    def usage(self, payload: Mapping[str, Any]) -> Usage | None:
+        """OpenAI's form, or Ollama's own (its docs/api.md, 2026)."""
+        own = parse.make_usage(count(payload.get("prompt_eval_count")), count(payload.get("eval_count")), 0, 0)
+        return super().usage(payload) or own
+
+
 UNDOCUMENTED: Final = Dialect(readings=consistent_readings)
 """A host whose counting and headers are not documented, or were not looked up."""
 DIALECTS: Final = {
@@ -448,7 +484,15 @@ DIALECTS: Final = {
     ),
     "ollama": replace(
         UNDOCUMENTED,
-        paths=((re.compile(r"/api/(?:chat|generate)$"), "chat"), (re.compile(r"/api/embed(?:dings)?$"), "embeddings")),
+        paths=(
+            (re.compile(r"/api/(?:chat|generate)$"), "generate"),
+            (re.compile(r"/api/embed(?:dings)?$"), "embeddings"),
+        ),
     ),
+    # https://docs.voyageai.com/reference, 2026; no headers are documented
+    "voyage": replace(
+        UNDOCUMENTED, paths=((re.compile(r"/v1/(?:multimodal|contextualized)embeddings$"), "embeddings"),)
+    ),
+    "replicate": Dialect(rate=_replicate_rate),
     "cloudflare": replace(UNDOCUMENTED, paths=((re.compile(r"/ai/run/(?P<model>@?[\w./-]{1,200})$"), "chat"),)),
 }

@@ -116,9 +116,13 @@ class OpenAIDialect(BaseProvider):
         """Usage under the names of chat (``prompt_tokens``) or Responses (``input_tokens``)."""
         found = parse.usage_of(payload)
         inputs = as_mapping(found.get("prompt_tokens_details") or found.get("input_tokens_details"))
+        output_tokens = count(found.get("completion_tokens")) or count(found.get("output_tokens"))
+        total_tokens = (
+            0 if output_tokens else count(found.get("total_tokens"))
+        )  # alone: embeddings of Voyage and others
         return parse.make_usage(
-            count(found.get("prompt_tokens")) or count(found.get("input_tokens")),
-            count(found.get("completion_tokens")) or count(found.get("output_tokens")),
+            count(found.get("prompt_tokens")) or count(found.get("input_tokens")) or total_tokens,
+            output_tokens,
             count(inputs.get("cached_tokens")),
             count(inputs.get("cache_write_tokens")),
         )

@@ -86,7 +86,9 @@ PROVIDERS: Final = {
     "cohere": Entry("CO_API_KEY", ("api.cohere.com", "api.cohere.ai"), "cohere:Cohere", makes="command-"),
     "xai": Entry("XAI_API_KEY", ("api.x.ai", "*.api.x.ai"), makes="grok-"),
     "deepseek": Entry("DEEPSEEK_API_KEY", ("api.deepseek.com",), makes=r"deepseek-(chat|reasoner|v\d)"),
-    "together": Entry("TOGETHER_API_KEY", ("api.together.ai", "api.together.xyz"), slashes=True),
+    "together": Entry(
+        "TOGETHER_API_KEY", ("api.together.ai", "api-inference.together.ai", "api.together.xyz"), slashes=True
+    ),
     "fireworks": Entry("FIREWORKS_API_KEY", ("api.fireworks.ai",), slashes=True),
     "openrouter": Entry("OPENROUTER_API_KEY", ("openrouter.ai",), "compatible:OpenRouter", slashes=True),
     "cerebras": Entry("CEREBRAS_API_KEY", ("api.cerebras.ai",)),
@@ -106,7 +108,9 @@ PROVIDERS: Final = {
     "digitalocean": Entry("GRADIENT_MODEL_ACCESS_KEY", ("inference.do-ai.run", "*.agents.do-ai.run"), day=""),
     "cloudflare": Entry("CLOUDFLARE_API_TOKEN", ("api.cloudflare.com", "gateway.ai.cloudflare.com"), slashes=True),
     "vercel": Entry("AI_GATEWAY_API_KEY", ("ai-gateway.vercel.sh",), slashes=True),
-    "ollama": Entry("OLLAMA_API_KEY", ("ollama.com",), slashes=True),
+    "voyage": Entry("VOYAGE_API_KEY", ("api.voyageai.com", "ai.mongodb.com"), makes="voyage-"),
+    "replicate": Entry("REPLICATE_API_TOKEN", ("api.replicate.com",), "compatible:Replicate", slashes=True),
+    "ollama": Entry("OLLAMA_API_KEY", ("ollama.com",), "compatible:Ollama", slashes=True),
     "vllm": Entry("VLLM_API_KEY", slashes=True),
 }
 """The providers that come with paceline, by name."""
@@ -137,6 +141,7 @@ ALIASES: Final = {
     "github_models": "github",
     "vercel_ai_gateway": "vercel",
     "ollama_chat": "ollama",
+    "voyageai": "voyage",
     "hosted_vllm": "vllm",
 }
 """Other names of providers; ``-`` and ``_`` are the same."""

@@ -67,8 +67,10 @@ class JsonReader(_Reader):
             self.usage = self._usage_of(payload)
         else:
             ends = (self._tail[-_END:], self._head)
+            line = decode(bytes(self._head + self._tail)[-_END:].rstrip().rpartition(b"\n")[2])  # of an object a line
+            last = self._usage_of(line) if isinstance(line, Mapping) else None
             found = (self._usage_of(usage) for end in ends for usage in _usage_objects(bytes(end), self._name))
-            self.usage = next(filter(None, found), None)
+            self.usage = last or next(filter(None, found), None)
         self._head, self._tail = bytearray(), bytearray()
 
 
