@@ -1,14 +1,15 @@
 """Clients of one provider each, and the HTTP libraries themselves: `paceline.instrument()` paces them all."""
 
-import asyncio
 import json
 
 import aiohttp
 import httpx
 import httpx2
 import instructor
+import ollama
 import openai
 import pytest
+import replicate
 import requests
 import urllib3
 import voyageai
@@ -17,12 +18,9 @@ from azure.ai.inference.aio import ChatCompletionsClient as AsyncChatCompletions
 from azure.core.credentials import AzureKeyCredential
 from cerebras.cloud.sdk import AsyncCerebras, Cerebras
 from fireworks import AsyncFireworks, Fireworks
-from harness import AT_ONCE, BUSY, MESSAGES, PROMPT, Service, crowd, row
+from harness import BUSY, MESSAGES, PROMPT, Service, crowd, row
 from huggingface_hub import AsyncInferenceClient, InferenceClient
-from ollama import AsyncClient as AsyncOllama
-from ollama import Client as Ollama
 from pydantic import BaseModel
-from replicate import Client as Replicate
 from together import AsyncTogether, Together
 
 import paceline
@@ -30,10 +28,6 @@ import paceline
 ASK = {"model": "m", "messages": MESSAGES, "max_tokens": 40}
 KEY = {"authorization": "Bearer k"}
 INSTRUMENT = "`instrument()`"
-
-
-def limits(provider):
-    return {f"{provider}/*": BUSY}
 
 
 def azure_ai_inference(world):
@@ -59,18 +53,8 @@ def stainless(kind, async_kind, path=""):
 
 def hugging_face(world):
     where = {"base_url": f"{world.base_url}/v1", "token": "k"}
-
-    async def acall():
-        async with AsyncInferenceClient(**where) as client:
-            return await client.chat_completion(**ASK)
-
-    return lambda: InferenceClient(**where).chat_completion(**ASK), acall
-
-
-def voyage(world):
-    where = {"api_key": "k", "base_url": f"{world.base_url}/v1", "max_retries": 0}
-    client, async_client = voyageai.Client(**where), voyageai.AsyncClient(**where)
-    return lambda: client.embed([PROMPT], model="m"), lambda: async_client.embed([PROMPT], model="m")
+    client, async_client = InferenceClient(**where), AsyncInferenceClient(**where)
+    return lambda: client.chat_completion(**ASK), lambda: async_client.chat_completion(**ASK)
 
 
 def raw_httpx(library):
@@ -119,8 +103,7 @@ CLIENTS = {
     "cerebras-cloud-sdk": ("cerebras", "groq", stainless(Cerebras, AsyncCerebras), "over httpx"),
     "fireworks-ai": ("fireworks", "groq", stainless(Fireworks, AsyncFireworks), "over httpx"),
     "together": ("together", "groq", stainless(Together, AsyncTogether), "over httpx"),
-    "huggingface-hub": ("huggingface", "openai", hugging_face, "over httpx"),
-    "voyageai": ("voyage", "openai", voyage, "over requests and aiohttp"),
+    "huggingface-hub": ("huggingface", "groq", hugging_face, "over httpx"),
     "httpx": ("openai", "openai", raw_httpx(httpx), "alone"),
     "httpx2": ("openai", "openai", raw_httpx(httpx2), "alone"),
     "requests": ("openai", "openai", raw_requests, "alone"),
@@ -134,8 +117,101 @@ CLIENTS = {
 def test_a_crowd_is_never_refused(paceline_emulator, package):
     provider, dialect, calls, over = CLIENTS[package]
     world = paceline_emulator(limits={"m": BUSY}, dialect=dialect, latency_s=0.05)
-    limiter = paceline.Limiter(limits(provider))
+    limiter = paceline.Limiter({f"{provider}/*": BUSY})
     with paceline.instrument(limiter, provider=provider):
         crowd(*calls(world))
     (pool,) = limiter.status()["pools"]
     row(package, f"{INSTRUMENT}, {over}", limiter, world, "m", pool)
+
+
+def voyage(service):
+    where = {"api_key": "k", "base_url": f"{service.base_url}/v1", "max_retries": 0}
+    client, async_client = voyageai.Client(**where), voyageai.AsyncClient(**where)
+    return lambda: client.embed([PROMPT], model="m"), lambda: async_client.embed([PROMPT], model="m")
+
+
+def voyage_answer(path, body):
+    assert path == "/v1/embeddings"
+    data = [{"object": "embedding", "embedding": [0.1, 0.2], "index": i} for i, _ in enumerate(body["input"])]
+    return {"object": "list", "data": data, "model": body["model"], "usage": {"total_tokens": 57}}, 57, 0
+
+
+def ollama_chat(service):
+    client, async_client = ollama.Client(service.base_url), ollama.AsyncClient(service.base_url)
+    return lambda: client.chat("m", MESSAGES), lambda: async_client.chat("m", MESSAGES)
+
+
+def ollama_answer(path, body):
+    assert (path, body["stream"]) == ("/api/chat", False)
+    said = {"role": "assistant", "content": "rain"}
+    counted = {"prompt_eval_count": 57, "eval_count": 12, "total_duration": 5, "eval_duration": 4}
+    return {"model": "m", "message": said, "done": True, "done_reason": "stop", **counted}, 57, 12
+
+
+def replicate_run(service):
+    client = replicate.Client("k", base_url=service.base_url)
+    ask = {"ref": "meta/m", "input": {"prompt": PROMPT}, "use_file_output": False}
+    return lambda: client.run(**ask), lambda: client.async_run(**ask)
+
+
+def replicate_answer(path, body):
+    assert path == "/v1/models/meta/m/predictions"
+    job = {
+        "id": "p",
+        "model": "meta/m",
+        "version": "v",
+        "status": "succeeded",
+        "input": body["input"],
+        "output": "rain",
+    }
+    urls = {"get": "http://127.0.0.1:9/p", "cancel": "http://127.0.0.1:9/p/cancel"}
+    return job | {"error": None, "logs": "", "created_at": "2026-11-01T00:00:00Z", "urls": urls}, 0, 0
+
+
+class Weather(BaseModel):
+    sky: str
+    degrees: int
+
+
+def instructor_create(service):
+    where = {"api_key": "k", "base_url": f"{service.base_url}/v1", "max_retries": 0}
+    client = instructor.from_openai(openai.OpenAI(**where))
+    async_client = instructor.from_openai(openai.AsyncOpenAI(**where))
+    ask = ASK | {"response_model": Weather, "max_retries": 0}
+    return lambda: client.chat.completions.create(**ask), lambda: async_client.chat.completions.create(**ask)
+
+
+def instructor_answer(path, body):
+    """The call of the tool that instructor asks for. OpenAI charges the most output that was asked for."""
+    assert path == "/v1/chat/completions"
+    call = {"name": body["tools"][0]["function"]["name"], "arguments": json.dumps({"sky": "grey", "degrees": 9})}
+    calls = [{"id": "c", "type": "function", "function": call}]
+    message = {"role": "assistant", "content": None, "tool_calls": calls}
+    usage = {"prompt_tokens": 157, "completion_tokens": ASK["max_tokens"], "total_tokens": 157 + ASK["max_tokens"]}
+    choice = {"index": 0, "message": message, "finish_reason": "tool_calls"}
+    answer = {"id": "x", "object": "chat.completion", "created": 1, "model": "m", "choices": [choice], "usage": usage}
+    return answer, 157, ASK["max_tokens"]
+
+
+THROTTLED = {"detail": "Request was throttled. Your rate limit resets in ~30s."}
+TOO_MANY = {"error": {"message": "Rate limit reached", "type": "requests", "code": "rate_limit_exceeded"}}
+SERVICES = {
+    "voyageai": ("voyage/m", voyage, voyage_answer, {"detail": "You have exceeded your rate limit"}, "over requests and aiohttp"),
+    "ollama": ("ollama/m", ollama_chat, ollama_answer, {"error": "too many requests"}, "over httpx"),
+    "replicate": ("replicate/predictions", replicate_run, replicate_answer, THROTTLED, "over httpx"),
+    "instructor": ("openai/m", instructor_create, instructor_answer, TOO_MANY, "over openai 3"),
+}  # fmt: skip
+"""Pool, calls, answers and refusals, and how the calls are sent: the emulator does not have these APIs."""
+
+
+@pytest.mark.parametrize("package", SERVICES)
+def test_a_crowd_at_a_service_of_its_own_is_never_refused(package):
+    pool, calls, answer, refusal, over = SERVICES[package]
+    provider = pool.partition("/")[0]
+    quotas = [quota for quota in BUSY if package != "replicate" or "tokens" not in quota]
+    limiter = paceline.Limiter({f"{provider}/*": quotas})
+    units = [quota.unit for quota in map(paceline.Quota.parse, quotas)]
+    with Service(pool.partition("/")[2], answer, refusal, units) as service:
+        with paceline.instrument(limiter, provider=provider):
+            crowd(*calls(service))
+        row(package, f"{INSTRUMENT}, {over}", limiter, service, service.model, pool)
