@@ -135,6 +135,10 @@ class Results:
         self.resumable = path != STDOUT and (os.path.isfile(path) or os.path.isdir(path) or not os.path.exists(path))
         self._lock = _Lock(path) if self.resumable else None
 
+    def has_lines(self) -> bool:
+        """Whether the file holds anything of an earlier run."""
+        return self.resumable and os.path.exists(self.path) and os.path.getsize(self.path) > 0
+
     def recover(self, index: Index, *, repair: bool = False) -> Recovered:
         """Mark the answered requests in ``index``, and leave only answers in the file.
 
