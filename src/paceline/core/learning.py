@@ -916,8 +916,7 @@ def _within(value: float | None, least: float, most: float) -> float | None:
 def _sane_reading(reading: Reading) -> Reading:
     limit = _within(reading.limit, LIMIT_MIN, LIMIT_MAX)
     most = LIMIT_MAX if limit is None else CLOCK_MARGIN * limit
-    return Reading(
-        reading.unit,
+    sane = (
         limit,
         _within(reading.remaining, -LIMIT_MAX if limit is None else -limit, most),
         _within(reading.reset_s, 0.0, WAIT_MAX_S),
@@ -925,3 +924,5 @@ def _sane_reading(reading: Reading) -> Reading:
         _within(reading.resolution, 1.0, 1e6) or 1.0,
         _within(reading.reset_resolution_s, 0.0, 3_600.0) or 0.0,
     )
+    given = (reading.limit, reading.remaining, reading.reset_s, reading.period_s)
+    return reading if sane == (*given, reading.resolution, reading.reset_resolution_s) else Reading(reading.unit, *sane)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from dataclasses import replace
-from functools import lru_cache
+from functools import cache, lru_cache
 from typing import Any, Final
 
 from paceline.core.quota import INPUT_TOKENS, OUTPUT_TOKENS, REQUESTS, TOKENS
@@ -224,12 +224,17 @@ def family_reading(headers: Headers, family: str, unit: str) -> Reading | None:
 
     The reset is a duration until the bucket is full. The period is inferred, where the three numbers prove one.
     """
-    limit = parse.amount(headers.get(f"x-ratelimit-limit-{family}"))
-    remaining = parse.remainder(headers.get(f"x-ratelimit-remaining-{family}"))
-    reset_s = parse.go_duration_s(headers.get(f"x-ratelimit-reset-{family}"))
+    limit_name, remaining_name, reset_name = _family(family)
+    limit, remaining = parse.amount(headers.get(limit_name)), parse.remainder(headers.get(remaining_name))
+    reset_s = parse.go_duration_s(headers.get(reset_name))
     if limit is None and remaining is None and reset_s is None:
         return None
     return Reading(unit, limit, remaining, reset_s, infer_period_s(limit, remaining, reset_s))
+
+
+@cache
+def _family(family: str) -> tuple[str, str, str]:
+    return f"x-ratelimit-limit-{family}", f"x-ratelimit-remaining-{family}", f"x-ratelimit-reset-{family}"
 
 
 def infer_period_s(limit: float | None, remaining: float | None, reset_s: float | None) -> float | None:
