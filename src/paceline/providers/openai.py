@@ -95,7 +95,7 @@ class OpenAIDialect(BaseProvider):
 
     def describe(self, path: str, body: Mapping[str, Any]) -> Call | None:
         """Describe a request to a path that ends in one of ``ENDPOINTS``, or to one of ``paths``."""
-        endpoint, model = parse.endpoint_of(path, ENDPOINTS), None
+        endpoint, model = _endpoint(path), None
         for pattern, kind in self.paths:
             match = pattern.search(path.partition("?")[0].rstrip("/"))
             if match:
@@ -202,10 +202,19 @@ class OpenAI(OpenAIDialect):
         return [reading for reading in found if reading is not None]
 
 
+@lru_cache(maxsize=1_024)
+def _endpoint(path: str) -> str | None:
+    return parse.endpoint_of(path, ENDPOINTS)
+
+
 def _max_output_tokens(body: Mapping[str, Any]) -> int | None:
-    names = ("max_completion_tokens", "max_tokens", "max_output_tokens")
-    choices = max(count(body.get("n")), count(body.get("best_of")), 1)
-    return next(filter(None, (count(body.get(name)) for name in names)), 0) * choices or None
+    most = (
+        count(body.get("max_completion_tokens"))
+        or count(body.get("max_tokens"))
+        or count(body.get("max_output_tokens"))
+    )
+    choices = max(count(body.get("n")), count(body.get("best_of")), 1) if "n" in body or "best_of" in body else 1
+    return most * choices or None
 
 
 def _is_long(call: Call) -> bool:
