@@ -378,7 +378,7 @@ class QuotaTracker:
         """Correct the level if the server's bucket lacks more or less than the noted one can, by ``about_ns`` or more."""
         noted_ns = note.full_at_ns + self.shifted_ns - note.shifted_ns  # with the corrections since
         if sent_ns + lack_ns <= noted_ns + about_ns and now_ns + lack_ns >= noted_ns - about_ns:
-            return  # nearly always: neither holds, whatever was charged meanwhile
+            return  # nearly always: neither holds, with any charges in between
         later, earlier = self._charged_about(sent_ns, note)
         later += note.held_ns  # some of it may have been charged
         if sent_ns + lack_ns > noted_ns + later + about_ns:  # others use the key, too
