@@ -114,16 +114,16 @@ def test_what_was_not_paced_is_named_once_for_all_processes(tmp_path):
                 pool.close()
                 pool.join()
             try:
-                import xai_sdk
+                import dspy
             except ImportError:
                 pass
         """)
     )
-    (tmp_path / "xai_sdk.py").write_text("")
+    (tmp_path / "dspy.py").write_text("")
     _, err = run("python", program)
     assert "paceline exec: no request was paced\n" in err
     assert "paceline exec: not paced: 3 x POST api.openai.com/v1/videos (openai)\n" in err
-    assert "paceline exec: not paced: what xai_sdk sent\n" in err
+    assert "paceline exec: not paced: what dspy sent\n" in err
 
 
 def test_a_process_that_sends_nothing_does_not_import_paceline(tmp_path):
