@@ -128,14 +128,7 @@ class _Aiohttp:
         return bytes(read[:most])
 
     def tap(self, response: Any, headers: Mapping[str, str], tap: Tap) -> None:  # noqa: ARG002  (decoded by the parser)
-        stream = response.content
-        for chunk in getattr(stream, "_buffer", ()):  # has arrived already
-            tap.feed(chunk)
-        if stream.is_eof() or stream.exception() is not None:
-            tap.finish()
-            return
-        _taps[id(stream)] = tap
-        stream.__class__ = _tapped(stream.__class__)
+        tap_stream(response.content, tap)
 
     def note(self, response: Any, record: Exchanged) -> None:
         response.paceline = record
@@ -172,6 +165,17 @@ class _Nothing:
     """In place of the writer of a request that is not sent."""
 
     output_size = 0
+
+
+def tap_stream(stream: Any, tap: Tap) -> None:
+    """Feed ``tap`` with what a ``StreamReader`` has received and receives."""
+    for chunk in getattr(stream, "_buffer", ()):  # has arrived already
+        tap.feed(chunk)
+    if stream.is_eof() or stream.exception() is not None:
+        tap.finish()
+        return
+    _taps[id(stream)] = tap
+    stream.__class__ = _tapped(stream.__class__)
 
 
 _taps: dict[int, Tap] = {}

@@ -96,7 +96,7 @@ def instrument(limiter: Pacer, *, provider: str | None = None) -> Instrumented:
         done.replace(kind, "urlopen", paced_urlopen(limiter, kind.urlopen, fallback=fallback))
 
     def pace_botocore(module: ModuleType) -> None:
-        kind = module.Endpoint
+        kind = module.AioEndpoint if module.__name__.startswith("aio") else module.Endpoint
         done.replace(kind, "create_request", remembering(kind.create_request))
         done.replace(kind, "_get_response", paced_response(limiter, kind._get_response, fallback))  # noqa: SLF001
 
@@ -106,7 +106,7 @@ def instrument(limiter: Pacer, *, provider: str | None = None) -> Instrumented:
         **dict.fromkeys(LIBRARIES, pace_httpx),
         "aiohttp.client": pace_aiohttp,
         "urllib3.connectionpool": pace_urllib3,
-        "botocore.endpoint": pace_botocore,
+        **dict.fromkeys(("botocore.endpoint", "aiobotocore.endpoint"), pace_botocore),
         "dspy": look_at_dspy,
         dspy.MODULE: pace_dspy,
     }
