@@ -11,6 +11,8 @@ from botocore.exceptions import ClientError, EndpointConnectionError
 
 import paceline
 
+BODY = {name: CALL[name] for name in ("messages", "inferenceConfig")}
+
 
 @pytest.fixture
 def server():
@@ -29,8 +31,7 @@ async def test_it_is_paced_and_settled_and_a_refusal_is_repeated_by_the_limiter(
     with paceline.instrument(limiter, provider="bedrock"):
         async with bedrock(server.server_port) as client:
             assert (await client.converse(**CALL))["usage"]["totalTokens"] == 42
-            body = {name: CALL[name] for name in ("messages", "inferenceConfig")}
-            raw = await client.invoke_model(modelId=CALL["modelId"], body=json.dumps(body))
+            raw = await client.invoke_model(modelId=CALL["modelId"], body=json.dumps(BODY))
             assert json.loads(await raw["body"].read()) == ANSWER
             events = [event async for event in (await client.converse_stream(**CALL))["stream"]]
             assert events[-1]["metadata"]["usage"]["outputTokens"] == 30
@@ -48,7 +49,7 @@ async def test_a_stream_is_settled_with_its_usage(server):
         async with bedrock(server.server_port) as client:
             async for _ in (await client.converse_stream(**CALL))["stream"]:
                 pass
-            raw = await client.invoke_model(modelId=CALL["modelId"], body=json.dumps({"messages": CALL["messages"]}))
+            raw = await client.invoke_model(modelId=CALL["modelId"], body=json.dumps(BODY))
             await raw["body"].read()
     (pool,) = limiter.status()["pools"].values()
     assert {quota["unit"]: quota["spent"] for quota in pool["quotas"]} == {"requests": 2, "tokens": 84}
