@@ -87,7 +87,7 @@ def read_body(body: bytes) -> Any:
         RecursionError: It is nested more than ``DEPTH_MAX`` levels deep.
     """
     text = body.decode("utf-8-sig", "replace")
-    value = json.loads(text, parse_int=_integer)
+    value = _decoder.decode(text)
     if text.count("[") + text.count("{") > DEPTH_MAX:
         _check_depth(value)
     return value
@@ -95,6 +95,9 @@ def read_body(body: bytes) -> Any:
 
 def _integer(text: str) -> int | str:
     return int(text) if len(text) <= _DIGITS_MAX else text
+
+
+_decoder = json.JSONDecoder(parse_int=_integer)
 
 
 def _check_depth(value: Any) -> None:

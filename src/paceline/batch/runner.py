@@ -22,7 +22,7 @@ from paceline.batch.progress import Meter, View
 from paceline.batch.reach import Reach, origin
 from paceline.batch.redact import PART_MIN, Secrets
 from paceline.batch.requests import Request
-from paceline.batch.results import Results, encode_answer, read_body
+from paceline.batch.results import Results, encode_answer
 from paceline.batch.summary import Tally
 from paceline.batch.transport import (
     NO_CONNECTION,
@@ -300,7 +300,7 @@ class Runner:
 
     def _judge(self, route: Route, request: Request, answer: Answer) -> None:
         """Stop sending the requests of ``route`` if its first answers show that the address or the model is wrong."""
-        status, payload = answer.status, _payload(answer.body)
+        status, payload = answer.status, answer.payload
         wrong = status in NOT_THERE or (status == 200 and not isinstance(payload, dict))
         if route.answered(wrong=wrong):
             code, words = _error_of(payload)
@@ -321,7 +321,7 @@ class Runner:
             if record.usage is not None:
                 self._tally.input_tokens += record.usage.input_tokens
                 self._tally.output_tokens += record.usage.output_tokens
-        status, payload = answer.status, _payload(answer.body)
+        status, payload = answer.status, answer.payload
         code, words = _error_of(payload) if status != 200 else ("", "")
         own = answer.headers.get(_OWN_ANSWER) if status in {429, 503} else None
         if own == "stopped":
@@ -385,14 +385,6 @@ def _shown(url: URL) -> str:
     return origin(str(url)) + "/".join(
         "***" if len(part) >= PART_MIN and _DIGIT.search(part) else part for part in url.path.split("/")
     )
-
-
-def _payload(body: bytes) -> Any:
-    """The JSON of an answer; if it is not JSON, its text, shortened."""
-    try:
-        return read_body(body)
-    except (ValueError, RecursionError):
-        return body[:10_000].decode("utf-8", "replace")
 
 
 def _error_of(payload: Any) -> tuple[str, str]:

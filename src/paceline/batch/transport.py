@@ -6,6 +6,7 @@ import asyncio
 import time
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any, Final
 
 import aiohttp
@@ -14,6 +15,7 @@ from yarl import URL
 
 from paceline.batch.reach import Reach
 from paceline.batch.redact import Secrets
+from paceline.batch.results import read_body
 from paceline.http.exchange import Binding, Exchanged, Tap, UnsentError
 from paceline.pacing.permit import Permit
 
@@ -53,14 +55,26 @@ class PausedError(UnsentError):
     """A request was not sent, because answers cannot be written."""
 
 
-@dataclass(slots=True)
+@dataclass
 class Answer:
-    """A whole answer, without keys. ``headers``: names in lower case, without those that describe the body as it was sent."""
+    """A whole answer, without keys.
+
+    Attributes:
+        headers: By names in lower case, without those that describe the body as it was sent.
+    """
 
     status: int
     headers: Mapping[str, str]
     body: bytes
     record: Exchanged | None = None
+
+    @cached_property
+    def payload(self) -> Any:
+        """The JSON value of the body; if it is not JSON, its text, shortened."""
+        try:
+            return read_body(self.body)
+        except (ValueError, RecursionError):
+            return self.body[:10_000].decode("utf-8", "replace")
 
 
 @dataclass(frozen=True, slots=True)
@@ -227,8 +241,7 @@ class _Request:
         return response.body[:most]
 
     def tap(self, response: Answer, headers: Mapping[str, str], tap: Tap) -> None:  # noqa: ARG002
-        tap.feed(response.body)
-        tap.finish()
+        tap.take(response.body, response.payload)
 
     def note(self, response: Answer, record: Exchanged) -> None:
         response.record = record

@@ -377,6 +377,8 @@ class QuotaTracker:
     ) -> None:
         """Correct the level if the server's bucket lacks more or less than the noted one can, by ``about_ns`` or more."""
         noted_ns = note.full_at_ns + self.shifted_ns - note.shifted_ns  # with the corrections since
+        if sent_ns + lack_ns <= noted_ns + about_ns and now_ns + lack_ns >= noted_ns - about_ns:
+            return  # nearly always: neither holds, whatever was charged meanwhile
         later, earlier = self._charged_about(sent_ns, note)
         later += note.held_ns  # some of it may have been charged
         if sent_ns + lack_ns > noted_ns + later + about_ns:  # others use the key, too
@@ -916,8 +918,7 @@ def _within(value: float | None, least: float, most: float) -> float | None:
 def _sane_reading(reading: Reading) -> Reading:
     limit = _within(reading.limit, LIMIT_MIN, LIMIT_MAX)
     most = LIMIT_MAX if limit is None else CLOCK_MARGIN * limit
-    return Reading(
-        reading.unit,
+    sane = (
         limit,
         _within(reading.remaining, -LIMIT_MAX if limit is None else -limit, most),
         _within(reading.reset_s, 0.0, WAIT_MAX_S),
@@ -925,3 +926,5 @@ def _sane_reading(reading: Reading) -> Reading:
         _within(reading.resolution, 1.0, 1e6) or 1.0,
         _within(reading.reset_resolution_s, 0.0, 3_600.0) or 0.0,
     )
+    given = (reading.limit, reading.remaining, reading.reset_s, reading.period_s)
+    return reading if sane == (*given, reading.resolution, reading.reset_resolution_s) else Reading(reading.unit, *sane)

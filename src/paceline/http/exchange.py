@@ -421,6 +421,14 @@ class Tap:
         if done:
             self.finish()
 
+    def take(self, body: bytes, payload: Any) -> None:
+        """Take a whole body, and its JSON value if it is known, which need not be read again."""
+        if payload is not None and hasattr(self._reader, "payload"):
+            self._reader.payload = payload
+        else:
+            self.feed(body)
+        self.finish()
+
     def finish(self) -> None:
         """The body is over: settle, unless that is done."""
         settle, self._settle = self._settle, None
