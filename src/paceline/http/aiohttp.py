@@ -77,7 +77,9 @@ class _Aiohttp:
     async def content(self) -> bytes:
         options, payloads = self._options, import_module("aiohttp.payload")
         if options.get("json") is not None:  # serialised here, once
-            text, kind = self._session._json_serialize(options.pop("json")), "application/json"  # noqa: SLF001
+            session = self._session
+            serialize = getattr(session, "_json_serialize_bytes", None) or session._json_serialize  # noqa: SLF001
+            text, kind = serialize(options.pop("json")), "application/json"
             raw = text.encode() if isinstance(text, str) else bytes(text)
         else:
             data = options.get("data")

@@ -84,6 +84,10 @@ def _opened(_: Any, fullurl: Any, data: Any = None, *__: Any, **___: Any) -> str
     return "" if body is None else str(getattr(fullurl, "full_url", fullurl))
 
 
+def _connected(_: Any, url: Any, *__: Any, **___: Any) -> str:
+    return str(url)
+
+
 def _made(_: Any, target: str, *__: Any, **___: Any) -> str:
     return target
 
@@ -94,13 +98,15 @@ SEAMS: Final = {
     "websockets.client": [
         Seam("ClientProtocol.connect", WEBSOCKET, lambda one: (getattr(one, "uri", None) or one.wsuri).host)
     ],
-    "websocket._core": [Seam("WebSocket.connect", WEBSOCKET, lambda _, url, **__: str(url))],
+    "websocket._core": [Seam("WebSocket.connect", WEBSOCKET, _connected)],
     "aiohttp.client": [
         Seam("ClientSession._ws_connect", WEBSOCKET, lambda one, url, **_: str(one._build_url(url)))  # noqa: SLF001
     ],
     "curl_cffi.requests.session": [
         Seam("Session.request", "curl_cffi", _posted),
         Seam("AsyncSession.request", "curl_cffi", _posted),
+        Seam("Session.ws_connect", WEBSOCKET, _connected),
+        Seam("AsyncSession.ws_connect", WEBSOCKET, _connected),
     ],
     "urllib.request": [Seam("OpenerDirector.open", "urllib", _opened)],
 }

@@ -114,13 +114,15 @@ async def test_curl_cffi_and_websocket_client_are_announced(limiter, kinds):
                 await session.post(url, **ask)
             with pytest.raises(curl_cffi.CurlError):
                 await session.get(url, proxy="http://127.0.0.1:9", timeout=5)
+            with pytest.raises(curl_cffi.CurlError):
+                await session.ws_connect("wss://api.openai.com/v1/realtime", proxy="http://127.0.0.1:9", timeout=5)
         with pytest.raises(OSError, match="refused"):
             websocket.create_connection(
                 "wss://api.openai.com/v1/realtime", http_proxy_host="127.0.0.1", http_proxy_port=9, proxy_type="http"
             )
     assert kinds == {
         ("openai", "api.openai.com", "POST /v1/chat/completions by curl_cffi"): 2,
-        ("openai", "api.openai.com", "WebSocket"): 1,
+        ("openai", "api.openai.com", "WebSocket"): 2,
     }
 
 
