@@ -38,7 +38,7 @@ from paceline.stores.sqlite import SQLiteStore
 
 STDIN: Final = "-"
 
-CHECKED_FIRST_MAX: Final = 32 * 2**20
+CHECKED_FIRST_MAX: Final = 16 * 2**20
 """Bytes of an input that is checked before the first request, in a second or two."""
 
 SAMPLE: Final = 1_000

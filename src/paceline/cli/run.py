@@ -44,7 +44,7 @@ sends the requests that have no answer yet. Exit codes: 0 all answered, 1 some f
     "checked",
     type=click.Choice(["auto", "first"]),
     default="auto",
-    help="first: the whole input is checked before the first request. auto (the default): so is an input of up to 32 MB,"
+    help="first: the whole input is checked before the first request. auto (the default): so is an input of up to 16 MB,"
     " or one whose output has answers; of a larger one each line is checked when it is sent.",
 )
 @click.option("--restart", is_flag=True, help="Send everything again; the old answers are kept as .bak.")
