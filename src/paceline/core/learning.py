@@ -628,7 +628,8 @@ class Learning:
         self._shown, self._shown_for = {}, reservation
         for whole in map(_sane_reading, readings):
             sent_ns, index = reservation.granted_ns, self._index(whole.unit, whole.period_s)
-            reading = self._usable_reading(index, whole)
+            share = self._usable_share(index, whole.unit)
+            reading = whole if share == 1 else self._usable_reading(index, whole, share)
             refilled = index is not None and self._take_refill(now_ns, index, sent_ns, whole, reading.limit)
             if index is not None and (whole.reset_s or 0) > LONGER_PERIOD * self._ledger.meters[index].quota.period_s:
                 continue  # it is about a longer period
@@ -648,7 +649,7 @@ class Learning:
                 self._report(index, "seen", reading.remaining)
             if tracker is None or note is None:
                 continue
-            partly = self._usable_share(index, None) < 1  # the provider refills faster than the part that is used
+            partly = share < 1  # the provider refills faster than the part that is used
             if tracker.read(now_ns, sent_ns, note, reading, above=above, lower_only=partly):
                 self._spread(now_ns, index)
         return changed
@@ -659,14 +660,11 @@ class Learning:
             return self._ledger.share_of(self._ledger.meters[index].quota)
         return 1.0 if unit == CONCURRENCY else self._ledger.usable
 
-    def _usable_reading(self, index: int | None, reading: Reading) -> Reading:
-        """What ``reading`` says about the part of the limit that is used; the rest of the limit stays with the provider.
+    def _usable_reading(self, index: int | None, reading: Reading, share: float) -> Reading:
+        """What ``reading`` says about the ``share`` of the limit that is used; the rest of it stays with the provider.
 
         The provider's bucket and its used part lack the same amount, which takes the part longer to refill.
         """
-        share = self._usable_share(index, reading.unit)
-        if share == 1:
-            return reading
         m = None if index is None else self._ledger.meters[index]
         limit, remaining, reset_s = reading.limit, reading.remaining, reading.reset_s
         size = limit if limit is not None or m is None else m.quota.amount / share
