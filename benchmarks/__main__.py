@@ -13,6 +13,7 @@ ITEMS = {
     "waiters": "ten thousand waiters",
     "imports": "the import",
     "wrapper": "a paced HTTP client",
+    "batch": "`paceline run` without a limit that binds",
     "stores": "one quota for many processes: Redis and SQLite",
     "speed": "500 workers under a known limit",
 }

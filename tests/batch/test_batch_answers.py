@@ -7,19 +7,22 @@ import threading
 import tracemalloc
 import zlib
 from base64 import b64encode
+from contextlib import asynccontextmanager, suppress
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from urllib.parse import quote
 
-import httpx2
 import pytest
 from batch_helpers import FAST, chat, message, read_answers, write_lines
 from hypothesis import given
 from hypothesis import strategies as st
+from yarl import URL
 
 from paceline.batch import transport as transport_module
 from paceline.batch.job import Job
 from paceline.batch.progress import Plain
-from paceline.batch.transport import PART_MIN, AnswerTooLargeError, AnswerTransport, Reach, Secrets
+from paceline.batch.reach import Reach
+from paceline.batch.redact import PART_MIN, Secrets
+from paceline.batch.transport import AnswerTooLargeError, Sender, Target, session
 from paceline.config import Config
 from paceline.core.quota import parse_quotas
 
@@ -175,57 +178,55 @@ def bomb(size):
     return b"".join([*(packer.compress(bytes(2**20)) for _ in range(size // 2**20)), packer.flush()])
 
 
-class Chunks(httpx2.AsyncByteStream):
-    def __init__(self, body, size=65_536):
-        self.chunks = [body[at : at + size] for at in range(0, len(body), size)]
+@asynccontextmanager
+async def answering(body, status=200, **headers):
+    """A sender, with its target, at a server that answers with ``body``."""
 
-    async def __aiter__(self):
-        for chunk in self.chunks:
-            yield chunk
-            await asyncio.sleep(0)
+    async def answer(reader, writer):
+        with suppress(ConnectionError):
+            await reader.readuntil(b"\r\n\r\n")
+            lines = [f"{name}: {value}" for name, value in {"content-length": len(body), **headers}.items()]
+            writer.write("\r\n".join([f"HTTP/1.1 {status} Said", *lines, "", ""]).encode())
+            for at in range(0, len(body), 65_536):
+                writer.write(body[at : at + 65_536])
+                await writer.drain()
+        writer.close()
+
+    async with await asyncio.start_server(answer, "127.0.0.1", 0) as server, session(60.0) as client:
+        url = URL(f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}/v1")
+        sender = Sender(60.0, Reach(lambda _: None, again=False), Secrets([]))
+        sender.post = client.post
+        yield sender, Target(url, "http://host", ("host", "/v1"))
 
 
-def answering(body, status=200, **headers):
-    """A transport over a connection pool that answers with ``body``."""
-
-    class Pool(httpx2.AsyncBaseTransport):
-        async def handle_async_request(self, request):
-            return httpx2.Response(status, headers=headers, stream=Chunks(body), request=request)
-
-    return AnswerTransport([Pool()], 60.0, Reach(lambda _: None, again=False), Secrets([]))
-
-
-async def fetch(transport):
-    async def one():
-        return await (await transport.handle_async_request(httpx2.Request("POST", "http://host/"))).aread()
-
-    return await asyncio.create_task(one())
+async def fetch(sender, target):
+    return (await asyncio.create_task(sender.send(target, {}, b""))).body
 
 
 async def test_a_bomb_is_stopped_while_it_is_decoded():
-    transport = answering(bomb(300 * 2**20), **{"content-encoding": "gzip"})
-    tracemalloc.start()
-    try:
-        ends = await asyncio.gather(*(fetch(transport) for _ in range(6)), return_exceptions=True)
-        peak = tracemalloc.get_traced_memory()[1]
-    finally:
-        tracemalloc.stop()
+    async with answering(bomb(300 * 2**20), **{"content-encoding": "gzip"}) as (sender, target):
+        tracemalloc.start()
+        try:
+            ends = await asyncio.gather(*(fetch(sender, target) for _ in range(6)), return_exceptions=True)
+            peak = tracemalloc.get_traced_memory()[1]
+        finally:
+            tracemalloc.stop()
     assert [type(end) for end in ends] == [AnswerTooLargeError] * 6
     assert str(ends[0]) == "the answer is larger than 32 MB when decoded"
     assert peak < 260 * 2**20
-    assert transport._reading == 0
+    assert sender._reading == 0
 
 
 async def test_many_large_answers_are_read_in_bounded_memory(monkeypatch):
     monkeypatch.setattr(transport_module, "ANSWERS_MAX", 1_000_000)
-    transport, most = answering(b"x" * 600_000), []
-    tasks = [asyncio.create_task(fetch(transport)) for _ in range(20)]
-    while not all(task.done() for task in tasks):
-        most.append(transport._reading)
-        await asyncio.sleep(0)
+    async with answering(b"x" * 600_000) as (sender, target):
+        most, tasks = [], [asyncio.create_task(fetch(sender, target)) for _ in range(20)]
+        while not all(task.done() for task in tasks):
+            most.append(sender._reading)
+            await asyncio.sleep(0)
     assert [len(task.result()) for task in tasks] == [600_000] * 20
     assert max(most) <= 1_600_000
-    assert transport._reading == 0
+    assert sender._reading == 0
 
 
 @pytest.mark.parametrize("encoding", ["gzip", "deflate", "raw deflate"])
@@ -236,12 +237,13 @@ async def test_a_compressed_answer_is_read(encoding):
         "deflate": zlib.compress,
         "raw deflate": lambda data: zlib.compress(data, wbits=-15),
     }
-    transport = answering(packed[encoding](body), **{"content-encoding": encoding.split()[-1]})
-    assert await fetch(transport) == body
+    async with answering(packed[encoding](body), **{"content-encoding": encoding.split()[-1]}) as (sender, target):
+        assert await fetch(sender, target) == body
 
 
 async def test_of_an_error_the_beginning_is_kept():
-    assert len(await fetch(answering(b"x" * 5_000_000, status=500))) == 2**20
+    async with answering(b"x" * 5_000_000, status=500) as (sender, target):
+        assert len(await fetch(sender, target)) == 2**20
 
 
 def test_an_answer_that_is_too_large_is_an_error_that_is_not_retried(tmp_path, server):

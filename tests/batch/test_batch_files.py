@@ -9,7 +9,6 @@ import stat
 import sys
 from pathlib import Path
 
-import httpx2
 import pytest
 from batch_helpers import chat, finish, read_answers, write_lines
 from hypothesis import given
@@ -17,7 +16,7 @@ from hypothesis import strategies as st
 from pydantic_core import from_json
 
 from paceline import Limiter
-from paceline.batch.check import Plan
+from paceline.batch.check import Checker, Plan
 from paceline.batch.index import Index
 from paceline.batch.progress import Meter, View
 from paceline.batch.requests import read_request
@@ -190,6 +189,21 @@ class Said(View):
         self.lines.append(text)
 
 
+class Said200:
+    """A response of aiohttp, as far as it is read."""
+
+    status, headers = 200, {}
+
+    def __init__(self, body):
+        self.content, self._chunks = self, [body, b""]
+
+    async def readany(self):
+        return self._chunks.pop(0)
+
+    def close(self):
+        pass
+
+
 BODY = b'{"object": "chat.completion", "usage": {"prompt_tokens": 5}}'
 
 
@@ -198,19 +212,21 @@ def run_on(path, count, on_request=lambda _number, _clock: None, body=BODY):
     sent = []
 
     async def main(clock):
-        async def answer(request):
-            sent.append((request.headers["x-custom-id"], clock.now_ns() / 1e9))
+        async def answer(_url, *, headers, data):
+            sent.append((headers["x-custom-id"], clock.now_ns() / 1e9))
             on_request(len(sent), clock)
             await asyncio.sleep(0.5)
-            return httpx2.Response(200, content=body)
+            return Said200(body)
 
         config = Config.load(environ={}, given=LIMITS)
         limiter = Limiter(**config.arguments("openai"), clock=clock)
         requests = [read_request(i, json.dumps(chat(f"r{i}")).encode()) for i in range(1, count + 1)]
         tally, addresses = Tally(count), {"openai": Address("http://127.0.0.1:1", {}, "")}
         meter = Meter(Plan(), tally, config.workers)
-        runner = Runner(iter(requests), limiter, config, addresses, results, tally, said, meter)
-        runner.transport._pools = [httpx2.MockTransport(answer)]
+        checker = Checker(limiter, Index())
+        source = iter([(request, checker.describe(request)) for request in requests])
+        runner = Runner(source, limiter, config, addresses, results, tally, said, meter)
+        runner.sender.post = answer
         await runner.run()
         return runner, tally
 

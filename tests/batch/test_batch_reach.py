@@ -3,7 +3,7 @@ import socket
 import ssl
 from itertools import pairwise
 
-import httpx2
+import aiohttp
 import pytest
 from batch_helpers import FAST, chat, read_answers, write_lines
 from hypothesis import given
@@ -11,23 +11,21 @@ from hypothesis import strategies as st
 
 from paceline.batch.job import Job
 from paceline.batch.progress import Live, Plain, View
-from paceline.batch.transport import REPORT_EVERY_S, Reach, origin, reason
+from paceline.batch.reach import REPORT_EVERY_S, Reach, origin, reason
 from paceline.config import Config
 from paceline.core.quota import parse_quotas
 from paceline.emulator import Emulator
 
-URL = httpx2.URL("http://host:1/v1/chat/completions")
-OTHER = httpx2.URL("https://other/v1/messages")
+URL, OTHER = "http://host:1", "https://other"
 DOWN = "cannot reach http://host:1: connection refused; trying again"
 UP = "http://host:1 can be reached again"
 
 
 def wrapped(*chain):
-    """A connection's error as the libraries raise it: each one with the next one inside."""
-    errors = [httpx2.ConnectError("All connection attempts failed"), *chain]
-    for outer, inner in pairwise(errors):
+    """A connection's error as the client raises it: each one with the next one inside."""
+    for outer, inner in pairwise(chain):
         outer.__context__ = inner
-    return errors[0]
+    return aiohttp.ClientConnectorError(None, chain[0])
 
 
 REFUSED = wrapped(OSError("All connection attempts failed"), ConnectionRefusedError(111, "Connect call failed"))
@@ -57,7 +55,7 @@ def test_each_address_for_itself(reach, said):
     reach.failed(URL, REFUSED, 0.0, 1.0)
     reach.failed(OTHER, REFUSED, 0.0, 1.0)
     reach.answered(OTHER, 2.0, 3.0)
-    reach.answered(httpx2.URL("http://host:2"), 2.0, 3.0)
+    reach.answered("http://host:2", 2.0, 3.0)
     assert said == [DOWN, DOWN.replace("http://host:1", "https://other"), "https://other can be reached again"]
     assert reach.at_end() == ["cannot reach http://host:1: connection refused"]
 
@@ -109,13 +107,13 @@ def test_lines_are_few_and_alternate(steps):
 
 def test_names_neither_paths_nor_keys(said):
     reach = Reach(said.append, again=False, proxy="http://me:secret@proxy:3128/")
-    url = httpx2.URL("https://me:secret@[::1]:8443/secret/v1?key=secret")
+    url = origin("https://me:secret@[::1]:8443/secret/v1?key=secret")
     reach.failed(url, REFUSED, 0.0, 1.0)
     words = "cannot reach https://[::1]:8443 through the proxy http://proxy:3128: connection refused"
     assert said == [words]
     assert reach.lose(url, REFUSED) == words
     assert reach.at_end() == [words]
-    assert origin(httpx2.URL("https://api.openai.com/v1")) == "https://api.openai.com"
+    assert origin("https://api.openai.com/v1") == "https://api.openai.com"
 
 
 UNTRUSTED = ssl.SSLCertVerificationError(1, "[SSL: CERTIFICATE_VERIFY_FAILED] ...")
@@ -128,15 +126,21 @@ NO_TLS.reason = "WRONG_VERSION_NUMBER"
     ("error", "words"),
     [
         (REFUSED, "connection refused"),
-        (wrapped(ExceptionGroup("two addresses", [ConnectionRefusedError(111, "no")])), "connection refused"),
+        (
+            wrapped(OSError("two addresses"), ExceptionGroup("both", [ConnectionRefusedError(111, "no")])),
+            "connection refused",
+        ),
         (wrapped(socket.gaierror(socket.EAI_NONAME, "Name or service not known")), "no such host"),
         (wrapped(socket.gaierror(socket.EAI_AGAIN, "Try later")), "its name cannot be resolved: Try later"),
         (wrapped(UNTRUSTED), "its certificate is not trusted: certificate has expired"),
         (wrapped(NO_TLS), "TLS failed: wrong version number"),
-        (httpx2.ConnectTimeout(""), "connection timed out"),
-        (httpx2.ProxyError("407 Proxy\x1b[2J Authentication"), "407 Proxy[2J Authentication"),
-        (httpx2.ConnectError("x" * 1_000), "x" * 200),
-        (httpx2.ConnectError(""), "ConnectError"),
+        (aiohttp.ConnectionTimeoutError(), "connection timed out"),
+        (
+            aiohttp.ClientHttpProxyError(None, (), status=407, message="Proxy\x1b[2J Authentication"),
+            "407 Proxy[2J Authentication",
+        ),
+        (wrapped(OSError("x" * 1_000)), "x" * 200),
+        (wrapped(OSError()), "OSError"),
     ],
 )
 def test_reasons(error, words):

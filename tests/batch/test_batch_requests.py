@@ -6,7 +6,7 @@ from batch_helpers import chat, message, write_lines
 
 from paceline import Limiter
 from paceline.batch import requests
-from paceline.batch.check import InputError, check
+from paceline.batch.check import Checker, InputError, check
 from paceline.batch.index import Index
 from paceline.batch.requests import BadLineError, read_lines, read_request
 from paceline.config import Config
@@ -61,7 +61,7 @@ def checked(tmp_path, lines, **given):
     limiter = Limiter(**Config.load(environ={}, given=given).arguments("openai"))
     index = Index()
     with write_lines(tmp_path / "in.jsonl", lines).open("rb") as file:
-        return check(file, limiter, index), index
+        return check(file, Checker(limiter, index)), index
 
 
 def test_plan_adds_up(tmp_path):

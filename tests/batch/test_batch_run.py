@@ -183,7 +183,7 @@ def test_json_summary(source, emulator, command):
     report = json.loads(out)
     assert err == ""
     assert set(report) == {
-        "requests", "ok", "failed", "errors", "skipped", "refused", "attempts", "seconds", "ideal_share", "wait_p50_s",
+        "requests", "ok", "failed", "errors", "skipped", "refused", "attempts", "seconds", "ideal_share", "wait_p50_s", "cpu_us_per_request",
         "wait_p99_s", "input_tokens", "output_tokens", "pools", "store", "output", "interrupted",
     }  # fmt: skip
     assert report["ok"] == report["requests"] == 200
@@ -315,7 +315,17 @@ main()
 
 
 @pytest.mark.parametrize(
-    "module", ["click", "paceline.cli.app", "paceline.cli.run", "paceline.batch.job", "httpx2", "pydantic", "rich.live"]
+    "module",
+    [
+        "click",
+        "paceline.cli.app",
+        "paceline.cli.run",
+        "paceline.batch.job",
+        "aiohttp",
+        "httpx2",
+        "pydantic",
+        "rich.live",
+    ],
 )
 def test_an_interrupt_while_modules_are_imported_is_one_line(source, emulator, module):
     line = [sys.executable, "-c", INTERRUPTED, module, source, "--base-url", emulator.base_url]
@@ -344,7 +354,7 @@ def test_the_second_signal_stops_at_once(tmp_path, emulator, command):
 
 @pytest.mark.skipif(os.name == "nt", reason="locks")
 def test_one_process_at_a_time(slow, emulator, command):
-    first = command(slow, base_url=emulator.base_url)
+    first = command(slow, "--workers", "10", base_url=emulator.base_url)
     wait_for_lines(output_of(slow), 1, first)
     _, err = finish(command(slow, base_url=emulator.base_url), 2)
     assert "another process is writing it" in err
@@ -354,13 +364,13 @@ def test_one_process_at_a_time(slow, emulator, command):
 
 MEMORY = """
 import resource, sys
-from paceline.batch.check import check
+from paceline.batch.check import Checker, check
 from paceline.batch.index import Index
 from paceline.config import Config
 from paceline import Limiter
 limiter = Limiter(**Config().arguments("openai"))
 with open(sys.argv[1], "rb") as file:
-    print(check(file, limiter, Index()).requests, resource.getrusage(resource.RUSAGE_SELF).ru_maxrss)
+    print(check(file, Checker(limiter, Index())).requests, resource.getrusage(resource.RUSAGE_SELF).ru_maxrss)
 """
 
 

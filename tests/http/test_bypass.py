@@ -1,73 +1,69 @@
-"""What cannot be paced is said, loudly."""
+"""What cannot be paced is announced."""
 
 import os
 import subprocess
 import sys
+from types import ModuleType
 
 import pytest
 
 import paceline
-from paceline.http import bypass
+from paceline.http import bypass, unpaced
 
-SCRIPT = """
-import sys, types, warnings
-import paceline
-warnings.simplefilter("always")
-with warnings.catch_warnings(record=True) as said:
-    {before}
+XAI = "gRPC api.x.ai is not paced, because it is no HTTP request; to pace it, use openai.OpenAI(base_url="
+
+
+def test_xai_sdk_is_named_if_it_is_imported_already(monkeypatch, caplog):
+    """A channel that a client makes later is seen itself."""
+    unpaced.kinds.clear()
     with paceline.instrument(paceline.Limiter()):
-        {inside}
-    {after}
-print([str(w.message).partition(":")[0] for w in said if issubclass(w.category, paceline.PacelineWarning)])
+        assert unpaced.rows() == []
+    monkeypatch.setitem(sys.modules, "xai_sdk", ModuleType("xai_sdk"))
+    for _ in range(2):
+        with paceline.instrument(paceline.Limiter()):
+            pass
+    assert [record.getMessage().startswith(XAI) for record in caplog.records] == [True]
+
+
+GRPC = """
+class Channel:
+    def __init__(self, target, options=None): self.target = target
 """
 
 
-def said(**code):
-    script = SCRIPT.format(**{"before": "pass", "inside": "pass", "after": "pass", **code})
-    return subprocess.run([sys.executable, "-c", script], check=True, capture_output=True, text=True).stdout.strip()
-
-
-def test_what_is_imported_before_and_after_is_named_once(tmp_path):
-    fake = "sys.modules['xai_sdk'] = types.ModuleType('xai_sdk')"
-    assert said(before=fake) == "['paceline does not pace xai_sdk']"
-    (tmp_path / "xai_sdk.py").write_text("")
-    there = f"sys.path.insert(0, {str(tmp_path)!r}); "
-    assert said(inside=f"{there}import xai_sdk; import xai_sdk") == "['paceline does not pace xai_sdk']"
-    assert said(after=f"{there}import xai_sdk") == "[]"
-
-
-def test_what_is_only_looked_for_is_not_named(tmp_path):
-    """instructor and ragas look for packages that are not installed, and for some that they do not import."""
-    (tmp_path / "xai_sdk.py").write_text("")
-    look = "from importlib.util import find_spec; assert find_spec('xai_sdk')"
-    missing = "sys.path.pop(0); exec('try:\\n import xai_sdk\\nexcept ImportError: pass')"
-    assert said(inside=f"sys.path.insert(0, {str(tmp_path)!r}); {look}; {missing}") == "[]"
-
-
-def test_an_import_goes_on_where_warnings_are_errors(tmp_path):
-    (tmp_path / "xai_sdk.py").write_text("loaded = True")
-    script = "import paceline\nwith paceline.instrument(paceline.Limiter()):\n    import xai_sdk\nprint(xai_sdk.loaded)"
-    assert run_with(tmp_path, script).strip() == "True"
-
-
 @pytest.mark.parametrize("first", ["import", "instrument"])
-def test_what_can_be_cured_is_cured_as_it_loads_and_restored(first):
-    """google-genai decides in one method whether to send through aiohttp: nothing else may send past us."""
+def test_what_is_only_looked_for_is_not_imported_and_a_module_is_watched_as_it_loads(tmp_path, first):
+    """instructor and ragas look for packages that are not installed, and for some that they do not import."""
+    for name in ("grpc", "grpc/aio"):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "__init__.py").write_text("")
+        (tmp_path / name / "_channel.py").write_text(GRPC)
     script = f"""
-import importlib, paceline
-steps = ["google.genai._api_client", "instrument"]
+import importlib, sys, paceline
+from importlib.util import find_spec
+limiter = paceline.Limiter({{"jobs": "9 requests/min"}})
+steps = ["import", "instrument"]
 if {first!r} == "instrument":
     steps.reverse()
 for step in steps:
     if step == "instrument":
-        running = paceline.instrument(paceline.Limiter())
+        running = paceline.instrument(limiter)
+        assert find_spec("grpc._channel")
+        assert {first!r} == "import" or "grpc._channel" not in sys.modules
     else:
-        api = importlib.import_module(step).BaseApiClient
-assert api._use_aiohttp.__wrapped__
+        import grpc._channel, grpc.aio._channel
+grpc._channel.Channel("dns:///api.x.ai:443")
+grpc.aio._channel.Channel(target="api.x.ai")
+grpc._channel.Channel("example.com:443")
+grpc._channel.Channel("unix:/tmp/socket")
+with limiter.acquire("jobs"):
+    grpc._channel.Channel("generativelanguage.googleapis.com")
 running.undo()
-assert not hasattr(api._use_aiohttp, "__wrapped__")
+assert grpc._channel.Channel("api.x.ai").target == "api.x.ai"
+for row in limiter.status()["unpaced"]:
+    print(row["provider"], row["host"], row["kind"], row["count"])
 """
-    subprocess.run([sys.executable, "-W", "error::paceline.PacelineWarning", "-c", script], check=True, timeout=60)
+    assert run_with(tmp_path, script) == "xai api.x.ai gRPC 2\n"
 
 
 @pytest.mark.parametrize(
@@ -87,7 +83,7 @@ def test_dspy_is_named_from_3_4_on_unless_its_client_is_the_one_that_is_known(
         file.write_text("")
     monkeypatch.setattr(bypass, "version", lambda _: version)
     monkeypatch.setattr(bypass, "distribution", lambda _: Installed())
-    assert bypass._dspy() is warned
+    assert bypass.dspy_is_unknown() is warned
 
 
 DSPY = """
@@ -116,12 +112,16 @@ def dspy_at(tmp_path, text):
 
 
 def run_with(tmp_path, script):
+    return run_both(tmp_path, script)[0]
+
+
+def run_both(tmp_path, script):
     done = subprocess.run(
         [sys.executable, "-W", "error::paceline.PacelineWarning", "-c", script],
         check=False, capture_output=True, text=True, timeout=60, env={**os.environ, "PYTHONPATH": os.pathsep.join([str(tmp_path), *filter(None, [os.environ.get("PYTHONPATH")])])},
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
-    return done.stdout
+    return done.stdout, done.stderr
 
 
 @pytest.mark.parametrize("first", ["import", "instrument"])
@@ -155,16 +155,19 @@ print(limiter.status()["pools"]["openai/gpt-5"]["counts"])
 def test_another_dspy_is_named_and_still_works(tmp_path, first):
     dspy_at(tmp_path, "class StdlibTransport: ...")
     script = f"""
-import warnings, paceline
-with warnings.catch_warnings(record=True) as said:
-    warnings.simplefilter("always")
-    if {first!r} == "dspy":
-        import dspy._vendor.lm15.transports
-    with paceline.instrument(paceline.Limiter()):
-        import dspy._vendor.lm15.transports
-print([str(w.message) for w in said])
+import paceline
+if {first!r} == "dspy":
+    import dspy._vendor.lm15.transports
+limiter = paceline.Limiter()
+with paceline.instrument(limiter):
+    import dspy._vendor.lm15.transports
+print([row["kind"] for row in limiter.status()["unpaced"]])
 """
-    assert run_with(tmp_path, script).count("paceline does not pace dspy: it has another HTTP client than 3.4's") == 1
+    printed, logged = run_both(tmp_path, script)
+    assert printed.strip() == "['dspy']"
+    assert (
+        logged.count("dspy is not paced, because it has another HTTP client than 3.4's; to pace it, use dspy.LM") == 1
+    )
 
 
 def test_attach_names_the_way_out():

@@ -5,6 +5,7 @@ import gzip
 import io
 import json
 import threading
+import uuid
 import zlib
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
@@ -297,6 +298,39 @@ async def test_a_form_with_a_file_is_sent_again_whole(paceline_emulator):
     assert all(b"whisper-1" in body and b"sound" in body for body in bodies)
     assert bodies[0].count(b"\x00sound\xff") == bodies[1].count(b"\x00sound\xff") == 100
     assert limiter.status()["pools"]["openai/whisper-1"]["counts"]["settled"] == 2
+
+
+@pytest.mark.parametrize("option", ["json_serialize", "json_serialize_bytes"])
+async def test_a_session_s_own_serializer_makes_the_body(world, limiter, option):
+    def serialize(body):
+        text = json.dumps(body, default=str)
+        return text if option == "json_serialize" else text.encode()
+
+    body = {**CHAT, "user": uuid.uuid4()}
+    url = f"{world.base_url}/v1/chat/completions"
+    async with (
+        aiohttp.ClientSession(**{option: serialize}) as session,
+        session.post(url, json=body, headers=KEY) as response,
+    ):
+        assert response.status == 200
+        await response.read()
+    assert counts(limiter) == {"granted": 1, "settled": 1}
+
+
+async def in_parts(raw):
+    yield raw[:50]
+    yield raw[50:]
+
+
+@pytest.mark.parametrize("make", [bytes, bytearray, bytes.decode, io.BytesIO, in_parts])
+async def test_a_body_of_any_kind_is_read_and_sent(world, limiter, make):
+    data = make(json.dumps(CHAT).encode())
+    headers = {**KEY, "content-type": "application/json"}
+    url = f"{world.base_url}/v1/chat/completions"
+    async with aiohttp.ClientSession() as session, session.post(url, data=data, headers=headers) as response:
+        assert response.status == 200
+        await response.read()
+    assert spent(limiter) == world.tally()["pools"]["gpt-5"]["charges"]
 
 
 @pytest.mark.parametrize("encoding", ["gzip", "deflate"])

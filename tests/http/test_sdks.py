@@ -259,7 +259,7 @@ def test_unmetered_paths_cost_nothing(world, limiter):
     with openai.OpenAI(api_key="k", base_url=f"{world.base_url}/v1") as client:
         limiter.attach(client, provider="openai")
         assert [model.id for model in client.models.list()]
-    assert limiter.status() == {"pools": {}}
+    assert limiter.status()["pools"] == {}
 
 
 def test_a_request_that_can_never_fit_is_one_rate_limit_error(world, limiter):

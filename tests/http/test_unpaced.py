@@ -1,12 +1,22 @@
 """Requests that are not paced are announced, and so are limits that hold no request back."""
 
+import asyncio
 import logging
+import socket
+import threading
+import urllib.request
 import warnings
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from urllib.parse import urlsplit
 
+import aiohttp
 import httpx
 import httpx2
 import openai
 import pytest
+import websockets
+import websockets.sync.client
+from aiohttp.abc import AbstractResolver
 
 import paceline
 from paceline.http import pace_transport, unpaced
@@ -21,6 +31,26 @@ def log(caplog):
     unpaced.kinds.clear()
     caplog.set_level(logging.WARNING, "paceline")
     return caplog
+
+
+@pytest.fixture
+def refusing():
+    """The port of a server that accepts no WebSocket."""
+
+    class Handler(BaseHTTPRequestHandler):
+        protocol_version = "HTTP/1.1"
+
+        def do_GET(self):
+            self.send_error(403)
+
+        def log_message(self, *_):
+            pass
+
+    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    yield server.server_port
+    server.shutdown()
+    server.server_close()
 
 
 def client_of(limiter, library=httpx2, seen=None):
@@ -114,6 +144,81 @@ def test_instrument_announces_too(log):
     with paceline.instrument(paceline.Limiter()), httpx.Client(transport=canned) as client:
         client.post("https://api.openai.com/v1/videos", json={})
     assert len(said(log)) == 1
+
+
+# --- what is sent in another way than over the HTTP libraries
+
+
+class Resolved(AbstractResolver):
+    """Every host is this machine."""
+
+    async def resolve(self, host, port=0, family=socket.AF_INET):
+        flags = {"proto": 0, "flags": socket.AI_NUMERICHOST}
+        return [{"hostname": host, "host": "127.0.0.1", "port": port, "family": family, **flags}]
+
+    async def close(self):
+        pass
+
+
+def by_aiohttp(url):
+    async def main():
+        async with aiohttp.ClientSession(connector=aiohttp.TCPConnector(resolver=Resolved())) as session:
+            await session.ws_connect(url)
+
+    asyncio.run(main())
+
+
+def by_websockets(url):
+    async def main():
+        await websockets.connect(url, sock=socket.create_connection(("127.0.0.1", urlsplit(url).port)), proxy=None)
+
+    asyncio.run(main())
+
+
+def by_websockets_sync(url):
+    with socket.create_connection(("127.0.0.1", urlsplit(url).port)) as sock:
+        websockets.sync.client.connect(url, sock=sock, proxy=None)
+
+
+@pytest.mark.parametrize("connect", [by_aiohttp, by_websockets, by_websockets_sync])
+def test_a_websocket_to_a_provider_is_announced_once(log, connect, refusing):
+    limiter = paceline.Limiter()
+    with paceline.instrument(limiter):
+        for host in ("api.openai.com", "api.openai.com", "example.com"):
+            with pytest.raises((websockets.InvalidStatus, aiohttp.WSServerHandshakeError)):
+                connect(f"ws://{host}:{refusing}/v1/realtime?key={SECRET}")
+    [row] = limiter.status()["unpaced"]
+    assert {name: row[name] for name in ("provider", "host", "kind", "count")} == {
+        "provider": "openai", "host": "api.openai.com", "kind": "WebSocket", "count": 2,
+    }  # fmt: skip
+    assert row["remedy"] == "acquire a permit around each call: `with limiter.acquire('openai/<model>') as permit`"
+    assert said(log) == [
+        "WebSocket api.openai.com is not paced, because its messages are no HTTP requests; to pace it, " + row["remedy"]
+    ]
+
+
+def test_urllib_is_announced_but_not_what_it_fetches(log, monkeypatch):
+    monkeypatch.setattr(urllib.request.OpenerDirector, "_open", lambda *_: None)
+    post = "https://api.openai.com/v1/chat/completions"
+    limiter = paceline.Limiter({"jobs": "9 requests/min"})
+    with paceline.instrument(limiter):
+        for url, data in ((post, b"{}"), (urllib.request.Request(post, b"{}"), None), (post, None)):
+            urllib.request.OpenerDirector().open(url, data)
+        urllib.request.OpenerDirector().open("https://api.openai.com/v1/files", b"{}")
+        with limiter.acquire("jobs"):
+            urllib.request.OpenerDirector().open(post, b"{}")
+    [row] = limiter.status()["unpaced"]
+    assert (row["kind"], row["count"]) == ("POST /v1/chat/completions by urllib", 2)
+    [line] = said(log)
+    assert "paceline does not pace urllib; to pace it, send it with httpx, httpx2, aiohttp, requests or urllib3" in line
+
+
+def test_the_kinds_are_bounded(monkeypatch):
+    monkeypatch.setattr(unpaced, "KINDS_MAX", 2)
+    with client_of(paceline.Limiter()) as client:
+        for path in ("a", "b", "c", "a"):
+            client.post(f"https://api.openai.com/v1/{path}", json={})
+    assert list(unpaced.kinds.values()) == [2, 1]
 
 
 # --- multipart forms

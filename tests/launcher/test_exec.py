@@ -9,7 +9,7 @@ import time
 
 import pytest
 
-from paceline.launcher.command import SITE
+from paceline.launcher.command import SITE, summary
 
 CALL = """
 import os, sys, time, openai
@@ -114,16 +114,24 @@ def test_what_was_not_paced_is_named_once_for_all_processes(tmp_path):
                 pool.close()
                 pool.join()
             try:
-                import xai_sdk
+                import dspy
             except ImportError:
                 pass
         """)
     )
-    (tmp_path / "xai_sdk.py").write_text("")
+    (tmp_path / "dspy.py").write_text("")
     _, err = run("python", program)
     assert "paceline exec: no request was paced\n" in err
     assert "paceline exec: not paced: 3 x POST api.openai.com/v1/videos (openai)\n" in err
-    assert "paceline exec: not paced: what xai_sdk sent\n" in err
+    assert "paceline exec: not paced: what dspy sent\n" in err
+
+
+def test_the_summary_adds_up_what_was_not_paced_in_all_processes():
+    xai, urllib = ["xai", "api.x.ai", "gRPC"], ["openai", "api.openai.com", "POST /v1/responses by urllib"]
+    assert summary([{"unpaced": [[*xai, 1], [*urllib, 2]]}, {"unpaced": [[*xai, 3]]}])[1:] == [
+        "not paced: 2 x POST api.openai.com/v1/responses by urllib (openai)",
+        "not paced: 4 x gRPC api.x.ai (xai)",
+    ]
 
 
 def test_a_process_that_sends_nothing_does_not_import_paceline(tmp_path):

@@ -1,4 +1,4 @@
-"""The pass over the whole input before the first request: every problem with its line, and the estimated cost."""
+"""Every problem of the input with its line, and the estimated cost: before the first request, or as the lines are sent."""
 
 from __future__ import annotations
 
@@ -6,11 +6,13 @@ import warnings
 from collections import defaultdict
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from itertools import islice
 from typing import BinaryIO, Final
 
 from paceline.batch.index import Index
 from paceline.batch.requests import BadLineError, Request, read_lines, read_request
 from paceline.core.results import GIVEN, NeverFits, PacelineError, PacelineWarning, QuotaError
+from paceline.http.describe import Metered
 from paceline.limiter.limiter import Limiter
 from paceline.pacing.scheduler import Scheduler
 from paceline.providers.base import Provider
@@ -43,7 +45,7 @@ class Share:
 
 @dataclass(slots=True)
 class Plan:
-    """The content of the input.
+    """The content of the input, as far as it has been read.
 
     Attributes:
         last_line: The number of the last line that is not blank.
@@ -60,27 +62,26 @@ class Plan:
 
 def check(
     file: BinaryIO,
-    limiter: Limiter,
-    index: Index,
+    checker: Checker,
     *,
     provider: str | None = None,
+    most: int | None = None,
     tick: Callable[[int], None] = lambda _: None,
 ) -> Plan:
-    """Read all of ``file`` and add its ids to ``index``.
+    """Read ``file`` and add its lines to the plan of ``checker``.
 
     Args:
         file: The input; it is read from its position to its end, one line in memory at a time.
-        limiter: The limits that hold.
-        index: Receives the ids.
+        checker: Finds the lines that cannot be sent.
         provider: The provider whose API every line uses; by each line's format when not given.
+        most: How many lines are read; all when not given.
         tick: Called every ``TICK`` requests with the number of requests so far.
 
     Raises:
         InputError: Some lines cannot be sent.
     """
-    plan, problems, count = Plan(), [], 0
-    checker = _Checker(limiter, index, plan)
-    for line, raw in read_lines(file):
+    plan, problems, count = checker.plan, [], 0
+    for line, raw in islice(read_lines(file), most):
         plan.last_line = line
         try:
             checker.add(read_request(line, raw, provider))
@@ -98,19 +99,47 @@ def check(
     return plan
 
 
-class _Checker:
-    """Adds requests to a plan, and finds those that can never be sent."""
+class Checker:
+    """Adds requests to a plan, and finds those that can never be sent.
 
-    def __init__(self, limiter: Limiter, index: Index, plan: Plan) -> None:
-        self._limiter, self._index, self._plan = limiter, index, plan
+    Args:
+        limiter: The limits that hold.
+        index: Receives the ids.
+    """
+
+    def __init__(self, limiter: Limiter, index: Index) -> None:
+        self.plan = Plan()
+        self._limiter, self._index = limiter, index
         self._pools: dict[tuple[str, str], tuple[Scheduler, Share]] = {}
 
-    def add(self, request: Request) -> None:
-        """Add ``request`` to the plan.
+    def add(self, request: Request) -> Metered:
+        """Add ``request`` to the plan; return what it costs.
 
         Raises:
             BadLineError: It can never be sent.
         """
+        metered, share = self._described(request)
+        cost, ledger = metered.cost(), metered.scheduler.pool.ledger
+        never = ledger.never(ledger.amounts(cost))
+        if never is not None:
+            raise BadLineError(_too_large(request, never))
+        if (first := self._index.add(request.custom_id, request.line)) is not None:
+            raise BadLineError(f"custom_id is that of line {first}: it must be unique")
+        self.plan.requests += 1
+        share.requests += 1
+        for unit, amount in cost.items():
+            share.cost[unit] += amount
+        return metered
+
+    def describe(self, request: Request) -> Metered:
+        """What a ``request`` of the plan costs, by what the answers have shown so far.
+
+        Raises:
+            BadLineError: Its path is not paced.
+        """
+        return self._described(request)[0]
+
+    def _described(self, request: Request) -> tuple[Metered, Share]:
         call = request.provider.describe(request.path, request.body)
         if call is None:
             raise BadLineError(
@@ -123,18 +152,7 @@ class _Checker:
         except QuotaError as error:
             raise BadLineError(str(error)) from None
         calibration = self._limiter.calibrations.of(call.provider, call.model, call.endpoint)
-        input_tokens = calibration.input.apply(call.input_tokens)
-        cost = request.provider.held(call, input_tokens, calibration.expected_output(call.max_output_tokens))
-        ledger = scheduler.pool.ledger
-        never = ledger.never(ledger.amounts(cost))
-        if never is not None:
-            raise BadLineError(_too_large(request, never))
-        if (first := self._index.add(request.custom_id, request.line)) is not None:
-            raise BadLineError(f"custom_id is that of line {first}: it must be unique")
-        self._plan.requests += 1
-        share.requests += 1
-        for unit, amount in cost.items():
-            share.cost[unit] += amount
+        return Metered(request.provider, call, scheduler, calibration), share
 
     def _first_of(self, provider: Provider, model: str) -> tuple[Scheduler, Share]:
         """The pool of a model that has not occurred before, and what is charged to it."""
@@ -146,14 +164,14 @@ class _Checker:
             tier = limits.tier if provider.name == limits.provider else None
             if not given and lookup(provider.name, model, tier).matched == DEFAULT:
                 quotas = ", ".join(scheduler.pool.ledger.names)
-                self._plan.warnings.append(
+                self.plan.warnings.append(
                     f"no published limits for {provider.name}'s model {model!r}: {quotas} are used until answers state"
                     f" others; set the real limits with --limit '{model}=500 requests/min,400k tokens/min'"
                 )
-        found = scheduler, self._plan.shares.setdefault(scheduler.pool.name, Share(model=f"{provider.name}/{model}"))
+        found = scheduler, self.plan.shares.setdefault(scheduler.pool.name, Share(model=f"{provider.name}/{model}"))
         if len(self._pools) < 100_000:
             self._pools[provider.name, model] = found
-        self._plan.providers[provider.name] = provider
+        self.plan.providers[provider.name] = provider
         return found
 
 

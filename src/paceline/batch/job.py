@@ -9,18 +9,16 @@ import shutil
 import stat
 import sys
 import tempfile
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from hashlib import sha256
 from itertools import groupby
 from pathlib import Path
-from typing import Any, BinaryIO, Final
+from typing import Any, BinaryIO, Final, cast
 from urllib.parse import urlsplit
 
-import httpx2
-
-from paceline.batch.check import SHOWN, Plan, check
+from paceline.batch.check import SHOWN, Checker, Plan, check
 from paceline.batch.index import Index
 from paceline.batch.progress import Meter, View, eta_s
 from paceline.batch.requests import BadLineError, Request, read_lines, read_request
@@ -29,6 +27,7 @@ from paceline.batch.runner import DONE, FAILED, INTERRUPTED, Address, Runner
 from paceline.batch.summary import Tally, in_time, in_words
 from paceline.config import Config
 from paceline.core.results import QuotaError, SourceKind
+from paceline.http.describe import Metered
 from paceline.limiter.limiter import Limiter
 from paceline.pacing.permit import Permit
 from paceline.providers.base import Provider
@@ -38,6 +37,12 @@ from paceline.stores import Prefixed, Store, StoreError, open_store
 from paceline.stores.sqlite import SQLiteStore
 
 STDIN: Final = "-"
+
+CHECKED_FIRST_MAX: Final = 16 * 2**20
+"""Bytes of an input that is checked before the first request, in a second or two."""
+
+SAMPLE: Final = 1_000
+"""The lines of a larger input that are: they show its pools, and the mistakes that all of its lines have."""
 
 ROOTS: Final = {"openai": "https://api.openai.com", "anthropic": "https://api.anthropic.com"}
 """The servers for the paths of the batch formats; the root of any other provider is given with ``--base-url``."""
@@ -54,6 +59,7 @@ class Job:
         restart: Send everything again; the old output is kept under another name.
         environ: Holds the keys, and the path of the user's state folder.
         repair: Move corrupt lines of the output to another file, and send their requests again.
+        check_first: Check the whole input before the first request, however large it is.
     """
 
     source: str
@@ -62,6 +68,7 @@ class Job:
     restart: bool = False
     environ: Mapping[str, str] = field(default_factory=lambda: os.environ, repr=False)
     repair: bool = False
+    check_first: bool = False
 
     def run(self, view: View) -> tuple[int, dict[str, Any]]:
         """Run the job.
@@ -84,10 +91,14 @@ class Job:
         limiter, index = Limiter(**arguments), Index()
         saved: list[str] = []
         try:
-            plan = check(file, limiter, index, provider=provider, tick=lambda n: view.say(f"checked {n:,} requests"))
+            whole = self._checks_first(file, results)
+            checker, most = Checker(limiter, index if whole else Index()), None if whole else SAMPLE
+            plan = check(
+                file, checker, provider=provider, most=most, tick=lambda n: view.say(f"checked {n:,} requests")
+            )
             for warning in plan.warnings[:SHOWN]:
                 view.say(f"warning: {warning}")
-            addresses = {name: self._address(provider) for name, provider in plan.providers.items()}
+            addresses = self._addresses(plan, provider, whole=whole)
             store, problem = self._open_store(plan.shares)
             if problem:
                 view.say(f"warning: {problem}")
@@ -96,19 +107,24 @@ class Job:
                 _join(limiter, (share.model for share in plan.shares.values()))
             if self.restart and (aside := results.set_aside()):
                 view.say(f"the old answers are in {aside}")
-            recovered = results.recover(index, repair=self.repair)
-            start = limiter.status()["pools"]
+            recovered = results.recover(index, repair=self.repair) if whole else Recovered()
+            start, checker = limiter.status()["pools"], Checker(limiter, index)
             tally = Tally(plan.requests, recovered.answered, start=start, store=store.url if store else None)
+            if whole:
+                source = _checked(file, index, provider, plan.last_line, checker)
+            else:
+                tally.requests, tally.about = plan.requests * _size(file) // file.tell(), "about "
+                source = self._unchecked(file, provider, checker, addresses, tally, view)
             for line in _opening(plan, recovered, tally, start):
                 view.say(line)
             results.open()
             file.seek(0)
-            source = _requests(file, index, provider, plan.last_line)
-            meter = Meter(plan, tally, self.config.workers)
+            meter = Meter(plan if whole else checker.plan, tally, self.config.workers)
             runner = Runner(source, limiter, self.config, addresses, results, tally, view, meter)
             try:
                 if tally.left:
-                    asyncio.run(runner.run())
+                    with asyncio.Runner(loop_factory=_loop_factory()) as loop:
+                        loop.run(runner.run())
             finally:
                 saved += _save(results, tally)
             return _end(runner, limiter, tally, view, results)
@@ -135,7 +151,7 @@ class Job:
         """The provider whose API every line uses; ``None``: by the format of each line."""
         if self.config.provider:
             return provider_named(self.config.provider).name
-        provider = provider_for_host(httpx2.URL(self.config.base_url).host) if self.config.base_url else None
+        provider = provider_for_host(urlsplit(self.config.base_url).hostname or "") if self.config.base_url else None
         return provider.name if provider else None
 
     def _locate(self, provider: Provider) -> tuple[str, str]:
@@ -149,6 +165,53 @@ class Job:
         else:
             headers |= {"authorization": f"Bearer {key}"}
         return Address(root, headers, key)
+
+    def _checks_first(self, file: BinaryIO, results: Results) -> bool:
+        """Whether the whole input is checked before the first request: on demand, if it is small, or to resume a run."""
+        return self.check_first or _size(file) <= CHECKED_FIRST_MAX or (not self.restart and results.has_lines())
+
+    def _addresses(self, plan: Plan, provider: str | None, *, whole: bool) -> dict[str, Address]:
+        """The addresses of the providers in ``plan``; where that is not the whole input, of all that have a key.
+
+        Raises:
+            QuotaError: A provider of ``plan`` has no address or no key.
+        """
+        addresses = {name: self._address(provider) for name, provider in plan.providers.items()}
+        if not whole and provider is None:
+            for name in ROOTS.keys() - addresses.keys():
+                with suppress(QuotaError):
+                    addresses[name] = self._address(provider_named(name))
+        return addresses
+
+    def _unchecked(
+        self,
+        file: BinaryIO,
+        provider: str | None,
+        checker: Checker,
+        addresses: Mapping[str, Address],
+        tally: Tally,
+        view: View,
+    ) -> Iterator[tuple[Request, Metered]]:
+        """The requests, each checked when it is read. A line that cannot be sent is reported, and counts as failed."""
+        size, plan, bad, warned = _size(file), checker.plan, 0, len(checker.plan.warnings)
+        for line, raw in read_lines(file):
+            try:
+                request = read_request(line, raw, provider)
+                if request.provider.name not in addresses:
+                    self._address(request.provider)  # raises: it has no key
+                found = request, checker.add(request)
+            except (BadLineError, QuotaError) as error:
+                plan.requests, bad = plan.requests + 1, bad + 1
+                tally.fail("bad_line")
+                if bad <= SHOWN:
+                    view.say(f"line {line}: {error}; it is not sent")
+                continue
+            tally.requests = max(plan.requests * size // file.tell(), plan.requests)
+            for warning in plan.warnings[warned : SHOWN if line > SAMPLE else 0]:
+                view.say(f"warning: {warning}")
+            warned = len(plan.warnings)
+            yield found
+        tally.requests, tally.about = plan.requests, ""
 
     def _open_store(self, pools: Iterable[str]) -> tuple[Store | None, str | None]:
         """The store for the quotas of ``pools``, after one exchange with it for each.
@@ -224,13 +287,14 @@ def _opening(plan: Plan, recovered: Recovered, tally: Tally, pools: dict[str, An
         yield f"warning: {recovered.unknown:,} answers in the output have ids that the input does not have; they stay"
     before = f", {recovered.answered:,} answered before" if recovered.answered else ""
     again = f", {recovered.failed:,} failed before and are sent again" if recovered.failed else ""
-    yield f"{plan.requests:,} requests{before}{again}"
+    later = ", each checked when it is sent" if tally.about else ""
+    yield f"{tally.about}{tally.requests:,} requests{before}{again}{later}"
     yield f"state: {tally.store or 'in this process only'}"
     for name in list(plan.shares)[:SHOWN]:
         yield f"{name}: {_limits(pools[name]['quotas'])}"
     least_s = eta_s(plan, pools, tally.left)
     if least_s >= 1:
-        yield f"{tally.left:,} to send: at least {in_time(least_s)} under these limits"
+        yield f"{tally.about}{tally.left:,} to send: at least {in_time(least_s)} under these limits"
 
 
 def _limits(quotas: Sequence[Mapping[str, Any]]) -> str:
@@ -257,7 +321,7 @@ def _save(results: Results, tally: Tally) -> Iterator[str]:
 
 def _end(runner: Runner, limiter: Limiter, tally: Tally, view: View, results: Results) -> tuple[int, dict[str, Any]]:
     """Print the summary; return the exit code and the summary."""
-    attempts, stop = runner.transport, runner.stop
+    attempts, stop = runner.sender, runner.stop
     report = tally.report(
         limiter.status()["pools"],
         attempts=attempts.attempts,
@@ -267,28 +331,46 @@ def _end(runner: Runner, limiter: Limiter, tally: Tally, view: View, results: Re
         interrupted=stop is not None and stop[0] == INTERRUPTED,
     )
     view.close()
-    for line in [*in_words(report, tally.left), *runner.reach.at_end()]:
+    for line in [*in_words(report, tally.left, tally.about), *runner.reach.at_end()]:
         view.say(line)
     if stop is not None:
         again = "the same command again sends the rest" if results.resumable else "nothing can be resumed"
         with suppress(OSError):  # the terminal was closed
-            print(f"paceline run: stopped: {stop[1]}; {tally.left:,} requests left: {again}", file=sys.stderr)  # noqa: T201
+            left = f"{tally.about}{tally.left:,}"
+            print(f"paceline run: stopped: {stop[1]}; {left} requests left: {again}", file=sys.stderr)  # noqa: T201
         return stop[0], report
     if tally.failed:
         view.say("the same command again sends the failed requests once more")
     return (FAILED if tally.failed else DONE), report
 
 
-def _requests(file: BinaryIO, index: Index, provider: str | None, last_line: int) -> Iterator[Request]:
-    """The requests that are still to be sent, read one at a time."""
+def _checked(
+    file: BinaryIO, index: Index, provider: str | None, last_line: int, checker: Checker
+) -> Iterator[tuple[Request, Metered]]:
+    """The requests of a checked input that are still to be sent, read one at a time."""
     for line, raw in read_lines(file):
         if line > last_line:
             return
         if not index.is_done(line):
             try:
-                yield read_request(line, raw, provider)
+                request = read_request(line, raw, provider)
+                yield request, checker.describe(request)
             except BadLineError as error:
                 raise BadLineError(f"the input has changed since it was checked: line {line}: {error}") from None
+
+
+def _size(file: BinaryIO) -> int:
+    """The bytes of an open file."""
+    return os.fstat(file.fileno()).st_size
+
+
+def _loop_factory() -> Callable[[], asyncio.AbstractEventLoop] | None:
+    """Uvloop's event loops, where it is installed."""
+    try:
+        from uvloop import new_event_loop
+    except ImportError:
+        return None
+    return cast("Callable[[], asyncio.AbstractEventLoop]", new_event_loop)
 
 
 def _provider_of_first(file: BinaryIO) -> str | None:

@@ -118,7 +118,7 @@ class Meter:
         if fastest:
             left_s = max(left_s, tally.left / fastest, _LEFT_MIN_S)
         parts = [
-            f"{done + tally.skipped:,}/{tally.requests:,}",
+            f"{done + tally.skipped:,}/{tally.about}{tally.requests:,}",
             *([f"{tally.failed:,} failed"] if tally.failed else []),
             f"{rate * 60:,.0f} requests/min",
             f"{refused:,} x 429",

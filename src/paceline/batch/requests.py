@@ -114,9 +114,16 @@ def read_request(line: int, raw: bytes | None, provider: str | None = None) -> R
     return Request(line, custom_id, provider_named(provider or format_of), path, body)
 
 
+def _no_constant(name: str) -> None:
+    raise ValueError(f"{name} is not a JSON number")
+
+
+_decoder = json.JSONDecoder(parse_constant=_no_constant)
+
+
 def _decode(raw: bytes) -> dict[str, Any]:
     try:
-        value = json.loads(raw, parse_constant=_no_constant)
+        value = _decoder.decode(raw.decode())
         if isinstance(value, dict):
             str(value.get("custom_id")).encode()  # half a surrogate pair cannot be encoded
             return value
@@ -129,10 +136,6 @@ def _decode(raw: bytes) -> dict[str, Any]:
     except ValueError as error:
         raise BadLineError(f"not JSON: {error}") from None
     raise BadLineError('not a JSON object: write {"custom_id": ..., "method": "POST", "url": ..., "body": {...}}')
-
-
-def _no_constant(name: str) -> None:
-    raise ValueError(f"{name} is not a JSON number")
 
 
 def _quote(value: object) -> str:

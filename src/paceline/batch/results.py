@@ -87,7 +87,7 @@ def read_body(body: bytes) -> Any:
         RecursionError: It is nested more than ``DEPTH_MAX`` levels deep.
     """
     text = body.decode("utf-8-sig", "replace")
-    value = json.loads(text, parse_int=_integer)
+    value = _decoder.decode(text)
     if text.count("[") + text.count("{") > DEPTH_MAX:
         _check_depth(value)
     return value
@@ -95,6 +95,9 @@ def read_body(body: bytes) -> Any:
 
 def _integer(text: str) -> int | str:
     return int(text) if len(text) <= _DIGITS_MAX else text
+
+
+_decoder = json.JSONDecoder(parse_int=_integer)
 
 
 def _check_depth(value: Any) -> None:
@@ -134,6 +137,10 @@ class Results:
         path = self.path
         self.resumable = path != STDOUT and (os.path.isfile(path) or os.path.isdir(path) or not os.path.exists(path))
         self._lock = _Lock(path) if self.resumable else None
+
+    def has_lines(self) -> bool:
+        """Whether the file holds anything of an earlier run."""
+        return self.resumable and os.path.exists(self.path) and os.path.getsize(self.path) > 0
 
     def recover(self, index: Index, *, repair: bool = False) -> Recovered:
         """Mark the answered requests in ``index``, and leave only answers in the file.

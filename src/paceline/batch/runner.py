@@ -3,35 +3,39 @@
 from __future__ import annotations
 
 import asyncio
+import functools
 import json
 import re
 import signal
 import threading
-from collections import defaultdict
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from types import FrameType
 from typing import Any, Final
+from urllib.parse import urlsplit
 
-import httpx2
+import aiohttp
+from aiohttp.http_exceptions import HttpProcessingError
+from yarl import URL
 
 from paceline.batch.progress import Meter, View
+from paceline.batch.reach import Reach, origin
+from paceline.batch.redact import PART_MIN, Secrets
 from paceline.batch.requests import Request
-from paceline.batch.results import Results, encode_answer, read_body
+from paceline.batch.results import Results, encode_answer
 from paceline.batch.summary import Tally
 from paceline.batch.transport import (
     NO_CONNECTION,
-    PART_MIN,
-    WORKER,
-    WORKERS_PER_POOL,
+    Answer,
     AnswerTooLargeError,
-    AnswerTransport,
-    Reach,
-    Secrets,
-    origin,
+    PausedError,
+    Sender,
+    Target,
+    session,
 )
 from paceline.config import Config
-from paceline.http import pace_transport
+from paceline.http.describe import Metered
+from paceline.http.exchange import exchange_metered
 from paceline.limiter.limiter import Limiter
 from paceline.providers.registry import is_loopback
 
@@ -56,6 +60,9 @@ EXCERPT_MAX: Final = 200
 DONE, FAILED, USAGE, INTERRUPTED = 0, 1, 2, 130
 """Exit codes."""
 
+UNANSWERED: Final = (aiohttp.ClientError, HttpProcessingError, AnswerTooLargeError, OSError, ValueError)
+"""What an attempt without an answer raises: of the client and of the system, and for a URL that is none."""
+
 _STOPPING = [signal.SIGINT, signal.SIGTERM, *([signal.SIGHUP] if hasattr(signal, "SIGHUP") else [])]
 _OWN_ANSWER = "x-paceline"  # the header of a 429 or 503 that paceline itself makes
 _DIGIT = re.compile("[0-9]")
@@ -77,14 +84,21 @@ class Route:
     Before that, at most ``HANDFUL`` are sent within ``HOLD_S``: the answers of a wrong address come fast. A longer hold
     would delay every run whose answers take a minute.
 
+    Args:
+        root: The server's root.
+        path: The path below it.
+
     Attributes:
+        target: Where the requests go.
         open: Set when all requests may be sent, or none.
         served: Whether an answer has shown it.
         wrong: How many answers were not from the API that was asked for.
         why: Why no further request is sent; empty while they are.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, root: str, path: str) -> None:
+        url = URL(root + path)
+        self.target = Target(url, origin(str(url)), (url.host or "", url.path))
         self.open = asyncio.Event()
         self.served = False
         self.wrong = self._sent = 0
@@ -115,7 +129,7 @@ class Runner:
     """Sends the requests of ``source`` and appends every answer to ``results``.
 
     Args:
-        source: The requests to send; one is read when a worker is free.
+        source: The requests to send, with what they cost; one is read when a worker is free.
         addresses: Where requests go, by the provider's name.
 
     Attributes:
@@ -124,7 +138,7 @@ class Runner:
 
     def __init__(
         self,
-        source: Iterator[Request],
+        source: Iterator[tuple[Request, Metered]],
         limiter: Limiter,
         config: Config,
         addresses: Mapping[str, Address],
@@ -137,15 +151,14 @@ class Runner:
         proxy = _proxy(addresses)
         self.reach = Reach(view.say, again=limiter.retry.faults and limiter.retry.max_attempts > 1, proxy=proxy)
         self._secrets = Secrets(address.key for address in addresses.values())
-        self.transport = AnswerTransport(_pools(config.workers, proxy), config.timeout_s, self.reach, self._secrets)
+        self.sender = Sender(config.timeout_s, self.reach, self._secrets, lambda: bool(results.kept))
+        self._proxy = proxy
         self._source, self._limiter, self._config, self._addresses = source, limiter, config, addresses
         self._results, self._tally, self._view, self._meter = results, tally, view, meter
-        self._again: list[Request] = []  # not sent, because answers could not be written
+        self._again: list[tuple[Request, Metered]] = []  # not sent, because answers could not be written
         self._writing: asyncio.Task[None] | None = None  # while there are answers that could not be written
-        gate = _Gate(self.transport, results)
-        self._paced = {name: pace_transport(limiter, gate, provider=name) for name in addresses}
         self._tasks: list[asyncio.Task[None]] = []
-        self._routes: defaultdict[tuple[str, str, str], Route] = defaultdict(Route)
+        self._routes: dict[tuple[str, str, str], Route] = {}
 
     async def run(self) -> None:
         """Send everything.
@@ -162,7 +175,10 @@ class Runner:
         heeded = [number for number in _STOPPING if main and signal.getsignal(number) is not signal.SIG_IGN]  # nohup
         before = {number: signal.signal(number, on_signal) for number in heeded}
         workers = min(self._config.workers, max(self._tally.left, 1))
-        self._tasks = [asyncio.create_task(self._work(number)) for number in range(workers)]
+        client = session(self._config.timeout_s)
+        if self.sender.post is None:
+            self.sender.post = functools.partial(client.post, allow_redirects=False, proxy=self._proxy)
+        self._tasks = [asyncio.create_task(self._work()) for _ in range(workers)]
         progress = asyncio.create_task(self._show())
         try:
             await self._finish()
@@ -175,16 +191,16 @@ class Runner:
                 self._writing.cancel()
             for number, handler in before.items():
                 signal.signal(number, handler)
-            await self.transport.aclose()
+            await client.close()
 
     def _halt(self, code: int, message: str) -> None:
         """Send nothing more. Requests in flight may finish; waiting requests have cost nothing and are cancelled."""
         if self.stop is None:
             self.stop = code, message
-        self.transport.stopping = True
+        self.sender.stopping = True
         current = asyncio.current_task()
         for task in self._tasks:
-            if task is not current and task not in self.transport.in_flight:
+            if task is not current and task not in self.sender.in_flight:
                 task.cancel()
 
     def _on_signal(self) -> None:
@@ -213,20 +229,20 @@ class Runner:
         while True:
             await asyncio.sleep(self._view.every_s)
             unwritten = self._results.why if self._results.kept else ""
-            self._view.show(*self._meter.line(self._limiter.status()["pools"], self.transport.refused, unwritten))
+            self._view.show(*self._meter.line(self._limiter.status()["pools"], self.sender.refused, unwritten))
 
-    async def _work(self, number: int) -> None:
+    async def _work(self) -> None:
         task = asyncio.current_task()
         assert task is not None
-        while self.stop is None and (request := await self._next()) is not None:
+        while self.stop is None and (found := await self._next()) is not None:
             try:
-                await self._serve(request, number)
-            except _PausedError:
-                self._again.append(request)
+                await self._serve(*found)
+            except PausedError:
+                self._again.append(found)
             finally:
-                self.transport.in_flight.discard(task)
+                self.sender.in_flight.discard(task)
 
-    async def _next(self) -> Request | None:
+    async def _next(self) -> tuple[Request, Metered] | None:
         """The next request; while answers cannot be written, there is none."""
         while self._writing is not None:
             await asyncio.shield(self._writing)
@@ -249,63 +265,65 @@ class Runner:
             self._view.say(f"{path} can be written again; it has the {most:,} answers that were kept")
             self._writing = None
 
-    async def _serve(self, request: Request, worker: int) -> None:
+    async def _serve(self, request: Request, metered: Metered) -> None:
         """Send one request and record its answer."""
         address = self._addresses[request.provider.name]
-        route = self._routes[request.provider.name, request.path, request.model]
+        kind = request.provider.name, request.path, request.model
+        route = self._routes.get(kind)
+        if route is None:
+            route = self._routes[kind] = Route(address.root, request.path)
         if not (route.served or await route.enter()):
             return
-        headers = dict(address.headers)
+        headers = address.headers
         if _IN_HEADER.fullmatch(request.custom_id):
-            headers["x-custom-id"] = request.custom_id  # for the log of a gateway on the way
-        content, extensions = json.dumps(request.body).encode("ascii"), {WORKER: worker}
-        url = address.root + request.path
-        message = httpx2.Request("POST", url, headers=headers, content=content, extensions=extensions)
+            headers = {**headers, "x-custom-id": request.custom_id}  # for the log of a gateway on the way
+        target = route.target
+        content = json.dumps(request.body).encode("ascii")
+        http = self.sender.request(target, headers, content)
         try:
-            response = await self._paced[request.provider.name].handle_async_request(message)
-            body = await response.aread()
-        except _PausedError:
+            answer = await exchange_metered(self._limiter, http, metered, target.key)
+        except PausedError:
             raise
-        except (httpx2.HTTPError, httpx2.InvalidURL) as error:
+        except UNANSWERED as error:
             code = "connection_error"
             if isinstance(error, AnswerTooLargeError):
                 code, words = "answer_too_large", str(error)
             elif isinstance(error, NO_CONNECTION):
-                words = self.reach.lose(message.url, error)
+                words = self.reach.lose(target.origin, error)
             else:
                 words = self._secrets.text(f"{type(error).__name__}: {error}".rstrip(": "))
             self._record(request, None, {"code": code, "message": words[:MESSAGE_MAX]})
         else:
-            self._take(request, response, body)
-            if not route.served and _OWN_ANSWER not in response.headers and response.status_code < 500:
-                self._judge(route, request, response.status_code, body, url)
+            self._take(request, answer)
+            if not route.served and _OWN_ANSWER not in answer.headers and answer.status < 500:
+                self._judge(route, request, answer)
 
-    def _judge(self, route: Route, request: Request, status: int, body: bytes, url: str) -> None:
+    def _judge(self, route: Route, request: Request, answer: Answer) -> None:
         """Stop sending the requests of ``route`` if its first answers show that the address or the model is wrong."""
-        payload = _payload(body)
+        status, payload = answer.status, answer.payload
         wrong = status in NOT_THERE or (status == 200 and not isinstance(payload, dict))
         if route.answered(wrong=wrong):
             code, words = _error_of(payload)
             reason = _line(f"{code}: {words}" if code else words)
             route.why = (
-                f"the first {HANDFUL} answers for {request.model[:100]} from {_shown(url)} were not from its API, the last"
+                f"the first {HANDFUL} answers for {request.model[:100]} from {_shown(route.target.url)} were not from its API, the last"
                 f" one with status {status} ({reason}); check --base-url, the url of the lines, and the model's name"
             )
             self._view.say(
                 f"no more requests of {request.model[:100]} to {request.path[:100]} are sent: the answers are wrong"
             )
 
-    def _take(self, request: Request, response: httpx2.Response, body: bytes) -> None:
+    def _take(self, request: Request, answer: Answer) -> None:
         """Record an answer, or halt because of it."""
-        record = response.extensions.get("paceline")
+        record = answer.record
         if record is not None:
             self._tally.waits.add(record.waited_s)
             if record.usage is not None:
                 self._tally.input_tokens += record.usage.input_tokens
                 self._tally.output_tokens += record.usage.output_tokens
-        status, payload = response.status_code, _payload(body)
+        status, payload = answer.status, answer.payload
         code, words = _error_of(payload) if status != 200 else ("", "")
-        own = response.headers.get(_OWN_ANSWER) if status in {429, 503} else None
+        own = answer.headers.get(_OWN_ANSWER) if status in {429, 503} else None
         if own == "stopped":
             self._halt(FAILED, words)
         elif own is not None:
@@ -318,13 +336,13 @@ class Runner:
                 f"{f' ({detail})' if detail else ''}; set {request.provider.key_env} to a key that may use {request.model[:100]}",
             )
         else:
-            request_id = response.headers.get("x-request-id") or response.headers.get("request-id")
-            answer, error = {"status_code": status, "request_id": request_id, "body": payload}, None
+            request_id = answer.headers.get("x-request-id") or answer.headers.get("request-id")
+            response, error = {"status_code": status, "request_id": request_id, "body": payload}, None
             if status != 200:
                 error = {"code": code or f"http_{status}", "message": words}
             elif not isinstance(payload, dict):
                 error = {"code": "not_json", "message": "the answer is not a JSON object; is the base URL right?"}
-            self._record(request, answer, error)
+            self._record(request, response, error)
 
     def _record(self, request: Request, response: dict[str, Any] | None, error: dict[str, str] | None) -> None:
         try:
@@ -340,38 +358,21 @@ class Runner:
             self._tally.fail(error["code"])
 
 
-class _PausedError(httpx2.PoolTimeout):
-    """A request was not sent. Its permit is given back, as after any ``PoolTimeout``."""
-
-
-class _Gate(httpx2.AsyncBaseTransport):
-    """Sends nothing while answers cannot be written."""
-
-    def __init__(self, transport: httpx2.AsyncBaseTransport, results: Results) -> None:
-        self._transport, self._results = transport, results
-
-    async def handle_async_request(self, request: httpx2.Request) -> httpx2.Response:
-        if self._results.kept:
-            raise _PausedError("answers cannot be written", request=request)
-        return await self._transport.handle_async_request(request)
-
-
 def _proxy(addresses: Mapping[str, Address]) -> str | None:
     """The proxy that the environment names for ``addresses``; none for this machine's."""
     from urllib.request import getproxies, proxy_bypass
 
     proxies = getproxies()
-    urls = [url for url in (httpx2.URL(address.root) for address in addresses.values()) if not is_loopback(url.host)]
-    return next((proxies[url.scheme] for url in urls if url.scheme in proxies and not proxy_bypass(url.host)), None)
-
-
-def _pools(workers: int, proxy: str | None) -> list[httpx2.AsyncHTTPTransport]:
-    """Connection pools without a limit: the workers are the limit, and a permit must not wait for a connection."""
-    limits = httpx2.Limits(max_connections=None, max_keepalive_connections=None, keepalive_expiry=30.0)
-    tls = httpx2.create_ssl_context()
-    return [
-        httpx2.AsyncHTTPTransport(verify=tls, limits=limits, proxy=proxy) for _ in range(0, workers, WORKERS_PER_POOL)
-    ]
+    urls = [urlsplit(address.root) for address in addresses.values()]
+    hosts = [(url.scheme, url.hostname or "") for url in urls]
+    return next(
+        (
+            proxies[scheme]
+            for scheme, host in hosts
+            if scheme in proxies and not (is_loopback(host) or proxy_bypass(host))
+        ),
+        None,
+    )
 
 
 def _line(words: str) -> str:
@@ -379,20 +380,11 @@ def _line(words: str) -> str:
     return "".join(c if c.isprintable() else " " for c in " ".join(words[: 10 * EXCERPT_MAX].split()))[:EXCERPT_MAX]
 
 
-def _shown(url: str) -> str:
+def _shown(url: URL) -> str:
     """A URL without user name and query, and without parts of its path that can be keys."""
-    parsed = httpx2.URL(url)
-    return origin(parsed) + "/".join(
-        "***" if len(part) >= PART_MIN and _DIGIT.search(part) else part for part in parsed.path.split("/")
+    return origin(str(url)) + "/".join(
+        "***" if len(part) >= PART_MIN and _DIGIT.search(part) else part for part in url.path.split("/")
     )
-
-
-def _payload(body: bytes) -> Any:
-    """The JSON of an answer; if it is not JSON, its text, shortened."""
-    try:
-        return read_body(body)
-    except (ValueError, RecursionError):
-        return body[:10_000].decode("utf-8", "replace")
 
 
 def _error_of(payload: Any) -> tuple[str, str]:

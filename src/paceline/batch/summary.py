@@ -46,7 +46,7 @@ class Tally:
     """The counts of a run.
 
     Attributes:
-        requests: All requests of the input.
+        requests: All requests of the input; estimated by its size while ``about`` is not empty.
         skipped: Those answered by an earlier run.
         ok: Those answered by this run.
         failed: Those that failed in this run; ``errors`` counts them by code.
@@ -65,7 +65,9 @@ class Tally:
     waits: Quantiles = field(default_factory=Quantiles)
     start: dict[str, Any] = field(default_factory=dict)
     store: str | None = None
+    about: str = ""
     started_s: float = field(default_factory=time.monotonic)
+    started_cpu_s: float = field(default_factory=time.process_time)
 
     @property
     def left(self) -> int:
@@ -101,6 +103,9 @@ class Tally:
             "refused": refused,
             "attempts": attempts,
             "seconds": round(time.monotonic() - self.started_s, 3),
+            "cpu_us_per_request": round(
+                (time.process_time() - self.started_cpu_s) / max(self.ok + self.failed, 1) * 1e6
+            ),
             "ideal_share": round(ideal / elapsed_s, 4) if ideal > 0 and elapsed_s > 0 else None,
             "wait_p50_s": self.waits.at(0.5),
             "wait_p99_s": self.waits.at(0.99),
@@ -147,18 +152,19 @@ def ideal_s(pools: dict[str, Any]) -> float:
     return max(times)
 
 
-def in_words(report: dict[str, Any], left: int) -> list[str]:
+def in_words(report: dict[str, Any], left: int, about: str = "") -> list[str]:
     """The summary as lines of text."""
     share = report["ideal_share"]
     speed = f", {share:.1%} of the ideal speed" if share is not None else ""
     reasons = ", ".join(f"{count:,} {code}" for code, count in report["errors"].items())
     parts = [f"{report['ok']:,} answered", f"{report['failed']:,} failed" + (f" ({reasons})" if reasons else "")]
     parts += [f"{report['skipped']:,} answered before"] if report["skipped"] else []
-    parts += [f"{left:,} not sent"] if left else []
+    parts += [f"{about}{left:,} not sent"] if left else []
     waits = f"wait in the queue p50 {report['wait_p50_s']:.2f} s, p99 {report['wait_p99_s']:.2f} s"
+    cpu = f"; {report['cpu_us_per_request']:,} us of CPU for each" if report["ok"] + report["failed"] else ""
     return [
-        f"{report['requests']:,} requests: {', '.join(parts)}, in {in_time(report['seconds'])}{speed}",
-        f"{report['attempts']:,} attempts, {report['refused']:,} of them refused with a 429; {waits}",
+        f"{about}{report['requests']:,} requests: {', '.join(parts)}, in {in_time(report['seconds'])}{speed}",
+        f"{report['attempts']:,} attempts, {report['refused']:,} of them refused with a 429; {waits}{cpu}",
         f"{report['input_tokens']:,} tokens in, {report['output_tokens']:,} out; answers are in {report['output']}",
     ]
 

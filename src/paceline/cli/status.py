@@ -16,7 +16,7 @@ import click
 import httpx2
 
 from paceline.batch.job import state_file
-from paceline.batch.transport import reason
+from paceline.batch.reach import reason
 from paceline.cli.options import print_table
 from paceline.core.quota import NS, Rule
 from paceline.shared.ledger import SharedLedger

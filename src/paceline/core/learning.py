@@ -377,6 +377,8 @@ class QuotaTracker:
     ) -> None:
         """Correct the level if the server's bucket lacks more or less than the noted one can, by ``about_ns`` or more."""
         noted_ns = note.full_at_ns + self.shifted_ns - note.shifted_ns  # with the corrections since
+        if sent_ns + lack_ns <= noted_ns + about_ns and now_ns + lack_ns >= noted_ns - about_ns:
+            return  # nearly always: neither holds, with any charges in between
         later, earlier = self._charged_about(sent_ns, note)
         later += note.held_ns  # some of it may have been charged
         if sent_ns + lack_ns > noted_ns + later + about_ns:  # others use the key, too
@@ -626,7 +628,8 @@ class Learning:
         self._shown, self._shown_for = {}, reservation
         for whole in map(_sane_reading, readings):
             sent_ns, index = reservation.granted_ns, self._index(whole.unit, whole.period_s)
-            reading = self._usable_reading(index, whole)
+            share = self._usable_share(index, whole.unit)
+            reading = whole if share == 1 else self._usable_reading(index, whole, share)
             refilled = index is not None and self._take_refill(now_ns, index, sent_ns, whole, reading.limit)
             if index is not None and (whole.reset_s or 0) > LONGER_PERIOD * self._ledger.meters[index].quota.period_s:
                 continue  # it is about a longer period
@@ -646,7 +649,7 @@ class Learning:
                 self._report(index, "seen", reading.remaining)
             if tracker is None or note is None:
                 continue
-            partly = self._usable_share(index, None) < 1  # the provider refills faster than the part that is used
+            partly = share < 1  # the provider refills faster than the part that is used
             if tracker.read(now_ns, sent_ns, note, reading, above=above, lower_only=partly):
                 self._spread(now_ns, index)
         return changed
@@ -657,14 +660,11 @@ class Learning:
             return self._ledger.share_of(self._ledger.meters[index].quota)
         return 1.0 if unit == CONCURRENCY else self._ledger.usable
 
-    def _usable_reading(self, index: int | None, reading: Reading) -> Reading:
-        """What ``reading`` says about the part of the limit that is used; the rest of the limit stays with the provider.
+    def _usable_reading(self, index: int | None, reading: Reading, share: float) -> Reading:
+        """What ``reading`` says about the ``share`` of the limit that is used; the rest of it stays with the provider.
 
         The provider's bucket and its used part lack the same amount, which takes the part longer to refill.
         """
-        share = self._usable_share(index, reading.unit)
-        if share == 1:
-            return reading
         m = None if index is None else self._ledger.meters[index]
         limit, remaining, reset_s = reading.limit, reading.remaining, reading.reset_s
         size = limit if limit is not None or m is None else m.quota.amount / share
@@ -916,8 +916,7 @@ def _within(value: float | None, least: float, most: float) -> float | None:
 def _sane_reading(reading: Reading) -> Reading:
     limit = _within(reading.limit, LIMIT_MIN, LIMIT_MAX)
     most = LIMIT_MAX if limit is None else CLOCK_MARGIN * limit
-    return Reading(
-        reading.unit,
+    sane = (
         limit,
         _within(reading.remaining, -LIMIT_MAX if limit is None else -limit, most),
         _within(reading.reset_s, 0.0, WAIT_MAX_S),
@@ -925,3 +924,5 @@ def _sane_reading(reading: Reading) -> Reading:
         _within(reading.resolution, 1.0, 1e6) or 1.0,
         _within(reading.reset_resolution_s, 0.0, 3_600.0) or 0.0,
     )
+    given = (reading.limit, reading.remaining, reading.reset_s, reading.period_s)
+    return reading if sane == (*given, reading.resolution, reading.reset_resolution_s) else Reading(reading.unit, *sane)

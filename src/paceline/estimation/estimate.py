@@ -69,8 +69,9 @@ def _table(default: str, **classes: Iterable[int]) -> bytes:
     return bytes(table)
 
 
-_KINDS = _table("x", U=string.ascii_uppercase.encode(), D=string.digits.encode(), P=string.punctuation.encode())
-_WORDS = _table("x", a=string.ascii_letters.encode())
+_LETTERS, _UPPER = string.ascii_letters.encode(), string.ascii_uppercase.encode()
+_DIGITS, _MARKS = string.digits.encode(), string.punctuation.encode()
+_WORDS = _table("x", a=_LETTERS)
 _SPACES = _table("x", **{" ": b" \t"})
 _LINES, _BLANKS = _table("x", **{"\n": b"\n"}), b" \t\r\v\f"
 _BELOW_C0 = bytes(range(0xC0))
@@ -85,12 +86,17 @@ _PAGES = _table(
 def _features(text: str) -> tuple[int, ...]:
     """Count the features of ``text``, by whole-buffer operations on bytes: no loop over characters."""
     latin = text.encode("latin-1", "replace")
-    kinds, words, spaces = latin.translate(_KINDS), latin.translate(_WORDS), latin.translate(_SPACES)
-    lines = latin.translate(_LINES, _BLANKS)
+    words, rest = latin.translate(_WORDS), latin.translate(None, _LETTERS)  # deleting is faster than counting
     word_runs = words.count(b"xa") + words.startswith(b"a")
-    newline_runs = lines.count(b"x\n") + lines.startswith(b"\n")
-    space_runs = spaces.count(b"x  ") + spaces.startswith(b"  ")
-    letters, upper, digits, marks = words.count(b"a"), kinds.count(b"U"), kinds.count(b"D"), kinds.count(b"P")
+    letters, upper = len(latin) - len(rest), len(latin) - len(latin.translate(None, _UPPER))
+    digits, marks = len(rest) - len(rest.translate(None, _DIGITS)), len(rest) - len(rest.translate(None, _MARKS))
+    newline_runs = space_runs = 0
+    if b"\n" in latin:
+        lines = latin.translate(_LINES, _BLANKS)
+        newline_runs = lines.count(b"x\n") + lines.startswith(b"\n")
+    if b"  " in latin or b"\t" in latin:
+        spaces = latin.translate(_SPACES)
+        space_runs = spaces.count(b"x  ") + spaces.startswith(b"  ")
     ascii_part = (word_runs, letters, upper, digits)
     if text.isascii():
         return (*ascii_part, marks, newline_runs, space_runs, 0, 0, 0, 0, 0, 0, 0, 0)

@@ -7,11 +7,8 @@ from __future__ import annotations
 
 import functools
 import inspect
-import io
-import json
 import warnings
-from collections.abc import AsyncIterable, Awaitable, Callable, Mapping
-from copy import copy
+from collections.abc import Awaitable, Callable, Mapping
 from functools import cache
 from importlib import import_module
 from types import MethodType
@@ -78,32 +75,20 @@ class _Aiohttp:
         return any(str(one[0] if isinstance(one, tuple) else one).lower() == name for one in names)
 
     async def content(self) -> bytes:
-        options = self._options
+        options, payloads = self._options, import_module("aiohttp.payload")
         if options.get("json") is not None:  # serialised here, once
-            text = self._session._json_serialize(options.pop("json"))  # noqa: SLF001
-            raw, payload = (
-                text.encode() if isinstance(text, str) else text,
-                import_module("aiohttp.payload").BytesPayload,
-            )
-            self._data = lambda: payload(raw, content_type="application/json")
-            return bytes(raw)
-        data: Any = options.get("data")
-        if hasattr(data, "_fields"):  # a FormData, which can be used once
-            fields = [(*field[:2], _kept(field[2])) for field in data._fields]
-            self._data = lambda: _form(data, fields)
-            texts = {about["name"]: value for about, _, value in fields if isinstance(value, str)}
-            return json.dumps(texts | {"stream": texts.get("stream") == "true"}).encode()
-        if isinstance(data, AsyncIterable) and not isinstance(data, bytes):
-            data = b"".join([chunk async for chunk in data])
-        elif isinstance(data, io.IOBase):
-            data = data.read()
-        if isinstance(data, str):
-            data = data.encode()
-        if not isinstance(data, bytes | bytearray | memoryview):  # the fields of a web form
-            return b""
-        raw = bytes(data)
-        if data is not options["data"]:  # read here: the media type is that of the original
-            self._data = lambda: raw
+            session = self._session
+            serialize = getattr(session, "_json_serialize_bytes", None) or session._json_serialize  # noqa: SLF001
+            text, kind = serialize(options.pop("json")), "application/json"
+            raw = text.encode() if isinstance(text, str) else bytes(text)
+        else:
+            data = options.get("data")
+            if data is None or isinstance(data, bytes):
+                return data or b""
+            payload, written = _payload(data), _Written()
+            await payload.write(written)
+            raw, kind = bytes(written), payload.content_type
+        self._data = lambda: payloads.BytesPayload(raw, content_type=kind)
         return raw
 
     async def send(self, permit: Permit | None = None) -> Any:  # noqa: ARG002
@@ -128,14 +113,7 @@ class _Aiohttp:
         return bytes(read[:most])
 
     def tap(self, response: Any, headers: Mapping[str, str], tap: Tap) -> None:  # noqa: ARG002  (decoded by the parser)
-        stream = response.content
-        for chunk in getattr(stream, "_buffer", ()):  # has arrived already
-            tap.feed(chunk)
-        if stream.is_eof() or stream.exception() is not None:
-            tap.finish()
-            return
-        _taps[id(stream)] = tap
-        stream.__class__ = _tapped(stream.__class__)
+        tap_stream(response.content, tap)
 
     def note(self, response: Any, record: Exchanged) -> None:
         response.paceline = record
@@ -174,6 +152,17 @@ class _Nothing:
     output_size = 0
 
 
+def tap_stream(stream: Any, tap: Tap) -> None:
+    """Feed ``tap`` with what a ``StreamReader`` has received and receives."""
+    for chunk in getattr(stream, "_buffer", ()):  # has arrived already
+        tap.feed(chunk)
+    if stream.is_eof() or stream.exception() is not None:
+        tap.finish()
+        return
+    _taps[id(stream)] = tap
+    stream.__class__ = _tapped(stream.__class__)
+
+
 _taps: dict[int, Tap] = {}
 """The tap of each stream that is being read, by its id: streams have no room for another attribute."""
 
@@ -207,24 +196,20 @@ def _tapped(kind: Any) -> Any:
     return Tapped
 
 
-def _kept(value: Any) -> Any:
-    """The value of a field, a file with its content and its name."""
-    return (value.read(), getattr(value, "name", None)) if isinstance(value, io.IOBase) else value
+class _Written(bytearray):
+    """A body, for which it is the writer."""
+
+    async def write(self, chunk: bytes) -> None:
+        self.extend(chunk)
 
 
-def _form(data: Any, fields: list[tuple[Any, Any, Any]]) -> Any:
-    """A FormData like ``data``, for one attempt."""
-    form = copy(data)
-    form._writer = import_module("aiohttp").MultipartWriter("form-data")  # noqa: SLF001
-    form._is_processed = False  # noqa: SLF001
-    form._fields = [
-        (about, head, _file(*value) if isinstance(value, tuple) else value) for about, head, value in fields
-    ]
-    return form
-
-
-def _file(content: Any, name: Any) -> Any:
-    file: Any = io.StringIO(content) if isinstance(content, str) else io.BytesIO(content)
-    if name is not None:
-        file.name = name
-    return file
+def _payload(data: Any) -> Any:
+    """What aiohttp makes of a request's ``data``."""
+    form = import_module("aiohttp").FormData
+    if isinstance(data, form):
+        return data()
+    registry = import_module("aiohttp.payload")
+    try:
+        return registry.PAYLOAD_REGISTRY.get(data, disposition=None)
+    except registry.LookupError:
+        return form(data)()

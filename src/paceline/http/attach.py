@@ -42,13 +42,7 @@ def attach(limiter: Pacer, client: Any, provider: str | None = None) -> None:
     for http_client in http_clients:
         _attach(limiter, http_client, provider)
     for owner, pace in others:
-        if ATTACHED not in vars(owner):
-            known = provider_named(provider) if provider else None
-            object.__setattr__(owner, ATTACHED, (limiter, known))  # aiohttp's sessions warn of other attributes
-            pace(limiter, owner, known)
-    for part in parts:
-        if genai.is_api(part):
-            genai.without_aiohttp(part)
+        _attach_other(limiter, owner, pace, provider_named(provider) if provider else None)
 
 
 def _attach(limiter: Pacer, http_client: Any, provider: str | None) -> None:
@@ -57,6 +51,12 @@ def _attach(limiter: Pacer, http_client: Any, provider: str | None) -> None:
     for pattern, transport in mounts.items():
         mounts[pattern] = transport and _paced(limiter, transport, provider)
     genai.pace_inner(http_client, lambda inner: _attach(limiter, inner, provider))
+
+
+def _attach_other(limiter: Pacer, owner: Any, pace: Pace, provider: Provider | None) -> None:
+    if ATTACHED not in vars(owner):
+        object.__setattr__(owner, ATTACHED, (limiter, provider))  # aiohttp's sessions warn of other attributes
+        pace(limiter, owner, provider)
 
 
 def _transports(http_client: Any) -> Iterator[Any]:
@@ -102,6 +102,12 @@ def _others(part: Any) -> Iterator[tuple[Any, Pace]]:
         for adapter in part.adapters.values():
             if hasattr(adapter, "poolmanager"):
                 yield adapter, pace_adapter
+    elif genai.makes_sessions(part):
+        yield part, _pace_genai
+
+
+def _pace_genai(limiter: Pacer, api: Any, provider: Provider | None) -> None:
+    genai.pace_sessions(api, lambda session: _attach_other(limiter, session, pace_session, provider))
 
 
 def _is_a(thing: Any, module: str, name: str) -> bool:

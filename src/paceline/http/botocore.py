@@ -1,7 +1,8 @@
-"""The binding of botocore, and of boto3 above it (found by running 1.44): ``Endpoint._get_response``, once for each attempt.
+"""The binding of botocore and aiobotocore, and of boto3 and others above them: ``Endpoint._get_response``, once for each attempt.
 
 A signature is valid for some minutes, so a request that has waited is signed again before it is sent. A refusal of
-paceline's own is a ``ClientError`` with status 429, which botocore's retries do not repeat.
+paceline's own is a ``ClientError`` with status 429, which botocore's retries do not repeat. Found by running botocore
+1.43 and 1.44, and aiobotocore 3.10 over aiohttp. aiobotocore's requests over httpx are paced there.
 """
 
 from __future__ import annotations
@@ -11,9 +12,11 @@ import json
 import time
 from collections.abc import Mapping
 from importlib import import_module
+from inspect import isawaitable, iscoroutinefunction
 from typing import Any
 from urllib.parse import unquote, urlsplit
 
+from paceline.http.aiohttp import tap_stream
 from paceline.http.exchange import Exchanged, Tap, exchange, run_sync
 from paceline.http.urllib3 import tap_response
 from paceline.pacing.pacer import Pacer
@@ -32,38 +35,53 @@ _MADE = "_paceline_made"
 def remembering(original: Any) -> Any:
     """``Endpoint.create_request``, which keeps with a request what it was made of."""
 
-    @functools.wraps(original)
-    def create_request(endpoint: Any, params: Any, operation_model: Any = None) -> Any:
-        request = original(endpoint, params, operation_model)
-        setattr(request, _MADE, (time.monotonic(), functools.partial(original, endpoint, params, operation_model)))
-        return request
+    async def create_request(*args: Any, **options: Any) -> Any:
+        return await _signed(functools.partial(original, *args, **options))
 
-    return create_request
+    return _like(original, create_request)
+
+
+async def _signed(make: Any) -> Any:
+    request = await _done(make())
+    setattr(request, _MADE, (time.monotonic(), make))
+    return request
 
 
 def paced_response(limiter: Pacer, original: Any, fallback: Provider | None = None) -> Any:
     """``Endpoint._get_response``, at the pace of ``limiter``; see :func:`~paceline.http.exchange.exchange`."""
 
-    @functools.wraps(original)
-    def _get_response(endpoint: Any, request: Any, operation_model: Any, context: Any) -> Any:
-        http = _Botocore(functools.partial(original, endpoint), request, operation_model, context)
+    async def _get_response(endpoint: Any, request: Any, operation_model: Any, context: Any) -> Any:
+        send = functools.partial(original, endpoint)
+        if type(endpoint.http_session).__name__ == "HttpxSession":
+            return await send(request, operation_model, context)
+        http = _Botocore(send, request, operation_model, context)
         try:
-            response = run_sync(exchange(limiter, http, fallback=fallback))
+            response = await exchange(limiter, http, fallback=fallback)
         except Exception as error:
             if error is http.error:
                 return None, error
             raise
         return (None, response) if isinstance(response, Exception) else (response, None)
 
-    return _get_response
+    return _like(original, _get_response)
+
+
+def _like(original: Any, function: Any) -> Any:
+    """The coroutine function as a method that is sync or async, as ``original`` is."""
+    if not iscoroutinefunction(original):
+        return functools.wraps(original)(lambda *args, **options: run_sync(function(*args, **options)))
+    return functools.wraps(original)(function)
+
+
+async def _done(result: Any) -> Any:
+    return await result if isawaitable(result) else result
 
 
 class _Botocore:
     """A request of botocore; see :class:`~paceline.http.exchange.Binding`. A response is a pair: as sent, and parsed."""
 
-    is_async = False
-
     def __init__(self, send: Any, request: Any, operation: Any, context: Any) -> None:
+        self.is_async = iscoroutinefunction(send)
         self._send, self._request, self._operation, self._context = send, request, operation, context
         self.method: str = request.method
         self.error: Exception | None = None  # of the last attempt
@@ -87,9 +105,8 @@ class _Botocore:
     async def send(self, permit: Permit | None = None) -> Any:
         made = getattr(self._request, _MADE, None)
         if permit is not None and made is not None and time.monotonic() - made[0] > SIGNED_S:
-            self._request = made[1]()
-            setattr(self._request, _MADE, (time.monotonic(), made[1]))
-        response, self.error = self._send(self._request, self._operation, self._context)
+            self._request = await _signed(made[1])
+        response, self.error = await _done(self._send(self._request, self._operation, self._context))
         if self.error is not None:
             raise self.error
         return response
@@ -99,15 +116,16 @@ class _Botocore:
         return sent.status_code, {name.lower(): value for name, value in sent.headers.items()}
 
     async def peek(self, response: Any, headers: Mapping[str, str], most: int) -> bytes:  # noqa: ARG002
-        content: bytes = b"" if self._streams else response[0].content
-        return content[:most]
+        return _content(response)[:most]
 
     def tap(self, response: Any, headers: Mapping[str, str], tap: Tap) -> None:
-        if self._streams:
-            tap_response(response[0].raw, headers, tap)
-        else:
-            tap.feed(response[0].content)
+        if not self._streams:
+            tap.feed(_content(response))
             tap.finish()
+        elif self.is_async:
+            tap_stream(response[0].raw.content, tap)
+        else:
+            tap_response(response[0].raw, headers, tap)
 
     def note(self, response: Any, record: Exchanged) -> None:
         setattr(response if isinstance(response, Exception) else response[0], RECORD, record)
@@ -126,3 +144,8 @@ class _Botocore:
     def _streams(self) -> bool:
         """Whether the body is read by the caller."""
         return bool(self._operation.has_event_stream_output or self._operation.has_streaming_output)
+
+
+def _content(response: Any) -> bytes:
+    """The body, if botocore has read it."""
+    return response[0]._content or b""  # noqa: SLF001  (aiobotocore's property is a coroutine)

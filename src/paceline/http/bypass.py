@@ -1,30 +1,25 @@
-"""Warnings of packages whose traffic does not go through httpx2 or httpx, and cures for those that can be made to."""
+"""What goes past the HTTP libraries that are paced: where it is seen, and when a module is imported."""
 
 from __future__ import annotations
 
-import logging
+import functools
+import re
 import sys
-import warnings
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from importlib.abc import MetaPathFinder
 from importlib.machinery import ModuleSpec, PathFinder
 from importlib.metadata import PackageNotFoundError, distribution, version
 from pathlib import Path
 from types import ModuleType
-from typing import Final
+from typing import Any, Final, NamedTuple
+from urllib.parse import urlsplit
 
-from paceline.core.results import PacelineWarning
 from paceline.http.dspy import MODULE as DSPY_CLIENT
-
-log = logging.getLogger("paceline.http")
-
-_PERMIT = "acquire a permit around each call: `with limiter.acquire(...) as permit`"
-
-BYPASSES: Final = {
-    "xai_sdk": f"it sends through gRPC; {_PERMIT}, or use openai.OpenAI(base_url='https://api.x.ai/v1'), whose calls are paced",
-    "dspy": "it has another HTTP client than 3.4's; use dspy.LM(..., engine='litellm'), whose calls are paced",
-}
-"""Module names to how each bypasses paceline and what to do about it. Found by running each (2026-11)."""
+from paceline.http.exchange import sending
+from paceline.http.unpaced import GRPC, WEBSOCKET, announce, announce_kind
+from paceline.pacing.permit import holds_permit
+from paceline.providers.registry import provider_for_host
 
 
 class ImportWatch(MetaPathFinder):
@@ -60,32 +55,93 @@ class ImportWatch(MetaPathFinder):
             load(module)
             if module.__name__ != fullname:  # a loader of many modules, as that of a zip file
                 return
-            try:
-                self._actions[fullname](module)
-            except PacelineWarning as warning:  # warnings are errors here: the import must not fail because of them
-                log.warning("%s", warning)
+            self._actions[fullname](module)
 
         spec.loader.exec_module = exec_module  # type: ignore[method-assign]
         return spec
 
 
-bypassed: set[str] = set()
-"""The packages of :data:`BYPASSES` that this process has imported."""
+class Seam(NamedTuple):
+    """A method through which something goes that is not paced.
+
+    Attributes:
+        method: The class and the method.
+        way: gRPC, WebSocket, or the name of the HTTP library.
+        where: Takes the arguments of the method; returns a URL, or of gRPC a target. Empty: nothing goes to a model.
+    """
+
+    method: str
+    way: str
+    where: Callable[..., str]
 
 
-def warn_if_bypassed(module: ModuleType) -> None:
-    """Warn of a package of :data:`BYPASSES`; of dspy only where its client is unknown."""
-    if module.__name__ != "dspy" or _dspy():
-        warn_of(module.__name__)
+def _posted(_: Any, method: str, url: Any, *__: Any, **___: Any) -> str:
+    return str(url) if method.upper() == "POST" else ""
 
 
-def warn_of(name: str) -> None:
-    """Warn that a package of :data:`BYPASSES` is not paced, and name the way out."""
-    bypassed.add(name)
-    warnings.warn(f"paceline does not pace {name}: {BYPASSES[name]}", PacelineWarning, stacklevel=4)
+def _opened(_: Any, fullurl: Any, data: Any = None, *__: Any, **___: Any) -> str:
+    body = getattr(fullurl, "data", None) if data is None else data
+    return "" if body is None else str(getattr(fullurl, "full_url", fullurl))
 
 
-def _dspy() -> bool:
+def _connected(_: Any, url: Any, *__: Any, **___: Any) -> str:
+    return str(url)
+
+
+def _made(_: Any, target: str, *__: Any, **___: Any) -> str:
+    return target
+
+
+SEAMS: Final = {
+    "grpc._channel": [Seam("Channel.__init__", GRPC, _made)],
+    "grpc.aio._channel": [Seam("Channel.__init__", GRPC, _made)],
+    "websockets.client": [
+        Seam("ClientProtocol.connect", WEBSOCKET, lambda one: (getattr(one, "uri", None) or one.wsuri).host)
+    ],
+    "websocket._core": [Seam("WebSocket.connect", WEBSOCKET, _connected)],
+    "aiohttp.client": [
+        Seam("ClientSession._ws_connect", WEBSOCKET, lambda one, url, **_: str(one._build_url(url)))  # noqa: SLF001
+    ],
+    "curl_cffi.requests.session": [
+        Seam("Session.request", "curl_cffi", _posted),
+        Seam("AsyncSession.request", "curl_cffi", _posted),
+        Seam("Session.ws_connect", WEBSOCKET, _connected),
+        Seam("AsyncSession.ws_connect", WEBSOCKET, _connected),
+    ],
+    "urllib.request": [Seam("OpenerDirector.open", "urllib", _opened)],
+}
+"""By module. Found by running grpcio 1.85, websockets 17.4, websocket-client 1.9, aiohttp 3.14 and curl_cffi 0.16 (2026-11).
+
+Clients that are not written in Python have no such method: pycurl, pyreqwest, wreq, primp and impit.
+"""
+
+_HOST: Final = re.compile(r"[\w-]+(\.[\w-]+)+")
+
+
+def announced(seam: Seam, original: Any) -> Any:
+    """The method of ``seam``, which announces what goes to a host of a provider, outside of a permit."""
+
+    @functools.wraps(original)
+    def method(*args: Any, **options: Any) -> Any:
+        with suppress(AttributeError, TypeError, ValueError):  # arguments that the method itself will report
+            _announce(seam, seam.where(*args, **options))
+        return original(*args, **options)
+
+    return method
+
+
+def _announce(seam: Seam, where: str) -> None:
+    host = _HOST.search(where)
+    provider = provider_for_host(host[0]) if host else None
+    if host is None or provider is None or holds_permit() or sending.get() is not None:
+        return
+    if seam.way in (GRPC, WEBSOCKET):
+        announce_kind(provider.name, host[0], seam.way)
+    else:
+        announce(provider.name, host[0], urlsplit(where).path, seam.way)
+
+
+def dspy_is_unknown() -> bool:
     """Whether the installed dspy sends through an unknown client: since 3.4 it has one of its own. Imports nothing."""
     try:
         major, minor = (int(part) for part in version("dspy").split(".")[:2])

@@ -54,6 +54,10 @@ ERROR_BODY_MAX, EVENT_MAX = 64_000, 1
 """Bytes of a body that are read ahead: of an error; of a 200 that may be a refusal (its first chunk)."""
 
 
+class UnsentError(Exception):
+    """A binding's own refusal to send: the permit is given back."""
+
+
 class Fault(Enum):
     """Why a request has no answer."""
 
@@ -65,11 +69,11 @@ class Fault(Enum):
 FAULTS: Final = {
     name: fault
     for fault, names in {
-        Fault.UNSENT: "PoolTimeout UnsupportedProtocol LocalProtocolError NothingSentError EmptyPoolError FullPoolError"
+        Fault.UNSENT: "UnsentError PoolTimeout UnsupportedProtocol LocalProtocolError NothingSentError EmptyPoolError FullPoolError"
         " ClosedPoolError LocationValueError InvalidURL NonHttpUrlClientError",
         Fault.UNREACHED: "ConnectError ConnectTimeout ProxyError ConnectionRefusedError gaierror ClientConnectorError"
         " ConnectionTimeoutError NewConnectionError ConnectTimeoutError SSLError EndpointConnectionError"
-        " ProxyConnectionError",
+        " ProxyConnectionError ClientHttpProxyError",
         Fault.BROKEN: "TimeoutException NetworkError ProtocolError ReadError WriteError ClientConnectionError"
         " ClientPayloadError TimeoutError ConnectionResetError ConnectionAbortedError BrokenPipeError"
         " HTTPClientError",
@@ -108,7 +112,7 @@ class Binding(Protocol):
     def has_header(self, name: str) -> bool: ...
     async def content(self) -> bytes: ...  # of the request, which can still be sent
     async def send(self, permit: Permit | None = None) -> Any: ...  # the response; `permit`: of this attempt
-    def head(self, response: Any) -> tuple[int, dict[str, str]]: ...  # status; headers, names in lower case
+    def head(self, response: Any) -> tuple[int, Mapping[str, str]]: ...  # status; headers, names in lower case
     async def peek(self, response: Any, headers: Mapping[str, str], most: int) -> bytes: ...  # decoded, still readable
     def tap(self, response: Any, headers: Mapping[str, str], tap: Tap) -> None: ...  # fed while the caller reads
     def note(self, response: Any, record: Exchanged) -> None: ...
@@ -162,7 +166,14 @@ async def exchange(
         return _own_refusal(http, error)
     if metered is None or _is_paced_above():
         return await http.send()
-    return await _Exchange(limiter, http, metered, target).run()
+    return await exchange_metered(limiter, http, metered, target)
+
+
+def exchange_metered(
+    limiter: Pacer, http: Binding, metered: Metered, target: tuple[str, str]
+) -> Coroutine[Any, Any, Any]:
+    """:func:`exchange` of a request that is described already."""
+    return _Exchange(limiter, http, metered, target).run()
 
 
 sending: ContextVar[tuple[str, str] | None] = ContextVar("paceline_sending", default=None)
@@ -409,6 +420,14 @@ class Tap:
             done = True
         if done:
             self.finish()
+
+    def take(self, body: bytes, payload: Any) -> None:
+        """Take a whole body, and its JSON value if it is known, which need not be read again."""
+        if payload is not None and hasattr(self._reader, "payload"):
+            self._reader.payload = payload
+        else:
+            self.feed(body)
+        self.finish()
 
     def finish(self) -> None:
         """The body is over: settle, unless that is done."""

@@ -1,53 +1,41 @@
-"""google-genai: its async client sends through aiohttp where that is installed, and keeps a client per event loop.
+"""google-genai: its async client makes sessions of aiohttp, or clients of httpx2 or httpx, one for each event loop.
 
-Every client of it also holds an HTTP client of httpx2 or httpx, which it uses when told that there is no aiohttp; the
-inner ones that it makes for each event loop are paced as they are made. Found by reading and running google-genai 3.4.
-Not paced: the Live API (websockets), and Vertex with client certificates (google-auth's own sessions), which is warned of.
+They are paced as they are made. Found by reading and running google-genai 2.34 and 3.4. Not paced: the Live API
+(WebSockets); and Vertex with client certificates by :meth:`~paceline.Limiter.attach`.
 """
 
 from __future__ import annotations
 
-import functools
 import warnings
 from collections.abc import Callable
 from typing import Any
 
 from paceline.core.results import PacelineWarning
 
-MODULE = "google.genai._api_client"
-"""The module of all that is replaced here."""
+
+def makes_sessions(thing: Any) -> bool:
+    """Whether ``thing`` is the part of a google-genai client that makes sessions of aiohttp."""
+    return hasattr(type(thing), "_get_aiohttp_session")
 
 
-def is_api(thing: Any) -> bool:
-    """Whether ``thing`` is the part of a google-genai client that sends."""
-    return hasattr(type(thing), "_use_aiohttp")
-
-
-def without_aiohttp(api: Any) -> None:
-    """Let one API client send through httpx2 or httpx, sync and async."""
+def pace_sessions(api: Any, pace: Callable[[Any], None]) -> None:
+    """Pace the session of every event loop, the present ones and those that are made later."""
     if any(getattr(api, f"_use_google_auth_{way}", bool)() for way in ("sync", "async")):
         warnings.warn(
-            "paceline does not pace google-genai with client certificates, which sends through google-auth; acquire a "
-            "permit around its calls: `async with limiter.acquire(...)`",
+            "attach() does not pace google-genai with client certificates, which sends through google-auth; call"
+            " paceline.instrument(limiter) to pace the whole process",
             PacelineWarning,
-            stacklevel=5,
+            stacklevel=6,
         )
-    else:
-        api._use_aiohttp = bool  # noqa: SLF001  (which returns False)
+        return
+    make = api._get_aiohttp_session  # noqa: SLF001
 
+    async def paced() -> Any:
+        session = await make()
+        pace(session)
+        return session
 
-def class_without_aiohttp(original: Callable[[Any], bool]) -> Callable[[Any], bool]:
-    """The same for all API clients: the replacement for the class's ``_use_aiohttp``.
-
-    A client under construction gets the true answer, and so it has what aiohttp needs when this is undone.
-    """
-
-    @functools.wraps(original)
-    def use_aiohttp(api: Any) -> bool:
-        ready = hasattr(api, "_async_client_session_request_args") and api._async_httpx_client is not None  # noqa: SLF001
-        return not ready and original(api)
-
-    return use_aiohttp
+    api._get_aiohttp_session = paced  # noqa: SLF001
 
 
 def pace_inner(http_client: Any, pace: Callable[[Any], None]) -> None:

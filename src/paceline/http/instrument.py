@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import functools
+import sys
 from contextlib import ExitStack
 from types import ModuleType
 from typing import Any
 
-from paceline.http import dspy, genai
+from paceline.http import dspy
 from paceline.http.aiohttp import paced_request
 from paceline.http.botocore import paced_response, remembering
-from paceline.http.bypass import BYPASSES, ImportWatch, warn_if_bypassed, warn_of
+from paceline.http.bypass import SEAMS, ImportWatch, announced, dspy_is_unknown
 from paceline.http.httpx import LIBRARIES, PacedTransport, exchange_async, exchange_sync, lift_connections
+from paceline.http.unpaced import DSPY, GRPC, announce_kind
 from paceline.http.urllib3 import paced_urlopen
 from paceline.pacing.pacer import Pacer
 from paceline.providers.base import Provider
@@ -40,9 +42,9 @@ def instrument(limiter: Pacer, *, provider: str | None = None) -> Instrumented:
     Requests to the hosts of providers are paced, and requests to other hosts if they are an LLM's: if the body has a model
     and messages, an input or a prompt.
 
-    A client that is attached to a limiter keeps it. google-genai is kept from sending through aiohttp, and dspy's own
-    client is paced, too. A package whose traffic takes another way is named in a :class:`~paceline.PacelineWarning`,
-    now if it is imported already, else when it is imported.
+    A client that is attached to a limiter keeps it. dspy's own client is paced, too. What goes to a provider in another
+    way (gRPC, WebSockets, HTTP libraries that are not paced) is logged once for each host, and listed by
+    :meth:`Limiter.status() <paceline.Limiter.status>`.
 
     Args:
         limiter: The limiter whose pools are charged.
@@ -61,16 +63,22 @@ def instrument(limiter: Pacer, *, provider: str | None = None) -> Instrumented:
     _active.undo()
     _active = done = Instrumented()
 
-    def cure_genai(module: ModuleType) -> None:
-        api: Any = getattr(module, "BaseApiClient", None)
-        if hasattr(api, "_use_aiohttp"):  # not so before 1.31, which never sent through aiohttp
-            done.replace(api, "_use_aiohttp", genai.class_without_aiohttp(api._use_aiohttp))  # noqa: SLF001
-
-    def cure_dspy(module: ModuleType) -> None:
+    def pace_dspy(module: ModuleType) -> None:
         try:
             done.callback(dspy.pace(module, limiter, fallback=fallback))
         except ImportError:
-            warn_of("dspy")
+            announce_kind("", "", DSPY)
+
+    def look_at_dspy(_: ModuleType) -> None:
+        if dspy_is_unknown():
+            announce_kind("", "", DSPY)
+
+    def watch(module: ModuleType) -> None:
+        for seam in SEAMS[module.__name__]:
+            owner, _, method = seam.method.partition(".")
+            kind: Any = getattr(module, owner, None)
+            if kind is not None and method in vars(kind):  # not so in every version
+                done.replace(kind, method, announced(seam, vars(kind)[method]))
 
     def pace_httpx(library: ModuleType) -> None:
         for kind, paced in ((library.Client, _sync_send), (library.AsyncClient, _async_send)):
@@ -79,6 +87,7 @@ def instrument(limiter: Pacer, *, provider: str | None = None) -> Instrumented:
                 done.replace(kind, "send", paced(limiter, fallback, kind.send))
 
     def pace_aiohttp(module: ModuleType) -> None:
+        watch(module)  # WebSockets
         kind = module.ClientSession
         done.replace(kind, "_request", paced_request(limiter, kind._request, fallback=fallback))  # noqa: SLF001
 
@@ -87,20 +96,22 @@ def instrument(limiter: Pacer, *, provider: str | None = None) -> Instrumented:
         done.replace(kind, "urlopen", paced_urlopen(limiter, kind.urlopen, fallback=fallback))
 
     def pace_botocore(module: ModuleType) -> None:
-        kind = module.Endpoint
+        kind = module.AioEndpoint if module.__name__.startswith("aio") else module.Endpoint
         done.replace(kind, "create_request", remembering(kind.create_request))
         done.replace(kind, "_get_response", paced_response(limiter, kind._get_response, fallback))  # noqa: SLF001
 
     seen: set[type] = set()
     actions = {
-        **dict.fromkeys(BYPASSES, warn_if_bypassed),
+        **dict.fromkeys(SEAMS, watch),
         **dict.fromkeys(LIBRARIES, pace_httpx),
         "aiohttp.client": pace_aiohttp,
         "urllib3.connectionpool": pace_urllib3,
-        "botocore.endpoint": pace_botocore,
-        genai.MODULE: cure_genai,
-        dspy.MODULE: cure_dspy,
+        **dict.fromkeys(("botocore.endpoint", "aiobotocore.endpoint"), pace_botocore),
+        "dspy": look_at_dspy,
+        dspy.MODULE: pace_dspy,
     }
+    if "xai_sdk" in sys.modules:  # its clients may have made their channels
+        announce_kind("xai", "api.x.ai", GRPC)
     done.callback(ImportWatch(actions).stop)
     return done
 

@@ -1,10 +1,10 @@
-"""Requests to a provider that are not paced, because their path is not read: each kind is logged once."""
+"""What is sent to a provider and not paced: each kind is logged once, and ``Limiter.status()`` lists it."""
 
 from __future__ import annotations
 
 import logging
 import re
-from typing import Final
+from typing import Any, Final
 
 log = logging.getLogger("paceline.http")
 
@@ -33,33 +33,77 @@ MODELS: Final = {
 _WORD = re.compile(r"[a-z]{1,24}(?:[-_][a-z]{1,24}){0,2}|v\d[a-z\d]{0,7}|", re.IGNORECASE)
 
 
-def announce(provider: str, host: str, path: str) -> None:
-    """Log that the POST to ``path`` at a host of ``provider`` is not paced, once for each host and kind of path.
+GRPC: Final = "gRPC"
+WEBSOCKET: Final = "WebSocket"
+DSPY: Final = "dspy"
+
+REASONS: Final = {
+    GRPC: "it is no HTTP request",
+    WEBSOCKET: "its messages are no HTTP requests",
+    DSPY: "it has another HTTP client than 3.4's",
+}
+"""The kinds that are not POSTs, and why they are not paced."""
+
+_REST: Final = "use google-genai, or the option transport='rest' (of vertexai: api_transport='rest')"
+INSTEAD: Final = {
+    ("xai", GRPC): "use openai.OpenAI(base_url='https://api.x.ai/v1')",
+    ("gemini", GRPC): _REST,
+    ("vertex", GRPC): _REST,
+    ("", DSPY): "use dspy.LM(..., engine='litellm')",
+}
+"""What is paced, in place of a provider's kind."""
+
+_BY: Final = " by "
+
+KINDS_MAX: Final = 1_000
+"""How many kinds are kept."""
+
+kinds: dict[tuple[str, str, str], int] = {}
+"""What this process has sent and not paced: provider, host and kind, and the number.
+
+A kind is a POST with the kind of its path, and with the HTTP library if that is not paced; or one of :data:`REASONS`.
+"""
+
+
+def announce(provider: str, host: str, path: str, library: str = "") -> None:
+    """Log that a POST to ``path`` at a host of ``provider`` is not paced, once for each host and kind of path.
 
     Nothing is logged for a path of :data:`MANAGEMENT`. The kind of a path has ``*`` for its names and numbers, which may
-    be a user's.
+    be a user's. A ``library`` is named if the request is not paced because of it.
     """
     if MODELS.get(provider, "/") in path and not MANAGEMENT.search(path[:2_000]):
         parts = re.split("([/:])", path[:200])
-        _log_unpaced(provider, host, "".join(part if part in "/:" or _WORD.fullmatch(part) else "*" for part in parts))
+        kind = "".join(part if part in "/:" or _WORD.fullmatch(part) else "*" for part in parts)
+        announce_kind(provider, host, f"POST {kind}" + (_BY + library if library else ""))
 
 
-KINDS_MAX: Final = 1_000
-"""How many kinds of unpaced requests are kept."""
-
-kinds: dict[tuple[str, str, str], int] = {}
-"""The requests of this process that were not paced: provider, host and kind of path, and their number."""
-
-
-def _log_unpaced(provider: str, host: str, kind: str) -> None:
+def announce_kind(provider: str, host: str, kind: str) -> None:
+    """Log once that a kind is not paced at a host, and count it; provider and host are empty where they are unknown."""
     key = provider, host, kind
     if key in kinds:
         kinds[key] += 1
     if key in kinds or len(kinds) >= KINDS_MAX:
         return
     kinds[key] = 1
-    log.warning(
-        "POST %s%s is not paced, because paceline does not read this path; to pace it, acquire a permit around each call:"
-        " `with limiter.acquire('%s/<model>') as permit`",
-        *(host, kind, provider),
-    )
+    library = kind.partition(_BY)[2]
+    reason = REASONS.get(kind, f"paceline does not {f'pace {library}' if library else 'read this path'}")
+    log.warning("%s is not paced, because %s; to pace it, %s", with_host(kind, host), reason, _remedy(provider, kind))
+
+
+def with_host(kind: str, host: str) -> str:
+    """The kind with its host: ``POST api.openai.com/v1/videos``."""
+    return kind.replace(" /", f" {host}/", 1) if " /" in kind else f"{kind} {host}".rstrip()
+
+
+def _remedy(provider: str, kind: str) -> str:
+    pool = f"{provider or '<provider>'}/<model>"
+    permit = f"acquire a permit around each call: `with limiter.acquire('{pool}') as permit`"
+    by_http = "send it with httpx, httpx2, aiohttp, requests or urllib3" if _BY in kind else None
+    instead = INSTEAD.get((provider, kind), by_http)
+    return f"{instead}, or {permit}" if instead else permit
+
+
+def rows() -> list[dict[str, Any]]:
+    """What was not paced, as JSON values: of each kind its provider, host, number, and what to do about it."""
+    names = ("provider", "host", "kind", "count", "remedy")
+    return [dict(zip(names, (*key, count, _remedy(key[0], key[2])), strict=True)) for key, count in list(kinds.items())]

@@ -306,20 +306,16 @@ class _Ahead:
         self._read, self._inner = read, inner
 
     def read(self, amt: int | None = None) -> bytes:
-        data: bytes
-        if amt is None or amt < 0:
-            data, self._read = self._read + self._inner.read(), b""
-        elif self._read:
-            data, self._read = self._read[:amt], self._read[amt:]
-        else:
-            data = self._inner.read1(amt) if hasattr(self._inner, "read1") else self._inner.read(amt)
-        return data
+        if amt is not None and amt >= 0:
+            return self.read1(amt)
+        data, self._read = self._read, b""
+        rest: bytes = self._inner.read()
+        return data + rest
 
     def read1(self, amt: int = -1) -> bytes:
-        if self._read:
-            return self.read(amt if amt >= 0 else len(self._read))
-        data: bytes = self._inner.read1(amt)
-        return data
+        size = len(self._read) if amt < 0 else amt
+        data, self._read = self._read[:size], self._read[size:]
+        return data or self._inner.read1(amt)
 
     def isclosed(self) -> bool:
         return not self._read and bool(self._inner.isclosed())

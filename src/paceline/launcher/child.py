@@ -15,7 +15,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-from paceline.http import bypass, unpaced
+from paceline.http import unpaced
 from paceline.http.bypass import ImportWatch
 from paceline.http.instrument import instrument
 from paceline.limiter.limiter import Limiter
@@ -119,7 +119,7 @@ class Record:
         kinds = [[*kind, number] for kind, number in unpaced.kinds.items()]
         with self._lock:
             if self._file is not None or self._pools or kinds or not self._written_s:
-                record = {"pools": self._pools, "unpaced": kinds, "bypassed": sorted(bypass.bypassed)}
+                record = {"pools": self._pools, "unpaced": kinds}
                 text = json.dumps(record).encode().ljust(self._size)
                 self._size, self._written_s = len(text), time.monotonic()
                 try:

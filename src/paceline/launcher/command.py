@@ -11,6 +11,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any, Final
 
+from paceline.http.unpaced import with_host
 from paceline.launcher.child import VARIABLE, read_records
 
 SITE: Final = Path(__file__).parent / "site"
@@ -99,7 +100,6 @@ def summary(records: Sequence[Mapping[str, Any]]) -> list[str]:
         return ["no Python process of the command imported an HTTP library that is paced: nothing was paced"]
     pools: dict[str, dict[str, float]] = {}
     kinds: dict[tuple[str, ...], int] = {}
-    bypassed: set[str] = set()
     for record in records:
         for name, counts in record.get("pools", {}).items():
             total = pools.setdefault(name, {})
@@ -107,16 +107,14 @@ def summary(records: Sequence[Mapping[str, Any]]) -> list[str]:
                 total[what] = max(total.get(what, 0), number) if what == "longest_s" else total.get(what, 0) + number
         for *kind, number in record.get("unpaced", ()):
             kinds[tuple(kind)] = kinds.get(tuple(kind), 0) + number
-        bypassed.update(record.get("bypassed", ()))
     lines = [_line(name, counts) for name, counts in sorted(pools.items())]
     if not lines:
         lines.append("no request was paced")
     for (provider, host, kind), number in sorted(kinds.items())[:KINDS_SHOWN]:
-        lines.append(f"not paced: {number:,} x POST {host}{kind} ({provider})")
+        what = f"{number:,} x {with_host(kind, host)} ({provider})" if provider else f"what {kind} sent"
+        lines.append(f"not paced: {what}")
     if len(kinds) > KINDS_SHOWN:
         lines.append(f"not paced: {len(kinds) - KINDS_SHOWN} more kinds of requests")
-    if bypassed:
-        lines.append(f"not paced: what {', '.join(sorted(bypassed))} sent")
     return lines
 
 

@@ -297,6 +297,16 @@ class Limiter(Pacer):
         attach(self, client, provider)
         return client
 
+    def status(self) -> dict[str, Any]:
+        """The state of every pool, and under ``unpaced`` what this process has sent to providers past all limiters.
+
+        All are JSON values. Pools with quotas given by name, and what their providers' models share, are listed before
+        their first use, too, in their initial state.
+        """
+        from paceline.http.unpaced import rows
+
+        return super().status() | {"unpaced": rows()}
+
     def close(self) -> None:
         """Send the pending reports to the store, and close it. Without a store, do nothing."""
         if self.worker is not None:

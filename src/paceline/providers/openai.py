@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from dataclasses import replace
-from functools import lru_cache
+from functools import cache, lru_cache
 from typing import Any, Final
 
 from paceline.core.quota import INPUT_TOKENS, OUTPUT_TOKENS, REQUESTS, TOKENS
@@ -95,7 +95,7 @@ class OpenAIDialect(BaseProvider):
 
     def describe(self, path: str, body: Mapping[str, Any]) -> Call | None:
         """Describe a request to a path that ends in one of ``ENDPOINTS``, or to one of ``paths``."""
-        endpoint, model = parse.endpoint_of(path, ENDPOINTS), None
+        endpoint, model = _endpoint(path), None
         for pattern, kind in self.paths:
             match = pattern.search(path.partition("?")[0].rstrip("/"))
             if match:
@@ -206,10 +206,19 @@ class OpenAI(OpenAIDialect):
         return [reading for reading in found if reading is not None]
 
 
+@lru_cache(maxsize=1_024)
+def _endpoint(path: str) -> str | None:
+    return parse.endpoint_of(path, ENDPOINTS)
+
+
 def _max_output_tokens(body: Mapping[str, Any]) -> int | None:
-    names = ("max_completion_tokens", "max_tokens", "max_output_tokens")
-    choices = max(count(body.get("n")), count(body.get("best_of")), 1)
-    return next(filter(None, (count(body.get(name)) for name in names)), 0) * choices or None
+    most = (
+        count(body.get("max_completion_tokens"))
+        or count(body.get("max_tokens"))
+        or count(body.get("max_output_tokens"))
+    )
+    choices = max(count(body.get("n")), count(body.get("best_of")), 1) if "n" in body or "best_of" in body else 1
+    return most * choices or None
 
 
 def _is_long(call: Call) -> bool:
@@ -228,12 +237,17 @@ def family_reading(headers: Headers, family: str, unit: str) -> Reading | None:
 
     The reset is a duration until the bucket is full. The period is inferred, where the three numbers prove one.
     """
-    limit = parse.amount(headers.get(f"x-ratelimit-limit-{family}"))
-    remaining = parse.remainder(headers.get(f"x-ratelimit-remaining-{family}"))
-    reset_s = parse.go_duration_s(headers.get(f"x-ratelimit-reset-{family}"))
+    limit_name, remaining_name, reset_name = _family(family)
+    limit, remaining = parse.amount(headers.get(limit_name)), parse.remainder(headers.get(remaining_name))
+    reset_s = parse.go_duration_s(headers.get(reset_name))
     if limit is None and remaining is None and reset_s is None:
         return None
     return Reading(unit, limit, remaining, reset_s, infer_period_s(limit, remaining, reset_s))
+
+
+@cache
+def _family(family: str) -> tuple[str, str, str]:
+    return f"x-ratelimit-limit-{family}", f"x-ratelimit-remaining-{family}", f"x-ratelimit-reset-{family}"
 
 
 def infer_period_s(limit: float | None, remaining: float | None, reset_s: float | None) -> float | None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterable, Mapping
+from functools import lru_cache
 from itertools import islice
 from typing import Any, Final
 
@@ -76,6 +77,8 @@ def number(text: str | None) -> float | None:
     """A plain decimal number; ``None`` for anything else, also for unequal values of a repeated header."""
     if text is None:
         return None
+    if len(text) < 16 and text.isascii() and text.isdigit():  # nearly all
+        return float(text)
     clean = _short(text)
     return float(clean) if _NUMBER.fullmatch(clean) else None
 
@@ -102,6 +105,7 @@ def wait(value: float | None) -> float | None:
     return value if value is not None and 0 <= value <= MAX_WAIT_S else None
 
 
+@lru_cache(maxsize=1_024)
 def go_duration_s(text: str | None) -> float | None:
     """Seconds of a Go duration: ``6m0s``, ``1h34m52.896s``, ``84ms``, also with spaces (``6m 11.52s``, ``1 seconds``)."""
     total, at, clean = 0.0, 0, _short(text)

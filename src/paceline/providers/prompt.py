@@ -62,6 +62,10 @@ def _gather(root: Any, texts: list[str], media: MediaTokens, *, keys: bool) -> i
         if isinstance(node, str):
             texts.append(node)
         elif isinstance(node, dict):
+            if len(node) == 2 and not keys and "role" in node and type(node.get("content")) is str:  # most messages
+                texts.append(node["content"])
+                tokens += PER_MESSAGE
+                continue
             if keys:
                 texts.extend(key for key in node if isinstance(key, str))
                 stack.extend(node.values())

@@ -46,6 +46,7 @@ class JsonReader(_Reader):
         super().__init__()
         self._usage_of, self._name = usage_of, f'"{name}"'.encode()
         self._head, self._tail, self._length = bytearray(), bytearray(), 0
+        self.payload: Any = None  # the JSON value of the body, where it is known already
 
     def feed(self, chunk: bytes) -> None:
         if self.done:
@@ -62,7 +63,9 @@ class JsonReader(_Reader):
         if self.done:
             return
         self.done = True
-        payload = decode(bytes(self._head + self._tail)) if self._length <= 2 * _END else None
+        payload = self.payload
+        if payload is None and self._length <= 2 * _END:
+            payload = decode(bytes(self._head + self._tail))
         if isinstance(payload, Mapping):
             self.usage = self._usage_of(payload)
         else:

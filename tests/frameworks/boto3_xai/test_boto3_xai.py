@@ -1,96 +1,38 @@
-"""boto3 is paced by `instrument()`; xai_sdk sends through gRPC, of which a warning tells."""
+"""boto3 is paced by `instrument()`; xai_sdk sends through gRPC, which is announced, as are curl_cffi and websocket-client."""
 
 import json
-import subprocess
-import sys
-import threading
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 import anthropic
 import boto3
+import curl_cffi
+import grpc
 import pytest
+import websocket
+import xai_sdk
+from bedrock_server import ANSWER, CALL, KEYS, serve
 from botocore.config import Config
 from botocore.exceptions import EndpointConnectionError
 from harness import MESSAGES
 
 import paceline
-
-SCRIPT = """
-import importlib, paceline, warnings
-for step in {steps}:
-    with warnings.catch_warnings(record=True) as said:
-        warnings.simplefilter("always")
-        if step == "instrument":
-            running = paceline.instrument(paceline.Limiter())
-        else:
-            importlib.import_module(step)
-    for warning in said:
-        if issubclass(warning.category, paceline.PacelineWarning):
-            print(f"{{step}}: {{warning.message}}")
-"""
+from paceline.http import unpaced
 
 
-def said(*steps):
-    script = SCRIPT.format(steps=steps)
-    return subprocess.run([sys.executable, "-c", script], check=True, capture_output=True, text=True).stdout
-
-
-def test_xai_sdk_is_warned_of_in_either_order():
-    advice = "paceline does not pace xai_sdk: it sends through gRPC; acquire a permit around each call"
-    assert said("instrument", "xai_sdk").startswith(f"xai_sdk: {advice}")
-    assert said("xai_sdk", "instrument").startswith(f"instrument: {advice}")
-    assert said("instrument", "boto3") == said("boto3", "instrument") == ""
-
-
-ANSWER = {
-    "output": {"message": {"role": "assistant", "content": [{"text": "hi"}]}},
-    "stopReason": "end_turn",
-    "usage": {"inputTokens": 12, "outputTokens": 30, "totalTokens": 42},
-    "metrics": {"latencyMs": 5},
-}
-CALL = {
-    "modelId": "amazon.nova-lite-v1:0",
-    "messages": [{"role": "user", "content": [{"text": "hello"}]}],
-    "inferenceConfig": {"maxTokens": 100},
-}
-
-
-class Bedrock(BaseHTTPRequestHandler):
-    """Refuses the first request: the emulator has no Bedrock."""
-
-    protocol_version = "HTTP/1.1"
-
-    def do_POST(self):
-        self.server.signed.append(self.headers["x-amz-date"])
-        self.rfile.read(int(self.headers["content-length"]))
-        refused = len(self.server.signed) == 1
-        answer = json.dumps({"message": "Too many requests"} if refused else ANSWER).encode()
-        self.send_response(429 if refused else 200)
-        if refused:
-            self.send_header("x-amzn-errortype", "ThrottlingException")
-        self.send_header("content-type", "application/json")
-        self.send_header("content-length", str(len(answer)))
-        self.end_headers()
-        self.wfile.write(answer)
-
-    def log_message(self, *_):
-        pass
+@pytest.fixture(autouse=True)
+def kinds():
+    """What this process has sent past the limiters, empty at first."""
+    unpaced.kinds.clear()
+    return unpaced.kinds
 
 
 @pytest.fixture
 def server():
-    server = ThreadingHTTPServer(("127.0.0.1", 0), Bedrock)
-    server.signed = []
-    threading.Thread(target=server.serve_forever, daemon=True).start()
-    yield server
-    server.shutdown()
-    server.server_close()
+    yield from serve()
 
 
 def bedrock(port):
-    keys = {"aws_access_key_id": "k", "aws_secret_access_key": "k", "region_name": "us-east-1"}
     config = Config(retries={"max_attempts": 3, "mode": "standard"})
-    return boto3.client("bedrock-runtime", endpoint_url=f"http://127.0.0.1:{port}", config=config, **keys)
+    return boto3.client("bedrock-runtime", endpoint_url=f"http://127.0.0.1:{port}", config=config, **KEYS)
 
 
 def test_boto3_is_paced_and_settled_and_a_refusal_is_repeated_by_the_limiter(server):
@@ -101,9 +43,10 @@ def test_boto3_is_paced_and_settled_and_a_refusal_is_repeated_by_the_limiter(ser
         body = {name: CALL[name] for name in ("messages", "inferenceConfig")}
         raw = client.invoke_model(modelId=CALL["modelId"], body=json.dumps(body))
         assert json.loads(raw["body"].read()) == ANSWER
+        assert list(client.converse_stream(**CALL)["stream"])[-1]["metadata"]["usage"]["outputTokens"] == 30
     (pool,) = limiter.status()["pools"].values()
-    assert pool["counts"] == {"granted": 3, "refused_rate": 1, "settled": 2}
-    assert len(server.signed) == 3
+    assert pool["counts"] == {"granted": 4, "refused_rate": 1, "settled": 3}
+    assert len(server.signed) == 4
 
 
 def test_a_request_that_has_waited_is_signed_again(server, monkeypatch):
@@ -129,7 +72,6 @@ def test_a_refusal_of_our_own_is_not_repeated_and_a_dead_host_is_charged_nothing
     assert pool["counts"]["granted"] == pool["counts"]["cancelled"] > 1
 
 
-@pytest.mark.filterwarnings("ignore::paceline.PacelineWarning")
 def test_bedrock_through_anthropic_is_within_reach(world):
     """The other way out that the warning names: the server has no such path, but the pool has heard of the request."""
     limiter = paceline.Limiter({"bedrock/*": ["600 requests/min", "600k tokens/min"]})
@@ -140,13 +82,48 @@ def test_bedrock_through_anthropic_is_within_reach(world):
     assert [pool["counts"] for pool in limiter.status()["pools"].values()] == [{"granted": 1, "settled": 1}]
 
 
-@pytest.mark.filterwarnings("ignore::paceline.PacelineWarning")
-def test_xai_sdk_sends_through_grpc_and_cannot_be_attached(limiter):
-    xai_sdk = pytest.importorskip("xai_sdk")
-    assert "grpc" in sys.modules
-    client = xai_sdk.Client(api_key="k")
+def test_xai_sdk_cannot_be_attached(limiter):
     with pytest.raises(TypeError, match=r"no client of httpx.* inside"):
-        limiter.attach(client)
+        limiter.attach(xai_sdk.Client(api_key="k"))
+
+
+async def test_a_channel_of_grpc_is_announced(limiter, kinds, caplog):
+    with paceline.instrument(limiter):
+        kinds.clear()  # xai_sdk is imported already
+        caplog.clear()
+        for make in (xai_sdk.Client, xai_sdk.AsyncClient):
+            make(api_key="k")
+        grpc.insecure_channel("localhost:1").close()
+        grpc.secure_channel("dns:///generativelanguage.googleapis.com:443", grpc.ssl_channel_credentials()).close()
+    assert set(kinds) == {("xai", "api.x.ai", "gRPC"), ("gemini", "generativelanguage.googleapis.com", "gRPC")}
+    assert kinds["xai", "api.x.ai", "gRPC"] >= 2
+    assert len(caplog.records) == 2
+    assert "use openai.OpenAI(base_url='https://api.x.ai/v1'), or acquire a permit" in caplog.records[0].getMessage()
+
+
+async def test_curl_cffi_and_websocket_client_are_announced(limiter, kinds):
+    """Nothing listens there."""
+    ask = {"json": {"model": "gpt-5"}, "proxy": "http://127.0.0.1:9", "timeout": 5}
+    url = "https://api.openai.com/v1/chat/completions"
+    with paceline.instrument(limiter):
+        kinds.clear()  # of xai_sdk
+        with pytest.raises(curl_cffi.CurlError):
+            curl_cffi.post(url, **ask)
+        async with curl_cffi.AsyncSession() as session:
+            with pytest.raises(curl_cffi.CurlError):
+                await session.post(url, **ask)
+            with pytest.raises(curl_cffi.CurlError):
+                await session.get(url, proxy="http://127.0.0.1:9", timeout=5)
+            with pytest.raises(curl_cffi.CurlError):
+                await session.ws_connect("wss://api.openai.com/v1/realtime", proxy="http://127.0.0.1:9", timeout=5)
+        with pytest.raises(OSError, match="refused"):
+            websocket.create_connection(
+                "wss://api.openai.com/v1/realtime", http_proxy_host="127.0.0.1", http_proxy_port=9, proxy_type="http"
+            )
+    assert kinds == {
+        ("openai", "api.openai.com", "POST /v1/chat/completions by curl_cffi"): 2,
+        ("openai", "api.openai.com", "WebSocket"): 2,
+    }
 
 
 def test_the_advice_for_boto3_works():

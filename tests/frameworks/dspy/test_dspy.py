@@ -97,7 +97,7 @@ def test_both_doors_charge_once_and_either_may_end_first(world, limiter, outer):
     lm(world)(PROMPT)
     newest, oldest = (limiter, other) if outer == "dspy" else (other, limiter)
     assert counts(newest, GPT) == {"granted": 2, "settled": 2}
-    assert oldest.status() == {"pools": {}}
+    assert oldest.status()["pools"] == {}
     assert world.tally()["admitted"] == 3
 
 
@@ -129,5 +129,5 @@ def test_instrumented_again_the_newest_holds(world, limiter):
     other = paceline.Limiter({"openai/*": LIMITS["openai/*"]})
     with instrument(limiter), instrument(other):
         lm(world)(PROMPT)
-    assert limiter.status() == {"pools": {}}
+    assert limiter.status()["pools"] == {}
     assert counts(other, GPT) == {"granted": 1, "settled": 1}

@@ -14,8 +14,8 @@ TYPE_CHECKING = False  # typing is not imported here
 if TYPE_CHECKING:
     from typing import Any
 
-LIBRARIES = {"httpx", "httpx2", "aiohttp", "urllib3"}
-"""The libraries that :func:`paceline.instrument` paces; requests and botocore import urllib3."""
+LIBRARIES = {"httpx", "httpx2", "aiohttp", "urllib3", "grpc", "websockets", "curl_cffi"}
+"""The libraries that :func:`paceline.instrument` paces, and three that it announces; requests and botocore import urllib3."""
 
 
 class FirstImport:

@@ -1,0 +1,118 @@
+"""Which addresses cannot be reached, told once, and the reason in a few words."""
+
+from __future__ import annotations
+
+import math
+import os
+import socket
+import ssl
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Final
+from urllib.parse import urlsplit
+
+REPORT_EVERY_S: Final = 30.0
+"""The least time between two messages that one address cannot be reached."""
+
+REASON_MAX: Final = 200
+
+
+@dataclass(slots=True)
+class _Address:
+    """The state of one address; instants in seconds of one clock."""
+
+    answered_s: float = -math.inf
+    failed_s: float = -math.inf
+    reported_s: float = -math.inf
+    reported: bool = False  # as an address that cannot be reached
+    why: str = ""  # why it cannot be reached; empty while it can
+    lost: str = ""  # why a request failed that is not retried
+
+
+class Reach:
+    """Reports, once, that an address cannot be reached, and when it can be reached again.
+
+    Args:
+        say: Takes a line for the user.
+        again: Whether a request without a connection is retried.
+        proxy: The proxy's URL, if there is one; it may hold a password.
+    """
+
+    def __init__(self, say: Callable[[str], None], *, again: bool, proxy: str | None = None) -> None:
+        self._say, self._again = say, "; trying again" if again else ""
+        self._via = f" through the proxy {origin(proxy)}" if proxy else ""
+        self._addresses: dict[str, _Address] = {}
+
+    def failed(self, name: str, error: BaseException, sent_s: float, now_s: float) -> None:
+        """An attempt sent at ``sent_s`` to the address ``name`` got no connection; ignored if another was answered since."""
+        address = self._address(name)
+        if address.answered_s > sent_s:
+            return
+        address.why, address.failed_s = reason(error), now_s
+        if not address.reported and now_s - address.reported_s >= REPORT_EVERY_S:
+            address.reported, address.reported_s = True, now_s
+            self._say(f"{self._unreached(name, address.why)}{self._again}")
+
+    def answered(self, name: str, sent_s: float, now_s: float) -> None:
+        """An attempt sent at ``sent_s`` was answered; over an older connection that says nothing of new ones."""
+        address = self._address(name)
+        address.answered_s = now_s
+        if address.why and sent_s >= address.failed_s:
+            address.why = ""
+            if address.reported:
+                address.reported = False
+                self._say(f"{name} can be reached again")
+
+    def lose(self, name: str, error: BaseException) -> str:
+        """A request got no connection and is not retried; returns the message for its record."""
+        self._address(name).lost = reason(error)
+        return self._unreached(name, reason(error))
+
+    def at_end(self) -> list[str]:
+        """A line for each address that cannot be reached now, or because of which requests failed."""
+        down = [self._unreached(name, one.why) for name, one in self._addresses.items() if one.why]
+        was = [(name, one.lost) for name, one in self._addresses.items() if one.lost and not one.why]
+        return down + [f"{name} could not be reached for a while{self._via}: {lost}" for name, lost in was]
+
+    def _unreached(self, name: str, why: str) -> str:
+        return f"cannot reach {name}{self._via}: {why}"
+
+    def _address(self, name: str) -> _Address:
+        address = self._addresses.get(name)
+        if address is None:
+            address = self._addresses[name] = _Address()
+        return address
+
+
+def origin(url: str) -> str:
+    """Scheme, host and port of a URL, the name of an address: paths, queries and user names can hold keys."""
+    parts = urlsplit(url)
+    return f"{parts.scheme}://{parts.netloc.rpartition('@')[2]}"
+
+
+def reason(error: BaseException) -> str:
+    """Why there was no connection, in a few words, from the system's error inside the library's."""
+    if isinstance(error, TimeoutError) or type(error).__name__ == "ConnectTimeout":  # of aiohttp; of httpx2
+        return "connection timed out"
+    error = getattr(error, "os_error", None) or getattr(error, "certificate_error", None) or error  # aiohttp's
+    inner: BaseException | None = error
+    while inner is not None and not (isinstance(inner, OSError) and inner.errno is not None):
+        nested = inner.exceptions[0] if isinstance(inner, BaseExceptionGroup) else None
+        inner = nested or inner.__cause__ or inner.__context__
+    status = getattr(error, "status", None)  # of a proxy; the error's own text has the URL
+    words = f"{status} {getattr(error, 'message', '')}" if status else str(error) or type(error).__name__
+    match inner:
+        case ConnectionRefusedError():
+            words = "connection refused"
+        case socket.gaierror(errno=socket.EAI_NONAME):
+            words = "no such host"
+        case socket.gaierror():
+            words = f"its name cannot be resolved: {inner.strerror}"
+        case ssl.SSLCertVerificationError():
+            words = f"its certificate is not trusted: {inner.verify_message}"
+        case ssl.SSLError():
+            words = f"TLS failed: {(inner.reason or str(inner)).replace('_', ' ').lower()}"
+        case OSError():
+            system = os.strerror(inner.errno or 0)
+            words = system[:1].lower() + system[1:]
+    return "".join(c for c in words if c.isprintable())[:REASON_MAX]

@@ -1,0 +1,98 @@
+"""aiobotocore is paced by `instrument()` above its signatures, not by the binding of aiohttp below them."""
+
+import asyncio
+import json
+
+import pytest
+from aiobotocore.config import AioConfig
+from aiobotocore.session import get_session
+from bedrock_server import ANSWER, CALL, KEYS, serve
+from botocore.exceptions import ClientError, EndpointConnectionError
+
+import paceline
+
+BODY = {name: CALL[name] for name in ("messages", "inferenceConfig")}
+
+
+@pytest.fixture
+def server():
+    yield from serve()
+
+
+def bedrock(port):
+    config = AioConfig(retries={"max_attempts": 3, "mode": "standard"})
+    return get_session().create_client(
+        "bedrock-runtime", endpoint_url=f"http://127.0.0.1:{port}", config=config, **KEYS
+    )
+
+
+async def test_it_is_paced_and_settled_and_a_refusal_is_repeated_by_the_limiter(server):
+    limiter = paceline.Limiter({"bedrock/*": ["600 requests/min", "60k tokens/min"]})
+    with paceline.instrument(limiter, provider="bedrock"):
+        async with bedrock(server.server_port) as client:
+            assert (await client.converse(**CALL))["usage"]["totalTokens"] == 42
+            raw = await client.invoke_model(modelId=CALL["modelId"], body=json.dumps(BODY))
+            assert json.loads(await raw["body"].read()) == ANSWER
+            events = [event async for event in (await client.converse_stream(**CALL))["stream"]]
+            assert events[-1]["metadata"]["usage"]["outputTokens"] == 30
+            dropped = await client.converse_stream(**CALL)
+            dropped["stream"].close()
+    (pool,) = limiter.status()["pools"].values()
+    assert pool["counts"] == {"granted": 5, "refused_rate": 1, "settled": 4}
+    assert len(server.signed) == 5
+
+
+async def test_a_stream_is_settled_with_its_usage(server):
+    server.signed.append(None)  # none is refused
+    limiter = paceline.Limiter({"bedrock/*": ["600 requests/min", "60k tokens/min"]})
+    with paceline.instrument(limiter, provider="bedrock"):
+        async with bedrock(server.server_port) as client:
+            async for _ in (await client.converse_stream(**CALL))["stream"]:
+                pass
+            raw = await client.invoke_model(modelId=CALL["modelId"], body=json.dumps(BODY))
+            await raw["body"].read()
+    (pool,) = limiter.status()["pools"].values()
+    assert {quota["unit"]: quota["spent"] for quota in pool["quotas"]} == {"requests": 2, "tokens": 84}
+
+
+async def test_a_request_that_has_waited_is_signed_again(server, monkeypatch):
+    monkeypatch.setattr("paceline.http.botocore.SIGNED_S", 1.0)
+    limiter = paceline.Limiter({"bedrock/*": "30 requests/min burst 1"}, headroom_s=0)
+    with paceline.instrument(limiter, provider="bedrock"):
+        async with bedrock(server.server_port) as client:
+            await client.converse(**CALL)  # the first attempt is refused, the second waits for 2 s
+    first, second = (int(stamp[-3:-1]) for stamp in server.signed)
+    assert (second - first) % 60 >= 1
+
+
+async def test_a_refusal_of_our_own_is_not_repeated_and_a_dead_host_is_charged_nothing():
+    limiter = paceline.Limiter({"bedrock/*": ["600 requests/min", "10 tokens/min"]})
+    with paceline.instrument(limiter, provider="bedrock"):
+        async with bedrock(9) as client:
+            with pytest.raises(ClientError, match=r"ThrottlingException.*the quota holds 10") as caught:
+                await client.converse(**CALL)
+    assert caught.value.response["ResponseMetadata"]["HTTPHeaders"]["x-paceline"] == "never_fits"
+    limiter = paceline.Limiter({"bedrock/*": "600 requests/min"})
+    with paceline.instrument(limiter, provider="bedrock"):
+        async with bedrock(9) as client:
+            with pytest.raises(EndpointConnectionError):
+                await client.converse(**CALL)
+    (pool,) = limiter.status()["pools"].values()
+    assert pool["counts"]["granted"] == pool["counts"]["cancelled"] > 1
+
+
+async def test_a_task_that_is_cancelled_in_the_queue_sends_nothing(server):
+    server.signed.append(None)
+    limiter = paceline.Limiter({"bedrock/*": "1 requests/min burst 1"})
+    with paceline.instrument(limiter, provider="bedrock"):
+        async with bedrock(server.server_port) as client:
+            await client.converse(**CALL)
+            waiting = asyncio.create_task(client.converse(**CALL))
+            while not next(iter(limiter.status()["pools"].values()))["waiting"]:
+                await asyncio.sleep(0)
+            waiting.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await waiting
+    assert len(server.signed) == 2
+    (pool,) = limiter.status()["pools"].values()
+    assert (pool["waiting"], pool["counts"]) == (0, {"granted": 1, "settled": 1})

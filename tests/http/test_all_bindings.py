@@ -1,0 +1,138 @@
+"""One process that sends through every HTTP library at once, on one limiter."""
+
+import asyncio
+import json
+import socket
+import threading
+from contextlib import AsyncExitStack, ExitStack, suppress
+
+import aiohttp
+import httpx
+import httpx2
+import requests
+import urllib3
+from aiohttp.abc import AbstractResolver
+
+import paceline
+from paceline.http import unpaced
+
+NARROW = ["100k requests/min", "4M tokens/min", "4 concurrency"]
+"""Of requests that are not paced together, most are refused."""
+
+EACH = 6
+KEY = {"authorization": "Bearer k"}
+CHAT = {
+    "model": "gpt-5",
+    "messages": [{"role": "user", "content": "Say something. " * 20}],
+    "max_completion_tokens": 20,
+}
+BODIES = [CHAT, {**CHAT, "stream": True, "stream_options": {"include_usage": True}}] * (EACH // 2)
+
+
+class Loopback(AbstractResolver):
+    """Every host is this machine."""
+
+    async def resolve(self, host, port=0, family=socket.AF_INET):
+        return [{"hostname": host, "host": "127.0.0.1", "port": port, "family": family, "proto": 0, "flags": 0}]
+
+    async def close(self):
+        pass
+
+
+def senders(opened):
+    """For each sync library: a function that sends a body and returns a status."""
+    clients = [opened.enter_context(library.Client()) for library in (httpx, httpx2)]
+    session = opened.enter_context(requests.Session())
+    manager = opened.enter_context(urllib3.PoolManager())
+    return [
+        *(lambda url, body, client=client: client.post(url, json=body, headers=KEY).status_code for client in clients),
+        lambda url, body: session.post(url, json=body, headers=KEY, timeout=30).status_code,
+        lambda url, body: manager.request("POST", url, json=body, headers=KEY).status,
+    ]
+
+
+async def async_senders(opened):
+    """The same of the async libraries."""
+    clients = [await opened.enter_async_context(library.AsyncClient()) for library in (httpx, httpx2)]
+    session = await opened.enter_async_context(aiohttp.ClientSession())
+
+    def by_httpx(client):
+        async def send(url, body):
+            return (await client.post(url, json=body, headers=KEY)).status_code
+
+        return send
+
+    async def by_aiohttp(url, body):
+        async with session.post(url, json=body, headers=KEY) as response:
+            await response.read()
+            return response.status
+
+    return [*map(by_httpx, clients), by_aiohttp]
+
+
+def crowd(url, stray=None):
+    """The statuses of :data:`EACH` requests by each library: in a thread each, and in the tasks of one event loop."""
+    statuses = []
+
+    async def main():
+        async with AsyncExitStack() as opened:
+            ways = await async_senders(opened)
+            calls = [send(url, body) for send in ways for body in BODIES]
+            results = await asyncio.gather(*calls, *([stray()] if stray else []))
+            statuses.extend(results[: len(calls)])
+
+    with ExitStack() as opened:
+
+        def call(send, body):
+            statuses.append(send(url, body))
+
+        threads = [threading.Thread(target=call, args=(send, body)) for send in senders(opened) for body in BODIES]
+        threads.append(threading.Thread(target=asyncio.run, args=(main(),)))
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+    return statuses
+
+
+def test_no_request_is_refused_and_a_stray_one_is_announced(paceline_emulator, caplog):
+    unpaced.kinds.clear()
+    world = paceline_emulator(limits={"gpt-5": NARROW}, latency_s=0.02)
+    limiter = paceline.Limiter({"openai/*": NARROW})
+
+    async def stray():
+        """To a host of a provider: a path that is not read, and a WebSocket."""
+        port = world.base_url.rpartition(":")[2]
+        async with aiohttp.ClientSession(connector=aiohttp.TCPConnector(resolver=Loopback())) as session:
+            for _ in range(2):
+                async with session.post(f"http://api.openai.com:{port}/v1/videos", json={"prompt": "a cat"}):
+                    pass
+            with suppress(aiohttp.WSServerHandshakeError):  # the emulator has none
+                await session.ws_connect(f"ws://api.openai.com:{port}/v1/realtime")
+
+    with paceline.instrument(limiter, provider="openai"):
+        statuses = crowd(f"{world.base_url}/v1/chat/completions", stray)
+    tally, pool = world.tally(), limiter.status()["pools"]["openai/gpt-5"]
+    assert statuses == [200] * 7 * EACH
+    assert (tally["admitted"], tally["refused_total"]) == (7 * EACH, 0)
+    assert pool["counts"] == {"granted": 7 * EACH, "settled": 7 * EACH}
+    spent = {quota["unit"]: quota["spent"] for quota in pool["quotas"]}
+    assert {unit: spent[unit] for unit in ("requests", "tokens")} == {
+        unit: tally["pools"]["gpt-5"]["charges"][unit] for unit in ("requests", "tokens")
+    }
+    rows = limiter.status()["unpaced"]
+    assert [(row["host"], row["kind"], row["count"]) for row in rows] == [
+        ("api.openai.com", "POST /v1/videos", 2),
+        ("api.openai.com", "WebSocket", 1),
+    ]
+    announced = [one.getMessage() for one in caplog.records if "is not paced" in one.getMessage()]
+    assert [line.partition(" is not")[0] for line in announced] == [
+        "POST api.openai.com/v1/videos",
+        "WebSocket api.openai.com",
+    ]
+    json.dumps(rows)
+
+
+def test_the_limits_are_narrow(paceline_emulator):
+    world = paceline_emulator(limits={"gpt-5": NARROW}, latency_s=0.02)
+    assert 429 in crowd(f"{world.base_url}/v1/chat/completions")
