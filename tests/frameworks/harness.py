@@ -28,6 +28,7 @@ MODELS = {
 }
 
 PROMPT = "Say something about the weather in twenty words. " * 5
+KEY = {"authorization": "Bearer k"}
 MESSAGES = [{"role": "user", "content": PROMPT}]
 
 CROWD = 150

@@ -84,6 +84,10 @@ def _opened(_: Any, fullurl: Any, data: Any = None, *__: Any, **___: Any) -> str
     return "" if body is None else str(getattr(fullurl, "full_url", fullurl))
 
 
+def _pooled(pool: Any, method: str, url: str, *_: Any, **__: Any) -> str:
+    return f"{pool.scheme}://{pool.host}{url}" if method.upper() == "POST" else ""
+
+
 def _connected(_: Any, url: Any, *__: Any, **___: Any) -> str:
     return str(url)
 
@@ -109,6 +113,10 @@ SEAMS: Final = {
         Seam("AsyncSession.ws_connect", WEBSOCKET, _connected),
     ],
     "urllib.request": [Seam("OpenerDirector.open", "urllib", _opened)],
+    # niquests' fork of urllib3 takes urllib3's place, whose sync pools are paced; or it has a name of its own
+    "urllib3._async.connectionpool": [Seam("AsyncHTTPConnectionPool.urlopen", "niquests", _pooled)],
+    "urllib3_future._async.connectionpool": [Seam("AsyncHTTPConnectionPool.urlopen", "niquests", _pooled)],
+    "urllib3_future.connectionpool": [Seam("HTTPConnectionPool.urlopen", "niquests", _pooled)],
 }
 """By module. Found by running grpcio 1.85, websockets 17.4, websocket-client 1.9, aiohttp 3.14 and curl_cffi 0.16 (2026-11).
 

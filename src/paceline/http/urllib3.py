@@ -46,6 +46,8 @@ def paced_urlopen(
         options = dict(zip(_POSITIONAL, args, strict=False)) | named
         if method.upper() != "POST":
             return original(pool, method, url, body, headers, **options)
+        if options.get("multiplexed"):  # of niquests' fork, which would return a promise of the response
+            options["multiplexed"] = False
         above, token = _thread.request, None
         if above is not None:  # inside the attempt of another exchange: a retry or a redirect
             above.supersede()

@@ -18,7 +18,7 @@ from azure.ai.inference.aio import ChatCompletionsClient as AsyncChatCompletions
 from azure.core.credentials import AzureKeyCredential
 from cerebras.cloud.sdk import AsyncCerebras, Cerebras
 from fireworks import AsyncFireworks, Fireworks
-from harness import BUSY, MESSAGES, PROMPT, Service, crowd, row
+from harness import BUSY, KEY, MESSAGES, PROMPT, Service, crowd, row
 from huggingface_hub import AsyncInferenceClient, InferenceClient
 from pydantic import BaseModel
 from together import AsyncTogether, Together
@@ -26,7 +26,6 @@ from together import AsyncTogether, Together
 import paceline
 
 ASK = {"model": "m", "messages": MESSAGES, "max_tokens": 40}
-KEY = {"authorization": "Bearer k"}
 INSTRUMENT = "`instrument()`"
 
 
