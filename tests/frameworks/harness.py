@@ -10,6 +10,8 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from importlib.metadata import version
 from pathlib import Path
 
+import paceline
+
 LIMITS = {
     "anthropic/*": ["6000 requests/min", "4M input_tokens/min", "800k output_tokens/min"],
     "gemini/*": ["6000 requests/min", "4M input_tokens/min"],
@@ -39,6 +41,13 @@ SLOTS = ["100k requests/min", "8 concurrency"]
 
 BUSY = ["100k requests/min", "10M tokens/min", "8 concurrency"]
 """The same, with tokens that are counted."""
+
+BUSY_OF = {
+    "anthropic": [BUSY[0], "10M input_tokens/min", "10M output_tokens/min", BUSY[2]],
+    "gemini": [BUSY[0], "10M input_tokens/min", BUSY[2]],
+    "cohere": [BUSY[0], BUSY[2]],
+}
+"""The same, of providers that count other units."""
 
 AT_ONCE = 30
 """How many of the calls for a row are made at once from threads, and how many from one event loop."""
@@ -93,6 +102,28 @@ def crowd(call, acall=None):
     return results + (asyncio.run(loop()) if acall else [])
 
 
+def crowd_row(start, package, over, pool, calls, *, dialect=""):
+    """A crowd under ``paceline.instrument()`` in a world of 8 slots, and its row.
+
+    Args:
+        start: The fixture ``paceline_emulator``.
+        package: The distribution.
+        over: What it sends through.
+        pool: ``<provider>/<model>``.
+        calls: From the world to a call and an async call; ``None`` for one that the package does not have.
+        dialect: That of the emulator. Groq's gives back the output that was asked for and not used.
+    """
+    provider, _, model = pool.partition("/")
+    quotas = BUSY_OF.get(provider, BUSY)
+    world, limiter = (
+        start(limits={model: quotas}, latency_s=0.05, dialect=dialect),
+        paceline.Limiter({f"{provider}/*": quotas}),
+    )
+    with paceline.instrument(limiter, provider=provider):
+        crowd(*calls(world))
+    return row(package, f"`instrument()`, {over}", limiter, world, model, pool)
+
+
 class Service:
     """A provider whose dialect the emulator does not have: counts, and refuses what exceeds 8 requests in flight.
 
@@ -104,7 +135,7 @@ class Service:
         units: What is counted.
     """
 
-    def __init__(self, model, answer, refusal, units=("requests", "tokens")):
+    def __init__(self, model, answer, refusal, units=("requests", "tokens", "concurrency")):
         self.model, self.units, self.lock = model, units, threading.Lock()
         self.in_flight = self.refused = 0
         self.charges = {"requests": 0, "tokens": 0, "concurrency": 0}

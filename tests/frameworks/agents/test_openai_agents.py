@@ -14,7 +14,7 @@ from agents import (
     Runner,
     set_default_openai_client,
 )
-from harness import LIMITS, PROMPT, charged, counts, spent
+from harness import LIMITS, PROMPT, charged, counts, crowd_row, spent
 
 import paceline
 
@@ -76,3 +76,12 @@ async def test_our_refusal_is_one_rate_limit_error(world, limiter, client):
     with pytest.raises(openai.RateLimitError, match="the quota holds 4,000,000"):
         await Runner.run(agent(OpenAIResponsesModel("gpt-5", client), 5_000_000), PROMPT, run_config=QUIET)
     assert world.tally()["admitted"] == 0
+
+
+def test_a_crowd_in_tasks(paceline_emulator):
+    def calls(world):
+        client = openai.AsyncOpenAI(api_key="k", base_url=f"{world.base_url}/v1", max_retries=0)
+        weather = agent(OpenAIResponsesModel("gpt-5", client))
+        return None, lambda: Runner.run(weather, PROMPT, run_config=QUIET)
+
+    crowd_row(paceline_emulator, "openai-agents", "over openai 3", POOL, calls)

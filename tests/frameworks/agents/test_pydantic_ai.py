@@ -4,7 +4,7 @@ import asyncio
 
 import httpx2
 import pytest
-from harness import LIMITS, PROMPT, charged, counts, spent
+from harness import LIMITS, PROMPT, charged, counts, crowd_row, spent
 from pydantic_ai import Agent
 from pydantic_ai.exceptions import ModelHTTPError
 from pydantic_ai.models.anthropic import AnthropicModel
@@ -70,3 +70,11 @@ async def test_our_refusal_is_one_error(world, limiter):
         await Agent(model, model_settings={"max_tokens": 5_000_000}).run(PROMPT)
     assert error.value.status_code == 429
     assert world.tally()["admitted"] == 0
+
+
+def test_a_crowd_in_threads_and_tasks(paceline_emulator):
+    def calls(world):
+        agent = Agent(gpt(world), model_settings=SETTINGS)
+        return lambda: Agent(gpt(world), model_settings=SETTINGS).run_sync(PROMPT), lambda: agent.run(PROMPT)
+
+    crowd_row(paceline_emulator, "pydantic-ai-slim", "over openai 3", GPT, calls)

@@ -12,7 +12,7 @@ import xai_sdk
 from bedrock_server import ANSWER, CALL, KEYS, serve
 from botocore.config import Config
 from botocore.exceptions import EndpointConnectionError
-from harness import MESSAGES
+from harness import BUSY, MESSAGES, Service, crowd, row
 
 import paceline
 from paceline.http import unpaced
@@ -134,3 +134,17 @@ def test_the_advice_for_boto3_works():
         permit.settle(answer)
     (pool,) = limiter.status()["pools"].values()
     assert {quota["unit"]: quota["spent"] for quota in pool["quotas"]} == {"requests": 1, "tokens": 42}
+
+
+def test_a_crowd_of_boto3_is_never_refused():
+    def answer(path, body):
+        assert path.endswith("/converse")
+        return ANSWER, ANSWER["usage"]["inputTokens"], ANSWER["usage"]["outputTokens"]
+
+    limiter, model = paceline.Limiter({"bedrock/*": BUSY}), CALL["modelId"]
+    with Service(model, answer, {"message": "Too many requests"}) as service:
+        client = bedrock(service.server.server_port)
+        with paceline.instrument(limiter, provider="bedrock"):
+            crowd(lambda: client.converse(**CALL))
+        (pool,) = limiter.status()["pools"]
+        row("boto3", "`instrument()`, Bedrock over botocore", limiter, service, model, pool)

@@ -18,7 +18,7 @@ from azure.ai.inference.aio import ChatCompletionsClient as AsyncChatCompletions
 from azure.core.credentials import AzureKeyCredential
 from cerebras.cloud.sdk import AsyncCerebras, Cerebras
 from fireworks import AsyncFireworks, Fireworks
-from harness import BUSY, KEY, MESSAGES, PROMPT, Service, crowd, row
+from harness import BUSY, KEY, MESSAGES, PROMPT, Service, crowd, crowd_row, row
 from huggingface_hub import AsyncInferenceClient, InferenceClient
 from pydantic import BaseModel
 from together import AsyncTogether, Together
@@ -26,7 +26,6 @@ from together import AsyncTogether, Together
 import paceline
 
 ASK = {"model": "m", "messages": MESSAGES, "max_tokens": 40}
-INSTRUMENT = "`instrument()`"
 
 
 def azure_ai_inference(world):
@@ -115,12 +114,7 @@ CLIENTS = {
 @pytest.mark.parametrize("package", CLIENTS)
 def test_a_crowd_is_never_refused(paceline_emulator, package):
     provider, dialect, calls, over = CLIENTS[package]
-    world = paceline_emulator(limits={"m": BUSY}, dialect=dialect, latency_s=0.05)
-    limiter = paceline.Limiter({f"{provider}/*": BUSY})
-    with paceline.instrument(limiter, provider=provider):
-        crowd(*calls(world))
-    (pool,) = limiter.status()["pools"]
-    row(package, f"{INSTRUMENT}, {over}", limiter, world, "m", pool)
+    crowd_row(paceline_emulator, package, over, f"{provider}/m", calls, dialect=dialect)
 
 
 def voyage(service):
@@ -213,4 +207,4 @@ def test_a_crowd_at_a_service_of_its_own_is_never_refused(package):
     with Service(pool.partition("/")[2], answer, refusal, units) as service:
         with paceline.instrument(limiter, provider=provider):
             crowd(*calls(service))
-        row(package, f"{INSTRUMENT}, {over}", limiter, service, service.model, pool)
+        row(package, f"`instrument()`, {over}", limiter, service, service.model, pool)

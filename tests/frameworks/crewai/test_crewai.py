@@ -7,7 +7,7 @@ os.environ |= {"CREWAI_DISABLE_TELEMETRY": "true", "OTEL_SDK_DISABLED": "true", 
 
 import pytest
 from crewai import LLM, Agent, Crew, Task
-from harness import LIMITS, PROMPT, charged, counts, spent
+from harness import LIMITS, PROMPT, charged, counts, crowd_row, spent
 
 import paceline
 
@@ -60,3 +60,11 @@ def test_our_refusal_never_reaches_the_provider(world, limiter):
     with paceline.instrument(limiter), pytest.raises(Exception, match="the quota holds 4,000,000"):
         LLM(model="openai/gpt-5", api_key="k", base_url=f"{world.base_url}/v1", max_tokens=5_000_000).call(PROMPT)
     assert world.tally()["admitted"] == 0
+
+
+def test_a_crowd_in_threads_and_tasks(paceline_emulator):
+    def calls(world):
+        model = llm(world)
+        return lambda: model.call(PROMPT), lambda: model.acall(PROMPT)
+
+    crowd_row(paceline_emulator, "crewai", "over openai", POOL, calls)

@@ -8,7 +8,7 @@ os.environ |= {"LITELLM_LOCAL_MODEL_COST_MAP": "True", "DSPY_CACHEDIR": tempfile
 
 import dspy
 import pytest
-from harness import LIMITS, PROMPT, charged, counts, spent
+from harness import LIMITS, PROMPT, charged, counts, crowd_row, spent
 
 import paceline
 from paceline.integrations.dspy import instrument
@@ -131,3 +131,11 @@ def test_instrumented_again_the_newest_holds(world, limiter):
         lm(world)(PROMPT)
     assert limiter.status()["pools"] == {}
     assert counts(other, GPT) == {"granted": 1, "settled": 1}
+
+
+def test_a_crowd_in_threads_and_tasks(paceline_emulator):
+    def calls(world):
+        model = lm(world)
+        return lambda: model(PROMPT), lambda: model.acall(PROMPT)
+
+    crowd_row(paceline_emulator, "dspy", "its own HTTP client", GPT, calls)

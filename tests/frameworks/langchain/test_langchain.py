@@ -5,7 +5,7 @@ import json
 
 import openai
 import pytest
-from harness import LIMITS, PROMPT, charged, counts, spent
+from harness import LIMITS, PROMPT, charged, counts, crowd_row, spent
 from langchain.agents import create_agent
 from langchain.agents.middleware import ModelRetryMiddleware
 from langchain_anthropic import ChatAnthropic
@@ -344,3 +344,23 @@ def test_what_cannot_be_meant_is_refused():
         PacelineMiddleware(max_tool_output_chars=5)
     with pytest.raises(paceline.QuotaError, match="max_input_tokens is 0"):
         PacelineMiddleware(max_input_tokens=0)
+
+
+def test_a_crowd_of_calls_in_threads_and_tasks(paceline_emulator):
+    def calls(world):
+        model = gpt(world, max_retries=0)
+        return lambda: model.invoke(PROMPT), lambda: model.ainvoke(PROMPT)
+
+    crowd_row(paceline_emulator, "langchain-openai", "over openai 3", GPT, calls)
+
+
+def test_a_crowd_of_graphs_in_threads_and_tasks(paceline_emulator):
+    def calls(world):
+        model, graph = gpt(world, max_retries=0), StateGraph(MessagesState)
+        graph.add_node("weather", lambda state: {"messages": [model.invoke(state["messages"])]})
+        graph.add_edge(START, "weather")
+        graph.add_edge("weather", END)
+        compiled = graph.compile()
+        return lambda: compiled.invoke(asked()), lambda: compiled.ainvoke(asked())
+
+    crowd_row(paceline_emulator, "langgraph", "over openai 3", GPT, calls)

@@ -7,7 +7,7 @@ os.environ["LITELLM_LOCAL_MODEL_COST_MAP"] = "True"  # else it fetches its price
 
 import litellm
 import pytest
-from harness import LIMITS, MESSAGES, charged, counts, spent
+from harness import LIMITS, MESSAGES, charged, counts, crowd_row, spent
 
 import paceline
 
@@ -136,3 +136,11 @@ async def test_a_permit_of_ones_own_travels_down(world, limiter):
             await litellm.acompletion(**options(world, model=GPT))
     assert counts(limiter, GPT) == {"granted": 1, "settled": 1}
     assert spent(limiter, GPT) == charged(world, "gpt-5")
+
+
+def test_a_crowd_in_threads_and_tasks(paceline_emulator):
+    def calls(world):
+        ask = options(world, model=GPT, max_retries=0)
+        return lambda: litellm.completion(**ask), lambda: litellm.acompletion(**ask)
+
+    crowd_row(paceline_emulator, "litellm", "over openai 2 and its own aiohttp transport", GPT, calls)

@@ -5,7 +5,7 @@ import asyncio
 import httpx
 import openai
 import pytest
-from harness import LIMITS, PROMPT, charged, counts, spent
+from harness import LIMITS, PROMPT, charged, counts, crowd_row, spent
 from llama_index.core.agent.workflow import FunctionAgent
 from llama_index.core.llms import ChatMessage
 from llama_index.llms.openai import OpenAI, OpenAIResponses
@@ -88,3 +88,11 @@ def test_our_refusal_is_a_rate_limit_error(world, limiter):
     with paceline.instrument(limiter), pytest.raises(openai.RateLimitError, match="the quota holds 4,000,000"):
         llm(world, max_tokens=5_000_000, max_retries=0).complete(PROMPT)
     assert world.tally()["admitted"] == 0
+
+
+def test_a_crowd_in_threads_and_tasks(paceline_emulator):
+    def calls(world):
+        model = llm(world, max_tokens=40, max_retries=0)
+        return lambda: model.chat(CHAT), lambda: model.achat(CHAT)
+
+    crowd_row(paceline_emulator, "llama-index-core", "over openai and httpx", POOL, calls)

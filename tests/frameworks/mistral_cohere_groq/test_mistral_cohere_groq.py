@@ -6,7 +6,7 @@ import contextlib
 import cohere
 import groq
 import pytest
-from harness import CROWD, LIMITS, MESSAGES, SLOTS, charged, counts, spent
+from harness import CROWD, LIMITS, MESSAGES, SLOTS, charged, counts, crowd_row, spent
 from mistralai.client import Mistral
 from mistralai.client.errors import SDKError
 
@@ -175,3 +175,15 @@ def test_what_cohere_tries_again_by_itself_reaches_nobody(world):
     with pytest.raises(cohere.TooManyRequestsError, match="the quota holds 10"):
         client.chat(model=CohereSdk.model, **ASK)
     assert world.tally()["admitted"] + world.tally()["refused_total"] == 0
+
+
+@pytest.mark.parametrize(
+    ("package", "over", "one"),
+    [("mistralai", "over httpx2", MistralSdk), ("cohere", "over httpx", CohereSdk), ("groq", "over httpx", GroqSdk)],
+)
+def test_a_crowd_in_threads_and_tasks(paceline_emulator, package, over, one):
+    def calls(world):
+        client = one(world)
+        return client.call, client.acall
+
+    crowd_row(paceline_emulator, package, over, pool(one), calls, dialect="" if package == "cohere" else "groq")

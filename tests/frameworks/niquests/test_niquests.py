@@ -5,7 +5,7 @@ import socket
 
 import niquests
 import pytest
-from harness import BUSY, KEY, MESSAGES, counts, crowd, row, spent
+from harness import BUSY, KEY, MESSAGES, counts, crowd_row, spent
 
 import paceline
 from paceline.http import unpaced
@@ -14,15 +14,11 @@ ASK = {"model": "m", "messages": MESSAGES, "max_tokens": 40}
 
 
 def test_a_crowd_is_never_refused(paceline_emulator):
-    world = paceline_emulator(limits={"m": BUSY}, latency_s=0.05)
-    limiter = paceline.Limiter({"openai/*": BUSY})
+    def calls(world):
+        url = f"{world.base_url}/v1/chat/completions"
+        return lambda: niquests.post(url, json=ASK, headers=KEY).raise_for_status(), None
 
-    def call():
-        niquests.post(f"{world.base_url}/v1/chat/completions", json=ASK, headers=KEY).raise_for_status()
-
-    with paceline.instrument(limiter, provider="openai"):
-        crowd(call)
-    row("niquests", "`instrument()`; async sessions are announced", limiter, world, "m", "openai/m")
+    crowd_row(paceline_emulator, "niquests", "sync; async sessions are announced", "openai/m", calls)
 
 
 def test_streams_and_sessions_that_multiplex(paceline_emulator):

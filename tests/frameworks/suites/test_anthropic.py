@@ -4,7 +4,7 @@ import asyncio
 
 import anthropic
 import pytest
-from harness import CROWD, LIMITS, MESSAGES, SLOTS, charged, counts, spent
+from harness import CROWD, LIMITS, MESSAGES, SLOTS, charged, counts, crowd_row, spent
 
 import paceline
 from paceline.integrations.anthropic import middleware
@@ -235,3 +235,13 @@ def test_unmetered_calls_pass(world, limiter):
         with pytest.raises(anthropic.NotFoundError):
             client.messages.count_tokens(model="claude-haiku-4-5", messages=MESSAGES)
     assert limiter.status()["pools"] == {}
+
+
+def test_a_crowd_in_threads_and_tasks(paceline_emulator):
+    def calls(world):
+        where = {"api_key": "k", "base_url": world.base_url, "max_retries": 0}
+        client, async_client = anthropic.Anthropic(**where), anthropic.AsyncAnthropic(**where)
+        return lambda: client.messages.create(**ASK), lambda: async_client.messages.create(**ASK)
+
+    over = "over httpx" if anthropic.__version__.startswith("0.") else "over httpx2"
+    crowd_row(paceline_emulator, "anthropic", over, POOL, calls)

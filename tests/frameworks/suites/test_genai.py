@@ -7,7 +7,7 @@ from importlib.util import find_spec
 import pytest
 from google import genai
 from google.genai import errors, types
-from harness import CROWD, LIMITS, PROMPT, SLOTS, charged, counts, spent
+from harness import CROWD, LIMITS, PROMPT, SLOTS, charged, counts, crowd_row, spent
 
 import paceline
 
@@ -170,3 +170,12 @@ def test_client_certificates_are_said_not_to_be_paced(world, limiter, monkeypatc
     monkeypatch.setattr(type(client._api_client), "_use_google_auth_sync", lambda _: True, raising=False)
     with pytest.warns(paceline.PacelineWarning, match="client certificates"):
         limiter.attach(client, provider="gemini")
+
+
+def test_a_crowd_in_threads_and_tasks(paceline_emulator):
+    def calls(world):
+        client = make(world)
+        return lambda: client.models.generate_content(**ASK), lambda: client.aio.models.generate_content(**ASK)
+
+    over = "over httpx and aiohttp" if AIOHTTP else "over httpx2"
+    crowd_row(paceline_emulator, "google-genai", over, POOL, calls)

@@ -5,7 +5,7 @@ import importlib
 
 import openai
 import pytest
-from harness import CROWD, LIMITS, MESSAGES, NARROW, RATE, SLOTS, charged, counts, spent
+from harness import CROWD, LIMITS, MESSAGES, NARROW, RATE, SLOTS, charged, counts, crowd_row, spent
 
 import paceline
 
@@ -147,3 +147,13 @@ async def test_over_aiohttp(world, limiter):
         async for _ in await client.chat.completions.create(**ask, stream=True):
             pass
     assert counts(limiter, POOL) == {"granted": 2, "settled": 2}
+
+
+def test_a_crowd_in_threads_and_tasks(paceline_emulator):
+    ask = {"model": "gpt-5", "messages": MESSAGES, "max_tokens": 40}
+
+    def calls(world):
+        client, async_client_ = sync_client(world, max_retries=0), async_client(world, max_retries=0)
+        return lambda: client.chat.completions.create(**ask), lambda: async_client_.chat.completions.create(**ask)
+
+    crowd_row(paceline_emulator, "openai", "over httpx2" if MAJOR > 2 else "over httpx", POOL, calls)
