@@ -8,6 +8,7 @@ from aiobotocore.config import AioConfig
 from aiobotocore.session import get_session
 from bedrock_server import ANSWER, CALL, KEYS, serve
 from botocore.exceptions import ClientError, EndpointConnectionError
+from harness import BUSY, Service, crowd, row
 
 import paceline
 
@@ -96,3 +97,21 @@ async def test_a_task_that_is_cancelled_in_the_queue_sends_nothing(server):
     assert len(server.signed) == 2
     (pool,) = limiter.status()["pools"].values()
     assert (pool["waiting"], pool["counts"]) == (0, {"granted": 1, "settled": 1})
+
+
+def test_a_crowd_is_never_refused():
+    def answer(path, body):
+        assert path.endswith("/converse")
+        return ANSWER, ANSWER["usage"]["inputTokens"], ANSWER["usage"]["outputTokens"]
+
+    limiter, model = paceline.Limiter({"bedrock/*": BUSY}), CALL["modelId"]
+    with Service(model, answer, {"message": "Too many requests"}) as service:
+
+        async def acall():
+            async with bedrock(service.server.server_port) as client:
+                await client.converse(**CALL)
+
+        with paceline.instrument(limiter, provider="bedrock"):
+            crowd(None, acall)
+        (pool,) = limiter.status()["pools"]
+        row("aiobotocore", "`instrument()`, Bedrock over aiohttp", limiter, service, model, pool)

@@ -177,5 +177,5 @@ def test_a_crowd_in_threads_and_tasks(paceline_emulator):
         client = make(world)
         return lambda: client.models.generate_content(**ASK), lambda: client.aio.models.generate_content(**ASK)
 
-    over = "over httpx and aiohttp" if AIOHTTP else "over httpx2"
+    over = f"over {'httpx2' if find_spec('httpx2') else 'httpx'}{' and aiohttp' if AIOHTTP else ''}"
     crowd_row(paceline_emulator, "google-genai", over, POOL, calls)
