@@ -191,7 +191,7 @@ class Pacer:
         """
         if self._unusual:
             self._warn_of_unmetered(scheduler.pool.name, {CONCURRENCY, *cost, *units})
-        waiter = self._waiter(scheduler, cost, None, None, again, units=cost)
+        waiter = self._waiter(scheduler, cost, None, None, again, None, cost)
         waiter.returned &= not behind
         return Acquisition(scheduler, waiter)
 
