@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import gc
 import threading
 
@@ -329,3 +330,35 @@ class TestWhoCannotWait:
                 coroutine.send(None)
 
         self.everybody_goes(fail)
+
+
+@pytest.mark.parametrize("ends", ["granted", "cancelled"])
+async def test_what_surrounds_a_wait_is_left_with_it(monkeypatch, ends):
+    steps = []
+
+    @contextlib.contextmanager
+    def around():
+        steps.append("entered")
+        try:
+            yield
+        finally:
+            steps.append("left")
+
+    monkeypatch.setattr("paceline.pacing.permit.around_waits", [around])
+    limiter = paceline.Limiter({"jobs": "1 concurrency"})
+    held = await limiter.acquire("jobs")
+    assert steps == ["entered", "left"]
+    waiting = asyncio.create_task(take(limiter))
+    await asyncio.sleep(0)
+    assert steps == ["entered", "left", "entered"]
+    if ends == "granted":
+        held.settle()
+        (await waiting).cancel()
+    else:
+        waiting.cancel()
+        await asyncio.gather(waiting, return_exceptions=True)
+    assert steps == ["entered", "left"] * 2
+
+
+async def take(limiter):
+    return await limiter.acquire("jobs")

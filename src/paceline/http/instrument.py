@@ -16,6 +16,7 @@ from paceline.http.httpx import LIBRARIES, PacedTransport, exchange_async, excha
 from paceline.http.unpaced import DSPY, GRPC, announce_kind
 from paceline.http.urllib3 import paced_urlopen
 from paceline.pacing.pacer import Pacer
+from paceline.pacing.permit import around_waits
 from paceline.providers.base import Provider
 from paceline.providers.registry import provider_named
 
@@ -100,6 +101,13 @@ def instrument(limiter: Pacer, *, provider: str | None = None) -> Instrumented:
         done.replace(kind, "create_request", remembering(kind.create_request))
         done.replace(kind, "_get_response", paced_response(limiter, kind._get_response, fallback))  # noqa: SLF001
 
+    def exclude_waits(module: ModuleType) -> None:
+        """Let inspect-ai's ``working_limit`` count no wait for a permit: it would cut samples that only waited."""
+        around = getattr(module, "suspend_working_limit", None)  # not so in every version
+        if around is not None:
+            around_waits.append(around)
+            done.callback(around_waits.remove, around)
+
     seen: set[type] = set()
     actions = {
         **dict.fromkeys(SEAMS, watch),
@@ -109,6 +117,7 @@ def instrument(limiter: Pacer, *, provider: str | None = None) -> Instrumented:
         **dict.fromkeys(("botocore.endpoint", "aiobotocore.endpoint"), pace_botocore),
         "dspy": look_at_dspy,
         dspy.MODULE: pace_dspy,
+        "inspect_ai.util": exclude_waits,
     }
     if "xai_sdk" in sys.modules:  # its clients may have made their channels
         announce_kind("xai", "api.x.ai", GRPC)

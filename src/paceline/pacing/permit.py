@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import threading
 import warnings
-from collections.abc import Collection, Coroutine, Generator
+from collections.abc import Callable, Collection, Coroutine, Generator, Iterator
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from contextvars import ContextVar, Token
 from dataclasses import dataclass, replace
 from logging import DEBUG, WARNING
@@ -72,6 +73,20 @@ _OPEN, _UNSENT = object(), object()
 _closing = threading.RLock()  # reentrant: a finalizer may close another permit while this thread closes one
 
 _PLAIN = (int, float)  # other numbers are converted to float
+
+
+around_waits: list[Callable[[], AbstractContextManager[object]]] = []
+"""Entered around each wait for a permit, in the context of the caller: frameworks exclude waits from a deadline this way."""
+
+_NONE = nullcontext()
+
+
+@contextmanager
+def _surroundings() -> Iterator[None]:
+    with ExitStack() as waits:
+        for around in around_waits:
+            waits.enter_context(around())
+        yield
 
 
 class Permit:
@@ -347,7 +362,8 @@ class Acquisition:
         if self._used:
             raise RuntimeError(_ONE)
         self._used = True
-        outcome = self._scheduler.wait(self._waiter)
+        with _surroundings() if around_waits else _NONE:
+            outcome = self._scheduler.wait(self._waiter)
         if isinstance(outcome, Reservation):
             return Permit(self._scheduler, self._waiter, outcome)
         raise as_error(self._scheduler, self._waiter, outcome)
@@ -363,7 +379,8 @@ class Acquisition:
         if self._used:
             raise RuntimeError(_ONE)
         self._used = True
-        outcome = await self._scheduler.wait_async(self._waiter)
+        with _surroundings() if around_waits else _NONE:
+            outcome = await self._scheduler.wait_async(self._waiter)
         if isinstance(outcome, Reservation):
             permit = Permit(self._scheduler, self._waiter, outcome)
             return self._enter(permit) if enter else permit
