@@ -34,6 +34,7 @@ from paceline.batch.transport import (
     session,
 )
 from paceline.config import Config
+from paceline.core.results import QuotaError
 from paceline.http.describe import Metered
 from paceline.http.exchange import exchange_metered
 from paceline.limiter.limiter import Limiter
@@ -359,20 +360,23 @@ class Runner:
 
 
 def _proxy(addresses: Mapping[str, Address]) -> str | None:
-    """The proxy that the environment names for ``addresses``; none for this machine's."""
+    """The proxy that the environment names for ``addresses``; none for this machine's.
+
+    Raises:
+        QuotaError: It is not an HTTP proxy.
+    """
     from urllib.request import getproxies, proxy_bypass
 
     proxies = getproxies()
-    urls = [urlsplit(address.root) for address in addresses.values()]
-    hosts = [(url.scheme, url.hostname or "") for url in urls]
-    return next(
-        (
-            proxies[scheme]
-            for scheme, host in hosts
-            if scheme in proxies and not (is_loopback(host) or proxy_bypass(host))
-        ),
-        None,
-    )
+    for url in (urlsplit(address.root) for address in addresses.values()):
+        proxy, host = proxies.get(url.scheme), url.hostname or ""
+        if proxy is not None and not is_loopback(host) and not proxy_bypass(host):
+            if urlsplit(proxy).scheme not in ("http", "https"):
+                raise QuotaError(
+                    f"the proxy of {url.scheme.upper()}_PROXY is no HTTP proxy: set one that begins with http://, or none"
+                )
+            return proxy
+    return None
 
 
 def _line(words: str) -> str:
