@@ -113,5 +113,4 @@ def test_a_crowd_is_never_refused():
 
         with paceline.instrument(limiter, provider="bedrock"):
             crowd(None, acall)
-        (pool,) = limiter.status()["pools"]
-        row("aiobotocore", "`instrument()`, Bedrock over aiohttp", limiter, service, model, pool)
+        row("aiobotocore", "`instrument()`, Bedrock over aiohttp", limiter, service, model, f"bedrock/{model}")

@@ -146,5 +146,4 @@ def test_a_crowd_of_boto3_is_never_refused():
         client = bedrock(service.server.server_port)
         with paceline.instrument(limiter, provider="bedrock"):
             crowd(lambda: client.converse(**CALL))
-        (pool,) = limiter.status()["pools"]
-        row("boto3", "`instrument()`, Bedrock over botocore", limiter, service, model, pool)
+        row("boto3", "`instrument()`, Bedrock over botocore", limiter, service, model, f"bedrock/{model}")
