@@ -9,6 +9,7 @@ from typing import Any
 
 from paceline.http import genai
 from paceline.http.aiohttp import pace_session
+from paceline.http.botocore import pace_endpoint
 from paceline.http.httpx import PacedTransport, library_of, library_of_transport, pace_transport
 from paceline.http.urllib3 import pace_adapter, pace_manager, pace_pool
 from paceline.pacing.pacer import Pacer
@@ -18,7 +19,7 @@ from paceline.providers.registry import provider_named
 Pace = Callable[[Pacer, Any, Provider | None], None]
 
 ATTACHED = "_paceline"
-"""The attribute of an attached object of aiohttp or urllib3: its limiter and its provider."""
+"""The attribute of an attached object of aiohttp, urllib3 or botocore: its limiter and its provider."""
 
 DEPTH_MAX, OBJECTS_MAX = 3, 500
 """How deep, and among how many objects, a client is searched for HTTP clients."""
@@ -31,8 +32,8 @@ def attach(limiter: Pacer, client: Any, provider: str | None = None) -> None:
     others = [(owner, pace) for part in parts for owner, pace in _others(part)]
     if not http_clients and not others:
         raise TypeError(
-            f"no client of httpx, httpx2, aiohttp, requests or urllib3 inside {type(client).__name__}: attach the HTTP client"
-            " itself, or call paceline.instrument(limiter) to pace the whole process"
+            f"no client of httpx, httpx2, aiohttp, requests, urllib3 or botocore inside {type(client).__name__}: attach the"
+            " HTTP client itself, or call paceline.instrument(limiter) to pace the whole process"
         )
     for http_client in http_clients:  # all of them before the first change: all are paced, or none
         for transport in _transports(http_client):
@@ -102,6 +103,8 @@ def _others(part: Any) -> Iterator[tuple[Any, Pace]]:
         for adapter in part.adapters.values():
             if hasattr(adapter, "poolmanager"):
                 yield adapter, pace_adapter
+    elif _is_a(part, "botocore.endpoint", "Endpoint"):
+        yield part, pace_endpoint
     elif genai.makes_sessions(part):
         yield part, _pace_genai
 

@@ -8,11 +8,13 @@ paceline's own is a ``ClientError`` with status 429, which botocore's retries do
 from __future__ import annotations
 
 import functools
+import inspect
 import json
 import time
 from collections.abc import Mapping
 from importlib import import_module
 from inspect import isawaitable, iscoroutinefunction
+from types import MethodType
 from typing import Any
 from urllib.parse import unquote, urlsplit
 
@@ -64,6 +66,13 @@ def paced_response(limiter: Pacer, original: Any, fallback: Provider | None = No
         return (None, response) if isinstance(response, Exception) else (response, None)
 
     return _like(original, _get_response)
+
+
+def pace_endpoint(limiter: Pacer, endpoint: Any, provider: Provider | None) -> None:
+    """Pace the endpoint of one client; ``provider``: for an address that does not tell it."""
+    make, get = (inspect.unwrap(getattr(type(endpoint), name)) for name in ("create_request", "_get_response"))
+    endpoint.create_request = MethodType(remembering(make), endpoint)
+    endpoint._get_response = MethodType(paced_response(limiter, get, provider), endpoint)  # noqa: SLF001
 
 
 def _like(original: Any, function: Any) -> Any:

@@ -280,7 +280,7 @@ class Limiter(Pacer):
         return _paced(take)
 
     def attach(self, client: Any, *, provider: str | None = None) -> Any:
-        """Pace ``client`` in place: an SDK's client, or any object with an httpx or httpx2 client inside.
+        """Pace ``client`` in place: an SDK's client, a client or session of an HTTP library, or any object with one inside.
 
         Args:
             client: The client. To attach it again has no effect.
@@ -290,7 +290,7 @@ class Limiter(Pacer):
             The same client.
 
         Raises:
-            TypeError: ``client`` contains no client of httpx2, httpx, aiohttp, requests or urllib3.
+            TypeError: ``client`` contains no client of httpx2, httpx, aiohttp, requests, urllib3 or botocore.
         """
         from paceline.http.attach import attach
 

@@ -56,6 +56,16 @@ async def test_a_stream_is_settled_with_its_usage(server):
     assert {quota["unit"]: quota["spent"] for quota in pool["quotas"]} == {"requests": 2, "tokens": 84}
 
 
+async def test_an_attached_client_is_paced(server):
+    server.signed.append(None)  # none is refused
+    limiter = paceline.Limiter({"bedrock/*": ["600 requests/min", "60k tokens/min"]})
+    async with bedrock(server.server_port) as client:
+        limiter.attach(client, provider="bedrock")
+        assert (await client.converse(**CALL))["usage"]["totalTokens"] == 42
+    (pool,) = limiter.status()["pools"].values()
+    assert pool["counts"] == {"granted": 1, "settled": 1}
+
+
 async def test_a_request_that_has_waited_is_signed_again(server, monkeypatch):
     monkeypatch.setattr("paceline.http.botocore.SIGNED_S", 1.0)
     limiter = paceline.Limiter({"bedrock/*": "30 requests/min burst 1"}, headroom_s=0)

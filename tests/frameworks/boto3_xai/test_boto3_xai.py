@@ -49,6 +49,19 @@ def test_boto3_is_paced_and_settled_and_a_refusal_is_repeated_by_the_limiter(ser
     assert len(server.signed) == 4
 
 
+def test_an_attached_client_is_paced_and_another_is_not(server):
+    server.signed.append(None)  # none is refused
+    limiter = paceline.Limiter({"bedrock/*": ["600 requests/min", "60k tokens/min"]})
+    client = limiter.attach(bedrock(server.server_port), provider="bedrock")
+    assert client.converse(**CALL)["usage"]["totalTokens"] == 42
+    assert list(client.converse_stream(**CALL)["stream"])[-1]["metadata"]["usage"]["outputTokens"] == 30
+    bedrock(server.server_port).converse(**CALL)
+    with paceline.instrument(paceline.Limiter({"bedrock/*": "600 requests/min"}), provider="bedrock"):
+        client.converse(**CALL)  # once, by its own limiter
+    (pool,) = limiter.status()["pools"].values()
+    assert pool["counts"] == {"granted": 3, "settled": 3}
+
+
 def test_a_request_that_has_waited_is_signed_again(server, monkeypatch):
     monkeypatch.setattr("paceline.http.botocore.SIGNED_S", 1.0)
     limiter = paceline.Limiter({"bedrock/*": "30 requests/min burst 1"}, headroom_s=0)
