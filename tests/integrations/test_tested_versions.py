@@ -1,4 +1,4 @@
-"""The versions that the tables of docs/integrations*.md claim are those that `make frameworks` installs."""
+"""The versions that the tables of the docs claim are those that `make frameworks` installs."""
 
 import re
 from pathlib import Path
@@ -7,12 +7,13 @@ import pytest
 
 ROOT = Path(__file__).parents[2]
 PAGES = [ROOT / "docs" / name for name in ("integrations.md", "integrations_frameworks.md")]
+PACKAGES = ROOT / "docs" / "packages.md"
 FILES = sorted((ROOT / "tests" / "frameworks").glob("*/requirements.txt"))
 
 BESIDE = {"aiohttp", "pytest"}
 """In requirements because of how another package is tested."""
 
-FOUND = {"langchain-core 1.7.2", "openai 2.54", "openai 2.2", "httpx 0.28.1", "httpx2 2.16.2"}
+FOUND = {"langchain-core 1.7.2", "openai 2.54", "openai 2.2", "httpx 0.28.1", "httpx2 2.16.2", "aiohttp 3.14.5"}
 """What a framework brings along: named in a table, and by no requirement."""
 
 
@@ -30,15 +31,28 @@ def rows():
                 yield cells
 
 
+def told():
+    """The versions in the last column of the tables, and those of the table of packages."""
+    text = " ".join(cells[-1] for cells in rows())
+    return set(re.findall(r"\d+(?:\.\d+)+", text)) | set(packages().values())
+
+
+def packages():
+    """The packages of the table of packages, with their versions; of several, the last one."""
+    return dict(re.findall(r"^\| ([\w-]+) (\d[\w.]+) \|", PACKAGES.read_text(), re.MULTILINE))
+
+
 @pytest.mark.parametrize("path", FILES, ids=lambda path: path.parent.name)
 def test_every_pinned_package_is_in_a_table(path):
-    told = {version for cells in rows() for version in re.findall(r"\d+(?:\.\d+)+", cells[-1])}
     assert pinned(path)
-    assert {(name, version) for name, version in pinned(path) if version not in told} == set()
+    assert {(name, version) for name, version in pinned(path) if version not in told()} == set()
 
 
 def test_every_version_in_a_table_is_pinned():
     versions = {version for path in FILES for _, version in pinned(path)} | {one.split()[1] for one in FOUND}
-    told = {version for cells in rows() for version in re.findall(r"\d+(?:\.\d+)+", cells[-1])}
-    assert len(told) > 20
-    assert told - versions == set()
+    assert len(told()) > 20
+    assert told() - versions == set()
+
+
+def test_the_table_of_packages_has_as_many_as_it_says():
+    assert PACKAGES.read_text().splitlines()[2].startswith(f"*{len(packages())} packages")
