@@ -19,7 +19,7 @@ from yarl import URL
 
 from paceline.batch import transport as transport_module
 from paceline.batch.job import Job
-from paceline.batch.progress import Plain
+from paceline.batch.progress import Plain, View
 from paceline.batch.reach import Reach
 from paceline.batch.redact import PART_MIN, Secrets
 from paceline.batch.transport import AnswerTooLargeError, Sender, Target, session
@@ -312,3 +312,68 @@ def test_slow_answers_hold_the_others_no_longer_than_a_second(tmp_path, server):
     server.answer = answer
     code, report, _ = run(tmp_path, server, [chat(f"r{i}") for i in range(40)])
     assert (code, report["ok"]) == (0, 40)
+
+
+HEAD = b"HTTP/1.1 200 OK\r\ncontent-type: application/json\r\n"
+FORMS = {
+    "chunked": HEAD + b'transfer-encoding: chunked\r\n\r\n5\r\n{"a":\r\n3\r\n 1}\r\n0\r\n\r\n',
+    "until close": HEAD + b'connection: close\r\n\r\n{"a": 1}',
+    "of HTTP/1.0": b'HTTP/1.0 200 OK\r\n\r\n{"a": 1}',
+    "after interim ones": b"HTTP/1.1 103 Early Hints\r\nlink: x\r\n\r\n" + HEAD + b'content-length: 8\r\n\r\n{"a": 1}',
+    "with other headers": HEAD
+    + b"x-name: caf\xe9\r\nset-cookie: a=b\r\nx-big: "
+    + b"a" * 20_000
+    + b'\r\ncontent-length: 8\r\n\r\n{"a": 1}',
+}
+
+
+@asynccontextmanager
+async def saying(raw):
+    """A sender, with its target, at a server that writes these bytes for each connection."""
+
+    async def answer(reader, writer):
+        asked.append(await reader.readuntil(b"\r\n\r\n"))
+        writer.write(raw)
+        writer.close()
+
+    asked = []
+    async with await asyncio.start_server(answer, "127.0.0.1", 0) as server, session(60.0) as client:
+        sender = Sender(60.0, Reach(lambda _: None, again=False), Secrets([]))
+        sender.post = client.post
+        url = URL(f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}/v1")
+        yield sender, Target(url, "http://host", ("host", "/v1")), asked
+
+
+@pytest.mark.parametrize("form", FORMS)
+async def test_every_form_of_an_answer_is_read(form):
+    async with saying(FORMS[form]) as (sender, target, asked):
+        assert [await fetch(sender, target) for _ in range(2)] == [b'{"a": 1}'] * 2
+    assert b"cookie" not in b"".join(asked).lower()
+    assert b"accept-encoding" not in b"".join(asked).lower()
+
+
+def test_what_is_not_http_is_an_error_without_the_address(tmp_path):
+    class Other(BaseHTTPRequestHandler):
+        def do_POST(self):
+            self.wfile.write(b"\0 this is not HTTP\r\n\r\n")
+
+        def log_message(self, *_):
+            pass
+
+    server = ThreadingHTTPServer(("127.0.0.1", 0), Other)
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    try:
+        source = write_lines(tmp_path / "in.jsonl", [chat("a")])
+        given = {
+            "base_url": f"http://127.0.0.1:{server.server_port}/a-secret",
+            "limits": {"*": parse_quotas(FAST)},
+            "max_attempts": 1,
+        }
+        code, _ = Job(str(source), None, Config.load(environ={}, given=given), environ={}).run(View())
+    finally:
+        server.shutdown()
+        server.server_close()
+    (answer,) = read_answers(tmp_path / "in.results.jsonl")
+    assert (code, answer["error"]["code"]) == (1, "connection_error")
+    assert "Bad status line" in answer["error"]["message"]
+    assert "a-secret" not in json.dumps(answer)

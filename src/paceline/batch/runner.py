@@ -292,7 +292,8 @@ class Runner:
             elif isinstance(error, NO_CONNECTION):
                 words = self.reach.lose(target.origin, error)
             else:
-                words = self._secrets.text(f"{type(error).__name__}: {error}".rstrip(": "))
+                said = error.message if isinstance(error, aiohttp.ClientResponseError) else error  # its text has the URL
+                words = _line(self._secrets.text(f"{type(error).__name__}: {said}".rstrip(": ")))
             self._record(request, None, {"code": code, "message": words[:MESSAGE_MAX]})
         else:
             self._take(request, answer)
