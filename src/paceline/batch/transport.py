@@ -158,6 +158,8 @@ class Sender:
             if not self.stopping:  # otherwise there is no further attempt to announce
                 self._reach.failed(target.origin, error, sent_s, time.monotonic())
             raise
+        except aiohttp.ClientResponseError as error:  # not valid HTTP; its own text has the URL
+            raise aiohttp.ClientPayloadError(f"the answer is not valid HTTP: {error.message}") from None
         except TimeoutError:
             raise TimeoutError(f"no answer within {self._timeout_s:g} s") from None
         finally:
