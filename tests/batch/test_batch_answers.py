@@ -8,6 +8,7 @@ import tracemalloc
 import zlib
 from base64 import b64encode
 from contextlib import asynccontextmanager, suppress
+from errno import ECONNRESET
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from urllib.parse import quote
 
@@ -249,6 +250,20 @@ async def test_an_answer_that_is_not_http_is_a_broken_connection_without_a_url(l
         with pytest.raises(aiohttp.ClientPayloadError, match="the answer is not valid HTTP: ") as raised:
             await fetch(sender, target)
     assert str(target.url) not in str(raised.value)
+    assert fault_of(raised.value) is Fault.BROKEN
+
+
+@pytest.mark.parametrize(("errno", "words"), [(None, ""), (ECONNRESET, ": Connection reset by peer")])
+async def test_a_request_that_could_not_be_written_is_a_broken_connection_without_a_url(errno, words):
+    async with answering(b"") as (sender, target):
+
+        async def post(url, **_):
+            raise aiohttp.ClientOSError(errno, f"Can not write request body for {url}")
+
+        sender.post = post
+        with pytest.raises(aiohttp.ClientOSError) as raised:
+            await fetch(sender, target)
+    assert str(raised.value) == f"the connection broke{words}"
     assert fault_of(raised.value) is Fault.BROKEN
 
 

@@ -9,6 +9,7 @@ import re
 import signal
 import threading
 from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from types import FrameType
 from typing import Any, Final
@@ -34,6 +35,7 @@ from paceline.batch.transport import (
     session,
 )
 from paceline.config import Config
+from paceline.core.results import QuotaError
 from paceline.http.describe import Metered
 from paceline.http.exchange import exchange_metered
 from paceline.limiter.limiter import Limiter
@@ -359,20 +361,25 @@ class Runner:
 
 
 def _proxy(addresses: Mapping[str, Address]) -> str | None:
-    """The proxy that the environment names for ``addresses``; none for this machine's."""
+    """The proxy that the environment names for ``addresses``; none for this machine's.
+
+    Raises:
+        QuotaError: It is not the address of an HTTP proxy; the message does not quote it, because it may hold a password.
+    """
     from urllib.request import getproxies, proxy_bypass
 
     proxies = getproxies()
     urls = [urlsplit(address.root) for address in addresses.values()]
     hosts = [(url.scheme, url.hostname or "") for url in urls]
-    return next(
-        (
-            proxies[scheme]
-            for scheme, host in hosts
-            if scheme in proxies and not (is_loopback(host) or proxy_bypass(host))
-        ),
-        None,
-    )
+    scheme = next((s for s, host in hosts if s in proxies and not (is_loopback(host) or proxy_bypass(host))), None)
+    if scheme is None:
+        return None
+    proxy = proxies[scheme] if "://" in proxies[scheme] else f"http://{proxies[scheme]}"
+    with suppress(ValueError):
+        url = URL(proxy)
+        if url.scheme in {"http", "https"} and url.host:
+            return proxy
+    raise QuotaError(f"{scheme}_proxy is not the address of an HTTP proxy; set it to one like http://proxy:3128")
 
 
 def _line(words: str) -> str:
