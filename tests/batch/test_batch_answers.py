@@ -8,9 +8,11 @@ import tracemalloc
 import zlib
 from base64 import b64encode
 from contextlib import asynccontextmanager, suppress
+from errno import ECONNRESET
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from urllib.parse import quote
 
+import aiohttp
 import pytest
 from batch_helpers import FAST, chat, message, read_answers, write_lines
 from hypothesis import given
@@ -25,6 +27,7 @@ from paceline.batch.redact import PART_MIN, Secrets
 from paceline.batch.transport import AnswerTooLargeError, Sender, Target, session
 from paceline.config import Config
 from paceline.core.quota import parse_quotas
+from paceline.http.exchange import Fault, fault_of
 
 KEY = "sk-proj-Zq3+x/9TtLw0Vb7RfKs2Mn8Yh5Gd1Pc6Jo4Ea=="
 OTHER = "sk-ant-api03-Wm5Kd8Ns1Bv4Xc7Zl0Qp3Rt6Yu9Io2Ha"
@@ -239,6 +242,29 @@ async def test_a_compressed_answer_is_read(encoding):
     }
     async with answering(packed[encoding](body), **{"content-encoding": encoding.split()[-1]}) as (sender, target):
         assert await fetch(sender, target) == body
+
+
+@pytest.mark.parametrize("length", ["abc", "-4", "1\r\ncontent-length: 2"])
+async def test_an_answer_that_is_not_http_is_a_broken_connection_without_a_url(length):
+    async with answering(b"x", **{"content-length": length}) as (sender, target):
+        with pytest.raises(aiohttp.ClientPayloadError, match="the answer is not valid HTTP: ") as raised:
+            await fetch(sender, target)
+    assert str(target.url) not in str(raised.value)
+    assert fault_of(raised.value) is Fault.BROKEN
+
+
+@pytest.mark.parametrize(("errno", "words"), [(None, ""), (ECONNRESET, ": Connection reset by peer")])
+async def test_a_request_that_could_not_be_written_is_a_broken_connection_without_a_url(errno, words):
+    async with answering(b"") as (sender, target):
+
+        async def post(url, **_):
+            raise aiohttp.ClientOSError(errno, f"Can not write request body for {url}")
+
+        sender.post = post
+        with pytest.raises(aiohttp.ClientOSError) as raised:
+            await fetch(sender, target)
+    assert str(raised.value) == f"the connection broke{words}"
+    assert fault_of(raised.value) is Fault.BROKEN
 
 
 async def test_of_an_error_the_beginning_is_kept():

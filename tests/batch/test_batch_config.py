@@ -1,9 +1,6 @@
 import pytest
-from batch_helpers import chat, write_lines
 
 from paceline import Limiter
-from paceline.batch.job import Job
-from paceline.batch.progress import View
 from paceline.config import Config, parse_base_url, parse_limit
 from paceline.core.quota import Quota, parse_quotas
 from paceline.core.results import QuotaError
@@ -165,11 +162,3 @@ def test_overrides_change_one_unit_of_every_model():
 def test_an_unknown_tier_is_said_at_once():
     with pytest.raises(QuotaError, match="tier"):
         Limiter(**Config(tier="99", provider="openai").arguments())
-
-
-def test_a_proxy_that_is_not_of_http_is_an_error(tmp_path, monkeypatch):
-    monkeypatch.setenv("https_proxy", "socks5://me:secret@127.0.0.1:1080")
-    path = write_lines(tmp_path / "in.jsonl", [chat("a")])
-    config = Config.load(environ={}, given={"store": "memory:"})
-    with pytest.raises(QuotaError, match="the proxy of HTTPS_PROXY is no HTTP proxy"):
-        Job(str(path), None, config, environ={"OPENAI_API_KEY": "sk-secret"}).run(View())

@@ -12,8 +12,10 @@ from hypothesis import strategies as st
 from paceline.batch.job import Job
 from paceline.batch.progress import Live, Plain, View
 from paceline.batch.reach import REPORT_EVERY_S, Reach, origin, reason
+from paceline.batch.runner import Address, _proxy
 from paceline.config import Config
 from paceline.core.quota import parse_quotas
+from paceline.core.results import QuotaError
 from paceline.emulator import Emulator
 
 URL, OTHER = "http://host:1", "https://other"
@@ -211,3 +213,19 @@ def test_quiet_says_nothing(tmp_path, closed, capsys):
     _, _, answers = run(tmp_path, closed, View(), max_attempts=1)
     assert capsys.readouterr() == ("", "")
     assert "connection refused" in answers[0]["error"]["message"]
+
+
+ADDRESSES = {"openai": Address("http://host:1", {}, "")}
+
+
+@pytest.mark.parametrize("proxy", ["http://me:secret@proxy:99999", "socks5://me:secret@proxy:1", "http://"])
+def test_a_proxy_that_cannot_be_used_is_an_error_without_its_password(monkeypatch, proxy):
+    monkeypatch.setenv("http_proxy", proxy)
+    with pytest.raises(QuotaError, match="http_proxy is not the address of an HTTP proxy") as raised:
+        _proxy(ADDRESSES)
+    assert "secret" not in str(raised.value)
+
+
+def test_a_proxy_without_a_scheme(monkeypatch):
+    monkeypatch.setenv("http_proxy", "me:secret@proxy:3128")
+    assert _proxy(ADDRESSES) == "http://me:secret@proxy:3128"

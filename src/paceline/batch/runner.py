@@ -9,6 +9,7 @@ import re
 import signal
 import threading
 from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from types import FrameType
 from typing import Any, Final
@@ -292,8 +293,7 @@ class Runner:
             elif isinstance(error, NO_CONNECTION):
                 words = self.reach.lose(target.origin, error)
             else:
-                said = error.message if isinstance(error, aiohttp.ClientResponseError) else error  # its text has the URL
-                words = _line(self._secrets.text(f"{type(error).__name__}: {said}".rstrip(": ")))
+                words = _line(self._secrets.text(f"{type(error).__name__}: {error}".rstrip(": ")))
             self._record(request, None, {"code": code, "message": words[:MESSAGE_MAX]})
         else:
             self._take(request, answer)
@@ -364,20 +364,22 @@ def _proxy(addresses: Mapping[str, Address]) -> str | None:
     """The proxy that the environment names for ``addresses``; none for this machine's.
 
     Raises:
-        QuotaError: It is not an HTTP proxy.
+        QuotaError: It is not the address of an HTTP proxy; the message does not quote it, because it may hold a password.
     """
     from urllib.request import getproxies, proxy_bypass
 
     proxies = getproxies()
-    for url in (urlsplit(address.root) for address in addresses.values()):
-        proxy, host = proxies.get(url.scheme), url.hostname or ""
-        if proxy is not None and not is_loopback(host) and not proxy_bypass(host):
-            if urlsplit(proxy).scheme not in ("http", "https"):
-                raise QuotaError(
-                    f"the proxy of {url.scheme.upper()}_PROXY is no HTTP proxy: set one that begins with http://, or none"
-                )
+    urls = [urlsplit(address.root) for address in addresses.values()]
+    hosts = [(url.scheme, url.hostname or "") for url in urls]
+    scheme = next((s for s, host in hosts if s in proxies and not (is_loopback(host) or proxy_bypass(host))), None)
+    if scheme is None:
+        return None
+    proxy = proxies[scheme] if "://" in proxies[scheme] else f"http://{proxies[scheme]}"
+    with suppress(ValueError):
+        url = URL(proxy)
+        if url.scheme in {"http", "https"} and url.host:
             return proxy
-    return None
+    raise QuotaError(f"{scheme}_proxy is not the address of an HTTP proxy; set it to one like http://proxy:3128")
 
 
 def _line(words: str) -> str:

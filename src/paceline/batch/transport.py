@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import time
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
@@ -158,6 +159,11 @@ class Sender:
             if not self.stopping:  # otherwise there is no further attempt to announce
                 self._reach.failed(target.origin, error, sent_s, time.monotonic())
             raise
+        except aiohttp.ClientOSError as error:  # its own text may have the URL
+            why = f": {os.strerror(error.errno)}" if error.errno else ""
+            raise aiohttp.ClientOSError(f"the connection broke{why}") from None
+        except aiohttp.ClientResponseError as error:  # not valid HTTP; its own text has the URL
+            raise aiohttp.ClientPayloadError(f"the answer is not valid HTTP: {error.message}") from None
         except TimeoutError:
             raise TimeoutError(f"no answer within {self._timeout_s:g} s") from None
         finally:
