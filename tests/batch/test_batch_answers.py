@@ -19,11 +19,18 @@ from hypothesis import given
 from hypothesis import strategies as st
 from yarl import URL
 
+from paceline import Limiter
 from paceline.batch import transport as transport_module
+from paceline.batch.check import Checker
+from paceline.batch.index import Index
 from paceline.batch.job import Job
-from paceline.batch.progress import Plain, View
+from paceline.batch.progress import Meter, Plain, View
 from paceline.batch.reach import Reach
 from paceline.batch.redact import PART_MIN, Secrets
+from paceline.batch.requests import read_request
+from paceline.batch.results import Results
+from paceline.batch.runner import Address, Runner
+from paceline.batch.summary import Tally
 from paceline.batch.transport import AnswerTooLargeError, Sender, Target, session
 from paceline.config import Config
 from paceline.core.quota import parse_quotas
@@ -403,3 +410,27 @@ def test_what_is_not_http_is_an_error_without_the_address(tmp_path):
     assert (code, answer["error"]["code"]) == (1, "connection_error")
     assert "Bad status line" in answer["error"]["message"]
     assert "a-secret" not in json.dumps(answer)
+
+
+async def test_a_connection_that_was_closed_after_its_answer_is_not_used_again(tmp_path):
+    answer = json.dumps(GOOD).encode()
+    head = f"HTTP/1.1 200 OK\r\ncontent-type: application/json\r\ncontent-length: {len(answer)}\r\n\r\n".encode()
+
+    async def close(reader, writer):
+        await reader.readuntil(b"\r\n\r\n")
+        writer.write(head + answer)
+        writer.close()
+
+    async with await asyncio.start_server(close, "127.0.0.1", 0) as server:
+        config = Config.load(environ={}, given={"workers": 1, "limits": {"*": parse_quotas(FAST)}})
+        limiter = Limiter(**config.arguments("openai"))
+        checker = Checker(limiter, Index())
+        requests = [read_request(i, json.dumps(chat(f"r{i}")).encode()) for i in range(1, 21)]
+        source = iter([(request, checker.describe(request)) for request in requests])
+        addresses = {"openai": Address(f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}", {}, "")}
+        tally = Tally(20)
+        with Results(str(tmp_path / "out")) as results:
+            results.open()
+            runner = Runner(source, limiter, config, addresses, results, tally, View(), Meter(checker.plan, tally, 1))
+            await runner.run()
+    assert (tally.ok, runner.sender.attempts) == (20, 20)

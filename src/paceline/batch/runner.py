@@ -243,6 +243,7 @@ class Runner:
                 self._again.append(found)
             finally:
                 self.sender.in_flight.discard(task)
+            await asyncio.sleep(0)  # the client notices here that the server has closed the connection after its answer
 
     async def _next(self) -> tuple[Request, Metered] | None:
         """The next request; while answers cannot be written, there is none."""
