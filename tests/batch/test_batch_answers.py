@@ -31,7 +31,7 @@ from paceline.batch.requests import read_request
 from paceline.batch.results import Results
 from paceline.batch.runner import Address, Runner
 from paceline.batch.summary import Tally
-from paceline.batch.transport import AnswerTooLargeError, Sender, Target, session
+from paceline.batch.transport import AnswerTooLargeError, NotDecodedError, Sender, Target, session
 from paceline.config import Config
 from paceline.core.quota import parse_quotas
 from paceline.http.exchange import Fault, fault_of
@@ -272,6 +272,19 @@ async def test_a_request_that_could_not_be_written_is_a_broken_connection_withou
             await fetch(sender, target)
     assert str(raised.value) == f"the connection broke{words}"
     assert fault_of(raised.value) is Fault.BROKEN
+
+
+@pytest.mark.parametrize("encoding", ["gzip", "deflate", "zstd"])
+async def test_an_answer_that_cannot_be_decoded_is_not_repeated(encoding):
+    async with answering(b"not what it says", **{"content-encoding": encoding}) as (sender, target):
+        with pytest.raises(NotDecodedError, match="Can not decode content-encoding: ") as raised:
+            await fetch(sender, target)
+    assert fault_of(raised.value) is None
+
+
+async def test_an_answer_with_many_headers_is_read():
+    async with answering(b"x", **{f"x-{i}": "y" for i in range(500)}) as (sender, target):
+        assert await fetch(sender, target) == b"x"
 
 
 async def test_of_an_error_the_beginning_is_kept():

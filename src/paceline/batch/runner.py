@@ -29,6 +29,7 @@ from paceline.batch.transport import (
     NO_CONNECTION,
     Answer,
     AnswerTooLargeError,
+    NotDecodedError,
     PausedError,
     Sender,
     Target,
@@ -62,7 +63,14 @@ EXCERPT_MAX: Final = 200
 DONE, FAILED, USAGE, INTERRUPTED = 0, 1, 2, 130
 """Exit codes."""
 
-UNANSWERED: Final = (aiohttp.ClientError, HttpProcessingError, AnswerTooLargeError, OSError, ValueError)
+UNANSWERED: Final = (
+    aiohttp.ClientError,
+    HttpProcessingError,
+    AnswerTooLargeError,
+    NotDecodedError,
+    OSError,
+    ValueError,
+)
 """What an attempt without an answer raises: of the client and of the system, and for a URL that is none."""
 
 _STOPPING = [signal.SIGINT, signal.SIGTERM, *([signal.SIGHUP] if hasattr(signal, "SIGHUP") else [])]

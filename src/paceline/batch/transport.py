@@ -12,6 +12,7 @@ from typing import Any, Final
 
 import aiohttp
 import httpx2
+from aiohttp.http_exceptions import ContentEncodingError
 from yarl import URL
 
 from paceline.batch.reach import Reach
@@ -40,6 +41,9 @@ KEEP_S: Final = 30.0
 HEADER_MAX: Final = 65_536
 """Bytes in one header of an answer."""
 
+HEADERS_MAX: Final = 1_000
+"""Headers of an answer."""
+
 NO_CONNECTION: Final = (aiohttp.ClientConnectorError, aiohttp.ConnectionTimeoutError, aiohttp.ClientHttpProxyError)
 
 _OF_BODY: Final = ("content-encoding", "content-length", "transfer-encoding")
@@ -50,6 +54,10 @@ Post = Callable[..., Awaitable[Any]]
 
 class AnswerTooLargeError(Exception):
     """An answer is larger than what is kept of one; another attempt would bring it again."""
+
+
+class NotDecodedError(Exception):
+    """An answer is not what its content encoding says; another attempt would bring it again."""
 
 
 class PausedError(UnsentError):
@@ -137,6 +145,7 @@ class Sender:
             aiohttp.ClientError: The connection failed.
             TimeoutError: The deadline passed.
             AnswerTooLargeError: The answer is larger than ``ANSWER_MAX``.
+            NotDecodedError: The answer is not what its content encoding says.
             PausedError: Nothing may be sent now.
         """
         if self._paused():
@@ -159,11 +168,11 @@ class Sender:
             if not self.stopping:  # otherwise there is no further attempt to announce
                 self._reach.failed(target.origin, error, sent_s, time.monotonic())
             raise
+        except (aiohttp.ClientPayloadError, aiohttp.ClientResponseError) as error:
+            raise _without_url(error) from None
         except aiohttp.ClientOSError as error:  # its own text may have the URL
             why = f": {os.strerror(error.errno)}" if error.errno else ""
             raise aiohttp.ClientOSError(f"the connection broke{why}") from None
-        except aiohttp.ClientResponseError as error:  # not valid HTTP; its own text has the URL
-            raise aiohttp.ClientPayloadError(f"the answer is not valid HTTP: {error.message}") from None
         except TimeoutError:
             raise TimeoutError(f"no answer within {self._timeout_s:g} s") from None
         finally:
@@ -213,6 +222,18 @@ class Sender:
                 self._alone.release()
             response.close()  # after the end of the body, the connection has been given back already
         return body[:ERROR_MAX] if response.status >= 400 else body
+
+
+def _without_url(error: aiohttp.ClientPayloadError | aiohttp.ClientResponseError) -> Exception:
+    """``error`` without the URL that its text may have; apart, if it is only about the encoding of the content."""
+    inner: BaseException | None = error
+    for _ in range(3):
+        if isinstance(inner, ContentEncodingError):
+            return NotDecodedError(inner.message)
+        inner = inner and (inner.__cause__ or inner.__context__)
+    if isinstance(error, aiohttp.ClientResponseError):
+        return aiohttp.ClientPayloadError(f"the answer is not valid HTTP: {error.message}")
+    return error
 
 
 class _Request:
@@ -271,4 +292,5 @@ def session(timeout_s: float) -> aiohttp.ClientSession:
         timeout=aiohttp.ClientTimeout(total=None, sock_connect=min(CONNECT_S, timeout_s)),
         max_line_size=HEADER_MAX,
         max_field_size=HEADER_MAX,
+        max_headers=HEADERS_MAX,
     )
