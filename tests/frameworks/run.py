@@ -35,7 +35,7 @@ SOAK = {"crewai": "1 GB", "massgen": "1.4 GB, minutes to install and to test"}
 AT_ONCE = 1
 """How many environments are installed and tested at a time: one, because some tests run in real time."""
 
-INSTALL_S, TESTS_S = 900, 300
+INSTALL_S, TESTS_S = 900, 600
 """The longest that an installation and the tests of one environment may take."""
 
 TOOLS = ("pytest", "pytest-asyncio")
