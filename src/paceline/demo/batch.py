@@ -47,7 +47,7 @@ class Batch:
     latency_s: float = 0.5
     cut_s: float = 35.0
     start_s: float = 2.0
-    headroom_s: float = 0.25
+    headroom_s: float = 1.0
     seed: int = 7
 
     @property

@@ -157,7 +157,7 @@ def verdict(paced: Half) -> list[str]:
         kinds = ", ".join(f"{count:,} {kind}" for kind, count in paced.tally["refused"].items())
         faults.append(
             f"the server refused {paced.refused:,} attempts of the paced half ({kinds}): a busy machine delays the first "
-            "requests, and the headroom of this short demo absorbs at most a quarter of a second of delay"
+            "requests, and the headroom of this short demo absorbs at most a second of delay"
         )
     if paced.done < paced.requests:
         faults.append(f"{paced.requests - paced.done:,} requests of the paced half were not answered")
