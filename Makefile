@@ -8,7 +8,7 @@ INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c c
 # Bytecode is written once, and not compiled again by each process that a test starts.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: demo test frameworks frameworks-soak lint bench soak clean
+.PHONY: demo serve test frameworks frameworks-soak lint bench soak clean
 .DEFAULT_GOAL := test
 
 $(READY): pyproject.toml constraints.txt
@@ -19,6 +19,9 @@ $(READY): pyproject.toml constraints.txt
 
 demo: $(READY)  ## one batch, with and without paceline, live; ends with a picture
 	$(BIN)/paceline demo
+
+serve: $(READY)  ## the gateway with its page; emulated providers and some traffic, unless a key is set
+	$(BIN)/paceline serve $(if $(OPENAI_API_KEY)$(ANTHROPIC_API_KEY)$(GEMINI_API_KEY),,--demo)
 
 test: $(READY)  ## the whole suite but for `make soak`; ONLY="tests/core tests/pacing" for a part
 	$(BIN)/python -m pytest -n $(WORKERS) --dist worksteal $(ONLY)

@@ -1,4 +1,4 @@
-"""``python -m benchmarks [--only NAME] [--quick] [--markdown]``: measure, print the table."""
+"""``python -m benchmarks [--only NAME] [--quick] [--markdown] [--peers NAMES]``: measure, print the table."""
 
 from __future__ import annotations
 
@@ -16,6 +16,7 @@ ITEMS = {
     "batch": "`paceline run` without a limit that binds",
     "stores": "one quota for many processes: Redis and SQLite",
     "speed": "500 workers under a known limit",
+    "gateway": "the gateway beside other gateways",
 }
 
 
@@ -25,13 +26,15 @@ def main() -> None:
     parser.add_argument("--only", choices=ITEMS, help="measure one item")
     parser.add_argument("--quick", action="store_true", help="fewer rounds, shorter runs")
     parser.add_argument("--markdown", action="store_true", help="print the table as Markdown")
+    parser.add_argument("--peers", default="litellm,portkey", help="the gateways beside paceline's; empty for none")
     options = parser.parse_args()
     print(machine())
     rows: list[Row] = []
     for name, heading in ITEMS.items():
         if options.only in (None, name):
             began = time.monotonic()
-            rows += import_module(f"benchmarks.{name}").measure(options.quick)
+            peers = {"peers": options.peers.split(",") if options.peers else []} if name == "gateway" else {}
+            rows += import_module(f"benchmarks.{name}").measure(options.quick, **peers)
             print(f"  {heading}: {time.monotonic() - began:.0f} s", flush=True)
     show(rows, markdown=options.markdown)
 

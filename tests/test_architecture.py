@@ -31,7 +31,7 @@ RULES: dict[str, set[str]] = {
     "shared": {"core", "pacing"},
     "stores": {"core", "pacing", "shared"},
     "config": LOCAL | {"shared", "stores"},
-    "limiter": LOCAL | {"shared", "stores", "config"},
+    "limiter": LOCAL | {"shared", "stores", "config", "telemetry"},
     "planner": {"core", "pacing"},
     "telemetry": {"core", "pacing"},
     "emulator": set(),
@@ -40,6 +40,7 @@ RULES: dict[str, set[str]] = {
     "launcher": LOCAL | {"limiter", "integrations"},
     "batch": LOCAL | {"shared", "stores", "config", "limiter", "planner"},
     "check": LOCAL | {"config", "limiter"},
+    "gateway": LOCAL | {"config", "limiter", "telemetry"},
     "demo": {"emulator", "limiter"},
     "cli": LOCAL
     | {
@@ -54,6 +55,7 @@ RULES: dict[str, set[str]] = {
         "telemetry",
         "planner",
         "launcher",
+        "gateway",
     },
 }
 

@@ -10,6 +10,7 @@ if TYPE_CHECKING:
     from paceline.core.quota import Quota, Rule
     from paceline.core.results import (
         AcquireTimeoutError,
+        BudgetError,
         GaveUpError,
         NeverFits,
         NeverFitsError,
@@ -44,7 +45,7 @@ _HOMES = {
     "paceline.pacing.buffer": ("Buffer",),
     "paceline.core.queue": ("LaneSpec",),
     "paceline.core.results": (
-        "AcquireTimeoutError", "GaveUpError", "QueueFullError", "NeverFits", "NeverFitsError", "PacelineError",
+        "AcquireTimeoutError", "BudgetError", "GaveUpError", "QueueFullError", "NeverFits", "NeverFitsError", "PacelineError",
         "PacelineWarning", "PoolStoppedError", "QuotaError", "Reading", "Refusal", "RefusalKind", "RefusalScope",
         "StoreError", "TooLargeError",
     ),
@@ -64,7 +65,7 @@ _HOMES = {
 _HOME_OF = {name: home for home, names in _HOMES.items() for name in names}
 
 __all__ = [
-    "AcquireTimeoutError", "Acquisition", "BreakerPolicy", "Buffer", "Event", "GaveUpError", "HeaderLimits", "LaneSpec",
+    "AcquireTimeoutError", "Acquisition", "BreakerPolicy", "BudgetError", "Buffer", "Event", "GaveUpError", "HeaderLimits", "LaneSpec",
     "Later", "Limiter", "NeverFits", "NeverFitsError", "PacelineError", "PacelineWarning", "Permit", "PoolStoppedError",
     "QueueFullError", "Quota", "QuotaError", "Reading", "Refusal", "RefusalKind", "RefusalScope", "RetryPolicy", "Rule",
     "StoreError", "TooLargeError", "Waiting", "eta", "instrument", "lane", "limits_in", "refusal_of", "status_app",

@@ -205,3 +205,11 @@ def test_nothing_said_is_shown_too(monkeypatch):
     result = CliRunner().invoke(app, ["config"])
     assert result.exit_code == 0
     assert "workers" in result.stdout
+
+
+def test_budgets_and_limits_of_lanes_are_shown_as_they_are_written(write):
+    text = 'budget = "100 usd/day, 2_000 usd/month"\n[lanes.alice]\nlimits = ["60 requests/min"]\n[upstreams]\nopenai = {}\n'
+    result = CliRunner().invoke(app, ["config", write(text, "own.toml"), "--json"])
+    values = {row["name"]: row["value"] for row in json.loads(result.stdout)["settings"]}
+    assert values["budget"] == ["100 usd/day", "2k usd/month"]
+    assert values["lanes.alice.limits"] == ["60 requests/min"]

@@ -69,7 +69,7 @@ class TestTheLine:
         use_up(pool)
         ask(pool)
         ask(pool)
-        assert ask(pool)[1] == QueueFull(2)
+        assert ask(pool)[1] == QueueFull(2, T0 + 180 * NS)
         assert pool.queue.length == 2
 
     def test_a_higher_lane_that_fits_wakes_the_pool_earlier(self):

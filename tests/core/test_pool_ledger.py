@@ -99,7 +99,7 @@ class TestStatus:
         assert json.loads(json.dumps(status, allow_nan=False)) == status
         assert [entry["quota"] for entry in status["quotas"]] == texts
         assert [entry["unit"] for entry in status["quotas"]] == ["requests", "tokens", "usd", "concurrency"]
-        assert (status["quotas"][2]["spent"], status["quotas"][2]["remaining"]) == (0.333, 4.667)
+        assert (status["quotas"][2]["spent"], status["quotas"][2]["remaining"]) == (0.333333, 4.666667)
         assert {entry["source"] for entry in status["quotas"]} == {"assumed: table"}
         assert set(status["quotas"][0]) >= {"limit", "remaining", "period_s", "burst", "rule"}
         assert status["in_flight"] + status["waiting"] == 3

@@ -44,7 +44,7 @@ def test_reading(text, expected):
         ("2M tpm", "write '2M tokens/min'"),
         ("500 requests", "has no period"),
         ("500 request", "did you mean 'requests'?"),
-        ("5 requests/fortnight", "use s, min, hour or day"),
+        ("5 requests/fortnight", "use s, min, hour, day or month"),
         ("5 requests/min burst", "'burst' needs an amount"),
         ("5 requests/min burst lots", "'burst' needs an amount"),
         ("5 requests/min slidng", "did you mean 'sliding'?"),

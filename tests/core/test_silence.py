@@ -47,6 +47,23 @@ def test_a_refusal_is_an_answer():
     sent(pool, now_ns + 2)
 
 
+def test_long_answers_that_have_begun_are_no_silence():
+    pool, flying, now_ns = silent_pool()
+    flying[0].begun = True
+    waiters = [ask(pool, now_ns + i) for i in range(20)]
+    assert all(isinstance(outcome, Reservation) for _, outcome in waiters)
+    assert not pool.notices
+
+
+def test_the_beginning_of_an_answer_ends_a_silence():
+    pool, flying, now_ns = silent_pool()
+    sent(pool, now_ns)
+    waiters = [ask(pool, now_ns)[0] for _ in range(3)]
+    flying[0].begun = True
+    pool.answered(now_ns + 1)
+    assert pool.pump(now_ns + 1) == waiters
+
+
 def test_another_probe_goes_every_two_seconds_and_all_after_a_time():
     pool, _, now_ns = silent_pool()
     sent(pool, now_ns)

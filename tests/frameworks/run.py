@@ -29,7 +29,13 @@ HERE = Path(__file__).resolve().parent
 ROOT = HERE.parent.parent
 HOMES = ROOT / ".venv-frameworks"
 
-SOAK = {"crewai": "1 GB", "massgen": "1.4 GB, minutes to install and to test"}
+SOAK = {
+    "browser": "needs Debian's Chromium",
+    "crewai": "1 GB",
+    "gateway_js": "needs node and npm",
+    "gateway_litellm": "250 MB; litellm is tested without the gateway, too",
+    "massgen": "1.4 GB, minutes to install and to test",
+}
 """Environments that run only when they are named or with ``--soak``, and why. CI runs all others."""
 
 AT_ONCE = 1

@@ -8,10 +8,18 @@ import pytest
 
 import paceline
 from paceline.integrations.extropy import ExtropyLimiter, ExtropyRole
+from paceline.pacing.permit import _current
 
 GPT, MINI = "openai/gpt-5", "openai/gpt-5-mini"
 DEADLINE_S = 1.0
 PROMPT = "You are a voter of forty years. What do you think of the new tax? " * 10
+
+
+@pytest.fixture(autouse=True)
+def no_permit_is_left():
+    """A permit that was handed down would be that of the next test in this thread."""
+    yield
+    _current.set(None)
 
 
 @pytest.fixture

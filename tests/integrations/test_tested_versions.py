@@ -8,9 +8,14 @@ import pytest
 ROOT = Path(__file__).parents[2]
 PAGES = [ROOT / "docs" / name for name in ("integrations.md", "integrations_frameworks.md")]
 PACKAGES = ROOT / "docs" / "packages.md"
-FILES = sorted((ROOT / "tests" / "frameworks").glob("*/requirements.txt"))
+APART = {"browser", "gateway_js"}
+"""Environments without packages that a table could name: tools, and packages of npm."""
 
-BESIDE = {"aiohttp", "pytest"}
+FILES = sorted(
+    path for path in (ROOT / "tests" / "frameworks").glob("*/requirements.txt") if path.parent.name not in APART
+)
+
+BESIDE = {"aiohttp", "pytest", "backports.zstd", "mcp"}
 """In requirements because of how another package is tested."""
 
 FOUND = {"langchain-core 1.7.2", "openai 2.54", "openai 2.2", "httpx 0.28.1", "httpx2 2.16.2", "aiohttp 3.14.5"}

@@ -9,6 +9,7 @@ import time
 
 import pytest
 
+from paceline.launcher import command
 from paceline.launcher.command import SITE, summary
 
 CALL = """
@@ -166,6 +167,19 @@ def test_signals_reach_the_program(tmp_path, number):
     process.send_signal(number)
     assert process.wait(10) == 7
     process.communicate()
+
+
+def test_a_signal_while_the_command_is_started_reaches_it(monkeypatch):
+    class Late(subprocess.Popen):
+        def __init__(self, *args, **options):
+            super().__init__(*args, stdout=subprocess.PIPE, **options)
+            with self.stdout as ready:
+                ready.readline()
+            signal.raise_signal(signal.SIGUSR1)
+
+    monkeypatch.setattr(command.subprocess, "Popen", Late)
+    lines = "import signal, sys, time; signal.signal(signal.SIGUSR1, lambda *_: sys.exit(7)); print(flush=True); time.sleep(30)"
+    assert command._run([sys.executable, "-c", lines], os.environ) == 7
 
 
 @pytest.mark.parametrize(("end", "code"), [("os.kill(os.getpid(), 9)", 137), ("os._exit(126)", 126)])

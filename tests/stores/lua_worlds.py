@@ -9,7 +9,7 @@ from typing import Any
 from lupa.lua51 import LuaRuntime
 
 from paceline.core.meters import LOW_POINTS_MAX, restarts
-from paceline.core.quota import NS, Quota, Rule
+from paceline.core.quota import MONTH, MONTH_S, NS, Quota, Rule
 from paceline.shared.ledger import VANISHED_NS, SharedLedger
 from paceline.shared.messages import Charged, Learned, Left, Message, Refused, Reply, Settled
 from paceline.stores.redis_wire import decode, encode, quota_set, script
@@ -97,7 +97,8 @@ class World:
         rule = rng.choice([Rule.BUCKET, Rule.BUCKET, Rule.WINDOW, Rule.SLIDING])
         anchor = None
         if rule is Rule.WINDOW:
-            anchor = rng.choice([None, "utc", "utc", *(ZONES if period_s == 86_400 else ())])
+            anchor = rng.choice([None, "utc", "utc", *((*ZONES, MONTH, MONTH) if period_s == 86_400 else ())])
+            period_s = MONTH_S if anchor == MONTH else period_s
         burst = amount * rng.choice([1.0, 1.0, 0.1, 0.3, 1.7]) if rule is Rule.BUCKET else amount
         return Quota(unit, amount, period_s, burst, rule, anchor)
 
@@ -162,6 +163,7 @@ class World:
             self._count("low points merged", len(account["meter"].get("low_marks", ())) == LOW_POINTS_MAX)
             self._count("slices", len(account["meter"].get("ends", ())) > 1)
             self._count("time zone", account["quota"][-1] in ZONES)
+            self._count("month", account["quota"][-1] == MONTH)
 
     # Messages.
 

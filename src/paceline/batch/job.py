@@ -60,6 +60,7 @@ class Job:
         environ: Holds the keys, and the path of the user's state folder.
         repair: Move corrupt lines of the output to another file, and send their requests again.
         check_first: Check the whole input before the first request, however large it is.
+        page: The port at which the status page is served on this machine while it runs; ``None`` for none.
     """
 
     source: str
@@ -69,6 +70,7 @@ class Job:
     environ: Mapping[str, str] = field(default_factory=lambda: os.environ, repr=False)
     repair: bool = False
     check_first: bool = False
+    page: int | None = None
 
     def run(self, view: View) -> tuple[int, dict[str, Any]]:
         """Run the job.
@@ -123,6 +125,7 @@ class Job:
             runner = Runner(source, limiter, self.config, addresses, results, tally, view, meter)
             try:
                 if tally.left:
+                    self._serve_page(limiter)
                     with asyncio.Runner(loop_factory=_loop_factory()) as loop:
                         loop.run(runner.run())
             finally:
@@ -134,6 +137,21 @@ class Job:
                 print(f"paceline run: {line}", file=sys.stderr)  # noqa: T201
             index.close()
             limiter.close()
+
+    def _serve_page(self, limiter: Limiter) -> None:
+        """Serve the status page until the process ends.
+
+        Raises:
+            QuotaError: The port is taken, or the server is missing.
+        """
+        if self.page is not None:
+            try:
+                url = limiter.serve_status(port=self.page).url
+            except OSError as error:
+                raise QuotaError(f"--page {self.page}: the port cannot be used: {error.strerror}") from None
+            except ImportError as error:
+                raise QuotaError(f"--page: {error}") from None
+            print(f"paceline run: page at {url}", file=sys.stderr)  # noqa: T201
 
     def _output(self) -> str:
         if self.output is not None:

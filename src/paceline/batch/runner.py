@@ -38,7 +38,7 @@ from paceline.batch.transport import (
 from paceline.config import Config
 from paceline.core.results import QuotaError
 from paceline.http.describe import Metered
-from paceline.http.exchange import exchange_metered
+from paceline.http.exchange import Exchange
 from paceline.limiter.limiter import Limiter
 from paceline.providers.registry import is_loopback
 
@@ -292,7 +292,7 @@ class Runner:
         content = json.dumps(request.body).encode("ascii")
         http = self.sender.request(target, headers, content)
         try:
-            answer = await exchange_metered(self._limiter, http, metered, target.key)
+            answer = await Exchange(self._limiter, http, metered, target.key).run()
         except PausedError:
             raise
         except UNANSWERED as error:

@@ -12,8 +12,11 @@ import click
 COMMANDS = {
     "run": "send a file of requests and write a file of answers",
     "exec": "run a program unchanged, with its requests paced",
+    "serve": "serve the APIs of providers, with every request in a queue",
+    "keys": "make and revoke the keys of the gateway's clients",
     "check": "ask a provider for the limits of a key, and compare",
     "status": "show the pools of a running program, or of a store",
+    "top": "the pools of a gateway or a program, live in the terminal",
     "config": "show the settings that hold, and where each comes from",
     "limits": "show the published limits, and where they come from",
     "emulate": "serve an API that limits like a provider",

@@ -25,6 +25,7 @@ USABLE: Decorator = click.option("--usable", type=float, help="The share of ever
 TPM: Decorator = click.option(
     "--tpm-override", type=float, help="Tokens per minute, input and output together, for every model."
 )
+KEY: Decorator = click.option("--key", envvar="PACELINE_KEY", help="What the page asks for; or PACELINE_KEY.")
 STORE: Decorator = click.option(
     "--store", help="Where quotas are kept: sqlite:PATH, redis://HOST, ..., or memory: for this run alone."
 )

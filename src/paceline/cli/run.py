@@ -49,6 +49,9 @@ sends the requests that have no answer yet. Exit codes: 0 all answered, 1 some f
 )
 @click.option("--restart", is_flag=True, help="Send everything again; the old answers are kept as .bak.")
 @click.option("--repair", is_flag=True, help="Move corrupt lines of the output aside, and send their requests again.")
+@click.option(
+    "--page", type=click.IntRange(0, 65_535), metavar="PORT", help="Serve the live page at this port meanwhile."
+)
 @click.option("--json", "as_json", is_flag=True, help="The summary as JSON on standard output.")
 @click.option("--quiet", is_flag=True, help="No progress and no summary on standard error.")
 def command(
@@ -60,6 +63,7 @@ def command(
     checked: str,
     restart: bool,
     repair: bool,
+    page: int | None,
     as_json: bool,
     quiet: bool,
     **given: Any,
@@ -75,7 +79,7 @@ def command(
     try:
         given["limits"] = dict(parse_limit(text) for text in limits)
         config = Config.load(file, given=given)
-        job = Job(source, output, config, restart, repair=repair, check_first=checked == "first")
+        job = Job(source, output, config, restart, repair=repair, check_first=checked == "first", page=page)
         gc.freeze()  # what is imported stays; most of the rest is freed by its last reference
         gc.set_threshold(*GC_THRESHOLD)
         code, report = job.run(view(quiet=quiet))

@@ -17,7 +17,7 @@ import httpx2
 
 from paceline.batch.job import state_file
 from paceline.batch.reach import reason
-from paceline.cli.options import print_table
+from paceline.cli.options import KEY, print_table
 from paceline.core.quota import NS, Rule
 from paceline.shared.ledger import SharedLedger
 from paceline.shared.messages import Message, Reply
@@ -38,10 +38,11 @@ class _ReadError(Exception):
 
 @click.command(name="status", epilog=EPILOG)
 @click.argument("url", required=False)
+@KEY
 @click.option("--store", metavar="URL", help="Read this store instead, e.g. sqlite:quotas.db.")
 @click.option("--timeout", "timeout_s", default=5.0, type=click.FloatRange(0.1, 600), help="Seconds, in all.")
 @click.option("--json", "as_json", is_flag=True, help="The same as JSON on standard output.")
-def command(url: str | None, store: str | None, timeout_s: float, *, as_json: bool) -> None:
+def command(url: str | None, key: str | None, store: str | None, timeout_s: float, *, as_json: bool) -> None:
     """Show the pools of the program whose status page (paceline.status_app) is at URL: what is left, how many requests
     wait, and which limit binds.
 
@@ -50,7 +51,7 @@ def command(url: str | None, store: str | None, timeout_s: float, *, as_json: bo
     if url is not None and store is not None:
         raise click.UsageError("give a URL or --store, not both")
     try:
-        status = _fetch(url, timeout_s) if url is not None else _read(_file(store), timeout_s)
+        status = _fetch(url, key, timeout_s) if url is not None else _read(_file(store), timeout_s)
     except _ReadError as error:
         click.echo(f"paceline status: {error}", err=True)
         raise SystemExit(UNREACHED) from None
@@ -60,10 +61,18 @@ def command(url: str | None, store: str | None, timeout_s: float, *, as_json: bo
         header = ("pool", "quota", "left", "spent", "waiting", "in flight", "state")
         rows = [row for name, pool in status["pools"].items() for row in _rows(name, pool)]
         print_table(header, rows, empty="no pool has been used yet", group=4)
+        for row in status.get("unpaced") or ():
+            click.echo(
+                plain(f"not paced: {row['kind']} at {row['host'] or '-'}, {row['count']:,}: {row['remedy']}"), err=True
+            )
 
 
-def _fetch(url: str, timeout_s: float) -> Mapping[str, Any]:
-    """Read the status page at ``url``."""
+def page_url(url: str) -> httpx2.URL:
+    """The address of a page, without a password and a query.
+
+    Raises:
+        click.UsageError: It is no address.
+    """
     try:
         parts = httpx2.URL(url if "://" in url else f"http://{url}")
         where = parts.copy_with(userinfo=b"", query=None, fragment=None)
@@ -71,8 +80,14 @@ def _fetch(url: str, timeout_s: float) -> Mapping[str, Any]:
         parts = where = httpx2.URL()
     if not parts.host or parts.scheme not in ("http", "https"):
         raise click.UsageError(f"{url!r}: write an address like 'http://127.0.0.1:8000/status'")
+    return where
+
+
+def _fetch(url: str, key: str | None, timeout_s: float) -> Mapping[str, Any]:
+    """Read the status page at ``url``."""
+    where = page_url(url)
     try:
-        code, body = asyncio.run(_get(where, timeout_s))
+        code, body = asyncio.run(_get(where, key, timeout_s))
     except TimeoutError:
         raise _ReadError(f"{where} did not answer within {timeout_s:g} s") from None
     except httpx2.HTTPError as error:
@@ -85,9 +100,11 @@ def _fetch(url: str, timeout_s: float) -> Mapping[str, Any]:
         page = None
     if code != 200:
         message = page.get("error") if isinstance(page, dict) else None
-        raise _ReadError(
-            f"{where} answers {code}" + (f": {_plain(message)}" if message else ": is this a status page?")
-        )
+        if isinstance(message, dict):  # the gateway's form
+            message = message.get("message")
+        if code in (401, 403):
+            message = f"{message or 'it needs a key'} (give one with --key, or in PACELINE_KEY)"
+        raise _ReadError(f"{where} answers {code}" + (f": {plain(message)}" if message else ": is this a status page?"))
     if isinstance(page, dict) and isinstance(page.get("quotas"), list):  # the page of a single pool
         page = {"pools": {where.path.partition("/status/")[2]: page}}
     if not isinstance(page, dict) or not isinstance(page.get("pools"), dict):
@@ -95,9 +112,10 @@ def _fetch(url: str, timeout_s: float) -> Mapping[str, Any]:
     return page
 
 
-async def _get(url: httpx2.URL, timeout_s: float) -> tuple[int, bytes]:
+async def _get(url: httpx2.URL, key: str | None, timeout_s: float) -> tuple[int, bytes]:
     """The status code and the body; ``timeout_s`` is for all of it, however slowly the answer comes."""
-    client = httpx2.AsyncClient(timeout=None, trust_env=False, follow_redirects=True)
+    headers = {"authorization": f"Bearer {key}"} if key else {}
+    client = httpx2.AsyncClient(timeout=None, trust_env=False, follow_redirects=True, headers=headers)
     async with asyncio.timeout(timeout_s), client, client.stream("GET", url) as response:
         body = bytearray()
         async for part in response.aiter_bytes():
@@ -183,11 +201,11 @@ def _rows(name: str, pool: Any) -> Iterator[tuple[str, ...]]:
     """A row for each quota."""
     if not isinstance(pool, dict):
         return
-    of_pool = (_plain(pool.get("waiting", "-")), _plain(pool.get("in_flight", "-")), _plain(_state(pool)))
+    of_pool = (plain(pool.get("waiting", "-")), plain(pool.get("in_flight", "-")), plain(_state(pool)))
     for quota in pool.get("quotas", ()):
         if isinstance(quota, dict):
             left, spent = _amount(quota.get("remaining")), _amount(quota.get("spent"))
-            yield (_plain(name), _plain(quota.get("quota", "-")), left, spent, *of_pool)
+            yield (plain(name), plain(quota.get("quota", "-")), left, spent, *of_pool)
 
 
 def _state(pool: Mapping[str, Any]) -> str:
@@ -209,6 +227,6 @@ def _amount(amount: object) -> str:
     return f"{amount:,.3f}".rstrip("0").rstrip(".") if isinstance(amount, int | float) else "-"
 
 
-def _plain(value: object) -> str:
+def plain(value: object) -> str:
     """A value from another program, without characters that control a terminal."""
     return "".join(char if char.isprintable() else "?" for char in str(value)[:500])

@@ -24,7 +24,9 @@ from paceline.config.schema import (
     CONCURRENCY,
     LANES,
     LIMITS,
+    PRICES,
     RUN_S,
+    UPSTREAMS,
     Key,
     Said,
     Settings,
@@ -67,6 +69,9 @@ class Config:
         concurrency: Requests in flight by provider, over all its models; ``*``: at any other.
         lanes: Weights and priorities by lane, where ``paceline.lane()`` has none.
         priorities: Priorities by pattern of the names of waiters.
+        budget: Quotas in US dollars for all requests together.
+        prices: By ``provider/model`` the prices in US dollars for a million tokens, in place of the known ones.
+        upstreams: For the gateway: by name the ``base_url``, ``provider`` and ``key_env`` of each server that are set.
         retry: The fields of :class:`~paceline.RetryPolicy` that are set.
         breaker: ``None``: off.
         store: The store's URL, which may hold a password. If ``None``, a run chooses its store.
@@ -97,6 +102,9 @@ class Config:
     concurrency: Mapping[str, int] = field(default_factory=dict)
     lanes: Mapping[str, LaneSpec] = field(default_factory=dict)
     priorities: Mapping[str, int] = field(default_factory=dict)
+    budget: tuple[Quota, ...] = ()
+    prices: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
+    upstreams: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
     rpm_override: float | None = None
     tpm_override: float | None = None
     origins: Mapping[Key, str] = field(default_factory=dict, repr=False, compare=False)
@@ -169,6 +177,8 @@ class Config:
             "retry": RetryPolicy(**retry),
             "breaker": self.breaker,
             "lanes": tuple(self.lanes.values()),
+            "budget": self.budget,
+            "prices": self.prices,
             "priorities": self.priorities,
             "store": None if patient else self.store,
             "on_store_failure": self.on_store_failure,
@@ -189,7 +199,7 @@ class Config:
     def updated(self, said: Said) -> Self:
         """These settings with those of one source in their place."""
         fields: dict[str, Any] = {BREAKER: self.breaker, "origins": dict(self.origins)}
-        for name in (LIMITS, CONCURRENCY, LANES, "priorities", "retry"):
+        for name in (LIMITS, CONCURRENCY, LANES, UPSTREAMS, PRICES, "priorities", "retry"):
             fields[name] = dict(getattr(self, name))
         for key, (value, origin) in said.items():
             name, rest = key[0], key[1:]
@@ -201,6 +211,9 @@ class Config:
                 fields[LIMITS].pop(rest[0], None)
             elif name == LANES:
                 fields[LANES][rest[0]] = replace(fields[LANES].get(rest[0]) or LaneSpec(rest[0]), **{rest[1]: value})
+            elif name in (UPSTREAMS, PRICES):
+                known = fields[name].get(rest[0], {})
+                fields[name][rest[0]] = known | ({rest[1]: value} if rest[1:] else {})
             elif name == BREAKER:
                 breaker = fields[BREAKER] or BreakerPolicy()
                 fields[BREAKER] = replace(breaker, **{rest[0]: value}) if rest else breaker if value else None

@@ -16,6 +16,7 @@ from paceline.config.sources import Place, Problems, Source, nested, warn
 from paceline.core.quota import CONCURRENCY as IN_FLIGHT
 from paceline.core.quota import DAY_S, INPUT_TOKENS, OUTPUT_TOKENS, REQUESTS, TOKENS, Quota, Rule, parse_quotas
 from paceline.core.results import QuotaError, StoreError
+from paceline.pacing.accounts import check_budget
 from paceline.pacing.pacer import TIMEOUT_MAX_S
 from paceline.providers.registry import ALIASES, PROVIDERS, suggest
 from paceline.shared.capacity import OnStoreFailure
@@ -41,6 +42,7 @@ RUN_S: Final = 30 * 86_400.0
 """The longest time in which a request may be retried."""
 
 LIMITS, CONCURRENCY, LANES, BREAKER = "limits", "concurrency", "lanes", "breaker"
+UPSTREAMS, PRICES = "upstreams", "prices"
 ANY: Final = "*"
 """The name for every model, or every provider, that has no entry."""
 
@@ -134,6 +136,11 @@ def _quotas(value: Any) -> tuple[Quota, ...]:
         example = '["500 requests/min", "400k tokens/min"]'
         raise ValueError(f"{shown(value)}: write texts, e.g. {example}, or a table of rpm, tpm, ...")
     return parse_quotas(value)
+
+
+def _budget(value: Any) -> tuple[Quota, ...]:
+    """Quotas in US dollars."""
+    return check_budget(_quotas(value))
 
 
 def _limit(value: Any) -> Any:
@@ -234,8 +241,26 @@ class Breaker(TypedDict, total=False):
 class Lane(TypedDict, total=False):
     """Fields of :class:`~paceline.LaneSpec`."""
 
+    limits: Annotated[Any, PlainValidator(_quotas)]
     weight: Annotated[float, within(1e-6, 1e6, "a number")]
     priority: Annotated[int, within(-1_000_000, 1_000_000)]
+
+
+class Price(TypedDict, total=False):
+    """Prices of a model in US dollars for a million tokens."""
+
+    input: Annotated[float, within(0, 999_999, "a price in USD for a million tokens")]
+    output: Annotated[float, within(0, 999_999, "a price in USD for a million tokens")]
+    cached: Annotated[float, within(0, 999_999, "a price in USD for a million tokens")]
+    cache_write: Annotated[float, within(0, 999_999, "a price in USD for a million tokens")]
+
+
+class Upstream(TypedDict, total=False):
+    """A server behind the gateway."""
+
+    base_url: Annotated[Text, AfterValidator(parse_base_url)]
+    provider: Text
+    key_env: Text
 
 
 @closed
@@ -291,6 +316,15 @@ class Settings(TypedDict, total=False):
     priorities: Annotated[dict[Name, Annotated[int, within(-1_000_000, 1_000_000)]], table('"coordinator*" = 10')]
     retry: Annotated[Retry, table("max_attempts = 3")]
     breaker: Annotated[Any, PlainValidator(_breaker)]
+    budget: Annotated[Any, PlainValidator(_budget)]
+    prices: Annotated[
+        dict[Name, Annotated[Price, table("input = 1.25, output = 10.0")]],
+        table('"openai/my-model" = { input = 1.25, output = 10.0 }'),
+    ]
+    upstreams: Annotated[
+        dict[Name, Annotated[Upstream, table('base_url = "http://127.0.0.1:8000"')]],
+        table('local = { provider = "vllm", base_url = "http://127.0.0.1:8000" }'),
+    ]
     defaults: Limits
     settings: Annotated[Synonyms, table("acquire_timeout = 300")]
     rpm_override: Rate
@@ -308,7 +342,7 @@ SYNONYMS: Final = {
 }
 KEYS: Final[dict[str, Any]] = {
     "retry": Retry, BREAKER: Breaker, LANES: Lane, "settings": Synonyms, LIMITS: Amounts, "defaults": Amounts,
-    "starts": Starts,
+    "starts": Starts, UPSTREAMS: Upstream, PRICES: Price,
 }  # fmt: skip
 """The tables with keys of their own."""
 
@@ -337,7 +371,9 @@ def read(source: Source, problems: Problems, *, overrides: bool = False) -> Said
         if name not in names:
             problems.add(source.place((name,)), _unknown(name, names))
             continue
-        for entry, part in leaves(value, (name,), 3 if name == LANES else 2):
+        for entry, part in leaves(value, (name,), 3 if name in (LANES, UPSTREAMS, PRICES) else 2):
+            if part == {} and len(entry) == 1:
+                continue
             try:
                 values = list(leaves(_SETTINGS.validate_python(nested(entry, part))))
             except ValidationError as error:
@@ -363,7 +399,7 @@ def read(source: Source, problems: Problems, *, overrides: bool = False) -> Said
 
 def leaves(value: Any, path: Place = (), depth: int = 9) -> Iterator[tuple[Place, Any]]:
     """The entries of nested tables, down to ``depth`` names, each with its path."""
-    if isinstance(value, Mapping) and len(path) < depth:
+    if isinstance(value, Mapping) and value and len(path) < depth:
         for name, part in value.items():
             yield from leaves(part, (*path, name), depth)
     else:

@@ -45,12 +45,15 @@ def rows(config: Config) -> list[Row]:
 def _settings(config: Config) -> Iterator[Row]:
     values = asdict(replace(config, limits={}, origins={}))
     values["store"] = config.store and open_store(config.store).url
+    values["budget"] = [str(quota) for quota in config.budget]
+    for name, lane in config.lanes.items():
+        values[LANES][name]["limits"] = [str(quota) for quota in lane.limits]
     values["retry"] = asdict(RetryPolicy()) | values["retry"]
     values[BREAKER] = values[BREAKER] or False
     left_out = {("retry", "max_attempts"), *((LANES, lane, "name") for lane in config.lanes)}
     left_out |= {(name,) for name in OVERRIDES if values[name] is None}
     for path, value in leaves(values):
-        if path not in left_out:
+        if path not in left_out and value != {}:
             yield Row(dotted(path), value, config.origins.get(path, BY_DEFAULT))
 
 

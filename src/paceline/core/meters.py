@@ -29,13 +29,13 @@ from __future__ import annotations
 
 import math
 from bisect import bisect_left, bisect_right
-from datetime import datetime, timedelta
+from datetime import UTC, datetime, timedelta
 from functools import reduce
 from math import ceil, floor
 from operator import add, sub
 from typing import Protocol
 
-from paceline.core.quota import NS, Quota, Rule
+from paceline.core.quota import MONTH, NS, Quota, Rule
 
 FAR_NS = 2**63 - 1
 """Later than any instant: not before some event."""
@@ -586,11 +586,15 @@ class Exact:
 def restarts(anchor: str | None, now_ns: int) -> tuple[int, ...] | None:
     """The midnights of yesterday, today and the two days after in the time zone ``anchor``, in seconds since the epoch.
 
-    ``None`` where ``anchor`` is no time zone. A midnight that the clocks skip is the instant at which they skip it;
-    of one that they show twice it is the first.
+    For the anchor ``month`` the starts of the last month, this one and the two after; ``None`` for other anchors. A
+    midnight that the clocks skip is the instant at which they skip it; of one that they show twice it is the first.
     """
     if anchor in (None, "utc"):
         return None
+    if anchor == MONTH:
+        now = datetime.fromtimestamp(now_ns / NS, UTC)
+        months = [now.year * 12 + now.month - 1 + after for after in (-1, 0, 1, 2)]
+        return tuple(int(datetime(month // 12, month % 12 + 1, 1, tzinfo=UTC).timestamp()) for month in months)
     from zoneinfo import ZoneInfo  # rarely needed
 
     local = datetime.fromtimestamp(now_ns / NS, ZoneInfo(str(anchor)))

@@ -116,9 +116,9 @@ class Pool:
         never = ledger.never(waiter.amounts)
         if never is not None and self.capacity.is_current(now_ns):
             return never
-        if self.queue.length >= self._waiting_max:
-            return QueueFull(self.queue.length)
         at_ns, quota = self.soonest(now_ns, waiter)
+        if self.queue.length >= self._waiting_max:
+            return QueueFull(self.queue.length, at_ns)
         late = waiter.deadline_ns is not None and FAR_NS != at_ns > waiter.deadline_ns
         if late and self.capacity.is_current(now_ns):
             self.counts["expired"] += 1
@@ -236,6 +236,12 @@ class Pool:
             if waiter is not None and waiter.queued:
                 share = self.ledger.share
                 self.queue.correct(waiter, share(amounts) - share(reservation.amounts))
+
+    def answered(self, now_ns: int) -> None:
+        """An answer has begun, which ends a silence; its reservation is marked as ``begun``."""
+        self._answered_ns = now_ns
+        if self.silent_since_ns:
+            self._end_silence(now_ns)
 
     def _compare(self, cost: Cost, actual: Cost) -> None:
         """Add an estimated cost and the true one to :attr:`estimates`."""
@@ -363,7 +369,7 @@ class Pool:
         self._silence_check_ns = now_ns + SILENCE_NS
         # Not those that were sent long before the last answer: their permits may have been forgotten.
         since_ns = self._answered_ns - self.usual_ns
-        sent_ns = [one.granted_ns for one in self.ledger.open if one.granted_ns >= since_ns]
+        sent_ns = [one.granted_ns for one in self.ledger.open if one.granted_ns >= since_ns and not one.begun]
         if len(sent_ns) < SILENT_MIN:
             return
         self._silence_check_ns = sent_ns[SILENT_MIN - 1] + max(SILENCE_NS, USUAL_TIMES * self.usual_ns)

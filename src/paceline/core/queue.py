@@ -22,17 +22,21 @@ from itertools import count, takewhile
 from math import inf
 from typing import Any
 
-from paceline.core.quota import Cost
+from paceline.core.quota import Cost, Quota
 from paceline.core.results import Outcome, QuotaError
 
 
 @dataclass(frozen=True, slots=True)
 class LaneSpec:
-    """A class of work: its name, its share among busy lanes, and its priority (higher goes first)."""
+    """A class of work: its name, its share among busy lanes, and its priority (higher goes first).
+
+    ``limits``: quotas that hold for the lane over all pools.
+    """
 
     name: str = "default"
     weight: float = 1.0
     priority: int = 0
+    limits: tuple[Quota, ...] = ()
 
     def __post_init__(self) -> None:
         """Refuse invalid values."""

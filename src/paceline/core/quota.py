@@ -25,6 +25,12 @@ NS = 1_000_000_000
 
 DAY_S = 86_400.0
 
+MONTH_S = 30 * DAY_S
+"""The period of a quota of a calendar month; the months themselves have 28 to 31 days."""
+
+MONTH = "month"
+"""The anchor of a window that restarts with the months, in UTC."""
+
 REQUESTS, TOKENS, INPUT_TOKENS, OUTPUT_TOKENS = "requests", "tokens", "input_tokens", "output_tokens"
 USD, CONCURRENCY = "usd", "concurrency"
 KNOWN_UNITS = (REQUESTS, TOKENS, INPUT_TOKENS, OUTPUT_TOKENS, USD, CONCURRENCY)
@@ -59,7 +65,7 @@ _SHORTHANDS = {
 }  # fmt: skip
 _AMOUNT = r"(\d[\d_]*(?:\.\d+)?)([kKmMbBgG]?)"
 _QUOTA = re.compile(rf"{_AMOUNT}\s*([a-z_][a-z0-9_]*)\s*(?:/\s*(\d+(?:\.\d+)?)?\s*([a-z]+))?((?:\s+\S+)*)", re.ASCII)
-_EXAMPLE = "write it like '500 requests/min', '2M input_tokens/min burst 50k' or '10 concurrency'"
+_EXAMPLE = "write it like '500 requests/min', '2M input_tokens/min burst 50k', '5 usd/day' or '10 concurrency'"
 
 PERIOD_MIN_S, PERIOD_MAX_S = 1e-6, 1e16
 RATE_MIN, RATE_MAX = 1e-21, 1e21
@@ -76,8 +82,8 @@ class Quota:
         period_s: The period in seconds; 0 for slots.
         burst: The amount available at once when nothing is used; by default ``amount``.
         rule: How the provider counts.
-        anchor: When a ``window`` restarts: ``utc`` (periods counted from midnight UTC) or the name of a
-            time zone whose midnight starts the day; ``None`` when that is unknown.
+        anchor: When a ``window`` restarts: ``utc`` (periods counted from midnight UTC), the name of a
+            time zone whose midnight starts the day, or ``month``; ``None`` when that is unknown.
     """
 
     unit: str
@@ -108,7 +114,9 @@ class Quota:
             )
         if self.rule is Rule.EXACT and self.burst not in (0, self.amount):
             raise QuotaError(f"{self.unit}: an exact quota grants its whole amount at once: leave out the burst")
-        if self.anchor not in (None, "utc"):
+        if self.anchor == MONTH and (self.rule, self.period_s) != (Rule.WINDOW, MONTH_S):
+            raise QuotaError(f"{self.unit}: the anchor 'month' is for windows of a month: write '/month'")
+        if self.anchor not in (None, "utc", MONTH):
             _check_zone(str(self.anchor), self.period_s)
         if not self.burst:
             object.__setattr__(self, "burst", self.amount)
@@ -164,10 +172,12 @@ class Quota:
             raise QuotaError(f"{text!r}: unknown unit {unit!r}{hint}")
         if period is None and unit != CONCURRENCY and "slots" not in rest.split():
             raise QuotaError(f"{text!r} has no period: {_EXAMPLE}{did_you_mean(unit, KNOWN_UNITS)}")
+        if period == MONTH and not count and not rest.strip():
+            return cls(unit, _number(number, scale), MONTH_S, rule=Rule.WINDOW, anchor=MONTH)
         period_s = 0.0
         if period is not None:
             if period not in _PERIODS:
-                raise QuotaError(f"{text!r}: unknown period {period!r}; use s, min, hour or day")
+                raise QuotaError(f"{text!r}: unknown period {period!r}; use s, min, hour, day or month")
             period_s = float(count or 1) * _PERIODS[period]
         burst, rule, anchor = _read_options(text, rest.split(), slots=period is None)
         return cls(unit, _number(number, scale), period_s, burst, rule, anchor)
@@ -175,6 +185,8 @@ class Quota:
     def __str__(self) -> str:
         if self.rule is Rule.SLOTS:
             return f"{_short(self.amount)} {self.unit}" + ("" if self.unit == CONCURRENCY else " slots")
+        if self.anchor == MONTH:
+            return f"{_short(self.amount)} {self.unit}/{MONTH}"
         names = {1.0: "s", 60.0: "min", 3_600.0: "hour", 86_400.0: "day"}
         period = names.get(self.period_s) or f"{_plain(self.period_s)}s"
         burst = "" if self.burst == self.amount else f" burst {_short(self.burst)}"

@@ -101,13 +101,31 @@ class AcquireTimeoutError(PacelineError, TimeoutError):
 
 
 class QueueFullError(PacelineError):
-    """The queue of the pool is full."""
+    """The queue of the pool is full.
 
-    def __init__(self, pool: str, length: int) -> None:
+    Attributes:
+        retry_after_s: Seconds until the requests that wait now have gone; infinite where that is unknown.
+    """
+
+    def __init__(self, pool: str, length: int, retry_after_s: float = inf) -> None:
         super().__init__(
             f"{pool}: {length:,} requests wait already, and the queue is full; send fewer at once, or raise waiting_max"
         )
-        self.pool, self.length = pool, length
+        self.pool, self.length, self.retry_after_s = pool, length, retry_after_s
+
+
+class BudgetError(PacelineError):
+    """A budget in US dollars is spent; the request was not sent.
+
+    Attributes:
+        retry_after_s: Seconds until the budget allows it; ``None``: never.
+    """
+
+    def __init__(self, pool: str, message: str, retry_after_s: float | None) -> None:
+        hours = "" if retry_after_s is None or retry_after_s < 7_200 else f" ({retry_after_s / 3_600:.1f} hours)"
+        when = "" if retry_after_s is None else f"; it is allowed in {retry_after_s:,.0f} s{hours}"
+        super().__init__(f"{pool}: {message}{when}")
+        self.pool, self.retry_after_s = pool, retry_after_s
 
 
 class PoolStoppedError(PacelineError):
@@ -155,9 +173,10 @@ class Reservation:
         granted_ns: The instant of the grant.
         lost_at_ns: When it is closed as lost, if it is still open.
         open: Whether it is neither settled, cancelled, refused nor lost.
+        begun: Whether its answer has begun; a stream can go on for minutes.
     """
 
-    __slots__ = ("amounts", "cost", "granted_ns", "lost_at_ns", "marks", "notes", "open")
+    __slots__ = ("amounts", "begun", "cost", "granted_ns", "lost_at_ns", "marks", "notes", "open")
 
     def __init__(self, cost: Cost, amounts: list[float], marks: list[int], granted_ns: int, lost_at_ns: int) -> None:
         self.cost = cost
@@ -167,6 +186,7 @@ class Reservation:
         self.lost_at_ns = lost_at_ns
         self.notes: Sequence[Any] = ()
         self.open = True
+        self.begun = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -205,9 +225,10 @@ class Expired:
 
 @dataclass(frozen=True, slots=True)
 class QueueFull:
-    """The queue has reached its bound of ``length`` waiters."""
+    """The queue has reached its bound of ``length`` waiters, which need at least until ``at_ns``."""
 
     length: int
+    at_ns: int
 
 
 @dataclass(frozen=True, slots=True)

@@ -38,11 +38,15 @@ class Metered:
 
     def cost(self) -> Cost:
         """The amounts that the provider will hold, by the present calibration."""
-        call, calibration = self.booked_call, self.calibration
+        input_tokens, output = self.tokens()
         # The expected output is no demand: it may not make a request too large that the provider would admit.
         most = self.scheduler.pool.ledger.most_output / 2
-        output = min(calibration.expected_output(call.max_output_tokens), most)
-        return self.provider.held(call, calibration.input.apply(call.input_tokens), output)
+        return self.provider.held(self.booked_call, input_tokens, min(output, most))
+
+    def tokens(self) -> tuple[float, float]:
+        """The input and the expected output, by the present calibration."""
+        call, calibration = self.booked_call, self.calibration
+        return calibration.input.apply(call.input_tokens), calibration.expected_output(call.max_output_tokens)
 
     @property
     def booked_call(self) -> Call:

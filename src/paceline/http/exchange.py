@@ -19,9 +19,10 @@ from dataclasses import dataclass, field, replace
 from enum import Enum
 from typing import Any, Final, Protocol, TypeVar
 
-from paceline.core.quota import NS, Cost
+from paceline.core.quota import INPUT_TOKENS, NS, OUTPUT_TOKENS, Cost
 from paceline.core.results import (
     AcquireTimeoutError,
+    BudgetError,
     GaveUpError,
     NeverFitsError,
     PacelineError,
@@ -36,9 +37,10 @@ from paceline.core.results import (
 )
 from paceline.http.describe import Metered, describe, describe_guessed, is_metered, provider_guessed
 from paceline.http.unpaced import announce
+from paceline.pacing.accounts import Charge
 from paceline.pacing.breaker import is_server_fault
-from paceline.pacing.pacer import Pacer
-from paceline.pacing.permit import Permit, current_permit, holds_permit
+from paceline.pacing.pacer import Pacer, current_lane
+from paceline.pacing.permit import Acquisition, Permit, current_permit, holds_permit
 from paceline.pacing.retry import Again, GiveUp
 from paceline.providers.answers import plausible
 from paceline.providers.base import Provider, Usage, UsageReader
@@ -166,14 +168,7 @@ async def exchange(
         return _own_refusal(http, error)
     if metered is None or _is_paced_above():
         return await http.send()
-    return await exchange_metered(limiter, http, metered, target)
-
-
-def exchange_metered(
-    limiter: Pacer, http: Binding, metered: Metered, target: tuple[str, str]
-) -> Coroutine[Any, Any, Any]:
-    """:func:`exchange` of a request that is described already."""
-    return _Exchange(limiter, http, metered, target).run()
+    return await Exchange(limiter, http, metered, target).run()
 
 
 sending: ContextVar[tuple[str, str] | None] = ContextVar("paceline_sending", default=None)
@@ -197,18 +192,65 @@ async def _describe(
     return describe_guessed(limiter, guess, host, path, await http.content(), named=guess is fallback)
 
 
-class _Exchange:
-    """The life of one metered request; its methods are in the order in which they happen."""
+class Exchange:
+    """The life of one metered request; its methods are in the order in which they happen.
 
-    def __init__(self, limiter: Pacer, http: Binding, metered: Metered, target: tuple[str, str]) -> None:
+    Args:
+        limiter: The limiter whose pools are charged.
+        http: The request, and the way to send it.
+        metered: Its description.
+        target: Its host and path.
+        timeout_s: The longest wait in the queue, over all attempts, in seconds; that of the limiter by default.
+        name: A name for the ``queue`` in the status.
+
+    Attributes:
+        acquisition: The request for the permit of the last attempt, which knows why it waits.
+        waits: Whether it waits for a permit now.
+    """
+
+    def __init__(
+        self,
+        limiter: Pacer,
+        http: Binding,
+        metered: Metered,
+        target: tuple[str, str],
+        *,
+        timeout_s: float | None = None,
+        name: str | None = None,
+    ) -> None:
         self.limiter, self.http, self.metered, self.target = limiter, http, metered, target
+        self.acquisition: Acquisition | None = None
+        self.waits = False
+        self._timeout_s, self._name = timeout_s, name
         self.provider, self.scheduler = metered.provider, metered.scheduler
         self.record = Exchanged(metered.scheduler.pool.name)
         self.started_ns = limiter.clock.now_ns()
+        self.charge: Charge | None = None
+        self.served = False  # whether an answer was accepted, whose end settles the charge
         self.behind = False  # whether the next attempt goes to the end of its lane
 
     async def run(self) -> Any:
         """Make attempts until there is a response for the caller: the provider's, or a refusal of paceline's own."""
+        if not self.limiter.accounts:
+            return await self._attempts()
+        try:
+            await self._hold()
+        except PacelineError as error:
+            return _own_refusal(self.http, error, self.record)
+        if self.charge is None:
+            return await self._attempts()
+        try:
+            response = await self._attempts()
+        except BaseException as error:
+            if fault_of(error) in (Fault.UNSENT, Fault.UNREACHED):
+                self.charge.cancel()
+            self.charge.end()
+            raise
+        if not self.served:
+            self.charge.cancel()
+        return response
+
+    async def _attempts(self) -> Any:
         permit = response = None
         while response is None:
             try:
@@ -218,14 +260,48 @@ class _Exchange:
             response = await self._attempt(permit)
         return response
 
+    async def _hold(self) -> None:
+        """Hold the cost of the request in the accounts of its lane."""
+        input_tokens, output = self.metered.tokens()
+        call = self.metered.call
+
+        def usd(prices: Any) -> float:
+            usage = Usage(input_tokens=math.ceil(input_tokens), output_tokens=math.ceil(output))
+            return float(prices.usd(call.provider, call.model, usage))
+
+        cost = {INPUT_TOKENS: input_tokens, OUTPUT_TOKENS: output}
+        self.charge = self.limiter.charge(current_lane.get()[0], cost, usd, self._timeout_s)
+        if self.charge is not None:
+            for acquisition, account in self.charge.steps():
+                self.acquisition, self.waits = acquisition, True
+                try:
+                    self.charge.hold(await acquisition if self.http.is_async else acquisition.wait())
+                except PacelineError as error:
+                    raise self.charge.fail(error, account) from None
+                except BaseException:
+                    self.charge.cancel()
+                    raise
+                finally:
+                    self.waits = False
+
     async def _acquire(self, last: Permit | None) -> Permit:
         """The permit for an attempt: for the first, the one that the caller holds, if any; else from the queue."""
         permit = current_permit(self.scheduler) if last is None else None
         while permit is None:
             booked = self.metered.calibration.booked
             cost, units = self.metered.cost(), self.provider.units
-            acquisition = self.limiter.acquire_call(self.scheduler, cost, units=units, again=last, behind=self.behind)
+            self.acquisition = acquisition = self.limiter.acquire_call(
+                self.scheduler,
+                cost,
+                units=units,
+                again=last,
+                behind=self.behind,
+                timeout=self._timeout_s,
+                name=self._name,
+            )
+            self.waits = True
             permit = await acquisition if self.http.is_async else acquisition.wait()
+            self.waits = False
             if self.metered.calibration.booked > booked:  # learned while it waited, so the estimate is too low
                 permit.cancel()
                 self.record.waited_s += permit.waited_s
@@ -244,6 +320,8 @@ class _Exchange:
         if response is None or not permit.open:  # superseded: the library has repeated the request, in another exchange
             return response
         status, headers = self.http.head(response)
+        if status < 500:
+            self.scheduler.begun(permit.reservation)
         try:
             refusal = await self._refusal(response, status, headers)
             self._observe(headers, permit, refusal)
@@ -291,7 +369,9 @@ class _Exchange:
 
         Headers of an answer about another limit than the pool's may be about that limit, too: they are not read.
         """
-        if not self.metered.call.mode and (refusal is None or refusal.scope is not RefusalScope.MODE):
+        if self.metered.call.mode or (refusal is not None and refusal.scope is RefusalScope.MODE):
+            return
+        if refusal is not None or self.scheduler.reads_now():
             readings = self.provider.readings(headers, self.limiter.clock.now_ns() / NS)
             if readings:
                 self.scheduler.observe(readings, permit.reservation)
@@ -338,6 +418,7 @@ class _Exchange:
     def _settle_after_body(self, response: Any, headers: Mapping[str, str], permit: Permit) -> None:
         """Settle the permit with the usage that the body reports, while the caller reads it."""
         call = self.metered.call
+        self.served = True
 
         def settle(usage: Usage | None, refusal: Refusal | None) -> None:
             refusal = self._scoped(refusal)
@@ -350,6 +431,8 @@ class _Exchange:
                 self.record.usage = usage = plausible(self.record.pool, usage, permit.cost)
                 self.metered.learn(usage)
                 permit.settle(**self.provider.charged(self.metered.booked_call, usage))
+            if self.charge is not None:
+                self.charge.settle(usage, call.provider, call.model)
 
         self.http.tap(response, headers, Tap(self.provider.usage_reader(call), settle))
 
@@ -444,7 +527,7 @@ class Tap:
 
 
 _WORDS = {
-    AcquireTimeoutError: "timeout", QueueFullError: "queue_full", NeverFitsError: "never_fits", PoolStoppedError: "stopped",
+    AcquireTimeoutError: "timeout", BudgetError: "budget", QueueFullError: "queue_full", NeverFitsError: "never_fits", PoolStoppedError: "stopped",
     QuotaError: "quota", StoreError: "store", TooLargeError: "too_large",
 }  # fmt: skip
 

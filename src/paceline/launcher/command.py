@@ -63,10 +63,13 @@ def run(command: Sequence[str], arguments: Mapping[str, Any], provider: str | No
 
 def _run(command: Sequence[str], environ: Mapping[str, str]) -> int:
     children: list[subprocess.Popen[bytes]] = []
+    early: list[int] = []  # signals that came while the command was started
 
     def forward(number: int, _: object) -> None:
         if number in (signal.SIGINT, getattr(signal, "SIGQUIT", None)) and _in_foreground():
             return  # the terminal has sent it to the command, too
+        if not children:
+            early.append(number)
         for child in children:
             if child.poll() is None:
                 child.send_signal(number)
@@ -78,6 +81,8 @@ def _run(command: Sequence[str], environ: Mapping[str, str]) -> int:
             signal.signal(number, forward)
     try:
         children.append(subprocess.Popen([*command], env=dict(environ)))  # noqa: S603
+        for number in early:
+            children[0].send_signal(number)
         code = children[0].wait()
     finally:
         for number, handler in before.items():

@@ -13,15 +13,18 @@ from paceline.core.pool import WAITING_MAX
 from paceline.core.queue import LaneSpec
 from paceline.core.quota import NS, Cost
 from paceline.core.results import QuotaError
+from paceline.pacing.accounts import check_budget
 from paceline.pacing.breaker import BreakerPolicy
 from paceline.pacing.clock import SYSTEM_CLOCK, Clock
-from paceline.pacing.limits import Limits, QuotaLike
+from paceline.pacing.limits import Limits, QuotaLike, parsed
 from paceline.pacing.pacer import Pacer
 from paceline.pacing.permit import Permit
 from paceline.pacing.retry import RetryPolicy
+from paceline.pacing.status import QUEUE_SHOWN
 
 if TYPE_CHECKING:
     from paceline.pacing.events import Event
+    from paceline.telemetry.server import StatusServer
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -59,6 +62,10 @@ class Limiter(Pacer):
         lanes: Weights and priorities of lanes, for callers that give only the name.
         priorities: Priorities of waiters in no lane, by shell pattern of their names (``{"coordinator*": 10}``); the
             first that matches holds.
+        budget: Quotas in US dollars that hold for all requests of clients together (``"100 usd/day"``). A request above
+            what is left gets a :class:`~paceline.BudgetError`. A lane has budgets and limits in ``LaneSpec(limits=...)``.
+        prices: By ``provider/model`` the prices in US dollars for a million tokens: ``input``, ``output``, ``cached`` and
+            ``cache_write``; by default those of the package genai-prices.
         store: Where processes share the quotas: a store, a Redis client, or a URL for
             :func:`~paceline.stores.open_store` (``sqlite:PATH``, ``redis://HOST:PORT/DB``, ...). ``None``: the quotas are
             in this process.
@@ -97,6 +104,8 @@ class Limiter(Pacer):
         breaker: BreakerPolicy | None = BreakerPolicy(),  # noqa: B008  (a frozen value)
         lanes: Iterable[LaneSpec] = (),
         priorities: Mapping[str, int] | None = None,
+        budget: QuotaLike = (),
+        prices: Mapping[str, Mapping[str, float]] | None = None,
         store: object = None,
         on_store_failure: str = "fail_safe",
         lease_s: float | None = None,
@@ -142,6 +151,8 @@ class Limiter(Pacer):
             lanes=lanes,
             priorities=priorities,
             estimate_factor=estimate_factor,
+            budget=check_budget(parsed(budget)),
+            prices=prices,
             events=events,
             clock=clock,
             worker=worker,
@@ -297,15 +308,49 @@ class Limiter(Pacer):
         attach(self, client, provider)
         return client
 
-    def status(self) -> dict[str, Any]:
+    def limit_lane(self, name: str, quotas: QuotaLike) -> None:
+        """Give a lane limits and budgets of its own, in place of others: ``["60 requests/min", "10 usd/day"]``.
+
+        They hold for the requests of attached clients in that lane, over all pools.
+
+        Raises:
+            QuotaError: A quota is invalid.
+        """
+        with self._lock:
+            self.accounts.set(name, parsed(quotas))
+
+    def status(self, queue: int = QUEUE_SHOWN) -> dict[str, Any]:
         """The state of every pool, and under ``unpaced`` what this process has sent to providers past all limiters.
 
         All are JSON values. Pools with quotas given by name, and what their providers' models share, are listed before
         their first use, too, in their initial state.
+
+        Args:
+            queue: The waiters that are listed for each pool, at most 50.
         """
         from paceline.http.unpaced import rows
 
-        return super().status() | {"unpaced": rows()}
+        return super().status(queue) | {"unpaced": rows()}
+
+    def serve_status(self, host: str = "127.0.0.1", port: int = 8000, *, key: str | None = None) -> StatusServer:
+        """Serve the page with the status of this limiter, from a thread, until the program ends or the result is closed.
+
+        Args:
+            host: The address; one that other machines can reach needs a ``key``.
+            port: The port; 0 for any free one.
+            key: What the page asks for, and callers send as ``authorization: Bearer KEY``.
+
+        Returns:
+            The server, with its ``url`` and ``close()``.
+
+        Raises:
+            QuotaError: The address can be reached from other machines, and there is no key.
+            OSError: The address is invalid, or the port is taken.
+            ImportError: uvicorn is missing; the message names the extra.
+        """
+        from paceline.telemetry.server import StatusServer
+
+        return StatusServer(self, host, port, key)
 
     def close(self) -> None:
         """Send the pending reports to the store, and close it. Without a store, do nothing."""

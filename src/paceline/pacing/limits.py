@@ -380,12 +380,17 @@ def _is_in(rates: Mapping[str, float], quota: Quota) -> bool:
 
 def _quotas(name: str, quotas: QuotaLike) -> tuple[Quota, ...]:
     try:
-        return _parsed(quotas)
+        return parsed(quotas)
     except QuotaError as error:
         raise QuotaError(f"limit of {name!r}: {error}") from None
 
 
-def _parsed(quotas: QuotaLike) -> tuple[Quota, ...]:
+def parsed(quotas: QuotaLike) -> tuple[Quota, ...]:
+    """Quotas in any notation.
+
+    Raises:
+        QuotaError: One of them is invalid.
+    """
     if isinstance(quotas, Quota):
         return (quotas,)
     if isinstance(quotas, str):
@@ -393,4 +398,4 @@ def _parsed(quotas: QuotaLike) -> tuple[Quota, ...]:
     if isinstance(quotas, Mapping) or not isinstance(quotas, Iterable):
         example = f"{quotas} requests/min" if isinstance(quotas, int) else "500 requests/min"
         raise QuotaError(f"{quotas!r} is no quota: write it as a text, e.g. {example!r}, or as a list of texts")
-    return tuple(quota for part in quotas for quota in _parsed(part))
+    return tuple(quota for part in quotas for quota in parsed(part))

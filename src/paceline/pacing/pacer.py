@@ -24,13 +24,14 @@ from paceline.core.queue import LaneName, Lanes, LaneSpec, Queue, Waiter
 from paceline.core.quota import CONCURRENCY, KNOWN_UNITS, NS, OWN_RULES, REQUESTS, Cost, Quota, Rule
 from paceline.core.results import GIVEN, NeverFits, QuotaError, Reservation, TooLargeError, WaitUntil
 from paceline.estimation.calibration import Calibrations
+from paceline.pacing.accounts import EVERYONE, Accounts, Charge
 from paceline.pacing.breaker import BreakerPolicy, Health
 from paceline.pacing.clock import Clock
-from paceline.pacing.limits import Limits, Resolved, periods
+from paceline.pacing.limits import Limits, Resolved, in_days, periods
 from paceline.pacing.permit import Acquisition, Later, Permit, as_error, check_cost
 from paceline.pacing.retry import RetryPolicy
 from paceline.pacing.scheduler import Scheduler, Worker
-from paceline.pacing.status import report
+from paceline.pacing.status import QUEUE_SHOWN, report
 
 if TYPE_CHECKING:
     from paceline.pacing.attempts import Attempts
@@ -96,6 +97,8 @@ class Pacer:
         lanes: Iterable[LaneSpec],
         priorities: Mapping[str, int] | None,
         estimate_factor: float | None,
+        budget: Collection[Quota],
+        prices: Mapping[str, Mapping[str, float]] | None,
         events: Callable[[Event], None] | None,
         clock: Clock,
         worker: Worker | None,
@@ -120,6 +123,7 @@ class Pacer:
         self._usable, self._most_tokens = usable, max_tokens_per_call
         self._headroom_s, self._ttl_s, self._waiting_max = headroom_s, ttl_s, waiting_max
         self.acquire_timeout_s = _checked_timeout(acquire_timeout_s)
+        lanes = tuple(lanes)
         self._lanes = Lanes(lanes)
         for pattern, priority in (priorities or {}).items():
             LaneSpec(f"priority of {pattern!r}", priority=priority)  # an invalid one raises here
@@ -132,8 +136,14 @@ class Pacer:
         self.worker = worker
         self._lock = threading.RLock()
         self._schedulers: dict[str, Scheduler] = {}  # by pool
+        self.accounts = Accounts(self._account, self._prices)
         self._further: dict[str, Scheduler] = {}  # start spacing and providers' slots, by pool
         self._named: dict[str, Scheduler] = {}  # by the name in the call
+        self._known_prices: Any = None  # made when a budget needs them
+        self._given_prices = dict(prices or {})
+        for spec in lanes:
+            self.accounts.set(spec.name, spec.limits)
+        self.accounts.set(EVERYONE, budget)
         self._unusual: dict[str, list[Quota]] = {}  # given, on units of few providers, until a client's first call
 
     def acquire(
@@ -179,6 +189,8 @@ class Pacer:
         units: Collection[str] = (),
         again: Permit | None = None,
         behind: bool = False,
+        timeout: float | None = None,
+        name: str | None = None,
     ) -> Acquisition:
         """Like :meth:`acquire`, for a client's call, with the scheduler of the pool.
 
@@ -188,10 +200,12 @@ class Pacer:
             units: The units that the provider counts, beside those in ``cost``.
             again: As for :meth:`acquire`.
             behind: Also a further attempt goes to the end of its lane.
+            timeout: As for :meth:`acquire`.
+            name: As for :meth:`acquire`.
         """
         if self._unusual:
             self._warn_of_unmetered(scheduler.pool.name, {CONCURRENCY, *cost, *units})
-        waiter = self._waiter(scheduler, cost, None, None, again, None, cost)
+        waiter = self._waiter(scheduler, cost, timeout, None, again, name, cost)
         waiter.returned &= not behind
         return Acquisition(scheduler, waiter)
 
@@ -243,15 +257,18 @@ class Pacer:
         acquire()  # invalid arguments raise here
         return Attempts(self.health, self.scheduler(pool), acquire, retry or self.retry)
 
-    def status(self) -> dict[str, Any]:
+    def status(self, queue: int = QUEUE_SHOWN) -> dict[str, Any]:
         """The state of every pool as JSON values: quotas, what is left of them, the queue, what binds, and counts.
 
         Pools with quotas given by name, and what their providers' models share, are listed before their first use, too,
         in their initial state.
+
+        Args:
+            queue: The waiters that are listed for each pool, at most 50.
         """
         with self._lock:
             schedulers, further = dict(self._schedulers), dict(self._further)
-        pools = {name: scheduler.status() for name, scheduler in (schedulers | further).items()}
+        pools = {name: scheduler.status(queue) for name, scheduler in (schedulers | further).items()}
         now_ns, models = self.clock.now_ns(), {name.partition("/")[2] for name in schedulers}
         for name in islice(self.limits.given, POOLS_MAX):
             if "*" not in name and name not in models:  # a model in use has its provider in the name
@@ -259,7 +276,29 @@ class Pacer:
                 for one in (resolved, *_provider_wide(resolved)):
                     if one.pool not in pools:
                         pools[one.pool] = report(self._pool(one, now_ns)[0], now_ns)
+        pools |= {scheduler.pool.name: scheduler.status(queue) for scheduler in self.accounts.schedulers}
         return {"pools": dict(sorted(pools.items()))}
+
+    def charge(self, lane: str, cost: Cost, usd: Callable[[Any], float], timeout_s: float | None) -> Charge | None:
+        """What a request in ``lane`` will hold of the accounts; ``None`` if it has none.
+
+        Args:
+            lane: The lane.
+            cost: The amounts per unit, without dollars.
+            usd: Estimates the price of the request, with the prices.
+            timeout_s: The longest wait.
+        """
+        accounts = self.accounts.of(lane)
+        if not accounts:
+            return None
+        return Charge(accounts, cost, usd, self._prices, timeout_s)
+
+    def _prices(self) -> Any:
+        if self._known_prices is None:
+            from paceline.providers.prices import Prices
+
+            self._known_prices = Prices(self._given_prices)
+        return self._known_prices
 
     def scheduler(self, pool: str) -> Scheduler:
         """The scheduler of a pool, created at first use.
@@ -325,25 +364,35 @@ class Pacer:
         pool, worker = self._pool(resolved, now_ns)
         return Scheduler(pool, self.clock, further, worker)
 
-    def _pool(self, resolved: Resolved, now_ns: int) -> tuple[Pool, Worker | None]:
-        """A pool, and the worker that shares it; one with a quota that no provider counts is kept in this process."""
+    def _account(self, name: str, quotas: tuple[Quota, ...]) -> Scheduler:
+        """The scheduler of an account: its limits are the user's own, and used to the last."""
+        quotas = in_days(quotas)
+        resolved = Resolved(name, quotas, (GIVEN,) * len(quotas))
+        pool, worker = self._pool(resolved, self.clock.now_ns(), own=True)
+        return Scheduler(pool, self.clock, worker=worker)
+
+    def _pool(self, resolved: Resolved, now_ns: int, *, own: bool = False) -> tuple[Pool, Worker | None]:
+        """A pool, and the worker that shares it; one with a quota that no provider counts is kept in this process.
+
+        Of an ``own`` one nothing is left unused, because no request is on its way to a provider that counts it.
+        """
         learns, worker = resolved.learns, self.worker
         if any(quota.rule in OWN_RULES for quota in resolved.quotas):
             worker = None
         ledger = Ledger(
             resolved.quotas,
             now_ns,
-            usable=self._usable,
+            usable=1.0 if own else self._usable,
             sources=resolved.sources,
             charged_after=resolved.charged_after if worker is None else (),  # a store counts it at admission
-            headroom_s=HEADROOM_S if self._headroom_s is None else self._headroom_s,
+            headroom_s=0.0 if own else HEADROOM_S if self._headroom_s is None else self._headroom_s,
             ttl_s=self._ttl_s,
             gentle=bool(learns),
         )
         queue = Queue()
         capacity: Capacity
         if worker is None:
-            capacity = LocalCapacity(ledger, learns=learns, adapts=self._headroom_s is None)
+            capacity = LocalCapacity(ledger, learns=learns, adapts=self._headroom_s is None and not own)
         else:
             capacity = worker.capacity(ledger, queue, now_ns, learns=learns)
         return Pool(resolved.pool, capacity, queue, waiting_max=self._waiting_max), worker

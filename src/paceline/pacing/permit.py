@@ -424,8 +424,8 @@ def as_error(scheduler: Scheduler, waiter: Waiter, outcome: Outcome) -> Paceline
     match outcome:
         case NeverFits(unit, cost, most):
             return NeverFitsError(name, unit, cost, most)
-        case QueueFull(length):
-            return QueueFullError(name, length)
+        case QueueFull(length, at_ns):
+            return QueueFullError(name, length, wait_until_s(at_ns, now_ns))
         case Stopped(reason):
             return PoolStoppedError(name, reason)
         case StoreLost(reason):

@@ -32,7 +32,7 @@ from paceline.core.results import Outcome, PacelineWarning, Reading, Refusal, Re
 from paceline.pacing import lines
 from paceline.pacing.clock import Clock, Timer, tell_of_forks
 from paceline.pacing.limits import of_periods
-from paceline.pacing.status import report
+from paceline.pacing.status import QUEUE_SHOWN, report
 
 if TYPE_CHECKING:
     import asyncio
@@ -51,6 +51,9 @@ LATE_NS = round(HEADROOM_MIN_S * NS)
 
 HOLD_NS = NS // 20
 """The time between two searches for late waiters."""
+
+READ_NS, READ_AHEAD_NS = NS // 20, NS
+"""The headers of twenty answers a second are read, which show a change soon enough, and of twenty that come at once."""
 
 PASSED_MIN = 256
 """How many reservations with further ones are kept before lost ones are searched for."""
@@ -177,6 +180,7 @@ class Scheduler:
         self._unsaid: deque[tuple[Waiter, WaitUntil]] = deque(maxlen=lines.LINES_MAX)  # whose waits are to be logged
         self._unsent: dict[Reservation, None] = {}  # of granted waiters that have not continued, the oldest first
         self._held_ns = 0  # when the last search for late ones was
+        self._read_ns = 0  # until when the headers that were read suffice
         exact = any(type(m) is Exact for m in pool.ledger.meters)
         self._late_ns = 0 if exact else LATE_NS  # how late a granted waiter may continue
         self._at: dict[Waiter, tuple[Scheduler, Waiter]] = {}  # granted here, waiting at a further one
@@ -455,6 +459,10 @@ class Scheduler:
         finally:
             self._release(reservation)
 
+    def reads_now(self) -> bool:
+        """Whether the headers of an answer that comes now are to be read; those of a refusal always are."""
+        return self._read_ns + READ_NS - self._clock.now_ns() <= READ_AHEAD_NS
+
     def observe(self, readings: Iterable[Reading], reservation: Reservation | None) -> None:
         """See :meth:`Pool.observe`; ``None``: the request of the answer is not known.
 
@@ -464,6 +472,7 @@ class Scheduler:
             readings = list(of_periods(readings, self.periods))
 
         def learn(now_ns: int) -> None:
+            self._read_ns = max(self._read_ns, now_ns) + READ_NS
             if reservation is not None:
                 self.pool.observe(now_ns, readings, reservation)
             elif self.pool.capacity.learning is not None:
@@ -489,6 +498,13 @@ class Scheduler:
     def lift(self, until_ns: int) -> None:
         """See :meth:`Capacity.lift <paceline.core.capacity.Capacity.lift>`."""
         self._change(lambda now_ns: self.pool.capacity.lift(now_ns, until_ns))
+
+    def begun(self, reservation: Reservation) -> None:
+        """The answer to ``reservation`` has begun."""
+        reservation.begun = True
+        if self.pool.silent_since_ns:
+            self._change(self.pool.answered)
+            self._log_notices()
 
     def resume(self) -> None:
         """See :meth:`Pool.resume`."""
@@ -519,9 +535,9 @@ class Scheduler:
 
         return self.read(read)
 
-    def status(self) -> dict[str, Any]:
-        """The state of the pool, as JSON values."""
-        return self.read(lambda now_ns: report(self.pool, now_ns))
+    def status(self, shown: int = QUEUE_SHOWN) -> dict[str, Any]:
+        """The state of the pool, as JSON values, with ``shown`` waiters at most."""
+        return self.read(lambda now_ns: report(self.pool, now_ns, shown))
 
     def read(self, read: Callable[[int], T]) -> T:
         """The result of ``read(now_ns)`` under the lock; changes by finalizers are deferred meanwhile."""

@@ -8,7 +8,7 @@ from typing import Any
 
 from paceline.core.meters import UNKNOWN_NS, Bucket, Exact, Meter, Spread, Window
 from paceline.core.pool import Pool
-from paceline.core.quota import CONCURRENCY, DAY_S, INPUT_TOKENS, NS, OUTPUT_TOKENS, REQUESTS, TOKENS, Rule
+from paceline.core.quota import CONCURRENCY, DAY_S, INPUT_TOKENS, NS, OUTPUT_TOKENS, REQUESTS, TOKENS, USD, Rule
 from paceline.pacing.limits import REFILLED_DAY_S
 
 _INITIALS = {REQUESTS: "r", TOKENS: "t", INPUT_TOKENS: "it", OUTPUT_TOKENS: "ot"}
@@ -18,9 +18,10 @@ QUEUE_SHOWN = 50
 """How many waiters are shown; a queue may hold a million."""
 
 
-def report(pool: Pool, now_ns: int) -> dict[str, Any]:
-    """The state of ``pool`` as JSON values; durations in seconds, waits rounded up."""
+def report(pool: Pool, now_ns: int, shown: int = QUEUE_SHOWN) -> dict[str, Any]:
+    """The state of ``pool`` as JSON values; durations in seconds, waits rounded up. ``shown``: the waiters in ``queue``."""
     ledger = pool.ledger
+    queue, eta_s = _queue(pool, now_ns, shown)
     return {
         "quotas": [
             {
@@ -28,7 +29,7 @@ def report(pool: Pool, now_ns: int) -> dict[str, Any]:
                 "unit": m.quota.unit,
                 "limit": m.quota.amount,
                 "usable": ledger.share_of(m.quota),
-                "remaining": round(m.level(now_ns), 3),
+                "remaining": _rounded(m.quota.unit, m.level(now_ns)),
                 "reset_s": _reset_s(m, now_ns),
                 "resets_at": _resets_at(m, now_ns),
                 "period_s": m.quota.period_s,
@@ -36,7 +37,7 @@ def report(pool: Pool, now_ns: int) -> dict[str, Any]:
                 "rule": m.quota.rule.value,
                 "learned": _learned(m, ledger.headroom_s)
                 | ({"stated_limit": ledger.stated[i]} if i in ledger.stated else {}),
-                "spent": round(spent, 3),
+                "spent": _rounded(m.quota.unit, spent),
                 "source": str(source),
             }
             for i, (m, name, spent, source) in enumerate(
@@ -45,7 +46,8 @@ def report(pool: Pool, now_ns: int) -> dict[str, Any]:
         ],
         "waiting": pool.queue.length,
         "lanes": pool.queue.waiting(),
-        "queue": _queue(pool, now_ns),
+        "queue": queue,
+        "eta_s": eta_s,
         "in_flight": ledger.in_flight,
         "binds": pool.binds(now_ns),
         "cool_down_s": _up(pool.capacity.cool_down_ns(now_ns)),
@@ -57,8 +59,8 @@ def report(pool: Pool, now_ns: int) -> dict[str, Any]:
         },
         "estimates": {
             unit: {
-                "estimated": round(estimated, 3),
-                "actual": round(actual, 3),
+                "estimated": _rounded(unit, estimated),
+                "actual": _rounded(unit, actual),
                 "ratio": round(actual / estimated, 4) if estimated else None,
             }
             for unit, (estimated, actual) in sorted(pool.estimates.items())
@@ -94,27 +96,40 @@ def metrics(pool: Pool, now_ns: int) -> dict[str, Any]:
     }
 
 
+def _rounded(unit: str, amount: float) -> float:
+    return round(amount, 6 if unit == USD else 3)
+
+
 def _up(duration_ns: int) -> float:
     """A duration in seconds, rounded up to milliseconds; 0 for a negative one."""
     return max(math.ceil(duration_ns / NS * 1000) / 1000, 0.0)
 
 
-def _queue(pool: Pool, now_ns: int) -> list[dict[str, Any]]:
-    """The first waiters, in the order in which they go, each with its expected wait; ``None`` where it is unknown."""
-    rows, ahead = [], [0.0] * len(pool.ledger.meters)
-    for waiter in pool.queue.peek(QUEUE_SHOWN, pool.ledger.share):
-        at_ns, _ = pool.capacity.earliest(now_ns, waiter.amounts, ahead)
+def _queue(pool: Pool, now_ns: int, shown: int) -> tuple[list[dict[str, Any]], float | None]:
+    """The first waiters, in the order in which they go, each with its expected wait; and the wait of the last of all.
+
+    A wait is ``None`` where it is unknown. Beyond the first ``QUEUE_SHOWN``, waiters count as much as these on average.
+    """
+    rows, ahead = list[dict[str, Any]](), [0.0] * len(pool.ledger.meters)
+    first = pool.queue.peek(QUEUE_SHOWN, pool.ledger.share)
+    for number, waiter in enumerate(first):
+        if number < shown:
+            at_ns, _ = pool.capacity.earliest(now_ns, waiter.amounts, ahead)
+            rows.append(
+                {
+                    "name": waiter.name,
+                    "lane": waiter.lane.name,
+                    "waited_s": round(max(now_ns - waiter.arrived_ns, 0) / NS, 3),
+                    "expected_wait_s": _up(at_ns - now_ns) if at_ns < UNKNOWN_NS else None,
+                    "cost": dict(waiter.cost),
+                }
+            )
         ahead = [before + own for before, own in zip(ahead, waiter.amounts, strict=True)]
-        rows.append(
-            {
-                "name": waiter.name,
-                "lane": waiter.lane.name,
-                "waited_s": round(max(now_ns - waiter.arrived_ns, 0) / NS, 3),
-                "expected_wait_s": _up(at_ns - now_ns) if at_ns < UNKNOWN_NS else None,
-                "cost": dict(waiter.cost),
-            }
-        )
-    return rows
+    if not first:
+        return rows, 0.0
+    mean = [amount / len(first) for amount in ahead]
+    at_ns, _ = pool.capacity.earliest(now_ns, mean, [amount * (pool.queue.length - 1) for amount in mean])
+    return rows, _up(at_ns - now_ns) if at_ns < UNKNOWN_NS else None
 
 
 def _reset_s(m: Meter, now_ns: int) -> float | None:

@@ -228,7 +228,9 @@ def decode(body: bytes) -> Any:
 
 def usage_of(payload: Mapping[str, Any]) -> Mapping[str, Any]:
     """The usage object of an answer, of an event that carries an answer, or ``payload`` itself."""
-    holders = (payload, *(as_mapping(payload.get(name)) for name in ("response", "message", "x_groq")))
+    if isinstance(usage := payload.get("usage"), Mapping):  # most answers
+        return usage
+    holders = (as_mapping(payload.get(name)) for name in ("response", "message", "x_groq"))
     return next((holder["usage"] for holder in holders if isinstance(holder.get("usage"), Mapping)), payload)
 
 

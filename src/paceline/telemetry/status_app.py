@@ -3,76 +3,164 @@
     app = paceline.status_app(limiter)           # uvicorn module:app
     main.mount("/paceline", paceline.status_app(limiter))
 
-``/`` and ``/status`` answer with :meth:`Limiter.status` as JSON, ``/status/<pool>`` with one pool. The page holds names, numbers
-and providers' messages, no keys and no prompts. It has no access control: the server that runs it must add one.
+``/`` is a page for people; ``/status`` and ``/api/v1/rate-limits/status`` answer with :meth:`Limiter.status` as JSON,
+``/status/<pool>`` with one pool, ``/history`` with the last minutes, ``/metrics`` in the format of Prometheus. They hold
+names, numbers and providers' messages, no keys and no prompts.
 """
 
 from __future__ import annotations
 
+import hmac
 import json
+import re
 from collections.abc import Awaitable, Callable, MutableMapping
-from typing import Any, Protocol
+from functools import cache
+from importlib import resources
+from typing import Any, Final
+from urllib.parse import parse_qs
+
+from paceline.telemetry.history import Recorder, Reporting
 
 Event = MutableMapping[str, Any]
 Receive = Callable[[], Awaitable[Event]]
 Send = Callable[[Event], Awaitable[None]]
 App = Callable[[Event, Receive, Send], Awaitable[None]]
 
-PATH_MAX = 200
+PATH_MAX: Final = 200
 """Characters of an unknown path that an error repeats."""
 
+JSON: Final = "application/json"
+ASSETS: Final = {"page.css": "text/css", "page.js": "text/javascript", "icon.svg": "image/svg+xml"}
+POLICY: Final = (
+    "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; connect-src 'self'; base-uri 'self'"
+)
+"""What the page may load: its own files, and nothing else."""
 
-class Reporting(Protocol):
-    """A :class:`~paceline.Limiter`, or an object with a similar status."""
+API: Final = "/api/v1/rate-limits"
+"""The other name of ``/status``."""
 
-    def status(self) -> dict[str, Any]:
-        """Plain JSON values; every pool by its name below ``pools``."""
+Answer = tuple[int, str, bytes]
+"""A status, a content type and a body."""
 
 
-def status_app(limiter: Reporting) -> App:
-    """An ASGI application that serves ``limiter.status()``: all of it at ``/`` and ``/status``, a pool at ``/status/<pool>``.
+def status_app(limiter: Reporting, *, key: str | None = None) -> App:
+    """An ASGI application that serves ``limiter.status()``, its history and its metrics, and a page that shows them.
 
     Args:
         limiter: A limiter, or any object with such a ``status()``.
+        key: What callers must send as ``authorization: Bearer KEY``, except for the page itself, which asks for it.
+            ``None``: access is controlled elsewhere, or not needed.
     """
+    recorder = Recorder(limiter)
 
     async def app(scope: Event, receive: Receive, send: Send) -> None:
         if scope["type"] == "http":
-            code, body = _answer(limiter, scope)
-            await _respond(send, code, body, bodiless=scope["method"] == "HEAD")
+            await _respond(send, scope, *_answer(limiter, recorder, key, scope))
         elif scope["type"] == "lifespan":
             kind = ""
             while kind != "lifespan.shutdown":
                 kind = (await receive())["type"]
                 await send({"type": f"{kind}.complete"})
+            recorder.close()
         elif scope["type"] == "websocket":
             await send({"type": "websocket.close"})
 
     return app
 
 
-def _answer(limiter: Reporting, scope: Event) -> tuple[int, Any]:
+def is_page(path: str, accept: bytes) -> bool:
+    """Whether a request is for the page or its files, which hold nothing that needs a key."""
+    return path.startswith("/assets/") or path == "/favicon.ico" or (path == "/" and b"text/html" in accept)
+
+
+def _answer(limiter: Reporting, recorder: Recorder, key: str | None, scope: Event) -> Answer:
     path, root = scope["path"], scope.get("root_path", "")
     if root and (path == root or path.startswith(f"{root}/")):  # mounted: some servers leave the prefix in the path
         path = path[len(root) :]
-    path = path.rstrip("/")
-    if path not in ("", "/status") and not path.startswith("/status/"):
-        return 404, {"error": f"no page at {path[:PATH_MAX]!r}: use /status or /status/<pool>"}
+    path = path.rstrip("/").removeprefix(API)
     if scope["method"] not in ("GET", "HEAD"):
-        return 405, {"error": "this page is read-only: use GET"}
-    status = limiter.status()
+        return _json(405, {"error": "this page is read-only: use GET"})
+    headers = dict(scope.get("headers", ()))
+    accept = headers.get(b"accept", b"")
+    if is_page(path or "/", accept):
+        return _page(path, root)
+    if key is not None and not hmac.compare_digest(headers.get(b"authorization", b""), f"Bearer {key}".encode()):
+        return _json(401, {"error": "a key is missing or wrong: send it as 'authorization: Bearer KEY'"})
+    if path == "/history":
+        recorder.start()
+        return _json(200, recorder.document(_since(scope.get("query_string", b""))))
+    if path == "/metrics":
+        return _metrics(limiter)
+    if path == "/api/v1/openapi.json":
+        from paceline.telemetry.openapi import document
+
+        return _json(200, document())
+    if path not in ("", "/status") and not path.startswith("/status/"):
+        return _json(
+            404, {"error": f"no page at {path[:PATH_MAX]!r}: use /status, /status/<pool>, /history or /metrics"}
+        )
+    brief = b"queue=0" in scope.get("query_string", b"") and hasattr(limiter, "schedulers")
+    status = limiter.status(queue=0) if brief else limiter.status()  # type: ignore[call-arg]
     name = path.removeprefix("/status").removeprefix("/")
     if not name:
-        return 200, status
+        return _json(200, status)
     pool = status["pools"].get(name)
-    return (200, pool) if pool is not None else (404, {"error": f"there is no pool {name[:PATH_MAX]!r}"})
+    return _json(200, pool) if pool is not None else _json(404, {"error": f"there is no pool {name[:PATH_MAX]!r}"})
 
 
-async def _respond(send: Send, code: int, body: Any, *, bodiless: bool) -> None:
-    content = json.dumps(body).encode()
-    headers = [(b"content-type", b"application/json"), (b"content-length", str(len(content)).encode())]
-    headers += [(b"cache-control", b"no-store"), (b"x-content-type-options", b"nosniff")]
+def _page(path: str, root: str) -> Answer:
+    """The page, or one of its files."""
+    if not path:
+        text = _file("index.html").replace(b'<base href="/">', f'<base href="{_attribute(root)}/">'.encode())
+        return 200, "text/html; charset=utf-8", text
+    name = "icon.svg" if path == "/favicon.ico" else path.removeprefix("/assets/")
+    if name not in ASSETS:
+        return _json(404, {"error": f"no page at {path[:PATH_MAX]!r}"})
+    return 200, f"{ASSETS[name]}; charset=utf-8", _file(name)
+
+
+def _attribute(path: str) -> str:
+    """A path as the value of an attribute."""
+    return re.sub(r"[^\w/.~-]", "", path)
+
+
+@cache
+def _file(name: str) -> bytes:
+    return resources.files("paceline.telemetry").joinpath("page", name).read_bytes()
+
+
+def _since(query: bytes) -> float:
+    try:
+        return float(parse_qs(query.decode("latin-1"))["since"][0])
+    except (LookupError, ValueError):
+        return 0.0
+
+
+def _metrics(limiter: Reporting) -> Answer:
+    try:
+        from paceline.telemetry.prometheus import CONTENT_TYPE, exposition
+
+        return 200, CONTENT_TYPE, exposition(limiter.status())
+    except ImportError:
+        return _json(501, {"error": "metrics need prometheus-client: pip install 'paceline[gateway]'"})
+
+
+def _json(code: int, body: Any) -> Answer:
+    return code, JSON, json.dumps(body).encode()
+
+
+async def _respond(send: Send, scope: Event, code: int, kind: str, content: bytes) -> None:
+    headers = [
+        (b"content-type", kind.encode()),
+        (b"content-length", str(len(content)).encode()),
+        (b"cache-control", b"no-store"),
+        (b"x-content-type-options", b"nosniff"),
+    ]
     if code == 405:
         headers.append((b"allow", b"GET, HEAD"))
+    if code == 401:
+        headers.append((b"www-authenticate", b"Bearer"))
+    if kind.startswith("text/html"):
+        headers += [(b"content-security-policy", POLICY.encode()), (b"referrer-policy", b"no-referrer")]
     await send({"type": "http.response.start", "status": code, "headers": headers})
-    await send({"type": "http.response.body", "body": b"" if bodiless else content})
+    await send({"type": "http.response.body", "body": b"" if scope["method"] == "HEAD" else content})

@@ -1,0 +1,108 @@
+"""``paceline keys``: the keys of the gateway's clients."""
+
+from __future__ import annotations
+
+import os
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from paceline.cli.options import print_table
+from paceline.core.results import PacelineError
+
+if TYPE_CHECKING:
+    from paceline.gateway.keys import Keys
+
+FILE = click.option(
+    "--keys", "file", type=click.Path(path_type=Path), help="The file; in this user's folder by default."
+)
+
+
+@click.group(name="keys")
+def command() -> None:
+    """Make, list and revoke the keys of the gateway's clients. A running gateway heeds a change within a second."""
+
+
+@command.command()
+@click.argument("name")
+@click.option("--weight", type=float, default=1.0, show_default=True, help="The share of its lane among busy ones.")
+@click.option("--priority", type=int, default=0, show_default=True, help="A higher one goes before all lower ones.")
+@click.option(
+    "--model", "models", multiple=True, help="A model that it may use, e.g. 'gpt-5*'; repeatable; all by default."
+)
+@click.option("--limit", "limits", multiple=True, help="E.g. '60 requests/min', over all models; repeatable.")
+@click.option("--may-read", is_flag=True, help="It may read the page, the status and the metrics, too.")
+@FILE
+def add(
+    *,
+    name: str,
+    weight: float,
+    priority: int,
+    models: tuple[str, ...],
+    limits: tuple[str, ...],
+    may_read: bool,
+    file: Path | None,
+) -> None:
+    """Make a key for NAME and print it. It is shown once: only its hash is kept.
+
+    The key is a lane of its own, so that it cannot hold up the others.
+    """
+    try:
+        keys = _keys(file)
+        first = not keys
+        key = keys.add(name, weight=weight, priority=priority, models=models, limits=limits, may_read=may_read)
+    except PacelineError as error:
+        _fail(error)
+    click.echo(key)
+    if first:
+        click.echo("paceline keys: from now on each client of a gateway with this file needs a key", err=True)
+
+
+@command.command(name="list")
+@FILE
+def list_(*, file: Path | None) -> None:
+    """Show the names of the keys, and what each may do."""
+    try:
+        keys = _keys(file).all()
+    except PacelineError as error:
+        _fail(error)
+    header = ("name", "created", "weight", "priority", "models", "limits", "page")
+    rows = [
+        (
+            one.name,
+            one.created,
+            f"{one.weight:g}",
+            str(one.priority),
+            ", ".join(one.models) or "all",
+            ", ".join(one.limits) or "-",
+            "yes" if one.may_read else "no",
+        )
+        for one in keys
+    ]
+    print_table(header, rows, empty="there are no keys")
+
+
+@command.command()
+@click.argument("name")
+@FILE
+def revoke(*, name: str, file: Path | None) -> None:
+    """Remove the key of NAME."""
+    try:
+        _keys(file).revoke(name)
+    except PacelineError as error:
+        _fail(error)
+
+
+def _keys(file: Path | None) -> Keys:
+    try:
+        from paceline.gateway.keys import Keys, keys_file
+    except ImportError as error:
+        raise click.ClickException(f"{error.name} is missing: pip install 'paceline[gateway]'") from None
+    return Keys(file or keys_file(os.environ))
+
+
+def _fail(error: PacelineError) -> None:
+    click.echo(f"paceline keys: {error}", err=True)
+    sys.exit(2)

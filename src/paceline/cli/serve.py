@@ -1,0 +1,147 @@
+"""``paceline serve``: a reverse proxy that keeps what passes at the pace of the limits."""
+
+from __future__ import annotations
+
+import logging
+import os
+import signal
+import sys
+from contextlib import ExitStack, suppress
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from paceline.cli import options
+from paceline.core.results import PacelineError
+from paceline.telemetry.logs import JsonFormatter
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from paceline.gateway.server import Settings
+
+EPILOG = """Point a client at the gateway in place of its provider: OPENAI_BASE_URL=http://127.0.0.1:8080/openai/v1,
+ANTHROPIC_BASE_URL=http://127.0.0.1:8080/anthropic. The keys of providers come from their usual variables (OPENAI_API_KEY);
+where one is not set, the key that the client sends is passed on. A signal ends it when what is in flight is done.
+Exit codes: 0 ended by a signal, 2 it could not start."""
+
+
+@click.command(epilog=EPILOG)
+@click.option(
+    "--host", default="127.0.0.1", show_default=True, help="Where to listen; off loopback, clients need keys."
+)
+@click.option("--port", default=8080, show_default=True, type=click.IntRange(0, 65_535), help="0 takes any free port.")
+@click.option("--provider", help="The provider that also gets paths without a name, such as /v1/messages.")
+@options.BASE_URL
+@options.TIER
+@options.LIMIT
+@options.RPM
+@options.TPM
+@options.USABLE
+@options.CONFIG
+@click.option("--timeout", "timeout_s", type=float, help="Seconds between two parts of an answer; 600 by default.")
+@options.STORE
+@options.ON_STORE_FAILURE
+@click.option("--workers", type=click.IntRange(1, 256), default=1, show_default=True, help="Processes.")
+@click.option("--keys", type=click.Path(path_type=Path), help="The file of client keys (see paceline keys).")
+@click.option("--tls-cert", "certificate", type=click.Path(exists=True, path_type=Path), help="Serve HTTPS.")
+@click.option("--tls-key", "private_key", type=click.Path(exists=True, path_type=Path), help="Its private key.")
+@click.option("--log-level", type=click.Choice(["info", "warning", "error"]), default="warning", show_default=True)
+@click.option("--log-format", type=click.Choice(["text", "json"]), default="text", show_default=True)
+@click.option("--otel", is_flag=True, help="Spans and metrics through the global providers of OpenTelemetry.")
+@click.option("--demo", is_flag=True, help="Emulated providers in place of the real ones, and some traffic.")
+def command(
+    *,
+    host: str,
+    port: int,
+    limits: tuple[str, ...],
+    file: Path | None,
+    workers: int,
+    keys: Path | None,
+    certificate: Path | None,
+    private_key: Path | None,
+    log_level: str,
+    log_format: str,
+    otel: bool,
+    demo: bool,
+    **given: Any,
+) -> None:
+    """Serve the APIs of all providers at one address, with every request in its queue until the limits allow it."""
+    try:
+        from paceline.gateway.server import Settings, listen, serve
+    except ImportError as error:
+        raise click.ClickException(f"{error.name} is missing: pip install 'paceline[gateway]'") from None
+    from paceline.config import Config, find_file, parse_limit
+    from paceline.gateway.keys import keys_file
+
+    _log(as_json=log_format == "json", level=log_level)
+    with ExitStack() as stack:
+        try:
+            given["limits"] = dict(parse_limit(text) for text in limits)
+            if demo:
+                from paceline.demo.traffic import emulated
+
+                given |= stack.enter_context(emulated())
+                keys = Path(stack.enter_context(TemporaryDirectory())) / "keys.json"  # there are none
+            config = Config.load(file or find_file(), given=given)
+            store = config.store
+            if store is None and workers > 1:
+                from paceline.batch.job import state_file
+
+                store = f"sqlite:{state_file(os.environ).expanduser().with_name('gateway.db')}"
+            settings = Settings(
+                config=config,
+                store=store,
+                keys=keys or keys_file(os.environ),
+                host=host,
+                workers=workers,
+                certificate=certificate,
+                private_key=private_key,
+                otel=otel,
+            )
+            upstreams = settings.check()
+            listener = listen(host, port)
+        except PacelineError as error:
+            click.echo(f"paceline serve: {error}", err=True)
+            sys.exit(2)
+        except OSError as error:
+            click.echo(f"paceline serve: cannot listen on {host}:{port}: {error.strerror or error}", err=True)
+            sys.exit(2)
+        shown = f"[{host}]" if ":" in host else host
+        address = f"{'https' if certificate else 'http'}://{shown}:{listener.getsockname()[1]}"
+
+        for line in _greeting(address, settings, upstreams):
+            click.echo(line)
+        if demo:
+            from paceline.demo.traffic import start
+
+            start(address)
+        signal.signal(signal.SIGTERM, signal.default_int_handler)
+        with suppress(KeyboardInterrupt):  # uvicorn repeats the signal that has ended it
+            serve(settings, listener)
+
+
+def _log(*, as_json: bool, level: str) -> None:
+    """Log to standard error."""
+    handler = logging.StreamHandler()
+    handler.setFormatter(JsonFormatter() if as_json else logging.Formatter("%(asctime)s %(levelname)s %(message)s"))
+    logging.basicConfig(handlers=[handler], level=level.upper())
+
+
+def _greeting(address: str, settings: Settings, upstreams: Any) -> Iterator[str]:
+    """The address, the servers, and the names of those that have a key."""
+    from paceline.gateway.keys import Keys
+
+    own = [name for name, one in upstreams.items() if one.key]
+    yield f"paceline gateway at {address}  (page: {address}/)"
+    base = "/v1" if upstreams.native is not None else "/openai/v1"
+    yield f"in place of the provider's address: OPENAI_BASE_URL={address}{base}"
+    none = "none, so that those of the clients are passed on"
+    if Keys(settings.keys):
+        first = next(one for _, one in upstreams.items())
+        none = f"none, and the keys of clients are not theirs: every request is refused; set {first.provider.key_env}"
+    yield f"keys of providers: {', '.join(own) or none}"
+    if settings.store:
+        yield f"quotas in {settings.store}"

@@ -1,0 +1,271 @@
+"""``paceline top``: the live page in a terminal."""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any, ClassVar, Final
+
+import click
+import httpx2
+
+from paceline.cli.options import KEY
+from paceline.cli.status import page_url, plain
+
+if TYPE_CHECKING:
+    from textual.app import App
+
+STEP_S: Final = 1.0
+PAUSE_MAX_S: Final = 15.0
+TIMEOUT_S: Final = 10.0
+
+ROWS_MAX: Final = 500
+"""The pools that are shown, the limited ones first."""
+
+BAR: Final = 12
+"""The width of a level, in characters."""
+
+_BLOCKS: Final = " ▁▂▃▄▅▆▇█"
+
+
+@click.command(name="top", epilog="Keys: arrows choose a pool, / filters, q ends it.")
+@click.argument("url", default="http://127.0.0.1:8080")
+@KEY
+def command(url: str, key: str | None) -> None:
+    """Show the pools of a gateway, or of a program that serves its status at URL, live."""
+    try:
+        import textual  # noqa: F401
+    except ImportError:
+        raise click.ClickException("textual is missing: pip install 'paceline[top]'") from None
+    if not sys.stdout.isatty():
+        raise click.ClickException(f"paceline top needs a terminal; `paceline status {url}` prints the status once")
+    make_app(str(page_url(url)).rstrip("/").removesuffix("/status"), key).run()
+
+
+def make_app(root: str, key: str | None) -> App[None]:
+    """The application for the page at ``root``."""
+    from rich.text import Text
+    from textual.app import App, ComposeResult
+    from textual.binding import Binding
+    from textual.containers import VerticalScroll
+    from textual.widgets import DataTable, Footer, Input, Static
+
+    class Top(App[None]):
+        CSS = """
+        #headline { padding: 0 1; text-style: bold; }
+        #filter { display: none; }
+        #filter.shown { display: block; }
+        DataTable { height: 1fr; }
+        #details { height: 12; border-top: solid $panel; padding: 0 1; }
+        """
+        BINDINGS: ClassVar = [
+            Binding("q", "quit", "Quit"),
+            Binding("slash", "filter", "Filter"),
+            Binding("escape", "all", "All", show=False),
+        ]
+        ENABLE_COMMAND_PALETTE = False
+        TITLE = "paceline"
+
+        def __init__(self) -> None:
+            super().__init__()
+            self._status: Mapping[str, Any] = {"pools": {}}
+            self._since, self._levels = 0.0, dict[str, list[float]]()
+            self._queues: dict[str, list[int]] = {}
+            self._events: list[str] = []
+            self._shown: list[str] = []
+            self._problem = ""
+
+        def compose(self) -> ComposeResult:
+            yield Static("Reading the status …", id="headline", markup=False)
+            yield Input(placeholder="part of a pool's name", id="filter")
+            yield DataTable(cursor_type="row", zebra_stripes=True)
+            yield VerticalScroll(Static("", id="text", markup=False), id="details")
+            yield Footer()
+
+        def on_mount(self) -> None:
+            table = self.query_one(DataTable)
+            for name in ("pool", "quota", "level", "left", "full in", "waiting", "in flight", "refused", "state"):
+                table.add_column(name, key=name)
+            table.focus()
+            self.run_worker(self._follow(), exclusive=True)
+
+        async def _follow(self) -> None:
+            headers = {"authorization": f"Bearer {key}"} if key else {}
+            pause_s = STEP_S
+            async with httpx2.AsyncClient(timeout=TIMEOUT_S, trust_env=False, headers=headers) as client:
+                while True:
+                    try:
+                        answer = await client.get(f"{root}/status")
+                        answer.raise_for_status()
+                        self._status = checked(answer.json())
+                        await self._read_history(client)
+                        pause_s, self._problem = STEP_S, ""
+                    except (httpx2.HTTPError, ValueError, LookupError, TypeError, AttributeError) as error:
+                        pause_s, self._problem = min(2 * pause_s, PAUSE_MAX_S), _problem(root, error)
+                    self._render_all()
+                    await asyncio.sleep(pause_s)
+
+        async def _read_history(self, client: httpx2.AsyncClient) -> None:
+            answer = await client.get(f"{root}/history", params={"since": self._since})
+            if answer.status_code != 200:  # a page without a history
+                return
+            page = answer.json()
+            self._since = page["time"]
+            for name, columns in page["pools"].items():
+                levels = [
+                    min(shares) for shares in zip(*columns["quotas"].values(), strict=False) if None not in shares
+                ]
+                self._levels[name] = (self._levels.get(name, []) + levels)[-60:]
+                self._queues[name] = (self._queues.get(name, []) + columns["waiting"])[-60:]
+            self._events = (self._events + [plain(event["text"]) for event in page["events"]])[-50:]
+
+        def _render_all(self) -> None:
+            wanted = self.query_one("#filter", Input).value.lower()
+            found = [(name, pool) for name, pool in self._status["pools"].items() if wanted in name.lower()]
+            found.sort(key=lambda item: (-_rank(item[1]), -item[1]["waiting"], item[0]))
+            self.query_one("#headline", Static).update(self._problem or headline(found))
+            table = self.query_one(DataTable)
+            rows = {
+                f"{name}\n{i}": [Text(cell) for cell in row]  # plain: no markup
+                for name, pool in found[:ROWS_MAX]
+                for i, row in enumerate(_rows(name, pool))
+            }
+            if list(rows) != self._shown:
+                chosen = self._shown[table.cursor_row] if table.cursor_row < len(self._shown) else ""
+                table.clear()
+                for row_key, row in rows.items():
+                    table.add_row(*row, key=row_key)
+                self._shown = list(rows)
+                table.move_cursor(row=self._shown.index(chosen) if chosen in rows else 0)
+            else:
+                columns = list(table.columns)
+                for row_key, row in rows.items():
+                    for column, cell in zip(columns, row, strict=True):
+                        table.update_cell(row_key, column, cell)
+            self._render_details()
+
+        def _render_details(self) -> None:
+            table = self.query_one(DataTable)
+            text = ""
+            if self._shown and 0 <= table.cursor_row < len(self._shown):
+                name = self._shown[table.cursor_row].partition("\n")[0]
+                pool = self._status["pools"].get(name)
+                if pool is not None:
+                    text = details(name, pool, self._levels.get(name, []), self._queues.get(name, []))
+            events = "\n".join(reversed(self._events[-5:]))
+            self.query_one("#text", Static).update(f"{text}\n\n{events}" if events else text)
+
+        def on_data_table_row_highlighted(self) -> None:
+            self._render_details()
+
+        def on_input_changed(self) -> None:
+            self._render_all()
+
+        def on_input_submitted(self) -> None:
+            self.query_one(DataTable).focus()
+
+        def action_filter(self) -> None:
+            field = self.query_one("#filter", Input)
+            field.add_class("shown")
+            field.focus()
+
+        def action_all(self) -> None:
+            field = self.query_one("#filter", Input)
+            field.value = ""
+            field.remove_class("shown")
+            self.query_one(DataTable).focus()
+
+    return Top()
+
+
+def checked(status: Any) -> Mapping[str, Any]:
+    """A status whose pools can be shown.
+
+    Raises:
+        ValueError, LookupError, TypeError, AttributeError: It is another document.
+    """
+    for name, pool in status["pools"].items():
+        _rows(name, pool), _rank(pool), details(name, pool, [], []), headline([(name, pool)])
+    return dict(status)
+
+
+def headline(pools: list[tuple[str, Mapping[str, Any]]]) -> str:
+    """One sentence: what is limited, by what, until when."""
+    if not pools or _rank(pools[0][1]) < 2:
+        return "Not limited: nothing waits"
+    name, pool = pools[0]
+    waiting = f"{pool['waiting']:,} wait" if pool["waiting"] else "nothing waits"
+    if pool["stopped"]:
+        return plain(f"{name} is stopped: {pool['stopped']}")
+    if pool["cool_down_s"]:
+        return plain(f"{name} is paused by the provider for {_duration(pool['cool_down_s'])}: {waiting}")
+    last = f", the last one about {_duration(pool['eta_s'])}" if pool.get("eta_s") is not None else ""
+    return plain(f"{name} is limited by {pool['binds'] or 'its queue'}: {waiting}{last}")
+
+
+def details(name: str, pool: Mapping[str, Any], levels: list[float], queues: list[int]) -> str:
+    """What the table has no room for."""
+    lanes = sorted(pool["lanes"].items(), key=lambda lane: -lane[1])
+    first = [f"{w['name'] or w['lane']} {_duration(w['expected_wait_s'])}" for w in pool["queue"][:8]]
+    lines = [
+        f"{plain(name)}   level {_spark(levels, 1.0)}   waiting {_spark(queues, max(queues, default=0))}",
+        f"waits: {pool['wait_s']['mean']:g} s on average, {pool['wait_s']['longest']:g} s at most",
+        f"lanes: {', '.join(f'{plain(lane)} {n:,}' for lane, n in lanes[:8]) or '-'}",
+        f"next: {plain(', '.join(first)) or '-'}",
+    ]
+    for quota in pool["quotas"]:
+        learned = ", ".join(f"{field} {value}" for field, value in quota["learned"].items())
+        lines.append(plain(f"{quota['quota']}: {quota['source']}{f' ({learned})' if learned else ''}"))
+    return "\n".join(lines)
+
+
+def _rows(name: str, pool: Mapping[str, Any]) -> list[tuple[str, ...]]:
+    refused = sum(count for kind, count in pool["counts"].items() if kind.startswith("refused_"))
+    of_pool = f"{pool['waiting']:,}", f"{pool['in_flight']:,}", f"{refused:,}", _state(pool)
+    rows = list[tuple[str, ...]]()
+    for i, quota in enumerate(pool["quotas"]):
+        share = min(max(quota["remaining"] / (quota["limit"] or 1.0), 0.0), 1.0)
+        bar = "█" * round(share * BAR)
+        left = f"{quota['remaining']:,.1f}".removesuffix(".0")
+        mine = (plain(name), *of_pool) if i == 0 else ("", "", "", "", "")
+        full = _duration(quota["reset_s"]) if quota["reset_s"] else "-"
+        rows.append((mine[0], plain(quota["quota"]), bar.ljust(BAR, "░"), left, full, *mine[1:]))
+    return rows
+
+
+def _state(pool: Mapping[str, Any]) -> str:
+    if pool["stopped"]:
+        return "stopped"
+    if pool["cool_down_s"]:
+        return f"paused {_duration(pool['cool_down_s'])}"
+    return (
+        plain(f"limited by {pool['binds'] or 'its queue'}") if pool["waiting"] else "busy" if pool["in_flight"] else "-"
+    )
+
+
+def _rank(pool: Mapping[str, Any]) -> int:
+    return (
+        4 if pool["stopped"] else 3 if pool["cool_down_s"] else 2 if pool["waiting"] else int(bool(pool["in_flight"]))
+    )
+
+
+def _duration(seconds: float | None) -> str:
+    if seconds is None:
+        return "unknown"
+    if seconds < 120:
+        return f"{seconds:.1f} s" if seconds < 10 else f"{seconds:.0f} s"
+    return f"{seconds / 60:.0f} min" if seconds < 7_200 else f"{seconds / 3_600:.1f} h"
+
+
+def _spark(values: list[float] | list[int], most: float) -> str:
+    top = len(_BLOCKS) - 1
+    return "".join(_BLOCKS[min(round(value / most * top), top) if most else 0] for value in values[-40:]) or "-"
+
+
+def _problem(root: str, error: Exception) -> str:
+    status = getattr(getattr(error, "response", None), "status_code", None)
+    if status in (401, 403):
+        return f"{root} needs a key: --key, or PACELINE_KEY"
+    why = f"it answers {status}" if status else type(error).__name__
+    return f"No answer from {root} ({why}): what is shown is old. Trying again …"

@@ -1,0 +1,1 @@
+"""``paceline serve``: a reverse proxy that keeps what passes at the pace of the limits."""

@@ -1,0 +1,618 @@
+"""The gateway as an ASGI application: finds the server, waits for a permit, and passes the answer on as it comes."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+import math
+import time
+from collections.abc import Awaitable, Callable, Iterable, MutableMapping
+from contextlib import suppress
+from functools import lru_cache
+from pathlib import Path
+from traceback import format_tb
+from typing import Any, Final, Protocol, cast
+from urllib.parse import unquote, urlsplit
+
+from paceline.core.results import QuotaError
+from paceline.gateway.client import Client, Headers
+from paceline.gateway.keys import ClientKey, Keys
+from paceline.gateway.relay import HOP_BY_HOP, Relayed, Reply, forwarded, plain, readable
+from paceline.gateway.siblings import Siblings
+from paceline.gateway.upstreams import KEY_HEADERS, Upstream, Upstreams, is_plain, key_in_query, without_key
+from paceline.http.describe import describe
+from paceline.http.exchange import Exchange, Fault, fault_of
+from paceline.http.unpaced import announce
+from paceline.limiter.limiter import Limiter
+from paceline.pacing.pacer import NAME_MAX, TIMEOUT_MAX_S, current_lane
+from paceline.providers.base import Call
+from paceline.providers.registry import is_loopback
+from paceline.telemetry.status_app import is_page, status_app
+
+log = logging.getLogger("paceline.gateway")
+
+Event = MutableMapping[str, Any]
+Receive = Callable[[], Awaitable[Any]]
+Send = Callable[[Any], Awaitable[None]]
+
+BODY_MAX: Final = 64 * 2**20
+"""Bytes in the body of a request."""
+
+BODIES_MAX: Final = 1024 * 2**20
+"""Bytes of the bodies of all requests that wait or are in flight."""
+
+BODY_S: Final = 60.0
+"""The longest time in which the body of a request may arrive."""
+
+LOOK_S: Final = 5.0
+"""The time between two looks for clients that are slower."""
+
+NOTES_S: Final = (1.0, 600.0)
+"""The bounds of ``x-paceline-keepalive``."""
+
+METHODS: Final = frozenset({"GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"})
+"""The methods that are passed on: none that lets a server repeat the request's headers, with a key, in its answer."""
+
+OWN: Final = frozenset({"", "status", "history", "metrics", "assets", "api", "favicon.ico"})
+"""The first parts of the gateway's own paths, of the status page."""
+
+_NOTES: Final = dict.fromkeys(("gemini", "vertex"), b"\n")
+"""What is sent in place of comments, which google-genai does not read (3.4.0)."""
+
+CONNECTION: Final = "paceline"
+"""The extension of a scope under which the server passes the connection; see :class:`Connection`."""
+
+_TIMEOUT, _LANE, _PRIORITY = b"x-paceline-timeout", b"x-paceline-lane", b"x-paceline-priority"
+_NAME, _KEEPALIVE, _ID = b"x-paceline-name", b"x-paceline-keepalive", b"x-paceline-id"
+_DROPPED: Final = HOP_BY_HOP | {_TIMEOUT, _LANE, _PRIORITY, _NAME, _KEEPALIVE, _ID, b"accept-encoding"}
+
+
+class Connection(Protocol):
+    """A client's connection."""
+
+    task: asyncio.Task[Any] | None
+    """Cancelled when the client goes away."""
+    gone: bool
+    """Whether the client went away."""
+
+    @property
+    def answering(self) -> bool:
+        """Whether the head of an answer has been sent for the present request."""
+
+    def abort(self) -> None:
+        """Close it at once."""
+
+    def close(self) -> None:
+        """Close it when all is sent."""
+
+
+class RequestError(Exception):
+    """A request that the gateway does not send: the status and the word of its answer, and a message."""
+
+    def __init__(self, status: int, word: str, message: str) -> None:
+        super().__init__(message)
+        self.status, self.word = status, word
+
+
+class Gateway:
+    """The gateway.
+
+    Args:
+        limiter: The limiter.
+        upstreams: The servers.
+        client: Makes the HTTP client, when the event loop runs.
+        keys: The keys of clients.
+        folder: Where the processes of the gateway have their sockets; ``None`` for the only process.
+        open_to_all: Whether clients need no key as long as there are none: only on loopback.
+        hosts: The names of this server in the header ``host``, while clients need no key; a browser that was led here
+            by another name sends that name.
+
+    Attributes:
+        draining: Whether the gateway ends: what waits is turned away.
+    """
+
+    def __init__(
+        self,
+        limiter: Limiter,
+        upstreams: Upstreams,
+        client: Callable[[], Client],
+        *,
+        keys: Keys,
+        folder: Path | None = None,
+        open_to_all: bool,
+        hosts: Iterable[str] = (),
+    ) -> None:
+        self.limiter, self.upstreams = limiter, upstreams
+        self.draining = False
+        self._make = client
+        self._client: Client | None = None
+        self._keys = keys
+        self._siblings = Siblings(limiter, self._place, folder)
+        self._page = status_app(limiter if folder is None else self._siblings)  # answers the gateway's own paths
+        self._needs_key = not open_to_all or len(keys) > 0
+        self._hosts = frozenset(hosts)
+        self._limited: dict[str, ClientKey] = {}  # the keys whose limits the limiter has
+        self._held = 0  # bytes of bodies
+        self._waiting: dict[str, Exchange] = {}  # by the id of the request
+        self._tasks: dict[asyncio.Task[Any], Exchange] = {}  # those that wait for a permit or an answer
+        self._slow: dict[Connection, float] = {}  # until when a client must send its body
+        self._janitor: asyncio.Task[None] | None = None
+
+    # The server's side.
+
+    async def __call__(self, scope: Event, receive: Receive, send: Send) -> None:
+        """See ASGI."""
+        if scope["type"] == "http":
+            connection = scope["extensions"][CONNECTION]
+            connection.task = task = asyncio.current_task()
+            try:
+                await self._answer(scope, receive, send, connection)
+            except RequestError as error:
+                if connection.answering:
+                    connection.abort()
+                else:
+                    await _respond(_refusal(error), send)
+            except asyncio.CancelledError:
+                if not connection.gone:
+                    if not self.draining:
+                        raise
+                    if connection.answering:  # the time for what is in flight is over
+                        connection.abort()
+                    else:
+                        await _respond(_refusal(_stopping()), send)
+            except Exception as error:  # noqa: BLE001
+                _tell(error)
+                if connection.answering:
+                    connection.abort()
+                else:
+                    await _respond(_own(500, "failed", "the gateway failed: its log says where"), send)
+            finally:
+                if connection.task is task:  # else the next request has begun
+                    connection.task = None
+        elif scope["type"] == "lifespan":
+            await self._live(receive, send, scope.get("state", {}))
+        elif scope["type"] == "websocket":
+            await send({"type": "websocket.close"})
+
+    async def _live(self, receive: Receive, send: Send, state: MutableMapping[str, Any]) -> None:
+        await receive()
+        self._client = self._make()
+        self._janitor = asyncio.create_task(self._watch())
+        state[CONNECTION] = self
+        await send({"type": "lifespan.startup.complete"})
+        await receive()
+        self._janitor.cancel()
+        await self._client.close()
+        self._siblings.close()
+        await asyncio.to_thread(self.limiter.close)
+        await send({"type": "lifespan.shutdown.complete"})
+
+    def drain(self) -> None:
+        """End: requests that wait for a permit are turned away, and those in flight go on."""
+        if not self.draining:
+            self.draining = True
+            self._hand_back()
+
+    def _hand_back(self) -> None:
+        for task, exchange in list(self._tasks.items()):
+            if exchange.waits:
+                task.cancel()
+
+    async def _watch(self) -> None:
+        """Close the connections of clients that are too slow; at the end, hand back what waits for another attempt."""
+        while True:
+            await asyncio.sleep(LOOK_S)
+            if self.draining:
+                self._hand_back()
+            now_s = time.monotonic()
+            for connection in [one for one, until_s in self._slow.items() if until_s < now_s]:
+                connection.abort()
+
+    # A request.
+
+    async def _answer(self, scope: Event, receive: Receive, send: Send, connection: Connection) -> None:
+        if scope["method"] not in METHODS:
+            raise RequestError(405, "method", f"the method {scope['method']} is not passed on")
+        path = scope["raw_path"].decode("latin-1")
+        first = path[1:].partition("/")[0]
+        if first in ("healthz", "readyz"):
+            await self._tell_health(first, send)
+            return
+        headers: Headers = scope["headers"]
+        query = scope["query_string"].decode("latin-1")
+        if first in OWN and is_page(path, next((value for name, value in headers if name == b"accept"), b"")):
+            await self._page(scope, receive, send)
+            return
+        key, given = self._authorise(headers, query)
+        if first in OWN:
+            if key is not None and not key.may_read:
+                raise RequestError(403, "forbidden", "this key may not read the status; `paceline keys add --may-read`")
+            if path.startswith("/api/v1/queue/"):
+                await self._tell_place(path.removeprefix("/api/v1/queue/"), send)
+            else:
+                await self._page(scope, receive, send)
+            return
+        if self.draining:
+            raise _stopping()
+        if any(name == b"upgrade" and value.lower() == b"websocket" for name, value in headers):
+            # Codex sends requests then
+            raise RequestError(426, "websocket", "this gateway passes requests, not WebSockets")
+        if not is_plain(path):
+            raise RequestError(
+                400, "path", "the path has '..', an empty part, a backslash, ';' or an invalid character"
+            )
+        found = self.upstreams.find(path)
+        if found is None:
+            raise RequestError(404, "unknown_upstream", f"no server for this path{self.upstreams.hint(path)}")
+        await self._relay(scope, receive, send, connection, key, given, *found, query)
+
+    def _authorise(self, headers: Headers, query: str) -> tuple[ClientKey | None, str]:
+        """What the client may do, and its key; ``None``: everything, because no keys are needed."""
+        self._keys.look(time.monotonic())
+        self._needs_key = self._needs_key or len(self._keys) > 0
+        if not self._needs_key:
+            self._refuse_browsers(headers)
+            return None, ""
+        given = next((value.decode("latin-1") for name, value in headers if name in KEY_HEADERS), "")
+        given = given.removeprefix("Bearer ").removeprefix("bearer ").strip() or key_in_query(query)
+        key = self._keys.find(given) if given else None
+        if key is None:
+            why = "this key is unknown or revoked" if given else "a key is missing"
+            raise RequestError(401, "key", f"{why}: send one of `paceline keys add` as the API key")
+        return key, given
+
+    def _refuse_browsers(self, headers: Headers) -> None:
+        """Refuse what a web page of another server sends through the user's browser."""
+        for name, value in headers:
+            if name == b"host" and _name_in(b"//" + value) not in self._hosts:
+                raise RequestError(
+                    403, "host", "without client keys, this gateway answers only under the names of this machine"
+                )
+            if name == b"sec-fetch-site" and value not in (b"same-origin", b"none"):
+                raise RequestError(403, "origin", "without client keys, web pages of other servers are refused")
+            if name == b"origin" and _name_in(value) not in self._hosts:
+                raise RequestError(403, "origin", "without client keys, web pages of other servers are refused")
+
+    async def _relay(
+        self,
+        scope: Event,
+        receive: Receive,
+        send: Send,
+        connection: Connection,
+        key: ClientKey | None,
+        given: str,
+        upstream: Upstream,
+        path: str,
+        query: str,
+    ) -> None:
+        if key is not None and not upstream.key:
+            message = f"the gateway has no key for {upstream.name}: set {upstream.provider.key_env} for it"
+            raise RequestError(503, "no_key", message)
+        parts: list[bytes] = []
+        reply: Reply | None = None
+        try:
+            body = await self._read(scope, receive, connection, parts)
+            request, options = self._request(scope, given, upstream, path, query, body)
+            read = plain(scope["headers"], body, BODY_MAX)
+            exchange = self._exchange(request, upstream, path, read, key, options)
+            if self.draining:  # the body ended after the signal
+                raise _stopping()
+            if exchange is None:
+                reply = await self._send_unpaced(request)
+            else:
+                reply = await self._send(exchange, options, send)
+            await reply.hide_key()
+            await self._pass_on(reply, send, connection)
+        finally:
+            self._held -= sum(map(len, parts))
+            if reply is not None:
+                reply.close()
+
+    async def _read(self, scope: Event, receive: Receive, connection: Connection, parts: list[bytes]) -> bytes:
+        """The body of a request; it is counted as it comes, and ``parts`` has what has been counted."""
+        length = next((int(value) for name, value in scope["headers"] if name == b"content-length"), 0)
+        size, more, self._slow[connection] = 0, True, time.monotonic() + BODY_S
+        try:
+            while more:
+                if max(length, size) > BODY_MAX:
+                    raise RequestError(413, "too_large", f"the body is larger than {BODY_MAX // 2**20} MB")
+                if self._held + max(length - size, 0) > BODIES_MAX:
+                    raise RequestError(503, "memory", "the bodies of all requests are too large: send this one later")
+                event = await receive()
+                parts.append(event.get("body", b""))
+                size += len(parts[-1])
+                self._held += len(parts[-1])
+                more = event.get("more_body", False)
+            parts[:] = [parts[0] if len(parts) == 1 else b"".join(parts)]
+            return parts[0]
+        finally:
+            del self._slow[connection]
+
+    def _request(
+        self, scope: Event, given: str, upstream: Upstream, path: str, query: str, body: bytes
+    ) -> tuple[Relayed, dict[bytes, str]]:
+        """The request as it is sent, and the options that the client gave."""
+        options: dict[bytes, str] = {}
+        sent = forwarded(scope["headers"], _DROPPED)
+        kept = any(name == _KEEPALIVE for name, _ in scope["headers"])
+        if kept:  # the head may be sent before that of the answer
+            sent.append((b"accept-encoding", b"identity"))
+        for name, value in scope["headers"]:
+            if name.startswith(b"x-paceline-"):
+                options[name] = value.decode("latin-1")
+            elif name == b"accept-encoding" and not kept:
+                sent.append((name, readable(value)))
+        if upstream.key:
+            client = given.encode("latin-1")
+            sent = [pair for pair in sent if pair[0] not in KEY_HEADERS and not (client and client in pair[1])]
+            sent += [(name.encode(), value.encode()) for name, value in upstream.credentials()]
+            query = without_key(query, given)
+        assert self._client is not None
+        return Relayed(self._client, upstream, scope["method"], path, query, sent, body), options
+
+    def _exchange(
+        self,
+        request: Relayed,
+        upstream: Upstream,
+        path: str,
+        body: bytes,
+        key: ClientKey | None,
+        options: dict[bytes, str],
+    ) -> Exchange | None:
+        """The exchange of a request that costs something; ``None`` for another one."""
+        if request.method != "POST":
+            return None
+        lane, priority = options.get(_LANE), _number(options, _PRIORITY, -1_000_000, 1_000_000)
+        name, timeout_s = options.get(_NAME), _number(options, _TIMEOUT, 0, TIMEOUT_MAX_S)
+        for text in (lane, name):
+            if text is not None and not 0 < len(text) <= NAME_MAX:
+                raise RequestError(400, "option", f"a lane or a name must have 1 to {NAME_MAX} characters")
+        if key is not None:
+            current_lane.set((key.name, key.weight, key.priority))
+        elif lane is not None or priority is not None:
+            current_lane.set((lane or f"priority {priority:g}", None, None if priority is None else int(priority)))
+        try:
+            if key is not None and self._limited.get(key.name) is not key:  # new, or read again
+                self.limiter.limit_lane(key.name, key.limits)
+                self._limited[key.name] = key
+            metered = describe(self.limiter, upstream.provider, unquote(path), body)
+        except QuotaError as error:
+            raise RequestError(429, "quota", str(error)) from None
+        if metered is None:
+            announce(upstream.provider.name, upstream.host, path)
+            if key is not None and key.models:
+                raise RequestError(403, "model", "this key may use some models only, and this path names none")
+            return None
+        if key is not None and not key.allows(upstream.provider.name, metered.call.model):
+            raise RequestError(403, "model", f"this key may not use the model {metered.call.model[:100]!r}")
+        return Exchange(self.limiter, request, metered, request.target(), timeout_s=timeout_s, name=name)
+
+    async def _send_unpaced(self, request: Relayed) -> Reply:
+        try:
+            return await request.send()
+        except Exception as error:
+            raise _no_answer(error) from error
+
+    async def _send(self, exchange: Exchange, options: dict[bytes, str], send: Send) -> Reply:
+        """The answer to a request, from the queue and the server; its head may have been sent."""
+        task = asyncio.current_task()
+        assert task is not None
+        self._tasks[task] = exchange
+        called = options.get(_ID)
+        if called is not None:
+            self._waiting[called[:NAME_MAX]] = exchange
+        every_s = _number(options, _KEEPALIVE, *NOTES_S)
+        try:
+            if every_s is not None and exchange.metered.call.stream:
+                return await _kept_alive(exchange, every_s, send)
+            reply: Reply = await exchange.run()
+        except asyncio.CancelledError:
+            if self.draining and exchange.waits:
+                task.uncancel()
+                raise _stopping() from None
+            raise
+        except Exception as error:
+            raise _no_answer(error) from error
+        finally:
+            del self._tasks[task]
+            if called is not None:
+                self._waiting.pop(called[:NAME_MAX], None)
+        return reply
+
+    async def _pass_on(self, reply: Reply, send: Send, connection: Connection) -> None:
+        if not connection.answering:
+            await send({"type": "http.response.start", "status": reply.status, "headers": _headers_of(reply)})
+        left, more = reply.length, True
+        try:
+            while part := await reply.read():
+                left -= len(part)
+                more = left != 0
+                await send({"type": "http.response.body", "body": part, "more_body": more})
+                if not more:
+                    await asyncio.sleep(0)  # the client gets it before its usage is read
+            if reply.broken:
+                connection.close()
+                await asyncio.sleep(BODY_S)  # its end ends this task
+        except Exception as error:  # noqa: BLE001  (its head is sent: only the connection can say it)
+            log.warning("an answer broke off: %s", type(error).__name__)
+            connection.abort()
+            await asyncio.sleep(0)  # until the server knows
+            return
+        if more:
+            await send({"type": "http.response.body", "body": b""})
+
+    # What the gateway says of itself.
+
+    async def _tell_health(self, which: str, send: Send) -> None:
+        ready = not self.draining and self._client is not None
+        status = 200 if ready or which == "healthz" else 503
+        await _respond(_json(status, {"status": "ok" if status == 200 else "stopping"}), send)
+
+    async def _tell_place(self, called: str, send: Send) -> None:
+        """The place in the queue of the request that gave this id."""
+        place = await asyncio.to_thread(self._siblings.place, called)
+        missing = {"error": "no request with this x-paceline-id waits or is in flight"}
+        await _respond(_json(200, place) if place else _json(404, missing), send)
+
+    def _place(self, called: str) -> dict[str, Any] | None:
+        exchange = self._waiting.get(called)
+        if exchange is None:
+            return None
+        why = exchange.acquisition.why() if exchange.acquisition is not None else None
+        state: dict[str, Any] = {"id": called, "pool": exchange.record.pool, "state": "in flight"}
+        if why is not None:
+            state |= {
+                "state": "waiting", "ahead": why.ahead, "binds": why.quota, "expected_wait_s": why.expected_wait_s
+            }  # fmt: skip
+        return state
+
+
+_HOP_BY_HOP_ANSWER: Final = HOP_BY_HOP - {b"content-length"}
+
+
+def _headers_of(reply: Reply) -> Headers:
+    """The headers of an answer as the client gets them."""
+    drop = HOP_BY_HOP if reply.status in (204, 304) else _HOP_BY_HOP_ANSWER  # a 304 states the length of another answer
+    headers, record = forwarded(reply.headers, drop), reply.record
+    if record is not None:
+        headers.append((b"x-paceline-waited", b"%.3f" % record.waited_s))
+        headers.append((b"x-paceline-attempts", b"%d" % record.attempts))
+    return headers
+
+
+async def _kept_alive(exchange: Exchange, every_s: float, send: Send) -> Reply:
+    """The answer to a streamed request; while it waits for longer, comments are sent, and an error becomes an event."""
+    task, started, reply = asyncio.create_task(exchange.run()), False, None
+    note = _NOTES.get(exchange.provider.name, b": waiting\n\n")
+    try:
+        while not (await asyncio.wait([task], timeout=every_s))[0]:
+            if not started:
+                started = True
+                headers = [(b"content-type", b"text/event-stream; charset=utf-8"), (b"cache-control", b"no-cache")]
+                await send({"type": "http.response.start", "status": 200, "headers": headers})
+            await send({"type": "http.response.body", "body": note, "more_body": True})
+        try:
+            reply = cast("Reply", task.result())
+        except Exception as error:
+            if not started:
+                raise
+            refusal = _no_answer(error)
+            reply = _own(refusal.status, refusal.word, str(refusal))
+        return await _as_event(reply, exchange.metered.call) if started and reply.status >= 400 else reply
+    finally:
+        if reply is None:  # the client is gone
+            task.cancel()
+            with suppress(asyncio.CancelledError, Exception):
+                (await task).close()
+
+
+async def _as_event(reply: Reply, call: Call) -> Reply:
+    """An error as an event in a stream that has begun, which then breaks off: some SDKs read no error there."""
+    try:
+        await reply.hide_key()
+        body = b"".join([part async for part in reply.parts()])
+    finally:
+        reply.close()
+    try:
+        value = json.loads(body)
+        value = value[0] if isinstance(value, list) else value  # Gemini's
+        error = dict(value["error"])
+    except (ValueError, TypeError, LookupError):
+        error = _detail(502, "no_answer", f"the server answered with status {reply.status}")
+        value = {"type": "error", "error": error}
+    if call.endpoint == "responses":
+        value = {
+            "code": None,
+            "message": "",
+            "param": None,
+            **error,
+            "type": "error",
+            "sequence_number": 0,
+            "error": error,
+        }
+    name = b"event: error\n" if call.provider == "anthropic" else b""
+    event = Reply(200, [], name + b"data: " + json.dumps(value).encode() + b"\n\n")
+    event.broken = True
+    return event
+
+
+@lru_cache(maxsize=64)
+def _name_in(url: bytes) -> str | None:
+    """The host in an URL; ``None`` for none, or for an invalid one."""
+    try:
+        return urlsplit(url.decode("latin-1")).hostname
+    except ValueError:
+        return None
+
+
+def _number(options: dict[bytes, str], name: bytes, least: float, most: float) -> float | None:
+    text = options.get(name)
+    if text is None:
+        return None
+    try:
+        number = float(text)
+    except ValueError:
+        number = math.nan
+    if not least <= number <= most:
+        shown = name.decode()
+        raise RequestError(400, "option", f"{shown} is {text[:60]!r}: it must be a number from {least:g} to {most:g}")
+    return number
+
+
+def _stopping() -> RequestError:
+    return RequestError(503, "stopping", "this gateway is stopping: send the request again")
+
+
+def _no_answer(error: Exception) -> RequestError:
+    """A server that did not answer."""
+    fault = fault_of(error)
+    if isinstance(error, TimeoutError) and fault is not Fault.UNREACHED:
+        return RequestError(504, "timeout", "the server did not answer in time")
+    if fault is Fault.UNREACHED:
+        return RequestError(502, "unreached", f"the server cannot be reached: {type(error).__name__}")
+    if fault is None:
+        _tell(error)
+    return RequestError(502, "no_answer", f"the connection to the server broke: {type(error).__name__}")
+
+
+def _tell(error: Exception) -> None:
+    """Log an unexpected error, without its message: it may hold a key or a part of a request."""
+    log.error("a request failed: %s\n%s", type(error).__name__, "".join(format_tb(error.__traceback__)))
+
+
+def _own(status: int, word: str, message: str, headers: dict[str, str] | None = None) -> Reply:
+    """An error of the gateway's own, in a form that all SDKs read."""
+    value = {"type": "error", "error": _detail(status, word, message)}
+    return _json(status, value, {"x-paceline": word, **(headers or {})})
+
+
+def _detail(status: int, word: str, message: str) -> dict[str, Any]:
+    kind = "invalid_request_error" if status < 500 else "api_error"
+    return {"type": kind, "code": f"paceline_{word}", "message": f"paceline: {message}", "param": None}
+
+
+def _refusal(error: RequestError) -> Reply:
+    headers = {"www-authenticate": "Bearer"} if error.status == 401 else {}
+    if error.word == "no_key":
+        headers["x-should-retry"] = "false"
+    elif error.status == 503:
+        headers["retry-after"] = "1"
+    return _own(error.status, error.word, str(error), headers)
+
+
+def _json(status: int, value: Any, headers: dict[str, str] | None = None) -> Reply:
+    body = json.dumps(value).encode()
+    pairs = {"content-type": "application/json", "content-length": str(len(body)), **(headers or {})}
+    return Reply(status, [(name.encode(), text.encode()) for name, text in pairs.items()], body)
+
+
+async def _respond(reply: Reply, send: Send) -> None:
+    await send({"type": "http.response.start", "status": reply.status, "headers": reply.headers})
+    body = b"".join([part async for part in reply.parts()])
+    await send({"type": "http.response.body", "body": body})
+
+
+def names_of(host: str) -> set[str]:
+    """The names of this server in a request's header ``host``, where it listens at ``host`` on loopback."""
+    return {host, "localhost", "127.0.0.1", "::1"} if is_loopback(host) else {host}

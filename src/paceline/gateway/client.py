@@ -1,0 +1,501 @@
+"""The HTTP/1.1 client of the gateway: it sends what it is given, and passes answers on as they come."""
+
+from __future__ import annotations
+
+import asyncio
+import ssl
+import string
+from collections import deque
+from collections.abc import Iterable
+from contextlib import suppress
+from functools import lru_cache
+from typing import Any, Final, Protocol
+from urllib.parse import urlsplit
+
+import aiohttp
+import httptools
+from multidict import CIMultiDict
+from yarl import URL
+
+from paceline.gateway.upstreams import Upstream
+from paceline.http.exchange import Fault, fault_of
+
+CONNECT_S: Final = 30.0
+"""The longest time for a connection, its TLS included."""
+
+KEEP_S: Final = 30.0
+"""How long a connection is kept that has no request."""
+
+IDLE_MAX: Final = 2_000
+"""Connections without a request that are kept to one server."""
+
+HEADER_MAX, HEADERS_MAX, HEAD_MAX = 65_536, 1_000, 262_144
+"""Bytes in one header, headers, and bytes in the head of an answer."""
+
+EARLY_MAX: Final = 2_000
+"""Answers with a status below 200 before the answer itself."""
+
+HELD_MAX: Final = 262_144
+"""Bytes of a body that are kept for a slower reader; then no more is taken from the connection."""
+
+_IN_NAMES: Final = f"{string.ascii_letters}{string.digits}!#$%&'*+-.^_`|~".encode()
+_IN_VALUES: Final = bytes({9, *range(32, 256)} - {127})
+"""The characters that names and values of headers may have."""
+
+_AUTO: Final = ("user-agent", "accept", "accept-encoding", "content-type")
+
+_BODILESS: Final = ("GET", "HEAD", "OPTIONS")
+"""Methods of requests that state no length where they have no body."""
+
+Headers = list[tuple[bytes, bytes]]
+"""Names in lower case, and values."""
+
+
+class InvalidAnswerError(aiohttp.ClientPayloadError):
+    """A server's answer is not HTTP, or beyond the bounds; without the answer, which may hold a key."""
+
+
+class Fetched(Protocol):
+    """An answer of which the body is still to be read."""
+
+    status: int
+    headers: Headers
+    """As they were sent, names in lower case."""
+
+    async def read(self) -> bytes:
+        """The next part of the body as it comes; empty at its end."""
+
+    def close(self) -> None:
+        """End it, if it is not over; the connection cannot be used again then."""
+
+
+class Client(Protocol):
+    """Sends requests."""
+
+    async def fetch(self, upstream: Upstream, method: str, path: str, headers: Headers, body: bytes) -> Fetched:
+        """Send a request; returns when the head of its answer is there.
+
+        Args:
+            upstream: The server.
+            method: The method.
+            path: The path there and the query, encoded.
+            headers: The headers, without those of the connection.
+            body: The body; empty for none.
+        """
+
+    async def close(self) -> None:
+        """Close all connections."""
+
+
+class HttpClient:
+    """Sends requests over connections of its own, which it keeps; through a proxy, with aiohttp.
+
+    The number of connections has no bound of its own: requests wait in the queues of pools, and a permit must not wait
+    for a connection.
+
+    Args:
+        timeout_s: The longest time between two parts of an answer.
+        trusted: The certificates that are trusted.
+    """
+
+    def __init__(self, timeout_s: float, trusted: ssl.SSLContext) -> None:
+        self._timeout_s, self._trusted = timeout_s, trusted
+        self._servers: dict[str, _Server] = {}
+        self._proxied = _AiohttpClient(timeout_s, trusted)
+
+    async def fetch(self, upstream: Upstream, method: str, path: str, headers: Headers, body: bytes) -> Fetched:
+        """See :meth:`Client.fetch`.
+
+        Raises:
+            ClientConnectorError: There is no connection.
+            ClientOSError: The connection broke.
+            InvalidAnswerError: The answer is invalid.
+            TimeoutError: There was none in time.
+        """
+        if upstream.proxy is not None:
+            return await self._proxied.fetch(upstream, method, path, headers, body)
+        server = self._servers.get(upstream.root)
+        if server is None:
+            server = self._servers[upstream.root] = _Server(upstream.root, self._trusted)
+        connection = server.kept() or await server.connect(min(CONNECT_S, self._timeout_s))
+        answer = _Answer(connection, method, self._timeout_s)
+        connection.begin(answer, _message(server, method, path, headers, body))
+        try:
+            await answer.head
+        except BaseException:
+            answer.close()
+            raise
+        return answer
+
+    async def close(self) -> None:
+        """See :meth:`Client.close`."""
+        for server in self._servers.values():
+            server.close()
+        await self._proxied.close()
+        await asyncio.sleep(0)  # the transports close
+
+
+def _message(server: _Server, method: str, path: str, headers: Headers, body: bytes) -> bytes:
+    target = server.base + path.encode("latin-1")
+    if not target.startswith(b"/"):
+        target = b"/" + target
+    lines = [b"%b %b HTTP/1.1\r\nhost: %b" % (method.encode(), target, server.netloc)]
+    lines += [b"%b: %b" % pair for pair in headers]
+    if body or method not in _BODILESS:
+        lines.append(b"content-length: %d" % len(body))
+    head = b"\r\n".join(lines)
+    if head.count(b"\n") != len(lines) or head.count(b"\r") != len(lines):  # one more in the first
+        raise InvalidAnswerError("a line of the request's head has a line end")
+    return b"%b\r\n\r\n%b" % (head, body)
+
+
+class _Server:
+    """One address, and its connections without a request."""
+
+    def __init__(self, root: str, trusted: ssl.SSLContext) -> None:
+        parts = urlsplit(root)
+        self.host, self.secure = parts.hostname or "", parts.scheme == "https"
+        self.port = parts.port or (443 if self.secure else 80)
+        self.netloc, self.base = parts.netloc.encode(), parts.path.encode()
+        self.idle: deque[_Connection] = deque()
+        self._trusted = trusted if self.secure else None
+
+    def kept(self) -> _Connection | None:
+        """A connection that can be used again, the youngest one; older ones than ``KEEP_S`` are closed."""
+        oldest_s = asyncio.get_running_loop().time() - KEEP_S
+        while self.idle and self.idle[0].idle_s < oldest_s:
+            self.idle.popleft().transport.abort()
+        while self.idle:
+            connection = self.idle.pop()
+            if not connection.transport.is_closing():
+                return connection
+        return None
+
+    async def connect(self, timeout_s: float) -> _Connection:
+        """A new connection."""
+        loop = asyncio.get_running_loop()
+        try:
+            async with asyncio.timeout(timeout_s):
+                _, connection = await loop.create_connection(
+                    lambda: _Connection(self), self.host, self.port, ssl=self._trusted
+                )
+        except TimeoutError:
+            raise aiohttp.ConnectionTimeoutError(f"no connection within {timeout_s:g} s") from None
+        except OSError as error:
+            if fault_of(error) is Fault.UNREACHED:
+                raise
+            raise NoConnectionError(error.strerror) from error
+        return connection
+
+    def close(self) -> None:
+        """Close the connections without a request."""
+        while self.idle:
+            self.idle.pop().transport.abort()
+
+
+class NoConnectionError(ConnectionRefusedError):
+    """There is no connection, for another reason than that it was refused."""
+
+
+class _Connection(asyncio.Protocol):
+    """A connection: it has one answer at a time."""
+
+    transport: asyncio.Transport
+
+    def __init__(self, server: _Server) -> None:
+        self._server = server
+        self._answer: _Answer | None = None
+        self._parser: Any = None
+        self.idle_s = 0.0
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self.transport = transport  # type: ignore[assignment]
+
+    def begin(self, answer: _Answer, message: bytes) -> None:
+        """Send a request."""
+        self._answer, self._parser = answer, httptools.HttpResponseParser(answer)
+        self.transport.write(message)
+
+    def status(self) -> tuple[int, bool]:
+        """The status of the answer, and whether the server keeps the connection, once its head is there."""
+        return self._parser.get_status_code(), self._parser.should_keep_alive()
+
+    def data_received(self, data: bytes) -> None:
+        answer = self._answer
+        if answer is None:  # a server that speaks without being asked
+            self.transport.abort()
+            return
+        clean = False
+        try:
+            self._parser.feed_data(data)
+            answer.received(len(data))
+            clean = True
+        except InvalidAnswerError as error:
+            answer.fail(error)
+        except (httptools.HttpParserError, httptools.HttpParserUpgrade, ValueError) as error:
+            cause = getattr(error, "__context__", None)  # what a callback raised
+            answer.fail(cause if isinstance(cause, InvalidAnswerError) else InvalidAnswerError("it is no HTTP"))
+        if answer.over:
+            self._end(answer, reusable=clean and answer.whole and answer.keeps)
+
+    def eof_received(self) -> None:
+        """Close: the server sends no more."""
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        if (answer := self._answer) is not None:
+            answer.lost(exc)
+            self._answer = None
+        else:
+            with suppress(ValueError):
+                self._server.idle.remove(self)
+
+    def _end(self, answer: _Answer, *, reusable: bool) -> None:
+        """The answer is over: keep the connection, or close it."""
+        self._answer = None
+        if not reusable or self.transport.is_closing() or len(self._server.idle) >= IDLE_MAX:
+            self.transport.abort()
+        else:
+            if answer.paused:
+                self.transport.resume_reading()
+            self.idle_s = asyncio.get_running_loop().time()
+            self._server.idle.append(self)
+
+    def drop(self, answer: _Answer) -> None:
+        """Close, if the answer is the present one."""
+        if self._answer is answer:
+            self._answer = None
+            self.transport.abort()
+
+
+class _Answer:
+    """An answer while it comes; the parser calls its methods that begin with ``on_``.
+
+    Attributes:
+        head: Done when status and headers are there.
+        over: Whether nothing more will come.
+        whole: Whether it has ended as its head says, and nothing came after it.
+        paused: Whether the connection is paused.
+        keeps: Whether the server keeps the connection.
+    """
+
+    __slots__ = (
+        "_body", "_connection", "_due_s", "_early", "_error", "_framed", "_head_size", "_held", "_loop", "_method",
+        "_timeout_s", "_timer", "_wait", "head", "headers", "keeps", "over", "paused", "status", "whole",
+    )  # fmt: skip
+
+    def __init__(self, connection: _Connection, method: str, timeout_s: float) -> None:
+        self._connection, self._method, self._timeout_s = connection, method, timeout_s
+        self._loop = asyncio.get_running_loop()
+        self.head: asyncio.Future[None] = self._loop.create_future()
+        self.status, self.headers = 0, Headers()
+        self.over = self.whole = self.paused = self.keeps = False
+        self._body: deque[bytes] = deque()
+        self._wait: asyncio.Future[None] | None = None
+        self._error: Exception | None = None
+        self._held = self._head_size = self._early = 0
+        self._framed = False  # whether the head tells where the body ends
+        self._due_s = self._loop.time() + timeout_s
+        self._timer = self._loop.call_later(timeout_s, self._look)
+
+    # The parser's calls.
+
+    def on_message_begin(self) -> None:
+        self.whole = False  # if there was one: something came after it
+        if self.over:
+            raise InvalidAnswerError("bytes after the answer")
+
+    def on_header(self, name: bytes, value: bytes) -> None:
+        if self.status:  # a trailer
+            return
+        if len(name) + len(value) > HEADER_MAX or len(self.headers) >= HEADERS_MAX:
+            raise InvalidAnswerError("its headers are too large")
+        self.headers.append((name.lower(), value))
+
+    def on_headers_complete(self) -> None:
+        (status, self.keeps), headers = self._connection.status(), self.headers
+        if 100 <= status < 200 and status != 101:
+            self._early += 1
+            if self._early > EARLY_MAX:
+                raise InvalidAnswerError(f"more than {EARLY_MAX} answers below 200")
+            self.headers = Headers()
+            return
+        if not 200 <= status <= 599 or not _valid(headers):
+            raise InvalidAnswerError("status or header")
+        for name, value in headers:
+            if name == b"content-length" or (name == b"transfer-encoding" and b"chunked" in value.lower()):
+                self._framed = True
+        self.status = status
+        if status in (204, 304):
+            self._framed = True
+        if self._method == "HEAD":  # the parser waits for the body that the head states
+            self.over = True
+            self._finish()
+        if not self.head.done():
+            self.head.set_result(None)
+
+    def on_body(self, body: bytes) -> None:
+        if self.over:
+            return
+        self._body.append(body)
+        self._held += len(body)
+        if self._held > HELD_MAX and not self.paused:
+            self.paused = True
+            self._connection.transport.pause_reading()
+        self._wake()
+
+    def on_message_complete(self) -> None:
+        if self.status and not self.over:
+            self.over = self.whole = True
+            self._finish()
+
+    # The connection's.
+
+    def received(self, size: int) -> None:
+        """So many bytes came."""
+        self._due_s = self._loop.time() + self._timeout_s
+        if not self.status:
+            self._head_size += size
+            if self._head_size > HEAD_MAX:
+                raise InvalidAnswerError("its head is too large")
+
+    def lost(self, error: Exception | None) -> None:
+        """The connection ended."""
+        if self.over:
+            return
+        if self.status and not self._framed and error is None:  # so ends a body without a stated length
+            self.over = True
+            self._finish()
+        else:
+            self.fail(aiohttp.ServerDisconnectedError())
+
+    def fail(self, error: Exception) -> None:
+        """It is broken."""
+        if not self.over:
+            self.over, self._error = True, error
+            if not self.head.done():
+                self.head.set_exception(error)
+                self.head.exception()  # seen, also if the request was cancelled
+            self._finish()
+
+    def _finish(self) -> None:
+        self._timer.cancel()
+        self._wake()
+
+    def _wake(self) -> None:
+        if self._wait is not None and not self._wait.done():
+            self._wait.set_result(None)
+
+    def _look(self) -> None:
+        """Fail, if nothing has come for too long."""
+        now_s = self._loop.time()
+        if self.paused:  # the reader is slow, and not the server
+            self._due_s = now_s + self._timeout_s
+        if now_s < self._due_s:
+            self._timer = self._loop.call_later(self._due_s - now_s, self._look)
+        else:
+            self.fail(TimeoutError(f"nothing came for {self._timeout_s:g} s"))
+            self._connection.drop(self)
+
+    # The reader's.
+
+    async def read(self) -> bytes:
+        """See :meth:`Fetched.read`."""
+        while not self._body:
+            if self.over:
+                if self._error is not None:
+                    raise self._error
+                return b""
+            self._wait = self._loop.create_future()
+            await self._wait
+        body = self._body
+        part = body.popleft() if len(body) == 1 else b"".join(body)
+        body.clear()
+        self._held = 0
+        if self.paused:
+            self.paused = False
+            if not self.over:
+                self._connection.transport.resume_reading()
+        return part
+
+    def close(self) -> None:
+        """See :meth:`Fetched.close`."""
+        if not self.over:
+            self.over = True
+            self._finish()
+            self._connection.drop(self)
+
+
+class _AiohttpClient:
+    """Sends requests with aiohttp, which knows proxies."""
+
+    def __init__(self, timeout_s: float, trusted: ssl.SSLContext) -> None:
+        self._timeout_s, self._trusted = timeout_s, trusted
+        self._session: aiohttp.ClientSession | None = None
+
+    async def fetch(self, upstream: Upstream, method: str, path: str, headers: Headers, body: bytes) -> Fetched:
+        if self._session is None:
+            self._session = self._open()
+        sent = CIMultiDict([(name.decode("latin-1"), value.decode("latin-1")) for name, value in headers])
+        try:
+            response = await self._session.request(
+                method,
+                _url(upstream.root + path),
+                headers=sent,
+                data=body or None,
+                allow_redirects=False,
+                proxy=upstream.proxy,
+            )
+        except (aiohttp.ClientResponseError, ValueError) as error:
+            if isinstance(error, aiohttp.ClientHttpProxyError):
+                raise
+            raise InvalidAnswerError(type(error).__name__) from None
+        if not 200 <= response.status <= 599 or not _valid(response.raw_headers):
+            response.close()
+            raise InvalidAnswerError("status or header")
+        return _Fetched(response)
+
+    def _open(self) -> aiohttp.ClientSession:
+        timeout_s = self._timeout_s
+        return aiohttp.ClientSession(
+            connector=aiohttp.TCPConnector(limit=0, keepalive_timeout=KEEP_S, ssl=self._trusted),
+            cookie_jar=aiohttp.DummyCookieJar(),
+            auto_decompress=False,
+            timeout=aiohttp.ClientTimeout(total=None, sock_connect=min(CONNECT_S, timeout_s), sock_read=timeout_s),
+            max_line_size=HEADER_MAX,
+            max_field_size=HEADER_MAX,
+            max_headers=HEADERS_MAX,
+            skip_auto_headers=_AUTO,
+        )
+
+    async def close(self) -> None:
+        if self._session is not None:
+            await self._session.close()
+
+
+@lru_cache(maxsize=1_024)
+def _url(text: str) -> URL:
+    return URL(text, encoded=True)
+
+
+class _Fetched:
+    """An answer of aiohttp."""
+
+    __slots__ = ("_response", "headers", "status")
+
+    def __init__(self, response: aiohttp.ClientResponse) -> None:
+        self._response = response
+        self.status = response.status
+        self.headers = [(name.lower(), value) for name, value in response.raw_headers]
+
+    async def read(self) -> bytes:
+        """See :meth:`Fetched.read`."""
+        return await self._response.content.readany()
+
+    def close(self) -> None:
+        """See :meth:`Fetched.close`."""
+        self._response.close()  # after the end of the body, the connection has been given back already
+
+
+def _valid(headers: Iterable[tuple[bytes, bytes]]) -> bool:
+    names, values = zip(*headers, strict=True) if headers else ((), ())
+    return not b"".join(names).translate(None, _IN_NAMES) and not b"".join(values).translate(None, _IN_VALUES)

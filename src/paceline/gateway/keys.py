@@ -1,0 +1,233 @@
+"""The keys of the gateway's clients: a file of hashes, each with what its key may do."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import logging
+import os
+import re
+import secrets
+import tempfile
+import time
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager, suppress
+from dataclasses import asdict, dataclass
+from fnmatch import fnmatchcase
+from pathlib import Path
+from typing import Any, Final
+
+from paceline.core.queue import LaneSpec
+from paceline.core.quota import parse_quotas
+from paceline.core.results import PacelineError, QuotaError
+from paceline.pacing.accounts import check_limits
+
+try:
+    import fcntl
+except ImportError:  # Windows: the last of two commands at once wins
+    fcntl = None  # type: ignore[assignment]
+
+log = logging.getLogger("paceline.gateway")
+
+PREFIX: Final = "pk-"
+"""The beginning of every key."""
+
+LOOK_S: Final = 1.0
+"""The least time between two looks at the file: so long a revoked key can be in use."""
+
+_NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.@-]{0,99}")
+
+
+class KeyFileError(PacelineError):
+    """The file of keys cannot be used; the message names it and the reason."""
+
+
+@dataclass(frozen=True, slots=True)
+class ClientKey:
+    """What a key may do.
+
+    Attributes:
+        name: The name of the key, and of its lane.
+        digest: The SHA-256 of the key, as hex digits. A key has 256 random bits, so a slower hash would not be safer.
+        created: When it was made, in UTC.
+        weight: The weight of its lane.
+        priority: The priority of its lane.
+        models: Shell patterns of the models that it may use, with or without their provider; empty: all.
+        limits: Quotas that hold for the key over all models, as texts.
+        may_read: Whether it may read the page, the status and the metrics.
+    """
+
+    name: str
+    digest: str
+    created: str
+    weight: float = 1.0
+    priority: int = 0
+    models: tuple[str, ...] = ()
+    limits: tuple[str, ...] = ()
+    may_read: bool = False
+
+    def __post_init__(self) -> None:
+        """Refuse invalid values.
+
+        Raises:
+            QuotaError: A value is invalid.
+        """
+        if not _NAME.fullmatch(self.name):
+            raise QuotaError(f"invalid name of a key {self.name[:100]!r}: use letters, digits, '.', '_', '@' and '-'")
+        LaneSpec(self.name, self.weight, self.priority)
+        if self.limits:
+            check_limits(self.name, parse_quotas(list(self.limits)))
+
+    def allows(self, provider: str, model: str) -> bool:
+        """Whether the key may use ``model`` of ``provider``."""
+        names = (model, f"{provider}/{model}")
+        return not self.models or any(fnmatchcase(name, pattern) for pattern in self.models for name in names)
+
+
+class Keys:
+    """The keys in a file, read again when it changes.
+
+    Args:
+        file: The file; it need not exist.
+
+    Raises:
+        KeyFileError: The file cannot be read.
+    """
+
+    def __init__(self, file: Path) -> None:
+        self.file = file
+        self._by_digest: dict[str, ClientKey] = {}
+        self._stamp: tuple[int, int, int] | None = None
+        self._looked_s = -LOOK_S
+        self._failed = False
+        self._read()
+
+    def __len__(self) -> int:
+        return len(self._by_digest)
+
+    def look(self, now_s: float) -> None:
+        """Read the file again if it has changed; ``now_s``: on the monotonic clock."""
+        if now_s - self._looked_s < LOOK_S:
+            return
+        self._looked_s = now_s
+        try:
+            self._read()
+        except KeyFileError as error:
+            if not self._failed:
+                log.warning("%s; the keys that were read before stay valid", error)
+            self._failed = True
+        else:
+            self._failed = False
+
+    def find(self, key: str) -> ClientKey | None:
+        """What ``key`` may do; ``None`` for an unknown one."""
+        return self._by_digest.get(digest(key))
+
+    def all(self) -> list[ClientKey]:
+        """All keys by name."""
+        return sorted(self._by_digest.values(), key=lambda one: one.name)
+
+    def add(self, name: str, **fields: Any) -> str:
+        """Make a key and write the file; returns the key, which is kept nowhere.
+
+        Raises:
+            QuotaError: A value is invalid, or there is a key of that name.
+            KeyFileError: The file cannot be written.
+        """
+        key = PREFIX + secrets.token_urlsafe(32)
+        made = ClientKey(name, digest(key), time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()), **fields)
+        with self._only_writer():
+            if any(one.name == name for one in self._by_digest.values()):
+                raise QuotaError(f"there is a key named {name!r} already: revoke it first, or use another name")
+            self._write([*self._by_digest.values(), made])
+        return key
+
+    def revoke(self, name: str) -> None:
+        """Remove the key ``name`` from the file.
+
+        Raises:
+            QuotaError: There is no such key.
+            KeyFileError: The file cannot be written.
+        """
+        with self._only_writer():
+            kept = [one for one in self._by_digest.values() if one.name != name]
+            if len(kept) == len(self._by_digest):
+                known = ", ".join(one.name for one in self.all()) or "none"
+                raise QuotaError(f"there is no key named {name!r}; known: {known}")
+            self._write(kept)
+
+    @contextmanager
+    def _only_writer(self) -> Iterator[None]:
+        """Read the file, and keep other processes from writing it meanwhile."""
+        try:
+            self.file.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+            folder = os.open(self.file.parent, os.O_RDONLY) if fcntl is not None else None
+            try:
+                if folder is not None:
+                    fcntl.flock(folder, fcntl.LOCK_EX)
+                self._read()
+                yield
+            finally:
+                if folder is not None:
+                    os.close(folder)
+        except OSError as error:
+            raise KeyFileError(f"{self.file}: the keys cannot be written: {error.strerror}") from None
+
+    def _read(self) -> None:
+        try:
+            about = self.file.stat()
+            stamp = about.st_mtime_ns, about.st_size, about.st_ino
+            if stamp == self._stamp:
+                return
+            content = json.loads(self.file.read_text())
+            self._by_digest = {one.digest: one for one in map(_client_key, content["keys"])}
+            self._stamp = stamp
+        except FileNotFoundError:
+            self._by_digest, self._stamp = {}, None
+        except OSError as error:
+            raise KeyFileError(f"{self.file}: the keys cannot be read: {error.strerror}") from None
+        except (ValueError, TypeError, LookupError) as error:
+            raise KeyFileError(f"{self.file}: this is no file of keys: {error}") from None
+
+    def _write(self, keys: Iterable[ClientKey]) -> None:
+        text = json.dumps({"keys": [asdict(one) for one in keys]}, indent=2) + "\n"
+        try:
+            handle, name = tempfile.mkstemp(dir=self.file.parent, prefix=f".{self.file.name}.")  # only for this user
+            try:
+                with os.fdopen(handle, "w") as file:
+                    file.write(text)
+                    file.flush()
+                    os.fsync(file.fileno())
+                Path(name).replace(self.file)
+            except BaseException:
+                with suppress(OSError):
+                    Path(name).unlink()
+                raise
+        except OSError as error:
+            raise KeyFileError(f"{self.file}: the keys cannot be written: {error.strerror}") from None
+        self._stamp = None
+        self._read()
+
+
+def _client_key(fields: Mapping[str, Any]) -> ClientKey:
+    return ClientKey(**{**fields, "models": tuple(fields["models"]), "limits": tuple(fields["limits"])})
+
+
+def digest(key: str) -> str:
+    """The form in which a key is kept."""
+    return hashlib.sha256(key.encode()).hexdigest()
+
+
+def keys_file(environ: Mapping[str, str]) -> Path:
+    """The file of keys of this user: ``$PACELINE_KEYS``, else ``paceline/keys.json`` in the folder of settings.
+
+    Raises:
+        KeyFileError: This user has no home folder.
+    """
+    if given := environ.get("PACELINE_KEYS"):
+        return Path(given)
+    home = environ.get("XDG_CONFIG_HOME")
+    try:
+        return Path(home) / "paceline/keys.json" if home else Path("~/.config/paceline/keys.json").expanduser()
+    except RuntimeError:
+        raise KeyFileError("this user has no home folder: name the file of keys with --keys") from None

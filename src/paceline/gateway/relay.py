@@ -1,0 +1,256 @@
+"""One request on its way through the gateway, and its answer: the bytes pass unchanged."""
+
+from __future__ import annotations
+
+import logging
+import zlib
+from collections.abc import AsyncIterator, Iterator, Mapping
+from contextlib import suppress
+from functools import lru_cache
+from importlib import import_module
+from typing import Any, Final
+
+from paceline.gateway.client import Client, Fetched, Headers
+from paceline.gateway.upstreams import Upstream
+from paceline.http.exchange import Decode, Exchanged, Tap
+from paceline.pacing.permit import Permit
+
+log = logging.getLogger("paceline.gateway")
+
+ERROR_MAX: Final = 1_000_000
+"""Bytes in the body of an error, in which the gateway's own key is replaced."""
+
+HIDDEN: Final = b"***"
+
+_PIECE: Final = 4_096
+"""Bytes of an encoded body that are decoded in one step, for its usage."""
+
+HOP_BY_HOP: Final = frozenset(
+    b"connection keep-alive proxy-authenticate proxy-authorization proxy-connection te trailer transfer-encoding upgrade"
+    b" expect host content-length".split()
+)
+"""Headers that are about one connection, or that each connection has its own of."""
+
+DECODED: Final = ("gzip", "deflate", "identity")
+"""The content encodings in which the usage of an answer can be read."""
+
+
+class Reply:
+    """An answer for the client: a server's, or one of the gateway's own.
+
+    Attributes:
+        status: Its status.
+        headers: Its headers.
+        record: What is known of its exchange; ``None`` without one.
+        broken: Whether the client is to see that the answer is not whole.
+    """
+
+    __slots__ = ("_body", "_fetched", "_key", "_tap", "_unread", "broken", "headers", "record", "status")
+
+    def __init__(
+        self, status: int, headers: Headers, body: bytes = b"", fetched: Fetched | None = None, key: str = ""
+    ) -> None:
+        self._key = key.encode()
+        if key:
+            headers = [(name, value.replace(self._key, HIDDEN)) for name, value in headers]
+        self.status, self.headers = status, headers
+        self.record: Exchanged | None = None
+        self.broken = False
+        self._body, self._fetched = bytearray(body), fetched
+        self._unread = fetched is not None  # whether more of the body can come
+        self._tap: Tap | None = None
+
+    async def peek(self, most: int) -> bytes:
+        """The first bytes of the body, as they were sent."""
+        while self._unread and len(self._body) < most:
+            self._body += await self._next()
+        return bytes(self._body)
+
+    async def _next(self) -> bytes:
+        assert self._fetched is not None
+        part = await self._fetched.read()
+        self._unread = bool(part)
+        return part
+
+    async def hide_key(self) -> None:
+        """Replace the key that the gateway has sent in the body of an error; other answers pass as they come."""
+        if self.status < 400 or not self._key or self._fetched is None:
+            return
+        raw = await self.peek(ERROR_MAX + 1)
+        encoding, plain = self._header(b"content-encoding").decode("latin-1"), raw
+        unread = len(raw) > ERROR_MAX or encoding.strip().lower() not in ("", *DECODED)
+        if not unread and (decode := decoder({"content-encoding": encoding})) is not None:
+            plain, unread = decoded(decode, raw, ERROR_MAX + 1), False
+            unread = len(plain) > ERROR_MAX
+        if not unread and self._key not in plain:
+            return
+        body = b'{"error": {"message": "paceline: the body of this error is too large, or encoded"}}'
+        self._body = bytearray(body if unread else plain.replace(self._key, HIDDEN))
+        self._unread = False
+        self.headers = [pair for pair in self.headers if pair[0] not in (b"content-encoding", b"content-length")]
+        self.headers.append((b"content-length", b"%d" % len(self._body)))
+
+    def _header(self, wanted: bytes) -> bytes:
+        return next((value for name, value in self.headers if name == wanted), b"")
+
+    @property
+    def length(self) -> int:
+        """The bytes of the body; -1 if they are not stated."""
+        return int(self._header(b"content-length") or -1)
+
+    def tap(self, tap: Tap) -> None:
+        """Feed ``tap`` while the body is read."""
+        self._tap = tap
+
+    async def read(self) -> bytes:
+        """The next part of the body, as it comes; empty at its end."""
+        part = b""
+        if self._body:
+            part, self._body = bytes(self._body), bytearray()
+        elif self._unread:
+            part = await self._next()
+        if self._tap is not None:
+            if part:
+                self._tap.feed(part)
+            else:
+                self._tap.finish()
+        return part
+
+    async def parts(self) -> AsyncIterator[bytes]:
+        """The body as it comes."""
+        while part := await self.read():
+            yield part
+
+    def close(self) -> None:
+        """The body is over, or the client is gone: settle with what has been read."""
+        if self._fetched is not None:
+            self._fetched.close()
+        if self._tap is not None:
+            self._tap.finish()
+
+
+class Relayed:
+    """A request of a client; see :class:`~paceline.http.exchange.Binding`."""
+
+    __slots__ = ("_body", "_client", "_headers", "_path", "_query", "_upstream", "method")
+    is_async = True
+
+    def __init__(
+        self, client: Client, upstream: Upstream, method: str, path: str, query: str, headers: Headers, body: bytes
+    ) -> None:
+        self._client, self._upstream, self.method = client, upstream, method
+        self._path, self._headers, self._body = path, headers, body
+        self._query = query and f"?{query}"
+
+    @property
+    def address(self) -> str:
+        return self._upstream.root
+
+    def target(self) -> tuple[str, str]:
+        return self._upstream.host, self._path
+
+    def has_header(self, name: str) -> bool:
+        wanted = name.encode()
+        return any(wanted == header for header, _ in self._headers)
+
+    async def content(self) -> bytes:
+        return self._body
+
+    async def send(self, permit: Permit | None = None) -> Reply:  # noqa: ARG002
+        fetched = await self._client.fetch(
+            self._upstream, self.method, self._path + self._query, self._headers, self._body
+        )
+        return Reply(fetched.status, fetched.headers, fetched=fetched, key=self._upstream.key)
+
+    def head(self, response: Reply) -> tuple[int, Mapping[str, str]]:
+        return response.status, {name.decode("latin-1"): value.decode("latin-1") for name, value in response.headers}
+
+    async def peek(self, response: Reply, headers: Mapping[str, str], most: int) -> bytes:
+        raw, decode = await response.peek(most), decoder(headers)
+        return raw[:most] if decode is None else decoded(decode, raw, most)
+
+    def tap(self, response: Reply, headers: Mapping[str, str], tap: Tap) -> None:
+        tap.decode = decoder(headers)
+        response.tap(tap)
+
+    def note(self, response: Reply, record: Exchanged) -> None:
+        response.record = record
+
+    async def close(self, response: Reply) -> None:
+        response.close()
+
+    def respond(self, status: int, headers: Mapping[str, str], body: bytes) -> Reply:
+        if key := self._upstream.key:
+            body = body.replace(key.encode(), HIDDEN)  # a message of the server that it quotes
+        stated = {"content-length": str(len(body))} if "content-length" in headers else {}
+        return Reply(status, [(name.encode(), value.encode()) for name, value in {**headers, **stated}.items()], body)
+
+
+def decoder(headers: Mapping[str, str]) -> Decode | None:
+    """Decodes a body, chunk by chunk, in small pieces; ``None`` for a plain body."""
+    encoding = headers.get("content-encoding", "identity").strip().lower()
+    if encoding == "identity" or encoding not in DECODED:
+        return None
+    inner = zlib.decompressobj(zlib.MAX_WBITS | 32)  # 32: gzip and zlib
+
+    def decode(chunk: bytes) -> Iterator[bytes]:
+        for start in range(0, len(chunk), _PIECE):
+            yield inner.decompress(chunk[start : start + _PIECE])
+
+    return decode
+
+
+def plain(headers: Headers, body: bytes, most: int) -> bytes:
+    """The body of a request without its content encoding, for its description; at most so many bytes."""
+    encoding = next((value for name, value in headers if name == b"content-encoding"), b"identity").strip().lower()
+    if encoding == b"identity" or not body:
+        return body
+    inner = _request_decoder(encoding.decode("latin-1"))
+    try:
+        return b"" if inner is None else bytes(inner.decompress(body, most))
+    except Exception:  # noqa: BLE001  (each library has an error of its own)
+        return b""
+
+
+def _request_decoder(encoding: str) -> Any:
+    if encoding in DECODED:
+        return zlib.decompressobj(zlib.MAX_WBITS | 32)
+    for module in ("compression.zstd", "backports.zstd") if encoding == "zstd" else ():
+        with suppress(ImportError):
+            return import_module(module).ZstdDecompressor()
+    _log_unread(encoding[:20])
+    return None
+
+
+@lru_cache(maxsize=16)
+def _log_unread(encoding: str) -> None:
+    hint = "; pip install backports.zstd" if encoding == "zstd" else ""
+    log.warning("requests encoded with %s pass, but their models and tokens cannot be read%s", encoding, hint)
+
+
+def decoded(decode: Decode, raw: bytes, most: int) -> bytes:
+    """The first ``most`` bytes of a body; empty if it is malformed."""
+    plain = bytearray()
+    try:
+        for piece in decode(raw):
+            plain += piece
+            if len(plain) >= most:
+                break
+    except zlib.error:
+        return b""
+    return bytes(plain[:most])
+
+
+def forwarded(headers: Headers, drop: frozenset[bytes]) -> Headers:
+    """The headers of a message that belong to it, and not to its connection; without those in ``drop``."""
+    named = b",".join([value for name, value in headers if name == b"connection"])
+    if named and named.lower() not in (b"keep-alive", b"close"):
+        drop |= {name.strip().lower() for name in named.split(b",")}
+    return [(name, value) for name, value in headers if name not in drop]
+
+
+def readable(accepted: bytes) -> bytes:
+    """The ``accept-encoding`` of a client, without encodings in which the usage could not be read."""
+    parts = [part.strip() for part in accepted.decode("latin-1").split(",")]
+    kept = [part for part in parts if part.partition(";")[0].strip().lower() in DECODED]
+    return ", ".join(kept).encode() or b"identity"

@@ -1,0 +1,344 @@
+"""The server under the gateway: bounds on connections and heads, TLS, a graceful stop, several processes."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import logging
+import os
+import socket
+import ssl
+import time
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from functools import partial
+from http import HTTPStatus
+from itertools import chain
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any, Final
+
+import uvicorn
+from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
+from uvicorn.supervisors import Multiprocess
+
+from paceline.config import Config
+from paceline.core.results import QuotaError
+from paceline.gateway.app import CONNECTION, Gateway, names_of
+from paceline.gateway.client import HttpClient
+from paceline.gateway.keys import Keys
+from paceline.gateway.upstreams import Upstreams
+from paceline.limiter.limiter import Limiter
+from paceline.providers.registry import is_loopback
+
+log = logging.getLogger("paceline.gateway")
+
+HEAD_MAX: Final = 65_536
+"""Bytes in the head of a request: its first line and its headers."""
+
+HEAD_S: Final = 30.0
+"""The longest time from a connection, or from the first byte of a request, to the end of the request's head."""
+
+HEADERS_MAX: Final = 256
+"""Headers of a request."""
+
+WRITE_S: Final = 60.0
+"""The longest time in which a client takes nothing of an answer of which more than 64 kB are ready."""
+
+KEEP_S: Final = 75
+"""How long a connection is kept that has no request."""
+
+CONNECTIONS_MAX: Final = 20_000
+"""The connections of one process; further ones get a 503. The limit of open files may allow fewer."""
+
+FILES_FEW: Final = 4_096
+"""A limit of open files that is worth a warning."""
+
+TELL_S: Final = 60.0
+"""The least time between two lines of the log that tell of too many connections."""
+
+BACKLOG: Final = 4_096
+
+GC_THRESHOLD: Final = 50_000, 20, 100
+"""Of the garbage collector, as in a run."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Settings:
+    """What one process of the gateway needs; it can be pickled.
+
+    Attributes:
+        host: The address at which it listens.
+        folder: Where several processes have the sockets over which they tell each other their status.
+        stop_s: How long requests in flight may go on after a signal.
+    """
+
+    config: Config
+    keys: Path
+    host: str
+    workers: int = 1
+    certificate: Path | None = None
+    private_key: Path | None = None
+    store: str | None = None
+    folder: Path | None = None
+    stop_s: float = 30.0
+    otel: bool = False
+
+    def gateway(self, environ: Mapping[str, str] = os.environ) -> Gateway:
+        """A gateway with these settings."""
+        arguments = self.config.arguments(patient=False) | {"store": self.store}
+        limiter = self._limiter(arguments)
+        return Gateway(
+            limiter,
+            Upstreams(self.config, environ),
+            partial(HttpClient, self.config.timeout_s, ssl.create_default_context()),
+            keys=Keys(self.keys),
+            folder=self.folder,
+            open_to_all=is_loopback(self.host),
+            hosts=names_of(self.host),
+        )
+
+    def process(self) -> Gateway:
+        """A gateway for a process that does nothing else."""
+        gateway = self.gateway()
+        gc.freeze()  # what is imported stays
+        gc.set_threshold(*GC_THRESHOLD)
+        return gateway
+
+    def _limiter(self, arguments: Mapping[str, Any]) -> Limiter:
+        if not self.otel:
+            return Limiter(**arguments)
+        try:
+            from paceline.telemetry import otel
+        except ImportError as error:
+            raise QuotaError(f"{error.name} is missing: pip install 'paceline[otel]'") from None
+        limiter = Limiter(**arguments, events=otel.Listener())
+        otel.watch(limiter)
+        return limiter
+
+    def check(self, environ: Mapping[str, str] = os.environ) -> Upstreams:
+        """The servers; raises what would keep the gateway from its start.
+
+        Raises:
+            PacelineError: A setting is invalid, or clients need keys and there are none.
+        """
+        keys = Keys(self.keys)
+        if not is_loopback(self.host) and not keys:
+            raise QuotaError(
+                f"{self.host} can be reached from other machines, so clients need keys, and {self.keys} has none: make one"
+                " with `paceline keys add NAME`, or use --host 127.0.0.1"
+            )
+        self._limiter(self.config.arguments(patient=False) | {"store": self.store}).close()
+        return Upstreams(self.config, environ)
+
+
+class _Protocol(HttpToolsProtocol):
+    """uvicorn's HTTP protocol, with bounds on sizes and times, and the client's leave-taking for the gateway.
+
+    A connection has a timer whenever it depends on the client: for the head of a request, for the rest of a body that
+    the gateway has not waited for, for the next request, and for the taking of an answer.
+    """
+
+    task: asyncio.Task[Any] | None = None
+    gone = False
+    _present: Any = None  # the request that is being answered
+    _unread = 0  # bytes since the last head, or the last part of a body
+    _late: asyncio.TimerHandle | None = None
+    _stuck: asyncio.TimerHandle | None = None
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self._most, self.limit_concurrency = self.limit_concurrency, None
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        super().connection_made(transport)
+        self._late = self.loop.call_later(HEAD_S, self.abort)
+        if self._most is not None and len(self.connections) > self._most:
+            _tell_full(self._most)
+            self._refuse(503, b"retry-after: 1\r\n")
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self.gone = True
+        for timer in (self._late, self._stuck):
+            if timer is not None:
+                timer.cancel()
+        super().connection_lost(exc)
+        if self.task is not None:
+            self.task.cancel()
+
+    def data_received(self, data: bytes) -> None:
+        self._unread += len(data)
+        super().data_received(data)
+        if self._unread > HEAD_MAX:  # a head, the trailers of a body, an extension of a chunk, or empty lines
+            self._refuse(431)
+        elif self._late is None and (self.cycle is None or self.cycle.response_complete):
+            self._late = self.loop.call_later(HEAD_S, self.abort)
+
+    def on_message_begin(self) -> None:
+        super().on_message_begin()
+        self.scope["extensions"] = {CONNECTION: self}  # type: ignore[dict-item]
+
+    def on_headers_complete(self) -> None:
+        if self._late is not None:
+            self._late.cancel()
+            self._late = None
+        large = self._unread > HEAD_MAX and len(self.url) + sum(map(len, chain(*self.headers))) > HEAD_MAX
+        self._unread = 0
+        if large or len(self.headers) > HEADERS_MAX:
+            self._refuse(431)
+            return
+        super().on_headers_complete()
+        self.headers = []  # for the trailers, which are dropped
+        if self.parser.should_upgrade():  # to another protocol, which is declined; the parser reads no other request
+            self.cycle.keep_alive = False
+
+    def _start_asgi_task(self, cycle: Any, app: Any) -> None:
+        self._present = cycle
+        super()._start_asgi_task(cycle, app)
+
+    def on_body(self, body: bytes) -> None:
+        self._unread = 0
+        super().on_body(body)
+
+    def on_message_complete(self) -> None:
+        super().on_message_complete()
+        if self.cycle.response_complete:  # before the body had come
+            if self._late is not None:
+                self._late.cancel()
+            self._late = self.loop.call_later(KEEP_S, self.abort)
+
+    def on_response_complete(self) -> None:
+        awaited = not self.pipeline and self.cycle.more_body and self.expect_100_continue
+        super().on_response_complete()
+        if awaited:  # what comes next may be the body or another request
+            self.transport.close()
+        if self._late is None and self.transport.is_closing():
+            self._late = self.loop.call_later(WRITE_S, self.abort)
+
+    def pause_writing(self) -> None:
+        super().pause_writing()
+        if self._stuck is None:
+            self._stuck = self.loop.call_later(WRITE_S, self.abort)
+
+    def resume_writing(self) -> None:
+        super().resume_writing()
+        if self._stuck is not None:
+            self._stuck.cancel()
+            self._stuck = None
+
+    def timeout_keep_alive_handler(self) -> None:
+        self.abort()  # also if the client has not taken the last answer
+
+    def send_400_response(self, msg: str) -> None:  # noqa: ARG002
+        self._refuse(400)
+
+    def _unsupported_upgrade_warning(self) -> None:
+        """Log nothing: the gateway answers."""
+
+    def _refuse(self, status: int, headers: bytes = b"") -> None:
+        """End the connection, with ``status`` if no answer is under way."""
+        if self.cycle is not None and not self.cycle.response_complete:
+            self.abort()
+        elif not self.transport.is_closing():
+            line = b"HTTP/1.1 %d %s\r\n" % (status, HTTPStatus(status).phrase.encode())
+            self.transport.write(line + headers + b"connection: close\r\ncontent-length: 0\r\n\r\n")
+            self.transport.close()
+            if self._late is None:
+                self._late = self.loop.call_later(WRITE_S, self.abort)
+
+    def shutdown(self) -> None:
+        self.app_state[CONNECTION].drain()
+        super().shutdown()
+
+    @property
+    def answering(self) -> bool:
+        """See :class:`~paceline.gateway.app.Connection`."""
+        return self._present is not None and self._present.response_started
+
+    def abort(self) -> None:
+        """Close the connection at once."""
+        self.transport.abort()
+
+    def close(self) -> None:
+        """Close the connection when all is sent."""
+        self.transport.close()
+
+
+def _connections_max() -> int:
+    """The connections that this process can have: of three open files, one is kept for servers and the store."""
+    try:
+        import resource
+    except ImportError:  # Windows has no such limit
+        return CONNECTIONS_MAX
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    wanted = CONNECTIONS_MAX * 3 // 2
+    if 0 <= soft < wanted:
+        most = wanted if hard < 0 else min(hard, wanted)
+        with suppress(ValueError, OSError):  # less than the stated limit is allowed in some containers
+            resource.setrlimit(resource.RLIMIT_NOFILE, (most, hard))
+            soft = most
+    if not 0 <= soft < wanted:
+        return CONNECTIONS_MAX
+    log.log(
+        logging.WARNING if soft < FILES_FEW else logging.INFO,
+        "the limit of open files is %d, so that a process takes %d connections in place of %d: raise it to %d"
+        " (ulimit -n, LimitNOFILE=)", soft, soft * 2 // 3, CONNECTIONS_MAX, wanted
+    )  # fmt: skip
+    return soft * 2 // 3
+
+
+_told_s = -TELL_S
+
+
+def _tell_full(most: int) -> None:
+    global _told_s  # noqa: PLW0603
+    now_s = time.monotonic()
+    if now_s - _told_s >= TELL_S:
+        _told_s = now_s
+        log.warning("all %d connections of this process are in use: further ones get a 503", most)
+
+
+def listen(host: str, port: int) -> socket.socket:
+    """A listening socket; connections queue from now on, also before the server runs.
+
+    Raises:
+        OSError: The address is invalid, or the port is taken.
+    """
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    return socket.create_server((host, port), family=family, backlog=BACKLOG)
+
+
+def server_config(settings: Settings, make: Callable[[], Gateway] | None = None) -> uvicorn.Config:
+    """The configuration of a server, without its socket; ``make``: makes its gateway, by default for a process of its own."""
+    return uvicorn.Config(
+        make or settings.process,
+        factory=True,
+        workers=settings.workers,
+        http=_Protocol,
+        ws="none",
+        lifespan="on",
+        interface="asgi3",
+        log_config=None,
+        log_level="error",  # its warnings are about requests of clients
+        access_log=False,
+        server_header=False,
+        date_header=False,
+        proxy_headers=False,
+        backlog=BACKLOG,
+        limit_concurrency=_connections_max(),
+        timeout_keep_alive=KEEP_S,
+        timeout_graceful_shutdown=round(settings.stop_s),
+        ssl_certfile=settings.certificate,
+        ssl_keyfile=settings.private_key,
+    )
+
+
+def serve(settings: Settings, listener: socket.socket) -> None:
+    """Serve until a signal; then finish what is in flight."""
+    if settings.workers == 1:
+        uvicorn.Server(server_config(settings)).run(sockets=[listener])
+        return
+    with TemporaryDirectory(prefix="paceline-") as folder:  # only for this user
+        settings = replace(settings, folder=Path(folder))
+        Multiprocess(server_config(settings), sockets=[listener]).run()

@@ -1,0 +1,172 @@
+"""The servers to which the gateway sends, by the first part of a path: ``/openai/v1/chat/completions``."""
+
+from __future__ import annotations
+
+import posixpath
+import re
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from functools import lru_cache
+from typing import Final
+from urllib.parse import unquote, unquote_plus, urlsplit
+from urllib.request import getproxies, proxy_bypass
+
+from paceline.config import Config
+from paceline.core.hints import did_you_mean
+from paceline.core.results import QuotaError
+from paceline.providers.base import Provider
+from paceline.providers.registry import ALIASES, PROVIDERS, provider_for_host, provider_named
+
+CREDENTIALS: Final = {"anthropic": "x-api-key", "gemini": "x-goog-api-key", "azure": "api-key"}
+"""The header of the key, where it is not ``authorization: Bearer KEY``."""
+
+KEY_HEADERS: Final = (b"authorization", *(name.encode() for name in CREDENTIALS.values()))
+"""The headers in which a client sends its key."""
+
+_TRICKS: Final = re.compile(r"[\\;]|%2[ef]|%5c", re.IGNORECASE)
+"""What is no part of a path of any provider."""
+
+_KEY_PARAMETER: Final = "key"
+"""Gemini's clients may send the key in the query."""
+
+
+@dataclass(frozen=True, slots=True)
+class Upstream:
+    """A server to which the gateway sends.
+
+    Attributes:
+        host: The host, without a port.
+        name: The first part of its paths in the gateway.
+        provider: The provider whose API it has.
+        root: Its scheme, host and port, and the path above all of its paths, without a slash at the end.
+        key: The key that the gateway sends; empty: that of the client is passed on.
+        proxy: The URL of the proxy on the way, from the usual variables (``HTTPS_PROXY``, ``NO_PROXY``).
+    """
+
+    name: str
+    provider: Provider
+    root: str
+    key: str = field(default="", repr=False)
+    proxy: str | None = field(default=None, repr=False)
+    host: str = field(default="", init=False)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "host", urlsplit(self.root).hostname or "")
+
+    def credentials(self) -> list[tuple[str, str]]:
+        """The header that has the key; none without a key."""
+        if not self.key:
+            return []
+        name = CREDENTIALS.get(self.provider.name)
+        return [(name, self.key)] if name else [("authorization", f"Bearer {self.key}")]
+
+
+class Upstreams(Mapping[str, Upstream]):
+    """The servers of a gateway by name.
+
+    They are those of the setting ``upstreams``; without it, every provider whose server has one usual address.
+
+    Args:
+        config: The settings.
+        environ: Holds the keys.
+
+    Attributes:
+        native: The server for paths that begin with no name, such as ``/v1/messages``; ``None`` for none.
+
+    Raises:
+        QuotaError: A server has no address, or its key is malformed.
+    """
+
+    def __init__(self, config: Config, environ: Mapping[str, str]) -> None:
+        self._by_name = {one.name: one for one in _configured(config, environ)}
+        names = [provider_named(config.provider).name] if config.provider else list(config.upstreams)
+        self.native = self._by_name[names[0]] if len(names) == 1 else None
+
+    def __getitem__(self, name: str) -> Upstream:
+        return self._by_name[name]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._by_name)
+
+    def __len__(self) -> int:
+        return len(self._by_name)
+
+    def find(self, path: str) -> tuple[Upstream, str] | None:
+        """The server for the undecoded ``path``, and the path there; ``None`` for an unknown one."""
+        name, slash, rest = path[1:].partition("/")
+        upstream = self._by_name.get(name) or self._by_name.get(ALIASES.get(name.replace("-", "_"), ""))
+        if upstream is not None:
+            return upstream, slash + rest
+        return None if self.native is None else (self.native, path)
+
+    def hint(self, path: str) -> str:
+        """What would be right in place of the unknown ``path``."""
+        name = path[1:].partition("/")[0][:100]
+        return did_you_mean(name, self._by_name) or f": begin the path with one of {', '.join(self._by_name)}"
+
+
+def _configured(config: Config, environ: Mapping[str, str]) -> Iterable[Upstream]:
+    tables = dict(config.upstreams)
+    if config.provider:
+        tables.setdefault(provider_named(config.provider).name, {})
+    if not config.upstreams:
+        for name, entry in PROVIDERS.items():
+            if entry.hosts and "*" not in entry.hosts[0]:
+                tables.setdefault(name, {})
+    home = provider_named(config.provider).name if config.provider else None
+    for name, table in tables.items():
+        named = provider_named(table.get("provider", name))
+        root = table.get("base_url") or (config.base_url if name == home else None)
+        if root is None:
+            if not named.hosts or "*" in named.hosts[0]:
+                raise QuotaError(f"upstreams.{name}: {named.name} has no usual address: give its base_url")
+            root = f"https://{named.hosts[0]}"
+        variable = table.get("key_env", named.key_env)
+        key = environ.get(variable, "").strip()
+        if not key and "key_env" in table:
+            raise QuotaError(f"upstreams.{name}: the environment variable {variable} is not set")
+        if not (key.isascii() and key.isprintable()):
+            raise QuotaError(f"invalid key in {variable}: it has characters that no key has; set it again")
+        at_host = provider_for_host(urlsplit(root).hostname or "")
+        provider = at_host if at_host is not None and at_host.name == named.name else named
+        yield Upstream(name, provider, root, key, _proxy(root))
+
+
+def _proxy(root: str) -> str | None:
+    parts = urlsplit(root)
+    return None if proxy_bypass(parts.hostname or "") else getproxies().get(parts.scheme)
+
+
+@lru_cache(maxsize=64)
+def is_plain(path: str) -> bool:
+    """Whether an undecoded path names what it seems to name, also decoded twice.
+
+    It has no ``..``, no empty part, no backslash and no ``;``, behind which some servers look for no ``..``.
+    """
+    try:
+        decoded = unquote(unquote(path, errors="strict"), errors="strict")
+    except ValueError:  # other encodings of a dot
+        return False
+    return (
+        path.startswith("/")
+        and decoded.isprintable()
+        and not _TRICKS.search(decoded)
+        and posixpath.normpath(decoded) == (decoded.rstrip("/") or "/")
+    )
+
+
+def without_key(query: str, given: str) -> str:
+    """A query without the key of a client, which sent ``given``; the rest is as it was."""
+    parts = query.split("&")
+    kept = [part for part in parts if _name_of(part) != _KEY_PARAMETER and not (given and given in unquote_plus(part))]
+    return "&".join(kept)
+
+
+def key_in_query(query: str) -> str:
+    """The key of a client in a query; empty for none."""
+    found = [part.partition("=")[2] for part in query.split("&") if _name_of(part) == _KEY_PARAMETER]
+    return unquote_plus(found[0]) if found else ""
+
+
+def _name_of(parameter: str) -> str:
+    return unquote_plus(parameter.partition("=")[0])

@@ -1,0 +1,227 @@
+"""Limits and budgets of lanes, which hold over all pools: the callers' own, beside those of the provider."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final
+
+from paceline.core.queue import DEFAULT_LANE, Waiter
+from paceline.core.quota import CONCURRENCY, INPUT_TOKENS, NS, OUTPUT_TOKENS, REQUESTS, TOKENS, USD, Cost, Quota
+from paceline.core.results import AcquireTimeoutError, BudgetError, NeverFitsError, QuotaError
+from paceline.pacing.permit import Acquisition, Permit
+from paceline.pacing.scheduler import Scheduler
+
+if TYPE_CHECKING:
+    from paceline.providers.base import Usage
+
+log = logging.getLogger("paceline")
+
+EVERYONE: Final = ""
+"""The name of the account of all lanes."""
+
+UNITS: Final = (REQUESTS, TOKENS, INPUT_TOKENS, OUTPUT_TOKENS, USD, CONCURRENCY)
+"""What an account can limit."""
+
+PATIENCE_S: Final = 5.0
+"""How long a request may wait for a budget, for example for the answer of its store."""
+
+ACCOUNTS_MAX: Final = 20_000
+"""Accounts of one limiter."""
+
+WARN_AT: Final = 0.8
+"""The share of a budget at which a warning is logged."""
+
+
+def check_budget(quotas: tuple[Quota, ...]) -> tuple[Quota, ...]:
+    """Refuse what is no budget.
+
+    Raises:
+        QuotaError: A quota is not in US dollars.
+    """
+    for quota in quotas:
+        if quota.unit != USD:
+            raise QuotaError(f"budget {str(quota)!r}: its unit must be usd, e.g. '100 usd/day'")
+    return quotas
+
+
+def check_limits(lane: str, quotas: Iterable[Quota]) -> None:
+    """Refuse limits that cannot be counted here.
+
+    Raises:
+        QuotaError: A unit is another one.
+    """
+    for quota in quotas:
+        if quota.unit not in UNITS:
+            raise QuotaError(
+                f"limit of {lane or 'all lanes'}: {str(quota)!r}: its unit must be one of {', '.join(UNITS)}"
+            )
+
+
+@dataclass(slots=True)
+class Account:
+    """The limits of a lane.
+
+    Attributes:
+        rates: The queue for quotas on requests and tokens, in which requests wait; ``None`` without any.
+        budget: The one for quotas on US dollars, in which none waits; ``None`` without any.
+    """
+
+    name: str
+    quotas: tuple[Quota, ...]
+    rates: Scheduler | None
+    budget: Scheduler | None
+    warned: bool = False
+
+    def warn(self) -> None:
+        """Log once that most of the budget is spent."""
+        assert self.budget is not None
+        for m in self.budget.pool.ledger.meters:
+            spent = m.quota.amount - m.level(self.budget.now_ns())
+            if spent >= WARN_AT * m.quota.amount:
+                if not self.warned:
+                    name, whole = self.budget.pool.name, _as_given(str(m.quota))
+                    log.warning("%s: %.4g of %s is spent or reserved", name, spent, whole)
+                self.warned = True
+                return
+        self.warned = False
+
+
+class Accounts:
+    """The accounts of a limiter by lane.
+
+    Args:
+        make: Makes the scheduler of a pool with this name and these quotas.
+        prices: Returns the prices.
+    """
+
+    def __init__(self, make: Callable[[str, tuple[Quota, ...]], Scheduler], prices: Callable[[], Any]) -> None:
+        self._make, self._prices = make, prices
+        self._by_lane: dict[str, Account] = {}
+
+    def __bool__(self) -> bool:
+        """Whether there is any account."""
+        return bool(self._by_lane)
+
+    def set(self, lane: str, quotas: Iterable[Quota]) -> None:
+        """Give ``lane`` (``EVERYONE``: all traffic) these limits, in place of others.
+
+        Raises:
+            QuotaError: A unit is not counted here, prices are missing, or there are too many accounts.
+        """
+        quotas = tuple(quotas)
+        known = self._by_lane.get(lane)
+        if known is not None and known.quotas == quotas:
+            return
+        check_limits(lane, quotas)
+        if not quotas:
+            self._by_lane.pop(lane, None)
+            return
+        if known is None and len(self._by_lane) >= ACCOUNTS_MAX:
+            raise QuotaError(f"more than {ACCOUNTS_MAX:,} lanes with limits: {lane!r} is one too many")
+        rates = tuple(quota for quota in quotas if quota.unit != USD)
+        money = tuple(quota for quota in quotas if quota.unit == USD)
+        if money:
+            self._prices()  # raises, if the package is missing
+        self._by_lane[lane] = Account(
+            lane,
+            quotas,
+            self._make(f"lane/{lane}" if lane else "all lanes", rates) if rates else None,
+            self._make(f"budget/{lane}" if lane else "budget", money) if money else None,
+        )
+
+    @property
+    def schedulers(self) -> list[Scheduler]:
+        """The schedulers of all accounts."""
+        found = [each for account in list(self._by_lane.values()) for each in (account.rates, account.budget)]
+        return [scheduler for scheduler in found if scheduler is not None]
+
+    def of(self, lane: str) -> list[Account]:
+        """The accounts that a request in ``lane`` is charged to."""
+        return [account for name in (EVERYONE, lane) if (account := self._by_lane.get(name)) is not None]
+
+
+class Charge:
+    """What one request holds of its accounts, from before its first attempt to its end.
+
+    Args:
+        accounts: The accounts.
+        cost: The amounts per unit, without dollars.
+        usd: Estimates the price of the request by these prices.
+        prices: Returns the prices (:class:`~paceline.providers.prices.Prices`).
+        timeout_s: The longest wait in each, in seconds; ``None``: no bound.
+    """
+
+    def __init__(
+        self,
+        accounts: list[Account],
+        cost: Cost,
+        usd: Callable[[Any], float],
+        prices: Callable[[], Any],
+        timeout_s: float | None,
+    ) -> None:
+        self._accounts, self._cost, self._timeout_s, self._prices = accounts, cost, timeout_s, prices
+        self._usd = usd(prices()) if any(account.budget is not None for account in accounts) else 0.0
+        self._permits: list[Permit] = []
+
+    def steps(self) -> Iterable[tuple[Acquisition, Account | None]]:
+        """The acquisitions to be made one after another, each with its account if it is one of a budget."""
+        for account in self._accounts:
+            if account.budget is not None:
+                yield _ask(account.budget, {USD: self._usd}, PATIENCE_S), account
+        for account in self._accounts:
+            if account.rates is not None:
+                yield _ask(account.rates, dict(self._cost), self._timeout_s), None
+
+    def hold(self, permit: Permit) -> None:
+        """Keep the permit of a step."""
+        self._permits.append(permit)
+
+    def fail(self, error: Exception, account: Account | None) -> Exception:
+        """Give everything back, because a step has failed; the exception for the caller."""
+        self.cancel()
+        if account is None or account.budget is None:
+            return error
+        where = f"the budget of {account.name}" if account.name else "the budget"
+        if isinstance(error, NeverFitsError):
+            most = f"the request is estimated at {error.cost:.4g} USD, and {where} is {error.most:.4g} USD: it is never sent"
+            return BudgetError(account.budget.pool.name, most, None)
+        if isinstance(error, AcquireTimeoutError):
+            left = f"not enough is left of {where}, {_as_given(error.quota)},"
+            spent = f"{left} for this request of about {self._usd:.4g} USD"
+            return BudgetError(account.budget.pool.name, spent, error.retry_after_s)
+        return error
+
+    def settle(self, usage: Usage | None, provider: str, model: str) -> None:
+        """Charge what the answer reports; ``None``: as estimated."""
+        for permit in self._permits:
+            if usage is None:
+                permit.settle()
+            elif USD in permit.cost:
+                permit.settle(usd=self._prices().usd(provider, model, usage))
+            else:
+                permit.settle(input_tokens=usage.input_tokens, output_tokens=usage.output_tokens)
+        for account in self._accounts:
+            if account.budget is not None:
+                account.warn()
+
+    def cancel(self) -> None:
+        """Give everything back: nothing was charged."""
+        for permit in self._permits:
+            permit.cancel()
+
+    def end(self) -> None:
+        """Close what is open, as estimated: the provider may have charged it."""
+        for permit in self._permits:
+            permit.close()
+
+
+def _as_given(quota: str) -> str:
+    """A quota of a budget as the user gives it: the days of budgets restart at midnight UTC without being told."""
+    return quota.removesuffix(" window utc")
+
+
+def _ask(scheduler: Scheduler, cost: Cost, timeout_s: float | None) -> Acquisition:
+    deadline_ns = None if timeout_s is None else scheduler.now_ns() + round(timeout_s * NS)
+    return Acquisition(scheduler, Waiter({REQUESTS: 1, **cost}, DEFAULT_LANE, deadline_ns))

@@ -1,0 +1,72 @@
+"""The status of several processes that share their quotas in a store, as one."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, Final
+
+_ADDED: Final = ("waiting", "in_flight")
+_METRICS_ADDED: Final = ("in_flight", "rate_limit_429_count", "rate_limit_wait_seconds")
+
+QUEUE_SHOWN: Final = 50
+
+
+def merged(statuses: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    """One status for those of several processes, of which the first is that of this one.
+
+    What the store knows (the quotas, what is left of them) is that of the first process that has the pool; requests,
+    counts and waits are added up.
+    """
+    pools: dict[str, list[Any]] = {}
+    for status in statuses:
+        for name, pool in status.get("pools", {}).items():
+            pools.setdefault(name, []).append(pool)
+    unpaced: dict[tuple[str, ...], dict[str, Any]] = {}
+    for row in (row for status in statuses for row in status.get("unpaced", ())):
+        key = row["provider"], row["host"], row["kind"]
+        unpaced[key] = row | {"count": row["count"] + unpaced.get(key, {"count": 0})["count"]}
+    together = {"pools": {name: _pool(found) for name, found in sorted(pools.items())}, "unpaced": [*unpaced.values()]}
+    return dict(statuses[0]) | together
+
+
+def _pool(found: list[Any]) -> dict[str, Any]:
+    first = dict(found[0])
+    if len(found) == 1:
+        return first
+    for name in _ADDED:
+        first[name] = sum(pool[name] for pool in found)
+    for name in ("lanes", "counts"):
+        first[name] = _summed(pool[name] for pool in found)
+    queue = [waiter for pool in found for waiter in pool["queue"]]
+    first["queue"] = sorted(queue, key=lambda waiter: -waiter["waited_s"])[:QUEUE_SHOWN]
+    first["binds"] = next((pool["binds"] for pool in found if pool["binds"]), None)
+    first["eta_s"] = None if any(pool["eta_s"] is None for pool in found) else max(pool["eta_s"] for pool in found)
+    first["cool_down_s"] = max(pool["cool_down_s"] for pool in found)
+    first["stopped"] = next((pool["stopped"] for pool in found if pool["stopped"]), None)
+    granted = [pool["counts"].get("granted", 0) for pool in found]
+    waited_s = sum(pool["wait_s"]["mean"] * count for pool, count in zip(found, granted, strict=True))
+    longest_s = max(pool["wait_s"]["longest"] for pool in found)
+    first["wait_s"] = {"mean": round(waited_s / max(sum(granted), 1), 3), "longest": longest_s}
+    first["estimates"] = _estimates(pool["estimates"] for pool in found)
+    first["metrics"] = dict(first["metrics"]) | {
+        name: round(sum(pool["metrics"][name] for pool in found), 3) for name in _METRICS_ADDED
+    }
+    return first
+
+
+def _summed(tables: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
+    total: dict[str, Any] = {}
+    for table in tables:
+        for name, number in table.items():
+            total[name] = total.get(name, 0) + number
+    return total
+
+
+def _estimates(tables: Iterable[Mapping[str, Mapping[str, Any]]]) -> dict[str, Any]:
+    total: dict[str, Any] = {}
+    for unit, row in ((unit, row) for table in tables for unit, row in table.items()):
+        before = total.get(unit, {"estimated": 0.0, "actual": 0.0})
+        estimated, actual = row["estimated"] + before["estimated"], row["actual"] + before["actual"]
+        ratio = round(actual / estimated, 4) if estimated else None
+        total[unit] = {"estimated": round(estimated, 3), "actual": round(actual, 3), "ratio": ratio}
+    return total

@@ -1,0 +1,127 @@
+"""The OpenAPI document of the status API."""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+NUMBER: Final = {"type": "number"}
+COUNT: Final = {"type": "integer", "minimum": 0}
+TEXT: Final = {"type": "string"}
+MAYBE_NUMBER: Final = {"type": ["number", "null"]}
+MAYBE_TEXT: Final = {"type": ["string", "null"]}
+
+
+def _object(optional: tuple[str, ...] = (), **properties: Any) -> dict[str, Any]:
+    required = [name for name in properties if name not in optional]
+    return {"type": "object", "properties": properties, "required": required}
+
+
+def _table(of: dict[str, Any]) -> dict[str, Any]:
+    return {"type": "object", "additionalProperties": of}
+
+
+def _list(of: dict[str, Any]) -> dict[str, Any]:
+    return {"type": "array", "items": of}
+
+
+def _ref(name: str) -> dict[str, Any]:
+    return {"$ref": f"#/components/schemas/{name}"}
+
+
+SCHEMAS: Final = {
+    "Quota": _object(
+        quota={**TEXT, "description": "Its notation, e.g. `500 requests/min`."},
+        unit=TEXT,
+        limit=NUMBER,
+        usable={**NUMBER, "description": "The share of the provider's limit that it is."},
+        remaining={**NUMBER, "description": "What is left now."},
+        reset_s={**MAYBE_NUMBER, "description": "Seconds until it is full without further requests."},
+        resets_at={**MAYBE_TEXT, "description": "When a window restarts, in UTC."},
+        period_s=NUMBER,
+        burst=NUMBER,
+        rule={"enum": ["bucket", "window", "sliding", "exact", "even", "slots"]},
+        learned={"type": "object"},
+        spent=NUMBER,
+        source={**TEXT, "description": "`given`, `published`, `assumed` or `learned`, with the table."},
+    ),
+    "Waiter": _object(name=MAYBE_TEXT, lane=TEXT, waited_s=NUMBER, expected_wait_s=MAYBE_NUMBER, cost=_table(NUMBER)),
+    "Pool": _object(
+        ("store",),
+        quotas=_list(_ref("Quota")),
+        waiting=COUNT,
+        lanes={**_table(COUNT), "description": "The number of waiting requests by lane."},
+        queue={**_list(_ref("Waiter")), "maxItems": 50},
+        eta_s={**MAYBE_NUMBER, "description": "Seconds until the last request that waits now is granted."},
+        in_flight=COUNT,
+        binds={**MAYBE_TEXT, "description": "What the next request waits for."},
+        cool_down_s=NUMBER,
+        stopped=MAYBE_TEXT,
+        counts=_table(COUNT),
+        wait_s=_object(mean=NUMBER, longest=NUMBER),
+        estimates=_table(_object(estimated=NUMBER, actual=NUMBER, ratio=MAYBE_NUMBER)),
+        metrics=_table({"type": ["number", "string", "null"]}),
+        store={"type": "object"},
+    ),
+    "Unpaced": _object(provider=TEXT, host=TEXT, kind=TEXT, count=COUNT, remedy=TEXT),
+    "Status": _object(("unpaced",), pools=_table(_ref("Pool")), unpaced=_list(_ref("Unpaced"))),
+    "Columns": _object(
+        t=_list(NUMBER),
+        waiting=_list(COUNT),
+        in_flight=_list(COUNT),
+        granted=_list(COUNT),
+        refused=_list(COUNT),
+        quotas={**_table(_list(MAYBE_NUMBER)), "description": "The share of each quota that is left, 0 to 1."},
+    ),
+    "History": _object(
+        time=NUMBER,
+        step_s=NUMBER,
+        keep_s=NUMBER,
+        pools=_table(_ref("Columns")),
+        events=_list(_object(t=NUMBER, level=TEXT, text=TEXT)),
+    ),
+    "Error": _object(error=TEXT),
+}
+"""The documents that the API answers with."""
+
+
+def document() -> dict[str, Any]:
+    """The OpenAPI 3.1 document."""
+    from importlib.metadata import version
+
+    pool = {"name": "pool", "in": "path", "required": True, "schema": TEXT, "description": "E.g. `openai/gpt-5`."}
+    since = {
+        "name": "since",
+        "in": "query",
+        "schema": NUMBER,
+        "description": "Only what is newer, in seconds since 1970.",
+    }
+    paths = {
+        "/api/v1/rate-limits/status": _get("All pools, and what was not paced.", "Status"),
+        "/api/v1/rate-limits/status/{pool}": _get("One pool.", "Pool", pool),
+        "/status": _get("The same as /api/v1/rate-limits/status.", "Status"),
+        "/status/{pool}": _get("One pool.", "Pool", pool),
+        "/history": _get("The last ten minutes, and recent events.", "History", since),
+        "/metrics": {"get": {"summary": "Prometheus metrics.", "responses": {"200": {"description": "Text."}}}},
+    }
+    return {
+        "openapi": "3.1.0",
+        "info": {"title": "paceline status", "version": version("paceline")},
+        "paths": paths,
+        "components": {
+            "schemas": SCHEMAS,
+            "securitySchemes": {"key": {"type": "http", "scheme": "bearer"}},
+        },
+        "security": [{}, {"key": []}],
+    }
+
+
+def _get(summary: str, schema: str, *parameters: dict[str, Any]) -> dict[str, Any]:
+    def content(name: str) -> dict[str, Any]:
+        return {"application/json": {"schema": _ref(name)}}
+
+    responses = {
+        "200": {"description": "The present state.", "content": content(schema)},
+        "401": {"description": "A key is needed.", "content": content("Error")},
+        "404": {"description": "There is no such pool.", "content": content("Error")},
+    }
+    return {"get": {"summary": summary, "parameters": list(parameters), "responses": responses}}

@@ -1,0 +1,156 @@
+"""Spans and metrics through the API of OpenTelemetry; which SDK receives them, and where it sends them, is the program's.
+
+    listener = otel.Listener()  # of the global providers
+    limiter = paceline.Limiter(..., events=listener)
+    otel.watch(limiter)
+
+Names of the GenAI semantic conventions (1.38, development status, 2025-10) where they exist: ``gen_ai.client.token.usage``,
+``gen_ai.provider.name``, ``gen_ai.request.model``, ``gen_ai.token.type``. No attribute has a key or a prompt.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable
+from typing import TYPE_CHECKING, Any, Final
+
+from opentelemetry import metrics, trace
+from opentelemetry.metrics import CallbackOptions, Observation
+
+from paceline.core.quota import INPUT_TOKENS, NS, OUTPUT_TOKENS
+from paceline.telemetry.history import Reporting
+
+if TYPE_CHECKING:
+    from opentelemetry.metrics import MeterProvider
+    from opentelemetry.trace import TracerProvider
+    from opentelemetry.util.types import Attributes
+
+    from paceline.pacing.events import Event
+
+SCOPE: Final = "paceline"
+
+WAIT_MIN_S: Final = 0.001
+"""Shorter waits have no span."""
+
+USAGE_BOUNDS: Final = (1, 4, 16, 64, 256, 1_024, 4_096, 16_384, 65_536, 262_144, 1_048_576, 4_194_304)
+"""The buckets that the conventions recommend for tokens."""
+
+WAIT_BOUNDS: Final = (0.001, 0.01, 0.1, 0.5, 1, 2, 5, 10, 30, 60, 120, 300, 600, 1_800, 3_600)
+
+_TOKENS: Final = ((INPUT_TOKENS, "input"), (OUTPUT_TOKENS, "output"))
+
+
+class Listener:
+    """Makes spans and metrics of the events of permits; the ``events`` of a limiter.
+
+    A wait for a permit becomes a span ``paceline.wait`` below the span that is current where the permit is acquired; a
+    refusal of the provider becomes an event of the current span. The metrics are the usage of tokens and the waits.
+
+    Args:
+        meter_provider: By default the global one.
+        tracer_provider: By default the global one.
+    """
+
+    def __init__(
+        self, meter_provider: MeterProvider | None = None, tracer_provider: TracerProvider | None = None
+    ) -> None:
+        self._tracer = trace.get_tracer(SCOPE, tracer_provider=tracer_provider)
+        meter = metrics.get_meter(SCOPE, meter_provider=meter_provider)
+        self._usage = meter.create_histogram(
+            "gen_ai.client.token.usage",
+            unit="{token}",
+            description="Tokens used, as settled.",
+            explicit_bucket_boundaries_advisory=USAGE_BOUNDS,
+        )
+        self._waits = meter.create_histogram(
+            "paceline.wait",
+            unit="s",
+            description="Waits for a permit.",
+            explicit_bucket_boundaries_advisory=WAIT_BOUNDS,
+        )
+
+    def __call__(self, event: Event) -> None:
+        """Take an event."""
+        if event.kind == "acquired":
+            self._waited(event)
+        elif event.kind == "settled" and event.used is not None:
+            model = _model(event.pool)
+            for unit, kind in _TOKENS:
+                if event.used.get(unit):
+                    self._usage.record(event.used[unit], {**model, "gen_ai.token.type": kind})
+        elif event.kind == "refused":
+            about = {"paceline.pool": event.pool, "paceline.reason": event.reason or ""}
+            trace.get_current_span().add_event("paceline.refused", about)
+
+    def _waited(self, event: Event) -> None:
+        self._waits.record(event.waited_s, {"paceline.pool": event.pool})
+        if event.waited_s >= WAIT_MIN_S:
+            now_ns = time.time_ns()
+            about: Attributes = {"paceline.pool": event.pool, "paceline.lane": event.lane, **_model(event.pool)}
+            span = self._tracer.start_span(
+                "paceline.wait", attributes=about, start_time=now_ns - round(event.waited_s * NS)
+            )
+            span.end(now_ns)
+
+
+def watch(limiter: Reporting, meter_provider: MeterProvider | None = None) -> None:
+    """Observe the status of ``limiter`` at each collection of metrics.
+
+    Args:
+        limiter: A limiter, or any object with such a ``status()``.
+        meter_provider: By default the global one.
+    """
+    meter = metrics.get_meter(SCOPE, meter_provider=meter_provider)
+
+    def gauge(name: str, unit: str, about: str, read: Callable[[str, Any], Iterable[Observation]]) -> None:
+        meter.create_observable_gauge(name, [_observing(limiter, read)], unit=unit, description=about)
+
+    def counter(name: str, unit: str, about: str, read: Callable[[str, Any], Iterable[Observation]]) -> None:
+        meter.create_observable_counter(name, [_observing(limiter, read)], unit=unit, description=about)
+
+    gauge("paceline.waiting", "{request}", "Requests that wait for a permit.", _field("waiting"))
+    gauge("paceline.in_flight", "{request}", "Permits that are open.", _field("in_flight"))
+    gauge("paceline.cool_down", "s", "The rest of a pause that the provider imposed.", _field("cool_down_s"))
+    gauge("paceline.quota.remaining", "1", "What is left of a quota.", _quota("remaining"))
+    gauge("paceline.quota.limit", "1", "The amount of a quota.", _quota("limit"))
+    counter("paceline.permits", "{permit}", "Permits by what became of them.", _counts(refused=False))
+    counter("paceline.refusals", "{refusal}", "Refusals of the provider by kind.", _counts(refused=True))
+
+
+def _observing(
+    limiter: Reporting, read: Callable[[str, Any], Iterable[Observation]]
+) -> Callable[[CallbackOptions], Iterable[Observation]]:
+    def observe(_: CallbackOptions) -> Iterable[Observation]:
+        for name, pool in limiter.status()["pools"].items():
+            yield from read(name, pool)
+
+    return observe
+
+
+def _field(field: str) -> Callable[[str, Any], Iterable[Observation]]:
+    return lambda name, pool: [Observation(pool[field], {"paceline.pool": name})]
+
+
+def _quota(field: str) -> Callable[[str, Any], Iterable[Observation]]:
+    def read(name: str, pool: Any) -> Iterable[Observation]:
+        for quota in pool["quotas"]:
+            about = {"paceline.pool": name, "paceline.quota": quota["quota"], "paceline.unit": quota["unit"]}
+            yield Observation(quota[field], about)
+
+    return read
+
+
+def _counts(*, refused: bool) -> Callable[[str, Any], Iterable[Observation]]:
+    def read(name: str, pool: Any) -> Iterable[Observation]:
+        for event, count in pool["counts"].items():
+            kind = event.removeprefix("refused_")
+            if refused == (kind != event):
+                about = {"paceline.pool": name, "paceline.kind" if refused else "paceline.event": kind}
+                yield Observation(count, about)
+
+    return read
+
+
+def _model(pool: str) -> dict[str, str]:
+    provider, slash, model = pool.partition("/")
+    return {"gen_ai.provider.name": provider, "gen_ai.request.model": model} if slash else {}

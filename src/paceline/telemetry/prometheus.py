@@ -1,0 +1,119 @@
+"""A status in the text format of Prometheus.
+
+The names of ``metrics`` in the status (``rpm_remaining``, ``rate_limit_429_count``, ...) are exported as they stand, with the
+prefix ``paceline_``; beside them are families with a label for each quota, lane and kind of refusal.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any, Final
+
+from prometheus_client import CONTENT_TYPE_LATEST, CollectorRegistry, generate_latest
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric, SummaryMetricFamily
+
+CONTENT_TYPE: Final = CONTENT_TYPE_LATEST
+
+LANES_MAX: Final = 100
+"""The lanes of a pool that have a label; the others are added up as ``other``."""
+
+POOLS_MAX: Final = 1_000
+"""The pools that are exported, in the order of their names."""
+
+_QUOTA: Final = {
+    "limit": "The amount of the quota.",
+    "remaining": "The amount that is left of the quota now.",
+    "reset_s": "Seconds until the quota is full without further requests.",
+}
+_POOL: Final = {
+    "waiting": "Requests that wait for a permit.",
+    "in_flight": "Permits that are neither settled nor cancelled.",
+    "cool_down_s": "The rest of a pause that the provider imposed, in seconds.",
+    "eta_s": "Seconds until the last request that waits now is granted.",
+}
+_SECONDS: Final = {"reset_s": "reset_seconds", "cool_down_s": "cool_down_seconds", "eta_s": "queue_eta_seconds"}
+_COUNTED: Final = ("rate_limit_429_count", "rate_limit_wait_seconds")
+"""The numbers of ``metrics`` that only grow."""
+
+
+def exposition(status: Mapping[str, Any]) -> bytes:
+    """The numbers of a status (:meth:`Limiter.status <paceline.Limiter.status>`)."""
+    registry = CollectorRegistry()
+    registry.register(_Collector(status))
+    return generate_latest(registry)
+
+
+class _Collector:
+    def __init__(self, status: Mapping[str, Any]) -> None:
+        self._status = status
+
+    def collect(self) -> Iterator[Metric]:
+        """See prometheus_client."""
+        pools = dict(list(self._status["pools"].items())[:POOLS_MAX])
+        for field, about in _POOL.items():
+            gauge = GaugeMetricFamily(f"paceline_{_SECONDS.get(field, field)}", about, labels=["pool"])
+            for name, pool in pools.items():
+                if (value := pool.get(field)) is not None:
+                    gauge.add_metric([name], value)
+            yield gauge
+        yield from _quotas(pools)
+        yield from _counts(pools)
+        yield from _flat(pools)
+        unpaced = CounterMetricFamily(
+            "paceline_unpaced", "Requests to providers that no limiter has paced.", labels=["provider", "host", "kind"]
+        )
+        for row in self._status.get("unpaced", ()):
+            unpaced.add_metric([row["provider"], row["host"], row["kind"]], row["count"])
+        yield unpaced
+
+
+def _quotas(pools: Mapping[str, Any]) -> Iterator[Metric]:
+    for field, about in _QUOTA.items():
+        labels = ["pool", "quota", "unit"]
+        gauge = GaugeMetricFamily(f"paceline_quota_{_SECONDS.get(field, field)}", about, labels=labels)
+        for name, pool in pools.items():
+            for quota in pool["quotas"]:
+                if quota.get(field) is not None:
+                    gauge.add_metric([name, quota["quota"], quota["unit"]], quota[field])
+        yield gauge
+    spent = GaugeMetricFamily("paceline_quota_spent", "The amount spent in all; refunds lower it.", labels=labels)
+    for name, pool in pools.items():
+        for quota in pool["quotas"]:
+            spent.add_metric([name, quota["quota"], quota["unit"]], quota["spent"])
+    yield spent
+
+
+def _counts(pools: Mapping[str, Any]) -> Iterator[Metric]:
+    events = CounterMetricFamily("paceline_permits", "Permits by what became of them.", labels=["pool", "event"])
+    refused = CounterMetricFamily("paceline_refusals", "Refusals of the provider, by kind.", labels=["pool", "kind"])
+    waits = SummaryMetricFamily("paceline_wait_seconds", "Waits of granted requests.", labels=["pool"])
+    lanes = GaugeMetricFamily("paceline_lane_waiting", "Requests that wait, by lane.", labels=["pool", "lane"])
+    for name, pool in pools.items():
+        for event, count in pool["counts"].items():
+            kind = event.removeprefix("refused_")
+            (events if kind == event else refused).add_metric([name, kind], count)
+        waits.add_metric([name], pool["counts"].get("granted", 0), pool["metrics"]["rate_limit_wait_seconds"])
+        for lane, waiting in _largest(pool["lanes"]):
+            lanes.add_metric([name, lane], waiting)
+    yield from (events, refused, waits, lanes)
+
+
+def _largest(lanes: Mapping[str, int]) -> Iterable[tuple[str, int]]:
+    """The lanes in which most requests wait; the rest as one."""
+    ordered = sorted(lanes.items(), key=lambda lane: -lane[1])
+    rest = sum(waiting for _, waiting in ordered[LANES_MAX:])
+    return [*ordered[:LANES_MAX], ("other", rest)] if rest else ordered
+
+
+def _flat(pools: Mapping[str, Any]) -> Iterator[Metric]:
+    """The numbers of ``metrics``, under its names."""
+    families: dict[str, Metric] = {}
+    for pool_name, pool in pools.items():
+        for name, value in pool["metrics"].items():
+            if name == "in_flight" or not isinstance(value, int | float):  # exported above; an instant; unknown
+                continue
+            family = CounterMetricFamily if name in _COUNTED else GaugeMetricFamily
+            about = "See `metrics` in the status."
+            families.setdefault(name, family(f"paceline_{name}", about, labels=["pool"]))
+            families[name].add_metric([pool_name], value)  # type: ignore[attr-defined]
+    yield from families.values()

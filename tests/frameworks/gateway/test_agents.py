@@ -1,0 +1,212 @@
+"""What coding agents send: long streams with tools, caches and betas, probes, encoded bodies, many at once."""
+
+import gzip
+import json
+import zlib
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+
+import pytest
+from backports import zstd
+from gateway_world import TEXT, TOOL, Gateway, chunked, events, fetch, provider, until
+
+SCHEMA = {"type": "object", "properties": {"path": {"type": "string"}}, "required": ["path"]}
+EPHEMERAL = {"cache_control": {"type": "ephemeral", "ttl": "1h"}}
+CLAUDE_CODE = {
+    "user-agent": "claude-cli/2.1.0 (external, cli)", "x-app": "cli", "anthropic-version": "2023-06-01",
+    "anthropic-beta": "claude-code-20250219,interleaved-thinking-2025-05-14,fine-grained-tool-streaming-2025-05-14",
+    "anthropic-dangerous-direct-browser-access": "true", "authorization": "Bearer oauth", "content-type": "application/json",
+    "accept": "application/json", "accept-encoding": "gzip, deflate, br, zstd", "x-stainless-lang": "js",
+    "x-stainless-retry-count": "0", "x-stainless-timeout": "600",
+}  # fmt: skip
+CODEX = {
+    "user-agent": "codex_cli_rs/0.155.0 (Linux; x86_64)", "originator": "codex_cli_rs", "authorization": "Bearer k",
+    "accept": "text/event-stream", "content-type": "application/json", "openai-beta": "responses=experimental",
+    "session_id": "0199", "conversation_id": "0199", "chatgpt-account-id": "acc",
+}  # fmt: skip
+ENCODERS = {"identity": bytes, "gzip": gzip.compress, "deflate": zlib.compress, "zstd": zstd.compress}
+
+
+def claude_code(turns):
+    """A turn of a long session: the system prompt and the last messages are cached, and there are 20 tools."""
+    history = [{"role": "user", "content": [{"type": "text", "text": "Fix the bug." * 20}]}]
+    for turn in range(turns):
+        called = {"type": "tool_use", "id": f"toolu_{turn}", "name": "Read0", "input": {"path": f"src/{turn}.py"}}
+        result = {"type": "tool_result", "tool_use_id": f"toolu_{turn}", "content": "import os\n" * 200}
+        history += [{"role": "assistant", "content": [called]}, {"role": "user", "content": [result]}]
+    history[-1]["content"][-1] |= EPHEMERAL
+    return {
+        "model": "claude-opus-4-8", "max_tokens": 32_000, "stream": True, "messages": history,
+        "system": [{"type": "text", "text": "You are Claude Code. " * 300} | EPHEMERAL],
+        "tools": [{"name": f"Read{n}", "description": "Reads a file. " * 50, "input_schema": SCHEMA} for n in range(20)],
+        "thinking": {"type": "adaptive"}, "metadata": {"user_id": "user_1"},
+        "context_management": {"edits": [{"type": "clear_thinking_20251015", "keep": "all"}]},
+    }  # fmt: skip
+
+
+def codex(turns):
+    """A turn of Codex: nothing is stored, so that all is sent again."""
+    history = [{"type": "message", "role": "user", "content": [{"type": "input_text", "text": "Fix the bug." * 20}]}]
+    for turn in range(turns):
+        history.append({"type": "reasoning", "id": f"rs_{turn}", "summary": [], "encrypted_content": "gAAA" * 300})
+        history.append({"type": "function_call", "call_id": f"c{turn}", "name": "shell", "arguments": '{"path": "a"}'})
+        history.append({"type": "function_call_output", "call_id": f"c{turn}", "output": "import os\n" * 200})
+    return {
+        "model": "gpt-5", "instructions": "You are Codex. " * 300, "input": history, "stream": True, "store": False,
+        "tools": [{"type": "function", "name": "shell", "strict": False, "parameters": SCHEMA}], "tool_choice": "auto",
+        "parallel_tool_calls": True, "include": ["reasoning.encrypted_content"], "prompt_cache_key": "0199",
+        "reasoning": {"effort": "high", "summary": "auto"},
+    }  # fmt: skip
+
+
+def post(root, path, body, headers):
+    content = body if isinstance(body, bytes) else json.dumps(body).encode()
+    return fetch(root, "POST", path, content, headers)
+
+
+class TestClaudeCode:
+    """``ANTHROPIC_BASE_URL=http://127.0.0.1:PORT/anthropic``."""
+
+    def test_a_long_turn(self, gateway, recorder):
+        asked = claude_code(100)
+        direct = post(recorder.url, "/v1/messages?beta=true", asked, CLAUDE_CODE)
+        through = post(gateway.url, "/anthropic/v1/messages?beta=true", asked, CLAUDE_CODE)
+        assert (through.status, through.body) == (200, direct.body)
+        assert TOOL["name"].encode() in through.body
+        first, second = recorder.asked
+        assert (second.body, second.target) == (first.body, first.target)
+        for name in (
+            "anthropic-beta",
+            "anthropic-version",
+            "authorization",
+            "user-agent",
+            "x-app",
+            "x-stainless-timeout",
+        ):
+            assert second.header(name) == CLAUDE_CODE[name]
+
+    def test_cached_input_is_not_charged(self, tmp_path, recorder):
+        usage = {
+            "input_tokens": 7,
+            "cache_creation_input_tokens": 100,
+            "cache_read_input_tokens": 50_000,
+            "output_tokens": 1,
+        }
+        message = {
+            "id": "m",
+            "type": "message",
+            "role": "assistant",
+            "model": "claude-opus-4-8",
+            "content": [],
+            "usage": usage,
+        }
+        values = [
+            {"type": "message_start", "message": message}, {"type": "ping"},
+            {"type": "message_delta", "delta": {"stop_reason": "end_turn"}, "usage": {"output_tokens": 33}},
+            {"type": "message_stop"},
+        ]  # fmt: skip
+        recorder.answer = lambda _: chunked(events(values, named=True, done=False))
+        limits = {"anthropic/*": ["100 requests/min", "2M input_tokens/min", "400k output_tokens/min"]}
+        with Gateway(tmp_path, recorder.url, limits=limits) as gateway:
+            post(gateway.url, "/anthropic/v1/messages", claude_code(3), CLAUDE_CODE)
+            (name,) = gateway.get("/status")[0]["pools"]
+            assert gateway.spent(name) == {"requests": 1, "input_tokens": 107, "output_tokens": 33}
+
+    def test_counting_tokens_is_not_paced(self, gateway, recorder):
+        asked = {name: claude_code(2)[name] for name in ("model", "messages", "system", "tools")}
+        answer = post(gateway.url, "/anthropic/v1/messages/count_tokens?beta=true", asked, CLAUDE_CODE)
+        assert json.loads(answer.body) == {"input_tokens": 70}
+        assert answer.header("x-paceline-attempts") is None
+
+    @pytest.mark.parametrize("method", ["HEAD", "GET"])
+    @pytest.mark.parametrize("path", ["/anthropic", "/anthropic/", "/anthropic/v1/models?limit=1000"])
+    def test_probes_reach_the_provider(self, gateway, recorder, method, path):
+        answer = fetch(gateway.url, method, path, headers=CLAUDE_CODE)
+        assert (
+            answer.status
+            == fetch(recorder.url, method, path.removeprefix("/anthropic") or "/", headers=CLAUDE_CODE).status
+        )
+        assert recorder.asked[0].target == (path.removeprefix("/anthropic") or "/")
+
+    def test_telemetry_is_passed_on(self, gateway, recorder):
+        post(gateway.url, "/anthropic/api/event_logging/batch", {"events": []}, CLAUDE_CODE)
+        assert recorder.asked[0].path == "/api/event_logging/batch"
+
+    def test_a_native_root(self, tmp_path, recorder):
+        """``--provider anthropic``: the address alone is the base URL."""
+        with Gateway(tmp_path, recorder.url, "--provider", "anthropic") as gateway:
+            assert post(gateway.url, "/v1/messages", claude_code(1), CLAUDE_CODE).status == 200
+            assert fetch(gateway.url, "HEAD", "/").status == 200
+
+
+class TestCodex:
+    """``openai_base_url = "http://127.0.0.1:PORT/openai/v1"`` in ``config.toml``."""
+
+    def test_a_long_turn(self, gateway, recorder):
+        direct = post(recorder.url, "/v1/responses", codex(100), CODEX)
+        through = post(gateway.url, "/openai/v1/responses", codex(100), CODEX)
+        assert (through.status, through.body) == (200, direct.body)
+        for name in ("originator", "session_id", "openai-beta", "chatgpt-account-id", "accept"):
+            assert recorder.asked[1].header(name) == CODEX[name]
+
+    @pytest.mark.parametrize("encoding", ENCODERS)
+    def test_encoded_requests(self, tmp_path, recorder, encoding):
+        """They pass unchanged; their model and their tokens are read."""
+        recorder.answer = lambda asked: provider(replace(asked, body=json.dumps(codex(50)).encode()))
+        content = ENCODERS[encoding](json.dumps(codex(50)).encode())
+        limits = {"openai/*": ["100 requests/min", "10M tokens/min"]}
+        with Gateway(tmp_path, recorder.url, limits=limits) as gateway:
+            answer = post(gateway.url, "/openai/v1/responses", content, CODEX | {"content-encoding": encoding})
+            assert answer.status == 200
+            assert recorder.asked[0].body == content
+            assert recorder.asked[0].header("content-encoding") == encoding
+            until(lambda: gateway.pool("openai/gpt-5")["counts"] == {"granted": 1, "settled": 1})
+            assert gateway.spent("openai/gpt-5") == {"requests": 1, "tokens": 80}
+
+    @pytest.mark.parametrize(
+        ("encoding", "content"), [("br", b"\x0b\x02\x80{}\x03"), ("zstd", b"no"), ("gzip", b"\x1f\x8bno")]
+    )
+    def test_unreadable_requests_pass(self, gateway, recorder, encoding, content):
+        answer = post(gateway.url, "/openai/v1/responses", content, CODEX | {"content-encoding": encoding})
+        assert answer.status == 200
+        assert recorder.asked[0].body == content
+        assert gateway.pool("openai/unknown")["counts"]["granted"] >= 1
+
+    def test_a_bomb_costs_little(self, gateway, recorder):
+        content = zstd.compress(bytes(2**30))
+        answer = post(gateway.url, "/openai/v1/responses", content, CODEX | {"content-encoding": "zstd"})
+        assert answer.status == 200
+
+    def test_a_web_socket_is_refused(self, gateway, recorder):
+        """Codex sends requests at once after a 426, and tries again for a while after other errors."""
+        headers = {
+            "connection": "Upgrade",
+            "upgrade": "websocket",
+            "sec-websocket-version": "13",
+            "sec-websocket-key": "eA==",
+        }
+        answer = fetch(gateway.url, "GET", "/openai/v1/responses", headers=CODEX | headers)
+        assert answer.status == 426
+        assert recorder.asked == []
+
+
+def test_a_team_of_agents(tmp_path, recorder):
+    """200 turns of both at once, with 20 slots: streams in order, none lost, all charged."""
+    limits = {
+        "openai/*": ["10 concurrency", "100M tokens/min"],
+        "anthropic/*": ["10 concurrency", "100M input_tokens/min"],
+    }
+    with Gateway(tmp_path, recorder.url, limits=limits) as gateway, ThreadPoolExecutor(100) as threads:
+
+        def turn(number):
+            if number % 2:
+                return post(gateway.url, "/anthropic/v1/messages?beta=true", claude_code(10), CLAUDE_CODE)
+            return post(gateway.url, "/openai/v1/responses", codex(10), CODEX)
+
+        answers = list(threads.map(turn, range(200)))
+        assert {answer.status for answer in answers} == {200}
+        assert len({answer.body for answer in answers}) == 2
+        assert json.dumps(TEXT[1]).encode() in answers[1].body
+        pools = gateway.get("/status")[0]["pools"]
+        assert {pool["counts"]["settled"] for pool in pools.values()} == {100}
+    assert len(recorder.asked) == 200

@@ -1,0 +1,225 @@
+"""Odd and valid answers arrive through the gateway as they arrive without it, byte for byte."""
+
+import asyncio
+import gzip
+import http.client
+import json
+import subprocess
+from urllib.parse import urlsplit
+
+import pytest
+from gateway_world import chunked, events, fetch, gzipped, provider, whole
+
+CHAT = "/v1/chat/completions"
+STREAM = b"".join(events([{"choices": [], "text": text} for text in ("5 \u20ac", "\U0001f642", "na\u00efve")]))
+NAMED = b": hello\n\nevent: message_start\ndata: {}\n\n:\n\nretry: 10\nid: 7\ndata: a\ndata: b\n\n: bye\n\n"
+LARGE = bytes(range(256)) * 4 * 20 * 1024  # 20 MB
+
+
+def at(body, size):
+    return [body[start : start + size] for start in range(0, len(body), size)]
+
+
+ODD = {
+    "an event stream in single bytes": chunked(at(STREAM, 1)),
+    "events split inside characters": chunked(at(STREAM, 7)),
+    "CRLF": chunked(at(STREAM.replace(b"\n", b"\r\n"), 5)),
+    "CR": chunked(at(STREAM.replace(b"\n", b"\r"), 5)),
+    "a byte order mark": chunked([b"\xef\xbb\xbf" + STREAM]),
+    "comments, ids and retries": chunked(at(NAMED, 3)),
+    "a stream without an empty line at its end": chunked([STREAM.rstrip()]),
+    "an encoded stream": chunked(list(gzipped(events([{"n": n} for n in range(50)]))), "content-encoding: gzip"),
+    "two members of gzip": whole(gzip.compress(b'{"a": ', mtime=0) + gzip.compress(b"1}", mtime=0), "content-encoding: gzip"),
+    "an unknown encoding": whole(b"\x0b\x02\x80hi\x03", "content-encoding: br"),
+    "a wrong encoding": whole(b"not gzip", "content-encoding: gzip"),
+    "extensions of chunks": chunked(at(STREAM, 9), extension=b';a=1;b="c"'),
+    "trailers": chunked(at(STREAM, 9), "trailer: x-sum", trailers=b"x-sum: 1\r\n"),
+    "HTTP/1.0 without a length": [b"HTTP/1.0 200 OK\r\ncontent-type: application/json\r\n\r\n", b'{"a"', b": 1}"],
+    "HTTP/1.1 that ends with the connection": [b"HTTP/1.1 200 OK\r\nconnection: close\r\n\r\n", STREAM],
+    "a long answer": whole(LARGE, kind="application/octet-stream"),
+    "a long answer in chunks": chunked(at(LARGE, 70_000), kind="application/octet-stream"),
+    "nothing": whole(b""),
+    "204": [b"HTTP/1.1 204 No Content\r\nx-a: 1\r\n\r\n"],
+    "304": [b'HTTP/1.1 304 Not Modified\r\netag: "1"\r\n\r\n'],
+    "304 with the length of what it leaves out": [b'HTTP/1.1 304 Not Modified\r\netag: "1"\r\ncontent-length: 9\r\n\r\n'],
+    "headers of one name": whole(b"{}", "set-cookie: a=1", "x-a: 1", "set-cookie: b=2; path=/", "x-a: 2", "x-a: "),
+    "a header in Latin-1": whole(b"{}", "x-name: na\u00efve", "x-empty:"),
+    "a long header": whole(b"{}", f"x-long: {'a' * 20_000}"),
+    "a status of its own": whole(b'{"error": {"message": "no"}}', status="499 Gone"),
+    "a redirect": whole(b"", "location: /v1/other", status="307 Temporary Redirect"),
+    "an error": whole({"error": {"message": "\u20ac", "type": "invalid_request_error"}}, status="400 Bad Request"),
+}  # fmt: skip
+ACCEPTED = {"accept-encoding": "gzip, deflate", "content-type": "application/json", "authorization": "Bearer k"}
+
+
+def same(recorder, gateway, method, path, body=None):
+    """Read an answer directly and through the gateway."""
+    direct = fetch(recorder.url, method, path, body, ACCEPTED)
+    through = fetch(gateway.url, method, f"/openai{path}", body, ACCEPTED)
+    through.headers = [pair for pair in through.headers if not pair[0].startswith("x-paceline-")]
+    assert through.status == direct.status
+    left_out = ("content-length",) if direct.status == 304 else ()  # of an answer that is not sent
+    assert through.headers == [pair for pair in direct.headers if pair[0] not in left_out]
+    assert through.body == direct.body
+
+
+@pytest.mark.parametrize("stream", [None, False, True], ids=["GET", "POST", "POST that asks for a stream"])
+@pytest.mark.parametrize("name", ODD)
+def test_answers_are_identical(gateway, recorder, name, stream):
+    recorder.answer = lambda _: ODD[name]
+    if stream is None:
+        same(recorder, gateway, "GET", "/v1/models")
+    else:
+        same(recorder, gateway, "POST", CHAT, json.dumps({"model": "gpt-5", "stream": stream}))
+
+
+@pytest.mark.parametrize(
+    "name", ["nothing", "204", "304", "a long answer", "a long answer in chunks", "headers of one name"]
+)
+def test_answers_to_head_are_identical(gateway, recorder, name):
+    recorder.answer = lambda _: [ODD[name][0].partition(b"\r\n\r\n")[0] + b"\r\n\r\n"]
+    same(recorder, gateway, "HEAD", "/v1/models")
+
+
+def test_hints_before_an_answer_are_passed_over(gateway, recorder):
+    recorder.answer = lambda _: [b"HTTP/1.1 103 Early Hints\r\nlink: </a>\r\n\r\n", *whole(b"{}")]
+    answer = fetch(gateway.url, "POST", f"/openai{CHAT}", b'{"model": "gpt-5"}', ACCEPTED)
+    assert (answer.status, answer.body) == (200, b"{}")
+
+
+@pytest.mark.parametrize("early", ["reads", "closes"])
+def test_an_answer_before_the_body_has_ended(gateway, recorder, early):
+    """A server that refuses a body does not wait for its end; if it closes at once, its answer may be lost with the rest."""
+    refusal = whole(b'{"error": {"message": "too long"}}', "connection: close", status="400 Bad Request")
+    recorder.early = early
+    recorder.answer = lambda _: refusal
+    body = json.dumps({"model": "gpt-5", "messages": [{"role": "user", "content": "x" * 20_000_000}]})
+    answer = fetch(gateway.url, "POST", f"/openai{CHAT}", body, ACCEPTED)
+    if answer.status == 502 and early == "closes":
+        assert b"the connection to the server broke" in answer.body
+    else:
+        assert (answer.status, answer.body) == (400, b'{"error": {"message": "too long"}}')
+    recorder.answer, recorder.early = provider, ""
+    assert fetch(gateway.url, "POST", f"/openai{CHAT}", b'{"model": "gpt-5"}', ACCEPTED).status == 200
+
+
+def test_an_answer_that_breaks_off_breaks_off(gateway, recorder):
+    for pieces in (chunked(at(STREAM, 9))[:-2], [whole(STREAM)[0][:-5]]):
+        recorder.answer = lambda _, pieces=pieces: [
+            pieces[0].replace(b"\r\n", b"\r\nconnection: close\r\n", 1),
+            *pieces[1:],
+        ]
+        with pytest.raises((http.client.IncompleteRead, ConnectionError)):
+            fetch(gateway.url, "POST", f"/openai{CHAT}", b'{"model": "gpt-5", "stream": true}', ACCEPTED)
+
+
+REQUESTS = {
+    "a body with spaces": b'{ "model":"gpt-5",\r\n "messages": [] }\n',
+    "a body in UTF-8": '{"model": "gpt-5", "messages": [{"role": "user", "content": "naïve 🙂"}]}'.encode(),
+    "an encoded body": gzip.compress(b'{"model": "gpt-5", "messages": []}', mtime=0),
+    "no JSON": b"\x00\xff",
+    "no body": b"",
+    "a large body": json.dumps({"model": "gpt-5", "messages": [{"role": "user", "content": "x" * 5_000_000}]}).encode(),
+}
+
+
+@pytest.mark.parametrize("name", REQUESTS)
+def test_requests_arrive_unchanged(gateway, recorder, name):
+    encoded = {"content-encoding": "gzip"} if name == "an encoded body" else {}
+    headers = {
+        **ACCEPTED, **encoded, "x-own": "a, b", "anthropic-beta": "a-1,b-2", "x-stainless-retry-count": "0", "cookie": "a=b",
+        "user-agent": "codex_cli_rs/0.155.0", "te": "trailers", "x-paceline-name": "n", "x-request-id": "r",
+    }  # fmt: skip
+    query = f"{CHAT}?beta=true&empty=&a=%2F%20+&a=2"
+    for root, prefix in ((recorder.url, ""), (gateway.url, "/openai")):
+        fetch(root, "POST", prefix + query, REQUESTS[name], headers)
+    direct, through = recorder.asked
+    assert (through.method, through.target, through.body) == (direct.method, direct.target, direct.body)
+    own = ("te", "x-paceline-name", "connection")
+    expected = sorted((key.lower(), value) for key, value in direct.headers if key.lower() not in own)
+    assert sorted((key.lower(), value) for key, value in through.headers) == expected
+
+
+def test_500_streams_at_once_are_identical(gateway, recorder):
+    """Every stream differs; all arrive as they were sent."""
+
+    def stream(number):
+        return events([{"choices": [{"index": 0, "delta": {"content": f"{number} 🙂 {n}"}}]} for n in range(20)])
+
+    def answer(asked):
+        return chunked(at(b"".join(stream(asked.json["user"])), 11))
+
+    recorder.answer = answer
+
+    async def one(number):
+        body = json.dumps({"model": "gpt-5", "stream": True, "user": number, "messages": []}).encode()
+        parts = urlsplit(gateway.url)
+        reader, writer = await asyncio.open_connection(parts.hostname, parts.port)
+        writer.write(
+            b"POST /openai%s HTTP/1.1\r\nhost: %s\r\ncontent-length: %d\r\nconnection: close\r\n\r\n%s"
+            % (CHAT.encode(), parts.netloc.encode(), len(body), body)
+        )
+        head = await reader.readuntil(b"\r\n\r\n")
+        assert head.startswith(b"HTTP/1.1 200"), head
+        received = bytearray()
+        while size := int(await reader.readline(), 16):
+            received += await reader.readexactly(size)
+            await reader.readexactly(2)
+        writer.close()
+        return bytes(received)
+
+    async def main():
+        return await asyncio.gather(*[one(number) for number in range(500)])
+
+    for number, received in enumerate(asyncio.run(main())):
+        assert received == b"".join(stream(number))
+    assert len(recorder.asked) == 500
+
+
+class TestCurl:
+    """``curl`` with the gateway's address in place of the server's."""
+
+    def curl(self, *arguments, data=None):
+        command = ["curl", "--silent", "--show-error", "--max-time", "60", "--noproxy", "*", *arguments]
+        return subprocess.run(command, input=data, capture_output=True, check=True).stdout
+
+    def both(self, gateway, recorder, path, *arguments, data=None):
+        direct = self.curl(*arguments, recorder.url + path, data=data)
+        assert self.curl(*arguments, f"{gateway.url}/openai{path}", data=data) == direct
+        assert recorder.asked[0].body == recorder.asked[1].body
+        return direct
+
+    def test_a_stream(self, gateway, recorder):
+        body = json.dumps({"model": "gpt-5", "stream": True, "messages": []})
+        assert b"data: [DONE]" in self.both(gateway, recorder, CHAT, "-N", "--json", body)
+
+    def test_a_large_body_waits_for_continue(self, gateway, recorder):
+        body = json.dumps({"model": "gpt-5", "messages": [{"role": "user", "content": "x" * 3_000_000}]}).encode()
+        sent = ("-H", "expect: 100-continue", "--data-binary", "@-")
+        assert b"5 " in self.both(gateway, recorder, CHAT, *sent, data=body)
+
+    def test_a_body_in_chunks(self, gateway, recorder):
+        body = json.dumps({"model": "gpt-5", "messages": []}).encode()
+        sent = ("-H", "transfer-encoding: chunked", "--data-binary", "@-")
+        assert b"5 " in self.both(gateway, recorder, CHAT, *sent, data=body)
+
+    def test_http_1_0(self, gateway, recorder):
+        body = json.dumps({"model": "gpt-5", "stream": True, "messages": []})
+        assert b"data: [DONE]" in self.both(gateway, recorder, CHAT, "--http1.0", "--json", body)
+
+    def test_an_upload(self, gateway, recorder, tmp_path):
+        (tmp_path / "a.wav").write_bytes(LARGE[:100_000])
+        form = ("-H", "content-type: multipart/form-data; boundary=b", "--data-binary", "@-")
+        file = LARGE[:100_000]
+        data = (
+            b'--b\r\ncontent-disposition: form-data; name="model"\r\n\r\nwhisper-1\r\n--b\r\ncontent-disposition: form-data;'
+            b' name="file"; filename="a.wav"\r\n\r\n' + file + b"\r\n--b--\r\n"
+        )
+        assert b"text" in self.both(gateway, recorder, "/v1/audio/transcriptions", *form, data=data)
+        assert gateway.pool("openai/whisper-1")["counts"]["granted"] == 1
+
+    def test_upgrades_are_refused_or_passed_over(self, gateway, recorder):
+        """Codex tries a WebSocket first where its provider says so; curl tries HTTP/2."""
+        body = json.dumps({"model": "gpt-5", "messages": []})
+        answer = self.curl("--http2", "--json", body, f"{gateway.url}/openai{CHAT}")
+        assert b"5 " in answer

@@ -1,0 +1,213 @@
+"""The SDKs for Python with the gateway's address in place of the provider's, and nothing else changed."""
+
+import asyncio
+import io
+import json
+import struct
+
+import anthropic
+import cohere
+import openai
+import pytest
+from gateway_world import AUDIO, TEXT, TOOL, Gateway, until
+from google import genai
+from google.genai import types
+from mistralai.client import Mistral
+
+from paceline.emulator import Emulator
+
+WHOLE = "".join(TEXT)
+ARGUMENTS = json.loads("".join(TOOL["arguments"]))
+MESSAGES = [{"role": "user", "content": "Was kostet das?"}]
+SCHEMA = {"type": "object", "properties": {"city": {"type": "string"}}, "required": ["city"]}
+TOOLS = [{"type": "function", "function": {"name": TOOL["name"], "parameters": SCHEMA}}]
+CLAUDE = {"model": "claude-haiku-4-5", "max_tokens": 100, "messages": MESSAGES}
+CLAUDE_TOOLS = [{"name": TOOL["name"], "input_schema": SCHEMA, "cache_control": {"type": "ephemeral"}}]
+
+
+@pytest.fixture(params=["direct", "gateway"])
+def at(request, gateway, recorder):
+    """The address of a provider's server: its own, and in the gateway."""
+    return lambda name: recorder.url if request.param == "direct" else f"{gateway.url}/{name}"
+
+
+class TestOpenAI:
+    @pytest.fixture
+    def client(self, at):
+        with openai.OpenAI(base_url=at("openai") + "/v1", api_key="k") as client:
+            yield client
+
+    def test_chat(self, client):
+        answer = client.chat.completions.create(model="gpt-5", messages=MESSAGES)
+        assert (answer.choices[0].message.content, answer.usage.total_tokens) == (WHOLE, 80)
+
+    def test_a_stream_of_chat(self, client):
+        chunks = list(client.chat.completions.create(model="gpt-5", messages=MESSAGES, stream=True))
+        assert [chunk.choices[0].delta.content for chunk in chunks[1:-2]] == TEXT
+
+    def test_tools(self, client):
+        answer = client.chat.completions.create(model="gpt-5", messages=MESSAGES, tools=TOOLS)
+        assert json.loads(answer.choices[0].message.tool_calls[0].function.arguments) == ARGUMENTS
+        with client.chat.completions.stream(model="gpt-5", messages=MESSAGES, tools=TOOLS) as stream:
+            answer = stream.get_final_completion()
+        assert json.loads(answer.choices[0].message.tool_calls[0].function.arguments) == ARGUMENTS
+
+    @pytest.mark.parametrize("tools", [False, True])
+    def test_responses(self, client, tools):
+        given = (
+            {"tools": [{"type": "function", "name": TOOL["name"], "parameters": SCHEMA, "strict": True}]}
+            if tools
+            else {}
+        )
+        answer = client.responses.create(model="gpt-5", input="Hi", store=False, **given)
+        with client.responses.stream(model="gpt-5", input="Hi", **given) as stream:
+            streamed = stream.get_final_response()
+        for one in (answer, streamed):
+            if tools:
+                assert json.loads(one.output[0].arguments) == ARGUMENTS
+            else:
+                assert one.output_text == WHOLE
+
+    def test_embeddings(self, client, recorder):
+        base64 = client.embeddings.create(model="text-embedding-3-small", input=["a"], encoding_format="float")
+        assert base64.data[0].embedding == [0.25, -0.5]
+        assert recorder.asked[0].json["input"] == ["a"]
+
+    def test_files_and_audio(self, client, recorder):
+        wave = b"RIFF" + struct.pack("<I", 40) + bytes(range(256)) * 1_000
+        answer = client.audio.transcriptions.create(model="whisper-1", file=("a.wav", io.BytesIO(wave)))
+        assert answer.text == WHOLE
+        assert wave in recorder.asked[0].body
+        assert client.files.create(file=("a.jsonl", b"{}"), purpose="batch").id == "file-1"
+        with client.audio.speech.with_streaming_response.create(model="tts-1", voice="alloy", input="a") as spoken:
+            assert b"".join(spoken.iter_bytes()) == AUDIO
+
+    def test_models(self, client):
+        assert [model.id for model in client.models.list()] == ["gpt-5"]
+
+    def test_an_error_is_the_providers(self, client):
+        with pytest.raises(openai.NotFoundError, match="no /v1/fine_tuning"):
+            client.fine_tuning.jobs.list()
+
+
+class TestAnthropic:
+    @pytest.fixture
+    def client(self, at):
+        with anthropic.Anthropic(base_url=at("anthropic"), api_key="k") as client:
+            yield client
+
+    def test_messages(self, client):
+        answer = client.messages.create(**CLAUDE)
+        assert (answer.content[0].text, answer.usage.output_tokens) == (WHOLE, 10)
+
+    def test_a_stream_with_tools(self, client):
+        with client.messages.stream(**CLAUDE, tools=CLAUDE_TOOLS) as stream:
+            assert "".join(stream.text_stream) == WHOLE
+            answer = stream.get_final_message()
+        assert (answer.content[1].input, answer.stop_reason) == (ARGUMENTS, "tool_use")
+
+    def test_what_costs_nothing(self, client):
+        assert client.messages.count_tokens(model=CLAUDE["model"], messages=MESSAGES).input_tokens == 70
+        assert list(client.messages.batches.list()) == []
+
+    def test_betas(self, client, recorder):
+        client.beta.messages.create(**CLAUDE, betas=["context-1m-2025-08-07", "x-1"])
+        assert recorder.asked[0].header("anthropic-beta") == "context-1m-2025-08-07,x-1"
+        assert recorder.asked[0].path == "/v1/messages"
+
+
+class TestGemini:
+    @pytest.fixture
+    def client(self, at):
+        return genai.Client(api_key="k", http_options=types.HttpOptions(base_url=at("gemini")))
+
+    def test_content(self, client):
+        answer = client.models.generate_content(model="gemini-2.5-flash", contents="Hi")
+        assert (answer.text, answer.usage_metadata.total_token_count) == (WHOLE, 80)
+
+    def test_a_stream(self, client):
+        parts = client.models.generate_content_stream(model="gemini-2.5-flash", contents="Hi")
+        assert [part.text for part in parts] == TEXT
+
+    async def test_an_async_stream(self, client):
+        parts = await client.aio.models.generate_content_stream(model="gemini-2.5-flash", contents="Hi")
+        assert [part.text async for part in parts] == TEXT
+
+    def test_what_costs_nothing(self, client):
+        assert client.models.count_tokens(model="gemini-2.5-flash", contents="Hi").total_tokens == 70
+
+
+class TestCohere:
+    @pytest.fixture
+    def client(self, at):
+        return cohere.ClientV2(base_url=at("cohere"), api_key="k")
+
+    def test_chat(self, client):
+        answer = client.chat(model="command-a-03-2025", messages=MESSAGES)
+        assert answer.message.content[0].text == WHOLE
+        parts = client.chat_stream(model="command-a-03-2025", messages=MESSAGES)
+        assert [part.delta.message.content.text for part in parts if part.type == "content-delta"] == TEXT
+
+
+class TestMistral:
+    def test_chat(self, at):
+        with Mistral(server_url=at("mistral"), api_key="k") as client:
+            answer = client.chat.complete(model="mistral-small-latest", messages=MESSAGES)
+            assert answer.choices[0].message.content == WHOLE
+            parts = client.chat.stream(model="mistral-small-latest", messages=MESSAGES)
+            found = [part.data.choices[0].delta.content for part in parts if part.data.choices]
+            assert "".join(text or "" for text in found) == WHOLE
+
+
+GPT, CLAUDES = (
+    ["100 requests/2s", "10M tokens/min"],
+    ["100 requests/2s", "10M input_tokens/min", "10M output_tokens/min"],
+)
+"""Of 250 requests at once, 150 must wait."""
+
+
+class TestManyAtOnce:
+    """500 at once, streams and plain ones of two SDKs mixed."""
+
+    async def crowd(self, root):
+        async with (
+            openai.AsyncOpenAI(base_url=f"{root('openai')}/v1", api_key="k", max_retries=0, timeout=120) as gpt,
+            anthropic.AsyncAnthropic(base_url=root("anthropic"), api_key="k", max_retries=0, timeout=120) as claude,
+        ):
+            chat = {"model": "gpt-5", "max_tokens": 20, "messages": MESSAGES}
+
+            async def stream_of_chat():
+                options = {"include_usage": True}
+                stream = await gpt.chat.completions.create(**chat, stream=True, stream_options=options)
+                chunks = [chunk async for chunk in stream]
+                return chunks[-1].usage.completion_tokens
+
+            async def plain_chat():
+                return (await gpt.chat.completions.create(**chat)).usage.completion_tokens
+
+            async def stream_of_messages():
+                async with claude.messages.stream(**CLAUDE) as stream:
+                    return (await stream.get_final_message()).usage.output_tokens
+
+            async def plain_message():
+                return (await claude.messages.create(**CLAUDE)).usage.output_tokens
+
+            kinds = (stream_of_chat, stream_of_messages, plain_chat, plain_message)
+            return await asyncio.gather(*[kinds[number % 4]() for number in range(500)], return_exceptions=True)
+
+    def test_none_is_refused_and_the_books_agree(self, tmp_path):
+        limits = {"gpt-5": GPT, "claude-haiku-4-5": CLAUDES}
+        with Emulator(limits, process=True, latency_s=0.02) as world:
+            direct = asyncio.run(self.crowd(lambda _: world.base_url))
+            assert sum(isinstance(result, Exception) for result in direct) > 100
+            world.reset()
+            with Gateway(tmp_path, world.base_url, limits={"openai/*": GPT, "anthropic/*": CLAUDES}) as gateway:
+                results = asyncio.run(self.crowd(lambda name: f"{gateway.url}/{name}"))
+                assert [result for result in results if isinstance(result, Exception)] == []
+                pools = ("openai/gpt-5", "anthropic/claude-haiku-4-5")
+                until(lambda: all(gateway.pool(pool)["counts"].get("settled") == 250 for pool in pools))
+                spent = {pool: gateway.spent(pool) for pool in pools}
+            tally = world.tally()
+        assert (tally["admitted"], tally["refused_total"]) == (500, 0)
+        for pool in pools:
+            assert spent[pool] == tally["pools"][pool.partition("/")[2]]["charges"]

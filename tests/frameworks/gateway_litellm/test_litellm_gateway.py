@@ -1,0 +1,110 @@
+"""litellm with ``api_base`` at the gateway, and nothing else changed."""
+
+import asyncio
+import json
+import os
+
+os.environ["LITELLM_LOCAL_MODEL_COST_MAP"] = "True"  # else it fetches its prices while it is imported
+
+import litellm
+import pytest
+from gateway_world import TEXT, TOOL, Gateway, Recorder, until
+
+from paceline.emulator import Emulator
+
+WHOLE = "".join(TEXT)
+MESSAGES = [{"role": "user", "content": "Was kostet das?"}]
+SCHEMA = {"type": "object", "properties": {"city": {"type": "string"}}}
+TOOLS = [{"type": "function", "function": {"name": TOOL["name"], "parameters": SCHEMA}}]
+ROUTES = {
+    "openai": ("openai/gpt-5", "/openai/v1"),
+    "anthropic": ("anthropic/claude-haiku-4-5", "/anthropic"),
+    "gemini": ("gemini/gemini-2.5-flash", "/gemini/v1beta"),
+}
+
+
+@pytest.fixture(scope="module")
+def recorder():
+    with Recorder() as recorder:
+        yield recorder
+
+
+@pytest.fixture(scope="module")
+def gateway(tmp_path_factory, recorder):
+    with Gateway(tmp_path_factory.mktemp("gateway"), recorder.url) as gateway:
+        yield gateway
+    assert "Traceback" not in gateway.log
+
+
+@pytest.fixture(params=ROUTES)
+def asked(request, gateway):
+    model, path = ROUTES[request.param]
+    return {"model": model, "api_base": gateway.url + path, "api_key": "k", "messages": MESSAGES, "max_tokens": 100}
+
+
+def text_of(chunks):
+    return "".join(chunk.choices[0].delta.content or "" for chunk in chunks)
+
+
+def test_plain(asked):
+    answer = litellm.completion(**asked)
+    assert (answer.choices[0].message.content, answer.usage.prompt_tokens) == (WHOLE, 70)
+
+
+async def test_streams(asked):
+    assert text_of(litellm.completion(**asked, stream=True)) == WHOLE
+    assert text_of([chunk async for chunk in await litellm.acompletion(**asked, stream=True)]) == WHOLE
+
+
+@pytest.mark.parametrize("stream", [False, True])
+def test_tools(asked, stream):
+    if asked["model"].startswith("gemini"):
+        pytest.skip("the recorded answers of Gemini have none")
+    answer = litellm.completion(**asked, tools=TOOLS, stream=stream)
+    if stream:
+        answer = litellm.stream_chunk_builder(list(answer))
+    (call,) = answer.choices[0].message.tool_calls
+    assert json.loads(call.function.arguments) == json.loads("".join(TOOL["arguments"]))
+
+
+def test_responses_and_embeddings(gateway):
+    given = {"api_base": f"{gateway.url}/openai/v1", "api_key": "k"}
+    answer = litellm.responses(model="openai/gpt-5", input="Hi", **given)
+    assert answer.output[0].content[0].text == WHOLE
+    answer = litellm.embedding(model="openai/text-embedding-3-small", input=["a"], encoding_format="float", **given)
+    assert answer.data[0]["embedding"] == [0.25, -0.5]
+
+
+async def test_500_at_once(tmp_path):
+    gpt, claude = (
+        ["100 requests/2s", "10M tokens/min"],
+        ["100 requests/2s", "10M input_tokens/min", "10M output_tokens/min"],
+    )
+    limits = {"gpt-5": gpt, "claude-haiku-4-5": claude}
+    with Emulator(limits, process=True, latency_s=0.02) as world:
+        given = {"openai/*": gpt, "anthropic/*": claude}
+        with Gateway(tmp_path, world.base_url, limits=given) as gateway:
+
+            async def one(number):
+                model, path = ROUTES["openai" if number % 2 else "anthropic"]
+                stream = number % 4 < 2
+                more = {"stream_options": {"include_usage": True}} if stream and number % 2 else {}
+                answer = await litellm.acompletion(
+                    model=model, api_base=gateway.url + path, api_key="k", messages=MESSAGES, max_tokens=20, stream=stream,
+                    num_retries=0, timeout=120, **more,
+                )  # fmt: skip
+                if stream:
+                    async for _ in answer:
+                        pass
+
+            await asyncio.gather(*[one(number) for number in range(500)])
+            until(
+                lambda: all(
+                    gateway.pool(ROUTES[name][0])["counts"].get("settled") == 250 for name in ("openai", "anthropic")
+                )
+            )
+            spent = {name: gateway.spent(ROUTES[name][0]) for name in ("openai", "anthropic")}
+        tally = world.tally()
+    assert (tally["admitted"], tally["refused_total"]) == (500, 0)
+    assert spent["anthropic"] == tally["pools"]["claude-haiku-4-5"]["charges"]
+    assert spent["openai"] == tally["pools"]["gpt-5"]["charges"]

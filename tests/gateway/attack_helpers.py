@@ -1,0 +1,161 @@
+"""Clients and servers that do not keep to HTTP."""
+
+import os
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from urllib.parse import urlsplit
+
+GOOD = b'{"usage": {"prompt_tokens": 1, "completion_tokens": 1}}'
+ANSWER = b"HTTP/1.1 200 OK\r\ncontent-type: application/json\r\ncontent-length: %d\r\n\r\n%s" % (len(GOOD), GOOD)
+BODY = b'{"model": "gpt-5", "max_tokens": 10, "messages": [{"role": "user", "content": "hi"}]}'
+
+
+def post(path=b"/openai/v1/chat/completions", *headers, body=BODY, version=b"1.1", length=True):
+    """The bytes of a request."""
+    lines = [b"POST %s HTTP/%s" % (path, version), b"host: localhost", *headers]
+    if length:
+        lines.append(b"content-length: %d" % len(body))
+    return b"\r\n".join(lines) + b"\r\n\r\n" + body
+
+
+def connect(url):
+    parts = urlsplit(url)
+    return socket.create_connection((parts.hostname, parts.port), timeout=20)
+
+
+def read(connection, count=10**9, quiet_s=5.0):
+    """What comes until the end of the connection; after ``count`` answers, only what comes at once."""
+    got = b""
+    with suppress(ConnectionResetError, BrokenPipeError, TimeoutError):
+        while True:
+            connection.settimeout(quiet_s if len(answers(got)) < count else 0.1)
+            part = connection.recv(65_536)
+            if not part:
+                break
+            got += part
+    connection.settimeout(20)
+    return got
+
+
+def talk(url, sent, count=1):
+    """Send bytes on a connection of their own; return what :func:`read` does."""
+    with connect(url) as connection:
+        with suppress(ConnectionResetError, BrokenPipeError):
+            connection.sendall(sent)
+        return read(connection, count)
+
+
+def answers(got):
+    """The status of each answer in what a connection has sent."""
+    return [int(part[:3]) for part in got.split(b"HTTP/1.1 ")[1:]]
+
+
+class RawServer:
+    """A server that keeps the bytes of all requests, and sends prepared bytes after the head of each request."""
+
+    def __init__(self, answer=ANSWER, *, then=None):
+        self.answer, self.then = answer, then
+        self.raw, self.open = bytearray(), 0
+        self._listener = socket.create_server(("127.0.0.1", 0), backlog=4_096)
+        self.url = f"http://127.0.0.1:{self._listener.getsockname()[1]}"
+        threading.Thread(target=self._accept, daemon=True).start()
+
+    def _accept(self):
+        with suppress(OSError):
+            while True:
+                connection, _ = self._listener.accept()
+                threading.Thread(target=self._serve, args=(connection,), daemon=True).start()
+
+    def _serve(self, connection):
+        self.open += 1
+        with connection, suppress(OSError):
+            pending = b""
+            while part := connection.recv(65_536):
+                self.raw += part
+                pending += part
+                if (request := _end_of_request(pending)) is None:
+                    continue
+                pending = pending[request:]
+                connection.sendall(self.answer)
+                if self.then is not None:
+                    self.then(connection)
+                    break
+        self.open -= 1
+
+    def close(self):
+        self._listener.close()
+
+
+def _end_of_request(data):
+    head, found, rest = data.partition(b"\r\n\r\n")
+    if not found:
+        return None
+    length = next((int(line[15:]) for line in head.lower().split(b"\r\n") if line.startswith(b"content-length:")), 0)
+    return len(head) + 4 + length if len(rest) >= length else None
+
+
+@contextmanager
+def raw_server(answer=ANSWER, *, then=None):
+    server = RawServer(answer, then=then)
+    try:
+        yield server
+    finally:
+        server.close()
+
+
+class Process:
+    """``paceline serve`` in a process of its own."""
+
+    def __init__(self, *arguments, upstream, folder, keys=None, files=None, **environ):
+        command = [str(Path(sys.executable).with_name("paceline")), "serve", "--port", "0", "--provider", "openai"]
+        command += ["--base-url", upstream, "--keys", str(keys or folder / "keys.json"), *map(str, arguments)]
+        env = {"PATH": os.environ["PATH"], "HOME": str(folder), "OPENAI_API_KEY": "sk-of-openai", **environ}
+        env |= {name: os.environ[name] for name in ("PYTHONPATH",) if name in os.environ}
+
+        if files is not None:
+            command = ["sh", "-c", f'ulimit -n {files}; exec "$@"', "sh", *command]
+        self._log = (folder / f"log{time.monotonic_ns()}").open("w+")
+        self.process = subprocess.Popen(
+            command, cwd=folder, env=env, stdout=subprocess.PIPE, stderr=self._log, text=True
+        )
+        line = self.process.stdout.readline()
+        assert "gateway at" in line, line + self.log()
+        self.url = line.split()[3]
+
+    def log(self):
+        self._log.seek(0)
+        return self._log.read()
+
+    def memory(self):
+        """Bytes in use by the process."""
+        pages = int(Path(f"/proc/{self.process.pid}/statm").read_text().split()[1])
+        return pages * os.sysconf("SC_PAGE_SIZE")
+
+    def workers(self):
+        """The ids of its processes that serve."""
+        text = Path(f"/proc/{self.process.pid}/task/{self.process.pid}/children").read_text()
+        children = [int(number) for number in text.split()]
+        return [one for one in children if b"spawn_main" in Path(f"/proc/{one}/cmdline").read_bytes()]
+
+    def signal(self, number):
+        self.process.send_signal(number)
+
+    def wait(self, seconds=30):
+        return self.process.wait(seconds)
+
+    def stop(self):
+        if self.process.poll() is None:
+            self.signal(signal.SIGTERM)
+            try:
+                self.wait(45)
+            except subprocess.TimeoutExpired:
+                self.process.kill()
+                self.wait()
+        self.process.stdout.close()
+        self._log.close()

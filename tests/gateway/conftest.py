@@ -1,0 +1,51 @@
+"""A gateway in a thread of this process, in front of an emulated provider or of a small server of the test's own."""
+
+import httpx2
+import pytest
+from gateway_helpers import start_gateway
+
+from paceline.config import Config
+from paceline.emulator import Emulator
+from paceline.gateway.server import Settings
+from paceline.http import unpaced
+
+
+@pytest.fixture
+def serve(tmp_path, monkeypatch):
+    """Start gateways; each is stopped at the end of the test."""
+    running = []
+    for name in ("OPENAI", "ANTHROPIC", "GEMINI"):
+        monkeypatch.setenv(f"{name}_API_KEY", f"sk-of-{name.lower()}")
+
+    def start(upstream, *, host="127.0.0.1", stop_s=20.0, store=None, keys=None, folder=None, **given):
+        names = ("openai", "anthropic", "gemini")
+        given = {"provider": "openai", "upstreams": {name: {"base_url": upstream} for name in names}, **given}
+        config = Config.load(environ={}, given=given)
+        settings = Settings(
+            config=config, keys=keys or tmp_path / "keys.json", host=host, stop_s=stop_s, store=store, folder=folder
+        )
+        one = start_gateway(settings)
+        running.append(one)
+        return one
+
+    yield start
+    for one in running:
+        one.stop()
+
+
+@pytest.fixture
+def emulator():
+    with Emulator(limits={"*": "100k requests/min"}, latency_s=0.0) as emulator:
+        yield emulator
+
+
+@pytest.fixture
+def client():
+    with httpx2.Client(timeout=30, trust_env=False) as client:
+        yield client
+
+
+@pytest.fixture(autouse=True)
+def own_kinds(monkeypatch):
+    """What is announced as not paced is announced once in a process, and other tests ask for it, too."""
+    monkeypatch.setattr(unpaced, "kinds", {})

@@ -1,0 +1,82 @@
+"""Servers and requests that the tests of the gateway share."""
+
+import threading
+import time
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import uvicorn
+
+from paceline.gateway.app import CONNECTION
+from paceline.gateway.server import listen, server_config
+
+
+@dataclass
+class Running:
+    url: str
+    server: uvicorn.Server
+    thread: threading.Thread
+
+    @property
+    def gateway(self) -> Any:
+        return self.server.lifespan.state[CONNECTION]
+
+    @property
+    def limiter(self):
+        return self.gateway.limiter
+
+    def pool(self, name="openai/gpt-5"):
+        return self.limiter.status()["pools"][name]
+
+    def stop(self):
+        self.server.should_exit = True
+        self.thread.join(30)
+
+
+def address(listener):
+    return f"http://127.0.0.1:{listener.getsockname()[1]}"
+
+
+def until(condition, seconds=20.0):
+    """Wait for what another thread or process brings about."""
+    end = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < end, "it did not come about in time"
+        time.sleep(0.01)
+
+
+def start_gateway(settings):
+    settings.check()
+    server, listener = uvicorn.Server(server_config(settings, settings.gateway)), listen("127.0.0.1", 0)
+    thread = threading.Thread(target=server.run, kwargs={"sockets": [listener]}, daemon=True)
+    thread.start()
+    until(lambda: server.started)
+    return Running(address(listener), server, thread)
+
+
+@contextmanager
+def running_gateway(settings):
+    running = start_gateway(settings)
+    try:
+        yield running
+    finally:
+        running.stop()
+
+
+@contextmanager
+def stub(app):
+    """A server of the test's own: an ASGI application."""
+    config = uvicorn.Config(app, log_level="critical", lifespan="off", ws="none", timeout_graceful_shutdown=0)
+    server, listener = uvicorn.Server(config), listen("127.0.0.1", 0)
+    thread = threading.Thread(target=server.run, kwargs={"sockets": [listener]}, daemon=True)
+    thread.start()
+    try:
+        yield address(listener)
+    finally:
+        server.should_exit = True
+        thread.join(10)
+
+
+def chat(**fields):
+    return {"model": "gpt-5", "max_tokens": 10, "messages": [{"role": "user", "content": "hi"}], **fields}

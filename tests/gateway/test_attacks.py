@@ -1,0 +1,926 @@
+"""Attempts to break the gateway: each a small attack, and what must come of it."""
+
+import gzip
+import itertools
+import json
+import logging
+import os
+import resource
+import select
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+import tracemalloc
+import zlib
+from contextlib import ExitStack, contextmanager, suppress
+
+import pytest
+from attack_helpers import ANSWER, BODY, Process, answers, connect, post, raw_server, read, talk
+from gateway_helpers import chat, running_gateway, until
+
+from paceline.config import Config
+from paceline.gateway import app, server
+from paceline.gateway.keys import Keys
+from paceline.gateway.server import Settings
+
+CHAT = b"/openai/v1/chat/completions"
+POOL = "openai/gpt-5"
+PROVIDER_KEY = b"sk-of-openai"
+NUMBERS = itertools.count()
+"""Of models: a refusal pauses a pool."""
+
+
+@pytest.fixture(scope="module")
+def servers():
+    with raw_server() as first, raw_server() as second:
+        yield first, second
+
+
+@pytest.fixture
+def upstream(servers):
+    for one in servers:
+        one.raw.clear()
+        one.answer, one.then = ANSWER, None
+    return servers[0]
+
+
+@pytest.fixture
+def own_upstream():
+    with raw_server() as running:
+        yield running
+
+
+@pytest.fixture
+def other(servers):
+    return servers[1]
+
+
+@contextmanager
+def attacked(servers, keys, **given):
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("OPENAI_API_KEY", PROVIDER_KEY.decode())
+        patch.setenv("ANTHROPIC_API_KEY", "sk-of-anthropic")
+        tables = {"openai": {"base_url": servers[0].url}, "anthropic": {"base_url": servers[1].url}}
+        config = Config.load(environ={}, given={"provider": "openai", "upstreams": tables, "max_attempts": 1, **given})
+        with running_gateway(Settings(config=config, keys=keys, host="127.0.0.1", stop_s=5)) as running:
+            yield running
+
+
+@pytest.fixture(scope="module")
+def shared(servers, tmp_path_factory):
+    """A gateway without keys for many attacks, which must leave nothing behind."""
+    with attacked(servers, tmp_path_factory.mktemp("keys") / "keys.json") as running:
+        yield running
+
+
+@pytest.fixture(scope="module")
+def locked(servers, tmp_path_factory):
+    """A gateway with a key, and the key."""
+    file = tmp_path_factory.mktemp("keys") / "keys.json"
+    key = Keys(file).add("alice", may_read=True)
+    with attacked(servers, file) as running:
+        yield running, key.encode()
+
+
+@pytest.fixture
+def guarded(locked, upstream):
+    yield locked
+    until(lambda: idle(locked[0]))
+
+
+@pytest.fixture
+def open_gateway(shared):
+    yield shared
+    until(lambda: idle(shared))
+
+
+@pytest.fixture
+def keys(tmp_path):
+    return Keys(tmp_path / "keys.json")
+
+
+@pytest.fixture
+def process(tmp_path):
+    """Start gateways in processes of their own."""
+    running = []
+
+    def start(*arguments, **given):
+        one = Process(*arguments, folder=tmp_path, **given)
+        running.append(one)
+        return one
+
+    yield start
+    for one in running:
+        one.stop()
+
+
+def granted(running, name=POOL):
+    return running.limiter.status()["pools"].get(name, {"counts": {}})["counts"].get("granted", 0)
+
+
+def status(process):
+    got = talk(process.url, b"GET /status HTTP/1.1\r\nhost: localhost\r\n\r\n")
+    return json.loads(got.partition(b"\r\n\r\n")[2] or b'{"pools": {}}')
+
+
+def waiting(process):
+    """The requests in the queue of a gateway in another process."""
+    return sum(pool["waiting"] for pool in status(process)["pools"].values())
+
+
+def idle(running):
+    """Whether nothing of a request is left."""
+    gateway = running.gateway
+    pools = running.limiter.status()["pools"].values()
+    nothing = not gateway._held and not gateway._tasks and not gateway._slow and not gateway._waiting
+    return nothing and all(pool["waiting"] == pool["in_flight"] == 0 for pool in pools)
+
+
+class TestFraming:
+    """Requests whose end two servers may see at different places."""
+
+    @pytest.mark.parametrize(
+        "headers",
+        [
+            [b"content-length: 5", b"transfer-encoding: chunked"],
+            [b"transfer-encoding: chunked", b"content-length: 5"],
+            [b"transfer-encoding: chunked, identity"],
+            [b"transfer-encoding: identity, chunked", b"content-length: 5"],
+            [b"transfer-encoding: xchunked"],
+            [b"transfer-encoding: chunked", b"transfer-encoding: identity"],
+            [b"transfer-encoding:\x0bchunked", b"content-length: 5"],
+            [b"transfer-encoding : chunked", b"content-length: 5"],
+            [b" transfer-encoding: chunked", b"content-length: 5"],
+            [b"transfer-encoding: \x00chunked", b"content-length: 5"],
+            [b"x: y\r\n transfer-encoding: chunked", b"content-length: 5"],
+            [b"x: y\rtransfer-encoding: chunked", b"content-length: 5"],
+            [b"x: y\ntransfer-encoding: chunked", b"content-length: 5"],
+            [b"transfer-encoding: 'chunked'"],
+            [b"content-length: 5", b"content-length: 6"],
+            [b"content-length: 5, 5"],
+            [b"content-length: +5"],
+            [b"content-length: -5"],
+            [b"content-length: 0x5"],
+            [b"content-length: 5_0"],
+            [b"content-length: 99999999999999999999999"],
+            [b"content-length:"],
+        ],
+    )
+    def test_an_ambiguous_length_is_refused_or_resolved(self, open_gateway, upstream, headers):
+        sent = post(CHAT, *headers, body=b"0\r\n\r\nGET /smuggled HTTP/1.1\r\nhost: x\r\n\r\n", length=False)
+        got = talk(open_gateway.url, sent)
+        assert answers(got)[:1] in ([400], [])
+        assert upstream.raw == b""
+
+    @pytest.mark.parametrize(
+        "headers", [[b"transfer-encoding: CHUNKED"], [b"Transfer_Encoding: gzip", b"transfer-encoding: chunked"]]
+    )
+    def test_a_chunked_body_is_sent_with_its_length(self, open_gateway, upstream, headers):
+        sent = post(CHAT, *headers, body=b"%x;a=b\r\n%s\r\n0\r\n\r\n" % (len(BODY), BODY), length=False)
+        assert answers(talk(open_gateway.url, sent)) == [200]
+        assert upstream.raw.endswith(b"\r\n\r\n" + BODY)
+        assert b"content-length: %d\r\n" % len(BODY) in upstream.raw.lower()
+        assert b"\r\ntransfer-encoding:" not in upstream.raw.lower()
+
+    @pytest.mark.parametrize(
+        "body", [b"x\r\n", b"5\nhello\n0\n\n", b"-1\r\n\r\n", b"fffffffffffffffff\r\n", b"5\r\nhelloXX0\r\n\r\n"]
+    )
+    def test_an_invalid_chunk_is_refused(self, open_gateway, upstream, body):
+        sent = post(CHAT, b"transfer-encoding: chunked", body=body, length=False)
+        assert answers(talk(open_gateway.url, sent)) in ([400], [])
+        assert upstream.raw == b""
+
+    def test_a_chunked_body_of_http_1_0_is_not_smuggled(self, open_gateway, upstream):
+        body = b"0\r\n\r\nGET /smuggled HTTP/1.1\r\n\r\n"
+        talk(open_gateway.url, post(CHAT, b"transfer-encoding: chunked", body=body, version=b"1.0", length=False))
+        assert b"smuggled" not in upstream.raw
+
+    def test_trailers_are_dropped(self, open_gateway, upstream):
+        trailers = b"x-evil: 1\r\nauthorization: Bearer other\r\nx-paceline-timeout: x\r\nhost: evil.example\r\n"
+        body = b"%x\r\n%s\r\n0\r\n%s\r\n" % (len(BODY), BODY, trailers)
+        got = talk(open_gateway.url, post(CHAT, b"transfer-encoding: chunked", body=body, length=False))
+        assert answers(got) == [200]
+        assert b"evil" not in upstream.raw
+        assert b"other" not in upstream.raw
+
+    def test_pipelined_requests_are_answered_in_order(self, open_gateway, upstream):
+        got = talk(open_gateway.url, post() + post(b"/openai/v1/a%20b", body=b"") + post(), 3)
+        assert answers(got) == [200, 200, 200]
+        assert upstream.raw.count(b"POST /v1/chat/completions HTTP/1.1\r\n") == 2
+
+    def test_garbage_after_a_request_is_no_answer_to_it(self, open_gateway, upstream):
+        got = talk(open_gateway.url, post() + b"\x00garbage\r\n\r\n")
+        assert 400 not in answers(got)
+
+    @pytest.mark.parametrize(
+        "line",
+        [
+            b"GET /openai/v1/models HTTP/9.9",
+            b"GET /openai/v1/\xc3\xa9 HTTP/1.1",
+            b"GET /openai/v1/\x00 HTTP/1.1",
+            b"PRI * HTTP/2.0",
+            b"CONNECT evil.example:443 HTTP/1.1",
+            b"CONNECT /openai/v1/models HTTP/1.1",
+            b"OPTIONS * HTTP/1.1",
+            b"TRACE /openai/v1/models HTTP/1.1",
+            b"TRACK /openai/v1/models HTTP/1.1",
+            b"PROPFIND /openai/v1/models HTTP/1.1",
+            b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03",
+        ],
+    )
+    def test_other_requests_get_an_error(self, open_gateway, upstream, line):
+        got = talk(open_gateway.url, line + b"\r\nhost: localhost\r\n\r\n")
+        assert answers(got)[:1] in ([400], [405], [])
+        assert upstream.raw == b""
+
+    def test_http_1_0_is_answered(self, open_gateway, upstream):
+        got = talk(open_gateway.url, post(version=b"1.0"))
+        assert answers(got) == [200]
+        assert b"connection: close" in got
+
+    def test_an_upgrade_is_declined(self, open_gateway, upstream):
+        """Some clients (Java) offer HTTP/2 so with their first request."""
+        offer = [b"connection: Upgrade, HTTP2-Settings", b"upgrade: h2c", b"http2-settings: AAMAAABkAAQAAP__"]
+        got = talk(open_gateway.url, post(CHAT, *offer) + post(CHAT), 2)
+        assert answers(got) == [200]
+        assert b"connection: close" in got
+        assert b"h2c" not in upstream.raw
+        assert b"http2-settings" not in upstream.raw.lower()
+
+    def test_a_body_is_asked_for_only_if_it_is_wanted(self, open_gateway, upstream):
+        head = post(CHAT, b"expect: 100-continue", b"origin: null", b"content-length: 85", length=False, body=b"")
+        assert answers(talk(open_gateway.url, head)) == [403]
+        head = post(CHAT, b"expect: 100-continue", b"content-length: %d" % len(BODY), length=False, body=b"")
+        with connect(open_gateway.url) as connection:
+            connection.sendall(head)
+            assert read(connection, 1) == b"HTTP/1.1 100 Continue\r\n\r\n"
+            connection.sendall(BODY)
+            assert answers(read(connection, 1)) == [200]
+        assert b"expect" not in upstream.raw.lower()
+
+    def test_after_an_answer_without_the_body_the_connection_ends(self, open_gateway, upstream):
+        """What comes next may be the body, or another request."""
+        head = post(CHAT, b"expect: 100-continue", b"origin: null", b"content-length: 85", length=False, body=b"")
+        with connect(open_gateway.url) as connection:
+            connection.sendall(head)
+            assert answers(read(connection, 1)) == [403]
+            assert connection.recv(1) == b""
+
+    def test_an_early_answer_does_not_cut_the_body_off(self, open_gateway, upstream):
+        early = post(CHAT, b"origin: null", body=b"x" * 4_000_000)
+        assert answers(talk(open_gateway.url, early + post(), 2)) == [403, 200]
+
+
+class TestAddress:
+    """No request decides which host is asked."""
+
+    @pytest.mark.parametrize(
+        ("target", "path"),
+        [
+            (b"http://evil.example/openai/v1/models", b"/v1/models"),
+            (b"http://user:pass@evil.example:1/openai/v1/models", b"/v1/models"),
+            (b"/openai/v1/models?host=evil.example&url=http://evil.example", b"/v1/models?host=evil"),
+            (b"/openai/@evil.example/x", b"/@evil.example/x"),
+            (b"/openai/http://evil.example/x", None),
+            (b"/openai//evil.example/x", None),
+            (b"//evil.example/openai/v1/models", None),
+            (b"///evil.example", None),
+            (b"/openai@evil.example/v1", b"/openai@evil.example/v1"),  # a path of the native server
+            (b"/openai.evil.example/v1", b"/openai.evil.example/v1"),
+            (b"/openai%2f..%2fanthropic/v1", None),
+            (b"/openai/../anthropic/v1", None),
+            (b"/openai/..;/anthropic/v1", None),
+            (b"/openai/..%3b/anthropic/v1", None),
+            (b"/openai/%2e%2e/anthropic/v1", None),
+            (b"/openai/%252e%252e/anthropic/v1", None),
+            (b"/openai/%25252e%25252e/anthropic/v1", None),
+            (b"/openai/.%2e/anthropic/v1", None),
+            (b"/openai/%c0%ae%c0%ae/anthropic", None),
+            (b"/openai/v1\\..\\x", None),
+            (b"/openai/v1/%5c%2e%2e", None),
+            (b"/openai/v1/%0d%0aevil: 1", None),
+            (b"/openai/v1/%0d%0aevil:%201", None),
+            (b"/openai/v1/%00", None),
+            (b"/openai/anthropic/v1/messages", b"/anthropic/v1/messages"),
+        ],
+    )
+    def test_the_first_part_of_the_path_does(self, open_gateway, upstream, other, target, path):
+        got = talk(open_gateway.url, b"GET %s HTTP/1.1\r\nhost: localhost\r\n\r\n" % target)
+        assert other.raw == b""
+        if path is None:
+            assert answers(got)[0] in (400, 404)
+            assert upstream.raw == b""
+        else:
+            assert answers(got) == [200]
+            assert upstream.raw.startswith(b"GET %s" % path)
+            assert b"\r\nhost: %s\r\n" % upstream.url[7:].encode() in upstream.raw.lower()
+
+    def test_no_header_does(self, open_gateway, upstream):
+        tricks = b"forwarded x-forwarded-host x-forwarded-for x-forwarded-proto x-original-url x-rewrite-url x-host"
+        lines = [b"%s: evil.example" % name for name in tricks.split()]
+        assert answers(talk(open_gateway.url, post(CHAT, *lines))) == [200]
+        assert upstream.raw.startswith(b"POST /v1/chat/completions HTTP/1.1\r\nhost: 127.0.0.1")
+
+    def test_a_redirect_is_passed_on(self, open_gateway, upstream, other):
+        upstream.answer = b"HTTP/1.1 307 Go\r\nlocation: %s/x\r\ncontent-length: 0\r\n\r\n" % other.url.encode()
+        got = talk(open_gateway.url, post())
+        assert answers(got) == [307]
+        assert b"location: " + other.url.encode() in got
+        assert other.raw == b""
+
+    @pytest.mark.parametrize(
+        "path", [b"/openai/v1/chat/%63ompletions", b"/openai/v1/chat%2fcompletions", b"/openai/v1/chat/completions/"]
+    )
+    def test_another_spelling_of_a_path_is_paced_too(self, open_gateway, upstream, path):
+        before = granted(open_gateway)
+        assert answers(talk(open_gateway.url, post(path))) == [200]
+        assert granted(open_gateway) == before + 1
+        assert upstream.raw.startswith(b"POST " + path[7:])
+
+
+class TestHeaders:
+    @pytest.mark.parametrize(
+        "lines",
+        [
+            [b"connection: authorization"],
+            [b"connection: close, Authorization, content-length, host"],
+            [b"connection: keep-alive", b"connection: authorization, x-api-key"],
+            [b"connection: transfer-encoding, content-type"],
+            [b"authorization: Bearer client", b"authorization: Bearer client2", b"api-key: client3"],
+            [b"x-api-key: client", b"x-goog-api-key: client"],
+            [b"proxy-authorization: Basic client"],
+        ],
+    )
+    def test_the_gateway_sends_its_own_key(self, open_gateway, upstream, lines):
+        assert answers(talk(open_gateway.url, post(CHAT, *lines))) == [200]
+        head = upstream.raw.lower()
+        assert head.count(b"authorization:") == 1
+        assert b"authorization: bearer sk-of-openai\r\n" in head
+        assert b"client" not in head
+        assert b"content-length: %d\r\n" % len(BODY) in head
+
+    def test_headers_named_by_any_connection_header_are_dropped(self, open_gateway, upstream):
+        talk(open_gateway.url, post(CHAT, b"connection: keep-alive", b"connection: X-Hop", b"x-hop: 1"))
+        assert b"x-hop" not in upstream.raw.lower()
+
+    @pytest.mark.parametrize(
+        "line",
+        [
+            b"x: " + b"a" * 70_000,
+            b"\r\n".join(b"x%d: 1" % i for i in range(5_000)),
+            b"\r\n".join(b"x%d: 1" % i for i in range(300)),
+        ],
+    )
+    def test_a_huge_head_is_refused(self, open_gateway, upstream, line):
+        assert answers(talk(open_gateway.url, post(CHAT, line))) in ([431], [])
+        assert upstream.raw == b""
+
+    def test_a_huge_target_is_refused(self, open_gateway, upstream):
+        assert answers(talk(open_gateway.url, post(CHAT + b"?" + b"a" * 300_000))) in ([431], [])
+        assert upstream.raw == b""
+
+    @pytest.mark.parametrize("end", [b"x: ", b"0\r\nx: ", b"1;x="])
+    def test_endless_trailers_and_extensions_end_the_connection(self, open_gateway, upstream, end):
+        body = b"1\r\nx\r\n" + end + b"a" * 2_000_000
+        got = talk(open_gateway.url, post(CHAT, b"transfer-encoding: chunked", length=False, body=body))
+        assert answers(got) in ([], [400], [431])
+        assert upstream.raw == b""
+
+    @pytest.mark.parametrize(
+        "host",
+        [
+            b"[",
+            b"[::1",
+            b"evil.example",
+            b"localhost.evil.example",
+            b"",
+            b"localhost@evil.example",
+            b"127.0.0.1.nip.io",
+            b"\xff",
+        ],
+    )
+    def test_names_of_others_are_refused_without_keys(self, open_gateway, upstream, host):
+        sent = b"GET /openai/v1/models HTTP/1.1\r\nhost: %s\r\n\r\n" % host
+        assert answers(talk(open_gateway.url, sent)) == [403]
+        assert upstream.raw == b""
+
+    @pytest.mark.parametrize(
+        "lines",
+        [
+            b"origin: https://evil.example",
+            b"origin: null",
+            b"origin: http://[",
+            b"sec-fetch-site: cross-site",
+            b"sec-fetch-site: same-site",
+            b"host: evil.example",  # a second one
+            b"referer: https://evil.example\r\norigin: https://localhost.evil.example",
+        ],
+    )
+    @pytest.mark.parametrize(
+        "target",
+        [b"POST /openai/v1/chat/completions", b"OPTIONS /openai/v1/chat/completions", b"GET /status", b"GET /metrics"],
+    )
+    def test_other_websites_are_refused_without_keys(self, open_gateway, upstream, lines, target):
+        sent = target + b" HTTP/1.1\r\nhost: localhost\r\ncontent-length: 0\r\n" + lines + b"\r\n\r\n"
+        assert answers(talk(open_gateway.url, sent)) == [403]
+        assert upstream.raw == b""
+
+
+def reply(status=b"200 OK", *headers, body=b"", length=True):
+    lines = [b"HTTP/1.1 " + status, *headers]
+    if length:
+        lines.append(b"content-length: %d" % len(body))
+    return b"\r\n".join(lines) + b"\r\n\r\n" + body
+
+
+class TestAnswers:
+    """Servers that answer against the rules."""
+
+    @pytest.mark.parametrize(
+        "answer",
+        [
+            b"",
+            b"\x00\x01\x02",
+            b"HTTP/1.1",
+            b"HTTP/1.1 200 OK\r\n",
+            b"SSH-2.0-OpenSSH_9.6\r\n",
+            reply(b"999 What"),
+            reply(b"000 What"),
+            reply(b"99 What"),
+            reply(b"101 Switching Protocols", b"connection: upgrade", b"upgrade: x"),
+            reply(b"200 OK", b"x: " + b"a" * 100_000),
+            reply(b"200 OK", b"\r\n".join(b"x%d: 1" % i for i in range(5_000))),
+            reply(b"200 OK", b"x\x01y: 1"),
+            reply(b"200 OK", b"x y: 1"),
+            reply(b"200 OK", b"x: a\x00b"),
+            reply(b"200 OK", b"content-length: x", length=False),
+            reply(b"200 OK", b"content-length: -1", length=False),
+            reply(b"200 OK", b"content-length: 5", b"content-length: 6", length=False, body=b"12345"),
+        ],
+    )
+    def test_an_invalid_head_is_a_502(self, open_gateway, upstream, answer, caplog):
+        upstream.answer, upstream.then = answer, socket.socket.close
+        for path in (b"/openai/v1/models", b"/openai/v1/files"):
+            got = talk(open_gateway.url, b"GET %s HTTP/1.1\r\nhost: localhost\r\n\r\n" % path)
+            assert answers(got) == [502]
+        assert "Traceback" not in caplog.text
+
+    @pytest.mark.parametrize(
+        "answer",
+        [
+            reply(b"200 OK", b"transfer-encoding: chunked", length=False, body=b"zz\r\n"),
+            reply(b"200 OK", b"transfer-encoding: chunked", length=False, body=b"5\r\nhello"),
+            reply(b"200 OK", b"content-length: 100", length=False, body=b"short"),
+            reply(
+                b"200 OK",
+                b"transfer-encoding: chunked",
+                b"content-length: 5",
+                length=False,
+                body=b"7\r\nab\r\nabc\r\n0\r\n\r\n",
+            ),
+        ],
+    )
+    def test_a_broken_body_breaks_the_connection(self, open_gateway, upstream, answer, caplog):
+        upstream.answer, upstream.then = answer, socket.socket.close
+        with connect(open_gateway.url) as connection:
+            connection.sendall(post())
+            got = read(connection, 1)
+        assert answers(got) in ([200], [], [502])
+        assert not got.endswith(b"0\r\n\r\n")
+        assert "Traceback" not in caplog.text
+
+    @pytest.mark.parametrize(
+        ("answer", "status"),
+        [
+            (reply(b"304 Not Modified", b"content-length: 100", length=False), 304),
+            (reply(b"204 No Content", length=False), 204),
+            (b"HTTP/1.1 100 Continue\r\n\r\n" * 1_000 + b"HTTP/1.1 103 Early Hints\r\nlink: x\r\n\r\n" + ANSWER, 200),
+            (reply(b"200 OK", b"connection: x-hop, close", b"x-hop: 1", b"keep-alive: 5", b"upgrade: h2c"), 200),
+        ],
+    )
+    def test_unusual_heads_are_passed_on(self, open_gateway, upstream, answer, status, caplog):
+        upstream.answer = answer
+        ask = b"GET /openai/v1/models HTTP/1.1\r\nhost: localhost\r\n\r\n"
+        got = talk(open_gateway.url, ask * 2, 2)
+        assert answers(got) == [status] * 2
+        assert b"x-hop" not in got
+        assert b"upgrade" not in got
+        assert "Traceback" not in caplog.text
+
+    def test_a_head_answer_keeps_its_length(self, open_gateway, upstream, caplog):
+        upstream.answer = reply(b"200 OK", b"content-length: 100", length=False)
+        got = talk(open_gateway.url, b"HEAD /openai/v1/models HTTP/1.1\r\nhost: localhost\r\n\r\n" * 2, 2)
+        assert answers(got) == [200] * 2
+        assert b"content-length: 100" in got
+        assert "Traceback" not in caplog.text
+
+    @pytest.mark.parametrize("status", [b"200 OK", b"400 Bad Request", b"429 Too Many Requests"])
+    @pytest.mark.parametrize("kind", [b"application/json", b"text/event-stream"])
+    def test_a_compressed_bomb_passes_as_it_is(self, open_gateway, upstream, status, kind):
+        bomb = gzip.compress(b"0" * 50_000_000)
+        upstream.answer = reply(
+            status, b"content-type: " + kind, b"content-encoding: gzip", b"x-should-retry: false", body=bomb
+        )
+        tracemalloc.start()
+        got = talk(open_gateway.url, post(CHAT, b"x-paceline-timeout: 0", b"accept-encoding: gzip"))
+        _, most = tracemalloc.get_traced_memory()
+        tracemalloc.stop()
+        assert len(got) < 1_000_000
+        assert most < 30_000_000
+
+    def test_a_server_that_never_answers_is_a_504(self, serve, upstream):
+        upstream.answer = b""
+        running = serve(upstream.url, timeout_s=0.3)
+        assert answers(talk(running.url, b"GET /openai/v1/models HTTP/1.1\r\nhost: localhost\r\n\r\n")) == [504]
+
+    @pytest.mark.parametrize("part", [b"HTTP/1.1 100 Continue\r\n\r\n" * 10, b"x: %s\r\n" % (b"a" * 60_000)])
+    def test_an_endless_head_ends_with_the_client(self, serve, own_upstream, part):
+        def pour(connection):
+            while True:
+                connection.sendall(part)
+                time.sleep(0.01)
+
+        own_upstream.answer, own_upstream.then = (b"" if part.startswith(b"HTTP") else b"HTTP/1.1 200 OK\r\n"), pour
+        running = serve(own_upstream.url)
+        with connect(running.url) as connection:
+            connection.sendall(post())
+            until(lambda: own_upstream.open)
+            time.sleep(0.3)
+        until(lambda: idle(running))
+        until(lambda: own_upstream.open == 0)
+
+    def test_an_endless_answer_ends_with_the_client(self, serve, own_upstream):
+        def pour(connection):
+            while True:
+                connection.sendall(b"400\r\n" + b"a" * 1_024 + b"\r\n")
+
+        own_upstream.answer = reply(b"200 OK", b"transfer-encoding: chunked", length=False)
+        own_upstream.then = pour
+        running = serve(own_upstream.url)
+        with connect(running.url) as connection:
+            connection.sendall(post())
+            assert len(connection.recv(100_000)) > 0
+        until(lambda: idle(running))
+        until(lambda: own_upstream.open == 0)
+
+
+class TestKeysStay:
+    """A client's key reaches no server, and a provider's key reaches no client and no log."""
+
+    @pytest.mark.parametrize(
+        "line",
+        [b"", b"x-api-key: %s", b"x-goog-api-key: %s", b"cookie: a=%s", b"x-other: Token %s", b"x-api-key: other"],
+    )
+    @pytest.mark.parametrize("query", [b"", b"?key=%s", b"?a=1&api_key=%s&b=2", b"?%%6bey=%s", b"?key=other&key=%s"])
+    def test_that_of_the_client(self, guarded, upstream, line, query):
+        running, key = guarded
+        lines = [b"authorization: Bearer " + key] + ([line.replace(b"%s", key)] if line else [])
+        got = talk(running.url, post(CHAT + query.replace(b"%s", key).replace(b"%%", b"%"), *lines))
+        assert answers(got) == [200]
+        assert key not in upstream.raw
+        assert key[:20] not in upstream.raw
+        assert b"other" not in upstream.raw
+        assert b"authorization: bearer sk-of-openai\r\n" in upstream.raw.lower()
+
+    @pytest.mark.parametrize(
+        "line",
+        [
+            b"authorization: Bearer ",
+            b"authorization: Bearer pk-wrong",
+            b"authorization: Basic pk-wrong",
+            b"authorization: pk-" + b"a" * 60_000,
+            b"authorization: Bearer \xff\xfe",
+            b"x-api-key:",
+            b"cookie: key=KEY",
+            b"x-paceline-key: KEY",
+            b"proxy-authorization: Bearer KEY",
+            b"x-api-key: wrong\r\nauthorization: Bearer KEY",  # the first counts
+            b"authorization: Bearer KEYx",
+            b"authorization: Bearer \tKEY KEY",
+        ],
+    )
+    @pytest.mark.parametrize("path", [CHAT, b"/status", b"/metrics", b"/api/v1/queue/x", b"/unknown"])
+    def test_a_wrong_one_gets_nothing(self, guarded, upstream, line, path, caplog):
+        running, key = guarded
+        got = talk(running.url, post(path, line.replace(b"KEY", key)))
+        assert answers(got) == [401]
+        assert upstream.raw == b""
+        assert key not in got
+        assert key.decode() not in caplog.text
+
+    def test_the_first_one_holds_at_once(self, serve, upstream, keys, monkeypatch):
+        running = serve(upstream.url)
+        assert answers(talk(running.url, post())) == [200]
+        keys.add("alice")
+        until(lambda: answers(talk(running.url, post())) == [401], 5)
+
+    @pytest.mark.parametrize("encoding", [None, b"gzip", b"deflate"])
+    @pytest.mark.parametrize(
+        "status", [b"401 Unauthorized", b"400 Bad Request", b"429 Too Many Requests", b"500 Error"]
+    )
+    @pytest.mark.parametrize("path", [CHAT, b"/openai/v1/files"])
+    def test_that_of_the_provider_in_an_error(self, guarded, upstream, status, encoding, path, caplog):
+        running, key = guarded
+        echo = b'{"error": {"message": "wrong key: Bearer %s"}}' % PROVIDER_KEY
+        body = {None: bytes, b"gzip": gzip.compress, b"deflate": zlib.compress}[encoding](echo)
+        headers = [b"x-echo: Bearer " + PROVIDER_KEY, b"retry-after: 1000", b"content-type: application/json"]
+        upstream.answer = reply(status, *headers, *([b"content-encoding: " + encoding] if encoding else []), body=body)
+        lines = [b"authorization: Bearer " + key, b"accept-encoding: gzip, deflate"]
+        got = talk(running.url, post(path, *lines, body=BODY.replace(b"gpt-5", b"m-%d" % next(NUMBERS))))
+        assert answers(got) == [int(status[:3])]
+        assert PROVIDER_KEY not in got
+        head, _, rest = got.partition(b"\r\n\r\n")
+        assert b"content-encoding" not in head or PROVIDER_KEY not in zlib.decompress(rest, zlib.MAX_WBITS | 32)
+        assert PROVIDER_KEY.decode() not in caplog.text
+        for page in (b"/status", b"/history", b"/metrics", b"/", b"/api/v1/openapi.json"):
+            got = talk(running.url, b"GET %s HTTP/1.1\r\nhost: x\r\nx-api-key: %s\r\n\r\n" % (page, key))
+            assert answers(got) == [200]
+            assert PROVIDER_KEY not in got
+            assert key not in got
+
+    def test_many_at_once_are_made(self, tmp_path):
+        """Two commands that write the file at once do not lose a key."""
+        code = "import sys; from pathlib import Path; from paceline.gateway.keys import Keys; Keys(Path(sys.argv[1])).add(sys.argv[2])"
+        file = tmp_path / "keys.json"
+        running = [subprocess.Popen([sys.executable, "-c", code, file, f"k{i}"]) for i in range(6)]
+        assert [one.wait() for one in running] == [0] * 6
+        assert len(Keys(file)) == 6
+
+
+class TestSlowness:
+    """Clients that take their time; the times are shortened."""
+
+    @pytest.fixture(autouse=True)
+    def short(self, monkeypatch):
+        for name in ("HEAD_S", "KEEP_S", "WRITE_S"):
+            monkeypatch.setattr(server, name, 0.4)
+        monkeypatch.setattr(app, "BODY_S", 0.4)
+        monkeypatch.setattr(app, "LOOK_S", 0.1)
+
+    @pytest.mark.parametrize(
+        ("first", "then"),
+        [
+            (b"", b""),
+            (b"", b"\r"),
+            (b"POST ", b"x"),
+            (b"POST /openai/v1/x HTTP/1.1\r\nx: ", b"x"),
+            (b"POST /openai/v1/x HTTP/1.1\r\n", b"x: y\r\n"),
+            (post(CHAT, b"content-length: 1000", length=False), b"x"),
+            (post(CHAT, b"transfer-encoding: chunked", length=False, body=b""), b"1\r\nx\r\n"),
+            (post(CHAT, b"transfer-encoding: chunked", length=False, body=b"1\r\nx\r\n0\r\n"), b"x: y\r\n"),
+            (post(), b""),  # no other request
+            (post(), b"\r\n"),
+            (post(), b"P"),
+            (post(b"/status", b"content-length: 1000", length=False), b"x"),  # a body that is not waited for
+            (post(CHAT, b"origin: null", b"content-length: 1000", length=False), b"x"),
+            (post(CHAT, b"connection: upgrade", b"upgrade: h2c"), b"x"),
+        ],
+    )
+    def test_the_connection_ends(self, serve, upstream, first, then):
+        running = serve(upstream.url)
+        with connect(running.url) as connection, suppress(ConnectionResetError, BrokenPipeError):
+            connection.sendall(first)
+            for _ in range(200):
+                read(connection, quiet_s=0.05)
+                connection.sendall(then)
+                if not then and not running.server.server_state.connections:
+                    break
+        until(lambda: not running.server.server_state.connections, 5)
+        until(lambda: idle(running))
+
+    @pytest.mark.parametrize("stream", [False, True])
+    def test_of_a_client_that_reads_nothing(self, serve, own_upstream, stream):
+        def pour(connection):
+            while True:
+                connection.sendall(b"2400\r\n" + b"data: 1\n\n" * 1_024 + b"\r\n")
+                time.sleep(0.001)
+
+        own_upstream.answer = reply(
+            b"200 OK", b"transfer-encoding: chunked", b"content-type: text/event-stream", length=False
+        )
+        own_upstream.then = pour
+        running = serve(own_upstream.url, limits={"gpt-5": "60 requests/min burst 1"})
+        with connect(running.url) as first, connect(running.url) as second:
+            first.sendall(post())
+            second.sendall(post(CHAT, b"x-paceline-keepalive: 1", body=json.dumps(chat(stream=stream)).encode()))
+            until(lambda: granted(running) == 2)
+            until(lambda: idle(running))
+            until(lambda: own_upstream.open == 0)
+
+    def test_of_one_that_reads_no_status(self, serve, upstream):
+        running = serve(upstream.url)
+        with connect(running.url) as connection:
+            connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 2_048)
+            with suppress(ConnectionResetError, BrokenPipeError):
+                connection.sendall(b"GET /api/v1/openapi.json HTTP/1.1\r\nhost: localhost\r\n\r\n" * 2_000)
+            until(lambda: not running.server.server_state.connections, 10)
+
+
+class TestCrowds:
+    def test_bodies_that_are_being_read_count(self, serve, upstream, monkeypatch):
+        monkeypatch.setattr(app, "BODIES_MAX", 300_000)
+        running = serve(upstream.url)
+        with ExitStack() as stack:
+            open_ones = [stack.enter_context(connect(running.url)) for _ in range(4)]
+            for one in open_ones:
+                one.sendall(post(CHAT, b"transfer-encoding: chunked", length=False, body=b"186a0\r\n" + b"x" * 99_999))
+            refused = [answers(read(one, 1, 0.3)) for one in open_ones]
+            assert [503] in refused
+            assert running.gateway._held <= 400_000
+        until(lambda: idle(running))
+
+    @pytest.mark.parametrize("head", [b"content-length: 70000000", b"transfer-encoding: chunked"])
+    def test_a_large_body_is_a_413(self, serve, upstream, head, monkeypatch):
+        monkeypatch.setattr(app, "BODY_MAX", 1_000_000)
+        running = serve(upstream.url)
+        body = b"200000\r\n" + b"x" * 2**21 if b"chunked" in head else b"x" * 100
+        assert answers(talk(running.url, post(CHAT, head, length=False, body=body))) == [413]
+        until(lambda: idle(running))
+
+    @pytest.mark.parametrize(
+        "body",
+        [
+            b"[" * 500_000,
+            b'{"model":' * 100_000,
+            b'{"model": ' + b"9" * 100_000 + b"}",
+            b"\xff" * 1_000,
+            b"\x1f\x8b" + b"\0" * 1_000,
+            b'{"model": {"a": 1}, "messages": "x", "max_tokens": 1e999, "stream": "x"}',
+            b'{"model": "gpt-5", "messages": [1, null, {"role": 3, "content": {"x": []}}], "max_tokens": -5}',
+        ],
+    )
+    def test_a_hostile_body_is_passed_on(self, open_gateway, upstream, body, caplog):
+        assert answers(talk(open_gateway.url, post(CHAT, body=body))) == [200]
+        assert upstream.raw.endswith(body)
+        assert "a request failed" not in caplog.text
+
+    @pytest.mark.parametrize(
+        "name", ["gpt-5\nINFO forged", 'x"} 1\nforged 1', "<script>alert(1)</script>", "../../x", "\u202e", "a" * 5_000]
+    )
+    def test_a_hostile_name_forges_nothing(self, serve, upstream, name, caplog):
+        running = serve(upstream.url)
+        with caplog.at_level(logging.INFO):
+            got = talk(running.url, post(CHAT, body=json.dumps(chat(model=name)).encode()))
+        assert answers(got)[0] in (200, 429)
+        for line in b"".join([talk(running.url, b"GET /metrics HTTP/1.1\r\nhost: localhost\r\n\r\n")]).split(b"\n"):
+            assert not line.startswith(b"forged")
+        assert not any(record.getMessage().count("\n") for record in caplog.records)
+        page = talk(running.url, b"GET / HTTP/1.1\r\nhost: localhost\r\naccept: text/html\r\n\r\n")
+        assert b"<script>alert" not in page
+
+    def test_too_many_connections_get_a_503(self, serve, upstream, monkeypatch, caplog):
+        monkeypatch.setattr(server, "CONNECTIONS_MAX", 3)
+        running = serve(upstream.url)
+        with ExitStack() as stack:
+            open_ones = [stack.enter_context(connect(running.url)) for _ in range(6)]
+            until(lambda: len(running.server.server_state.connections) == 3)
+            assert [answers(read(one, quiet_s=0.05)) for one in open_ones].count([503]) == 3
+            open_ones[0].sendall(post())
+            assert answers(read(open_ones[0], 1)) == [200]
+        assert "all 3 connections of this process are in use" in caplog.text
+
+    def test_clients_that_vanish_leave_nothing(self, serve, own_upstream):
+        """Half of them while they wait, and half of them while their answer comes."""
+        own_upstream.answer = reply(b"200 OK", b"transfer-encoding: chunked", length=False, body=b"5\r\nhello\r\n")
+        own_upstream.then = lambda connection: connection.recv(1)
+        running = serve(own_upstream.url, limits={"gpt-5": "50 concurrency"})
+        open_ones = [connect(running.url) for _ in range(100)]
+        for one in open_ones:
+            one.sendall(post())
+        until(lambda: running.pool()["in_flight"] == 50 and running.pool()["waiting"] == 50)
+        for one in open_ones:
+            one.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, b"\1\0\0\0\0\0\0\0")  # a reset
+            one.close()
+        until(lambda: idle(running))
+        until(lambda: own_upstream.open == 0)
+        counts = running.pool()["counts"]
+        assert counts["granted"] == counts["settled"] + counts.get("cancelled", 0) >= 50
+
+
+class TestProcesses:
+    """Signals, and the limit of open files."""
+
+    @pytest.fixture
+    def held(self, own_upstream):
+        """A server that answers when it is let go."""
+        own_upstream.answer, own_upstream.go = b"", threading.Event()
+
+        def wait(connection):
+            own_upstream.go.wait(60)
+            connection.sendall(ANSWER)
+
+        own_upstream.then = wait
+        yield own_upstream
+        own_upstream.go.set()
+
+    @pytest.fixture
+    def ask(self):
+        with ExitStack() as stack:
+
+            def start(url, count):
+                open_ones = [stack.enter_context(connect(url)) for _ in range(count)]
+                for one in open_ones:
+                    one.sendall(post())
+                return open_ones
+
+            yield start
+
+    def test_too_few_open_files_are_announced(self, process, upstream):
+        one = process(upstream=upstream.url, files=1_000)
+        text = "the limit of open files is 1000, so that a process takes 666 connections in place of 20000"
+        until(lambda: text in one.log())
+
+    @pytest.mark.parametrize("workers", [1, 2])
+    def test_sigterm(self, process, held, ask, workers):
+        one = process("--limit", "gpt-5=20 concurrency", "--workers", workers, upstream=held.url)
+        clients = ask(one.url, 60)
+        until(lambda: waiting(one) == 40 and held.raw.count(b"POST ") == 20)
+        one.signal(signal.SIGTERM)
+        until(lambda: len(select.select(clients, [], [], 0)[0]) == 40)
+        first = select.select(clients, [], [], 0)[0]
+        got = [read(client, 1) for client in first]
+        assert [answers(one) for one in got] == [[503]] * 40
+        assert all(b"retry-after: 1" in one for one in got)
+        held.go.set()
+        assert [answers(read(client, 1)) for client in clients if client not in first] == [[200]] * 20
+        assert one.wait(10) == 0
+        assert "Traceback" not in one.log()
+
+    def test_sigterm_after_a_time_ends_what_is_in_flight(self, serve, held, ask, caplog):
+        running = serve(held.url, stop_s=1, limits={"gpt-5": "1 requests/day"})
+        clients = ask(running.url, 2)
+        until(lambda: running.pool()["in_flight"] == 1 and running.pool()["waiting"] == 1)
+        running.stop()
+        assert not running.thread.is_alive()
+        assert [answers(read(client, 1)) for client in clients] == [[503], [503]]
+        assert "Traceback" not in caplog.text
+
+    def test_a_body_that_ends_after_the_signal_is_handed_back(self, serve, upstream):
+        running = serve(upstream.url, limits={"gpt-5": "1 requests/day"})
+        assert answers(talk(running.url, post())) == [200]
+        with connect(running.url) as client:
+            client.sendall(post()[:-5])
+            until(lambda: running.gateway._slow)
+            running.server.should_exit = True
+            until(lambda: running.gateway.draining)
+            client.sendall(post()[-5:])
+            assert answers(read(client, 1)) == [503]
+
+    def test_kill_loses_no_charge(self, process, own_upstream, ask, tmp_path):
+        """What was in flight when a gateway was killed stays charged for the next one."""
+        arguments = ("--limit", "gpt-5=6000 requests/hour window", "--store", f"sqlite:{tmp_path / 'quotas.db'}")
+        one = process(*arguments, upstream=own_upstream.url)
+        own_upstream.answer = b""
+        ask(one.url, 120)
+        until(lambda: own_upstream.raw.count(b"POST ") == 120)
+        one.signal(signal.SIGKILL)
+        one.wait()
+        own_upstream.answer = ANSWER
+        one = process(*arguments, upstream=own_upstream.url)
+        assert answers(talk(one.url, post())) == [200]
+        until(lambda: status(one)["pools"][POOL]["quotas"][0]["remaining"] <= 6_000 - 121, 5)
+
+    def test_a_killed_worker_is_started_again(self, process, upstream):
+        one = process("--workers", 2, upstream=upstream.url)
+        until(lambda: len(one.workers()) == 2)
+        workers = one.workers()
+        until(lambda: answers(talk(one.url, post())) == [200])
+        os.kill(workers[0], signal.SIGKILL)
+        for _ in range(20):
+            assert answers(talk(one.url, post()))[-1:] in ([200], [])
+        until(lambda: len(set(one.workers()) - set(workers)) == 1)
+        until(lambda: all(answers(talk(one.url, post())) == [200] for _ in range(5)))
+
+
+@pytest.mark.soak
+class TestSoak:
+    def test_10_000_idle_connections(self, process, upstream):
+        one = process(upstream=upstream.url)
+        before = one.memory()
+        resource.setrlimit(resource.RLIMIT_NOFILE, (resource.getrlimit(resource.RLIMIT_NOFILE)[1],) * 2)
+        with ExitStack() as stack:
+            for number in range(10_000):
+                open_one = stack.enter_context(connect(one.url))
+                if number % 2:
+                    open_one.sendall(b"GET /healthz HTTP/1.1\r\nhost: localhost\r\n\r\n")
+            assert [answers(talk(one.url, post())) for _ in range(20)] == [[200]] * 20
+            assert one.memory() - before < 10_000 * 40_000
+
+    def test_rounds_of_2_000_clients_that_vanish(self, process, own_upstream):
+        own_upstream.answer = reply(b"200 OK", b"transfer-encoding: chunked", length=False, body=b"5\r\nhello\r\n")
+        own_upstream.then = lambda connection: connection.recv(1)
+        one = process("--limit", "gpt-5=300 concurrency", upstream=own_upstream.url)
+        levels = []
+        for _ in range(16):
+            open_ones = [connect(one.url) for _ in range(2_000)]
+            for each in open_ones:
+                each.sendall(post())
+            until(lambda: waiting(one) == 1_700, 60)
+            for each in open_ones:
+                each.close()
+            until(lambda: waiting(one) == 0 and own_upstream.open == 0, 60)
+            levels.append(one.memory())
+        assert max(levels[-3:]) < 1.1 * max(levels[4:8])

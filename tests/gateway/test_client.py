@@ -1,0 +1,269 @@
+"""The gateway's HTTP client against servers that a test scripts byte by byte."""
+
+import asyncio
+import ssl
+
+import aiohttp
+import pytest
+import trustme
+
+from paceline.gateway import client as module
+from paceline.gateway.client import HELD_MAX, HttpClient, InvalidAnswerError
+from paceline.gateway.upstreams import Upstream
+from paceline.http.exchange import Fault, fault_of
+from paceline.providers.registry import provider_named
+
+OK = b"HTTP/1.1 200 OK\r\ncontent-length: 2\r\n\r\nok"
+
+
+class Server:
+    """Answers each request with the next script: bytes, or a coroutine function of the writer."""
+
+    def __init__(self, *scripts, tls=None):
+        self.scripts, self.tls = list(scripts), tls
+        self.seen, self.connections, self.closed, self.tasks = [], 0, 0, []
+
+    async def __aenter__(self):
+        self._server = await asyncio.start_server(self._serve, "127.0.0.1", 0, ssl=self.tls)
+        port = self._server.sockets[0].getsockname()[1]
+        name = "localhost" if self.tls else "127.0.0.1"
+        self.upstream = Upstream("openai", provider_named("openai"), f"http{'s' * bool(self.tls)}://{name}:{port}/base")
+        self.client = HttpClient(1.0, ssl.create_default_context())
+        return self
+
+    async def __aexit__(self, *_):
+        await self.client.close()
+        self._server.close()
+        for task in self.tasks:
+            task.cancel()
+        await asyncio.gather(*self.tasks, return_exceptions=True)
+        for _ in range(5):
+            await asyncio.sleep(0)  # the transports close
+
+    async def _serve(self, reader, writer):
+        self.connections += 1
+        self.tasks.append(asyncio.current_task())
+        try:
+            while True:
+                head = await reader.readuntil(b"\r\n\r\n")
+                length = next(
+                    (int(line[15:]) for line in head.lower().split(b"\r\n") if line[:15] == b"content-length:"), 0
+                )
+                self.seen.append(head + await reader.readexactly(length))
+                script = self.scripts.pop(0)
+                if isinstance(script, bytes):
+                    writer.write(script)
+                else:
+                    await script(writer)
+        except (asyncio.IncompleteReadError, ConnectionError, IndexError, asyncio.CancelledError):
+            pass
+        finally:
+            self.closed += 1
+            writer.close()
+
+    async def ask(self, method="POST", path="/v1/x?a=b", headers=(), body=b"{}"):
+        """The status and the whole body."""
+        answer = await self.client.fetch(self.upstream, method, path, list(headers), body)
+        parts = []
+        while part := await answer.read():
+            parts.append(part)
+        return answer.status, b"".join(parts)
+
+
+async def test_a_request_is_what_was_given():
+    async with Server(OK, OK) as server:
+        assert await server.ask(headers=[(b"x-a", b"1"), (b"x-a", b"\xe9")]) == (200, b"ok")
+        assert await server.ask("GET", body=b"") == (200, b"ok")
+        host = server.upstream.root.partition("//")[2].partition("/")[0].encode()
+    assert server.seen == [
+        b"POST /base/v1/x?a=b HTTP/1.1\r\nhost: " + host + b"\r\nx-a: 1\r\nx-a: \xe9\r\ncontent-length: 2\r\n\r\n{}",
+        b"GET /base/v1/x?a=b HTTP/1.1\r\nhost: " + host + b"\r\n\r\n",
+    ]
+    assert server.connections == 1
+
+
+@pytest.mark.parametrize(("path", "target"), [("", b"/"), ("?a=b", b"/?a=b"), ("/x", b"/x")])
+async def test_a_target_begins_with_a_slash(path, target):
+    async with Server(OK) as server:
+        server.upstream = Upstream("openai", server.upstream.provider, server.upstream.root.removesuffix("/base"))
+        await server.ask("GET", path, body=b"")
+    assert server.seen[0].startswith(b"GET " + target + b" HTTP/1.1\r\n")
+
+
+@pytest.mark.parametrize(
+    "first",
+    [
+        OK + b"HTTP/1.1 200 OK\r\ncontent-length: 5\r\n\r\nother",
+        OK + b"garbage",
+        OK.replace(b"200 OK", b"200 OK\r\nconnection: close"),
+        b"HTTP/1.0 200 OK\r\ncontent-length: 2\r\n\r\nok",
+    ],
+)
+async def test_a_connection_is_not_used_again_after(first):
+    async with Server(first, OK) as server:
+        assert await server.ask() == (200, b"ok")
+        assert await server.ask() == (200, b"ok")
+        assert server.connections == 2
+
+
+async def test_an_old_connection_is_not_used_again(monkeypatch):
+    async with Server(OK, OK) as server:
+        await server.ask()
+        monkeypatch.setattr(module, "KEEP_S", -1.0)
+        await server.ask()
+        assert server.connections == 2
+
+
+async def test_a_server_that_closed_between_two_requests():
+    async def close(writer):
+        writer.write(OK)
+        await writer.drain()
+        writer.close()
+
+    async with Server(close, OK) as server:
+        await server.ask()
+        while server.client._servers[server.upstream.root].idle:
+            await asyncio.sleep(0.01)
+        assert await server.ask() == (200, b"ok")
+
+
+async def test_the_head_of_a_head_request():
+    async with Server(OK.removesuffix(b"ok"), OK) as server:
+        assert await server.ask("HEAD", body=b"") == (200, b"")
+        assert await server.ask() == (200, b"ok")
+
+
+@pytest.mark.parametrize("ends", [True, False])
+async def test_a_body_without_a_length_ends_with_the_connection(ends):
+    async def answer(writer):
+        writer.write(b"HTTP/1.1 200 OK\r\n\r\nsome")
+        await writer.drain()
+        await asyncio.sleep(0.05)
+        if ends:
+            writer.write(b" more")
+            writer.close()
+        else:
+            writer.transport.abort()
+
+    async with Server(answer) as server:
+        if ends:
+            assert await server.ask() == (200, b"some more")
+        else:
+            status, body = await server.ask()  # a reset cannot be told from the end on every system
+            assert (status, body) == (200, b"some")
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        b"HTTP/1.1 200 OK\r\ncontent-length: 5\r\n\r\nhalf",
+        b"HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n3\r\nabc\r\n",
+        b"HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\nzz\r\nabc\r\n",
+        b"HTTP/1.1 200 OK\r\ncontent-length: 5\r\ncontent-length: 6\r\n\r\nhello",
+        b"HTTP/1.1 101 Switching\r\nupgrade: x\r\nconnection: upgrade\r\n\r\n",
+        b"HTTP/1.1 999 Odd\r\ncontent-length: 0\r\n\r\n",
+        b"HTTP/1.1 200 OK\r\nx: \x01\r\ncontent-length: 0\r\n\r\n",
+        b"SSH-2.0-OpenSSH\r\n",
+        b"",
+        b"HTTP/1.1 100 Continue\r\n\r\n" * 5_000,
+        b"HTTP/1.1 200 OK\r\n" + b"x: y\r\n" * 2_000 + b"\r\n",
+        b"HTTP/1.1 200 OK\r\nx: " + b"y" * 300_000,
+    ],
+)
+async def test_broken_answers_are_errors(answer):
+    async def send(writer):
+        writer.write(answer)
+        await writer.drain()
+        writer.close()
+
+    async with Server(send) as server:
+        with pytest.raises((InvalidAnswerError, aiohttp.ServerDisconnectedError)) as raised:
+            await server.ask()
+        assert fault_of(raised.value) is Fault.BROKEN
+
+
+async def test_a_slow_reader_slows_the_server_down():
+    size, sent = 20_000_000, 0
+
+    async def pour(writer):
+        nonlocal sent
+        writer.write(b"HTTP/1.1 200 OK\r\ncontent-length: %d\r\n\r\n" % size)
+        while sent < size:
+            writer.write(b"x" * 100_000)
+            sent += 100_000
+            await writer.drain()
+
+    async with Server(pour, OK) as server:
+        answer = await server.client.fetch(server.upstream, "POST", "/", [], b"")
+        await asyncio.sleep(0.3)
+        assert answer.paused
+        assert answer._held < HELD_MAX + 300_000
+        assert sent < size
+        read = 0
+        while part := await answer.read():
+            read += len(part)
+        assert read == size
+        assert await server.ask() == (200, b"ok")
+        assert server.connections == 1
+
+
+async def test_nothing_comes_for_too_long():
+    async def wait(writer):
+        await asyncio.sleep(10)
+
+    async def stop(writer):
+        writer.write(OK[:-1])
+        await asyncio.sleep(10)
+
+    async with Server(wait, stop) as server:
+        server.client._timeout_s = 0.1
+        for _ in range(2):
+            with pytest.raises(TimeoutError, match=r"nothing came for 0\.1 s"):
+                await server.ask()
+
+
+async def test_an_early_end_closes_the_connection():
+    async def stop(writer):
+        writer.write(OK[:-1])
+        await asyncio.sleep(10)
+
+    async with Server(stop, stop) as server:
+        answer = await server.client.fetch(server.upstream, "POST", "/", [], b"")
+        assert await answer.read() == b"o"
+        answer.close()
+        answer.close()
+        assert await answer.read() == b""
+        task = asyncio.create_task(server.client.fetch(server.upstream, "POST", "/", [], b""))
+        while len(server.seen) < 2:
+            await asyncio.sleep(0.01)
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)
+        assert not server.client._servers[server.upstream.root].idle
+
+
+async def test_a_line_end_in_a_header_is_not_sent():
+    async with Server(OK) as server:
+        with pytest.raises(InvalidAnswerError, match="line end"):
+            await server.ask(headers=[(b"x", b"1\r\ny: 2")])
+        assert server.seen == []
+
+
+async def test_no_connection():
+    async with Server() as server:
+        server._server.close()
+        with pytest.raises(ConnectionRefusedError) as raised:
+            await server.ask()
+        assert fault_of(raised.value) is Fault.UNREACHED
+
+
+async def test_certificates_are_checked():
+    authority = trustme.CA()
+    tls, trusted = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH), ssl.create_default_context()
+    authority.issue_cert("localhost").configure_cert(tls)
+    authority.configure_trust(trusted)
+    async with Server(OK, tls=tls) as server:
+        with pytest.raises(ssl.SSLError) as raised:
+            await server.ask()
+        assert fault_of(raised.value) is Fault.UNREACHED
+        server.client = HttpClient(5.0, trusted)
+        assert await server.ask() == (200, b"ok")

@@ -1,0 +1,87 @@
+"""What real clients have shown; ``tests/frameworks/gateway`` has the clients themselves."""
+
+import asyncio
+import gzip
+import json
+
+import pytest
+from gateway_helpers import chat, stub
+
+CHAT = "/openai/v1/chat/completions"
+KEPT = {"x-paceline-keepalive": "1"}
+NARROW = {"*": "40 requests/min burst 1"}
+
+
+class Server:
+    """Answers each request with the next of some answers."""
+
+    def __init__(self, *answers):
+        self.answers, self.seen = list(answers), []
+
+    async def __call__(self, scope, receive, send):
+        body, more = b"", True
+        while more:
+            event = await receive()
+            body, more = body + event["body"], event["more_body"]
+        self.seen.append((dict(scope["headers"]), body))
+        status, content = self.answers.pop(0) if self.answers else (200, b"{}")
+        await send({"type": "http.response.start", "status": status, "headers": []})
+        await send({"type": "http.response.body", "body": content})
+
+
+def test_a_kept_stream_is_not_encoded(serve, client):
+    """The head is sent before that of the answer, which would name the encoding."""
+    with stub(server := Server()) as url:
+        client.post(serve(url).url + CHAT, json=chat(stream=True), headers=KEPT | {"accept-encoding": "gzip"})
+    assert server.seen[0][0][b"accept-encoding"] == b"identity"
+
+
+@pytest.mark.parametrize(
+    ("path", "expected"),
+    [
+        (CHAT, {"type", "error"}),
+        ("/openai/v1/responses", {"type", "error", "sequence_number", "code", "message", "param"}),
+    ],
+)
+def test_an_error_that_is_no_json_becomes_an_event(serve, path, expected):
+    async def main(root):
+        reader, writer = await asyncio.open_connection(*root.removeprefix("http://").split(":"))
+        for body in (chat(), chat(stream=True)):
+            content = json.dumps(body).encode()
+            head = f"POST {path} HTTP/1.1\r\nhost: 127.0.0.1\r\nx-paceline-keepalive: 1\r\ncontent-length: {len(content)}\r\n\r\n"
+            writer.write(head.encode() + content)
+        received = await reader.read()
+        writer.close()
+        return received
+
+    with stub(Server((200, b"{}"), (502, b"<html>"))) as url:
+        received = asyncio.run(main(serve(url, limits=NARROW).url))
+    assert not received.endswith(b"0\r\n\r\n")  # it breaks off
+    event = json.loads(received.partition(b"data: ")[2].partition(b"\n")[0])
+    assert set(event) == expected
+    assert "the server answered with status 502" in event["error"]["message"]
+
+
+@pytest.mark.parametrize(
+    ("encoding", "content", "pool"),
+    [
+        ("gzip", gzip.compress(json.dumps(chat()).encode(), mtime=0), "openai/gpt-5"),
+        ("gzip", b"\x1f\x8bno", "openai/unknown"),
+        ("br", b"no", "openai/unknown"),
+    ],
+)
+def test_an_encoded_request_passes_unchanged_and_is_read(serve, client, encoding, content, pool):
+    with stub(server := Server()) as url:
+        running = serve(url)
+        client.post(running.url + CHAT, content=content, headers={"content-encoding": encoding})
+        assert running.pool(pool)["counts"]["granted"] == 1
+    headers, body = server.seen[0]
+    assert (headers[b"content-encoding"], body) == (encoding.encode(), content)
+
+
+def test_a_web_socket_is_refused(serve, client):
+    """Codex sends requests after a 426; after other errors it tries again first."""
+    with stub(server := Server()) as url:
+        headers = {"connection": "upgrade", "upgrade": "websocket", "sec-websocket-version": "13"}
+        assert client.get(serve(url).url + "/openai/v1/responses", headers=headers).status_code == 426
+    assert server.seen == []

@@ -1,0 +1,471 @@
+"""The gateway in front of emulated and odd servers, over real connections."""
+
+import asyncio
+import gzip
+import json
+import threading
+import zlib
+
+import aiohttp
+import httpx2
+import pytest
+from click.testing import CliRunner
+from gateway_helpers import chat, stub, until
+
+from paceline.cli.app import app
+from paceline.cli.serve import _greeting
+from paceline.config import Config
+from paceline.core.results import QuotaError
+from paceline.gateway.keys import Keys
+from paceline.gateway.server import Settings
+from paceline.gateway.siblings import Siblings
+from paceline.limiter.limiter import Limiter
+from paceline.telemetry.merged import merged
+
+CHAT = "/openai/v1/chat/completions"
+SSE = {"content-type": "text/event-stream"}
+
+
+class Odd:
+    """A server that records requests, and answers in parts that the test lets go."""
+
+    def __init__(
+        self, parts=(b'{"usage": {"prompt_tokens": 1, "completion_tokens": 1}}',), headers=None, status=200, held=None
+    ):
+        self.parts, self.status = parts, status
+        self.headers = {"content-type": "application/json"} if headers is None else headers
+        self.seen, self.go, self.gone = [], threading.Event(), 0
+        self.held = held  # the part before which it waits for `go`
+        if held is None:
+            self.held = 0
+            self.go.set()
+
+    async def __call__(self, scope, receive, send):
+        body = b""
+        while (event := await receive())["type"] == "http.request":
+            body += event["body"]
+            if not event["more_body"]:
+                break
+        self.seen.append((scope["method"], scope["raw_path"], scope["query_string"], dict(scope["headers"]), body))
+        headers = [(name.encode(), value.encode()) for name, value in self.headers.items()]
+        await send({"type": "http.response.start", "status": self.status, "headers": headers})
+        leave = asyncio.ensure_future(receive())
+        for number, part in enumerate(self.parts):
+            while number >= self.held and not self.go.is_set():
+                await asyncio.sleep(0.005)
+                if leave.done():
+                    self.gone += 1
+                    return
+            await send({"type": "http.response.body", "body": part, "more_body": True})
+        await send({"type": "http.response.body", "body": b""})
+        leave.cancel()
+
+
+class TestPassing:
+    def test_requests_and_answers_pass_unchanged(self, serve, client):
+        parts = [b"data: {\xe2", b"\x82", b"\xac}\r\n\r\n: note\n\n", b"data: [DONE]\n\n"]
+        odd = Odd(parts, SSE | {"x-request-id": "r1", "openai-processing-ms": "12"})
+        with stub(odd) as url:
+            running = serve(url)
+            body = b'{"model": "gpt-5",  "stream": true, "messages": [{"role": "user", "content": "\xe2\x82\xac"}]}'
+            headers = {"content-type": "application/json; x=y", "x-own": "1", "accept-encoding": "br, gzip;q=0.5"}
+            answer = client.post(f"{running.url}{CHAT}?a=%2F&b=", content=body, headers=headers)
+        assert answer.content == b"".join(parts)
+        assert answer.headers["x-request-id"] == "r1"
+        assert answer.headers["x-paceline-attempts"] == "1"
+        method, path, query, seen, received = odd.seen[0]
+        assert (method, path, query, received) == ("POST", b"/v1/chat/completions", b"a=%2F&b=", body)
+        assert seen[b"content-type"] == b"application/json; x=y"
+        assert seen[b"x-own"] == b"1"
+        assert seen[b"accept-encoding"] == b"gzip;q=0.5"
+        assert seen[b"host"] == url.removeprefix("http://").encode()
+
+    @pytest.mark.parametrize("path", ["/v1/models", "/openai/v1/models", "/anthropic/v1/messages/batches"])
+    def test_what_costs_nothing_passes_too(self, serve, client, path):
+        with stub(odd := Odd()) as url:
+            assert client.get(serve(url).url + path).status_code == 200
+        assert odd.seen[0][1].startswith(b"/v1/m")
+
+    @pytest.mark.parametrize("encoding", [None, "gzip", "deflate"])
+    @pytest.mark.parametrize("stream", [False, True])
+    def test_usage_is_charged(self, serve, client, stream, encoding):
+        usage = b'{"id": "1", "object": "chat.completion", "choices": [], "usage": {"prompt_tokens": 70, "completion_tokens": 10}}'
+        body = b"data: " + usage + b"\n\ndata: [DONE]\n\n" if stream else usage
+        sent = {None: bytes, "gzip": gzip.compress, "deflate": zlib.compress}[encoding](body)
+        headers = (SSE if stream else {}) | ({"content-encoding": encoding} if encoding else {})
+        with stub(Odd([sent[:20], sent[20:]], headers)) as url:
+            running = serve(url, limits={"gpt-5": "100k requests/min, 10M tokens/min"})
+            answer = client.post(running.url + CHAT, json=chat(stream=stream))
+        assert answer.content == body
+        assert {quota["unit"]: quota["spent"] for quota in running.pool()["quotas"]} == {"requests": 1, "tokens": 80}
+
+    def test_answers_come_as_they_are_sent(self, serve):
+        odd = Odd([b"data: 1\n\n", b"data: 2\n\n"], SSE, held=1)
+
+        async def main(url):
+            async with (
+                aiohttp.ClientSession() as session,
+                session.post(url + CHAT, json=chat(stream=True)) as response,
+            ):
+                first = await response.content.readany()
+                assert first == b"data: 1\n\n"
+                odd.go.set()
+                assert await response.content.read() == b"data: 2\n\n"
+
+        with stub(odd) as url:
+            asyncio.run(main(serve(url).url))
+
+    def test_an_unknown_server_is_named(self, serve, emulator, client):
+        running = serve(emulator.base_url, provider=None)
+        answer = client.post(running.url + "/opnai/v1/chat/completions", json=chat())
+        assert answer.status_code == 404
+        assert "did you mean 'openai'?" in answer.json()["error"]["message"]
+
+    def test_a_server_that_cannot_be_reached_is_a_502(self, serve, client):
+        answer = client.post(serve("http://127.0.0.1:9").url + CHAT, json=chat())
+        assert answer.status_code == 502
+        assert "cannot be reached" in answer.json()["error"]["message"]
+
+
+class TestQueue:
+    def test_requests_wait_and_none_is_refused(self, serve, emulator):
+        emulator.reset(limits={"gpt-5": "600 requests/min"})
+        running = serve(emulator.base_url, limits={"gpt-5": "600 requests/min burst 20"})
+
+        async def main():
+            async with aiohttp.ClientSession(connector=aiohttp.TCPConnector(limit=0)) as session:
+
+                async def one():
+                    async with session.post(running.url + CHAT, json=chat()) as response:
+                        return response.status, float(response.headers["x-paceline-waited"])
+
+                return await asyncio.gather(*[one() for _ in range(40)])
+
+        done = asyncio.run(main())
+        assert {status for status, _ in done} == {200}
+        assert max(waited for _, waited in done) > 1
+        assert emulator.tally()["refused_total"] == 0
+
+    def test_a_deadline_gets_an_honest_429(self, serve, emulator, client):
+        running = serve(emulator.base_url, limits={"gpt-5": "1 requests/min"})
+        assert client.post(running.url + CHAT, json=chat()).status_code == 200
+        answer = client.post(running.url + CHAT, json=chat(), headers={"x-paceline-timeout": "0.5"})
+        assert answer.status_code == 429
+        assert 50 <= int(answer.headers["retry-after"]) <= 61
+        assert answer.headers["x-should-retry"] == "false"
+
+    def test_a_full_queue_gets_an_honest_429(self, serve, emulator, client):
+        running = serve(emulator.base_url, limits={"gpt-5": "1 requests/min"}, waiting_max=1)
+        client.post(running.url + CHAT, json=chat())
+        waits = threading.Thread(target=httpx2.post, args=(running.url + CHAT,), kwargs={"json": chat()}, daemon=True)
+        waits.start()
+        until(lambda: running.pool()["waiting"] == 1)
+        answer = client.post(running.url + CHAT, json=chat())
+        assert answer.status_code == 429
+        assert 100 <= int(answer.headers["retry-after"]) <= 121
+        running.gateway.drain()
+
+    def test_a_client_that_goes_away_leaves_the_queue(self, serve, emulator):
+        running = serve(emulator.base_url, limits={"gpt-5": "1 requests/min"})
+
+        async def main():
+            timeout = aiohttp.ClientTimeout(total=None)
+            async with aiohttp.ClientSession(connector=aiohttp.TCPConnector(limit=0), timeout=timeout) as session:
+                await (await session.post(running.url + CHAT, json=chat())).read()
+                tasks = [asyncio.create_task(session.post(running.url + CHAT, json=chat())._coro) for _ in range(50)]
+                while running.pool()["waiting"] < 50:
+                    await asyncio.sleep(0.01)
+                for task in tasks:
+                    task.cancel()
+
+        asyncio.run(main())
+        until(lambda: running.pool()["waiting"] == 0)
+        assert running.gateway._held == 0
+
+    def test_a_client_that_goes_away_ends_the_call(self, serve):
+        odd = Odd([b"data: 1\n\n", b"data: 2\n\n"], SSE, held=1)
+
+        async def main(url):
+            async with aiohttp.ClientSession() as session:
+                response = await session.post(url + CHAT, json=chat(stream=True))
+                assert await response.content.readany() == b"data: 1\n\n"
+                response.close()
+
+        with stub(odd) as url:
+            running = serve(url)
+            asyncio.run(main(running.url))
+            until(lambda: odd.gone == 1)
+            until(lambda: running.pool()["in_flight"] == 0)
+            assert running.pool()["counts"] == {"granted": 1, "settled": 1}
+
+    def test_a_request_can_ask_for_its_place(self, serve, emulator, client):
+        running = serve(emulator.base_url, limits={"gpt-5": "1 requests/min"})
+        client.post(running.url + CHAT, json=chat())
+        for name in ("first", "second"):
+            headers = {"x-paceline-id": name, "x-paceline-name": f"agent {name}"}
+            threading.Thread(
+                target=httpx2.post, args=(running.url + CHAT,), kwargs={"json": chat(), "headers": headers}, daemon=True
+            ).start()
+            until(lambda name=name: name in running.gateway._waiting)
+        until(lambda: running.pool()["waiting"] == 2)
+        place = client.get(running.url + "/api/v1/queue/second").json()
+        assert (place["state"], place["ahead"], place["binds"]) == ("waiting", 1, "1 requests/min")
+        assert 100 <= place["expected_wait_s"] <= 121
+        assert [one["name"] for one in running.pool()["queue"]] == ["agent first", "agent second"]
+        assert client.get(running.url + "/api/v1/queue/third").status_code == 404
+        running.gateway.drain()
+
+    def test_a_stream_is_kept_alive_while_it_waits(self, serve, emulator, client):
+        running = serve(emulator.base_url, limits={"gpt-5": "20 requests/min burst 1"})
+        client.post(running.url + CHAT, json=chat())
+        answer = client.post(running.url + CHAT, json=chat(stream=True), headers={"x-paceline-keepalive": "1"})
+        comments = [line for line in answer.text.splitlines() if line.startswith(":")]
+        assert answer.status_code == 200
+        assert set(comments) == {": waiting"}
+        assert answer.text.endswith("data: [DONE]\n\n")
+
+    @pytest.mark.parametrize(
+        ("path", "event"), [(CHAT, "data: {"), ("/anthropic/v1/messages", "event: error\ndata: {")]
+    )
+    def test_an_error_after_that_is_an_event(self, serve, emulator, client, path, event):
+        running = serve(emulator.base_url, limits={"*": "20 requests/min burst 1"})
+        client.post(running.url + path, json=chat())
+        emulator.reset(valid_key="sk-right")
+        kept = {"x-paceline-keepalive": "1"}
+        with client.stream("POST", running.url + path, json=chat(stream=True), headers=kept) as answer:
+            assert answer.status_code == 200
+            received = []
+            with pytest.raises(httpx2.RemoteProtocolError):  # it breaks off: some SDKs read no error in a stream
+                received.extend(answer.iter_text())
+        assert "error" in json.loads("".join(received).split(event[:-1])[1])
+
+    @pytest.mark.parametrize("value", ["-1", "soon", "nan", "1e99"])
+    def test_an_invalid_option_is_an_error(self, serve, emulator, client, value):
+        running = serve(emulator.base_url)
+        answer = client.post(running.url + CHAT, json=chat(), headers={"x-paceline-timeout": value})
+        assert answer.status_code == 400
+        assert "x-paceline-timeout" in answer.json()["error"]["message"]
+
+
+class TestStop:
+    def test_what_is_in_flight_ends_and_what_waits_is_handed_back(self, serve):
+        odd = Odd()
+        with stub(odd) as url:
+            running = serve(url, limits={"gpt-5": "1 requests/min"})
+            odd.go.clear()
+            answers = []
+
+            def ask():
+                answers.append(httpx2.post(running.url + CHAT, json=chat(), timeout=30))
+
+            threads = [threading.Thread(target=ask) for _ in range(4)]
+            for thread in threads:
+                thread.start()
+            until(lambda: running.gateway.limiter.status()["pools"]["openai/gpt-5"]["waiting"] == 3 and odd.seen)
+            running.server.should_exit = True
+            until(lambda: len(answers) == 3)
+            assert {answer.status_code for answer in answers} == {503}
+            assert {answer.headers["retry-after"] for answer in answers} == {"1"}
+            odd.go.set()
+            for thread in threads:
+                thread.join(10)
+            assert answers[-1].status_code == 200
+            running.stop()
+
+    def test_health(self, serve, emulator, client):
+        running = serve(emulator.base_url)
+        assert client.get(running.url + "/healthz").json() == {"status": "ok"}
+        assert client.get(running.url + "/readyz").status_code == 200
+        running.gateway.draining = True
+        assert client.get(running.url + "/healthz").status_code == 200
+        assert client.get(running.url + "/readyz").status_code == 503
+
+
+class TestKeys:
+    @pytest.fixture
+    def keys(self, tmp_path):
+        return Keys(tmp_path / "keys.json")
+
+    def test_off_loopback_they_are_needed(self, serve, emulator):
+        with pytest.raises(QuotaError, match=r"clients need keys, and .* has none"):
+            serve(emulator.base_url, host="0.0.0.0")
+
+    def test_they_replace_those_of_providers(self, serve, keys, client, monkeypatch):
+        key = keys.add("alice")
+        with stub(odd := Odd()) as url:
+            running = serve(url)
+            monkeypatch.delenv("ANTHROPIC_API_KEY")
+            without = serve(url)
+            for headers in ({"authorization": f"Bearer {key}"}, {"x-api-key": key}, {"api-key": key}):
+                assert client.post(running.url + CHAT, json=chat(), headers=headers).status_code == 200
+            path = "/gemini/v1beta/models/gemini-2.5-flash:generateContent"
+            assert client.post(f"{running.url}{path}?alt=sse&key={key}", json={"contents": []}).status_code == 200
+            for headers in ({}, {"authorization": "Bearer pk-wrong"}):
+                answer = client.post(running.url + CHAT, json=chat(), headers=headers)
+                assert answer.status_code == 401
+            assert (
+                client.post(f"{without.url}/anthropic/v1/messages", json=chat(), headers={"x-api-key": key}).status_code
+                == 503
+            )
+        for _, _, query, headers, _ in odd.seen:
+            assert key.encode() not in query
+            assert not any(key.encode() in value for value in headers.values())
+        assert odd.seen[0][3][b"authorization"] == b"Bearer sk-of-openai"
+        assert b"x-api-key" not in odd.seen[1][3]
+        assert odd.seen[3][2:4] == (b"alt=sse", odd.seen[3][3])
+        assert odd.seen[3][3][b"x-goog-api-key"] == b"sk-of-gemini"
+
+    def test_the_command_says_what_a_first_key_changes_and_refuses_unknown_units(self, tmp_path):
+        def add(*arguments):
+            done = CliRunner().invoke(app, ["keys", "add", *arguments, "--keys", str(tmp_path / "keys.json")])
+            return done.exit_code, done.stdout, done.stderr
+
+        code, shown, said = add("zed", "--limit", "5 dollars/day")
+        assert (code, shown) == (2, "")
+        assert "its unit must be one of requests, tokens" in said
+        code, shown, said = add("alice", "--limit", "5 usd/day")
+        assert (code, len(shown.split())) == (0, 1)
+        assert "each client of a gateway with this file needs a key" in said
+        assert add("bob")[::2] == (0, "")
+
+    def test_without_a_key_of_a_provider_the_start_says_so(self, keys, tmp_path):
+        config = Config.load(environ={}, given={"provider": "openai"})
+        settings = Settings(config=config, keys=tmp_path / "keys.json", host="127.0.0.1")
+        assert "those of the clients are passed on" in "\n".join(_greeting("", settings, settings.check({})))
+        keys.add("alice")
+        assert "every request is refused; set OPENAI_API_KEY" in "\n".join(_greeting("", settings, settings.check({})))
+
+    def test_a_revoked_one_ends_within_a_second(self, serve, keys, emulator, client):
+        key = keys.add("alice")
+        running = serve(emulator.base_url)
+
+        def ask():
+            return client.post(running.url + CHAT, json=chat(), headers={"x-api-key": key}).status_code
+
+        assert ask() == 200
+        keys.revoke("alice")
+        until(lambda: ask() == 401, 5)
+
+    def test_models_and_the_page(self, serve, keys, emulator, client):
+        key, reader = keys.add("alice", models=("gpt-5-*",)), keys.add("bob", may_read=True)
+        running = serve(emulator.base_url)
+        assert client.post(running.url + CHAT, json=chat(), headers={"x-api-key": key}).status_code == 403
+        allowed = chat(model="gpt-5-mini")
+        assert client.post(running.url + CHAT, json=allowed, headers={"x-api-key": key}).status_code == 200
+        assert client.get(running.url + "/status", headers={"x-api-key": key}).status_code == 403
+        assert client.get(running.url + "/status", headers={"x-api-key": reader}).status_code == 200
+        assert client.get(running.url + "/status").status_code == 401
+
+    def test_each_is_a_lane(self, serve, keys, emulator, client):
+        flood, calm = keys.add("flood"), keys.add("calm")
+        emulator.reset(limits={"gpt-5": "1200 requests/min"})
+        running = serve(emulator.base_url, limits={"gpt-5": "1200 requests/min burst 10"})
+
+        async def main():
+            async with aiohttp.ClientSession(connector=aiohttp.TCPConnector(limit=0)) as session:
+
+                async def one(key):
+                    async with session.post(running.url + CHAT, json=chat(), headers={"x-api-key": key}) as response:
+                        return float(response.headers["x-paceline-waited"])
+
+                heavy = [asyncio.create_task(one(flood)) for _ in range(120)]
+                while running.pool()["waiting"] < 50:
+                    await asyncio.sleep(0.01)
+                waits = [await one(calm) for _ in range(5)]
+                await asyncio.gather(*heavy)
+                return waits
+
+        assert max(asyncio.run(main())) <= 2 * 0.05 + 0.1  # two grants
+        assert running.pool()["counts"]["granted"] == 125
+
+    def test_no_page_of_another_server_gets_in_without_them(self, serve, emulator, client):
+        running = serve(emulator.base_url)
+        for headers in (
+            {"host": "evil.example"},
+            {"origin": "https://evil.example"},
+            {"sec-fetch-site": "cross-site"},
+        ):
+            for method, path in (("POST", CHAT), ("GET", "/status")):
+                assert client.request(method, running.url + path, headers=headers).status_code == 403
+        same = {"origin": running.url, "sec-fetch-site": "same-origin"}
+        assert client.get(running.url + "/status", headers=same).status_code == 200
+
+
+def test_two_processes_on_one_store_act_as_one(serve, emulator, tmp_path):
+    emulator.reset(limits={"gpt-5": "600 requests/min"})
+    store = f"sqlite:{tmp_path / 'quotas.db'}"
+    both = [serve(emulator.base_url, limits={"gpt-5": "600 requests/min"}, store=store) for _ in range(2)]
+    emulator.reset(limits={"gpt-5": "600 requests/min"}, start_level=0.05)
+    for one in both:
+        one.limiter.scheduler("openai/gpt-5").refresh()
+
+    async def main():
+        async with aiohttp.ClientSession(connector=aiohttp.TCPConnector(limit=0)) as session:
+
+            async def one(url):
+                async with session.post(url + CHAT, json=chat()) as response:
+                    return response.status
+
+            return await asyncio.gather(*[one(both[i % 2].url) for i in range(60)])
+
+    assert set(asyncio.run(main())) == {200}
+
+
+def test_paths_with_tricks_are_refused(serve):
+    with stub(odd := Odd()) as url:
+        running = serve(url)
+        host, port = running.url.removeprefix("http://").split(":")
+        for path in (
+            "/openai/../anthropic/x",
+            "/openai/%2e%2e/x",
+            "/openai/v1//x",
+            "/openai/v1/%5c..%5cx",
+            "/openai/%252e%252e/x",
+        ):
+
+            async def ask(path=path):
+                reader, writer = await asyncio.open_connection(host, int(port))
+                writer.write(f"GET {path} HTTP/1.1\r\nhost: {host}\r\nconnection: close\r\n\r\n".encode())
+                answer = await reader.read()
+                writer.close()
+                return answer
+
+            assert asyncio.run(ask()).startswith(b"HTTP/1.1 400"), path
+    assert odd.seen == []
+
+
+def test_several_processes_tell_their_status_as_one(serve, emulator, client, tmp_path):
+    folder, store = tmp_path / "s", f"sqlite:{tmp_path / 'quotas.db'}"
+    folder.mkdir()
+    limits = {"gpt-5": "600 requests/min"}
+    running = serve(emulator.base_url, limits=limits, store=store, folder=folder)
+    (folder / "1.sock").touch()  # of a process that was killed
+    other = Limiter({"openai/gpt-5": "600 requests/min"}, store=store)
+    (folder / "x").mkdir()
+    sibling = Siblings(other, {"there": {"state": "waiting"}}.get, folder / "x")
+    next((folder / "x").glob("*.sock")).rename(folder / "2.sock")
+    for _ in range(3):
+        other.acquire("openai/gpt-5").wait().settle()
+        assert client.post(running.url + CHAT, json=chat()).status_code == 200
+    status = client.get(running.url + "/status").json()["pools"]["openai/gpt-5"]
+    assert status["counts"] == {"granted": 6, "settled": 6}
+    assert client.get(running.url + "/api/v1/queue/there").json() == {"state": "waiting"}
+    sibling.close()
+    other.close()
+
+
+def test_the_status_of_two_processes_as_one():
+    def status(waits, granted, mean, binds):
+        limiter = Limiter({"jobs": "5 requests/min"})
+        pool = limiter.status()["pools"]["jobs"]
+        pool |= {"waiting": waits, "lanes": {"a": waits}, "binds": binds, "counts": {"granted": granted}}
+        pool |= {"wait_s": {"mean": mean, "longest": 2 * mean}}
+        row = {"provider": "openai", "host": "h", "kind": "k", "count": waits, "remedy": "r"}
+        return {"pools": {"jobs": pool}, "unpaced": [row]}
+
+    both = merged([status(2, 10, 1.0, None), status(3, 30, 5.0, "5 requests/min")])
+    pool = both["pools"]["jobs"]
+    assert (pool["waiting"], pool["lanes"], pool["binds"]) == (5, {"a": 5}, "5 requests/min")
+    assert (pool["counts"], pool["wait_s"]) == ({"granted": 40}, {"mean": 4.0, "longest": 10.0})
+    assert [row["count"] for row in both["unpaced"]] == [5]
+    assert merged([status(2, 10, 1.0, None)])["pools"]["jobs"]["waiting"] == 2

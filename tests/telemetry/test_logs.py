@@ -1,0 +1,34 @@
+"""Log records as JSON."""
+
+import json
+import logging
+
+from paceline.telemetry.logs import JsonFormatter
+
+
+def record(**fields):
+    given = {
+        "name": "paceline.http",
+        "level": logging.WARNING,
+        "pathname": "",
+        "lineno": 1,
+        "args": (),
+        "exc_info": None,
+    }
+    return logging.LogRecord(**(given | fields))
+
+
+def test_a_line_is_an_object():
+    line = JsonFormatter().format(record(msg='it is \n "%s"', args=("odd",)))
+    assert "\n" not in line
+    value = json.loads(line)
+    assert value.pop("time").endswith("+00:00")
+    assert value == {"level": "warning", "logger": "paceline.http", "message": 'it is \n "odd"'}
+
+
+def test_an_exception_is_in_it():
+    try:
+        int("broken")
+    except ValueError as error:
+        line = JsonFormatter().format(record(msg="failed", exc_info=(ValueError, error, error.__traceback__)))
+    assert "ValueError: invalid literal" in json.loads(line)["exception"]

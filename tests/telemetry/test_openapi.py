@@ -1,0 +1,92 @@
+"""The OpenAPI document is valid, and real documents match it."""
+
+import json
+
+import jsonschema
+import pytest
+from test_page import ask
+
+import paceline
+from paceline.core.queue import Waiter
+from paceline.telemetry.history import Recorder
+from paceline.telemetry.openapi import SCHEMAS, document
+from paceline.testing import ManualClock
+
+
+def check(name, value):
+    schema = {"$ref": f"#/components/schemas/{name}", "components": {"schemas": closed(SCHEMAS)}}
+    jsonschema.Draft202012Validator(schema).validate(json.loads(json.dumps(value)))
+
+
+def closed(schema):
+    """The schema, with every object that names its properties closed, so that a new field is noticed."""
+    if isinstance(schema, dict):
+        schema = {name: closed(part) for name, part in schema.items()}
+        return schema | {"additionalProperties": False} if "properties" in schema else schema
+    return [closed(part) for part in schema] if isinstance(schema, list) else schema
+
+
+def given():
+    limiter = paceline.Limiter({"openai/gpt-5": "500 requests/min, 10k tokens/day, 3 concurrency"}, clock=ManualClock())
+    permit = limiter.acquire("openai/gpt-5", input_tokens=100).wait()
+    permit.settle(
+        input_tokens=80, headers={"x-ratelimit-limit-requests": "400", "x-ratelimit-remaining-requests": "399"}
+    )
+    return limiter
+
+
+def published():
+    limiter = paceline.Limiter.for_provider("anthropic", clock=ManualClock())
+    limiter.acquire("claude-sonnet-4-5", input_tokens=100).wait()
+    return limiter
+
+
+def waiting():
+    limiter = paceline.Limiter({"jobs": "5 requests/min", "own": "7 starts/min exact"}, clock=ManualClock())
+    limiter.acquire("jobs").wait()
+    limiter.scheduler("jobs").pool.submit(limiter.clock.now_ns(), Waiter({"requests": 4.5}, name="agent"))
+    return limiter
+
+
+def paused():
+    limiter = paceline.Limiter({"openai/gpt-5": "5 requests/min"}, clock=ManualClock())
+    limiter.acquire("openai/gpt-5").wait().refused(retry_after_s=9)
+    return limiter
+
+
+def stopped():
+    limiter = paceline.Limiter({"openai/gpt-5": "5 requests/min"}, clock=ManualClock())
+    limiter.acquire("openai/gpt-5").wait().refused(paceline.Refusal(paceline.RefusalKind.MONEY, "no credit"))
+    return limiter
+
+
+def shared():
+    return paceline.Limiter({"openai/gpt-5": "5 requests/min"}, store="memory:", clock=ManualClock())
+
+
+@pytest.mark.parametrize("make", [given, published, waiting, paused, stopped, shared])
+def test_real_documents_match_it(make):
+    limiter = make()
+    status = limiter.status()
+    check("Status", status)
+    recorder = Recorder(limiter, lambda: 1.0)
+    recorder.sample()
+    check("History", recorder.document())
+    limiter.close()
+
+
+def test_a_wrong_document_does_not_match():
+    status = given().status()
+    status["pools"]["openai/gpt-5"]["waiting"] = "many"
+    with pytest.raises(jsonschema.ValidationError):
+        check("Status", status)
+
+
+def test_it_is_served_and_every_path_is_there():
+    limiter = given()
+    app = paceline.status_app(limiter)
+    assert json.loads(ask(app, "/api/v1/openapi.json")[2]) == json.loads(json.dumps(document()))
+    for path in document()["paths"]:
+        assert ask(app, path.replace("{pool}", "openai/gpt-5"))[0] == 200
+    for schema in SCHEMAS.values():
+        jsonschema.Draft202012Validator.check_schema(schema)

@@ -1,0 +1,93 @@
+"""Spans and metrics, as an SDK of OpenTelemetry receives them."""
+
+import asyncio
+
+import pytest
+from opentelemetry.sdk.metrics import MeterProvider
+from opentelemetry.sdk.metrics.export import InMemoryMetricReader
+from opentelemetry.sdk.trace import TracerProvider
+from opentelemetry.sdk.trace.export import SimpleSpanProcessor
+from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
+
+import paceline
+from paceline.telemetry import otel
+from paceline.testing import run_virtual
+
+
+@pytest.fixture
+def received():
+    """The providers of an SDK, and what they have received."""
+    reader, exporter = InMemoryMetricReader(), InMemorySpanExporter()
+    tracers = TracerProvider()
+    tracers.add_span_processor(SimpleSpanProcessor(exporter))
+    return MeterProvider([reader]), tracers, reader, exporter
+
+
+def points(reader):
+    """Data points by the name of their metric."""
+    data = reader.get_metrics_data()
+    return {
+        metric.name: list(metric.data.data_points)
+        for resource in data.resource_metrics
+        for scope in resource.scope_metrics
+        for metric in scope.metrics
+    }
+
+
+def test_waits_usage_and_refusals(received):
+    meters, tracers, reader, exporter = received
+
+    async def main(clock):
+        listener = otel.Listener(meters, tracers)
+        limiter = paceline.Limiter({"openai/gpt-5": "60 requests/min burst 3"}, clock=clock, events=listener)
+        otel.watch(limiter, meters)
+        tracer = tracers.get_tracer("program")
+        with tracer.start_as_current_span("work"):
+            for _ in range(5):
+                async with limiter.acquire("openai/gpt-5", input_tokens=100, output_tokens=10) as permit:
+                    permit.settle(input_tokens=80, output_tokens=7)
+            async with limiter.acquire("openai/gpt-5") as permit:
+                permit.refused(retry_after_s=30.0)
+        with paceline.lane("second"):
+            waits = asyncio.ensure_future(limiter.acquire("openai/gpt-5")._wait_async())
+        await asyncio.sleep(0.1)
+        found = points(reader)
+        waits.cancel()
+        return found
+
+    found = run_virtual(main)
+    spans = exporter.get_finished_spans()
+    work = next(span for span in spans if span.name == "work")
+    waits = [span for span in spans if span.name == "paceline.wait"]
+    assert len(waits) >= 3
+    assert {span.parent.span_id for span in waits} == {work.context.span_id}
+    assert dict(waits[0].attributes) == {
+        "paceline.pool": "openai/gpt-5", "paceline.lane": "default",
+        "gen_ai.provider.name": "openai", "gen_ai.request.model": "gpt-5",
+    }  # fmt: skip
+    assert 0.5e9 < waits[-1].end_time - waits[-1].start_time < 1.5e9
+    assert [(event.name, event.attributes["paceline.reason"]) for event in work.events] == [
+        ("paceline.refused", "rate")
+    ]
+    usage = {point.attributes["gen_ai.token.type"]: point for point in found["gen_ai.client.token.usage"]}
+    assert (usage["input"].sum, usage["input"].count) == (400, 5)
+    assert (usage["output"].sum, usage["output"].count) == (35, 5)
+    assert found["paceline.wait"][0].count == 6
+    assert [(point.value, point.attributes) for point in found["paceline.waiting"]] == [
+        (1, {"paceline.pool": "openai/gpt-5"})
+    ]
+    assert found["paceline.refusals"][0].value == 1
+    assert {point.attributes["paceline.event"]: point.value for point in found["paceline.permits"]}["settled"] == 5
+    limit = found["paceline.quota.limit"][0]
+    assert (limit.value, limit.attributes["paceline.unit"]) == (60, "requests")
+    assert 29 < found["paceline.cool_down"][0].value <= 30
+
+
+def test_without_an_sdk_nothing_happens():
+    async def main(clock):
+        limiter = paceline.Limiter({"jobs": "60 requests/min burst 3"}, clock=clock, events=otel.Listener())
+        otel.watch(limiter)
+        for _ in range(5):
+            (await limiter.acquire("jobs")).settle()
+
+    run_virtual(main)

@@ -1,0 +1,236 @@
+"""The status page over ASGI and real HTTP: its routes, its key, its history, its metrics."""
+
+import asyncio
+import json
+import logging
+import time
+from types import SimpleNamespace
+
+import httpx2
+import pytest
+from prometheus_client.parser import text_string_to_metric_families
+
+import paceline
+from paceline.core.results import QuotaError
+from paceline.telemetry import history
+from paceline.telemetry.history import Recorder
+from paceline.testing import ManualClock, run_virtual
+
+
+def ask(app, path, *, accept=b"*/*", method="GET", query=b"", headers=(), root=""):
+    """The status, the headers and the body of an answer."""
+    sent = []
+
+    async def send(event):
+        sent.append(event)
+
+    scope = {"type": "http", "method": method, "path": path, "root_path": root, "query_string": query}
+    asyncio.run(app(scope | {"headers": [(b"accept", accept), *headers]}, None, send))
+    return sent[0]["status"], dict(sent[0]["headers"]), sent[1]["body"]
+
+
+@pytest.fixture
+def limiter():
+    return paceline.Limiter({"openai/gpt-5": "500 requests/min"}, clock=ManualClock())
+
+
+class TestRoutes:
+    @pytest.mark.parametrize(
+        "path", ["/status", "/status/", "/api/v1/rate-limits/status", "/api/v1/rate-limits/status/"]
+    )
+    def test_the_status(self, limiter, path):
+        code, headers, body = ask(paceline.status_app(limiter), path)
+        assert (code, headers[b"cache-control"]) == (200, b"no-store")
+        assert json.loads(body) == limiter.status()
+
+    @pytest.mark.parametrize("path", ["/status/openai/gpt-5", "/api/v1/rate-limits/status/openai/gpt-5/"])
+    def test_a_pool(self, limiter, path):
+        assert json.loads(ask(paceline.status_app(limiter), path)[2])["waiting"] == 0
+
+    def test_the_page_is_for_browsers(self, limiter):
+        app = paceline.status_app(limiter)
+        code, headers, body = ask(app, "/", accept=b"text/html,application/xhtml+xml")
+        assert (code, headers[b"content-type"]) == (200, b"text/html; charset=utf-8")
+        assert b"default-src 'none'" in headers[b"content-security-policy"]
+        assert b'<base href="/">' in body
+        assert json.loads(ask(app, "/")[2]) == limiter.status()
+
+    def test_where_it_is_mounted(self, limiter):
+        app = paceline.status_app(limiter)
+        body = ask(app, "/main/limits", accept=b"text/html", root="/main/limits")[2]
+        assert b'<base href="/main/limits/">' in body
+        body = ask(app, "/a", accept=b"text/html", root='/a"><script>')[2]
+        assert b"<script>" not in body
+
+    @pytest.mark.parametrize(
+        ("path", "kind"),
+        [
+            ("/assets/page.js", b"text/javascript"),
+            ("/assets/page.css", b"text/css"),
+            ("/favicon.ico", b"image/svg+xml"),
+        ],
+    )
+    def test_its_files(self, limiter, path, kind):
+        code, headers, body = ask(paceline.status_app(limiter), path)
+        assert (code, headers[b"content-type"].split(b";")[0]) == (200, kind)
+        assert body
+
+    @pytest.mark.parametrize("path", ["/assets/../status_app.py", "/assets/index.html", "/assets/", "/x", "/statusx"])
+    def test_nothing_else(self, limiter, path):
+        assert ask(paceline.status_app(limiter), path)[0] == 404
+
+    def test_it_is_only_read(self, limiter):
+        assert ask(paceline.status_app(limiter), "/status", method="POST")[0] == 405
+        assert ask(paceline.status_app(limiter), "/status", method="HEAD")[2] == b""
+
+    def test_the_page_loads_nothing_from_elsewhere(self):
+        text = ask(paceline.status_app(SimpleNamespace(status=dict)), "/", accept=b"text/html")[2].decode()
+        script = ask(paceline.status_app(SimpleNamespace(status=dict)), "/assets/page.js")[2].decode()
+        assert "://" not in text
+        assert "innerHTML" not in script
+        assert "://" not in script
+
+
+class TestKey:
+    def test_everything_but_the_page_needs_it(self, limiter):
+        app = paceline.status_app(limiter, key="secret")
+        right, wrong = [(b"authorization", b"Bearer secret")], [(b"authorization", b"Bearer secre")]
+        for path in ("/", "/status", "/history", "/metrics", "/api/v1/openapi.json", "/x"):
+            code, headers, _ = ask(app, path)
+            assert (code, headers[b"www-authenticate"]) == (401, b"Bearer")
+            assert ask(app, path, headers=wrong)[0] == 401
+        assert ask(app, "/status", headers=right)[0] == 200
+        assert ask(app, "/", accept=b"text/html")[0] == 200
+        assert ask(app, "/assets/page.js")[0] == 200
+
+
+class TestHistory:
+    def test_of_a_limiter(self):
+        async def main(clock):
+            limiter = paceline.Limiter({"jobs": "60 requests/min burst 10"}, clock=clock)
+            recorder = Recorder(limiter, lambda: clock.now_ns() / 1e9)
+            limiter.scheduler("jobs")
+            recorder.sample()
+            for _ in range(5):
+                (await limiter.acquire("jobs")).settle()
+            await asyncio.sleep(1)
+            recorder.sample()
+            return recorder
+
+        recorder = run_virtual(main)
+        pool = recorder.document()["pools"]["jobs"]
+        assert pool["granted"] == [0, 5]
+        assert pool["waiting"] == pool["refused"] == [0, 0]
+        assert pool["quotas"]["60 requests/min burst 10"][0] == pytest.approx(10 / 60, abs=0.001)
+        later = recorder.document(since_s=pool["t"][0])["pools"]["jobs"]
+        assert later["granted"] == [5]
+        assert recorder.document(since_s=pool["t"][1])["pools"] == {}
+
+    def test_of_another_object(self, limiter):
+        recorder = Recorder(SimpleNamespace(status=limiter.status), lambda: 7.0)
+        recorder.sample()
+        assert recorder.document()["pools"]["openai/gpt-5"]["quotas"] == {"500 requests/min": [1.0]}
+
+    def test_it_is_bounded(self, monkeypatch):
+        monkeypatch.setattr(history, "POOLS_MAX", 3)
+        limiter = paceline.Limiter({"*": "5 requests/min"}, clock=ManualClock())
+        for number in range(5):
+            limiter.scheduler(f"job_{number}")
+        recorder = Recorder(limiter, lambda: 1.0)
+        for _ in range(700):
+            recorder.sample()
+        pools = recorder.document(since_s=0)["pools"]
+        assert (len(pools), {len(pool["t"]) for pool in pools.values()}) == (3, {600})
+
+    def test_it_begins_when_it_is_looked_at(self, limiter):
+        app = paceline.status_app(limiter)
+        limiter.scheduler("openai/gpt-5")
+        ask(app, "/status")
+        document = json.loads(ask(app, "/history", query=b"since=nonsense")[2])
+        assert len(document["pools"]["openai/gpt-5"]["t"]) == 1
+
+    def test_events_are_what_is_logged(self, limiter):
+        app = paceline.status_app(limiter)
+        before = time.time()
+        ask(app, "/history")
+        logging.getLogger("paceline.http").warning("a %s", "warning" * 1_000)
+        events = json.loads(ask(app, "/history", query=f"since={before - 1}".encode())[2])["events"]
+        assert [(event["level"], event["text"][:9], len(event["text"])) for event in events] == [
+            ("warning", "a warning", 500)
+        ]
+
+
+class TestMetrics:
+    def families(self, limiter):
+        code, headers, body = ask(paceline.status_app(limiter), "/metrics")
+        assert (code, headers[b"content-type"].split(b";")[0]) == (200, b"text/plain")
+        return {family.name: family for family in text_string_to_metric_families(body.decode())}
+
+    def test_the_numbers_of_the_status(self, limiter):
+        permit = limiter.acquire("openai/gpt-5", input_tokens=10).wait()
+        permit.refused(paceline.Refusal(paceline.RefusalKind.RATE, retry_after_s=3.0))
+        found = self.families(limiter)
+        value = {
+            name: [
+                (sample.labels, sample.value) for sample in family.samples if sample.name.removesuffix("_total") == name
+            ]
+            for name, family in found.items()
+        }
+        pool = {"pool": "openai/gpt-5"}
+        assert value["paceline_refusals"] == [(pool | {"kind": "rate"}, 1)]
+        assert value["paceline_permits"] == [(pool | {"event": "granted"}, 1)]
+        assert value["paceline_cool_down_seconds"] == [(pool, 3.0)]
+        assert value["paceline_rpm_limit"] == [(pool, 500)]
+        assert value["paceline_rate_limit_429_count"] == [(pool, 1)]
+        quota = pool | {"quota": "500 requests/min", "unit": "requests"}
+        assert value["paceline_quota_limit"] == [(quota, 500)]
+
+    def test_lanes_are_bounded(self, limiter):
+        async def main(clock):
+            limiter = paceline.Limiter({"jobs": "60 requests/min"}, clock=clock)
+            tasks = []
+            for number in range(300):
+                with paceline.lane(f"lane_{number}"):
+                    tasks.append(asyncio.ensure_future(limiter.acquire("jobs")._wait_async()))
+            await asyncio.sleep(0)
+            from paceline.telemetry.prometheus import exposition
+
+            found = exposition(limiter.status())
+            for task in tasks:
+                task.cancel()
+            return found
+
+        lines = [line for line in run_virtual(main).decode().splitlines() if line.startswith("paceline_lane_waiting{")]
+        assert len(lines) == 101
+        waiting = sum(float(line.rpartition(" ")[2]) for line in lines)
+        assert waiting == float(next(line for line in lines if 'lane="other"' in line).rpartition(" ")[2]) + 100
+
+
+class TestServer:
+    def test_a_program_can_serve_its_page(self, limiter):
+        server = limiter.serve_status(port=0)
+        try:
+            assert httpx2.get(server.url + "status", trust_env=False).json() == limiter.status()
+        finally:
+            server.close()
+        with pytest.raises(httpx2.ConnectError):
+            httpx2.get(server.url, trust_env=False)
+
+    def test_off_loopback_it_needs_a_key(self, limiter):
+        with pytest.raises(QuotaError, match=r"0\.0\.0\.0 can be reached from other machines"):
+            limiter.serve_status("0.0.0.0", 0)
+        server = limiter.serve_status("0.0.0.0", 0, key="secret")
+        url = server.url.replace("0.0.0.0", "127.0.0.1") + "status"
+        try:
+            assert httpx2.get(url, trust_env=False).status_code == 401
+            assert httpx2.get(url, headers={"authorization": "Bearer secret"}, trust_env=False).status_code == 200
+        finally:
+            server.close()
+
+    def test_a_taken_port_is_an_error_at_once(self, limiter):
+        server = limiter.serve_status(port=0)
+        try:
+            with pytest.raises(OSError, match="in use"):
+                limiter.serve_status(port=int(server.url.rstrip("/").rpartition(":")[2]))
+        finally:
+            server.close()

@@ -1,0 +1,62 @@
+"""`paceline run --page`: the live page of a run."""
+
+import json
+import subprocess
+import sys
+import time
+
+import httpx2
+import pytest
+
+from paceline.emulator import Emulator
+
+
+@pytest.fixture
+def emulator():
+    with Emulator(limits={"*": "100k requests/min"}, latency_s=0.0) as emulator:
+        yield emulator
+
+
+def start(tmp_path, emulator, *options):
+    source = tmp_path / "in.jsonl"
+    body = {"model": "gpt-5", "max_tokens": 5, "messages": [{"role": "user", "content": "hi"}]}
+    lines = [{"custom_id": str(n), "method": "POST", "url": "/v1/chat/completions", "body": body} for n in range(30)]
+    source.write_text("".join(json.dumps(line) + "\n" for line in lines))
+    command = [sys.executable, "-c", "from paceline.cli import main; main()", "run", str(source), "--quiet"]
+    given = [
+        "--base-url",
+        emulator.base_url,
+        "--provider",
+        "openai",
+        "--limit",
+        "*=600 requests/min burst 15",
+        *options,
+    ]
+    return subprocess.Popen(
+        [*command, *given],
+        env={"OPENAI_API_KEY": "k", "PATH": "", "HOME": str(tmp_path)},
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+
+
+def test_it_is_there_while_the_run_lasts(tmp_path, emulator):
+    run = start(tmp_path, emulator, "--page", "0")
+    line = run.stderr.readline()
+    assert line.startswith("paceline run: page at http://127.0.0.1:")
+    url, pools = line.split()[-1], {}
+    end = time.monotonic() + 20
+    while not pools and time.monotonic() < end:
+        pools = httpx2.get(url + "status", trust_env=False).json()["pools"]
+    assert list(pools) == ["openai/gpt-5"]
+    run.communicate(timeout=30)
+    assert run.returncode == 0
+
+
+def test_a_taken_port_is_an_error_before_anything_is_sent(tmp_path, emulator):
+    port = emulator.base_url.rpartition(":")[2]
+    run = start(tmp_path, emulator, "--page", port)
+    _, errors = run.communicate(timeout=30)
+    assert run.returncode == 2
+    assert f"--page {port}: the port cannot be used" in errors
+    assert emulator.tally()["admitted"] == 0

@@ -1,0 +1,160 @@
+"""`paceline top` on a real status page, driven by textual's own pilot; and `paceline status` with a key."""
+
+import asyncio
+import socket
+import threading
+import time
+from contextlib import contextmanager
+
+import pytest
+import uvicorn
+from click.testing import CliRunner
+from textual.css.query import NoMatches
+from textual.widgets import DataTable, Input, Static
+
+import paceline
+from paceline.cli.app import app
+from paceline.cli.top import make_app
+from paceline.core.queue import LaneSpec, Waiter
+from paceline.http import unpaced
+
+ODD = "odd [/red]\x1b[31m"
+
+
+@pytest.fixture
+def limiter():
+    limiter = paceline.Limiter({"openai/gpt-5": "5 requests/min, 10k tokens/min", ODD: "500 requests/min"})
+    scheduler = limiter.scheduler("openai/gpt-5")
+    for number in range(9):
+        waiter = Waiter({"requests": 1, "tokens": 1}, LaneSpec(f"lane {number % 2}"), name=f"agent_{number}")
+        scheduler.pool.submit(scheduler.now_ns(), waiter)
+    return limiter
+
+
+@contextmanager
+def stub(app):
+    """A server of the test's own: an ASGI application."""
+    config = uvicorn.Config(app, log_level="critical", lifespan="off", ws="none", timeout_graceful_shutdown=1)
+    server, listener = uvicorn.Server(config), socket.create_server(("127.0.0.1", 0))
+    thread = threading.Thread(target=server.run, kwargs={"sockets": [listener]}, daemon=True)
+    thread.start()
+    yield f"http://127.0.0.1:{listener.getsockname()[1]}"
+    server.should_exit = True
+    thread.join(10)
+
+
+@pytest.fixture
+def page(limiter):
+    server = limiter.serve_status(port=0)
+    yield server
+    server.close()
+
+
+def text_of(top, name):
+    return str(top.query_one(name, Static).render())
+
+
+async def shown(top, pilot, condition):
+    end = time.monotonic() + 20
+    while not holds(condition):
+        assert time.monotonic() < end, text_of(top, "#headline")
+        await pilot.pause(0.05)
+
+
+def holds(condition):
+    """False as long as textual has not built the screen, too, which takes a while on a busy machine."""
+    try:
+        return condition()
+    except NoMatches:
+        return False
+
+
+def cells(top):
+    table = top.query_one(DataTable)
+    return [[str(cell) for cell in table.get_row_at(i)] for i in range(table.row_count)]
+
+
+def drive(root, script, key=None):
+    async def main():
+        top = make_app(root, key)
+        async with top.run_test(size=(140, 40)) as pilot:
+            await script(top, pilot)
+
+    asyncio.run(main())
+
+
+def test_it_shows_the_pools(page):
+    async def script(top, pilot):
+        await shown(top, pilot, lambda: top.query_one(DataTable).row_count == 3)
+        assert text_of(top, "#headline").startswith("openai/gpt-5 is limited by 5 requests/min: ")
+        first, second, third = cells(top)
+        assert (first[0], first[1], first[5]) == ("openai/gpt-5", "5 requests/min", "8")
+        assert second[:2] == ["", "10k tokens/min"]
+        assert third[0] == "odd [/red]?[31m"
+        assert "█" * 12 in third[2]
+        details = text_of(top, "#text")
+        assert "lanes: lane 1 4, lane 0 4" in details or "lanes: lane 0 4, lane 1 4" in details
+        assert "next: agent_1 " in details
+        await pilot.press("slash", "o", "d", "d")
+        await shown(top, pilot, lambda: top.query_one(DataTable).row_count == 1)
+        await pilot.press("escape")
+        await shown(top, pilot, lambda: top.query_one(DataTable).row_count == 3)
+        assert top.query_one("#filter", Input).value == ""
+
+    drive(page.url.rstrip("/"), script)
+
+
+@pytest.mark.parametrize("document", ["{}", "[1]", '{"pools": []}', '{"pools": {"x": {}}}', "no"])
+def test_a_server_that_serves_something_else(document):
+    async def serve(scope, receive, send):
+        await send({"type": "http.response.start", "status": 200, "headers": []})
+        await send({"type": "http.response.body", "body": document.encode()})
+
+    async def script(top, pilot):
+        await shown(top, pilot, lambda: text_of(top, "#headline").startswith("No answer from"))
+
+    with stub(serve) as url:
+        drive(url, script)
+
+
+def test_a_server_that_goes_away(page):
+    async def script(top, pilot):
+        await shown(top, pilot, lambda: top.query_one(DataTable).row_count == 3)
+        await asyncio.to_thread(page.close)
+        await shown(top, pilot, lambda: text_of(top, "#headline").startswith("No answer from"))
+        assert top.query_one(DataTable).row_count == 3
+
+    drive(page.url.rstrip("/"), script)
+
+
+def test_a_key(limiter):
+    server = limiter.serve_status(port=0, key="secret")
+    try:
+
+        async def without(top, pilot):
+            await shown(top, pilot, lambda: "needs a key" in text_of(top, "#headline"))
+
+        async def with_it(top, pilot):
+            await shown(top, pilot, lambda: top.query_one(DataTable).row_count == 3)
+
+        drive(server.url.rstrip("/"), without)
+        drive(server.url.rstrip("/"), with_it, "secret")
+        assert CliRunner().invoke(app, ["status", server.url]).exit_code == 1
+        done = CliRunner().invoke(app, ["status", server.url], env={"PACELINE_KEY": "secret"})
+        assert done.exit_code == 0
+        assert "5 requests/min" in done.stdout
+    finally:
+        server.close()
+
+
+def test_without_a_terminal_it_names_the_other_command():
+    done = CliRunner().invoke(app, ["top", "http://127.0.0.1:9"])
+    assert done.exit_code == 1
+    assert "needs a terminal; `paceline status http://127.0.0.1:9`" in done.output
+
+
+def test_the_command_shows_what_was_not_paced(page, monkeypatch):
+    monkeypatch.setattr(unpaced, "kinds", {("openai", "api.openai.com", "POST /v1/videos"): 3})
+    done = CliRunner().invoke(app, ["status", page.url])
+    assert done.exit_code == 0
+    assert "not paced: POST /v1/videos at api.openai.com, 3: acquire a permit" in done.stderr
