@@ -76,15 +76,17 @@ def make_app(root: str, key: str | None) -> App[None]:
             self._shown: list[str] = []
             self._problem = ""
 
+            # Held here: an event that comes before or after the screen exists would find none of them by a query.
+            self._headline = Static("Reading the status …", id="headline", markup=False)
+            self._filter = Input(placeholder="part of a pool's name", id="filter")
+            self._table = DataTable[Text](cursor_type="row", zebra_stripes=True)
+            self._text = Static("", id="text", markup=False)
+
         def compose(self) -> ComposeResult:
-            yield Static("Reading the status …", id="headline", markup=False)
-            yield Input(placeholder="part of a pool's name", id="filter")
-            yield DataTable(cursor_type="row", zebra_stripes=True)
-            yield VerticalScroll(Static("", id="text", markup=False), id="details")
-            yield Footer()
+            yield from (self._headline, self._filter, self._table, VerticalScroll(self._text, id="details"), Footer())
 
         def on_mount(self) -> None:
-            table = self.query_one(DataTable)
+            table = self._table
             for name in ("pool", "quota", "level", "left", "full in", "waiting", "in flight", "refused", "state"):
                 table.add_column(name, key=name)
             table.focus()
@@ -121,11 +123,11 @@ def make_app(root: str, key: str | None) -> App[None]:
             self._events = (self._events + [plain(event["text"]) for event in page["events"]])[-50:]
 
         def _render_all(self) -> None:
-            wanted = self.query_one("#filter", Input).value.lower()
+            wanted = self._filter.value.lower()
             found = [(name, pool) for name, pool in self._status["pools"].items() if wanted in name.lower()]
             found.sort(key=lambda item: (-_rank(item[1]), -item[1]["waiting"], item[0]))
-            self.query_one("#headline", Static).update(self._problem or headline(found))
-            table = self.query_one(DataTable)
+            self._headline.update(self._problem or headline(found))
+            table = self._table
             rows = {
                 f"{name}\n{i}": [Text(cell) for cell in row]  # plain: no markup
                 for name, pool in found[:ROWS_MAX]
@@ -146,15 +148,14 @@ def make_app(root: str, key: str | None) -> App[None]:
             self._render_details()
 
         def _render_details(self) -> None:
-            table = self.query_one(DataTable)
-            text = ""
+            table, text = self._table, ""
             if self._shown and 0 <= table.cursor_row < len(self._shown):
                 name = self._shown[table.cursor_row].partition("\n")[0]
                 pool = self._status["pools"].get(name)
                 if pool is not None:
                     text = details(name, pool, self._levels.get(name, []), self._queues.get(name, []))
             events = "\n".join(reversed(self._events[-5:]))
-            self.query_one("#text", Static).update(f"{text}\n\n{events}" if events else text)
+            self._text.update(f"{text}\n\n{events}" if events else text)
 
         def on_data_table_row_highlighted(self) -> None:
             self._render_details()
@@ -163,18 +164,16 @@ def make_app(root: str, key: str | None) -> App[None]:
             self._render_all()
 
         def on_input_submitted(self) -> None:
-            self.query_one(DataTable).focus()
+            self._table.focus()
 
         def action_filter(self) -> None:
-            field = self.query_one("#filter", Input)
-            field.add_class("shown")
-            field.focus()
+            self._filter.add_class("shown")
+            self._filter.focus()
 
         def action_all(self) -> None:
-            field = self.query_one("#filter", Input)
-            field.value = ""
-            field.remove_class("shown")
-            self.query_one(DataTable).focus()
+            self._filter.value = ""
+            self._filter.remove_class("shown")
+            self._table.focus()
 
     return Top()
 

@@ -447,6 +447,8 @@ class SharedCapacity:
         ours = refusal.kind in (RefusalKind.RATE, RefusalKind.GROWTH)
         amounts = reservation.amounts if ours else [0.0] * len(reservation.amounts)
         self.outbox.add(now_ns, Refused(amounts, pause_ns), at_once=True)  # the pause is for all processes
+        ledger = self._snapshot.ledger
+        ledger.not_before_ns = max(ledger.not_before_ns, now_ns + pause_ns)  # for who looks before the reply
         self._study(
             now_ns, reservation, lambda learning, at_ns: learning.refused(at_ns, reservation, refusal, pause_ns)
         )
