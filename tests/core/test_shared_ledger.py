@@ -9,8 +9,11 @@ from core_shared_ledger import Shared, wait_s
 
 from paceline.core.ledger import PROBE_NS
 from paceline.core.quota import NS
-from paceline.shared.ledger import FORGET_NS, GRACE_NS, LEASE_NS, MEMBER_NS, PEERS_MAX, WAIT_MAX_NS
-from paceline.shared.messages import Charged, Message, Refused, Settled
+from paceline.shared.ledger import GRACE_NS, WAIT_MAX_NS
+from paceline.shared.messages import Charged, Refused, Settled
+from paceline.shared.peers import BILLION, FORGET_US, LEASE_US, LEFT_US
+
+FORGET_NS, LEASE_NS = FORGET_US * 1_000, LEASE_US * 1_000
 
 
 @pytest.fixture(autouse=True, params=["kept", "reloaded"])
@@ -109,7 +112,7 @@ class TestGrants:
         assert [pool.tell(who).peers for who in "abb"] == [1, 2, 2]
         pool.now_ns += LEASE_NS
         assert pool.tell("b").peers == 2
-        pool.now_ns += 1
+        pool.now_ns += 1_000
         assert pool.tell("b").peers == 1
 
 
@@ -168,7 +171,7 @@ class TestPlaces:
         pool.wait(5)
         pool.now_ns += GRACE_NS
         assert wait_s(pool.ask("b", 1)) == 54  # the very last moment
-        pool.now_ns += 1
+        pool.now_ns += 1_000
         assert pool.take("b", 1)
         assert pool.ask("a", 60, place_s=5).wait_ns
 
@@ -221,13 +224,13 @@ class TestSlots:
         pool.take("a", 2)
         pool.now_ns += LEASE_NS
         assert pool.ask("b", 1).wait_ns
-        pool.now_ns += 1
+        pool.now_ns += 1_000
         assert pool.take("b", 1)
 
     def test_who_comes_back_holds_what_it_says(self):
         pool = Shared("2 concurrency")
         pool.take("a", 2)
-        pool.now_ns += LEASE_NS + 1
+        pool.now_ns += LEASE_NS + 1_000
         pool.take("b", 1)
         assert pool.tell("a", held=[2.0]).standings[0].used == 3
         assert pool.ask("b", 1, held=[0.0]).wait_ns
@@ -344,21 +347,26 @@ class TestMessagesToldAgain:
             assert reply.grants
             assert reply.standings[0].lack_ns == (60 - left) * NS
 
-    @pytest.mark.parametrize(("gone_ns", "spent"), [(FORGET_NS, 5), (FORGET_NS + 1, 10)])
+    @pytest.mark.parametrize(("gone_ns", "spent"), [(FORGET_NS, 5), (FORGET_NS + 1_000, 10)])
     def test_a_number_is_remembered_for_an_hour(self, gone_ns, spent):
         pool = Shared("60 tokens/min")
         pool.tell("a", Charged([5.0]), number=7)
         pool.now_ns += gone_ns
         assert pool.tell("a", Charged([5.0]), number=7).standings[0].spent == spent
 
-    def test_of_too_many_only_those_that_live_are_remembered(self):
+    def test_one_that_has_left_is_remembered_for_ten_minutes(self):
         pool = Shared("60 tokens/min")
-        for number in range(PEERS_MAX + 1):
-            pool.ledger.apply(pool.now_ns, Message(f"p{number}", 7, pool.quotas, [0], headroom_s=0.0))
-        assert pool.tell("p0", Charged([5.0]), number=7).standings[0].spent == 0
-        pool.now_ns += MEMBER_NS + 1
-        assert pool.tell("p1", Charged([5.0]), number=7).standings[0].spent == 5
-        assert len(pool.ledger.dump()["peers"]) == 1
+        for who, number in (("p0", 7), ("p0", 7), ("p1", 1), ("p0", 7)):
+            pool.tell(who, Charged([5.0]), number=number, leaving=True)
+            pool.now_ns += LEFT_US * 1_000 // 4
+        assert pool.standing().spent == 10
+        pool.now_ns += LEFT_US * 1_000
+        assert pool.tell("p2").standings[0].spent == 10
+        assert list(pool.ledger.dump()["peers"]["peers"]) == ["observer", "p2"]
+
+
+def share_of(pool, who):
+    return pool.ledger.dump()["peers"]["peers"][who][2] / BILLION
 
 
 class TestVanished:
@@ -376,14 +384,14 @@ class TestVanished:
 
     def test_its_share_is_charged_until_it_returns(self):
         pool = self.vanished()
-        share = pool.ledger.dump()["peers"]["a"][3]
+        share = share_of(pool, "a")
         assert 0 < share < 1
         lack_s = pool.standing().lack_ns / NS
         assert lack_s == pytest.approx(60 - 20 + share * 13, abs=0.01)  # it was expected after 7 s
 
     def test_what_it_reports_is_counted_once(self):
         pool = self.vanished()
-        share, before = pool.ledger.dump()["peers"]["a"][3], pool.standing().lack_ns / NS
+        share, before = share_of(pool, "a"), pool.standing().lack_ns / NS
         reply = pool.tell("a", Charged([15.0]), alone=True)
         assert reply.standings[0].lack_ns / NS - before == pytest.approx(15 - share * 13, abs=0.01)
 
@@ -398,7 +406,7 @@ class TestVanished:
         pool = Shared("60 tokens/min window utc")
         pool.take("b", 60)
         pool.ask("a", 10, place_s=5)
-        share = pool.ledger.dump()["peers"]["a"][3]
+        share = share_of(pool, "a")
         granted = 0
         for _ in range(35):
             pool.wait(2)

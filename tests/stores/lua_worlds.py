@@ -10,8 +10,9 @@ from lupa.lua51 import LuaRuntime
 
 from paceline.core.meters import LOW_POINTS_MAX, restarts
 from paceline.core.quota import MONTH, MONTH_S, NS, Quota, Rule
-from paceline.shared.ledger import VANISHED_NS, SharedLedger
+from paceline.shared.ledger import SharedLedger
 from paceline.shared.messages import Charged, Learned, Left, Message, Refused, Reply, Settled
+from paceline.shared.peers import FRONT
 from paceline.stores.redis_wire import decode, encode, quota_set, script
 
 ZONES = ("America/Los_Angeles", "Europe/Berlin", "Asia/Kolkata", "Africa/Cairo")
@@ -83,7 +84,8 @@ class World:
         self.gentle = rng.random() < 0.4
         self.headroom_s = rng.choice([0.0, 0.25, 1.0, 2.5])
         self.leases = rng.random() < 0.3
-        self.processes = [self._process(f"p{i}") for i in range(rng.randint(1, 5))]
+        self.crowd = rng.random() < 0.15  # more waiting processes than are kept in front
+        self.processes = [self._process(f"p{i}") for i in range(40 if self.crowd else rng.randint(1, 5))]
         self.ledger = SharedLedger()
         self.peers = 0
         self.seen = Counter[str]()
@@ -114,11 +116,14 @@ class World:
         far, _ = rng.choices(JUMPS_US, [often for _, often in JUMPS_US])[0]
         if self.busy and rng.random() < 0.99:
             far = min(abs(far), 1_000)
+        if self.crowd and rng.random() < 0.97:
+            far = min(abs(far), 100_000)
         before_us = self.now_us
         self.now_us += rng.randint(0, far) if far >= 0 else -rng.randint(0, -far)
         self._count("set back", far < 0)
         self._count("epoch moved", self.now_us // GRID_US > before_us // GRID_US)
         self._count("vanished", self.vanished())
+        self._count("behind", len(self.ledger.dump()["peers"]["places"]) > FRONT)
         process = rng.choice(self.processes)
         pair = self._messages(process)
         ours = self.ledger.apply(self.now_us * 1_000, pair[0])
@@ -154,8 +159,7 @@ class World:
         self.seen[what] += yes
 
     def vanished(self) -> bool:
-        peers = self.ledger.dump()["peers"].values()
-        return any(0 < due_ns < self.now_us * 1_000 <= seen_ns + VANISHED_NS for seen_ns, *_, due_ns, _ in peers)
+        return bool(self.ledger.dump()["peers"]["sums"][3])
 
     def end(self) -> None:
         """Note what it came to."""

@@ -29,7 +29,7 @@ def test_cluster_has_each_pool_on_one_node(redis_cluster):
     for number in (1, 2):
         for pool in range(20):
             assert store.exchange(f"pool {pool}", message(number)).standings[0].charged == 10 * number
-    keys = [node.ask("KEYS", "paceline:2:{each/*") for node in redis_cluster.nodes]
+    keys = [node.ask("KEYS", "paceline:3:{each/*}") for node in redis_cluster.nodes]
     assert sum(map(len, keys)) == 20
     assert all(keys)
     store.close()
@@ -63,19 +63,20 @@ def test_nodes_that_are_gone_are_passed_over(redis_cluster):
 def test_key_that_moves_to_another_node(redis_cluster):
     store = RedisStore(f"redis+cluster://{hosts(redis_cluster.nodes)}?prefix=moves", timeout_s=5.0)
     store.exchange("here", message())
-    here, there = sorted(redis_cluster.nodes, key=lambda node: -len(node.ask("KEYS", "paceline:2:{moves/*")))[:2]
+    here, there = sorted(redis_cluster.nodes, key=lambda node: -len(node.ask("KEYS", "paceline:3:{moves/*}")))[:2]
     slot, home = here.ask("CLUSTER", "KEYSLOT", store.key("here")), here.ask("CLUSTER", "MYID")
     away = there.ask("CLUSTER", "MYID")
     there.ask("CLUSTER", "SETSLOT", slot, "IMPORTING", home)
     here.ask("CLUSTER", "SETSLOT", slot, "MIGRATING", away)
-    assert store.exchange("here", message(2)).standings[0].charged == 20
-    here.ask("MIGRATE", "127.0.0.1", there.port, store.key("here"), 0, 5_000)
-    assert store.exchange("here", message(3)).standings[0].charged == 30  # asks there
-    there.ask("SCRIPT", "FLUSH")
-    assert store.exchange("here", message(4)).standings[0].charged == 40
+    with pytest.raises(StoreError, match="back when it has moved"):
+        store.exchange("here", message(2))
+    keys = here.ask("CLUSTER", "GETKEYSINSLOT", slot, 10)
+    assert keys == [store.key("here"), *(store.key("here") + name for name in (":events", ":peers"))]
+    here.ask("MIGRATE", "127.0.0.1", there.port, "", 0, 5_000, "KEYS", *keys)
     for node in (there, here):
         node.ask("CLUSTER", "SETSLOT", slot, "NODE", away)
-    assert store.exchange("here", message(5)).standings[0].charged == 50  # has moved there
+    there.ask("SCRIPT", "FLUSH")
+    assert store.exchange("here", message(2)).standings[0].charged == 20  # has moved there
     store.close()
 
 
@@ -101,7 +102,7 @@ def test_frozen_node_is_an_error_in_time_for_its_pools_alone(redis_cluster):
     for pool in pools:
         store.exchange(pool, message(1))
     lost = redis_cluster.nodes[1]
-    of_lost = {key[:-1].rpartition("/")[2] for key in lost.ask("KEYS", "paceline:2:{frozen/*")}
+    of_lost = {key[:-1].rpartition("/")[2] for key in lost.ask("KEYS", "paceline:3:{frozen/*}")}
     lost.freeze()
     try:
         for pool in sorted(of_lost)[:2]:

@@ -15,11 +15,11 @@ import paceline
 from paceline.core.quota import parse_quotas
 from paceline.shared.messages import Charged, Message
 from paceline.stores.base import StoreError
-from paceline.stores.redis import RedisStore
+from paceline.stores.redis import LATE_S, RedisStore
 
 QUOTAS = parse_quotas("3600 tokens/hour, 1000 requests/day window utc, 4 concurrency")
 MARGIN_S = 1.0  # of a busy machine
-KEY = "paceline:2:{/pool}"
+KEY = "paceline:3:{/pool}"
 
 
 def message(number=1, who="a", amount=10.0, quotas=QUOTAS, **fields):
@@ -47,17 +47,52 @@ def failure(url, timeout_s=5.0):
     return str(caught.value), time.monotonic() - before
 
 
-def test_exchange_is_one_command_and_keeps_one_key_that_expires(store, redis_server):
+def test_exchange_is_one_command_and_keeps_keys_that_expire(store, redis_server):
     store.exchange("pool", message())
     redis_server.ask("CONFIG", "RESETSTAT")
     store.exchange("pool", message(2))
     with redis_server.client() as client:
         calls = {name: stats["calls"] for name, stats in client.info("commandstats").items()}
     calls = {name: count for name, count in calls.items() if name.split("_")[1] in ("evalsha", "get", "set", "time")}
-    assert calls == {"cmdstat_evalsha": 1, "cmdstat_get": 1, "cmdstat_set": 1, "cmdstat_time": 1}
-    assert redis_server.ask("KEYS", "*") == [KEY]
+    assert calls == {"cmdstat_evalsha": 1, "cmdstat_get": 1, "cmdstat_set": 2, "cmdstat_time": 1}
+    keys = sorted(redis_server.ask("KEYS", "*"))
+    assert keys == [KEY, f"{KEY}:events", f"{KEY}:peers"]
     day_ms = 86_400_000
-    assert 3 * day_ms - 60_000 < redis_server.ask("PTTL", KEY) <= 3 * day_ms
+    for key in keys:
+        assert 3 * day_ms - 60_000 < redis_server.ask("PTTL", key) <= 3 * day_ms
+
+
+def test_a_key_beside_the_ledger_may_be_evicted(store, redis_server):
+    for number, gone in enumerate(["peers", "events"], start=1):
+        assert store.exchange("pool", message(number, "a")).peers == 1
+        assert store.exchange("pool", message(number, "b")).peers == 2
+        redis_server.ask("DEL", f"{KEY}:{gone}")
+        reply = store.exchange("pool", message(number, "c"))
+        assert (reply.peers, charged(reply)[0]) == (1, 30 * number)
+        store.exchange("pool", message(number, "c", leaving=True))
+
+
+def test_a_message_that_nobody_awaits_is_not_applied(redis_server):
+    store = RedisStore(redis_server.url, timeout_s=0.3)
+    store.exchange("pool", message(1))
+    redis_server.freeze()
+    try:
+        with pytest.raises(StoreError):
+            store.exchange("pool", message(2, "b"))
+        time.sleep(0.3 + LATE_S)
+    finally:
+        redis_server.thaw()
+    other = RedisStore(redis_server.url, timeout_s=5.0)
+    reply = other.exchange("pool", message(1, "c"))
+    assert (reply.peers, charged(reply)[0]) == (2, 20)
+    store.close()
+    other.close()
+
+
+def test_the_clock_of_the_server_may_be_set_forward(store):
+    store.exchange("pool", message(1))
+    store._ahead_us -= 3_600_000_000
+    assert charged(store.exchange("pool", message(2)))[0] == 20
 
 
 def test_expiry_is_renewed(store, redis_server):
@@ -71,7 +106,7 @@ def test_pools_and_prefixes_are_kept_apart(store, redis_server):
     other = RedisStore(redis_server.url + "?prefix=team", timeout_s=5.0)
     for number, (where, pool) in enumerate([(store, "a"), (store, "b"), (other, "a"), (store, "odd } {name}")]):
         assert charged(where.exchange(pool, message(1, amount=float(number + 1)))) == [number + 1, 1, 0]
-    assert max(redis_server.ask("KEYS", "*")) == "paceline:2:{team/a}"
+    assert max(redis_server.ask("KEYS", "*")) == "paceline:3:{team/a}:peers"
     assert other.url.endswith("?prefix=team")
     other.close()
 
@@ -185,7 +220,7 @@ class TestClients:
         limiter = paceline.Limiter({"jobs": "3600 tokens/hour"}, store=client)
         limiter.acquire("jobs", tokens=10).wait().settle()
         limiter.close()
-        assert client.keys() == ["paceline:2:{/jobs}"]
+        assert sorted(client.keys()) == [f"paceline:3:{{/jobs}}{name}" for name in ("", ":events", ":peers")]
         second = RedisStore(redis_server.url, timeout_s=5.0)
         assert charged(second.exchange("jobs", message(who="b", quotas=QUOTAS[:1], amount=0.0))) == [10]
         second.close()

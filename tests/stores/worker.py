@@ -28,11 +28,12 @@ def forget_sooner(lease_s):
     """Let a process that is silent be gone after ``lease_s``, and say more often that it is not."""
     script = redis_store.script()
     shorter = script.replace(
-        "LEASE, FORGET, GRACE, PROBE, WAIT_MAX = 15 *", f"LEASE, FORGET, GRACE, PROBE, WAIT_MAX = {lease_s} *"
+        "local LEASE, VANISHED, QUIET, FORGET, LEFT, WANE = 15e6",
+        f"local LEASE, VANISHED, QUIET, FORGET, LEFT, WANE = {lease_s}e6",
     )
     assert shorter != script
     redis_store.script = lambda: shorter
-    ledger.LEASE_NS, capacity.RENEW_NS = lease_s * NS, lease_s * NS // 3
+    ledger.LEASE_US, capacity.RENEW_NS = lease_s * 1_000_000, lease_s * NS // 3
 
 
 class Worker:

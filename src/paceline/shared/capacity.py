@@ -15,6 +15,7 @@ processes report what they have spent, and a moment later the store is authorita
 
 from __future__ import annotations
 
+import random
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, Literal
 
@@ -38,7 +39,18 @@ from paceline.core.results import (
     WaitUntil,
 )
 from paceline.shared.leases import Lease, LeasedReservation, Leases
-from paceline.shared.messages import SHARED_PART, Charged, Learned, Message, News, Refused, Reply, Settled, waned
+from paceline.shared.messages import (
+    SHARED_PART,
+    Charged,
+    Learned,
+    Message,
+    News,
+    Refused,
+    Reply,
+    Settled,
+    between_polls_ns,
+    waned,
+)
 from paceline.shared.snapshot import Fallback, Snapshot
 
 OnStoreFailure = Literal["fail_safe", "fail_closed", "fail_open"]
@@ -46,9 +58,6 @@ OnStoreFailure = Literal["fail_safe", "fail_closed", "fail_open"]
 ASK_AGAIN_NS, PLACE_NS = 1 * NS, 5 * NS
 """When to ask again for the head of the queue: after the first at the earliest, since a refund may help, and after the
 second at the latest."""
-
-SLOT_NS = NS // 200
-"""Times the number of processes: when to ask again for a slot that another process holds."""
 
 ASK_MIN_NS = NS // 1_000
 """The shortest interval between two messages for one request: a wait that is rounded up twice can be a nanosecond."""
@@ -62,8 +71,13 @@ RENEW_NS = 5 * NS
 RETRY_NS = 1 * NS
 """How often a lost store is tried."""
 
+FEW, RETRIES_PER_S = 16, 2_500
+"""With more processes than the first, each waits for a random time of its own before it tries a lost store again; in
+all, they try it so often."""
+
 REJOIN_NS = 3 * NS // 2
-"""How long after its first reply a lost store is authoritative again: all processes have reported their use by then."""
+"""How long after its first reply a lost store is authoritative again, beside the retries of the other processes: all have
+reported their use by then."""
 
 LINGER_NS = NS // 100
 """How long news waits for a message with requests."""
@@ -186,6 +200,8 @@ class SharedCapacity:
         self._announced = False  # at the last reply: when it will report again
         self._leaving_ns = -1  # when the last message with ``leaving`` was sent
         self._back_ns: int | None = None  # when the lost store replied first
+        self._heard_ns = now_ns  # when the last message with a reply was sent
+        self._random = random.Random(who)
         self._paused_ns = 0  # the end of a pause of this process alone
         self._probe: Reservation | bool = False  # the single attempt after that pause; True: the next one is it
 
@@ -207,7 +223,7 @@ class SharedCapacity:
         elif self._leases.low:
             due.append(self._called_ns + LINGER_NS)  # the next lease before this one is spent
         if self._snapshot.ledger.slot_indexes and self._snapshot.ledger.in_flight:
-            due.append(self._called_ns + RENEW_NS)
+            due.append(self._called_ns + max(RENEW_NS, between_polls_ns(self.peers)))
         return min(due, default=None)
 
     @property
@@ -253,6 +269,7 @@ class SharedCapacity:
         assert self._asked is not None
         (asked, undecided), self._asked, self._joined = self._asked, None, True
         self.outbox.confirm()
+        self._heard_ns = self._called_ns
         self.peers, self.share = max(reply.peers, 1), reply.share
         self._announced = bool(asked.report_within_ns(reply))
         was_lost = self.lost is not None
@@ -285,8 +302,9 @@ class SharedCapacity:
         if self._back_ns is None:
             self._back_ns = self._ask_ns = now_ns  # reports at once what was spent
             return False
-        if now_ns < self._back_ns + REJOIN_NS:
-            self._ask_ns = self._back_ns + REJOIN_NS
+        rejoin_ns = self._back_ns + REJOIN_NS + (0 if self.peers <= FEW else 3 * self._retry_ns // 2)
+        if now_ns < rejoin_ns:
+            self._ask_ns = rejoin_ns
             return False
         if fallback is not None:
             for reservation in fallback.local.ledger.open:
@@ -303,15 +321,17 @@ class SharedCapacity:
         turned_away = any(isinstance(waiter.outcome, WaitUntil) for waiter in undecided)
         self._head = None if turned_away else self._queue.head()  # waiters that came meanwhile are asked for at once
         wait_ns = max(reply.wait_ns, ASK_MIN_NS) if len(reply.grants) < len(asked.wants) else 0
-        self._ask_ns = now_ns + min(wait_ns, max(ASK_AGAIN_NS, wait_ns // 8), PLACE_NS)
+        polls_ns = between_polls_ns(self.peers)
+        self._ask_ns = now_ns + min(wait_ns, max(ASK_AGAIN_NS, wait_ns // 8, polls_ns), max(PLACE_NS, polls_ns))
         if reply.binds >= 0 and self.peers > 1 and isinstance(self._snapshot.ledger.meters[reply.binds], Slots):
-            self._ask_ns = min(self._ask_ns, now_ns + self.peers * SLOT_NS)
+            self._ask_ns = min(self._ask_ns, now_ns + polls_ns)
         self._give_back(now_ns)
 
     def failed(self, now_ns: int, reason: str) -> Resolution:
         """Note that there is no reply; what the store may have granted stays charged."""
         self._asked = None
-        self._ask_ns = now_ns + RETRY_NS
+        apart = 1.0 if self.peers <= FEW else self._random.uniform(0.5, 1.5)
+        self._ask_ns = now_ns + round(apart * self._retry_ns)
         if not self._joined and self.on_store_failure != "fail_open":
             return Resolution((), StoreLost(reason))
         newly_lost = self.lost is None
@@ -320,7 +340,8 @@ class SharedCapacity:
             if self.on_store_failure != "fail_closed":
                 share = 1.0 if self.on_store_failure == "fail_open" else self._share(now_ns)
                 snapshot = self._snapshot
-                self._fallback = Fallback(snapshot.ledger, snapshot.as_of_ns, self._called_ns, now_ns, share)
+                times = snapshot.as_of_ns, self._called_ns, now_ns
+                self._fallback = Fallback(snapshot.ledger, *times, share, self._random.random())
                 self.ledger = self._fallback.local.ledger
         self.lost, self._back_ns = reason, None
         return Resolution((), None, newly_lost=newly_lost)
@@ -342,11 +363,15 @@ class SharedCapacity:
                 self._fallback.resize(now_ns, self.share)
         self.exchange_due = True  # the timer stayed with the parent
 
+    @property
+    def _retry_ns(self) -> int:
+        return max(RETRY_NS, self.peers * NS // RETRIES_PER_S)
+
     def _share(self, now_ns: int) -> float:
         """The share of the limits if the store is lost now."""
         if self._fallback is not None:
             return self._fallback.share
-        return self.share if self._announced else self.share * waned(now_ns - self._snapshot.as_of_ns)
+        return self.share if self._announced else self.share * waned(now_ns - self._heard_ns)
 
     def _held(self) -> list[float]:
         """For each quota of slots, what is in flight or leased in this process."""
@@ -397,6 +422,7 @@ class SharedCapacity:
     def _reserve_alone(self, now_ns: int, waiter: Waiter) -> Decision:
         if self._fallback is None:
             return WaitUntil(max(self._ask_ns, now_ns + 1), STORE_LOST)
+        self._fallback.take_turn(now_ns, waiter.amounts)
         decision = self._fallback.local.reserve(now_ns, waiter)
         if self._probe and isinstance(decision, Reservation):
             self._probe, self._paused_ns = decision, now_ns + PROBE_NS

@@ -9,7 +9,7 @@ Order between processes
     do not overtake a large request of another. A process that does not ask again in time loses its place.
 
 Ended processes
-    A process that sends no message for ``LEASE_NS`` is no longer counted, and its slots are free. Each message reports
+    A process that sends no message for ``LEASE_US`` is no longer counted, and its slots are free. Each message reports
     what its process holds, so a lost reply or a lost ledger needs no repair.
 
 Shares
@@ -19,22 +19,19 @@ Shares
     to join. The share of a process without requests wanes, in its own arithmetic as in that of the ledger.
 
     A process whose requests wait, or that has a lease, announces when it will report again. One that does not may have
-    lost the store while others reach it. For ``VANISHED_NS`` the ledger charges what this process may spend with its share
+    lost the store while others reach it. For ``VANISHED_US`` the ledger charges what this process may spend with its share
     (of a window, it keeps the share unused); so it does for a process that has just found the store again.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
-from functools import reduce
-from operator import add
+from dataclasses import dataclass
 from typing import Any
 
 from paceline.core.ledger import PROBE_NS
 from paceline.core.meters import Bucket, Meter, Slots, Spread, Window, meter
 from paceline.core.quota import NS, Quota, Rule
 from paceline.shared.messages import (
-    SHARED_PART,
     Charged,
     Learned,
     LearnedState,
@@ -44,31 +41,13 @@ from paceline.shared.messages import (
     Reply,
     Settled,
     Standing,
-    waned,
+    between_polls_ns,
 )
 from paceline.shared.meters import absorb, beyond, carry, dump_meter, load_meter, recall, reserved, spend, turn
-
-LEASE_NS = 15 * NS
-"""How long a process counts after its last message, and keeps its slots."""
-
-VANISHED_NS, QUIET_NS = 120 * NS, 7 * NS
-"""How long after its last message a process that did not report again is charged with its share; and after which time
-without any message all processes had lost the store."""
-
-MEMBER_NS = 600 * NS
-"""How long at least a process is remembered."""
-
-SHARE_MIN = 1e-6
-"""The least share."""
-
-FORGET_NS = 3_600 * NS
-"""How long the number of a process's last message is remembered."""
+from paceline.shared.peers import BILLION, LEASE_US, Peer, Peers
 
 GRACE_NS = 2 * NS
 """How much later than announced a process may ask again and keep its place."""
-
-PEERS_MAX = 1_000
-"""With more processes than this, ended ones are forgotten after ``MEMBER_NS``."""
 
 WAIT_MAX_NS = 86_400 * NS
 """The longest wait in a reply; the wait for a slot, since it is unknown when one becomes free."""
@@ -89,71 +68,45 @@ class Account:
     refused: float = 0.0
 
 
-@dataclass(slots=True)
-class Peer:
-    """A process.
-
-    Attributes:
-        seen_ns: The time of its last message.
-        number: The number of that message.
-        held: What it holds, by account.
-        share: Its share of the limits while the store is lost.
-        due_ns: When it must have reported again; 0: it has not announced that.
-        presumed_ns: What was charged since it vanished and it has not reported, in nanoseconds of refill.
-    """
-
-    seen_ns: int
-    number: int = 0
-    held: list[float] = field(default_factory=list)
-    share: float = 0.0
-    due_ns: int = 0
-    presumed_ns: float = 0.0
-
-
-@dataclass(slots=True)
-class Place:
-    """The next request of a waiting process: its amounts, by account, and until when the process may ask again."""
-
-    who: str
-    amounts: list[float]
-    until_ns: int
-
-
 class SharedLedger:
     """The shared ledger of one pool. Not thread-safe; time is an argument."""
 
     def __init__(self) -> None:
         self._accounts: list[Account] = []
-        self._peers: dict[str, Peer] = {}
-        self._places: list[Place] = []
+        self._peers = Peers()
         self._not_before_ns = 0
         self._probe_next = False
         self._probe: str | None = None  # the process that sends it
         self._last_ns = 0
-        self._gone = 0.0  # the shares of the processes that vanished
         self._set_ns = 0  # the sum of all clock steps; the marks of buckets are instants without them
 
     def apply(self, now_ns: int, message: Message) -> Reply:
         """Apply the news of a process, then grant those of its requests that fit: in all quotas, or in none."""
         if now_ns < self._last_ns:
             self._turn_back(now_ns - self._last_ns)
-        self._charge_vanished(now_ns)
+        now_us = (now_ns - self._set_ns) // 1_000
+        spent_ns = self._peers.advance(now_us) * 1e-6
+        if spent_ns:
+            for account in self._accounts:
+                spend(account.meter, self._last_ns, now_ns, spent_ns)
         self._last_ns = now_ns
         index = self._configure(now_ns, message)
-        peer = self._meet(now_ns, message.who)
+        peer = self._peers.meet(message.who, now_us)
         if message.number > peer.number:
             peer.number = message.number
             self._take_news(now_ns, message, index, peer)
         if message.wants:  # it takes its grants from here again
             peer.presumed_ns = 0.0
-        self._take_held(now_ns, peer, message.held, index)
-        reply = self._grant(now_ns, message, index, peer)
-        reply.share = self._share(now_ns, peer)
-        peer.share = max(message.share, reply.share)
+        self._take_held(peer, message.held, index)
+        reply = self._grant(now_ns, now_us, message, index, peer)
+        told = self._peers.share()
+        reply.share, peer.share = told / BILLION, max(round(message.share * BILLION), told)
         within_ns = message.report_within_ns(reply)
-        peer.due_ns = now_ns if message.alone else now_ns + within_ns + GRACE_NS if within_ns else 0
+        peer.due_us = now_us if message.alone else now_us + (within_ns + GRACE_NS) // 1_000 if within_ns else 0
+        peer.lease_us = max(LEASE_US, 3 * between_polls_ns(reply.peers) // 1_000)
         if message.leaving:  # its number is still remembered
-            peer.seen_ns, peer.share = now_ns - LEASE_NS - 1, 0.0
+            peer.lease_us, peer.share = -1, 0
+        self._peers.part(message.who, peer, now_us)
         rest = [i for i in range(len(self._accounts)) if i not in index]
         known = [*message.versions, *[-1] * len(rest)]
         reply.standings = [self._standing(now_ns, i, known[n]) for n, i in enumerate([*index, *rest])]
@@ -164,39 +117,8 @@ class SharedLedger:
         for account in self._accounts:
             if isinstance(account.meter, Bucket):
                 turn(account.meter, by_ns)
-        for peer in self._peers.values():
-            peer.seen_ns += by_ns
-            peer.due_ns = peer.due_ns and peer.due_ns + by_ns
-        for place in self._places:
-            place.until_ns += by_ns
         self._not_before_ns += by_ns
         self._set_ns += by_ns
-
-    def _charge_vanished(self, now_ns: int) -> None:
-        """Charge what vanished processes may have spent since the last message."""
-        spent_ns = self._gone = 0.0
-        away = now_ns - self._last_ns > QUIET_NS
-        for peer in self._peers.values():
-            from_ns, until_ns = max(peer.due_ns, self._last_ns), min(peer.seen_ns + VANISHED_NS, now_ns)
-            if peer.due_ns and until_ns > from_ns:
-                self._gone += peer.share
-                if not away:
-                    presumed_ns = peer.share * (until_ns - from_ns)
-                    peer.presumed_ns += presumed_ns
-                    spent_ns += presumed_ns
-        if spent_ns:
-            for account in self._accounts:
-                spend(account.meter, self._last_ns, now_ns, spent_ns)
-
-    def _share(self, now_ns: int, peer: Peer) -> float:
-        """The share of the limits for ``peer`` while the store is lost."""
-        count = free = 1.0
-        for other in self._peers.values():
-            if other is not peer and other.share:
-                part = waned(max(now_ns - other.seen_ns - (VANISHED_NS if other.due_ns else 0), 0))
-                count += part
-                free -= other.share * part
-        return max(min(1.0 / count, free) * SHARED_PART, SHARE_MIN)
 
     def _configure(self, now_ns: int, message: Message) -> list[int]:
         """Open missing accounts, and let a first message replace the configuration; the account of each quota."""
@@ -216,16 +138,6 @@ class SharedLedger:
                 account.version += 1
                 account.epoch += 1
         return [known[_key(quota)] for quota in message.quotas]
-
-    def _meet(self, now_ns: int, who: str) -> Peer:
-        forget_ns = FORGET_NS if len(self._peers) <= PEERS_MAX else MEMBER_NS
-        for name in [name for name, peer in self._peers.items() if peer.seen_ns + forget_ns < now_ns]:
-            del self._peers[name]
-        peer = self._peers.get(who)
-        if peer is None:
-            peer = self._peers[who] = Peer(now_ns)
-        peer.seen_ns = now_ns
-        return peer
 
     def _take_news(self, now_ns: int, message: Message, index: list[int], peer: Peer) -> None:
         fresh = [self._accounts[i].version == known for i, known in zip(index, message.versions, strict=True)]
@@ -296,25 +208,21 @@ class SharedLedger:
                 account.meter = Spread(m.quota, now_ns, m.headroom_s)
                 carry(m, account.meter)
 
-    def _take_held(self, now_ns: int, peer: Peer, held: list[float], index: list[int]) -> None:
-        """Replace what this process holds, and add up the slots of all live processes."""
+    def _take_held(self, peer: Peer, held: list[float], index: list[int]) -> None:
+        """Replace what this process holds, and add it to the slots of all others."""
         peer.held = [0.0] * len(self._accounts)
         for i, amount in zip(index, held, strict=False):
-            peer.held[i] = amount
+            if isinstance(self._accounts[i].meter, Slots):
+                peer.held[i] = amount
         for i, account in enumerate(self._accounts):
             if isinstance(account.meter, Slots):
-                # Not sum(): every store adds from left to right.
-                account.meter.used = reduce(add, [p.held[i] for p in self._live(now_ns) if i < len(p.held)], 0.0)
+                others = self._peers.held
+                account.meter.used = (others[i] if i < len(others) else 0.0) + peer.held[i]
 
-    def _live(self, now_ns: int) -> list[Peer]:
-        return [peer for peer in self._peers.values() if peer.seen_ns + LEASE_NS >= now_ns]
-
-    def _grant(self, now_ns: int, message: Message, index: list[int], peer: Peer) -> Reply:
-        places = [place for place in self._places if place.until_ns >= now_ns]
-        mine = next((n for n, place in enumerate(places) if place.who == message.who), len(places))
-        before = self._sums(places[:mine])
-        places = [place for place in places if place.who != message.who]
-        others = self._sums(places)
+    def _grant(self, now_ns: int, now_us: int, message: Message, index: list[int], peer: Peer) -> Reply:
+        gone = self._peers.gone / BILLION
+        sums = [reserved(account.meter, gone) if gone else 0.0 for account in self._accounts]
+        before, others = self._peers.ahead(peer.place, sums)
         grants: list[list[Mark]] = []
         probe, latest, binds = False, now_ns, -1
         for want in message.wants:
@@ -328,30 +236,23 @@ class SharedLedger:
                 break
             grants.append([self._charge(now_ns, i, amount) for i, amount in zip(index, want, strict=False)])
             for i, amount in zip(index, want, strict=False):
-                peer.held[i] += amount
+                if isinstance(self._accounts[i].meter, Slots):
+                    peer.held[i] += amount
             before = others  # the next request is behind all places
             if self._probe_next:
                 self._probe_next, self._probe, probe = False, message.who, True
                 self._not_before_ns = now_ns + PROBE_NS
+        peers, amounts, until_us = self._peers.live + 1, None, 0
         if len(grants) < len(message.wants) and message.place_ns:
             amounts = [0.0] * len(self._accounts)
             for i, amount in zip(index, message.wants[len(grants)], strict=False):
                 amounts[i] = amount
-            place = Place(message.who, amounts, now_ns + message.place_ns + GRACE_NS)
-            places.insert(len(places) if grants else mine, place)
-        self._places = places
+            until_us = now_us + (max(message.place_ns, between_polls_ns(peers)) + GRACE_NS) // 1_000
+        self._peers.place(message.who, peer, amounts, until_us, last=bool(grants))
         waits_ns = min(latest - now_ns, WAIT_MAX_NS) if len(grants) < len(message.wants) else 0
         binds = binds if waits_ns else -1
         pause_ns = max(self._not_before_ns - now_ns, 0)
-        return Reply(grants, probe, waits_ns, binds, pause_ns, len(self._live(now_ns)), 0.0, [])
-
-    def _sums(self, places: list[Place]) -> list[float]:
-        """What goes first, by account: the requests in ``places``, and what vanished processes may spend."""
-        sums = [reserved(account.meter, self._gone) if self._gone else 0.0 for account in self._accounts]
-        for place in places:
-            for i, amount in enumerate(place.amounts):
-                sums[i] += amount
-        return sums
+        return Reply(grants, probe, waits_ns, binds, pause_ns, peers, 0.0, [])
 
     def _standing(self, now_ns: int, i: int, known: int) -> Standing:
         account = self._accounts[i]
@@ -390,10 +291,7 @@ class SharedLedger:
                 }
                 for a in self._accounts
             ],
-            "peers": {
-                who: [p.seen_ns, p.number, p.held, p.share, p.due_ns, p.presumed_ns] for who, p in self._peers.items()
-            },
-            "places": [[p.who, p.amounts, p.until_ns] for p in self._places],
+            "peers": self._peers.dump(),
             "not_before": self._not_before_ns,
             "probe_next": self._probe_next,
             "probe": self._probe,
@@ -406,7 +304,7 @@ class SharedLedger:
         """The ledger with the state that :meth:`dump` returned.
 
         Raises:
-            KeyError, TypeError, ValueError: ``state`` is invalid.
+            LookupError, TypeError, ValueError: ``state`` is invalid.
         """
         ledger = cls()
         ledger._last_ns = now_ns = state["last"]
@@ -416,8 +314,7 @@ class SharedLedger:
             load_meter(m, a["meter"])
             numbers = (a["version"], a["epoch"], a["shifted"], a["charged"], a["spent"], a["refused"])
             ledger._accounts.append(Account(a["key"], m, _quota(a["given"]), *numbers))
-        ledger._peers = {who: Peer(*peer) for who, peer in state["peers"].items()}
-        ledger._places = [Place(*place) for place in state["places"]]
+        ledger._peers = Peers.load(state["peers"])
         ledger._not_before_ns, ledger._probe_next = state["not_before"], state["probe_next"]
         ledger._probe, ledger._set_ns = state["probe"], state["set"]
         return ledger

@@ -120,19 +120,28 @@ class Message:
 
     def report_within_ns(self, reply: Reply) -> int:
         """When the process reports again at the latest: it waits, or spends a lease; 0: when it has something to report."""
-        return max(self.place_ns if reply.wait_ns else 0, self.slack_ns if self.wants else 0)
+        waits_ns = max(self.place_ns, between_polls_ns(reply.peers)) if reply.wait_ns and self.place_ns else 0
+        return max(waits_ns, self.slack_ns if self.wants else 0)
 
 
 SHARED_PART = 7 / 8
 """The part of the free share that a process is told; the rest is for the next one to join."""
 
-WANE_NS = 15 * NS
-"""The time in which the share of a process without requests falls to a half."""
+WANE_NS, WANES = 15 * NS, 7
+"""The share of a process without requests is halved in each such time, and after so many it does not count."""
+
+POLL_NS = NS // 200
+"""Times the number of processes: how often one may ask again, or report, so that the store is not asked more often by all."""
 
 
 def waned(silent_ns: int) -> float:
     """What is left of the share of a process that has not announced a report and is silent for ``silent_ns``, as a part."""
-    return WANE_NS / (WANE_NS + silent_ns)
+    return 0.5 ** min(silent_ns // WANE_NS, WANES)
+
+
+def between_polls_ns(peers: int) -> int:
+    """The time between two polls of one of so many processes."""
+    return peers * POLL_NS
 
 
 @dataclass(slots=True)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
 from paceline.core.capacity import LocalCapacity
 from paceline.core.learning import Learning, QuotaTracker
@@ -103,12 +104,22 @@ class Snapshot:
 class Fallback:
     """The capacity of one process while the store is lost: its share of the snapshot.
 
+    Args:
+        snapshot: The ledger at the last reply, which came at ``as_of_ns``.
+        as_of_ns: See above.
+        asked_ns: When the message without a reply was sent.
+        now_ns: The present.
+        share: The share.
+        phase: A random number from 0 to 1 of this process, see :meth:`take_turn`.
+
     Attributes:
         local: The quotas of this share.
         share: The share, from 0 to 1.
     """
 
-    def __init__(self, snapshot: Ledger, as_of_ns: int, asked_ns: int, now_ns: int, share: float) -> None:
+    def __init__(
+        self, snapshot: Ledger, as_of_ns: int, asked_ns: int, now_ns: int, share: float, phase: float = 1.0
+    ) -> None:
         ledger = Ledger([], now_ns, headroom_s=snapshot.headroom_s, ttl_s=snapshot.ttl_ns / NS)
         for i, m in enumerate(snapshot.meters):
             if isinstance(m, Slots):
@@ -118,6 +129,8 @@ class Fallback:
             ledger.add_meter(left, snapshot.names[i], snapshot.sources[i], snapshot.given[i], snapshot.refused_above[i])
         ledger.not_before_ns = snapshot.not_before_ns
         self.share = share
+        self._phase = phase
+        self._turns: dict[int, float] = {}  # by quota, the largest request that waits for its turn
         self.local = LocalCapacity(ledger)
         self._reported = [part_of(m, now_ns, 1.0) for m in ledger.meters]  # the share with the reported use
         self._spent_reported = [0.0] * len(ledger.meters)
@@ -125,8 +138,41 @@ class Fallback:
     def resize(self, now_ns: int, share: float) -> None:
         """Go on with another share; slots stay until the store answers again."""
         times, self.share = share / self.share, share
+        turns = [(i, amount, self._turn_ns(i)) for i, amount in self._turns.items()]
         for meters in (self.local.ledger.meters, self._reported):
             meters[:] = [m if isinstance(m, Slots) else part_of(m, now_ns, times) for m in meters]
+        for turn in turns:
+            self._let_go(*turn)
+
+    def take_turn(self, now_ns: int, amounts: list[float]) -> None:
+        """Make room for a request that is larger than this process's share of a quota.
+
+        It goes when it would be a process's turn: the first after a random part of the time that refills it, the others
+        after that time. In many processes, the requests follow each other at the rate of all shares.
+        """
+        meters = self.local.ledger.meters
+        for i, amount in enumerate(amounts[: len(meters)]):
+            m = meters[i]
+            if not isinstance(m, Bucket) or amount <= max(m.quota.burst, self._turns.get(i, 0.0)):
+                continue
+            if isinstance(m, Spread):  # it would never hold the request
+                m, self._reported[i] = _evenly(m, now_ns), _evenly(self._reported[i], now_ns)
+                meters[i] = m
+            m.full_at_ns = max(m.full_at_ns, now_ns)
+            first_ns = now_ns + round(self._phase * amount * m.ns_per_unit)
+            self._let_go(i, amount, self._turn_ns(i) if i in self._turns else first_ns)
+
+    def _turn_ns(self, i: int) -> int:
+        m = self.local.ledger.meters[i]
+        assert isinstance(m, Bucket)
+        return m.full_at_ns + math.ceil(self._turns[i] * m.ns_per_unit) - m.reach_ns
+
+    def _let_go(self, i: int, amount: float, at_ns: int) -> None:
+        """Let the next request of ``amount`` go at ``at_ns``; what it costs is not changed."""
+        m = self.local.ledger.meters[i]
+        assert isinstance(m, Bucket)
+        m.reach_ns = m.open_reach_ns = m.full_at_ns + math.ceil(amount * m.ns_per_unit) - at_ns
+        self._turns[i] = amount
 
     def release(self, reservation: Reservation) -> None:
         """Free the slots of an attempt from before the loss, for this process."""
@@ -147,6 +193,16 @@ class Fallback:
         for m, rest in zip(reported, left, strict=True):
             absorb(m, now_ns, rest)
         return Charged(more, left) if any(more) else None
+
+
+def _evenly(m: Meter, now_ns: int) -> Bucket:
+    """A bucket in place of a spread quota, with the same use."""
+    assert isinstance(m, Spread)
+    bucket = Bucket(replace(m.quota, rule=Rule.BUCKET), now_ns, 0.0)
+    bucket.set_ceiling(now_ns, m.ceiling)
+    m.level(now_ns)  # drops the use before the last period
+    bucket.full_at_ns, bucket.most = now_ns + round(m.used * bucket.ns_per_unit), m.most
+    return bucket
 
 
 def _after_others(m: Meter, as_of_ns: int, asked_ns: int) -> Meter:

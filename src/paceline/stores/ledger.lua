@@ -1,7 +1,7 @@
 -- The shared ledger of a pool in Redis: shared/ledger.py and its meters, in one call. A differential test compares the
 -- two bit for bit: a change here is a change there, down to the order of additions.
 --
--- KEYS[1]  The state, one cmsgpack blob. Fields that this script does not know are kept.
+-- KEYS[1]  The state, one cmsgpack blob. Fields that this script does not know are kept. For the others see peers.lua.
 -- ARGV[1]  The message as JSON, see redis_wire.py.
 -- ARGV[2]  A name for the message's quotas, so that they need not be read each time, and
 -- ARGV[3]  these, one a line: unit, amount, period, burst, rule and anchor.
@@ -11,35 +11,32 @@
 -- exactly. Windows follow the calendar: `wall`, their start and their stop are microseconds since 1970. When the clock
 -- is set back, or `now` grows large, the epoch moves instead of the instants, or with them.
 --
--- meters.lua comes first; the two are one script.
+-- meters.lua and peers.lua come first; the three are one script.
 
-local LEASE, FORGET, GRACE, PROBE, WAIT_MAX = 15 * NS, 3600 * NS, 2 * NS, 2 * NS, 86400 * NS
-local PEERS_MAX, SETS_MAX = 1000, 8
-local VANISHED, QUIET, MEMBER, WANE, SHARED_PART, SHARE_MIN = 120 * NS, 7 * NS, 600 * NS, 15 * NS, 7 / 8, 1e-6
-local SLOTS_FROM = 7                     -- a peer: name, when last heard of, number, share, when due, presumed, account, slots, ...
+local GRACE, PROBE, WAIT_MAX = 2 * NS, 2 * NS, 86400 * NS
+local SETS_MAX, POLL = 8, NS / 200
 
 local index                              -- of the account, for each quota of the message
-local gone = 0                           -- the shares of the processes that vanished
 
 local function load()
   local blob = redis.call('GET', KEYS[1])
-  if ARGV[4] then
-    wall = tonumber(ARGV[4])
-  else
-    local time = redis.call('TIME')
-    wall = time[1] * 1e6 + time[2]
-  end
   if not blob then
     local epoch = (floor(wall / GRID_US) - 1) * GRID_US
-    state = {epoch = epoch, wall = wall, accounts = {}, peers = {}, places = {}, sets = {}, not_before = 0}
+    state = {epoch = epoch, wall = wall, set = 0, accounts = {}, sets = {}, not_before = 0, count = -1}
+    blob = cmsgpack.pack(state)
   else
     state = cmsgpack.unpack(blob)
     if wall < state.wall then                      -- the clock was set back
-      state.epoch, state.wall = state.epoch - (state.wall - wall), wall
+      local by = wall - state.wall
+      state.epoch, state.set, state.wall = state.epoch + by, state.set + by, wall
     end
   end
+  redis.call('SET', KEYS[1], blob)                 -- Redis refuses a script for want of memory only at its first write
   last, now = (state.wall - state.epoch) * 1000, (wall - state.epoch) * 1000
-  state.wall = wall
+  state.wall, us = wall, wall - state.set
+  if redis.call('HLEN', KEYS[2]) ~= state.count or redis.call('ZCARD', KEYS[3]) ~= state.count then
+    no_peers()                                     -- a key of them was evicted: all say again what they hold
+  end
 end
 
 local function rebase()
@@ -49,11 +46,6 @@ local function rebase()
   end
   state.epoch, now, last = state.epoch + by_us, now - by_us * 1000, last - by_us * 1000
   state.not_before = max(state.not_before - by_us * 1000, 0)
-  for _, entry in ipairs(state.peers) do
-    earlier(entry, 2, #entry)
-    if entry[5] ~= 0 then entry[5] = max(entry[5] - by_us * 1000, 1) end
-  end
-  for _, entry in ipairs(state.places) do earlier(entry, 2, #entry) end
   for _, account in ipairs(state.accounts) do
     local s = account.meter
     if s.full then
@@ -115,48 +107,10 @@ local function configure(fresh, gentle, headroom, windows, recalled)
 end
 
 local function charge_vanished()                   -- what vanished processes may have spent since the last message
-  local spent, away = 0, now - last > QUIET
-  for _, peer in ipairs(state.peers) do
-    local from, to = max(peer[5], last), min(peer[2] + VANISHED, now)
-    if peer[5] ~= 0 and to > from then
-      gone = gone + peer[4]
-      if not away then
-        local presumed = peer[4] * (to - from)
-        peer[6], spent = peer[6] + presumed, spent + presumed
-      end
-    end
-  end
+  local spent = advance() * 1e-6
   if spent ~= 0 then
     for i = 1, #meters do spend(meters[i], last, spent) end
   end
-end
-
-local function share_of(mine)                      -- of the limits, while the store is lost
-  local count, free = 1, 1
-  for _, peer in ipairs(state.peers) do
-    if peer ~= mine and peer[4] ~= 0 then
-      local part = WANE / (WANE + max(now - peer[2] - (peer[5] ~= 0 and VANISHED or 0), 0))
-      count, free = count + part, free - peer[4] * part
-    end
-  end
-  return max(min(1 / count, free) * SHARED_PART, SHARE_MIN)
-end
-
-local function meet(who)
-  local forget_ns = #state.peers <= PEERS_MAX and FORGET or MEMBER
-  local peers, mine = {}, nil
-  for _, peer in ipairs(state.peers) do
-    if peer[2] + forget_ns >= now then
-      peers[#peers + 1] = peer
-      if peer[1] == who then mine = peer end
-    end
-  end
-  if not mine then
-    mine = {who, now, 0, 0, 0, 0}
-    peers[#peers + 1] = mine
-  end
-  mine[2], state.peers = now, peers
-  return mine
 end
 
 local function charge_account(i, amount)
@@ -216,7 +170,7 @@ local function learn(i, what, value)
   end
 end
 
-local function take_news(list, versions, who, gentle, peer)
+local function take_news(list, versions, who, gentle)
   local fresh = {}
   for n, i in ipairs(index) do fresh[n] = state.accounts[i].version == versions[n] end
   for _, news in ipairs(list) do
@@ -237,64 +191,40 @@ local function take_news(list, versions, who, gentle, peer)
       for n = 1, min(#index, #news[2], #news[3]) do
         local account, amount = state.accounts[index[n]], news[2][n]
         account.charged, account.spent = account.charged + amount, account.spent + amount
-        local more, ns = beyond(meters[index[n]], news[3][n], peer[6])
+        local more, ns = beyond(meters[index[n]], news[3][n], mine[PRESUMED])
         absorb(meters[index[n]], more)
         counted = max(counted, ns)
       end
-      peer[6] = peer[6] - counted
+      mine[PRESUMED] = mine[PRESUMED] - counted
     elseif fresh[news[2] + 1] then
       learn(index[news[2] + 1], what, news[3])
     end
   end
 end
 
-local function keep(peer, held)
-  for k = #peer, SLOTS_FROM, -1 do peer[k] = nil end
+local function keep_held(held)
+  local list = {}
   for i = 1, #meters do
-    if held[i] and held[i] ~= 0 then peer[#peer + 1], peer[#peer + 2] = i, held[i] end
+    if held[i] and held[i] ~= 0 then list[#list + 1], list[#list + 2] = i, held[i] end
   end
+  mine[HELD] = list
 end
 
-local function take_held(peer, said)               -- the slots that this process holds; returns the number of peers
-  local held, live = {}, 0
+local function take_held(said)                     -- the slots that this process holds
+  local held = {}
   for n = 1, said ~= 0 and min(#index, #said) or 0 do
     if meters[index[n]].kind == SLOTS then held[index[n]] = said[n] end
   end
-  keep(peer, held)
-  for _, m in ipairs(meters) do
-    if m.kind == SLOTS then m.s.used = 0 end
+  for i, m in ipairs(meters) do
+    if m.kind == SLOTS then m.s.used = (state.held[i] or 0) + (held[i] or 0) end
   end
-  for _, other in ipairs(state.peers) do
-    if other[2] + LEASE >= now then
-      live = live + 1
-      for k = SLOTS_FROM, #other, 2 do
-        local s = meters[other[k]].s
-        s.used = s.used + other[k + 1]
-      end
-    end
-  end
-  return held, live
-end
-
-local function sums(places, count)
-  local total = {}
-  for i, m in ipairs(meters) do total[i] = gone ~= 0 and reserved(m, gone) or 0 end
-  for p = 1, count do
-    local place = places[p]
-    for k = 3, #place do total[k - 2] = total[k - 2] + place[k] end
-  end
-  return total
+  return held
 end
 
 local function grant(out, who, wants, held, place_ns, slack)
-  local places, mine = {}, nil                     -- a place: name, until when, its amount of each account
-  for _, place in ipairs(state.places) do
-    if place[2] >= now then
-      if place[1] == who then mine = #places else places[#places + 1] = place end
-    end
-  end
-  mine = mine or #places
-  local before, others = sums(places, mine), sums(places, #places)
+  local sums, gone, peers = {}, state.gone / BILLION, state.live + 1
+  for i, m in ipairs(meters) do sums[i] = gone ~= 0 and reserved(m, gone) or 0 end
+  local before, others = ahead(sums)
   local granted, probe, latest, binds = 0, 0, now, -1
   for _, want in ipairs(wants) do
     latest, binds = state.not_before, -1
@@ -317,19 +247,18 @@ local function grant(out, who, wants, held, place_ns, slack)
       state.not_before = now + PROBE
     end
   end
-  local wait = 0
+  local wait, amounts, till = 0, nil, nil
   if granted < #wants then
     wait = min(latest - now, WAIT_MAX)
     if place_ns ~= 0 then
-      local place, want = {who, now + place_ns + GRACE}, wants[granted + 1]
-      for i = 1, #meters do place[i + 2] = 0 end
-      for n = 1, min(#index, #want) do place[index[n] + 2] = want[n] end
-      table.insert(places, granted > 0 and #places + 1 or mine + 1, place)
+      amounts, till = {}, us + floor((max(place_ns, peers * POLL) + GRACE) / 1000)
+      for i = 1, #meters do amounts[i] = 0 end
+      for n = 1, min(#index, #wants[granted + 1]) do amounts[index[n]] = wants[granted + 1][n] end
     end
   end
+  keep_place(amounts, till, granted > 0)
   if wait == 0 then binds = -1 end
-  state.places = places
-  out[1], out[2], out[3], out[4], out[5] = granted, probe, wait, binds, max(state.not_before - now, 0)
+  out[1], out[2], out[3], out[4], out[5], out[6] = granted, probe, wait, binds, max(state.not_before - now, 0), peers
 end
 
 local function tell(out, i, known)                 -- how an account stands
@@ -351,30 +280,38 @@ local function tell(out, i, known)                 -- how an account stands
   out[k + 17], out[k + 18] = account.epoch or 0, number(account.refused or 0)
 end
 
+local who, number_of, flags, headroom, place_ns, slack, versions, news, wants, said, windows, recalled, share, late =
+  unpack(cjson.decode(ARGV[1]))
+if ARGV[4] then
+  wall = tonumber(ARGV[4])
+else
+  local time = redis.call('TIME')
+  wall = time[1] * 1e6 + time[2]
+end
+if late ~= 0 and wall >= late then return {-1, 0, 0, 0, 0, 0, 0, wall} end   -- its sender does not wait any more
 load()
 for i = 1, #state.accounts do wrap(i) end
 charge_vanished()
 if now >= 2 * GRID then rebase() end
-local who, number_of, flags, headroom, place_ns, slack, versions, news, wants, said, windows, recalled, share =
-  unpack(cjson.decode(ARGV[1]))
 local gentle, leaving, alone = floor(flags / 2) % 2 == 1, floor(flags / 4) % 2 == 1, flags >= 8
 configure(flags % 2 == 1, gentle, headroom, windows, recalled)
-local peer = meet(who)
-if number_of > peer[3] then
-  peer[3] = number_of
-  take_news(news, versions, who, gentle, peer)
+meet(who)
+if number_of > mine[NUMBER] then
+  mine[NUMBER] = number_of
+  take_news(news, versions, who, gentle)
 end
-if #wants > 0 then peer[6] = 0 end
-local out = {0, 0, 0, 0, 0, 0, 0}
-local held
-held, out[6] = take_held(peer, said)
+if #wants > 0 then mine[PRESUMED] = 0 end
+local out = {0, 0, 0, 0, 0, 0, 0, wall}
+local held = take_held(said)
 grant(out, who, wants, held, place_ns, slack)
-local told = share_of(peer)
-out[7], peer[4] = number(told), max(share, told)
-local within = max(out[3] ~= 0 and place_ns or 0, #wants > 0 and slack or 0)
-peer[5] = alone and now or within ~= 0 and now + within + GRACE or 0
-if leaving then peer[2], peer[4] = now - LEASE - 1, 0 end      -- its number must not be forgotten
-keep(peer, held)
+keep_held(held)
+local told = share_of_caller()
+out[7], mine[SHARE] = told, max(round(share * BILLION), told)
+local within = max(out[3] ~= 0 and place_ns ~= 0 and max(place_ns, out[6] * POLL) or 0, #wants > 0 and slack or 0)
+mine[DUE] = alone and us or within ~= 0 and us + floor((within + GRACE) / 1000) or 0
+mine[LEASED] = max(LEASE, floor(3 * (out[6] * POLL) / 1000))
+if leaving then mine[LEASED], mine[SHARE] = -1, 0 end          -- its number must not be forgotten
+part()
 local shown, longest = {}, 1800
 for n, i in ipairs(index) do
   tell(out, i, versions[n])
@@ -388,5 +325,7 @@ for i, m in ipairs(meters) do
   if s.log then s.log = packed(s.log) end
 end
 -- After this time without use, every quota is full again.
-redis.call('SET', KEYS[1], cmsgpack.pack(state), 'PX', string.format('%.0f', (2 * longest + 86400) * 1000))
+local ttl = string.format('%.0f', (2 * longest + 86400) * 1000)
+redis.call('SET', KEYS[1], cmsgpack.pack(state), 'PX', ttl)
+for n = 2, 4 do redis.call('PEXPIRE', KEYS[n], ttl) end
 return out

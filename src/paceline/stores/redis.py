@@ -20,16 +20,22 @@ from typing import TYPE_CHECKING, Any
 from paceline.shared.messages import Message, Reply
 from paceline.stores.base import TIMEOUT_S, StoreError
 from paceline.stores.redis_address import Node, library, read_client, read_url
-from paceline.stores.redis_wire import decode, encode, quota_set, script
+from paceline.stores.redis_wire import clock_us, decode, encode, is_late, quota_set, script
 
 if TYPE_CHECKING:
     from redis import Redis, RedisCluster
 
-FORMAT = 2
+FORMAT = 3
 """Of the state; another format has other keys, so that old and new processes do not read each other's."""
+
+KEYS = ":peers", ":events", ":places"
+"""What follows the key of the ledger in those beside it, see peers.lua."""
 
 IDLE_S = 0.05
 """A connection that has been idle for longer is checked before it is used again."""
+
+LATE_S = 1.0
+"""A message that the server reads so long after it has timed out here is not applied: nobody awaits its grants."""
 
 HOPS_MAX = 5
 """How many nodes of a cluster are asked for one key before it is an error: they may disagree, or be down."""
@@ -44,10 +50,12 @@ _REDIRECT = re.compile(r"(?:(MOVED|ASK) )?\d+ (\S*):(\d+)")
 _ADVICE = {
     "surrogates not allowed": "the name of the pool, or of a unit, has half a character: rename it",
     "Authentication|NOAUTH": "write redis://:PASSWORD@HOST or redis://USER:PASSWORD@HOST with the right password",
-    "NoPermission|NOPERM": "allow this user ~paceline:* and +eval +evalsha +get +set +time",
+    "NoPermission|NOPERM": "allow this user ~paceline:* and +eval +evalsha +get +set +time +del +pexpire +hget +hset +hdel"
+    " +hlen +zadd +zrem +zcard +zrangebyscore +zpopmin",
     "OutOfMemory|OOM": "raise the server's maxmemory",
     "ReadOnly|READONLY": "give the address of the master, or let Sentinels find it with redis+sentinel://",
     "Moved|MOVED": "this is one node of a cluster: write redis+cluster:// instead of redis://",
+    "TRYAGAIN|TryAgain": "a slot of the cluster moves to another node: the pool is back when it has moved",
     "MasterNotFound": "check the name of the master and the addresses of the Sentinels",
     "unknown command": "write redis+sentinel://HOST:PORT/MASTER for Sentinels, and redis://HOST:PORT for a Redis",
     "DB index|SELECT": "give the number of a database that exists, and keep accounts apart with ?prefix=NAME",
@@ -64,7 +72,7 @@ _ADVICE = {
 
 
 class RedisStore:
-    """Keeps shared ledgers in Redis, one key for each pool, which expires when it has not been used for days.
+    """Keeps shared ledgers in Redis, four keys for each pool, which expire when it has not been used for days.
 
     Args:
         client: A URL, see :func:`paceline.stores.open_store`; or a ``redis.Redis``, a ``redis.RedisCluster``, or the
@@ -91,29 +99,41 @@ class RedisStore:
         self._timeout_s = timeout_s
         self._errors = library().exceptions
         self._sha = sha1(script().encode(), usedforsecurity=False).hexdigest()
+        self._ahead_us: int | None = None  # the server's clock, beyond that of this process
         self._client: _Connection | _Cluster | None = None
         self._inherited: list[Any] = []
         self._lock = threading.Lock()
 
     def exchange(self, pool: str, message: Message) -> Reply:
         """See :meth:`Store.exchange`."""
-        arguments = (self.key(pool), encode(message), *quota_set(message.quotas))
         try:
-            return decode(self._call(*arguments), message)
+            answer = self._ask(pool, message)
+            if is_late(answer):  # the server's clock was set forward: nothing was applied
+                answer = self._ask(pool, message)
+            return decode(answer, message)
         except Exception as error:
             if isinstance(error, self._errors.ReadOnlyError):
                 self.close()  # its name may lead to another server now
             raise StoreError(f"{self.url}: {explain(error)}") from error
 
+    def _ask(self, pool: str, message: Message) -> list[Any]:
+        sent_us = time.monotonic_ns() // 1_000
+        ahead_us = self._ahead_us
+        late_us = 0 if ahead_us is None else sent_us + ahead_us + round((self._timeout_s + LATE_S) * 1e6)
+        answer: list[Any] = self._call(pool, encode(message, late_us), *quota_set(message.quotas))
+        self._ahead_us = clock_us(answer) - sent_us
+        return answer
+
     def key(self, pool: str) -> str:
         """The key of the ledger of ``pool``."""
         return f"paceline:{FORMAT}:{{{self._prefix}/{pool}}}"
 
-    def _call(self, *arguments: str) -> Any:
-        client = self._connected()
+    def _call(self, pool: str, *arguments: str) -> Any:
+        client, key = self._connected(), self.key(pool)
+        words = (str(1 + len(KEYS)), key, *(key + name for name in KEYS), *arguments)
         with suppress(self._errors.NoScriptError):  # a new server, or SCRIPT FLUSH: nothing was applied
-            return client.execute("EVALSHA", self._sha, "1", *arguments)
-        return client.execute("EVAL", script(), "1", *arguments)
+            return client.execute("EVALSHA", self._sha, *words)
+        return client.execute("EVAL", script(), *words)
 
     def _connected(self) -> _Connection | _Cluster:
         with self._lock:
@@ -197,7 +217,7 @@ class _Cluster:
         self._connections: dict[Node, _Connection] = {}
 
     def execute(self, *command: str) -> Any:
-        """Run a script (EVAL or EVALSHA, script, 1, key, ...) on the node that has the key."""
+        """Run a script (EVAL or EVALSHA, script, 4, key, ...) on the node that has the key."""
         key, hops = command[3], 0
         node, asking = self._node_of.get(key, self._nodes[0]), False
         while True:

@@ -10,6 +10,10 @@ from typing import Any
 
 from paceline.core.quota import Quota, Rule
 from paceline.shared.messages import Charged, LearnedState, Mark, Message, News, Refused, Reply, Settled, Standing
+from paceline.shared.peers import BILLION
+
+HEADER = 8
+"""How many numbers come first in an answer."""
 
 _to_json = json.JSONEncoder(separators=(",", ":"), check_circular=False).encode
 
@@ -18,7 +22,7 @@ _to_json = json.JSONEncoder(separators=(",", ":"), check_circular=False).encode
 def script() -> str:
     """The whole script."""
     here = files("paceline.stores")
-    return "".join((here / name).read_text("utf-8") for name in ("meters.lua", "ledger.lua"))
+    return "".join((here / name).read_text("utf-8") for name in ("meters.lua", "peers.lua", "ledger.lua"))
 
 
 @lru_cache(maxsize=64)
@@ -31,11 +35,15 @@ def quota_set(quotas: tuple[Quota, ...]) -> tuple[str, str]:
     return blake2b(lines.encode(), digest_size=6).hexdigest(), lines
 
 
-def encode(message: Message) -> str:
+def encode(message: Message, late_us: int = 0) -> str:
     """The message without its quotas.
 
+    Args:
+        message: The message.
+        late_us: From when on the server, by its own clock, must not apply it; 0: never.
+
     A list: who, number, 1 for fresh + 2 for gentle + 4 for leaving + 8 for alone, headroom, place, slack, versions, news,
-    wants, held and windows (0: none), recalled, share.
+    wants, held and windows (0: none), recalled, share, late.
     """
     parts = [
         message.who,
@@ -51,6 +59,7 @@ def encode(message: Message) -> str:
         _windows(message) if any(message.windows) else 0,
         message.recalled,
         message.share,
+        late_us,
     ]
     return _to_json(parts)
 
@@ -74,16 +83,29 @@ def _news(news: News) -> list[Any]:
     return [news.what, news.index, news.value]
 
 
+def is_late(answer: list[Any]) -> bool:
+    """Whether the server has read the message too late, and has not applied it."""
+    return bool(answer[0] < 0)
+
+
+def clock_us(answer: list[Any]) -> int:
+    """The server's clock at an answer, in microseconds."""
+    return int(answer[HEADER - 1])
+
+
 def decode(answer: list[Any], message: Message) -> Reply:
     """The script's answer to ``message``.
 
-    It is flat: number of grants, probe, wait, binds, pause, peers, share; the marks of the grants; the standings.
+    It is flat: number of grants (-1: late), probe, wait, binds, pause, peers, share in billionths, the server's clock in
+    microseconds; the marks of the grants; the standings.
 
     Raises:
         ValueError, IndexError, TypeError: It is no answer of the script.
     """
-    granted, probe, wait_ns, binds, pause_ns, peers, share = answer[:7]
-    at, grants = 7, []
+    granted, probe, wait_ns, binds, pause_ns, peers, share, _ = answer[:HEADER]
+    if granted < 0:
+        raise ValueError("the clock of the server jumps")
+    at, grants = HEADER, []
     for want in message.wants[:granted]:
         end = at + min(len(want), len(message.quotas))
         marks: list[Mark] = answer[at:end]
@@ -98,7 +120,7 @@ def decode(answer: list[Any], message: Message) -> Reply:
             standing.learned = _learned_state(version, answer[at : at + 12])
             at += 12
         standings.append(standing)
-    return Reply(grants, probe == 1, wait_ns, binds, pause_ns, peers, float(share), standings)
+    return Reply(grants, probe == 1, wait_ns, binds, pause_ns, peers, share / BILLION, standings)
 
 
 def _learned_state(version: int, fields: list[Any]) -> LearnedState:

@@ -32,13 +32,14 @@ from paceline.core.quota import NS
 from paceline.pacing.clock import Clock
 from paceline.shared.ledger import SharedLedger
 from paceline.shared.messages import Message, Reply
+from paceline.shared.peers import Peers
 from paceline.stores.base import TIMEOUT_S, StoreError
 
 APPLICATION_ID = int.from_bytes(b"pace")
 """Marks the files of this library."""
 
-FORMAT = 1
-"""Of the file and of the ledgers in it."""
+FILE_FORMAT, FORMAT = 1, 2
+"""Of the file, and of the ledgers in it. A ledger of format 1 is read without its processes, which report again."""
 
 KEEP_NS = 90 * 86_400 * NS
 """How long the ledger of an unused pool is kept; some older ones are deleted at each opening."""
@@ -161,7 +162,10 @@ class SQLiteStore:
         if form > FORMAT:
             raise self._newer()
         try:
-            return SharedLedger.load(json.loads(state))
+            fields = json.loads(state)
+            if form < FORMAT:
+                fields["peers"] = Peers().dump()
+            return SharedLedger.load(fields)
         except (LookupError, TypeError, ValueError, AttributeError) as error:
             raise StoreError(f"{self.url}: the ledger of pool {pool!r} cannot be read: {_RESET}") from error
 
@@ -195,14 +199,14 @@ class SQLiteStore:
         (owner,) = connection.execute("PRAGMA application_id").fetchone()
         (form,) = connection.execute("PRAGMA user_version").fetchone()
         (tables,) = connection.execute("SELECT count(*) FROM sqlite_master").fetchone()
-        if owner == APPLICATION_ID and form > FORMAT:
+        if owner == APPLICATION_ID and form > FILE_FORMAT:
             raise self._newer()
         if owner != APPLICATION_ID and (owner or form or tables):
             raise StoreError(f"{self.url}: this is another program's database: give another path")
         if not tables:
             connection.execute(_CREATE)
             connection.execute(f"PRAGMA application_id = {APPLICATION_ID}")
-            connection.execute(f"PRAGMA user_version = {FORMAT}")
+            connection.execute(f"PRAGMA user_version = {FILE_FORMAT}")
         connection.execute(_SWEEP, (self._now_ns() - KEEP_NS, SWEEP_MAX))
         self._execute(connection, "COMMIT", deadline_s)  # before WAL, readers are in its way
         self._execute(connection, "PRAGMA journal_mode = WAL", deadline_s)

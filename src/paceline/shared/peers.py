@@ -1,0 +1,331 @@
+"""The processes that share a ledger, and the places of those that wait.
+
+No call costs more with more processes. What processes count is kept in running sums. A process enters them with its
+message, and its part changes at known instants without one: its slots become free, it is overdue, its share wanes, it
+loses its place. The next such instant is its *event*; a call takes the events that are due, and looks at no other
+process. The first ``FRONT`` places are exact; what goes before a later one is estimated from its position.
+
+Instants are microseconds of the store's clock, which never goes back here, and shares are billionths, so that the sums
+are exact in any order. A differential test compares this with ``stores/peers.lua``.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Sequence
+from dataclasses import dataclass, field, fields
+from typing import Any
+
+from paceline.shared.messages import SHARED_PART, WANE_NS, WANES
+
+LEASE_US = 15_000_000
+"""How long a process counts after its last message, and keeps its slots; longer where that many may not report so often."""
+
+VANISHED_US, QUIET_US = 120_000_000, 7_000_000
+"""How long after its last message a process that did not report again is charged with its share; and after which time
+without any message all processes had lost the store."""
+
+FORGET_US, LEFT_US = 3_600_000_000, 600_000_000
+"""How long the number of a process's last message is remembered; and that of a process that has left."""
+
+BILLION = 1_000_000_000
+SHARE_MIN = 1_000
+"""The least share, in billionths."""
+
+FRONT = 16
+"""How many places are exact."""
+
+EVENTS_MAX = 200
+"""How many events a call takes; the rest waits for the next call."""
+
+
+@dataclass(slots=True)
+class Place:
+    """The next request of a waiting process.
+
+    Attributes:
+        who: The process.
+        number: Rises from place to place.
+        until_us: Until when the process may ask again.
+        amounts: What the request needs, by account.
+        front: Whether it is one of the exact ones.
+    """
+
+    who: str
+    number: int
+    until_us: int
+    amounts: list[float]
+    front: bool
+
+
+@dataclass(slots=True)
+class Peer:
+    """A process.
+
+    Attributes:
+        seen_us: The time of its last message.
+        number: The number of that message.
+        share: Its share of the limits while the store is lost.
+        due_us: When it must have reported again; 0: it has not announced that.
+        lease_us: How long it counts after its last message; negative: it has left.
+        presumed_ns: What was charged since it vanished and it has not reported, in nanoseconds of refill.
+        place: Its place among the waiting processes.
+        held: What it holds, by account.
+        live, weight, told, gone: Its part of the sums of that name.
+        since_us: The sum of charged time when it vanished.
+        event_us: When its part changes without a message.
+    """
+
+    seen_us: int
+    number: int = 0
+    share: int = 0
+    due_us: int = 0
+    lease_us: int = LEASE_US
+    presumed_ns: float = 0.0
+    place: Place | None = None
+    held: list[float] = field(default_factory=list)
+    live: int = 0
+    weight: int = 0
+    told: int = 0
+    gone: int = 0
+    since_us: int = 0
+    event_us: int = 0
+
+
+_FIELDS = [one.name for one in fields(Peer) if one.name != "place"]
+"""Of a process, in a dump."""
+
+
+class Peers:
+    """All processes of one pool.
+
+    Attributes:
+        live: How many processes count.
+        weight: The same with those whose shares wane, in parts of ``2 ** (WANES - 1)``.
+        told: The sum of their shares.
+        gone: The shares of the processes that vanished.
+        held: What live processes hold, by account.
+    """
+
+    def __init__(self) -> None:
+        self.live = self.weight = self.told = self.gone = 0
+        self.held: list[float] = []
+        self._last_us = self._away_us = self._charged_us = 0
+        self._peers: dict[str, Peer] = {}
+        self._events: list[tuple[int, str]] = []  # a heap; those that a later one replaced stay until their time
+        self._front: list[Place] = []
+        self._behind: dict[int, Place] = {}  # the other places, by number
+        self._behind_sum: list[float] = []
+        self._number = self._moved = 0  # of the last place; of the last one that has come to the front
+
+    def advance(self, now_us: int) -> float:
+        """Take the events that are due.
+
+        Returns:
+            What vanished processes may have spent since the last call, in billionths of a microsecond of refill.
+        """
+        passed_us, self._last_us, spent = now_us - self._last_us, now_us, 0.0
+        if passed_us > QUIET_US:
+            self._away_us = now_us
+        else:
+            self._charged_us += passed_us
+            spent = float(self.gone * passed_us)
+        for _ in range(EVENTS_MAX):
+            while self._events and not self._is_next(*self._events[0]):
+                heapq.heappop(self._events)
+            if not self._events or self._events[0][0] > now_us:
+                break
+            _, who = heapq.heappop(self._events)
+            peer = self._peers[who]
+            self._withdraw(peer)
+            if peer.place is not None and peer.place.until_us < now_us:
+                self._drop(peer)
+            if peer.seen_us + (FORGET_US if peer.lease_us >= 0 else LEFT_US) < now_us:
+                self._return(peer)
+                del self._peers[who]
+            else:
+                spent += self._enter(who, peer, now_us)
+        return spent
+
+    def _is_next(self, event_us: int, who: str) -> bool:
+        peer = self._peers.get(who)
+        return peer is not None and peer.event_us == event_us
+
+    def meet(self, who: str, now_us: int) -> Peer:
+        """The process ``who``, taken out of the sums until :meth:`part`."""
+        peer = self._peers.get(who)
+        if peer is None:
+            peer = self._peers[who] = Peer(now_us)
+        self._withdraw(peer)
+        self._return(peer)
+        peer.seen_us = now_us
+        return peer
+
+    def part(self, who: str, peer: Peer, now_us: int) -> None:
+        """Enter the process into the sums again, and move places to the front."""
+        self._enter(who, peer, now_us)
+        while self._behind and len(self._front) < FRONT:
+            number = next(iter(self._behind))
+            place = self._behind.pop(number)
+            self._change(place.amounts, -1.0)
+            place.front, self._moved = True, number
+            self._front.append(place)
+        if not self._behind:
+            self._behind_sum, self._moved = [], self._number
+
+    def share(self) -> int:
+        """The share of the limits for the process that was met, in billionths, while the store is lost."""
+        unit = 2 ** (WANES - 1)
+        told = min(BILLION * unit // (unit + self.weight), BILLION - self.told)
+        return max(int(told * SHARED_PART), SHARE_MIN)
+
+    def _withdraw(self, peer: Peer) -> None:
+        """Take a process out of all sums but ``gone``."""
+        self.live -= peer.live
+        self.weight -= peer.weight
+        self.told -= peer.told
+        if peer.live:
+            for i, amount in enumerate(peer.held):
+                self.held[i] -= amount
+        peer.live = peer.weight = peer.told = 0
+
+    def _return(self, peer: Peer) -> None:
+        """A vanished process is here again, or is not charged any more."""
+        if peer.gone:
+            peer.presumed_ns += peer.gone * (self._charged_us - peer.since_us) * 1e-6
+            self.gone -= peer.gone
+            peer.gone = 0
+
+    def _enter(self, who: str, peer: Peer, now_us: int) -> float:
+        """Count a process as it stands now; returns what it may have spent before it was noticed, as :meth:`advance`."""
+        events = [peer.seen_us + (FORGET_US if peer.lease_us >= 0 else LEFT_US) + 1]
+        if now_us <= peer.seen_us + peer.lease_us:
+            peer.live = 1
+            self.live += 1
+            self.held += [0.0] * (len(peer.held) - len(self.held))
+            for i, amount in enumerate(peer.held):
+                self.held[i] += amount
+            events.append(peer.seen_us + peer.lease_us + 1)
+        spent, until_us = 0.0, peer.seen_us + VANISHED_US
+        if peer.due_us and peer.due_us <= now_us < until_us:
+            if not peer.gone:
+                late_us = max(now_us - max(peer.due_us, self._away_us), 0)
+                peer.gone, peer.since_us = peer.share, self._charged_us - late_us
+                self.gone += peer.gone
+                spent = float(peer.gone * late_us)
+            events.append(until_us)
+        else:
+            self._return(peer)
+            if now_us < peer.due_us:
+                events.append(peer.due_us)
+        from_us = until_us if peer.due_us else peer.seen_us
+        halved = max(now_us - from_us, 0) // (WANE_NS // 1_000)
+        if peer.share and halved < WANES:
+            peer.weight, peer.told = 2 ** (WANES - 1 - halved), peer.share // 2**halved
+            self.weight += peer.weight
+            self.told += peer.told
+            events.append(from_us + (halved + 1) * (WANE_NS // 1_000))
+        if peer.place is not None:
+            events.append(peer.place.until_us + 1)
+        peer.event_us = min(events)
+        heapq.heappush(self._events, (peer.event_us, who))
+        return spent
+
+    # Places.
+
+    def ahead(self, mine: Place | None, sums: list[float]) -> tuple[list[float], list[float]]:
+        """What goes before the place ``mine``, and before a new one, by account; each begins with ``sums``."""
+        before, others, passed = list(sums), list(sums), False
+        for place in self._front:
+            if place is mine:
+                passed = True
+                continue
+            for i, amount in enumerate(place.amounts):
+                others[i] += amount
+                if not passed:
+                    before[i] += amount
+        if self._behind:
+            inside = mine is not None and not mine.front
+            part = 0.0 if passed else 1.0
+            if mine is not None and inside:
+                part = (mine.number - self._moved - 1) / (self._number - self._moved)
+            for i, amount in enumerate(self._behind_sum):
+                own = mine.amounts[i] if mine is not None and inside and i < len(mine.amounts) else 0.0
+                rest = max(amount - own, 0.0)
+                others[i] += rest
+                before[i] += rest * part
+        return before, others
+
+    def place(
+        self, who: str, peer: Peer, amounts: list[float] | None, until_us: int = 0, *, last: bool = False
+    ) -> None:
+        """Keep a place for the process, its old one unless it has to be the ``last``; ``None``: it has none any more."""
+        mine = peer.place
+        if mine is not None and (amounts is None or last):
+            self._drop(peer)
+        if amounts is None:
+            return
+        if mine is not None and not last:
+            if not mine.front:
+                self._change(mine.amounts, -1.0)
+                self._change(amounts, 1.0)
+            mine.amounts, mine.until_us = amounts, until_us
+            return
+        self._number += 1
+        front = len(self._front) < FRONT and not self._behind
+        peer.place = Place(who, self._number, until_us, amounts, front)
+        if front:
+            self._front.append(peer.place)
+        else:
+            self._behind[self._number] = peer.place
+            self._change(amounts, 1.0)
+
+    def _drop(self, peer: Peer) -> None:
+        place, peer.place = peer.place, None
+        assert place is not None
+        if place.front:
+            self._front.remove(place)
+        else:
+            del self._behind[place.number]
+            self._change(place.amounts, -1.0)
+
+    def _change(self, amounts: Sequence[float], times: float) -> None:
+        self._behind_sum += [0.0] * (len(amounts) - len(self._behind_sum))
+        for i, amount in enumerate(amounts):
+            self._behind_sum[i] += amount * times
+
+    # The state.
+
+    def dump(self) -> dict[str, Any]:
+        """The whole state, as plain JSON values."""
+        return {
+            "sums": [self.live, self.weight, self.told, self.gone, self.held, self._behind_sum],
+            "times": [self._last_us, self._away_us, self._charged_us, self._number, self._moved],
+            "peers": {who: [getattr(p, name) for name in _FIELDS] for who, p in self._peers.items()},
+            "places": [
+                [p.who, p.number, p.until_us, p.amounts, p.front] for p in [*self._front, *self._behind.values()]
+            ],
+        }
+
+    @classmethod
+    def load(cls, state: dict[str, Any]) -> Peers:
+        """The processes with the state that :meth:`dump` returned.
+
+        Raises:
+            LookupError, TypeError, ValueError: ``state`` is invalid.
+        """
+        peers = cls()
+        peers.live, peers.weight, peers.told, peers.gone, peers.held, peers._behind_sum = state["sums"]
+        peers._last_us, peers._away_us, peers._charged_us, peers._number, peers._moved = state["times"]
+        for who, values in state["peers"].items():
+            peer = peers._peers[who] = Peer(**dict(zip(_FIELDS, values, strict=True)))
+            peers._events.append((peer.event_us, who))
+        heapq.heapify(peers._events)
+        for values in state["places"]:
+            place = Place(*values)
+            peers._peers[place.who].place = place
+            if place.front:
+                peers._front.append(place)
+            else:
+                peers._behind[place.number] = place
+        return peers

@@ -1,0 +1,122 @@
+"""Many processes on one quota, and a store that serves one call after the other, at the cost that Redis was measured at."""
+
+import heapq
+
+import pytest
+from tests.simulation.fleet import START_NS, Job
+from tests.simulation.shared import Hub
+
+from paceline.core.quota import NS
+
+STALE_S = 2.0
+"""How old a message is when the Redis store drops it: the timeout, and a second."""
+
+WORLDS = {"10": (10, 500), "100": (100, 500), "1000": (1_000, 500), "1000 at 30k": (1_000, 30_000)}
+LARGE = {"10000": (10_000, 500), "10000 at 30k": (10_000, 30_000)}
+
+
+def worlds():
+    return [
+        *[pytest.param(*world, id=name) for name, world in WORLDS.items()],
+        *[pytest.param(*world, id=name, marks=pytest.mark.soak) for name, world in LARGE.items()],
+    ]
+
+
+class Crowd(Hub):
+    """Processes with a few workers each, who never run out of work; the store takes ``cost_s`` for each call."""
+
+    def __init__(self, processes, per_min, *, cost_s=0.0004, late_s=0.00003, workers=1, **options):
+        quota = f"{per_min} requests/min"
+        settings = {"limits": {"m": quota}, "latency_s": 2.0, "jitter": 0.3, "headers": False, "body_numbers": False}
+        super().__init__(quota, settings, hosts=processes, workers=workers, jobs=0, **options)
+        self.rate, self.cost_s, self.late_s = per_min / 60, cost_s, late_s
+        self.free_ns, self.call_times_s = START_NS, []
+        for host in self.hosts:
+            host.todo = Endless()
+
+    def carry(self, host, message):
+        self.call_times_s.append(self.now_s)
+        sent_ns, done = self.now_ns, []
+
+        def give_up():
+            if not done:
+                done.append(True)
+                host.replied(None)
+
+        def arrive():
+            until_s = max((b for a, b in self.away if a <= self.now_s < b), default=None)
+            if until_s is not None:  # it waits in a socket until the store goes on
+                self.at(START_NS + round(until_s * NS), arrive)
+                return
+            self.free_ns = max(self.now_ns, self.free_ns)
+            late = self.free_ns - sent_ns > STALE_S * NS
+            self.free_ns += round((self.late_s if late else self.cost_s) * NS)
+            if not late:
+                self.at(self.free_ns, serve)
+
+        def serve():
+            reply = self.ledger.apply(self.now_ns, message)
+            self.after(self.random.uniform(*self.trip_s), lambda: take(reply))
+
+        def take(reply):
+            if not done:
+                done.append(True)
+                host.replied(reply)
+
+        self.after(self.random.uniform(*self.trip_s), arrive)
+        self.after(self.timeout_s, give_up)
+
+    def run_for(self, seconds):
+        for n, host in enumerate(self.hosts):
+            for _ in range(host.workers):
+                self.after(n * 0.001, host.next_job)
+        while self.events and self.events[0][0] < START_NS + seconds * NS:
+            self.now_ns, _, event = heapq.heappop(self.events)
+            event()
+        return self
+
+    def used(self, from_s, to_s):
+        """The admitted requests of this time, as a part of what the limit refills."""
+        sent = sum(from_s <= at < to_s for host in self.hosts for at in host.sent_at_s)
+        refused = sum(from_s <= at < to_s for at in self.refused)
+        return (sent - refused) / (self.rate * (to_s - from_s))
+
+    def calls_per_s(self, from_s, to_s):
+        return sum(from_s <= at < to_s for at in self.call_times_s) / (to_s - from_s)
+
+
+class Endless:
+    """Work without an end."""
+
+    def __bool__(self):
+        return True
+
+    def pop(self):
+        return Job(100, 10)
+
+
+def workers_for(processes, per_min):
+    """So many that the quota binds, with two seconds for an answer."""
+    return max(1, round(1.5 * 2.3 * per_min / 60 / processes))
+
+
+@pytest.mark.parametrize(("processes", "per_min"), worlds())
+def test_a_crowd_uses_the_whole_quota(processes, per_min):
+    crowd = Crowd(processes, per_min, workers=workers_for(processes, per_min)).run_for(90)
+    assert crowd.refused == []
+    assert crowd.used(30, 90) > 0.98
+    assert crowd.calls_per_s(30, 90) < 250 + 2.5 * crowd.rate
+
+
+@pytest.mark.parametrize("away_s", [5, 60])
+@pytest.mark.parametrize(("processes", "per_min"), worlds())
+def test_a_crowd_whose_store_is_away_for_a_time(processes, per_min, away_s):
+    workers = workers_for(processes, per_min)
+    crowd = Crowd(processes, per_min, workers=workers, away=[(30, 30 + away_s)]).run_for(30 + away_s + 60)
+    sent = sum(len(host.sent_at_s) for host in crowd.hosts)
+    assert len(crowd.refused) <= sent // 100
+    back_s = 30 + away_s + 10
+    assert all(host.pool.capacity.lost is None for host in crowd.hosts)
+    assert crowd.used(back_s, back_s + 50) > 0.98
+    if away_s > 5:
+        assert crowd.used(35, 30 + away_s) > 0.6
