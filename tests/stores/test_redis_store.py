@@ -68,7 +68,7 @@ def test_a_key_beside_the_ledger_may_be_evicted(store, redis_server):
         assert store.exchange("pool", message(number, "b")).peers == 2
         redis_server.ask("DEL", f"{KEY}:{gone}")
         reply = store.exchange("pool", message(number, "c"))
-        assert (reply.peers, charged(reply)[0]) == (1, 30 * number)
+        assert (reply.peers, charged(reply)[0]) == (1, 40 * number - 10)
         store.exchange("pool", message(number, "c", leaving=True))
 
 

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import shutil
@@ -193,6 +194,15 @@ class TestNotOurs:
         before = path.read_bytes()
         fails(opened(), "newer paceline: update this one, or give another path")
         assert path.read_bytes() == before
+
+    def test_an_older_ledger_is_read_without_its_processes(self, opened, path):
+        take(opened())
+        with closing(sqlite3.connect(path)) as older:
+            (state,) = older.execute("SELECT state FROM pools").fetchone()
+            state = json.loads(state) | {"peers": {"a": [1, 1, [0.0], 0.5, 0, 0.0]}, "places": []}
+            older.execute("UPDATE pools SET format = 1, revision = revision + 1, state = ?", [json.dumps(state)])
+            older.commit()
+        assert take(opened()).standings[0].charged == 2 * state["accounts"][0]["charged"]
 
     def test_a_newer_format_while_we_run(self, opened, path):
         store = opened()

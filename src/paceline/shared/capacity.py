@@ -71,7 +71,7 @@ RENEW_NS = 5 * NS
 RETRY_NS = 1 * NS
 """How often a lost store is tried."""
 
-FEW, RETRIES_PER_S = 16, 2_500
+FEW, RETRIES_PER_S = 16, 1_000
 """With more processes than the first, each waits for a random time of its own before it tries a lost store again; in
 all, they try it so often."""
 
