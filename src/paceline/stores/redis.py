@@ -35,7 +35,7 @@ IDLE_S = 0.05
 """A connection that has been idle for longer is checked before it is used again."""
 
 LATE_S = 1.0
-"""A message that the server reads so long after it has timed out here is not applied: nobody awaits its grants."""
+"""A message that the server reads so long after it has timed out here is not applied: no process awaits its grants."""
 
 HOPS_MAX = 5
 """How many nodes of a cluster are asked for one key before it is an error: they may disagree, or be down."""
