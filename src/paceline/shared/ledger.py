@@ -20,7 +20,8 @@ Shares
 
     A process whose requests wait, or that has a lease, announces when it will report again. One that does not may have
     lost the store while others reach it. For ``VANISHED_US`` the ledger charges what this process may spend with its share
-    (of a window, it keeps the share unused); so it does for a process that has just found the store again.
+    (of a window, it keeps the share unused); so it does for a process that has just found the store again. A process that
+    spends nothing while the store is lost has no share, and nothing is charged when it vanishes.
 """
 
 from __future__ import annotations
@@ -104,6 +105,8 @@ class SharedLedger:
         within_ns = message.report_within_ns(reply)
         peer.due_us = now_us if message.alone else now_us + (within_ns + GRACE_NS) // 1_000 if within_ns else 0
         peer.lease_us = max(LEASE_US, 3 * between_polls_ns(reply.peers) // 1_000)
+        if message.closed:
+            peer.share = peer.due_us = 0
         if message.leaving:  # its number is still remembered
             peer.lease_us, peer.share = -1, 0
         self._peers.part(message.who, peer, now_us)

@@ -293,7 +293,7 @@ load()
 for i = 1, #state.accounts do wrap(i) end
 charge_vanished()
 if now >= 2 * GRID then rebase() end
-local gentle, leaving, alone = floor(flags / 2) % 2 == 1, floor(flags / 4) % 2 == 1, flags >= 8
+local gentle, leaving, alone = floor(flags / 2) % 2 == 1, floor(flags / 4) % 2 == 1, floor(flags / 8) % 2 == 1
 configure(flags % 2 == 1, gentle, headroom, windows, recalled)
 meet(who)
 if number_of > mine[NUMBER] then
@@ -310,6 +310,7 @@ out[7], mine[SHARE] = told, max(round(share * BILLION), told)
 local within = max(out[3] ~= 0 and place_ns ~= 0 and max(place_ns, out[6] * POLL) or 0, #wants > 0 and slack or 0)
 mine[DUE] = alone and us or within ~= 0 and us + floor((within + GRACE) / 1000) or 0
 mine[LEASED] = max(LEASE, floor(3 * (out[6] * POLL) / 1000))
+if flags >= 16 then mine[SHARE], mine[DUE] = 0, 0 end          -- closed: it spends nothing while the store is lost
 if leaving then mine[LEASED], mine[SHARE] = -1, 0 end          -- its number must not be forgotten
 part()
 local shown, longest = {}, 1800

@@ -42,13 +42,13 @@ def encode(message: Message, late_us: int = 0) -> str:
         message: The message.
         late_us: From when on the server, by its own clock, must not apply it; 0: never.
 
-    A list: who, number, 1 for fresh + 2 for gentle + 4 for leaving + 8 for alone, headroom, place, slack, versions, news,
+    A list: who, number, 1 for fresh + 2 for gentle + 4 for leaving + 8 for alone + 16 for closed, headroom, place, slack, versions, news,
     wants, held and windows (0: none), recalled, share, late.
     """
     parts = [
         message.who,
         message.number,
-        message.fresh + 2 * message.gentle + 4 * message.leaving + 8 * message.alone,
+        message.fresh + 2 * message.gentle + 4 * message.leaving + 8 * message.alone + 16 * message.closed,
         message.headroom_s,
         message.place_ns,
         message.slack_ns,
