@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from paceline.pacing.breaker import BreakerPolicy
     from paceline.pacing.buffer import Buffer
     from paceline.pacing.events import Event
+    from paceline.pacing.group import Group
     from paceline.pacing.pacer import lane
     from paceline.pacing.permit import Acquisition, Later, Permit
     from paceline.pacing.retry import RetryPolicy
@@ -52,6 +53,7 @@ _HOMES = {
     "paceline.core.quota": ("Quota", "Rule"),
     "paceline.pacing.retry": ("RetryPolicy",),
     "paceline.pacing.events": ("Event",),
+    "paceline.pacing.group": ("Group",),
     "paceline.planner.forecast": ("eta",),
     "paceline.pacing.scheduler": ("Waiting",),
     "paceline.http.instrument": ("instrument",),
@@ -65,7 +67,7 @@ _HOMES = {
 _HOME_OF = {name: home for home, names in _HOMES.items() for name in names}
 
 __all__ = [
-    "AcquireTimeoutError", "Acquisition", "BreakerPolicy", "BudgetError", "Buffer", "Event", "GaveUpError", "HeaderLimits", "LaneSpec",
+    "AcquireTimeoutError", "Acquisition", "BreakerPolicy", "BudgetError", "Buffer", "Event", "GaveUpError", "Group", "HeaderLimits", "LaneSpec",
     "Later", "Limiter", "NeverFits", "NeverFitsError", "PacelineError", "PacelineWarning", "Permit", "PoolStoppedError",
     "QueueFullError", "Quota", "QuotaError", "Reading", "Refusal", "RefusalKind", "RefusalScope", "RetryPolicy", "Rule",
     "StoreError", "TooLargeError", "Waiting", "eta", "instrument", "lane", "limits_in", "refusal_of", "status_app",

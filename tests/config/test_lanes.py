@@ -22,7 +22,7 @@ def limiter():
 
 
 def lane_of(limiter, **options):
-    return limiter.acquire("jobs", **options)._waiter.lane
+    return limiter.acquire("jobs", **options).waiter.lane
 
 
 class TestSettings:

@@ -305,9 +305,9 @@ class TestLanes:
         limiter = jobs(ManualClock(), {"jobs": "60 requests/min"})
         with paceline.lane("outer"):
             with paceline.lane("inner"):
-                assert limiter.acquire("jobs")._waiter.lane.name == "inner"
-            assert limiter.acquire("jobs")._waiter.lane.name == "outer"
-        assert limiter.acquire("jobs")._waiter.lane == paceline.LaneSpec()
+                assert limiter.acquire("jobs").waiter.lane.name == "inner"
+            assert limiter.acquire("jobs").waiter.lane.name == "outer"
+        assert limiter.acquire("jobs").waiter.lane == paceline.LaneSpec()
 
 
 class TestStatus:

@@ -330,6 +330,14 @@ class Pool:
                         at_ns, binding = then_ns, i
         return at_ns, self._named(now_ns, at_ns, binding)
 
+    def expected(self, now_ns: int, waiter: Waiter) -> int | None:
+        """When ``waiter`` goes if it joins the queue now and those ahead cost as much; ``None``: it never fits here."""
+        ledger, amounts = self.ledger, self.ledger.amounts(waiter.cost)
+        if (self.stopped is not None and now_ns < self._trial_ns) or ledger.never(amounts) is not None:
+            return None
+        ahead = self.queue.ahead_of_newcomer(waiter.lane)
+        return self.capacity.earliest(now_ns, amounts, [ahead * amount for amount in amounts])[0]
+
     def place(self, now_ns: int, waiter: Waiter) -> tuple[int, int, str]:
         """How many waiters go before ``waiter``, when it goes if all estimates are exact, and what binds then."""
         before = self.queue.before(waiter)

@@ -340,11 +340,11 @@ class Acquisition:
     Inside the block the first paced HTTP request uses the permit, so that it is not charged twice.
     """
 
-    __slots__ = ("_permit", "_reset", "_scheduler", "_used", "_waiter")
+    __slots__ = ("_permit", "_reset", "_scheduler", "_used", "waiter")
 
     def __init__(self, scheduler: Scheduler, waiter: Waiter) -> None:
         self._scheduler = scheduler
-        self._waiter = waiter
+        self.waiter = waiter
         self._permit: Permit | None = None
         self._reset: Token[Permit | None] | None = None
         self._used = False
@@ -363,14 +363,14 @@ class Acquisition:
             raise RuntimeError(_ONE)
         self._used = True
         with _surroundings() if around_waits else _NONE:
-            outcome = self._scheduler.wait(self._waiter)
+            outcome = self._scheduler.wait(self.waiter)
         if isinstance(outcome, Reservation):
-            return Permit(self._scheduler, self._waiter, outcome)
-        raise as_error(self._scheduler, self._waiter, outcome)
+            return Permit(self._scheduler, self.waiter, outcome)
+        raise as_error(self._scheduler, self.waiter, outcome)
 
     def why(self) -> Waiting | None:
         """Why it waits: its place in the queue, the quota that binds, the expected wait. ``None`` if it does not wait."""
-        return self._scheduler.why(self._waiter)
+        return self._scheduler.why(self.waiter)
 
     def __await__(self) -> Generator[Any, None, Permit]:
         return self._wait_async().__await__()
@@ -380,11 +380,11 @@ class Acquisition:
             raise RuntimeError(_ONE)
         self._used = True
         with _surroundings() if around_waits else _NONE:
-            outcome = await self._scheduler.wait_async(self._waiter)
+            outcome = await self._scheduler.wait_async(self.waiter)
         if isinstance(outcome, Reservation):
-            permit = Permit(self._scheduler, self._waiter, outcome)
+            permit = Permit(self._scheduler, self.waiter, outcome)
             return self._enter(permit) if enter else permit
-        raise as_error(self._scheduler, self._waiter, outcome)
+        raise as_error(self._scheduler, self.waiter, outcome)
 
     def __enter__(self) -> Permit:
         return self._enter(self.wait())

@@ -522,6 +522,15 @@ class Scheduler:
             return math.inf
         return wait_until_s(until.at_ns, self.now_ns())
 
+    def expected_s(self, waiter: Waiter) -> float:
+        """How long ``waiter`` would wait if it joined the queue now, in seconds; infinite where it cannot be granted."""
+
+        def read(now_ns: int) -> float:
+            at_ns = self.pool.expected(now_ns, waiter)
+            return wait_until_s(at_ns, now_ns) if at_ns is not None and at_ns < UNKNOWN_NS else math.inf
+
+        return self.read(read)
+
     def why(self, waiter: Waiter) -> Waiting | None:
         """Why ``waiter`` waits; ``None`` if it does not."""
         if (further := self._at.get(waiter)) is not None:

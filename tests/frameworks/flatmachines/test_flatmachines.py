@@ -24,7 +24,7 @@ class Watched(paceline.Limiter):
 
     def acquire_call(self, scheduler, cost, **options):
         acquisition = super().acquire_call(scheduler, cost, **options)
-        self.lanes.append((scheduler.pool.name.removeprefix("openai/"), acquisition._waiter.lane))
+        self.lanes.append((scheduler.pool.name.removeprefix("openai/"), acquisition.waiter.lane))
         return acquisition
 
     @property

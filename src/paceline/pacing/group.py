@@ -1,0 +1,225 @@
+"""Several quotas for one kind of requests: those of several keys, regions, deployments or providers.
+
+A request joins the queue of the member where it can go soonest, by the quotas and by the requests that wait there. It is not
+tied to it: where it waits much longer than expected, because the member was paused meanwhile, it chooses again.
+"""
+
+from __future__ import annotations
+
+import math
+import threading
+from collections.abc import Coroutine, Generator, Mapping
+from hashlib import blake2b
+from types import TracebackType
+from typing import Any
+
+from paceline.core.queue import LaneSpec
+from paceline.core.quota import NS
+from paceline.core.results import (
+    AcquireTimeoutError,
+    NeverFitsError,
+    PacelineError,
+    PoolStoppedError,
+    QueueFullError,
+    QuotaError,
+    StoreError,
+)
+from paceline.pacing.pacer import Pacer
+from paceline.pacing.permit import Acquisition, Permit
+
+SAME_S = 0.05
+"""Members with about this difference are equally soon: weights decide."""
+
+PATIENCE, PATIENCE_MIN_S = 3, 5.0
+"""A request chooses again after so many times the expected wait, and not before so many seconds."""
+
+_HERE = (AcquireTimeoutError, NeverFitsError, PoolStoppedError, QueueFullError, StoreError)
+"""Errors of one member, after which another one is tried."""
+
+
+class Group:
+    """Takes each permit from the member that has it soonest.
+
+        group = paceline.Group({"eu": (eu, "openai/gpt-5"), "us": (us, "openai/gpt-5")})
+        async with group.acquire(input_tokens=1_200, output_tokens=300) as (member, permit):
+            permit.settle(await clients[member].chat.completions.create(...))
+
+    A member whose account has no money left, whose queue is full, or whose store has never answered is left out; so is one
+    that is paused, for as long as others are sooner.
+
+    Args:
+        members: The limiter and the pool of each member, by a name of your choice. Several keys need several limiters.
+        in_order: Whether the first member that can take the request at once has it, and a later one only when those before
+            are full: provisioned throughput first, then pay-as-you-go.
+        weights: Where several members are equally soon, their shares; 1 for a member that is not named.
+        sticky_s: How many seconds longer a request waits for the member of its ``sticky`` key than for the soonest.
+
+    Raises:
+        QuotaError: There is no member, a pool is unknown, a weight is not above 0 or not of a member, or ``sticky_s`` is
+            negative.
+    """
+
+    def __init__(
+        self,
+        members: Mapping[str, tuple[Pacer, str]],
+        *,
+        in_order: bool = False,
+        weights: Mapping[str, float] | None = None,
+        sticky_s: float = 5.0,
+    ) -> None:
+        if not members:
+            raise QuotaError("a group needs one member or more")
+        for limiter, pool in members.values():
+            limiter.scheduler(pool)  # an unknown one raises here
+        weights = dict(weights or {})
+        for name, weight in weights.items():
+            if name not in members:
+                raise QuotaError(f"weights has {name!r}, which is no member of the group: {', '.join(members)}")
+            if not 0 < weight < math.inf:
+                raise QuotaError(f"the weight of {name!r} is {weight!r}: it must be a number above 0")
+        if not 0 <= sticky_s < math.inf:
+            raise QuotaError(f"sticky_s is {sticky_s!r}: it must be 0 s or more")
+        self.members = dict(members)
+        self._in_order, self._sticky_s = in_order, sticky_s
+        self._weights = {name: float(weights.get(name, 1.0)) for name in members}
+        self._turns = dict.fromkeys(members, 0.0)  # smooth weighted round robin
+        self._lock = threading.Lock()
+
+    def acquire(
+        self,
+        *,
+        sticky: str | None = None,
+        timeout: float | None = None,
+        lane: str | LaneSpec | None = None,
+        name: str | None = None,
+        **cost: float,
+    ) -> GroupAcquisition:
+        """Ask for the right to make one attempt, at any member.
+
+        Args:
+            sticky: Requests with the same key go to the same member while it is not much later than the others: that of a
+                conversation, whose prompt the provider has cached.
+            timeout: Seconds to wait at most, in all.
+            lane: As for :meth:`Limiter.acquire <paceline.limiter.limiter.Limiter.acquire>`.
+            name: As there.
+            **cost: As there.
+
+        Returns:
+            An object for ``async with``, ``with`` or ``await``, which give the member's name and the permit.
+
+        Raises:
+            QuotaError, TooLargeError: As there.
+        """
+        options: dict[str, Any] = {"lane": lane, "name": name} | cost
+        return GroupAcquisition(self, sticky, timeout, options)
+
+    def ask(self, member: str, timeout: float | None, options: Mapping[str, Any]) -> Acquisition:
+        """An acquisition at ``member``; it joins no queue yet."""
+        limiter, pool = self.members[member]
+        return limiter.acquire(pool, timeout=timeout, **options)
+
+    def pick(self, waits: Mapping[str, float], sticky: str | None) -> str:
+        """The member for a request, by the expected waits in seconds of those that can have it."""
+        soonest_s = min(waits.values())
+        if sticky is not None:
+            own = max(waits, key=lambda name: blake2b(f"{name}\0{sticky}".encode(), digest_size=8).digest())
+            if waits[own] <= soonest_s + self._sticky_s:
+                return own
+        if self._in_order and soonest_s <= 0:
+            return next(name for name in self.members if waits.get(name, math.inf) <= 0)
+        equal = [name for name, wait_s in waits.items() if wait_s <= soonest_s + SAME_S]
+        with self._lock:
+            for name in equal:
+                self._turns[name] += self._weights[name]
+            chosen = max(equal, key=self._turns.__getitem__)
+            self._turns[chosen] -= sum(self._weights[name] for name in equal)
+        return chosen
+
+
+class GroupAcquisition:
+    """A request for a permit of any member: ``async with``, ``with`` and ``await`` wait for it."""
+
+    def __init__(self, group: Group, sticky: str | None, timeout: float | None, options: dict[str, Any]) -> None:
+        self._group, self._sticky, self._timeout, self._options = group, sticky, timeout, options
+        self._entered: Acquisition | None = None
+        for member in group.members:
+            group.ask(member, timeout, options)  # invalid arguments raise here
+
+    def wait(self) -> tuple[str, Permit]:
+        """Block this thread until a permit is granted.
+
+        Raises:
+            AcquireTimeoutError, NeverFitsError, QueueFullError, PoolStoppedError, StoreError: No member can have the request;
+                the error of the last one that was tried.
+        """
+        return self._wait_with(lambda acquisition: acquisition.wait())
+
+    def __enter__(self) -> tuple[str, Permit]:
+        return self._wait_with(lambda acquisition: acquisition.__enter__())
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None) -> None:
+        assert self._entered is not None
+        self._entered.__exit__(kind, error, tb)
+
+    def __await__(self) -> Generator[Any, None, tuple[str, Permit]]:
+        return self._wait_async(enter=False).__await__()
+
+    def __aenter__(self) -> Coroutine[Any, Any, tuple[str, Permit]]:
+        return self._wait_async(enter=True)
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None
+    ) -> None:
+        assert self._entered is not None
+        await self._entered.__aexit__(kind, error, tb)
+
+    def _wait_with(self, wait: Any) -> tuple[str, Permit]:
+        tries = self._tries()
+        member, acquisition = next(tries)
+        while True:
+            try:
+                permit = wait(acquisition)
+            except _HERE as error:
+                member, acquisition = tries.send(error)
+            else:
+                self._entered = acquisition
+                return member, permit
+
+    async def _wait_async(self, *, enter: bool) -> tuple[str, Permit]:
+        tries = self._tries()
+        member, acquisition = next(tries)
+        while True:
+            try:
+                permit = await (acquisition.__aenter__() if enter else acquisition)
+            except _HERE as error:
+                member, acquisition = tries.send(error)
+            else:
+                self._entered = acquisition
+                return member, permit
+
+    def _tries(self) -> Generator[tuple[str, Acquisition], PacelineError, None]:
+        """Yield where to wait; each time that fails, the error is sent back. Raises it when no member is left."""
+        group, left_out = self._group, set[str]()
+        clock = next(iter(group.members.values()))[0].clock
+        until_ns = None if self._timeout is None else clock.now_ns() + round(self._timeout * NS)
+        while True:
+            waits = {member: self._expected_s(member) for member in group.members if member not in left_out}
+            possible = {member: wait_s for member, wait_s in waits.items() if wait_s < math.inf} or waits
+            member = group.pick(possible, self._sticky)
+            rest_s = None if until_ns is None else max((until_ns - clock.now_ns()) / NS, 0.0)
+            patience_s = max(PATIENCE * possible[member], PATIENCE_MIN_S) if len(possible) > 1 else math.inf
+            began_ns, last = clock.now_ns(), rest_s is not None and rest_s <= patience_s
+            timeout = rest_s if last else None if patience_s == math.inf else patience_s
+            error = yield member, group.ask(member, timeout, self._options)
+            if isinstance(error, AcquireTimeoutError) and clock.now_ns() > began_ns:
+                if last or timeout is None:
+                    raise error
+                left_out.clear()  # it has waited for longer than expected: the others may be sooner now
+                continue
+            left_out.add(member)
+            if len(left_out) == len(group.members):
+                raise error
+
+    def _expected_s(self, member: str) -> float:
+        limiter, pool = self._group.members[member]
+        return limiter.scheduler(pool).expected_s(self._group.ask(member, None, self._options).waiter)

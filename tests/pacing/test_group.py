@@ -1,0 +1,185 @@
+"""A group of pools: where each request goes, and three regions before three emulated providers."""
+
+import asyncio
+import random
+from collections import Counter
+
+import pytest
+
+import paceline
+from paceline.emulator import Refused, Settings, World
+from paceline.testing import ManualClock, run_virtual
+
+QUOTA = "500 requests/min"
+
+
+def group_of(clock, quotas, **options):
+    limiters = {name: paceline.Limiter({"jobs": quota}, clock=clock) for name, quota in quotas.items()}
+    return paceline.Group({name: (limiter, "jobs") for name, limiter in limiters.items()}, **options), limiters
+
+
+class Regions:
+    """Three regions, each with a provider of its own, and workers that never run out of work."""
+
+    def __init__(self, clock, quotas, **options):
+        self.clock, self.group = clock, group_of(clock, quotas, **options)[0]
+        self.worlds = {
+            name: World(Settings(limits={"m": quota}, latency_s=1.0, headers=False), clock.now_ns() / 1e9)
+            for name, quota in quotas.items()
+        }
+        self.sent, self.refused = [], Counter()
+
+    @property
+    def now_s(self):
+        return self.clock.now_ns() / 1e9
+
+    async def work(self):
+        while True:
+            async with self.group.acquire() as (member, permit):
+                answer = self.worlds[member].admit(self.now_s, "m", 10, 10)
+                if isinstance(answer, Refused):
+                    self.refused[member] += 1
+                    permit.refused(retry_after_s=answer.wait_s)
+                    continue
+                self.sent.append((self.now_s, member))
+                await asyncio.sleep(answer.duration_s)
+                self.worlds[member].finish(self.now_s, answer)
+                permit.settle()
+
+    def rate(self, from_s, to_s, *members):
+        sent = sum(from_s <= at < to_s and (not members or member in members) for at, member in self.sent)
+        return sent / (to_s - from_s) * 60
+
+
+def test_three_regions_are_used_in_full():
+    async def main(clock):
+        regions = Regions(clock, dict.fromkeys(["eu", "us", "asia"], QUOTA))
+        start_s = regions.now_s
+        tasks = [asyncio.create_task(regions.work()) for _ in range(300)]
+        await asyncio.sleep(120)
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        assert regions.refused == {}
+        assert regions.rate(start_s + 60, start_s + 120) >= 0.98 * 1_500
+        for member in regions.worlds:
+            assert regions.rate(start_s + 60, start_s + 120, member) >= 0.98 * 500
+
+    run_virtual(main)
+
+
+def test_one_region_goes_away_and_comes_back():
+    async def main(clock):
+        regions = Regions(clock, dict.fromkeys(["eu", "us", "asia"], QUOTA))
+        start_s = regions.now_s
+        tasks = [asyncio.create_task(regions.work()) for _ in range(300)]
+        await asyncio.sleep(60)
+        limiter, pool = regions.group.members["us"]
+        scheduler = limiter.scheduler(pool)
+        scheduler.pause(clock.now_ns() + 40 * 10**9)
+        await asyncio.sleep(120)
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        assert regions.refused == {}
+        assert regions.rate(start_s + 75, start_s + 100, "eu", "asia") >= 0.98 * 1_000
+        assert regions.rate(start_s + 75, start_s + 100, "us") == 0
+        assert regions.rate(start_s + 120, start_s + 180) >= 0.98 * 1_500
+
+    run_virtual(main)
+
+
+def test_weights_decide_where_all_are_free():
+    clock = ManualClock()
+    group, _ = group_of(clock, {"a": "10k requests/min", "b": "10k requests/min"}, weights={"a": 3})
+    assert Counter(group.acquire().wait()[0] for _ in range(40)) == {"a": 30, "b": 10}
+
+
+def test_in_order_the_second_is_used_when_the_first_is_full():
+    clock = ManualClock()
+    group, _ = group_of(clock, {"own": "60 requests/min burst 10", "more": "6000 requests/min"}, in_order=True)
+    taken = Counter(group.acquire().wait()[0] for _ in range(30))
+    assert taken["own"] in (9, 10)  # less the headroom
+    clock.advance(5)
+    assert [group.acquire().wait()[0] for _ in range(4)] == ["own"] * 4
+
+
+def test_a_conversation_stays_where_it_is():
+    clock = ManualClock()
+    names = ["a", "b", "c"]
+    group, _ = group_of(clock, dict.fromkeys(names, "6000 requests/min"))
+    keys = [f"conversation {n}" for n in range(60)]
+    first = {key: group.acquire(sticky=key).wait()[0] for key in keys}
+    assert {key: group.acquire(sticky=key).wait()[0] for key in keys} == first
+    assert min(Counter(first.values()).values()) > 8
+    fewer, _ = group_of(clock, dict.fromkeys(["a", "b"], "6000 requests/min"))
+    moved = {key for key in keys if fewer.acquire(sticky=key).wait()[0] != first[key]}
+    assert moved == {key for key in keys if first[key] == "c"}
+
+
+def test_a_conversation_moves_when_its_member_is_much_later():
+    clock = ManualClock()
+    group, limiters = group_of(clock, {"a": "60 requests/min burst 10", "b": "60 requests/min burst 10"})
+    home, _ = group.acquire(sticky="x").wait()
+    limiters[home].scheduler("jobs").pause(clock.now_ns() + 60 * 10**9)
+    assert group.acquire(sticky="x").wait()[0] != home
+
+
+def test_a_member_without_money_is_left_out():
+    clock = ManualClock()
+    group, limiters = group_of(clock, {"a": QUOTA, "b": QUOTA})
+    permit = limiters["a"].acquire("jobs").wait()
+    permit.refused(paceline.Refusal(paceline.RefusalKind.MONEY, message="no credit"))
+    assert limiters["a"].status()["pools"]["jobs"]["stopped"]
+    assert {group.acquire().wait()[0] for _ in range(10)} == {"b"}
+
+
+def test_a_request_that_fits_nowhere():
+    clock = ManualClock()
+    group, _ = group_of(clock, {"a": "100 tokens/min", "b": "200 tokens/min"})
+    assert group.acquire(tokens=150).wait()[0] == "b"
+    with pytest.raises(paceline.NeverFitsError):
+        group.acquire(tokens=250).wait()
+
+
+def test_a_timeout_is_for_all_members():
+    clock = ManualClock()
+    group, limiters = group_of(clock, {"a": QUOTA, "b": QUOTA})
+    for limiter in limiters.values():
+        limiter.scheduler("jobs").pause(clock.now_ns() + 60 * 10**9)
+    with pytest.raises(paceline.AcquireTimeoutError):
+        group.acquire(timeout=3).wait()
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        ({"weights": {"c": 1}}, "'c', which is no member"),
+        ({"weights": {"a": 0}}, "must be a number above 0"),
+        ({"sticky_s": -1}, "0 s or more"),
+    ],
+)
+def test_wrong_options(options, said):
+    with pytest.raises(paceline.QuotaError, match=said):
+        group_of(ManualClock(), {"a": QUOTA, "b": QUOTA}, **options)
+    with pytest.raises(paceline.QuotaError, match="one member or more"):
+        paceline.Group({})
+
+
+def test_threads_and_mixed_sizes_lose_nothing():
+    async def main(clock):
+        group, limiters = group_of(clock, {"a": "6000 tokens/min", "b": "3000 tokens/min burst 500"})
+        rng = random.Random(7)
+
+        async def one():
+            async with group.acquire(tokens=rng.randint(1, 400), timeout=600) as (member, permit):
+                await asyncio.sleep(rng.random())
+                permit.settle()
+                return member
+
+        taken = Counter(await asyncio.gather(*[one() for _ in range(200)]))
+        assert sum(taken.values()) == 200
+        assert min(taken.values()) > 40
+        assert all(limiter.status()["pools"]["jobs"]["in_flight"] == 0 for limiter in limiters.values())
+
+    run_virtual(main)
