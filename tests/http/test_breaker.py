@@ -219,9 +219,7 @@ def test_one_client_in_three_event_loops(paceline_emulator, library):
     """A notebook: the connections of a closed loop fail, which is no outage of the provider."""
     world = paceline_emulator(limits={"gpt-5": "6000 requests/min,4M tokens/min"})
     long = paceline.BreakerPolicy(first_pause_s=60)  # a pause would be seen at the end
-    limiter = paceline.Limiter(
-        {"openai/*": ["6000 requests/min", "4M tokens/min"]}, acquire_timeout_s=20, breaker=long
-    )
+    limiter = paceline.Limiter({"openai/*": ["6000 requests/min", "4M tokens/min"]}, acquire_timeout_s=20, breaker=long)
     sdk = openai.AsyncOpenAI(api_key="k", base_url=f"{world.base_url}/v1", http_client=library.AsyncClient())
     limiter.attach(sdk, provider="openai")
 
