@@ -485,7 +485,7 @@ def test_counts_hold_at_every_moment(seed, steps):
     dice = random.Random(seed)
     rules = {"turnaround_s": 300, "turnaround_spread": 9, "cancel_s": 60, "expires_s": 400, "failed_requests": 0.1}
     rules |= {"enqueued_tokens": 400, "release_s": 5, "in_order": dice.random() < 0.5}
-    world, now, made = Batches(Settings(batches=rules, seed=seed)), 0.0, []
+    world, now, made = Batches(Settings(batches=rules, seed=seed)), dice.choice((0.0, 1.8e9)), []
     for _ in range(steps):
         now += dice.choice((0, 0.5, 10, 200))
         batch = world.create(now, dice.choice(("openai", "anthropic")), entries(dice.randint(1, 20)))
@@ -501,6 +501,7 @@ def test_counts_hold_at_every_moment(seed, steps):
     assert set(tally["states"]) <= {"completed", "failed", "expired", "cancelled"}
     for batch in made:
         ended = batch.state != "failed"
+        assert set(batch.counts) <= {"succeeded", "errored", "expired", "canceled"}
         assert sum(batch.counts.values()) == (len(batch.entries) if ended else 0)
         assert len(list(batch.results("succeeded", "errored", "expired", "canceled"))) == sum(batch.counts.values())
         assert batch.ended == batch.counts["succeeded"] + batch.counts["errored"]

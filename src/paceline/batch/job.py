@@ -12,6 +12,7 @@ import tempfile
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
+from functools import partial
 from hashlib import sha256
 from itertools import groupby
 from pathlib import Path
@@ -19,7 +20,10 @@ from typing import Any, BinaryIO, Final, cast
 from urllib.parse import urlsplit
 
 from paceline.batch.check import SHOWN, Checker, Plan, check
+from paceline.batch.endpoints import has_batches
 from paceline.batch.index import Index
+from paceline.batch.journal import Journal
+from paceline.batch.offline import Offline
 from paceline.batch.progress import Meter, View, eta_s
 from paceline.batch.requests import BadLineError, Request, read_lines, read_request
 from paceline.batch.results import STDOUT, OutputError, Recovered, Results, read_answer
@@ -61,6 +65,9 @@ class Job:
         repair: Move corrupt lines of the output to another file, and send their requests again.
         check_first: Check the whole input before the first request, however large it is.
         page: The port at which the status page is served on this machine while it runs; ``None`` for none.
+        mode: ``sync`` sends the requests one by one, ``batch`` in batches of the providers' Batch APIs.
+        batch_lines: The most requests of a batch; by the size of the input when ``None``.
+        batch_queue: The provider's limit of enqueued input tokens for each model; learned from refusals when ``None``.
     """
 
     source: str
@@ -71,6 +78,9 @@ class Job:
     repair: bool = False
     check_first: bool = False
     page: int | None = None
+    mode: str = "sync"
+    batch_lines: int | None = None
+    batch_queue: float | None = None
 
     def run(self, view: View) -> tuple[int, dict[str, Any]]:
         """Run the job.
@@ -93,7 +103,8 @@ class Job:
         limiter, index = Limiter(**arguments), Index()
         saved: list[str] = []
         try:
-            whole = self._checks_first(file, results)
+            journal = self._journal(results)
+            whole = journal is not None or self._checks_first(file, results)
             checker, most = Checker(limiter, index if whole else Index()), None if whole else SAMPLE
             plan = check(
                 file, checker, provider=provider, most=most, tick=lambda n: view.say(f"checked {n:,} requests")
@@ -101,14 +112,11 @@ class Job:
             for warning in plan.warnings[:SHOWN]:
                 view.say(f"warning: {warning}")
             addresses = self._addresses(plan, provider, whole=whole)
-            store, problem = self._open_store(plan.shares)
-            if problem:
-                view.say(f"warning: {problem}")
+            store = self._store(plan, view) if journal is None else None
             if store is not None:
                 limiter = Limiter(**arguments | {"store": store})
                 _join(limiter, (share.model for share in plan.shares.values()))
-            if self.restart and (aside := results.set_aside()):
-                view.say(f"the old answers are in {aside}")
+            journal = self._leave(results, journal, view)
             recovered = results.recover(index, repair=self.repair) if whole else Recovered()
             start, checker = limiter.status()["pools"], Checker(limiter, index)
             tally = Tally(plan.requests, recovered.answered, start=start, store=store.url if store else None)
@@ -117,9 +125,14 @@ class Job:
             else:
                 tally.requests, tally.about = plan.requests * _size(file) // file.tell(), "about "
                 source = self._unchecked(file, provider, checker, addresses, tally, view)
-            for line in _opening(plan, recovered, tally, start):
+            for line in _opening(plan, recovered, tally, {} if journal is not None else start):
                 view.say(line)
             results.open()
+            if journal is not None:
+                again = partial(_from_start, file, index, provider, plan.last_line, checker)
+                offline = self._offline(again, index, journal, addresses, results, tally, view)
+                saved += _run_offline(offline, journal, results, tally)
+                return _end_offline(offline, limiter, tally, view, results)
             file.seek(0)
             meter = Meter(plan if whole else checker.plan, tally, self.config.workers)
             runner = Runner(source, limiter, self.config, addresses, results, tally, view, meter)
@@ -137,6 +150,55 @@ class Job:
                 print(f"paceline run: {line}", file=sys.stderr)  # noqa: T201
             index.close()
             limiter.close()
+
+    def _offline(
+        self,
+        again: Callable[[], Iterator[tuple[Request, Metered]]],
+        index: Index,
+        journal: Journal,
+        addresses: Mapping[str, Address],
+        results: Results,
+        tally: Tally,
+        view: View,
+    ) -> Offline:
+        accounts = {name: account(address.root, address.key) for name, address in addresses.items()}
+        options: dict[str, Any] = {"most_lines": self.batch_lines, "queue": self.batch_queue}
+        return Offline(again, index, journal, addresses, accounts, results, tally, view, **options)
+
+    def _journal(self, results: Results) -> Journal | None:
+        """The journal of batches of a run that sends in batches.
+
+        Raises:
+            OutputError: The output cannot be resumed; or a run that does not send in batches would send again what is in one.
+        """
+        if self.mode == "batch" and not results.resumable:
+            raise OutputError(f"{results.path}: a run in batches needs a file for its output: name one with -o")
+        journal = Journal(results.path) if results.resumable else None
+        if journal is not None and journal.unfinished and not self.restart and self.mode != "batch":
+            raise OutputError(
+                f"{journal.path}: {journal.unfinished:,} batches of an earlier run have results that are not in the output:"
+                " read them with --mode batch, or leave them with --restart"
+            )
+        return journal if self.mode == "batch" else None
+
+    def _store(self, plan: Plan, view: View) -> Store | None:
+        """The store for the quotas of ``plan``; see :meth:`_open_store`."""
+        store, problem = self._open_store(plan.shares)
+        if problem:
+            view.say(f"warning: {problem}")
+        return store
+
+    def _leave(self, results: Results, journal: Journal | None, view: View) -> Journal | None:
+        """On a restart, rename the output and the journal of an earlier run; return the journal to write, if any."""
+        if not (self.restart and results.resumable):
+            return journal
+        if aside := results.set_aside():
+            view.say(f"the old answers are in {aside}")
+        before = Journal(results.path)
+        if (aside := before.set_aside()) and before.unfinished:
+            text = f"{before.unfinished:,} batches of the earlier run go on at the provider, and are paid; they are in {aside}"
+            print(f"paceline run: {text}", file=sys.stderr)  # noqa: T201
+        return None if journal is None else Journal(results.path)
 
     def _serve_page(self, limiter: Limiter) -> None:
         """Serve the status page until the process ends.
@@ -194,6 +256,9 @@ class Job:
         Raises:
             QuotaError: A provider of ``plan`` has no address or no key.
         """
+        unknown = [name for name in plan.providers if not has_batches(name)]
+        if self.mode == "batch" and unknown:
+            raise QuotaError(f"--mode batch: no Batch API of {unknown[0]} is known here: use --mode sync")
         addresses = {name: self._address(provider) for name, provider in plan.providers.items()}
         if not whole and provider is None:
             for name in ROOTS.keys() - addresses.keys():
@@ -307,6 +372,8 @@ def _opening(plan: Plan, recovered: Recovered, tally: Tally, pools: dict[str, An
     again = f", {recovered.failed:,} failed before and are sent again" if recovered.failed else ""
     later = ", each checked when it is sent" if tally.about else ""
     yield f"{tally.about}{tally.requests:,} requests{before}{again}{later}"
+    if not pools:  # batches have other limits than these
+        return
     yield f"state: {tally.store or 'in this process only'}"
     for name in list(plan.shares)[:SHOWN]:
         yield f"{name}: {_limits(pools[name]['quotas'])}"
@@ -360,6 +427,58 @@ def _end(runner: Runner, limiter: Limiter, tally: Tally, view: View, results: Re
     if tally.failed:
         view.say("the same command again sends the failed requests once more")
     return (FAILED if tally.failed else DONE), report
+
+
+def _run_offline(offline: Offline, journal: Journal, results: Results, tally: Tally) -> list[str]:
+    """Run; return lines that name the places of answers that the output could not take."""
+    saved: list[str] = []
+    try:
+        if tally.left or journal.unfinished:
+            journal.open()
+            asyncio.run(offline.run())
+    finally:
+        saved += _save(results, tally)
+        journal.close()
+    return saved
+
+
+def _end_offline(
+    offline: Offline, limiter: Limiter, tally: Tally, view: View, results: Results
+) -> tuple[int, dict[str, Any]]:
+    """Print the summary of a run in batches; return the exit code and the summary."""
+    stop = offline.stop
+    report = tally.report(
+        limiter.status()["pools"],
+        attempts=offline.calls,
+        refused=offline.refused,
+        elapsed_s=0.0,
+        output=results.path,
+        interrupted=stop is not None and stop[0] == INTERRUPTED,
+    ) | {"batches": offline.created, "batches_in_progress": offline.in_progress}
+    view.close()
+    lines = in_words(report, tally.left, tally.about)
+    lines[1] = (
+        f"{offline.created:,} batches created in {offline.calls:,} calls, {offline.refused:,} of them refused with a 429"
+    )
+    for line in lines:
+        view.say(line)
+    if stop is not None:
+        goes = f"{offline.in_progress:,} batches go on at the provider: " if offline.in_progress else ""
+        text = f"stopped: {stop[1]}; {tally.left:,} requests left: {goes}the same command again goes on"
+        with suppress(OSError):  # the terminal was closed
+            print(f"paceline run: {text}", file=sys.stderr)  # noqa: T201
+        return stop[0], report
+    if tally.failed:
+        view.say("the same command again sends the failed requests once more")
+    return (FAILED if tally.failed else DONE), report
+
+
+def _from_start(
+    file: BinaryIO, index: Index, provider: str | None, last_line: int, checker: Checker
+) -> Iterator[tuple[Request, Metered]]:
+    """The requests of a checked input that are still to be sent, from the first line on."""
+    file.seek(0)
+    return _checked(file, index, provider, last_line, checker)
 
 
 def _checked(

@@ -47,6 +47,16 @@ sends the requests that have no answer yet. Exit codes: 0 all answered, 1 some f
     help="first: the whole input is checked before the first request. auto (the default): so is an input of up to 16 MB,"
     " or one whose output has answers; of a larger one each line is checked when it is sent.",
 )
+@click.option(
+    "--mode",
+    type=click.Choice(["sync", "batch"]),
+    default="sync",
+    help="batch: by the Batch APIs of OpenAI, Groq and Anthropic: at their price for batches, within a day.",
+)
+@click.option("--batch-lines", type=click.IntRange(1, 100_000), help="The most requests of one batch.")
+@click.option(
+    "--batch-queue", type=click.IntRange(1), help="The limit of enqueued input tokens of each model, if you know it."
+)
 @click.option("--restart", is_flag=True, help="Send everything again; the old answers are kept as .bak.")
 @click.option("--repair", is_flag=True, help="Move corrupt lines of the output aside, and send their requests again.")
 @click.option(
@@ -61,6 +71,9 @@ def command(
     limits: tuple[str, ...],
     file: Path | None,
     checked: str,
+    mode: str,
+    batch_lines: int | None,
+    batch_queue: int | None,
     restart: bool,
     repair: bool,
     page: int | None,
@@ -74,12 +87,27 @@ def command(
     from paceline.batch.runner import INTERRUPTED, USAGE
     from paceline.config import Config, parse_limit
 
+    if mode != "batch" and (batch_lines is not None or batch_queue is not None):
+        raise click.UsageError("--batch-lines and --batch-queue need --mode batch")
+    if mode == "batch" and page is not None:
+        raise click.UsageError("--page shows the quotas of requests that are sent one by one: it needs --mode sync")
     if as_json and output == "-":
         raise click.UsageError("--json and -o - both use standard output: choose one")
     try:
         given["limits"] = dict(parse_limit(text) for text in limits)
         config = Config.load(file, given=given)
-        job = Job(source, output, config, restart, repair=repair, check_first=checked == "first", page=page)
+        job = Job(
+            source,
+            output,
+            config,
+            restart,
+            repair=repair,
+            check_first=checked == "first",
+            page=page,
+            mode=mode,
+            batch_lines=batch_lines,
+            batch_queue=batch_queue,
+        )
         gc.freeze()  # what is imported stays; most of the rest is freed by its last reference
         gc.set_threshold(*GC_THRESHOLD)
         code, report = job.run(view(quiet=quiet))

@@ -31,6 +31,9 @@ MOST_BATCHES = 10_000
 MOST_REQUESTS = 2_000_000
 """Requests of all these batches, about 600 bytes each in memory."""
 
+ROUNDING_S = 1e-5
+"""Far above the rounding of float seconds since 1970."""
+
 ENDED = ("completed", "failed", "expired", "cancelled")
 _NINE_OF_TEN = 1.2816  # the 90 % point of the normal distribution, in standard deviations
 _HOUR_S = 3_600.0
@@ -287,7 +290,8 @@ class Batches:
     def _work(self, now: float, batch: Batch) -> None:
         """End the requests that are due: evenly over the time that the batch lasts."""
         spent_s = min(now, batch.expires_s) - batch.times.get("in_progress", now)
-        share = 1.0 if spent_s >= batch.lasts_s else spent_s / batch.lasts_s
+        over = spent_s >= batch.lasts_s - ROUNDING_S
+        share = 1.0 if over else spent_s / batch.lasts_s
         due = math.floor(len(batch.order) * share + 1e-9)
         for number in batch.order[batch.ended : due]:
             self._run(batch, batch.entries[number])
