@@ -270,6 +270,14 @@ class Endpoints(ABC):
     async def look(self, chunk: Chunk) -> Seen:
         """A batch as it is now."""
 
+    @abstractmethod
+    async def cancel(self, chunk: Chunk) -> None:
+        """Ask for the end of a batch; nothing if it has ended.
+
+        Raises:
+            BrokenError: It is not known whether that was heard.
+        """
+
     async def results(self, place: str, file: IO[bytes]) -> Iterator[Result]:
         """The results at one of the places of :attr:`Seen.files`, by way of a temporary ``file``.
 
@@ -296,6 +304,14 @@ class Endpoints(ABC):
     @abstractmethod
     def result(self, value: dict[str, Any]) -> Result:
         """One line of results."""
+
+
+async def _cancel(web: Web, path: str) -> None:
+    try:
+        await web.call("POST", path)
+    except RefusedError as error:
+        if error.status == 429:
+            raise BrokenError("too many calls") from None  # any other refusal: it has ended
 
 
 class OpenAIEndpoints(Endpoints):
@@ -351,6 +367,9 @@ class OpenAIEndpoints(Endpoints):
         seen = _seen_of_openai(value)
         seen.files = [f"{self._at(chunk, 'files')}/{quote(one)}/content" for one in seen.files]
         return seen
+
+    async def cancel(self, chunk: Chunk) -> None:
+        await _cancel(self.web, f"{self._at(chunk, 'batches')}/{quote(chunk.batch)}/cancel")
 
     def result(self, value: dict[str, Any]) -> Result:
         custom_id, response, error = value["custom_id"], value.get("response"), value.get("error")
@@ -428,6 +447,9 @@ class AnthropicEndpoints(Endpoints):
 
     async def look(self, chunk: Chunk) -> Seen:
         return _seen_of_anthropic(await self.web.call("GET", f"{self.PATH}/{quote(chunk.batch)}"))
+
+    async def cancel(self, chunk: Chunk) -> None:
+        await _cancel(self.web, f"{self.PATH}/{quote(chunk.batch)}/cancel")
 
     def result(self, value: dict[str, Any]) -> Result:
         custom_id, result = self._given.get(value["custom_id"], value["custom_id"]), value["result"]

@@ -19,6 +19,7 @@ from types import FrameType
 from typing import Any, Final
 
 from paceline.batch.chunks import Chunk, Item, Kind, Load, Queue, cut
+from paceline.batch.deadline import Deadline
 from paceline.batch.endpoints import (
     FULL,
     BrokenError,
@@ -73,6 +74,8 @@ class Timing:
         lost_s: How long a provider may give no usable answer, before the run stops.
         retry_s: Between two calls of which the first had no usable answer.
         call_s: The longest time of one call; that of a large file.
+        cancel_s: How long cancelled batches are waited for; the providers state ten minutes.
+        last_s: What the last answers of requests that are sent one by one take, beside the limits.
     """
 
     poll_first_s: float = 5.0
@@ -84,6 +87,8 @@ class Timing:
     lost_s: float = 3_600.0
     retry_s: float = 5.0
     call_s: float = 1_800.0
+    cancel_s: float = 600.0
+    last_s: float = 60.0
 
 
 TIMING = Timing()
@@ -95,6 +100,10 @@ class StopError(PacelineError):
     def __init__(self, code: int, message: str) -> None:
         super().__init__(message)
         self.code = code
+
+
+class _LeaveError(Exception):
+    """The batches are to be left."""
 
 
 class Offline:
@@ -111,11 +120,13 @@ class Offline:
         view: Shows the progress.
         most_lines: The most requests of a batch; ``None`` for the provider's limit.
         queue: The known limit of enqueued tokens of each model.
+        deadline: When the batches are left; ``None`` for never.
         timing: Durations.
 
     Attributes:
         stop: The exit code and the reason of a run that ended early.
         created: How many batches this run has created.
+        left: Whether the batches were left because of the deadline.
     """
 
     def __init__(
@@ -131,10 +142,15 @@ class Offline:
         *,
         most_lines: int | None = None,
         queue: float | None = None,
+        deadline: Deadline | None = None,
         timing: Timing | None = None,
     ) -> None:
         self.stop: tuple[int, str] | None = None
         self.created = 0
+        self.left = False
+        self._deadline, self._leaving = deadline, asyncio.Event()
+        self._started_s = time.time()
+        self._unable_s: float | None = None  # since when no batch could be created
         self._scan, self._index, self._journal, self._addresses = scan, index, journal, addresses
         self._accounts, self._results, self._tally, self._view = accounts, results, tally, view
         self._most_lines, self._limit, self._time = most_lines, queue, timing or TIMING
@@ -168,8 +184,20 @@ class Offline:
 
     # --- the run -----------------------------------------------------------------------------------------------------
 
-    async def run(self) -> None:
+    @property
+    def unfinished(self) -> int:
+        """The requests that are neither answered, nor done in a batch."""
+        return max(0, self._tally.left - sum(seen.done for seen in self._seen.values()))
+
+    def holds(self, line: int) -> bool:
+        """Whether a line is part of a batch that has not ended."""
+        return line < len(self._lines) and bool(self._lines[line] & _HELD)
+
+    async def run(self, *, create: bool = True) -> None:
         """Send everything, and write every result.
+
+        Args:
+            create: Whether to create batches; otherwise those of the journal are cancelled and brought to their end.
 
         Raises:
             BadLineError: The input has changed since it was checked.
@@ -192,7 +220,12 @@ class Offline:
         progress = asyncio.create_task(self._show())
         try:
             await self._adopt()
-            await self._send_all()
+            if create:
+                await self._send_or_leave()
+            else:
+                self._leaving.set()
+                while self._tasks:
+                    await self._wait(None)
         except StopError as error:
             self.stop = error.code, str(error)
         except OutputError as error:
@@ -226,6 +259,22 @@ class Offline:
         if self._tasks:
             self._view.say(f"going on with {len(self._tasks):,} batches of an earlier run")
 
+    async def _send_or_leave(self) -> None:
+        try:
+            await self._send_all()
+        except _LeaveError:
+            self.left = True
+            self._view.say(f"leaving {len(self._tasks):,} batches: the rest is sent one by one, to keep the deadline")
+            self._leaving.set()
+            end_s = time.monotonic() + self._time.cancel_s
+            while self._tasks and (left_s := end_s - time.monotonic()) > 0:
+                await self._wait(left_s)
+
+    def _check_deadline(self) -> None:
+        """Raise if the batches are to be left now."""
+        if self._deadline is not None and not self._leaving.is_set() and self._deadline.due(self.unfinished):
+            raise _LeaveError
+
     async def _send_all(self) -> None:
         """Create batches until every request is done; those that come back are sent in a further pass."""
         while True:
@@ -252,7 +301,7 @@ class Offline:
 
     def _items(self) -> Iterator[Item]:
         for request, metered in self._scan():
-            if request.line < len(self._lines) and self._lines[request.line] & _HELD:
+            if self.holds(request.line):
                 continue
             kind = Kind(request.provider.name, request.path, request.model)
             content = self._ends[kind.provider].encode(request)
@@ -289,8 +338,8 @@ class Offline:
     async def _create(self, load: Load) -> None:
         """Create a batch once, also where the answer to its creation is lost."""
         queue, ends = self._queue(load.kind), self._ends[load.kind.provider]
-        started_s = time.monotonic()
         while True:
+            self._check_deadline()
             chunk = self._journal.intend(load, self._accounts[load.kind.provider])
             for line in load.lines:
                 self._mark(line, held=True)
@@ -302,31 +351,31 @@ class Offline:
                 if error.status not in (429, 503) and error.code != FULL:
                     raise _stopping(error, load.kind) from None
                 if error.code == "upload_failed":
-                    await self._pause(started_s, error)
+                    await self._unable(error)
                     continue
                 self._full(load.kind, str(error))
                 self._returned = True
                 return
             except BrokenError as error:
                 self._view.say(f"the answer to the creation of a batch is lost ({error}): looking for it")
-                found = await self._find(chunk)
-                if found is None:
-                    self._drop(chunk, "never created")
-                    await self._pause(started_s, error)
-                    continue
-                batch = found
-            self._journal.created(chunk, batch)
-            self.created += 1
+            else:
+                self._note_created(chunk, batch)
             self._follow(chunk)
             return
 
-    async def _pause(self, started_s: float, error: Exception) -> None:
+    def _note_created(self, chunk: Chunk, batch: str) -> None:
+        self._journal.created(chunk, batch)
+        self.created += chunk.at_s >= self._started_s
+        self._unable_s = None
+
+    async def _unable(self, error: object) -> None:
         """Wait before the next attempt to create a batch.
 
         Raises:
             StopError: There were attempts for too long.
         """
-        if time.monotonic() - started_s > self._time.lost_s:
+        self._unable_s = self._unable_s or time.monotonic()
+        if time.monotonic() - self._unable_s > self._time.lost_s:
             raise StopError(FAILED, f"no batch can be created: {error}")
         await asyncio.sleep(self._jittered(self._time.retry_s))
 
@@ -369,6 +418,8 @@ class Offline:
 
     async def _wait(self, seconds: float | None) -> None:
         """Wait until a batch has ended, for so many seconds at most; raise what has gone wrong with one."""
+        if self._deadline is not None and not self._leaving.is_set():
+            seconds = min(self._time.poll_first_s, self._time.poll_first_s if seconds is None else seconds)
         self._changed.clear()
         if not any(task.done() for task in self._tasks):
             with suppress(TimeoutError):
@@ -377,6 +428,7 @@ class Offline:
         for task in [task for task in self._tasks if task.done()]:
             del self._tasks[task]
             task.result()
+        self._check_deadline()
 
     async def _finish(self, chunk: Chunk) -> None:
         """Poll a batch to its end, write its results, and give back the requests that have none."""
@@ -385,8 +437,9 @@ class Offline:
             if batch is None:
                 self._drop(chunk, "never created")
                 self._returned = True
+                await self._unable("the answers are lost")
                 return
-            self._journal.created(chunk, batch)
+            self._note_created(chunk, batch)
         seen = await self._poll(chunk)
         for file in seen.files:
             await self._read(chunk, file)
@@ -397,7 +450,7 @@ class Offline:
         if full is None:
             self._queue(chunk.kind).accepted()
             found = self._fail_lines(chunk, seen)
-            self._return(chunk, seen, tried=not found)
+            self._return(chunk, seen, tried=not found and not self._leaving.is_set())
         else:
             self._full(chunk.kind, full.message)
         await self._save()
@@ -433,9 +486,12 @@ class Offline:
 
     async def _poll(self, chunk: Chunk) -> Seen:
         """Look at a batch until it has ended."""
-        wait_s, answered_s = self._time.poll_first_s, time.monotonic()
+        wait_s, answered_s, cancelled = self._time.poll_first_s, time.monotonic(), False
         while True:
             try:
+                if self._leaving.is_set() and not cancelled:
+                    await self._ends[chunk.kind.provider].cancel(chunk)
+                    cancelled, wait_s = True, self._time.poll_first_s
                 seen = await self._ends[chunk.kind.provider].look(chunk)
             except (BrokenError, RefusedError) as error:
                 if isinstance(error, RefusedError) and error.status == 404:
@@ -450,7 +506,12 @@ class Offline:
                 answered_s, self._seen[chunk.name] = time.monotonic(), seen
                 if seen.ended:
                     return seen
-            await asyncio.sleep(self._jittered(wait_s))
+            if self._leaving.is_set():
+                await asyncio.sleep(self._jittered(wait_s))
+            else:
+                with suppress(TimeoutError):
+                    async with asyncio.timeout(self._jittered(wait_s)):
+                        await self._leaving.wait()
             wait_s = min(self._time.poll_most_s, wait_s * 1.5)
 
     async def _read(self, chunk: Chunk, place: str) -> None:
@@ -568,3 +629,8 @@ def _stopping(error: RefusedError, kind: Kind) -> StopError:
     return StopError(
         FAILED, f"{kind.provider} refused a call of its Batch API with a {error.status}: {error.code}: {error}"
     )
+
+
+def deadline_in(seconds: float, need_s: Callable[[int], float]) -> Deadline:
+    """A deadline, with the durations of :data:`TIMING`; see :class:`Deadline`."""
+    return Deadline(seconds, need_s, lag_s=TIMING.cancel_s, last_s=TIMING.last_s)
