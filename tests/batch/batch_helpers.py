@@ -26,11 +26,11 @@ def read_answers(path):
     return [json.loads(line) for line in path.read_bytes().splitlines()]
 
 
-def start(*args, base_url, environ=None, limit=FAST, streams=None, **options):
-    """Start `paceline run` in a process of its own."""
+def start(*args, base_url, environ=None, limit=FAST, streams=None, setup="", **options):
+    """Start `paceline run` in a process of its own, after the statements of `setup`."""
     kept = {name: os.environ.get(name, "") for name in ("PATH", "HOME", "XDG_STATE_HOME", "PYTHONPATH")}
     environ = kept | (environ or {})
-    line = [sys.executable, "-c", "from paceline.cli import main; main()", "run", *map(str, args)]
+    line = [sys.executable, "-c", f"{setup}\nfrom paceline.cli import main; main()", "run", *map(str, args)]
     line += ["--base-url", base_url, "--limit", f"*={limit}"]
     streams = streams or {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
     return subprocess.Popen(line, env=environ, text=True, **streams, **options)

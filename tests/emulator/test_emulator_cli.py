@@ -1,4 +1,5 @@
 import http.client
+import json
 import signal
 import subprocess
 import sys
@@ -16,6 +17,9 @@ from paceline.cli.emulate import command
         (["--limit", "gpt-5=5 request/min"], "did you mean 'requests'?"),
         (["--faults", "503"], "write it like '503=0.02'"),
         (["--faults", "504=0.1"], "unknown kind '504'"),
+        (["--batches", "turnaround"], "write it like 'turnaround_s=420'"),
+        (["--batches", "cancel_s=long"], "'long' is no number"),
+        (["--batches", "cancel=5"], "did you mean 'cancel_s'?"),
     ],
 )
 def test_wrong_options_are_explained(arguments, message):
@@ -92,3 +96,19 @@ def test_a_shipped_scenario_says_what_to_tell_the_limiter():
     assert "Groq at http://127.0.0.1" in lines[0]
     assert lines[1].startswith("blind: half of the client's limits")
     assert lines[2] == "limits for your limiter: 1000 requests/min,800k tokens/min\n"
+
+
+def test_the_batch_apis_have_settings_and_a_line_in_the_tally():
+    code = "from paceline.cli import main; main()"
+    options = "validating_s=0,finalizing_s=0,turnaround_s=0,enqueued_tokens=2M,in_order=true,queue_full=429"
+    arguments = ["emulate", "--port", "0", "--batches", options]
+    with subprocess.Popen([sys.executable, "-c", code, *arguments], stdout=subprocess.PIPE, text=True) as process:
+        connection = http.client.HTTPConnection(process.stdout.readline().split("http://")[1].split("/")[0], timeout=10)
+        params = {"model": "claude", "max_tokens": 5, "messages": [{"role": "user", "content": "hello"}]}
+        body = json.dumps({"requests": [{"custom_id": "a", "params": params}]})
+        connection.request("POST", "/v1/messages/batches", body, {"x-api-key": "any"})
+        assert json.loads(connection.getresponse().read())["type"] == "message_batch"
+        connection.close()
+        process.send_signal(signal.SIGINT)
+        rest = process.stdout.read()
+    assert "batches: 1 completed; 1 of 1 requests answered" in rest

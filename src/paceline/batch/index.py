@@ -32,6 +32,12 @@ class Index:
         row = self._cursor.execute("SELECT line FROM ids WHERE id = ?", (custom_id,)).fetchone()
         return None if row is None else int(row[0])
 
+    def id_of(self, line: int) -> str | None:
+        """The id of ``line``; ``None`` when the input does not have it. The first call makes an index of the lines."""
+        self._cursor.execute("CREATE INDEX IF NOT EXISTS lines ON ids (line)")
+        row = self._cursor.execute("SELECT id FROM ids WHERE line = ?", (line,)).fetchone()
+        return None if row is None else str(row[0])
+
     def mark(self, line: int) -> bool:
         """Mark ``line`` as done; return whether it was not done before."""
         if self.is_done(line):

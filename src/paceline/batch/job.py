@@ -12,6 +12,7 @@ import tempfile
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
+from functools import partial
 from hashlib import sha256
 from itertools import groupby
 from pathlib import Path
@@ -19,7 +20,11 @@ from typing import Any, BinaryIO, Final, cast
 from urllib.parse import urlsplit
 
 from paceline.batch.check import SHOWN, Checker, Plan, check
+from paceline.batch.deadline import Deadline
+from paceline.batch.endpoints import has_batches
 from paceline.batch.index import Index
+from paceline.batch.journal import Journal
+from paceline.batch.offline import Offline, deadline_in
 from paceline.batch.progress import Meter, View, eta_s
 from paceline.batch.requests import BadLineError, Request, read_lines, read_request
 from paceline.batch.results import STDOUT, OutputError, Recovered, Results, read_answer
@@ -37,6 +42,9 @@ from paceline.stores import Prefixed, Store, StoreError, open_store
 from paceline.stores.sqlite import SQLiteStore
 
 STDIN: Final = "-"
+
+_End = Callable[[Limiter, Tally, View, Results], tuple[int, dict[str, Any]]]
+"""The last step of a run: prints the summary; returns the exit code and the summary."""
 
 CHECKED_FIRST_MAX: Final = 16 * 2**20
 """Bytes of an input that is checked before the first request, in a second or two."""
@@ -61,6 +69,11 @@ class Job:
         repair: Move corrupt lines of the output to another file, and send their requests again.
         check_first: Check the whole input before the first request, however large it is.
         page: The port at which the status page is served on this machine while it runs; ``None`` for none.
+        mode: ``sync`` sends the requests one by one, ``batch`` in batches of the providers' Batch APIs; ``auto`` in
+            batches while the rest can still be sent one by one before the deadline.
+        deadline_s: For ``auto``: the seconds from the start to the deadline.
+        batch_lines: The most requests of a batch; by the size of the input when ``None``.
+        batch_queue: The provider's limit of enqueued input tokens for each model; learned from refusals when ``None``.
     """
 
     source: str
@@ -71,6 +84,10 @@ class Job:
     repair: bool = False
     check_first: bool = False
     page: int | None = None
+    mode: str = "sync"
+    deadline_s: float | None = None
+    batch_lines: int | None = None
+    batch_queue: float | None = None
 
     def run(self, view: View) -> tuple[int, dict[str, Any]]:
         """Run the job.
@@ -93,7 +110,8 @@ class Job:
         limiter, index = Limiter(**arguments), Index()
         saved: list[str] = []
         try:
-            whole = self._checks_first(file, results)
+            journal = self._journal(results)
+            whole = journal is not None or self._checks_first(file, results)
             checker, most = Checker(limiter, index if whole else Index()), None if whole else SAMPLE
             plan = check(
                 file, checker, provider=provider, most=most, tick=lambda n: view.say(f"checked {n:,} requests")
@@ -101,14 +119,11 @@ class Job:
             for warning in plan.warnings[:SHOWN]:
                 view.say(f"warning: {warning}")
             addresses = self._addresses(plan, provider, whole=whole)
-            store, problem = self._open_store(plan.shares)
-            if problem:
-                view.say(f"warning: {problem}")
+            store = self._store(plan, view) if self.mode != "batch" else None
             if store is not None:
                 limiter = Limiter(**arguments | {"store": store})
                 _join(limiter, (share.model for share in plan.shares.values()))
-            if self.restart and (aside := results.set_aside()):
-                view.say(f"the old answers are in {aside}")
+            journal = self._leave(results, journal, view)
             recovered = results.recover(index, repair=self.repair) if whole else Recovered()
             start, checker = limiter.status()["pools"], Checker(limiter, index)
             tally = Tally(plan.requests, recovered.answered, start=start, store=store.url if store else None)
@@ -117,26 +132,107 @@ class Job:
             else:
                 tally.requests, tally.about = plan.requests * _size(file) // file.tell(), "about "
                 source = self._unchecked(file, provider, checker, addresses, tally, view)
-            for line in _opening(plan, recovered, tally, start):
+            for line in _opening(plan, recovered, tally, {} if self.mode == "batch" else start):
                 view.say(line)
             results.open()
-            file.seek(0)
             meter = Meter(plan if whole else checker.plan, tally, self.config.workers)
-            runner = Runner(source, limiter, self.config, addresses, results, tally, view, meter)
+
+            runner = partial(
+                Runner, limiter=limiter, config=self.config, addresses=addresses, results=results, tally=tally
+            )
+            runner = partial(runner, view=view, meter=meter)
             try:
-                if tally.left:
-                    self._serve_page(limiter)
-                    with asyncio.Runner(loop_factory=_loop_factory()) as loop:
-                        loop.run(runner.run())
+                if journal is not None:
+                    again = partial(_from_start, file, index, provider, plan.last_line, checker)
+                    deadline = self._deadline(plan, limiter, tally, view)
+                    offline = partial(self._offline, again, index, addresses, results, tally, view, deadline)
+                    end = _in_batches(offline, journal, again, index, runner, tally, results)
+                else:
+                    end = self._one_by_one(runner(source), file, limiter, tally)
             finally:
                 saved += _save(results, tally)
-            return _end(runner, limiter, tally, view, results)
+            return end(limiter, tally, view, results)
         finally:
             view.close()
             for line in saved:
                 print(f"paceline run: {line}", file=sys.stderr)  # noqa: T201
             index.close()
             limiter.close()
+
+    def _one_by_one(self, runner: Runner, file: BinaryIO, limiter: Limiter, tally: Tally) -> _End:
+        """Send everything one by one; return the last step."""
+        file.seek(0)
+        if tally.left:
+            self._serve_page(limiter)
+            _run(runner)
+        return partial(_end, runner)
+
+    def _deadline(self, plan: Plan, limiter: Limiter, tally: Tally, view: View) -> Deadline | None:
+        """The deadline of a run that changes from batches to requests one by one."""
+        if self.mode != "auto" or self.deadline_s is None:
+            return None
+        deadline = deadline_in(self.deadline_s, lambda count: eta_s(plan, limiter.status()["pools"], count))
+        needs_s = deadline.needs(tally.left)
+        if needs_s > self.deadline_s:
+            view.say(
+                f"the deadline is a bet: to leave the batches and send all requests one by one would take {in_time(needs_s)}"
+                f" under these limits, and there are {in_time(self.deadline_s)}"
+            )
+        else:
+            view.say(
+                f"in batches, and one by one from {in_time(needs_s)} before the deadline on if they have not ended"
+            )
+        return deadline
+
+    def _offline(
+        self,
+        again: Callable[[], Iterator[tuple[Request, Metered]]],
+        index: Index,
+        addresses: Mapping[str, Address],
+        results: Results,
+        tally: Tally,
+        view: View,
+        deadline: Deadline | None,
+        journal: Journal,
+    ) -> Offline:
+        accounts = {name: account(address.root, address.key) for name, address in addresses.items()}
+        options: dict[str, Any] = {"most_lines": self.batch_lines, "queue": self.batch_queue, "deadline": deadline}
+        return Offline(again, index, journal, addresses, accounts, results, tally, view, **options)
+
+    def _journal(self, results: Results) -> Journal | None:
+        """The journal of batches of a run that sends in batches.
+
+        Raises:
+            OutputError: The output cannot be resumed; or a run that does not send in batches would send again what is in one.
+        """
+        if self.mode != "sync" and not results.resumable:
+            raise OutputError(f"{results.path}: a run in batches needs a file for its output: name one with -o")
+        journal = Journal(results.path) if results.resumable else None
+        if journal is not None and journal.unfinished and not self.restart and self.mode == "sync":
+            raise OutputError(
+                f"{journal.path}: {journal.unfinished:,} batches of an earlier run have results that are not in the output:"
+                " read them with --mode batch, or leave them with --restart"
+            )
+        return None if self.mode == "sync" else journal
+
+    def _store(self, plan: Plan, view: View) -> Store | None:
+        """The store for the quotas of ``plan``; see :meth:`_open_store`."""
+        store, problem = self._open_store(plan.shares)
+        if problem:
+            view.say(f"warning: {problem}")
+        return store
+
+    def _leave(self, results: Results, journal: Journal | None, view: View) -> Journal | None:
+        """On a restart, rename the output and the journal of an earlier run; return the journal to write, if any."""
+        if not (self.restart and results.resumable):
+            return journal
+        if aside := results.set_aside():
+            view.say(f"the old answers are in {aside}")
+        before = Journal(results.path)
+        if (aside := before.set_aside()) and before.unfinished:
+            text = f"{before.unfinished:,} batches of the earlier run go on at the provider, and are paid; they are in {aside}"
+            print(f"paceline run: {text}", file=sys.stderr)  # noqa: T201
+        return None if journal is None else Journal(results.path)
 
     def _serve_page(self, limiter: Limiter) -> None:
         """Serve the status page until the process ends.
@@ -194,6 +290,9 @@ class Job:
         Raises:
             QuotaError: A provider of ``plan`` has no address or no key.
         """
+        unknown = [name for name in plan.providers if not has_batches(name)]
+        if self.mode != "sync" and unknown:
+            raise QuotaError(f"--mode {self.mode}: no Batch API of {unknown[0]} is known here: use --mode sync")
         addresses = {name: self._address(provider) for name, provider in plan.providers.items()}
         if not whole and provider is None:
             for name in ROOTS.keys() - addresses.keys():
@@ -307,6 +406,8 @@ def _opening(plan: Plan, recovered: Recovered, tally: Tally, pools: dict[str, An
     again = f", {recovered.failed:,} failed before and are sent again" if recovered.failed else ""
     later = ", each checked when it is sent" if tally.about else ""
     yield f"{tally.about}{tally.requests:,} requests{before}{again}{later}"
+    if not pools:  # batches have other limits than these
+        return
     yield f"state: {tally.store or 'in this process only'}"
     for name in list(plan.shares)[:SHOWN]:
         yield f"{name}: {_limits(pools[name]['quotas'])}"
@@ -337,7 +438,9 @@ def _save(results: Results, tally: Tally) -> Iterator[str]:
         yield f"{unable}: {len(results.kept):,} answers fit nowhere else either and are lost; their requests are left"
 
 
-def _end(runner: Runner, limiter: Limiter, tally: Tally, view: View, results: Results) -> tuple[int, dict[str, Any]]:
+def _end(
+    runner: Runner, limiter: Limiter, tally: Tally, view: View, results: Results, *, batches: int | None = None
+) -> tuple[int, dict[str, Any]]:
     """Print the summary; return the exit code and the summary."""
     attempts, stop = runner.sender, runner.stop
     report = tally.report(
@@ -348,6 +451,8 @@ def _end(runner: Runner, limiter: Limiter, tally: Tally, view: View, results: Re
         output=results.path,
         interrupted=stop is not None and stop[0] == INTERRUPTED,
     )
+    if batches is not None:
+        report["batches"] = batches
     view.close()
     for line in [*in_words(report, tally.left, tally.about), *runner.reach.at_end()]:
         view.say(line)
@@ -360,6 +465,95 @@ def _end(runner: Runner, limiter: Limiter, tally: Tally, view: View, results: Re
     if tally.failed:
         view.say("the same command again sends the failed requests once more")
     return (FAILED if tally.failed else DONE), report
+
+
+def _run(runner: Runner) -> None:
+    with asyncio.Runner(loop_factory=_loop_factory()) as loop:
+        loop.run(runner.run())
+
+
+def _in_batches(
+    offline: Callable[..., Offline],
+    journal: Journal,
+    again: Callable[[], Iterator[tuple[Request, Metered]]],
+    index: Index,
+    runner: Callable[[Iterator[tuple[Request, Metered]]], Runner],
+    tally: Tally,
+    results: Results,
+) -> _End:
+    """Send in batches; where these are left for a deadline, send the rest one by one. Return the last step.
+
+    A request is sent one by one only after its batch has ended. Where the end of a cancelled batch takes too long, the others
+    are sent first.
+    """
+    created, sender = 0, cast("Runner | None", None)
+    while True:
+        batches = offline(journal)
+        if tally.left or journal.unfinished:
+            try:
+                journal.open()
+                asyncio.run(batches.run(create=sender is None))
+            finally:
+                journal.close()
+        batches.created = created = created + batches.created
+        if batches.stop is not None or not (batches.left or (sender is not None and tally.left)):
+            return partial(_end_offline, batches)
+        following = runner(_free(again(), batches, index))
+        if sender is not None:
+            following.sender.attempts, following.sender.refused = sender.sender.attempts, sender.sender.refused
+        sender = following
+        _run(sender)
+        journal = Journal(results.path)
+        if sender.stop is not None or not journal.unfinished:
+            return partial(_end, sender, batches=created)
+
+
+def _free(
+    found: Iterator[tuple[Request, Metered]], batches: Offline, index: Index
+) -> Iterator[tuple[Request, Metered]]:
+    """The requests that are in no batch, each once."""
+    for request, metered in found:
+        if not batches.holds(request.line) and index.mark(request.line):
+            yield request, metered
+
+
+def _end_offline(
+    offline: Offline, limiter: Limiter, tally: Tally, view: View, results: Results
+) -> tuple[int, dict[str, Any]]:
+    """Print the summary of a run in batches; return the exit code and the summary."""
+    stop = offline.stop
+    report = tally.report(
+        limiter.status()["pools"],
+        attempts=offline.calls,
+        refused=offline.refused,
+        elapsed_s=0.0,
+        output=results.path,
+        interrupted=stop is not None and stop[0] == INTERRUPTED,
+    ) | {"batches": offline.created, "batches_in_progress": offline.in_progress}
+    view.close()
+    lines = in_words(report, tally.left, tally.about)
+    lines[1] = (
+        f"{offline.created:,} batches created in {offline.calls:,} calls, {offline.refused:,} of them refused with a 429"
+    )
+    for line in lines:
+        view.say(line)
+    if stop is not None:
+        goes = f"{offline.in_progress:,} batches go on at the provider: " if offline.in_progress else ""
+        text = f"stopped: {stop[1]}; {tally.left:,} requests left: {goes}the same command again goes on"
+        with suppress(OSError):  # the terminal was closed
+            print(f"paceline run: {text}", file=sys.stderr)  # noqa: T201
+        return stop[0], report
+    if tally.failed:
+        view.say("the same command again sends the failed requests once more")
+    return (FAILED if tally.failed else DONE), report
+
+
+def _from_start(
+    file: BinaryIO, index: Index, provider: str | None, last_line: int, checker: Checker
+) -> Iterator[tuple[Request, Metered]]:
+    """The requests of a checked input that are still to be sent, from the first line on."""
+    file.seek(0)
+    return _checked(file, index, provider, last_line, checker)
 
 
 def _checked(

@@ -284,6 +284,15 @@ class Results:
         self.why = _drain(self.kept, self._lines) or self.why
         return not self.kept
 
+    def sync(self) -> None:
+        """Bring what was written to the disk.
+
+        Raises:
+            OSError: That failed.
+        """
+        assert self._lines is not None
+        os.fsync(self._lines.file.fileno())
+
     def save_kept(self, *folders: str | None) -> list[tuple[str, int]]:
         """Write the kept lines, as many as fit, to new private files.
 

@@ -158,7 +158,7 @@ class Runner:
         meter: Meter,
     ) -> None:
         self.stop: tuple[int, str] | None = None
-        proxy = _proxy(addresses)
+        proxy = proxy_for(addresses)
         self.reach = Reach(view.say, again=limiter.retry.faults and limiter.retry.max_attempts > 1, proxy=proxy)
         self._secrets = Secrets(address.key for address in addresses.values())
         self.sender = Sender(config.timeout_s, self.reach, self._secrets, lambda: bool(results.kept))
@@ -302,7 +302,7 @@ class Runner:
             elif isinstance(error, NO_CONNECTION):
                 words = self.reach.lose(target.origin, error)
             else:
-                words = _line(self._secrets.text(f"{type(error).__name__}: {error}".rstrip(": ")))
+                words = one_line(self._secrets.text(f"{type(error).__name__}: {error}".rstrip(": ")))
             self._record(request, None, {"code": code, "message": words[:MESSAGE_MAX]})
         else:
             self._take(request, answer)
@@ -314,8 +314,8 @@ class Runner:
         status, payload = answer.status, answer.payload
         wrong = status in NOT_THERE or (status == 200 and not isinstance(payload, dict))
         if route.answered(wrong=wrong):
-            code, words = _error_of(payload)
-            reason = _line(f"{code}: {words}" if code else words)
+            code, words = error_of(payload)
+            reason = one_line(f"{code}: {words}" if code else words)
             route.why = (
                 f"the first {HANDFUL} answers for {request.model[:100]} from {_shown(route.target.url)} were not from its API, the last"
                 f" one with status {status} ({reason}); check --base-url, the url of the lines, and the model's name"
@@ -333,7 +333,7 @@ class Runner:
                 self._tally.input_tokens += record.usage.input_tokens
                 self._tally.output_tokens += record.usage.output_tokens
         status, payload = answer.status, answer.payload
-        code, words = _error_of(payload) if status != 200 else ("", "")
+        code, words = error_of(payload) if status != 200 else ("", "")
         own = answer.headers.get(_OWN_ANSWER) if status in {429, 503} else None
         if own == "stopped":
             self._halt(FAILED, words)
@@ -369,7 +369,7 @@ class Runner:
             self._tally.fail(error["code"])
 
 
-def _proxy(addresses: Mapping[str, Address]) -> str | None:
+def proxy_for(addresses: Mapping[str, Address]) -> str | None:
     """The proxy that the environment names for ``addresses``; none for this machine's.
 
     Raises:
@@ -391,7 +391,7 @@ def _proxy(addresses: Mapping[str, Address]) -> str | None:
     raise QuotaError(f"{scheme}_proxy is not the address of an HTTP proxy; set it to one like http://proxy:3128")
 
 
-def _line(words: str) -> str:
+def one_line(words: str) -> str:
     """The beginning of a text in one printable line."""
     return "".join(c if c.isprintable() else " " for c in " ".join(words[: 10 * EXCERPT_MAX].split()))[:EXCERPT_MAX]
 
@@ -403,7 +403,7 @@ def _shown(url: URL) -> str:
     )
 
 
-def _error_of(payload: Any) -> tuple[str, str]:
+def error_of(payload: Any) -> tuple[str, str]:
     """Code and message of an error's body."""
     error = payload.get("error") if isinstance(payload, dict) else None
     if not isinstance(error, dict):

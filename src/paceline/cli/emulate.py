@@ -37,6 +37,9 @@ def _list(_: click.Context, __: click.Parameter, asked: bool) -> None:
 @click.option("--offset", "offset_s", type=float, help="Seconds past the full minute at which a window restarts.")
 @click.option("--latency", "latency_s", type=float, help="Seconds until an answer begins.")
 @click.option("--faults", metavar="KIND=P,...", help="'500=0.02,503=0.02,529=0.01'; also drop, slow, growth, stream.")
+@click.option(
+    "--batches", metavar="NAME=VALUE,...", help="'turnaround_s=420,cancel_s=60,enqueued_tokens=2M': the Batch APIs."
+)
 @click.option("--other-users", type=float, help="Share of every rate that other users take, 0 to 1.")
 @click.option("--failed-count", is_flag=True, default=None, help="Refused requests use up the requests quota too.")
 @click.option(
@@ -53,7 +56,13 @@ def _list(_: click.Context, __: click.Parameter, asked: bool) -> None:
     "--scenarios", is_flag=True, is_eager=True, expose_value=False, callback=_list, help="List the scenarios."
 )
 def command(
-    host: str, port: int, limits: tuple[str, ...], faults: str | None, scenario: str | None, **given: Any
+    host: str,
+    port: int,
+    limits: tuple[str, ...],
+    faults: str | None,
+    batches: str | None,
+    scenario: str | None,
+    **given: Any,
 ) -> None:
     """Serve the APIs of OpenAI, Anthropic, Gemini, Azure OpenAI and Groq, with their limits, headers and refusals.
 
@@ -64,7 +73,7 @@ def command(
         from paceline.emulator.server import listen, make_server
     except ImportError as error:
         raise click.ClickException(f"{error.name} is missing: pip install 'paceline[emulator]'") from None
-    app = App(_settings(scenario, limits, faults, given))
+    app = App(_settings(scenario, limits, faults, batches, given))
     try:
         listener = listen(host, port)
     except OSError as error:
@@ -77,7 +86,7 @@ def command(
         make_server(app).run(sockets=[listener])
     except KeyboardInterrupt:
         click.echo()
-    click.echo(_table(app.world.tally()))
+    click.echo(_table(app.tally()))
 
 
 def _greeting(address: str, scenario: str | None) -> Iterator[str]:
@@ -94,7 +103,9 @@ def _greeting(address: str, scenario: str | None) -> Iterator[str]:
         yield from (f"limits for your limiter: {world.client_limits}",) if world.client_limits else ()
 
 
-def _settings(scenario: str | None, limits: tuple[str, ...], faults: str | None, given: dict[str, Any]) -> Settings:
+def _settings(
+    scenario: str | None, limits: tuple[str, ...], faults: str | None, batches: str | None, given: dict[str, Any]
+) -> Settings:
     """The scenario's settings, overridden by the command line."""
     from paceline.emulator.scenario import load
     from paceline.emulator.settings import Settings, SettingsError
@@ -106,6 +117,10 @@ def _settings(scenario: str | None, limits: tuple[str, ...], faults: str | None,
             values["limits"] = list(limits)
         if faults is not None:
             values["faults"] = dict(_fault(part) for part in faults.split(",") if part.strip())
+        if batches is not None:
+            values["batches"] = dict(values.get("batches", {})) | dict(
+                _batch(part) for part in batches.split(",") if part.strip()
+            )
         return Settings.of(values)
     except SettingsError as error:
         raise click.UsageError(str(error)) from None
@@ -119,6 +134,22 @@ def _fault(part: str) -> tuple[str, float]:
         raise click.UsageError(f"--faults {part!r}: write it like '503=0.02'") from None
 
 
+def _batch(part: str) -> tuple[str, Any]:
+    """One setting of the Batch APIs: a number, also with k, M or B, ``true``, ``false`` or a name."""
+    name, sign, text = part.partition("=")
+    name, text = name.strip(), text.strip()
+    if not sign or not text:
+        raise click.UsageError(f"--batches {part!r}: write it like 'turnaround_s=420'")
+    if name == "queue_full" or text in ("true", "false"):
+        return name, text if name == "queue_full" else text == "true"
+    scale = {"k": 1_000, "m": 1_000_000, "b": 1_000_000_000}.get(text[-1].lower(), 1)
+    try:
+        number = float(text if scale == 1 else text[:-1]) * scale
+    except ValueError:
+        raise click.UsageError(f"--batches {part!r}: {text!r} is no number") from None
+    return name, int(number) if number.is_integer() else number
+
+
 def _table(tally: dict[str, Any]) -> str:
     """The tally as a table with a row for each pool."""
     rows = [["", "admitted", "refused", "faults", "in flight", "seconds", "of ideal"]]
@@ -127,4 +158,16 @@ def _table(tally: dict[str, Any]) -> str:
         row = [name, *(f"{count:,}" for count in (*counts, pool["in_flight_peak"])), f"{pool['elapsed_s']:,.1f}"]
         rows.append([*row, "-" if speed is None else f"{speed:.3f}"])
     refused = ", ".join(f"{count:,} {kind}" for kind, count in tally["refused"].items())
-    return "\n".join([*aligned(rows, right=True), *([f"refused: {refused}"] if refused else [])])
+    batches = tally["batches"]
+    states = ", ".join(f"{count:,} {state}" for state, count in batches["states"].items())
+    return "\n".join(
+        [
+            *aligned(rows, right=True),
+            *([f"refused: {refused}"] if refused else []),
+            *(
+                [f"batches: {states}; {batches['paid']:,} of {batches['requests']:,} requests answered"]
+                if states
+                else []
+            ),
+        ]
+    )

@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import json
 import os
+import re
 import sys
 from pathlib import Path
 from typing import Any
@@ -19,6 +20,19 @@ GC_THRESHOLD = 50_000, 20, 100
 
 EPILOG = """INPUT is JSONL in OpenAI's batch format or Anthropic's, or - for standard input. The same command again
 sends the requests that have no answer yet. Exit codes: 0 all answered, 1 some failed, 2 nothing could be sent, 130 interrupted."""
+
+
+_DURATION = re.compile(r"(\d{1,9}(?:\.\d{1,3})?)\s*(s|min|h|d)", re.ASCII)
+_SECONDS = {"s": 1.0, "min": 60.0, "h": 3_600.0, "d": 86_400.0}
+
+
+def _duration(_: click.Context, __: click.Parameter, text: str | None) -> float | None:
+    if text is None:
+        return None
+    match = _DURATION.fullmatch(text.strip())
+    if match is None or not float(match[1]):
+        raise click.BadParameter(f"{text!r}: write it like '6h', '90min', '45s' or '1d'")
+    return float(match[1]) * _SECONDS[match[2]]
 
 
 @click.command(epilog=EPILOG)
@@ -47,6 +61,18 @@ sends the requests that have no answer yet. Exit codes: 0 all answered, 1 some f
     help="first: the whole input is checked before the first request. auto (the default): so is an input of up to 16 MB,"
     " or one whose output has answers; of a larger one each line is checked when it is sent.",
 )
+@click.option(
+    "--mode",
+    type=click.Choice(["sync", "batch", "auto"]),
+    default="sync",
+    help="batch: by the Batch APIs of OpenAI, Groq and Anthropic: at their price for batches, within a day. auto: so as"
+    " long as the rest can still be sent one by one before the --deadline.",
+)
+@click.option("--deadline", metavar="TIME", callback=_duration, help="For --mode auto: '6h', '90min', from now on.")
+@click.option("--batch-lines", type=click.IntRange(1, 100_000), help="The most requests of one batch.")
+@click.option(
+    "--batch-queue", type=click.IntRange(1), help="The limit of enqueued input tokens of each model, if you know it."
+)
 @click.option("--restart", is_flag=True, help="Send everything again; the old answers are kept as .bak.")
 @click.option("--repair", is_flag=True, help="Move corrupt lines of the output aside, and send their requests again.")
 @click.option(
@@ -61,6 +87,10 @@ def command(
     limits: tuple[str, ...],
     file: Path | None,
     checked: str,
+    mode: str,
+    deadline: float | None,
+    batch_lines: int | None,
+    batch_queue: int | None,
     restart: bool,
     repair: bool,
     page: int | None,
@@ -74,12 +104,30 @@ def command(
     from paceline.batch.runner import INTERRUPTED, USAGE
     from paceline.config import Config, parse_limit
 
+    if mode == "sync" and (batch_lines is not None or batch_queue is not None):
+        raise click.UsageError("--batch-lines and --batch-queue need --mode batch")
+    if (mode == "auto") != (deadline is not None):
+        raise click.UsageError("--mode auto and --deadline need each other: --mode auto --deadline 6h")
+    if mode != "sync" and page is not None:
+        raise click.UsageError("--page shows the quotas of requests that are sent one by one: it needs --mode sync")
     if as_json and output == "-":
         raise click.UsageError("--json and -o - both use standard output: choose one")
     try:
         given["limits"] = dict(parse_limit(text) for text in limits)
         config = Config.load(file, given=given)
-        job = Job(source, output, config, restart, repair=repair, check_first=checked == "first", page=page)
+        job = Job(
+            source,
+            output,
+            config,
+            restart,
+            repair=repair,
+            check_first=checked == "first",
+            page=page,
+            mode=mode,
+            deadline_s=deadline,
+            batch_lines=batch_lines,
+            batch_queue=batch_queue,
+        )
         gc.freeze()  # what is imported stays; most of the rest is freed by its last reference
         gc.set_threshold(*GC_THRESHOLD)
         code, report = job.run(view(quiet=quiet))

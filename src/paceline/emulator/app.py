@@ -23,6 +23,7 @@ from starlette.routing import Route
 from starlette.types import Receive, Scope, Send
 
 from paceline.emulator.anthropic import Anthropic
+from paceline.emulator.batch_http import BatchApi
 from paceline.emulator.cohere import Cohere
 from paceline.emulator.gemini import Gemini
 from paceline.emulator.openai import CREATED, Azure, Groq, OpenAI
@@ -32,6 +33,9 @@ from paceline.emulator.world import Admitted, Refused, World
 
 TRANSPORT = "paceline.transport"
 """The scope's extension that holds the connection, for faults that break it."""
+
+MOST_ADVANCE_S = 1e8
+"""The most seconds that the clock moves forward at once: three years."""
 
 _MOST_BODY = 32 * 1024 * 1024
 _SMALL_BODY = 64 * 1024
@@ -119,6 +123,12 @@ async def _send(send: Send, answer: Answer, extra: Sequence[Header] = ()) -> Non
     await send({"type": "http.response.body", "body": answer.body})
 
 
+async def _break(scope: Scope, receive: Receive) -> None:
+    """Close the connection without an answer."""
+    scope["extensions"][TRANSPORT].abort()
+    await receive()  # returns when the connection is gone: nothing more is sent
+
+
 class App:
     """The application; one :class:`World` at a time, replaced by a reset.
 
@@ -129,22 +139,33 @@ class App:
     def __init__(self, settings: Settings) -> None:
         self._epoch = time.time() - time.monotonic()  # wall-clock windows that no clock change can move
         self.serials = itertools.count(1)
-        self.world = World(settings, self.now())
+        self._ahead_s = 0.0
+        self._start(settings)
         self._others = Starlette(
             routes=[
                 Route("/emulator/tally", self._tally),
                 Route("/emulator/reset", self._reset, methods=["POST"]),
                 Route("/emulator/limits", self._limits, methods=["POST"]),
                 Route("/emulator/state", self._state, methods=["GET", "POST"]),
+                Route("/emulator/advance", self._advance, methods=["POST"]),
                 Route("/v1/models", self._models),
                 Route("/models", self._models),
             ],
             exception_handlers={SettingsError: _bad_settings, 404: _not_found},
         )
 
+    def _start(self, settings: Settings) -> None:
+        self.world = World(settings, self.now())
+        self.batches = BatchApi(settings, self.world)
+
     def now(self) -> float:
-        """Seconds since 1970; never decreases."""
-        return self._epoch + time.monotonic()
+        """Seconds since 1970, and what :meth:`Emulator.advance` added; never decreases."""
+        return self._epoch + time.monotonic() + self._ahead_s
+
+    def tally(self) -> dict[str, Any]:
+        """The counts of :meth:`World.tally`, and under ``batches`` those of :meth:`Batches.tally`."""
+        batches = self.batches.tally(self.now())
+        return self.world.tally() | {"batches": batches}
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer one request."""
@@ -154,7 +175,11 @@ class App:
         if scope["method"] == "POST":
             target = find(scope["path"], scope["query_string"], headers, self.world.settings.dialect)
         if target is None:
-            await self._others(scope, receive, send)
+            call = self.batches.find(scope)
+            if call is None:
+                await self._others(scope, receive, send)
+            elif not await self.batches.serve(self.now(), call, receive, send):
+                await _break(scope, receive)
             return
         body = await _body(receive)
         if body is None:
@@ -163,12 +188,12 @@ class App:
         await _Exchange(self, target, scope, headers, body).serve(receive, send)
 
     async def _tally(self, _: Request) -> JSONResponse:
-        return JSONResponse(self.world.tally())
+        return JSONResponse(self.tally())
 
     async def _reset(self, request: Request) -> JSONResponse:
         """Start again, with the settings in the body changed."""
         changes = await _object(request)
-        self.world = World(Settings.of(self.world.settings.values() | changes), self.now())
+        self._start(Settings.of(self.world.settings.values() | changes))
         return JSONResponse({"ok": True})
 
     async def _limits(self, request: Request) -> JSONResponse:
@@ -181,6 +206,14 @@ class App:
         if request.method == "POST":
             self.world.resume(self.now(), await _object(request))
         return JSONResponse(self.world.used(self.now()))
+
+    async def _advance(self, request: Request) -> JSONResponse:
+        """Move the clock forward: a body like ``{"seconds": 3600}``."""
+        seconds = (await _object(request)).get("seconds")
+        if isinstance(seconds, bool) or not isinstance(seconds, (int, float)) or not 0 <= seconds <= MOST_ADVANCE_S:
+            raise SettingsError(f"seconds is {seconds!r}: it must be a number from 0 to {MOST_ADVANCE_S:g}")
+        self._ahead_s += seconds
+        return JSONResponse({"now_s": self.now()})
 
     async def _models(self, _: Request) -> JSONResponse:
         model = {"object": "model", "created": CREATED, "owned_by": "emulator"}
@@ -212,8 +245,7 @@ class _Exchange:
             await asyncio.sleep(admitted.first_s)
         if admitted.fault == "drop" and self.transport is not None:
             world.finish(self.now(), admitted)
-            self.transport.abort()
-            await receive()  # returns when the connection is gone: nothing more is sent
+            await _break({"extensions": {TRANSPORT: self.transport}}, receive)
         elif admitted.fault is not None and not (admitted.fault == "stream" and self.ask.stream):
             world.finish(self.now(), admitted, 0)
             await _send(send, self.dialect.failure(self.serial), self.extra)

@@ -179,6 +179,14 @@ class Emulator:
         """
         self._call("POST", "/emulator/reset", settings)
 
+    def advance(self, seconds: float) -> None:
+        """Move the provider's clock forward: batches proceed and quotas refill as if the time had passed.
+
+        Raises:
+            SettingsError: ``seconds`` is negative, or more than three years.
+        """
+        self._call("POST", "/emulator/advance", {"seconds": seconds})
+
     def set_limits(self, limits: LimitsLike) -> None:
         """Change limits in mid-run; used amounts remain.
 

@@ -12,6 +12,7 @@ RULES = ("bucket", "quantised", "window", "sliding")
 UNITS = ("requests", "tokens", "input_tokens", "output_tokens", "project_tokens", "concurrency")
 FAULTS = ("500", "503", "529", "drop", "slow", "growth", "stream")
 DIALECTS = ("openai", "azure", "groq")
+QUEUE_ANSWERS = ("late", "400", "429")
 _PERIODS = {"s": 1.0, "sec": 1.0, "min": 60.0, "hour": 3_600.0, "day": 86_400.0}
 _SCALES = {"": 1.0, "k": 1e3, "m": 1e6, "b": 1e9}
 _LIMIT = re.compile(
@@ -90,6 +91,88 @@ def parse_limits(limits: LimitsLike) -> dict[str, tuple[Limit, ...]]:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class BatchSettings:
+    """The properties of an emulated provider's Batch API; the table ``batches`` of :class:`Settings`.
+
+    Attributes:
+        turnaround_s: Seconds from the end of the validation to the last request of a batch: the median.
+        turnaround_spread: Nine of ten batches need at most the median times this; 1 for the median always.
+        validating_s: Seconds of ``validating``; what is wrong with a batch is reported after them.
+        finalizing_s: Seconds of ``finalizing``.
+        cancel_s: Seconds of ``cancelling``, in which requests go on.
+        expires_s: Seconds from the creation to the expiry.
+        enqueued_tokens: The most input tokens of all batches of a model that have not ended: one number, or numbers by
+            model (``*`` for all others). OpenAI's quota; ``None`` for no limit.
+        queued_requests: The most requests of all batches that have not ended. Anthropic's quota; ``None`` for no limit.
+        queue_full: How OpenAI's dialect refuses a batch over ``enqueued_tokens``: ``late`` lets the creation succeed and
+            the batch fail, ``400`` and ``429`` refuse the creation.
+        full_by_mistake: The probability that a batch is refused in this way although it would fit.
+        release_s: Seconds from the end of a batch until its part of the queue is free.
+        failed_requests: The probability that a request ends in an error 500.
+        lost_answers: The probability that the connection breaks after a file or a batch has been created, before the
+            answer.
+        in_order: Whether results come in the order of the requests, instead of the order in which these ended.
+        creations_per_hour: The most batches that are created in any hour.
+        most_requests: The most requests of a batch.
+        most_bytes: The most bytes of a file, or of the body that creates a batch.
+    """
+
+    turnaround_s: float = 60.0
+    turnaround_spread: float = 1.0
+    validating_s: float = 1.0
+    finalizing_s: float = 1.0
+    cancel_s: float = 1.0
+    expires_s: float = 86_400.0
+    enqueued_tokens: float | Mapping[str, float] | None = None
+    queued_requests: int | None = None
+    queue_full: str = "late"
+    full_by_mistake: float = 0.0
+    release_s: float = 0.0
+    failed_requests: float = 0.0
+    lost_answers: float = 0.0
+    in_order: bool = False
+    creations_per_hour: int = 2_000
+    most_requests: int = 100_000
+    most_bytes: int = 256_000_000
+
+    def __post_init__(self) -> None:
+        """Check every value."""
+        if self.queue_full not in QUEUE_ANSWERS:
+            raise SettingsError(
+                f"batches.queue_full is {self.queue_full!r}; {near(str(self.queue_full), QUEUE_ANSWERS)}"
+            )
+        if not isinstance(self.in_order, bool):
+            raise SettingsError(f"batches.in_order is {self.in_order!r}: it must be true or false")
+        for name, (least, most) in _BATCH_RANGES.items():
+            _check(f"batches.{name}", getattr(self, name), least=least, most=most)
+        if self.queued_requests is not None:
+            _check("batches.queued_requests", self.queued_requests, most=1e12)
+        tokens = self.enqueued_tokens
+        for model, amount in (
+            tokens if isinstance(tokens, Mapping) else {} if tokens is None else {"": tokens}
+        ).items():
+            _check(f"batches.enqueued_tokens{model and f'.{model}'}", amount, most=1e15)
+
+    @classmethod
+    def of(cls, values: Mapping[str, Any]) -> Self:
+        """Settings from a mapping.
+
+        Raises:
+            SettingsError: A name or a value is invalid; the message names it and states the valid values.
+        """
+        names = [f.name for f in fields(cls)]
+        for name in values:
+            if name not in names:
+                raise SettingsError(f"batches: unknown setting {name!r}; {near(name, names)}")
+        return cls(**values)
+
+    def tokens_for(self, model: str) -> float | None:
+        """The most enqueued tokens of ``model``; ``None`` for no limit."""
+        tokens = self.enqueued_tokens
+        return tokens.get(model, tokens.get("*")) if isinstance(tokens, Mapping) else tokens
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Settings:
     """The properties of an emulated provider.
 
@@ -124,6 +207,7 @@ class Settings:
         body_numbers: Whether refusals state limit, used, requested and wait in their text.
         valid_key: The only API key that is accepted; any but the empty one if ``None``.
         money_after: Admitted requests after which the account has no money; ``None`` for never.
+        batches: The properties of the Batch APIs; see :class:`BatchSettings`.
         seed: Makes every random choice repeatable.
     """
 
@@ -152,11 +236,13 @@ class Settings:
     body_numbers: bool = True
     valid_key: str | None = field(default=None, repr=False)
     money_after: int | None = None
+    batches: Mapping[str, Any] = field(default_factory=dict)
     seed: int = 0
 
     def __post_init__(self) -> None:
         """Check every value."""
         parse_limits(self.limits)
+        BatchSettings.of(self.batches)
         choices = (
             ("rule", self.rule, RULES),
             ("settle", self.settle, ("never", "actual", "provider")),
@@ -211,6 +297,14 @@ _RANGES: dict[str, float] = {
 }  # fmt: skip
 
 
-def _check(name: str, value: float, *, most: float) -> None:
-    if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 <= value <= most:
-        raise SettingsError(f"{name} is {value!r}: it must be a number from 0 to {most:g}")
+_BATCH_RANGES: dict[str, tuple[float, float]] = {
+    "turnaround_s": (0.0, 1e7), "turnaround_spread": (1.0, 1e3), "validating_s": (0.0, 1e6), "finalizing_s": (0.0, 1e6),
+    "cancel_s": (0.0, 1e6), "expires_s": (1.0, 1e7), "full_by_mistake": (0.0, 1.0), "release_s": (0.0, 1e6),
+    "failed_requests": (0.0, 1.0), "lost_answers": (0.0, 1.0), "creations_per_hour": (1, 1e6), "most_requests": (1, 1e6),
+    "most_bytes": (1, 1e9),
+}  # fmt: skip
+
+
+def _check(name: str, value: float, *, least: float = 0.0, most: float) -> None:
+    if isinstance(value, bool) or not isinstance(value, (int, float)) or not least <= value <= most:
+        raise SettingsError(f"{name} is {value!r}: it must be a number from {least:g} to {most:g}")

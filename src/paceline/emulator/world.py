@@ -294,6 +294,10 @@ class World:
         """The models that have accounts."""
         return list(self._pools)
 
+    def knows(self, model: str) -> bool:
+        """Whether there are limits for a model."""
+        return model in self._pools or "*" in self._limits
+
     def set_limits(self, now: float, limits: LimitsLike) -> None:
         """Change limits in mid-run. Quotas that remain keep their used amount; new ones start full.
 

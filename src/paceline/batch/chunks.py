@@ -1,0 +1,176 @@
+"""Requests cut into provider batches, and the provider's queue, which the batches fill until they end. No clock, no IO."""
+
+from __future__ import annotations
+
+import re
+from array import array
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from typing import Final, NamedTuple
+
+FILL: Final = 0.9
+"""The part of a known queue that is filled: the provider counts tokens a little differently, and frees the queue late."""
+
+FILL_FIRST: Final = 0.5
+"""The same before any answer has shown how the provider counts."""
+
+PART: Final = 4
+"""A batch is at most this part of what is filled, so that the next one is there when one ends."""
+
+RATIO_MAX: Final = 5.0
+"""How far the provider's count of tokens may be from the estimate, up and down; beyond it something else is counted."""
+
+OPEN_BYTES: Final = 128 * 2**20
+"""Bytes of the batches that are being filled at once, one for each model and path; beyond them the largest is closed."""
+
+_LIMIT: Final = re.compile(r"Limit: ([\d,]{1,20}) enqueued tokens")
+
+
+class Kind(NamedTuple):
+    """What the requests of one batch have in common: a provider's name, a path and a model."""
+
+    provider: str
+    path: str
+    model: str
+
+
+@dataclass(slots=True, eq=False)
+class Chunk:
+    """The requests of one batch.
+
+    Attributes:
+        name: Its name in the journal, and in the batch's metadata.
+        kind: What its requests have in common.
+        account: The account and the server of the batch; see :func:`paceline.batch.job.account`.
+        lines: The requests' lines in the input, in the order of the batch; 0 for one that the input no longer has.
+        tokens: The estimate of their input.
+        at_s: When the batch was going to be created, in seconds since 1970.
+        batch: The batch's id; empty before it is known.
+    """
+
+    name: str
+    kind: Kind
+    account: str
+    lines: array[int]
+    tokens: float
+    at_s: float
+    batch: str = ""
+
+
+@dataclass(slots=True)
+class Load:
+    """Requests that are ready to be sent as one batch.
+
+    Attributes:
+        kind: What they have in common.
+        lines: Their lines in the input.
+        ids: Their custom ids.
+        content: Their lines in the provider's format.
+        size: The bytes of ``content``.
+        tokens: The estimate of their input.
+    """
+
+    kind: Kind
+    lines: array[int] = field(default_factory=lambda: array("Q"))
+    ids: list[str] = field(default_factory=list)
+    content: list[bytes] = field(default_factory=list)
+    size: int = 0
+    tokens: float = 0.0
+
+
+class Item(NamedTuple):
+    """One request for :func:`cut`."""
+
+    kind: Kind
+    line: int
+    custom_id: str
+    content: bytes
+    tokens: float
+
+
+def cut(
+    items: Iterator[Item], *, most_lines: int, most_bytes: int, most_tokens: Callable[[Kind], float]
+) -> Iterator[Load]:
+    """Cut requests into batches. A request that is too large for any batch is one of its own.
+
+    Args:
+        items: The requests.
+        most_lines: The most requests of a batch.
+        most_bytes: The most bytes of a batch.
+        most_tokens: The most input tokens of a batch, asked anew for each request.
+    """
+    loads: dict[Kind, Load] = {}
+    for item in items:
+        load = loads.get(item.kind)
+        if load is not None and (
+            len(load.lines) >= most_lines
+            or load.size + len(item.content) > most_bytes
+            or load.tokens + item.tokens > most_tokens(item.kind)
+        ):
+            yield loads.pop(item.kind)
+            load = None
+        if load is None:
+            load = loads[item.kind] = Load(item.kind)
+        load.lines.append(item.line)
+        load.ids.append(item.custom_id)
+        load.content.append(item.content)
+        load.size += len(item.content)
+        load.tokens += item.tokens
+        if sum(one.size for one in loads.values()) > OPEN_BYTES:
+            yield loads.pop(max(loads, key=lambda kind: loads[kind].size))
+    yield from loads.values()
+
+
+class Queue:
+    """The provider's queue for one model: what batches hold of it until they have ended.
+
+    Args:
+        limit: The provider's limit; ``None`` while it is not known.
+
+    Attributes:
+        held: What each batch holds by the estimate, by the chunk's name.
+        ratio: The provider's count over the estimate, of the last batch with answers; ``None`` before there is one.
+        full_until_s: Before this time nothing is sent.
+        refusals: The times in a row that the queue was full.
+    """
+
+    def __init__(self, limit: float | None = None) -> None:
+        self.limit = limit
+        self.held: dict[str, float] = {}
+        self.ratio: float | None = None
+        self.full_until_s = 0.0
+        self.refusals = 0
+
+    @property
+    def most(self) -> float:
+        """What may be held at once, by the estimate."""
+        if self.limit is None:
+            return float("inf")
+        return FILL_FIRST * self.limit if self.ratio is None else FILL * self.limit / self.ratio
+
+    @property
+    def most_of_one(self) -> float:
+        """What one batch may hold."""
+        return self.most / PART
+
+    def fits(self, amount: float, now_s: float) -> bool:
+        """Whether a batch may be created now; one that is larger than the queue may be, alone."""
+        held = sum(self.held.values())
+        return now_s >= self.full_until_s and (not held or held + amount <= self.most)
+
+    def refused(self, text: str, now_s: float, first_s: float, most_s: float) -> None:
+        """The provider's queue was full: learn its limit from the text, and wait from ``first_s`` to ``most_s``, doubling."""
+        found = _LIMIT.search(text)
+        if found is not None:
+            self.limit = float(found[1].replace(",", ""))
+        self.full_until_s = now_s + min(most_s, first_s * 2 ** min(self.refusals, 20))
+        self.refusals += 1
+
+    def learn(self, estimate: float, tokens: float) -> None:
+        """Some answered requests had an estimate of ``estimate`` and an input of ``tokens``."""
+        if estimate > 0 and tokens > 0:
+            self.ratio = min(RATIO_MAX, max(1 / RATIO_MAX, tokens / estimate))
+
+    def accepted(self) -> None:
+        """A batch has passed the provider's check of the queue."""
+        self.refusals = 0

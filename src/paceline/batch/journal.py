@@ -1,0 +1,189 @@
+"""The journal of provider batches: a file beside the output that says, before a batch is created, that it will be.
+
+Each line is a JSON object, on the disk before the next step. A batch whose answer was lost is found by its metadata, so that no
+crash leads to a second batch with the same requests, and none leaves results unread:
+
+    {"event": "run", "run": "5f0c...", "version": 1}
+    {"event": "intent", "chunk": "1-9f2c...", "provider": "openai", "path": ..., "model": ..., "account": ..., "at_s": ...,
+     "tokens": 81200, "ids": ["a", "b"]}
+    {"event": "batch", "chunk": "1-9f2c...", "batch": "batch_abc"}
+    {"event": "ended", "chunk": "1-9f2c...", "state": "completed"}
+
+``ended`` follows when the results are in the output and on the disk, or when there never was a batch.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import secrets
+import time
+from array import array
+from collections.abc import Iterator
+from contextlib import suppress
+from hashlib import sha256
+from pathlib import Path
+from typing import Any, Final
+
+from paceline.batch.chunks import Chunk, Kind, Load
+from paceline.batch.index import Index
+from paceline.batch.results import OutputError
+
+LINE_MAX: Final = 256 * 2**20
+"""Bytes in a line: the ids of the most requests that a batch has."""
+
+SUFFIX: Final = ".batches.jsonl"
+
+
+class Journal:
+    """The batches of one output.
+
+    Args:
+        output: The path of the output.
+
+    Attributes:
+        run: The id of all runs with this journal, in the metadata of their batches.
+        known: The ids of all its batches.
+
+    Raises:
+        OutputError: The file cannot be read, or is not a journal.
+    """
+
+    def __init__(self, output: str) -> None:
+        self.path = output + SUFFIX
+        self.run = ""
+        self.known: set[str] = set()
+        self._open: dict[str, dict[str, Any]] = {}
+        self._count = self._end = 0
+        self._fd: int | None = None
+        try:
+            self._read()
+        except FileNotFoundError:
+            pass
+        except OSError as error:
+            raise OutputError(f"{self.path}: {error.strerror}") from None
+
+    @property
+    def unfinished(self) -> int:
+        """How many batches may exist whose results are not all in the output."""
+        return len(self._open)
+
+    def _read(self) -> None:
+        with Path(self.path).open("rb") as file:
+            for number, raw in enumerate(iter(lambda: file.readline(LINE_MAX), b""), 1):
+                if not raw.endswith(b"\n"):  # a crash has cut it: the step that it announces was not taken
+                    break
+                try:
+                    self._take(json.loads(raw))
+                except (ValueError, KeyError, TypeError, AttributeError):
+                    raise OutputError(
+                        f"{self.path}, line {number}: not a line of a journal of batches; remove the file only if no batch"
+                        " of this output is in progress"
+                    ) from None
+                self._end += len(raw)
+
+    def _take(self, event: dict[str, Any]) -> None:
+        kind = event["event"]
+        if kind == "run":
+            self.run = str(event["run"])
+        elif kind == "intent":
+            self._count += 1
+            self._open[event["chunk"]] = {"batch": "", **event}
+        elif kind == "batch":
+            self._open[event["chunk"]]["batch"] = event["batch"]
+            self.known.add(event["batch"])
+        elif kind == "ended":
+            del self._open[event["chunk"]]
+
+    def chunks(self, index: Index) -> Iterator[tuple[Chunk, list[str]]]:
+        """The batches that may exist, and whose results are not all in the output, and the ids of their requests."""
+        for name, event in self._open.items():
+            kind = Kind(event["provider"], event["path"], event["model"])
+            lines = array("Q", (index.line_of(one) or 0 for one in event["ids"]))
+            ids, event["ids"] = event["ids"], ()  # they are many
+            yield Chunk(name, kind, event["account"], lines, event["tokens"], event["at_s"], event["batch"]), ids
+
+    def open(self) -> None:
+        """Open the file to be written.
+
+        Raises:
+            OutputError: It cannot be written.
+        """
+        try:
+            self._fd = os.open(self.path, os.O_RDWR | os.O_CREAT, 0o600)
+            os.ftruncate(self._fd, self._end)
+            os.lseek(self._fd, self._end, os.SEEK_SET)
+        except OSError as error:
+            raise OutputError(f"{self.path}: cannot be written: {error.strerror}") from None
+        if not self.run:
+            self.run = secrets.token_hex(8)
+            self._write({"event": "run", "run": self.run, "version": 1})
+
+    def intend(self, load: Load, account: str) -> Chunk:
+        """Say that a batch will be created.
+
+        Raises:
+            OutputError: That cannot be written: nothing may be created.
+        """
+        self._count += 1
+        name = f"{self._count}-{sha256(b''.join(load.content)).hexdigest()[:16]}"
+        chunk = Chunk(name, load.kind, account, load.lines, load.tokens, time.time())
+        kind = load.kind._asdict()
+        event = {"event": "intent", "chunk": name, **kind, "account": account, "at_s": round(chunk.at_s, 3)}
+        event |= {"tokens": round(load.tokens), "ids": load.ids}
+        self._write(event)
+        self._open[name] = event | {"ids": (), "batch": ""}
+        return chunk
+
+    def created(self, chunk: Chunk, batch: str) -> None:
+        """Say which batch it is.
+
+        Raises:
+            OutputError: That cannot be written.
+        """
+        chunk.batch = batch
+        self.known.add(batch)
+        self._write({"event": "batch", "chunk": chunk.name, "batch": batch})
+
+    def ended(self, chunk: Chunk, state: str) -> None:
+        """Say that its results are in the output, or that there is no batch.
+
+        Raises:
+            OutputError: That cannot be written.
+        """
+        self._write({"event": "ended", "chunk": chunk.name, "state": state})
+        del self._open[chunk.name]
+
+    def set_aside(self) -> str | None:
+        """Rename the file, and return its new name; ``None`` when there is none."""
+        if not os.path.exists(self.path):  # noqa: PTH110
+            return None
+        number = 1
+        while os.path.exists(name := f"{self.path}.bak{number}"):  # noqa: PTH110
+            number += 1
+        os.replace(self.path, name)  # noqa: PTH105
+        return name
+
+    def _write(self, event: dict[str, Any]) -> None:
+        assert self._fd is not None
+        raw = json.dumps(event).encode() + b"\n"
+        try:
+            written = 0
+            while written < len(raw):
+                written += os.write(self._fd, raw[written:])
+            os.fsync(self._fd)
+        except OSError as error:
+            with suppress(OSError):
+                os.ftruncate(self._fd, self._end)
+                os.lseek(self._fd, self._end, os.SEEK_SET)
+            raise OutputError(
+                f"{self.path}: cannot be written: {error.strerror}; no batch is created without it: make room, and run the"
+                " same command again"
+            ) from None
+        self._end += len(raw)
+
+    def close(self) -> None:
+        """Close the file; remove it if there never was a batch to be remembered."""
+        if self._fd is not None:
+            os.close(self._fd)
+            self._fd = None

@@ -1,0 +1,636 @@
+"""A run by the providers' Batch APIs: create batches, poll them, write their results, and send again what was not done.
+
+Every step is in the journal before it is taken (see :mod:`paceline.batch.journal`), so that a run can be killed at any moment: the same
+command goes on with its batches.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import signal
+import tempfile
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import suppress
+from dataclasses import dataclass
+from types import FrameType
+from typing import Any, Final
+
+from paceline.batch.chunks import Chunk, Item, Kind, Load, Queue, cut
+from paceline.batch.deadline import Deadline
+from paceline.batch.endpoints import (
+    FULL,
+    BrokenError,
+    Endpoints,
+    NotYetError,
+    RefusedError,
+    Result,
+    Seen,
+    Web,
+    endpoints,
+)
+from paceline.batch.index import Index
+from paceline.batch.journal import Journal
+from paceline.batch.progress import View
+from paceline.batch.redact import Secrets
+from paceline.batch.requests import Request
+from paceline.batch.results import OutputError, Results, encode_answer
+from paceline.batch.runner import FAILED, INTERRUPTED, USAGE, WRITE_AGAIN_S, Address, proxy_for
+from paceline.batch.summary import Tally
+from paceline.batch.transport import session
+from paceline.core.results import PacelineError
+from paceline.http.describe import Metered
+from paceline.providers.registry import provider_named
+
+IN_FLIGHT_MAX: Final = 20
+"""Batches at once: enough to fill a queue, and few enough to ask each of them every minute."""
+
+TRIES_MAX: Final = 3
+"""How often a request is part of a batch that ends without having worked on it, before it counts as failed."""
+
+LINES_MIN: Final = 1_000
+"""The least requests that an input is cut into, where nothing else limits a batch: very small batches fail more often."""
+
+PARTS: Final = 8
+"""Batches that a large input is cut into, at least: so that each of them could still be sent one by one."""
+
+_HELD = 0x80  # of the byte of a line: it is part of a batch; the other bits count its tries
+_STOPPING = [signal.SIGINT, signal.SIGTERM, *([signal.SIGHUP] if hasattr(signal, "SIGHUP") else [])]
+
+
+@dataclass(frozen=True, slots=True)
+class Timing:
+    """Durations, in seconds.
+
+    Attributes:
+        poll_first_s: Between the first looks at a batch; each next one is half as long again.
+        poll_most_s: Between two looks at most; Azure asks for a minute at least.
+        settle_s: How long after a creation without an answer the list of batches is believed.
+        full_first_s: The pause when the queue was full; it doubles.
+        full_most_s: The longest such pause.
+        full_all_s: How long the queue may be full without a batch of this run in it, before the run stops.
+        lost_s: How long a provider may give no usable answer, before the run stops.
+        retry_s: Between two calls of which the first had no usable answer.
+        call_s: The longest time of one call; that of a large file.
+        cancel_s: How long cancelled batches are waited for; the providers state ten minutes.
+        last_s: What the last answers of requests that are sent one by one take, beside the limits.
+    """
+
+    poll_first_s: float = 5.0
+    poll_most_s: float = 60.0
+    settle_s: float = 30.0
+    full_first_s: float = 60.0
+    full_most_s: float = 600.0
+    full_all_s: float = 86_400.0
+    lost_s: float = 3_600.0
+    retry_s: float = 5.0
+    call_s: float = 1_800.0
+    cancel_s: float = 600.0
+    last_s: float = 60.0
+
+
+TIMING = Timing()
+
+
+class StopError(PacelineError):
+    """The run cannot go on; its batches can."""
+
+    def __init__(self, code: int, message: str) -> None:
+        super().__init__(message)
+        self.code = code
+
+
+class _LeaveError(Exception):
+    """The batches are to be left."""
+
+
+class Offline:
+    """Sends requests in batches.
+
+    Args:
+        scan: Reads the requests that have no answer yet, from the first line on.
+        index: Has the ids of the input, and which lines are done.
+        journal: Open for writing.
+        addresses: Where requests go, by the provider's name.
+        accounts: The name of the account at each of them.
+        results: The output.
+        tally: Counts requests.
+        view: Shows the progress.
+        most_lines: The most requests of a batch; ``None`` for the provider's limit.
+        queue: The known limit of enqueued tokens of each model.
+        deadline: When the batches are left; ``None`` for never.
+        timing: Durations.
+
+    Attributes:
+        stop: The exit code and the reason of a run that ended early.
+        created: How many batches this run has created.
+        left: Whether the batches were left because of the deadline.
+    """
+
+    def __init__(
+        self,
+        scan: Callable[[], Iterator[tuple[Request, Metered]]],
+        index: Index,
+        journal: Journal,
+        addresses: Mapping[str, Address],
+        accounts: Mapping[str, str],
+        results: Results,
+        tally: Tally,
+        view: View,
+        *,
+        most_lines: int | None = None,
+        queue: float | None = None,
+        deadline: Deadline | None = None,
+        timing: Timing | None = None,
+    ) -> None:
+        self.stop: tuple[int, str] | None = None
+        self.created = 0
+        self.left = False
+        self._deadline, self._leaving = deadline, asyncio.Event()
+        self._started_s = time.time()
+        self._unable_s: float | None = None  # since when no batch could be created
+        self._scan, self._index, self._journal, self._addresses = scan, index, journal, addresses
+        self._accounts, self._results, self._tally, self._view = accounts, results, tally, view
+        self._most_lines, self._limit, self._time = most_lines, queue, timing or TIMING
+        self._secrets = Secrets(address.key for address in addresses.values())
+        self._ends: dict[str, Endpoints] = {}
+        self._webs: list[Web] = []
+        self._queues: dict[Kind, Queue] = {}
+        self._lines = bytearray()
+        self._tasks: dict[asyncio.Task[None], Chunk] = {}
+        self._seen: dict[str, Seen] = {}
+        self._changed = asyncio.Event()
+        self._counted: dict[str, tuple[int, int]] = {}  # answers with usage, and their input tokens, by chunk
+        self._worked: set[Kind] = set()  # a batch of these was not failed by the provider's validation
+        self._returned = False
+        self._random = random.Random()  # jitter
+
+    @property
+    def calls(self) -> int:
+        """HTTP calls so far."""
+        return sum(web.calls for web in self._webs)
+
+    @property
+    def refused(self) -> int:
+        """Those that were answered with status 429."""
+        return sum(web.refused for web in self._webs)
+
+    @property
+    def in_progress(self) -> int:
+        """The batches that go on when the run stops."""
+        return self._journal.unfinished
+
+    # --- the run -----------------------------------------------------------------------------------------------------
+
+    @property
+    def unfinished(self) -> int:
+        """The requests that are neither answered, nor done in a batch."""
+        return max(0, self._tally.left - sum(seen.done for seen in self._seen.values()))
+
+    def holds(self, line: int) -> bool:
+        """Whether a line is part of a batch that has not ended."""
+        return line < len(self._lines) and bool(self._lines[line] & _HELD)
+
+    async def run(self, *, create: bool = True) -> None:
+        """Send everything, and write every result.
+
+        Args:
+            create: Whether to create batches; otherwise those of the journal are cancelled and brought to their end.
+
+        Raises:
+            BadLineError: The input has changed since it was checked.
+        """
+        loop, main = asyncio.get_running_loop(), asyncio.current_task()
+        assert main is not None
+
+        def on_signal(_number: int, _frame: FrameType | None) -> None:
+            self.stop = self.stop or (INTERRUPTED, "interrupted")
+            loop.call_soon_threadsafe(main.cancel)
+
+        in_main = threading.current_thread() is threading.main_thread()
+        heeded = [number for number in _STOPPING if in_main and signal.getsignal(number) is not signal.SIG_IGN]
+        before = {number: signal.signal(number, on_signal) for number in heeded}
+        client = session(self._time.call_s)
+        proxy = proxy_for(self._addresses)
+        for name, address in self._addresses.items():
+            self._webs.append(Web(client, address, self._secrets, self._time.call_s, proxy))
+            self._ends[name] = endpoints(name, self._webs[-1])
+        progress = asyncio.create_task(self._show())
+        try:
+            await self._adopt()
+            if create:
+                await self._send_or_leave()
+            else:
+                self._leaving.set()
+                while self._tasks:
+                    await self._wait(None)
+        except StopError as error:
+            self.stop = error.code, str(error)
+        except OutputError as error:
+            self.stop = FAILED, str(error)
+        except asyncio.CancelledError:
+            if self.stop is None:
+                raise
+        finally:
+            for task in (progress, *self._tasks):
+                task.cancel()
+            await asyncio.gather(progress, *self._tasks, return_exceptions=True)
+            for number, handler in before.items():
+                signal.signal(number, handler)
+            await client.close()
+
+    async def _adopt(self) -> None:
+        """Go on with the batches of an earlier process."""
+        for chunk, ids in list(self._journal.chunks(self._index)):
+            ends = self._ends.get(chunk.kind.provider)
+            if ends is None or self._accounts[chunk.kind.provider] != chunk.account:
+                raise StopError(
+                    USAGE,
+                    f"{self._journal.path}: a batch of an earlier run was created at {chunk.account.partition(':')[0]} with another"
+                    " key or address: use those, or --restart to leave it",
+                )
+            ends.know(ids)
+            for line in chunk.lines:
+                self._mark(line, held=True)
+            self._queue(chunk.kind).held[chunk.name] = chunk.tokens
+            self._follow(chunk)
+        if self._tasks:
+            self._view.say(f"going on with {len(self._tasks):,} batches of an earlier run")
+
+    async def _send_or_leave(self) -> None:
+        try:
+            await self._send_all()
+        except _LeaveError:
+            self.left = True
+            self._view.say(f"leaving {len(self._tasks):,} batches: the rest is sent one by one, to keep the deadline")
+            self._leaving.set()
+            end_s = time.monotonic() + self._time.cancel_s
+            while self._tasks and (left_s := end_s - time.monotonic()) > 0:
+                await self._wait(left_s)
+
+    def _check_deadline(self) -> None:
+        """Raise if the batches are to be left now."""
+        if self._deadline is not None and not self._leaving.is_set() and self._deadline.due(self.unfinished):
+            raise _LeaveError
+
+    async def _send_all(self) -> None:
+        """Create batches until every request is done; those that come back are sent in a further pass."""
+        while True:
+            self._returned = False
+            loads = cut(
+                self._items(),
+                most_lines=self._size_of_batch(),
+                most_bytes=min(ends.BYTES_MAX for ends in self._ends.values()),
+                most_tokens=lambda kind: self._queue(kind).most_of_one,
+            )
+            for load in loads:
+                if await self._room(load):
+                    await self._create(load)
+            while self._tasks and not self._returned:
+                await self._wait(None)
+            if not (self._returned or self._tasks):
+                return
+
+    def _size_of_batch(self) -> int:
+        most = min(ends.LINES_MAX for ends in self._ends.values())
+        if self._most_lines is not None:
+            return min(most, self._most_lines)
+        return min(most, max(LINES_MIN, -(-self._tally.left // PARTS)))
+
+    def _items(self) -> Iterator[Item]:
+        for request, metered in self._scan():
+            if self.holds(request.line):
+                continue
+            kind = Kind(request.provider.name, request.path, request.model)
+            content = self._ends[kind.provider].encode(request)
+            yield Item(kind, request.line, request.custom_id, content, metered.tokens()[0])
+
+    def _queue(self, kind: Kind) -> Queue:
+        kind = kind._replace(path="")
+        return self._queues.setdefault(kind, Queue(self._limit))
+
+    def _mark(self, line: int, *, held: bool, tried: bool = False) -> int:
+        """Note that a line is part of a batch, or that it is not any more; return its tries."""
+        if line >= len(self._lines):
+            self._lines.extend(bytes(line + 1 - len(self._lines)))
+        tries = min((self._lines[line] & ~_HELD) + tried, _HELD - 1)
+        self._lines[line] = tries | (_HELD if held else 0)
+        return tries
+
+    # --- one batch ---------------------------------------------------------------------------------------------------
+
+    async def _room(self, load: Load) -> bool:
+        """Wait until a batch can be created; ``False`` if it has become too large meanwhile and must be cut again."""
+        queue, started_s = self._queue(load.kind), time.monotonic()
+        while len(self._tasks) >= IN_FLIGHT_MAX or not queue.fits(load.tokens, time.monotonic()):
+            if not queue.held and time.monotonic() - started_s > self._time.full_all_s:
+                raise StopError(
+                    FAILED, f"the queue of {load.kind.model[:100]} is full, with no batch of this run in it"
+                )
+            await self._wait(max(0.0, queue.full_until_s - time.monotonic()) or None)
+        if load.tokens > queue.most_of_one and len(load.lines) > 1:
+            self._returned = True
+            return False
+        return True
+
+    async def _create(self, load: Load) -> None:
+        """Create a batch once, also where the answer to its creation is lost."""
+        queue, ends = self._queue(load.kind), self._ends[load.kind.provider]
+        while True:
+            self._check_deadline()
+            chunk = self._journal.intend(load, self._accounts[load.kind.provider])
+            for line in load.lines:
+                self._mark(line, held=True)
+            queue.held[chunk.name] = chunk.tokens
+            try:
+                batch = await ends.create(chunk, self._journal.run, load.content)
+            except RefusedError as error:
+                self._drop(chunk, "refused")
+                if error.status not in (429, 503) and error.code != FULL:
+                    raise _stopping(error, load.kind) from None
+                if error.code == "upload_failed":
+                    await self._unable(error)
+                    continue
+                self._full(load.kind, str(error))
+                self._returned = True
+                return
+            except BrokenError as error:
+                self._view.say(f"the answer to the creation of a batch is lost ({error}): looking for it")
+            else:
+                self._note_created(chunk, batch)
+            self._follow(chunk)
+            return
+
+    def _note_created(self, chunk: Chunk, batch: str) -> None:
+        self._journal.created(chunk, batch)
+        self.created += chunk.at_s >= self._started_s
+        self._unable_s = None
+
+    async def _unable(self, error: object) -> None:
+        """Wait before the next attempt to create a batch.
+
+        Raises:
+            StopError: There were attempts for too long.
+        """
+        self._unable_s = self._unable_s or time.monotonic()
+        if time.monotonic() - self._unable_s > self._time.lost_s:
+            raise StopError(FAILED, f"no batch can be created: {error}")
+        await asyncio.sleep(self._jittered(self._time.retry_s))
+
+    def _drop(self, chunk: Chunk, state: str) -> None:
+        """There is no such batch."""
+        self._journal.ended(chunk, state)
+        self._queue(chunk.kind).held.pop(chunk.name, None)
+        for line in chunk.lines:
+            self._mark(line, held=False)
+
+    def _full(self, kind: Kind, text: str) -> None:
+        queue, before = self._queue(kind), self._queue(kind).limit
+        queue.refused(text, time.monotonic(), self._time.full_first_s, self._time.full_most_s)
+        if queue.limit != before:
+            self._view.say(f"{kind.model[:100]}: the provider's queue takes {queue.limit:,.0f} tokens")
+
+    async def _find(self, chunk: Chunk) -> str | None:
+        """The batch of ``chunk`` if there is one, by the provider's list, some time after it was to be created."""
+        ends, lost_s = self._ends[chunk.kind.provider], time.monotonic()
+        while True:
+            settled = time.time() >= chunk.at_s + self._time.settle_s or time.monotonic() - lost_s > self._time.settle_s
+            try:
+                batch = await ends.find(chunk, self._journal.run, self._journal.known, self._index)
+            except (BrokenError, RefusedError) as error:
+                waits = isinstance(error, NotYetError)
+                if isinstance(error, RefusedError) and error.status != 429:
+                    raise _stopping(error, chunk.kind) from None
+                if not waits and time.monotonic() - lost_s > self._time.lost_s:
+                    raise StopError(FAILED, f"the provider's batches cannot be listed: {error}") from None
+                await asyncio.sleep(self._jittered(self._time.poll_most_s if waits else self._time.retry_s))
+                continue
+            if batch is not None or settled:
+                return batch
+            await asyncio.sleep(max(0.0, min(self._time.retry_s, chunk.at_s + self._time.settle_s - time.time())))
+
+    def _follow(self, chunk: Chunk) -> None:
+        task = asyncio.create_task(self._finish(chunk))
+        self._tasks[task] = chunk
+        task.add_done_callback(lambda _: self._changed.set())
+
+    async def _wait(self, seconds: float | None) -> None:
+        """Wait until a batch has ended, for so many seconds at most; raise what has gone wrong with one."""
+        if self._deadline is not None and not self._leaving.is_set():
+            seconds = min(self._time.poll_first_s, self._time.poll_first_s if seconds is None else seconds)
+        self._changed.clear()
+        if not any(task.done() for task in self._tasks):
+            with suppress(TimeoutError):
+                async with asyncio.timeout(seconds if seconds is not None or self._tasks else self._time.retry_s):
+                    await self._changed.wait()
+        for task in [task for task in self._tasks if task.done()]:
+            del self._tasks[task]
+            task.result()
+        self._check_deadline()
+
+    async def _finish(self, chunk: Chunk) -> None:
+        """Poll a batch to its end, write its results, and give back the requests that have none."""
+        if not chunk.batch:
+            batch = await self._find(chunk)
+            if batch is None:
+                self._drop(chunk, "never created")
+                self._returned = True
+                await self._unable("the answers are lost")
+                return
+            self._note_created(chunk, batch)
+        seen = await self._poll(chunk)
+        for file in seen.files:
+            await self._read(chunk, file)
+        counted = self._counted.pop(chunk.name, None)
+        if counted is not None:
+            self._queue(chunk.kind).learn(chunk.tokens * counted[0] / len(chunk.lines), counted[1])
+        full = next((problem for problem in seen.problems if problem.code == FULL), None)
+        if full is None:
+            self._queue(chunk.kind).accepted()
+            found = self._fail_lines(chunk, seen)
+            self._return(chunk, seen, tried=not found and not self._leaving.is_set())
+        else:
+            self._full(chunk.kind, full.message)
+        await self._save()
+        self._seen.pop(chunk.name, None)
+        left = sum(not self._index.is_done(line) for line in chunk.lines if line)
+        why = f"; {seen.problems[0].code}: {seen.problems[0].message}" if seen.problems else ""
+        self._view.say(f"batch {chunk.batch}: {seen.state}, {left:,} of {len(chunk.lines):,} requests are left{why}")
+        self._drop(chunk, seen.state)
+        self._returned = self._returned or bool(left)
+        if seen.state != "failed":
+            self._worked.add(chunk.kind)
+        elif full is None and not found and chunk.kind not in self._worked:
+            raise StopError(USAGE, f"the first batch of {chunk.kind.model[:100]} has failed{why}")
+
+    def _fail_lines(self, chunk: Chunk, seen: Seen) -> bool:
+        """Record the requests that have made a batch fail; whether there are any."""
+        found = False
+        for problem in seen.problems:
+            if problem.line is not None and 0 < problem.line <= len(chunk.lines):
+                self._record(chunk.lines[problem.line - 1], problem.code, problem.message)
+                found = True
+        return found
+
+    def _return(self, chunk: Chunk, seen: Seen, *, tried: bool) -> None:
+        """Give back the requests without a result, or record that they have failed, after several tries."""
+        why = seen.problems[0] if seen.problems else None
+        code, words = (
+            (why.code, why.message) if why else (f"batch_{seen.state}", "the provider has not worked on the request")
+        )
+        for line in chunk.lines:
+            if line and not self._index.is_done(line) and self._mark(line, held=True, tried=tried) >= TRIES_MAX:
+                self._record(line, code, words)
+
+    async def _poll(self, chunk: Chunk) -> Seen:
+        """Look at a batch until it has ended."""
+        wait_s, answered_s, cancelled = self._time.poll_first_s, time.monotonic(), False
+        while True:
+            try:
+                if self._leaving.is_set() and not cancelled:
+                    await self._ends[chunk.kind.provider].cancel(chunk)
+                    cancelled, wait_s = True, self._time.poll_first_s
+                seen = await self._ends[chunk.kind.provider].look(chunk)
+            except (BrokenError, RefusedError) as error:
+                if isinstance(error, RefusedError) and error.status == 404:
+                    return Seen(chunk.batch, "gone", ended=True)
+                if isinstance(error, RefusedError) and error.status != 429:
+                    raise _stopping(error, chunk.kind) from None
+                if time.monotonic() - answered_s > self._time.lost_s:
+                    raise StopError(
+                        FAILED, f"batch {chunk.batch}: the provider gives no usable answer: {error}"
+                    ) from None
+            else:
+                answered_s, self._seen[chunk.name] = time.monotonic(), seen
+                if seen.ended:
+                    return seen
+            if self._leaving.is_set():
+                await asyncio.sleep(self._jittered(wait_s))
+            else:
+                with suppress(TimeoutError):
+                    async with asyncio.timeout(self._jittered(wait_s)):
+                        await self._leaving.wait()
+            wait_s = min(self._time.poll_most_s, wait_s * 1.5)
+
+    async def _read(self, chunk: Chunk, place: str) -> None:
+        """Write the results of a batch that are not in the output."""
+        ends, lost_s = self._ends[chunk.kind.provider], time.monotonic()
+        while True:
+            with tempfile.TemporaryFile() as file:
+                try:
+                    for result in await ends.results(place, file):
+                        self._take(chunk, result)
+                except (BrokenError, RefusedError) as error:
+                    if isinstance(error, RefusedError) and error.status not in (404, 429):
+                        raise _stopping(error, chunk.kind) from None
+                    if time.monotonic() - lost_s > self._time.lost_s:
+                        raise StopError(FAILED, f"batch {chunk.batch}: its results cannot be read: {error}") from None
+                else:
+                    return
+            await asyncio.sleep(self._jittered(self._time.retry_s))
+
+    def _take(self, chunk: Chunk, result: Result) -> None:
+        """Write one result, unless it is there already or the request can be sent again."""
+        line = self._index.line_of(result.custom_id)
+        if result.again or (line is not None and not self._index.mark(line)):
+            return
+        self._append(result.custom_id, result.response, result.error)
+        if line is None:  # paid, and no longer in the input
+            return
+        if result.error is None:
+            self._tally.ok += 1
+            usage = provider_named(chunk.kind.provider).usage(_body(result))
+            if usage is not None:
+                answers, tokens = self._counted.get(chunk.name, (0, 0))
+                self._counted[chunk.name] = answers + 1, tokens + usage.input_tokens
+                self._tally.input_tokens += usage.input_tokens
+                self._tally.output_tokens += usage.output_tokens
+        else:
+            self._tally.fail(result.error["code"])
+
+    def _record(self, line: int, code: str, message: str) -> None:
+        """Record that a request has failed."""
+        custom_id = self._index.id_of(line)
+        if custom_id is not None and self._index.mark(line):
+            self._append(custom_id, None, {"code": code, "message": message})
+            self._tally.fail(code)
+
+    def _append(self, custom_id: str, response: dict[str, Any] | None, error: dict[str, str] | None) -> None:
+        try:
+            self._results.append(encode_answer(custom_id, response, error))
+        except OSError as failure:
+            raise StopError(FAILED, f"{self._results.path} cannot be written: {failure.strerror}") from None
+
+    async def _save(self) -> None:
+        """Bring the results to the disk; wait while there is no room for them.
+
+        Raises:
+            StopError: There was no room for too long. The results can be read again.
+        """
+        said, started_s = False, time.monotonic()
+        while self._results.kept:
+            if not said:
+                self._view.say(f"cannot write {self._results.path}: {self._results.why}; free some space")
+            said = True
+            if time.monotonic() - started_s > self._time.lost_s:
+                raise StopError(FAILED, f"{self._results.path} cannot be written: {self._results.why}")
+            await asyncio.sleep(WRITE_AGAIN_S)
+            self._results.write_kept()
+        try:
+            self._results.sync()
+        except OSError as error:
+            raise StopError(FAILED, f"{self._results.path} cannot be written: {error.strerror}") from None
+
+    def _jittered(self, seconds: float) -> float:
+        return seconds * self._random.uniform(0.8, 1.2)
+
+    async def _show(self) -> None:
+        while True:
+            await asyncio.sleep(self._view.every_s)
+            self._view.show(*self.line())
+
+    def line(self) -> tuple[str, float]:
+        """The progress as one line, and the share of the requests that is done."""
+        tally, states = self._tally, dict[str, int]()
+        for seen in self._seen.values():
+            states[seen.state] = states.get(seen.state, 0) + 1
+        done = tally.ok + tally.failed + tally.skipped
+        within = sum(seen.done for seen in self._seen.values())
+        held = sum(sum(queue.held.values()) for queue in self._queues.values())
+        parts = [
+            f"{done:,}/{tally.requests:,}",
+            *([f"{tally.failed:,} failed"] if tally.failed else []),
+            f"{len(self._tasks):,} batches: {', '.join(f'{count} {state}' for state, count in states.items()) or 'none seen'}",
+            f"{within:,} requests done in them",
+            f"{held:,.0f} tokens in the queue",
+        ]
+        return "  ".join(parts), done / max(tally.requests, 1)
+
+
+def _body(result: Result) -> dict[str, Any]:
+    body = (result.response or {}).get("body")
+    return body if isinstance(body, dict) else {}
+
+
+def _stopping(error: RefusedError, kind: Kind) -> StopError:
+    """Why a run cannot go on after a refusal."""
+    if error.status in (401, 403):
+        detail = f" ({error.code})" if error.code else ""
+        env = provider_named(kind.provider).key_env
+        return StopError(
+            USAGE, f"{kind.provider} refused the key with a {error.status}{detail}; set {env} to a key for batches"
+        )
+    if error.status in (404, 405) and not error.code:
+        return StopError(
+            USAGE, f"{kind.provider}: this address has no Batch API (status {error.status}); use --mode sync"
+        )
+    return StopError(
+        FAILED, f"{kind.provider} refused a call of its Batch API with a {error.status}: {error.code}: {error}"
+    )
+
+
+def deadline_in(seconds: float, need_s: Callable[[int], float]) -> Deadline:
+    """A deadline, with the durations of :data:`TIMING`; see :class:`Deadline`."""
+    return Deadline(seconds, need_s, lag_s=TIMING.cancel_s, last_s=TIMING.last_s)

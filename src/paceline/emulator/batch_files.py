@@ -1,0 +1,188 @@
+"""The files of an emulated provider, and the lines of OpenAI's batch input as its validation reads them."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import re
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from hashlib import sha256
+from typing import Any
+
+from paceline.emulator.batches import Batch, Entry, Problem
+from paceline.emulator.wire import Dialect, dump, load
+
+MOST_FILES = 10_000
+MOST_BYTES = 2_000_000_000
+"""What an emulator keeps of the files that clients have uploaded; the results of batches are written when they are read."""
+
+MOST_PROBLEMS = 50
+"""The most errors that a failed batch lists."""
+
+PURPOSES = ("batch", "assistants", "fine-tune", "vision", "user_data", "evals")
+
+
+@dataclass(slots=True, eq=False)
+class File:
+    """A file.
+
+    Attributes:
+        serial: Its number; the id is made of it.
+        name: The name that the client gave.
+        purpose: ``batch``, ``batch_output``, or another of OpenAI's.
+        created_s: The time of creation.
+        content: The bytes of an uploaded file.
+        batch: For results: their batch.
+        lines: For results: their lines.
+        length: Bytes of the content, once they are known.
+    """
+
+    serial: int
+    name: str
+    purpose: str
+    created_s: float
+    content: bytes = b""
+    batch: Batch | None = None
+    lines: Callable[[], Iterator[bytes]] | None = None
+    length: int = -1
+
+    @property
+    def id(self) -> str:
+        """OpenAI's form of an id."""
+        return f"file-{self.serial:022x}"
+
+    def pieces(self) -> Iterator[bytes]:
+        """The content in pieces."""
+        if self.lines is None:
+            yield self.content
+        else:
+            yield from self.lines()
+
+    def size(self) -> int:
+        """Bytes of the content; that of results is written once to know it."""
+        if self.length < 0:
+            self.length = sum(map(len, self.pieces()))
+        return self.length
+
+
+class Files:
+    """All files; a bounded number of bytes."""
+
+    def __init__(self) -> None:
+        self.by_id: dict[str, File] = {}
+        self.uploaded = self._bytes = 0
+        self._serials = itertools.count(1)
+
+    def upload(self, now: float, name: str, purpose: str, content: bytes) -> File | None:
+        """Keep an uploaded file; ``None`` where there is no room."""
+        if len(self.by_id) >= MOST_FILES or self._bytes + len(content) > MOST_BYTES:
+            return None
+        self.uploaded += 1
+        self._bytes += len(content)
+        return self._add(File(next(self._serials), name, purpose, now, content))
+
+    def result(self, now: float, batch: Batch, what: str, lines: Callable[[], Iterator[bytes]]) -> File:
+        """A file with results of ``batch``."""
+        return self._add(
+            File(next(self._serials), f"batch_{batch.serial}_{what}.jsonl", "batch_output", now, b"", batch, lines)
+        )
+
+    def delete(self, file: File) -> None:
+        """Forget a file."""
+        del self.by_id[file.id]
+        self._bytes -= len(file.content)
+
+    def _add(self, file: File) -> File:
+        self.by_id[file.id] = file
+        return file
+
+
+def read_form(body: bytes, content_type: str) -> dict[str, tuple[str, bytes]]:
+    """The fields of a multipart body: by name, the file name and the content. Empty if it is not one."""
+    match = re.search(r'multipart/form-data;.*boundary="?([^";,]{1,200})"?', content_type, re.IGNORECASE)
+    if match is None:
+        return {}
+    fields: dict[str, tuple[str, bytes]] = {}
+    mark = b"--" + match[1].encode("latin-1")
+    for part in (b"\r\n" + body).split(b"\r\n" + mark)[1:1_001]:
+        head, _, content = part.partition(b"\r\n\r\n")
+        text = head.decode("utf-8", "replace")
+        name = re.search(r'[; ]name="([^"\r\n]{0,200})"', text)
+        file = re.search(r'filename="([^"\r\n]{0,1000})"', text)
+        if name is not None:
+            fields[name[1]] = (file[1] if file else "", content)
+    return fields
+
+
+def read_lines(
+    content: bytes, endpoint: str, dialect: Dialect, kinds: dict[str, str], most: int
+) -> tuple[list[Entry], list[Problem]]:
+    """The requests of OpenAI's batch input, and why it is invalid.
+
+    Args:
+        content: The file.
+        endpoint: The endpoint of the batch, e.g. ``/v1/chat/completions``.
+        dialect: Reads the bodies.
+        kinds: The kind of request for each path below ``/v1``.
+        most: The most lines.
+    """
+    lines = content.splitlines()
+    entries, problems, seen = list[Entry](), list[Problem](), set[str]()
+    if len(lines) > most:
+        return [], [Problem("too_many_tasks", f"The batch has {len(lines)} requests; the limit is {most}.")]
+    for number, line in enumerate(lines, 1):
+        if not line.strip():
+            continue
+        value = load(line)
+        if value is None:
+            problems.append(Problem("invalid_json_line", "This line is not parseable as valid JSON.", number))
+        else:
+            problem = _problem(value, endpoint, seen, entries[0].ask.model if entries else "")
+            if problem is None:
+                entries.append(_entry(value, endpoint, dialect, kinds))
+                seen.add(value["custom_id"])
+            else:
+                problems.append(problem._replace(line=number))
+        if len(problems) >= MOST_PROBLEMS:
+            break
+    if not entries and not problems:
+        problems.append(Problem("empty_file", "The input file is empty. It must have at least one request."))
+    return entries, problems
+
+
+def _problem(value: dict[str, Any], endpoint: str, seen: set[str], model: str) -> Problem | None:
+    for name, kind in (("custom_id", str), ("method", str), ("url", str), ("body", dict)):
+        if not isinstance(value.get(name), kind):
+            return Problem("missing_required_parameter", f"Missing required parameter: '{name}'.", None, name)
+    if value["method"] != "POST":
+        return Problem(
+            "invalid_method", f"Invalid method: '{value['method']}'. Only POST is supported.", None, "method"
+        )
+    if _below(value["url"]) != _below(endpoint):
+        text = f"The URL provided for this request does not match the batch endpoint {endpoint}."
+        return Problem("url_mismatch", text, None, "url")
+    if value["custom_id"] in seen:
+        text = f"The custom_id '{value['custom_id']}' for this request is a duplicate of another request."
+        return Problem("duplicate_custom_id", f"{text} The custom_id parameter must be unique.", None, "custom_id")
+    named = value["body"].get("model")
+    if not isinstance(named, str) or not named:
+        return Problem("missing_required_parameter", "Missing required parameter: 'model'.", None, "body.model")
+    if model and named != model:
+        text = f"The provided model '{named}' does not match the model '{model}' of the first request."
+        return Problem("mismatched_model", f"{text} A batch has requests for one model.", None, "body.model")
+    return None
+
+
+def _entry(value: dict[str, Any], endpoint: str, dialect: Dialect, kinds: dict[str, str]) -> Entry:
+    return entry(value["custom_id"], value["body"], kinds[_below(endpoint)], dialect)
+
+
+def entry(custom_id: str, body: dict[str, Any], kind: str, dialect: Dialect) -> Entry:
+    """One request of a batch."""
+    content = sha256(json.dumps(body, sort_keys=True).encode()).hexdigest()[:16]
+    return Entry(custom_id, dialect.read(kind, dump(body)), content)
+
+
+def _below(path: str) -> str:
+    return path.removeprefix("/v1")

@@ -1,0 +1,544 @@
+"""The Batch APIs of OpenAI (also for Azure, Groq and Together) and Anthropic over HTTP.
+
+Shapes follow the types of the SDKs ``openai`` 3 and ``anthropic`` 2, and the providers' documentation (2026-11).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import re
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from datetime import UTC, datetime
+from typing import Any, NamedTuple, TypeVar
+from urllib.parse import parse_qs
+
+from starlette.types import Receive, Scope, Send
+
+from paceline.emulator.anthropic import Anthropic
+from paceline.emulator.batch_files import PURPOSES, File, Files, entry, read_form, read_lines
+from paceline.emulator.batches import Batch, Batches, Entry, Full, Problem, queue_text
+from paceline.emulator.openai import Azure, Groq, OpenAI
+from paceline.emulator.settings import Settings
+from paceline.emulator.wire import JSON, Answer, Dialect, Header, dump, load, request_id
+from paceline.emulator.world import Admitted, Refused, World
+
+JSONL: Header = (b"content-type", b"application/x-jsonl")
+_STEP = 200
+"""Lines of results that are written before another task of the server has its turn."""
+
+_OPENAI: dict[str, Dialect] = {"openai": OpenAI(), "azure": Azure(), "groq": Groq()}
+_ANTHROPIC = Anthropic()
+_OPENAI_PATH = re.compile(r"(/openai)?(?:/v1)?/(files|batches)(?:/([\w-]{1,100})(?:/(content|cancel))?)?", re.ASCII)
+_ANTHROPIC_PATH = re.compile(r"/v1/messages/(batches)(?:/([\w-]{1,100})(?:/(results|cancel))?)?", re.ASCII)
+_CUSTOM_ID = re.compile(r"[a-zA-Z0-9_-]{1,64}", re.ASCII)
+_Item = TypeVar("_Item")
+_STATES = ("in_progress", "finalizing", "completed", "failed", "expired", "cancelling", "cancelled")
+
+
+class Reply(NamedTuple):
+    """An answer: a JSON value or an error, or pieces of bytes.
+
+    Attributes:
+        status: The HTTP status.
+        value: The JSON value.
+        pieces: The content of a file instead.
+        done: Called when all pieces were sent.
+        creates: Whether something was created, so that the answer can be lost.
+        answer: A whole answer instead, with headers of its own.
+    """
+
+    status: int = 200
+    value: Any = None
+    pieces: Iterable[bytes] | None = None
+    done: Callable[[], None] | None = None
+    creates: bool = False
+    answer: Answer | None = None
+
+
+class Call(NamedTuple):
+    """One call of a Batch API.
+
+    Attributes:
+        dialect: The dialect that answers.
+        what: ``files`` or ``batches``.
+        id: The id in the path; empty without one.
+        verb: ``content``, ``results`` or ``cancel``; empty without one.
+        method: The HTTP method.
+        query: The query's parameters.
+        headers: The headers.
+        root: The server's root, for links.
+    """
+
+    dialect: Dialect
+    what: str
+    id: str
+    verb: str
+    method: str
+    query: Mapping[str, list[str]]
+    headers: Mapping[bytes, bytes]
+    root: str
+
+    def number(self, name: str, default: int, most: int) -> int:
+        """A positive number in the query."""
+        text = self.query.get(name, [""])[0]
+        return min(most, int(text)) if text.isascii() and text.isdigit() and int(text) else default
+
+    def text(self, name: str) -> str:
+        """A text in the query."""
+        return self.query.get(name, [""])[0]
+
+
+class BatchApi:
+    """Files and batches of one :class:`World`.
+
+    Args:
+        settings: The provider's properties.
+        world: Knows the models, and counts the answers to each custom id.
+    """
+
+    def __init__(self, settings: Settings, world: World) -> None:
+        self.settings, self.files, self._world = settings, Files(), world
+        self.batches = Batches(settings, world.answers, world.knows)
+        self._results: dict[Batch, dict[str, File]] = {}
+        self._serial = 0
+
+    def find(self, scope: Scope) -> Call | None:
+        """The call of a request; ``None`` for a path that is not part of a Batch API."""
+        path, headers = scope["path"], dict(scope["headers"])
+        anthropics = _ANTHROPIC_PATH.fullmatch(path)
+        match = anthropics or _OPENAI_PATH.fullmatch(path)
+        if match is None:
+            return None
+        dialect: Dialect = _ANTHROPIC
+        if anthropics:
+            what, name, verb = match.groups()
+        else:
+            below, what, name, verb = match.groups()
+            by_path = "openai" if not below else "azure" if b"api-key" in headers else "groq"
+            dialect = _OPENAI[self.settings.dialect or by_path]
+            if (what, verb) in (("files", "cancel"), ("batches", "content")):
+                return None
+        query = parse_qs(scope["query_string"][:2_000].decode("latin-1"))
+        root = f"{scope.get('scheme', 'http')}://{headers.get(b'host', b'localhost').decode('latin-1')}"
+        return Call(dialect, what, name or "", verb or "", scope["method"], query, headers, root)
+
+    def tally(self, now: float) -> dict[str, Any]:
+        """See :meth:`Batches.tally`; ``files`` counts uploads."""
+        return self.batches.tally(now) | {"files": self.files.uploaded}
+
+    async def serve(self, now: float, call: Call, receive: Receive, send: Send) -> bool:
+        """Answer a call. ``False`` means: close the connection without an answer."""
+        self._serial += 1
+        most = self.batches.rules.most_bytes
+        body = await _body(receive, most)
+        key, valid = call.dialect.key(call.headers), self.settings.valid_key
+        if not key or (valid is not None and key != valid):
+            reply = Reply(answer=call.dialect.refusal(Refused("auth"), self.settings, self._serial))
+        elif body is None:
+            reply = self._error(call, 413, f"The body is larger than the limit of {most} bytes.", "request_too_large")
+        else:
+            self.batches.catch_up(now)
+            reply = (self._anthropic if call.dialect is _ANTHROPIC else self._openai)(now, call, body)
+        if reply.creates and self.batches.loses_answer():
+            return False
+        await self._send(call, reply, send)
+        return True
+
+    async def _send(self, call: Call, reply: Reply, send: Send) -> None:
+        name = call.dialect.ID_HEADER
+        extra: list[Header] = [(name, request_id(self._serial))]
+        if reply.pieces is None:
+            answer = reply.answer or Answer(reply.status, [JSON], dump(reply.value))
+            size = (b"content-length", b"%d" % len(answer.body))
+            await send(
+                {"type": "http.response.start", "status": answer.status, "headers": [*answer.headers, size, *extra]}
+            )
+            await send({"type": "http.response.body", "body": answer.body})
+            return
+        kind = JSONL if call.verb == "results" else (b"content-type", b"application/octet-stream")
+        await send({"type": "http.response.start", "status": 200, "headers": [kind, *extra]})
+        pieces = iter(reply.pieces)
+        while step := b"".join(_take(pieces, _STEP)):
+            await send({"type": "http.response.body", "body": step, "more_body": True})
+            await asyncio.sleep(0)
+        await send({"type": "http.response.body", "body": b""})
+        if reply.done is not None:
+            reply.done()
+
+    def _error(self, call: Call, status: int, text: str, code: str | None = None, param: str | None = None) -> Reply:
+        if call.dialect is _ANTHROPIC:
+            kinds = {404: "not_found_error", 413: "request_too_large", 429: "rate_limit_error"}
+            fields: dict[str, Any] = {"type": kinds.get(status, "invalid_request_error")}
+        else:
+            fields = {"type": "invalid_request_error", "param": param, "code": code}
+        return Reply(status, call.dialect.error(self._serial, status, text, fields))
+
+    def _not_found(self, call: Call) -> Reply:
+        return self._error(call, 404, f"No {call.what.removesuffix('s').removesuffix('e')} found with id '{call.id}'.")
+
+    def _wrong(self, call: Call) -> Reply:
+        return self._error(call, 405, f"Not allowed to {call.method} on this path.", "method_not_supported")
+
+    # --- OpenAI ------------------------------------------------------------------------------------------------------
+
+    def _openai(self, now: float, call: Call, body: bytes) -> Reply:
+        if not call.id:
+            if call.method == "POST":
+                return (self._upload if call.what == "files" else self._create)(now, call, body)
+            return self._wrong(call) if call.method != "GET" else self._list(call)
+        if call.what == "files":
+            file = self.files.by_id.get(call.id)
+            return self._not_found(call) if file is None else self._file(call, file)
+        batch = self._batch(call.id, "batch_", "openai")
+        if batch is None:
+            return self._not_found(call)
+        if call.verb == "cancel":
+            if call.method != "POST":
+                return self._wrong(call)
+            if not self.batches.cancel(now, batch):
+                return self._error(call, 409, f"Cannot cancel a batch with status '{batch.state}'.")
+        elif call.method != "GET":
+            return self._wrong(call)
+        return Reply(value=self._openai_batch(batch))
+
+    def _batch(self, name: str, prefix: str, style: str) -> Batch | None:
+        digits = name.removeprefix(prefix)
+        try:
+            batch = self.batches.by_serial.get(int(digits, 16)) if digits != name else None
+        except ValueError:
+            return None
+        return batch if batch is not None and batch.style == style and not batch.deleted else None
+
+    def _upload(self, now: float, call: Call, body: bytes) -> Reply:
+        form = read_form(body, call.headers.get(b"content-type", b"").decode("latin-1"))
+        if "file" not in form:
+            return self._error(call, 400, "'file' is a required property", None, "file")
+        purpose = form.get("purpose", ("", b""))[1].decode("latin-1")
+        if purpose not in PURPOSES:
+            return self._error(call, 400, f"'{purpose}' is not one of {list(PURPOSES)} - 'purpose'", None, "purpose")
+        name, content = form["file"]
+        file = self.files.upload(now, name or "file", purpose, content)
+        if file is None:
+            return self._error(call, 400, "The emulator keeps no more files: delete some.", "storage_full")
+        return Reply(value=_file(file), creates=True)
+
+    def _file(self, call: Call, file: File) -> Reply:
+        if call.method == "DELETE" and not call.verb:
+            self.files.delete(file)
+            return Reply(value={"id": file.id, "object": "file", "deleted": True})
+        if call.method != "GET":
+            return self._wrong(call)
+        if not call.verb:
+            return Reply(value=_file(file))
+
+        def done() -> None:
+            if file.batch is not None and file is self._results[file.batch].get("output"):
+                file.batch.read = True
+
+        return Reply(pieces=file.pieces(), done=done)
+
+    def _create(self, now: float, call: Call, body: bytes) -> Reply:
+        value = load(body)
+        if value is None:
+            return self._error(call, 400, OpenAI.NO_JSON)
+        endpoint, metadata = value.get("endpoint"), value.get("metadata") or {}
+        kinds = dict(OpenAI.PATHS)
+        if not isinstance(endpoint, str) or endpoint.removeprefix("/v1") not in kinds:
+            known = ", ".join(f"'/v1{path}'" for path in kinds)
+            return self._error(
+                call, 400, f"Invalid value: '{endpoint}'. Supported values are: {known}.", None, "endpoint"
+            )
+        window = value.get("completion_window")
+        if window != "24h" and not (call.dialect is _OPENAI["groq"] and re.fullmatch(r"\d{1,3}[hd]", str(window))):
+            text = f"Invalid value: '{window}'. Value must be '24h'."
+            return self._error(call, 400, text, "invalid_value", "completion_window")
+        wrong = _wrong_metadata(metadata)
+        if wrong:
+            return self._error(call, 400, wrong, None, "metadata")
+        file = self.files.by_id.get(str(value.get("input_file_id")))
+        if file is None:
+            text = f"Invalid 'input_file_id': no such file '{value.get('input_file_id')}'."
+            return self._error(call, 400, text, None, "input_file_id")
+        if file.purpose != "batch":
+            return self._error(
+                call, 400, f"The purpose of the file is '{file.purpose}', not 'batch'.", None, "input_file_id"
+            )
+        entries, problems = read_lines(file.content, endpoint, call.dialect, kinds, self.batches.rules.most_requests)
+        if entries and not problems and not self._world.knows(entries[0].ask.model):
+            text = f"The provided model '{entries[0].ask.model}' is not supported by the Batch API."
+            problems.append(Problem("model_not_found", text, None, "body.model"))
+        about = {
+            "endpoint": endpoint,
+            "metadata": metadata or None,
+            "input_file_id": file.id,
+            "completion_window": window,
+        }
+        batch = self.batches.create(now, "openai", entries, about, problems)
+        if isinstance(batch, Full):
+            return self._full(call, batch, entries)
+        return Reply(value=self._openai_batch(batch), creates=True)
+
+    def _full(self, call: Call, full: Full, entries: list[Entry]) -> Reply:
+        if full.kind == "memory":
+            return self._error(call, 400, f"The emulator keeps at most {full.limit:,.0f} requests of batches.")
+        if full.kind == "rate":
+            return self._error(
+                call, 429, f"Rate limit reached: {full.limit:,.0f} batches per hour.", "rate_limit_exceeded"
+            )
+        if call.dialect is _ANTHROPIC:
+            text = (
+                f"This request would exceed your organization's limit of {full.limit:,.0f} batch requests in the queue."
+            )
+            return self._error(call, 429, text)
+        status = int(self.batches.rules.queue_full)
+        return self._error(call, status, queue_text(entries[0].ask.model, full.limit), "token_limit_exceeded")
+
+    def _list(self, call: Call) -> Reply:
+        if call.what == "files":
+            files = [f for f in self.files.by_id.values() if call.text("purpose") in ("", f.purpose)]
+            page, more = _page(files[::-1], lambda f: f.id, call, 10_000, 10_000)
+            data = [_file(file) for file in page]
+        else:
+            batches, more = _page(self._all("openai"), _openai_id, call, 20, 100)
+            data = [self._openai_batch(batch) for batch in batches]
+        ends = {"first_id": data[0]["id"] if data else None, "last_id": data[-1]["id"] if data else None}
+        return Reply(value={"object": "list", "data": data, **ends, "has_more": more})
+
+    def _all(self, style: str) -> list[Batch]:
+        found = [b for b in self.batches.by_serial.values() if b.style == style and not b.deleted]
+        return found[::-1]
+
+    def _openai_batch(self, batch: Batch) -> dict[str, Any]:
+        files = self._files_of(batch)
+        errors = [{"code": p.code, "line": p.line, "message": p.message, "param": p.param} for p in batch.problems]
+        failed = batch.state == "failed"
+        total = 0 if failed or batch.state == "validating" else len(batch.entries)
+        usage = {
+            "input_tokens": batch.input_tokens, "input_tokens_details": {"cached_tokens": 0},
+            "output_tokens": batch.output_tokens, "output_tokens_details": {"reasoning_tokens": 0},
+            "total_tokens": batch.input_tokens + batch.output_tokens,
+        }  # fmt: skip
+        return {
+            "id": _openai_id(batch), "object": "batch", **batch.about, "model": batch.model or None,
+            "errors": {"object": "list", "data": errors} if failed else None, "status": batch.state,
+            "output_file_id": files["output"].id if "output" in files else None,
+            "error_file_id": files["error"].id if "error" in files else None,
+            "created_at": int(batch.created_s), "expires_at": int(batch.expires_s),
+            **{f"{state}_at": int(batch.times[state]) if state in batch.times else None for state in _STATES},
+            "request_counts": {
+                "total": total, "completed": batch.counts["succeeded"],
+                "failed": batch.counts["errored"] + batch.counts["expired"],
+            },
+            "usage": usage,
+        }  # fmt: skip
+
+    def _files_of(self, batch: Batch) -> dict[str, File]:
+        """The result files of a batch that has ended: only those that have a line."""
+        if batch.state not in ("completed", "expired", "cancelled"):
+            return {}
+        files = self._results.get(batch)
+        if files is None:
+            files = self._results[batch] = {}
+            ended_s = batch.times[batch.state]
+            if batch.counts["succeeded"]:
+                files["output"] = self.files.result(ended_s, batch, "output", lambda: self._lines(batch, "succeeded"))
+            if batch.counts["errored"] + batch.counts["expired"]:
+                files["error"] = self.files.result(
+                    ended_s, batch, "error", lambda: self._lines(batch, "errored", "expired")
+                )
+        return files
+
+    def _lines(self, batch: Batch, *outcomes: str) -> Iterator[bytes]:
+        dialect = _OPENAI["openai"]
+        for number, one in batch.results(*outcomes):
+            serial = _answer_serial(batch, number)
+            line: dict[str, Any] = {"id": f"batch_req_{serial:024x}", "custom_id": one.custom_id}
+            if one.outcome == "expired":
+                text = "This request could not be executed before the completion window expired."
+                yield dump(line | {"response": None, "error": {"code": "batch_expired", "message": text}}) + b"\n"
+                continue
+            body = dialect.answer(one.ask, _admitted(one), serial) if one.status == 200 else None
+            if body is None:
+                body = load(dialect.refusal(_refused(one), self.settings, serial).body)
+            response = {"status_code": one.status, "request_id": f"req_{serial:024x}", "body": body}
+            yield dump(line | {"response": response, "error": None}) + b"\n"
+
+    # --- Anthropic ---------------------------------------------------------------------------------------------------
+
+    def _anthropic(self, now: float, call: Call, body: bytes) -> Reply:
+        if not call.id:
+            if call.method == "POST":
+                return self._anthropic_create(now, call, body)
+            return self._wrong(call) if call.method != "GET" else self._anthropic_list(call)
+        batch = self._batch(call.id, "msgbatch_", "anthropic")
+        if batch is None:
+            return self._not_found(call)
+        ended = _status(batch) == "ended"
+        if call.verb == "cancel" and call.method == "POST":
+            if not self.batches.cancel(now, batch) and ended:
+                return self._error(call, 400, f"Batch {call.id} has ended: it cannot be canceled.")
+            return Reply(value=_anthropic_batch(batch, call.root))
+        if call.method == "DELETE" and not call.verb:
+            if not ended:
+                return self._error(call, 400, f"Batch {call.id} is in progress: cancel it before it is deleted.")
+            batch.deleted = True
+            return Reply(value={"id": call.id, "type": "message_batch_deleted"})
+        if call.method != "GET" or call.verb == "cancel":
+            return self._wrong(call)
+        if call.verb != "results":
+            return Reply(value=_anthropic_batch(batch, call.root))
+        if not ended:
+            return self._error(call, 400, f"Batch {call.id} has no results yet: its processing has not ended.")
+
+        def done() -> None:
+            batch.read = True
+
+        return Reply(pieces=self._result_lines(batch), done=done)
+
+    def _anthropic_create(self, now: float, call: Call, body: bytes) -> Reply:
+        value = load(body)
+        if value is None:
+            return self._error(call, 400, Anthropic.NO_JSON)
+        requests = value.get("requests")
+        if not isinstance(requests, list) or not requests:
+            return self._error(call, 400, "requests: Field required")
+        if len(requests) > self.batches.rules.most_requests:
+            return self._error(call, 400, f"requests: at most {self.batches.rules.most_requests} are allowed")
+        entries, seen = list[Entry](), set[str]()
+        for index, one in enumerate(requests):
+            custom_id = one.get("custom_id") if isinstance(one, dict) else None
+            if not isinstance(custom_id, str) or not _CUSTOM_ID.fullmatch(custom_id):
+                text = f"requests.{index}.custom_id: String should match pattern '^[a-zA-Z0-9_-]{{1,64}}$'"
+                return self._error(call, 400, text)
+            if custom_id in seen:
+                return self._error(call, 400, f"requests.{index}.custom_id: duplicate of an earlier one: {custom_id}")
+            if not isinstance(one.get("params"), dict):
+                return self._error(call, 400, f"requests.{index}.params: Field required")
+            seen.add(custom_id)
+            entries.append(entry(custom_id, one["params"], "messages", _ANTHROPIC))
+        batch = self.batches.create(now, "anthropic", entries)
+        if isinstance(batch, Full):
+            return self._full(call, batch, entries)
+        return Reply(value=_anthropic_batch(batch, call.root), creates=True)
+
+    def _anthropic_list(self, call: Call) -> Reply:
+        newest_first = self._all("anthropic")
+        page, more = _page(newest_first, _anthropic_id, call, 20, 1_000, after="after_id", before="before_id")
+        data = [_anthropic_batch(batch, call.root) for batch in page]
+        ends = {"first_id": data[0]["id"] if data else None, "last_id": data[-1]["id"] if data else None}
+        return Reply(value={"data": data, **ends, "has_more": more})
+
+    def _result_lines(self, batch: Batch) -> Iterator[bytes]:
+        for number, one in batch.results("succeeded", "errored", "expired", "canceled"):
+            serial, result = _answer_serial(batch, number), dict[str, Any](type=one.outcome)
+            if one.outcome == "succeeded":
+                result["message"] = _ANTHROPIC.answer(one.ask, _admitted(one), serial)
+            elif one.outcome == "errored":
+                result["error"] = load(_ANTHROPIC.refusal(_refused(one), self.settings, serial).body)
+            yield dump({"custom_id": one.custom_id, "result": result}) + b"\n"
+
+
+def _answer_serial(batch: Batch, number: int) -> int:
+    return batch.serial * 10_000_000 + number
+
+
+def _admitted(one: Entry) -> Admitted:
+    return Admitted(one.ask.model, "", one.ask.input_tokens, one.output_tokens, 0, 0.0)
+
+
+def _refused(one: Entry) -> Refused:
+    kinds = {400: "invalid", 404: "unknown_model", 500: "failure"}
+    return Refused(kinds[one.status], one.ask.model, detail=one.ask.error)
+
+
+def _openai_id(batch: Batch) -> str:
+    return f"batch_{batch.serial:032x}"
+
+
+def _anthropic_id(batch: Batch) -> str:
+    return f"msgbatch_{batch.serial:024x}"
+
+
+def _status(batch: Batch) -> str:
+    return {"in_progress": "in_progress", "finalizing": "in_progress", "cancelling": "canceling"}.get(
+        batch.state, "ended"
+    )
+
+
+def _anthropic_batch(batch: Batch, root: str) -> dict[str, Any]:
+    """The counts move only when the whole batch has ended, as the documentation says."""
+    status, name = _status(batch), _anthropic_id(batch)
+    ended, counts = status == "ended", batch.counts
+    outcomes = {kind: counts[kind] if ended else 0 for kind in ("succeeded", "errored", "canceled", "expired")}
+    return {
+        "id": name, "type": "message_batch", "processing_status": status,
+        "request_counts": {"processing": 0 if ended else len(batch.entries), **outcomes},
+        "created_at": _iso(batch.created_s), "expires_at": _iso(batch.expires_s), "archived_at": None,
+        "ended_at": _iso(batch.times[batch.state]) if ended else None,
+        "cancel_initiated_at": _iso(batch.times["cancelling"]) if "cancelling" in batch.times else None,
+        "results_url": f"{root}/v1/messages/batches/{name}/results" if ended else None,
+    }  # fmt: skip
+
+
+def _iso(at_s: float) -> str:
+    return datetime.fromtimestamp(at_s, UTC).isoformat().replace("+00:00", "Z")
+
+
+def _file(file: File) -> dict[str, Any]:
+    return {
+        "id": file.id, "object": "file", "bytes": file.size(), "created_at": int(file.created_s), "filename": file.name,
+        "purpose": file.purpose, "status": "processed", "status_details": None, "expires_at": None,
+    }  # fmt: skip
+
+
+def _wrong_metadata(metadata: Any) -> str:
+    if not isinstance(metadata, dict):
+        return "Invalid type for 'metadata': expected an object with string values."
+    if len(metadata) > 16:
+        return "Invalid 'metadata': too many properties. Expected an object with at most 16 properties."
+    for name, value in metadata.items():
+        if not isinstance(value, str):
+            return f"Invalid type for 'metadata.{name[:64]}': expected a string."
+        if len(name) > 64 or len(value) > 512:
+            return "Invalid 'metadata': keys have at most 64 characters, and values 512."
+    return ""
+
+
+def _page(
+    found: list[_Item],
+    name: Callable[[_Item], str],
+    call: Call,
+    default: int,
+    most: int,
+    after: str = "after",
+    before: str = "",
+) -> tuple[list[_Item], bool]:
+    """A page of a list, and whether more follow."""
+    limit, names = call.number("limit", default, most), [name(item) for item in found]
+    if before and call.text(before) in names:
+        end = names.index(call.text(before))
+        start = max(0, end - limit)
+        return found[start:end], start > 0
+    start = names.index(call.text(after)) + 1 if call.text(after) in names else 0
+    return found[start : start + limit], len(found) > start + limit
+
+
+def _take(pieces: Iterator[bytes], count: int) -> Iterator[bytes]:
+    for _, piece in zip(range(count), pieces, strict=False):
+        yield piece
+
+
+async def _body(receive: Receive, most: int) -> bytes | None:
+    """A request's body; ``None`` if it is too large. It is read to the end, so that the client can read the answer."""
+    parts, size, more = list[bytes](), 0, True
+    while more:
+        message = await receive()
+        part = message.get("body", b"")
+        size, more = size + len(part), message.get("more_body", False)
+        if size <= most:
+            parts.append(part)
+        else:
+            parts.clear()
+        if message["type"] == "http.disconnect":
+            return None
+    return b"".join(parts) if size <= most else None

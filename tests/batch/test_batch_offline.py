@@ -1,0 +1,699 @@
+"""Runs by the Batch APIs, against the emulator: nothing is paid twice and nothing stays unread, whatever goes wrong."""
+
+import json
+import random
+import signal
+import time
+from array import array
+
+import anthropic
+import openai
+import pytest
+from batch_helpers import FAST, chat, finish, message, read_answers, write_lines
+from hypothesis import given
+from hypothesis import strategies as st
+
+from paceline.batch import offline
+from paceline.batch.chunks import Item, Kind, Load, Queue, cut
+from paceline.batch.deadline import Deadline
+from paceline.batch.endpoints import AnthropicEndpoints, BrokenError, OpenAIEndpoints, Web
+from paceline.batch.index import Index
+from paceline.batch.job import Job
+from paceline.batch.journal import Journal
+from paceline.batch.progress import View
+from paceline.batch.results import OutputError, Results
+from paceline.batch.runner import Runner
+from paceline.config import Config
+from paceline.core.results import QuotaError
+
+KEYS = {"OPENAI_API_KEY": "sk-0123456789abcdef", "ANTHROPIC_API_KEY": "sk-ant-0123456789abcdef"}
+QUICK = {"turnaround_s": 0.05, "validating_s": 0.0, "finalizing_s": 0.0, "cancel_s": 0.1}
+SHORT = {
+    "poll_first_s": 0.02,
+    "poll_most_s": 0.05,
+    "settle_s": 0.0,
+    "full_first_s": 0.05,
+    "full_most_s": 0.2,
+    "retry_s": 0.02,
+}
+
+
+class Said(View):
+    def __init__(self):
+        self.lines = []
+
+    def say(self, text):
+        self.lines.append(text)
+
+
+class Run:
+    """A run of one input against the emulator, which can be repeated."""
+
+    def __init__(self, emulator, folder, lines):
+        self.emulator = emulator
+        self.source = write_lines(folder / "in.jsonl", lines)
+        self.output = folder / "in.results.jsonl"
+        self.journal = folder / "in.results.jsonl.batches.jsonl"
+        self.lines = lines
+        self.said = Said()
+
+    def start(self, *, mode="batch", most=4, environ=KEYS, restart=False, **options):
+        config = Config.load(environ={}, given={"base_url": self.emulator.base_url, "limits": {"*": FAST}})
+        options = {"batch_lines": most if mode != "sync" else None, "mode": mode, "restart": restart} | options
+        return Job(str(self.source), config=config, environ=environ, **options).run(self.said)
+
+    def batches(self):
+        return self.emulator.tally()["batches"]
+
+    def client(self):
+        return openai.OpenAI(base_url=f"{self.emulator.base_url}/v1", api_key="any", max_retries=0)
+
+    def check(self, *, paid=None, failed=0):
+        """Every request has one line of output, was paid once at most, and no result is unread."""
+        answers = read_answers(self.output)
+        assert sorted(one["custom_id"] for one in answers) == sorted(one["custom_id"] for one in self.lines)
+        assert sum(one["error"] is not None for one in answers) == failed
+        found, tally = self.batches(), self.emulator.tally()
+        assert found["custom_ids"]["most"] <= tally["answers"]["most"] == 1, found
+        assert found["unread"] == 0
+        assert found["paid"] == (len(self.lines) - failed if paid is None else paid)
+        return answers
+
+
+@pytest.fixture(autouse=True)
+def short(monkeypatch):
+    monkeypatch.setattr(offline, "TIMING", offline.Timing(**SHORT))
+
+
+@pytest.fixture
+def run(emulator, tmp_path):
+    def make(lines=None, /, *, count=10, settings=None, **batches):
+        emulator.reset(**{"batches": QUICK | batches} | (settings or {}))
+        return Run(emulator, tmp_path, lines or [chat(f"r{n}", text=f"question {n}") for n in range(count)])
+
+    yield make
+    emulator.reset(batches={})
+
+
+def test_both_formats_have_the_output_of_every_run(run):
+    lines = (
+        [chat(f"r{n}") for n in range(10)] + [message(f"c{n}") for n in range(5)] + [message("an id / with a space")]
+    )
+    one = run(lines)
+    code, report = one.start()
+    assert (code, report["ok"], report["failed"], report["batches"], report["batches_in_progress"]) == (0, 16, 0, 5, 0)
+    answers = {answer["custom_id"]: answer for answer in one.check()}
+    assert answers["r1"]["response"]["body"]["choices"][0]["message"]["content"]
+    assert answers["c1"]["response"]["body"]["content"][0]["text"]
+    assert answers["an id / with a space"]["response"]["status_code"] == 200
+    assert {answer["response"]["status_code"] for answer in answers.values()} == {200}
+    assert report["input_tokens"] == one.batches()["input_tokens"]
+    assert report["output_tokens"] == one.batches()["output_tokens"]
+    assert one.emulator.tally()["admitted"] == 0
+    with one.client() as client:
+        batches = list(client.batches.list())
+    assert len({batch.metadata["paceline_chunk"] for batch in batches}) == 3
+    assert len({batch.metadata["paceline_run"] for batch in batches}) == 1
+    assert one.start()[0] == 0  # nothing is left
+    assert one.batches()["created"] == 5
+
+
+def test_groq_has_openais_batches_below_its_own_path(run):
+    lines = [chat(f"r{n}") | {"url": "/openai/v1/chat/completions"} for n in range(5)]
+    one = run(lines)
+    config = Config.load(
+        environ={}, given={"base_url": one.emulator.base_url, "provider": "groq", "limits": {"*": FAST}}
+    )
+    job = Job(str(one.source), config=config, environ={"GROQ_API_KEY": "gsk_0123456789"}, mode="batch", batch_lines=2)
+    assert job.run(one.said)[0] == 0
+    one.check()
+
+
+def test_a_batch_has_the_size_that_is_asked_for_or_a_part_of_the_input(run):
+    one = run(count=10)
+    assert one.start(most=3)[1]["batches"] == 4
+    one = run(count=10)
+    one.output.unlink()
+    one.journal.unlink()
+    assert one.start(most=None)[1]["batches"] == 1
+
+
+class CrashError(BaseException):
+    """The process was killed."""
+
+
+class Crashing:
+    """Kills the process at the ``at``-th step that another party can see: before or after a call, a write or a sync."""
+
+    STEPS = ((Journal, "_write"), (Web, "_send"), (Results, "append"), (Results, "sync"))
+
+    def __init__(self, monkeypatch, at):
+        self.left, self.crashed = at, False
+        for owner, name in self.STEPS:
+            monkeypatch.setattr(owner, name, self.around(getattr(owner, name), awaits=name == "_send"))
+
+    def step(self):
+        self.left -= 1
+        self.crashed = self.crashed or self.left < 0
+        if self.crashed:  # and no other task does anything after it
+            raise CrashError
+
+    def around(self, method, *, awaits):
+        async def sends(*args, **options):
+            self.step()
+            answer = await method(*args, **options)
+            self.step()
+            return answer
+
+        def does(*args, **options):
+            self.step()
+            answer = method(*args, **options)
+            self.step()
+            return answer
+
+        return sends if awaits else does
+
+
+@pytest.mark.parametrize("style", ["openai", "anthropic"])
+def test_killed_at_every_step_and_run_again(run, monkeypatch, style):
+    """One run for each step, killed at it; the next one pays nothing again and reads everything."""
+    lines = [chat(f"r{n}") if style == "openai" else message(f"r {n}") for n in range(4)]
+    at, crashes = 0, 0
+    while True:
+        one = run(lines)
+        for path in (one.output, one.journal):
+            path.unlink(missing_ok=True)
+        with monkeypatch.context() as patch:
+            crashing = Crashing(patch, at)
+            try:
+                one.start(most=2)
+            except CrashError:
+                crashes += 1
+            assert crashing.crashed == (crashes == at + 1)
+        code, report = one.start(most=2)
+        assert (code, report["failed"], report["batches_in_progress"]) == (0, 0, 0), at
+        one.check()
+        assert one.batches()["same"]["most"] == 1, at
+        if not crashing.crashed:
+            break
+        at += 1
+    assert crashes > 30
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_calls_that_break_before_or_after_they_took_effect(run, monkeypatch, seed):
+    dice, send = random.Random(seed), Web._send
+
+    async def breaks(self, *args, **options):
+        kind = dice.random()
+        if kind < 0.2:
+            raise BrokenError("before")
+        answer = await send(self, *args, **options)
+        if kind < 0.4:
+            raise BrokenError("after")
+        return answer
+
+    monkeypatch.setattr(Web, "_send", breaks)
+    one = run([chat(f"r{n}") for n in range(20)] + [message(f"c{n}") for n in range(10)])
+    assert one.start()[0] == 0
+    one.check()
+    assert one.batches()["same"]["most"] == 1
+
+
+def test_answers_of_creations_are_lost_on_the_way(run):
+    one = run(count=20, lost_answers=0.5)
+    assert one.start()[0] == 0
+    one.check()
+    assert one.batches()["same"]["most"] == 1
+    assert one.batches()["lost_answers"]
+
+
+def test_a_full_queue_is_learned_and_waited_for(run):
+    one = run(count=40, enqueued_tokens=120, release_s=0.1)
+    assert one.start(most=20)[0] == 0
+    one.check()
+    assert "gpt-5: the provider's queue takes 120 tokens" in one.said.lines
+    assert one.batches()["states"]["failed"] >= 1
+
+
+def test_a_known_queue_is_never_overfilled(run):
+    prose = "The limits are set by the organization that owns the key, and they apply to every request that is made. "
+    one = run([chat(f"r{n}", text=f"{n} {prose * 5}") for n in range(40)], enqueued_tokens=1_500, turnaround_s=0.1)
+    assert one.start(most=20, batch_queue=1_500)[0] == 0
+    one.check()
+    assert one.batches()["states"] == {"completed": one.batches()["created"]}
+    assert one.batches()["created"] >= 10
+
+
+def test_the_providers_count_of_tokens_is_learned(run):
+    """The estimate of these short prompts is more than a tenth too low."""
+    one = run(count=100, enqueued_tokens=200)
+    assert one.start(most=20, batch_queue=200)[0] == 0
+    one.check()
+    assert one.batches()["states"] == {"completed": one.batches()["created"]}
+
+
+@pytest.mark.parametrize("status", ["400", "429"])
+def test_creations_are_refused_while_the_queue_is_full(run, status):
+    one = run(count=40, enqueued_tokens=120, queue_full=status)
+    assert one.start(most=20)[0] == 0
+    one.check()
+    assert one.batches()["refused"]["queue"] >= 1
+
+
+def test_a_queue_that_is_full_by_mistake_is_tried_again(run):
+    one = run(count=20, enqueued_tokens=1_000_000, full_by_mistake=0.5)
+    assert one.start()[0] == 0
+    one.check()
+
+
+def test_anthropic_refuses_while_its_queue_is_full(run):
+    one = run([message(f"c{n}") for n in range(12)], queued_requests=4)
+    assert one.start()[0] == 0
+    one.check()
+    assert one.batches()["refused"]["queue"] >= 1
+
+
+@pytest.mark.parametrize("style", ["openai", "anthropic"])
+def test_what_expires_is_sent_again_and_what_was_done_is_not(run, style):
+    lines = [chat(f"r{n}") if style == "openai" else message(f"r{n}") for n in range(8)]
+    one = run(lines, turnaround_s=1.9, expires_s=1.0)
+    code, report = one.start(most=8)
+    assert code == 1  # after three tries with half of the rest each, one is left
+    assert report["errors"] == {"batch_expired" if style == "openai" else "batch_ended": 1}
+    one.check(failed=1)
+    assert one.batches()["created"] == 3
+    one.emulator.reset(batches=QUICK)
+    assert one.start()[1]["ok"] == 1
+
+
+def test_a_batch_that_a_person_cancels_gives_its_results(run, monkeypatch):
+    one = run(count=10, turnaround_s=1.0)
+    look, done = OpenAIEndpoints.look, []
+
+    async def cancels(self, chunk):
+        seen = await look(self, chunk)
+        if seen.done >= 3 and not done:
+            done.append(await self.web.call("POST", f"/v1/batches/{chunk.batch}/cancel"))
+            one.emulator.advance(0)
+        return seen
+
+    monkeypatch.setattr(OpenAIEndpoints, "look", cancels)
+    assert one.start(most=10)[0] == 0
+    one.check()
+    assert one.batches()["states"] == {"cancelled": 1, "completed": 1}
+    assert 3 <= one.batches()["outcomes"]["canceled"] <= 7
+
+
+def test_single_requests_that_fail_are_recorded_and_sent_by_the_next_run(run):
+    one = run(count=20, failed_requests=0.3)
+    code, report = one.start()
+    assert (code, report["errors"]) == (1, {"server_error": report["failed"]})
+    assert 0 < report["failed"] < 20
+    one.check(failed=report["failed"])
+    one.emulator.reset(batches=QUICK)
+    code, again = one.start()
+    assert (code, again["ok"], again["skipped"]) == (0, report["failed"], report["ok"])
+    assert len(one.check(paid=report["failed"])) == 20
+
+
+def test_lines_that_the_validation_refuses_are_recorded_and_the_others_sent(run, monkeypatch):
+    encode = OpenAIEndpoints.encode
+    monkeypatch.setattr(
+        OpenAIEndpoints,
+        "encode",
+        lambda self, request: b"{" if request.custom_id in ("r3", "r7") else encode(self, request),
+    )
+    one = run(count=10)
+    code, report = one.start(most=10)
+    assert (code, report["errors"]) == (1, {"invalid_json_line": 2})
+    answers = {answer["custom_id"]: answer["error"] for answer in one.check(failed=2)}
+    assert answers["r3"] == {"code": "invalid_json_line", "message": "This line is not parseable as valid JSON."}
+
+
+def test_a_model_without_batches_stops_the_run(run, capsys):
+    one = run(count=40, settings={"limits": {"gpt-6": FAST}})
+    code, report = one.start(most=4)
+    assert (code, report["ok"]) == (2, 0)
+    assert "the first batch of gpt-5 has failed; model_not_found: The provided model 'gpt-5'" in capsys.readouterr().err
+
+
+def test_a_batch_that_was_deleted_is_sent_again(run, monkeypatch):
+    one = run([message(f"c{n}") for n in range(4)])
+    look = AnthropicEndpoints.look
+    gone = []
+
+    async def deletes(self, chunk):
+        if not gone:
+            gone.append(chunk.batch)
+            chunk.batch = "msgbatch_" + "f" * 24
+        return await look(self, chunk)
+
+    monkeypatch.setattr(AnthropicEndpoints, "look", deletes)
+    assert one.start()[0] == 0
+    assert len(read_answers(one.output)) == 4
+
+
+def test_a_refused_key_and_an_address_without_batches_stop_the_run(run, capsys):
+    one = run(settings={"valid_key": "sk-another"})
+    assert one.start()[0] == 2
+    err = capsys.readouterr().err
+    assert "openai refused the key with a 401" in err
+    assert "set OPENAI_API_KEY" in err
+    assert KEYS["OPENAI_API_KEY"] not in err + one.journal.read_text()
+    one.emulator.reset(valid_key=None)
+    assert one.start()[0] == 0
+
+
+def test_a_run_without_batches_does_not_pay_for_what_is_in_one(run, capsys):
+    one = run(count=8, turnaround_s=1_000.0)
+
+    class StopsSoon(Said):
+        every_s = 0.01
+
+        def show(self, text, share):
+            if "2 batches: 2 in_progress" in text:
+                signal.raise_signal(signal.SIGINT)
+
+    one.said = StopsSoon()
+    code, report = one.start()
+    assert (code, report["interrupted"], report["batches_in_progress"]) == (130, True, 2)
+    assert "8 requests left: 2 batches go on at the provider" in capsys.readouterr().err
+    one.said = Said()
+    with pytest.raises(OutputError, match="2 batches of an earlier run have results that are not in the output"):
+        one.start(mode="sync")
+    with pytest.raises(OutputError, match="results that are not in the output"):
+        one.start(mode="sync", environ={})
+    one.emulator.advance(1_000)
+    other = one.start(environ=KEYS | {"OPENAI_API_KEY": "sk-fedcba9876543210"})
+    assert other[0] == 2
+    assert "with another key or address" in capsys.readouterr().err
+    assert one.start()[0] == 0
+    one.check()
+    assert one.start(mode="sync")[1]["skipped"] == 8
+
+
+def test_a_restart_leaves_the_journal_beside(run, capsys):
+    one = run(count=4)
+    assert one.start()[0] == 0
+    assert one.start(restart=True)[1]["ok"] == 4
+    assert one.journal.with_name(one.journal.name + ".bak1").exists()
+    assert one.batches()["custom_ids"]["most"] == 2  # as it was asked for
+    assert capsys.readouterr().err == ""
+
+
+def test_only_providers_with_known_batches_and_outputs_that_can_be_resumed(run, tmp_path):
+    one = run()
+    with pytest.raises(OutputError, match="a run in batches needs a file"):
+        one.start(output="-")
+    config = Config.load(
+        environ={}, given={"base_url": one.emulator.base_url, "provider": "mistral", "limits": {"*": FAST}}
+    )
+    with pytest.raises(QuotaError, match="no Batch API of mistral is known here: use --mode sync"):
+        Job(str(one.source), config=config, environ={"MISTRAL_API_KEY": "any"}, mode="batch").run(Said())
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_processes_killed_again_and_again(run, command, seed):
+    """Real processes and real kills, at random times, with lost answers and mistaken refusals."""
+    one = run(
+        count=60, lost_answers=0.2, full_by_mistake=0.2, enqueued_tokens=2_000, turnaround_s=0.3, turnaround_spread=3
+    )
+    setup = f"import paceline.batch.offline as o; o.TIMING = o.Timing(**{SHORT | {'settle_s': 0.3}})"
+    dice, args = random.Random(seed), [one.source, "--mode", "batch", "--batch-lines", "10"]
+    for _ in range(6):
+        process = command(*args, base_url=one.emulator.base_url, environ=KEYS, setup=setup)
+        deadline = time.monotonic() + dice.uniform(0.6, 2.0)  # about 0.5 s of it is the start
+        while process.poll() is None and time.monotonic() < deadline:
+            time.sleep(0.005)
+        process.kill()
+        process.communicate()
+    finish(command(*args, base_url=one.emulator.base_url, environ=KEYS, setup=setup), 0)
+    one.check()
+
+
+def test_options_of_the_command(run, command):
+    one = run(count=4)
+    url = one.emulator.base_url
+    setup = f"import paceline.batch.offline as o; o.TIMING = o.Timing(**{SHORT})"
+    args = [one.source, "--mode", "batch", "--batch-lines", "2", "--batch-queue", "100000", "--json"]
+    out, err = finish(command(*args, base_url=url, environ=KEYS, setup=setup), 0)
+    assert json.loads(out)["batches"] == 2
+    assert "4 requests: 4 answered, 0 failed" in err
+    for wrong, text in (
+        (["--mode", "auto"], "need each other: --mode auto --deadline 6h"),
+        (["--deadline", "6h"], "need each other"),
+        (["--mode", "auto", "--deadline", "soon"], "'soon': write it like '6h', '90min'"),
+    ):
+        assert text in finish(command(one.source, *wrong, base_url=url, environ=KEYS), 2)[1]
+    finish(command(one.source, "--mode", "auto", "--deadline", "6h", base_url=url, environ=KEYS, setup=setup), 0)
+    _, err = finish(command(one.source, "--mode", "batch", "--page", "0", base_url=url, environ=KEYS), 2)
+    assert "--page shows the quotas of requests that are sent one by one" in err
+    _, err = finish(command(one.source, "--batch-lines", "2", base_url=url, environ=KEYS), 2)
+    assert "--batch-lines and --batch-queue need --mode batch" in err
+
+
+# --- a deadline ------------------------------------------------------------------------------------------------------
+
+HURRY = {"cancel_s": 0.4, "last_s": 0.4}
+
+
+@pytest.fixture
+def hurry(monkeypatch):
+    monkeypatch.setattr(offline, "TIMING", offline.Timing(**SHORT | HURRY))
+
+
+@pytest.mark.usefixtures("hurry")
+class TestDeadline:
+    def test_batches_that_end_in_time_do_everything(self, run):
+        one = run(count=20)
+        code, report = one.start(mode="auto", most=5, deadline_s=30.0)
+        assert (code, report["batches"], report["ok"]) == (0, 4, 20)
+        assert one.emulator.tally()["admitted"] == 0
+        one.check()
+        assert "in batches, and one by one from 0.8 s before the deadline on if they have not ended" in one.said.lines
+
+    @pytest.mark.parametrize("style", ["openai", "anthropic"])
+    def test_batches_that_do_not_are_left_and_the_rest_is_sent_one_by_one(self, run, style):
+        lines = [chat(f"r{n}") if style == "openai" else message(f"r{n}") for n in range(30)]
+        one = run(lines, turnaround_s=6.0, cancel_s=0.1)
+        started_s = time.monotonic()
+        code, report = one.start(mode="auto", most=10, deadline_s=3.0)
+        assert time.monotonic() - started_s < 3.0
+        assert (code, report["ok"], report["batches"]) == (0, 30, 3)
+        found, tally = one.batches(), one.emulator.tally()
+        assert found["states"] == {"cancelled": 3}
+        assert 3 <= found["paid"] <= 27
+        assert tally["admitted"] == 30 - found["paid"] == report["attempts"]
+        one.check(paid=found["paid"])
+        assert Journal(str(one.output)).unfinished == 0
+
+    def test_the_rest_is_what_can_just_be_sent_in_time(self, run):
+        """60 requests at 10 a second: the batches are left about 60 / 10 / 0.8 s before the deadline, and not earlier."""
+        one = run(count=60, turnaround_s=1_000.0, settings={"limits": {"*": "10 requests/s, 60M tokens/min"}})
+        config = Config.load(
+            environ={}, given={"base_url": one.emulator.base_url, "limits": {"*": "10 requests/s, 60M tokens/min"}}
+        )
+        started_s = time.monotonic()
+        job = Job(str(one.source), config=config, environ=KEYS, mode="auto", deadline_s=9.0, batch_lines=30)
+        code, report = job.run(one.said)
+        elapsed_s = time.monotonic() - started_s
+        assert (code, report["ok"]) == (0, 60)
+        assert 5.5 < elapsed_s < 9.0
+        one.check(paid=one.batches()["paid"])
+
+    def test_a_slow_cancel_delays_its_own_requests_only(self, run):
+        one = run(count=20, turnaround_s=1_000.0, cancel_s=1.5)
+        one.emulator.advance(0)
+        code, report = one.start(mode="auto", most=5, deadline_s=2.0)
+        assert (code, report["ok"]) == (0, 20)
+        assert one.batches()["states"] == {"cancelled": 4}
+        one.check(paid=0)
+
+    def test_lost_answers_and_a_full_queue(self, run):
+        one = run(count=40, turnaround_s=1.0, turnaround_spread=4, lost_answers=0.3, enqueued_tokens=300)
+        code, _ = one.start(mode="auto", most=5, deadline_s=2.5)
+        assert code == 0
+        one.check(paid=one.batches()["paid"])
+
+    def test_a_bet_is_called_one(self, run):
+        one = run(count=4)
+        assert one.start(mode="auto", deadline_s=0.5)[0] == 0
+        words = "the deadline is a bet: to leave the batches and send all requests one by one"
+        assert any(line.startswith(words) for line in one.said.lines)
+        one.check(paid=one.batches()["paid"])
+
+    @pytest.mark.parametrize("at", range(0, 60, 6))
+    def test_killed_before_the_requests_are_sent_one_by_one(self, run, monkeypatch, at):
+        """A request in flight when a run is killed may be paid again; those in batches are not."""
+        one = run(count=8, turnaround_s=1.0, cancel_s=0.05)
+        with monkeypatch.context() as patch:
+            crashing = Crashing(patch, at)
+            patch.setattr(Runner, "run", lambda *_: (_ for _ in ()).throw(CrashError))
+            try:
+                one.start(mode="auto", most=4, deadline_s=1.2)
+            except CrashError:
+                crashing.crashed = True
+        assert crashing.crashed
+        if Journal(str(one.output)).unfinished:
+            with pytest.raises(OutputError, match="results that are not in the output"):
+                one.start(mode="sync")
+        assert one.start(mode="auto", most=4, deadline_s=1.2)[0] == 0
+        one.check(paid=one.batches()["paid"])
+        assert Journal(str(one.output)).unfinished == 0
+
+
+def test_when_the_batches_are_left():
+    now = [0.0]
+    deadline = Deadline(3_600, lambda count: count / 10, lag_s=600, last_s=60, clock=lambda: now[0])
+    assert deadline.needs(8_000) == 1_660
+    assert not deadline.due(8_000)
+    now[0] = 1_939
+    assert not deadline.due(8_000)
+    now[0] = 1_940
+    assert deadline.due(8_000)
+    assert not deadline.due(7_000)  # what is done in the batches needs not be sent
+    bet = Deadline(3_600, lambda count: count / 10, lag_s=600, last_s=60, clock=lambda: now[0] - 1_940)
+    assert not bet.due(80_000)  # not even if it left them at once
+    assert bet.bet
+    now[0] += 2_939
+    assert not bet.due(80_000)
+    now[0] += 1
+    assert bet.due(80_000)
+    saved = Deadline(3_600, lambda count: count / 10, lag_s=600, last_s=60, clock=lambda: 0.0)
+    assert not saved.due(80_000)
+    assert not saved.due(8_000)
+    assert not saved.bet
+    assert saved.due(80_000)
+
+
+# --- parts -----------------------------------------------------------------------------------------------------------
+
+KIND = Kind("openai", "/v1/chat/completions", "gpt-5")
+
+
+@given(
+    st.lists(st.tuples(st.sampled_from("ab"), st.integers(1, 50), st.integers(0, 30)), max_size=60),
+    st.integers(1, 10), st.integers(1, 100), st.integers(1, 60),
+)  # fmt: skip
+def test_cutting_keeps_every_request_once_and_the_limits(given_items, most_lines, most_bytes, most_tokens):
+    items = [
+        Item(KIND._replace(model=model), line, f"r{line}", b"x" * size, tokens)
+        for line, (model, size, tokens) in enumerate(given_items, 1)
+    ]
+    loads = list(cut(iter(items), most_lines=most_lines, most_bytes=most_bytes, most_tokens=lambda _: most_tokens))
+    assert sorted(line for load in loads for line in load.lines) == [item.line for item in items]
+    for load in loads:
+        assert len(load.lines) == len(load.ids) == len(load.content) <= most_lines
+        assert len(load.lines) == 1 or (load.size <= most_bytes and load.tokens <= most_tokens)
+        assert list(load.lines) == sorted(load.lines)
+        assert {items[line - 1].kind for line in load.lines} == {load.kind}
+
+
+def test_open_batches_are_bounded_in_bytes(monkeypatch):
+    monkeypatch.setattr("paceline.batch.chunks.OPEN_BYTES", 100)
+    items = [Item(KIND._replace(model=str(n % 5)), n, "r", b"x" * 30, 1) for n in range(1, 30)]
+    loads = list(cut(iter(items), most_lines=100, most_bytes=1_000, most_tokens=lambda _: 1e9))
+    assert len(loads) > 5
+    assert sum(len(load.lines) for load in loads) == 29
+
+
+def test_a_queue_learns_its_limit_and_waits_longer_each_time():
+    queue = Queue()
+    assert queue.fits(1e9, 0.0)
+    queue.held["a"] = 10
+    queue.refused("Enqueued token limit reached for m in organization o. Limit: 2,000 enqueued tokens.", 0.0, 60, 600)
+    assert (queue.limit, queue.most, queue.most_of_one) == (2_000, 1_000, 250)
+    queue.learn(10, 10)
+    assert (queue.limit, queue.most, queue.most_of_one) == (2_000, 1_800, 450)
+    assert not queue.fits(1, 59)
+    assert queue.fits(1_790, 60)
+    assert not queue.fits(1_791, 60)
+    for _ in range(9):
+        queue.refused("full", 0.0, 60, 600)
+    assert queue.full_until_s == 600
+    assert queue.limit == 2_000
+    queue.held.clear()
+    assert queue.fits(5_000, 600)  # a request that is larger than the queue is the provider's to refuse
+    queue.accepted()
+    queue.refused("full", 0.0, 60, 600)
+    assert queue.full_until_s == 60
+    queue.learn(100, 150)
+    assert queue.most == pytest.approx(1_200)
+    queue.learn(1, 1_000)
+    assert queue.ratio == 5
+    queue.learn(0, 10)
+    assert queue.ratio == 5
+
+
+def load_of(*ids):
+    return Load(KIND, array("Q", range(1, len(ids) + 1)), list(ids), [one.encode() for one in ids], 10, 5.0)
+
+
+def test_a_journal_is_cut_where_a_crash_has_torn_it(tmp_path):
+    output = str(tmp_path / "out")
+    journal = Journal(output)
+    journal.open()
+    first, second = journal.intend(load_of("a", "b"), "here"), journal.intend(load_of("c"), "here")
+    journal.created(first, "batch_1")
+    journal.created(second, "batch_2")
+    journal.ended(second, "completed")
+    journal.close()
+    whole = (tmp_path / "out.batches.jsonl").read_bytes()
+    index = Index()
+    for line, custom_id in enumerate("abc", 1):
+        index.add(custom_id, line)
+    for size in range(len(whole) + 1):
+        (tmp_path / "out.batches.jsonl").write_bytes(whole[:size])
+        journal = Journal(output)
+        steps = whole[:size].count(b"\n")
+        assert journal.unfinished == {0: 0, 1: 0, 2: 1, 3: 2, 4: 2, 5: 2, 6: 1}[steps]
+        chunks = [chunk for chunk, _ in journal.chunks(index)]
+        assert [(list(chunk.lines), chunk.batch) for chunk in chunks[:1]] == (
+            [([1, 2], "batch_1" if steps >= 4 else "")] if steps >= 2 else []
+        )
+        journal.open()
+        journal.intend(load_of("d"), "here")
+        journal.close()
+        assert Journal(output).unfinished == journal.unfinished
+
+
+def test_a_journal_of_something_else_is_not_touched(tmp_path):
+    path = tmp_path / "out.batches.jsonl"
+    for content in (b"hello\n", b'{"event": "batch", "chunk": "x", "batch": "y"}\n', b"[]\n"):
+        path.write_bytes(content)
+        with pytest.raises(OutputError, match="line 1: not a line of a journal"):
+            Journal(str(tmp_path / "out"))
+        assert path.read_bytes() == content
+
+
+def test_results_that_cannot_be_read_are_not_sent_again(tmp_path):
+    ends = OpenAIEndpoints(Web(None, None, lambda raw: raw, 1.0, None))
+    path = tmp_path / "results"
+    path.write_bytes(
+        b'{"custom_id": "a \\"1\\"", "response": {"status_code": 200, "body": \n\nnothing\n{"custom_id": "b", "response": 5}\n'
+    )
+    with path.open("rb") as file:
+        found = list(ends._read(file))
+    assert [(one.custom_id, one.error["code"], one.again) for one in found] == [
+        ('a "1"', "not_json", False),
+        ("b", "not_json", False),
+    ]
+
+
+def test_the_emulators_clients_agree_with_ours_about_anthropic(run):
+    """A batch that was created by this run is found among batches of others of the same size."""
+    one = run([message(f"c{n}") for n in range(2)])
+    with anthropic.Anthropic(base_url=one.emulator.base_url, api_key="any") as client:
+        for name in "xy":
+            client.messages.batches.create(requests=[message(f"{name}{n}") for n in range(2)])
+        one.emulator.advance(10)
+    with pytest.MonkeyPatch.context() as patch:
+        created = Journal.created
+        patch.setattr(Journal, "created", lambda *_: (_ for _ in ()).throw(CrashError))
+        with pytest.raises(CrashError):
+            one.start()
+        patch.setattr(Journal, "created", created)
+    assert one.start()[0] == 0
+    assert one.batches()["created"] == 3
+    assert len(read_answers(one.output)) == 2

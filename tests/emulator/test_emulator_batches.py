@@ -1,0 +1,544 @@
+"""The Batch APIs through the SDKs of OpenAI and Anthropic; the provider's clock is moved, so that no test waits."""
+
+import io
+import json
+import random
+
+import anthropic
+import httpx2
+import openai
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from paceline.emulator.batch_files import entry, read_form
+from paceline.emulator.batches import Batch, Batches, Full
+from paceline.emulator.openai import OpenAI
+from paceline.emulator.settings import Settings, SettingsError
+
+EXACT = {"output_share": 1.0, "output_spread": 0.0}
+
+
+def line(custom_id, model="gpt-5", text="one plus one?", url="/v1/chat/completions", **body):
+    body = {"model": model, "messages": [{"role": "user", "content": text}], "max_tokens": 20, **body}
+    return {"custom_id": custom_id, "method": "POST", "url": url, "body": body}
+
+
+def jsonl(lines):
+    return "".join((one if isinstance(one, str) else json.dumps(one)) + "\n" for one in lines).encode()
+
+
+class Side:
+    """One emulator and a client of OpenAI's dialect."""
+
+    def __init__(self, emulator, **options):
+        self.emulator = emulator
+        self.client = openai.OpenAI(base_url=f"{emulator.base_url}/v1", api_key="any", max_retries=0, **options)
+
+    def upload(self, lines):
+        return self.client.files.create(file=("in.jsonl", jsonl(lines)), purpose="batch")
+
+    def create(self, lines, **more):
+        file = self.upload(lines)
+        options = {"endpoint": "/v1/chat/completions", "completion_window": "24h"} | more
+        return self.client.batches.create(input_file_id=file.id, **options)
+
+    def later(self, seconds, batch):
+        self.emulator.advance(seconds)
+        return self.client.batches.retrieve(batch.id)
+
+    def read(self, file_id):
+        return [json.loads(one) for one in self.client.files.content(file_id).text.splitlines()]
+
+    def batches(self):
+        return self.emulator.tally()["batches"]
+
+
+@pytest.fixture
+def side(paceline_emulator):
+    sides = []
+
+    def start(settings=None, **batches):
+        emulator = paceline_emulator(**{"limits": "gpt-5=1 requests/min", "batches": batches} | (settings or {}))
+        sides.append(Side(emulator))
+        return sides[-1]
+
+    yield start
+    for one in sides:
+        one.client.close()
+
+
+LINES = [line(f"r{number}", text=f"question {number}") for number in range(10)]
+
+
+def test_openai_from_file_to_results(side):
+    one = side(EXACT | {"limits": "gpt-5=1 requests/min"}, turnaround_s=100, validating_s=5, finalizing_s=10)
+    batch = one.create(LINES, metadata={"run": "7", "chunk": "abc"})
+    assert (batch.status, batch.metadata, batch.output_file_id) == ("validating", {"run": "7", "chunk": "abc"}, None)
+    assert batch.request_counts.total == 0
+    batch = one.later(5, batch)
+    assert (batch.status, batch.request_counts.total, batch.request_counts.completed) == ("in_progress", 10, 0)
+    batch = one.later(51, batch)
+    assert (batch.status, batch.request_counts.completed, batch.output_file_id) == ("in_progress", 5, None)
+    assert one.later(50, batch).status == "finalizing"
+    batch = one.later(10, batch)
+    assert (batch.status, batch.request_counts.completed, batch.error_file_id) == ("completed", 10, None)
+    assert batch.in_progress_at < batch.finalizing_at < batch.completed_at
+    assert one.batches()["unread"] == 1
+    answers = one.read(batch.output_file_id)
+    assert sorted(answer["custom_id"] for answer in answers) == [one["custom_id"] for one in LINES]
+    assert [answer["custom_id"] for answer in answers] != [one["custom_id"] for one in LINES]
+    for answer in answers:
+        assert (answer["error"], answer["response"]["status_code"]) == (None, 200)
+        completion = openai.types.chat.ChatCompletion.model_validate(answer["response"]["body"])
+        assert completion.usage.completion_tokens == 20
+    assert len({answer["id"] for answer in answers}) == 10
+    assert batch.usage.output_tokens == 200
+    tally = one.emulator.tally()
+    assert (tally["admitted"], tally["answers"]["distinct"], tally["answers"]["most"]) == (0, 10, 1)
+    found = tally["batches"]
+    assert (found["created"], found["files"], found["paid"], found["unread"]) == (1, 1, 10, 0)
+    assert found["same"]["most"] == found["custom_ids"]["most"] == found["contents"]["most"] == 1
+    assert (found["input_tokens"], found["output_tokens"]) == (batch.usage.input_tokens, 200)
+
+
+def test_the_synchronous_quota_is_another_one(side):
+    one = side()
+    hello = {"model": "gpt-5", "messages": [{"role": "user", "content": "hello"}]}
+    one.client.chat.completions.create(**hello)
+    assert one.later(600, one.create(LINES)).status == "completed"
+    one.client.chat.completions.create(**hello)  # the minute is over on the provider's clock
+    with pytest.raises(openai.RateLimitError):
+        one.client.chat.completions.create(**hello)
+
+
+@pytest.mark.parametrize(
+    ("lines", "code", "at"),
+    [
+        ([*LINES, "{"], "invalid_json_line", 11),
+        ([*LINES, LINES[0]], "duplicate_custom_id", 11),
+        ([*LINES, line("x", model="gpt-4")], "mismatched_model", 11),
+        ([line("x", url="/v1/embeddings")], "url_mismatch", 1),
+        ([{"custom_id": "x"}], "missing_required_parameter", 1),
+        ([line("x", model="unknown")], "model_not_found", None),
+        ([line(str(n)) for n in range(21)], "too_many_tasks", None),
+        ([], "empty_file", None),
+    ],
+)
+def test_openai_finds_mistakes_only_after_the_creation(side, lines, code, at):
+    one = side(most_requests=20)
+    batch = one.create(lines)
+    assert (batch.status, batch.errors) == ("validating", None)
+    batch = one.later(1, batch)
+    assert (batch.status, batch.output_file_id, batch.error_file_id) == ("failed", None, None)
+    assert (batch.errors.data[0].code, batch.errors.data[0].line) == (code, at)
+    assert batch.failed_at
+    with pytest.raises(openai.ConflictError, match="status 'failed'"):
+        one.client.batches.cancel(batch.id)
+    assert one.batches()["paid"] == 0
+
+
+@pytest.mark.parametrize(
+    ("more", "message"),
+    [
+        ({"input_file_id": "file-x"}, "no such file 'file-x'"),
+        ({"endpoint": "/v1/nothing"}, "Supported values are"),
+        ({"completion_window": "1h"}, "must be '24h'"),
+        ({"metadata": {"k": "v" * 513}}, "values 512"),
+        ({"metadata": {str(n): "" for n in range(17)}}, "at most 16"),
+    ],
+)
+def test_openai_refuses_some_creations(side, more, message):
+    one = side()
+    file = one.upload(LINES)
+    options = {"input_file_id": file.id, "endpoint": "/v1/chat/completions", "completion_window": "24h"}
+    with pytest.raises(openai.BadRequestError, match=message):
+        one.client.batches.create(**options | more)
+    assert one.batches()["created"] == 0
+
+
+def test_openai_has_a_full_queue_late_and_frees_it_at_the_end(side):
+    tokens = sum(OpenAI().read("chat", json.dumps(one["body"]).encode()).input_tokens for one in LINES)
+    one = side(enqueued_tokens=int(tokens * 1.5), turnaround_s=100, release_s=30)
+    first, second = one.create(LINES), one.create([line(f"s{n}", text=f"question {n}") for n in range(10)])
+    second = one.later(1, second)
+    assert (second.status, second.errors.data[0].code) == ("failed", "token_limit_exceeded")
+    text = "Enqueued token limit reached for gpt-5 in organization org-emulated. Limit: "
+    assert second.errors.data[0].message.startswith(f"{text}{int(tokens * 1.5):,} enqueued tokens. Please try again")
+    assert one.batches()["enqueued_tokens"] == {"gpt-5": tokens}
+    assert one.later(102, first).status == "completed"
+    again = one.create(LINES)
+    assert one.later(1, again).status == "failed"  # the queue is freed later than the batch ends
+    one.emulator.advance(30)
+    again = one.create(LINES)
+    assert one.later(1, again).status == "in_progress"
+    assert one.batches()["same"]["most"] == 3
+
+
+@pytest.mark.parametrize(("status", "error"), [("400", openai.BadRequestError), ("429", openai.RateLimitError)])
+def test_openai_can_refuse_the_creation_when_the_queue_is_full(side, status, error):
+    one = side(enqueued_tokens={"*": 150}, queue_full=status)
+    one.create(LINES)
+    with pytest.raises(error, match="Limit: 150 enqueued tokens") as refused:
+        one.create(LINES)
+    assert refused.value.code == "token_limit_exceeded"
+    assert one.batches()["refused"] == {"queue": 1}
+
+
+def test_a_queue_can_be_full_by_mistake(side):
+    one = side(enqueued_tokens=1_000_000, full_by_mistake=1.0)
+    batch = one.later(1, one.create(LINES))
+    assert batch.errors.data[0].code == "token_limit_exceeded"
+
+
+def test_openai_expired_batches_have_results_and_errors(side):
+    one = side(turnaround_s=2 * 86_400, validating_s=0)
+    batch = one.later(86_400, one.create(LINES))
+    assert (batch.status, batch.expired_at, batch.completed_at) == ("expired", batch.expires_at, None)
+    assert (batch.request_counts.completed, batch.request_counts.failed) == (5, 5)
+    done, not_done = one.read(batch.output_file_id), one.read(batch.error_file_id)
+    assert {one["custom_id"] for one in done + not_done} == {one["custom_id"] for one in LINES}
+    assert [(one["response"], one["error"]["code"]) for one in not_done] == [(None, "batch_expired")] * 5
+    assert one.batches()["outcomes"] == {"succeeded": 5, "expired": 5}
+
+
+def test_openai_cancels_slowly_and_keeps_what_is_done(side):
+    one = side(turnaround_s=1_000, cancel_s=200, validating_s=0)
+    batch = one.create(LINES)
+    one.emulator.advance(301)
+    batch = one.client.batches.cancel(batch.id)
+    assert (batch.status, batch.request_counts.completed, batch.output_file_id) == ("cancelling", 3, None)
+    assert one.client.batches.cancel(batch.id).status == "cancelling"
+    assert one.later(150, batch).status == "cancelling"
+    batch = one.later(51, batch)
+    assert (batch.status, batch.request_counts.completed, batch.error_file_id) == ("cancelled", 5, None)
+    assert len(one.read(batch.output_file_id)) == 5
+    assert one.batches()["enqueued_tokens"] == {}
+    one.emulator.reset(batches={"validating_s": 50, "cancel_s": 200})
+    early = one.create(LINES)
+    assert one.client.batches.cancel(early.id).status == "cancelling"
+    early = one.later(200, early)
+    assert (early.status, early.output_file_id, early.in_progress_at) == ("cancelled", None, None)
+
+
+def test_openai_failed_requests_are_in_the_error_file(side):
+    wrong = line("wrong")
+    wrong["body"]["messages"] = "hello"
+    one = side(failed_requests=1.0)
+    batch = one.later(100, one.create([*LINES, wrong]))
+    assert (batch.status, batch.output_file_id, batch.request_counts.failed) == ("completed", None, 11)
+    errors = {one["custom_id"]: one for one in one.read(batch.error_file_id)}
+    assert errors["r1"]["error"] is None
+    assert errors["r1"]["response"]["status_code"] == 500
+    assert errors["wrong"]["response"]["status_code"] == 400
+    assert "messages" in errors["wrong"]["response"]["body"]["error"]["message"]
+    assert one.batches()["paid"] == 0
+
+
+def test_openai_embeddings_and_responses(side):
+    one = side()
+    lines = [{"custom_id": "e", "method": "POST", "url": "/v1/embeddings", "body": {"model": "gpt-5", "input": "a"}}]
+    batch = one.later(100, one.create(lines, endpoint="/v1/embeddings"))
+    openai.types.CreateEmbeddingResponse.model_validate(one.read(batch.output_file_id)[0]["response"]["body"])
+    lines = [{"custom_id": "e", "method": "POST", "url": "/v1/responses", "body": {"model": "gpt-5", "input": "a"}}]
+    batch = one.later(100, one.create(lines, endpoint="/v1/responses"))
+    openai.types.responses.Response.model_validate(one.read(batch.output_file_id)[0]["response"]["body"])
+
+
+def test_openai_lists_in_pages_the_newest_first(side):
+    one = side()
+    made = [one.create(LINES, metadata={"n": str(n)}) for n in range(5)]
+    page = one.client.batches.list(limit=2)
+    assert ([batch.id for batch in page.data], page.has_more) == ([made[4].id, made[3].id], True)
+    assert [batch.metadata["n"] for batch in one.client.batches.list(limit=2)] == list("43210")
+    assert len(list(one.client.files.list(limit=2))) == 5
+    assert list(one.client.files.list(purpose="assistants")) == []
+
+
+def test_openai_files(side):
+    one = side(most_bytes=5_000)
+    file = one.upload(LINES)
+    assert (file.purpose, file.filename, file.bytes) == ("batch", "in.jsonl", len(jsonl(LINES)))
+    assert one.client.files.content(file.id).content == jsonl(LINES)
+    assert one.client.files.retrieve(file.id) == file
+    batch = one.create(LINES)
+    assert one.client.files.delete(file.id).deleted
+    with pytest.raises(openai.NotFoundError):
+        one.client.files.retrieve(file.id)
+    output = one.later(100, batch).output_file_id
+    assert one.client.files.retrieve(output).bytes == len(one.client.files.content(output).content)
+    assert one.client.files.retrieve(output).purpose == "batch_output"
+    with pytest.raises(openai.APIStatusError) as error:
+        one.upload([line("x", text="x" * 6_000)])
+    assert error.value.status_code == 413
+    with pytest.raises(openai.BadRequestError, match="purpose"):
+        one.client.files.create(file=io.BytesIO(b""), purpose="nothing")
+    with pytest.raises(openai.NotFoundError):
+        one.client.batches.retrieve("batch_" + "f" * 32)
+
+
+def test_a_lost_answer_leaves_a_batch(side):
+    one = side()
+    file = one.upload(LINES)
+    one.emulator.reset(batches={"lost_answers": 1.0})
+    for _ in range(2):
+        with pytest.raises(openai.APIConnectionError):
+            one.upload(LINES)
+    files = list(one.client.files.list())
+    assert len(files) == 2
+    with pytest.raises(openai.APIConnectionError):
+        one.client.batches.create(
+            input_file_id=files[0].id, endpoint="/v1/chat/completions", completion_window="24h", metadata={"run": "7"}
+        )
+    assert [batch.metadata for batch in one.client.batches.list()] == [{"run": "7"}]
+    assert one.batches()["lost_answers"] == 3
+    assert file.id == files[1].id  # a reset starts with no files
+
+
+def test_no_more_creations_than_allowed_in_an_hour(side):
+    one = side(creations_per_hour=2)
+    for _ in range(2):
+        one.create(LINES)
+    with pytest.raises(openai.RateLimitError, match="2 batches per hour"):
+        one.create(LINES)
+    one.emulator.advance(3_600)
+    one.create(LINES)
+
+
+def test_azure_and_groq_have_their_own_paths(side):
+    one = side()
+    root = one.emulator.base_url
+    for base, headers in (
+        (f"{root}/openai/v1", {"authorization": "Bearer any"}),
+        (f"{root}/openai", {"api-key": "any"}),
+    ):
+        with httpx2.Client(headers=headers) as client:
+            file = client.post(
+                f"{base}/files", files={"file": ("a.jsonl", jsonl(LINES))}, data={"purpose": "batch"}
+            ).json()
+            body = {"input_file_id": file["id"], "endpoint": "/v1/chat/completions", "completion_window": "24h"}
+            batch = client.post(f"{base}/batches?api-version=1", json=body).json()
+            assert client.get(f"{base}/batches/{batch['id']}").json()["object"] == "batch"
+            assert client.post(f"{base}/batches/{batch['id']}/cancel").json()["status"] == "cancelling"
+    with httpx2.Client() as client:
+        assert client.get(f"{root}/v1/batches").status_code == 401
+        assert client.put(f"{root}/v1/batches", headers={"authorization": "Bearer any"}).status_code == 405
+        assert client.get(f"{root}/v1/batches/x/content").status_code == 404
+
+
+# --- Anthropic -------------------------------------------------------------------------------------------------------
+
+
+def request(custom_id, model="claude-opus-5", **params):
+    params = {"model": model, "max_tokens": 20, "messages": [{"role": "user", "content": custom_id}]} | params
+    return {"custom_id": custom_id, "params": params}
+
+
+REQUESTS = [request(f"r{number}") for number in range(10)]
+
+
+@pytest.fixture
+def claude(paceline_emulator):
+    clients = []
+
+    def start(**batches):
+        emulator = paceline_emulator(limits="claude-opus-5=1 requests/min", batches=batches, **EXACT)
+        clients.append(anthropic.Anthropic(base_url=emulator.base_url, api_key="any", max_retries=0))
+        return emulator, clients[-1].messages.batches
+
+    yield start
+    for client in clients:
+        client.close()
+
+
+def test_anthropic_from_creation_to_results(claude):
+    emulator, batches = claude(turnaround_s=100, finalizing_s=10)
+    batch = batches.create(requests=REQUESTS)
+    assert (batch.processing_status, batch.request_counts.processing, batch.results_url) == ("in_progress", 10, None)
+    with pytest.raises(anthropic.AnthropicError, match="in_progress"):
+        batches.results(batch.id)
+    emulator.advance(105)
+    batch = batches.retrieve(batch.id)  # counts move at the end only
+    assert (batch.processing_status, batch.request_counts.processing) == ("in_progress", 10)
+    emulator.advance(5)
+    batch = batches.retrieve(batch.id)
+    assert (batch.processing_status, batch.request_counts.succeeded, batch.request_counts.processing) == (
+        "ended",
+        10,
+        0,
+    )
+    results = list(batches.results(batch.id))
+    assert {result.custom_id for result in results} == {one["custom_id"] for one in REQUESTS}
+    assert [result.custom_id for result in results] != [one["custom_id"] for one in REQUESTS]
+    assert {result.result.message.usage.output_tokens for result in results} == {20}
+    tally = emulator.tally()
+    assert (tally["admitted"], tally["answers"]["most"], tally["batches"]["unread"]) == (0, 1, 0)
+    assert batches.delete(batch.id).id == batch.id
+    with pytest.raises(anthropic.NotFoundError):
+        batches.retrieve(batch.id)
+    assert emulator.tally()["batches"]["paid"] == 10
+
+
+def test_anthropic_reports_mistakes_of_parameters_in_the_results(claude):
+    emulator, batches = claude()
+    lines = [request("good"), request("bad", max_tokens=0), request("other", model="claude-1")]
+    batch = batches.create(requests=lines)
+    emulator.advance(100)
+    found = {result.custom_id: result.result for result in batches.results(batch.id)}
+    assert found["good"].type == "succeeded"
+    assert (found["bad"].type, found["bad"].error.error.type) == ("errored", "invalid_request_error")
+    assert (found["other"].type, found["other"].error.error.type) == ("errored", "not_found_error")
+
+
+@pytest.mark.parametrize(
+    ("requests", "message"),
+    [
+        ([request("no spaces")], "should match pattern"),
+        ([request("r"), request("r")], "duplicate"),
+        ([], "Field required"),
+        ([{"custom_id": "a"}], "params"),
+        ([request(f"r{n}") for n in range(11)], "at most 10"),
+    ],
+)
+def test_anthropic_finds_mistakes_of_ids_at_once(claude, requests, message):
+    _, batches = claude(most_requests=10)
+    with pytest.raises(anthropic.BadRequestError, match=message):
+        batches.create(requests=requests)
+
+
+def test_anthropic_cancels_slowly(claude):
+    emulator, batches = claude(turnaround_s=1_000, cancel_s=200)
+    batch = batches.create(requests=REQUESTS)
+    emulator.advance(301)
+    with pytest.raises(anthropic.BadRequestError, match="in progress"):
+        batches.delete(batch.id)
+    batch = batches.cancel(batch.id)
+    assert (batch.processing_status, batch.request_counts.processing) == ("canceling", 10)
+    assert batch.cancel_initiated_at
+    emulator.advance(200)
+    batch = batches.retrieve(batch.id)
+    counts = batch.request_counts
+    assert (batch.processing_status, counts.succeeded, counts.canceled) == ("ended", 5, 5)
+    kinds = [result.result.type for result in batches.results(batch.id)]
+    assert sorted(kinds) == ["canceled"] * 5 + ["succeeded"] * 5
+    with pytest.raises(anthropic.BadRequestError, match="has ended"):
+        batches.cancel(batch.id)
+
+
+def test_anthropic_expires(claude):
+    emulator, batches = claude(turnaround_s=2 * 86_400)
+    batch = batches.create(requests=REQUESTS)
+    emulator.advance(86_400)
+    assert batches.retrieve(batch.id).request_counts.expired == 5
+    assert sorted(result.result.type for result in batches.results(batch.id)) == ["expired"] * 5 + ["succeeded"] * 5
+
+
+def test_anthropic_counts_queued_requests_of_all_models(claude):
+    emulator, batches = claude(queued_requests=15)
+    batches.create(requests=REQUESTS)
+    with pytest.raises(anthropic.RateLimitError, match="15 batch requests"):
+        batches.create(requests=REQUESTS)
+    emulator.advance(100)
+    batches.create(requests=REQUESTS)
+    found = emulator.tally()["batches"]
+    assert found["refused"] == {"queue": 1}
+    assert (found["same"]["most"], found["custom_ids"]["most"]) == (2, 1)
+    emulator.advance(100)
+    found = emulator.tally()["batches"]
+    assert (found["custom_ids"]["most"], found["contents"]["most"], found["paid"]) == (2, 2, 20)
+
+
+def test_anthropic_lists_in_pages(claude):
+    _, batches = claude()
+    made = [batches.create(requests=REQUESTS).id for _ in range(5)][::-1]
+    page = batches.list(limit=2)
+    assert ([batch.id for batch in page.data], page.has_more, page.last_id) == (made[:2], True, made[1])
+    assert [batch.id for batch in batches.list(limit=2)] == made
+    assert [batch.id for batch in batches.list(limit=2, before_id=made[3]).data] == made[1:3]
+
+
+# --- without HTTP ----------------------------------------------------------------------------------------------------
+
+
+def entries(count, first=0):
+    return [entry(f"r{n}", line("")["body"], "chat", OpenAI()) for n in range(first, first + count)]
+
+
+def durations(seed, count=400, **batches):
+    world = Batches(Settings(seed=seed, batches=batches))
+    made = [world.create(0.0, "openai", entries(1)) for _ in range(count)]
+    world.catch_up(1.0)
+    return sorted(batch.lasts_s for batch in made)
+
+
+def test_turnarounds_have_the_median_and_the_spread_and_repeat():
+    found = durations(7, turnaround_s=420, turnaround_spread=8.6)
+    assert found == durations(7, turnaround_s=420, turnaround_spread=8.6) != durations(8, turnaround_s=420)
+    assert found[200] == pytest.approx(420, rel=0.25)
+    assert found[360] == pytest.approx(3_600, rel=0.35)
+    assert set(durations(7, turnaround_s=420)) == {420}
+
+
+@given(st.integers(0, 2**32), st.integers(1, 60))
+def test_counts_hold_at_every_moment(seed, steps):
+    """Random creations, cancels and waits: every request has one outcome, and the queue empties."""
+    dice = random.Random(seed)
+    rules = {"turnaround_s": 300, "turnaround_spread": 9, "cancel_s": 60, "expires_s": 400, "failed_requests": 0.1}
+    rules |= {"enqueued_tokens": 400, "release_s": 5, "in_order": dice.random() < 0.5}
+    world, now, made = Batches(Settings(batches=rules, seed=seed)), dice.choice((0.0, 1.8e9)), []
+    for _ in range(steps):
+        now += dice.choice((0, 0.5, 10, 200))
+        batch = world.create(now, dice.choice(("openai", "anthropic")), entries(dice.randint(1, 20)))
+        assert isinstance(batch, Batch)
+        made.append(batch)
+        if dice.random() < 0.3:
+            world.cancel(now, dice.choice(made))
+        openai_held = sum(b.holds_tokens for b in made if b.style == "openai")
+        assert openai_held <= 400
+    world.catch_up(now + 10_000)
+    tally = world.tally(now + 10_000)
+    assert tally["enqueued_tokens"] == {}
+    assert set(tally["states"]) <= {"completed", "failed", "expired", "cancelled"}
+    for batch in made:
+        ended = batch.state != "failed"
+        assert set(batch.counts) <= {"succeeded", "errored", "expired", "canceled"}
+        assert sum(batch.counts.values()) == (len(batch.entries) if ended else 0)
+        assert len(list(batch.results("succeeded", "errored", "expired", "canceled"))) == sum(batch.counts.values())
+        assert batch.ended == batch.counts["succeeded"] + batch.counts["errored"]
+    assert tally["paid"] == sum(batch.counts["succeeded"] for batch in made)
+
+
+def test_the_number_of_requests_is_bounded(monkeypatch):
+    monkeypatch.setattr("paceline.emulator.batches.MOST_REQUESTS", 10)
+    world = Batches(Settings())
+    world.create(0.0, "openai", entries(8))
+    assert world.create(0.0, "openai", entries(3)) == Full("memory", 10)
+
+
+@given(st.binary(max_size=200), st.sampled_from(["multipart/form-data; boundary=x", "text/plain", ""]))
+def test_any_form_is_read_without_an_error(body, kind):
+    assert isinstance(read_form(body, kind), dict)
+    assert read_form(b'--x\r\nContent-Disposition: form-data; name="a"\r\n\r\n' + body + b"\r\n--x--", kind) is not None
+
+
+@pytest.mark.parametrize(
+    ("values", "message"),
+    [
+        ({"turnaround": 5}, "batches: unknown setting 'turnaround'; did you mean 'turnaround_s'?"),
+        ({"turnaround_spread": 0.5}, "batches.turnaround_spread is 0.5: it must be a number from 1 to 1000"),
+        ({"queue_full": "428"}, "did you mean '429'?"),
+        ({"enqueued_tokens": {"gpt-5": "2M"}}, "batches.enqueued_tokens.gpt-5 is '2M'"),
+        ({"queued_requests": -1}, "batches.queued_requests is -1"),
+        ({"in_order": 1}, "batches.in_order is 1: it must be true or false"),
+        (5, "wrong type"),
+    ],
+)
+def test_wrong_settings_say_what_would_be_right(values, message):
+    with pytest.raises(SettingsError) as error:
+        Settings.of({"batches": values})
+    assert message in str(error.value)
+
+
+def test_the_clock_moves_forward_only(side):
+    with pytest.raises(SettingsError, match="seconds is -1"):
+        side().emulator.advance(-1)
