@@ -10,7 +10,7 @@ from itertools import islice
 from typing import BinaryIO, Final
 
 from paceline.batch.index import Index
-from paceline.batch.requests import BadLineError, Request, read_lines, read_request
+from paceline.batch.requests import WHOLE, BadLineError, Request, Shard, read_lines, read_request
 from paceline.core.results import GIVEN, NeverFits, PacelineError, PacelineWarning, QuotaError
 from paceline.http.describe import Metered
 from paceline.limiter.limiter import Limiter
@@ -66,6 +66,7 @@ def check(
     *,
     provider: str | None = None,
     most: int | None = None,
+    shard: Shard = WHOLE,
     tick: Callable[[int], None] = lambda _: None,
 ) -> Plan:
     """Read ``file`` and add its lines to the plan of ``checker``.
@@ -75,13 +76,14 @@ def check(
         checker: Finds the lines that cannot be sent.
         provider: The provider whose API every line uses; by each line's format when not given.
         most: How many lines are read; all when not given.
+        shard: The part of the input.
         tick: Called every ``TICK`` requests with the number of requests so far.
 
     Raises:
         InputError: Some lines cannot be sent.
     """
     plan, problems, count = checker.plan, [], 0
-    for line, raw in islice(read_lines(file), most):
+    for line, raw in islice(read_lines(file, shard), most):
         plan.last_line = line
         try:
             checker.add(read_request(line, raw, provider))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sqlite3
+from collections.abc import Iterator
 from typing import Final
 
 CACHE_KIB: Final = 32_768
@@ -37,6 +38,11 @@ class Index:
         self._cursor.execute("CREATE INDEX IF NOT EXISTS lines ON ids (line)")
         row = self._cursor.execute("SELECT id FROM ids WHERE line = ?", (line,)).fetchone()
         return None if row is None else str(row[0])
+
+    def lines(self) -> Iterator[tuple[int, str]]:
+        """All lines and their ids, in the order of the input."""
+        self._cursor.execute("CREATE INDEX IF NOT EXISTS lines ON ids (line)")
+        yield from self._db.execute("SELECT line, id FROM ids ORDER BY line")
 
     def mark(self, line: int) -> bool:
         """Mark ``line`` as done; return whether it was not done before."""

@@ -26,7 +26,7 @@ from paceline.batch.index import Index
 from paceline.batch.journal import Journal
 from paceline.batch.offline import Offline, deadline_in
 from paceline.batch.progress import Meter, View, eta_s
-from paceline.batch.requests import BadLineError, Request, read_lines, read_request
+from paceline.batch.requests import WHOLE, BadLineError, Request, Shard, read_lines, read_request
 from paceline.batch.results import STDOUT, OutputError, Recovered, Results, read_answer
 from paceline.batch.runner import DONE, FAILED, INTERRUPTED, Address, Runner
 from paceline.batch.summary import Tally, in_time, in_words
@@ -68,6 +68,7 @@ class Job:
         environ: Holds the keys, and the path of the user's state folder.
         repair: Move corrupt lines of the output to another file, and send their requests again.
         check_first: Check the whole input before the first request, however large it is.
+        shard: The part of the input.
         page: The port at which the status page is served on this machine while it runs; ``None`` for none.
         mode: ``sync`` sends the requests one by one, ``batch`` in batches of the providers' Batch APIs; ``auto`` in
             batches while the rest can still be sent one by one before the deadline.
@@ -83,6 +84,7 @@ class Job:
     environ: Mapping[str, str] = field(default_factory=lambda: os.environ, repr=False)
     repair: bool = False
     check_first: bool = False
+    shard: Shard = WHOLE
     page: int | None = None
     mode: str = "sync"
     deadline_s: float | None = None
@@ -114,7 +116,12 @@ class Job:
             whole = journal is not None or self._checks_first(file, results)
             checker, most = Checker(limiter, index if whole else Index()), None if whole else SAMPLE
             plan = check(
-                file, checker, provider=provider, most=most, tick=lambda n: view.say(f"checked {n:,} requests")
+                file,
+                checker,
+                provider=provider,
+                most=most,
+                shard=self.shard,
+                tick=lambda n: view.say(f"checked {n:,} requests"),
             )
             for warning in plan.warnings[:SHOWN]:
                 view.say(f"warning: {warning}")
@@ -128,7 +135,7 @@ class Job:
             start, checker = limiter.status()["pools"], Checker(limiter, index)
             tally = Tally(plan.requests, recovered.answered, start=start, store=store.url if store else None)
             if whole:
-                source = _checked(file, index, provider, plan.last_line, checker)
+                source = _checked(file, index, provider, plan.last_line, checker, self.shard)
             else:
                 tally.requests, tally.about = plan.requests * _size(file) // file.tell(), "about "
                 source = self._unchecked(file, provider, checker, addresses, tally, view)
@@ -143,7 +150,7 @@ class Job:
             runner = partial(runner, view=view, meter=meter)
             try:
                 if journal is not None:
-                    again = partial(_from_start, file, index, provider, plan.last_line, checker)
+                    again = partial(_from_start, file, index, provider, plan.last_line, checker, self.shard)
                     deadline = self._deadline(plan, limiter, tally, view)
                     offline = partial(self._offline, again, index, addresses, results, tally, view, deadline)
                     end = _in_batches(offline, journal, again, index, runner, tally, results)
@@ -254,7 +261,8 @@ class Job:
             return self.output
         if self.source == STDIN:
             raise QuotaError("standard input needs an output: -o FILE, or -o - for standard output")
-        return self.source.removesuffix(".jsonl") + ".results.jsonl"
+        part = "" if self.shard == WHOLE else f".shard-{self.shard}"
+        return self.source.removesuffix(".jsonl") + part + ".results.jsonl"
 
     @staticmethod
     def _require_other_file(file: BinaryIO, output: str) -> None:
@@ -311,7 +319,7 @@ class Job:
     ) -> Iterator[tuple[Request, Metered]]:
         """The requests, each checked when it is read. A line that cannot be sent is reported, and counts as failed."""
         size, plan, bad, warned = _size(file), checker.plan, 0, len(checker.plan.warnings)
-        for line, raw in read_lines(file):
+        for line, raw in read_lines(file, self.shard):
             try:
                 request = read_request(line, raw, provider)
                 if request.provider.name not in addresses:
@@ -549,18 +557,18 @@ def _end_offline(
 
 
 def _from_start(
-    file: BinaryIO, index: Index, provider: str | None, last_line: int, checker: Checker
+    file: BinaryIO, index: Index, provider: str | None, last_line: int, checker: Checker, shard: Shard
 ) -> Iterator[tuple[Request, Metered]]:
     """The requests of a checked input that are still to be sent, from the first line on."""
     file.seek(0)
-    return _checked(file, index, provider, last_line, checker)
+    return _checked(file, index, provider, last_line, checker, shard)
 
 
 def _checked(
-    file: BinaryIO, index: Index, provider: str | None, last_line: int, checker: Checker
+    file: BinaryIO, index: Index, provider: str | None, last_line: int, checker: Checker, shard: Shard
 ) -> Iterator[tuple[Request, Metered]]:
     """The requests of a checked input that are still to be sent, read one at a time."""
-    for line, raw in read_lines(file):
+    for line, raw in read_lines(file, shard):
         if line > last_line:
             return
         if not index.is_done(line):

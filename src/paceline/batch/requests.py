@@ -7,11 +7,12 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any, BinaryIO, Final
 
-from paceline.core.results import PacelineError
+from paceline.core.results import PacelineError, QuotaError
 from paceline.providers.base import Provider
 from paceline.providers.registry import provider_named
 
@@ -52,8 +53,42 @@ class Request:
         return str(self.body["model"])
 
 
-def read_lines(file: BinaryIO) -> Iterator[tuple[int, bytes | None]]:
-    """The number and content of every line that is not blank; the content of a line that is too long is ``None``."""
+@dataclass(frozen=True, slots=True)
+class Shard:
+    """A part of an input: the lines ``number``, ``number + of``, ``number + 2 * of`` and so on.
+
+    Attributes:
+        number: From 1 to ``of``.
+        of: How many shards there are.
+    """
+
+    number: int
+    of: int
+
+    @classmethod
+    def parse(cls, text: str) -> Shard:
+        """The shard in a text like ``2/8``.
+
+        Raises:
+            QuotaError: It is no such text.
+        """
+        if (found := re.fullmatch(r"(\d{1,9})/(\d{1,9})", text, re.ASCII)) and 1 <= int(found[1]) <= int(found[2]):
+            return cls(int(found[1]), int(found[2]))
+        raise QuotaError(f"shard {text[:50]!r}: write I/N, where I is from 1 to N: 1/8 for the first of eight")
+
+    def has(self, line: int) -> bool:
+        """Whether the line with this number is part of it."""
+        return (line - self.number) % self.of == 0
+
+    def __str__(self) -> str:
+        return f"{self.number}-of-{self.of}"
+
+
+WHOLE: Final = Shard(1, 1)
+
+
+def read_lines(file: BinaryIO, shard: Shard = WHOLE) -> Iterator[tuple[int, bytes | None]]:
+    """The number and content of every line of ``shard`` that is not blank; of a line that is too long, ``None``."""
     number = 0
     while raw := file.readline(LINE_MAX + 1):
         number += 1
@@ -62,8 +97,9 @@ def read_lines(file: BinaryIO) -> Iterator[tuple[int, bytes | None]]:
         if len(raw) > LINE_MAX and not raw.endswith(b"\n"):
             while raw and not raw.endswith(b"\n"):
                 raw = file.readline(2**20)
-            yield number, None
-        elif raw.strip():
+            if shard.has(number):
+                yield number, None
+        elif shard.has(number) and raw.strip():
             yield number, raw
 
 

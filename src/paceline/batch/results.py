@@ -168,7 +168,7 @@ class Results:
         with open(self.path, "rb") as file:
             for number, raw in enumerate(file, 1):
                 found = read_answer(raw)
-                if found is None and _is_torn(raw, before=answered + failed + unknown):
+                if found is None and is_torn(raw, before=answered + failed + unknown):
                     break
                 end += len(raw)
                 if found is None:
@@ -400,7 +400,7 @@ def read_answer(raw: bytes) -> tuple[str, bool] | None:
         return None
 
 
-def _is_torn(raw: bytes, *, before: int) -> bool:
+def is_torn(raw: bytes, *, before: int) -> bool:
     """Whether ``raw`` is the last line, and a crash has cut it; ``before`` is the number of answers that precede it."""
     if raw.endswith(b"\n"):
         return False

@@ -11,6 +11,7 @@ import click
 
 COMMANDS = {
     "run": "send a file of requests and write a file of answers",
+    "merge": "join the outputs of shards, and check that each request has its answer",
     "exec": "run a program unchanged, with its requests paced",
     "serve": "serve the APIs of providers, with every request in a queue",
     "keys": "make and revoke the keys of the gateway's clients",

@@ -51,6 +51,11 @@ def _duration(_: click.Context, __: click.Parameter, text: str | None) -> float 
 @click.option("--workers", type=int, help="Requests that wait or are in flight at the same time; 500 by default.")
 @click.option("--max-attempts", type=int, help="HTTP attempts for one request; 6 by default.")
 @click.option("--timeout", "timeout_s", type=float, help="Seconds for one HTTP answer; 600 by default.")
+@click.option(
+    "--shard",
+    metavar="I/N",
+    help="Only the lines I, I+N, I+2N, ...: for N processes, each with an I from 1 to N of its own.",
+)
 @options.STORE
 @options.ON_STORE_FAILURE
 @click.option(
@@ -87,6 +92,7 @@ def command(
     limits: tuple[str, ...],
     file: Path | None,
     checked: str,
+    shard: str | None,
     mode: str,
     deadline: float | None,
     batch_lines: int | None,
@@ -101,6 +107,7 @@ def command(
     """Send a file of requests at the full speed that the limits allow, and write a file of answers."""
     from paceline.batch.job import Job
     from paceline.batch.progress import view
+    from paceline.batch.requests import WHOLE, Shard
     from paceline.batch.runner import INTERRUPTED, USAGE
     from paceline.config import Config, parse_limit
 
@@ -122,6 +129,7 @@ def command(
             restart,
             repair=repair,
             check_first=checked == "first",
+            shard=Shard.parse(shard) if shard is not None else WHOLE,
             page=page,
             mode=mode,
             deadline_s=deadline,

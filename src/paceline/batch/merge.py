@@ -1,0 +1,236 @@
+"""Joins the outputs of shards, or of any runs of one input, and checks them: each request once, in the order of the input.
+
+Memory does not grow with the input: what is known of each answer is in a temporary file.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import sqlite3
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, BinaryIO, Final, Self
+
+from paceline.batch.index import CACHE_KIB, Index
+from paceline.batch.requests import BadLineError, Shard, read_lines, read_request
+from paceline.batch.results import OutputError, is_torn, read_answer
+
+SHOWN: Final = 5
+"""How many ids a message names."""
+
+TICK: Final = 100_000
+
+_SHARD: Final = re.compile(r"\.shard-(\d{1,9})-of-(\d{1,9})\.")
+
+
+@dataclass(slots=True)
+class Merged:
+    """What :func:`merge` has found, in requests.
+
+    Attributes:
+        requests: Those of the input.
+        answered: Those with an answer.
+        failed: Those whose record is a failure.
+        missing: Those without a record.
+        twice: Further answers to a request that has one; the first one is in the result.
+        unknown: Records with ids that the input does not have; they are left out.
+        bad_lines: Lines of the input that are no requests, or have the id of an earlier line.
+        torn: Files whose last line is incomplete: their run has not ended.
+        examples: The first ids that are missing.
+        shards: The shards that the missing requests belong to; empty where the names of the files do not tell.
+    """
+
+    requests: int = 0
+    answered: int = 0
+    failed: int = 0
+    missing: int = 0
+    twice: int = 0
+    unknown: int = 0
+    bad_lines: int = 0
+    torn: list[str] = field(default_factory=list)
+    examples: list[str] = field(default_factory=list)
+    shards: list[Shard] = field(default_factory=list)
+
+    @property
+    def complete(self) -> bool:
+        """Whether each line of the input is a request with an answer."""
+        return not (self.failed or self.missing or self.bad_lines)
+
+
+def merge(
+    source: str,
+    outputs: Sequence[str],
+    target: str,
+    *,
+    overwrite: bool = False,
+    tick: Callable[[str], None] = lambda _: None,
+) -> Merged:
+    """Write the answers of ``outputs`` to the requests of ``source`` into ``target``, which appears when it is whole.
+
+    Of several records of a request, the first answer is taken; a failure only if there is no answer.
+
+    Args:
+        source: The input.
+        outputs: The outputs.
+        target: The result.
+        overwrite: Whether ``target`` may exist.
+        tick: Called with a line of progress now and then.
+
+    Raises:
+        OutputError: A file cannot be read or written, is no output of a run, or is named twice.
+    """
+    _require_distinct(source, outputs, target, overwrite=overwrite)
+    merged, index = Merged(), Index()
+    with ExitStack() as stack:
+        stack.callback(index.close)
+        _read_input(_open(source, stack), index, merged, tick)
+        known = stack.enter_context(_Records())
+        files = [_open(name, stack) for name in outputs]
+        for number, file in enumerate(files):
+            _read_output(outputs[number], number, file, index, known, merged)
+            tick(f"{outputs[number]} is read")
+        _write(target, index, known, files, _shards(outputs), merged)
+    return merged
+
+
+def _require_distinct(source: str, outputs: Sequence[str], target: str, *, overwrite: bool) -> None:
+    seen = {os.path.realpath(source): source}
+    for name in outputs:
+        if (path := os.path.realpath(name)) in seen:
+            raise OutputError(f"{name}: this is the same file as {seen[path]}; name each once")
+        seen[path] = name
+    if os.path.realpath(target) in seen:
+        raise OutputError(f"{target}: this is one of the files to be read; choose another with -o")
+    if Path(target).exists() and not overwrite:
+        raise OutputError(f"{target}: it exists; choose another with -o, or replace it with --overwrite")
+
+
+def _open(name: str, stack: ExitStack) -> BinaryIO:
+    try:
+        return stack.enter_context(Path(name).open("rb"))
+    except OSError as error:
+        raise OutputError(f"{name}: {error.strerror}") from None
+
+
+def _read_input(file: BinaryIO, index: Index, merged: Merged, tick: Callable[[str], None]) -> None:
+    for line, raw in read_lines(file):
+        try:
+            custom_id = read_request(line, raw).custom_id
+        except BadLineError:
+            merged.bad_lines += 1
+            continue
+        if index.add(custom_id, line) is not None:
+            merged.bad_lines += 1
+            continue
+        merged.requests += 1
+        if merged.requests % TICK == 0:
+            tick(f"read {merged.requests:,} requests")
+
+
+class _Records:
+    """Where the record of each request is: by its line, the file, the position, the length, and whether it is an answer."""
+
+    def __init__(self) -> None:
+        self._db = sqlite3.connect("", isolation_level=None)
+        for pragma in ("journal_mode = OFF", "synchronous = OFF", f"cache_size = -{CACHE_KIB}"):
+            self._db.execute(f"PRAGMA {pragma}")
+        self._db.execute("CREATE TABLE records (line INTEGER PRIMARY KEY, file, at, size, ok)")
+        self._db.execute("BEGIN")
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._db.close()
+
+    def add(self, line: int, file: int, at: int, size: int, *, ok: bool) -> bool:
+        """Add a record; return whether the request had an answer before, and this is another one."""
+        row = self._db.execute("SELECT ok FROM records WHERE line = ?", (line,)).fetchone()
+        if row is None or (ok and not row[0]):
+            self._db.execute("INSERT OR REPLACE INTO records VALUES (?, ?, ?, ?, ?)", (line, file, at, size, ok))
+            return False
+        return ok
+
+    def find(self, line: int) -> tuple[Any, ...] | None:
+        """File, position, length and whether it is an answer, for one line."""
+        found: tuple[Any, ...] | None = self._db.execute(
+            "SELECT file, at, size, ok FROM records WHERE line = ?", (line,)
+        ).fetchone()
+        return found
+
+
+def _read_output(name: str, number: int, file: BinaryIO, index: Index, known: _Records, merged: Merged) -> None:
+    at = 0
+    for count, raw in enumerate(file):
+        found = read_answer(raw)
+        if found is None:
+            if is_torn(raw, before=count):
+                merged.torn.append(name)
+                return
+            raise OutputError(f"{name}, line {count + 1}: not an answer of paceline run")
+        line = index.line_of(found[0])
+        if line is None:
+            merged.unknown += 1
+        else:
+            merged.twice += known.add(line, number, at, len(raw), ok=found[1])
+        at += len(raw)
+
+
+def _shards(outputs: Sequence[str]) -> int:
+    """Of how many shards the files are, by their names; 0 where these do not tell."""
+    found = [_SHARD.search(Path(name).name) for name in outputs]
+    of = {match[2] if match else "0" for match in found}
+    return int(of.pop()) if len(of) == 1 else 0
+
+
+def _write(target: str, index: Index, known: _Records, files: Sequence[BinaryIO], of: int, merged: Merged) -> None:
+    shards = set[int]()
+    part = Path(f"{target}.{os.getpid()}.part")
+    try:
+        with ExitStack() as undo:
+            undo.callback(part.unlink, missing_ok=True)
+            with part.open("xb", buffering=2**20) as out:
+                for line, custom_id in index.lines():
+                    record = known.find(line)
+                    if record is None:
+                        merged.missing += 1
+                        if len(merged.examples) < SHOWN:
+                            merged.examples.append(custom_id)
+                        shards.add((line - 1) % of + 1 if of else 0)
+                        continue
+                    number, at, size, ok = record
+                    files[number].seek(at)
+                    raw = files[number].read(size)
+                    out.write(raw if raw.endswith(b"\n") else raw + b"\n")
+                    merged.answered, merged.failed = merged.answered + bool(ok), merged.failed + (not ok)
+                out.flush()
+                os.fsync(out.fileno())
+            part.replace(target)
+            undo.pop_all()
+    except OSError as error:
+        raise OutputError(f"{target}: it cannot be written: {error.strerror}") from None
+    merged.shards = [Shard(number, of) for number in sorted(shards)] if of else []
+
+
+def in_words(merged: Merged, target: str) -> Iterator[str]:
+    """The findings, one line each."""
+    yield f"{merged.requests:,} requests: {merged.answered:,} answered, {merged.failed:,} failed, {merged.missing:,} missing"
+    if merged.bad_lines:
+        yield f"{merged.bad_lines:,} lines of the input are no requests, or have the id of an earlier line"
+    if merged.twice:
+        yield f"{merged.twice:,} further answers to requests that have one: the first is taken"
+    if merged.unknown:
+        yield f"{merged.unknown:,} answers have ids that the input does not have: they are left out"
+    for name in merged.torn:
+        yield f"{name}: its last line is incomplete: its run has not ended"
+    if merged.missing:
+        more = ", ..." if merged.missing > len(merged.examples) else ""
+        yield f"missing: {', '.join(repr(one) for one in merged.examples)}{more}"
+    if merged.shards:
+        which = ", ".join(f"{shard.number}/{shard.of}" for shard in merged.shards[:20])
+        yield f"they belong to shards {which}{', ...' if len(merged.shards) > 20 else ''}: run these commands again"
+    if merged.missing or merged.failed:
+        yield f"or send the rest at once: paceline run INPUT -o {target}"

@@ -1,0 +1,39 @@
+"""``paceline merge``: join the outputs of shards, and check them."""
+
+from __future__ import annotations
+
+import sys
+from dataclasses import asdict
+
+import click
+
+from paceline.core.results import PacelineError
+
+INCOMPLETE, USAGE = 1, 2
+EPILOG = """Exit codes: 0 each request has its answer, 1 some are missing or failed, 2 nothing was written."""
+
+
+@click.command(epilog=EPILOG)
+@click.argument("source", metavar="INPUT")
+@click.argument("outputs", metavar="OUTPUT...", nargs=-1, required=True)
+@click.option("-o", "--output", "target", help="The result; INPUT with .results.jsonl by default.")
+@click.option("--overwrite", is_flag=True, help="Replace an existing result.")
+@click.option("--json", "as_json", is_flag=True, help="The findings as JSON on standard output.")
+def command(*, source: str, outputs: tuple[str, ...], target: str | None, overwrite: bool, as_json: bool) -> None:
+    """Join OUTPUTs of runs of one INPUT, in its order, and check that each request is there once."""
+    import json
+
+    from paceline.batch.merge import in_words, merge
+
+    target = target or source.removesuffix(".jsonl") + ".results.jsonl"
+    try:
+        merged = merge(source, outputs, target, overwrite=overwrite, tick=lambda line: click.echo(line, err=True))
+    except PacelineError as error:
+        click.echo(f"paceline merge: {error}; nothing has been written", err=True)
+        sys.exit(USAGE)
+    for line in in_words(merged, target):
+        click.echo(line, err=True)
+    if as_json:
+        shards = [f"{shard.number}/{shard.of}" for shard in merged.shards]
+        click.echo(json.dumps(asdict(merged) | {"shards": shards}))
+    sys.exit(0 if merged.complete else INCOMPLETE)

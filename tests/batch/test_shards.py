@@ -1,0 +1,164 @@
+"""Shards of a run, and their outputs joined."""
+
+import json
+import random
+
+import pytest
+from batch_helpers import chat, finish, read_answers, wait_for_lines, write_lines
+from click.testing import CliRunner
+
+from paceline.batch.merge import merge
+from paceline.batch.requests import Shard, read_lines
+from paceline.batch.results import OutputError, encode_answer
+from paceline.cli.app import app
+from paceline.core.results import QuotaError
+
+LIMIT = "40 requests/s"
+OK = {"status_code": 200, "request_id": "r", "body": {}}
+
+
+def answer(custom_id, *, ok=True):
+    return encode_answer(custom_id, OK if ok else None, None if ok else {"code": "timeout", "message": "none"})
+
+
+def outputs_of(folder, *contents):
+    paths = []
+    for number, ids in enumerate(contents):
+        paths.append(folder / f"out{number}.jsonl")
+        paths[-1].write_bytes(b"".join(one if isinstance(one, bytes) else answer(one) for one in ids))
+    return [str(path) for path in paths]
+
+
+def ids_in(path):
+    return [one["custom_id"] for one in read_answers(path)]
+
+
+@pytest.fixture
+def source(tmp_path):
+    return write_lines(tmp_path / "in.jsonl", [chat(f"r{n}") for n in range(10)])
+
+
+@pytest.fixture
+def target(tmp_path):
+    return tmp_path / "all.jsonl"
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_each_line_is_in_one_shard(tmp_path, seed):
+    rng = random.Random(seed)
+    path = tmp_path / "in.jsonl"
+    path.write_text("".join(rng.choice(["{}\n", "\n", "x\r\n"]) for _ in range(rng.randint(0, 60))) + "end")
+    of = rng.randint(1, 70)
+    with path.open("rb") as file:
+        whole = list(read_lines(file))
+        parts = []
+        for number in range(1, of + 1):
+            file.seek(0)
+            parts += read_lines(file, Shard.parse(f"{number}/{of}"))
+    assert sorted(parts) == whole
+
+
+@pytest.mark.parametrize("text", ["0/3", "4/3", "x/3", "3", "1/", "/2", "-1/3", "1/0", "1/2/3", "1 / 2", ""])
+def test_what_is_no_shard(text):
+    with pytest.raises(QuotaError, match="write I/N, where I is from 1 to N"):
+        Shard.parse(text)
+
+
+def test_three_processes_share_a_quota_and_one_is_killed(tmp_path, emulator, command):
+    emulator.reset(limits={"*": LIMIT}, latency_s=0.05)
+    source = write_lines(tmp_path / "in.jsonl", [chat(f"r{n}") for n in range(200)])
+    store = f"sqlite:{tmp_path / 'quotas.db'}"
+    outputs = [tmp_path / f"in.shard-{number}-of-3.results.jsonl" for number in (1, 2, 3)]
+
+    def start(number):
+        return command(source, "--shard", f"{number}/3", "--store", store, base_url=emulator.base_url, limit=LIMIT)
+
+    processes = [start(number) for number in (1, 2, 3)]
+    wait_for_lines(outputs[1], 10, processes[1])
+    processes[1].kill()
+    processes[1].communicate()
+    processes[1] = start(2)
+    for process in processes:
+        finish(process, 0)
+    assert emulator.tally()["refused"] == {}
+    done = CliRunner().invoke(app, ["merge", str(source), *map(str, outputs), "--json"])
+    assert done.exit_code == 0, done.output
+    assert ids_in(tmp_path / "in.results.jsonl") == [f"r{n}" for n in range(200)]
+    finish(command(source, base_url=emulator.base_url), 0)  # the same input without shards: nothing is left
+    assert emulator.tally()["admitted"] <= 200 + 40
+
+
+def test_the_order_is_that_of_the_input(tmp_path, source, target):
+    outputs = outputs_of(tmp_path, ["r9", "r3", "r0"], ["r8", "r1", "r2", "r7"], ["r4", "r6", "r5"])
+    merged = merge(str(source), outputs, str(target))
+    assert merged.complete
+    assert ids_in(target) == [f"r{n}" for n in range(10)]
+    assert not list(tmp_path.glob("*.part"))
+
+
+def test_an_answer_wins_and_the_first_one_stays(tmp_path, source, target):
+    first = answer("r1").replace(b'"request_id": "r"', b'"request_id": "first"')
+    outputs = outputs_of(tmp_path, [answer("r0", ok=False), first, answer("r2", ok=False)], ["r0", "r1", "strange"])
+    merged = merge(str(source), outputs, str(target))
+    assert (merged.answered, merged.failed, merged.missing, merged.twice, merged.unknown) == (2, 1, 7, 1, 1)
+    assert merged.examples == ["r3", "r4", "r5", "r6", "r7"]
+    assert [one["error"] is None for one in read_answers(target)] == [True, True, False]
+    assert b"first" in target.read_bytes()
+
+
+def test_what_is_missing_is_told_with_its_shards(tmp_path, source):
+    for number, ids in enumerate([["r0", "r3", "r6", "r9"], ["r1", "r4"], ["r2", "r5", "r8"]], 1):
+        (tmp_path / f"in.shard-{number}-of-3.results.jsonl").write_bytes(b"".join(answer(one) for one in ids))
+    outputs = sorted(map(str, tmp_path.glob("in.shard-*")))
+    done = CliRunner().invoke(app, ["merge", str(source), *outputs])
+    assert done.exit_code == 1
+    assert "10 requests: 9 answered, 0 failed, 1 missing" in done.output
+    assert "missing: 'r7'\nthey belong to shards 2/3" in done.output
+    assert len(ids_in(tmp_path / "in.results.jsonl")) == 9
+
+
+def test_a_run_that_goes_on(tmp_path, source, target):
+    outputs = outputs_of(tmp_path, ["r0", "r1", answer("r2")[:30]])
+    merged = merge(str(source), outputs, str(target))
+    assert (merged.answered, merged.torn) == (2, outputs)
+
+
+@pytest.mark.parametrize(
+    ("make", "said"),
+    [
+        (lambda folder, one: ([one, one], "all.jsonl"), "the same file as"),
+        (lambda folder, one: ([str(folder / "in.jsonl")], "all.jsonl"), "the same file as"),
+        (lambda folder, one: ([one], "out0.jsonl"), "one of the files to be read"),
+        (lambda folder, one: ([one], "in.jsonl"), "one of the files to be read"),
+        (
+            lambda folder, one: ([one], "there.jsonl"),
+            "it exists; choose another with -o, or replace it with --overwrite",
+        ),
+        (lambda folder, one: ([one], "no/such/folder.jsonl"), "No such file or directory"),
+        (lambda folder, one: ([one, str(folder / "none.jsonl")], "all.jsonl"), "No such file or directory"),
+        (lambda folder, one: ([one, str(folder / "text")], "all.jsonl"), "line 2: not an answer of paceline run"),
+    ],
+)
+def test_what_cannot_be_merged(tmp_path, source, make, said):
+    (tmp_path / "there.jsonl").write_text("mine")
+    (tmp_path / "text").write_bytes(answer("r1") + b"hello\n")
+    (one,) = outputs_of(tmp_path, ["r0"])
+    before = {path: path.read_bytes() for path in tmp_path.iterdir()}
+    outputs, target = make(tmp_path, one)
+    with pytest.raises(OutputError, match=said):
+        merge(str(source), outputs, str(tmp_path / target))
+    assert {path: path.read_bytes() for path in tmp_path.iterdir()} == before
+
+
+def test_an_existing_result_is_replaced_on_demand(tmp_path, source, target):
+    target.write_text("old")
+    merge(str(source), outputs_of(tmp_path, ["r0"]), str(target), overwrite=True)
+    assert ids_in(target) == ["r0"]
+
+
+def test_lines_of_the_input_that_are_no_requests(tmp_path, target):
+    source = tmp_path / "in.jsonl"
+    lines = [json.dumps(chat("r0")), "nonsense", json.dumps(chat("r0")), json.dumps(chat("r1"))]
+    source.write_text("\n".join(lines))
+    merged = merge(str(source), outputs_of(tmp_path, ["r0", "r1"]), str(target))
+    assert (merged.requests, merged.answered, merged.bad_lines, merged.complete) == (2, 2, 2, False)
