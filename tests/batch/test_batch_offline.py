@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from paceline.batch import offline
 from paceline.batch.chunks import Item, Kind, Load, Queue, cut
 from paceline.batch.deadline import Deadline
-from paceline.batch.endpoints import AnthropicEndpoints, BrokenError, OpenAIEndpoints, Web
+from paceline.batch.endpoints import AnthropicEndpoints, BrokenError, OpenAIEndpoints, RefusedError, Web
 from paceline.batch.index import Index
 from paceline.batch.job import Job
 from paceline.batch.journal import Journal
@@ -350,8 +350,26 @@ def test_a_batch_that_was_deleted_is_sent_again(run, monkeypatch):
         return await look(self, chunk)
 
     monkeypatch.setattr(AnthropicEndpoints, "look", deletes)
+    monkeypatch.setattr(offline, "TIMING", offline.Timing(**SHORT | {"lost_s": 0.3}))
     assert one.start()[0] == 0
     assert len(read_answers(one.output)) == 4
+    assert one.batches()["created"] == 2
+
+
+def test_a_batch_that_is_not_there_yet_is_asked_for_again(run, monkeypatch):
+    one = run(count=8)
+    look, asked = OpenAIEndpoints.look, []
+
+    async def late(self, chunk):
+        asked.append(chunk.batch)
+        if asked.count(chunk.batch) <= 2:
+            raise RefusedError(404, "", "No batch found")
+        return await look(self, chunk)
+
+    monkeypatch.setattr(OpenAIEndpoints, "look", late)
+    assert one.start()[0] == 0
+    one.check()
+    assert one.batches()["created"] == 2
 
 
 def test_a_refused_key_and_an_address_without_batches_stop_the_run(run, capsys):

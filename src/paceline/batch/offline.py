@@ -496,11 +496,12 @@ class Offline:
                     cancelled, wait_s = True, self._time.poll_first_s
                 seen = await self._ends[chunk.kind.provider].look(chunk)
             except (BrokenError, RefusedError) as error:
-                if isinstance(error, RefusedError) and error.status == 404:
-                    return Seen(chunk.batch, "gone", ended=True)
-                if isinstance(error, RefusedError) and error.status != 429:
+                missing = isinstance(error, RefusedError) and error.status == 404  # also just after the creation
+                if isinstance(error, RefusedError) and error.status not in (404, 429):
                     raise _stopping(error, chunk.kind) from None
                 if time.monotonic() - answered_s > self._time.lost_s:
+                    if missing:
+                        return Seen(chunk.batch, "gone", ended=True)
                     raise StopError(
                         FAILED, f"batch {chunk.batch}: the provider gives no usable answer: {error}"
                     ) from None
