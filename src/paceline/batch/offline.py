@@ -75,6 +75,7 @@ class Timing:
         retry_s: Between two calls of which the first had no usable answer.
         call_s: The longest time of one call; that of a large file.
         cancel_s: How long cancelled batches are waited for; the providers state ten minutes.
+        life_s: The age at which a batch that has not ended is given up: no provider's window is longer than a week.
         last_s: What the last answers of requests that are sent one by one take, beside the limits.
     """
 
@@ -88,6 +89,7 @@ class Timing:
     retry_s: float = 5.0
     call_s: float = 1_800.0
     cancel_s: float = 600.0
+    life_s: float = 8 * 86_400.0
     last_s: float = 60.0
 
 
@@ -494,11 +496,12 @@ class Offline:
                     cancelled, wait_s = True, self._time.poll_first_s
                 seen = await self._ends[chunk.kind.provider].look(chunk)
             except (BrokenError, RefusedError) as error:
-                if isinstance(error, RefusedError) and error.status == 404:
-                    return Seen(chunk.batch, "gone", ended=True)
-                if isinstance(error, RefusedError) and error.status != 429:
+                missing = isinstance(error, RefusedError) and error.status == 404  # also just after the creation
+                if isinstance(error, RefusedError) and error.status not in (404, 429):
                     raise _stopping(error, chunk.kind) from None
                 if time.monotonic() - answered_s > self._time.lost_s:
+                    if missing:
+                        return Seen(chunk.batch, "gone", ended=True)
                     raise StopError(
                         FAILED, f"batch {chunk.batch}: the provider gives no usable answer: {error}"
                     ) from None
@@ -506,6 +509,10 @@ class Offline:
                 answered_s, self._seen[chunk.name] = time.monotonic(), seen
                 if seen.ended:
                     return seen
+                if time.time() - chunk.at_s > self._time.life_s:
+                    raise StopError(
+                        FAILED, f"batch {chunk.batch} has not ended after {self._time.life_s / 86_400:.0f} days"
+                    )
             if self._leaving.is_set():
                 await asyncio.sleep(self._jittered(wait_s))
             else:
