@@ -9,10 +9,10 @@ from batch_helpers import FAST, chat, read_answers, write_lines
 from hypothesis import given
 from hypothesis import strategies as st
 
+from paceline.batch.address import Address, proxy_for
 from paceline.batch.job import Job
 from paceline.batch.progress import Live, Plain, View
 from paceline.batch.reach import REPORT_EVERY_S, Reach, origin, reason
-from paceline.batch.runner import Address, _proxy
 from paceline.config import Config
 from paceline.core.quota import parse_quotas
 from paceline.core.results import QuotaError
@@ -222,10 +222,10 @@ ADDRESSES = {"openai": Address("http://host:1", {}, "")}
 def test_a_proxy_that_cannot_be_used_is_an_error_without_its_password(monkeypatch, proxy):
     monkeypatch.setenv("http_proxy", proxy)
     with pytest.raises(QuotaError, match="http_proxy is not the address of an HTTP proxy") as raised:
-        _proxy(ADDRESSES)
+        proxy_for(ADDRESSES)
     assert "secret" not in str(raised.value)
 
 
 def test_a_proxy_without_a_scheme(monkeypatch):
     monkeypatch.setenv("http_proxy", "me:secret@proxy:3128")
-    assert _proxy(ADDRESSES) == "http://me:secret@proxy:3128"
+    assert proxy_for(ADDRESSES) == "http://me:secret@proxy:3128"
