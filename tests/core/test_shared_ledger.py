@@ -381,6 +381,17 @@ class TestVanished:
         lack_s = pool.standing().lack_ns / NS
         assert lack_s == pytest.approx(60 - 20 + share * 13, abs=0.01)  # it was expected after 7 s
 
+    def test_one_that_spends_nothing_without_the_store_costs_nothing(self):
+        pool = Shared("60 tokens/min")
+        pool.tell("b")
+        pool.take("a", 60, closed=True)
+        pool.ask("a", 10, place_s=5, closed=True)
+        for _ in range(10):
+            pool.wait(2)
+            pool.tell("b")
+        assert pool.ledger.dump()["peers"]["a"][3] == 0
+        assert pool.standing().lack_ns == 40 * NS
+
     def test_what_it_reports_is_counted_once(self):
         pool = self.vanished()
         share, before = pool.ledger.dump()["peers"]["a"][3], pool.standing().lack_ns / NS

@@ -187,6 +187,7 @@ class World:
             fresh=fresh,
             leaving=rng.random() < 0.05,
             alone=rng.random() < 0.1,
+            closed=rng.random() < 0.1,
             share=rng.choice([0.0, process.share, process.share, rng.random()]),
             headroom_s=self.headroom_s,
             gentle=self.gentle,

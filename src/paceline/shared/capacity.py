@@ -241,6 +241,7 @@ class SharedCapacity:
         message = Message(self.who, self.outbox.number, fresh=not self._joined, news=news, wants=wants)
         message.held, message.slack_ns = self._held(), self._leases.slack_ns
         message.alone, message.share = self._fallback is not None, self._share(now_ns)
+        message.closed = self.on_store_failure == "fail_closed"
         message.place_ns = PLACE_NS if self._queue.length > len(undecided) else 0
         if at_once and not any(message.held) and not self._queue.length:
             message.leaving, self._leaving_ns = True, now_ns

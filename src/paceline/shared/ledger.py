@@ -20,7 +20,8 @@ Shares
 
     A process whose requests wait, or that has a lease, announces when it will report again. One that does not may have
     lost the store while others reach it. For ``VANISHED_NS`` the ledger charges what this process may spend with its share
-    (of a window, it keeps the share unused); so it does for a process that has just found the store again.
+    (of a window, it keeps the share unused); so it does for a process that has just found the store again. A process that
+    spends nothing while the store is lost has no share, and nothing is charged when it vanishes.
 """
 
 from __future__ import annotations
@@ -152,6 +153,8 @@ class SharedLedger:
         peer.share = max(message.share, reply.share)
         within_ns = message.report_within_ns(reply)
         peer.due_ns = now_ns if message.alone else now_ns + within_ns + GRACE_NS if within_ns else 0
+        if message.closed:
+            peer.share, peer.due_ns = 0.0, 0
         if message.leaving:  # its number is still remembered
             peer.seen_ns, peer.share = now_ns - LEASE_NS - 1, 0.0
         rest = [i for i in range(len(self._accounts)) if i not in index]

@@ -91,6 +91,7 @@ class Message:
         wants: The charges of the next requests in the queue, in its order.
         leaving: Whether the process holds nothing and does not count as a peer until its next message.
         alone: Whether the process spends its share of the limits, because the store was lost.
+        closed: Whether the process spends nothing while the store is lost, so that nothing is kept for it then.
         share: The share of the limits that the process takes if the store is lost before its next message.
         place_ns: How long to keep a place among the waiting processes; 0: no place.
         slack_ns: How much later a grant may be spent.
@@ -112,6 +113,7 @@ class Message:
     wants: list[list[float]] = field(default_factory=list)
     leaving: bool = False
     alone: bool = False
+    closed: bool = False
     share: float = 0.0
     place_ns: int = 0
     slack_ns: int = 0

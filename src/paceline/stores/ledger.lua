@@ -357,7 +357,7 @@ charge_vanished()
 if now >= 2 * GRID then rebase() end
 local who, number_of, flags, headroom, place_ns, slack, versions, news, wants, said, windows, recalled, share =
   unpack(cjson.decode(ARGV[1]))
-local gentle, leaving, alone = floor(flags / 2) % 2 == 1, floor(flags / 4) % 2 == 1, flags >= 8
+local gentle, leaving, alone = floor(flags / 2) % 2 == 1, floor(flags / 4) % 2 == 1, floor(flags / 8) % 2 == 1
 configure(flags % 2 == 1, gentle, headroom, windows, recalled)
 local peer = meet(who)
 if number_of > peer[3] then
@@ -373,6 +373,7 @@ local told = share_of(peer)
 out[7], peer[4] = number(told), max(share, told)
 local within = max(out[3] ~= 0 and place_ns or 0, #wants > 0 and slack or 0)
 peer[5] = alone and now or within ~= 0 and now + within + GRACE or 0
+if flags >= 16 then peer[4], peer[5] = 0, 0 end               -- closed: it spends nothing while the store is lost
 if leaving then peer[2], peer[4] = now - LEASE - 1, 0 end      -- its number must not be forgotten
 keep(peer, held)
 local shown, longest = {}, 1800

@@ -34,13 +34,13 @@ def quota_set(quotas: tuple[Quota, ...]) -> tuple[str, str]:
 def encode(message: Message) -> str:
     """The message without its quotas.
 
-    A list: who, number, 1 for fresh + 2 for gentle + 4 for leaving + 8 for alone, headroom, place, slack, versions, news,
+    A list: who, number, 1 for fresh + 2 for gentle + 4 for leaving + 8 for alone + 16 for closed, headroom, place, slack, versions, news,
     wants, held and windows (0: none), recalled, share.
     """
     parts = [
         message.who,
         message.number,
-        message.fresh + 2 * message.gentle + 4 * message.leaving + 8 * message.alone,
+        message.fresh + 2 * message.gentle + 4 * message.leaving + 8 * message.alone + 16 * message.closed,
         message.headroom_s,
         message.place_ns,
         message.slack_ns,
