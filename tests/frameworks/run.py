@@ -35,6 +35,7 @@ SOAK = {
     "gateway_js": "needs node and npm",
     "gateway_litellm": "250 MB; litellm is tested without the gateway, too",
     "massgen": "1.4 GB, minutes to install and to test",
+    "ray": "500 MB, two minutes of real time",
 }
 """Environments that run only when they are named or with ``--soak``, and why. CI runs all others."""
 
