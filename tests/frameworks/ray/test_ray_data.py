@@ -76,7 +76,7 @@ def killer(world):
     thread.join()
 
 
-def test_killed_actors_cost_what_was_in_flight(paceline_emulator):
+def test_killed_actors_cost_what_was_in_flight(paceline_emulator, capsys):
     world = paceline_emulator(limits={"gpt-5": LIMITS}, latency_s=1.0, process=True)
     count = 1_500
     asked = paced_requests(
@@ -94,10 +94,11 @@ def test_killed_actors_cost_what_was_in_flight(paceline_emulator):
         answers = asked.take_all()
     tally = world.tally()["pools"]["gpt-5"]
     extra, speed = tally["admitted"] - count, tally["speed_vs_ideal"]
-    print(  # noqa: T201
-        f"{count} rows in {time.monotonic() - started:.0f} s; {len(in_flight)} kills with {in_flight} in flight: {extra}"
-        f" paid twice; {tally['refused_total']} refused; speed {speed:.3f} of the ideal"
-    )
+    with capsys.disabled():
+        print(  # noqa: T201
+            f"{count} rows in {time.monotonic() - started:.0f} s; {len(in_flight)} kills with {in_flight} in flight: {extra}"
+            f" paid twice; {tally['refused_total']} refused; speed {speed:.3f} of the ideal"
+        )
     assert sorted(answer["custom_id"] for answer in answers) == sorted(f"r{number}" for number in range(count))
     assert {answer["error_code"] for answer in answers} == {None}
     assert len(in_flight) == KILLS
