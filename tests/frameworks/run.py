@@ -30,6 +30,7 @@ ROOT = HERE.parent.parent
 HOMES = ROOT / ".venv-frameworks"
 
 SOAK = {
+    "beam": "400 MB",
     "browser": "needs Debian's Chromium",
     "crewai": "1 GB",
     "gateway_js": "needs node and npm",

@@ -44,7 +44,7 @@ __all__ = ["ANSWER", "paced_requests", "read_line"]
 
 log = logging.getLogger("paceline.ray")
 
-REQUIREMENT: Final = "ray[data]>=2.50"
+REQUIREMENT: Final = "ray[data]>=2.60"
 
 ANSWER: Final = ("status_code", "request_id", "response", "error_code", "error_message")
 """The columns that are added; ``response`` is the body of the answer, as JSON."""
