@@ -36,7 +36,7 @@ RULES: dict[str, set[str]] = {
     "telemetry": {"core", "pacing"},
     "emulator": set(),
     "testing": {"core", "pacing", "shared", "stores", "emulator"},
-    "integrations": LOCAL | {"limiter"},
+    "integrations": LOCAL | {"stores", "config", "limiter", "batch"},
     "launcher": LOCAL | {"limiter", "integrations"},
     "batch": LOCAL | {"shared", "stores", "config", "limiter", "planner"},
     "check": LOCAL | {"config", "limiter"},

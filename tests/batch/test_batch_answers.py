@@ -21,6 +21,7 @@ from yarl import URL
 
 from paceline import Limiter
 from paceline.batch import transport as transport_module
+from paceline.batch.address import Address
 from paceline.batch.check import Checker
 from paceline.batch.index import Index
 from paceline.batch.job import Job
@@ -29,7 +30,7 @@ from paceline.batch.reach import Reach
 from paceline.batch.redact import PART_MIN, Secrets
 from paceline.batch.requests import read_request
 from paceline.batch.results import Results
-from paceline.batch.runner import Address, Runner
+from paceline.batch.runner import Runner
 from paceline.batch.summary import Tally
 from paceline.batch.transport import AnswerTooLargeError, NotDecodedError, Sender, Target, session
 from paceline.config import Config

@@ -16,12 +16,13 @@ from hypothesis import strategies as st
 from pydantic_core import from_json
 
 from paceline import Limiter
+from paceline.batch.address import Address
 from paceline.batch.check import Checker, Plan
 from paceline.batch.index import Index
 from paceline.batch.progress import Meter, View
 from paceline.batch.requests import read_request
 from paceline.batch.results import OutputError, Results, encode_answer, read_body
-from paceline.batch.runner import Address, Runner
+from paceline.batch.runner import Runner
 from paceline.batch.summary import Tally
 from paceline.config import Config
 from paceline.core.quota import parse_quotas

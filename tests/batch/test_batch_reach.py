@@ -9,10 +9,10 @@ from batch_helpers import FAST, chat, read_answers, write_lines
 from hypothesis import given
 from hypothesis import strategies as st
 
+from paceline.batch.address import Address, proxy_for
 from paceline.batch.job import Job
 from paceline.batch.progress import Live, Plain, View
 from paceline.batch.reach import REPORT_EVERY_S, Reach, origin, reason
-from paceline.batch.runner import Address, proxy_for
 from paceline.config import Config
 from paceline.core.quota import parse_quotas
 from paceline.core.results import QuotaError

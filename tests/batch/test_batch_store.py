@@ -10,7 +10,8 @@ from datetime import UTC, datetime
 import pytest
 from batch_helpers import FAST, chat, finish, message, read_answers, wait_for_lines, write_lines
 
-from paceline.batch.job import Job, account, choose_store, state_file
+from paceline.batch.address import account
+from paceline.batch.job import Job, choose_store, state_file
 from paceline.batch.progress import Plain, View
 from paceline.config import Config
 from paceline.core.quota import parse_quotas

@@ -30,11 +30,13 @@ ROOT = HERE.parent.parent
 HOMES = ROOT / ".venv-frameworks"
 
 SOAK = {
+    "beam": "400 MB",
     "browser": "needs Debian's Chromium",
     "crewai": "1 GB",
     "gateway_js": "needs node and npm",
     "gateway_litellm": "250 MB; litellm is tested without the gateway, too",
     "massgen": "1.4 GB, minutes to install and to test",
+    "ray": "500 MB, two minutes of real time",
 }
 """Environments that run only when they are named or with ``--soak``, and why. CI runs all others."""
 

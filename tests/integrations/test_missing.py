@@ -27,3 +27,16 @@ def test_another_dspy():
     pace = import_module("paceline.http.dspy").pace
     with pytest.raises(ImportError, match="engine='litellm'"):
         pace(SimpleNamespace(StdlibTransport=object), paceline.Limiter())
+
+
+@pytest.mark.skipif(find_spec("ray") is not None, reason="ray is installed here")
+def test_ray():
+    door = import_module("paceline.integrations.ray")
+    with pytest.raises(ImportError, match=r"pip install 'ray\[data\]>=2\.60'"):
+        door.paced_requests(None, limits={"openai/*": "10 requests/min"}, journal="job")
+
+
+@pytest.mark.skipif(find_spec("apache_beam") is not None, reason="Beam is installed here")
+def test_beam():
+    with pytest.raises(ImportError, match=r"pip install 'apache-beam>=2\.77'"):
+        import_module("paceline.integrations.beam")

@@ -20,11 +20,12 @@ from urllib.parse import quote
 import aiohttp
 from aiohttp.http_exceptions import HttpProcessingError
 
+from paceline.batch.address import Address
 from paceline.batch.chunks import Chunk
+from paceline.batch.client import error_of, one_line
 from paceline.batch.index import Index
 from paceline.batch.redact import Secrets
 from paceline.batch.requests import Request
-from paceline.batch.runner import Address, error_of, one_line
 
 SMALL_MAX: Final = 16 * 2**20
 """Bytes of an answer that is not a file of results."""

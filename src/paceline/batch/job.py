@@ -13,12 +13,12 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
-from hashlib import sha256
 from itertools import groupby
 from pathlib import Path
 from typing import Any, BinaryIO, Final, cast
 from urllib.parse import urlsplit
 
+from paceline.batch.address import ROOTS, Address, account, account_of, address_of, provider_of
 from paceline.batch.check import SHOWN, Checker, Plan, check
 from paceline.batch.deadline import Deadline
 from paceline.batch.endpoints import has_batches
@@ -28,7 +28,7 @@ from paceline.batch.offline import Offline, deadline_in
 from paceline.batch.progress import Meter, View, eta_s
 from paceline.batch.requests import WHOLE, BadLineError, Request, Shard, read_lines, read_request
 from paceline.batch.results import STDOUT, OutputError, Recovered, Results, read_answer
-from paceline.batch.runner import DONE, FAILED, INTERRUPTED, Address, Runner
+from paceline.batch.runner import DONE, FAILED, INTERRUPTED, Runner
 from paceline.batch.summary import Tally, in_time, in_words
 from paceline.config import Config
 from paceline.core.results import QuotaError, SourceKind
@@ -36,7 +36,7 @@ from paceline.http.describe import Metered
 from paceline.limiter.limiter import Limiter
 from paceline.pacing.permit import Permit
 from paceline.providers.base import Provider
-from paceline.providers.registry import is_loopback, locate, provider_for_host, provider_named
+from paceline.providers.registry import is_loopback, provider_named
 from paceline.shared.messages import Message
 from paceline.stores import Prefixed, Store, StoreError, open_store
 from paceline.stores.sqlite import SQLiteStore
@@ -51,9 +51,6 @@ CHECKED_FIRST_MAX: Final = 16 * 2**20
 
 SAMPLE: Final = 1_000
 """The lines of a larger input that are: they show its pools, and the mistakes that all of its lines have."""
-
-ROOTS: Final = {"openai": "https://api.openai.com", "anthropic": "https://api.anthropic.com"}
-"""The servers for the paths of the batch formats; the root of any other provider is given with ``--base-url``."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,7 +104,7 @@ class Job:
                 return self._run(file, results, view)
 
     def _run(self, file: BinaryIO, results: Results, view: View) -> tuple[int, dict[str, Any]]:
-        provider = self._provider()
+        provider = provider_of(self.config)
         arguments = self.config.arguments(provider or _provider_of_first(file))
         limiter, index = Limiter(**arguments), Index()
         saved: list[str] = []
@@ -269,24 +266,8 @@ class Job:
         if output != STDOUT and os.path.exists(output) and os.path.samestat(os.fstat(file.fileno()), os.stat(output)):  # noqa: PTH110, PTH116
             raise OutputError(f"{output}: this is the input; choose another output with -o")
 
-    def _provider(self) -> str | None:
-        """The provider whose API every line uses; ``None``: by the format of each line."""
-        if self.config.provider:
-            return provider_named(self.config.provider).name
-        provider = provider_for_host(urlsplit(self.config.base_url).hostname or "") if self.config.base_url else None
-        return provider.name if provider else None
-
-    def _locate(self, provider: Provider) -> tuple[str, str]:
-        return locate(provider, self.config.base_url or ROOTS.get(provider.name), self.environ)
-
     def _address(self, provider: Provider) -> Address:
-        root, key = self._locate(provider)
-        headers = {"content-type": "application/json", "accept": "application/json", "user-agent": "paceline"}
-        if provider.name == "anthropic":
-            headers |= {"x-api-key": key, "anthropic-version": "2023-06-01"}
-        else:
-            headers |= {"authorization": f"Bearer {key}"}
-        return Address(root, headers, key)
+        return address_of(provider, self.config.base_url, self.environ)
 
     def _checks_first(self, file: BinaryIO, results: Results) -> bool:
         """Whether the whole input is checked before the first request: on demand, if it is small, or to resume a run."""
@@ -349,7 +330,7 @@ class Job:
         """
 
         def prefix(pool: str) -> str:
-            return account(*self._locate(provider_named(pool.partition("/")[0])))
+            return account_of(pool, self.config.base_url, self.environ)
 
         try:
             store = choose_store(self.config, self.environ)
@@ -387,11 +368,6 @@ def state_file(environ: Mapping[str, str]) -> Path:
     """The file in which a user's runs keep their quotas, by the XDG base directory specification."""
     home = Path(environ.get("XDG_STATE_HOME", ""))
     return (home if home.is_absolute() else Path("~/.local/state")) / "paceline" / "state.db"
-
-
-def account(root: str, key: str) -> str:
-    """A name for the account of ``key`` at the server ``root`` that does not reveal the key."""
-    return f"{urlsplit(root).netloc.lower()}:{sha256(key.encode()).hexdigest()[:12]}"
 
 
 def _join(limiter: Limiter, models: Iterable[str]) -> None:

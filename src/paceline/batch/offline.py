@@ -18,6 +18,7 @@ from dataclasses import dataclass
 from types import FrameType
 from typing import Any, Final
 
+from paceline.batch.address import Address, proxy_for
 from paceline.batch.chunks import Chunk, Item, Kind, Load, Queue, cut
 from paceline.batch.deadline import Deadline
 from paceline.batch.endpoints import (
@@ -37,7 +38,7 @@ from paceline.batch.progress import View
 from paceline.batch.redact import Secrets
 from paceline.batch.requests import Request
 from paceline.batch.results import OutputError, Results, encode_answer
-from paceline.batch.runner import FAILED, INTERRUPTED, USAGE, WRITE_AGAIN_S, Address, proxy_for
+from paceline.batch.runner import FAILED, INTERRUPTED, USAGE, WRITE_AGAIN_S
 from paceline.batch.summary import Tally
 from paceline.batch.transport import session
 from paceline.core.results import PacelineError

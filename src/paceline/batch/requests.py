@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, BinaryIO, Final
 
@@ -51,6 +51,10 @@ class Request:
     def model(self) -> str:
         """The model in the body."""
         return str(self.body["model"])
+
+    def content(self) -> bytes:
+        """The body as it is sent."""
+        return json.dumps(self.body).encode("ascii")
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,7 +128,11 @@ def read_request(line: int, raw: bytes | None, provider: str | None = None) -> R
     """
     if raw is None:
         raise BadLineError(f"longer than {LINE_MAX // 2**20} MB")
-    value = _decode(raw)
+    return request_of(line, decode(raw), provider)
+
+
+def request_of(line: int, value: Mapping[str, Any], provider: str | None = None) -> Request:
+    """The request in the fields of a line; see :func:`read_request`."""
     path: Any
     if "params" in value and "body" not in value:
         path, body, name = MESSAGES, value["params"], "params"
@@ -157,7 +165,12 @@ def _no_constant(name: str) -> None:
 _decoder = json.JSONDecoder(parse_constant=_no_constant)
 
 
-def _decode(raw: bytes) -> dict[str, Any]:
+def decode(raw: bytes) -> dict[str, Any]:
+    """The JSON object in a line.
+
+    Raises:
+        BadLineError: It is none.
+    """
     try:
         value = _decoder.decode(raw.decode())
         if isinstance(value, dict):

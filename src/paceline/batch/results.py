@@ -71,11 +71,16 @@ def encode_answer(custom_id: str, response: dict[str, Any] | None, error: dict[s
     answer = {
         "id": f"batch_req_{secrets.token_hex(12)}", "custom_id": custom_id, "response": response, "error": error,
     }  # fmt: skip
+    return encode_json(answer) + b"\n"
+
+
+def encode_json(value: Any) -> bytes:
+    """``value`` in JSON that every reader accepts; see :func:`encode_answer`."""
     try:
-        text = _strict(answer)
+        text = _strict(value)
     except ValueError:  # NaN or Infinity
-        text = _strict(json.loads(json.dumps(answer), parse_constant=str, parse_int=_integer))
-    line = text.encode("ascii") + b"\n"
+        text = _strict(json.loads(json.dumps(value), parse_constant=str, parse_int=_integer))
+    line = text.encode("ascii")
     return _SURROGATE.sub(lambda found: found[1] or rb"\ufffd", line) if rb"\ud" in line else line
 
 

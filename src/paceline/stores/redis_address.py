@@ -64,6 +64,20 @@ class Address:
         ]
         return redis.SentinelConnectionPool(pool.service_name, finder, ssl=_has_tls(pool), **settings).make_connection()
 
+    def client(self, timeout_s: float) -> Any:
+        """A client of redis-py with connections of its own, for threads."""
+        redis, settings = library(), _settings(self.pool, timeout_s)
+        if self.nodes:
+            nodes = [redis.cluster.ClusterNode(*node) for node in self.nodes]
+            own = {name: value for name, value in settings.items() if name not in ("host", "port", "db", "retry")}
+            return redis.RedisCluster(startup_nodes=nodes, **own)
+        if isinstance(self.pool, redis.SentinelConnectionPool):
+            finder = self.pool.sentinel_manager
+            pool = redis.SentinelConnectionPool(self.pool.service_name, finder, ssl=_has_tls(self.pool), **settings)
+        else:
+            pool = redis.ConnectionPool(self.pool.connection_class, **settings)
+        return redis.Redis(connection_pool=pool)
+
 
 def library() -> Any:
     """redis-py.

@@ -1,0 +1,93 @@
+"""Where the requests of a batch go: the server of each provider, the key, and the proxy on the way."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from contextlib import suppress
+from dataclasses import dataclass, field
+from hashlib import sha256
+from typing import Final
+from urllib.parse import urlsplit
+
+from yarl import URL
+
+from paceline.config import Config
+from paceline.core.results import QuotaError
+from paceline.providers.base import Provider
+from paceline.providers.registry import is_loopback, locate, provider_for_host, provider_named
+
+ROOTS: Final = {"openai": "https://api.openai.com", "anthropic": "https://api.anthropic.com"}
+"""The servers for the paths of the batch formats; the root of any other provider is given with ``--base-url``."""
+
+
+@dataclass(frozen=True, slots=True)
+class Address:
+    """Where a provider's requests go, and with which headers and key."""
+
+    root: str
+    headers: Mapping[str, str] = field(repr=False)
+    key: str = field(repr=False)
+
+
+def provider_of(config: Config) -> str | None:
+    """The provider whose API every request uses; ``None``: by the format of each request."""
+    if config.provider:
+        return provider_named(config.provider).name
+    provider = provider_for_host(urlsplit(config.base_url).hostname or "") if config.base_url else None
+    return provider.name if provider else None
+
+
+def root_and_key(provider: Provider, base_url: str | None, environ: Mapping[str, str]) -> tuple[str, str]:
+    """The server's root and the key of ``provider``.
+
+    Raises:
+        QuotaError: The root or the key is missing, or the key is malformed.
+    """
+    return locate(provider, base_url or ROOTS.get(provider.name), environ)
+
+
+def address_of(provider: Provider, base_url: str | None, environ: Mapping[str, str]) -> Address:
+    """Where the requests of ``provider`` go, with its usual headers.
+
+    Raises:
+        QuotaError: As for :func:`root_and_key`.
+    """
+    root, key = root_and_key(provider, base_url, environ)
+    headers = {"content-type": "application/json", "accept": "application/json", "user-agent": "paceline"}
+    if provider.name == "anthropic":
+        headers |= {"x-api-key": key, "anthropic-version": "2023-06-01"}
+    else:
+        headers |= {"authorization": f"Bearer {key}"}
+    return Address(root, headers, key)
+
+
+def account(root: str, key: str) -> str:
+    """A name for the account of ``key`` at the server ``root`` that does not reveal the key."""
+    return f"{urlsplit(root).netloc.lower()}:{sha256(key.encode()).hexdigest()[:12]}"
+
+
+def account_of(pool: str, base_url: str | None, environ: Mapping[str, str]) -> str:
+    """The account whose quotas are those of ``pool`` (``openai/gpt-5``): what keeps accounts apart in one store."""
+    return account(*root_and_key(provider_named(pool.partition("/")[0]), base_url, environ))
+
+
+def proxy_for(addresses: Mapping[str, Address]) -> str | None:
+    """The proxy that the environment names for ``addresses``; none for this machine's.
+
+    Raises:
+        QuotaError: It is not the address of an HTTP proxy; the message does not quote it, because it may hold a password.
+    """
+    from urllib.request import getproxies, proxy_bypass
+
+    proxies = getproxies()
+    urls = [urlsplit(address.root) for address in addresses.values()]
+    hosts = [(url.scheme, url.hostname or "") for url in urls]
+    scheme = next((s for s, host in hosts if s in proxies and not (is_loopback(host) or proxy_bypass(host))), None)
+    if scheme is None:
+        return None
+    proxy = proxies[scheme] if "://" in proxies[scheme] else f"http://{proxies[scheme]}"
+    with suppress(ValueError):
+        url = URL(proxy)
+        if url.scheme in {"http", "https"} and url.host:
+            return proxy
+    raise QuotaError(f"{scheme}_proxy is not the address of an HTTP proxy; set it to one like http://proxy:3128")

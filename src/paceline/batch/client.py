@@ -1,0 +1,277 @@
+"""Sends single requests of a batch at the pace of a limiter, and makes records of their answers."""
+
+from __future__ import annotations
+
+import asyncio
+import functools
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, Final
+
+import aiohttp
+from aiohttp.http_exceptions import HttpProcessingError
+from yarl import URL
+
+from paceline.batch.address import Address, proxy_for
+from paceline.batch.reach import Reach, origin
+from paceline.batch.redact import PART_MIN, Secrets
+from paceline.batch.requests import Request
+from paceline.batch.transport import (
+    NO_CONNECTION,
+    Answer,
+    AnswerTooLargeError,
+    NotDecodedError,
+    PausedError,
+    Sender,
+    Target,
+    session,
+)
+from paceline.http.describe import Metered
+from paceline.http.exchange import Exchange
+from paceline.limiter.limiter import Limiter
+
+MESSAGE_MAX: Final = 2_000
+KEY_REFUSED: Final = (401, 403)
+NOT_THERE = frozenset([301, 302, 303, 307, 308, 404, 405, 410])
+"""Status of an answer for a path or a model that the address does not have."""
+
+HANDFUL: Final = 10
+"""How many answers show that an address or a model is wrong, if all of the first ones do."""
+
+HOLD_S: Final = 1.0
+"""How long the other requests wait for the first answers, at most."""
+
+EXCERPT_MAX: Final = 200
+
+UNANSWERED: Final = (
+    aiohttp.ClientError,
+    HttpProcessingError,
+    AnswerTooLargeError,
+    NotDecodedError,
+    OSError,
+    ValueError,
+)
+"""What an attempt without an answer raises: of the client and of the system, and for a URL that is none."""
+
+_OWN_ANSWER = "x-paceline"  # the header of a 429 or 503 that paceline itself makes
+_DIGIT = re.compile("[0-9]")
+_IN_HEADER = re.compile(r"[!-~]{1,200}")
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """What became of a request.
+
+    Attributes:
+        response: ``status_code``, ``request_id`` and ``body`` of the answer; ``None`` if there was none.
+        error: ``code`` and ``message``; ``None`` if the request is answered.
+        answer: The answer that was received.
+        ends: Whether no other request can be answered either: ``key`` if the key is refused, ``money`` if none is left.
+    """
+
+    response: dict[str, Any] | None
+    error: dict[str, str] | None
+    answer: Answer | None = None
+    ends: str = ""
+
+
+class Route:
+    """The requests of one path and model at an address, until one of them shows that the address serves them.
+
+    Before that, at most ``HANDFUL`` are sent within ``HOLD_S``: the answers of a wrong address come fast. A longer hold
+    would delay every run whose answers take a minute.
+
+    Args:
+        root: The server's root.
+        path: The path below it.
+
+    Attributes:
+        target: Where the requests go.
+        open: Set when all requests may be sent, or none.
+        served: Whether an answer has shown it.
+        wrong: How many answers were not from the API that was asked for.
+        why: Why no further request is sent; empty while they are.
+    """
+
+    def __init__(self, root: str, path: str) -> None:
+        url = URL(root + path)
+        self.target = Target(url, origin(str(url)), (url.host or "", url.path))
+        self.open = asyncio.Event()
+        self.served = False
+        self.wrong = self._sent = 0
+        self.why = ""
+
+    async def enter(self) -> bool:
+        """Wait for the answers of others, if need be; return whether the request may be sent."""
+        if not self.open.is_set():
+            self._sent += 1
+            if self._sent == 1:
+                asyncio.get_running_loop().call_later(HOLD_S, self.open.set)
+            if self._sent > HANDFUL:
+                await self.open.wait()
+        return not self.why
+
+    def answered(self, *, wrong: bool) -> bool:
+        """Count an answer; return whether it is the last of a handful that were all wrong."""
+        if self.served or self.why:
+            return False
+        self.wrong += wrong
+        self.served = not wrong
+        if not wrong or self.wrong == HANDFUL:
+            self.open.set()
+        return self.wrong == HANDFUL and wrong
+
+
+class Client:
+    """Sends requests, each when the limiter allows it.
+
+    Args:
+        limiter: The limiter.
+        addresses: Where requests go, by the provider's name.
+        timeout_s: The time from sending a request to the end of its answer.
+        say: Takes a line for the user.
+        paused: Whether nothing may be sent now.
+
+    Attributes:
+        reach: Reports addresses that cannot be reached.
+        sender: Makes the attempts, and counts them.
+    """
+
+    def __init__(
+        self,
+        limiter: Limiter,
+        addresses: Mapping[str, Address],
+        timeout_s: float,
+        say: Callable[[str], None],
+        paused: Callable[[], bool] = lambda: False,
+    ) -> None:
+        self._proxy = proxy_for(addresses)
+        again = limiter.retry.faults and limiter.retry.max_attempts > 1
+        self.reach = Reach(say, again=again, proxy=self._proxy)
+        self._secrets = Secrets(address.key for address in addresses.values())
+        self.sender = Sender(timeout_s, self.reach, self._secrets, paused)
+        self._limiter, self._addresses, self._timeout_s, self._say = limiter, addresses, timeout_s, say
+        self._routes: dict[tuple[str, str, str], Route] = {}
+        self._session: aiohttp.ClientSession | None = None
+
+    def open(self) -> None:
+        """Open the connections of the running event loop."""
+        self._session = session(self._timeout_s)
+        if self.sender.post is None:
+            self.sender.post = functools.partial(self._session.post, allow_redirects=False, proxy=self._proxy)
+
+    async def close(self) -> None:
+        """Close the connections."""
+        if self._session is not None:
+            await self._session.close()
+
+    @property
+    def whys(self) -> list[str]:
+        """Why requests of some path and model are not sent any more, each once."""
+        return [route.why for route in self._routes.values() if route.why]
+
+    def why_not(self, request: Request) -> str:
+        """Why requests like ``request`` are not sent any more; empty while they are."""
+        route = self._routes.get(_kind(request))
+        return route.why if route is not None else ""
+
+    async def ask(self, request: Request, metered: Metered) -> Outcome | None:
+        """Send one request; ``None`` if it was not sent, because others like it show that the address or the model is wrong.
+
+        Raises:
+            PausedError: Nothing may be sent now.
+        """
+        address = self._addresses[request.provider.name]
+        kind = _kind(request)
+        route = self._routes.get(kind)
+        if route is None:
+            route = self._routes[kind] = Route(address.root, request.path)
+        if not (route.served or await route.enter()):
+            return None
+        headers = address.headers
+        if _IN_HEADER.fullmatch(request.custom_id):
+            headers = {**headers, "x-custom-id": request.custom_id}  # for the log of a gateway on the way
+        target = route.target
+        http = self.sender.request(target, headers, request.content())
+        try:
+            answer = await Exchange(self._limiter, http, metered, target.key).run()
+        except PausedError:
+            raise
+        except UNANSWERED as error:
+            code = "connection_error"
+            if isinstance(error, AnswerTooLargeError):
+                code, words = "answer_too_large", str(error)
+            elif isinstance(error, NO_CONNECTION):
+                words = self.reach.lose(target.origin, error)
+            else:
+                words = one_line(self._secrets.text(f"{type(error).__name__}: {error}".rstrip(": ")))
+            return Outcome(None, {"code": code, "message": words[:MESSAGE_MAX]})
+        if not route.served and _OWN_ANSWER not in answer.headers and answer.status < 500:
+            self._judge(route, request, answer)
+        return _outcome(request, answer)
+
+    def _judge(self, route: Route, request: Request, answer: Answer) -> None:
+        """Stop sending the requests of ``route`` if its first answers show that the address or the model is wrong."""
+        status, payload = answer.status, answer.payload
+        wrong = status in NOT_THERE or (status == 200 and not isinstance(payload, dict))
+        if route.answered(wrong=wrong):
+            code, words = error_of(payload)
+            reason = one_line(f"{code}: {words}" if code else words)
+            route.why = (
+                f"the first {HANDFUL} answers for {request.model[:100]} from {_shown(route.target.url)} were not from its API, the last"
+                f" one with status {status} ({reason}); check --base-url, the url of the lines, and the model's name"
+            )
+            self._say(
+                f"no more requests of {request.model[:100]} to {request.path[:100]} are sent: the answers are wrong"
+            )
+
+
+def _kind(request: Request) -> tuple[str, str, str]:
+    """What the requests of a route have in common."""
+    return request.provider.name, request.path, request.model
+
+
+def _outcome(request: Request, answer: Answer) -> Outcome:
+    """The record of an answer."""
+    status, payload = answer.status, answer.payload
+    code, words = error_of(payload) if status != 200 else ("", "")
+    own = answer.headers.get(_OWN_ANSWER) if status in {429, 503} else None
+    if own is not None:
+        error = {"code": code or f"paceline_{own}", "message": words}
+        return Outcome(None, error, answer, "money" if own == "stopped" else "")
+    if status in KEY_REFUSED:
+        detail = code if status == 401 else words  # the message of a 401 may hold a part of the key
+        words = (
+            f"{request.provider.name} refused the key with a {status}"
+            f"{f' ({detail})' if detail else ''}; set {request.provider.key_env} to a key that may use {request.model[:100]}"
+        )
+        return Outcome(None, {"code": "key_refused", "message": words[:MESSAGE_MAX]}, answer, "key")
+    request_id = answer.headers.get("x-request-id") or answer.headers.get("request-id")
+    response: dict[str, Any] = {"status_code": status, "request_id": request_id, "body": payload}
+    if status != 200:
+        return Outcome(response, {"code": code or f"http_{status}", "message": words}, answer)
+    if not isinstance(payload, dict):
+        message = "the answer is not a JSON object; is the base URL right?"
+        return Outcome(response, {"code": "not_json", "message": message}, answer)
+    return Outcome(response, None, answer)
+
+
+def one_line(words: str) -> str:
+    """The beginning of a text in one printable line."""
+    return "".join(c if c.isprintable() else " " for c in " ".join(words[: 10 * EXCERPT_MAX].split()))[:EXCERPT_MAX]
+
+
+def _shown(url: URL) -> str:
+    """A URL without user name and query, and without parts of its path that can be keys."""
+    return origin(str(url)) + "/".join(
+        "***" if len(part) >= PART_MIN and _DIGIT.search(part) else part for part in url.path.split("/")
+    )
+
+
+def error_of(payload: Any) -> tuple[str, str]:
+    """Code and message of an error's body."""
+    error = payload.get("error") if isinstance(payload, dict) else None
+    if not isinstance(error, dict):
+        return "", str(error or payload or "no reason given")[:MESSAGE_MAX]
+    return str(error.get("code") or error.get("type") or "")[:100], str(error.get("message") or "")[:MESSAGE_MAX]

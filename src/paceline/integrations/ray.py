@@ -1,0 +1,472 @@
+"""Ray Data: a dataset of requests becomes a dataset of answers, at the pace of one quota that all actors share.
+
+    answers = paced_requests(
+        ray.data.read_text("requests.jsonl").map(read_line),
+        limits={"openai/gpt-5": ["30k requests/min", "30M tokens/min"]},
+        journal="reviews-1",
+    )
+    answers.write_parquet("answers")
+
+Tested with ray 2.60. See docs/ray.md.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+import math
+import os
+import time
+import zlib
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from hashlib import sha256
+from typing import Any, Final, NamedTuple, TypeVar
+
+from paceline.batch.address import ROOTS, account_of, address_of, provider_of
+from paceline.batch.check import Checker
+from paceline.batch.client import Client
+from paceline.batch.index import Index
+from paceline.batch.requests import ID_MAX, MESSAGES, BadLineError, Request, decode, request_of
+from paceline.batch.results import encode_json
+from paceline.config import Config
+from paceline.core.quota import REQUESTS
+from paceline.core.results import QuotaError, StoreError
+from paceline.integrations import package
+from paceline.integrations.ray_journal import Journal, open_journal
+from paceline.limiter.limiter import Limiter
+from paceline.providers.registry import provider_named
+from paceline.stores import Prefixed, open_store
+
+__all__ = ["ANSWER", "paced_requests", "read_line"]
+
+log = logging.getLogger("paceline.ray")
+
+REQUIREMENT: Final = "ray[data]>=2.60"
+
+ANSWER: Final = ("status_code", "request_id", "response", "error_code", "error_message")
+"""The columns that are added; ``response`` is the body of the answer, as JSON."""
+
+ROWS_PER_ACTOR: Final = 500
+"""Rows in flight in one actor, as in a run: at 912 us of CPU for each, an actor is far from busy with answers of 2 s."""
+
+ROWS_MAX: Final = 1_000
+"""Rows in a block. Each block is one task, which is done when its slowest row is."""
+
+LATENCY_S: Final = 10.0
+
+KEEP_S: Final = 7 * 86_400.0
+
+JOURNAL_WAIT_S: Final = 300.0
+"""How long a row waits for a journal that cannot be used."""
+
+JOURNAL_AGAIN_S: Final = 2.0
+
+START_S: Final = 30.0
+"""How long an actor that starts waits for the journal."""
+
+JOURNAL_THREADS: Final = 8
+
+CLOSE_S: Final = 2.0
+"""How long an actor that ends waits for its connections."""
+
+ENTRY_MAX: Final = 8 * 2**20
+"""Bytes of a compressed answer in the journal; a larger one is paid for again if its actor is killed."""
+
+_KEY_REFUSED: Final = 401
+_LINE = "arguments of paced_requests"
+_T = TypeVar("_T")
+
+
+class Answer(NamedTuple):
+    """The columns :data:`ANSWER` of one row."""
+
+    status_code: int | None = None
+    request_id: str | None = None
+    response: str | None = None
+    error_code: str | None = None
+    error_message: str | None = None
+
+
+def read_line(row: Mapping[str, Any]) -> dict[str, Any]:
+    """The row of a request in a line of ``paceline run``, for ``ray.data.read_text(...).map(read_line)``.
+
+    Its body stays JSON text: as a column of structs every body would get the fields of all others.
+
+    Returns:
+        ``custom_id``, ``url`` and ``body``. Of a line that is not JSON ``body`` is ``None``, so that the row gets an error.
+    """
+    try:
+        value = decode(row["text"].encode())
+    except BadLineError as error:
+        return {"custom_id": None, "url": f"({error})", "body": None}
+    named = "params" in value and "body" not in value
+    body = value["params"] if named else value.get("body")
+    custom_id = value.get("custom_id")
+    return {
+        "custom_id": custom_id if isinstance(custom_id, str) else None,
+        "url": MESSAGES if named else str(value.get("url")),
+        "body": json.dumps(body),
+    }
+
+
+def paced_requests(
+    ds: Any,
+    *,
+    limits: Mapping[str, Any],
+    journal: str,
+    store: str | None = None,
+    id_column: str = "custom_id",
+    actors: int | None = None,
+    in_flight: int | None = None,
+    rows_per_block: int = 50,
+    latency_s: float = LATENCY_S,
+    keep_s: float = KEEP_S,
+    num_cpus: float = 0.5,
+    ray_remote_args: Mapping[str, Any] | None = None,
+    **settings: Any,
+) -> Any:
+    """Send the request in each row of ``ds``; return a dataset with the same rows and the columns :data:`ANSWER`.
+
+    A row has an id, ``url`` and ``body`` (or ``params``, in Anthropic's format); the body is JSON text or a struct. Fields of a
+    struct that are null are not sent. A request that fails is a row with ``error_code`` and ``error_message``; no request
+    ends the job. Rows keep their order within a block.
+
+    The keys (``OPENAI_API_KEY``, ...) and, unless ``store`` is given, the URL of the store (``PACELINE_STORE``) are read from
+    the environment of the actors.
+
+    Args:
+        ds: The dataset, a ``ray.data.Dataset``.
+        limits: The quotas by model, as for :class:`paceline.Limiter`: of all actors together.
+        journal: A name for the job: answers are kept under it in the Redis of the store, and a request that has one there is not
+            sent again. Or ``sqlite:PATH``, a file for the actors of one machine.
+        store: Where the actors share the quotas: a URL without a password, because arguments of actors are kept by Ray.
+        id_column: The column with the ids, which should be unique.
+        actors: How many actors there are; by default as many as the limits and ``latency_s`` need, and the cluster has CPUs
+            for: one CPU is left for the tasks that read and write.
+        in_flight: How many rows wait for a permit or for an answer at most, in all actors; by default 500 in each.
+        rows_per_block: Rows in a task, from 1 to 1 000. 20 to 100 are a good size.
+        latency_s: The usual time from a request to its answer, which gives the number of actors.
+        keep_s: How long the journal keeps an answer.
+        num_cpus: CPUs that Ray reserves for an actor.
+        ray_remote_args: Further arguments for the actors, e.g. ``{"runtime_env": ...}``.
+        **settings: Settings as for ``paceline run``: ``provider``, ``tier``, ``base_url``, ``max_attempts``, ``timeout_s``, ...
+
+    Raises:
+        QuotaError: An argument is invalid.
+        StoreError: The URL of the store is invalid, has a password, or does not fit the journal.
+        ImportError: Ray is not installed.
+    """
+    data = package("ray.data", REQUIREMENT)
+    # A killed actor must not keep a share of the quota; and without the journal nothing is sent anyway.
+    given = {"on_store_failure": "fail_closed", **settings, "limits": dict(limits)}
+    config = Config.load(None, {}, given, _LINE)
+    for name, value, least in (("actors", actors, 1), ("in_flight", in_flight, 1), ("keep_s", keep_s, 1)):
+        if value is not None and not least <= value < math.inf:
+            raise QuotaError(f"{name} is {value!r}: it must be {least} or more")
+    if not 1 <= rows_per_block <= ROWS_MAX:
+        raise QuotaError(f"rows_per_block is {rows_per_block!r}: it must be from 1 to {ROWS_MAX:,}")
+    if not 0 < latency_s < math.inf:
+        raise QuotaError(f"latency_s is {latency_s!r}: it must be above 0")
+    if not journal or len(journal) > ID_MAX:
+        raise QuotaError(f"journal is {journal[:60]!r}: give a name of 1 to {ID_MAX} characters, or 'sqlite:PATH'")
+    if store is not None:
+        _check_store(store)
+    size = actors or _bounded(actors_for(config, latency_s), num_cpus)
+    each = math.ceil((in_flight or size * ROWS_PER_ACTOR) / size)
+    columns = set(ds.schema(fetch_if_missing=False).names if ds.schema(fetch_if_missing=False) else ())
+    _check_columns(columns)
+    return ds.repartition(target_num_rows_per_block=rows_per_block).map_batches(
+        Actor,
+        fn_constructor_kwargs={
+            "settings": given,
+            "store": store,
+            "journal": journal,
+            "keep_s": keep_s,
+            "id_column": id_column,
+            "in_flight": each,
+        },
+        batch_format="pyarrow",
+        batch_size=None,
+        compute=data.ActorPoolStrategy(size=size, max_concurrent_calls_per_actor=math.ceil(each / rows_per_block) + 1),
+        num_cpus=num_cpus,
+        udf_modifying_row_count=False,
+        **dict(ray_remote_args or {}),
+    )
+
+
+def actors_for(config: Config, latency_s: float) -> int:
+    """How many actors hold the requests that are in flight at once under the limits of ``config``."""
+    rates = [
+        min((quota.rate for quota in quotas if quota.unit == REQUESTS and quota.period_s), default=0.0)
+        for quotas in config.limits.values()
+    ]
+    return max(1, math.ceil(sum(rates) * latency_s / ROWS_PER_ACTOR))
+
+
+def _bounded(actors: int, num_cpus: float) -> int:
+    """``actors``, or as many as leave a CPU of the cluster for other tasks: without one, Ray would not end."""
+    ray = package("ray", REQUIREMENT)
+    if not num_cpus or not ray.is_initialized():
+        return actors
+    most: int = max(1, math.floor((ray.cluster_resources().get("CPU", 1.0) - 1.0) / num_cpus))
+    if actors > most:
+        log.warning(
+            "%d actors for the limits, and the cluster has CPUs for %d: give num_cpus, actors or in_flight",
+            actors,
+            most,
+        )
+    return min(actors, most)
+
+
+def _check_store(url: str) -> None:
+    """Refuse a store that cannot be an argument of the actors.
+
+    Raises:
+        StoreError: The URL is invalid, or has a password.
+    """
+    if "@" in url or "password=" in url:
+        raise StoreError(
+            "store has a password, and Ray keeps the arguments of actors: leave store out, and set PACELINE_STORE in the"
+            " environment of the cluster's machines"
+        )
+    if url.startswith("memory:"):
+        raise StoreError(
+            "store is memory:, which processes cannot share: write 'redis://HOST:PORT/DB' or 'sqlite:PATH'"
+        )
+    open_store(url)  # an error now, and not in the actors
+
+
+def _check_columns(columns: set[str]) -> None:
+    """Refuse rows that have one of the columns that are added.
+
+    Raises:
+        QuotaError: They have.
+    """
+    if taken := sorted(columns & set(ANSWER)):
+        raise QuotaError(f"the dataset has the columns {', '.join(taken)}, which the answers use: rename or drop them")
+
+
+class Actor:
+    """Sends the requests of blocks, in one process; the limiter is made here, so that nothing of it is ever pickled.
+
+    Args:
+        settings: As for :meth:`paceline.config.Config.load`.
+        store: The store's URL; ``None`` for ``PACELINE_STORE``.
+        journal: See :func:`open_journal`.
+        keep_s: How long the journal keeps an answer.
+        id_column: The column with the ids.
+        in_flight: How many rows wait for a permit or for an answer at most.
+
+    Raises:
+        PacelineError: There is no store or no key, or the journal cannot be opened.
+    """
+
+    def __init__(
+        self,
+        settings: Mapping[str, Any],
+        store: str | None,
+        journal: str,
+        keep_s: float,
+        id_column: str,
+        in_flight: int,
+    ) -> None:
+        config = Config.load(None, os.environ, settings, _LINE)
+        url = store or config.store
+        if url is None:
+            raise StoreError(
+                "the actors have no store: set PACELINE_STORE in the environment of the cluster's machines, or give store"
+            )
+        self._config, self._id_column = config, id_column
+        self._provider = provider_of(config)
+        self._addresses = {
+            name: address_of(provider_named(name), config.base_url, os.environ) for name in self._providers()
+        }
+        accounts = Prefixed(open_store(url), lambda pool: account_of(pool, config.base_url, os.environ))
+        self._limiter = Limiter(**config.arguments(self._provider) | {"store": accounts})
+        self._checker = Checker(self._limiter, Index())
+        self._client = Client(self._limiter, self._addresses, config.timeout_s, log.warning)
+        self._journal = _opened(journal, url, keep_s)
+        self._threads = ThreadPoolExecutor(JOURNAL_THREADS, thread_name_prefix="paceline-journal")
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._refused: dict[tuple[str, str], str] = {}  # why the key is refused, by provider and model
+        self._rows = asyncio.Semaphore(in_flight)
+
+    def _providers(self) -> Iterator[str]:
+        """The providers that rows may use: the one that is set, or those of both formats that have a key.
+
+        Raises:
+            QuotaError: There is no key.
+        """
+        if self._provider is not None:
+            yield self._provider
+            return
+        found = 0
+        for name in ROOTS:
+            with suppress(QuotaError):
+                address_of(provider_named(name), self._config.base_url, os.environ)
+                found += 1
+                yield name
+        if not found:
+            names = " or ".join(provider_named(name).key_env for name in ROOTS)
+            raise QuotaError(f"the actors have no key: set {names} in the environment of the cluster's machines")
+
+    async def __call__(self, table: Any) -> Any:
+        """The block ``table`` with the answers to its rows, in the same order."""
+        if self._loop is None:
+            self._loop = asyncio.get_running_loop()  # Ray has one for all blocks of an actor
+            self._client.open()
+        _check_columns(set(table.column_names))
+        requests = self._requests(table)
+        asked = {key_of(one): one for one in requests if isinstance(one, Request)}
+        try:
+            entries = await self._in_journal(lambda: self._journal.look_up(list(asked))) if asked else {}
+        except StoreError as error:  # nothing is sent, because it may have been paid for
+            refused = Answer(error_code="journal_lost", error_message=str(error))
+            return with_answers(table, [one if isinstance(one, Answer) else refused for one in requests])
+        return with_answers(table, await asyncio.gather(*(self._answer(one, entries) for one in requests)))
+
+    def _requests(self, table: Any) -> list[Request | Answer]:
+        """The request in each row, or the answer that says why there is none."""
+        names = {"custom_id": self._id_column, **{name: name for name in ("method", "url", "body", "params")}}
+        columns = {field: table.column(name).to_pylist() for field, name in names.items() if name in table.column_names}
+        return [self._request({field: values[at] for field, values in columns.items()}) for at in range(table.num_rows)]
+
+    def _request(self, row: dict[str, Any]) -> Request | Answer:
+        try:
+            value = {field: _plain(part) for field, part in row.items() if part is not None}
+            if isinstance(value.get("custom_id"), int):
+                value["custom_id"] = str(value["custom_id"])
+            for field in ("body", "params"):
+                if isinstance(value.get(field), str | bytes):
+                    text = value[field]
+                    value[field] = decode(text if isinstance(text, bytes) else text.encode())
+            request = request_of(0, value, self._provider)
+            json.dumps(request.body)
+            if request.provider.name not in self._addresses:
+                address_of(request.provider, self._config.base_url, os.environ)  # raises: it has no key
+        except (BadLineError, QuotaError, TypeError, UnicodeError) as error:
+            return Answer(error_code="bad_line", error_message=str(error))
+        return request
+
+    async def _answer(self, request: Request | Answer, entries: Mapping[str, bytes]) -> Answer:
+        """The answer to one row: from the journal, or from the provider, and then in the journal."""
+        if isinstance(request, Answer):
+            return request
+        key = key_of(request)
+        if (entry := entries.get(key)) is not None:
+            return Answer(*json.loads(zlib.decompress(entry)))
+        async with self._rows:
+            try:
+                answer = await self._ask(request)
+            except Exception as error:  # one row must not end the job
+                log.exception("a request failed in an unexpected way")
+                return Answer(error_code="paceline_failed", error_message=type(error).__name__)
+            if answer.error_code is None:
+                await self._keep(key, answer)
+        return answer
+
+    async def _ask(self, request: Request) -> Answer:
+        kind = request.provider.name, request.model
+        if kind in self._refused:
+            return Answer(error_code="key_refused", error_message=self._refused[kind])
+        try:
+            outcome = await self._client.ask(request, self._checker.describe(request))
+        except BadLineError as error:
+            return Answer(error_code="bad_line", error_message=str(error))
+        if outcome is None:
+            return Answer(error_code="not_sent", error_message=self._client.why_not(request))
+        failure, response = outcome.error or {}, outcome.response or {}
+        if outcome.ends == "key" and outcome.answer is not None and outcome.answer.status == _KEY_REFUSED:
+            self._refused[kind] = failure["message"]
+        body = encode_json(response["body"]).decode() if response else None
+        status = outcome.answer.status if outcome.answer is not None else None
+        return Answer(status, response.get("request_id"), body, failure.get("code"), failure.get("message"))
+
+    async def _keep(self, key: str, answer: Answer) -> None:
+        entry = zlib.compress(json.dumps(answer[:3]).encode(), 1)
+        if len(entry) > ENTRY_MAX:
+            log.warning("an answer of %d bytes is too large for the journal", len(entry))
+            return
+        try:
+            await self._in_journal(lambda: self._journal.write(key, entry))
+        except StoreError as error:  # the answer is paid for, and its row has it
+            log.warning("an answer is not in the journal: %s", error)
+
+    async def _in_journal(self, call: Callable[[], _T]) -> _T:
+        """Make a call in a thread, again and again while the journal cannot be used.
+
+        Raises:
+            StoreError: It could not be used for ``JOURNAL_WAIT_S``.
+        """
+        loop = asyncio.get_running_loop()
+        until_s = loop.time() + JOURNAL_WAIT_S
+        while True:
+            try:
+                return await loop.run_in_executor(self._threads, call)
+            except StoreError as error:
+                if loop.time() >= until_s:
+                    raise
+                log.warning("the journal cannot be used, trying again: %s", error)
+            await asyncio.sleep(JOURNAL_AGAIN_S)
+
+    def close(self) -> None:
+        """Close the connections, and report to the store what is still to be reported."""
+        if self._loop is not None and self._loop.is_running():
+            closed = asyncio.run_coroutine_threadsafe(self._client.close(), self._loop)
+            with suppress(TimeoutError):
+                closed.result(CLOSE_S)
+        self._limiter.close()
+        self._journal.close()
+
+    def __del__(self) -> None:
+        """Ray drops the object when the actor ends in good order."""
+        if hasattr(self, "_rows"):  # made to the end
+            self.close()
+
+
+def _opened(name: str, url: str, keep_s: float) -> Journal:
+    """The journal, when it has answered once: a wrong address is an error at the start, and not in every row.
+
+    Raises:
+        StoreError: It did not answer for ``START_S``.
+    """
+    until_s = time.monotonic() + START_S
+    while True:
+        try:
+            journal = open_journal(name, url, keep_s)
+            journal.look_up(["-"])
+        except StoreError as error:
+            if time.monotonic() >= until_s:
+                raise
+            log.warning("the journal cannot be used, trying again: %s", error)
+            time.sleep(JOURNAL_AGAIN_S)
+        else:
+            return journal
+
+
+def key_of(request: Request) -> str:
+    """The journal's key of a request: its id, and a hash, so that a changed request gets an answer of its own."""
+    asked = sha256(f"{request.provider.name} {request.path} ".encode() + request.content()).hexdigest()
+    return f"{request.custom_id}/{asked[:32]}"
+
+
+def with_answers(table: Any, answers: Sequence[Answer]) -> Any:
+    """``table`` with the columns :data:`ANSWER`, of the same types in every block."""
+    arrow = package("pyarrow", "pyarrow")
+    text = arrow.large_string()  # a block of large answers can exceed the 2 GB of a string column
+    for at, name in enumerate(ANSWER):
+        values = [answer[at] for answer in answers]
+        table = table.append_column(name, arrow.array(values, arrow.int64() if name == ANSWER[0] else text))
+    return table
+
+
+def _plain(value: Any) -> Any:
+    """``value`` without the fields that are null: a column of structs has the fields of all its rows."""
+    if isinstance(value, dict):
+        return {name: _plain(part) for name, part in value.items() if part is not None}
+    if isinstance(value, list | tuple):
+        return [_plain(part) for part in value]
+    return value.tolist() if hasattr(value, "tolist") else value
