@@ -104,7 +104,7 @@ def test_killed_actors_cost_what_was_in_flight(paceline_emulator, capsys):
     assert len(in_flight) == KILLS
     assert extra <= sum(in_flight)
     assert tally["refused_total"] == 0
-    assert speed > 0.9  # far above the third that is left where killed processes keep their shares
+    assert speed > 0.7  # 0.98; 0.91 beside a busy test suite; each killed process that kept its share would halve it
 
 
 def test_a_job_that_is_started_again_pays_nothing_twice(paceline_emulator, tmp_path):
