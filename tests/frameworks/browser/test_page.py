@@ -103,7 +103,7 @@ def test_it_follows_what_happens(show):
     page.wait_for_selector("article.limited")
     limiter.scheduler("openai/gpt-5-mini").pause(limiter.clock.now_ns() + 60 * 10**9)
     until(page, "document.getElementById('headline').textContent.includes('paused by the provider')")
-    assert page.locator("article").first.locator(".badge").inner_text() == "paused"
+    until(page, "document.querySelector('article .badge').textContent == 'paused'")
 
 
 def test_text_is_never_html(show):
