@@ -14,6 +14,7 @@ ITEMS = {
     "imports": "the import",
     "wrapper": "a paced HTTP client",
     "batch": "`paceline run` without a limit that binds",
+    "modes": "`paceline run` one by one, in batches, and until a deadline",
     "stores": "one quota for many processes: Redis and SQLite",
     "speed": "500 workers under a known limit",
     "gateway": "the gateway beside other gateways",

@@ -18,8 +18,10 @@ from pathlib import Path
 from typing import Any, BinaryIO, Final, cast
 from urllib.parse import urlsplit
 
+from paceline.batch import cost
 from paceline.batch.address import ROOTS, Address, account, account_of, address_of, provider_of
 from paceline.batch.check import SHOWN, Checker, Plan, check
+from paceline.batch.cost import Bill
 from paceline.batch.deadline import Deadline
 from paceline.batch.endpoints import has_batches
 from paceline.batch.index import Index
@@ -131,6 +133,7 @@ class Job:
             recovered = results.recover(index, repair=self.repair) if whole else Recovered()
             start, checker = limiter.status()["pools"], Checker(limiter, index)
             tally = Tally(plan.requests, recovered.answered, start=start, store=store.url if store else None)
+            tally.bill = Bill(self.config.prices)
             if whole:
                 source = _checked(file, index, provider, plan.last_line, checker, self.shard)
             else:
@@ -438,7 +441,7 @@ def _end(
     if batches is not None:
         report["batches"] = batches
     view.close()
-    for line in [*in_words(report, tally.left, tally.about), *runner.reach.at_end()]:
+    for line in [*in_words(report, tally.left, tally.about), *cost.in_words(report, tally.ok), *runner.reach.at_end()]:
         view.say(line)
     if stop is not None:
         again = "the same command again sends the rest" if results.resumable else "nothing can be resumed"
@@ -519,7 +522,7 @@ def _end_offline(
     lines[1] = (
         f"{offline.created:,} batches created in {offline.calls:,} calls, {offline.refused:,} of them refused with a 429"
     )
-    for line in lines:
+    for line in [*lines, *cost.in_words(report, tally.ok)]:
         view.say(line)
     if stop is not None:
         goes = f"{offline.in_progress:,} batches go on at the provider: " if offline.in_progress else ""

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import os
 import re
+import shlex
 import sqlite3
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack
@@ -215,7 +216,7 @@ def _write(target: str, index: Index, known: _Records, files: Sequence[BinaryIO]
     merged.shards = [Shard(number, of) for number in sorted(shards)] if of else []
 
 
-def in_words(merged: Merged, target: str) -> Iterator[str]:
+def in_words(merged: Merged, source: str, target: str) -> Iterator[str]:
     """The findings, one line each."""
     yield f"{merged.requests:,} requests: {merged.answered:,} answered, {merged.failed:,} failed, {merged.missing:,} missing"
     if merged.bad_lines:
@@ -233,4 +234,4 @@ def in_words(merged: Merged, target: str) -> Iterator[str]:
         which = ", ".join(f"{shard.number}/{shard.of}" for shard in merged.shards[:20])
         yield f"they belong to shards {which}{', ...' if len(merged.shards) > 20 else ''}: run these commands again"
     if merged.missing or merged.failed:
-        yield f"or send the rest at once: paceline run INPUT -o {target}"
+        yield f"or send the rest at once: paceline run {shlex.quote(source)} -o {shlex.quote(target)}"

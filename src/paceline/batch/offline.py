@@ -553,8 +553,7 @@ class Offline:
             if usage is not None:
                 answers, tokens = self._counted.get(chunk.name, (0, 0))
                 self._counted[chunk.name] = answers + 1, tokens + usage.input_tokens
-                self._tally.input_tokens += usage.input_tokens
-                self._tally.output_tokens += usage.output_tokens
+                self._tally.use(chunk.kind.provider, chunk.kind.model, usage, batch=True)
         else:
             self._tally.fail(result.error["code"])
 

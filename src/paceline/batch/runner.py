@@ -176,8 +176,7 @@ class Runner:
         if record is not None:
             self._tally.waits.add(record.waited_s)
             if record.usage is not None:
-                self._tally.input_tokens += record.usage.input_tokens
-                self._tally.output_tokens += record.usage.output_tokens
+                self._tally.use(request.provider.name, request.model, record.usage)
         words = outcome.error["message"] if outcome.error is not None else ""
         if outcome.ends == "money":
             self._halt(FAILED, words)

@@ -8,6 +8,9 @@ from collections import Counter
 from dataclasses import dataclass, field
 from typing import Any, Final
 
+from paceline.batch.cost import Bill
+from paceline.providers.base import Usage
+
 _STEP = math.log(1.05)  # each class of the histogram is 5 % wider than the one before
 _LEAST_S, _CLASSES = 0.001, 480  # from 1 ms to 160 days
 
@@ -53,6 +56,7 @@ class Tally:
         waits: The time in the queue, for each request.
         start: ``limiter.status()["pools"]`` before the first request.
         store: Where the quotas are kept; ``None``: in this process.
+        bill: Counts what answers cost.
     """
 
     requests: int = 0
@@ -66,6 +70,7 @@ class Tally:
     start: dict[str, Any] = field(default_factory=dict)
     store: str | None = None
     about: str = ""
+    bill: Bill = field(default_factory=lambda: Bill({}))
     started_s: float = field(default_factory=time.monotonic)
     started_cpu_s: float = field(default_factory=time.process_time)
 
@@ -73,6 +78,12 @@ class Tally:
     def left(self) -> int:
         """The requests that are neither answered nor failed."""
         return self.requests - self.skipped - self.ok - self.failed
+
+    def use(self, provider: str, model: str, usage: Usage, *, batch: bool = False) -> None:
+        """Count the tokens of an answer, and its cost."""
+        self.input_tokens += usage.input_tokens
+        self.output_tokens += usage.output_tokens
+        self.bill.add(provider, model, usage, batch=batch)
 
     def fail(self, code: str) -> None:
         """Count a failed request."""
@@ -111,6 +122,7 @@ class Tally:
             "wait_p99_s": self.waits.at(0.99),
             "input_tokens": self.input_tokens,
             "output_tokens": self.output_tokens,
+            **self.bill.report(),
             "pools": pools,
             "store": self.store,
             "output": output,

@@ -31,7 +31,7 @@ def command(*, source: str, outputs: tuple[str, ...], target: str | None, overwr
     except PacelineError as error:
         click.echo(f"paceline merge: {error}; nothing has been written", err=True)
         sys.exit(USAGE)
-    for line in in_words(merged, target):
+    for line in in_words(merged, source, target):
         click.echo(line, err=True)
     if as_json:
         shards = [f"{shard.number}/{shard.of}" for shard in merged.shards]

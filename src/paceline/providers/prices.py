@@ -79,6 +79,7 @@ class Prices:
         except ImportError:
             raise QuotaError("budgets need prices: pip install 'paceline[budget]'") from None
         self._price = lru_cache(maxsize=4_096)(self._look_up)
+        self.find = lru_cache(maxsize=4_096)(self._find)
 
     def usd(self, provider: str, model: str, usage: Usage) -> float:
         """What a request that uses so much costs."""
@@ -87,14 +88,18 @@ class Prices:
             return self._by_library(provider, model, usage)
         return price.of(usage)
 
-    def _look_up(self, provider: str, model: str) -> Price:
+    def _find(self, provider: str, model: str) -> Price | None:
+        """The price of a model; ``None`` if it is not known."""
         given = self._given.get(f"{provider}/{model}") or self._given.get(model)
         if given is not None:
             return given
         try:
             return self._probe(provider, model)
         except LookupError:
-            return self._highest(provider, model)
+            return None
+
+    def _look_up(self, provider: str, model: str) -> Price:
+        return self.find(provider, model) or self._highest(provider, model)
 
     def _probe(self, provider: str, model: str) -> Price:
         probes = (

@@ -1,0 +1,77 @@
+"""What a run costs by list prices."""
+
+import sys
+
+import pytest
+from batch_helpers import FAST, chat, write_lines
+
+from paceline.batch import cost, offline
+from paceline.batch.cost import Bill
+from paceline.batch.job import Job
+from paceline.batch.progress import View
+from paceline.config import Config
+from paceline.providers.base import Usage
+
+GIVEN = {"openai/gpt-5": {"input": 1.0, "output": 10.0}, "mine": {"input": 2.0, "output": 2.0, "cached": 0.5}}
+
+
+class Said(View):
+    def __init__(self):
+        self.lines = []
+
+    def say(self, text):
+        self.lines.append(text)
+
+
+def bill_of(*answers):
+    bill = Bill(GIVEN)
+    for provider, model, usage, batch in answers:
+        bill.add(provider, model, usage, batch=batch)
+    return bill.report()
+
+
+def test_a_batch_costs_half():
+    one, usage = ("openai", "gpt-5"), Usage(1_000, 200)
+    assert bill_of((*one, usage, False)) == {"usd": 0.003, "usd_saved": 0.0, "in_batches": 0, "unpriced": 0}
+    assert bill_of(*[(*one, usage, True)] * 4, (*one, usage, False)) == {
+        "usd": 0.009, "usd_saved": 0.006, "in_batches": 4, "unpriced": 0,
+    }  # fmt: skip
+
+
+def test_cached_input_long_answers_and_models_without_a_price():
+    long = Usage(2_000_000, 0, cached_tokens=1_000_000)
+    report = bill_of(("vllm", "mine", long, False), ("vllm", "other", Usage(5, 5), False), ("x", "other", long, True))
+    assert report == {"usd": 2.5, "usd_saved": 0.0, "in_batches": 1, "unpriced": 2}
+    assert cost.in_words(report, 3) == [
+        "cost by list prices: 2.5000 USD (1 of 3 answers came in batches); without 2 answers whose price is not known"
+    ]
+
+
+def test_public_prices_by_length():
+    short, long = (
+        bill_of(("gemini", "gemini-2.5-pro", Usage(tokens, 0), False))["usd"] for tokens in (100_000, 400_000)
+    )
+    assert 0 < 4 * short < long
+
+
+def test_without_the_prices_there_is_no_cost(monkeypatch):
+    monkeypatch.setitem(sys.modules, "genai_prices", None)
+    assert bill_of(("openai", "gpt-5", Usage(1, 1), False)) == {}
+    assert cost.in_words({}, 5) == []
+
+
+@pytest.mark.parametrize(("mode", "part"), [("sync", 1.0), ("batch", 0.5)])
+def test_the_summary_of_a_run_has_it(emulator, tmp_path, monkeypatch, mode, part):
+    monkeypatch.setattr(offline, "TIMING", offline.Timing(poll_first_s=0.02, poll_most_s=0.05))
+    emulator.reset(batches={"turnaround_s": 0.05, "validating_s": 0.0, "finalizing_s": 0.0})
+    source = write_lines(tmp_path / "in.jsonl", [chat(f"r{n}") for n in range(8)])
+    given = {"base_url": emulator.base_url, "limits": {"*": FAST}, "prices": {"gpt-5": {"input": 1e3, "output": 1e3}}}
+    said = Said()
+    job = Job(str(source), config=Config.load(environ={}, given=given), environ={"OPENAI_API_KEY": "k" * 20}, mode=mode)
+    code, report = job.run(said)
+    assert code == 0
+    whole = (report["input_tokens"] + report["output_tokens"]) / 1e3
+    assert report["usd"] == pytest.approx(whole * part)
+    assert report["usd_saved"] == pytest.approx(whole * (1 - part))
+    assert sum(line.startswith("cost by list prices: ") for line in said.lines) == 1
+    emulator.reset(batches={})
