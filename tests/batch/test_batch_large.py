@@ -61,7 +61,7 @@ def test_lines_that_cannot_be_sent_are_reported_and_the_others_sent(tmp_path, em
         "line 71",
     ]
     assert "line 71: custom_id is that of line 4: it must be unique; it is not sent" in said.lines
-    assert "100 requests: 97 answered, 3 failed (3 bad_line)" in said.lines[-4]
+    assert "100 requests: 97 answered, 3 failed (3 bad_line)" in said.lines[-5]
     assert said.lines[0].endswith("requests, each checked when it is sent")
 
 

@@ -185,6 +185,7 @@ def test_json_summary(source, emulator, command):
     assert set(report) == {
         "requests", "ok", "failed", "errors", "skipped", "refused", "attempts", "seconds", "ideal_share", "wait_p50_s", "cpu_us_per_request",
         "wait_p99_s", "input_tokens", "output_tokens", "pools", "store", "output", "interrupted",
+        "usd", "usd_saved", "in_batches", "unpriced",
     }  # fmt: skip
     assert report["ok"] == report["requests"] == 200
     assert report["output"] == str(output_of(source))
