@@ -19,10 +19,24 @@ LIMITS = {"openai/gpt-5": "500 requests/min"}
 
 
 @pytest.fixture
-def actor(tmp_path, monkeypatch):
+def made(tmp_path, monkeypatch):
     monkeypatch.setenv("OPENAI_API_KEY", "sk-a-key-of-a-test")
     monkeypatch.delenv("ANTHROPIC_API_KEY", raising=False)
-    return Actor({"limits": LIMITS}, f"sqlite:{tmp_path / 's.db'}", f"sqlite:{tmp_path / 'j.db'}", 60, "custom_id", 10)
+    actors = []
+
+    def make(**settings):
+        places = f"sqlite:{tmp_path / 's.db'}", f"sqlite:{tmp_path / 'j.db'}"
+        actors.append(Actor({"limits": LIMITS, **settings}, *places, 60, "custom_id", 10))
+        return actors[-1]
+
+    yield make
+    for actor in actors:
+        actor.close()
+
+
+@pytest.fixture
+def actor(made):
+    return made()
 
 
 def row(**fields):
@@ -118,11 +132,6 @@ def test_wrong_arguments_are_errors_at_once(monkeypatch, given, words):
     assert "hunter2" not in str(raised.value)
 
 
-def made(tmp_path, base_url):
-    given = {"limits": LIMITS, "base_url": base_url, "provider": "openai"}
-    return Actor(given, f"sqlite:{tmp_path / 's.db'}", f"sqlite:{tmp_path / 'j.db'}", 60, "custom_id", 10)
-
-
 async def answered(actor, *requests):
     actor._client.open()
     try:
@@ -131,21 +140,20 @@ async def answered(actor, *requests):
         await actor._client.close()
 
 
-async def test_an_answer_is_in_the_journal_before_it_is_passed_on(tmp_path, paceline_emulator):
+async def test_an_answer_is_in_the_journal_before_it_is_passed_on(made, paceline_emulator):
     world = paceline_emulator(limits={"gpt-5": "500 requests/min"})
-    actor = made(tmp_path, world.base_url)
+    actor = made(base_url=world.base_url, provider="openai")
     request = actor._request(row())
     [answer] = await answered(actor, request)
     assert (answer.status_code, answer.error_code) == (200, None)
     assert json.loads(answer.response)["choices"]
-    again = made(tmp_path, world.base_url)
+    again = made(base_url=world.base_url, provider="openai")
     entries = again._journal.look_up([key_of(request)])
     assert await again._answer(request, entries) == answer
     assert world.tally()["admitted"] == 1
 
 
-async def test_after_a_refused_key_nothing_more_is_sent(tmp_path, monkeypatch):
-    monkeypatch.setenv("OPENAI_API_KEY", "sk-a-key-of-a-test")
+async def test_after_a_refused_key_nothing_more_is_sent(made):
     asked = []
 
     class Refuses(BaseHTTPRequestHandler):
@@ -163,7 +171,7 @@ async def test_after_a_refused_key_nothing_more_is_sent(tmp_path, monkeypatch):
 
     with ThreadingHTTPServer(("127.0.0.1", 0), Refuses) as server:
         threading.Thread(target=server.serve_forever, daemon=True).start()
-        actor = made(tmp_path, f"http://127.0.0.1:{server.server_port}")
+        actor = made(base_url=f"http://127.0.0.1:{server.server_port}", provider="openai")
         requests = [actor._request(row(custom_id=name)) for name in "ab"]
         first, second = await answered(actor, *requests)
         server.shutdown()
@@ -173,10 +181,10 @@ async def test_after_a_refused_key_nothing_more_is_sent(tmp_path, monkeypatch):
     assert actor._journal.look_up([key_of(one) for one in requests]) == {}
 
 
-async def test_a_journal_that_is_lost_costs_no_answer(tmp_path, monkeypatch, paceline_emulator):
+async def test_a_journal_that_is_lost_costs_no_answer(made, monkeypatch, paceline_emulator):
     monkeypatch.setattr(ray, "JOURNAL_WAIT_S", 0.0)
     world = paceline_emulator(limits={"gpt-5": "500 requests/min"})
-    actor = made(tmp_path, world.base_url)
+    actor = made(base_url=world.base_url, provider="openai")
     actor._journal.close()
     [answer] = await answered(actor, actor._request(row()))
     assert (answer.status_code, answer.error_code) == (200, None)

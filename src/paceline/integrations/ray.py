@@ -21,7 +21,7 @@ import time
 import zlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import suppress
+from contextlib import ExitStack, closing, suppress
 from hashlib import sha256
 from typing import Any, Final, NamedTuple, TypeVar
 
@@ -285,14 +285,20 @@ class Actor:
             name: address_of(provider_named(name), config.base_url, os.environ) for name in self._providers()
         }
         accounts = Prefixed(open_store(url), lambda pool: account_of(pool, config.base_url, os.environ))
-        self._limiter = Limiter(**config.arguments(self._provider) | {"store": accounts})
-        self._checker = Checker(self._limiter, Index())
-        self._client = Client(self._limiter, self._addresses, config.timeout_s, log.warning)
-        self._journal = _opened(journal, url, keep_s)
-        self._threads = ThreadPoolExecutor(JOURNAL_THREADS, thread_name_prefix="paceline-journal")
         self._loop: asyncio.AbstractEventLoop | None = None
         self._refused: dict[tuple[str, str], str] = {}  # why the key is refused, by provider and model
         self._rows = asyncio.Semaphore(in_flight)
+        with ExitStack() as opened:
+            self._limiter = opened.enter_context(
+                closing(Limiter(**config.arguments(self._provider) | {"store": accounts}))
+            )
+            self._checker = Checker(self._limiter, opened.enter_context(closing(Index())))
+            self._client = Client(self._limiter, self._addresses, config.timeout_s, log.warning)
+            self._journal = opened.enter_context(closing(_opened(journal, url, keep_s)))
+            self._threads = opened.enter_context(
+                ThreadPoolExecutor(JOURNAL_THREADS, thread_name_prefix="paceline-journal")
+            )
+            self._opened = opened.pop_all()
 
     def _providers(self) -> Iterator[str]:
         """The providers that rows may use: the one that is set, or those of both formats that have a key.
@@ -418,12 +424,11 @@ class Actor:
             closed = asyncio.run_coroutine_threadsafe(self._client.close(), self._loop)
             with suppress(TimeoutError):
                 closed.result(CLOSE_S)
-        self._limiter.close()
-        self._journal.close()
+        self._opened.close()
 
     def __del__(self) -> None:
         """Ray drops the object when the actor ends in good order."""
-        if hasattr(self, "_rows"):  # made to the end
+        if hasattr(self, "_opened"):  # made to the end
             self.close()
 
 
@@ -436,15 +441,16 @@ def _opened(name: str, url: str, keep_s: float) -> Journal:
     until_s = time.monotonic() + START_S
     while True:
         try:
-            journal = open_journal(name, url, keep_s)
-            journal.look_up(["-"])
+            with ExitStack() as opened:
+                journal = opened.enter_context(closing(open_journal(name, url, keep_s)))
+                journal.look_up(["-"])
+                opened.pop_all()
+                return journal
         except StoreError as error:
             if time.monotonic() >= until_s:
                 raise
             log.warning("the journal cannot be used, trying again: %s", error)
-            time.sleep(JOURNAL_AGAIN_S)
-        else:
-            return journal
+        time.sleep(JOURNAL_AGAIN_S)
 
 
 def key_of(request: Request) -> str:

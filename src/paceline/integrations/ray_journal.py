@@ -9,9 +9,9 @@ import sqlite3
 import threading
 import time
 from collections.abc import Sequence
-from contextlib import suppress
+from contextlib import ExitStack, closing, suppress
 from pathlib import Path
-from typing import Any, Final, Protocol
+from typing import Final, Protocol
 
 from paceline.core.results import StoreError
 from paceline.stores.redis import explain
@@ -98,13 +98,16 @@ class SQLiteJournal:
         self._lock, self._path = threading.Lock(), path
         try:
             Path(path).parent.mkdir(parents=True, exist_ok=True)
-            self._db: Any = sqlite3.connect(path, timeout=TIMEOUT_S, isolation_level=None, check_same_thread=False)
-            self._db.execute("PRAGMA journal_mode = WAL")
-            self._db.execute(
-                "PRAGMA synchronous = NORMAL"
-            )  # a killed process loses nothing, a crashed machine a second
-            self._db.execute("CREATE TABLE IF NOT EXISTS answers (key TEXT PRIMARY KEY, entry BLOB, at INTEGER)")
-            self._db.execute("DELETE FROM answers WHERE at < ?", (time.time() - keep_s,))
+            with ExitStack() as opened:
+                self._db = opened.enter_context(
+                    closing(sqlite3.connect(path, timeout=TIMEOUT_S, isolation_level=None, check_same_thread=False))
+                )
+                self._db.execute("PRAGMA journal_mode = WAL")
+                # A killed process loses nothing, a machine that crashes a second.
+                self._db.execute("PRAGMA synchronous = NORMAL")
+                self._db.execute("CREATE TABLE IF NOT EXISTS answers (key TEXT PRIMARY KEY, entry BLOB, at INTEGER)")
+                self._db.execute("DELETE FROM answers WHERE at < ?", (time.time() - keep_s,))
+                opened.pop_all()
         except (OSError, sqlite3.Error) as error:
             raise self._explained(error) from error
         with suppress(OSError):
