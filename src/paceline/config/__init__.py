@@ -24,9 +24,8 @@ from paceline.config.schema import (
     CONCURRENCY,
     LANES,
     LIMITS,
-    PRICES,
     RUN_S,
-    UPSTREAMS,
+    TABLES,
     Key,
     Said,
     Settings,
@@ -71,7 +70,10 @@ class Config:
         priorities: Priorities by pattern of the names of waiters.
         budget: Quotas in US dollars for all requests together.
         prices: By ``provider/model`` the prices in US dollars for a million tokens, in place of the known ones.
-        upstreams: For the gateway: by name the ``base_url``, ``provider`` and ``key_env`` of each server that are set.
+        upstreams: For the gateway and for groups: by name the ``base_url``, ``provider``, ``key_env`` and ``models`` of each
+            server that are set.
+        groups: By name the ``members``, ``in_order``, ``weights`` and ``sticky_s`` of each group that are set.
+        group: The group that answers all requests of a run.
         retry: The fields of :class:`~paceline.RetryPolicy` that are set.
         breaker: ``None``: off.
         store: The store's URL, which may hold a password. If ``None``, a run chooses its store.
@@ -104,7 +106,9 @@ class Config:
     priorities: Mapping[str, int] = field(default_factory=dict)
     budget: tuple[Quota, ...] = ()
     prices: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
-    upstreams: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
+    upstreams: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+    groups: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+    group: str | None = None
     rpm_override: float | None = None
     tpm_override: float | None = None
     origins: Mapping[Key, str] = field(default_factory=dict, repr=False, compare=False)
@@ -199,7 +203,7 @@ class Config:
     def updated(self, said: Said) -> Self:
         """These settings with those of one source in their place."""
         fields: dict[str, Any] = {BREAKER: self.breaker, "origins": dict(self.origins)}
-        for name in (LIMITS, CONCURRENCY, LANES, UPSTREAMS, PRICES, "priorities", "retry"):
+        for name in (LIMITS, CONCURRENCY, LANES, *TABLES, "priorities", "retry"):
             fields[name] = dict(getattr(self, name))
         for key, (value, origin) in said.items():
             name, rest = key[0], key[1:]
@@ -211,9 +215,8 @@ class Config:
                 fields[LIMITS].pop(rest[0], None)
             elif name == LANES:
                 fields[LANES][rest[0]] = replace(fields[LANES].get(rest[0]) or LaneSpec(rest[0]), **{rest[1]: value})
-            elif name in (UPSTREAMS, PRICES):
-                known = fields[name].get(rest[0], {})
-                fields[name][rest[0]] = known | ({rest[1]: value} if rest[1:] else {})
+            elif name in TABLES:
+                fields[name] = _merged(fields[name], rest, value)
             elif name == BREAKER:
                 breaker = fields[BREAKER] or BreakerPolicy()
                 fields[BREAKER] = replace(breaker, **{rest[0]: value}) if rest else breaker if value else None
@@ -223,6 +226,16 @@ class Config:
                 fields[name] = value
             fields["origins"][key] = origin
         return replace(self, **fields)
+
+
+def _merged(table: Mapping[str, Any], path: Key, value: Any) -> dict[str, Any]:
+    """``table`` with ``value`` at ``path``; an empty table changes nothing in it."""
+    name, rest = path[0], path[1:]
+    if rest:
+        value = _merged(table.get(name, {}), rest, value)
+    elif isinstance(value, Mapping):
+        value = {**table.get(name, {}), **value}
+    return {**table, name: value}
 
 
 def load_arguments(

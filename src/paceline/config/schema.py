@@ -42,7 +42,10 @@ RUN_S: Final = 30 * 86_400.0
 """The longest time in which a request may be retried."""
 
 LIMITS, CONCURRENCY, LANES, BREAKER = "limits", "concurrency", "lanes", "breaker"
-UPSTREAMS, PRICES = "upstreams", "prices"
+UPSTREAMS, GROUPS, PRICES = "upstreams", "groups", "prices"
+TABLES: Final = (UPSTREAMS, GROUPS, PRICES)
+"""Tables of tables."""
+
 ANY: Final = "*"
 """The name for every model, or every provider, that has no entry."""
 
@@ -256,11 +259,21 @@ class Price(TypedDict, total=False):
 
 
 class Upstream(TypedDict, total=False):
-    """A server behind the gateway."""
+    """A server of the gateway or of a group."""
 
     base_url: Annotated[Text, AfterValidator(parse_base_url)]
     provider: Text
     key_env: Text
+    models: Annotated[dict[Name, Text], table('"gpt-5" = "my-deployment"')]
+
+
+class Group(TypedDict, total=False):
+    """Several servers for the same requests; see :class:`paceline.Group`."""
+
+    members: Annotated[list[Text], expected('a list of names in [upstreams], e.g. ["eu", "us"]', bool)]
+    in_order: Truth
+    weights: Annotated[dict[Name, Annotated[float, within(1e-6, 1e6, "a number")]], table("eu = 2")]
+    sticky_s: Hour
 
 
 @closed
@@ -325,6 +338,10 @@ class Settings(TypedDict, total=False):
         dict[Name, Annotated[Upstream, table('base_url = "http://127.0.0.1:8000"')]],
         table('local = { provider = "vllm", base_url = "http://127.0.0.1:8000" }'),
     ]
+    groups: Annotated[
+        dict[Name, Annotated[Group, table('members = ["eu", "us"]')]], table('gpt = { members = ["eu", "us"] }')
+    ]
+    group: Text
     defaults: Limits
     settings: Annotated[Synonyms, table("acquire_timeout = 300")]
     rpm_override: Rate
@@ -342,7 +359,7 @@ SYNONYMS: Final = {
 }
 KEYS: Final[dict[str, Any]] = {
     "retry": Retry, BREAKER: Breaker, LANES: Lane, "settings": Synonyms, LIMITS: Amounts, "defaults": Amounts,
-    "starts": Starts, UPSTREAMS: Upstream, PRICES: Price,
+    "starts": Starts, UPSTREAMS: Upstream, GROUPS: Group, PRICES: Price,
 }  # fmt: skip
 """The tables with keys of their own."""
 
@@ -371,7 +388,7 @@ def read(source: Source, problems: Problems, *, overrides: bool = False) -> Said
         if name not in names:
             problems.add(source.place((name,)), _unknown(name, names))
             continue
-        for entry, part in leaves(value, (name,), 3 if name in (LANES, UPSTREAMS, PRICES) else 2):
+        for entry, part in leaves(value, (name,), 3 if name in (LANES, *TABLES) else 2):
             if part == {} and len(entry) == 1:
                 continue
             try:

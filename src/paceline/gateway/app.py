@@ -7,7 +7,7 @@ import json
 import logging
 import math
 import time
-from collections.abc import Awaitable, Callable, Iterable, MutableMapping
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, MutableMapping
 from contextlib import suppress
 from functools import lru_cache
 from pathlib import Path
@@ -20,14 +20,15 @@ from paceline.gateway.client import Client, Headers
 from paceline.gateway.keys import ClientKey, Keys
 from paceline.gateway.relay import HOP_BY_HOP, Relayed, Reply, forwarded, plain, readable
 from paceline.gateway.siblings import Siblings
-from paceline.gateway.upstreams import KEY_HEADERS, Upstream, Upstreams, is_plain, key_in_query, without_key
-from paceline.http.describe import describe
+from paceline.gateway.upstreams import KEY_HEADERS, Place, Upstream, Upstreams, is_plain, key_in_query, without_key
+from paceline.http.describe import Metered, at_account, describe
 from paceline.http.exchange import Exchange, Fault, fault_of
+from paceline.http.routed import RoutedExchange, Way
 from paceline.http.unpaced import announce
 from paceline.limiter.limiter import Limiter
 from paceline.pacing.pacer import NAME_MAX, TIMEOUT_MAX_S, current_lane
 from paceline.providers.base import Call
-from paceline.providers.registry import is_loopback
+from paceline.providers.registry import base_of, is_loopback
 from paceline.telemetry.status_app import is_page, status_app
 
 log = logging.getLogger("paceline.gateway")
@@ -63,9 +64,11 @@ _NOTES: Final = dict.fromkeys(("gemini", "vertex"), b"\n")
 CONNECTION: Final = "paceline"
 """The extension of a scope under which the server passes the connection; see :class:`Connection`."""
 
+OPTION: Final = b"x-paceline-"
 _TIMEOUT, _LANE, _PRIORITY = b"x-paceline-timeout", b"x-paceline-lane", b"x-paceline-priority"
 _NAME, _KEEPALIVE, _ID = b"x-paceline-name", b"x-paceline-keepalive", b"x-paceline-id"
-_DROPPED: Final = HOP_BY_HOP | {_TIMEOUT, _LANE, _PRIORITY, _NAME, _KEEPALIVE, _ID, b"accept-encoding"}
+_STICKY = b"x-paceline-sticky"
+_DROPPED: Final = HOP_BY_HOP | {_TIMEOUT, _LANE, _PRIORITY, _NAME, _KEEPALIVE, _ID, _STICKY, b"accept-encoding"}
 
 
 class Connection(Protocol):
@@ -282,24 +285,31 @@ class Gateway:
         connection: Connection,
         key: ClientKey | None,
         given: str,
-        upstream: Upstream,
+        place: Place,
         path: str,
         query: str,
     ) -> None:
-        if key is not None and not upstream.key:
-            message = f"the gateway has no key for {upstream.name}: set {upstream.provider.key_env} for it"
-            raise RequestError(503, "no_key", message)
+        for upstream in place.members:
+            if key is not None and not upstream.key:
+                message = f"the gateway has no key for {upstream.name}: set {upstream.provider.key_env} for it"
+                raise RequestError(503, "no_key", message)
         parts: list[bytes] = []
         reply: Reply | None = None
         try:
             body = await self._read(scope, receive, connection, parts)
-            request, options = self._request(scope, given, upstream, path, query, body)
+            options = {name: value.decode("latin-1") for name, value in scope["headers"] if name.startswith(OPTION)}
             read = plain(scope["headers"], body, BODY_MAX)
-            exchange = self._exchange(request, upstream, path, read, key, options)
+            asked = _fields(read) if place.choice is not None else {}
+            requests = list[Relayed]()
+            for upstream in place.members if scope["method"] == "POST" else place.members[:1]:
+                own = _renamed(asked, upstream.models) or body
+                made = self._request(scope, given, upstream, path, query, own, renamed=own is not body)
+                requests.append(made)
+            exchange = self._exchange(requests, place, path, read, asked, key, options)
             if self.draining:  # the body ended after the signal
                 raise _stopping()
             if exchange is None:
-                reply = await self._send_unpaced(request)
+                reply = await self._send_unpaced(requests[0])
             else:
                 reply = await self._send(exchange, options, send)
             await reply.hide_key()
@@ -330,44 +340,50 @@ class Gateway:
             del self._slow[connection]
 
     def _request(
-        self, scope: Event, given: str, upstream: Upstream, path: str, query: str, body: bytes
-    ) -> tuple[Relayed, dict[bytes, str]]:
-        """The request as it is sent, and the options that the client gave."""
-        options: dict[bytes, str] = {}
-        sent = forwarded(scope["headers"], _DROPPED)
+        self, scope: Event, given: str, upstream: Upstream, path: str, query: str, body: bytes, *, renamed: bool
+    ) -> Relayed:
+        """The request as it is sent; ``renamed``: its body is not encoded as that of the client."""
+        sent = forwarded(scope["headers"], _DROPPED | {b"content-encoding"} if renamed else _DROPPED)
         kept = any(name == _KEEPALIVE for name, _ in scope["headers"])
         if kept:  # the head may be sent before that of the answer
             sent.append((b"accept-encoding", b"identity"))
-        for name, value in scope["headers"]:
-            if name.startswith(b"x-paceline-"):
-                options[name] = value.decode("latin-1")
-            elif name == b"accept-encoding" and not kept:
-                sent.append((name, readable(value)))
+        sent += [(name, readable(value)) for name, value in scope["headers"] if name == b"accept-encoding" and not kept]
         if upstream.key:
             client = given.encode("latin-1")
             sent = [pair for pair in sent if pair[0] not in KEY_HEADERS and not (client and client in pair[1])]
             sent += [(name.encode(), value.encode()) for name, value in upstream.credentials()]
             query = without_key(query, given)
         assert self._client is not None
-        return Relayed(self._client, upstream, scope["method"], path, query, sent, body), options
+        return Relayed(self._client, upstream, scope["method"], path, query, sent, body)
 
     def _exchange(
         self,
-        request: Relayed,
-        upstream: Upstream,
+        requests: list[Relayed],
+        place: Place,
         path: str,
         body: bytes,
+        asked: dict[str, Any],
         key: ClientKey | None,
         options: dict[bytes, str],
     ) -> Exchange | None:
-        """The exchange of a request that costs something; ``None`` for another one."""
-        if request.method != "POST":
+        """The exchange of a request that costs something; ``None`` for another one.
+
+        Args:
+            requests: The request to each member of ``place``.
+            place: Where it goes.
+            path: Its path there.
+            body: Its body, decoded.
+            asked: The fields of the body, for a group.
+            key: The key of the client.
+            options: Its options.
+        """
+        if requests[0].method != "POST":
             return None
         lane, priority = options.get(_LANE), _number(options, _PRIORITY, -1_000_000, 1_000_000)
         name, timeout_s = options.get(_NAME), _number(options, _TIMEOUT, 0, TIMEOUT_MAX_S)
-        for text in (lane, name):
+        for text in (lane, name, options.get(_STICKY)):
             if text is not None and not 0 < len(text) <= NAME_MAX:
-                raise RequestError(400, "option", f"a lane or a name must have 1 to {NAME_MAX} characters")
+                raise RequestError(400, "option", f"a lane, a name or a key must have 1 to {NAME_MAX} characters")
         if key is not None:
             current_lane.set((key.name, key.weight, key.priority))
         elif lane is not None or priority is not None:
@@ -376,17 +392,37 @@ class Gateway:
             if key is not None and self._limited.get(key.name) is not key:  # new, or read again
                 self.limiter.limit_lane(key.name, key.limits)
                 self._limited[key.name] = key
-            metered = describe(self.limiter, upstream.provider, unquote(path), body)
+            found = list(self._described(place, unquote(path), body, asked))
         except QuotaError as error:
             raise RequestError(429, "quota", str(error)) from None
-        if metered is None:
-            announce(upstream.provider.name, upstream.host, path)
+        first = place.members[0]
+        if not found:
+            announce(first.provider.name, first.host, path)
             if key is not None and key.models:
                 raise RequestError(403, "model", "this key may use some models only, and this path names none")
             return None
-        if key is not None and not key.allows(upstream.provider.name, metered.call.model):
-            raise RequestError(403, "model", f"this key may not use the model {metered.call.model[:100]!r}")
-        return Exchange(self.limiter, request, metered, request.target(), timeout_s=timeout_s, name=name)
+        model = str(asked.get("model") or found[0].call.model)
+        if key is not None and not key.allows(first.provider.name if place.choice is None else place.name, model):
+            raise RequestError(403, "model", f"this key may not use the model {model[:100]!r}")
+        ways = [Way(request, one, request.target()) for request, one in zip(requests, found, strict=True)]
+        if place.choice is None:
+            return Exchange(self.limiter, *ways[0], timeout_s=timeout_s, name=name)
+        sticky = options.get(_STICKY) or asked.get("prompt_cache_key")
+        named = {member.name: way for member, way in zip(place.members, ways, strict=True)}
+        sticky = str(sticky)[:NAME_MAX] if sticky else None
+        return RoutedExchange(self.limiter, named, place.choice, sticky=sticky, timeout_s=timeout_s, name=name)
+
+    def _described(self, place: Place, path: str, body: bytes, asked: dict[str, Any]) -> Iterator[Metered]:
+        """The request as each member of ``place`` meters it; nothing for one that costs nothing."""
+        first: Metered | None = None
+        for upstream in place.members:
+            renamed = _renamed(asked, upstream.models)
+            one = None if first is None or renamed else at_account(self.limiter, first, upstream.provider)
+            one = one or describe(self.limiter, upstream.provider, path, renamed or body)
+            if one is None:
+                return
+            first = first or (None if renamed else one)
+            yield one
 
     async def _send_unpaced(self, request: Relayed) -> Reply:
         try:
@@ -468,6 +504,21 @@ class Gateway:
         return state
 
 
+def _fields(body: bytes) -> dict[str, Any]:
+    """The fields of a body; none if it is not a JSON object."""
+    try:
+        value = json.loads(body)
+    except (ValueError, RecursionError):
+        return {}
+    return value if isinstance(value, dict) else {}
+
+
+def _renamed(asked: dict[str, Any], models: Mapping[str, str]) -> bytes | None:
+    """The body with a server's own name of the model; ``None`` where it has no other."""
+    name = models.get(str(asked.get("model"))) if models else None
+    return None if name is None else json.dumps({**asked, "model": name}).encode()
+
+
 _HOP_BY_HOP_ANSWER: Final = HOP_BY_HOP - {b"content-length"}
 
 
@@ -484,7 +535,7 @@ def _headers_of(reply: Reply) -> Headers:
 async def _kept_alive(exchange: Exchange, every_s: float, send: Send) -> Reply:
     """The answer to a streamed request; while it waits for longer, comments are sent, and an error becomes an event."""
     task, started, reply = asyncio.create_task(exchange.run()), False, None
-    note = _NOTES.get(exchange.provider.name, b": waiting\n\n")
+    note = _NOTES.get(base_of(exchange.provider.name), b": waiting\n\n")
     try:
         while not (await asyncio.wait([task], timeout=every_s))[0]:
             if not started:
@@ -531,7 +582,7 @@ async def _as_event(reply: Reply, call: Call) -> Reply:
             "sequence_number": 0,
             "error": error,
         }
-    name = b"event: error\n" if call.provider == "anthropic" else b""
+    name = b"event: error\n" if base_of(call.provider) == "anthropic" else b""
     event = Reply(200, [], name + b"data: " + json.dumps(value).encode() + b"\n\n")
     event.broken = True
     return event

@@ -21,6 +21,7 @@ from paceline.core.queue import LaneSpec
 from paceline.core.quota import parse_quotas
 from paceline.core.results import PacelineError, QuotaError
 from paceline.pacing.accounts import check_limits
+from paceline.providers.registry import base_of
 
 try:
     import fcntl
@@ -80,7 +81,7 @@ class ClientKey:
 
     def allows(self, provider: str, model: str) -> bool:
         """Whether the key may use ``model`` of ``provider``."""
-        names = (model, f"{provider}/{model}")
+        names = (model, f"{provider}/{model}", f"{base_of(provider)}/{model}")
         return not self.models or any(fnmatchcase(name, pattern) for pattern in self.models for name in names)
 
 

@@ -12,10 +12,11 @@ from urllib.parse import unquote, unquote_plus, urlsplit
 from urllib.request import getproxies, proxy_bypass
 
 from paceline.config import Config
+from paceline.config.servers import ServerGroup, group, server
 from paceline.core.hints import did_you_mean
-from paceline.core.results import QuotaError
+from paceline.pacing.group import Choice
 from paceline.providers.base import Provider
-from paceline.providers.registry import ALIASES, PROVIDERS, provider_for_host, provider_named
+from paceline.providers.registry import ALIASES, PROVIDERS, base_of, provider_named
 
 CREDENTIALS: Final = {"anthropic": "x-api-key", "gemini": "x-goog-api-key", "azure": "api-key"}
 """The header of the key, where it is not ``authorization: Bearer KEY``."""
@@ -41,6 +42,7 @@ class Upstream:
         root: Its scheme, host and port, and the path above all of its paths, without a slash at the end.
         key: The key that the gateway sends; empty: that of the client is passed on.
         proxy: The URL of the proxy on the way, from the usual variables (``HTTPS_PROXY``, ``NO_PROXY``).
+        models: Its names of models, by those that requests to its group have.
     """
 
     name: str
@@ -48,6 +50,7 @@ class Upstream:
     root: str
     key: str = field(default="", repr=False)
     proxy: str | None = field(default=None, repr=False)
+    models: Mapping[str, str] = field(default_factory=dict)
     host: str = field(default="", init=False)
 
     def __post_init__(self) -> None:
@@ -57,12 +60,21 @@ class Upstream:
         """The header that has the key; none without a key."""
         if not self.key:
             return []
-        name = CREDENTIALS.get(self.provider.name)
+        name = CREDENTIALS.get(base_of(self.provider.name))
         return [(name, self.key)] if name else [("authorization", f"Bearer {self.key}")]
 
 
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Where requests go: a server, or the members of a group, of which ``choice`` chooses one for each request."""
+
+    name: str
+    members: tuple[Upstream, ...]
+    choice: Choice | None = None
+
+
 class Upstreams(Mapping[str, Upstream]):
-    """The servers of a gateway by name.
+    """The servers of a gateway by name, and the groups of them.
 
     They are those of the setting ``upstreams``; without it, every provider whose server has one usual address.
 
@@ -71,16 +83,25 @@ class Upstreams(Mapping[str, Upstream]):
         environ: Holds the keys.
 
     Attributes:
-        native: The server for paths that begin with no name, such as ``/v1/messages``; ``None`` for none.
+        native: The place for paths that begin with no name, such as ``/v1/messages``; ``None`` for none.
+        groups: The names of the groups.
 
     Raises:
-        QuotaError: A server has no address, or its key is malformed.
+        QuotaError: A server has no address, its key is malformed, or a group is invalid.
     """
 
     def __init__(self, config: Config, environ: Mapping[str, str]) -> None:
         self._by_name = {one.name: one for one in _configured(config, environ)}
+        self._places = {name: Place(name, (one,)) for name, one in self._by_name.items()}
+        self._places |= {name: self._place(group(config, name, environ)) for name in config.groups}
+        self.groups = tuple(config.groups)
         names = [provider_named(config.provider).name] if config.provider else list(config.upstreams)
-        self.native = self._by_name[names[0]] if len(names) == 1 else None
+        if len(names) > 1 and len(config.groups) == 1:
+            names = list(config.groups)
+        self.native = self._places[names[0]] if len(names) == 1 else None
+
+    def _place(self, of: ServerGroup) -> Place:
+        return Place(of.name, tuple(self._by_name[name] for name in of.members), of.choice())
 
     def __getitem__(self, name: str) -> Upstream:
         return self._by_name[name]
@@ -91,45 +112,31 @@ class Upstreams(Mapping[str, Upstream]):
     def __len__(self) -> int:
         return len(self._by_name)
 
-    def find(self, path: str) -> tuple[Upstream, str] | None:
-        """The server for the undecoded ``path``, and the path there; ``None`` for an unknown one."""
+    def find(self, path: str) -> tuple[Place, str] | None:
+        """The place for the undecoded ``path``, and the path there; ``None`` for an unknown one."""
         name, slash, rest = path[1:].partition("/")
-        upstream = self._by_name.get(name) or self._by_name.get(ALIASES.get(name.replace("-", "_"), ""))
-        if upstream is not None:
-            return upstream, slash + rest
+        place = self._places.get(name) or self._places.get(ALIASES.get(name.replace("-", "_"), ""))
+        if place is not None:
+            return place, slash + rest
         return None if self.native is None else (self.native, path)
 
     def hint(self, path: str) -> str:
         """What would be right in place of the unknown ``path``."""
         name = path[1:].partition("/")[0][:100]
-        return did_you_mean(name, self._by_name) or f": begin the path with one of {', '.join(self._by_name)}"
+        return did_you_mean(name, self._places) or f": begin the path with one of {', '.join(self._places)}"
 
 
 def _configured(config: Config, environ: Mapping[str, str]) -> Iterable[Upstream]:
-    tables = dict(config.upstreams)
+    names = dict.fromkeys(config.upstreams)
     if config.provider:
-        tables.setdefault(provider_named(config.provider).name, {})
+        names.setdefault(provider_named(config.provider).name)
     if not config.upstreams:
         for name, entry in PROVIDERS.items():
             if entry.hosts and "*" not in entry.hosts[0]:
-                tables.setdefault(name, {})
-    home = provider_named(config.provider).name if config.provider else None
-    for name, table in tables.items():
-        named = provider_named(table.get("provider", name))
-        root = table.get("base_url") or (config.base_url if name == home else None)
-        if root is None:
-            if not named.hosts or "*" in named.hosts[0]:
-                raise QuotaError(f"upstreams.{name}: {named.name} has no usual address: give its base_url")
-            root = f"https://{named.hosts[0]}"
-        variable = table.get("key_env", named.key_env)
-        key = environ.get(variable, "").strip()
-        if not key and "key_env" in table:
-            raise QuotaError(f"upstreams.{name}: the environment variable {variable} is not set")
-        if not (key.isascii() and key.isprintable()):
-            raise QuotaError(f"invalid key in {variable}: it has characters that no key has; set it again")
-        at_host = provider_for_host(urlsplit(root).hostname or "")
-        provider = at_host if at_host is not None and at_host.name == named.name else named
-        yield Upstream(name, provider, root, key, _proxy(root))
+                names.setdefault(name)
+    for name in names:
+        one = server(config, name, environ)
+        yield Upstream(one.name, one.provider, one.root, one.key, _proxy(one.root), one.models)
 
 
 def _proxy(root: str) -> str | None:

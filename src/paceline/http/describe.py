@@ -19,7 +19,7 @@ from paceline.pacing.permit import check_cost
 from paceline.pacing.scheduler import Scheduler
 from paceline.providers.base import Call, Provider, Usage
 from paceline.providers.parse import UNKNOWN
-from paceline.providers.registry import provider_named
+from paceline.providers.registry import base_of, provider_named
 
 log = logging.getLogger("paceline.http")
 
@@ -90,6 +90,14 @@ def _described(limiter: Pacer, provider: Provider, path: str, body: Mapping[str,
     if call is None:
         return None
     return _metered(limiter, provider, call, limiter.scheduler_for(provider.name, call.model))
+
+
+def at_account(limiter: Pacer, metered: Metered, provider: Provider) -> Metered | None:
+    """A described request at another account of its provider; ``None`` where it has to be described anew."""
+    known = metered.provider
+    if hasattr(known, "at_host") or base_of(known.name) != base_of(provider.name):
+        return None
+    return replace(metered, provider=provider, scheduler=limiter.scheduler_for(provider.name, metered.call.model))
 
 
 FORM_END_MAX: Final = 16_384

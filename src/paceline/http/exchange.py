@@ -395,6 +395,8 @@ class Exchange:
         self.metered.refused(refusal)
         decision = self._decide(refusal)
         permit.refuse(refusal, self.limiter.retry.pause_s(refusal, decision))
+        if not (isinstance(decision, Again) and decision.pool_wide) and self._elsewhere(refusal):
+            return None
         if isinstance(decision, GiveUp):
             error = GaveUpError(self.record.pool, self.record.attempts, refusal, decision.reason)
             return _own_refusal(self.http, error, self.record)
@@ -447,12 +449,18 @@ class Exchange:
 
     def _after_fault(self) -> float | None:
         """The seconds until another attempt after a server fault or a broken connection; ``None`` for no other."""
+        if self._elsewhere(None):
+            return 0.0
         decision = self._decide(None) if self.limiter.retry.faults else None
         if not isinstance(decision, Again):
             return None
         delay_s = self._delay_s(decision)
         self._log_retry(delay_s, "fault")
         return delay_s
+
+    def _elsewhere(self, refusal: Refusal | None) -> bool:  # noqa: ARG002
+        """Whether another attempt follows at once at another account, which the request did not fail at."""
+        return False
 
     def _log_retry(self, delay_s: float, reason: str) -> None:
         now_ns, most = self.limiter.clock.now_ns(), self.limiter.retry.max_attempts

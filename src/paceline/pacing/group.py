@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 import threading
-from collections.abc import Coroutine, Generator, Mapping
+from collections.abc import Callable, Collection, Coroutine, Generator, Mapping
 from hashlib import blake2b
 from types import TracebackType
 from typing import Any
@@ -24,6 +24,7 @@ from paceline.core.results import (
     QuotaError,
     StoreError,
 )
+from paceline.pacing.clock import SYSTEM_CLOCK, Clock
 from paceline.pacing.pacer import Pacer
 from paceline.pacing.permit import Acquisition, Permit
 
@@ -33,8 +34,130 @@ SAME_S = 0.05
 PATIENCE, PATIENCE_MIN_S = 3, 5.0
 """A request chooses again after so many times the expected wait, and not before so many seconds."""
 
-_HERE = (AcquireTimeoutError, NeverFitsError, PoolStoppedError, QueueFullError, StoreError)
+ASIDE_S, ASIDE_MAX = 60.0, 10_000
+"""For how long a member is left out that has shown that it cannot answer requests for a model; how many are known."""
+
+HERE = (AcquireTimeoutError, NeverFitsError, PoolStoppedError, QueueFullError, StoreError)
 """Errors of one member, after which another one is tried."""
+
+Tries = Generator[tuple[str, float | None], PacelineError, None]
+"""Yields where to wait, and how many seconds at most; the error of each that fails is sent back."""
+
+
+class Choice:
+    """Chooses one of several members for each request.
+
+    Args:
+        names: The members.
+        clock: The clock.
+        in_order: See :class:`Group`.
+        weights: See :class:`Group`.
+        sticky_s: See :class:`Group`.
+
+    Raises:
+        QuotaError: See :class:`Group`.
+    """
+
+    def __init__(
+        self,
+        names: Collection[str],
+        clock: Clock,
+        *,
+        in_order: bool = False,
+        weights: Mapping[str, float] | None = None,
+        sticky_s: float = 5.0,
+    ) -> None:
+        if not names:
+            raise QuotaError("a group needs one member or more")
+        weights = dict(weights or {})
+        for name, weight in weights.items():
+            if name not in names:
+                raise QuotaError(f"weights has {name!r}, which is no member of the group: {', '.join(names)}")
+            if not 0 < weight < math.inf:
+                raise QuotaError(f"the weight of {name!r} is {weight!r}: it must be a number above 0")
+        if not 0 <= sticky_s < math.inf:
+            raise QuotaError(f"sticky_s is {sticky_s!r}: it must be 0 s or more")
+        self.names = tuple(names)
+        self._clock, self._in_order, self._sticky_s = clock, in_order, sticky_s
+        self._weights = {name: float(weights.get(name, 1.0)) for name in names}
+        self._turns = dict.fromkeys(names, 0.0)  # smooth weighted round robin
+        self._aside: dict[tuple[str, str], int] = {}  # until when a member is left out for some model
+        self._lock = threading.Lock()
+
+    def put_aside(self, name: str, model: str) -> bool:
+        """Leave a member out for a model for ``ASIDE_S``, while there are others; return whether it was not left out before."""
+        now_ns = self._clock.now_ns()
+        first = self._aside.pop((name, model), 0) <= now_ns
+        self._aside[name, model] = now_ns + round(ASIDE_S * NS)
+        if len(self._aside) > ASIDE_MAX:
+            del self._aside[next(iter(self._aside))]
+        return first
+
+    def _left_aside(self, model: str) -> Collection[str]:
+        if not self._aside:
+            return ()
+        now_ns = self._clock.now_ns()
+        return [name for name in self.names if self._aside.get((name, model), 0) > now_ns]
+
+    def pick(self, waits: Mapping[str, float], sticky: str | None) -> str:
+        """The member for a request, by the expected waits in seconds of those that can have it."""
+        soonest_s = min(waits.values())
+        if sticky is not None:
+            own = max(waits, key=lambda name: blake2b(f"{name}\0{sticky}".encode(), digest_size=8).digest())
+            if waits[own] <= soonest_s + self._sticky_s:
+                return own
+        if self._in_order and soonest_s <= 0:
+            return next(name for name in self.names if waits.get(name, math.inf) <= 0)
+        equal = [name for name, wait_s in waits.items() if wait_s <= soonest_s + SAME_S]
+        with self._lock:
+            for name in equal:
+                self._turns[name] += self._weights[name]
+            chosen = max(equal, key=self._turns.__getitem__)
+            self._turns[chosen] -= sum(self._weights[name] for name in equal)
+        return chosen
+
+    def tries(
+        self,
+        expected_s: Callable[[str], float],
+        timeout: float | None,
+        sticky: str | None,
+        *,
+        model: str = "",
+        failed: Collection[str] = (),
+    ) -> Tries:
+        """Where to wait for a permit.
+
+        Args:
+            expected_s: The expected wait at a member, in seconds; infinite where the request cannot be granted.
+            timeout: Seconds to wait at most, in all.
+            sticky: See :meth:`Group.acquire`.
+            model: The model, as for :meth:`put_aside`.
+            failed: Members that have failed this request already: they come last.
+
+        Raises:
+            PacelineError: The error of the last member, when none is left.
+        """
+        clock, left_out = self._clock, set[str]()
+        until_ns = None if timeout is None else clock.now_ns() + round(timeout * NS)
+        while True:
+            waits = {name: expected_s(name) for name in self.names if name not in left_out}
+            possible = {name: wait_s for name, wait_s in waits.items() if wait_s < math.inf} or waits
+            for worse in (failed, self._left_aside(model)):
+                possible = {name: wait_s for name, wait_s in possible.items() if name not in worse} or possible
+            member = self.pick(possible, sticky)
+            rest_s = None if until_ns is None else max((until_ns - clock.now_ns()) / NS, 0.0)
+            patience_s = max(PATIENCE * possible[member], PATIENCE_MIN_S) if len(possible) > 1 else math.inf
+            began_ns, last = clock.now_ns(), rest_s is not None and rest_s <= patience_s
+            wait_s = rest_s if last else None if patience_s == math.inf else patience_s
+            error = yield member, wait_s
+            if isinstance(error, AcquireTimeoutError) and clock.now_ns() > began_ns:
+                if last or wait_s is None:
+                    raise error
+                left_out.clear()  # it has waited for longer than expected: the others may be sooner now
+                continue
+            left_out.add(member)
+            if len(left_out) == len(self.names):
+                raise error
 
 
 class Group:
@@ -67,23 +190,11 @@ class Group:
         weights: Mapping[str, float] | None = None,
         sticky_s: float = 5.0,
     ) -> None:
-        if not members:
-            raise QuotaError("a group needs one member or more")
         for limiter, pool in members.values():
             limiter.scheduler(pool)  # an unknown one raises here
-        weights = dict(weights or {})
-        for name, weight in weights.items():
-            if name not in members:
-                raise QuotaError(f"weights has {name!r}, which is no member of the group: {', '.join(members)}")
-            if not 0 < weight < math.inf:
-                raise QuotaError(f"the weight of {name!r} is {weight!r}: it must be a number above 0")
-        if not 0 <= sticky_s < math.inf:
-            raise QuotaError(f"sticky_s is {sticky_s!r}: it must be 0 s or more")
         self.members = dict(members)
-        self._in_order, self._sticky_s = in_order, sticky_s
-        self._weights = {name: float(weights.get(name, 1.0)) for name in members}
-        self._turns = dict.fromkeys(members, 0.0)  # smooth weighted round robin
-        self._lock = threading.Lock()
+        clock = next((limiter.clock for limiter, _ in members.values()), SYSTEM_CLOCK)
+        self.choice = Choice(self.members, clock, in_order=in_order, weights=weights, sticky_s=sticky_s)
 
     def acquire(
         self,
@@ -117,23 +228,6 @@ class Group:
         """An acquisition at ``member``; it joins no queue yet."""
         limiter, pool = self.members[member]
         return limiter.acquire(pool, timeout=timeout, **options)
-
-    def pick(self, waits: Mapping[str, float], sticky: str | None) -> str:
-        """The member for a request, by the expected waits in seconds of those that can have it."""
-        soonest_s = min(waits.values())
-        if sticky is not None:
-            own = max(waits, key=lambda name: blake2b(f"{name}\0{sticky}".encode(), digest_size=8).digest())
-            if waits[own] <= soonest_s + self._sticky_s:
-                return own
-        if self._in_order and soonest_s <= 0:
-            return next(name for name in self.members if waits.get(name, math.inf) <= 0)
-        equal = [name for name, wait_s in waits.items() if wait_s <= soonest_s + SAME_S]
-        with self._lock:
-            for name in equal:
-                self._turns[name] += self._weights[name]
-            chosen = max(equal, key=self._turns.__getitem__)
-            self._turns[chosen] -= sum(self._weights[name] for name in equal)
-        return chosen
 
 
 class GroupAcquisition:
@@ -175,51 +269,32 @@ class GroupAcquisition:
 
     def _wait_with(self, wait: Any) -> tuple[str, Permit]:
         tries = self._tries()
-        member, acquisition = next(tries)
+        member, timeout = next(tries)
         while True:
+            acquisition = self._group.ask(member, timeout, self._options)
             try:
                 permit = wait(acquisition)
-            except _HERE as error:
-                member, acquisition = tries.send(error)
+            except HERE as error:
+                member, timeout = tries.send(error)
             else:
                 self._entered = acquisition
                 return member, permit
 
     async def _wait_async(self, *, enter: bool) -> tuple[str, Permit]:
         tries = self._tries()
-        member, acquisition = next(tries)
+        member, timeout = next(tries)
         while True:
+            acquisition = self._group.ask(member, timeout, self._options)
             try:
                 permit = await (acquisition.__aenter__() if enter else acquisition)
-            except _HERE as error:
-                member, acquisition = tries.send(error)
+            except HERE as error:
+                member, timeout = tries.send(error)
             else:
                 self._entered = acquisition
                 return member, permit
 
-    def _tries(self) -> Generator[tuple[str, Acquisition], PacelineError, None]:
-        """Yield where to wait; each time that fails, the error is sent back. Raises it when no member is left."""
-        group, left_out = self._group, set[str]()
-        clock = next(iter(group.members.values()))[0].clock
-        until_ns = None if self._timeout is None else clock.now_ns() + round(self._timeout * NS)
-        while True:
-            waits = {member: self._expected_s(member) for member in group.members if member not in left_out}
-            possible = {member: wait_s for member, wait_s in waits.items() if wait_s < math.inf} or waits
-            member = group.pick(possible, self._sticky)
-            rest_s = None if until_ns is None else max((until_ns - clock.now_ns()) / NS, 0.0)
-            patience_s = max(PATIENCE * possible[member], PATIENCE_MIN_S) if len(possible) > 1 else math.inf
-            began_ns, last = clock.now_ns(), rest_s is not None and rest_s <= patience_s
-            timeout = rest_s if last else None if patience_s == math.inf else patience_s
-            error = yield member, group.ask(member, timeout, self._options)
-            if isinstance(error, AcquireTimeoutError) and clock.now_ns() > began_ns:
-                if last or timeout is None:
-                    raise error
-                left_out.clear()  # it has waited for longer than expected: the others may be sooner now
-                continue
-            left_out.add(member)
-            if len(left_out) == len(group.members):
-                raise error
+    def _tries(self) -> Tries:
+        def expected_s(member: str) -> float:
+            return self._group.ask(member, None, self._options).expected_s()
 
-    def _expected_s(self, member: str) -> float:
-        limiter, pool = self._group.members[member]
-        return limiter.scheduler(pool).expected_s(self._group.ask(member, None, self._options).waiter)
+        return self._group.choice.tries(expected_s, self._timeout, self._sticky)

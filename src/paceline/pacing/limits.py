@@ -121,10 +121,10 @@ class Limits:
         """The provider of the tier: that of the limiter, or the only one that ``given`` names; else ``None``."""
         if self.provider is not None:
             return self.provider
-        from paceline.providers.registry import is_provider, provider_named
+        from paceline.providers.registry import base_of, is_provider
 
         prefixes = {name.partition("/")[0] for name in self.given if "/" in name}
-        names = {provider_named(prefix).name for prefix in prefixes if is_provider(prefix)}
+        names = {base_of(prefix) for prefix in prefixes if is_provider(prefix)}
         return names.pop() if len(names) == 1 else None
 
     def override(
@@ -200,7 +200,7 @@ class Limits:
 
     def model(self, provider: str, model: str) -> Resolved:
         """The pool that ``provider`` charges for ``model``."""
-        from paceline.providers.registry import provider_named
+        from paceline.providers.registry import base_of, provider_named
 
         known = provider_named(provider)
         alias = known.pool(model)
@@ -208,7 +208,8 @@ class Limits:
         sources, rates = self._sources_of(known.name, model, alias, tier), self._overrides | own_rates
         kept = dict.fromkeys(overridden(tuple(sources), rates), GIVEN)
         sources = kept | {quota: source for quota, source in sources.items() if not _is_in(rates, quota)}
-        slots = self._concurrency.get(known.name, self._concurrency.get("*"))
+        bounds = self._concurrency
+        slots = bounds.get(known.name, bounds.get(base_of(known.name), bounds.get("*")))
         if slots is not None:  # also on the model alone, so that its excess waits in its own queue
             own = {
                 quota: source for quota, source in sources.items() if quota.unit == CONCURRENCY and not quota.period_s
@@ -221,10 +222,18 @@ class Limits:
         return Resolved(pool, quotas, of, self._learn, slots, self._interval_s, known.charged_after)
 
     def given_for(self, provider: str, model: str, alias: str) -> tuple[Quota, ...] | None:
-        """The given quotas that hold for ``model`` at ``provider``, where its pool is ``alias``; ``None`` for none."""
-        written = self._written_otherwise(provider, model, alias)
-        for name in (f"{provider}/{model}", model, f"{provider}/{alias}", alias, *written, f"{provider}/*", "*"):
-            if name in self.given and (provider == self.provider or not _names_other(provider, name)):
+        """The given quotas that hold for ``model`` at ``provider``, where its pool is ``alias``; ``None`` for none.
+
+        Those of the provider hold for each of its accounts that has none of its own.
+        """
+        from paceline.providers.registry import base_of
+
+        base, written = base_of(provider), self._written_otherwise(provider, model, alias)
+        names = [f"{base}/{model}", model, f"{base}/{alias}", alias, *written, f"{base}/*", "*"]
+        if base != provider:
+            names = [f"{provider}/{model}", f"{provider}/{alias}", f"{provider}/*", *names]
+        for name in names:
+            if name in self.given and (base == self.provider or not _names_other(provider, name)):
                 self._used.add(name)
                 return in_days(self.given[name], provider)
         return None
@@ -247,10 +256,11 @@ class Limits:
         given = self.given_for(provider, model, alias)
         if given is not None:
             return dict.fromkeys(given, GIVEN)
+        from paceline.providers.registry import base_of
         from paceline.providers.tables import DEFAULT, lookup, near_model
 
         self._warn_of_near(provider, model)
-        if tier is None and self.tier is not None and provider == self.home:
+        if tier is None and self.tier is not None and base_of(provider) == self.home:
             tier = self.tier
         published = lookup(provider, model, tier)
         near = near_model(provider, model) if published.matched == DEFAULT else None
@@ -298,10 +308,10 @@ def _named(given: Mapping[str, T], home: str | None = None) -> dict[str, T]:
 
 def _names_other(provider: str, name: str) -> bool:
     """Whether ``name`` begins with the name of another provider."""
-    from paceline.providers.registry import is_provider, provider_named
+    from paceline.providers.registry import base_of, is_provider, provider_named
 
     prefix, slash, _ = name.partition("/")
-    return bool(slash) and is_provider(prefix) and provider_named(prefix).name != provider
+    return bool(slash) and is_provider(prefix) and provider_named(prefix).name not in (provider, base_of(provider))
 
 
 def _is_near(given: str, name: str) -> bool:

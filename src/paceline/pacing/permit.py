@@ -368,6 +368,10 @@ class Acquisition:
             return Permit(self._scheduler, self.waiter, outcome)
         raise as_error(self._scheduler, self.waiter, outcome)
 
+    def expected_s(self) -> float:
+        """How long it would wait if it joined the queue now, in seconds; infinite where it cannot be granted."""
+        return self._scheduler.expected_s(self.waiter)
+
     def why(self) -> Waiting | None:
         """Why it waits: its place in the queue, the quota that binds, the expected wait. ``None`` if it does not wait."""
         return self._scheduler.why(self.waiter)

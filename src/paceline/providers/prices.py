@@ -11,6 +11,7 @@ from typing import Any, Final
 
 from paceline.core.results import QuotaError
 from paceline.providers.base import Usage
+from paceline.providers.registry import base_of
 
 log = logging.getLogger("paceline")
 
@@ -90,7 +91,8 @@ class Prices:
 
     def _find(self, provider: str, model: str) -> Price | None:
         """The price of a model; ``None`` if it is not known."""
-        given = self._given.get(f"{provider}/{model}") or self._given.get(model)
+        names = f"{provider}/{model}", f"{base_of(provider)}/{model}", model
+        given = next((self._given[name] for name in names if name in self._given), None)
         if given is not None:
             return given
         try:
@@ -118,13 +120,13 @@ class Prices:
             cache_read_tokens=usage.cached_tokens,
             cache_write_tokens=usage.cache_write_tokens,
         )
-        found = self._library.calc_price(tokens, model_ref=model, provider_id=NAMES.get(provider, provider))
+        found = self._library.calc_price(tokens, model_ref=model, provider_id=_id_of(provider))
         return float(found.total_price)
 
     def _highest(self, provider: str, model: str) -> Price:
         """The highest prices of the provider, for a model without a price; 0 for a provider without any."""
         snapshot = import_module("genai_prices.data_snapshot").get_snapshot()
-        wanted = NAMES.get(provider, provider)
+        wanted = _id_of(provider)
         models = [one.id for each in snapshot.providers if each.id == wanted for one in each.models]
         prices = []
         for one in models:
@@ -145,6 +147,12 @@ class Prices:
             provider,
         )
         return Price(*(max(getattr(price, field) for price in prices) for field in FIELDS))
+
+
+def _id_of(provider: str) -> str:
+    """The name of a provider in genai-prices."""
+    base = base_of(provider)
+    return NAMES.get(base, base)
 
 
 def _given(name: str, fields: Mapping[str, float]) -> Price:

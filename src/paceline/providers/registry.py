@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import warnings
 from collections import ChainMap
+from copy import copy
 from functools import cache, lru_cache
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeVar, cast
@@ -181,17 +182,32 @@ def register(provider: _P) -> _P:
 
 
 def provider_named(name: str) -> Provider:
-    """The provider called ``name``; for an unknown name, an OpenAI-compatible provider that carries it."""
+    """The provider called ``name``; for an unknown name, an OpenAI-compatible provider that carries it.
+
+    ``openai@eu`` is OpenAI with quotas of its own: those of another key, region or deployment.
+    """
     clean = _canonical(name)
     return _added.get(clean) or _load(clean)
 
 
 def is_provider(name: str) -> bool:
     """Whether ``name``, or the name that it is an alias of, is a known provider."""
-    clean = _canonical(name)
+    clean = base_of(name)
     if clean not in PROVIDERS and clean not in _added:
         _plug_in()
     return clean in PROVIDERS or clean in _added
+
+
+def base_of(name: str) -> str:
+    """The provider's name without an account: ``openai`` for ``openai@eu``."""
+    return _canonical(name).partition("@")[0]
+
+
+def with_account(provider: Provider, account: str) -> Provider:
+    """``provider`` with quotas of its own, under the name ``provider@account``."""
+    other: Any = copy(provider)
+    other.name = f"{base_of(provider.name)}@{account}"
+    return cast("Provider", other)
 
 
 def provider_for_host(host: str) -> Provider | None:
@@ -215,13 +231,13 @@ def _at_host(provider: Any, host: str) -> Provider:
 
 def has_slashes(name: str) -> bool:
     """Whether names of the provider's models contain slashes; a provider that is not known may serve any model."""
-    entry = PROVIDERS.get(_canonical(name))
+    entry = PROVIDERS.get(base_of(name))
     return entry is None or entry.slashes
 
 
 def day_zone(name: str) -> str:
     """The time zone whose midnight restarts the provider's quotas of a day; empty where they refill continuously."""
-    entry = PROVIDERS.get(_canonical(name))
+    entry = PROVIDERS.get(base_of(name))
     return "utc" if entry is None else entry.day
 
 
@@ -232,8 +248,8 @@ def maker(model: str) -> str | None:
 
 
 def _canonical(name: str) -> str:
-    clean = name.strip().lower()
-    return ALIASES.get(clean.replace("-", "_"), clean)
+    clean, at, account = name.strip().lower().partition("@")
+    return ALIASES.get(clean.replace("-", "_"), clean) + at + account
 
 
 def _owner(host: str) -> str | None:
@@ -266,6 +282,9 @@ def _plug_in() -> None:
 
 @lru_cache(maxsize=256)
 def _load(name: str) -> Provider:
+    base, at, account = name.partition("@")
+    if at:
+        return with_account(provider_named(base), account)
     entry = PROVIDERS.get(name)
     if entry is None:
         from paceline.providers.generic import Generic

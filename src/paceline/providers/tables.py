@@ -13,7 +13,7 @@ from paceline.core.hints import did_you_mean
 from paceline.core.quota import Quota, parse_quotas
 from paceline.core.results import PacelineWarning, QuotaError, Source, SourceKind
 from paceline.providers.parse import spelled, undated
-from paceline.providers.registry import ALIASES, PROVIDERS, is_provider, maker, provider_named
+from paceline.providers.registry import ALIASES, PROVIDERS, base_of, is_provider, maker, provider_named
 
 UNKNOWN: Final = parse_quotas("8 concurrency")
 """What is assumed for a provider without a table: no rate, which its answers may state."""
@@ -65,7 +65,7 @@ def lookup(provider: str, model: str, tier: str | int | None = None) -> Publishe
     Raises:
         QuotaError: The provider has no such tier; the message lists those it has.
     """
-    name = provider_named(provider).name
+    name = base_of(provider_named(provider).name)
     if name in known_providers():
         return _lookup(name, model, tier)
     near = "" if is_provider(name) else did_you_mean(name, [*PROVIDERS, *ALIASES], cutoff=0.75).removeprefix("; ")
@@ -134,6 +134,7 @@ def stated_tiers(provider: str, model: str) -> list[str]:
 
 def is_listed(provider: str, model: str) -> bool:
     """Whether a table lists ``model`` by its full name."""
+    provider = base_of(provider)
     return provider in known_providers() and model in models(provider)
 
 
@@ -146,6 +147,7 @@ def listing(model: str) -> list[tuple[str, str]]:
 
 def near_model(provider: str, model: str) -> str | None:
     """The model of a table whose name differs from ``model`` in punctuation and case only."""
+    provider = base_of(provider)
     if provider not in known_providers() or stated_tiers(provider, model):
         return None
     return next((name for name in models(provider) if "*" not in name and plain(name) == plain(model)), None)

@@ -153,4 +153,4 @@ def _counts(*, refused: bool) -> Callable[[str, Any], Iterable[Observation]]:
 
 def _model(pool: str) -> dict[str, str]:
     provider, slash, model = pool.partition("/")
-    return {"gen_ai.provider.name": provider, "gen_ai.request.model": model} if slash else {}
+    return {"gen_ai.provider.name": provider.partition("@")[0], "gen_ai.request.model": model} if slash else {}

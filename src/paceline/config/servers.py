@@ -1,0 +1,102 @@
+"""The servers of the settings, each with its key, and the groups of them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+from urllib.parse import urlsplit
+
+from paceline.config import Config
+from paceline.core.hints import did_you_mean
+from paceline.core.results import QuotaError
+from paceline.pacing.clock import SYSTEM_CLOCK, Clock
+from paceline.pacing.group import Choice
+from paceline.providers.base import Provider
+from paceline.providers.registry import base_of, provider_for_host, provider_named, with_account
+
+
+@dataclass(frozen=True, slots=True)
+class Server:
+    """A server with an API of a provider.
+
+    Attributes:
+        name: Its name in the settings.
+        provider: The provider whose API it has. A member of a group has quotas of its own, as ``provider@name``.
+        root: Its scheme, host and port, and the path above all of its paths, without a slash at the end.
+        key_env: The environment variable of its key.
+        key: Its key; empty for none.
+        models: Its names of models, by those that requests have.
+    """
+
+    name: str
+    provider: Provider
+    root: str
+    key_env: str
+    key: str = field(default="", repr=False)
+    models: Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class ServerGroup:
+    """Several servers for the same requests."""
+
+    name: str
+    members: Mapping[str, Server]
+    options: Mapping[str, Any]
+
+    def choice(self, clock: Clock = SYSTEM_CLOCK) -> Choice:
+        """Chooses among the members, for all requests of a process."""
+        return Choice(self.members, clock, **self.options)
+
+
+def server(config: Config, name: str, environ: Mapping[str, str]) -> Server:
+    """The server ``name`` of ``config``; one that is not set is that of the provider with this name.
+
+    Raises:
+        QuotaError: It has no address, or its key is missing or malformed.
+    """
+    table = config.upstreams.get(name, {})
+    named = provider_named(table.get("provider", name))
+    home = provider_named(config.provider).name if config.provider else None
+    root = table.get("base_url") or (config.base_url if name == home else None)
+    if root is None:
+        if not named.hosts or "*" in named.hosts[0]:
+            raise QuotaError(f"upstreams.{name}: {named.name} has no usual address: give its base_url")
+        root = f"https://{named.hosts[0]}"
+    variable = table.get("key_env", named.key_env)
+    key = environ.get(variable, "").strip()
+    if not key and "key_env" in table:
+        raise QuotaError(f"upstreams.{name}: the environment variable {variable} is not set")
+    if not (key.isascii() and key.isprintable()):
+        raise QuotaError(f"invalid key in {variable}: it has characters that no key has; set it again")
+    at_host = provider_for_host(urlsplit(root).hostname or "")
+    provider = at_host if at_host is not None and at_host.name == named.name else named
+    if name != base_of(provider.name) and any(name in table.get("members", ()) for table in config.groups.values()):
+        provider = with_account(provider, name)
+    return Server(name, provider, root, variable, key, table.get("models", {}))
+
+
+def group(config: Config, name: str, environ: Mapping[str, str]) -> ServerGroup:
+    """The group ``name`` of ``config``.
+
+    Raises:
+        QuotaError: There is no such group, a member of it is no server of the settings, or an option of it is invalid.
+    """
+    if name not in config.groups:
+        known = ", ".join(config.groups) or "none is set"
+        raise QuotaError(f"no group {name!r}{did_you_mean(name, config.groups) or f'; known: {known}'}")
+    options = dict(config.groups[name])
+    members = options.pop("members", [])
+    if name in config.upstreams:
+        raise QuotaError(f"groups.{name}: a server in [upstreams] has this name, too: rename one")
+    for member in members:
+        if member not in config.upstreams:
+            hint = did_you_mean(member, config.upstreams) or f": add it, e.g. {member} = {{ base_url = ... }}"
+            raise QuotaError(f"groups.{name}: {member!r} is no server in [upstreams]{hint}")
+    made = ServerGroup(name, {member: server(config, member, environ) for member in members}, options)
+    try:
+        made.choice()
+    except QuotaError as error:
+        raise QuotaError(f"groups.{name}: {error}") from None
+    return made

@@ -1,0 +1,116 @@
+"""A request that any of several accounts can answer: each attempt goes to the one where it can go soonest."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping
+from typing import Any, Final, NamedTuple
+
+from paceline.core.quota import NS
+from paceline.core.results import Refusal, RefusalScope
+from paceline.http.describe import Metered
+from paceline.http.exchange import Binding, Exchange
+from paceline.pacing.group import ASIDE_S, HERE, Choice
+from paceline.pacing.pacer import Pacer
+from paceline.pacing.permit import Acquisition, Permit
+
+log = logging.getLogger("paceline.http")
+
+NOT_HERE: Final = (401, 403, 404)
+"""Status of an account that cannot answer any request for a model: its key or its deployments are others."""
+
+
+class Way(NamedTuple):
+    """The way of a request to one member of a group; see :class:`~paceline.http.exchange.Exchange`."""
+
+    http: Binding
+    metered: Metered
+    target: tuple[str, str]
+
+
+class RoutedExchange(Exchange):
+    """The life of a request to a group. What a member cannot answer goes to each of the others once, at once.
+
+    Args:
+        limiter: The limiter whose pools are charged.
+        ways: The way to each member, by its name.
+        choice: Chooses among them.
+        sticky: See :meth:`Group.acquire <paceline.Group.acquire>`.
+        timeout_s: See :class:`~paceline.http.exchange.Exchange`.
+        name: As there.
+
+    Attributes:
+        member: The member of the last attempt.
+    """
+
+    def __init__(
+        self,
+        limiter: Pacer,
+        ways: Mapping[str, Way],
+        choice: Choice,
+        *,
+        sticky: str | None = None,
+        timeout_s: float | None = None,
+        name: str | None = None,
+    ) -> None:
+        super().__init__(limiter, *next(iter(ways.values())), timeout_s=timeout_s, name=name)
+        self.member = ""
+        self._ways, self._choice, self._sticky, self._model = ways, choice, sticky, self.metered.call.model
+        self._failed_at: set[str] = set()
+
+    async def _acquire(self, last: Permit | None) -> Permit:
+        clock = self.limiter.clock
+        began_ns = clock.now_ns()
+        rest_s = None
+        if self._timeout_s is not None:
+            rest_s = max(self._timeout_s - (began_ns - self.started_ns) / NS, 0.0)
+        tries = self._choice.tries(self._expected_s, rest_s, self._sticky, model=self._model, failed=self._failed_at)
+        member, timeout_s = next(tries)
+        while True:
+            self.acquisition, last = self._ask(member, timeout_s, last), None
+            self.waits = True
+            try:
+                permit = await self.acquisition if self.http.is_async else self.acquisition.wait()
+            except HERE as error:
+                member, timeout_s = tries.send(error)
+            else:
+                break
+        self.waits = False
+        self.member = member
+        self.http, self.metered, self.target = self._ways[member]
+        self.provider, self.scheduler = self.metered.provider, self.metered.scheduler
+        self.record.pool, self.record.cost = self.scheduler.pool.name, permit.cost
+        self.record.waited_s += (permit.reservation.granted_ns - began_ns) / NS
+        self.behind = False
+        return permit
+
+    def _ask(self, member: str, timeout_s: float | None, last: Permit | None) -> Acquisition:
+        metered = self._ways[member].metered
+        return self.limiter.acquire_call(
+            metered.scheduler,
+            metered.cost(),
+            units=metered.provider.units,
+            again=last if metered.scheduler is self.scheduler else None,
+            behind=self.behind,
+            timeout=timeout_s,
+            name=self._name,
+        )
+
+    def _expected_s(self, member: str) -> float:
+        return self._ask(member, None, None).expected_s()
+
+    def _elsewhere(self, refusal: Refusal | None) -> bool:
+        if refusal is not None and refusal.scope is RefusalScope.REQUEST:
+            return False
+        self._failed_at.add(self.member)
+        return len(self._failed_at) < len(self._ways) and self.record.attempts < self.limiter.retry.max_attempts
+
+    async def _failed(self, response: Any, status: int, permit: Permit) -> Any | None:
+        if status not in NOT_HERE or not self._elsewhere(None):
+            return await super()._failed(response, status, permit)
+        permit.settle()
+        await self.http.close(response)
+        if self._choice.put_aside(self.member, self._model):
+            text = "%s answers %d to requests for %s: left out for %d s while other members of its group can answer"
+            log.warning(text, self.member, status, self._model[:100], ASIDE_S)
+        return None

@@ -1,0 +1,184 @@
+"""Several accounts behind one path of the gateway: each request goes where it can go soonest."""
+
+import json
+import logging
+from collections import Counter
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
+
+import pytest
+from gateway_helpers import chat, stub
+from test_gateway import Odd
+
+from paceline.config import Config
+from paceline.core.results import QuotaError
+from paceline.gateway.keys import Keys
+from paceline.gateway.upstreams import Upstreams
+
+CHAT = "/gpt/v1/chat/completions"
+TWENTY = {"openai/gpt-5": "20 requests/min"}
+
+
+@pytest.fixture
+def group(serve, monkeypatch):
+    """Start a gateway with one group, of servers by name: their URLs, or their tables of settings."""
+
+    def start(servers, limits=TWENTY, group=None, **given):
+        for name in servers:
+            monkeypatch.setenv(f"KEY_{name.upper()}", f"sk-of-{name}")
+        upstreams = {
+            name: {"provider": "openai", "key_env": f"KEY_{name.upper()}"}
+            | (one if isinstance(one, dict) else {"base_url": one})
+            for name, one in servers.items()
+        }
+        groups = {"gpt": {"members": list(servers), **(group or {})}}
+        return serve("http://127.0.0.1:9", upstreams=upstreams, groups=groups, limits=limits, **given)
+
+    return start
+
+
+@pytest.fixture
+def regions(paceline_emulator):
+    """Emulated providers by name, each with a key of its own."""
+
+    def start(names=("eu", "us", "asia"), limits="20 requests/min"):
+        return {name: paceline_emulator(limits={"*": limits}, latency_s=0.0) for name in names}
+
+    return start
+
+
+def send(client, running, count=1, **fields):
+    def one(_):
+        return client.post(f"{running.url}{CHAT}", json=chat() | fields)
+
+    with ThreadPoolExecutor(max_workers=30) as pool:
+        return list(pool.map(one, range(count)))
+
+
+def admitted(worlds):
+    return {name: world.tally()["admitted"] for name, world in worlds.items()}
+
+
+def test_the_bursts_of_all_members_are_used_at_once(group, regions, client):
+    worlds = regions()
+    running = group({name: world.base_url for name, world in worlds.items()})
+    answers = send(client, running, 60)
+    assert Counter(answer.status_code for answer in answers) == {200: 60}
+    assert sum(admitted(worlds).values()) == 60
+    assert set(admitted(worlds).values()) <= {18, 19, 20, 21, 22}  # they refill meanwhile
+    assert not any(sum(world.tally()["refused"].values()) for world in worlds.values())
+    assert max(float(answer.headers["x-paceline-waited"]) for answer in answers) < 15
+    pools = client.get(f"{running.url}/status").json()["pools"]
+    assert {"openai@eu/gpt-5", "openai@us/gpt-5", "openai@asia/gpt-5"} <= pools.keys()
+
+
+def test_each_server_gets_its_own_key_and_name_of_the_model(group, client):
+    eu, us = Odd(), Odd()
+    with stub(eu) as one, stub(us) as other:
+        running = group({"eu": one, "us": {"base_url": other, "models": {"gpt-5": "my-deployment"}}})
+        assert {answer.status_code for answer in send(client, running, 8)} == {200}
+    seen = {(headers[b"authorization"], json.loads(body)["model"]) for *_, headers, body in eu.seen + us.seen}
+    assert seen == {(b"Bearer sk-of-eu", "gpt-5"), (b"Bearer sk-of-us", "my-deployment")}
+
+
+def test_in_order_the_second_is_used_when_the_first_is_full(group, regions, client):
+    worlds = regions(("reserved", "more"))
+    running = group({name: world.base_url for name, world in worlds.items()}, group={"in_order": True})
+    for _ in range(13):
+        send(client, running)
+    assert admitted(worlds) == {"reserved": 13, "more": 0}
+    for _ in range(20):
+        send(client, running)
+    assert 19 <= admitted(worlds)["reserved"] <= 25
+    assert sum(admitted(worlds).values()) == 33
+    assert not any(sum(world.tally()["refused"].values()) for world in worlds.values())
+
+
+def test_a_conversation_stays_where_its_prompt_is_cached(group, regions, client):
+    worlds = regions(limits="1k requests/min")
+    running = group({name: world.base_url for name, world in worlds.items()}, {"openai/gpt-5": "1k requests/min"})
+    send(client, running, 12, prompt_cache_key="conversation 7")
+    assert sorted(admitted(worlds).values()) == [0, 0, 12]
+    client.headers["x-paceline-sticky"] = "conversation 7"
+    send(client, running, 12)
+    assert sorted(admitted(worlds).values()) == [0, 0, 24]
+
+
+@pytest.mark.parametrize("status", [401, 403, 404, 500, 503])
+def test_what_one_member_cannot_answer_goes_to_another(group, regions, client, caplog, status):
+    worlds = regions(("us",), limits="1k requests/min")
+    broken = Odd([b'{"error": {"message": "not here"}}'], status=status)
+    with caplog.at_level(logging.WARNING, "paceline.http"), stub(broken) as url:
+        running = group({"eu": url, "us": worlds["us"].base_url}, {"openai/gpt-5": "1k requests/min"})
+        assert [answer.status_code for answer in send(client, running, 10)] == [200] * 10
+    assert admitted(worlds) == {"us": 10}
+    assert broken.seen
+    said = [record.getMessage() for record in caplog.records if "left out" in record.getMessage()]
+    assert len(said) == (status < 500)
+
+
+def test_a_server_that_is_away_costs_no_request(group, regions, client):
+    worlds = regions(("us",), limits="1k requests/min")
+    with stub(Odd()) as url:
+        pass  # it is closed now
+    running = group({"eu": url, "us": worlds["us"].base_url}, {"openai/gpt-5": "1k requests/min"})
+    assert {answer.status_code for answer in send(client, running, 20)} == {200}
+    assert admitted(worlds) == {"us": 20}
+
+
+def test_an_account_without_money_is_left_out(group, regions, client):
+    body = {"error": {"code": "insufficient_quota", "type": "insufficient_quota", "message": "You exceeded your quota"}}
+    worlds, poor = regions(("us",), limits="1k requests/min"), Odd([json.dumps(body).encode()], status=429)
+    with stub(poor) as url:
+        running = group({"eu": url, "us": worlds["us"].base_url}, {"openai/gpt-5": "1k requests/min"})
+        assert {answer.status_code for answer in send(client, running, 20)} == {200}
+        before = len(poor.seen)
+        send(client, running, 20)
+        assert len(poor.seen) == before
+
+
+def test_the_error_of_all_members_reaches_the_client(group, client):
+    with ExitStack() as servers:
+        urls = {
+            name: servers.enter_context(stub(Odd([b'{"error": {"message": "no such model"}}'], status=404)))
+            for name in ("eu", "us")
+        }
+        running = group(urls)
+        [answer] = send(client, running)
+    assert (answer.status_code, answer.json()["error"]["message"]) == (404, "no such model")
+    assert answer.headers["x-paceline-attempts"] == "2"
+
+
+def test_a_stream_passes(group, regions, client):
+    worlds = regions(("eu", "us"))
+    running = group({name: world.base_url for name, world in worlds.items()})
+    [answer] = send(client, running, stream=True)
+    assert answer.text.rstrip().endswith("data: [DONE]")
+
+
+def test_a_client_key_may_use_the_group(group, regions, client, tmp_path):
+    worlds, keys = regions(("eu", "us")), Keys(tmp_path / "keys.json")
+    mine = keys.add("alice", models=["gpt/*"])
+    other = keys.add("bob", models=["gpt-4*"])
+    running = group({name: world.base_url for name, world in worlds.items()})
+    for key, status in ((mine, 200), (other, 403)):
+        client.headers["authorization"] = f"Bearer {key}"
+        assert send(client, running)[0].status_code == status
+
+
+@pytest.mark.parametrize(
+    ("groups", "words"),
+    [
+        ({"gpt": {"members": ["eu", "uss"]}}, "groups.gpt: 'uss' is no server in [upstreams]; did you mean 'us'?"),
+        ({"gpt": {}}, "groups.gpt: a group needs one member or more"),
+        ({"gpt": {"members": ["eu"], "weights": {"us": 2}}}, "groups.gpt: weights has 'us', which is no member"),
+        ({"eu": {"members": ["us"]}}, "groups.eu: a server in [upstreams] has this name, too"),
+        ({"gpt": {"members": "eu"}}, 'a list of names in [upstreams], e.g. ["eu", "us"]'),
+        ({"gpt": {"member": ["eu"]}}, "no such setting; did you mean 'members'?"),
+    ],
+)
+def test_a_wrong_group_is_an_error_at_the_start(groups, words):
+    table = {"provider": "openai", "base_url": "http://127.0.0.1:9"}
+    with pytest.raises(QuotaError) as raised:
+        Upstreams(Config.load(environ={}, given={"upstreams": {"eu": table, "us": table}, "groups": groups}), {})
+    assert words in str(raised.value)
