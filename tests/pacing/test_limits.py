@@ -234,3 +234,44 @@ def test_a_dot_and_a_date_in_a_name_are_other_spellings_of_one_model(provider, g
 def test_other_names_are_other_models(provider, given, asked):
     found = Limits({given: "77 requests/min", f"{provider}/*": "5 requests/min"}).model(provider, asked)
     assert [str(quota) for quota in found.quotas] == ["5 requests/min"]
+
+
+@pytest.mark.parametrize(
+    ("given", "name", "pool", "quotas"),
+    [
+        ({"openai/gpt-5": "500 requests/min"}, "openai@eu/gpt-5", "openai@eu/gpt-5", ["500 requests/min"]),
+        ({"gpt-5": "500 requests/min"}, "OpenAI@EU/gpt-5-2025-08-07", "openai@eu/gpt-5", ["500 requests/min"]),
+        (
+            {"openai/gpt-5": "500 requests/min", "openai@eu/*": "60 requests/min"},
+            "openai@eu/gpt-5",
+            "openai@eu/gpt-5",
+            ["60 requests/min"],
+        ),
+        ({"openai@us/gpt-5": "60 requests/min", "*": "9 requests/min"}, "openai@eu/gpt-5", None, ["9 requests/min"]),
+        ({"openai@us/gpt-5": "60 requests/min", "*": "9 requests/min"}, "openai/gpt-5", None, ["9 requests/min"]),
+        (
+            {"claude@a/*": "9 requests/min"},
+            "anthropic@a/claude-opus-5",
+            "anthropic@a/claude-opus-5",
+            ["9 requests/min"],
+        ),
+    ],
+)
+def test_an_account_has_limits_of_its_own_or_those_of_its_provider(given, name, pool, quotas):
+    resolved = Limits(given).resolve(name)
+    assert resolved.pool == pool or pool is None
+    assert [str(quota) for quota in resolved.quotas] == quotas
+
+
+def test_an_account_has_the_published_limits_of_its_provider_and_tier():
+    limits = Limits(provider="openai", tier=2)
+    own, plain = limits.resolve("openai@eu/gpt-5"), limits.resolve("openai/gpt-5")
+    assert (own.quotas, own.sources) == (plain.quotas, plain.sources)
+    assert (own.pool, plain.pool) == ("openai@eu/gpt-5", "openai/gpt-5")
+
+
+def test_the_limits_of_an_account_say_nothing_about_another():
+    limits = Limits({"openai@eu/gpt-5": "60 requests/min"})
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        limits.model("openai@us", "gpt-5")

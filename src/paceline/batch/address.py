@@ -14,7 +14,7 @@ from yarl import URL
 from paceline.config import Config
 from paceline.core.results import QuotaError
 from paceline.providers.base import Provider
-from paceline.providers.registry import is_loopback, locate, provider_for_host, provider_named
+from paceline.providers.registry import base_of, is_loopback, locate, provider_for_host, provider_named
 
 ROOTS: Final = {"openai": "https://api.openai.com", "anthropic": "https://api.anthropic.com"}
 """The servers for the paths of the batch formats; the root of any other provider is given with ``--base-url``."""
@@ -52,9 +52,13 @@ def address_of(provider: Provider, base_url: str | None, environ: Mapping[str, s
     Raises:
         QuotaError: As for :func:`root_and_key`.
     """
-    root, key = root_and_key(provider, base_url, environ)
+    return address_at(provider, *root_and_key(provider, base_url, environ))
+
+
+def address_at(provider: Provider, root: str, key: str) -> Address:
+    """Where the requests of ``provider`` go, with its usual headers."""
     headers = {"content-type": "application/json", "accept": "application/json", "user-agent": "paceline"}
-    if provider.name == "anthropic":
+    if base_of(provider.name) == "anthropic":
         headers |= {"x-api-key": key, "anthropic-version": "2023-06-01"}
     else:
         headers |= {"authorization": f"Bearer {key}"}

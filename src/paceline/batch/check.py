@@ -4,18 +4,20 @@ from __future__ import annotations
 
 import warnings
 from collections import defaultdict
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from itertools import islice
-from typing import BinaryIO, Final
+from typing import BinaryIO, Final, NamedTuple
 
 from paceline.batch.index import Index
 from paceline.batch.requests import WHOLE, BadLineError, Request, Shard, read_lines, read_request
+from paceline.config.servers import Server
 from paceline.core.results import GIVEN, NeverFits, PacelineError, PacelineWarning, QuotaError
 from paceline.http.describe import Metered
 from paceline.limiter.limiter import Limiter
 from paceline.pacing.scheduler import Scheduler
-from paceline.providers.base import Provider
+from paceline.providers.base import Call, Provider
+from paceline.providers.registry import base_of
 from paceline.providers.tables import DEFAULT, lookup
 
 SHOWN: Final = 20
@@ -101,18 +103,31 @@ def check(
     return plan
 
 
+class Part(NamedTuple):
+    """A pool that takes requests of one model, and what the plan charges to it; ``speed``: in requests per second."""
+
+    scheduler: Scheduler
+    share: Share
+    speed: float
+
+    def load(self) -> float:
+        """How long its requests take, in seconds."""
+        return self.share.requests / self.speed
+
+
 class Checker:
     """Adds requests to a plan, and finds those that can never be sent.
 
     Args:
         limiter: The limits that hold.
         index: Receives the ids.
+        group: The members of the group that answers all requests, if there is one.
     """
 
-    def __init__(self, limiter: Limiter, index: Index) -> None:
+    def __init__(self, limiter: Limiter, index: Index, group: Sequence[Server] = ()) -> None:
         self.plan = Plan()
-        self._limiter, self._index = limiter, index
-        self._pools: dict[tuple[str, str], tuple[Scheduler, Share]] = {}
+        self._limiter, self._index, self._group = limiter, index, group
+        self._pools: dict[tuple[str, str], list[Part]] = {}
 
     def add(self, request: Request) -> Metered:
         """Add ``request`` to the plan; return what it costs.
@@ -120,11 +135,17 @@ class Checker:
         Raises:
             BadLineError: It can never be sent.
         """
-        metered, share = self._described(request)
-        cost, ledger = metered.cost(), metered.scheduler.pool.ledger
-        never = ledger.never(ledger.amounts(cost))
+        metered, parts = self._described(request)
+        cost = metered.cost()
+        never = None
+        for part in parts:
+            ledger = part.scheduler.pool.ledger
+            never = ledger.never(ledger.amounts(cost))
+            if never is None:
+                break
         if never is not None:
             raise BadLineError(_too_large(request, never))
+        share = parts[0].share if len(parts) == 1 else min(parts, key=Part.load).share
         if (first := self._index.add(request.custom_id, request.line)) is not None:
             raise BadLineError(f"custom_id is that of line {first}: it must be unique")
         self.plan.requests += 1
@@ -141,7 +162,7 @@ class Checker:
         """
         return self._described(request)[0]
 
-    def _described(self, request: Request) -> tuple[Metered, Share]:
+    def _described(self, request: Request) -> tuple[Metered, list[Part]]:
         call = request.provider.describe(request.path, request.body)
         if call is None:
             raise BadLineError(
@@ -150,31 +171,39 @@ class Checker:
             )
         known = self._pools.get((request.provider.name, call.model))
         try:
-            scheduler, share = known or self._first_of(request.provider, call.model)
+            parts = known or self._first_of(request, call)
         except QuotaError as error:
             raise BadLineError(str(error)) from None
         calibration = self._limiter.calibrations.of(call.provider, call.model, call.endpoint)
-        return Metered(request.provider, call, scheduler, calibration), share
+        return Metered(request.provider, call, parts[0].scheduler, calibration), parts
 
-    def _first_of(self, provider: Provider, model: str) -> tuple[Scheduler, Share]:
-        """The pool of a model that has not occurred before, and what is charged to it."""
+    def _first_of(self, request: Request, call: Call) -> list[Part]:
+        """The pools of a model that has not occurred before: one, or one for each member of a group."""
+        model, provider = call.model, request.provider
+        places = [(provider, model)]
+        if self._group:
+            places = [(one.provider, one.model(request.path, request.body) or model) for one in self._group]
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore", PacelineWarning)  # the warning below names the command line's option
-            scheduler = self._limiter.scheduler_for(provider.name, model)
-            limits = self._limiter.limits
-            given = GIVEN in limits.model(provider.name, model).sources
-            tier = limits.tier if provider.name == limits.provider else None
-            if not given and lookup(provider.name, model, tier).matched == DEFAULT:
-                quotas = ", ".join(scheduler.pool.ledger.names)
-                self.plan.warnings.append(
-                    f"no published limits for {provider.name}'s model {model!r}: {quotas} are used until answers state"
-                    f" others; set the real limits with --limit '{model}=500 requests/min,400k tokens/min'"
-                )
-        found = scheduler, self.plan.shares.setdefault(scheduler.pool.name, Share(model=f"{provider.name}/{model}"))
+            warnings.simplefilter("ignore", PacelineWarning)  # the warnings below name the command line's option
+            parts = [self._part(*place) for place in places]
         if len(self._pools) < 100_000:
-            self._pools[provider.name, model] = found
+            self._pools[provider.name, model] = parts
         self.plan.providers[provider.name] = provider
-        return found
+        return parts
+
+    def _part(self, provider: Provider, model: str) -> Part:
+        scheduler = self._limiter.scheduler_for(provider.name, model)
+        limits = self._limiter.limits
+        resolved = limits.model(provider.name, model)
+        tier = limits.tier if base_of(provider.name) == limits.provider else None
+        if GIVEN not in resolved.sources and lookup(provider.name, model, tier).matched == DEFAULT:
+            quotas = ", ".join(scheduler.pool.ledger.names)
+            self.plan.warnings.append(
+                f"no published limits for {provider.name}'s model {model!r}: {quotas} are used until answers state"
+                f" others; set the real limits with --limit '{model}=500 requests/min,400k tokens/min'"
+            )
+        share = self.plan.shares.setdefault(scheduler.pool.name, Share(model=f"{provider.name}/{model}"))
+        return Part(scheduler, share, min((quota.rate for quota in resolved.quotas if quota.period_s), default=1.0))
 
 
 def _too_large(request: Request, never: NeverFits) -> str:

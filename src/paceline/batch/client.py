@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import functools
+import json
 import re
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Final
 
 import aiohttp
@@ -16,7 +17,7 @@ from yarl import URL
 from paceline.batch.address import Address, proxy_for
 from paceline.batch.reach import Reach, origin
 from paceline.batch.redact import PART_MIN, Secrets
-from paceline.batch.requests import Request
+from paceline.batch.requests import BadLineError, Request
 from paceline.batch.transport import (
     NO_CONNECTION,
     Answer,
@@ -27,8 +28,10 @@ from paceline.batch.transport import (
     Target,
     session,
 )
-from paceline.http.describe import Metered
-from paceline.http.exchange import Exchange
+from paceline.config.servers import ServerGroup
+from paceline.http.describe import Metered, at_account, describe
+from paceline.http.exchange import Binding, Exchange
+from paceline.http.routed import RoutedExchange, Way
 from paceline.limiter.limiter import Limiter
 
 MESSAGE_MAX: Final = 2_000
@@ -95,8 +98,7 @@ class Route:
     """
 
     def __init__(self, root: str, path: str) -> None:
-        url = URL(root + path)
-        self.target = Target(url, origin(str(url)), (url.host or "", url.path))
+        self.target = Target.of(root, path)
         self.open = asyncio.Event()
         self.served = False
         self.wrong = self._sent = 0
@@ -132,6 +134,7 @@ class Client:
         timeout_s: The time from sending a request to the end of its answer.
         say: Takes a line for the user.
         paused: Whether nothing may be sent now.
+        group: The servers of which each request goes to the one where it can go soonest; ``None`` for none.
 
     Attributes:
         reach: Reports addresses that cannot be reached.
@@ -145,7 +148,10 @@ class Client:
         timeout_s: float,
         say: Callable[[str], None],
         paused: Callable[[], bool] = lambda: False,
+        group: ServerGroup | None = None,
     ) -> None:
+        self._group = group
+        self._choice = group.choice(limiter.clock) if group is not None else None
         self._proxy = proxy_for(addresses)
         again = limiter.retry.faults and limiter.retry.max_attempts > 1
         self.reach = Reach(say, again=again, proxy=self._proxy)
@@ -153,6 +159,7 @@ class Client:
         self.sender = Sender(timeout_s, self.reach, self._secrets, paused)
         self._limiter, self._addresses, self._timeout_s, self._say = limiter, addresses, timeout_s, say
         self._routes: dict[tuple[str, str, str], Route] = {}
+        self._targets: dict[tuple[str, str], Target] = {}  # of a group, by member and path
         self._session: aiohttp.ClientSession | None = None
 
     def open(self) -> None:
@@ -189,13 +196,9 @@ class Client:
             route = self._routes[kind] = Route(address.root, request.path)
         if not (route.served or await route.enter()):
             return None
-        headers = address.headers
-        if _IN_HEADER.fullmatch(request.custom_id):
-            headers = {**headers, "x-custom-id": request.custom_id}  # for the log of a gateway on the way
-        target = route.target
-        http = self.sender.request(target, headers, request.content())
+        exchange = self._exchange(request, metered, address, route.target)
         try:
-            answer = await Exchange(self._limiter, http, metered, target.key).run()
+            answer = await exchange.run()
         except PausedError:
             raise
         except UNANSWERED as error:
@@ -203,13 +206,49 @@ class Client:
             if isinstance(error, AnswerTooLargeError):
                 code, words = "answer_too_large", str(error)
             elif isinstance(error, NO_CONNECTION):
-                words = self.reach.lose(target.origin, error)
+                words = self.reach.lose(exchange.http.address, error)
             else:
                 words = one_line(self._secrets.text(f"{type(error).__name__}: {error}".rstrip(": ")))
             return Outcome(None, {"code": code, "message": words[:MESSAGE_MAX]})
         if not route.served and _OWN_ANSWER not in answer.headers and answer.status < 500:
             self._judge(route, request, answer)
-        return _outcome(request, answer)
+        outcome = _outcome(request, answer)
+        if outcome.ends and self._group is not None:
+            why = "have no money left" if outcome.ends == "money" else "refuse their keys, or the model"
+            message = f"the servers of the group {self._group.name} {why}: {', '.join(self._group.members)}"
+            outcome = replace(outcome, error={"code": "key_refused", **(outcome.error or {}), "message": message})
+        return outcome
+
+    def _exchange(self, request: Request, metered: Metered, address: Address, target: Target) -> Exchange:
+        """The exchange of a request: with its server, or with any of the group.
+
+        Raises:
+            BadLineError: A server of the group cannot be asked for it.
+        """
+        if self._group is None or self._choice is None:
+            return Exchange(self._limiter, self._bind(request, address, target, request.content()), metered, target.key)
+        ways = {}
+        for name, one in self._group.members.items():
+            body, own = one.renamed(request.body), None
+            if body is request.body:
+                own = at_account(self._limiter, metered, one.provider)
+            content = request.content() if body is request.body else json.dumps(body).encode("ascii")
+            own = own or describe(self._limiter, one.provider, request.path, content)
+            if own is None:
+                raise BadLineError(f"url is {request.path!r}, which is not paced for {one.provider.name}")
+            place = self._targets.get((name, request.path))
+            if place is None:
+                place = self._targets[name, request.path] = Target.of(one.root, request.path)
+            http = self._bind(request, self._addresses[one.provider.name], place, content)
+            ways[name] = Way(http, own, place.key)
+        sticky = request.body.get("prompt_cache_key")
+        return RoutedExchange(self._limiter, ways, self._choice, sticky=None if sticky is None else str(sticky))
+
+    def _bind(self, request: Request, address: Address, target: Target, content: bytes) -> Binding:
+        headers = address.headers
+        if _IN_HEADER.fullmatch(request.custom_id):
+            headers = {**headers, "x-custom-id": request.custom_id}  # for the log of a gateway on the way
+        return self.sender.request(target, headers, content)
 
     def _judge(self, route: Route, request: Request, answer: Answer) -> None:
         """Stop sending the requests of ``route`` if its first answers show that the address or the model is wrong."""

@@ -19,7 +19,7 @@ from typing import Any, BinaryIO, Final, cast
 from urllib.parse import urlsplit
 
 from paceline.batch import cost
-from paceline.batch.address import ROOTS, Address, account, account_of, address_of, provider_of
+from paceline.batch.address import ROOTS, Address, account, account_of, address_at, address_of, provider_of
 from paceline.batch.check import SHOWN, Checker, Plan, check
 from paceline.batch.cost import Bill
 from paceline.batch.deadline import Deadline
@@ -33,12 +33,14 @@ from paceline.batch.results import STDOUT, OutputError, Recovered, Results, read
 from paceline.batch.runner import DONE, FAILED, INTERRUPTED, Runner
 from paceline.batch.summary import Tally, in_time, in_words
 from paceline.config import Config
+from paceline.config.servers import Server, ServerGroup
+from paceline.config.servers import group as read_group
 from paceline.core.results import QuotaError, SourceKind
 from paceline.http.describe import Metered
 from paceline.limiter.limiter import Limiter
 from paceline.pacing.permit import Permit
 from paceline.providers.base import Provider
-from paceline.providers.registry import is_loopback, provider_named
+from paceline.providers.registry import base_of, is_loopback, provider_named
 from paceline.shared.messages import Message
 from paceline.stores import Prefixed, Store, StoreError, open_store
 from paceline.stores.sqlite import SQLiteStore
@@ -106,14 +108,17 @@ class Job:
                 return self._run(file, results, view)
 
     def _run(self, file: BinaryIO, results: Results, view: View) -> tuple[int, dict[str, Any]]:
-        provider = provider_of(self.config)
-        arguments = self.config.arguments(provider or _provider_of_first(file))
+        group = self._group()
+        members = tuple(group.members.values()) if group is not None else ()
+        provider = members[0].provider.name if members else provider_of(self.config)
+        home = base_of(provider) if provider else _provider_of_first(file)
+        arguments = self.config.arguments(home)
         limiter, index = Limiter(**arguments), Index()
         saved: list[str] = []
         try:
             journal = self._journal(results)
             whole = journal is not None or self._checks_first(file, results)
-            checker, most = Checker(limiter, index if whole else Index()), None if whole else SAMPLE
+            checker, most = Checker(limiter, index if whole else Index(), members), None if whole else SAMPLE
             plan = check(
                 file,
                 checker,
@@ -124,14 +129,14 @@ class Job:
             )
             for warning in plan.warnings[:SHOWN]:
                 view.say(f"warning: {warning}")
-            addresses = self._addresses(plan, provider, whole=whole)
-            store = self._store(plan, view) if self.mode != "batch" else None
+            addresses = self._addresses(plan, provider, members, whole=whole)
+            store = self._store(plan, addresses, view) if self.mode != "batch" else None
             if store is not None:
                 limiter = Limiter(**arguments | {"store": store})
                 _join(limiter, (share.model for share in plan.shares.values()))
             journal = self._leave(results, journal, view)
             recovered = results.recover(index, repair=self.repair) if whole else Recovered()
-            start, checker = limiter.status()["pools"], Checker(limiter, index)
+            start, checker = limiter.status()["pools"], Checker(limiter, index, members)
             tally = Tally(plan.requests, recovered.answered, start=start, store=store.url if store else None)
             tally.bill = Bill(self.config.prices)
             if whole:
@@ -147,7 +152,7 @@ class Job:
             runner = partial(
                 Runner, limiter=limiter, config=self.config, addresses=addresses, results=results, tally=tally
             )
-            runner = partial(runner, view=view, meter=meter)
+            runner = partial(runner, view=view, meter=meter, group=group)
             try:
                 if journal is not None:
                     again = partial(_from_start, file, index, provider, plan.last_line, checker, self.shard)
@@ -222,9 +227,29 @@ class Job:
             )
         return None if self.mode == "sync" else journal
 
-    def _store(self, plan: Plan, view: View) -> Store | None:
+    def _group(self) -> ServerGroup | None:
+        """The group that answers all requests, if one is set.
+
+        Raises:
+            QuotaError: It is invalid, or other settings exclude it.
+        """
+        if self.config.group is None:
+            return None
+        if self.config.base_url is not None:
+            raise QuotaError("group and base_url exclude each other: the addresses of a group are those of its servers")
+        if self.mode != "sync":
+            raise QuotaError(f"--mode {self.mode}: a group sends requests one by one: use --mode sync")
+        found = read_group(self.config, self.config.group, self.environ)
+        keyless = [
+            one for one in found.members.values() if not (one.key or is_loopback(urlsplit(one.root).hostname or ""))
+        ]
+        if keyless:
+            raise QuotaError(f"no key for {keyless[0].name}: set the environment variable {keyless[0].key_env}")
+        return found
+
+    def _store(self, plan: Plan, addresses: Mapping[str, Address], view: View) -> Store | None:
         """The store for the quotas of ``plan``; see :meth:`_open_store`."""
-        store, problem = self._open_store(plan.shares)
+        store, problem = self._open_store(plan.shares, addresses)
         if problem:
             view.say(f"warning: {problem}")
         return store
@@ -276,12 +301,16 @@ class Job:
         """Whether the whole input is checked before the first request: on demand, if it is small, or to resume a run."""
         return self.check_first or _size(file) <= CHECKED_FIRST_MAX or (not self.restart and results.has_lines())
 
-    def _addresses(self, plan: Plan, provider: str | None, *, whole: bool) -> dict[str, Address]:
+    def _addresses(
+        self, plan: Plan, provider: str | None, members: Sequence[Server], *, whole: bool
+    ) -> dict[str, Address]:
         """The addresses of the providers in ``plan``; where that is not the whole input, of all that have a key.
 
         Raises:
             QuotaError: A provider of ``plan`` has no address or no key.
         """
+        if members:
+            return {one.provider.name: address_at(one.provider, one.root, one.key or "none") for one in members}
         unknown = [name for name in plan.providers if not has_batches(name)]
         if self.mode != "sync" and unknown:
             raise QuotaError(f"--mode {self.mode}: no Batch API of {unknown[0]} is known here: use --mode sync")
@@ -322,7 +351,7 @@ class Job:
             yield found
         tally.requests, tally.about = plan.requests, ""
 
-    def _open_store(self, pools: Iterable[str]) -> tuple[Store | None, str | None]:
+    def _open_store(self, pools: Iterable[str], addresses: Mapping[str, Address]) -> tuple[Store | None, str | None]:
         """The store for the quotas of ``pools``, after one exchange with it for each.
 
         Returns:
@@ -333,10 +362,13 @@ class Job:
         """
 
         def prefix(pool: str) -> str:
+            address = addresses.get(pool.partition("/")[0])
+            if address is not None:
+                return account(address.root, address.key)
             return account_of(pool, self.config.base_url, self.environ)
 
         try:
-            store = choose_store(self.config, self.environ)
+            store = choose_store(self.config, self.environ, [one.root for one in addresses.values()])
             if store is not None:
                 store = Prefixed(store, prefix)
                 for pool in pools:
@@ -351,15 +383,16 @@ class Job:
         return store, None
 
 
-def choose_store(config: Config, environ: Mapping[str, str]) -> Store | None:
-    """The configured store, or the user's state file; ``None`` for ``memory:``, and for a server on this machine.
+def choose_store(config: Config, environ: Mapping[str, str], roots: Sequence[str] = ()) -> Store | None:
+    """The configured store, or the user's state file; ``None`` for ``memory:``, and for servers on this machine.
 
     Raises:
         StoreError: Invalid store URL, or no home folder.
     """
     if config.store is not None:
         return None if config.store.startswith("memory:") else open_store(config.store)
-    if is_loopback(urlsplit(config.base_url or "").hostname or ""):  # a server on this machine is a test's
+    hosts = [urlsplit(root).hostname or "" for root in roots or [config.base_url or ""]]
+    if all(map(is_loopback, hosts)):  # a server on this machine is a test's
         return None
     try:
         return SQLiteStore(state_file(environ))

@@ -17,6 +17,7 @@ from paceline.batch.results import Results, encode_answer
 from paceline.batch.summary import Tally
 from paceline.batch.transport import PausedError
 from paceline.config import Config
+from paceline.config.servers import ServerGroup
 from paceline.http.describe import Metered
 from paceline.limiter.limiter import Limiter
 
@@ -38,6 +39,7 @@ class Runner:
     Args:
         source: The requests to send, with what they cost; one is read when a worker is free.
         addresses: Where requests go, by the provider's name.
+        group: As for :class:`~paceline.batch.client.Client`.
 
     Attributes:
         stop: The exit code and the reason of a run that ended early.
@@ -53,9 +55,10 @@ class Runner:
         tally: Tally,
         view: View,
         meter: Meter,
+        group: ServerGroup | None = None,
     ) -> None:
         self.stop: tuple[int, str] | None = None
-        self._client = Client(limiter, addresses, config.timeout_s, view.say, lambda: bool(results.kept))
+        self._client = Client(limiter, addresses, config.timeout_s, view.say, lambda: bool(results.kept), group)
         self.reach, self.sender = self._client.reach, self._client.sender
         self._source, self._limiter, self._config = source, limiter, config
         self._results, self._tally, self._view, self._meter = results, tally, view, meter

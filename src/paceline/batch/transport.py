@@ -8,14 +8,14 @@ import time
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, Final
+from typing import Any, Final, Self
 
 import aiohttp
 import httpx2
 from aiohttp.http_exceptions import ContentEncodingError
 from yarl import URL
 
-from paceline.batch.reach import Reach
+from paceline.batch.reach import Reach, origin
 from paceline.batch.redact import Secrets
 from paceline.batch.results import read_body
 from paceline.http.exchange import Binding, Exchanged, Tap, UnsentError
@@ -99,6 +99,12 @@ class Target:
     url: URL
     origin: str
     key: tuple[str, str]
+
+    @classmethod
+    def of(cls, root: str, path: str) -> Self:
+        """The target at ``path`` below the server's ``root``."""
+        url = URL(root + path)
+        return cls(url, origin(str(url)), (url.host or "", url.path))
 
 
 class Sender:

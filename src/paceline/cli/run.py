@@ -42,6 +42,7 @@ def _duration(_: click.Context, __: click.Parameter, text: str | None) -> float 
 )
 @options.BASE_URL
 @click.option("--provider", help="The provider; by address or format when not given.")
+@click.option("--group", help="The group of servers in the configuration of which each request goes to the soonest.")
 @options.TIER
 @options.LIMIT
 @options.RPM

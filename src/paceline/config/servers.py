@@ -36,6 +36,16 @@ class Server:
     key: str = field(default="", repr=False)
     models: Mapping[str, str] = field(default_factory=dict)
 
+    def renamed(self, body: Mapping[str, Any]) -> Mapping[str, Any]:
+        """The body of a request with this server's name of the model."""
+        name = self.models.get(str(body.get("model")))
+        return body if name is None else {**body, "model": name}
+
+    def model(self, path: str, body: Mapping[str, Any]) -> str | None:
+        """The model of a request as its pool here is called; ``None`` for a request that costs nothing."""
+        call = self.provider.describe(path, self.renamed(body))
+        return call.model if call is not None else None
+
 
 @dataclass(frozen=True, slots=True)
 class ServerGroup:

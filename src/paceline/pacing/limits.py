@@ -272,7 +272,9 @@ class Limits:
         """Name the given limit that ``model`` nearly matches, if no model has matched it."""
         name = f"{provider}/{model}"
         for given in islice(self.given, NEAR_MAX):
-            if given not in self._used and (given == model or _is_near(given, name) or _is_near(given, model)):
+            if given in self._used or ("@" in given and _names_other(provider, given)):  # of another account
+                continue
+            if given == model or _is_near(given, name) or _is_near(given, model):
                 self.warn(
                     given,
                     f"the limit of {given!r} has matched no model so far, and {name!r} has none: write {name!r} in its"

@@ -1,0 +1,128 @@
+"""A run whose requests any of several servers can answer."""
+
+import re
+
+import pytest
+from batch_helpers import chat, read_answers, write_lines
+
+from paceline.batch.job import Job
+from paceline.batch.progress import Plain, View
+from paceline.config import Config
+from paceline.core.results import QuotaError
+
+SERVED = "3k requests/min"
+
+
+@pytest.fixture
+def regions(paceline_emulator):
+    def start(*names, **settings):
+        return {name: paceline_emulator(limits={"*": SERVED}, latency_s=0.0, **settings) for name in names}
+
+    return start
+
+
+def run(tmp_path, servers, *, count=120, view=None, given=None, **options):
+    """Run ``count`` requests at servers, given by name as their URLs or their tables of settings."""
+    source = write_lines(tmp_path / "in.jsonl", [chat(f"r{i}") for i in range(count)])
+    upstreams = {
+        name: {"provider": "openai", "key_env": f"KEY_{name.upper()}"}
+        | (one if isinstance(one, dict) else {"base_url": one})
+        for name, one in servers.items()
+    }
+    settings = {
+        "upstreams": upstreams, "groups": {"gpt": {"members": list(servers)}}, "group": "gpt", "workers": 50,
+        "limits": {"openai/*": SERVED}, **(given or {}),
+    }  # fmt: skip
+    environ = {f"KEY_{name.upper()}": f"sk-of-{name}" for name in servers}
+    config = Config.load(environ={}, given=settings)
+    code, report = Job(str(source), None, config, environ=environ, **options).run(view or View())
+    return code, report, read_answers(source.with_name("in.results.jsonl"))
+
+
+def urls(worlds):
+    return {name: world.base_url for name, world in worlds.items()}
+
+
+def test_all_members_answer_and_each_request_once(tmp_path, regions, capsys):
+    worlds = regions("eu", "us", "asia")
+    code, report, answers = run(tmp_path, urls(worlds), count=300, view=Plain())
+    assert (code, report["ok"], report["attempts"], report["refused"]) == (0, 300, 300, 0)
+    assert sorted(answer["custom_id"] for answer in answers) == sorted(f"r{i}" for i in range(300))
+    admitted = {name: world.tally()["admitted"] for name, world in worlds.items()}
+    assert sum(admitted.values()) == 300
+    assert min(admitted.values()) >= 60
+    said = capsys.readouterr().err
+    assert all(f"openai@{name}/gpt-5: 3k requests/min (given)" in said for name in worlds)
+
+
+def test_the_time_that_is_left_is_that_of_all_members(tmp_path, regions, capsys):
+    slow = {"limits": {"openai@eu/*": "60 requests/min", "openai@us/*": "120 requests/min"}, "max_attempts": 1}
+    worlds = regions("eu", "us")
+    for world in worlds.values():
+        world.reset(valid_key="no such key")
+    code, _, _ = run(tmp_path, urls(worlds), count=900, given=slow, view=Plain())
+    assert code == 2
+    said = re.search(r"900 to send: at least (\d+) min", capsys.readouterr().err)
+    assert said, "the slower one alone would need 15 minutes, the faster one 7"
+    assert said[1] in ("4", "5")
+
+
+def test_a_server_has_its_own_name_of_the_model(tmp_path, regions):
+    worlds = regions("eu", "us")
+    servers = {"eu": worlds["eu"].base_url, "us": {"base_url": worlds["us"].base_url, "models": {"gpt-5": "mine"}}}
+    code, _, answers = run(tmp_path, servers)
+    assert code == 0
+    assert {answer["response"]["body"]["model"] for answer in answers} == {"gpt-5", "mine"}
+
+
+def test_a_server_that_is_away_or_refuses_its_key_costs_no_request(tmp_path, regions):
+    worlds = regions("us", "asia")
+    worlds["asia"].reset(valid_key="sk-another")
+    servers = {"eu": "http://127.0.0.1:9", **urls(worlds)}
+    code, report, answers = run(tmp_path, servers)
+    assert (code, report["ok"], len(answers)) == (0, 120, 120)
+    assert worlds["us"].tally()["admitted"] == 120
+
+
+def test_keys_that_all_servers_refuse_end_the_run(tmp_path, regions, capsys):
+    worlds = regions("eu", "us")
+    for world in worlds.values():
+        world.reset(valid_key="sk-another")
+    code, report, _ = run(tmp_path, urls(worlds), view=Plain())
+    assert code == 2
+    assert "the servers of the group gpt refuse their keys, or the model: eu, us" in capsys.readouterr().err
+    assert "sk-of" not in str(report)
+
+
+def test_a_second_run_sends_nothing(tmp_path, regions):
+    worlds = regions("eu", "us")
+    run(tmp_path, urls(worlds))
+    code, report, _ = run(tmp_path, urls(worlds))
+    assert (code, report["attempts"], report["skipped"]) == (0, 0, 120)
+
+
+@pytest.mark.parametrize(
+    ("given", "options", "words"),
+    [
+        ({"group": "gtp"}, {}, "no group 'gtp'; did you mean 'gpt'?"),
+        ({"base_url": "http://127.0.0.1:9"}, {}, "group and base_url exclude each other"),
+        ({}, {"mode": "batch"}, "--mode batch: a group sends requests one by one"),
+        ({"groups": {"gpt": {"members": ["eu", "uk"]}}}, {}, "groups.gpt: 'uk' is no server in [upstreams]"),
+        (
+            {"upstreams": {"eu": {"provider": "openai", "key_env": "KEY_X"}}},
+            {},
+            "upstreams.eu: the environment variable KEY_X is not set",
+        ),
+        (
+            {"upstreams": {"eu": {"provider": "openai"}}},
+            {},
+            "no key for eu: set the environment variable OPENAI_API_KEY",
+        ),
+    ],
+)
+def test_wrong_settings_are_errors_at_the_start(tmp_path, given, options, words):
+    servers = {} if "upstreams" in given else {"eu": "http://127.0.0.1:9"}
+    given = {"groups": {"gpt": {"members": ["eu"]}}, **given}
+    with pytest.raises(QuotaError) as raised:
+        run(tmp_path, servers, given=given, **options)
+    assert words in str(raised.value)
