@@ -22,7 +22,7 @@ from paceline.core.quota import NS, Rule
 from paceline.shared.ledger import SharedLedger
 from paceline.shared.messages import Message, Reply
 from paceline.stores import StoreError, open_store
-from paceline.stores.sqlite import ADVICE, APPLICATION_ID, FORMAT
+from paceline.stores.sqlite import ADVICE, APPLICATION_ID, FORMAT, read_only
 
 BYTES_MAX: Final = 64 * 2**20
 """A status page of ten thousand pools has a tenth of this."""
@@ -157,10 +157,8 @@ def _read(file: Path, timeout_s: float) -> Mapping[str, Any]:
             raise _ReadError(f"{name}: this is a folder: give the path of a file in it")
     if not os.access(file, os.R_OK, effective_ids=os.access in os.supports_effective_ids):
         raise _ReadError(f"{name}: {_RIGHTS}")
-    # Without a log no process has it open, and SQLite need not create its own files beside it.
-    how = "mode=ro" if file.with_name(f"{file.name}-wal").exists() else "mode=ro&immutable=1"
     try:
-        with closing(sqlite3.connect(f"{file.absolute().as_uri()}?{how}", uri=True, timeout=timeout_s)) as database:
+        with closing(read_only(file, timeout_s)) as database:
             if database.execute("PRAGMA application_id").fetchone() != (APPLICATION_ID,):
                 raise _ReadError(f"{name}: this is another program's database: give another path")
             rows = database.execute("SELECT name, format, state FROM pools ORDER BY name").fetchall()
