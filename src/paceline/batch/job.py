@@ -42,7 +42,7 @@ from paceline.providers.base import Provider
 from paceline.providers.registry import is_loopback, provider_named
 from paceline.shared.messages import Message
 from paceline.stores import Prefixed, Store, StoreError, open_store
-from paceline.stores.notes import Notes, open_notes
+from paceline.stores.notes import Notes, notes_beside
 from paceline.stores.sqlite import SQLiteStore
 
 STDIN: Final = "-"
@@ -236,7 +236,7 @@ class Job:
 
     def _notes(self, store: Store | None) -> Notes | None:
         """Where this run reports its progress: beside its store, if that is in a place of its own."""
-        return open_notes(self.config.store or store.url) if store is not None else None
+        return notes_beside(choose_store(self.config, self.environ)) if store is not None else None
 
     def _leave(self, results: Results, journal: Journal | None, view: View) -> Journal | None:
         """On a restart, rename the output and the journal of an earlier run; return the journal to write, if any."""

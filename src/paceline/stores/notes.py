@@ -13,8 +13,7 @@ from contextlib import closing
 from pathlib import Path
 from typing import Any, Final, Protocol
 
-from paceline.stores import open_store
-from paceline.stores.base import TIMEOUT_S, StoreError
+from paceline.stores.base import TIMEOUT_S, Store, StoreError
 from paceline.stores.entries import READ_ALL, EntryFile
 from paceline.stores.redis import RedisStore
 from paceline.stores.sqlite import SQLiteStore, read_only
@@ -61,13 +60,13 @@ class Notes(Protocol):
         """Close what is open; a later call opens it again."""
 
 
-def open_notes(url: str, *, timeout_s: float = TIMEOUT_S) -> Notes | None:
-    """The notes beside the store at ``url``; ``None`` for a store in memory. Nothing is opened before the first use.
+def notes_beside(store: Store | None, *, timeout_s: float = TIMEOUT_S) -> Notes | None:
+    """The notes beside ``store``; ``None`` if that is in no place of its own. Nothing is opened before the first use.
 
-    Raises:
-        StoreError: The URL is invalid.
+    Args:
+        store: For the notes alone, where it is a Redis: they close its connection.
+        timeout_s: How long a file of notes may be locked by other processes.
     """
-    store = open_store(url, timeout_s=timeout_s)
     if isinstance(store, RedisStore):
         return RedisNotes(store)
     if isinstance(store, SQLiteStore):

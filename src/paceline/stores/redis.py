@@ -51,7 +51,7 @@ _ADVICE = {
     "surrogates not allowed": "the name of the pool, or of a unit, has half a character: rename it",
     "Authentication|NOAUTH": "write redis://:PASSWORD@HOST or redis://USER:PASSWORD@HOST with the right password",
     "NoPermission|NOPERM": "allow this user ~paceline:* and +eval +evalsha +get +set +time +del +pexpire +hget +hset +hdel"
-    " +hlen +zadd +zrem +zcard +zrangebyscore +zpopmin",
+    " +hlen +zadd +zrem +zcard +zrangebyscore +zpopmin, and +scan for the pools of paceline status",
     "OutOfMemory|OOM": "raise the server's maxmemory",
     "ReadOnly|READONLY": "give the address of the master, or let Sentinels find it with redis+sentinel://",
     "Moved|MOVED": "this is one node of a cluster: write redis+cluster:// instead of redis://",
@@ -128,6 +128,24 @@ class RedisStore:
     def key(self, pool: str) -> str:
         """The key of the ledger of ``pool``."""
         return f"paceline:{FORMAT}:{{{self.prefix}/{pool}}}"
+
+    def pools(self) -> list[str]:
+        """The names of the pools that there are, by a look at all keys of the server.
+
+        Raises:
+            StoreError: They cannot be listed.
+        """
+        start = self.key("").removesuffix("}")
+        pattern = re.sub(r"([\\*?\[\]])", r"\\\1", start) + "*}"
+        try:
+            client = self._address.client(self._timeout_s)
+            try:
+                found = {key.decode("utf-8", "replace") for key in client.scan_iter(match=pattern, count=1_000)}
+            finally:
+                client.close() if self._address.nodes else client.connection_pool.disconnect()
+        except Exception as error:
+            raise StoreError(f"{self.url}: {explain(error)}") from error
+        return sorted(key.removeprefix(start).removesuffix("}") for key in found)
 
     def run_script(self, text: str, keys: Sequence[str], *arguments: str) -> Any:
         """Run a short script of another use on the node that has ``keys``; each call sends its text.
