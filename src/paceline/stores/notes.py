@@ -134,7 +134,8 @@ class SQLiteNotes:
             return []
         try:
             with closing(read_only(self._path, self._timeout_s)) as database:
-                rows = database.execute(READ_ALL).fetchall()
+                made = database.execute("SELECT count(*) FROM sqlite_master").fetchone() != (0,)
+                rows = database.execute(READ_ALL).fetchall() if made else []
             ages = [(self._now_s() - at, entry) for _, entry, at in rows]
         except (sqlite3.Error, TypeError) as error:
             raise StoreError(f"sqlite:{self._path}: {error}") from error
