@@ -79,6 +79,12 @@ def send(source, store, emulator, shard="1/1", view=None, output=None, **environ
     return Job(str(source), output, config, shard=Shard.parse(shard), environ=environ).run(view or View())
 
 
+def use(store):
+    """Make a pool there."""
+    with closing(paceline.Limiter({"jobs": "5 requests/day"}, store=store)) as limiter:
+        limiter.acquire("jobs").wait().settle()
+
+
 def status(store, *words):
     done = CliRunner().invoke(app, ["status", "--store", store, *words])
     assert done.exit_code == 0, done.output
@@ -205,7 +211,7 @@ class TestShards:
 
 class TestTheSum:
     def test_without_a_run_all_is_as_before(self, store):
-        paceline.Limiter({"jobs": "5 requests/min"}, store=store).try_acquire("jobs")
+        use(store)
         shown = status(store)
         assert (shown.stdout.count("\n"), shown.stderr) == (2, "")
         assert json.loads(status(store, "--json").stdout).keys() == {"pools"}
@@ -233,7 +239,7 @@ class TestTheSum:
 
     def test_the_run_that_reported_last_comes_first_and_few_are_shown(self, tmp_path):
         store = f"sqlite:{tmp_path / 'quotas.db'}"
-        paceline.Limiter({"jobs": "5 requests/min"}, store=store).try_acquire("jobs")
+        use(store)
         put(store, *(a_note(run=f"{n}", input=f"{n}.jsonl") for n in range(23)))
         for n in range(23):
             age(store, f"a/{n}", 10 * (23 - n))
@@ -243,7 +249,7 @@ class TestTheSum:
         assert "3 runs that reported earlier are listed with --json" in shown.stderr
 
     def test_many_silent_shards_are_not_all_named(self, store):
-        paceline.Limiter({"jobs": "5 requests/min"}, store=store).try_acquire("jobs")
+        use(store)
         put(store, *(a_note(shard=n, shards=9, state="stopped") for n in range(1, 8)))
         assert run_rows(store)[0][-1] == "7 of 9 reported: 7 stopped (1, 2, 3, 4, 5, ...)"
 
@@ -257,7 +263,7 @@ class TestTheSum:
     )
     def test_what_is_no_note_is_counted(self, tmp_path, entry):
         store = f"sqlite:{tmp_path / 'quotas.db'}"
-        paceline.Limiter({"jobs": "5 requests/min"}, store=store).try_acquire("jobs")
+        use(store)
         put(store, a_note(), entry)
         shown = status(store)
         assert "1 notes of runs cannot be read" in shown.stderr
@@ -268,7 +274,7 @@ class TestTheSum:
 
     def test_a_name_does_not_steer_the_terminal(self, tmp_path):
         store = f"sqlite:{tmp_path / 'quotas.db'}"
-        paceline.Limiter({"jobs": "5 requests/min"}, store=store).try_acquire("jobs")
+        use(store)
         put(store, a_note(input="\x1b[2Jin"))
         assert run_rows(store)[0][0] == "?[2Jin"
 
@@ -351,7 +357,7 @@ class TestALostPlace:
 
     def test_a_file_of_something_else_leaves_the_pools(self, tmp_path):
         store = f"sqlite:{tmp_path / 'quotas.db'}"
-        paceline.Limiter({"jobs": "5 requests/min"}, store=store).try_acquire("jobs")
+        use(store)
         (tmp_path / "quotas.db.runs").write_text("this is a text and no database, long enough to be looked at" * 20)
         shown = status(store)
         assert "the runs are not shown: sqlite:" in shown.stderr
@@ -367,9 +373,7 @@ class TestALostPlace:
 class TestWhere:
     def shown(self, url):
         """A pool and a note are written and shown."""
-        limiter = paceline.Limiter({"jobs": "5 requests/day"}, store=url)
-        limiter.acquire("jobs").wait().settle()
-        limiter.close()
+        use(url)
         put(url, a_note(shard=1), a_note(shard=2))
         assert run_rows(url)[0][1] == "8/20"
         return status(url).stdout
