@@ -8,6 +8,7 @@ import sys
 import threading
 import time
 from contextlib import closing
+from types import SimpleNamespace
 
 import pytest
 from click.testing import CliRunner
@@ -20,6 +21,7 @@ from paceline.batch.notes import Note, Reporter, read_runs, run_id
 from paceline.batch.progress import Meter, View
 from paceline.batch.requests import WHOLE, Shard
 from paceline.batch.summary import Tally
+from paceline.cli import status as command
 from paceline.cli.app import app
 from paceline.config import Config
 from paceline.core.quota import parse_quotas
@@ -355,6 +357,15 @@ class TestALostPlace:
                 raise RuntimeError
         assert read_runs(place)[0][0]["states"]["failed"] == 1
 
+    def test_a_file_that_was_deleted_is_made_again(self, tmp_path):
+        with closing(SQLiteNotes(tmp_path / "quotas.db")) as place:
+            place.write("a/1", a_note())
+            for path in tmp_path.glob("quotas.db.runs*"):
+                path.unlink()
+            assert place.read() == []
+            place.write("a/1", a_note())
+            assert len(place.read()) == 1
+
     def test_a_file_of_something_else_leaves_the_pools(self, tmp_path):
         store = f"sqlite:{tmp_path / 'quotas.db'}"
         use(store)
@@ -414,6 +425,13 @@ class TestWhere:
     def test_no_pool_and_no_note_is_written_by_a_look(self, redis_server):
         assert "runs" not in json.loads(status(redis_server.url, "--json").stdout)
         assert redis_server.ask("KEYS", "*") == []
+
+    def test_when_there_is_no_time_for_all_pools(self, redis_server, monkeypatch):
+        use(redis_server.url)
+        seconds = iter([0.0, 6.0])
+        monkeypatch.setattr(command, "time", SimpleNamespace(monotonic=lambda: next(seconds)))
+        shown = status(redis_server.url)
+        assert (shown.stdout.count("\n"), "took longer than 5 s" in shown.stderr) == (1, True)
 
     def test_a_user_who_may_not_look_at_all_keys_sees_the_runs(self, redis_server):
         allowed = (

@@ -121,6 +121,8 @@ class SQLiteNotes:
 
     def write(self, key: str, entry: str) -> None:
         """See :meth:`Notes.write`."""
+        if not self._path.exists():  # deleted meanwhile: an open file would take notes that no process finds
+            self.close()
         try:
             self._file = self._file or EntryFile(str(self._path), KEEP_S, self._timeout_s)
             self._file.write(key, entry.encode())
