@@ -268,7 +268,7 @@ class TestTheSum:
         use(store)
         put(store, a_note(), entry)
         shown = status(store)
-        assert "1 notes of runs cannot be read" in shown.stderr
+        assert "notes of runs that cannot be read: 1" in shown.stderr
         assert "in.jsonl\t4/10\t1\t2\t30\t12 s\t1 of 3 reported: 1 running" in shown.stdout
 
     def test_a_newer_note_may_have_more(self):

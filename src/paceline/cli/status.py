@@ -191,7 +191,7 @@ def _add_runs(status: dict[str, Any], place: Notes, *, required: bool = False) -
         return [f"the runs are not shown: {error}"]
     if runs:
         status["runs"] = runs
-    return [f"{unreadable:,} notes of runs cannot be read: were they written by paceline?"] if unreadable else []
+    return [f"notes of runs that cannot be read: {unreadable:,}; were they written by paceline?"] if unreadable else []
 
 
 def _state_file() -> Path:

@@ -43,7 +43,7 @@ end
 return found
 """
 
-Note = tuple[float, bytes]
+Aged = tuple[float, bytes]
 """The age in seconds, and the content."""
 
 
@@ -53,7 +53,7 @@ class Notes(Protocol):
     def write(self, key: str, entry: str) -> None:
         """Keep a note in place of the one before."""
 
-    def read(self) -> list[Note]:
+    def read(self) -> list[Aged]:
         """All notes, without writing anything."""
 
     def close(self) -> None:
@@ -89,7 +89,7 @@ class RedisNotes:
         """See :meth:`Notes.write`."""
         self._run(_WRITE, str(KEEP_S), key, entry)
 
-    def read(self) -> list[Note]:
+    def read(self) -> list[Aged]:
         """See :meth:`Notes.read`."""
         found = self._run(_READ, str(KEEP_S))
         return [(age_ms / 1_000, entry) for _, entry, age_ms in found if entry is not None]
@@ -130,7 +130,7 @@ class SQLiteNotes:
             self.close()  # the file may be another one next time
             raise
 
-    def read(self) -> list[Note]:
+    def read(self) -> list[Aged]:
         """See :meth:`Notes.read`."""
         if not self._path.exists():
             return []
