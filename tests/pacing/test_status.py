@@ -329,9 +329,9 @@ class TestCommandReadsAStore:
     @pytest.mark.parametrize(
         ("url", "said"),
         [
-            ("redis://me:hunter2@host/0", "for redis: serve paceline.status_app"),
-            ("redis+sentinel://me:hunter2@host/0", "for redis: serve paceline.status_app"),
-            ("memory:", "for memory: serve paceline.status_app"),
+            ("redis://me:hunter2@host:port/0", "invalid Redis URL"),
+            ("redis+sentinel://me:hunter2@host/", "invalid Redis URL"),
+            ("memory:", "serve paceline.status_app there"),
             ("quotas.db", "did you mean 'sqlite:quotas.db'?"),
             ("sqllite:quotas.db", "did you mean 'sqlite'?"),
             ("sqlite:", "write 'sqlite:PATH'"),
@@ -340,7 +340,7 @@ class TestCommandReadsAStore:
     )
     def test_a_store_that_cannot_be_read(self, url, said):
         shown = paceline_status("--store", url)
-        assert (shown.exit_code, "--store reads 'sqlite:PATH' only" in shown.output) == (2, True)
+        assert (shown.exit_code, "--store" in shown.output) == (2, True)
         assert said in shown.output
         assert "hunter2" not in shown.output
 

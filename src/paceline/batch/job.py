@@ -26,6 +26,7 @@ from paceline.batch.deadline import Deadline
 from paceline.batch.endpoints import has_batches
 from paceline.batch.index import Index
 from paceline.batch.journal import Journal
+from paceline.batch.notes import Reporter
 from paceline.batch.offline import Offline, deadline_in
 from paceline.batch.progress import Meter, View, eta_s
 from paceline.batch.requests import WHOLE, BadLineError, Request, Shard, read_lines, read_request
@@ -43,6 +44,7 @@ from paceline.providers.base import Provider
 from paceline.providers.registry import base_of, is_loopback, provider_named
 from paceline.shared.messages import Message
 from paceline.stores import Prefixed, Store, StoreError, open_store
+from paceline.stores.notes import Notes, notes_beside
 from paceline.stores.sqlite import SQLiteStore
 
 STDIN: Final = "-"
@@ -153,17 +155,20 @@ class Job:
                 Runner, limiter=limiter, config=self.config, addresses=addresses, results=results, tally=tally
             )
             runner = partial(runner, view=view, meter=meter, group=group)
-            try:
-                if journal is not None:
-                    again = partial(_from_start, file, index, provider, plan.last_line, checker, self.shard)
-                    deadline = self._deadline(plan, limiter, tally, view)
-                    offline = partial(self._offline, again, index, addresses, results, tally, view, deadline)
-                    end = _in_batches(offline, journal, again, index, runner, tally, results)
-                else:
-                    end = self._one_by_one(runner(source), file, limiter, tally)
-            finally:
-                saved += _save(results, tally)
-            return end(limiter, tally, view, results)
+            with Reporter(self._notes(store), file, self.source, self.shard, tally, meter, view) as reporter:
+                try:
+                    if journal is not None:
+                        again = partial(_from_start, file, index, provider, plan.last_line, checker, self.shard)
+                        deadline = self._deadline(plan, limiter, tally, view)
+                        offline = partial(self._offline, again, index, addresses, results, tally, view, deadline)
+                        end = _in_batches(offline, journal, again, index, runner, tally, results)
+                    else:
+                        end = self._one_by_one(runner(source), file, limiter, tally)
+                finally:
+                    saved += _save(results, tally)
+                code, report = end(limiter, tally, view, results)
+                reporter.end(report)
+            return code, report
         finally:
             view.close()
             for line in saved:
@@ -253,6 +258,10 @@ class Job:
         if problem:
             view.say(f"warning: {problem}")
         return store
+
+    def _notes(self, store: Store | None) -> Notes | None:
+        """Where this run reports its progress: beside its store, if that is in a place of its own."""
+        return notes_beside(choose_store(self.config, self.environ)) if store is not None else None
 
     def _leave(self, results: Results, journal: Journal | None, view: View) -> Journal | None:
         """On a restart, rename the output and the journal of an earlier run; return the journal to write, if any."""

@@ -7,7 +7,7 @@ import time
 from collections import deque
 from collections.abc import Collection
 from contextlib import suppress
-from typing import Any
+from typing import Any, cast
 
 from rich.console import Console, Group
 from rich.live import Live as Display
@@ -87,9 +87,16 @@ def view(*, quiet: bool) -> View:
 
 
 class Meter:
-    """The state of a run as one line: progress, speed, the limit that binds, and the time left."""
+    """The state of a run as one line: progress, speed, the limit that binds, and the time left.
+
+    Attributes:
+        per_min: The speed at the last line, in requests a minute.
+        left_s: The time left then, in seconds; ``None``: unknown.
+        refused: The answers with status 429 until then.
+    """
 
     def __init__(self, plan: Plan, tally: Tally, workers: int) -> None:
+        self.per_min, self.left_s, self.refused = 0.0, cast("float | None", None), 0
         self._plan, self._tally, self._workers = plan, tally, workers
         self._started_s = time.monotonic()
         self._samples: deque[tuple[float, int]] = deque([(self._started_s, 0)], maxlen=_RATE_OVER)
@@ -117,6 +124,7 @@ class Meter:
         fastest = max(rate, done / max(now_s - self._started_s, 1e-9)) if waits else rate
         if fastest:
             left_s = max(left_s, tally.left / fastest, _LEFT_MIN_S)
+        self.per_min, self.left_s, self.refused = rate * 60, left_s or None, refused
         parts = [
             f"{done + tally.skipped:,}/{tally.about}{tally.requests:,}",
             *([f"{tally.failed:,} failed"] if tally.failed else []),

@@ -16,16 +16,24 @@ import click
 import httpx2
 
 from paceline.batch.job import state_file
+from paceline.batch.notes import FINISHED, RUNNING, read_runs
 from paceline.batch.reach import reason
+from paceline.batch.summary import in_time
 from paceline.cli.options import KEY, print_table
 from paceline.core.quota import NS, Rule
 from paceline.shared.ledger import SharedLedger
 from paceline.shared.messages import Message, Reply
 from paceline.stores import StoreError, open_store
-from paceline.stores.sqlite import ADVICE, APPLICATION_ID, FORMAT
+from paceline.stores.notes import Notes, notes_beside
+from paceline.stores.redis import RedisStore
+from paceline.stores.sqlite import ADVICE, APPLICATION_ID, FORMAT, SQLiteStore, read_only
 
 BYTES_MAX: Final = 64 * 2**20
 """A status page of ten thousand pools has a tenth of this."""
+
+RUNS_SHOWN: Final = 20
+SHARDS_SHOWN: Final = 5
+"""The rows of runs, and the numbers of shards in one of them."""
 
 UNREACHED = 1
 _RIGHTS = "it cannot be read: this user needs to read the file, its -wal and its -shm, and to enter its folder"
@@ -39,32 +47,47 @@ class _ReadError(Exception):
 @click.command(name="status", epilog=EPILOG)
 @click.argument("url", required=False)
 @KEY
-@click.option("--store", metavar="URL", help="Read this store instead, e.g. sqlite:quotas.db.")
+@click.option("--store", metavar="URL", help="Read this store instead, e.g. sqlite:quotas.db or redis://HOST.")
 @click.option("--timeout", "timeout_s", default=5.0, type=click.FloatRange(0.1, 600), help="Seconds, in all.")
-@click.option("--json", "as_json", is_flag=True, help="The same as JSON on standard output.")
+@click.option("--json", "as_json", is_flag=True, help="The same as JSON on standard output, with each shard of a run.")
 def command(url: str | None, key: str | None, store: str | None, timeout_s: float, *, as_json: bool) -> None:
     """Show the pools of the program whose status page (paceline.status_app) is at URL: what is left, how many requests
     wait, and which limit binds.
 
-    Without URL and --store: the quotas that `paceline run` keeps in this user's state file.
+    With --store: the pools in a store, and the progress of each `paceline run` that uses it, with all of its shards.
+    Without both: the same for the file in which `paceline run` keeps this user's quotas.
     """  # noqa: D205  (click prints this as it stands)
     if url is not None and store is not None:
         raise click.UsageError("give a URL or --store, not both")
     try:
-        status = _fetch(url, key, timeout_s) if url is not None else _read(_file(store), timeout_s)
+        status, problems = (_fetch(url, key, timeout_s), []) if url is not None else _read_store(store, timeout_s)
     except _ReadError as error:
         click.echo(f"paceline status: {error}", err=True)
         raise SystemExit(UNREACHED) from None
     if as_json:
         click.echo(json.dumps(status, indent=2))
     else:
-        header = ("pool", "quota", "left", "spent", "waiting", "in flight", "state")
-        rows = [row for name, pool in status["pools"].items() for row in _rows(name, pool)]
-        print_table(header, rows, empty="no pool has been used yet", group=4)
-        for row in status.get("unpaced") or ():
-            click.echo(
-                plain(f"not paced: {row['kind']} at {row['host'] or '-'}, {row['count']:,}: {row['remedy']}"), err=True
-            )
+        _print(status)
+    for problem in problems:
+        click.echo(f"paceline status: {plain(problem)}", err=True)
+
+
+def _print(status: Mapping[str, Any]) -> None:
+    """Print the pools, and the runs if there are any."""
+    header = ("pool", "quota", "left", "spent", "waiting", "in flight", "state")
+    rows = [row for name, pool in status["pools"].items() for row in _rows(name, pool)]
+    print_table(header, rows, empty="no pool has been used yet", group=4)
+    for row in status.get("unpaced") or ():
+        click.echo(
+            plain(f"not paced: {row['kind']} at {row['host'] or '-'}, {row['count']:,}: {row['remedy']}"), err=True
+        )
+    if runs := status.get("runs"):
+        click.echo()
+        print_table(
+            ("run", "done", "failed", "429", "requests/min", "time left", "shards"), list(map(_run, runs[:RUNS_SHOWN]))
+        )
+        if len(runs) > RUNS_SHOWN:
+            click.echo(f"{len(runs) - RUNS_SHOWN:,} runs that reported earlier are listed with --json", err=True)
 
 
 def page_url(url: str) -> httpx2.URL:
@@ -125,19 +148,54 @@ async def _get(url: httpx2.URL, key: str | None, timeout_s: float) -> tuple[int,
         return response.status_code, bytes(body)
 
 
-def _file(store: str | None) -> Path:
-    """The file of the given store, or of the one that `paceline run` uses."""
-    if store is not None:
-        kind = store.partition(":")[0].partition("+")[0]
-        if kind in ("redis", "rediss", "unix", "valkey", "memory"):  # the rest of the URL can be a password
-            raise click.UsageError(
-                f"--store reads 'sqlite:PATH' only: for {kind}: serve paceline.status_app in a program that shares the"
-                " store, and give the URL of its page"
-            )
+def _read_store(url: str | None, timeout_s: float) -> tuple[dict[str, Any], list[str]]:
+    """The pools and the runs in the store at ``url``, or in the file that `paceline run` uses; and what cannot be shown."""
+    try:
+        store = open_store(url, timeout_s=timeout_s) if url is not None else SQLiteStore(_state_file())
+    except StoreError as error:
+        raise click.UsageError(f"--store: {error}") from None
+    place = notes_beside(store, timeout_s=timeout_s)
+    if place is None:
+        raise click.UsageError(
+            "--store memory: only its own process sees it: serve paceline.status_app there, and give the URL of its page"
+        )
+    if not isinstance(store, RedisStore):
+        status = _read(Path(store.url.removeprefix("sqlite:")), timeout_s)
+        return status, _add_runs(status, place)
+    status = {"pools": {}}
+    try:
+        problems = _add_runs(status, place, required=True)
         try:
-            return Path(open_store(store).url.removeprefix("sqlite:"))
-        except StoreError as error:
-            raise click.UsageError(f"--store reads 'sqlite:PATH' only: {error}") from None
+            names = store.pools()
+        except StoreError as error:  # a user without the right to look at all keys
+            return status, [*problems, f"the pools are not shown: {error}"]
+        deadline_s, looks = time.monotonic() + timeout_s, Message("paceline status", 0, leaving=True)
+        for name in names:
+            if time.monotonic() > deadline_s:
+                return status, [*problems, f"not all pools are shown: {store.url} took longer than {timeout_s:g} s"]
+            status["pools"][name] = _standing(store.exchange(name, looks))
+    except StoreError as error:
+        raise _ReadError(str(error)) from None
+    finally:
+        store.close()
+    return status, problems
+
+
+def _add_runs(status: dict[str, Any], place: Notes, *, required: bool = False) -> list[str]:
+    """Add the runs to ``status``, if there are any; return what cannot be shown."""
+    try:
+        runs, unreadable = read_runs(place)
+    except StoreError as error:
+        if required:
+            raise
+        return [f"the runs are not shown: {error}"]
+    if runs:
+        status["runs"] = runs
+    return [f"notes of runs that cannot be read: {unreadable:,}; were they written by paceline?"] if unreadable else []
+
+
+def _state_file() -> Path:
+    """The file that `paceline run` uses."""
     try:
         file = state_file(os.environ).expanduser()
     except RuntimeError:
@@ -147,7 +205,7 @@ def _file(store: str | None) -> Path:
     return file
 
 
-def _read(file: Path, timeout_s: float) -> Mapping[str, Any]:
+def _read(file: Path, timeout_s: float) -> dict[str, Any]:
     """The pools in a SQLite store; nothing is written."""
     name = f"sqlite:{file}"
     with suppress(PermissionError):
@@ -157,10 +215,8 @@ def _read(file: Path, timeout_s: float) -> Mapping[str, Any]:
             raise _ReadError(f"{name}: this is a folder: give the path of a file in it")
     if not os.access(file, os.R_OK, effective_ids=os.access in os.supports_effective_ids):
         raise _ReadError(f"{name}: {_RIGHTS}")
-    # Without a log no process has it open, and SQLite need not create its own files beside it.
-    how = "mode=ro" if file.with_name(f"{file.name}-wal").exists() else "mode=ro&immutable=1"
     try:
-        with closing(sqlite3.connect(f"{file.absolute().as_uri()}?{how}", uri=True, timeout=timeout_s)) as database:
+        with closing(read_only(file, timeout_s)) as database:
             if database.execute("PRAGMA application_id").fetchone() != (APPLICATION_ID,):
                 raise _ReadError(f"{name}: this is another program's database: give another path")
             rows = database.execute("SELECT name, format, state FROM pools ORDER BY name").fetchall()
@@ -221,6 +277,28 @@ def _state(pool: Mapping[str, Any]) -> str:
     if pool.get("binds") and not pool.get("cool_down_s"):
         parts.append(f"limited by {pool['binds']}")
     return ", ".join(parts) or "-"
+
+
+def _run(run: Mapping[str, Any]) -> tuple[str, ...]:
+    """The row of a run."""
+    about = "about " if run["about"] else ""
+    done = f"{_amount(run['done'])}/{about}{_amount(run['requests'])}"
+    left = "-" if run["left_s"] is None else in_time(run["left_s"])
+    counts = (_amount(run["failed"]), _amount(run["refused"]), f"{run['per_min']:,.0f}", left)
+    return (plain(run["input"]), done, *counts, _shards(run))
+
+
+def _shards(run: Mapping[str, Any]) -> str:
+    """How many shards of a run are in each state, with the numbers of those that need a look."""
+    reported = f"{run['reported']:,} of {run['shards']:,} reported"
+    parts = []
+    for state, count in run["states"].items():
+        numbers = [f"{each['shard']}" for each in run["each"] if each["state"] == state][: SHARDS_SHOWN + 1]
+        if len(numbers) > SHARDS_SHOWN:
+            numbers[-1] = "..."
+        named = f" ({', '.join(numbers)})" if state not in (RUNNING, FINISHED) and run["shards"] > 1 else ""
+        parts += [f"{count:,} {state}{named}"] if count else []
+    return f"{reported}: {', '.join(parts)}"
 
 
 def _amount(amount: object) -> str:

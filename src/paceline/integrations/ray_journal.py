@@ -5,15 +5,11 @@ Two places: the Redis of the shared quotas, for the actors of any machines, and 
 
 from __future__ import annotations
 
-import sqlite3
-import threading
-import time
 from collections.abc import Sequence
-from contextlib import ExitStack, closing, suppress
-from pathlib import Path
 from typing import Final, Protocol
 
 from paceline.core.results import StoreError
+from paceline.stores.entries import EntryFile
 from paceline.stores.redis import explain
 from paceline.stores.redis_address import library, read_url
 
@@ -48,7 +44,7 @@ def open_journal(name: str, store_url: str, keep_s: float) -> Journal:
         StoreError: The name needs a Redis, and the store is none, or cannot be used.
     """
     if name.startswith(SQLITE):
-        return SQLiteJournal(name.removeprefix(SQLITE), keep_s)
+        return EntryFile(name.removeprefix(SQLITE), keep_s, TIMEOUT_S)
     if store_url.startswith(("redis", "unix:")):
         return RedisJournal(name, store_url, keep_s)
     kind = store_url.partition(":")[0]
@@ -89,51 +85,3 @@ class RedisJournal:
     def close(self) -> None:
         """See :meth:`Journal.close`."""
         self._client.close()
-
-
-class SQLiteJournal:
-    """Entries in a file, for the processes of one machine: they share memory beside it, as WAL does, so not for network drives."""
-
-    def __init__(self, path: str, keep_s: float) -> None:
-        self._lock, self._path = threading.Lock(), path
-        try:
-            Path(path).parent.mkdir(parents=True, exist_ok=True)
-            with ExitStack() as opened:
-                self._db = opened.enter_context(
-                    closing(sqlite3.connect(path, timeout=TIMEOUT_S, isolation_level=None, check_same_thread=False))
-                )
-                self._db.execute("PRAGMA journal_mode = WAL")
-                # A killed process loses nothing, a machine that crashes a second.
-                self._db.execute("PRAGMA synchronous = NORMAL")
-                self._db.execute("CREATE TABLE IF NOT EXISTS answers (key TEXT PRIMARY KEY, entry BLOB, at INTEGER)")
-                self._db.execute("DELETE FROM answers WHERE at < ?", (time.time() - keep_s,))
-                opened.pop_all()
-        except (OSError, sqlite3.Error) as error:
-            raise self._explained(error) from error
-        with suppress(OSError):
-            Path(path).chmod(0o600)
-
-    def look_up(self, keys: Sequence[str]) -> dict[str, bytes]:
-        """See :meth:`Journal.look_up`."""
-        marks = ",".join("?" * len(keys))
-        try:
-            with self._lock:
-                found = self._db.execute(f"SELECT key, entry FROM answers WHERE key IN ({marks})", keys)  # noqa: S608
-                return dict(found.fetchall())
-        except sqlite3.Error as error:
-            raise self._explained(error) from error
-
-    def write(self, key: str, entry: bytes) -> None:
-        """See :meth:`Journal.write`."""
-        try:
-            with self._lock:
-                self._db.execute("INSERT OR REPLACE INTO answers VALUES (?, ?, ?)", (key, entry, time.time()))
-        except sqlite3.Error as error:
-            raise self._explained(error) from error
-
-    def close(self) -> None:
-        """See :meth:`Journal.close`."""
-        self._db.close()
-
-    def _explained(self, error: Exception) -> StoreError:
-        return StoreError(f"the journal sqlite:{self._path}: {getattr(error, 'strerror', None) or error}")

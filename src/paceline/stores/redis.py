@@ -12,7 +12,7 @@ import re
 import socket
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from hashlib import sha1
 from typing import TYPE_CHECKING, Any
@@ -51,7 +51,7 @@ _ADVICE = {
     "surrogates not allowed": "the name of the pool, or of a unit, has half a character: rename it",
     "Authentication|NOAUTH": "write redis://:PASSWORD@HOST or redis://USER:PASSWORD@HOST with the right password",
     "NoPermission|NOPERM": "allow this user ~paceline:* and +eval +evalsha +get +set +time +del +pexpire +hget +hset +hdel"
-    " +hlen +zadd +zrem +zcard +zrangebyscore +zpopmin",
+    " +hlen +zadd +zrem +zcard +zrangebyscore +zpopmin, and +scan for the pools of paceline status",
     "OutOfMemory|OOM": "raise the server's maxmemory",
     "ReadOnly|READONLY": "give the address of the master, or let Sentinels find it with redis+sentinel://",
     "Moved|MOVED": "this is one node of a cluster: write redis+cluster:// instead of redis://",
@@ -84,6 +84,7 @@ class RedisStore:
 
     Attributes:
         url: Where the store is, without user and passwords.
+        prefix: What keeps apart several accounts on one server.
 
     Raises:
         StoreError: The URL is invalid, the client is unsupported, the timeout is not above 0, or redis-py is not
@@ -95,7 +96,7 @@ class RedisStore:
         self.url = self._address.url
         if not timeout_s > 0:
             raise StoreError(f"timeout_s is {timeout_s!r}: it must be above 0")
-        self._prefix = prefix or self._address.prefix
+        self.prefix = prefix or self._address.prefix
         self._timeout_s = timeout_s
         self._errors = library().exceptions
         self._sha = sha1(script().encode(), usedforsecurity=False).hexdigest()
@@ -126,7 +127,36 @@ class RedisStore:
 
     def key(self, pool: str) -> str:
         """The key of the ledger of ``pool``."""
-        return f"paceline:{FORMAT}:{{{self._prefix}/{pool}}}"
+        return f"paceline:{FORMAT}:{{{self.prefix}/{pool}}}"
+
+    def pools(self) -> list[str]:
+        """The names of the pools that there are, by a look at all keys of the server.
+
+        Raises:
+            StoreError: They cannot be listed.
+        """
+        start = self.key("").removesuffix("}")
+        pattern = re.sub(r"([\\*?\[\]])", r"\\\1", start) + "*}"
+        try:
+            client = self._address.client(self._timeout_s)
+            try:
+                found = {key.decode("utf-8", "replace") for key in client.scan_iter(match=pattern, count=1_000)}
+            finally:
+                client.close() if self._address.nodes else client.connection_pool.disconnect()
+        except Exception as error:
+            raise StoreError(f"{self.url}: {explain(error)}") from error
+        return sorted(key.removeprefix(start).removesuffix("}") for key in found)
+
+    def run_script(self, text: str, keys: Sequence[str], *arguments: str) -> Any:
+        """Run a short script of another use on the node that has ``keys``; each call sends its text.
+
+        Raises:
+            StoreError: It did not run, or it is not known whether it did.
+        """
+        try:
+            return self._connected().execute("EVAL", text, str(len(keys)), *keys, *arguments)
+        except Exception as error:
+            raise StoreError(f"{self.url}: {explain(error)}") from error
 
     def _call(self, pool: str, *arguments: str) -> Any:
         client, key = self._connected(), self.key(pool)
@@ -217,7 +247,7 @@ class _Cluster:
         self._connections: dict[Node, _Connection] = {}
 
     def execute(self, *command: str) -> Any:
-        """Run a script (EVAL or EVALSHA, script, 4, key, ...) on the node that has the key."""
+        """Run a script (EVAL or EVALSHA, script, number of keys, key, ...) on the node that has the key."""
         key, hops = command[3], 0
         node, asking = self._node_of.get(key, self._nodes[0]), False
         while True:

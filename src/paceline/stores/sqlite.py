@@ -259,6 +259,13 @@ class SQLiteStore:
             self._lock.release()
 
 
+def read_only(file: Path, timeout_s: float) -> sqlite3.Connection:
+    """A connection to an existing file that writes nothing and needs no right to."""
+    # Without a log no process has it open, and SQLite need not create its own files beside it.
+    how = "mode=ro" if file.with_name(f"{file.name}-wal").exists() else "mode=ro&immutable=1"
+    return sqlite3.connect(f"{file.absolute().as_uri()}?{how}", uri=True, timeout=timeout_s)
+
+
 def _may_write(path: Path) -> bool:
     return os.access(path, os.R_OK | os.W_OK, effective_ids=os.access in os.supports_effective_ids)
 

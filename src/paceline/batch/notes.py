@@ -1,0 +1,236 @@
+"""The progress of the shards of a run: each shard leaves a note beside the store, and the notes make one view of the run.
+
+A run is recognised by its input and the number of its shards: by the input's name without its folder, its size, and a hash of
+its first bytes, which are the same on all machines. A note has numbers, and the input's name; no key, and nothing of a request.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import threading
+from collections import Counter, defaultdict
+from collections.abc import Iterable
+from dataclasses import asdict, dataclass, fields
+from hashlib import sha256
+from types import TracebackType
+from typing import Any, BinaryIO, Final, Self
+
+from paceline.batch.progress import Meter, View
+from paceline.batch.requests import Shard
+from paceline.batch.summary import Tally
+from paceline.core.results import StoreError
+from paceline.stores import notes
+
+HEAD: Final = 64 * 1024
+"""Bytes at the start of an input by which it is recognised."""
+
+EVERY_S: Final = 5.0
+"""Between two notes of a shard; with more than 1,000 shards longer, so that all together write 200 a second."""
+
+EVERY_MAX_S: Final = 30.0
+SILENT_S: Final = 60.0
+"""A shard that runs, by its last note, but has written none for so long, is silent: it was killed, or lost its store."""
+
+END_S: Final = 3.0
+"""How long the end of a run waits for its last note."""
+
+COUNT_MAX: Final = 1e15
+"""Of any number in a note."""
+
+RUNNING, FINISHED, STOPPED, FAILED, SILENT = STATES = "running", "finished", "stopped", "failed", "silent"
+
+
+@dataclass(frozen=True, slots=True)
+class Note:
+    """What a shard tells of itself.
+
+    Attributes:
+        run: The same for all shards of a run.
+        input: The input's name without its folder.
+        shard: From 1 to ``shards``.
+        shards: How many there are.
+        state: ``running``, ``finished`` (all requests are answered or failed), ``stopped`` (by a signal) or ``failed``.
+        requests: Those of the shard.
+        about: Whether that number is estimated.
+        done: Those that are answered or failed, in this run or before.
+        failed: Those that failed in this run.
+        refused: Answers with status 429.
+        per_min: Requests in a minute now.
+        left_s: The time left in seconds, if it is known.
+    """
+
+    run: str
+    input: str
+    shard: int
+    shards: int
+    state: str
+    requests: int
+    about: bool
+    done: int
+    failed: int
+    refused: int
+    per_min: float
+    left_s: float | None
+
+    @classmethod
+    def read(cls, entry: bytes) -> Note:
+        """The note in an entry; fields that are unknown here are left out.
+
+        Raises:
+            ValueError: It is no note.
+        """
+        given = json.loads(entry)
+        if not isinstance(given, dict):
+            raise ValueError("no note")  # noqa: TRY004  (one error for all that is no note)
+        values: dict[str, Any] = {field.name: given.get(field.name) for field in fields(cls)}
+        left_s = values["left_s"]
+        numbers = [values[name] for name in ("shard", "shards", "requests", "done", "failed", "refused", "per_min")]
+        numbers += [] if left_s is None else [left_s]
+        texts = [values[name] for name in ("run", "input", "state")]
+        if not all(isinstance(text, str) for text in texts) or not all(map(_is_count, numbers)):
+            raise ValueError("no note")
+        if values["state"] not in STATES or not 1 <= values["shard"] <= values["shards"]:
+            raise ValueError("no note")
+        return cls(**values | {"about": bool(values["about"])})
+
+
+def _is_count(value: object) -> bool:
+    return isinstance(value, int | float) and 0 <= value <= COUNT_MAX
+
+
+def run_id(source: str, file: BinaryIO, shards: int) -> str:
+    """The name of the run that sends ``file`` in so many shards; the position of the file stays."""
+    at = file.tell()
+    file.seek(0)
+    head = file.read(HEAD)
+    file.seek(at)
+    size = os.fstat(file.fileno()).st_size
+    known = json.dumps([os.path.basename(source), shards, size, sha256(head).hexdigest()])  # noqa: PTH119
+    return sha256(known.encode()).hexdigest()[:16]
+
+
+class Reporter:
+    """Writes the note of a shard while its ``with`` block runs, and at the end, from a thread of its own.
+
+    A place that cannot be used costs one line of warning; each note is tried anew.
+
+    Args:
+        place: Where the notes are; ``None``: there are none.
+        file: The input.
+        source: Its path.
+        shard: The part of it.
+        tally: The counts.
+        meter: The speed, as of its last line.
+        view: For the warning.
+
+    Attributes:
+        state: The state in the last note; until it is set, a block that ends has failed.
+        refused: The answers with status 429 at the end.
+    """
+
+    def __init__(
+        self,
+        place: notes.Notes | None,
+        file: BinaryIO,
+        source: str,
+        shard: Shard,
+        tally: Tally,
+        meter: Meter,
+        view: View,
+    ) -> None:
+        self.state, self.refused = FAILED, 0
+        self._place, self._source, self._shard = place, source, shard
+        self._tally, self._meter, self._view = tally, meter, view
+        self._run = run_id(source, file, shard.of) if place is not None else ""
+        self._ending = threading.Event()
+        self._thread = threading.Thread(target=self._report, name="paceline progress", daemon=True)
+
+    def __enter__(self) -> Self:
+        if self._place is not None:
+            self._thread.start()
+        return self
+
+    def __exit__(self, _: type[BaseException] | None, __: BaseException | None, ___: TracebackType | None) -> None:
+        self._ending.set()
+        if self._place is not None:
+            self._thread.join(END_S)
+
+    def end(self, report: dict[str, Any]) -> None:
+        """Take the end of the run from its summary."""
+        self.refused = report["refused"]
+        self.state = STOPPED if report["interrupted"] else FAILED if self._tally.left else FINISHED
+
+    def _report(self) -> None:
+        assert self._place is not None
+        warned, every_s = False, min(max(EVERY_S, self._shard.of / 200), EVERY_MAX_S)
+        while True:
+            ended = self._ending.is_set()  # read first: the note below then has the last state
+            try:
+                self._place.write(f"{self._run}/{self._shard.number}", self._note(ended=ended))
+            except StoreError as error:
+                if not warned:
+                    self._view.say(f"warning: the progress is not reported to the store: {error}")
+                warned = True
+            if ended:
+                break
+            self._ending.wait(every_s)
+        self._place.close()
+
+    def _note(self, *, ended: bool) -> str:
+        tally, meter = self._tally, self._meter
+        note = Note(
+            run=self._run,
+            input=os.path.basename(self._source),  # noqa: PTH119
+            shard=self._shard.number,
+            shards=self._shard.of,
+            state=self.state if ended else RUNNING,
+            requests=tally.requests,
+            about=bool(tally.about),
+            done=tally.skipped + tally.ok + tally.failed,
+            failed=tally.failed,
+            refused=max(self.refused, meter.refused),
+            per_min=0.0 if ended else round(meter.per_min, 3),
+            left_s=None if ended or meter.left_s is None else round(meter.left_s, 3),
+        )
+        return json.dumps(asdict(note))
+
+
+def read_runs(place: notes.Notes) -> tuple[list[dict[str, Any]], int]:
+    """The runs as plain JSON values, the one that reported last first; and how many notes cannot be read.
+
+    Raises:
+        StoreError: The place cannot be used.
+    """
+    shards: dict[str, list[tuple[float, Note]]] = defaultdict(list)
+    unreadable = 0
+    for age_s, entry in place.read():
+        try:
+            note = Note.read(entry)
+        except (TypeError, ValueError, RecursionError):
+            unreadable += 1
+        else:
+            shards[note.run].append((max(age_s, 0.0), note))
+    runs = sorted(shards.values(), key=lambda found: min(age_s for age_s, _ in found))
+    return [_sum(found) for found in runs], unreadable
+
+
+def _sum(found: Iterable[tuple[float, Note]]) -> dict[str, Any]:
+    """One run from the notes of its shards. Speed and time left are those of the shards that run: side by side."""
+    shards: list[dict[str, Any]] = []
+    for age_s, note in sorted(found, key=lambda each: each[1].shard):
+        silent = note.state == RUNNING and age_s >= SILENT_S
+        shards.append(asdict(note) | {"state": SILENT if silent else note.state, "age_s": round(age_s, 1)})
+    first, states = shards[0], Counter(shard["state"] for shard in shards)
+    running = [shard for shard in shards if shard["state"] == RUNNING]
+    shared = ("run", "input", "shards")
+    return {
+        **{name: first[name] for name in shared},
+        "reported": len(shards),
+        "states": {state: states[state] for state in STATES},
+        **{name: sum(shard[name] for shard in shards) for name in ("requests", "done", "failed", "refused")},
+        "about": any(shard["about"] for shard in shards),
+        "per_min": round(sum(shard["per_min"] for shard in running), 3),
+        "left_s": max((shard["left_s"] for shard in running if shard["left_s"] is not None), default=None),
+        "each": [{name: value for name, value in shard.items() if name not in shared} for shard in shards],
+    }

@@ -1,0 +1,72 @@
+"""Entries by key in a SQLite file of their own, for the processes of one machine."""
+
+from __future__ import annotations
+
+import sqlite3
+import threading
+import time
+from collections.abc import Sequence
+from contextlib import ExitStack, closing, suppress
+from pathlib import Path
+
+from paceline.stores.base import StoreError
+
+READ_ALL = "SELECT key, entry, at FROM entries"
+"""Each with the time of its writing, in seconds since 1970."""
+
+
+class EntryFile:
+    """Entries in a file; the processes share memory beside it, as WAL does, so not for network drives.
+
+    Args:
+        path: The file; it and its folder are made when they are missing.
+        keep_s: How long an entry is kept; older ones are deleted at the opening.
+        timeout_s: How long a call may wait for other processes.
+
+    Raises:
+        StoreError: The file cannot be used; so do all calls.
+    """
+
+    def __init__(self, path: str, keep_s: float, timeout_s: float) -> None:
+        self._lock, self._path = threading.Lock(), path
+        try:
+            Path(path).parent.mkdir(parents=True, exist_ok=True)
+            with ExitStack() as opened:
+                self._db = opened.enter_context(
+                    closing(sqlite3.connect(path, timeout=timeout_s, isolation_level=None, check_same_thread=False))
+                )
+                self._db.execute("PRAGMA journal_mode = WAL")
+                # A killed process loses nothing, a machine that crashes a second.
+                self._db.execute("PRAGMA synchronous = NORMAL")
+                self._db.execute("CREATE TABLE IF NOT EXISTS entries (key TEXT PRIMARY KEY, entry BLOB, at INTEGER)")
+                self._db.execute("DELETE FROM entries WHERE at < ?", (time.time() - keep_s,))
+                opened.pop_all()
+        except (OSError, sqlite3.Error) as error:
+            raise self._explained(error) from error
+        with suppress(OSError):
+            Path(path).chmod(0o600)
+
+    def look_up(self, keys: Sequence[str]) -> dict[str, bytes]:
+        """The entries that there are."""
+        marks = ",".join("?" * len(keys))
+        try:
+            with self._lock:
+                found = self._db.execute(f"SELECT key, entry FROM entries WHERE key IN ({marks})", keys)  # noqa: S608
+                return dict(found.fetchall())
+        except sqlite3.Error as error:
+            raise self._explained(error) from error
+
+    def write(self, key: str, entry: bytes) -> None:
+        """Keep an entry; on return it outlives this process."""
+        try:
+            with self._lock:
+                self._db.execute("INSERT OR REPLACE INTO entries VALUES (?, ?, ?)", (key, entry, time.time()))
+        except sqlite3.Error as error:
+            raise self._explained(error) from error
+
+    def close(self) -> None:
+        """Close the connection."""
+        self._db.close()
+
+    def _explained(self, error: Exception) -> StoreError:
+        return StoreError(f"sqlite:{self._path}: {getattr(error, 'strerror', None) or error}")

@@ -1,0 +1,150 @@
+"""Short notes beside a store, by key, which are forgotten after a week: not a part of the quotas, and never in their way.
+
+For SQLite in a file of their own (``quotas.db.runs`` beside ``quotas.db``), so that a note never locks the quotas; for Redis in
+two keys.
+"""
+
+from __future__ import annotations
+
+import sqlite3
+import time
+from collections.abc import Callable
+from contextlib import closing
+from pathlib import Path
+from typing import Any, Final, Protocol
+
+from paceline.stores.base import TIMEOUT_S, Store, StoreError
+from paceline.stores.entries import READ_ALL, EntryFile
+from paceline.stores.redis import RedisStore
+from paceline.stores.sqlite import SQLiteStore, read_only
+
+KEEP_S: Final = 7 * 86_400
+"""How long a note is kept after its last writing."""
+
+_WRITE: Final = """
+local time = redis.call('TIME')
+local now = time[1] + time[2] / 1e6
+for _, old in ipairs(redis.call('ZRANGEBYSCORE', KEYS[2], '-inf', now - ARGV[1], 'LIMIT', 0, 100)) do
+  redis.call('HDEL', KEYS[1], old)
+  redis.call('ZREM', KEYS[2], old)
+end
+redis.call('HSET', KEYS[1], ARGV[2], ARGV[3])
+redis.call('ZADD', KEYS[2], string.format('%.3f', now), ARGV[2])
+redis.call('PEXPIRE', KEYS[1], ARGV[1] * 1000)
+redis.call('PEXPIRE', KEYS[2], ARGV[1] * 1000)
+"""
+_READ: Final = """
+local time, found = redis.call('TIME'), {}
+local now = time[1] + time[2] / 1e6
+local listed = redis.call('ZRANGEBYSCORE', KEYS[2], now - ARGV[1], '+inf', 'WITHSCORES')
+for i = 1, #listed, 2 do
+  found[#found + 1] = {listed[i], redis.call('HGET', KEYS[1], listed[i]), math.floor((now - listed[i + 1]) * 1000)}
+end
+return found
+"""
+
+Aged = tuple[float, bytes]
+"""The age in seconds, and the content."""
+
+
+class Notes(Protocol):
+    """Notes by key; each call is for one thread at a time, and raises :class:`StoreError` if the place cannot be used now."""
+
+    def write(self, key: str, entry: str) -> None:
+        """Keep a note in place of the one before."""
+
+    def read(self) -> list[Aged]:
+        """All notes, without writing anything."""
+
+    def close(self) -> None:
+        """Close what is open; a later call opens it again."""
+
+
+def notes_beside(store: Store | None, *, timeout_s: float = TIMEOUT_S) -> Notes | None:
+    """The notes beside ``store``; ``None`` if that is in no place of its own. Nothing is opened before the first use.
+
+    Args:
+        store: For the notes alone, where it is a Redis: they close its connection.
+        timeout_s: How long a file of notes may be locked by other processes.
+    """
+    if isinstance(store, RedisStore):
+        return RedisNotes(store)
+    if isinstance(store, SQLiteStore):
+        return SQLiteNotes(Path(store.url.removeprefix("sqlite:")), timeout_s)
+    return None
+
+
+class RedisNotes:
+    """Notes in a hash, and their times, by the clock of the server, in a sorted set: before 7.4 no field of a hash expires.
+
+    No connection stays open between two notes: those of the quotas are enough for a server.
+    """
+
+    def __init__(self, store: RedisStore) -> None:
+        self._store = store
+        key = f"paceline:runs:{{{store.prefix}/}}"  # one slot of a cluster
+        self._keys = key, f"{key}:times"
+
+    def write(self, key: str, entry: str) -> None:
+        """See :meth:`Notes.write`."""
+        self._run(_WRITE, str(KEEP_S), key, entry)
+
+    def read(self) -> list[Aged]:
+        """See :meth:`Notes.read`."""
+        found = self._run(_READ, str(KEEP_S))
+        return [(age_ms / 1_000, entry) for _, entry, age_ms in found if entry is not None]
+
+    def close(self) -> None:
+        """See :meth:`Notes.close`."""
+        self._store.close()
+
+    def _run(self, script: str, *arguments: str) -> Any:
+        try:
+            return self._store.run_script(script, self._keys, *arguments)
+        finally:
+            self._store.close()
+
+
+class SQLiteNotes:
+    """Notes in a file beside that of the store.
+
+    Args:
+        store: The file of the store.
+        timeout_s: How long a call may wait for other processes.
+        now_s: The seconds since 1970; for tests.
+    """
+
+    def __init__(self, store: Path, timeout_s: float = TIMEOUT_S, now_s: Callable[[], float] = time.time) -> None:
+        self._path = store.with_name(f"{store.name}.runs")
+        self._timeout_s, self._now_s = timeout_s, now_s
+        self._file: EntryFile | None = None
+
+    def write(self, key: str, entry: str) -> None:
+        """See :meth:`Notes.write`."""
+        if not self._path.exists():  # deleted meanwhile: an open file would take notes that no process finds
+            self.close()
+        try:
+            self._file = self._file or EntryFile(str(self._path), KEEP_S, self._timeout_s)
+            self._file.write(key, entry.encode())
+        except StoreError:
+            self.close()  # the file may be another one next time
+            raise
+
+    def read(self) -> list[Aged]:
+        """See :meth:`Notes.read`."""
+        if not self._path.exists():
+            return []
+        try:
+            with closing(read_only(self._path, self._timeout_s)) as database:
+                made = database.execute("SELECT count(*) FROM sqlite_master").fetchone() != (0,)
+                rows = database.execute(READ_ALL).fetchall() if made else []
+            ages = [(self._now_s() - at, entry) for _, entry, at in rows]
+        except (sqlite3.Error, TypeError) as error:
+            raise StoreError(f"sqlite:{self._path}: {error}") from error
+        return [(age_s, entry) for age_s, entry in ages if age_s < KEEP_S]
+
+    def close(self) -> None:
+        """See :meth:`Notes.close`."""
+        file, self._file = self._file, None
+        if file is not None:
+            file.close()
