@@ -111,12 +111,10 @@ class Job:
 
     def _run(self, file: BinaryIO, results: Results, view: View) -> tuple[int, dict[str, Any]]:
         group = self._group()
-        members = tuple(group.members.values()) if group is not None else ()
+        members = group.servers if group is not None else ()
         provider = members[0].provider.name if members else provider_of(self.config)
-        home = base_of(provider) if provider else _provider_of_first(file)
-        arguments = self.config.arguments(home)
-        limiter, index = Limiter(**arguments), Index()
-        saved: list[str] = []
+        arguments = self.config.arguments(base_of(provider) if provider else _provider_of_first(file))
+        limiter, index, saved = Limiter(**arguments), Index(), list[str]()
         try:
             journal = self._journal(results)
             whole = journal is not None or self._checks_first(file, results)
@@ -139,8 +137,13 @@ class Job:
             journal = self._leave(results, journal, view)
             recovered = results.recover(index, repair=self.repair) if whole else Recovered()
             start, checker = limiter.status()["pools"], Checker(limiter, index, members)
-            tally = Tally(plan.requests, recovered.answered, start=start, store=store.url if store else None)
-            tally.bill = Bill(self.config.prices)
+            tally = Tally(
+                plan.requests,
+                recovered.answered,
+                start=start,
+                store=store.url if store else None,
+                bill=Bill(self.config.prices),
+            )
             if whole:
                 source = _checked(file, index, provider, plan.last_line, checker, self.shard)
             else:
@@ -151,10 +154,8 @@ class Job:
             results.open()
             meter = Meter(plan if whole else checker.plan, tally, self.config.workers)
 
-            runner = partial(
-                Runner, limiter=limiter, config=self.config, addresses=addresses, results=results, tally=tally
-            )
-            runner = partial(runner, view=view, meter=meter, group=group)
+            runner = partial(Runner, limiter=limiter, config=self.config, addresses=addresses, group=group)
+            runner = partial(runner, results=results, tally=tally, view=view, meter=meter)
             with Reporter(self._notes(store), file, self.source, self.shard, tally, meter, view) as reporter:
                 try:
                     if journal is not None:

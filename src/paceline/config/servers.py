@@ -55,6 +55,11 @@ class ServerGroup:
     members: Mapping[str, Server]
     options: Mapping[str, Any]
 
+    @property
+    def servers(self) -> tuple[Server, ...]:
+        """The members."""
+        return tuple(self.members.values())
+
     def choice(self, clock: Clock = SYSTEM_CLOCK) -> Choice:
         """Chooses among the members, for all requests of a process."""
         return Choice(self.members, clock, **self.options)
