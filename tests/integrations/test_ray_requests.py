@@ -106,6 +106,8 @@ def test_an_actor_needs_a_store_and_a_key(monkeypatch, tmp_path):
         monkeypatch.delenv(name, raising=False)
     with pytest.raises(StoreError, match="set PACELINE_STORE"):
         Actor({"limits": LIMITS}, None, "job", 60, "custom_id", 10)
+    with pytest.raises(QuotaError, match="give the base_url of a gateway with groups"):
+        Actor({"limits": LIMITS, "group": "gpt"}, None, "job", 60, "custom_id", 10)
     with pytest.raises(QuotaError, match="set OPENAI_API_KEY or ANTHROPIC_API_KEY"):
         Actor({"limits": LIMITS}, f"sqlite:{tmp_path / 's.db'}", "job", 60, "custom_id", 10)
 

@@ -274,6 +274,10 @@ class Actor:
         in_flight: int,
     ) -> None:
         config = Config.load(None, os.environ, settings, _LINE)
+        if config.group is not None:
+            raise QuotaError(
+                "group: the actors send to one server for each provider: give the base_url of a gateway with groups"
+            )
         url = store or config.store
         if url is None:
             raise StoreError(
