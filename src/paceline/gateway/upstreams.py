@@ -84,7 +84,6 @@ class Upstreams(Mapping[str, Upstream]):
 
     Attributes:
         native: The place for paths that begin with no name, such as ``/v1/messages``; ``None`` for none.
-        groups: The names of the groups.
 
     Raises:
         QuotaError: A server has no address, its key is malformed, or a group is invalid.
@@ -94,7 +93,6 @@ class Upstreams(Mapping[str, Upstream]):
         self._by_name = {one.name: one for one in _configured(config, environ)}
         self._places = {name: Place(name, (one,)) for name, one in self._by_name.items()}
         self._places |= {name: self._place(group(config, name, environ)) for name in config.groups}
-        self.groups = tuple(config.groups)
         names = [provider_named(config.provider).name] if config.provider else list(config.upstreams)
         if len(names) > 1 and len(config.groups) == 1:
             names = list(config.groups)
