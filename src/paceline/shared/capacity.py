@@ -350,6 +350,7 @@ class SharedCapacity:
     def forked(self, who: str, now_ns: int) -> None:
         """Start as a new process ``who`` in a forked child: leases, attempts and news belong to the parent."""
         self.who, self._called_ns = who, now_ns
+        self._random = random.Random(who)  # the parent's would retry in step with it, and with other children
         self._asked = self._head = self._replied = None
         self._lessons, self._lessons_due = [], []
         self.outbox = Outbox()
