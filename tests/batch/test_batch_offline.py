@@ -21,12 +21,17 @@ from paceline.batch.index import Index
 from paceline.batch.job import Job
 from paceline.batch.journal import Journal
 from paceline.batch.progress import View
+from paceline.batch.requests import BadLineError
 from paceline.batch.results import OutputError, Results
 from paceline.batch.runner import Runner
 from paceline.config import Config
 from paceline.core.results import QuotaError
 
-KEYS = {"OPENAI_API_KEY": "sk-0123456789abcdef", "ANTHROPIC_API_KEY": "sk-ant-0123456789abcdef"}
+KEYS = {
+    "OPENAI_API_KEY": "sk-0123456789abcdef",
+    "ANTHROPIC_API_KEY": "sk-ant-0123456789abcdef",
+    "AZURE_OPENAI_API_KEY": "az-0123456789abcdef",
+}
 QUICK = {"turnaround_s": 0.05, "validating_s": 0.0, "finalizing_s": 0.0, "cancel_s": 0.1}
 SHORT = {
     "poll_first_s": 0.02,
@@ -36,6 +41,14 @@ SHORT = {
     "full_most_s": 0.2,
     "retry_s": 0.02,
 }
+
+
+def lines_of(style, count):
+    """Requests for a provider's Batch API."""
+    if style == "anthropic":
+        return [message(f"r {n}") for n in range(count)]
+    below = "/openai" if style == "azure" else ""
+    return [chat(f"r{n}", text=f"question {n}") | {"url": f"{below}/v1/chat/completions"} for n in range(count)]
 
 
 class Said(View):
@@ -49,8 +62,9 @@ class Said(View):
 class Run:
     """A run of one input against the emulator, which can be repeated."""
 
-    def __init__(self, emulator, folder, lines):
+    def __init__(self, emulator, folder, lines, provider=None):
         self.emulator = emulator
+        self.given = {"provider": provider} if provider else {}
         self.source = write_lines(folder / "in.jsonl", lines)
         self.output = folder / "in.results.jsonl"
         self.journal = folder / "in.results.jsonl.batches.jsonl"
@@ -58,7 +72,8 @@ class Run:
         self.said = Said()
 
     def start(self, *, mode="batch", most=4, environ=KEYS, restart=False, **options):
-        config = Config.load(environ={}, given={"base_url": self.emulator.base_url, "limits": {"*": FAST}})
+        given = {"base_url": self.emulator.base_url, "limits": {"*": FAST}} | self.given
+        config = Config.load(environ={}, given=given)
         options = {"batch_lines": most if mode != "sync" else None, "mode": mode, "restart": restart} | options
         return Job(str(self.source), config=config, environ=environ, **options).run(self.said)
 
@@ -87,9 +102,10 @@ def short(monkeypatch):
 
 @pytest.fixture
 def run(emulator, tmp_path):
-    def make(lines=None, /, *, count=10, settings=None, **batches):
+    def make(lines=None, /, *, count=10, settings=None, style="", **batches):
         emulator.reset(**{"batches": QUICK | batches} | (settings or {}))
-        return Run(emulator, tmp_path, lines or [chat(f"r{n}", text=f"question {n}") for n in range(count)])
+        provider = None if style in ("", "openai", "anthropic") else style
+        return Run(emulator, tmp_path, lines or lines_of(style, count), provider)
 
     yield make
     emulator.reset(batches={})
@@ -127,6 +143,56 @@ def test_groq_has_openais_batches_below_its_own_path(run):
     job = Job(str(one.source), config=config, environ={"GROQ_API_KEY": "gsk_0123456789"}, mode="batch", batch_lines=2)
     assert job.run(one.said)[0] == 0
     one.check()
+
+
+def test_azure_takes_a_batch_when_its_file_was_processed(run):
+    one = run(count=10, style="azure", pending_s=0.1)
+    code, report = one.start()
+    assert (code, report["ok"], report["batches"]) == (0, 10, 3)
+    one.check()
+    found = one.batches()
+    assert (found["files"], found["refused"]) == (3, {})
+    assert report["attempts"] >= 3 * 5  # an upload, two looks at the file, a creation, a look at the batch
+
+
+def test_azure_is_asked_seldom(run, monkeypatch):
+    monkeypatch.setattr(offline, "TIMING", offline.Timing(**SHORT | {"poll_first_s": 0.001, "poll_most_s": 0.4}))
+    one = run(count=4, style="azure", turnaround_s=0.1)
+    assert one.start()[1]["attempts"] == 5  # file, batch, two looks at it, and its results
+    one.check()
+
+
+def test_azures_full_queue_is_learned_and_waited_for(run):
+    one = run(count=40, style="azure", enqueued_tokens=120, queue_full="400")
+    assert one.start(most=20)[0] == 0
+    one.check()
+    assert one.batches()["refused"]["queue"] >= 1
+
+
+def test_a_deployment_in_the_path_cannot_be_part_of_a_batch(run):
+    path = "/openai/deployments/mine/chat/completions"
+    one = run([chat("r0") | {"url": path}], style="azure")
+    with pytest.raises(
+        BadLineError, match=f"line 1: url is '{path}': a batch needs a path like '/v1/chat/completions'"
+    ):
+        one.start()
+    assert one.batches()["created"] == 0
+
+
+def test_azures_batch_deployments_take_nothing_one_by_one(run):
+    one = run(count=4, style="azure")
+    with pytest.raises(QuotaError, match=r"--mode auto: azure takes no requests one by one .*: use --mode batch"):
+        one.start(mode="auto", deadline_s=60.0)
+    assert not one.journal.exists()
+
+
+def test_a_refused_key_of_azure_is_in_no_message(run, capsys):
+    one = run(count=4, style="azure", settings={"valid_key": "another"})
+    assert one.start()[0] == 2
+    err = capsys.readouterr().err
+    assert "azure refused the key with a 401" in err
+    assert "set AZURE_OPENAI_API_KEY" in err
+    assert KEYS["AZURE_OPENAI_API_KEY"] not in err + one.journal.read_text() + "".join(one.said.lines)
 
 
 def test_a_batch_has_the_size_that_is_asked_for_or_a_part_of_the_input(run):
@@ -174,13 +240,12 @@ class Crashing:
         return sends if awaits else does
 
 
-@pytest.mark.parametrize("style", ["openai", "anthropic"])
+@pytest.mark.parametrize("style", ["openai", "anthropic", "azure"])
 def test_killed_at_every_step_and_run_again(run, monkeypatch, style):
     """One run for each step, killed at it; the next one pays nothing again and reads everything."""
-    lines = [chat(f"r{n}") if style == "openai" else message(f"r {n}") for n in range(4)]
     at, crashes = 0, 0
     while True:
-        one = run(lines)
+        one = run(count=4, style=style, pending_s=0.01)
         for path in (one.output, one.journal):
             path.unlink(missing_ok=True)
         with monkeypatch.context() as patch:
@@ -493,8 +558,7 @@ class TestDeadline:
 
     @pytest.mark.parametrize("style", ["openai", "anthropic"])
     def test_batches_that_do_not_are_left_and_the_rest_is_sent_one_by_one(self, run, monkeypatch, style):
-        lines = [chat(f"r{n}") if style == "openai" else message(f"r{n}") for n in range(30)]
-        one = run(lines, turnaround_s=6.0, cancel_s=0.1)
+        one = run(count=30, style=style, turnaround_s=6.0, cancel_s=0.1)
         monkeypatch.setattr(offline, "TIMING", offline.Timing(**SHORT | HURRY | {"last_s": 3.0}))
         started_s = time.monotonic()
         code, report = one.start(mode="auto", most=10, deadline_s=6.0)

@@ -326,6 +326,21 @@ def test_azure_and_groq_have_their_own_paths(side):
         assert client.get(f"{root}/v1/batches/x/content").status_code == 404
 
 
+def test_azure_refuses_a_batch_of_a_file_that_it_has_not_processed(side):
+    one = side(pending_s=10)
+    with httpx2.Client(base_url=f"{one.emulator.base_url}/openai/v1/", headers={"api-key": "any"}) as client:
+        files = {"file": ("a.jsonl", jsonl(LINES))}
+        file = client.post("files", files=files, data={"purpose": "batch"}).json()
+        body = {"input_file_id": file["id"], "endpoint": "/v1/chat/completions", "completion_window": "24h"}
+        refused = client.post("batches", json=body)
+        assert (file["status"], refused.status_code) == ("pending", 400)
+        assert f"The input file '{file['id']}' is in 'pending' state." in refused.json()["error"]["message"]
+        one.emulator.advance(10)
+        assert client.get(f"files/{file['id']}").json()["status"] == "processed"
+        assert client.post("batches", json=body).json()["status"] == "validating"
+    assert one.upload(LINES).status == "processed"  # OpenAI's own
+
+
 # --- Anthropic -------------------------------------------------------------------------------------------------------
 
 

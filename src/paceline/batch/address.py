@@ -56,6 +56,8 @@ def address_of(provider: Provider, base_url: str | None, environ: Mapping[str, s
     headers = {"content-type": "application/json", "accept": "application/json", "user-agent": "paceline"}
     if provider.name == "anthropic":
         headers |= {"x-api-key": key, "anthropic-version": "2023-06-01"}
+    elif provider.name == "azure":
+        headers |= {"api-key": key}
     else:
         headers |= {"authorization": f"Bearer {key}"}
     return Address(root, headers, key)

@@ -1,6 +1,7 @@
-"""The Batch APIs of the providers: OpenAI's, which Groq and others have too, and Anthropic's.
+"""The Batch APIs of the providers: OpenAI's, which Groq and Azure have too, and Anthropic's.
 
-Sequences and limits: developers.openai.com/api/docs/guides/batch and platform.claude.com, batch processing (2026-11).
+Sequences and limits: developers.openai.com/api/docs/guides/batch; platform.claude.com, batch processing; Azure:
+learn.microsoft.com/azure/ai-foundry/openai/how-to/batch and /azure/foundry/reference/rest/batches-create-batch (2026-11).
 """
 
 from __future__ import annotations
@@ -9,6 +10,7 @@ import asyncio
 import json
 import re
 import tempfile
+import time
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
@@ -25,7 +27,7 @@ from paceline.batch.chunks import Chunk
 from paceline.batch.client import error_of, one_line
 from paceline.batch.index import Index
 from paceline.batch.redact import Secrets
-from paceline.batch.requests import Request
+from paceline.batch.requests import BadLineError, Request
 
 SMALL_MAX: Final = 16 * 2**20
 """Bytes of an answer that is not a file of results."""
@@ -226,17 +228,26 @@ class Endpoints(ABC):
     Attributes:
         LINES_MAX: The most requests of a batch.
         BYTES_MAX: The most bytes of one that are sent.
+        SELDOM: Whether the provider asks for a minute between two looks at a batch, from the first on.
+        APART: Whether a name in ``body.model`` takes either batches or requests one by one.
+        pause_s: The seconds between two looks at a file that is not ready.
     """
 
     LINES_MAX: ClassVar[int]
     BYTES_MAX: ClassVar[int] = 100_000_000
+    SELDOM: ClassVar[bool] = False
+    APART: ClassVar[bool] = False
 
-    def __init__(self, web: Web) -> None:
-        self.web = web
+    def __init__(self, web: Web, pause_s: float = 5.0) -> None:
+        self.web, self.pause_s = web, pause_s
 
     @abstractmethod
     def encode(self, request: Request) -> bytes:
-        """A request as the batch has it, without the end of the line."""
+        """A request as the batch has it, without the end of the line.
+
+        Raises:
+            BadLineError: Its path cannot be part of a batch.
+        """
 
     @abstractmethod
     def know(self, ids: Iterable[str]) -> None:
@@ -322,6 +333,9 @@ class OpenAIEndpoints(Endpoints):
     ENDED = ("completed", "failed", "expired", "cancelled")
 
     def encode(self, request: Request) -> bytes:
+        if "/v1/" not in request.path:
+            text = "a batch needs a path like '/v1/chat/completions', with model or deployment in the body"
+            raise BadLineError(f"line {request.line}: url is {request.path[:100]!r}: {text}")
         path = request.path.removeprefix("/openai")
         value = {"custom_id": request.custom_id, "method": "POST", "url": path, "body": request.body}
         return json.dumps(value).encode("ascii")
@@ -335,20 +349,27 @@ class OpenAIEndpoints(Endpoints):
         return f"{chunk.kind.path.partition('/v1/')[0]}/v1/{what}"
 
     async def create(self, chunk: Chunk, run: str, content: list[bytes]) -> str:
+        body = {
+            "input_file_id": await self._upload(chunk, run, content), "endpoint": chunk.kind.path.removeprefix("/openai"), "completion_window": "24h",
+            "metadata": {"paceline_run": run, "paceline_chunk": chunk.name},
+        }  # fmt: skip
+        return str((await self.web.call("POST", self._at(chunk, "batches"), json=body))["id"])
+
+    async def _upload(self, chunk: Chunk, run: str, content: list[bytes]) -> str:
+        """Upload the requests; return the id of the file."""
         form = aiohttp.FormData()
         form.add_field("purpose", "batch")
         name = f"paceline-{run}-{chunk.name}.jsonl"
         form.add_field("file", b"\n".join(content) + b"\n", filename=name, content_type="application/jsonl")
         try:
             file = await self.web.call("POST", self._at(chunk, "files"), data=form)
-            file_id = str(file["id"])
+            await self._ready(chunk, file)
         except BrokenError as error:  # a file is not paid for: there is no batch, and that is known
             raise RefusedError(503, "upload_failed", str(error)) from None
-        body = {
-            "input_file_id": file_id, "endpoint": chunk.kind.path.removeprefix("/openai"), "completion_window": "24h",
-            "metadata": {"paceline_run": run, "paceline_chunk": chunk.name},
-        }  # fmt: skip
-        return str((await self.web.call("POST", self._at(chunk, "batches"), json=body))["id"])
+        return str(file["id"])
+
+    async def _ready(self, chunk: Chunk, file: dict[str, Any]) -> None:
+        """Wait until a batch can have an uploaded file."""
 
     async def find(self, chunk: Chunk, run: str, known: set[str], index: Index) -> str | None:  # noqa: ARG002
         after = ""
@@ -386,6 +407,26 @@ class OpenAIEndpoints(Endpoints):
         return Result(custom_id, answer, {"code": code or f"http_{answer['status_code']}", "message": words})
 
 
+class AzureEndpoints(OpenAIEndpoints):
+    """The same below ``/openai/v1``, where the body's model is the name of a batch deployment.
+
+    A batch takes a file only after it was processed (learn.microsoft.com/answers/questions/2203029, 2025-03).
+    """
+
+    LINES_MAX = 100_000
+    SELDOM = True
+    APART = True
+    READY_S = 600.0
+
+    async def _ready(self, chunk: Chunk, file: dict[str, Any]) -> None:
+        since_s = time.monotonic()
+        while (state := str(file.get("status", "processed")).lower()) in ("pending", "running", "uploaded"):
+            if time.monotonic() - since_s > self.READY_S:
+                raise BrokenError(f"the uploaded file is still {state} after {self.READY_S:g} s")
+            await asyncio.sleep(self.pause_s)
+            file = await self.web.call("GET", f"{self._at(chunk, 'files')}/{quote(str(file['id']))}")
+
+
 def _seen_of_openai(value: dict[str, Any]) -> Seen:
     state = str(value.get("status"))
     counts, mark = value.get("request_counts") or {}, value.get("metadata") or {}
@@ -405,8 +446,8 @@ class AnthropicEndpoints(Endpoints):
     LINES_MAX = 100_000
     PATH = "/v1/messages/batches"
 
-    def __init__(self, web: Web) -> None:
-        super().__init__(web)
+    def __init__(self, web: Web, pause_s: float = 5.0) -> None:
+        super().__init__(web, pause_s)
         self._given: dict[str, str] = {}  # the user's id for each id that had to be replaced
 
     def encode(self, request: Request) -> bytes:
@@ -484,15 +525,24 @@ def _seen_of_anthropic(value: dict[str, Any]) -> Seen:
     return Seen(batch, state, ended, total, total - (counts.get("processing") or 0), created_s, files)
 
 
-OPENAI_LIKE: Final = ("openai", "groq")
-"""Providers with OpenAI's endpoints for batches at the same address as those for requests."""
+_ENDPOINTS: Final[dict[str, type[Endpoints]]] = {
+    "openai": OpenAIEndpoints,
+    "groq": OpenAIEndpoints,
+    "azure": AzureEndpoints,
+    "anthropic": AnthropicEndpoints,
+}
 
 
-def endpoints(provider: str, web: Web) -> Endpoints:
-    """The Batch API of a provider."""
-    return AnthropicEndpoints(web) if provider == "anthropic" else OpenAIEndpoints(web)
+def endpoints(provider: str, web: Web, pause_s: float = 5.0) -> Endpoints:
+    """The Batch API of a provider; ``pause_s`` as in :class:`Endpoints`."""
+    return _ENDPOINTS[provider](web, pause_s)
 
 
 def has_batches(provider: str) -> bool:
     """Whether the Batch API of a provider is known here."""
-    return provider == "anthropic" or provider in OPENAI_LIKE
+    return provider in _ENDPOINTS
+
+
+def is_apart(provider: str) -> bool:
+    """Whether requests that were made for batches of a provider cannot be sent one by one; see :class:`Endpoints`."""
+    return provider in _ENDPOINTS and _ENDPOINTS[provider].APART

@@ -23,7 +23,7 @@ from paceline.batch.address import ROOTS, Address, account, account_of, address_
 from paceline.batch.check import SHOWN, Checker, Plan, check
 from paceline.batch.cost import Bill
 from paceline.batch.deadline import Deadline
-from paceline.batch.endpoints import has_batches
+from paceline.batch.endpoints import has_batches, is_apart
 from paceline.batch.index import Index
 from paceline.batch.journal import Journal
 from paceline.batch.offline import Offline, deadline_in
@@ -285,6 +285,10 @@ class Job:
         unknown = [name for name in plan.providers if not has_batches(name)]
         if self.mode != "sync" and unknown:
             raise QuotaError(f"--mode {self.mode}: no Batch API of {unknown[0]} is known here: use --mode sync")
+        apart = [name for name in plan.providers if is_apart(name)]
+        if self.mode == "auto" and apart:
+            text = "takes no requests one by one under the name of a batch deployment: use --mode batch"
+            raise QuotaError(f"--mode auto: {apart[0]} {text}")
         addresses = {name: self._address(provider) for name, provider in plan.providers.items()}
         if not whole and provider is None:
             for name in ROOTS.keys() - addresses.keys():

@@ -188,7 +188,7 @@ class BatchApi:
             return self._wrong(call) if call.method != "GET" else self._list(call)
         if call.what == "files":
             file = self.files.by_id.get(call.id)
-            return self._not_found(call) if file is None else self._file(call, file)
+            return self._not_found(call) if file is None else self._file(now, call, file)
         batch = self._batch(call.id, "batch_", "openai")
         if batch is None:
             return self._not_found(call)
@@ -220,16 +220,23 @@ class BatchApi:
         file = self.files.upload(now, name or "file", purpose, content)
         if file is None:
             return self._error(call, 400, "The emulator keeps no more files: delete some.", "storage_full")
-        return Reply(value=_file(file), creates=True)
+        return Reply(value=self._described(now, call, file), creates=True)
 
-    def _file(self, call: Call, file: File) -> Reply:
+    def _described(self, now: float, call: Call, file: File) -> dict[str, Any]:
+        return _file(file) | ({"status": "pending"} if self._is_pending(now, call, file) else {})
+
+    def _is_pending(self, now: float, call: Call, file: File) -> bool:
+        """Whether Azure has not processed a file yet."""
+        return call.dialect is _OPENAI["azure"] and now < file.created_s + self.batches.rules.pending_s
+
+    def _file(self, now: float, call: Call, file: File) -> Reply:
         if call.method == "DELETE" and not call.verb:
             self.files.delete(file)
             return Reply(value={"id": file.id, "object": "file", "deleted": True})
         if call.method != "GET":
             return self._wrong(call)
         if not call.verb:
-            return Reply(value=_file(file))
+            return Reply(value=self._described(now, call, file))
 
         def done() -> None:
             if file.batch is not None and file is self._results[file.batch].get("output"):
@@ -263,6 +270,9 @@ class BatchApi:
             return self._error(
                 call, 400, f"The purpose of the file is '{file.purpose}', not 'batch'.", None, "input_file_id"
             )
+        if self._is_pending(now, call, file):  # the text: learn.microsoft.com/answers/questions/2203029 (2025-03)
+            text = f"The input file '{file.id}' is in 'pending' state. Only files with status 'Processed' are accepted"
+            return self._error(call, 400, f"{text} for batch inferencing. Please check the file status and try again")
         entries, problems = read_lines(file.content, endpoint, call.dialect, kinds, self.batches.rules.most_requests)
         if entries and not problems and not self._world.knows(entries[0].ask.model):
             text = f"The provided model '{entries[0].ask.model}' is not supported by the Batch API."
