@@ -31,6 +31,7 @@ KEYS = {
     "OPENAI_API_KEY": "sk-0123456789abcdef",
     "ANTHROPIC_API_KEY": "sk-ant-0123456789abcdef",
     "AZURE_OPENAI_API_KEY": "az-0123456789abcdef",
+    "MISTRAL_API_KEY": "mi-0123456789abcdef",
 }
 QUICK = {"turnaround_s": 0.05, "validating_s": 0.0, "finalizing_s": 0.0, "cancel_s": 0.1}
 SHORT = {
@@ -195,6 +196,38 @@ def test_a_refused_key_of_azure_is_in_no_message(run, capsys):
     assert KEYS["AZURE_OPENAI_API_KEY"] not in err + one.journal.read_text() + "".join(one.said.lines)
 
 
+def test_mistrals_jobs_have_one_model_and_lines_without_it(run):
+    lines = lines_of("mistral", 5) + [chat(f"s{n}", model="mistral-small-latest") for n in range(3)]
+    one = run(lines, style="mistral", failed_requests=0.2)
+    code, report = one.start()
+    failed = report["failed"]
+    assert (code, report["ok"], report["batches"]) == (1, 8 - failed, 3)
+    answers = {answer["custom_id"]: answer for answer in one.check(failed=failed)}
+    done = [answer for name, answer in answers.items() if name.startswith("s") and answer["error"] is None]
+    assert done
+    assert {answer["response"]["body"]["model"] for answer in done} == {"mistral-small-latest"}
+    one.emulator.reset(batches=QUICK)
+    assert one.start()[1]["ok"] == failed
+
+
+def test_mistrals_lost_answers_are_found_by_the_metadata(run):
+    one = run(count=40, style="mistral", lost_answers=0.5)
+    assert one.start(most=2)[0] == 0
+    one.check()
+    assert one.batches()["same"]["most"] == 1
+    assert one.batches()["lost_answers"]
+
+
+def test_a_model_that_mistral_does_not_have_stops_the_run(run, capsys):
+    one = run(count=4, style="mistral", settings={"limits": {"mistral-small-latest": FAST}})
+    code, report = one.start()
+    assert (code, report["ok"]) == (1, 0)
+    assert (
+        "mistral refused a call of its Batch API with a 400: invalid_model: Invalid model: gpt-5"
+        in capsys.readouterr().err
+    )
+
+
 def test_a_batch_has_the_size_that_is_asked_for_or_a_part_of_the_input(run):
     one = run(count=10)
     assert one.start(most=3)[1]["batches"] == 4
@@ -240,7 +273,7 @@ class Crashing:
         return sends if awaits else does
 
 
-@pytest.mark.parametrize("style", ["openai", "anthropic", "azure"])
+@pytest.mark.parametrize("style", ["openai", "anthropic", "azure", "mistral"])
 def test_killed_at_every_step_and_run_again(run, monkeypatch, style):
     """One run for each step, killed at it; the next one pays nothing again and reads everything."""
     at, crashes = 0, 0
@@ -339,13 +372,15 @@ def test_anthropic_refuses_while_its_queue_is_full(run):
     assert one.batches()["refused"]["queue"] >= 1
 
 
-@pytest.mark.parametrize("style", ["openai", "anthropic"])
-def test_what_expires_is_sent_again_and_what_was_done_is_not(run, style):
-    lines = [chat(f"r{n}") if style == "openai" else message(f"r{n}") for n in range(8)]
-    one = run(lines, turnaround_s=1.9, expires_s=1.0)
+@pytest.mark.parametrize(
+    ("style", "error"),
+    [("openai", "batch_expired"), ("anthropic", "batch_ended"), ("mistral", "batch_timeout_exceeded")],
+)
+def test_what_expires_is_sent_again_and_what_was_done_is_not(run, style, error):
+    one = run(count=8, style=style, turnaround_s=1.9, expires_s=1.0)
     code, report = one.start(most=8)
     assert code == 1  # after three tries with half of the rest each, one is left
-    assert report["errors"] == {"batch_expired" if style == "openai" else "batch_ended": 1}
+    assert report["errors"] == {error: 1}
     one.check(failed=1)
     assert one.batches()["created"] == 3
     one.emulator.reset(batches=QUICK)
@@ -490,10 +525,10 @@ def test_only_providers_with_known_batches_and_outputs_that_can_be_resumed(run, 
     with pytest.raises(OutputError, match="a run in batches needs a file"):
         one.start(output="-")
     config = Config.load(
-        environ={}, given={"base_url": one.emulator.base_url, "provider": "mistral", "limits": {"*": FAST}}
+        environ={}, given={"base_url": one.emulator.base_url, "provider": "together", "limits": {"*": FAST}}
     )
-    with pytest.raises(QuotaError, match="no Batch API of mistral is known here: use --mode sync"):
-        Job(str(one.source), config=config, environ={"MISTRAL_API_KEY": "any"}, mode="batch").run(Said())
+    with pytest.raises(QuotaError, match="no Batch API of together is known here: use --mode sync"):
+        Job(str(one.source), config=config, environ={"TOGETHER_API_KEY": "any"}, mode="batch").run(Said())
 
 
 @pytest.mark.parametrize("seed", range(3))
@@ -556,7 +591,7 @@ class TestDeadline:
         one.check()
         assert "in batches, and one by one from 0.8 s before the deadline on if they have not ended" in one.said.lines
 
-    @pytest.mark.parametrize("style", ["openai", "anthropic"])
+    @pytest.mark.parametrize("style", ["openai", "anthropic", "mistral"])
     def test_batches_that_do_not_are_left_and_the_rest_is_sent_one_by_one(self, run, monkeypatch, style):
         one = run(count=30, style=style, turnaround_s=6.0, cancel_s=0.1)
         monkeypatch.setattr(offline, "TIMING", offline.Timing(**SHORT | HURRY | {"last_s": 3.0}))

@@ -1,7 +1,8 @@
-"""The Batch APIs of the providers: OpenAI's, which Groq and Azure have too, and Anthropic's.
+"""The Batch APIs of the providers: OpenAI's, which Groq and Azure have too, Mistral's and Anthropic's.
 
 Sequences and limits: developers.openai.com/api/docs/guides/batch; platform.claude.com, batch processing; Azure:
-learn.microsoft.com/azure/ai-foundry/openai/how-to/batch and /azure/foundry/reference/rest/batches-create-batch (2026-11).
+learn.microsoft.com/azure/ai-foundry/openai/how-to/batch and /azure/foundry/reference/rest/batches-create-batch;
+docs.mistral.ai/capabilities/batch (2026-11).
 """
 
 from __future__ import annotations
@@ -333,9 +334,7 @@ class OpenAIEndpoints(Endpoints):
     ENDED = ("completed", "failed", "expired", "cancelled")
 
     def encode(self, request: Request) -> bytes:
-        if "/v1/" not in request.path:
-            text = "a batch needs a path like '/v1/chat/completions', with model or deployment in the body"
-            raise BadLineError(f"line {request.line}: url is {request.path[:100]!r}: {text}")
+        _require_v1(request)
         path = request.path.removeprefix("/openai")
         value = {"custom_id": request.custom_id, "method": "POST", "url": path, "body": request.body}
         return json.dumps(value).encode("ascii")
@@ -407,6 +406,12 @@ class OpenAIEndpoints(Endpoints):
         return Result(custom_id, answer, {"code": code or f"http_{answer['status_code']}", "message": words})
 
 
+def _require_v1(request: Request) -> None:
+    if "/v1/" not in request.path:
+        text = "a batch needs a path like '/v1/chat/completions', with model or deployment in the body"
+        raise BadLineError(f"line {request.line}: url is {request.path[:100]!r}: {text}")
+
+
 class AzureEndpoints(OpenAIEndpoints):
     """The same below ``/openai/v1``, where the body's model is the name of a batch deployment.
 
@@ -437,6 +442,60 @@ def _seen_of_openai(value: dict[str, Any]) -> Seen:
         str(value["id"]), state, state in OpenAIEndpoints.ENDED, counts.get("total") or 0, done,
         float(value.get("created_at") or 0), [str(f) for n in ("output", "error") if (f := value.get(f"{n}_file_id"))],
         problems, (str(mark.get("paceline_run")), str(mark.get("paceline_chunk"))),
+    )  # fmt: skip
+
+
+class MistralEndpoints(OpenAIEndpoints):
+    """``/v1/files`` and ``/v1/batch/jobs``: the model is the job's, and a line has only an id and a body.
+
+    The documentation states 1M requests and, among the known limitations, 100k (docs.mistral.ai, 2026-11): the less is used.
+    """
+
+    LINES_MAX = 100_000
+    ENDED = ("SUCCESS", "FAILED", "TIMEOUT_EXCEEDED", "CANCELLED")
+
+    def encode(self, request: Request) -> bytes:
+        _require_v1(request)
+        body = {name: value for name, value in request.body.items() if name != "model"}
+        return json.dumps({"custom_id": request.custom_id, "body": body}).encode("ascii")
+
+    async def create(self, chunk: Chunk, run: str, content: list[bytes]) -> str:
+        body = {
+            "input_files": [await self._upload(chunk, run, content)], "endpoint": chunk.kind.path, "model": chunk.kind.model,
+            "metadata": {"paceline_run": run, "paceline_chunk": chunk.name},
+        }  # fmt: skip
+        return str((await self.web.call("POST", self._at(chunk, "batch/jobs"), json=body))["id"])
+
+    async def find(self, chunk: Chunk, run: str, known: set[str], index: Index) -> str | None:  # noqa: ARG002
+        read = 0
+        for number in range(PAGES_MAX):
+            page = await self.web.call("GET", f"{self._at(chunk, 'batch/jobs')}?page={number}&page_size=100")
+            jobs = page.get("data") or []
+            for seen in map(_seen_of_mistral, jobs):
+                if seen.mark == (run, chunk.name):
+                    return seen.id
+            read += len(jobs)
+            if not jobs or read >= (page.get("total") or 0):
+                return None
+        raise BrokenError(f"the list of batches has more than {PAGES_MAX} pages")
+
+    async def look(self, chunk: Chunk) -> Seen:
+        seen = _seen_of_mistral(await self.web.call("GET", f"{self._at(chunk, 'batch/jobs')}/{quote(chunk.batch)}"))
+        seen.files = [f"{self._at(chunk, 'files')}/{quote(one)}/content" for one in seen.files]
+        return seen
+
+    async def cancel(self, chunk: Chunk) -> None:
+        await _cancel(self.web, f"{self._at(chunk, 'batch/jobs')}/{quote(chunk.batch)}/cancel")
+
+
+def _seen_of_mistral(value: dict[str, Any]) -> Seen:
+    state, mark = str(value.get("status")), value.get("metadata") or {}
+    problems = [Problem("batch_error", one_line(str(e.get("message"))), None) for e in value.get("errors") or []]
+    return Seen(
+        str(value["id"]), state.lower(), state in MistralEndpoints.ENDED, value.get("total_requests") or 0,
+        value.get("completed_requests") or 0, float(value.get("created_at") or 0),
+        [str(f) for name in ("output_file", "error_file") if (f := value.get(name))], problems,
+        (str(mark.get("paceline_run")), str(mark.get("paceline_chunk"))),
     )  # fmt: skip
 
 
@@ -529,6 +588,7 @@ _ENDPOINTS: Final[dict[str, type[Endpoints]]] = {
     "openai": OpenAIEndpoints,
     "groq": OpenAIEndpoints,
     "azure": AzureEndpoints,
+    "mistral": MistralEndpoints,
     "anthropic": AnthropicEndpoints,
 }
 
