@@ -60,6 +60,16 @@ class Said(View):
         self.lines.append(text)
 
 
+class StopsSoon(Said):
+    """Interrupts a run when its two batches are in progress."""
+
+    every_s = 0.01
+
+    def show(self, text, share):
+        if "2 batches: 2 in_progress" in text:
+            signal.raise_signal(signal.SIGINT)
+
+
 class Run:
     """A run of one input against the emulator, which can be repeated."""
 
@@ -486,13 +496,6 @@ def test_a_refused_key_and_an_address_without_batches_stop_the_run(run, capsys):
 def test_a_run_without_batches_does_not_pay_for_what_is_in_one(run, capsys):
     one = run(count=8, turnaround_s=1_000.0)
 
-    class StopsSoon(Said):
-        every_s = 0.01
-
-        def show(self, text, share):
-            if "2 batches: 2 in_progress" in text:
-                signal.raise_signal(signal.SIGINT)
-
     one.said = StopsSoon()
     code, report = one.start()
     assert (code, report["interrupted"], report["batches_in_progress"]) == (130, True, 2)
@@ -634,6 +637,34 @@ class TestDeadline:
         code, _ = one.start(mode="auto", most=5, deadline_s=2.5)
         assert code == 0
         one.check(paid=one.batches()["paid"])
+
+    def test_a_stopped_run_keeps_its_deadline(self, run):
+        one = run(count=8, turnaround_s=1_000.0)
+        one.said = StopsSoon()
+        assert one.start(mode="auto", deadline_s=600.0)[0] == 130
+        first = Journal(str(one.output)).deadline
+        assert first[0] == 600
+        assert 590 < first[1] - time.time() <= 600
+        assert one.start(mode="auto", deadline_s=600.0)[0] == 130
+        assert Journal(str(one.output)).deadline == first
+        with one.journal.open("a") as file:  # ten minutes later
+            file.write(json.dumps({"event": "deadline", "seconds": 600.0, "end_s": first[1] - 600}) + "\n")
+        one.said = Said()
+        code, report = one.start(mode="auto", deadline_s=600.0)
+        assert (code, report["ok"]) == (0, 8)
+        assert "the deadline of the unfinished run has passed: what is left is sent one by one" in one.said.lines
+        assert one.batches()["states"] == {"cancelled": 2}
+        one.check(paid=0)
+        assert Journal(str(one.output)).deadline is None  # the run has ended: the next one has its own
+
+    def test_another_deadline_begins_anew(self, run):
+        one = run(count=8, turnaround_s=1_000.0)
+        one.said = StopsSoon()
+        one.start(mode="auto", deadline_s=600.0)
+        one.start(mode="auto", deadline_s=900.0)
+        seconds, end_s = Journal(str(one.output)).deadline
+        assert seconds == 900
+        assert end_s - time.time() > 890
 
     def test_a_bet_is_called_one(self, run):
         one = run(count=4)

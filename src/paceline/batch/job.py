@@ -9,6 +9,7 @@ import shutil
 import stat
 import sys
 import tempfile
+import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -71,7 +72,7 @@ class Job:
         page: The port at which the status page is served on this machine while it runs; ``None`` for none.
         mode: ``sync`` sends the requests one by one, ``batch`` in batches of the providers' Batch APIs; ``auto`` in
             batches while the rest can still be sent one by one before the deadline.
-        deadline_s: For ``auto``: the seconds from the start to the deadline.
+        deadline_s: For ``auto``: the seconds from the start to the deadline; a run that was stopped keeps its first start.
         batch_lines: The most requests of a batch; by the size of the input when ``None``.
         batch_queue: The provider's limit of enqueued input tokens for each model; learned from refusals when ``None``.
     """
@@ -151,9 +152,10 @@ class Job:
             try:
                 if journal is not None:
                     again = partial(_from_start, file, index, provider, plan.last_line, checker, self.shard)
-                    deadline = self._deadline(plan, limiter, tally, view)
+                    end_s = self._end_s(journal)
+                    deadline = self._deadline(end_s, plan, limiter, tally, view)
                     offline = partial(self._offline, again, index, addresses, results, tally, view, deadline)
-                    end = _in_batches(offline, journal, again, index, runner, tally, results)
+                    end = _in_batches(offline, journal, end_s, again, index, runner, tally, results)
                 else:
                     end = self._one_by_one(runner(source), file, limiter, tally)
             finally:
@@ -174,18 +176,33 @@ class Job:
             _run(runner)
         return partial(_end, runner)
 
-    def _deadline(self, plan: Plan, limiter: Limiter, tally: Tally, view: View) -> Deadline | None:
-        """The deadline of a run that changes from batches to requests one by one."""
+    def _end_s(self, journal: Journal) -> tuple[float, float] | None:
+        """The seconds of the deadline and its time: that of an unfinished run with the same deadline, or one from now."""
         if self.mode != "auto" or self.deadline_s is None:
             return None
-        deadline = deadline_in(self.deadline_s, lambda count: eta_s(plan, limiter.status()["pools"], count))
+        if journal.deadline is not None and journal.deadline[0] == self.deadline_s:
+            return journal.deadline
+        return self.deadline_s, time.time() + self.deadline_s
+
+    def _deadline(
+        self, given: tuple[float, float] | None, plan: Plan, limiter: Limiter, tally: Tally, view: View
+    ) -> Deadline | None:
+        """The deadline of a run that changes from batches to requests one by one."""
+        if given is None:
+            return None
+        left_s = min(given[0], given[1] - time.time())  # this machine's clock may have been set back
+        if left_s < 0:
+            view.say("the deadline of the unfinished run has passed: what is left is sent one by one")
+        elif given[0] - left_s >= 1:
+            view.say(f"the deadline of the unfinished run holds: there are {in_time(left_s)} left of it")
+        deadline = deadline_in(left_s, lambda count: eta_s(plan, limiter.status()["pools"], count))
         needs_s = deadline.needs(tally.left)
-        if needs_s > self.deadline_s:
+        if 0 <= left_s < needs_s:
             view.say(
                 f"the deadline is a bet: to leave the batches and send all requests one by one would take {in_time(needs_s)}"
-                f" under these limits, and there are {in_time(self.deadline_s)}"
+                f" under these limits, and there are {in_time(left_s)}"
             )
-        else:
+        elif left_s >= 0:
             view.say(
                 f"in batches, and one by one from {in_time(needs_s)} before the deadline on if they have not ended"
             )
@@ -466,6 +483,7 @@ def _run(runner: Runner) -> None:
 def _in_batches(
     offline: Callable[..., Offline],
     journal: Journal,
+    deadline: tuple[float, float] | None,
     again: Callable[[], Iterator[tuple[Request, Metered]]],
     index: Index,
     runner: Callable[[Iterator[tuple[Request, Metered]]], Runner],
@@ -483,11 +501,13 @@ def _in_batches(
         if tally.left or journal.unfinished:
             try:
                 journal.open()
+                journal.keep_deadline(deadline)
                 asyncio.run(batches.run(create=sender is None))
             finally:
                 journal.close()
         batches.created = created = created + batches.created
         if batches.stop is not None or not (batches.left or (sender is not None and tally.left)):
+            _forget_deadline(journal, ended=batches.stop is None)
             return partial(_end_offline, batches)
         following = runner(_free(again(), batches, index))
         if sender is not None:
@@ -496,7 +516,17 @@ def _in_batches(
         _run(sender)
         journal = Journal(results.path)
         if sender.stop is not None or not journal.unfinished:
+            _forget_deadline(journal, ended=sender.stop is None)
             return partial(_end, sender, batches=created)
+
+
+def _forget_deadline(journal: Journal, *, ended: bool) -> None:
+    """Begin anew with the next command, if this run has ended."""
+    if ended and journal.deadline is not None:
+        with suppress(OutputError):  # nothing is lost without it
+            journal.open()
+            journal.keep_deadline(None)
+        journal.close()
 
 
 def _free(
