@@ -14,6 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from paceline.batch import offline
+from paceline.batch.address import address_of
 from paceline.batch.chunks import Item, Kind, Load, Queue, cut
 from paceline.batch.deadline import Deadline
 from paceline.batch.endpoints import AnthropicEndpoints, BrokenError, OpenAIEndpoints, RefusedError, Web
@@ -26,6 +27,7 @@ from paceline.batch.results import OutputError, Results
 from paceline.batch.runner import Runner
 from paceline.config import Config
 from paceline.core.results import QuotaError
+from paceline.providers.registry import provider_named
 
 KEYS = {
     "OPENAI_API_KEY": "sk-0123456789abcdef",
@@ -204,6 +206,12 @@ def test_a_deployment_in_the_path_cannot_be_part_of_a_batch(run):
     ):
         one.start()
     assert one.batches()["created"] == 0
+
+
+def test_azure_has_its_own_header_for_the_key():
+    address = address_of(provider_named("azure"), "https://mine.openai.azure.com", KEYS)
+    assert address.headers["api-key"] == KEYS["AZURE_OPENAI_API_KEY"]
+    assert "authorization" not in address.headers
 
 
 def test_azures_batch_deployments_take_nothing_one_by_one(run):
