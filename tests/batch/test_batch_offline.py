@@ -14,6 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from paceline.batch import offline
+from paceline.batch.address import address_of
 from paceline.batch.chunks import Item, Kind, Load, Queue, cut
 from paceline.batch.deadline import Deadline
 from paceline.batch.endpoints import AnthropicEndpoints, BrokenError, OpenAIEndpoints, RefusedError, Web
@@ -21,12 +22,19 @@ from paceline.batch.index import Index
 from paceline.batch.job import Job
 from paceline.batch.journal import Journal
 from paceline.batch.progress import View
+from paceline.batch.requests import BadLineError
 from paceline.batch.results import OutputError, Results
 from paceline.batch.runner import Runner
 from paceline.config import Config
 from paceline.core.results import QuotaError
+from paceline.providers.registry import provider_named
 
-KEYS = {"OPENAI_API_KEY": "sk-0123456789abcdef", "ANTHROPIC_API_KEY": "sk-ant-0123456789abcdef"}
+KEYS = {
+    "OPENAI_API_KEY": "sk-0123456789abcdef",
+    "ANTHROPIC_API_KEY": "sk-ant-0123456789abcdef",
+    "AZURE_OPENAI_API_KEY": "az-0123456789abcdef",
+    "MISTRAL_API_KEY": "mi-0123456789abcdef",
+}
 QUICK = {"turnaround_s": 0.05, "validating_s": 0.0, "finalizing_s": 0.0, "cancel_s": 0.1}
 SHORT = {
     "poll_first_s": 0.02,
@@ -38,6 +46,14 @@ SHORT = {
 }
 
 
+def lines_of(style, count):
+    """Requests for a provider's Batch API."""
+    if style == "anthropic":
+        return [message(f"r {n}") for n in range(count)]
+    below = "/openai" if style == "azure" else ""
+    return [chat(f"r{n}", text=f"question {n}") | {"url": f"{below}/v1/chat/completions"} for n in range(count)]
+
+
 class Said(View):
     def __init__(self):
         self.lines = []
@@ -46,11 +62,22 @@ class Said(View):
         self.lines.append(text)
 
 
+class StopsSoon(Said):
+    """Interrupts a run when its two batches are in progress."""
+
+    every_s = 0.01
+
+    def show(self, text, share):
+        if "2 batches: 2 in_progress" in text:
+            signal.raise_signal(signal.SIGINT)
+
+
 class Run:
     """A run of one input against the emulator, which can be repeated."""
 
-    def __init__(self, emulator, folder, lines):
+    def __init__(self, emulator, folder, lines, provider=None):
         self.emulator = emulator
+        self.given = {"provider": provider} if provider else {}
         self.source = write_lines(folder / "in.jsonl", lines)
         self.output = folder / "in.results.jsonl"
         self.journal = folder / "in.results.jsonl.batches.jsonl"
@@ -58,7 +85,8 @@ class Run:
         self.said = Said()
 
     def start(self, *, mode="batch", most=4, environ=KEYS, restart=False, **options):
-        config = Config.load(environ={}, given={"base_url": self.emulator.base_url, "limits": {"*": FAST}})
+        given = {"base_url": self.emulator.base_url, "limits": {"*": FAST}} | self.given
+        config = Config.load(environ={}, given=given)
         options = {"batch_lines": most if mode != "sync" else None, "mode": mode, "restart": restart} | options
         return Job(str(self.source), config=config, environ=environ, **options).run(self.said)
 
@@ -87,9 +115,10 @@ def short(monkeypatch):
 
 @pytest.fixture
 def run(emulator, tmp_path):
-    def make(lines=None, /, *, count=10, settings=None, **batches):
+    def make(lines=None, /, *, count=10, settings=None, style="", **batches):
         emulator.reset(**{"batches": QUICK | batches} | (settings or {}))
-        return Run(emulator, tmp_path, lines or [chat(f"r{n}", text=f"question {n}") for n in range(count)])
+        provider = None if style in ("", "openai", "anthropic") else style
+        return Run(emulator, tmp_path, lines or lines_of(style, count), provider)
 
     yield make
     emulator.reset(batches={})
@@ -127,6 +156,110 @@ def test_groq_has_openais_batches_below_its_own_path(run):
     job = Job(str(one.source), config=config, environ={"GROQ_API_KEY": "gsk_0123456789"}, mode="batch", batch_lines=2)
     assert job.run(one.said)[0] == 0
     one.check()
+
+
+def test_azure_takes_a_batch_when_its_file_was_processed(run):
+    one = run(count=10, style="azure", pending_s=0.1)
+    code, report = one.start()
+    assert (code, report["ok"], report["batches"]) == (0, 10, 3)
+    one.check()
+    found = one.batches()
+    assert (found["files"], found["refused"]) == (3, {})
+    assert report["attempts"] >= 3 * 5  # each: an upload, a look at the file, a creation, a look at the batch, results
+
+
+def test_azures_file_that_is_not_there_yet_is_asked_for_again(run, monkeypatch):
+    one = run(count=4, style="azure", pending_s=0.01)
+    call, asked = Web.call, []
+
+    async def late(self, method, path, **options):
+        if method == "GET" and "/files/" in path and len(asked) < 2:
+            asked.append(path)
+            raise RefusedError(404, "", "No file found")
+        return await call(self, method, path, **options)
+
+    monkeypatch.setattr(Web, "call", late)
+    assert one.start()[0] == 0
+    one.check()
+    assert (len(asked), one.batches()["files"]) == (2, 1)
+
+
+def test_azure_is_asked_seldom(run, monkeypatch):
+    monkeypatch.setattr(offline, "TIMING", offline.Timing(**SHORT | {"poll_first_s": 0.001, "poll_most_s": 0.4}))
+    one = run(count=4, style="azure", turnaround_s=0.1)
+    assert one.start()[1]["attempts"] <= 5  # file, batch, two looks at it, and its results
+    one.check()
+
+
+def test_azures_full_queue_is_learned_and_waited_for(run):
+    one = run(count=40, style="azure", enqueued_tokens=120, queue_full="400")
+    assert one.start(most=20)[0] == 0
+    one.check()
+    assert one.batches()["refused"]["queue"] >= 1
+
+
+def test_a_deployment_in_the_path_cannot_be_part_of_a_batch(run):
+    path = "/openai/deployments/mine/chat/completions"
+    one = run([chat("r0") | {"url": path}], style="azure")
+    with pytest.raises(
+        BadLineError, match=f"line 1: url is '{path}': a batch needs a path like '/v1/chat/completions'"
+    ):
+        one.start()
+    assert one.batches()["created"] == 0
+
+
+def test_azure_has_its_own_header_for_the_key():
+    address = address_of(provider_named("azure"), "https://mine.openai.azure.com", KEYS)
+    assert address.headers["api-key"] == KEYS["AZURE_OPENAI_API_KEY"]
+    assert "authorization" not in address.headers
+
+
+def test_azures_batch_deployments_take_nothing_one_by_one(run):
+    one = run(count=4, style="azure")
+    with pytest.raises(QuotaError, match=r"--mode auto: azure takes no requests one by one .*: use --mode batch"):
+        one.start(mode="auto", deadline_s=60.0)
+    assert not one.journal.exists()
+
+
+def test_a_refused_key_of_azure_is_in_no_message(run, capsys):
+    one = run(count=4, style="azure", settings={"valid_key": "another"})
+    assert one.start()[0] == 2
+    err = capsys.readouterr().err
+    assert "azure refused the key with a 401" in err
+    assert "set AZURE_OPENAI_API_KEY" in err
+    assert KEYS["AZURE_OPENAI_API_KEY"] not in err + one.journal.read_text() + "".join(one.said.lines)
+
+
+def test_mistrals_jobs_have_one_model_and_lines_without_it(run):
+    lines = lines_of("mistral", 5) + [chat(f"s{n}", model="mistral-small-latest") for n in range(3)]
+    one = run(lines, style="mistral", failed_requests=0.2)
+    code, report = one.start()
+    failed = report["failed"]
+    assert (code, report["ok"], report["batches"]) == (1, 8 - failed, 3)
+    answers = {answer["custom_id"]: answer for answer in one.check(failed=failed)}
+    done = [answer for name, answer in answers.items() if name.startswith("s") and answer["error"] is None]
+    assert done
+    assert {answer["response"]["body"]["model"] for answer in done} == {"mistral-small-latest"}
+    one.emulator.reset(batches=QUICK)
+    assert one.start()[1]["ok"] == failed
+
+
+def test_mistrals_lost_answers_are_found_by_the_metadata(run):
+    one = run(count=40, style="mistral", lost_answers=0.5)
+    assert one.start(most=2)[0] == 0
+    one.check()
+    assert one.batches()["same"]["most"] == 1
+    assert one.batches()["lost_answers"]
+
+
+def test_a_model_that_mistral_does_not_have_stops_the_run(run, capsys):
+    one = run(count=4, style="mistral", settings={"limits": {"mistral-small-latest": FAST}})
+    code, report = one.start()
+    assert (code, report["ok"]) == (1, 0)
+    assert (
+        "mistral refused a call of its Batch API with a 400: invalid_model: Invalid model: gpt-5"
+        in capsys.readouterr().err
+    )
 
 
 def test_a_batch_has_the_size_that_is_asked_for_or_a_part_of_the_input(run):
@@ -174,13 +307,12 @@ class Crashing:
         return sends if awaits else does
 
 
-@pytest.mark.parametrize("style", ["openai", "anthropic"])
+@pytest.mark.parametrize("style", ["openai", "anthropic", "azure", "mistral"])
 def test_killed_at_every_step_and_run_again(run, monkeypatch, style):
     """One run for each step, killed at it; the next one pays nothing again and reads everything."""
-    lines = [chat(f"r{n}") if style == "openai" else message(f"r {n}") for n in range(4)]
     at, crashes = 0, 0
     while True:
-        one = run(lines)
+        one = run(count=4, style=style, pending_s=0.01)
         for path in (one.output, one.journal):
             path.unlink(missing_ok=True)
         with monkeypatch.context() as patch:
@@ -200,8 +332,8 @@ def test_killed_at_every_step_and_run_again(run, monkeypatch, style):
     assert crashes > 30
 
 
-@pytest.mark.parametrize("seed", range(3))
-def test_calls_that_break_before_or_after_they_took_effect(run, monkeypatch, seed):
+@pytest.mark.parametrize(("seed", "style"), [(0, "both"), (1, "both"), (2, "both"), (3, "azure"), (4, "mistral")])
+def test_calls_that_break_before_or_after_they_took_effect(run, monkeypatch, seed, style):
     dice, send = random.Random(seed), Web._send
 
     async def breaks(self, *args, **options):
@@ -214,7 +346,8 @@ def test_calls_that_break_before_or_after_they_took_effect(run, monkeypatch, see
         return answer
 
     monkeypatch.setattr(Web, "_send", breaks)
-    one = run([chat(f"r{n}") for n in range(20)] + [message(f"c{n}") for n in range(10)])
+    lines = [chat(f"r{n}") for n in range(20)] + [message(f"c{n}") for n in range(10)]
+    one = run(lines) if style == "both" else run(count=30, style=style)
     assert one.start()[0] == 0
     one.check()
     assert one.batches()["same"]["most"] == 1
@@ -274,13 +407,15 @@ def test_anthropic_refuses_while_its_queue_is_full(run):
     assert one.batches()["refused"]["queue"] >= 1
 
 
-@pytest.mark.parametrize("style", ["openai", "anthropic"])
-def test_what_expires_is_sent_again_and_what_was_done_is_not(run, style):
-    lines = [chat(f"r{n}") if style == "openai" else message(f"r{n}") for n in range(8)]
-    one = run(lines, turnaround_s=1.9, expires_s=1.0)
+@pytest.mark.parametrize(
+    ("style", "error"),
+    [("openai", "batch_expired"), ("anthropic", "batch_ended"), ("mistral", "batch_timeout_exceeded")],
+)
+def test_what_expires_is_sent_again_and_what_was_done_is_not(run, style, error):
+    one = run(count=8, style=style, turnaround_s=1.9, expires_s=1.0)
     code, report = one.start(most=8)
     assert code == 1  # after three tries with half of the rest each, one is left
-    assert report["errors"] == {"batch_expired" if style == "openai" else "batch_ended": 1}
+    assert report["errors"] == {error: 1}
     one.check(failed=1)
     assert one.batches()["created"] == 3
     one.emulator.reset(batches=QUICK)
@@ -386,13 +521,6 @@ def test_a_refused_key_and_an_address_without_batches_stop_the_run(run, capsys):
 def test_a_run_without_batches_does_not_pay_for_what_is_in_one(run, capsys):
     one = run(count=8, turnaround_s=1_000.0)
 
-    class StopsSoon(Said):
-        every_s = 0.01
-
-        def show(self, text, share):
-            if "2 batches: 2 in_progress" in text:
-                signal.raise_signal(signal.SIGINT)
-
     one.said = StopsSoon()
     code, report = one.start()
     assert (code, report["interrupted"], report["batches_in_progress"]) == (130, True, 2)
@@ -425,20 +553,28 @@ def test_only_providers_with_known_batches_and_outputs_that_can_be_resumed(run, 
     with pytest.raises(OutputError, match="a run in batches needs a file"):
         one.start(output="-")
     config = Config.load(
-        environ={}, given={"base_url": one.emulator.base_url, "provider": "mistral", "limits": {"*": FAST}}
+        environ={}, given={"base_url": one.emulator.base_url, "provider": "together", "limits": {"*": FAST}}
     )
-    with pytest.raises(QuotaError, match="no Batch API of mistral is known here: use --mode sync"):
-        Job(str(one.source), config=config, environ={"MISTRAL_API_KEY": "any"}, mode="batch").run(Said())
+    with pytest.raises(QuotaError, match="no Batch API of together is known here: use --mode sync"):
+        Job(str(one.source), config=config, environ={"TOGETHER_API_KEY": "any"}, mode="batch").run(Said())
 
 
-@pytest.mark.parametrize("seed", range(3))
-def test_processes_killed_again_and_again(run, command, seed):
+@pytest.mark.parametrize(("seed", "style"), [(0, "openai"), (1, "openai"), (2, "openai"), (3, "azure"), (4, "mistral")])
+def test_processes_killed_again_and_again(run, command, seed, style):
     """Real processes and real kills, at random times, with lost answers and mistaken refusals."""
     one = run(
-        count=60, lost_answers=0.2, full_by_mistake=0.2, enqueued_tokens=2_000, turnaround_s=0.3, turnaround_spread=3
+        count=60,
+        style=style,
+        pending_s=0.1,
+        lost_answers=0.2,
+        full_by_mistake=0.2,
+        enqueued_tokens=2_000,
+        turnaround_s=0.3,
+        turnaround_spread=3,
     )
     setup = f"import paceline.batch.offline as o; o.TIMING = o.Timing(**{SHORT | {'settle_s': 0.3}})"
-    dice, args = random.Random(seed), [one.source, "--mode", "batch", "--batch-lines", "10"]
+    args = [one.source, "--mode", "batch", "--batch-lines", "10", "--provider", style]
+    dice = random.Random(seed)
     for _ in range(6):
         process = command(*args, base_url=one.emulator.base_url, environ=KEYS, setup=setup)
         deadline = time.monotonic() + dice.uniform(0.6, 2.0)  # about 0.5 s of it is the start
@@ -491,10 +627,9 @@ class TestDeadline:
         one.check()
         assert "in batches, and one by one from 0.8 s before the deadline on if they have not ended" in one.said.lines
 
-    @pytest.mark.parametrize("style", ["openai", "anthropic"])
+    @pytest.mark.parametrize("style", ["openai", "anthropic", "mistral"])
     def test_batches_that_do_not_are_left_and_the_rest_is_sent_one_by_one(self, run, monkeypatch, style):
-        lines = [chat(f"r{n}") if style == "openai" else message(f"r{n}") for n in range(30)]
-        one = run(lines, turnaround_s=6.0, cancel_s=0.1)
+        one = run(count=30, style=style, turnaround_s=6.0, cancel_s=0.1)
         monkeypatch.setattr(offline, "TIMING", offline.Timing(**SHORT | HURRY | {"last_s": 3.0}))
         started_s = time.monotonic()
         code, report = one.start(mode="auto", most=10, deadline_s=6.0)
@@ -535,6 +670,34 @@ class TestDeadline:
         code, _ = one.start(mode="auto", most=5, deadline_s=2.5)
         assert code == 0
         one.check(paid=one.batches()["paid"])
+
+    def test_a_stopped_run_keeps_its_deadline(self, run):
+        one = run(count=8, turnaround_s=1_000.0)
+        one.said = StopsSoon()
+        assert one.start(mode="auto", deadline_s=600.0)[0] == 130
+        first = Journal(str(one.output)).deadline
+        assert first[0] == 600
+        assert 590 < first[1] - time.time() <= 600
+        assert one.start(mode="auto", deadline_s=600.0)[0] == 130
+        assert Journal(str(one.output)).deadline == first
+        with one.journal.open("a") as file:  # ten minutes later
+            file.write(json.dumps({"event": "deadline", "seconds": 600.0, "end_s": first[1] - 600}) + "\n")
+        one.said = Said()
+        code, report = one.start(mode="auto", deadline_s=600.0)
+        assert (code, report["ok"]) == (0, 8)
+        assert "the deadline of the unfinished run has passed: what is left is sent one by one" in one.said.lines
+        assert one.batches()["states"] == {"cancelled": 2}
+        one.check(paid=0)
+        assert Journal(str(one.output)).deadline is None  # the run has ended: the next one has its own
+
+    def test_another_deadline_begins_anew(self, run):
+        one = run(count=8, turnaround_s=1_000.0)
+        one.said = StopsSoon()
+        one.start(mode="auto", deadline_s=600.0)
+        one.start(mode="auto", deadline_s=900.0)
+        seconds, end_s = Journal(str(one.output)).deadline
+        assert seconds == 900
+        assert end_s - time.time() > 890
 
     def test_a_bet_is_called_one(self, run):
         one = run(count=4)

@@ -326,6 +326,88 @@ def test_azure_and_groq_have_their_own_paths(side):
         assert client.get(f"{root}/v1/batches/x/content").status_code == 404
 
 
+def test_azure_refuses_a_batch_of_a_file_that_it_has_not_processed(side):
+    one = side(pending_s=10)
+    with httpx2.Client(base_url=f"{one.emulator.base_url}/openai/v1/", headers={"api-key": "any"}) as client:
+        files = {"file": ("a.jsonl", jsonl(LINES))}
+        file = client.post("files", files=files, data={"purpose": "batch"}).json()
+        body = {"input_file_id": file["id"], "endpoint": "/v1/chat/completions", "completion_window": "24h"}
+        refused = client.post("batches", json=body)
+        assert (file["status"], refused.status_code) == ("pending", 400)
+        assert f"The input file '{file['id']}' is in 'pending' state." in refused.json()["error"]["message"]
+        one.emulator.advance(10)
+        assert client.get(f"files/{file['id']}").json()["status"] == "processed"
+        assert client.post("batches", json=body).json()["status"] == "validating"
+    assert one.upload(LINES).status == "processed"  # OpenAI's own
+
+
+# --- Mistral ---------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def mistral(side):
+    one = side({"limits": {"mistral-small": "1 requests/min"}}, turnaround_s=100, expires_s=86_400)
+    with httpx2.Client(base_url=f"{one.emulator.base_url}/v1/", headers={"authorization": "Bearer any"}) as client:
+
+        def create(lines, **more):
+            file = one.upload(lines)
+            body = {"input_files": [file.id], "endpoint": "/v1/chat/completions", "model": "mistral-small"}
+            return client.post("batch/jobs", json=body | more)
+
+        yield one, client, create
+
+
+BARE = [{"custom_id": f"r{n}", "body": {"messages": [{"role": "user", "content": f"{n}?"}]}} for n in range(10)]
+
+
+def test_mistral_from_file_to_results(mistral):
+    one, client, create = mistral
+    job = create(BARE, metadata={"run": "7"}).json()
+    at = f"batch/jobs/{job['id']}"
+    assert (job["status"], job["metadata"], job["total_requests"], job["output_file"]) == (
+        "QUEUED",
+        {"run": "7"},
+        10,
+        None,
+    )
+    one.emulator.advance(1)
+    assert client.get(at).json()["status"] == "RUNNING"
+    one.emulator.advance(51)
+    assert client.get(at).json()["completed_requests"] == 5
+    one.emulator.advance(60)
+    job = client.get(at).json()
+    assert (job["status"], job["succeeded_requests"], job["error_file"]) == ("SUCCESS", 10, None)
+    answers = one.read(job["output_file"])
+    assert sorted(answer["custom_id"] for answer in answers) == [line["custom_id"] for line in BARE]
+    assert {answer["response"]["body"]["model"] for answer in answers} == {"mistral-small"}
+    assert one.batches()["unread"] == 0
+    assert one.client.batches.list().data == []  # it is none of OpenAI's
+
+
+def test_mistral_cancels_lists_and_refuses(mistral):
+    one, client, create = mistral
+    names = [create(BARE).json()["id"] for _ in range(3)]
+    page = client.get("batch/jobs?page=1&page_size=2").json()
+    assert ([job["id"] for job in page["data"]], page["total"]) == (names[:1], 3)
+    one.emulator.advance(51)
+    assert client.post(f"batch/jobs/{names[0]}/cancel").json()["status"] == "CANCELLATION_REQUESTED"
+    one.emulator.advance(1)
+    job = client.get(f"batch/jobs/{names[0]}").json()
+    assert (job["status"], job["completed_requests"]) == ("CANCELLED", 5)
+    assert len(one.read(job["output_file"])) == 5
+    assert create(BARE, model="other").status_code == 400
+    assert create(BARE, endpoint="/v1/nothing").status_code == 422
+    assert create(BARE, metadata={"run": 7}).status_code == 422
+    assert create(BARE, input_files=["file-x"]).status_code == 400
+    assert client.get("batch/jobs/job-ff").status_code == 404
+    assert client.put("batch/jobs").status_code == 405
+    for lines in ([*BARE, BARE[0]], [{"custom_id": "a"}], []):
+        job = create(lines).json()
+        one.emulator.advance(1)
+        job = client.get(f"batch/jobs/{job['id']}").json()
+        assert (job["status"], len(job["errors"])) == ("FAILED", 1)
+
+
 # --- Anthropic -------------------------------------------------------------------------------------------------------
 
 

@@ -60,6 +60,8 @@ def address_at(provider: Provider, root: str, key: str) -> Address:
     headers = {"content-type": "application/json", "accept": "application/json", "user-agent": "paceline"}
     if base_of(provider.name) == "anthropic":
         headers |= {"x-api-key": key, "anthropic-version": "2023-06-01"}
+    elif provider.name == "azure":
+        headers |= {"api-key": key}
     else:
         headers |= {"authorization": f"Bearer {key}"}
     return Address(root, headers, key)

@@ -1,6 +1,8 @@
-"""The Batch APIs of the providers: OpenAI's, which Groq and others have too, and Anthropic's.
+"""The Batch APIs of the providers: OpenAI's, which Groq and Azure have too, Mistral's and Anthropic's.
 
-Sequences and limits: developers.openai.com/api/docs/guides/batch and platform.claude.com, batch processing (2026-11).
+Sequences and limits: developers.openai.com/api/docs/guides/batch; platform.claude.com, batch processing; Azure:
+learn.microsoft.com/azure/ai-foundry/openai/how-to/batch and /azure/foundry/reference/rest/batches-create-batch;
+docs.mistral.ai/capabilities/batch (2026-11).
 """
 
 from __future__ import annotations
@@ -9,6 +11,7 @@ import asyncio
 import json
 import re
 import tempfile
+import time
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
@@ -25,7 +28,7 @@ from paceline.batch.chunks import Chunk
 from paceline.batch.client import error_of, one_line
 from paceline.batch.index import Index
 from paceline.batch.redact import Secrets
-from paceline.batch.requests import Request
+from paceline.batch.requests import BadLineError, Request
 
 SMALL_MAX: Final = 16 * 2**20
 """Bytes of an answer that is not a file of results."""
@@ -226,17 +229,26 @@ class Endpoints(ABC):
     Attributes:
         LINES_MAX: The most requests of a batch.
         BYTES_MAX: The most bytes of one that are sent.
+        SELDOM: Whether the provider asks for a minute between two looks at a batch, from the first on.
+        APART: Whether a name in ``body.model`` takes either batches or requests one by one.
+        pause_s: The seconds between two looks at a file that is not ready.
     """
 
     LINES_MAX: ClassVar[int]
     BYTES_MAX: ClassVar[int] = 100_000_000
+    SELDOM: ClassVar[bool] = False
+    APART: ClassVar[bool] = False
 
-    def __init__(self, web: Web) -> None:
-        self.web = web
+    def __init__(self, web: Web, pause_s: float = 5.0) -> None:
+        self.web, self.pause_s = web, pause_s
 
     @abstractmethod
     def encode(self, request: Request) -> bytes:
-        """A request as the batch has it, without the end of the line."""
+        """A request as the batch has it, without the end of the line.
+
+        Raises:
+            BadLineError: Its path cannot be part of a batch.
+        """
 
     @abstractmethod
     def know(self, ids: Iterable[str]) -> None:
@@ -322,6 +334,7 @@ class OpenAIEndpoints(Endpoints):
     ENDED = ("completed", "failed", "expired", "cancelled")
 
     def encode(self, request: Request) -> bytes:
+        _require_v1(request)
         path = request.path.removeprefix("/openai")
         value = {"custom_id": request.custom_id, "method": "POST", "url": path, "body": request.body}
         return json.dumps(value).encode("ascii")
@@ -335,20 +348,28 @@ class OpenAIEndpoints(Endpoints):
         return f"{chunk.kind.path.partition('/v1/')[0]}/v1/{what}"
 
     async def create(self, chunk: Chunk, run: str, content: list[bytes]) -> str:
+        body = {
+            "input_file_id": await self._upload(chunk, run, content), "completion_window": "24h",
+            "endpoint": chunk.kind.path.removeprefix("/openai"),
+            "metadata": {"paceline_run": run, "paceline_chunk": chunk.name},
+        }  # fmt: skip
+        return str((await self.web.call("POST", self._at(chunk, "batches"), json=body))["id"])
+
+    async def _upload(self, chunk: Chunk, run: str, content: list[bytes]) -> str:
+        """Upload the requests; return the id of the file."""
         form = aiohttp.FormData()
         form.add_field("purpose", "batch")
         name = f"paceline-{run}-{chunk.name}.jsonl"
         form.add_field("file", b"\n".join(content) + b"\n", filename=name, content_type="application/jsonl")
         try:
             file = await self.web.call("POST", self._at(chunk, "files"), data=form)
-            file_id = str(file["id"])
+            await self._ready(chunk, file)
         except BrokenError as error:  # a file is not paid for: there is no batch, and that is known
             raise RefusedError(503, "upload_failed", str(error)) from None
-        body = {
-            "input_file_id": file_id, "endpoint": chunk.kind.path.removeprefix("/openai"), "completion_window": "24h",
-            "metadata": {"paceline_run": run, "paceline_chunk": chunk.name},
-        }  # fmt: skip
-        return str((await self.web.call("POST", self._at(chunk, "batches"), json=body))["id"])
+        return str(file["id"])
+
+    async def _ready(self, chunk: Chunk, file: dict[str, Any]) -> None:
+        """Wait until a batch can have an uploaded file."""
 
     async def find(self, chunk: Chunk, run: str, known: set[str], index: Index) -> str | None:  # noqa: ARG002
         after = ""
@@ -386,6 +407,36 @@ class OpenAIEndpoints(Endpoints):
         return Result(custom_id, answer, {"code": code or f"http_{answer['status_code']}", "message": words})
 
 
+def _require_v1(request: Request) -> None:
+    if "/v1/" not in request.path:
+        text = "a batch needs a path like '/v1/chat/completions', with model or deployment in the body"
+        raise BadLineError(f"line {request.line}: url is {request.path[:100]!r}: {text}")
+
+
+class AzureEndpoints(OpenAIEndpoints):
+    """The same below ``/openai/v1``, where the body's model is the name of a batch deployment.
+
+    A batch takes a file only after it was processed (learn.microsoft.com/answers/questions/2203029, 2025-03). The guide
+    states 100k requests, the reference of the same endpoints 50k: the less is used.
+    """
+
+    SELDOM = True
+    APART = True
+    READY_S = 600.0
+
+    async def _ready(self, chunk: Chunk, file: dict[str, Any]) -> None:
+        since_s = time.monotonic()
+        while (state := str(file.get("status", "processed")).lower()) in ("pending", "running", "uploaded"):
+            if time.monotonic() - since_s > self.READY_S:
+                raise BrokenError(f"the uploaded file is still {state} after {self.READY_S:g} s")
+            await asyncio.sleep(self.pause_s)
+            try:
+                file = await self.web.call("GET", f"{self._at(chunk, 'files')}/{quote(str(file['id']))}")
+            except RefusedError as error:
+                if error.status not in (404, 429):  # it may not be shown yet
+                    raise
+
+
 def _seen_of_openai(value: dict[str, Any]) -> Seen:
     state = str(value.get("status"))
     counts, mark = value.get("request_counts") or {}, value.get("metadata") or {}
@@ -399,14 +450,68 @@ def _seen_of_openai(value: dict[str, Any]) -> Seen:
     )  # fmt: skip
 
 
+class MistralEndpoints(OpenAIEndpoints):
+    """``/v1/files`` and ``/v1/batch/jobs``: the model is the job's, and a line has only an id and a body.
+
+    The documentation states 1M requests and, among the known limitations, 100k (docs.mistral.ai, 2026-11): the less is used.
+    """
+
+    LINES_MAX = 100_000
+    ENDED = ("SUCCESS", "FAILED", "TIMEOUT_EXCEEDED", "CANCELLED")
+
+    def encode(self, request: Request) -> bytes:
+        _require_v1(request)
+        body = {name: value for name, value in request.body.items() if name != "model"}
+        return json.dumps({"custom_id": request.custom_id, "body": body}).encode("ascii")
+
+    async def create(self, chunk: Chunk, run: str, content: list[bytes]) -> str:
+        body = {
+            "input_files": [await self._upload(chunk, run, content)], "endpoint": chunk.kind.path, "model": chunk.kind.model,
+            "metadata": {"paceline_run": run, "paceline_chunk": chunk.name},
+        }  # fmt: skip
+        return str((await self.web.call("POST", self._at(chunk, "batch/jobs"), json=body))["id"])
+
+    async def find(self, chunk: Chunk, run: str, known: set[str], index: Index) -> str | None:  # noqa: ARG002
+        read = 0
+        for number in range(PAGES_MAX):
+            page = await self.web.call("GET", f"{self._at(chunk, 'batch/jobs')}?page={number}&page_size=100")
+            jobs = page.get("data") or []
+            for seen in map(_seen_of_mistral, jobs):
+                if seen.mark == (run, chunk.name):
+                    return seen.id
+            read += len(jobs)
+            if not jobs or read >= (page.get("total") or 0):
+                return None
+        raise BrokenError(f"the list of batches has more than {PAGES_MAX} pages")
+
+    async def look(self, chunk: Chunk) -> Seen:
+        seen = _seen_of_mistral(await self.web.call("GET", f"{self._at(chunk, 'batch/jobs')}/{quote(chunk.batch)}"))
+        seen.files = [f"{self._at(chunk, 'files')}/{quote(one)}/content" for one in seen.files]
+        return seen
+
+    async def cancel(self, chunk: Chunk) -> None:
+        await _cancel(self.web, f"{self._at(chunk, 'batch/jobs')}/{quote(chunk.batch)}/cancel")
+
+
+def _seen_of_mistral(value: dict[str, Any]) -> Seen:
+    state, mark = str(value.get("status")), value.get("metadata") or {}
+    problems = [Problem("batch_error", one_line(str(e.get("message"))), None) for e in value.get("errors") or []]
+    return Seen(
+        str(value["id"]), state.lower(), state in MistralEndpoints.ENDED, value.get("total_requests") or 0,
+        value.get("completed_requests") or 0, float(value.get("created_at") or 0),
+        [str(f) for name in ("output_file", "error_file") if (f := value.get(name))], problems,
+        (str(mark.get("paceline_run")), str(mark.get("paceline_chunk"))),
+    )  # fmt: skip
+
+
 class AnthropicEndpoints(Endpoints):
     """``/v1/messages/batches``. Batches have no metadata: one whose id was lost is found by the ids in its results."""
 
     LINES_MAX = 100_000
     PATH = "/v1/messages/batches"
 
-    def __init__(self, web: Web) -> None:
-        super().__init__(web)
+    def __init__(self, web: Web, pause_s: float = 5.0) -> None:
+        super().__init__(web, pause_s)
         self._given: dict[str, str] = {}  # the user's id for each id that had to be replaced
 
     def encode(self, request: Request) -> bytes:
@@ -484,15 +589,25 @@ def _seen_of_anthropic(value: dict[str, Any]) -> Seen:
     return Seen(batch, state, ended, total, total - (counts.get("processing") or 0), created_s, files)
 
 
-OPENAI_LIKE: Final = ("openai", "groq")
-"""Providers with OpenAI's endpoints for batches at the same address as those for requests."""
+_ENDPOINTS: Final[dict[str, type[Endpoints]]] = {
+    "openai": OpenAIEndpoints,
+    "groq": OpenAIEndpoints,
+    "azure": AzureEndpoints,
+    "mistral": MistralEndpoints,
+    "anthropic": AnthropicEndpoints,
+}
 
 
-def endpoints(provider: str, web: Web) -> Endpoints:
-    """The Batch API of a provider."""
-    return AnthropicEndpoints(web) if provider == "anthropic" else OpenAIEndpoints(web)
+def endpoints(provider: str, web: Web, pause_s: float = 5.0) -> Endpoints:
+    """The Batch API of a provider; ``pause_s`` as in :class:`Endpoints`."""
+    return _ENDPOINTS[provider](web, pause_s)
 
 
 def has_batches(provider: str) -> bool:
     """Whether the Batch API of a provider is known here."""
-    return provider == "anthropic" or provider in OPENAI_LIKE
+    return provider in _ENDPOINTS
+
+
+def is_apart(provider: str) -> bool:
+    """Whether requests that were made for batches of a provider cannot be sent one by one; see :class:`Endpoints`."""
+    return provider in _ENDPOINTS and _ENDPOINTS[provider].APART

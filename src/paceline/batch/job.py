@@ -9,6 +9,7 @@ import shutil
 import stat
 import sys
 import tempfile
+import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -23,7 +24,7 @@ from paceline.batch.address import ROOTS, Address, account, account_of, address_
 from paceline.batch.check import SHOWN, Checker, Plan, check
 from paceline.batch.cost import Bill
 from paceline.batch.deadline import Deadline
-from paceline.batch.endpoints import has_batches
+from paceline.batch.endpoints import has_batches, is_apart
 from paceline.batch.index import Index
 from paceline.batch.journal import Journal
 from paceline.batch.notes import Reporter
@@ -75,7 +76,7 @@ class Job:
         page: The port at which the status page is served on this machine while it runs; ``None`` for none.
         mode: ``sync`` sends the requests one by one, ``batch`` in batches of the providers' Batch APIs; ``auto`` in
             batches while the rest can still be sent one by one before the deadline.
-        deadline_s: For ``auto``: the seconds from the start to the deadline.
+        deadline_s: For ``auto``: the seconds from the start to the deadline; a run that was stopped keeps its first start.
         batch_lines: The most requests of a batch; by the size of the input when ``None``.
         batch_queue: The provider's limit of enqueued input tokens for each model; learned from refusals when ``None``.
     """
@@ -110,8 +111,7 @@ class Job:
                 return self._run(file, results, view)
 
     def _run(self, file: BinaryIO, results: Results, view: View) -> tuple[int, dict[str, Any]]:
-        group = self._group()
-        members = group.servers if group is not None else ()
+        members = group.servers if (group := self._group()) is not None else ()
         provider = members[0].provider.name if members else provider_of(self.config)
         arguments = self.config.arguments(base_of(provider) if provider else _provider_of_first(file))
         limiter, index, saved = Limiter(**arguments), Index(), list[str]()
@@ -160,9 +160,10 @@ class Job:
                 try:
                     if journal is not None:
                         again = partial(_from_start, file, index, provider, plan.last_line, checker, self.shard)
-                        deadline = self._deadline(plan, limiter, tally, view)
-                        offline = partial(self._offline, again, index, addresses, results, tally, view, deadline)
-                        end = _in_batches(offline, journal, again, index, runner, tally, results)
+                        end_s = self._end_s(journal)
+                        offline = partial(self._offline, again, index, addresses, results, tally, view)
+                        offline = partial(offline, self._deadline(end_s, plan, limiter, tally, view))
+                        end = _in_batches(offline, journal, end_s, again, index, runner, tally, results)
                     else:
                         end = self._one_by_one(runner(source), file, limiter, tally)
                 finally:
@@ -185,18 +186,33 @@ class Job:
             _run(runner)
         return partial(_end, runner)
 
-    def _deadline(self, plan: Plan, limiter: Limiter, tally: Tally, view: View) -> Deadline | None:
-        """The deadline of a run that changes from batches to requests one by one."""
+    def _end_s(self, journal: Journal) -> tuple[float, float] | None:
+        """The seconds of the deadline and its time: that of an unfinished run with the same deadline, or one from now."""
         if self.mode != "auto" or self.deadline_s is None:
             return None
-        deadline = deadline_in(self.deadline_s, lambda count: eta_s(plan, limiter.status()["pools"], count))
+        if journal.deadline is not None and journal.deadline[0] == self.deadline_s:
+            return journal.deadline
+        return self.deadline_s, time.time() + self.deadline_s
+
+    def _deadline(
+        self, given: tuple[float, float] | None, plan: Plan, limiter: Limiter, tally: Tally, view: View
+    ) -> Deadline | None:
+        """The deadline of a run that changes from batches to requests one by one."""
+        if given is None:
+            return None
+        left_s = min(given[0], given[1] - time.time())  # this machine's clock may have been set back
+        if left_s < 0:
+            view.say("the deadline of the unfinished run has passed: what is left is sent one by one")
+        elif given[0] - left_s >= 1:
+            view.say(f"the deadline of the unfinished run holds: there are {in_time(left_s)} left of it")
+        deadline = deadline_in(left_s, lambda count: eta_s(plan, limiter.status()["pools"], count))
         needs_s = deadline.needs(tally.left)
-        if needs_s > self.deadline_s:
+        if 0 <= left_s < needs_s:
             view.say(
                 f"the deadline is a bet: to leave the batches and send all requests one by one would take {in_time(needs_s)}"
-                f" under these limits, and there are {in_time(self.deadline_s)}"
+                f" under these limits, and there are {in_time(left_s)}"
             )
-        else:
+        elif left_s >= 0:
             view.say(
                 f"in batches, and one by one from {in_time(needs_s)} before the deadline on if they have not ended"
             )
@@ -324,6 +340,10 @@ class Job:
         unknown = [name for name in plan.providers if not has_batches(name)]
         if self.mode != "sync" and unknown:
             raise QuotaError(f"--mode {self.mode}: no Batch API of {unknown[0]} is known here: use --mode sync")
+        apart = [name for name in plan.providers if is_apart(name)]
+        if self.mode == "auto" and apart:
+            text = "takes no requests one by one under the name of a batch deployment: use --mode batch"
+            raise QuotaError(f"--mode auto: {apart[0]} {text}")
         addresses = {name: self._address(provider) for name, provider in plan.providers.items()}
         if not whole and provider is None:
             for name in ROOTS.keys() - addresses.keys():
@@ -505,6 +525,7 @@ def _run(runner: Runner) -> None:
 def _in_batches(
     offline: Callable[..., Offline],
     journal: Journal,
+    deadline: tuple[float, float] | None,
     again: Callable[[], Iterator[tuple[Request, Metered]]],
     index: Index,
     runner: Callable[[Iterator[tuple[Request, Metered]]], Runner],
@@ -522,11 +543,13 @@ def _in_batches(
         if tally.left or journal.unfinished:
             try:
                 journal.open()
+                journal.keep_deadline(deadline)
                 asyncio.run(batches.run(create=sender is None))
             finally:
                 journal.close()
         batches.created = created = created + batches.created
         if batches.stop is not None or not (batches.left or (sender is not None and tally.left)):
+            _forget_deadline(journal, ended=batches.stop is None)
             return partial(_end_offline, batches)
         following = runner(_free(again(), batches, index))
         if sender is not None:
@@ -535,7 +558,17 @@ def _in_batches(
         _run(sender)
         journal = Journal(results.path)
         if sender.stop is not None or not journal.unfinished:
+            _forget_deadline(journal, ended=sender.stop is None)
             return partial(_end, sender, batches=created)
+
+
+def _forget_deadline(journal: Journal, *, ended: bool) -> None:
+    """Begin anew with the next command, if this run has ended."""
+    if ended and journal.deadline is not None:
+        with suppress(OutputError):  # nothing is lost without it
+            journal.open()
+            journal.keep_deadline(None)
+        journal.close()
 
 
 def _free(

@@ -8,8 +8,9 @@ crash leads to a second batch with the same requests, and none leaves results un
      "tokens": 81200, "ids": ["a", "b"]}
     {"event": "batch", "chunk": "1-9f2c...", "batch": "batch_abc"}
     {"event": "ended", "chunk": "1-9f2c...", "state": "completed"}
+    {"event": "deadline", "seconds": 21600, "end_s": 1764000000}
 
-``ended`` follows when the results are in the output and on the disk, or when there never was a batch.
+``deadline`` is what a run until a deadline was asked for, and the time at which that is over; zeros when such a run has ended. ``ended`` follows when the results are in the output and on the disk, or when there never was a batch.
 """
 
 from __future__ import annotations
@@ -44,6 +45,7 @@ class Journal:
     Attributes:
         run: The id of all runs with this journal, in the metadata of their batches.
         known: The ids of all its batches.
+        deadline: The seconds of ``--deadline`` and their end, in seconds since 1970, of a run that has not ended; or ``None``.
 
     Raises:
         OutputError: The file cannot be read, or is not a journal.
@@ -53,6 +55,7 @@ class Journal:
         self.path = output + SUFFIX
         self.run = ""
         self.known: set[str] = set()
+        self.deadline: tuple[float, float] | None = None
         self._open: dict[str, dict[str, Any]] = {}
         self._count = self._end = 0
         self._fd: int | None = None
@@ -94,6 +97,9 @@ class Journal:
             self.known.add(event["batch"])
         elif kind == "ended":
             del self._open[event["chunk"]]
+        elif kind == "deadline":
+            seconds, end_s = float(event["seconds"]), float(event["end_s"])
+            self.deadline = (seconds, end_s) if seconds else None
 
     def chunks(self, index: Index) -> Iterator[tuple[Chunk, list[str]]]:
         """The batches that may exist, and whose results are not all in the output, and the ids of their requests."""
@@ -153,6 +159,17 @@ class Journal:
         """
         self._write({"event": "ended", "chunk": chunk.name, "state": state})
         del self._open[chunk.name]
+
+    def keep_deadline(self, deadline: tuple[float, float] | None) -> None:
+        """Say until when the run is to be done, so that the next command keeps to it; ``None`` when it has ended.
+
+        Raises:
+            OutputError: That cannot be written.
+        """
+        if deadline != self.deadline:
+            seconds, end_s = deadline or (0, 0)
+            self._write({"event": "deadline", "seconds": seconds, "end_s": end_s})
+            self.deadline = deadline
 
     def set_aside(self) -> str | None:
         """Rename the file, and return its new name; ``None`` when there is none."""

@@ -203,7 +203,7 @@ class Offline:
             create: Whether to create batches; otherwise those of the journal are cancelled and brought to their end.
 
         Raises:
-            BadLineError: The input has changed since it was checked.
+            BadLineError: The input has changed since it was checked, or a path cannot be part of a batch.
         """
         loop, main = asyncio.get_running_loop(), asyncio.current_task()
         assert main is not None
@@ -219,7 +219,7 @@ class Offline:
         proxy = proxy_for(self._addresses)
         for name, address in self._addresses.items():
             self._webs.append(Web(client, address, self._secrets, self._time.call_s, proxy))
-            self._ends[name] = endpoints(name, self._webs[-1])
+            self._ends[name] = endpoints(name, self._webs[-1], self._time.retry_s)
         progress = asyncio.create_task(self._show())
         try:
             await self._adopt()
@@ -489,13 +489,14 @@ class Offline:
 
     async def _poll(self, chunk: Chunk) -> Seen:
         """Look at a batch until it has ended."""
-        wait_s, answered_s, cancelled = self._time.poll_first_s, time.monotonic(), False
+        ends, answered_s, cancelled = self._ends[chunk.kind.provider], time.monotonic(), False
+        wait_s = first_s = self._time.poll_most_s if ends.SELDOM else self._time.poll_first_s
         while True:
             try:
                 if self._leaving.is_set() and not cancelled:
-                    await self._ends[chunk.kind.provider].cancel(chunk)
-                    cancelled, wait_s = True, self._time.poll_first_s
-                seen = await self._ends[chunk.kind.provider].look(chunk)
+                    await ends.cancel(chunk)
+                    cancelled, wait_s = True, first_s
+                seen = await ends.look(chunk)
             except (BrokenError, RefusedError) as error:
                 missing = isinstance(error, RefusedError) and error.status == 404  # also just after the creation
                 if isinstance(error, RefusedError) and error.status not in (404, 429):

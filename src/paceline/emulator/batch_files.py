@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import json
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from hashlib import sha256
 from typing import Any
@@ -148,6 +148,32 @@ def read_lines(
             break
     if not entries and not problems:
         problems.append(Problem("empty_file", "The input file is empty. It must have at least one request."))
+    return entries, problems
+
+
+def read_bodies(
+    contents: Iterable[bytes], kind: str, model: str, dialect: Dialect, most: int
+) -> tuple[list[Entry], list[Problem]]:
+    """The requests of Mistral's batch input, whose lines have only an id and a body, and why it is invalid.
+
+    Args:
+        contents: The files.
+        kind: The kind of all requests.
+        model: The model of all requests.
+        dialect: Reads the bodies.
+        most: The most lines.
+    """
+    entries, problems, seen = list[Entry](), list[Problem](), set[str]()
+    for number, line in enumerate((one for content in contents for one in content.splitlines() if one.strip()), 1):
+        value = load(line) or {}
+        custom_id, body = value.get("custom_id"), value.get("body")
+        if not isinstance(custom_id, str) or not isinstance(body, dict) or custom_id in seen:
+            problems.append(Problem("invalid_line", f"Line {number} has no body, or no custom_id of its own."))
+            break
+        seen.add(custom_id)
+        entries.append(entry(custom_id, body | {"model": model}, kind, dialect))
+    if not 0 < len(entries) <= most and not problems:
+        problems.append(Problem("invalid_file", f"A batch has 1 to {most} requests, not {len(entries)}."))
     return entries, problems
 
 

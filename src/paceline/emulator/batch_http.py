@@ -1,6 +1,7 @@
-"""The Batch APIs of OpenAI (also for Azure, Groq and Together) and Anthropic over HTTP.
+"""The Batch APIs of OpenAI (also for Azure and Groq), Mistral and Anthropic over HTTP.
 
-Shapes follow the types of the SDKs ``openai`` 3 and ``anthropic`` 2, and the providers' documentation (2026-11).
+Shapes follow the types of the SDKs ``openai`` 3 and ``anthropic`` 2, and the providers' documentation (2026-11); Mistral's are
+those of docs.mistral.ai/capabilities/batch and of its public API description (2026-11).
 """
 
 from __future__ import annotations
@@ -15,8 +16,8 @@ from urllib.parse import parse_qs
 from starlette.types import Receive, Scope, Send
 
 from paceline.emulator.anthropic import Anthropic
-from paceline.emulator.batch_files import PURPOSES, File, Files, entry, read_form, read_lines
-from paceline.emulator.batches import Batch, Batches, Entry, Full, Problem, queue_text
+from paceline.emulator.batch_files import PURPOSES, File, Files, entry, read_bodies, read_form, read_lines
+from paceline.emulator.batches import ENDED, MOST_BATCHES, Batch, Batches, Entry, Full, Problem, queue_text
 from paceline.emulator.openai import Azure, Groq, OpenAI
 from paceline.emulator.settings import Settings
 from paceline.emulator.wire import JSON, Answer, Dialect, Header, dump, load, request_id
@@ -29,9 +30,14 @@ _STEP = 200
 _OPENAI: dict[str, Dialect] = {"openai": OpenAI(), "azure": Azure(), "groq": Groq()}
 _ANTHROPIC = Anthropic()
 _OPENAI_PATH = re.compile(r"(/openai)?(?:/v1)?/(files|batches)(?:/([\w-]{1,100})(?:/(content|cancel))?)?", re.ASCII)
+_MISTRAL_PATH = re.compile(r"/v1/batch/(jobs)(?:/([\w-]{1,100})(?:/(cancel))?)?", re.ASCII)
 _ANTHROPIC_PATH = re.compile(r"/v1/messages/(batches)(?:/([\w-]{1,100})(?:/(results|cancel))?)?", re.ASCII)
 _CUSTOM_ID = re.compile(r"[a-zA-Z0-9_-]{1,64}", re.ASCII)
 _Item = TypeVar("_Item")
+_MISTRAL_STATES = {
+    "validating": "QUEUED", "in_progress": "RUNNING", "finalizing": "RUNNING", "completed": "SUCCESS", "failed": "FAILED",
+    "expired": "TIMEOUT_EXCEEDED", "cancelling": "CANCELLATION_REQUESTED", "cancelled": "CANCELLED",
+}  # fmt: skip
 _STATES = ("in_progress", "finalizing", "completed", "failed", "expired", "cancelling", "cancelled")
 
 
@@ -60,7 +66,7 @@ class Call(NamedTuple):
 
     Attributes:
         dialect: The dialect that answers.
-        what: ``files`` or ``batches``.
+        what: ``files``, ``batches``, or Mistral's ``jobs``.
         id: The id in the path; empty without one.
         verb: ``content``, ``results`` or ``cancel``; empty without one.
         method: The HTTP method.
@@ -106,12 +112,15 @@ class BatchApi:
         """The call of a request; ``None`` for a path that is not part of a Batch API."""
         path, headers = scope["path"], dict(scope["headers"])
         anthropics = _ANTHROPIC_PATH.fullmatch(path)
-        match = anthropics or _OPENAI_PATH.fullmatch(path)
+        mistrals = _MISTRAL_PATH.fullmatch(path)
+        match = anthropics or mistrals or _OPENAI_PATH.fullmatch(path)
         if match is None:
             return None
         dialect: Dialect = _ANTHROPIC
         if anthropics:
             what, name, verb = match.groups()
+        elif mistrals:
+            dialect, (what, name, verb) = _OPENAI["openai"], match.groups()
         else:
             below, what, name, verb = match.groups()
             by_path = "openai" if not below else "azure" if b"api-key" in headers else "groq"
@@ -138,7 +147,8 @@ class BatchApi:
             reply = self._error(call, 413, f"The body is larger than the limit of {most} bytes.", "request_too_large")
         else:
             self.batches.catch_up(now)
-            reply = (self._anthropic if call.dialect is _ANTHROPIC else self._openai)(now, call, body)
+            answer = self._anthropic if call.dialect is _ANTHROPIC else self._openai
+            reply = (self._mistral if call.what == "jobs" else answer)(now, call, body)
         if reply.creates and self.batches.loses_answer():
             return False
         await self._send(call, reply, send)
@@ -188,7 +198,7 @@ class BatchApi:
             return self._wrong(call) if call.method != "GET" else self._list(call)
         if call.what == "files":
             file = self.files.by_id.get(call.id)
-            return self._not_found(call) if file is None else self._file(call, file)
+            return self._not_found(call) if file is None else self._file(now, call, file)
         batch = self._batch(call.id, "batch_", "openai")
         if batch is None:
             return self._not_found(call)
@@ -220,16 +230,23 @@ class BatchApi:
         file = self.files.upload(now, name or "file", purpose, content)
         if file is None:
             return self._error(call, 400, "The emulator keeps no more files: delete some.", "storage_full")
-        return Reply(value=_file(file), creates=True)
+        return Reply(value=self._described(now, call, file), creates=True)
 
-    def _file(self, call: Call, file: File) -> Reply:
+    def _described(self, now: float, call: Call, file: File) -> dict[str, Any]:
+        return _file(file) | ({"status": "pending"} if self._is_pending(now, call, file) else {})
+
+    def _is_pending(self, now: float, call: Call, file: File) -> bool:
+        """Whether Azure has not processed a file yet."""
+        return call.dialect is _OPENAI["azure"] and now < file.created_s + self.batches.rules.pending_s
+
+    def _file(self, now: float, call: Call, file: File) -> Reply:
         if call.method == "DELETE" and not call.verb:
             self.files.delete(file)
             return Reply(value={"id": file.id, "object": "file", "deleted": True})
         if call.method != "GET":
             return self._wrong(call)
         if not call.verb:
-            return Reply(value=_file(file))
+            return Reply(value=self._described(now, call, file))
 
         def done() -> None:
             if file.batch is not None and file is self._results[file.batch].get("output"):
@@ -263,6 +280,9 @@ class BatchApi:
             return self._error(
                 call, 400, f"The purpose of the file is '{file.purpose}', not 'batch'.", None, "input_file_id"
             )
+        if self._is_pending(now, call, file):  # the text: learn.microsoft.com/answers/questions/2203029 (2025-03)
+            text = f"The input file '{file.id}' is in 'pending' state. Only files with status 'Processed' are accepted"
+            return self._error(call, 400, f"{text} for batch inferencing. Please check the file status and try again")
         entries, problems = read_lines(file.content, endpoint, call.dialect, kinds, self.batches.rules.most_requests)
         if entries and not problems and not self._world.knows(entries[0].ask.model):
             text = f"The provided model '{entries[0].ask.model}' is not supported by the Batch API."
@@ -342,10 +362,9 @@ class BatchApi:
             ended_s = batch.times[batch.state]
             if batch.counts["succeeded"]:
                 files["output"] = self.files.result(ended_s, batch, "output", lambda: self._lines(batch, "succeeded"))
-            if batch.counts["errored"] + batch.counts["expired"]:
-                files["error"] = self.files.result(
-                    ended_s, batch, "error", lambda: self._lines(batch, "errored", "expired")
-                )
+            failed = ("errored", "expired") if batch.style == "openai" else ("errored",)
+            if any(batch.counts[outcome] for outcome in failed):
+                files["error"] = self.files.result(ended_s, batch, "error", lambda: self._lines(batch, *failed))
         return files
 
     def _lines(self, batch: Batch, *outcomes: str) -> Iterator[bytes]:
@@ -362,6 +381,61 @@ class BatchApi:
                 body = load(dialect.refusal(_refused(one), self.settings, serial).body)
             response = {"status_code": one.status, "request_id": f"req_{serial:024x}", "body": body}
             yield dump(line | {"response": response, "error": None}) + b"\n"
+
+    # --- Mistral -----------------------------------------------------------------------------------------------------
+
+    def _mistral(self, now: float, call: Call, body: bytes) -> Reply:
+        if not call.id and call.method == "POST":
+            return self._mistral_create(now, call, body)
+        if call.method != ("POST" if call.verb else "GET"):
+            return self._wrong(call)
+        if not call.id:
+            size, jobs = call.number("page_size", 100, 1_000), self._all("mistral")
+            start = call.number("page", 0, MOST_BATCHES) * size
+            data = [self._mistral_job(job) for job in jobs[start : start + size]]
+            return Reply(value={"object": "list", "data": data, "total": len(jobs)})
+        batch = self._batch(call.id, "job-", "mistral")
+        if batch is None:
+            return self._not_found(call)
+        if call.verb:
+            self.batches.cancel(now, batch)
+        return Reply(value=self._mistral_job(batch))
+
+    def _mistral_create(self, now: float, call: Call, body: bytes) -> Reply:
+        value = load(body) or {}
+        kind, model = OpenAI.PATHS.get(str(value.get("endpoint")).removeprefix("/v1")), value.get("model")
+        names, metadata = value.get("input_files"), value.get("metadata") or {}
+        if kind is None or not isinstance(model, str) or not isinstance(names, list):
+            return self._error(call, 422, "endpoint, model and input_files are required.")
+        wrong = _wrong_metadata(metadata)
+        if wrong:
+            return self._error(call, 422, wrong)
+        files = [self.files.by_id.get(str(name)) for name in names]
+        if any(file is None or file.purpose != "batch" for file in files):
+            return self._error(call, 400, "input_files: a file does not exist, or its purpose is not 'batch'.")
+        contents = [file.content for file in files if file is not None]
+        entries, problems = read_bodies(contents, kind, model, call.dialect, self.batches.rules.most_requests)
+        if not self._world.knows(model):
+            return self._error(call, 400, f"Invalid model: {model}", "invalid_model")
+        about = {"endpoint": value["endpoint"], "metadata": metadata, "input_files": names, "model": model}
+        batch = self.batches.create(now, "mistral", entries, about, problems)
+        if isinstance(batch, Full):
+            return self._full(call, batch, entries)
+        return Reply(value=self._mistral_job(batch), creates=True)
+
+    def _mistral_job(self, batch: Batch) -> dict[str, Any]:
+        files, counts, failed = self._files_of(batch), batch.counts, batch.state == "failed"
+        ended_s = batch.times[batch.state] if batch.state in ENDED else None
+        return {
+            "id": f"job-{batch.serial:x}", "object": "batch", **batch.about, "status": _MISTRAL_STATES[batch.state],
+            "errors": [{"message": problem.message, "count": 1} for problem in batch.problems] if failed else [],
+            "output_file": files["output"].id if "output" in files else None,
+            "error_file": files["error"].id if "error" in files else None,
+            "created_at": int(batch.created_s), "started_at": int(batch.times.get("in_progress", 0)) or None,
+            "completed_at": int(ended_s) if ended_s is not None else None, "total_requests": len(batch.entries),
+            "completed_requests": counts["succeeded"] + counts["errored"], "succeeded_requests": counts["succeeded"],
+            "failed_requests": counts["errored"],
+        }  # fmt: skip
 
     # --- Anthropic ---------------------------------------------------------------------------------------------------
 

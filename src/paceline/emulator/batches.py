@@ -75,7 +75,7 @@ class Batch:
 
     Attributes:
         serial: Its number, from 1.
-        style: ``openai`` or ``anthropic``.
+        style: ``openai``, ``mistral`` or ``anthropic``.
         entries: The requests, in the order of the input.
         model: The model of the queue; that of the first request.
         about: What the client said beside the requests: endpoint, metadata, the input file.
@@ -175,7 +175,7 @@ class Batches:
 
         Args:
             now: The time in seconds.
-            style: ``openai`` (validated later) or ``anthropic`` (in progress at once).
+            style: ``openai``, ``mistral`` (both validated later) or ``anthropic`` (in progress at once).
             entries: The requests.
             about: What the client said beside them.
             problems: Why the batch will fail after its validation.
@@ -329,7 +329,7 @@ class Batches:
             most: float | None = rules.queued_requests
             if most is not None and self._waiting + len(entries) > most:
                 return Full("queue", most)
-        elif rules.queue_full != "late" and entries:
+        elif style == "openai" and rules.queue_full != "late" and entries:
             most, model = rules.tokens_for(entries[0].ask.model), entries[0].ask.model
             validating = sum(
                 _tokens(b.entries) for b in self.by_serial.values() if b.state == "validating" and b.model == model
@@ -340,7 +340,7 @@ class Batches:
 
     def _over_queue(self, batch: Batch) -> Iterable[Problem]:
         most = self.rules.tokens_for(batch.model)
-        if batch.style == "anthropic" or most is None:
+        if batch.style != "openai" or most is None:
             return
         fits = self._held[batch.model] + _tokens(batch.entries) <= most
         if not fits or batch.random.random() < self.rules.full_by_mistake:

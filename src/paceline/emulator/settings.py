@@ -112,6 +112,7 @@ class BatchSettings:
         lost_answers: The probability that the connection breaks after a file or a batch has been created, before the
             answer.
         in_order: Whether results come in the order of the requests, instead of the order in which these ended.
+        pending_s: Seconds for which an uploaded file is ``pending`` at Azure, which refuses a batch of it meanwhile.
         creations_per_hour: The most batches that are created in any hour.
         most_requests: The most requests of a batch.
         most_bytes: The most bytes of a file, or of the body that creates a batch.
@@ -131,6 +132,7 @@ class BatchSettings:
     failed_requests: float = 0.0
     lost_answers: float = 0.0
     in_order: bool = False
+    pending_s: float = 0.0
     creations_per_hour: int = 2_000
     most_requests: int = 100_000
     most_bytes: int = 256_000_000
@@ -301,7 +303,7 @@ _BATCH_RANGES: dict[str, tuple[float, float]] = {
     "turnaround_s": (0.0, 1e7), "turnaround_spread": (1.0, 1e3), "validating_s": (0.0, 1e6), "finalizing_s": (0.0, 1e6),
     "cancel_s": (0.0, 1e6), "expires_s": (1.0, 1e7), "full_by_mistake": (0.0, 1.0), "release_s": (0.0, 1e6),
     "failed_requests": (0.0, 1.0), "lost_answers": (0.0, 1.0), "creations_per_hour": (1, 1e6), "most_requests": (1, 1e6),
-    "most_bytes": (1, 1e9),
+    "most_bytes": (1, 1e9), "pending_s": (0.0, 1e6),
 }  # fmt: skip
 
 
