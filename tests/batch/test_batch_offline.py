@@ -5,6 +5,7 @@ import random
 import signal
 import time
 from array import array
+from pathlib import Path
 
 import anthropic
 import openai
@@ -699,9 +700,17 @@ class TestDeadline:
         assert seconds == 900
         assert end_s - time.time() > 890
 
-    def test_a_bet_is_called_one(self, run):
+    def test_a_deadline_without_time_for_batches_is_said(self, run):
         one = run(count=4)
-        assert one.start(mode="auto", deadline_s=0.5)[0] == 0
+        assert one.start(mode="auto", deadline_s=0.001)[0] == 0
+        assert any("the deadline leaves no time for batches" in line for line in one.said.lines)
+        one.check(paid=one.batches()["paid"])
+
+    def test_a_bet_is_called_one(self, run):
+        one = run(count=8)
+        one.given = {"limits": {"*": "6 requests/min"}}
+        seconds = offline.TIMING.cancel_s + offline.TIMING.last_s + 1.0
+        assert one.start(mode="auto", deadline_s=seconds)[0] == 0
         words = "the deadline is a bet: to leave the batches and send all requests one by one"
         assert any(line.startswith(words) for line in one.said.lines)
         one.check(paid=one.batches()["paid"])
@@ -880,3 +889,17 @@ def test_the_emulators_clients_agree_with_ours_about_anthropic(run):
     assert one.start()[0] == 0
     assert one.batches()["created"] == 3
     assert len(read_answers(one.output)) == 2
+
+
+@pytest.mark.parametrize("change", [("intent", "intenu"), ("batch_2", "batch_1")])
+def test_a_changed_journal_is_an_error(tmp_path, change):
+    output = str(tmp_path / "out.jsonl")
+    journal = Journal(output)
+    journal.open()
+    for ids, batch in (("a", "batch_1"), ("b", "batch_2")):
+        journal.created(journal.intend(load_of(ids), "here"), batch)
+    journal.close()
+    path = Path(journal.path)
+    path.write_text(path.read_text().replace(*change))
+    with pytest.raises(OutputError, match="not a line of a journal of batches"):
+        Journal(output)

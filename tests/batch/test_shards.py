@@ -1,12 +1,14 @@
 """Shards of a run, and their outputs joined."""
 
 import json
+import os
 import random
 
 import pytest
 from batch_helpers import chat, finish, read_answers, wait_for_lines, write_lines
 from click.testing import CliRunner
 
+from paceline.batch.index import Index
 from paceline.batch.merge import merge
 from paceline.batch.requests import Shard, read_lines
 from paceline.batch.results import OutputError, encode_answer
@@ -148,6 +150,47 @@ def test_what_cannot_be_merged(tmp_path, source, make, said):
     with pytest.raises(OutputError, match=said):
         merge(str(source), outputs, str(tmp_path / target))
     assert {path: path.read_bytes() for path in tmp_path.iterdir()} == before
+
+
+def test_what_is_no_file_is_left_alone(tmp_path, source, target):
+    [output], pipe = outputs_of(tmp_path, ["r1"]), tmp_path / "pipe"
+    os.mkfifo(pipe)
+    for arguments, words in (
+        ((str(source), [output], str(pipe)), "it is no regular file"),
+        ((str(source), [output], "-"), "the result is a file"),
+        ((str(source), [str(pipe)], str(target)), "it is a pipe"),
+    ):
+        with pytest.raises(OutputError, match=words):
+            merge(*arguments, overwrite=True)
+    assert pipe.is_fifo()
+
+
+def test_a_link_to_the_result_stays_one(tmp_path, source, target):
+    link = tmp_path / "link"
+    target.write_bytes(b"old")
+    link.symlink_to(target)
+    merge(str(source), outputs_of(tmp_path, ["r1"]), str(link), overwrite=True)
+    assert link.is_symlink()
+    assert ids_in(target) == ["r1"]
+
+
+def test_answers_of_another_input_are_an_error(tmp_path, source, target):
+    with pytest.raises(OutputError, match="are they those of another input"):
+        merge(str(source), outputs_of(tmp_path, ["a", "b"]), str(target))
+    assert not target.exists()
+
+
+def test_a_full_temporary_folder_is_a_clear_error(tmp_path, target, monkeypatch):
+    source, init = write_lines(tmp_path / "in.jsonl", [chat(f"r{n:0200}") for n in range(2_000)]), Index.__init__
+
+    def full(index):
+        init(index)
+        index._db.execute("PRAGMA max_page_count = 20")
+
+    monkeypatch.setattr(Index, "__init__", full)
+    done = CliRunner().invoke(app, ["merge", str(source), *outputs_of(tmp_path, ["r1"]), "-o", str(target)])
+    assert done.exit_code == 2
+    assert "set TMPDIR to a folder with room" in done.output
 
 
 def test_an_existing_result_is_replaced_on_demand(tmp_path, source, target):

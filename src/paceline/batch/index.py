@@ -4,9 +4,22 @@ from __future__ import annotations
 
 import sqlite3
 from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Final
 
+from paceline.core.results import PacelineError
+
 CACHE_KIB: Final = 32_768
+
+
+@contextmanager
+def explained() -> Iterator[None]:
+    """Make a clear error of one of the temporary files of ids."""
+    try:
+        yield
+    except sqlite3.OperationalError as error:
+        text = "the ids of the input are kept in a temporary file, which cannot be written: set TMPDIR to a folder with room"
+        raise PacelineError(f"{text} ({error})") from None
 
 
 class Index:

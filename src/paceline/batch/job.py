@@ -25,7 +25,7 @@ from paceline.batch.check import SHOWN, Checker, Plan, check
 from paceline.batch.cost import Bill
 from paceline.batch.deadline import Deadline
 from paceline.batch.endpoints import has_batches, is_apart
-from paceline.batch.index import Index
+from paceline.batch.index import Index, explained
 from paceline.batch.journal import Journal
 from paceline.batch.notes import Reporter
 from paceline.batch.offline import Offline, deadline_in
@@ -107,7 +107,7 @@ class Job:
         output = self._output()
         with _open_input(self.source) as file:
             self._require_other_file(file, output)
-            with Results(output) as results:
+            with Results(output) as results, explained():
                 return self._run(file, results, view)
 
     def _run(self, file: BinaryIO, results: Results, view: View) -> tuple[int, dict[str, Any]]:
@@ -198,7 +198,7 @@ class Job:
         self, given: tuple[float, float] | None, plan: Plan, limiter: Limiter, tally: Tally, view: View
     ) -> Deadline | None:
         """The deadline of a run that changes from batches to requests one by one."""
-        if given is None:
+        if given is None or not tally.left:
             return None
         left_s = min(given[0], given[1] - time.time())  # this machine's clock may have been set back
         if left_s < 0:
@@ -206,8 +206,13 @@ class Job:
         elif given[0] - left_s >= 1:
             view.say(f"the deadline of the unfinished run holds: there are {in_time(left_s)} left of it")
         deadline = deadline_in(left_s, lambda count: eta_s(plan, limiter.status()["pools"], count))
-        needs_s = deadline.needs(tally.left)
-        if 0 <= left_s < needs_s:
+        needs_s, reserve_s = deadline.needs(tally.left), deadline.needs(0)
+        if 0 <= left_s <= reserve_s:
+            view.say(
+                f"the deadline leaves no time for batches, which would be left {in_time(reserve_s)} before it: all requests"
+                " are sent one by one, at the full price"
+            )
+        elif 0 <= left_s < needs_s:
             view.say(
                 f"the deadline is a bet: to leave the batches and send all requests one by one would take {in_time(needs_s)}"
                 f" under these limits, and there are {in_time(left_s)}"

@@ -93,6 +93,8 @@ class Journal:
             self._count += 1
             self._open[event["chunk"]] = {"batch": "", **event}
         elif kind == "batch":
+            if event["batch"] in self.known - {self._open[event["chunk"]]["batch"]}:
+                raise ValueError("another chunk has this batch")
             self._open[event["chunk"]]["batch"] = event["batch"]
             self.known.add(event["batch"])
         elif kind == "ended":
@@ -100,6 +102,8 @@ class Journal:
         elif kind == "deadline":
             seconds, end_s = float(event["seconds"]), float(event["end_s"])
             self.deadline = (seconds, end_s) if seconds else None
+        else:
+            raise ValueError("an unknown event")
 
     def chunks(self, index: Index) -> Iterator[tuple[Chunk, list[str]]]:
         """The batches that may exist, and whose results are not all in the output, and the ids of their requests."""

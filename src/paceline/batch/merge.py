@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, BinaryIO, Final, Self
 
-from paceline.batch.index import CACHE_KIB, Index
+from paceline.batch.index import CACHE_KIB, Index, explained
 from paceline.batch.requests import BadLineError, Shard, read_lines, read_request
 from paceline.batch.results import OutputError, is_torn, read_answer
 
@@ -85,15 +85,18 @@ def merge(
     """
     _require_distinct(source, outputs, target, overwrite=overwrite)
     merged, index = Merged(), Index()
-    with ExitStack() as stack:
+    with ExitStack() as stack, explained():
         stack.callback(index.close)
         _read_input(_open(source, stack), index, merged, tick)
         known = stack.enter_context(_Records())
         files = [_open(name, stack) for name in outputs]
+        answers = 0
         for number, file in enumerate(files):
-            _read_output(outputs[number], number, file, index, known, merged)
+            answers += _read_output(outputs[number], number, file, index, known, merged)
             tick(f"{outputs[number]} is read")
-        _write(target, index, known, files, _shards(outputs), merged)
+        if answers and answers == merged.unknown:
+            raise OutputError(f"no answer in the outputs is to a request of {source}: are they those of another input?")
+        _write(os.path.realpath(target), index, known, files, _shards(outputs), merged)
     return merged
 
 
@@ -105,11 +108,17 @@ def _require_distinct(source: str, outputs: Sequence[str], target: str, *, overw
         seen[path] = name
     if os.path.realpath(target) in seen:
         raise OutputError(f"{target}: this is one of the files to be read; choose another with -o")
+    if target == "-":
+        raise OutputError("the result is a file: name one with -o")
+    if Path(target).exists() and not Path(target).is_file():
+        raise OutputError(f"{target}: it is no regular file, and is left alone; choose another with -o")
     if Path(target).exists() and not overwrite:
         raise OutputError(f"{target}: it exists; choose another with -o, or replace it with --overwrite")
 
 
 def _open(name: str, stack: ExitStack) -> BinaryIO:
+    if Path(name).is_fifo():
+        raise OutputError(f"{name}: it is a pipe, and would be read twice: write it to a file")
     try:
         return stack.enter_context(Path(name).open("rb"))
     except OSError as error:
@@ -163,21 +172,23 @@ class _Records:
         return found
 
 
-def _read_output(name: str, number: int, file: BinaryIO, index: Index, known: _Records, merged: Merged) -> None:
-    at = 0
+def _read_output(name: str, number: int, file: BinaryIO, index: Index, known: _Records, merged: Merged) -> int:
+    """Read the records of one output; return how many there are."""
+    at = answers = 0
     for count, raw in enumerate(file):
         found = read_answer(raw)
         if found is None:
             if is_torn(raw, before=count):
                 merged.torn.append(name)
-                return
+                break
             raise OutputError(f"{name}, line {count + 1}: not an answer of paceline run")
         line = index.line_of(found[0])
         if line is None:
             merged.unknown += 1
         else:
             merged.twice += known.add(line, number, at, len(raw), ok=found[1])
-        at += len(raw)
+        at, answers = at + len(raw), answers + 1
+    return answers
 
 
 def _shards(outputs: Sequence[str]) -> int:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import os
 import threading
+import time
 from collections import Counter, defaultdict
 from collections.abc import Iterable
 from dataclasses import asdict, dataclass, fields
@@ -143,7 +144,7 @@ class Reporter:
         self._place, self._source, self._shard = place, source, shard
         self._tally, self._meter, self._view = tally, meter, view
         self._run = run_id(source, file, shard.of) if place is not None else ""
-        self._ending = threading.Event()
+        self._ending, self._started_s = threading.Event(), time.monotonic()
         self._thread = threading.Thread(target=self._report, name="paceline progress", daemon=True)
 
     def __enter__(self) -> Self:
@@ -179,6 +180,9 @@ class Reporter:
 
     def _note(self, *, ended: bool) -> str:
         tally, meter = self._tally, self._meter
+        done = tally.ok + tally.failed
+        per_min = meter.per_min or 60 * done / max(time.monotonic() - self._started_s, 1e-9)  # before its first line
+        left_s = meter.left_s or (60 * tally.left / per_min if per_min else None)
         note = Note(
             run=self._run,
             input=os.path.basename(self._source),  # noqa: PTH119
@@ -187,11 +191,11 @@ class Reporter:
             state=self.state if ended else RUNNING,
             requests=tally.requests,
             about=bool(tally.about),
-            done=tally.skipped + tally.ok + tally.failed,
+            done=tally.skipped + done,
             failed=tally.failed,
             refused=max(self.refused, meter.refused),
-            per_min=0.0 if ended else round(meter.per_min, 3),
-            left_s=None if ended or meter.left_s is None else round(meter.left_s, 3),
+            per_min=0.0 if ended else round(per_min, 3),
+            left_s=None if ended or left_s is None else round(left_s, 3),
         )
         return json.dumps(asdict(note))
 
