@@ -17,6 +17,11 @@ def message(custom_id, model="claude-sonnet-4-5"):
     return {"custom_id": custom_id, "params": params}
 
 
+def contents(custom_id, model="gemini-2.5-flash", text="one plus one?"):
+    body = {"contents": [{"role": "user", "parts": [{"text": text}]}], "generationConfig": {"maxOutputTokens": 20}}
+    return {"custom_id": custom_id, "method": "POST", "url": f"/v1beta/models/{model}:generateContent", "body": body}
+
+
 def write_lines(path, values):
     path.write_text("".join(json.dumps(value) + "\n" for value in values))
     return path

@@ -10,15 +10,16 @@ from pathlib import Path
 import anthropic
 import openai
 import pytest
-from batch_helpers import FAST, chat, finish, message, read_answers, write_lines
+from batch_helpers import FAST, chat, contents, finish, message, read_answers, write_lines
 from hypothesis import given
 from hypothesis import strategies as st
 
 from paceline.batch import offline
 from paceline.batch.address import address_of
+from paceline.batch.api import BrokenError, RefusedError, Web
 from paceline.batch.chunks import Item, Kind, Load, Queue, cut
 from paceline.batch.deadline import Deadline
-from paceline.batch.endpoints import AnthropicEndpoints, BrokenError, OpenAIEndpoints, RefusedError, Web
+from paceline.batch.endpoints import AnthropicEndpoints, OpenAIEndpoints
 from paceline.batch.index import Index
 from paceline.batch.job import Job
 from paceline.batch.journal import Journal
@@ -35,6 +36,8 @@ KEYS = {
     "ANTHROPIC_API_KEY": "sk-ant-0123456789abcdef",
     "AZURE_OPENAI_API_KEY": "az-0123456789abcdef",
     "MISTRAL_API_KEY": "mi-0123456789abcdef",
+    "TOGETHER_API_KEY": "to-0123456789abcdef",
+    "GEMINI_API_KEY": "ge-0123456789abcdef",
 }
 QUICK = {"turnaround_s": 0.05, "validating_s": 0.0, "finalizing_s": 0.0, "cancel_s": 0.1}
 SHORT = {
@@ -51,6 +54,8 @@ def lines_of(style, count):
     """Requests for a provider's Batch API."""
     if style == "anthropic":
         return [message(f"r {n}") for n in range(count)]
+    if style == "gemini":
+        return [contents(f"r {n}", text=f"question {n}") for n in range(count)]
     below = "/openai" if style == "azure" else ""
     return [chat(f"r{n}", text=f"question {n}") | {"url": f"{below}/v1/chat/completions"} for n in range(count)]
 
@@ -117,12 +122,13 @@ def short(monkeypatch):
 @pytest.fixture
 def run(emulator, tmp_path):
     def make(lines=None, /, *, count=10, settings=None, style="", **batches):
-        emulator.reset(**{"batches": QUICK | batches} | (settings or {}))
+        dialect = "together" if style == "together" else ""
+        emulator.reset(**{"batches": QUICK | batches, "dialect": dialect} | (settings or {}))
         provider = None if style in ("", "openai", "anthropic") else style
         return Run(emulator, tmp_path, lines or lines_of(style, count), provider)
 
     yield make
-    emulator.reset(batches={})
+    emulator.reset(batches={}, dialect="")
 
 
 def test_both_formats_have_the_output_of_every_run(run):
@@ -211,8 +217,9 @@ def test_a_deployment_in_the_path_cannot_be_part_of_a_batch(run):
 
 def test_azure_has_its_own_header_for_the_key():
     address = address_of(provider_named("azure"), "https://mine.openai.azure.com", KEYS)
-    assert address.headers["api-key"] == KEYS["AZURE_OPENAI_API_KEY"]
-    assert "authorization" not in address.headers
+    headers = address.headers_for("/openai/v1/chat/completions")
+    assert headers["api-key"] == KEYS["AZURE_OPENAI_API_KEY"]
+    assert "authorization" not in headers
 
 
 def test_azures_batch_deployments_take_nothing_one_by_one(run):
@@ -263,6 +270,83 @@ def test_a_model_that_mistral_does_not_have_stops_the_run(run, capsys):
     )
 
 
+def test_togethers_failed_requests_are_in_a_file_of_their_own_and_long_ids_come_back(run):
+    lines = [chat("x" * 100, text="a"), chat("an id / with a space", text="b"), *lines_of("together", 10)]
+    one = run(lines, style="together", failed_requests=0.3)
+    code, report = one.start()
+    assert (code, report["batches"], report["ok"] + report["failed"]) == (1, 3, 12)
+    assert report["failed"]
+    one.check(failed=report["failed"])
+    one.emulator.reset(batches=QUICK)
+    assert one.start()[1]["ok"] == report["failed"]
+
+
+@pytest.mark.parametrize("style", ["together", "gemini"])
+def test_lost_answers_are_found_by_the_name(run, style):
+    one = run(count=40, style=style, lost_answers=0.5)
+    assert one.start(most=2)[0] == 0
+    one.check()
+    assert one.batches()["same"]["most"] == 1
+    assert one.batches()["lost_answers"]
+
+
+def test_geminis_answers_are_those_of_requests_one_by_one(run):
+    lines = lines_of("gemini", 5) + [contents(f"s{n}", model="gemini-2.5-pro") for n in range(3)]
+    one = run(lines, style="gemini")
+    assert one.start()[0] == 0
+    by_batch = one.check()
+    one.output.unlink()
+    one.emulator.reset(batches=QUICK)
+    assert one.start(mode="sync")[0] == 0
+    one_by_one = read_answers(one.output)
+
+    def shape(answers):
+        return {
+            one["custom_id"]: (one["response"]["status_code"], one["response"]["body"]["modelVersion"], one["error"])
+            for one in answers
+        }
+
+    assert shape(by_batch) == shape(one_by_one)
+    assert {model for _, model, _ in shape(by_batch).values()} == {"gemini-2.5-flash", "gemini-2.5-pro"}
+
+
+def test_geminis_full_queue_is_waited_for(run):
+    one = run(count=20, style="gemini", enqueued_tokens=60, turnaround_s=0.2)
+    assert one.start(most=2)[0] == 0
+    one.check()
+    assert one.batches()["refused"]["queue"]
+
+
+def test_what_expires_at_gemini_is_sent_again(run):
+    one = run(count=6, style="gemini", turnaround_s=4.0, expires_s=1.0)
+    code, report = one.start()
+    assert (code, report["failed"], report["batches"]) == (1, 6, 6)
+    assert {answer["error"]["code"] for answer in read_answers(one.output)} == {"batch_expired"}
+
+
+def test_geminis_requests_that_fail_are_recorded(run):
+    one = run(count=20, style="gemini", failed_requests=0.3)
+    code, report = one.start()
+    assert code == 1
+    failed = [answer["error"] for answer in one.check(failed=report["failed"]) if answer["error"]]
+    assert {error["code"] for error in failed} == {"INTERNAL"}
+
+
+def test_geminis_batches_need_its_own_paths(run):
+    one = run(lines_of("openai", 2), style="gemini")
+    with pytest.raises(BadLineError, match="a batch needs a path like '/v1beta/models/"):
+        one.start()
+    assert not one.batches()["created"]
+
+
+def test_gemini_has_a_header_for_the_key_but_not_on_openais_paths():
+    address = address_of(provider_named("gemini"), "https://generativelanguage.googleapis.com", KEYS)
+    own, as_openai = (address.headers_for(f"/v1beta/{path}") for path in ("batches", "openai/chat/completions"))
+    assert own["x-goog-api-key"] == as_openai["authorization"].removeprefix("Bearer ") == KEYS["GEMINI_API_KEY"]
+    assert "authorization" not in own
+    assert "x-goog-api-key" not in as_openai
+
+
 def test_a_batch_has_the_size_that_is_asked_for_or_a_part_of_the_input(run):
     one = run(count=10)
     assert one.start(most=3)[1]["batches"] == 4
@@ -308,7 +392,7 @@ class Crashing:
         return sends if awaits else does
 
 
-@pytest.mark.parametrize("style", ["openai", "anthropic", "azure", "mistral"])
+@pytest.mark.parametrize("style", ["openai", "anthropic", "azure", "mistral", "together", "gemini"])
 def test_killed_at_every_step_and_run_again(run, monkeypatch, style):
     """One run for each step, killed at it; the next one pays nothing again and reads everything."""
     at, crashes = 0, 0
@@ -333,7 +417,10 @@ def test_killed_at_every_step_and_run_again(run, monkeypatch, style):
     assert crashes > 30
 
 
-@pytest.mark.parametrize(("seed", "style"), [(0, "both"), (1, "both"), (2, "both"), (3, "azure"), (4, "mistral")])
+@pytest.mark.parametrize(
+    ("seed", "style"),
+    [(0, "both"), (1, "both"), (2, "both"), (3, "azure"), (4, "mistral"), (5, "together"), (6, "gemini")],
+)
 def test_calls_that_break_before_or_after_they_took_effect(run, monkeypatch, seed, style):
     dice, send = random.Random(seed), Web._send
 
@@ -560,7 +647,10 @@ def test_only_providers_with_known_batches_and_outputs_that_can_be_resumed(run, 
         Job(str(one.source), config=config, environ={"TOGETHER_API_KEY": "any"}, mode="batch").run(Said())
 
 
-@pytest.mark.parametrize(("seed", "style"), [(0, "openai"), (1, "openai"), (2, "openai"), (3, "azure"), (4, "mistral")])
+@pytest.mark.parametrize(
+    ("seed", "style"),
+    [(0, "openai"), (1, "openai"), (2, "openai"), (3, "azure"), (4, "mistral"), (5, "together"), (6, "gemini")],
+)
 def test_processes_killed_again_and_again(run, command, seed, style):
     """Real processes and real kills, at random times, with lost answers and mistaken refusals."""
     one = run(
@@ -628,7 +718,7 @@ class TestDeadline:
         one.check()
         assert "in batches, and one by one from 0.8 s before the deadline on if they have not ended" in one.said.lines
 
-    @pytest.mark.parametrize("style", ["openai", "anthropic", "mistral"])
+    @pytest.mark.parametrize("style", ["openai", "anthropic", "mistral", "together", "gemini"])
     def test_batches_that_do_not_are_left_and_the_rest_is_sent_one_by_one(self, run, monkeypatch, style):
         one = run(count=30, style=style, turnaround_s=6.0, cancel_s=0.1)
         monkeypatch.setattr(offline, "TIMING", offline.Timing(**SHORT | HURRY | {"last_s": 3.0}))

@@ -14,7 +14,7 @@ from yarl import URL
 from paceline.config import Config
 from paceline.core.results import QuotaError
 from paceline.providers.base import Provider
-from paceline.providers.registry import base_of, is_loopback, locate, provider_for_host, provider_named
+from paceline.providers.registry import base_of, credentials, is_loopback, locate, provider_for_host, provider_named
 
 ROOTS: Final = {"openai": "https://api.openai.com", "anthropic": "https://api.anthropic.com"}
 """The servers for the paths of the batch formats; the root of any other provider is given with ``--base-url``."""
@@ -27,6 +27,11 @@ class Address:
     root: str
     headers: Mapping[str, str] = field(repr=False)
     key: str = field(repr=False)
+    provider: Provider | None = None
+
+    def headers_for(self, path: str) -> dict[str, str]:
+        """The headers of a request to ``path``, with the key."""
+        return {**self.headers, **dict([credentials(self.provider, path, self.key)] if self.provider else [])}
 
 
 def provider_of(config: Config) -> str | None:
@@ -59,12 +64,8 @@ def address_at(provider: Provider, root: str, key: str) -> Address:
     """Where the requests of ``provider`` go, with its usual headers."""
     headers = {"content-type": "application/json", "accept": "application/json", "user-agent": "paceline"}
     if base_of(provider.name) == "anthropic":
-        headers |= {"x-api-key": key, "anthropic-version": "2023-06-01"}
-    elif provider.name == "azure":
-        headers |= {"api-key": key}
-    else:
-        headers |= {"authorization": f"Bearer {key}"}
-    return Address(root, headers, key)
+        headers |= {"anthropic-version": "2023-06-01"}
+    return Address(root, headers, key, provider)
 
 
 def account(root: str, key: str) -> str:

@@ -245,9 +245,9 @@ class Client:
         return RoutedExchange(self._limiter, ways, self._choice, sticky=None if sticky is None else str(sticky))
 
     def _bind(self, request: Request, address: Address, target: Target, content: bytes) -> Binding:
-        headers = address.headers
+        headers = address.headers_for(request.path)
         if _IN_HEADER.fullmatch(request.custom_id):
-            headers = {**headers, "x-custom-id": request.custom_id}  # for the log of a gateway on the way
+            headers["x-custom-id"] = request.custom_id  # for the log of a gateway on the way
         return self.sender.request(target, headers, content)
 
     def _judge(self, route: Route, request: Request, answer: Answer) -> None:

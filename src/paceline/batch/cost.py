@@ -9,10 +9,10 @@ from typing import Final
 
 from paceline.providers.base import Usage
 
-BATCH: Final = {"openai": 0.5, "groq": 0.5, "azure": 0.5, "mistral": 0.5, "anthropic": 0.5}
+BATCH: Final = {"openai": 0.5, "groq": 0.5, "azure": 0.5, "mistral": 0.5, "anthropic": 0.5, "gemini": 0.5}
 """The price of a request in a batch, as a part of the usual one, as of 2026-11 (developers.openai.com/api/docs/guides/batch,
 platform.claude.com, batch processing; console.groq.com/docs/batch; learn.microsoft.com/azure/ai-foundry/openai/how-to/batch;
-docs.mistral.ai/capabilities/batch)."""
+docs.mistral.ai/capabilities/batch; ai.google.dev/gemini-api/docs/batch-api). Together has discounts on some models."""
 
 LONG: Final = 100_000
 """From so many input tokens on, some models cost more for each: such answers are priced one by one."""

@@ -1,46 +1,27 @@
-"""The Batch APIs of the providers: OpenAI's, which Groq and Azure have too, Mistral's and Anthropic's.
+"""The Batch APIs of the providers: OpenAI's, which Groq and Azure have too, Mistral's, Together's, Anthropic's and Gemini's.
 
 Sequences and limits: developers.openai.com/api/docs/guides/batch; platform.claude.com, batch processing; Azure:
 learn.microsoft.com/azure/ai-foundry/openai/how-to/batch and /azure/foundry/reference/rest/batches-create-batch;
-docs.mistral.ai/capabilities/batch (2026-11).
+docs.mistral.ai/capabilities/batch; docs.together.ai/docs/inference/batch; ai.google.dev/gemini-api/docs/batch-api (2026-11).
 """
 
 from __future__ import annotations
 
 import asyncio
 import json
-import re
 import tempfile
 import time
-from abc import ABC, abstractmethod
-from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, field
 from datetime import datetime
-from hashlib import sha256
-from typing import IO, Any, ClassVar, Final, NamedTuple
-from urllib.parse import quote
+from typing import Any, Final
+from urllib.parse import quote, urlsplit
 
 import aiohttp
-from aiohttp.http_exceptions import HttpProcessingError
 
-from paceline.batch.address import Address
+from paceline.batch.api import BrokenError, Endpoints, NotYetError, Problem, RefusedError, Result, Seen, Web
 from paceline.batch.chunks import Chunk
 from paceline.batch.client import error_of, one_line
 from paceline.batch.index import Index
-from paceline.batch.redact import Secrets
 from paceline.batch.requests import BadLineError, Request
-
-SMALL_MAX: Final = 16 * 2**20
-"""Bytes of an answer that is not a file of results."""
-
-SMALL_S: Final = 120.0
-"""Seconds for such an answer."""
-
-RESULTS_MAX: Final = 16 * 2**30
-"""Bytes of a file of results, which is copied to a temporary file before it is read."""
-
-RESULT_MAX: Final = 64 * 2**20
-"""Bytes of one result."""
 
 PAGES_MAX: Final = 500
 """Pages of a list that are read; with 100 batches each, what a provider can create in a day."""
@@ -49,274 +30,6 @@ SKEW_S: Final = 3_600.0
 """How much earlier than on this machine a batch can have been created on the provider's clock."""
 
 FULL: Final = "token_limit_exceeded"
-_BROKEN: Final = (aiohttp.ClientError, HttpProcessingError, OSError)
-_ID: Final = re.compile(rb'"custom_id"\s*:\s*("(?:[^"\\]|\\.){1,2000}")')
-_PLAIN_ID: Final = re.compile(r"[a-zA-Z0-9_-]{1,64}", re.ASCII)
-
-
-class BrokenError(Exception):
-    """A call has no usable answer: whether it took effect is not known. The message holds no key and no address."""
-
-
-class NotYetError(BrokenError):
-    """It cannot be known yet whether a batch exists: one that may be it is in progress."""
-
-
-class RefusedError(Exception):
-    """A call was refused.
-
-    Attributes:
-        status: The HTTP status.
-        code: The error's code.
-    """
-
-    def __init__(self, status: int, code: str, message: str) -> None:
-        super().__init__(message)
-        self.status, self.code = status, code
-
-
-class Problem(NamedTuple):
-    """Why a batch failed: OpenAI's ``errors.data``; ``line`` counts from 1 in the batch."""
-
-    code: str
-    message: str
-    line: int | None
-
-
-@dataclass(slots=True)
-class Seen:
-    """A batch as the provider shows it.
-
-    Attributes:
-        id: Its id.
-        state: The provider's word.
-        ended: Whether nothing in it will change any more.
-        total: Its requests.
-        done: Those that have ended.
-        created_s: When it was created, on the provider's clock.
-        files: Where its results are.
-        problems: Why it failed.
-        mark: The run and the chunk in its metadata.
-    """
-
-    id: str
-    state: str
-    ended: bool
-    total: int = 0
-    done: int = 0
-    created_s: float = 0.0
-    files: list[str] = field(default_factory=list)
-    problems: list[Problem] = field(default_factory=list)
-    mark: tuple[str, str] | None = None
-
-
-class Result(NamedTuple):
-    """The result of one request.
-
-    Attributes:
-        custom_id: The id that the batch has for it.
-        response: Status, id and body of the answer; ``None`` without one.
-        error: Code and message; ``None`` for an answer with status 200.
-        again: Whether the provider has not worked on it, so that it can be sent again.
-    """
-
-    custom_id: str
-    response: dict[str, Any] | None
-    error: dict[str, str] | None
-    again: bool = False
-
-
-class Web:
-    """Calls of one provider's endpoints, without keys in what they return.
-
-    Args:
-        client: The HTTP client.
-        address: The provider's root and headers.
-        secrets: Removes the keys.
-        timeout_s: The longest time of one call; that of a large file.
-        proxy: The proxy's URL.
-    """
-
-    def __init__(
-        self, client: aiohttp.ClientSession, address: Address, secrets: Secrets, timeout_s: float, proxy: str | None
-    ) -> None:
-        self._client, self._address, self._secrets, self._timeout_s, self._proxy = (
-            client, address, secrets, timeout_s, proxy,
-        )  # fmt: skip
-        self.calls = self.refused = 0
-
-    async def call(self, method: str, path: str, **options: Any) -> Any:
-        """The JSON value of an answer.
-
-        Raises:
-            RefusedError: The status is not 2xx.
-            BrokenError: There is no answer, or none that can be read.
-        """
-        status, body = await self._send(method, path, SMALL_MAX, None, **options)
-        try:
-            value = json.loads(body)
-        except (ValueError, RecursionError):
-            value = body[:1_000].decode("utf-8", "replace")
-        if status >= 500 or status == 408:
-            raise BrokenError(f"status {status}")
-        if not 200 <= status < 300:
-            self.refused += status == 429
-            code, words = error_of(value)
-            raise RefusedError(status, code, one_line(words))
-        if not isinstance(value, dict):
-            raise BrokenError("the answer is not a JSON object")
-        return value
-
-    async def fetch(self, path: str, file: IO[bytes]) -> None:
-        """Copy an answer to ``file``.
-
-        Raises:
-            RefusedError: The status is not 2xx.
-            BrokenError: The answer is not complete.
-        """
-        status, body = await self._send("GET", path, RESULTS_MAX, file)
-        if status >= 500 or status == 408:
-            raise BrokenError(f"status {status}")
-        if not 200 <= status < 300:
-            code, words = error_of(body.decode("utf-8", "replace"))
-            raise RefusedError(status, code, one_line(words))
-
-    async def _send(
-        self, method: str, path: str, most: int, file: IO[bytes] | None, **options: Any
-    ) -> tuple[int, bytes]:
-        self.calls += 1
-        headers = dict(self._address.headers)
-        if "json" not in options:
-            headers.pop("content-type", None)
-        headers |= options.pop("headers", {})
-        large = file is not None or "data" in options
-        timeout_s = self._timeout_s if large else min(self._timeout_s, SMALL_S)
-        parts, size = list[bytes](), 0
-        try:
-            async with (
-                asyncio.timeout(timeout_s),
-                self._client.request(
-                    method,
-                    self._address.root + path,
-                    headers=headers,
-                    proxy=self._proxy,
-                    allow_redirects=False,
-                    **options,
-                ) as response,
-            ):
-                async for part in response.content.iter_any():
-                    size += len(part)
-                    if size > most:
-                        raise BrokenError(f"the answer is larger than {most // 2**20} MB")
-                    if file is not None and 200 <= response.status < 300:
-                        file.write(part)
-                    elif size <= SMALL_MAX:
-                        parts.append(part)
-                return response.status, self._secrets(b"".join(parts))
-        except TimeoutError:
-            raise BrokenError(f"no answer within {timeout_s:g} s") from None
-        except _BROKEN as error:
-            raise BrokenError(one_line(self._secrets.text(type(error).__name__))) from None
-
-    def clean(self, raw: bytes) -> bytes:
-        """``raw`` without keys."""
-        return self._secrets(raw)
-
-
-class Endpoints(ABC):
-    """The Batch API of one provider.
-
-    Attributes:
-        LINES_MAX: The most requests of a batch.
-        BYTES_MAX: The most bytes of one that are sent.
-        SELDOM: Whether the provider asks for a minute between two looks at a batch, from the first on.
-        APART: Whether a name in ``body.model`` takes either batches or requests one by one.
-        pause_s: The seconds between two looks at a file that is not ready.
-    """
-
-    LINES_MAX: ClassVar[int]
-    BYTES_MAX: ClassVar[int] = 100_000_000
-    SELDOM: ClassVar[bool] = False
-    APART: ClassVar[bool] = False
-
-    def __init__(self, web: Web, pause_s: float = 5.0) -> None:
-        self.web, self.pause_s = web, pause_s
-
-    @abstractmethod
-    def encode(self, request: Request) -> bytes:
-        """A request as the batch has it, without the end of the line.
-
-        Raises:
-            BadLineError: Its path cannot be part of a batch.
-        """
-
-    @abstractmethod
-    def know(self, ids: Iterable[str]) -> None:
-        """Prepare for results of requests with these ids, which another process has sent."""
-
-    @abstractmethod
-    async def create(self, chunk: Chunk, run: str, content: list[bytes]) -> str:
-        """Create a batch; return its id.
-
-        Raises:
-            RefusedError: It was refused: there is no batch.
-            BrokenError: It is not known whether there is one.
-        """
-
-    @abstractmethod
-    async def find(self, chunk: Chunk, run: str, known: set[str], index: Index) -> str | None:
-        """The id of a batch that may have been created.
-
-        Args:
-            chunk: Its requests.
-            run: The run's id.
-            known: Ids of other batches of this run.
-            index: Has the input's ids.
-
-        Raises:
-            RefusedError: The list was refused.
-            BrokenError: There is no answer.
-            NotYetError: It cannot be known yet.
-        """
-
-    @abstractmethod
-    async def look(self, chunk: Chunk) -> Seen:
-        """A batch as it is now."""
-
-    @abstractmethod
-    async def cancel(self, chunk: Chunk) -> None:
-        """Ask for the end of a batch; nothing if it has ended.
-
-        Raises:
-            BrokenError: It is not known whether that was heard.
-        """
-
-    async def results(self, place: str, file: IO[bytes]) -> Iterator[Result]:
-        """The results at one of the places of :attr:`Seen.files`, by way of a temporary ``file``.
-
-        Raises:
-            RefusedError: They cannot be read.
-            BrokenError: They could not be read to the end.
-        """
-        await self.web.fetch(place, file)
-        file.seek(0)
-        return self._read(file)
-
-    def _read(self, file: IO[bytes]) -> Iterator[Result]:
-        while raw := file.readline(RESULT_MAX):
-            if not raw.strip():
-                continue
-            try:
-                yield self.result(json.loads(self.web.clean(raw)))
-            except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
-                found = _ID.search(raw)  # a paid result that cannot be read must not be sent again
-                if found is not None:
-                    text = "the provider's line for this request cannot be read"
-                    yield Result(str(json.loads(found[1])), None, {"code": "not_json", "message": text})
-
-    @abstractmethod
-    def result(self, value: dict[str, Any]) -> Result:
-        """One line of results."""
 
 
 async def _cancel(web: Web, path: str) -> None:
@@ -332,15 +45,13 @@ class OpenAIEndpoints(Endpoints):
 
     LINES_MAX = 50_000
     ENDED = ("completed", "failed", "expired", "cancelled")
+    UPLOADS = "files"
 
     def encode(self, request: Request) -> bytes:
         _require_v1(request)
         path = request.path.removeprefix("/openai")
         value = {"custom_id": request.custom_id, "method": "POST", "url": path, "body": request.body}
         return json.dumps(value).encode("ascii")
-
-    def know(self, ids: Iterable[str]) -> None:
-        pass  # ids are sent as they are
 
     @staticmethod
     def _at(chunk: Chunk, what: str) -> str:
@@ -357,16 +68,19 @@ class OpenAIEndpoints(Endpoints):
 
     async def _upload(self, chunk: Chunk, run: str, content: list[bytes]) -> str:
         """Upload the requests; return the id of the file."""
-        form = aiohttp.FormData()
-        form.add_field("purpose", "batch")
-        name = f"paceline-{run}-{chunk.name}.jsonl"
-        form.add_field("file", b"\n".join(content) + b"\n", filename=name, content_type="application/jsonl")
+        name = _name_of(chunk, run)
+        form = aiohttp.FormData(self._form(name))
+        form.add_field("file", _file_of(content), filename=name, content_type="application/jsonl")
         try:
-            file = await self.web.call("POST", self._at(chunk, "files"), data=form)
+            file = await self.web.call("POST", self._at(chunk, self.UPLOADS), data=form)
             await self._ready(chunk, file)
         except BrokenError as error:  # a file is not paid for: there is no batch, and that is known
             raise RefusedError(503, "upload_failed", str(error)) from None
         return str(file["id"])
+
+    def _form(self, name: str) -> dict[str, str]:  # noqa: ARG002
+        """What is sent beside a file."""
+        return {"purpose": "batch"}
 
     async def _ready(self, chunk: Chunk, file: dict[str, Any]) -> None:
         """Wait until a batch can have an uploaded file."""
@@ -405,6 +119,15 @@ class OpenAIEndpoints(Endpoints):
             return Result(custom_id, answer, None)
         code, words = error_of({"error": error} if error else answer["body"])
         return Result(custom_id, answer, {"code": code or f"http_{answer['status_code']}", "message": words})
+
+
+def _name_of(chunk: Chunk, run: str) -> str:
+    """The name of a batch's file."""
+    return f"paceline-{run}-{chunk.name}.jsonl"
+
+
+def _file_of(content: list[bytes]) -> bytes:
+    return b"\n".join(content) + b"\n"
 
 
 def _require_v1(request: Request) -> None:
@@ -504,22 +227,79 @@ def _seen_of_mistral(value: dict[str, Any]) -> Seen:
     )  # fmt: skip
 
 
+class TogetherEndpoints(OpenAIEndpoints):
+    """``/v1/batches`` with lines that have only an id and a body; a batch has no metadata, but the name of its file.
+
+    docs.together.ai/docs/inference/batch and /reference (2026-11), which ask for half a minute between two looks.
+    """
+
+    SELDOM = True
+    PLAIN_IDS = True
+    UPLOADS = "files/upload"
+
+    def __init__(self, web: Web, pause_s: float = 5.0) -> None:
+        super().__init__(web, pause_s)
+        self._names: dict[str, str] = {}  # of input files
+
+    def encode(self, request: Request) -> bytes:
+        _require_v1(request)
+        return json.dumps({"custom_id": self.id_for(request.custom_id), "body": request.body}).encode("ascii")
+
+    def _form(self, name: str) -> dict[str, str]:
+        return {"purpose": "batch-api", "file_name": name, "file_type": "jsonl"}
+
+    async def create(self, chunk: Chunk, run: str, content: list[bytes]) -> str:
+        file = await self._upload(chunk, run, content)
+        body = {"input_file_id": file, "endpoint": chunk.kind.path, "completion_window": "24h"}
+        made = await self.web.call("POST", self._at(chunk, "batches"), json=body)
+        return str((made.get("job") or made)["id"])
+
+    async def find(self, chunk: Chunk, run: str, known: set[str], index: Index) -> str | None:  # noqa: ARG002
+        for job in await self.web.call("GET", self._at(chunk, "batches"), list):
+            recent = _time_of(job.get("created_at")) >= chunk.at_s - SKEW_S
+            if recent and job["id"] not in known and await self._file_name(chunk, job) == _name_of(chunk, run):
+                return str(job["id"])
+        return None
+
+    async def _file_name(self, chunk: Chunk, job: dict[str, Any]) -> str:
+        """The name of a batch's file; empty for one that was deleted."""
+        file = str(job.get("input_file_id"))
+        if file not in self._names:
+            try:
+                value = await self.web.call("GET", f"{self._at(chunk, 'files')}/{quote(file)}")
+            except RefusedError as error:
+                if error.status != 404:
+                    raise
+                value = {}
+            self._names[file] = str(value.get("filename", ""))
+        return self._names[file]
+
+    async def look(self, chunk: Chunk) -> Seen:
+        value = await self.web.call("GET", f"{self._at(chunk, 'batches')}/{quote(chunk.batch)}")
+        state, why = str(value.get("status")).lower(), value.get("error")
+        done = round(len(chunk.lines) * float(value.get("progress") or 0) / 100)
+        files = [str(f) for n in ("output", "error") if (f := value.get(f"{n}_file_id"))]
+        return Seen(
+            str(value["id"]), state, state in self.ENDED, len(chunk.lines), min(done, len(chunk.lines)),
+            files=[f"{self._at(chunk, 'files')}/{quote(one)}/content" for one in files],
+            problems=[Problem("batch_error", one_line(str(why)), None)] if why and state == "failed" else [],
+        )  # fmt: skip
+
+    def result(self, value: dict[str, Any]) -> Result:
+        if isinstance(value.get("response"), dict) and not value.get("error"):
+            value["response"].setdefault("status_code", 200)  # failed requests are in a file of their own
+        return super().result(value)
+
+
 class AnthropicEndpoints(Endpoints):
     """``/v1/messages/batches``. Batches have no metadata: one whose id was lost is found by the ids in its results."""
 
     LINES_MAX = 100_000
+    PLAIN_IDS = True
     PATH = "/v1/messages/batches"
 
-    def __init__(self, web: Web, pause_s: float = 5.0) -> None:
-        super().__init__(web, pause_s)
-        self._given: dict[str, str] = {}  # the user's id for each id that had to be replaced
-
     def encode(self, request: Request) -> bytes:
-        self.know((request.custom_id,))
-        return json.dumps({"custom_id": plain_id(request.custom_id), "params": request.body}).encode("ascii")
-
-    def know(self, ids: Iterable[str]) -> None:
-        self._given.update((plain_id(one), one) for one in ids if plain_id(one) != one)
+        return json.dumps({"custom_id": self.id_for(request.custom_id), "params": request.body}).encode("ascii")
 
     async def create(self, chunk: Chunk, run: str, content: list[bytes]) -> str:  # noqa: ARG002
         body = b'{"requests":[' + b",".join(content) + b"]}"
@@ -558,7 +338,7 @@ class AnthropicEndpoints(Endpoints):
         await _cancel(self.web, f"{self.PATH}/{quote(chunk.batch)}/cancel")
 
     def result(self, value: dict[str, Any]) -> Result:
-        custom_id, result = self._given.get(value["custom_id"], value["custom_id"]), value["result"]
+        custom_id, result = value["custom_id"], value["result"]
         kind = result["type"]
         if kind == "succeeded":
             return Result(custom_id, {"status_code": 200, "request_id": None, "body": result["message"]}, None)
@@ -569,24 +349,123 @@ class AnthropicEndpoints(Endpoints):
         return Result(custom_id, None, {"code": code or "errored", "message": words})
 
 
-def plain_id(custom_id: str) -> str:
-    """An id that Anthropic's batches take: ``custom_id`` itself, or a hash of it."""
-    if _PLAIN_ID.fullmatch(custom_id):
-        return custom_id
-    return f"paceline-{sha256(custom_id.encode('utf-8', 'surrogatepass')).hexdigest()[:40]}"
-
-
 def _seen_of_anthropic(value: dict[str, Any]) -> Seen:
     state, counts = str(value.get("processing_status")), value.get("request_counts") or {}
     total = sum(count for count in counts.values() if isinstance(count, int))
     ended = state == "ended"
-    try:
-        created_s = datetime.fromisoformat(str(value.get("created_at"))).timestamp()
-    except ValueError:
-        created_s = float("inf")
     batch = str(value["id"])
     files = [f"{AnthropicEndpoints.PATH}/{quote(batch)}/results"] if ended else []
-    return Seen(batch, state, ended, total, total - (counts.get("processing") or 0), created_s, files)
+    return Seen(
+        batch, state, ended, total, total - (counts.get("processing") or 0), _time_of(value.get("created_at")), files
+    )
+
+
+def _time_of(text: Any) -> float:
+    """Seconds since 1970 of a time as text; that of no time is late: such a batch may be any."""
+    try:
+        return datetime.fromisoformat(str(text)).timestamp()
+    except ValueError:
+        return float("inf")
+
+
+class GeminiEndpoints(Endpoints):
+    """``models/*:batchGenerateContent`` of a file; the run and the chunk are in the batch's display name.
+
+    ai.google.dev/gemini-api/docs/batch-api and ai.google.dev/api/{batch-api,files} (2026-11), which state no limit of
+    requests; that of OpenAI is used. A batch that has expired has no results.
+    """
+
+    LINES_MAX = 50_000
+    ID = "key"
+    ONE, MANY = ":generateContent", ":batchGenerateContent"
+
+    def encode(self, request: Request) -> bytes:
+        if not request.path.endswith(self.ONE) or "/models/" not in request.path:
+            text = "a batch needs a path like '/v1beta/models/gemini-2.5-flash:generateContent'"
+            raise BadLineError(f"line {request.line}: url is {request.path[:100]!r}: {text}")
+        body = {name: value for name, value in request.body.items() if name != "model"}
+        return json.dumps({"key": self.id_for(request.custom_id), "request": body}).encode("ascii")
+
+    @staticmethod
+    def _at(chunk: Chunk, what: str) -> str:
+        """``what`` beside the models: ``/v1beta/batches``."""
+        return f"{chunk.kind.path.partition('/models/')[0]}/{what}"
+
+    async def create(self, chunk: Chunk, run: str, content: list[bytes]) -> str:
+        try:
+            file = await self._upload(chunk, run, _file_of(content))
+        except BrokenError as error:  # as for OpenAI
+            raise RefusedError(503, "upload_failed", str(error)) from None
+        body = {"batch": {"displayName": f"paceline-{run}-{chunk.name}", "inputConfig": {"fileName": file}}}
+        path = chunk.kind.path.removesuffix(self.ONE) + self.MANY
+        return str((await self.web.call("POST", path, json=body))["name"])
+
+    async def _upload(self, chunk: Chunk, run: str, content: bytes) -> str:
+        """Upload the requests; return the name of the file."""
+        about = {"file": {"displayName": _name_of(chunk, run), "mimeType": "application/jsonl"}}
+        start = {
+            "x-goog-upload-protocol": "resumable", "x-goog-upload-command": "start",
+            "x-goog-upload-header-content-length": str(len(content)),
+            "x-goog-upload-header-content-type": "application/jsonl",
+        }  # fmt: skip
+        given = await self.web.headers("POST", f"/upload{self._at(chunk, 'files')}", json=about, headers=start)
+        place = urlsplit(given.get("x-goog-upload-url", ""))  # on the same server: the key goes nowhere else
+        path = f"{place.path}?{place.query}"
+        all_of_it = {"x-goog-upload-command": "upload, finalize", "x-goog-upload-offset": "0"}
+        file = (await self.web.call("POST", path, data=content, headers=all_of_it)).get("file") or {}
+        if not file.get("name"):
+            raise BrokenError("the uploaded file has no name")
+        return str(file["name"])
+
+    async def find(self, chunk: Chunk, run: str, known: set[str], index: Index) -> str | None:  # noqa: ARG002
+        token = ""
+        for _ in range(PAGES_MAX):
+            page = await self.web.call("GET", f"{self._at(chunk, 'batches')}?pageSize=100{token}")
+            for one in page.get("operations") or []:
+                if (one.get("metadata") or {}).get("displayName") == f"paceline-{run}-{chunk.name}":
+                    return str(one["name"])
+            if not page.get("nextPageToken"):
+                return None
+            token = f"&pageToken={quote(str(page['nextPageToken']), safe='')}"
+        raise BrokenError(f"the list of batches has more than {PAGES_MAX} pages")
+
+    async def look(self, chunk: Chunk) -> Seen:
+        value = await self.web.call("GET", self._at(chunk, quote(chunk.batch)))
+        about = value.get("metadata") or {}
+        state, counts = str(about.get("state")).removeprefix("BATCH_STATE_").lower(), about.get("batchStats") or {}
+        total, succeeded, failed = (
+            int(counts.get(f"{name}Count") or 0) for name in ("request", "successfulRequest", "failedRequest")
+        )
+        file = (about.get("output") or value.get("response") or {}).get("responsesFile")
+        why = value.get("error")
+        return Seen(
+            str(value["name"]), state, state in ("succeeded", "failed", "cancelled", "expired"), total, succeeded + failed,
+            files=[f"{self._at(chunk, quote(str(file)))}:download?alt=media"] if file else [],
+            problems=[Problem(*_error_of(why), None)] if why and state == "failed" else [],
+        )  # fmt: skip
+
+    async def cancel(self, chunk: Chunk) -> None:
+        await _cancel(self.web, f"{self._at(chunk, quote(chunk.batch))}:cancel")
+
+    def result(self, value: dict[str, Any]) -> Result:
+        if (body := value.get("response")) is not None:
+            return Result(value["key"], {"status_code": 200, "request_id": None, "body": body}, None)
+        code, words = _error_of(value["error"])
+        return Result(value["key"], None, {"code": code, "message": words}, again=code == "CANCELLED")
+
+
+_CODES: Final = (
+    "OK", "CANCELLED", "UNKNOWN", "INVALID_ARGUMENT", "DEADLINE_EXCEEDED", "NOT_FOUND", "ALREADY_EXISTS", "PERMISSION_DENIED",
+    "RESOURCE_EXHAUSTED", "FAILED_PRECONDITION", "ABORTED", "OUT_OF_RANGE", "UNIMPLEMENTED", "INTERNAL", "UNAVAILABLE",
+    "DATA_LOSS", "UNAUTHENTICATED",
+)  # fmt: skip
+
+
+def _error_of(status: dict[str, Any]) -> tuple[str, str]:
+    """The name of the code, and the message, of a ``google.rpc.Status``."""
+    code, words = error_of({"error": status})
+    number = int(code) if code.isdecimal() else len(_CODES)
+    return _CODES[number] if number < len(_CODES) else code or "batch_error", one_line(words)
 
 
 _ENDPOINTS: Final[dict[str, type[Endpoints]]] = {
@@ -594,6 +473,8 @@ _ENDPOINTS: Final[dict[str, type[Endpoints]]] = {
     "groq": OpenAIEndpoints,
     "azure": AzureEndpoints,
     "mistral": MistralEndpoints,
+    "together": TogetherEndpoints,
+    "gemini": GeminiEndpoints,
     "anthropic": AnthropicEndpoints,
 }
 

@@ -19,19 +19,10 @@ from types import FrameType
 from typing import Any, Final
 
 from paceline.batch.address import Address, proxy_for
+from paceline.batch.api import BrokenError, Endpoints, NotYetError, RefusedError, Result, Seen, Web
 from paceline.batch.chunks import Chunk, Item, Kind, Load, Queue, cut
 from paceline.batch.deadline import Deadline
-from paceline.batch.endpoints import (
-    FULL,
-    BrokenError,
-    Endpoints,
-    NotYetError,
-    RefusedError,
-    Result,
-    Seen,
-    Web,
-    endpoints,
-)
+from paceline.batch.endpoints import FULL, endpoints
 from paceline.batch.index import Index
 from paceline.batch.journal import Journal
 from paceline.batch.progress import View
@@ -377,7 +368,9 @@ class Offline:
         Raises:
             StopError: There were attempts for too long.
         """
-        self._unable_s = self._unable_s or time.monotonic()
+        if self._unable_s is None:
+            self._unable_s = time.monotonic()
+            self._view.say(f"no batch can be created: {error}: trying again for {self._time.lost_s / 60:.0f} min")
         if time.monotonic() - self._unable_s > self._time.lost_s:
             raise StopError(FAILED, f"no batch can be created: {error}")
         await asyncio.sleep(self._jittered(self._time.retry_s))

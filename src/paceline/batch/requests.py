@@ -39,6 +39,7 @@ class Request:
         provider: The provider whose API it uses.
         path: The URL's path, below the server's root.
         body: The JSON body.
+        model: The model, as the body or the path names it.
     """
 
     line: int
@@ -46,11 +47,7 @@ class Request:
     provider: Provider
     path: str
     body: dict[str, Any]
-
-    @property
-    def model(self) -> str:
-        """The model in the body."""
-        return str(self.body["model"])
+    model: str
 
     def content(self) -> bytes:
         """The body as it is sent."""
@@ -108,6 +105,7 @@ def read_lines(file: BinaryIO, shard: Shard = WHOLE) -> Iterator[tuple[int, byte
 
 
 REQUIRED: Final = {
+    ":generateContent": ("contents",),
     "/chat/completions": ("messages",),
     "/messages": ("messages", "max_tokens"),
     "/embeddings": ("input",),
@@ -148,14 +146,20 @@ def request_of(line: int, value: Mapping[str, Any], provider: str | None = None)
         raise BadLineError(f"custom_id is {_quote(custom_id)}: it must be a string of 1 to {ID_MAX} characters")
     if not isinstance(body, dict):
         raise BadLineError(f"{name} is missing or not a JSON object")
-    if not isinstance(body.get("model"), str) or not body["model"]:
-        raise BadLineError(f"{name}.model is {_quote(body.get('model'))}: it must be the name of a model")
+    dialect = provider_named(provider or format_of)
+    model = body.get("model")
+    if model is None and (call := dialect.describe(path, body)) is not None:
+        model = call.model or None  # Gemini's paths and Azure's older ones name it
+    if not isinstance(model, str) or not model:
+        raise BadLineError(f"{name}.model is {_quote(model)}: it must be the name of a model")
     if body.get("stream"):
         raise BadLineError(f"{name}.stream is true: streamed answers are not supported; remove it")
+    if path.rstrip("/").endswith(":streamGenerateContent"):
+        raise BadLineError(f"url is {_quote(path)}: streamed answers are not supported; write ':generateContent'")
     for field in next((fields for end, fields in REQUIRED.items() if path.rstrip("/").endswith(end)), ()):
         if not body.get(field):
             raise BadLineError(f"{name}.{field} is {_quote(body.get(field))}: it is required for {path}")
-    return Request(line, custom_id, provider_named(provider or format_of), path, body)
+    return Request(line, custom_id, dialect, path, body, model)
 
 
 def _no_constant(name: str) -> None:

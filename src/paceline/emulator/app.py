@@ -26,7 +26,7 @@ from paceline.emulator.anthropic import Anthropic
 from paceline.emulator.batch_http import BatchApi
 from paceline.emulator.cohere import Cohere
 from paceline.emulator.gemini import Gemini
-from paceline.emulator.openai import CREATED, Azure, Groq, OpenAI
+from paceline.emulator.openai import CREATED, Azure, Groq, OpenAI, Together
 from paceline.emulator.settings import Settings, SettingsError
 from paceline.emulator.wire import JSON, Answer, Ask, Dialect, Header, dump, request_id
 from paceline.emulator.world import Admitted, Refused, World
@@ -41,7 +41,7 @@ _MOST_BODY = 32 * 1024 * 1024
 _SMALL_BODY = 64 * 1024
 _STREAM: Header = (b"content-type", b"text/event-stream; charset=utf-8")
 
-_OPENAI_LIKE: dict[str, Dialect] = {"openai": OpenAI(), "azure": Azure(), "groq": Groq()}
+_OPENAI_LIKE: dict[str, Dialect] = {"openai": OpenAI(), "azure": Azure(), "groq": Groq(), "together": Together()}
 _ANTHROPIC, _COHERE, _GEMINI = Anthropic(), Cohere(), Gemini()
 _PATH = re.compile(r"(/openai)?(?:/deployments/([^/]{1,200}))?(?:/v1)?(/[a-z/]+)", re.ASCII)
 _MODEL = re.compile(r"/v1(?:alpha|beta)?/models/([^/:]{1,200}):(generateContent|streamGenerateContent)")

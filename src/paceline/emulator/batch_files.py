@@ -20,7 +20,7 @@ MOST_BYTES = 2_000_000_000
 MOST_PROBLEMS = 50
 """The most errors that a failed batch lists."""
 
-PURPOSES = ("batch", "assistants", "fine-tune", "vision", "user_data", "evals")
+PURPOSES = ("batch", "batch-api", "assistants", "fine-tune", "vision", "user_data", "evals")
 
 
 @dataclass(slots=True, eq=False)
@@ -152,26 +152,32 @@ def read_lines(
 
 
 def read_bodies(
-    contents: Iterable[bytes], kind: str, model: str, dialect: Dialect, most: int
+    contents: Iterable[bytes],
+    kind: str,
+    model: str,
+    dialect: Dialect,
+    most: int,
+    names: tuple[str, str] = ("custom_id", "body"),
 ) -> tuple[list[Entry], list[Problem]]:
-    """The requests of Mistral's batch input, whose lines have only an id and a body, and why it is invalid.
+    """The requests of a batch input whose lines have only an id and a body, and why it is invalid.
 
     Args:
         contents: The files.
         kind: The kind of all requests.
-        model: The model of all requests.
+        model: The model of all requests; empty where each body names it.
         dialect: Reads the bodies.
         most: The most lines.
+        names: What a line calls the id and the body.
     """
     entries, problems, seen = list[Entry](), list[Problem](), set[str]()
     for number, line in enumerate((one for content in contents for one in content.splitlines() if one.strip()), 1):
         value = load(line) or {}
-        custom_id, body = value.get("custom_id"), value.get("body")
+        custom_id, body = (value.get(name) for name in names)
         if not isinstance(custom_id, str) or not isinstance(body, dict) or custom_id in seen:
-            problems.append(Problem("invalid_line", f"Line {number} has no body, or no custom_id of its own."))
+            problems.append(Problem("invalid_line", f"Line {number} has no {names[1]}, or no {names[0]} of its own."))
             break
         seen.add(custom_id)
-        entries.append(entry(custom_id, body | {"model": model}, kind, dialect))
+        entries.append(entry(custom_id, body, kind, dialect, model))
     if not 0 < len(entries) <= most and not problems:
         problems.append(Problem("invalid_file", f"A batch has 1 to {most} requests, not {len(entries)}."))
     return entries, problems
@@ -204,10 +210,10 @@ def _entry(value: dict[str, Any], endpoint: str, dialect: Dialect, kinds: dict[s
     return entry(value["custom_id"], value["body"], kinds[_below(endpoint)], dialect)
 
 
-def entry(custom_id: str, body: dict[str, Any], kind: str, dialect: Dialect) -> Entry:
-    """One request of a batch."""
+def entry(custom_id: str, body: dict[str, Any], kind: str, dialect: Dialect, model: str = "") -> Entry:
+    """One request of a batch; ``model`` where the body does not name it."""
     content = sha256(json.dumps(body, sort_keys=True).encode()).hexdigest()[:16]
-    return Entry(custom_id, dialect.read(kind, dump(body)), content)
+    return Entry(custom_id, dialect.read(kind, dump(body), model), content)
 
 
 def _below(path: str) -> str:

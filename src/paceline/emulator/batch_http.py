@@ -1,6 +1,6 @@
-"""The Batch APIs of OpenAI (also for Azure and Groq), Mistral and Anthropic over HTTP.
+"""The Batch APIs of OpenAI (also for Azure and Groq), Mistral, Together and Anthropic over HTTP.
 
-Shapes follow the types of the SDKs ``openai`` 3 and ``anthropic`` 2, and the providers' documentation (2026-11); Mistral's are
+Shapes follow the types of the SDKs ``openai`` 3, ``anthropic`` 2 and ``together`` 3, and the providers' documentation (2026-11); Mistral's are
 those of docs.mistral.ai/capabilities/batch and of its public API description (2026-11).
 """
 
@@ -8,28 +8,30 @@ from __future__ import annotations
 
 import asyncio
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from datetime import UTC, datetime
-from typing import Any, NamedTuple, TypeVar
+from collections.abc import Callable, Iterator
+from typing import Any, TypeVar
 from urllib.parse import parse_qs
 
 from starlette.types import Receive, Scope, Send
 
 from paceline.emulator.anthropic import Anthropic
 from paceline.emulator.batch_files import PURPOSES, File, Files, entry, read_bodies, read_form, read_lines
+from paceline.emulator.batch_gemini import GEMINI, GeminiBatches
+from paceline.emulator.batch_wire import Call, Reply, admitted, answer_serial, iso, refused
 from paceline.emulator.batches import ENDED, MOST_BATCHES, Batch, Batches, Entry, Full, Problem, queue_text
-from paceline.emulator.openai import Azure, Groq, OpenAI
+from paceline.emulator.openai import Azure, Groq, OpenAI, Together
 from paceline.emulator.settings import Settings
 from paceline.emulator.wire import JSON, Answer, Dialect, Header, dump, load, request_id
-from paceline.emulator.world import Admitted, Refused, World
+from paceline.emulator.world import Refused, World
 
 JSONL: Header = (b"content-type", b"application/x-jsonl")
 _STEP = 200
 """Lines of results that are written before another task of the server has its turn."""
 
-_OPENAI: dict[str, Dialect] = {"openai": OpenAI(), "azure": Azure(), "groq": Groq()}
+_OPENAI: dict[str, Dialect] = {"openai": OpenAI(), "azure": Azure(), "groq": Groq(), "together": Together()}
 _ANTHROPIC = Anthropic()
 _OPENAI_PATH = re.compile(r"(/openai)?(?:/v1)?/(files|batches)(?:/([\w-]{1,100})(?:/(content|cancel))?)?", re.ASCII)
+_TOGETHER_UPLOAD = "/v1/files/upload"
 _MISTRAL_PATH = re.compile(r"/v1/batch/(jobs)(?:/([\w-]{1,100})(?:/(cancel))?)?", re.ASCII)
 _ANTHROPIC_PATH = re.compile(r"/v1/messages/(batches)(?:/([\w-]{1,100})(?:/(results|cancel))?)?", re.ASCII)
 _CUSTOM_ID = re.compile(r"[a-zA-Z0-9_-]{1,64}", re.ASCII)
@@ -39,59 +41,6 @@ _MISTRAL_STATES = {
     "expired": "TIMEOUT_EXCEEDED", "cancelling": "CANCELLATION_REQUESTED", "cancelled": "CANCELLED",
 }  # fmt: skip
 _STATES = ("in_progress", "finalizing", "completed", "failed", "expired", "cancelling", "cancelled")
-
-
-class Reply(NamedTuple):
-    """An answer: a JSON value or an error, or pieces of bytes.
-
-    Attributes:
-        status: The HTTP status.
-        value: The JSON value.
-        pieces: The content of a file instead.
-        done: Called when all pieces were sent.
-        creates: Whether something was created, so that the answer can be lost.
-        answer: A whole answer instead, with headers of its own.
-    """
-
-    status: int = 200
-    value: Any = None
-    pieces: Iterable[bytes] | None = None
-    done: Callable[[], None] | None = None
-    creates: bool = False
-    answer: Answer | None = None
-
-
-class Call(NamedTuple):
-    """One call of a Batch API.
-
-    Attributes:
-        dialect: The dialect that answers.
-        what: ``files``, ``batches``, or Mistral's ``jobs``.
-        id: The id in the path; empty without one.
-        verb: ``content``, ``results`` or ``cancel``; empty without one.
-        method: The HTTP method.
-        query: The query's parameters.
-        headers: The headers.
-        root: The server's root, for links.
-    """
-
-    dialect: Dialect
-    what: str
-    id: str
-    verb: str
-    method: str
-    query: Mapping[str, list[str]]
-    headers: Mapping[bytes, bytes]
-    root: str
-
-    def number(self, name: str, default: int, most: int) -> int:
-        """A positive number in the query."""
-        text = self.query.get(name, [""])[0]
-        return min(most, int(text)) if text.isascii() and text.isdigit() and int(text) else default
-
-    def text(self, name: str) -> str:
-        """A text in the query."""
-        return self.query.get(name, [""])[0]
 
 
 class BatchApi:
@@ -107,12 +56,19 @@ class BatchApi:
         self.batches = Batches(settings, world.answers, world.knows)
         self._results: dict[Batch, dict[str, File]] = {}
         self._serial = 0
+        self._gemini = GeminiBatches(settings, world, self.files, self.batches)
 
     def find(self, scope: Scope) -> Call | None:
         """The call of a request; ``None`` for a path that is not part of a Batch API."""
         path, headers = scope["path"], dict(scope["headers"])
+        if path == _TOGETHER_UPLOAD:
+            path = "/v1/files"
         anthropics = _ANTHROPIC_PATH.fullmatch(path)
         mistrals = _MISTRAL_PATH.fullmatch(path)
+        query = parse_qs(scope["query_string"][:2_000].decode("latin-1"))
+        root = f"{scope.get('scheme', 'http')}://{headers.get(b'host', b'localhost').decode('latin-1')}"
+        if found := self._gemini.find(path):
+            return Call(GEMINI, *found, scope["method"], query, headers, root)
         match = anthropics or mistrals or _OPENAI_PATH.fullmatch(path)
         if match is None:
             return None
@@ -127,8 +83,6 @@ class BatchApi:
             dialect = _OPENAI[self.settings.dialect or by_path]
             if (what, verb) in (("files", "cancel"), ("batches", "content")):
                 return None
-        query = parse_qs(scope["query_string"][:2_000].decode("latin-1"))
-        root = f"{scope.get('scheme', 'http')}://{headers.get(b'host', b'localhost').decode('latin-1')}"
         return Call(dialect, what, name or "", verb or "", scope["method"], query, headers, root)
 
     def tally(self, now: float) -> dict[str, Any]:
@@ -141,14 +95,16 @@ class BatchApi:
         most = self.batches.rules.most_bytes
         body = await _body(receive, most)
         key, valid = call.dialect.key(call.headers), self.settings.valid_key
+        if self._gemini.needs_no_key(call):
+            key = valid or "any"
         if not key or (valid is not None and key != valid):
             reply = Reply(answer=call.dialect.refusal(Refused("auth"), self.settings, self._serial))
         elif body is None:
             reply = self._error(call, 413, f"The body is larger than the limit of {most} bytes.", "request_too_large")
         else:
             self.batches.catch_up(now)
-            answer = self._anthropic if call.dialect is _ANTHROPIC else self._openai
-            reply = (self._mistral if call.what == "jobs" else answer)(now, call, body)
+            answers = {_ANTHROPIC: self._anthropic, GEMINI: self._gemini.serve}
+            reply = (self._mistral if call.what == "jobs" else answers.get(call.dialect, self._openai))(now, call, body)
         if reply.creates and self.batches.loses_answer():
             return False
         await self._send(call, reply, send)
@@ -156,7 +112,7 @@ class BatchApi:
 
     async def _send(self, call: Call, reply: Reply, send: Send) -> None:
         name = call.dialect.ID_HEADER
-        extra: list[Header] = [(name, request_id(self._serial))]
+        extra: list[Header] = [(name, request_id(self._serial))] if name else []
         if reply.pieces is None:
             answer = reply.answer or Answer(reply.status, [JSON], dump(reply.value))
             size = (b"content-length", b"%d" % len(answer.body))
@@ -199,7 +155,8 @@ class BatchApi:
         if call.what == "files":
             file = self.files.by_id.get(call.id)
             return self._not_found(call) if file is None else self._file(now, call, file)
-        batch = self._batch(call.id, "batch_", "openai")
+        together = call.dialect is _OPENAI["together"]
+        batch = self._batch(call.id, "together-" if together else "batch_", "together" if together else "openai")
         if batch is None:
             return self._not_found(call)
         if call.verb == "cancel":
@@ -209,7 +166,7 @@ class BatchApi:
                 return self._error(call, 409, f"Cannot cancel a batch with status '{batch.state}'.")
         elif call.method != "GET":
             return self._wrong(call)
-        return Reply(value=self._openai_batch(batch))
+        return Reply(value=self._together_job(batch) if together else self._openai_batch(batch))
 
     def _batch(self, name: str, prefix: str, style: str) -> Batch | None:
         digits = name.removeprefix(prefix)
@@ -276,6 +233,8 @@ class BatchApi:
         if file is None:
             text = f"Invalid 'input_file_id': no such file '{value.get('input_file_id')}'."
             return self._error(call, 400, text, None, "input_file_id")
+        if call.dialect is _OPENAI["together"]:
+            return self._together_create(now, call, value, file)
         if file.purpose != "batch":
             return self._error(
                 call, 400, f"The purpose of the file is '{file.purpose}', not 'batch'.", None, "input_file_id"
@@ -318,6 +277,8 @@ class BatchApi:
             files = [f for f in self.files.by_id.values() if call.text("purpose") in ("", f.purpose)]
             page, more = _page(files[::-1], lambda f: f.id, call, 10_000, 10_000)
             data = [_file(file) for file in page]
+        elif call.dialect is _OPENAI["together"]:
+            return Reply(value=[self._together_job(batch) for batch in self._all("together")])
         else:
             batches, more = _page(self._all("openai"), _openai_id, call, 20, 100)
             data = [self._openai_batch(batch) for batch in batches]
@@ -370,17 +331,46 @@ class BatchApi:
     def _lines(self, batch: Batch, *outcomes: str) -> Iterator[bytes]:
         dialect = _OPENAI["openai"]
         for number, one in batch.results(*outcomes):
-            serial = _answer_serial(batch, number)
+            serial = answer_serial(batch, number)
             line: dict[str, Any] = {"id": f"batch_req_{serial:024x}", "custom_id": one.custom_id}
             if one.outcome == "expired":
                 text = "This request could not be executed before the completion window expired."
                 yield dump(line | {"response": None, "error": {"code": "batch_expired", "message": text}}) + b"\n"
                 continue
-            body = dialect.answer(one.ask, _admitted(one), serial) if one.status == 200 else None
+            body = dialect.answer(one.ask, admitted(one), serial) if one.status == 200 else None
             if body is None:
-                body = load(dialect.refusal(_refused(one), self.settings, serial).body)
+                body = load(dialect.refusal(refused(one), self.settings, serial).body)
             response = {"status_code": one.status, "request_id": f"req_{serial:024x}", "body": body}
             yield dump(line | {"response": response, "error": None}) + b"\n"
+
+    # --- Together ----------------------------------------------------------------------------------------------------
+
+    def _together_create(self, now: float, call: Call, value: dict[str, Any], file: File) -> Reply:
+        if file.purpose != "batch-api":
+            return self._error(call, 400, f"The purpose of the file is '{file.purpose}', not 'batch-api'.")
+        kind = OpenAI.PATHS[value["endpoint"].removeprefix("/v1")]
+        entries, problems = read_bodies([file.content], kind, "", call.dialect, self.batches.rules.most_requests)
+        if any(len(one.custom_id) > 64 for one in entries):
+            problems.append(Problem("invalid_line", "A custom_id has more than 64 characters."))
+        about = {"endpoint": value["endpoint"], "input_file_id": file.id}
+        batch = self.batches.create(now, "together", entries, about, problems)
+        if isinstance(batch, Full):
+            return self._full(call, batch, entries)
+        return Reply(201, {"job": self._together_job(batch), "warning": ""}, creates=True)
+
+    def _together_job(self, batch: Batch) -> dict[str, Any]:
+        files, done = self._files_of(batch), batch.counts["succeeded"] + batch.counts["errored"]
+        running = {"finalizing": "in_progress", "cancelling": "in_progress"}
+        return {
+            "id": f"together-{batch.serial:x}", **batch.about, "user_id": "emulated", "model_id": batch.model,
+            "status": running.get(batch.state, batch.state).upper(),
+            "progress": 100.0 * done / max(len(batch.entries), 1),
+            "output_file_id": files["output"].id if "output" in files else None,
+            "error_file_id": files["error"].id if "error" in files else None,
+            "error": batch.problems[0].message if batch.problems else None,
+            "created_at": iso(batch.created_s), "job_deadline": iso(batch.expires_s),
+            "completed_at": iso(batch.times[batch.state]) if batch.state in ENDED else None,
+        }  # fmt: skip
 
     # --- Mistral -----------------------------------------------------------------------------------------------------
 
@@ -504,25 +494,12 @@ class BatchApi:
 
     def _result_lines(self, batch: Batch) -> Iterator[bytes]:
         for number, one in batch.results("succeeded", "errored", "expired", "canceled"):
-            serial, result = _answer_serial(batch, number), dict[str, Any](type=one.outcome)
+            serial, result = answer_serial(batch, number), dict[str, Any](type=one.outcome)
             if one.outcome == "succeeded":
-                result["message"] = _ANTHROPIC.answer(one.ask, _admitted(one), serial)
+                result["message"] = _ANTHROPIC.answer(one.ask, admitted(one), serial)
             elif one.outcome == "errored":
-                result["error"] = load(_ANTHROPIC.refusal(_refused(one), self.settings, serial).body)
+                result["error"] = load(_ANTHROPIC.refusal(refused(one), self.settings, serial).body)
             yield dump({"custom_id": one.custom_id, "result": result}) + b"\n"
-
-
-def _answer_serial(batch: Batch, number: int) -> int:
-    return batch.serial * 10_000_000 + number
-
-
-def _admitted(one: Entry) -> Admitted:
-    return Admitted(one.ask.model, "", one.ask.input_tokens, one.output_tokens, 0, 0.0)
-
-
-def _refused(one: Entry) -> Refused:
-    kinds = {400: "invalid", 404: "unknown_model", 500: "failure"}
-    return Refused(kinds[one.status], one.ask.model, detail=one.ask.error)
 
 
 def _openai_id(batch: Batch) -> str:
@@ -547,15 +524,11 @@ def _anthropic_batch(batch: Batch, root: str) -> dict[str, Any]:
     return {
         "id": name, "type": "message_batch", "processing_status": status,
         "request_counts": {"processing": 0 if ended else len(batch.entries), **outcomes},
-        "created_at": _iso(batch.created_s), "expires_at": _iso(batch.expires_s), "archived_at": None,
-        "ended_at": _iso(batch.times[batch.state]) if ended else None,
-        "cancel_initiated_at": _iso(batch.times["cancelling"]) if "cancelling" in batch.times else None,
+        "created_at": iso(batch.created_s), "expires_at": iso(batch.expires_s), "archived_at": None,
+        "ended_at": iso(batch.times[batch.state]) if ended else None,
+        "cancel_initiated_at": iso(batch.times["cancelling"]) if "cancelling" in batch.times else None,
         "results_url": f"{root}/v1/messages/batches/{name}/results" if ended else None,
     }  # fmt: skip
-
-
-def _iso(at_s: float) -> str:
-    return datetime.fromtimestamp(at_s, UTC).isoformat().replace("+00:00", "Z")
 
 
 def _file(file: File) -> dict[str, Any]:

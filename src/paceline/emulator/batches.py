@@ -75,7 +75,7 @@ class Batch:
 
     Attributes:
         serial: Its number, from 1.
-        style: ``openai``, ``mistral`` or ``anthropic``.
+        style: ``openai``, ``mistral``, ``together``, ``gemini`` or ``anthropic``.
         entries: The requests, in the order of the input.
         model: The model of the queue; that of the first request.
         about: What the client said beside the requests: endpoint, metadata, the input file.
@@ -120,6 +120,11 @@ class Batch:
         """Enter a state."""
         self.state = state
         self.times[state] = now
+
+    @property
+    def readable(self) -> bool:
+        """Whether its results can be read: Gemini has none of a batch that has expired."""
+        return (self.style, self.state) != ("gemini", "expired")
 
     def results(self, *outcomes: str) -> Iterable[tuple[int, Entry]]:
         """The requests with these outcomes and their numbers, in the order of the output."""
@@ -175,7 +180,7 @@ class Batches:
 
         Args:
             now: The time in seconds.
-            style: ``openai``, ``mistral`` (both validated later) or ``anthropic`` (in progress at once).
+            style: See :class:`Batch`; only ``anthropic`` is in progress at once, all others are validated later.
             entries: The requests.
             about: What the client said beside them.
             problems: Why the batch will fail after its validation.
@@ -329,7 +334,7 @@ class Batches:
             most: float | None = rules.queued_requests
             if most is not None and self._waiting + len(entries) > most:
                 return Full("queue", most)
-        elif style == "openai" and rules.queue_full != "late" and entries:
+        elif entries and (style == "gemini" or (style == "openai" and rules.queue_full != "late")):
             most, model = rules.tokens_for(entries[0].ask.model), entries[0].ask.model
             validating = sum(
                 _tokens(b.entries) for b in self.by_serial.values() if b.state == "validating" and b.model == model
@@ -372,7 +377,9 @@ class Batches:
             "custom_ids": self._ids.report(),
             "contents": self._contents.report(),
             "same": self._whole.report(),
-            "unread": sum(b.state in ENDED and b.counts["succeeded"] > 0 and not b.read for b in batches),
+            "unread": sum(
+                b.state in ENDED and b.counts["succeeded"] > 0 and not b.read and b.readable for b in batches
+            ),
         }
 
 

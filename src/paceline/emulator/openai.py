@@ -210,6 +210,10 @@ class Azure(OpenAI):
         return sse(event, "error")
 
 
+class Together(OpenAI):
+    """Together: OpenAI's bodies, headers and refusals; only its Batch API is another one."""
+
+
 class Groq(OpenAI):
     """Groq: headers state requests per day and tokens per minute; every other quota shows in refusals only.
 

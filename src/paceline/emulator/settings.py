@@ -11,7 +11,7 @@ from typing import Any, NamedTuple, Self
 RULES = ("bucket", "quantised", "window", "sliding")
 UNITS = ("requests", "tokens", "input_tokens", "output_tokens", "project_tokens", "concurrency")
 FAULTS = ("500", "503", "529", "drop", "slow", "growth", "stream")
-DIALECTS = ("openai", "azure", "groq")
+DIALECTS = ("openai", "azure", "groq", "together")
 QUEUE_ANSWERS = ("late", "400", "429")
 _PERIODS = {"s": 1.0, "sec": 1.0, "min": 60.0, "hour": 3_600.0, "day": 86_400.0}
 _SCALES = {"": 1.0, "k": 1e3, "m": 1e6, "b": 1e9}
@@ -202,7 +202,8 @@ class Settings:
         booked_output_tokens: What a ``tokens`` quota is charged at admission for the output of such a request.
         changes: New limits in mid-run: ``[{"at_s": 60, "limits": {"gpt-5": "250 requests/min"}}]``, seconds after the
             start.
-        dialect: The dialect on OpenAI's paths: ``openai``, ``azure`` or ``groq``; by the path if empty.
+        dialect: The dialect on OpenAI's paths: ``openai``, ``azure``, ``groq`` or ``together`` (OpenAI's, with
+            Together's Batch API); by the path if empty.
         refuse_in_stream: A streamed request that is over its rate is refused with status 200 and an error event (seen
             at Azure and OpenAI on Responses).
         headers: Whether answers carry rate-limit headers (and refusals ``retry-after``).

@@ -351,7 +351,7 @@ class Gateway:
         if upstream.key:
             client = given.encode("latin-1")
             sent = [pair for pair in sent if pair[0] not in KEY_HEADERS and not (client and client in pair[1])]
-            sent += [(name.encode(), value.encode()) for name, value in upstream.credentials()]
+            sent += [(name.encode(), value.encode()) for name, value in upstream.credentials(path)]
             query = without_key(query, given)
         assert self._client is not None
         return Relayed(self._client, upstream, scope["method"], path, query, sent, body)

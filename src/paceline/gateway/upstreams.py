@@ -16,10 +16,7 @@ from paceline.config.servers import ServerGroup, group, server
 from paceline.core.hints import did_you_mean
 from paceline.pacing.group import Choice
 from paceline.providers.base import Provider
-from paceline.providers.registry import ALIASES, PROVIDERS, base_of, provider_named
-
-CREDENTIALS: Final = {"anthropic": "x-api-key", "gemini": "x-goog-api-key", "azure": "api-key"}
-"""The header of the key, where it is not ``authorization: Bearer KEY``."""
+from paceline.providers.registry import ALIASES, CREDENTIALS, PROVIDERS, credentials, provider_named
 
 KEY_HEADERS: Final = (b"authorization", *(name.encode() for name in CREDENTIALS.values()))
 """The headers in which a client sends its key."""
@@ -56,12 +53,9 @@ class Upstream:
     def __post_init__(self) -> None:
         object.__setattr__(self, "host", urlsplit(self.root).hostname or "")
 
-    def credentials(self) -> list[tuple[str, str]]:
+    def credentials(self, path: str) -> list[tuple[str, str]]:
         """The header that has the key; none without a key."""
-        if not self.key:
-            return []
-        name = CREDENTIALS.get(base_of(self.provider.name))
-        return [(name, self.key)] if name else [("authorization", f"Bearer {self.key}")]
+        return [credentials(self.provider, path, self.key)] if self.key else []
 
 
 @dataclass(frozen=True, slots=True)

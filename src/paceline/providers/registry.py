@@ -198,6 +198,21 @@ def is_provider(name: str) -> bool:
     return clean in PROVIDERS or clean in _added
 
 
+CREDENTIALS: Final = {"anthropic": "x-api-key", "gemini": "x-goog-api-key", "azure": "api-key"}
+"""The header of the key, where it is not ``authorization: Bearer KEY``."""
+
+
+def credentials(provider: Provider, path: str, key: str) -> tuple[str, str]:
+    """The name and the value of the header that has the key, for a request to ``path``.
+
+    On the paths of OpenAI's format Gemini takes a key as others do (ai.google.dev/gemini-api/docs/openai, 2026-11).
+    """
+    name = CREDENTIALS.get(base_of(provider.name))
+    if name is None or (name == "x-goog-api-key" and "/openai/" in path):
+        return "authorization", f"Bearer {key}"
+    return name, key
+
+
 def base_of(name: str) -> str:
     """The provider's name without an account: ``openai`` for ``openai@eu``."""
     return _canonical(name).partition("@")[0]

@@ -1,0 +1,333 @@
+"""Calls of a provider's Batch API, and what every such API has in common, whatever its sequence is."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import re
+from abc import ABC, abstractmethod
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from hashlib import sha256
+from typing import IO, Any, ClassVar, Final, NamedTuple
+
+import aiohttp
+from aiohttp.http_exceptions import HttpProcessingError
+
+from paceline.batch.address import Address
+from paceline.batch.chunks import Chunk
+from paceline.batch.client import error_of, one_line
+from paceline.batch.index import Index
+from paceline.batch.redact import Secrets
+from paceline.batch.requests import Request
+
+SMALL_MAX: Final = 16 * 2**20
+"""Bytes of an answer that is not a file of results."""
+
+SMALL_S: Final = 120.0
+"""Seconds for such an answer."""
+
+RESULTS_MAX: Final = 16 * 2**30
+"""Bytes of a file of results, which is copied to a temporary file before it is read."""
+
+RESULT_MAX: Final = 64 * 2**20
+"""Bytes of one result."""
+
+_BROKEN: Final = (aiohttp.ClientError, HttpProcessingError, OSError)
+_ID: Final = rb'"%s"\s*:\s*("(?:[^"\\]|\\.){1,2000}")'
+_PLAIN_ID: Final = re.compile(r"[a-zA-Z0-9_-]{1,64}", re.ASCII)
+
+
+class BrokenError(Exception):
+    """A call has no usable answer: whether it took effect is not known. The message holds no key and no address."""
+
+
+class NotYetError(BrokenError):
+    """It cannot be known yet whether a batch exists: one that may be it is in progress."""
+
+
+class RefusedError(Exception):
+    """A call was refused.
+
+    Attributes:
+        status: The HTTP status.
+        code: The error's code.
+    """
+
+    def __init__(self, status: int, code: str, message: str) -> None:
+        super().__init__(message)
+        self.status, self.code = status, code
+
+
+class Problem(NamedTuple):
+    """Why a batch failed: OpenAI's ``errors.data``; ``line`` counts from 1 in the batch."""
+
+    code: str
+    message: str
+    line: int | None
+
+
+@dataclass(slots=True)
+class Seen:
+    """A batch as the provider shows it.
+
+    Attributes:
+        id: Its id.
+        state: The provider's word.
+        ended: Whether nothing in it will change any more.
+        total: Its requests.
+        done: Those that have ended.
+        created_s: When it was created, on the provider's clock.
+        files: Where its results are.
+        problems: Why it failed.
+        mark: The run and the chunk in its metadata.
+    """
+
+    id: str
+    state: str
+    ended: bool
+    total: int = 0
+    done: int = 0
+    created_s: float = 0.0
+    files: list[str] = field(default_factory=list)
+    problems: list[Problem] = field(default_factory=list)
+    mark: tuple[str, str] | None = None
+
+
+class Result(NamedTuple):
+    """The result of one request.
+
+    Attributes:
+        custom_id: The id that the batch has for it.
+        response: Status, id and body of the answer; ``None`` without one.
+        error: Code and message; ``None`` for an answer with status 200.
+        again: Whether the provider has not worked on it, so that it can be sent again.
+    """
+
+    custom_id: str
+    response: dict[str, Any] | None
+    error: dict[str, str] | None
+    again: bool = False
+
+
+class Web:
+    """Calls of one provider's endpoints, without keys in what they return.
+
+    Args:
+        client: The HTTP client.
+        address: The provider's root and headers.
+        secrets: Removes the keys.
+        timeout_s: The longest time of one call; that of a large file.
+        proxy: The proxy's URL.
+    """
+
+    def __init__(
+        self, client: aiohttp.ClientSession, address: Address, secrets: Secrets, timeout_s: float, proxy: str | None
+    ) -> None:
+        self._client, self._address, self._secrets, self._timeout_s, self._proxy = (
+            client, address, secrets, timeout_s, proxy,
+        )  # fmt: skip
+        self.calls = self.refused = 0
+
+    async def call(self, method: str, path: str, expect: type = dict, **options: Any) -> Any:
+        """The JSON value of an answer, of the type ``expect``.
+
+        Raises:
+            RefusedError: The status is not 2xx.
+            BrokenError: There is no answer, or none that can be read.
+        """
+        value, _ = await self._answer(method, path, **options)
+        if not isinstance(value, expect):
+            raise BrokenError(f"the answer is not a JSON {'object' if expect is dict else 'array'}")
+        return value
+
+    async def headers(self, method: str, path: str, **options: Any) -> Mapping[str, str]:
+        """The headers of an answer, whatever its body is; raises as :meth:`call`."""
+        return (await self._answer(method, path, **options))[1]
+
+    async def _answer(self, method: str, path: str, **options: Any) -> tuple[Any, Mapping[str, str]]:
+        status, headers, body = await self._send(method, path, SMALL_MAX, None, **options)
+        try:
+            value = json.loads(body)
+        except (ValueError, RecursionError):
+            value = body[:1_000].decode("utf-8", "replace")
+        if status >= 500 or status == 408:
+            raise BrokenError(f"status {status}")
+        if not 200 <= status < 300:
+            self.refused += status == 429
+            code, words = error_of(value)
+            raise RefusedError(status, code, one_line(words))
+        return value, headers
+
+    async def fetch(self, path: str, file: IO[bytes]) -> None:
+        """Copy an answer to ``file``.
+
+        Raises:
+            RefusedError: The status is not 2xx.
+            BrokenError: The answer is not complete.
+        """
+        status, _, body = await self._send("GET", path, RESULTS_MAX, file)
+        if status >= 500 or status == 408:
+            raise BrokenError(f"status {status}")
+        if not 200 <= status < 300:
+            code, words = error_of(body.decode("utf-8", "replace"))
+            raise RefusedError(status, code, one_line(words))
+
+    async def _send(
+        self, method: str, path: str, most: int, file: IO[bytes] | None, **options: Any
+    ) -> tuple[int, Mapping[str, str], bytes]:
+        self.calls += 1
+        headers = self._address.headers_for(path)
+        if "json" not in options:
+            headers.pop("content-type", None)
+        headers |= options.pop("headers", {})
+        large = file is not None or "data" in options
+        timeout_s = self._timeout_s if large else min(self._timeout_s, SMALL_S)
+        parts, size = list[bytes](), 0
+        try:
+            async with (
+                asyncio.timeout(timeout_s),
+                self._client.request(
+                    method,
+                    self._address.root + path,
+                    headers=headers,
+                    proxy=self._proxy,
+                    allow_redirects=False,
+                    **options,
+                ) as response,
+            ):
+                async for part in response.content.iter_any():
+                    size += len(part)
+                    if size > most:
+                        raise BrokenError(f"the answer is larger than {most // 2**20} MB")
+                    if file is not None and 200 <= response.status < 300:
+                        file.write(part)
+                    elif size <= SMALL_MAX:
+                        parts.append(part)
+                return response.status, response.headers, self._secrets(b"".join(parts))
+        except TimeoutError:
+            raise BrokenError(f"no answer within {timeout_s:g} s") from None
+        except _BROKEN as error:
+            raise BrokenError(one_line(self._secrets.text(type(error).__name__))) from None
+
+    def clean(self, raw: bytes) -> bytes:
+        """``raw`` without keys."""
+        return self._secrets(raw)
+
+
+class Endpoints(ABC):
+    """The Batch API of one provider.
+
+    Attributes:
+        LINES_MAX: The most requests of a batch.
+        BYTES_MAX: The most bytes of one that are sent.
+        SELDOM: Whether the provider asks for a minute between two looks at a batch, from the first on.
+        APART: Whether a name in ``body.model`` takes either batches or requests one by one.
+        ID: What the lines of results call the id.
+        PLAIN_IDS: Whether ids have 64 characters at most, of few kinds; see :func:`plain_id`.
+        pause_s: The seconds between two looks at a file that is not ready.
+    """
+
+    LINES_MAX: ClassVar[int]
+    BYTES_MAX: ClassVar[int] = 100_000_000
+    SELDOM: ClassVar[bool] = False
+    APART: ClassVar[bool] = False
+    ID: ClassVar[str] = "custom_id"
+    PLAIN_IDS: ClassVar[bool] = False
+
+    def __init__(self, web: Web, pause_s: float = 5.0) -> None:
+        self.web, self.pause_s = web, pause_s
+        self._given: dict[str, str] = {}  # the user's id for each id that had to be replaced
+
+    @abstractmethod
+    def encode(self, request: Request) -> bytes:
+        """A request as the batch has it, without the end of the line.
+
+        Raises:
+            BadLineError: Its path cannot be part of a batch.
+        """
+
+    def know(self, ids: Iterable[str]) -> None:
+        """Prepare for results of requests with these ids, which another process has sent."""
+        if self.PLAIN_IDS:
+            self._given.update((plain_id(one), one) for one in ids if plain_id(one) != one)
+
+    def id_for(self, custom_id: str) -> str:
+        """The id that a request has in a batch."""
+        self.know((custom_id,))
+        return plain_id(custom_id) if self.PLAIN_IDS else custom_id
+
+    @abstractmethod
+    async def create(self, chunk: Chunk, run: str, content: list[bytes]) -> str:
+        """Create a batch; return its id.
+
+        Raises:
+            RefusedError: It was refused: there is no batch.
+            BrokenError: It is not known whether there is one.
+        """
+
+    @abstractmethod
+    async def find(self, chunk: Chunk, run: str, known: set[str], index: Index) -> str | None:
+        """The id of a batch that may have been created.
+
+        Args:
+            chunk: Its requests.
+            run: The run's id.
+            known: Ids of other batches of this run.
+            index: Has the input's ids.
+
+        Raises:
+            RefusedError: The list was refused.
+            BrokenError: There is no answer.
+            NotYetError: It cannot be known yet.
+        """
+
+    @abstractmethod
+    async def look(self, chunk: Chunk) -> Seen:
+        """A batch as it is now."""
+
+    @abstractmethod
+    async def cancel(self, chunk: Chunk) -> None:
+        """Ask for the end of a batch; nothing if it has ended.
+
+        Raises:
+            BrokenError: It is not known whether that was heard.
+        """
+
+    async def results(self, place: str, file: IO[bytes]) -> Iterator[Result]:
+        """The results at one of the places of :attr:`Seen.files`, by way of a temporary ``file``.
+
+        Raises:
+            RefusedError: They cannot be read.
+            BrokenError: They could not be read to the end.
+        """
+        await self.web.fetch(place, file)
+        file.seek(0)
+        return self._read(file)
+
+    def _read(self, file: IO[bytes]) -> Iterator[Result]:
+        while raw := file.readline(RESULT_MAX):
+            if not raw.strip():
+                continue
+            try:
+                result = self.result(json.loads(self.web.clean(raw)))
+                yield result._replace(custom_id=self._given.get(result.custom_id, result.custom_id))
+            except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
+                found = re.search(
+                    _ID % self.ID.encode(), raw
+                )  # a paid result that cannot be read must not be sent again
+                if found is not None:
+                    text = "the provider's line for this request cannot be read"
+                    name = str(json.loads(found[1]))
+                    yield Result(self._given.get(name, name), None, {"code": "not_json", "message": text})
+
+    @abstractmethod
+    def result(self, value: dict[str, Any]) -> Result:
+        """One line of results."""
+
+
+def plain_id(custom_id: str) -> str:
+    """An id that every provider takes: ``custom_id`` itself, or a hash of it."""
+    if _PLAIN_ID.fullmatch(custom_id):
+        return custom_id
+    return f"paceline-{sha256(custom_id.encode('utf-8', 'surrogatepass')).hexdigest()[:40]}"
