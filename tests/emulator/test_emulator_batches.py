@@ -1,4 +1,4 @@
-"""The Batch APIs through the SDKs of OpenAI and Anthropic; the provider's clock is moved, so that no test waits."""
+"""The Batch APIs through the SDKs of OpenAI, Anthropic and Google; the provider's clock is moved, so that no test waits."""
 
 import io
 import json
@@ -8,6 +8,7 @@ import anthropic
 import httpx2
 import openai
 import pytest
+from google import genai
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -406,6 +407,125 @@ def test_mistral_cancels_lists_and_refuses(mistral):
         one.emulator.advance(1)
         job = client.get(f"batch/jobs/{job['id']}").json()
         assert (job["status"], len(job["errors"])) == ("FAILED", 1)
+
+
+# --- Together --------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def together(side):
+    """Shapes of docs.together.ai/reference (2026-11)."""
+    one = side(
+        {"limits": "gpt-5=1 requests/min", "dialect": "together"}, turnaround_s=100, expires_s=86_400, validating_s=1
+    )
+    with httpx2.Client(base_url=f"{one.emulator.base_url}/v1/", headers={"authorization": "Bearer any"}) as client:
+
+        def create(lines):
+            form = {"purpose": "batch-api", "file_name": "in.jsonl", "file_type": "jsonl"}
+            file = client.post("files/upload", data=form, files={"file": ("in.jsonl", jsonl(lines))}).json()
+            assert client.get(f"files/{file['id']}").json()["filename"] == "in.jsonl"
+            return client.post("batches", json={"input_file_id": file["id"], "endpoint": "/v1/chat/completions"})
+
+        yield one, client, create
+
+
+def with_model(lines):
+    return [one | {"body": one["body"] | {"model": "gpt-5"}} for one in lines]
+
+
+def test_together_from_file_to_results(together):
+    one, client, create = together
+    answer = create(with_model(BARE))
+    job = answer.json()["job"]
+    assert (answer.status_code, job["status"], job["progress"]) == (201, "VALIDATING", 0)
+    one.emulator.advance(51)
+    found = client.get(f"batches/{job['id']}").json()
+    assert (found["status"], found["progress"]) == ("IN_PROGRESS", 50)
+    one.emulator.advance(60)
+    (listed,) = client.get("batches").json()
+    assert (listed["status"], listed["error_file_id"]) == ("COMPLETED", None)
+    answers = one.read(listed["output_file_id"])
+    assert {line["custom_id"] for line in answers} == {line["custom_id"] for line in BARE}
+    assert answers[0]["response"]["body"]["choices"]
+
+
+def test_together_fails_late_and_cancels(together):
+    one, client, create = together
+    failed = create(BARE[:1] + BARE[:1]).json()["job"]["id"]
+    one.emulator.advance(5)
+    job = client.get(f"batches/{failed}").json()
+    assert (job["status"], job["error"]) == ("FAILED", "Line 2 has no body, or no custom_id of its own.")
+    other = create(with_model(BARE)).json()["job"]["id"]
+    one.emulator.advance(51)
+    assert client.post(f"batches/{other}/cancel").json()["status"] == "IN_PROGRESS"
+    one.emulator.advance(1)
+    job = client.get(f"batches/{other}").json()
+    assert job["status"] == "CANCELLED"
+    assert len(one.read(job["output_file_id"])) == 5
+    assert client.post("batches/none/cancel").status_code == 404
+
+
+# --- Gemini ----------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def gemini(paceline_emulator):
+    """An emulator, the client of Google's SDK, and how to create a batch with it."""
+    emulators = []
+
+    def start(**batches):
+        limits = {"gemini-2.5-flash": "1 requests/min"}
+        emulators.append(paceline_emulator(limits=limits, batches={"turnaround_s": 100} | batches))
+        client = genai.Client(api_key="any", http_options={"base_url": emulators[-1].base_url})
+
+        def create(lines, **more):
+            config = {"display_name": "my requests", "mime_type": "application/jsonl"}
+            file = client.files.upload(file=io.BytesIO(jsonl(lines)), config=config)
+            assert file.display_name == "my requests"
+            options = {"model": "gemini-2.5-flash", "src": file.name, "config": {"display_name": "mine"}} | more
+            return client.batches.create(**options)
+
+        return emulators[-1], client, create
+
+    return start
+
+
+def keyed(count):
+    return [{"key": f"r{n}", "request": {"contents": [{"parts": [{"text": f"{n}?"}]}]}} for n in range(count)]
+
+
+def test_gemini_from_file_to_results(gemini):
+    emulator, client, create = gemini()
+    made = create(keyed(10))
+    assert (made.display_name, made.state.name) == ("mine", "JOB_STATE_PENDING")
+    emulator.advance(51)
+    assert client.batches.get(name=made.name).state.name == "JOB_STATE_RUNNING"
+    emulator.advance(60)
+    done = client.batches.get(name=made.name)
+    assert done.state.name == "JOB_STATE_SUCCEEDED"
+    lines = [json.loads(one) for one in client.files.download(file=done.dest.file_name).splitlines()]
+    assert {one["key"] for one in lines} == {f"r{n}" for n in range(10)}
+    assert {one["response"]["modelVersion"] for one in lines} == {"gemini-2.5-flash"}
+    assert emulator.tally()["batches"]["unread"] == 0
+
+
+def test_gemini_fails_late_cancels_slowly_and_lists_in_pages(gemini):
+    emulator, client, create = gemini(cancel_s=10, enqueued_tokens=100)
+    failed = create(keyed(1) * 2)
+    other = create(keyed(10))
+    with pytest.raises(genai.errors.ClientError, match="429 RESOURCE_EXHAUSTED"):
+        create(keyed(10))
+    emulator.advance(51)
+    assert client.batches.get(name=failed.name).state.name == "JOB_STATE_FAILED"
+    client.batches.cancel(name=other.name)
+    assert client.batches.get(name=other.name).state.name == "JOB_STATE_RUNNING"
+    emulator.advance(10)
+    cancelled = client.batches.get(name=other.name)
+    assert cancelled.state.name == "JOB_STATE_CANCELLED"
+    assert len(client.files.download(file=cancelled.dest.file_name).splitlines()) == 6
+    assert [one.name for one in client.batches.list(config={"page_size": 1})] == [other.name, failed.name]
+    with pytest.raises(genai.errors.ClientError, match="404"):
+        create(keyed(1), src="files/none")
 
 
 # --- Anthropic -------------------------------------------------------------------------------------------------------

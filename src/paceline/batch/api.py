@@ -1,4 +1,4 @@
-"""Calls of a provider's Batch API, and what every such API has in common, whatever its sequence is."""
+"""Calls of a provider's Batch API, and what the APIs of all providers have in common."""
 
 from __future__ import annotations
 
@@ -142,7 +142,7 @@ class Web:
         return value
 
     async def headers(self, method: str, path: str, **options: Any) -> Mapping[str, str]:
-        """The headers of an answer, whatever its body is; raises as :meth:`call`."""
+        """The headers of an answer; its body can be anything. Raises as :meth:`call`."""
         return (await self._answer(method, path, **options))[1]
 
     async def _answer(self, method: str, path: str, **options: Any) -> tuple[Any, Mapping[str, str]]:

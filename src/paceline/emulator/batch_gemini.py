@@ -6,7 +6,7 @@ Shapes follow the SDK ``google-genai`` 3, ai.google.dev/api/batch-api and ai.goo
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 from paceline.emulator.batch_files import File, Files, read_bodies
@@ -18,9 +18,11 @@ from paceline.emulator.wire import JSON, Answer, dump, load
 from paceline.emulator.world import World
 
 GEMINI = Gemini()
-_UPLOAD = "/upload/v1beta/files"
-_PATH = re.compile(r"(?:/download)?/v1beta/(files|batches)(?:/([\w-]{1,100})(?::(cancel|download))?)?", re.ASCII)
-_CREATE = re.compile(r"/v1beta/models/([^/:]{1,200}):(batchGenerateContent)")
+_UPLOAD = re.compile(r"/upload/v1(?:alpha|beta)?/files")
+_PATH = re.compile(
+    r"(?:/download)?/v1(?:alpha|beta)?/(files|batches)(?:/([\w-]{1,100})(?::(cancel|download))?)?", re.ASCII
+)
+_CREATE = re.compile(r"/v1(?:alpha|beta)?/models/([^/:]{1,200}):(batchGenerateContent)")
 _STATES = {
     "validating": "PENDING", "in_progress": "RUNNING", "finalizing": "RUNNING", "cancelling": "RUNNING",
     "completed": "SUCCEEDED", "failed": "FAILED", "expired": "EXPIRED", "cancelled": "CANCELLED",
@@ -33,7 +35,7 @@ _MOST_STARTED = 1_000
 
 
 class GeminiBatches:
-    """Batches and files below ``/v1beta``.
+    """Batches and files below ``/v1beta``, ``/v1`` and ``/v1alpha``.
 
     Args:
         settings: The provider's properties.
@@ -47,13 +49,15 @@ class GeminiBatches:
         self._started: dict[str, str] = {}  # the display name by the id of an upload
         self._results: dict[Batch, File] = {}
 
-    def find(self, path: str) -> tuple[str, str, str] | None:
+    def find(self, path: str, headers: Mapping[bytes, bytes]) -> tuple[str, str, str] | None:
         """What the path names: ``files``, ``batches`` or ``models``; its id; and a verb."""
-        if path == _UPLOAD:
+        if _UPLOAD.fullmatch(path):
             return "files", "", "upload"
         if made := _CREATE.fullmatch(path):
             return "models", made[1], made[2]
         match = _PATH.fullmatch(path)
+        if path.startswith("/v1/") and GEMINI.KEY_HEADERS[0] not in headers:  # OpenAI's
+            return None
         return (match[1], match[2] or "", match[3] or "") if match else None
 
     def needs_no_key(self, call: Call) -> bool:
@@ -89,10 +93,10 @@ class GeminiBatches:
         if command == "start":
             about = (load(body) or {}).get("file") or {}
             upload = f"{len(self._started)}-{self._files.uploaded}"
-            self._started[upload] = str(about.get("displayName", ""))
+            self._started[upload] = str(about.get("displayName") or about.get("display_name") or "")
             while len(self._started) > _MOST_STARTED:
                 del self._started[next(iter(self._started))]
-            place = f"{call.root}{_UPLOAD}?upload_id={upload}".encode()
+            place = f"{call.root}/upload/v1beta/files?upload_id={upload}".encode()
             return Reply(
                 answer=Answer(200, [JSON, (b"x-goog-upload-url", place), (b"x-goog-upload-status", b"active")], b"")
             )

@@ -67,7 +67,7 @@ class BatchApi:
         mistrals = _MISTRAL_PATH.fullmatch(path)
         query = parse_qs(scope["query_string"][:2_000].decode("latin-1"))
         root = f"{scope.get('scheme', 'http')}://{headers.get(b'host', b'localhost').decode('latin-1')}"
-        if found := self._gemini.find(path):
+        if found := self._gemini.find(path, headers):
             return Call(GEMINI, *found, scope["method"], query, headers, root)
         match = anthropics or mistrals or _OPENAI_PATH.fullmatch(path)
         if match is None:
@@ -222,7 +222,7 @@ class BatchApi:
             return self._error(
                 call, 400, f"Invalid value: '{endpoint}'. Supported values are: {known}.", None, "endpoint"
             )
-        window = value.get("completion_window")
+        window = value.get("completion_window", "24h" if call.dialect is _OPENAI["together"] else None)
         if window != "24h" and not (call.dialect is _OPENAI["groq"] and re.fullmatch(r"\d{1,3}[hd]", str(window))):
             text = f"Invalid value: '{window}'. Value must be '24h'."
             return self._error(call, 400, text, "invalid_value", "completion_window")
