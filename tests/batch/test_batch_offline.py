@@ -595,6 +595,32 @@ def test_a_batch_that_is_not_there_yet_is_asked_for_again(run, monkeypatch):
     assert one.batches()["created"] == 2
 
 
+ODD = ({}, {"id": None}, {"data": [None]}, {"data": 7, "operations": [{"metadata": "text"}], "metadata": "text"})
+
+
+@pytest.mark.parametrize("style", ["openai", "anthropic", "azure", "mistral", "together", "gemini"])
+def test_answers_of_another_form_are_asked_for_again_and_said(run, monkeypatch, style):
+    """After an odd answer to a creation there is a batch, or none."""
+    dice, ask = random.Random(style), Web._answer
+    odd = []
+
+    async def answer(self, method, path, **options):
+        value, headers = await ask(self, method, path, **options)
+        if dice.random() > 0.4 or "pageSize" in path:  # a list of Gemini without batches is an empty object
+            return value, headers
+        odd.append(path)
+        return ([None] if isinstance(value, list) else dice.choice(ODD)), headers
+
+    monkeypatch.setattr(Web, "_answer", answer)
+    monkeypatch.setattr(offline, "TIMING", offline.Timing(**SHORT | {"quiet_s": 0.0}))
+    one = run(count=24, style=style)
+    assert one.start(most=3)[0] == 0
+    one.check()
+    assert len(odd) > 5
+    assert any("trying again" in text for text in one.said.lines)
+    assert one.batches()["same"]["most"] == 1
+
+
 def test_a_refused_key_and_an_address_without_batches_stop_the_run(run, capsys):
     one = run(settings={"valid_key": "sk-another"})
     assert one.start()[0] == 2
@@ -641,10 +667,10 @@ def test_only_providers_with_known_batches_and_outputs_that_can_be_resumed(run, 
     with pytest.raises(OutputError, match="a run in batches needs a file"):
         one.start(output="-")
     config = Config.load(
-        environ={}, given={"base_url": one.emulator.base_url, "provider": "together", "limits": {"*": FAST}}
+        environ={}, given={"base_url": one.emulator.base_url, "provider": "fireworks", "limits": {"*": FAST}}
     )
-    with pytest.raises(QuotaError, match="no Batch API of together is known here: use --mode sync"):
-        Job(str(one.source), config=config, environ={"TOGETHER_API_KEY": "any"}, mode="batch").run(Said())
+    with pytest.raises(QuotaError, match="no Batch API of fireworks is known here: use --mode sync"):
+        Job(str(one.source), config=config, environ={"FIREWORKS_API_KEY": "any"}, mode="batch").run(Said())
 
 
 @pytest.mark.parametrize(

@@ -7,6 +7,7 @@ import json
 import re
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from hashlib import sha256
 from typing import IO, Any, ClassVar, Final, NamedTuple
@@ -57,6 +58,27 @@ class RefusedError(Exception):
     def __init__(self, status: int, code: str, message: str) -> None:
         super().__init__(message)
         self.status, self.code = status, code
+
+
+@contextmanager
+def known_form() -> Iterator[None]:
+    """An answer that has not the form of the provider's is a :class:`BrokenError`."""
+    try:
+        yield
+    except (LookupError, TypeError, ValueError, AttributeError) as error:
+        raise BrokenError(f"the answer is not one of this API ({type(error).__name__})") from None
+
+
+def id_in(value: dict[str, Any], name: str = "id") -> str:
+    """The id of what an answer shows.
+
+    Raises:
+        BrokenError: It has none.
+    """
+    found = value.get(name)
+    if not isinstance(found, str) or not found:
+        raise BrokenError(f"the answer has no {name}")
+    return found
 
 
 class Problem(NamedTuple):

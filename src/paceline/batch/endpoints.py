@@ -17,7 +17,7 @@ from urllib.parse import quote, urlsplit
 
 import aiohttp
 
-from paceline.batch.api import BrokenError, Endpoints, NotYetError, Problem, RefusedError, Result, Seen, Web
+from paceline.batch.api import BrokenError, Endpoints, NotYetError, Problem, RefusedError, Result, Seen, Web, id_in
 from paceline.batch.chunks import Chunk
 from paceline.batch.client import error_of, one_line
 from paceline.batch.index import Index
@@ -64,7 +64,7 @@ class OpenAIEndpoints(Endpoints):
             "endpoint": chunk.kind.path.removeprefix("/openai"),
             "metadata": {"paceline_run": run, "paceline_chunk": chunk.name},
         }  # fmt: skip
-        return str((await self.web.call("POST", self._at(chunk, "batches"), json=body))["id"])
+        return id_in(await self.web.call("POST", self._at(chunk, "batches"), json=body))
 
     async def _upload(self, chunk: Chunk, run: str, content: list[bytes]) -> str:
         """Upload the requests; return the id of the file."""
@@ -74,9 +74,9 @@ class OpenAIEndpoints(Endpoints):
         try:
             file = await self.web.call("POST", self._at(chunk, self.UPLOADS), data=form)
             await self._ready(chunk, file)
+            return id_in(file)
         except BrokenError as error:  # a file is not paid for: there is no batch, and that is known
             raise RefusedError(503, "upload_failed", str(error)) from None
-        return str(file["id"])
 
     def _form(self, name: str) -> dict[str, str]:  # noqa: ARG002
         """What is sent beside a file."""
@@ -89,7 +89,7 @@ class OpenAIEndpoints(Endpoints):
         after = ""
         for _ in range(PAGES_MAX):
             page = await self.web.call("GET", f"{self._at(chunk, 'batches')}?limit=100{after}")
-            batches = [_seen_of_openai(one) for one in page.get("data") or []]
+            batches = [_seen_of_openai(one) for one in page["data"] or []]
             for seen in batches:
                 if seen.mark == (run, chunk.name):
                     return seen.id
@@ -167,7 +167,7 @@ def _seen_of_openai(value: dict[str, Any]) -> Seen:
     problems = [Problem(str(e.get("code")), one_line(str(e.get("message"))), e.get("line")) for e in listed]
     done = (counts.get("completed") or 0) + (counts.get("failed") or 0)
     return Seen(
-        str(value["id"]), state, state in OpenAIEndpoints.ENDED, counts.get("total") or 0, done,
+        id_in(value), state, state in OpenAIEndpoints.ENDED, counts.get("total") or 0, done,
         float(value.get("created_at") or 0), [str(f) for n in ("output", "error") if (f := value.get(f"{n}_file_id"))],
         problems, (str(mark.get("paceline_run")), str(mark.get("paceline_chunk"))),
     )  # fmt: skip
@@ -192,13 +192,13 @@ class MistralEndpoints(OpenAIEndpoints):
             "input_files": [await self._upload(chunk, run, content)], "endpoint": chunk.kind.path, "model": chunk.kind.model,
             "metadata": {"paceline_run": run, "paceline_chunk": chunk.name},
         }  # fmt: skip
-        return str((await self.web.call("POST", self._at(chunk, "batch/jobs"), json=body))["id"])
+        return id_in(await self.web.call("POST", self._at(chunk, "batch/jobs"), json=body))
 
     async def find(self, chunk: Chunk, run: str, known: set[str], index: Index) -> str | None:  # noqa: ARG002
         read = 0
         for number in range(PAGES_MAX):
             page = await self.web.call("GET", f"{self._at(chunk, 'batch/jobs')}?page={number}&page_size=100")
-            jobs = page.get("data") or []
+            jobs = page["data"] or []
             for seen in map(_seen_of_mistral, jobs):
                 if seen.mark == (run, chunk.name):
                     return seen.id
@@ -220,7 +220,7 @@ def _seen_of_mistral(value: dict[str, Any]) -> Seen:
     state, mark = str(value.get("status")), value.get("metadata") or {}
     problems = [Problem("batch_error", one_line(str(e.get("message"))), None) for e in value.get("errors") or []]
     return Seen(
-        str(value["id"]), state.lower(), state in MistralEndpoints.ENDED, value.get("total_requests") or 0,
+        id_in(value), state.lower(), state in MistralEndpoints.ENDED, value.get("total_requests") or 0,
         value.get("completed_requests") or 0, float(value.get("created_at") or 0),
         [str(f) for name in ("output_file", "error_file") if (f := value.get(name))], problems,
         (str(mark.get("paceline_run")), str(mark.get("paceline_chunk"))),
@@ -252,26 +252,27 @@ class TogetherEndpoints(OpenAIEndpoints):
         file = await self._upload(chunk, run, content)
         body = {"input_file_id": file, "endpoint": chunk.kind.path, "completion_window": "24h"}
         made = await self.web.call("POST", self._at(chunk, "batches"), json=body)
-        return str((made.get("job") or made)["id"])
+        return id_in(made.get("job") or made)
 
     async def find(self, chunk: Chunk, run: str, known: set[str], index: Index) -> str | None:  # noqa: ARG002
         for job in await self.web.call("GET", self._at(chunk, "batches"), list):
             recent = _time_of(job.get("created_at")) >= chunk.at_s - SKEW_S
             if recent and job["id"] not in known and await self._file_name(chunk, job) == _name_of(chunk, run):
-                return str(job["id"])
+                return id_in(job)
         return None
 
     async def _file_name(self, chunk: Chunk, job: dict[str, Any]) -> str:
         """The name of a batch's file; empty for one that was deleted."""
-        file = str(job.get("input_file_id"))
+        file = id_in(job, "input_file_id")
         if file not in self._names:
             try:
-                value = await self.web.call("GET", f"{self._at(chunk, 'files')}/{quote(file)}")
+                self._names[file] = id_in(
+                    await self.web.call("GET", f"{self._at(chunk, 'files')}/{quote(file)}"), "filename"
+                )
             except RefusedError as error:
                 if error.status != 404:
                     raise
-                value = {}
-            self._names[file] = str(value.get("filename", ""))
+                self._names[file] = ""
         return self._names[file]
 
     async def look(self, chunk: Chunk) -> Seen:
@@ -280,7 +281,7 @@ class TogetherEndpoints(OpenAIEndpoints):
         done = round(len(chunk.lines) * float(value.get("progress") or 0) / 100)
         files = [str(f) for n in ("output", "error") if (f := value.get(f"{n}_file_id"))]
         return Seen(
-            str(value["id"]), state, state in self.ENDED, len(chunk.lines), min(done, len(chunk.lines)),
+            id_in(value), state, state in self.ENDED, len(chunk.lines), min(done, len(chunk.lines)),
             files=[f"{self._at(chunk, 'files')}/{quote(one)}/content" for one in files],
             problems=[Problem("batch_error", one_line(str(why)), None)] if why and state == "failed" else [],
         )  # fmt: skip
@@ -304,13 +305,13 @@ class AnthropicEndpoints(Endpoints):
     async def create(self, chunk: Chunk, run: str, content: list[bytes]) -> str:  # noqa: ARG002
         body = b'{"requests":[' + b",".join(content) + b"]}"
         headers = {"content-type": "application/json"}
-        return str((await self.web.call("POST", self.PATH, data=body, headers=headers))["id"])
+        return id_in(await self.web.call("POST", self.PATH, data=body, headers=headers))
 
     async def find(self, chunk: Chunk, run: str, known: set[str], index: Index) -> str | None:  # noqa: ARG002
         after, candidates = "", list[Seen]()
         for _ in range(PAGES_MAX):
             page = await self.web.call("GET", f"{self.PATH}?limit=100{after}")
-            batches = [_seen_of_anthropic(one) for one in page.get("data") or []]
+            batches = [_seen_of_anthropic(one) for one in page["data"] or []]
             recent = [seen for seen in batches if seen.created_s >= chunk.at_s - SKEW_S]
             candidates += [s for s in recent if s.total == len(chunk.lines) and s.id not in known]
             if not page.get("has_more") or len(recent) < len(batches) or not batches:
@@ -353,7 +354,7 @@ def _seen_of_anthropic(value: dict[str, Any]) -> Seen:
     state, counts = str(value.get("processing_status")), value.get("request_counts") or {}
     total = sum(count for count in counts.values() if isinstance(count, int))
     ended = state == "ended"
-    batch = str(value["id"])
+    batch = id_in(value)
     files = [f"{AnthropicEndpoints.PATH}/{quote(batch)}/results"] if ended else []
     return Seen(
         batch, state, ended, total, total - (counts.get("processing") or 0), _time_of(value.get("created_at")), files
@@ -398,7 +399,7 @@ class GeminiEndpoints(Endpoints):
             raise RefusedError(503, "upload_failed", str(error)) from None
         body = {"batch": {"displayName": f"paceline-{run}-{chunk.name}", "inputConfig": {"fileName": file}}}
         path = chunk.kind.path.removesuffix(self.ONE) + self.MANY
-        return str((await self.web.call("POST", path, json=body))["name"])
+        return id_in(await self.web.call("POST", path, json=body), "name")
 
     async def _upload(self, chunk: Chunk, run: str, content: bytes) -> str:
         """Upload the requests; return the name of the file."""
@@ -410,12 +411,12 @@ class GeminiEndpoints(Endpoints):
         }  # fmt: skip
         given = await self.web.headers("POST", f"/upload{self._at(chunk, 'files')}", json=about, headers=start)
         place = urlsplit(given.get("x-goog-upload-url", ""))  # on the same server: the key goes nowhere else
+        if not place.path:
+            raise BrokenError("the answer has no x-goog-upload-url")
         path = f"{place.path}?{place.query}"
         all_of_it = {"x-goog-upload-command": "upload, finalize", "x-goog-upload-offset": "0"}
         file = (await self.web.call("POST", path, data=content, headers=all_of_it)).get("file") or {}
-        if not file.get("name"):
-            raise BrokenError("the uploaded file has no name")
-        return str(file["name"])
+        return id_in(file, "name")
 
     async def find(self, chunk: Chunk, run: str, known: set[str], index: Index) -> str | None:  # noqa: ARG002
         token = ""
@@ -423,7 +424,7 @@ class GeminiEndpoints(Endpoints):
             page = await self.web.call("GET", f"{self._at(chunk, 'batches')}?pageSize=100{token}")
             for one in page.get("operations") or []:
                 if (one.get("metadata") or {}).get("displayName") == f"paceline-{run}-{chunk.name}":
-                    return str(one["name"])
+                    return id_in(one, "name")
             if not page.get("nextPageToken"):
                 return None
             token = f"&pageToken={quote(str(page['nextPageToken']), safe='')}"
@@ -439,7 +440,7 @@ class GeminiEndpoints(Endpoints):
         file = (about.get("output") or value.get("response") or {}).get("responsesFile")
         why = value.get("error")
         return Seen(
-            str(value["name"]), state, state in ("succeeded", "failed", "cancelled", "expired"), total, succeeded + failed,
+            id_in(value, "name"), state, state in ("succeeded", "failed", "cancelled", "expired"), total, succeeded + failed,
             files=[f"{self._at(chunk, quote(str(file)))}:download?alt=media"] if file else [],
             problems=[Problem(*_error_of(why), None)] if why and state == "failed" else [],
         )  # fmt: skip

@@ -19,7 +19,7 @@ from types import FrameType
 from typing import Any, Final
 
 from paceline.batch.address import Address, proxy_for
-from paceline.batch.api import BrokenError, Endpoints, NotYetError, RefusedError, Result, Seen, Web
+from paceline.batch.api import BrokenError, Endpoints, NotYetError, RefusedError, Result, Seen, Web, known_form
 from paceline.batch.chunks import Chunk, Item, Kind, Load, Queue, cut
 from paceline.batch.deadline import Deadline
 from paceline.batch.endpoints import FULL, endpoints
@@ -63,7 +63,8 @@ class Timing:
         full_first_s: The pause when the queue was full; it doubles.
         full_most_s: The longest such pause.
         full_all_s: How long the queue may be full without a batch of this run in it, before the run stops.
-        lost_s: How long a provider may give no usable answer, before the run stops.
+        quiet_s: How long a provider may give no usable answer, before the run says so.
+        lost_s: The same, before the run stops.
         retry_s: Between two calls of which the first had no usable answer.
         call_s: The longest time of one call; that of a large file.
         cancel_s: How long cancelled batches are waited for; the providers state ten minutes.
@@ -77,6 +78,7 @@ class Timing:
     full_first_s: float = 60.0
     full_most_s: float = 600.0
     full_all_s: float = 86_400.0
+    quiet_s: float = 30.0
     lost_s: float = 3_600.0
     retry_s: float = 5.0
     call_s: float = 1_800.0
@@ -339,7 +341,8 @@ class Offline:
                 self._mark(line, held=True)
             queue.held[chunk.name] = chunk.tokens
             try:
-                batch = await ends.create(chunk, self._journal.run, load.content)
+                with known_form():
+                    batch = await ends.create(chunk, self._journal.run, load.content)
             except RefusedError as error:
                 self._drop(chunk, "refused")
                 if error.status not in (429, 503) and error.code != FULL:
@@ -390,17 +393,19 @@ class Offline:
 
     async def _find(self, chunk: Chunk) -> str | None:
         """The batch of ``chunk`` if there is one, by the provider's list, some time after it was to be created."""
-        ends, lost_s = self._ends[chunk.kind.provider], time.monotonic()
+        ends, lost_s, said = self._ends[chunk.kind.provider], time.monotonic(), False
         while True:
             settled = time.time() >= chunk.at_s + self._time.settle_s or time.monotonic() - lost_s > self._time.settle_s
             try:
-                batch = await ends.find(chunk, self._journal.run, self._journal.known, self._index)
+                with known_form():
+                    batch = await ends.find(chunk, self._journal.run, self._journal.known, self._index)
             except (BrokenError, RefusedError) as error:
                 waits = isinstance(error, NotYetError)
                 if isinstance(error, RefusedError) and error.status != 429:
                     raise _stopping(error, chunk.kind) from None
                 if not waits and time.monotonic() - lost_s > self._time.lost_s:
                     raise StopError(FAILED, f"the provider's batches cannot be listed: {error}") from None
+                said = self._tell(said, lost_s, f"not known whether a batch was created: {error}")
                 await asyncio.sleep(self._jittered(self._time.poll_most_s if waits else self._time.retry_s))
                 continue
             if batch is not None or settled:
@@ -482,14 +487,15 @@ class Offline:
 
     async def _poll(self, chunk: Chunk) -> Seen:
         """Look at a batch until it has ended."""
-        ends, answered_s, cancelled = self._ends[chunk.kind.provider], time.monotonic(), False
+        ends, answered_s, cancelled, said = self._ends[chunk.kind.provider], time.monotonic(), False, False
         wait_s = first_s = self._time.poll_most_s if ends.SELDOM else self._time.poll_first_s
         while True:
             try:
                 if self._leaving.is_set() and not cancelled:
                     await ends.cancel(chunk)
                     cancelled, wait_s = True, first_s
-                seen = await ends.look(chunk)
+                with known_form():
+                    seen = await ends.look(chunk)
             except (BrokenError, RefusedError) as error:
                 missing = isinstance(error, RefusedError) and error.status == 404  # also just after the creation
                 if isinstance(error, RefusedError) and error.status not in (404, 429):
@@ -500,8 +506,9 @@ class Offline:
                     raise StopError(
                         FAILED, f"batch {chunk.batch}: the provider gives no usable answer: {error}"
                     ) from None
+                said = self._tell(said, answered_s, f"batch {chunk.batch}: no usable answer: {error}")
             else:
-                answered_s, self._seen[chunk.name] = time.monotonic(), seen
+                answered_s, self._seen[chunk.name], said = time.monotonic(), seen, False
                 if seen.ended:
                     return seen
                 if time.time() - chunk.at_s > self._time.life_s:
@@ -518,7 +525,7 @@ class Offline:
 
     async def _read(self, chunk: Chunk, place: str) -> None:
         """Write the results of a batch that are not in the output."""
-        ends, lost_s = self._ends[chunk.kind.provider], time.monotonic()
+        ends, lost_s, said = self._ends[chunk.kind.provider], time.monotonic(), False
         while True:
             with tempfile.TemporaryFile() as file:
                 try:
@@ -529,9 +536,17 @@ class Offline:
                         raise _stopping(error, chunk.kind) from None
                     if time.monotonic() - lost_s > self._time.lost_s:
                         raise StopError(FAILED, f"batch {chunk.batch}: its results cannot be read: {error}") from None
+                    said = self._tell(said, lost_s, f"batch {chunk.batch}: its results cannot be read: {error}")
                 else:
                     return
             await asyncio.sleep(self._jittered(self._time.retry_s))
+
+    def _tell(self, said: bool, since_s: float, text: str) -> bool:
+        """Say once what does not work since some time; whether it was said."""
+        if not said and time.monotonic() - since_s > self._time.quiet_s:
+            self._view.say(f"{text}; trying again")
+            return True
+        return said
 
     def _take(self, chunk: Chunk, result: Result) -> None:
         """Write one result, unless it is there already or the request can be sent again."""

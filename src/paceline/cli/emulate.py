@@ -50,7 +50,7 @@ def _list(_: click.Context, __: click.Parameter, asked: bool) -> None:
 @click.option("--valid-key", help="The only API key that is accepted.")
 @click.option("--money-after", type=int, help="Admitted requests after which the account has no money.")
 @click.option("--seed", type=int, help="Makes every random choice repeatable.")
-@click.option("--dialect", metavar="NAME", help="The API on OpenAI's paths: openai, azure or groq.")
+@click.option("--dialect", metavar="NAME", help="The API on OpenAI's paths: openai, azure, groq or together.")
 @click.option("--scenario", metavar="NAME|FILE", help="A shipped scenario (see --scenarios), or a TOML file.")
 @click.option(
     "--scenarios", is_flag=True, is_eager=True, expose_value=False, callback=_list, help="List the scenarios."

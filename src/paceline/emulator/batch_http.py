@@ -236,9 +236,9 @@ class BatchApi:
         if call.dialect is _OPENAI["together"]:
             return self._together_create(now, call, value, file)
         if file.purpose != "batch":
-            return self._error(
-                call, 400, f"The purpose of the file is '{file.purpose}', not 'batch'.", None, "input_file_id"
-            )
+            hint = " Together's need the dialect 'together'." if file.purpose == "batch-api" else ""
+            text = f"The purpose of the file is '{file.purpose}', not 'batch'.{hint}"
+            return self._error(call, 400, text, None, "input_file_id")
         if self._is_pending(now, call, file):  # the text: learn.microsoft.com/answers/questions/2203029 (2025-03)
             text = f"The input file '{file.id}' is in 'pending' state. Only files with status 'Processed' are accepted"
             return self._error(call, 400, f"{text} for batch inferencing. Please check the file status and try again")
