@@ -2,7 +2,7 @@ import io
 import json
 
 import pytest
-from batch_helpers import chat, message, write_lines
+from batch_helpers import chat, contents, message, write_lines
 
 from paceline import Limiter
 from paceline.batch import requests
@@ -43,12 +43,30 @@ def test_reads_both_formats():
         (message("a") | {"params": []}, "params is missing or not a JSON object"),
         (chat("a", model=None), "body.model is missing"),
         (chat("a", stream=True), "stream is true"),
+        (contents("a") | {"url": "/v1beta/models/gemini-2.5-flash:streamGenerateContent"}, "model is missing"),
         (None, "longer than 256 MB"),
     ],
 )
 def test_says_what_is_wrong(value, words):
     with pytest.raises(BadLineError, match=words):
         read_request(1, None if value is None else raw(value))
+
+
+def test_the_model_in_the_path_is_enough_and_holds():
+    read = read_request(1, raw(contents("a")), "gemini")
+    assert (read.provider.name, read.model) == ("gemini", "gemini-2.5-flash")
+    both = contents("a") | {"body": contents("a")["body"] | {"model": "models/gemini-2.5-pro"}}
+    assert read_request(1, raw(both), "gemini").model == "gemini-2.5-flash"
+    azures = chat("a", model=None) | {"url": "/openai/deployments/mine/chat/completions"}
+    assert read_request(1, raw(azures), "azure").model == "mine"
+    for url, words in (
+        ("/v1beta/models/gemini-2.5-flash:streamGenerateContent", "streamed answers are not supported"),
+        ("/v1beta/models/:generateContent", "model is missing"),
+    ):
+        with pytest.raises(BadLineError, match=words):
+            read_request(1, raw(contents("a") | {"url": url}), "gemini")
+    with pytest.raises(BadLineError, match="contents is missing"):
+        read_request(1, raw(contents("a") | {"body": {}}), "gemini")
 
 
 def test_lines_are_bounded_and_counted(monkeypatch):

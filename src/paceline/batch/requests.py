@@ -112,6 +112,9 @@ REQUIRED: Final = {
 }
 """Fields that a provider requires, by the end of the path."""
 
+_NAMES_MODEL: Final = re.compile(r"/(?:models|deployments)/[^/:]")
+"""A path of Gemini, or an older one of Azure; its model holds, and not that of the body."""
+
 
 def read_request(line: int, raw: bytes | None, provider: str | None = None) -> Request:
     """Read one line.
@@ -148,8 +151,8 @@ def request_of(line: int, value: Mapping[str, Any], provider: str | None = None)
         raise BadLineError(f"{name} is missing or not a JSON object")
     dialect = provider_named(provider or format_of)
     model = body.get("model")
-    if model is None and (call := dialect.describe(path, body)) is not None:
-        model = call.model or None  # Gemini's paths and Azure's older ones name it
+    if _NAMES_MODEL.search(path) and (call := dialect.describe(path, body)) is not None:
+        model = call.model
     if not isinstance(model, str) or not model:
         raise BadLineError(f"{name}.model is {_quote(model)}: it must be the name of a model")
     if body.get("stream"):
