@@ -621,6 +621,23 @@ def test_answers_of_another_form_are_asked_for_again_and_said(run, monkeypatch, 
     assert one.batches()["same"]["most"] == 1
 
 
+@pytest.mark.parametrize("style", ["openai", "anthropic", "together", "gemini"])
+def test_a_page_in_the_place_of_results_is_not_taken_for_them(run, monkeypatch, style):
+    fetch, pages = Web.fetch, [b"<html>", b"{}\n", b"[]"]
+
+    async def page(self, path, file):
+        if pages:
+            file.write(pages.pop())
+        else:
+            await fetch(self, path, file)
+
+    monkeypatch.setattr(Web, "fetch", page)
+    one = run(count=8, style=style)
+    assert one.start()[0] == 0
+    one.check()
+    assert not pages
+
+
 def test_a_refused_key_and_an_address_without_batches_stop_the_run(run, capsys):
     one = run(settings={"valid_key": "sk-another"})
     assert one.start()[0] == 2

@@ -65,7 +65,7 @@ def known_form() -> Iterator[None]:
     """An answer that has not the form of the provider's is a :class:`BrokenError`."""
     try:
         yield
-    except (LookupError, TypeError, ValueError, AttributeError) as error:
+    except (LookupError, TypeError, ValueError, AttributeError, OverflowError) as error:
         raise BrokenError(f"the answer is not one of this API ({type(error).__name__})") from None
 
 
@@ -328,20 +328,24 @@ class Endpoints(ABC):
         return self._read(file)
 
     def _read(self, file: IO[bytes]) -> Iterator[Result]:
+        lines = results = 0
         while raw := file.readline(RESULT_MAX):
             if not raw.strip():
                 continue
+            lines += 1
             try:
                 result = self.result(json.loads(self.web.clean(raw)))
                 yield result._replace(custom_id=self._given.get(result.custom_id, result.custom_id))
+                results += 1
             except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
-                found = re.search(
-                    _ID % self.ID.encode(), raw
-                )  # a paid result that cannot be read must not be sent again
-                if found is not None:
+                found = re.search(_ID % self.ID.encode(), raw)
+                if found is not None:  # a paid result that cannot be read must not be sent again
                     text = "the provider's line for this request cannot be read"
                     name = str(json.loads(found[1]))
                     yield Result(self._given.get(name, name), None, {"code": "not_json", "message": text})
+                    results += 1
+        if lines and not results:  # an error page with status 200: the results are paid, and somewhere else
+            raise BrokenError("no line of the results can be read")
 
     @abstractmethod
     def result(self, value: dict[str, Any]) -> Result:

@@ -411,8 +411,8 @@ class GeminiEndpoints(Endpoints):
         }  # fmt: skip
         given = await self.web.headers("POST", f"/upload{self._at(chunk, 'files')}", json=about, headers=start)
         place = urlsplit(given.get("x-goog-upload-url", ""))  # on the same server: the key goes nowhere else
-        if not place.path:
-            raise BrokenError("the answer has no x-goog-upload-url")
+        if not place.path.startswith("/"):  # without the slash it could become part of the host's name
+            raise BrokenError("the answer has no usable x-goog-upload-url")
         path = f"{place.path}?{place.query}"
         all_of_it = {"x-goog-upload-command": "upload, finalize", "x-goog-upload-offset": "0"}
         file = (await self.web.call("POST", path, data=content, headers=all_of_it)).get("file") or {}
