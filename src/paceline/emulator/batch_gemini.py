@@ -5,6 +5,7 @@ Shapes follow the SDK ``google-genai`` 3, ai.google.dev/api/batch-api and ai.goo
 
 from __future__ import annotations
 
+import itertools
 import re
 from collections.abc import Iterator, Mapping
 from typing import Any
@@ -48,6 +49,7 @@ class GeminiBatches:
         self._settings, self._world, self._files, self._batches = settings, world, files, batches
         self._started: dict[str, str] = {}  # the display name by the id of an upload
         self._results: dict[Batch, File] = {}
+        self._uploads = itertools.count(1)
 
     def find(self, path: str, headers: Mapping[bytes, bytes]) -> tuple[str, str, str] | None:
         """What the path names: ``files``, ``batches`` or ``models``; its id; and a verb."""
@@ -92,7 +94,7 @@ class GeminiBatches:
         command = call.headers.get(b"x-goog-upload-command", b"").decode("latin-1")
         if command == "start":
             about = (load(body) or {}).get("file") or {}
-            upload = f"{len(self._started)}-{self._files.uploaded}"
+            upload = str(next(self._uploads))
             self._started[upload] = str(about.get("displayName") or about.get("display_name") or "")
             while len(self._started) > _MOST_STARTED:
                 del self._started[next(iter(self._started))]
