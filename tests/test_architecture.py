@@ -32,7 +32,7 @@ RULES: dict[str, set[str]] = {
     "stores": {"core", "pacing", "shared"},
     "config": LOCAL | {"shared", "stores"},
     "limiter": LOCAL | {"shared", "stores", "config", "telemetry"},
-    "planner": {"core", "pacing"},
+    "planner": LOCAL | {"shared", "config", "limiter", "emulator", "testing"},
     "telemetry": {"core", "pacing"},
     "emulator": set(),
     "testing": {"core", "pacing", "shared", "stores", "emulator"},

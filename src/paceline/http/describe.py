@@ -79,10 +79,11 @@ def is_metered(provider: Any, path: str) -> bool:  # Any: the protocol does not 
 
 def describe(limiter: Pacer, provider: Provider, path: str, content: bytes) -> Metered | None:
     """Describe the request to ``path`` with the body ``content``; ``None`` if it costs nothing."""
-    return _described(limiter, provider, path, _body_of(content))
+    return described(limiter, provider, path, _body_of(content))
 
 
-def _described(limiter: Pacer, provider: Provider, path: str, body: Mapping[str, Any]) -> Metered | None:
+def described(limiter: Pacer, provider: Provider, path: str, body: Mapping[str, Any]) -> Metered | None:
+    """The same as :func:`describe`, with the JSON value of the body."""
     try:
         call = provider.describe(path, body)
     except RecursionError:  # nested too deeply: the provider will refuse it
@@ -162,7 +163,7 @@ def describe_guessed(
         if guess.name != host:
             _log_unknown(guess.name, host)
         guess = _under_host(guess, host, path)
-    return _described(limiter, guess, path, body)
+    return described(limiter, guess, path, body)
 
 
 @lru_cache(maxsize=256)

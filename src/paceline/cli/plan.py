@@ -1,0 +1,285 @@
+"""``paceline plan``: how long work will take under given limits, what binds it, and what it costs."""
+
+from __future__ import annotations
+
+import json
+import math
+import sys
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from datetime import datetime, timedelta
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+import click
+
+from paceline.cli import options
+from paceline.core.results import PacelineError
+
+if TYPE_CHECKING:
+    from paceline.config import Config
+    from paceline.planner.plan import Plan
+    from paceline.planner.simulation import Request
+    from paceline.planner.workload import Work
+
+LATE, USAGE = 1, 2
+LATENCY: Final = {"latency_s": 1.0, "latency_per_token_s": 0.02, "jitter": 0.3}
+"""The speed of the simulated provider when nothing states it."""
+
+EPILOG = """SOURCE is a workload file (TOML or YAML, see docs/plan.md), or JSONL as for paceline run. Nothing is sent. Exit
+codes: 0 planned, 1 no variant ends by the time of --by or --within, 2 nothing could be planned."""
+
+
+def _seconds(_: click.Context, __: click.Parameter, text: str | None) -> float | None:
+    from paceline.planner.workload import seconds_of
+
+    try:
+        return None if text is None else seconds_of(text)
+    except ValueError as error:
+        raise click.BadParameter(str(error)) from None
+
+
+def _clock(_: click.Context, __: click.Parameter, text: str | None) -> float | None:
+    """Seconds from now until the next time of day ``text``."""
+    if text is None:
+        return None
+    now = datetime.now().astimezone()
+    try:
+        at = datetime.strptime(text, "%H:%M")  # noqa: DTZ007  (a time of day)
+    except ValueError:
+        raise click.BadParameter(f"{text!r}: write a time of day like 18:00, or use --within 6h") from None
+    end = now.replace(hour=at.hour, minute=at.minute, second=0, microsecond=0)
+    return ((end if end > now else end + timedelta(days=1)) - now).total_seconds()
+
+
+@click.command(epilog=EPILOG)
+@click.argument("source", metavar="SOURCE", type=click.Path(path_type=Path, exists=True, dir_okay=False))
+@click.option("--provider", help="The provider; by model or format when not given.")
+@click.option("--tier", "tiers", multiple=True, help="Your tier there; repeatable, and 'all' for every tier.")
+@click.option("--workers", multiple=True, type=click.IntRange(1, 1_000_000), help="Items at the same time; repeatable.")
+@options.LIMIT
+@options.RPM
+@options.TPM
+@options.USABLE
+@options.CONFIG
+@click.option("--by", "by_s", metavar="HH:MM", callback=_clock, help="Say which variant ends by this time of day.")
+@click.option("--within", "within_s", metavar="TIME", callback=_seconds, help="The same, as a duration: '6h', '90min'.")
+@click.option("--latency-s", type=click.FloatRange(0, 1e5), help="Seconds until an answer starts; 1 by default.")
+@click.option(
+    "--latency-per-token-s", type=click.FloatRange(0, 1e3), help="And for each output token; 0.02 by default."
+)
+@click.option("--seed", type=int, default=0, help="Another seed gives other latencies.")
+@click.option(
+    "--picture", type=click.Path(path_type=Path), help="Write the use of the quotas over time, as .svg or .png."
+)
+@click.option("--json", "as_json", is_flag=True, help="The plans as JSON on standard output.")
+def command(
+    *,
+    source: Path,
+    tiers: tuple[str, ...],
+    workers: tuple[int, ...],
+    limits: tuple[str, ...],
+    file: Path | None,
+    by_s: float | None,
+    within_s: float | None,
+    latency_s: float | None,
+    latency_per_token_s: float | None,
+    seed: int,
+    picture: Path | None,
+    as_json: bool,
+    **given: Any,
+) -> None:
+    """Simulate work under given limits: its duration, what binds it, waits, use of the quotas, cost."""
+    from paceline.config import Config, parse_limit
+    from paceline.emulator.settings import SettingsError
+
+    if by_s is not None and within_s is not None:
+        raise click.UsageError("--by and --within exclude each other: give one")
+    latency = {"latency_s": latency_s, "latency_per_token_s": latency_per_token_s}
+    speed = {name: value for name, value in latency.items() if value is not None}
+    try:
+        given["limits"] = dict(parse_limit(text) for text in limits)
+        config = Config.load(file, given=given)
+        plans = dict(
+            _plans(source, config, tiers, workers, speed, seed, every=by_s is not None or within_s is not None)
+        )
+        if picture is not None:
+            _draw(plans, picture)
+    except (PacelineError, SettingsError) as error:
+        click.echo(f"paceline plan: {error}", err=True)
+        sys.exit(USAGE)
+    most_s = by_s if by_s is not None else within_s
+    if as_json:
+        click.echo(json.dumps({"plans": [{"variant": name, **record(plan)} for name, plan in plans.items()]}))
+    else:
+        _show(plans)
+    if most_s is not None:
+        _judge(plans, most_s)
+
+
+def _plans(
+    source: Path, config: Config, tiers: Sequence[str], workers: Sequence[int], speed: Mapping[str, float], seed: int,
+    *, every: bool,
+) -> Iterator[tuple[str, Plan]]:  # fmt: skip
+    from dataclasses import replace
+
+    from paceline.planner.plan import plan
+
+    work = _work(source, config)
+    home = config.provider or config.home or _maker(work)
+    for tier in _tiers(home, config, tiers, every=every):
+        for count in workers or (None,):
+            work = replace(_work(source, config), workers=count or work.workers)
+            work = replace(work, provider={**LATENCY, **work.provider, **speed})
+            own = replace(config, tier=tier).arguments(home)
+            if work.limits:
+                own["quotas"] = {**work.limits, **own["quotas"]}
+            words = [f"tier {tier}" if tier else "", f"{count:,} workers" if count else ""]
+            yield ", ".join(filter(None, words)) or "plan", plan(work, own, seed=seed, start_s=time.time())
+
+
+def _maker(work: Work) -> str | None:
+    """The provider of all models of ``work``, if there is one."""
+    from paceline.providers.registry import is_provider, maker
+
+    owners = {name.partition("/")[0] if "/" in name else maker(name) for name in work.models}
+    owner = owners.pop() if len(owners) == 1 else None
+    return owner if owner is not None and is_provider(owner) else None
+
+
+def _tiers(home: str | None, config: Config, tiers: Sequence[str], *, every: bool) -> Sequence[str | None]:
+    """The tiers that are compared: those that are named, or every tier of the provider ``home``."""
+    if "all" not in tiers and (tiers or not every or config.limits or config.tier):
+        return tiers or [config.tier]
+    from paceline.providers.registry import provider_named
+    from paceline.providers.tables import tiers as known
+
+    found = known(provider_named(home).name) if home is not None else ()
+    if not found and "all" in tiers:
+        raise PacelineError(f"--tier all: no tiers of {home or 'these models'} are known; name limits with --limit")
+    return list(found) or [None]
+
+
+WORKLOADS: Final = (".toml", ".yaml", ".yml")
+
+
+def _work(source: Path, config: Config) -> Work:
+    from paceline.planner.workload import of_calls, read_workload
+
+    if source.suffix in WORKLOADS:
+        return read_workload(source)
+    return of_calls(_calls(source, config), workers=config.workers)
+
+
+def _calls(source: Path, config: Config) -> Iterator[Request]:
+    """The lines of a JSONL input, as they are estimated before the first answer.
+
+    Raises:
+        PacelineError: A line is not a valid request.
+    """
+    from paceline.batch.requests import BadLineError, read_lines, read_request
+    from paceline.http.describe import described
+    from paceline.limiter.limiter import Limiter
+    from paceline.planner.simulation import Request
+
+    limiter = Limiter(**config.arguments())
+    with source.open("rb") as file:
+        for line, raw in read_lines(file):
+            try:
+                request = read_request(line, raw, config.provider)
+            except BadLineError as error:
+                raise PacelineError(f"{source}: line {line}: {error}") from None
+            metered = described(limiter, request.provider, request.path, request.body)
+            if metered is None:
+                raise PacelineError(f"{source}: line {line}: url is {request.path!r}, which is not paced")
+            asked, output = metered.tokens()
+            most = metered.call.max_output_tokens
+            yield Request(metered.scheduler.pool.name, round(asked), round(min(output, most or math.inf)), most)
+
+
+def record(plan: Plan) -> dict[str, Any]:
+    """A plan as JSON values."""
+    return {
+        "seconds": plan.seconds if math.isfinite(plan.seconds) else None,
+        "items": plan.items,
+        "items_per_min": plan.items_per_min,
+        "calls": plan.calls,
+        "failed": dict(plan.failed),
+        "refused": plan.refused,
+        "binds": plan.binds,
+        "usd": plan.usd,
+        "extended": plan.extended,
+        "starts_s": [round(at_s, 3) for at_s in plan.starts_s],
+        "lanes": {name: {part: getattr(waits, part) for part in waits.__slots__} for name, waits in plan.lanes.items()},
+        "pools": {
+            name: {
+                "calls": pool.calls,
+                "binds": pool.binds,
+                "quotas": [
+                    {"quota": str(use.quota), "used": use.used, "share": use.share, "timeline": list(use.timeline)}
+                    for use in pool.quotas
+                ],
+            }
+            for name, pool in plan.pools.items()
+        },
+    }
+
+
+def in_words(seconds: float) -> str:
+    """A duration with two parts: ``1 h 20 min``."""
+    if not math.isfinite(seconds):
+        return "never"
+    if seconds < 120:
+        return f"{seconds:.0f} s"
+    minutes = round(seconds / 60)
+    if minutes < 120:
+        return f"{minutes} min"
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours} h {minutes} min" if hours < 48 else f"{hours // 24} d {hours % 24} h"
+
+
+def _show(plans: Mapping[str, Plan]) -> None:
+    header = ("", "duration", "items/min", "calls", "refused", "binds", "USD")
+    rows = [
+        (
+            name, ("about " if plan.extended else "") + in_words(plan.seconds), f"{plan.items_per_min:,.1f}", f"{plan.calls:,}",
+            f"{plan.refused:,}", plan.binds, "unknown" if plan.usd is None else f"{plan.usd:,.2f}",
+        )
+        for name, plan in plans.items()
+    ]  # fmt: skip
+    options.print_table(header, rows)
+    if len(plans) == 1:
+        plan = next(iter(plans.values()))
+        click.echo()
+        uses = [(name, str(use.quota), f"{use.share:.0%}") for name, pool in plan.pools.items() for use in pool.quotas]
+        options.print_table(("pool", "quota", "used"), uses, group=1)
+        click.echo()
+        waits = [
+            (name, f"{one.calls:,}", f"{one.median_s:,.1f} s", f"{one.p95_s:,.1f} s", f"{one.longest_s:,.1f} s")
+            for name, one in plan.lanes.items()
+        ]
+        options.print_table(("lane", "calls", "median wait", "95 %", "longest"), waits)
+    for name, plan in plans.items():
+        for reason, number in sorted(plan.failed.items(), key=lambda found: -found[1])[:3]:
+            click.echo(f"{name}: {number:,} calls fail: {reason}", err=True)
+
+
+def _judge(plans: Mapping[str, Plan], most_s: float) -> None:
+    """Name the first variant that ends in time, on standard error."""
+    found = next((name for name, plan in plans.items() if plan.seconds <= most_s and not plan.failed), None)
+    if found is None:
+        best = min(plans.values(), key=lambda plan: plan.seconds)
+        click.echo(f"no variant ends within {in_words(most_s)}: the shortest takes {in_words(best.seconds)}", err=True)
+        sys.exit(LATE)
+    click.echo(f"{found}: it ends in {in_words(plans[found].seconds)}; there are {in_words(most_s)}", err=True)
+
+
+def _draw(plans: Mapping[str, Plan], file: Path) -> None:
+    from paceline.planner.picture import draw
+
+    try:
+        draw({name: plan for name, plan in plans.items() if math.isfinite(plan.seconds)}, file)
+    except ImportError:
+        raise PacelineError("--picture needs matplotlib: pip install 'paceline[demo]'") from None
+    except (ValueError, OSError) as error:
+        raise PacelineError(f"--picture {file}: {error}") from None

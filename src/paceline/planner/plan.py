@@ -1,0 +1,283 @@
+"""What work will take under given limits: the time, what binds, the waits, the use of each quota, the price.
+
+    work = read_workload("papers.toml")
+    plan(work, {"quotas": {"arcee": "200 requests/min", "pony": "100 requests/min"}}).seconds
+
+The work runs through a simulation (:mod:`paceline.planner.simulation`) with a limiter of these settings, before a provider that
+enforces the same limits, or those of the work's ``provider`` settings.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import math
+import sys
+from collections import Counter, defaultdict
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import Any
+
+from paceline.core.quota import REQUESTS, Cost, Quota
+from paceline.core.results import QuotaError
+from paceline.limiter.limiter import Limiter
+from paceline.planner.forecast import LATENCY
+from paceline.planner.simulation import Client, Sent, Simulation
+from paceline.planner.workload import Item, Work
+from paceline.providers.base import Usage
+from paceline.providers.prices import Prices
+from paceline.providers.registry import is_provider
+from paceline.testing.clock import START_S
+
+BINS = 60
+"""How many values a timeline has."""
+
+STARTS_MAX = 10_000
+"""How many starts of items are kept."""
+
+HARDLY = 0.05
+"""A wait in less than this part of the time binds nothing."""
+
+END_MAX_S = 400 * 86_400.0
+"""A plan of more than so many seconds ends there, as endless."""
+
+
+@dataclass(frozen=True, slots=True)
+class QuotaUse:
+    """The use of one quota.
+
+    Attributes:
+        quota: The quota.
+        used: What the provider charged.
+        share: The same as a part of what the quota allows in the time of the plan: its burst, and its rate for so long.
+        timeline: The share of the rate in each of ``BINS`` equal parts of that time.
+    """
+
+    quota: Quota
+    used: float
+    share: float
+    timeline: Sequence[float]
+
+
+@dataclass(frozen=True, slots=True)
+class PoolUse:
+    """The use of one pool.
+
+    Attributes:
+        calls: The answered calls.
+        quotas: The use of its quotas that have a period.
+        binds: For what its requests waited longest; ``latency`` where they hardly waited.
+        bound_s: For how many seconds requests waited for it.
+    """
+
+    calls: int
+    quotas: Sequence[QuotaUse]
+    binds: str
+    bound_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class Waits:
+    """The waits of a lane in the queue, in seconds."""
+
+    calls: int
+    median_s: float
+    p95_s: float
+    longest_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """What the work will take.
+
+    Attributes:
+        seconds: Until the last answer, or until the end that the work names; infinite for never.
+        items: The finished items.
+        calls: The answered calls.
+        failed: The reasons for calls without an answer, with their numbers.
+        refused: The refusals by the provider.
+        pools: The use of each pool, by its name.
+        lanes: The waits, by lane.
+        starts_s: When each item started its first call, the first ``STARTS_MAX``.
+        usd: The price of the answers in US dollars; ``None`` where prices are not known.
+        extended: Whether the time beyond the simulated calls is extended at their speed.
+    """
+
+    seconds: float
+    items: int
+    calls: int
+    failed: Mapping[str, int]
+    refused: int
+    pools: Mapping[str, PoolUse]
+    lanes: Mapping[str, Waits]
+    starts_s: Sequence[float]
+    usd: float | None
+    extended: bool = False
+
+    @property
+    def binds(self) -> str:
+        """What binds the work as a whole: the quota for which requests waited longest."""
+        name = max(self.pools, key=lambda name: self.pools[name].bound_s, default="")
+        bound = [one.binds for one in self.pools.values() if one.binds != LATENCY]
+        return f"{name}: {self.pools[name].binds}" if bound else LATENCY
+
+    @property
+    def items_per_min(self) -> float:
+        """The items that are finished in a minute."""
+        return self.items * 60 / self.seconds if self.seconds else 0.0
+
+
+def plan(work: Work, options: Mapping[str, Any], *, seed: int = 0, start_s: float = START_S) -> Plan:
+    """Simulate ``work`` with a limiter of these ``options``, the arguments of :class:`~paceline.Limiter`.
+
+    Args:
+        work: The work; its items are taken.
+        options: The arguments of the limiter.
+        seed: Another seed gives other latencies.
+        start_s: When the work starts, in seconds since the Unix epoch: a day's quota restarts at midnight.
+
+    Raises:
+        QuotaError: A model has no limits, or an option is invalid.
+        SettingsError: A setting of the provider is invalid.
+    """
+    options = {**options, "lanes": (*options.get("lanes", ()), *work.lanes)}
+    limits = Limiter(**options).limits
+    known = {model: limits.resolve(model) for model in work.models}
+    true = {found.pool: found.quotas for found in known.values()}
+    options["quotas"] = {**(options.get("quotas") or {}), **true}  # a plan takes published limits for the true ones
+    settings = dict(work.provider)
+    stated = {known[name].pool if name in known else name: text for name, text in settings.pop("limits", {}).items()}
+    simulation = Simulation({**true, **stated}, seed=seed, start_s=start_s, **settings)
+    return _Planner(simulation, simulation.client(**options), work, options.get("prices") or {}).run()
+
+
+class _Planner:
+    """One run of a simulation, and what is counted in it."""
+
+    def __init__(self, simulation: Simulation, client: Client, work: Work, prices: Mapping[str, Any]) -> None:
+        self._simulation, self._client, self._work, self._prices = simulation, client, work, prices
+        self._used: dict[str, dict[str, dict[int, float]]] = defaultdict(
+            lambda: defaultdict(lambda: defaultdict(float))
+        )
+        self._binds: dict[str, Counter[str]] = defaultdict(Counter)  # the seconds for which each of them has bound
+        self._looked: dict[str, tuple[int, str]] = {}
+        self._items = 0
+        self._starts = list[float]()
+        self._end_s = math.inf
+
+    def run(self) -> Plan:
+        """Simulate, and count."""
+        self._simulation.on_admit = self._admitted
+        self._simulation.run(self._main)
+        return self._plan()
+
+    async def _main(self) -> None:
+        most_s = self._work.duration_s or END_MAX_S
+        slots = asyncio.Semaphore(self._work.workers or sys.maxsize)
+        with suppress(TimeoutError):
+            async with asyncio.timeout(most_s), asyncio.TaskGroup() as tasks:
+                for item in self._work.items:
+                    await slots.acquire()
+                    wait_s = item.arrives_s - self._simulation.now_s
+                    if wait_s > 0:
+                        await asyncio.sleep(wait_s)
+                    task = tasks.create_task(self._item(item))
+                    task.add_done_callback(lambda _: slots.release())
+            self._end_s = self._simulation.now_s
+            return
+        self._end_s = self._work.duration_s or math.inf
+
+    async def _item(self, item: Item) -> None:
+        for stage in item.stages:
+            if len(stage) == 1:
+                results = [await self._client.send(stage[0])]
+            else:
+                results = await asyncio.gather(*map(self._client.send, stage))
+            if stage is item.stages[0] and len(self._starts) < STARTS_MAX:
+                self._starts.append(min(one.arrived_s + one.waited_s for one in results))
+            if any(one.error is not None for one in results):
+                return
+        self._items += 1
+
+    def _admitted(self, pool: str, held: Cost) -> None:
+        second = int(self._simulation.now_s)
+        used = self._used[pool]
+        for unit, amount in held.items():
+            used[unit][second] += amount
+        since, binding = self._looked.get(pool, (-1, LATENCY))
+        if since < second:
+            scheduler = self._client.limiter.scheduler(pool)
+            if binding != LATENCY:
+                self._binds[pool][binding] += second - since
+            self._looked[pool] = second, scheduler.pool.binds(scheduler.now_ns()) or LATENCY
+
+    def _plan(self) -> Plan:
+        sent, end_s = self._simulation.sent, self._end_s
+        answered = [one for one in sent if one.error is None]
+        calls = Counter(one.pool for one in answered)
+        counted_s = min(end_s, self._simulation.now_s)
+        pools = {name: self._pool(name, number, counted_s) for name, number in calls.items()}
+        if extended := self._work.left_out > 0 and math.isfinite(end_s):
+            end_s += self._work.left_out / _steady_rate(answered, end_s)
+        refused = self._simulation.world.tally()["refused"]
+        return Plan(
+            end_s, self._items, len(answered), Counter(one.error for one in sent if one.error is not None),
+            sum(number for kind, number in refused.items() if kind in ("rate", "growth")),
+            pools, _lanes(answered), sorted(self._starts), _usd(answered, self._prices), extended,
+        )  # fmt: skip
+
+    def _pool(self, name: str, calls: int, end_s: float) -> PoolUse:
+        ledger, used = self._client.limiter.scheduler(name).pool.ledger, self._used[name]
+        # A unit of the user's own is charged once by each request.
+        own = [(m.quota, used.get(m.quota.unit) or used[REQUESTS]) for m in ledger.meters if m.quota.period_s]
+        quotas = [_use(quota, amounts, end_s) for quota, amounts in own]
+        found = max(self._binds[name].items(), key=lambda bound: bound[1], default=(LATENCY, 0))
+        return PoolUse(calls, quotas, found[0] if found[1] > HARDLY * end_s else LATENCY, found[1])
+
+
+def _use(quota: Quota, used: Mapping[int, float], end_s: float) -> QuotaUse:
+    width_s, timeline = max(end_s, 1.0) / BINS, [0.0] * BINS
+    for second, amount in used.items():
+        timeline[min(int(second / width_s), BINS - 1)] += amount
+    total = sum(used.values())
+    allowed = quota.burst + quota.rate * end_s
+    return QuotaUse(quota, total, total / allowed, [part / (quota.rate * width_s) for part in timeline])
+
+
+def _steady_rate(answered: Sequence[Sent], end_s: float) -> float:
+    """Calls a second in the second half: after the burst of the start."""
+    ends = sorted(one.ended_s for one in answered)
+    half = len(ends) // 2
+    return (len(ends) - half) / max(end_s - ends[half], 1e-9) if ends else math.inf
+
+
+def _lanes(answered: Sequence[Sent]) -> dict[str, Waits]:
+    by_lane: dict[str, list[float]] = defaultdict(list)
+    for one in answered:
+        lane = one.request.lane
+        by_lane[lane if isinstance(lane, str) else lane.name if lane is not None else "default"].append(one.waited_s)
+    return {
+        lane: Waits(len(waits), waits[len(waits) // 2], waits[len(waits) * 95 // 100], waits[-1])
+        for lane, own in by_lane.items()
+        for waits in [sorted(own)]
+    }
+
+
+def _usd(answered: Sequence[Sent], given: Mapping[str, Any]) -> float | None:
+    """The price of all answers; ``None`` if that of a model is not known, or genai-prices is not installed."""
+    usages: dict[str, list[int]] = defaultdict(lambda: [0, 0])
+    for one in answered:
+        usages[one.pool][0] += one.request.input_tokens
+        usages[one.pool][1] += one.request.output_tokens
+    total, prices = 0.0, None
+    for pool, (asked, output) in usages.items():
+        provider, _, model = pool.partition("/")
+        try:
+            prices = prices or Prices(given)
+            price = prices.find(provider, model) if model and is_provider(provider) else prices.find("", pool)
+        except QuotaError:
+            return None
+        if price is None:
+            return None
+        total += price.of(Usage(asked, output))
+    return total
