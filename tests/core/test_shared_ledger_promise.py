@@ -12,6 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from paceline.core.ledger import Ledger
+from paceline.core.meters import Bucket, Window
 from paceline.core.quota import NS, parse_quotas
 from paceline.core.results import Reservation, WaitUntil
 from paceline.shared.ledger import SharedLedger
@@ -179,11 +180,16 @@ def test_one_process_with_one_request_at_a_time_is_a_ledger(text, history, headr
             else:
                 local.settle(now_ns, reservation, dict(zip(local.units, settled.actual, strict=True)))
             tell(news)
-    levels = [
-        (max(m.full_at_ns - now_ns, 0) if hasattr(m, "full_at_ns") else 0, s)
-        for m, s in zip(local.meters, local.spent, strict=True)
-    ]
+    levels = [(lack_ns(m, now_ns), s) for m, s in zip(local.meters, local.spent, strict=True)]
     assert [(s.lack_ns, s.spent) for s in tell([]).standings] == levels
+
+
+def lack_ns(m, now_ns):
+    """What a standing tells of a meter: the lack of a bucket, and the rest of a window."""
+    m.level(now_ns)
+    if isinstance(m, Window):
+        return m.stop_ns - now_ns
+    return max(m.full_at_ns - now_ns, 0) if isinstance(m, Bucket) else 0
 
 
 def test_histories_are_worth_playing():

@@ -142,7 +142,7 @@ class TestAStoreThatNeverAnswered:
         assert not limiter.try_acquire("jobs")
         assert world.status(limiter)["store"]["state"] == "lost"
         world.store.failure = None
-        world.move(3)
+        world.move(4)
         assert world.status(limiter)["store"] == {"state": "joined", "peers": 1}
         assert world.store.charged() == (99, 99)
         assert len(warnings(caplog)) == 2
@@ -165,12 +165,12 @@ class TestAStoreThatIsLost:
         assert world.status(limiter)["store"] == {"state": "lost", "peers": 2, "mode": mode, "reason": reason}
         assert warnings(caplog) == [f"jobs: {reason}; continuing in mode {mode} until the store answers again"]
         world.store.failure = None
-        await world.moved(3)
+        await world.moved(4)
         assert world.status(limiter)["store"] == {"state": "joined", "peers": 1}  # the other was silent for 15 s
         assert warnings(caplog)[1:] == ["jobs: the store answers again"]
-        assert granted(tasks) <= 1 + 23  # nobody comes in a storm
+        assert granted(tasks) <= 1 + 24  # nobody comes in a storm
         await world.moved(10)
-        assert granted(tasks) == pytest.approx(1 + 33, abs=2)  # and nothing is lost
+        assert granted(tasks) == pytest.approx(1 + 34, abs=2)  # and nothing is lost
         assert len(warnings(caplog)) == 2
         await end(tasks)
         world.close()
@@ -196,7 +196,7 @@ class TestAStoreThatIsLost:
             patch.setattr(world.store, "exchange", lambda pool, message: None)
             (await asyncio.wait_for(limiter.acquire("jobs")._wait_async(), BOUND_S)).settle()
             assert world.status(limiter)["store"]["reason"] == "obedient:store: invalid reply"
-        await world.moved(3)
+        await world.moved(4)
         assert world.status(limiter)["store"]["state"] == "joined"
         world.close()
         assert world.store.charged()[1] == 1
@@ -214,7 +214,7 @@ class TestAStoreThatIsLost:
             patch.setattr(world.store, "exchange", deaf)
             limiter.acquire("jobs", tokens=7).wait().settle()  # by itself
         assert world.store.charged(1)[1] == 47
-        world.move(3)
+        world.move(4)
         world.close()
         assert world.store.charged(1)[1] == 40 + 7 + 7
 
@@ -226,7 +226,7 @@ class TestAStoreThatIsLost:
         permit.settle(tokens=60)
         alone = limiter.acquire("jobs", tokens=50).wait()
         world.store.failure = None
-        world.move(3)
+        world.move(4)
         alone.settle(tokens=80)
         world.close()
         assert world.store.charged(1)[1] == 60 + 3 + 80
@@ -291,7 +291,7 @@ class TestAStoreThatIsLost:
         newcomer = world.limiter("4 concurrency")
         assert not newcomer.try_acquire("jobs")
         held[0].settle()
-        world.move(3)
+        world.move(4)
         assert newcomer.try_acquire("jobs")
 
     def test_threads_end_while_it_is_lost(self, world):
@@ -347,7 +347,7 @@ class TestTheLog:
         world.move(120)
         assert warnings(caplog)[7:] == ["jobs: the store failed 3 times; it does not answer for a minute"]
         world.store.failure = None
-        world.move(3)
+        world.move(4)
         assert warnings(caplog)[8:] == [self.BACK]
         world.move(61)
         ask(limiter, "jobs")
@@ -404,8 +404,8 @@ class TestTheLog:
             world.store.failure = GONE
             ask(limiter, "good")
             world.store.failure = None
-            world.move(3)
-        world.move(3)
+            world.move(4)
+        world.move(4)
         bad, good, *back = warnings(caplog)
         assert bad.startswith("bad: obedient:store: the ledger of pool 'bad' cannot be read; continuing")
         assert good.startswith("good (one of the 2 pools of this store): obedient:store: gone; continuing")
@@ -426,7 +426,7 @@ class TestAListenerThatExits:
             patch.setattr(target, name, leave)
             ask(limiter, "jobs")
             world.move(0.1)
-        world.move(3)
+        world.move(4)
         ask(limiter, "jobs")
         assert worker._thread.is_alive()
         assert world.status(limiter)["store"]["state"] == "joined"

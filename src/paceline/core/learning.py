@@ -76,12 +76,19 @@ EPOCHS_MAX = 1_000_000
 """How far a new shared ledger moves the epoch: its own starts at 0, and must not match an older note. It is more than the
 changes of rate and rule in the life of a shared ledger."""
 
+SLOW_DOWN_MIN = 1 / 8
+"""How far refusals for growth lower a ceiling: one in ten answers of a minute would otherwise stop a pool for hours."""
+
 CUT_LEAST = 0.4
 """One measurement lowers a ceiling no further than to this share of itself."""
 
 LIMIT_MIN, LIMIT_MAX = 1e-3, 1e12
 WAIT_MAX_S = 32 * 86_400.0
 """The range of limits and waits of providers; a number outside of it counts as missing."""
+
+REFILL_LACK, REFILL_SHARE = 10, 0.25
+"""A lack shows a period if it is so many times as large as the resolution of its number, or such a share of the limit: with
+smaller ones, a few attempts in a trailing period look like a bucket that takes an hour to refill."""
 
 REFILL_READINGS = 5
 """How many readings show the period of a bucket, if they agree."""
@@ -143,7 +150,11 @@ class Refill:
         if limit is None or remaining is None or reset_s is None:
             return None
         lack, rough_s = limit - remaining, reading.reset_resolution_s + 0.002
-        if lack < 3 * reading.resolution or reset_s < 3 * rough_s or remaining < 0:
+        if (
+            lack < max(3, min(REFILL_LACK, REFILL_SHARE * limit)) * reading.resolution
+            or reset_s < 3 * rough_s
+            or remaining < 0
+        ):
             return None  # too little to measure with
         low_s = (reset_s - rough_s) * limit / (lack + reading.resolution)
         high_s = (reset_s + rough_s) * limit / (lack - reading.resolution)
@@ -503,10 +514,10 @@ class QuotaTracker:
         return now_ns + pause_ns + holds_ns
 
     def _slow_down(self, now_ns: int, sent_ns: int) -> bool:
-        """Halve the ceiling after a refusal for growth; then it climbs by half in 15 minutes at most."""
+        """Halve the ceiling after a refusal for growth, to an eighth at least; it climbs by half in 15 minutes at most."""
         if sent_ns > self._last_ns:
             self._last_ns = self._climbed_ns = now_ns
-            self._set_ceiling(now_ns, self.meter.ceiling / 2)
+            self._set_ceiling(now_ns, max(self.meter.ceiling / 2, min(SLOW_DOWN_MIN, self.meter.ceiling)))
             self.changed()
             self._climb_s, self._steady = CLIMB * SLOW_DOWN_CLIMB_S, True
         return False
@@ -688,8 +699,8 @@ class Learning:
         ``limit``: the part of the reading's limit that is used.
         """
         tracker = self.trackers[index]
-        if tracker is None or reading.period_s is not None:
-            return False
+        if tracker is None or reading.period_s is not None or tracker.meter.quota.rule is Rule.SLIDING:
+            return False  # it has stated its period, or the user the rule, by which its resets have another meaning
         period_s, spread = tracker.refill.period_s(reading), isinstance(tracker.meter, Spread)
         bucket = period_s is not None
         if spread and not bucket:

@@ -602,30 +602,48 @@ def restarts(anchor: str | None, now_ns: int) -> tuple[int, ...] | None:
     return tuple(int((today + timedelta(days=days)).timestamp()) for days in (-1, 0, 1, 2))  # a day has 23 to 25 hours
 
 
-class Window:
-    """A counter that restarts at known instants, with the headroom as a guard against clock error at both edges."""
+CLOCK_NS = NS // 10
+"""Clocks that differ by less are taken for equal."""
 
-    __slots__ = ("headroom_s", "most", "period_ns", "quota", "start_ns", "stop_ns", "used")
+
+class Window:
+    """A counter that restarts at known instants, with the headroom as a guard against clock error at both edges.
+
+    Attributes:
+        ahead_ns: How far the clock by which it restarts, that of the store, is ahead of the clock of its caller.
+    """
+
+    __slots__ = ("ahead_ns", "headroom_s", "most", "period_ns", "quota", "start_ns", "stop_ns", "used")
 
     def __init__(self, quota: Quota, headroom_s: float) -> None:
         self.quota = quota
         self.most = quota.amount
         self.headroom_s = min(headroom_s, quota.period_s / 20)
         self.used = 0.0
-        self.start_ns = self.stop_ns = 0
+        self.start_ns = self.stop_ns = self.ahead_ns = 0
         self.period_ns = max(round(quota.period_s * 1e6), 1) * 1_000  # whole microseconds
 
     def roll(self, now_ns: int) -> None:
         """Enter the window of ``now_ns`` if it is a later one; a clock that is set back does not restart an earlier one."""
         if self.start_ns - self.period_ns <= now_ns < self.stop_ns:
             return
-        days = restarts(self.quota.anchor, now_ns)
+        at_ns = now_ns + self.ahead_ns
+        days = restarts(self.quota.anchor, at_ns)
         if days is None:
-            self.start_ns = now_ns - now_ns % self.period_ns
+            self.start_ns = now_ns - at_ns % self.period_ns
             self.stop_ns = self.start_ns + self.period_ns
         else:
-            self.start_ns, self.stop_ns = days[1] * NS, days[2] * NS
+            self.start_ns, self.stop_ns = (day * NS - self.ahead_ns for day in days[1:3])
         self.used = 0.0
+
+    def restart_in(self, now_ns: int, left_ns: int) -> None:
+        """Take from the store when it restarts next: its clock need not be the caller's."""
+        self.roll(now_ns)
+        ahead_ns = self.stop_ns - now_ns - left_ns
+        if abs(ahead_ns) > CLOCK_NS:  # less is the way of the reply
+            half_ns = self.period_ns // 2
+            self.ahead_ns = (self.ahead_ns + ahead_ns + half_ns) % self.period_ns - half_ns
+            self.start_ns, self.stop_ns = now_ns + left_ns - self.period_ns, now_ns + left_ns
 
     def earliest(self, now_ns: int, cost: float, ahead: float = 0.0, slack_ns: int = 0) -> int:
         self.roll(now_ns)

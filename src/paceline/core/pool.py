@@ -216,6 +216,8 @@ class Pool:
             self.cancel(now_ns, waiter.outcome)
         else:
             self.queue.withdraw(waiter)
+            if not self.queue.length:
+                self.wake_ns = None  # otherwise the timer for the waiter would be set again and again
 
     def settle(self, now_ns: int, reservation: Reservation, actual: Cost | None, waiter: Waiter | None = None) -> None:
         """Close ``reservation`` with its true cost; ``None``: see :meth:`Capacity.settle`."""

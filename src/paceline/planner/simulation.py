@@ -87,6 +87,8 @@ class Request:
         lane: The lane.
         timeout_s: The longest wait in the queue, in seconds.
         units: Amounts of the user's own units; 1 of each where they are left out.
+        name: The name of its waiter.
+        invalid: Whether the provider answers with an error of the caller (a 400).
     """
 
     model: str
@@ -97,6 +99,8 @@ class Request:
     lane: str | LaneSpec | None = None
     timeout_s: float | None = None
     units: Mapping[str, float] = field(default_factory=dict)
+    name: str | None = None
+    invalid: bool = False
 
 
 @dataclass(slots=True)
@@ -193,15 +197,18 @@ class Simulation:
         """The provider's time, in seconds since the epoch."""
         return self.clock.now_ns() / NS
 
-    def client(self, *, skew_s: float = 0.0, shared: bool = False, **options: Any) -> Client:
+    def client(
+        self, *, skew_s: float = 0.0, stalls: Sequence[Stall] = (), shared: bool = False, **options: Any
+    ) -> Client:
         """A further process, with a limiter of its own.
 
         Args:
             skew_s: How far its clock is ahead of the others', in seconds.
+            stalls: When the network holds its messages to the provider and back, and no others.
             shared: Whether it shares its quotas with the other such processes, by the simulated store.
             **options: The arguments of its :class:`~paceline.Limiter`.
         """
-        client = Client(self, f"p{len(self.clients)}", skew_s=skew_s, shared=shared, **options)
+        client = Client(self, f"p{len(self.clients)}", skew_s=skew_s, stalls=stalls, shared=shared, **options)
         self.clients.append(client)
         return client
 
@@ -213,10 +220,10 @@ class Simulation:
         """
         return run_virtual(main(), self.clock)
 
-    async def over_net(self, way: str, further_s: float = 0.0) -> None:
+    async def over_net(self, way: str, further_s: float = 0.0, stalls: Sequence[Stall] = ()) -> None:
         """Pass ``further_s`` seconds and the way of a message; a stalled network delivers at its end."""
         at_s = self.now_s + further_s + self.random.uniform(*self._net_s)
-        for stall in self._stalls:
+        for stall in (*self._stalls, *stalls):
             if way in stall.ways and stall.from_s <= at_s < stall.to_s:
                 at_s = stall.to_s
         await asyncio.sleep(at_s - self.now_s)
@@ -228,16 +235,24 @@ class Client:
     Attributes:
         limiter: The limiter.
         name: Its name in the store.
+        stalls: When the network holds its messages.
         clock: Its clock, which may be skewed.
     """
 
-    def __init__(self, simulation: Simulation, name: str, *, skew_s: float, shared: bool, **options: Any) -> None:
-        self.simulation, self.name = simulation, name
+    def __init__(
+        self, simulation: Simulation, name: str, *, skew_s: float, stalls: Sequence[Stall], shared: bool, **options: Any
+    ) -> None:
+        self.simulation, self.name, self.stalls = simulation, name, stalls
         self.clock: Clock = SkewedClock(simulation.clock, round(skew_s * NS)) if skew_s else simulation.clock
         on_failure, lease_s = options.pop("on_store_failure", "fail_safe"), options.pop("lease_s", None)
         self.limiter = Limiter(**options, clock=self.clock)
         if shared:
             self.limiter.worker = SimulatedWorker(self, on_store_failure=on_failure, lease_s=lease_s)
+
+    def crash(self) -> None:
+        """End the process: it sends nothing more to the store. Its tasks have to be cancelled."""
+        if self.limiter.worker is not None:
+            self.limiter.worker.close()
 
     async def send(self, request: Request) -> Sent:
         """Make one call, with further attempts after refusals and faults as the limiter's policy has it."""
@@ -253,13 +268,13 @@ class Client:
         return sent
 
     async def _attempts(self, request: Request, sent: Sent, scheduler: Scheduler) -> None:
-        cost, held, charged = costs(request, scheduler)
+        cost, held, charged = costs(request, scheduler, self.simulation.settings.settle)
         permit: Permit | None = None
         policy, health, began_ns = self.limiter.retry, self.limiter.health, 0
         host = sent.pool.partition("/")[0]
         while True:
             permit = await self.limiter.acquire(
-                request.model, timeout=request.timeout_s, lane=request.lane, again=permit, name=None, **cost
+                request.model, timeout=request.timeout_s, lane=request.lane, again=permit, name=request.name, **cost
             )
             sent.attempts += 1
             sent.waited_s += permit.waited_s
@@ -275,7 +290,9 @@ class Client:
                 health.failed(host, scheduler, permit.reservation.granted_ns, f"status {fault}")
             else:
                 health.succeeded(host, scheduler)
-            if refusal is None and fault < 400:
+            if refusal is None and fault < 500:
+                sent.error = f"status {fault}" if fault >= 400 else None
+                permit.close()
                 return
             elapsed_s = (self.clock.now_ns() - began_ns) / NS
             luck, in_row = self.simulation.random.random(), scheduler.pool.refused_in_row
@@ -295,7 +312,11 @@ class Client:
     ) -> tuple[Refusal | None, int]:
         """Send the request once: the refusal, if any, and the status."""
         simulation, world, model = self.simulation, self.simulation.world, scheduler.pool.name
-        await simulation.over_net("requests")
+        await simulation.over_net("requests", stalls=self.stalls)
+        if request.invalid:
+            world.refuse(simulation.world_s, Refused("invalid", model))
+            await simulation.over_net("answers", stalls=self.stalls)
+            return None, 400
         most = round(held[TOKENS]) - request.input_tokens
         outcome = world.admit(
             simulation.world_s, model, request.input_tokens, most, settles=charged[TOKENS] < held[TOKENS]
@@ -304,7 +325,7 @@ class Client:
             world.levels(simulation.world_s, model) if scheduler.reads_now() or isinstance(outcome, Refused) else []
         )
         if isinstance(outcome, Refused):
-            await simulation.over_net("answers")
+            await simulation.over_net("answers", stalls=self.stalls)
             self._observe(scheduler, levels, permit)
             return self._refusal(outcome), outcome.status or 429
         if simulation.on_admit is not None:
@@ -316,7 +337,7 @@ class Client:
             simulation.clock.now_ns() + round(duration_s * NS),
             lambda: world.finish(simulation.world_s, outcome, request.output_tokens),
         )
-        await simulation.over_net("answers", duration_s)
+        await simulation.over_net("answers", duration_s, self.stalls)
         self._observe(scheduler, levels, permit)
         if outcome.fault is not None:
             return None, 500
@@ -357,8 +378,11 @@ def counted(quotas: Iterable[Quota]) -> str:
 _COUNTED = frozenset({Rule.BUCKET, Rule.WINDOW, Rule.SLIDING})
 
 
-def costs(request: Request, scheduler: Scheduler) -> tuple[Cost, Cost, Cost]:
-    """What the client reserves for a call, what the provider holds at admission, and what it charges in the end."""
+def costs(request: Request, scheduler: Scheduler, settle: str) -> tuple[Cost, Cost, Cost]:
+    """What the client reserves for a call, what the provider holds at admission, and what it charges in the end.
+
+    ``settle`` is the setting of the provider: whether it gives back output that was held and not produced.
+    """
     estimated = request.input_tokens if request.estimated is None else request.estimated
     provider, call = _called(scheduler.pool.name, request.max_output_tokens)
     if provider is None:
@@ -369,6 +393,8 @@ def costs(request: Request, scheduler: Scheduler) -> tuple[Cost, Cost, Cost]:
         reserved = provider.held(call, estimated, request.output_tokens)
         held = provider.held(call, request.input_tokens, request.output_tokens)
         charged = provider.charged(call, Usage(request.input_tokens, request.output_tokens))
+    if settle == "never":
+        charged = charged | {TOKENS: held[TOKENS]}
     if own := set(scheduler.pool.ledger.units).difference(KNOWN_UNITS):
         reserved = reserved | {unit: request.units.get(unit, 1.0) for unit in own}
     charged = {unit: amount for unit, amount in charged.items() if unit != REQUESTS}

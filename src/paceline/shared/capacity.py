@@ -75,7 +75,7 @@ FEW, RETRIES_PER_S = 16, 1_000
 """With more processes than the first, each waits for a random time of its own before it tries a lost store again; in
 all, they try it so often."""
 
-REJOIN_NS = 3 * NS // 2
+REJOIN_NS = 5 * NS // 2
 """How long after its first reply a lost store is authoritative again, beside the retries of the other processes: all have
 reported their use by then."""
 

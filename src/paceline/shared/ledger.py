@@ -266,6 +266,8 @@ class SharedLedger:
         if isinstance(m, Window | Slots | Spread):
             m.level(now_ns)  # drops the use before the current period
             standing.used = m.used
+        if isinstance(m, Window):
+            standing.lack_ns = max(m.stop_ns - now_ns, 0)
         if account.version != known:
             learned = LearnedState(account.version, m.quota, epoch=account.epoch, refused=account.refused)
             if isinstance(m, Bucket):

@@ -176,7 +176,8 @@ class Standing:
     """The state of a quota at a reply.
 
     Attributes:
-        lack_ns: How far from full a bucket is, in nanoseconds of its refill; 0 for windows and slots.
+        lack_ns: How far from full a bucket is, in nanoseconds of its refill; of a window, the time until it restarts, or
+            0 if that is unknown; 0 for slots.
         used: The use of a window, of slots, or of the last period of a spread quota; 0 for buckets.
         charged: The sum of all charges of all processes, without refunds.
         spent: The same with refunds and debts.

@@ -149,6 +149,8 @@ def part_of(m: Meter, now_ns: int, share: float) -> Meter:
         part.cap_burst(m.burst_cap * share)
     else:
         part = meter(quota, now_ns, m.headroom_s)
+        if isinstance(m, Window) and isinstance(part, Window):
+            part.ahead_ns = m.ahead_ns
         part.charge(now_ns, m.quota.amount * share - m.level(now_ns) * share)
     part.most = m.most
     return part

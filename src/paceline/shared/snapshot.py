@@ -95,6 +95,8 @@ class Snapshot:
         if isinstance(m, Bucket):
             stand(m, now_ns + standing.lack_ns, standing.opened)
         elif isinstance(m, Window | Slots):
+            if isinstance(m, Window) and standing.lack_ns:
+                m.restart_in(now_ns, standing.lack_ns)
             m.level(now_ns)  # enter the present window
             m.used = standing.used
         if tracker is not None:

@@ -266,6 +266,7 @@ local function tell(out, i, known)                 -- how an account stands
   local s, k = m.s, #out
   if m.kind == SPACED then forget(m) elseif m.kind == WINDOW then roll(m) end
   out[k + 1] = s.full and number(max(s.full - now, 0)) or 0
+  if m.kind == WINDOW and s.stop then out[k + 1] = number(max(s.stop - wall, 0) * 1000) end   -- until it restarts
   out[k + 2] = number(m.kind == BUCKET and 0 or s.used)
   out[k + 3], out[k + 4] = number(account.charged), number(account.spent)
   out[k + 5] = number(s.opened or INF)

@@ -1,0 +1,124 @@
+"""Planted bugs, one of each kind that the random worlds have to find: each is a context in which the engine is wrong."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from math import ceil
+from unittest.mock import patch
+
+from paceline.core import learning
+from paceline.core.meters import Bucket
+from paceline.core.queue import Queue
+from paceline.pacing import scheduler
+from paceline.planner import simulation
+from paceline.shared.capacity import SharedCapacity
+
+
+@contextmanager
+def plain_refunds() -> Iterator[None]:
+    """A refund is added back, although the bucket was full meanwhile."""
+
+    def correct(self: Bucket, now_ns: int, mark: int, charged: float, actual: float) -> None:
+        self.full_at_ns += ceil(actual * self.ns_per_unit) - ceil(charged * self.ns_per_unit)
+
+    with patch.object(Bucket, "correct", correct):
+        yield
+
+
+@contextmanager
+def lost_wake_up() -> Iterator[None]:
+    """A timer that is set to an earlier instant is not moved."""
+    original = scheduler.Scheduler._arm_at
+
+    def arm_at(self: scheduler.Scheduler, wake_ns: int) -> None:
+        if self._timer is None or self._timer_ns == wake_ns or self.pool.queue.length < 2:
+            original(self, wake_ns)
+
+    with patch.object(scheduler.Scheduler, "_arm_at", arm_at):
+        yield
+
+
+@contextmanager
+def retry_jumps_the_queue() -> Iterator[None]:
+    """A request that returns after a refusal goes before all others, and not to its place."""
+    original = Queue.push
+
+    def push(self, waiter):
+        if waiter.returned:
+            waiter.number = -self.next_number()
+        return original(self, waiter)
+
+    with patch.object(Queue, "push", push):
+        yield
+
+
+@contextmanager
+def client_clock_in_the_store() -> Iterator[None]:
+    """The store takes the time of the process that sends the message."""
+    original = simulation.SimulatedStore._serve
+
+    def serve(self, process, pool_name, message, reply):
+        client = next(one for one in self._simulation.clients if one.name == process)
+        with patch.object(self, "_simulation", _Seen(self._simulation, client)):
+            original(self, process, pool_name, message, reply)
+
+    with patch.object(simulation.SimulatedStore, "_serve", serve):
+        yield
+
+
+class _Seen:
+    """A simulation whose clock is that of a client, where the store reads it."""
+
+    def __init__(self, inner, client) -> None:
+        self._inner, self._client = inner, client
+
+    def __getattr__(self, name: str):
+        return getattr(self._inner, name)
+
+    @property
+    def clock(self):
+        inner, client = self._inner.clock, self._client
+
+        class Clock:
+            def now_ns(self) -> int:
+                return client.clock.now_ns()
+
+            def call_at(self, at_ns, event):
+                return inner.call_at(at_ns - client.clock.now_ns() + inner.now_ns(), event)
+
+        return Clock()
+
+
+@contextmanager
+def share_of_the_last_exchange() -> Iterator[None]:
+    """A process that loses the store takes the whole of what the last reply showed, and not its share of it."""
+    original = SharedCapacity.receive
+
+    def receive(self, now_ns, reply):
+        reply.share = 1.0 if reply.peers < 3 else 1.5 / reply.peers
+        return original(self, now_ns, reply)
+
+    with patch.object(SharedCapacity, "receive", receive):
+        yield
+
+
+@contextmanager
+def lesson_that_stays() -> Iterator[None]:
+    """A ceiling that was learned from a refusal never climbs again."""
+    with patch.object(learning.QuotaTracker, "climb", lambda *_: None):
+        yield
+
+
+@contextmanager
+def breaker_counts_callers() -> Iterator[None]:
+    """An error of the caller (a 400) counts as a failure of the server."""
+    with patch.object(simulation, "is_server_fault", lambda status, refusal: status >= 400 and refusal is None):
+        yield
+
+
+BUGS = {
+    bug.__name__: bug
+    for bug in (
+        plain_refunds, lost_wake_up, retry_jumps_the_queue, client_clock_in_the_store, share_of_the_last_exchange,
+        lesson_that_stays, breaker_counts_callers,
+    )
+}  # fmt: skip

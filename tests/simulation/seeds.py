@@ -1,0 +1,507 @@
+"""Random worlds, each drawn from a seed: the promises of docs/design.md are checked after every step.
+
+    python -m tests.simulation.seeds --count 10000        # seeds 0 to 9,999
+    python -m tests.simulation.seeds --seed 1234          # one of them, with its options; a broken one is minimised
+
+A world has a safety phase, in which anything may happen, and a liveness phase: all disturbances end, and all work must be
+served within a bound.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import logging
+import random
+import sys
+import time
+import warnings
+from concurrent.futures import ProcessPoolExecutor
+from dataclasses import asdict, dataclass, fields, replace
+from functools import partial
+
+import paceline
+from paceline.core.quota import NS
+from paceline.core.results import Reservation
+from paceline.pacing.retry import RetryPolicy
+from paceline.planner.simulation import Client, Request, Simulation, Stall
+from paceline.testing import DeadlockError
+
+SAFETY_S = 90.0
+"""How long disturbances may last."""
+
+RECOVER_S, RECOVER_TIMES, RECOVERED = 120.0, 10, 0.6
+"""After changed limits the demand is full for so many seconds, so many times at most, until this share of the speed."""
+
+TICK_S = 0.01
+"""A deadline is kept to so many seconds, and those of the store."""
+
+
+logging.getLogger("paceline").setLevel(logging.CRITICAL)
+
+
+class BrokenPromiseError(AssertionError):
+    """A promise was broken."""
+
+
+@dataclass(frozen=True)
+class Options:
+    """A world. The defaults are those of a world without any trouble."""
+
+    seed: int = 0
+    rule: str = "bucket"
+    limits: tuple[tuple[str, float], ...] = (("requests", 300), ("tokens", 200_000))
+    period_s: int = 60
+    slots: int = 0
+    told: float = 1.0  # what the limiter is told, as a part of the truth
+    source_known: bool = True  # whether the told rule is the true one
+    processes: int = 1
+    shared: bool = False
+    skews_s: tuple[float, ...] = ()
+    late_s: tuple[float, ...] = ()
+    crash_s: float = 0.0
+    store_away: tuple[tuple[float, float], ...] = ()
+    store_cut: tuple[tuple[float, float], ...] = ()  # of the first process only
+    forget_s: float = 0.0
+    workers: int = 20
+    calls: int = 400
+    words: tuple[int, int] = (100, 900)
+    estimate: float = 1.0
+    latency_s: float = 0.5
+    lanes: tuple[tuple[str, float, int], ...] = ()
+    timeouts: float = 0.0
+    cancelled: float = 0.0
+    invalid: float = 0.0
+    headers: bool = True
+    numbers: bool = True
+    others: float = 0.0
+    start_level: float = 1.0
+    settle: str = "never"
+    faults: tuple[tuple[str, float], ...] = ()
+    stalls: tuple[tuple[float, float, str], ...] = ()
+    changes: tuple[tuple[float, float], ...] = ()
+    net_s: float = 0.02
+    pulse_s: float = 0.0  # callers come all at once every so many seconds: some, and later the others
+
+    @property
+    def model(self) -> str:
+        """The model: Groq gives unused output back, OpenAI does not."""
+        return "groq/m" if self.settle == "actual" else "openai/m"
+
+    @property
+    def quiet(self) -> bool:
+        """Whether the limits are known, and no trouble is the provider's or the network's: then nothing is refused."""
+        return (
+            self.told == 1.0 and self.source_known and self.estimate >= 1 and not self.others and self.start_level == 1
+            and not self.stalls and not self.changes and not dict(self.faults).get("growth") and self.net_s <= 0.02
+            and not self.forget_s and not (self.crash_s and self.shared)
+            and not (self.store_away and self.store_cut)  # cut off when the others are back: its use is not known
+            and not (self.slots and self.cancelled)  # a cancelled caller has its slot again before the provider knows
+        )  # fmt: skip
+
+    def quotas(self, factor: float = 1.0) -> str:
+        """The limits in text, for the limiter."""
+        rule = "" if self.rule == "bucket" or not self.source_known else f" {self.rule}"
+        rule += " utc" if rule == " window" else ""
+        texts = [f"{amount * factor:f} {unit}/{self.period_s}s{rule}" for unit, amount in self.limits]
+        return ", ".join([*texts, *([f"{self.slots} concurrency"] if self.slots else [])])
+
+    def true(self, factor: float = 1.0) -> str:
+        """The same for the provider."""
+        texts = [f"{amount * factor:.6f} {unit}/{self.period_s}s {self.rule}" for unit, amount in self.limits]
+        return ",".join([*texts, *([f"{self.slots} concurrency"] if self.slots else [])])
+
+
+def drawn(seed: int) -> Options:
+    """The world of ``seed``."""
+    rnd = random.Random(seed)
+    chance = lambda p: rnd.random() < p  # noqa: E731
+    between = lambda a, b: round(rnd.uniform(a, b), 2)  # noqa: E731
+    o = Options(seed=seed)
+    rate = rnd.choice([60, 120, 300, 600])
+    tokens = ("tokens", rate * rnd.choice([400, 700, 1_500]))
+    apart = (("input_tokens", rate * rnd.choice([400, 900])),)
+    o = replace(
+        o,
+        rule=rnd.choice(["bucket", "bucket", "bucket", "window", "sliding"]),
+        limits=(("requests", rate), *rnd.choice([(tokens,), (tokens,), apart, ()])),
+        period_s=rnd.choice([60, 60, 10]),
+        slots=rnd.choice([0, 0, 0, 5, 30]),
+        workers=rnd.choice([3, 20, 60]),
+        words=rnd.choice([(100, 900), (20, 60), (10, 3_000)]),
+        latency_s=rnd.choice([0.02, 0.5, 3.0]),
+        estimate=rnd.choice([1.0, 1.0, 1.3, 2.0, 0.8]),
+        settle=rnd.choice(["never", "never", "actual"]),
+        headers=chance(0.8),
+        numbers=chance(0.8),
+    )
+    o = replace(o, calls=min(rate * 3 * (6 if o.period_s == 10 else 1), 400))
+    if chance(0.45):
+        o = replace(o, processes=rnd.choice([2, 3, 5]), shared=True)
+        o = replace(
+            o,
+            skews_s=tuple(between(-3_600, 3_600) if chance(0.5) else 0.0 for _ in range(o.processes)),
+            late_s=tuple(between(0, 60) if chance(0.3) else 0.0 for _ in range(o.processes)),
+            crash_s=between(5, 60) if chance(0.2) else 0.0,
+            store_away=((a := between(2, 50), a + between(1, 30)),) if chance(0.35) else (),
+            store_cut=((a := between(2, 50), a + between(1, 30)),) if chance(0.2) else (),
+            forget_s=between(5, 60) if chance(0.1) else 0.0,
+        )
+    if chance(0.3):
+        lanes = [("bulk", 1.0, 0), ("paid", float(rnd.choice([1, 3])), 0), ("urgent", 1.0, rnd.choice([0, 5]))]
+        o = replace(o, lanes=tuple(lanes[: rnd.choice([2, 3])]))
+    if chance(0.2):
+        o = replace(o, timeouts=between(0.05, 0.5))
+    if chance(0.25):
+        o = replace(o, cancelled=between(0.02, 0.3))
+    if chance(0.2):
+        o = replace(o, invalid=rnd.choice([0.1, 0.5, 0.9]))
+    if chance(0.4):  # trouble of the provider
+        o = replace(
+            o,
+            told=rnd.choice([1.0, 0.5, 2.0, 4.0]),
+            source_known=chance(0.5),
+            others=between(0, 0.4) if chance(0.4) else 0.0,
+            start_level=rnd.choice([1.0, 0.5, 0.1]),
+            faults=tuple(
+                (kind, between(0.01, 0.2)) for kind in ("500", "503", "drop", "slow", "growth") if chance(0.25)
+            ),
+            stalls=((a := between(5, 50), a + between(1, 20), rnd.choice(["requests", "answers", "both"])),)
+            if chance(0.3)
+            else (),
+            changes=((between(10, 40), rnd.choice([0.25, 0.5, 2.0])), (between(45, 80), 1.0)) if chance(0.3) else (),
+            net_s=rnd.choice([0.02, 0.02, 0.8]),
+        )
+    if chance(0.25):
+        pulse_s = float(rnd.choice([5, 20]))
+        o = replace(
+            o, pulse_s=pulse_s, workers=max(o.workers, 20), calls=min(o.calls, 200), estimate=max(o.estimate, 1.3)
+        )
+    return o
+
+
+class Checked:
+    """One world, with its checks."""
+
+    def __init__(self, options: Options) -> None:
+        self.o = o = options
+        self.random = random.Random(o.seed + 1)
+        ways = {"both": ("requests", "answers"), "requests": ("requests",), "answers": ("answers",)}
+        self.sim = Simulation(
+            {o.model: o.true()},
+            seed=o.seed,
+            net_s=(0.001, o.net_s),
+            stalls=[Stall(a, b, ways[way]) for a, b, way in o.stalls],
+            store_away=o.store_away,
+            latency_s=o.latency_s,
+            jitter=0.3,
+            headers=o.headers,
+            body_numbers=o.numbers,
+            other_users=o.others,
+            start_level=o.start_level,
+            settle=o.settle,
+            faults=dict(o.faults),
+            changes=[{"at_s": at_s, "limits": {o.model: o.true(factor)}} for at_s, factor in o.changes],
+        )
+        if o.store_cut:
+            self.sim.store.cut["p0"] = o.store_cut
+        if o.forget_s:
+            self.after(o.forget_s, self.sim.store.forget)
+        lanes = [paceline.LaneSpec(name, weight, priority) for name, weight, priority in o.lanes]
+        self.clients = [
+            self.sim.client(
+                quotas={o.model: o.quotas(o.told)},
+                shared=o.shared,
+                skew_s=o.skews_s[n] if o.skews_s else 0.0,
+                lanes=lanes,
+                learn="up" if o.told < 1 else True,
+                retry=RetryPolicy(faults=True, max_attempts=50, max_elapsed_s=1e6),
+            )
+            for n in range(o.processes)
+        ]
+        for client in self.clients:
+            self.watch(client)
+        self.arrived = 0
+        self.left = o.calls
+        self.cancelled = 0
+        self.dead: set[int] = set()
+
+    def after(self, seconds: float, event) -> None:
+        self.sim.clock.call_at(self.sim.start_ns + round(seconds * NS), event)
+
+    # Checks.
+
+    def watch(self, client: Client) -> None:
+        """Check each grant of the pool of ``client``: nothing overtakes inside a lane, and no lower priority goes first."""
+        pool = client.limiter.scheduler(self.o.model).pool
+        pump = pool.pump
+
+        def checked(now_ns: int):
+            before = [(waiter.lane.name, waiter.lane.priority, int(waiter.name), waiter) for waiter in pool.queue]
+            done = pump(now_ns)
+            granted = {waiter for waiter in done if isinstance(waiter.outcome, Reservation)}
+            if granted and pool.queue.length:
+                first: dict[str, int] = {}
+                ended = set(done)
+                for lane, _, number, waiter in before:
+                    if waiter not in ended:
+                        first[lane] = min(number, first.get(lane, number))
+                waits = max((p for _, p, _, waiter in before if waiter not in ended), default=-99)
+                for waiter in granted:
+                    if int(waiter.name) > first.get(waiter.lane.name, 1 << 60):
+                        raise BrokenPromiseError(
+                            f"request {waiter.name} overtook {first[waiter.lane.name]} in lane {waiter.lane.name}"
+                        )
+                    if waiter.lane.priority < waits:
+                        raise BrokenPromiseError(f"lane {waiter.lane.name} went before one of a higher priority")
+            return done
+
+        pool.pump = checked
+
+    def check_end(self) -> None:
+        o, sim = self.o, self.sim
+        refused = sim.world.tally()["refused"]
+        few = 3 if o.store_cut else 0  # what a process that is cut off spends is presumed, not known
+        if o.quiet and refused.get("rate", 0) > few:
+            raise BrokenPromiseError(f"{refused['rate']} refusals of our own making under known limits")
+        handful = 15 * o.processes + 2 * o.workers * (len(o.stalls) + len(o.changes)) + 25 * len(o.changes)
+        handful += (
+            o.calls // 2 if o.slots and o.others else 0
+        )  # the limit of slots that the provider states is not free
+        handful += (o.calls // 8) if o.others or o.net_s > 0.02 or o.estimate < 1 else 0
+        if refused.get("rate", 0) > handful + o.workers:
+            raise BrokenPromiseError(f"{refused['rate']} refusals are more than a handful ({handful + o.workers})")
+        for one in sim.sent:
+            if one.error is None or one.error.startswith("status 400"):
+                continue
+            if "no answer" in one.error and (o.store_away or o.store_cut):
+                continue  # a process that has never reached its store
+            if (one.request.timeout_s is not None and "timeout" in one.error.lower()) or "wait" in one.error:
+                if one.request.timeout_s is None:
+                    raise BrokenPromiseError(f"a request without a timeout ended: {one.error}")
+                continue
+            raise BrokenPromiseError(f"a request that the provider would serve failed: {one.error}")
+        for number, client in enumerate(self.clients):
+            if number in self.dead:
+                continue
+            pool = client.limiter.scheduler(self.o.model).pool
+            if pool.queue.length:
+                raise BrokenPromiseError(f"{pool.queue.length} waiters are left in the queue of {client.name}")
+            if pool.ledger.in_flight:
+                raise BrokenPromiseError(f"{pool.ledger.in_flight} permits of {client.name} are open for ever")
+            if not {"500", "503", "drop"} & dict(o.faults).keys() and any(
+                breaker.open_until_ns for breaker in client.limiter.health._breakers.values()
+            ):
+                raise BrokenPromiseError(f"the breaker of {client.name} is open, and no server has failed")
+
+    # The run.
+
+    def run(self) -> None:
+        try:
+            self.sim.run(self.main)
+        except DeadlockError as error:
+            raise BrokenPromiseError(f"a lost wake-up: {error}") from None
+        except BaseExceptionGroup as errors:
+            while isinstance(errors, BaseExceptionGroup):
+                errors = errors.exceptions[0]
+            raise errors from None
+        self.check_end()
+
+    async def main(self) -> None:
+        o = self.o
+        async with asyncio.TaskGroup() as group:
+            workers = [
+                [
+                    group.create_task(self.work(client, late_s, early=n % 5 == 0))
+                    for n in range(max(o.workers // o.processes, 1))
+                ]
+                for client, late_s in zip(self.clients, o.late_s or [0.0] * o.processes, strict=True)
+            ]
+            if o.crash_s and o.processes > 1:
+                self.after(o.crash_s, partial(self.crash, workers))
+            self.after(SAFETY_S, self.calm)
+            bound_s = self.bound_s()
+            over = group.create_task(asyncio.sleep(bound_s))
+            done = {task for tasks in workers for task in tasks}
+            await asyncio.wait([group.create_task(_all(done)), over], return_when="FIRST_COMPLETED")
+            if over.done():
+                left = sum(not task.done() for task in done)
+                states = [client.limiter.status() for client in self.clients]
+                raise BrokenPromiseError(
+                    f"{left} workers and {self.left} calls are not done after {bound_s:.0f} s: {states}"
+                )
+            over.cancel()
+        if o.changes and not dict(o.faults).get("growth"):
+            await self.recover()
+
+    async def recover(self) -> None:
+        """After changed limits: full demand, until the speed is that of the true limits again."""
+        o, world, times = self.o, self.sim.world, 0.0
+        rate = o.limits[0][1] / o.period_s * (1 - o.others)
+        for _ in range(RECOVER_TIMES):
+            before, self.left = world.total.admitted, round(rate * RECOVER_S)
+            began_s = self.sim.now_s
+            alive = [client for number, client in enumerate(self.clients) if number not in self.dead]
+            async with asyncio.TaskGroup() as group:
+                for client in alive:
+                    for _ in range(max(40 // len(alive), 1)):
+                        group.create_task(self.small(client))
+            times = (world.total.admitted - before) / rate / (self.sim.now_s - began_s)
+            if times > RECOVERED or o.slots or o.latency_s > 0.5:
+                return
+        raise BrokenPromiseError(f"{times:.2f} of the true speed, long after the limits have risen: a lesson stays")
+
+    async def small(self, client: Client) -> None:
+        while self.left > 0:
+            self.left -= 1
+            self.arrived += 1
+            await client.send(Request(self.o.model, 10, 5, 10, name=str(self.arrived)))
+
+    def bound_s(self) -> float:
+        """When all work must be done: the time of the provider for it at half speed, and the ends of all troubles."""
+        o = self.o
+        each = {
+            "requests": 1.0,
+            "tokens": sum(o.words) / 2 * max(o.estimate, 1) + 200,
+            "input_tokens": sum(o.words) / 2,
+        }
+        speed = min(amount / o.period_s / each[unit] for unit, amount in o.limits) * (1 - o.others)
+        if o.slots:
+            speed = min(speed, o.slots / (o.latency_s * 1.5 + 2 * o.net_s + 0.05))
+        speed = min(speed, o.workers / (o.latency_s * 1.5 + 2 * o.net_s))
+        if self.o.told < 1 and not o.headers:
+            speed *= o.told
+        if dict(o.faults).get("growth"):
+            speed *= 0.15  # each "slow down" halves the speed for a quarter of an hour
+        if o.pulse_s:
+            speed = min(speed, o.workers / o.pulse_s / 2)
+        return SAFETY_S + 2 * o.calls / speed + 8 * o.period_s + 300
+
+    def calm(self) -> None:
+        """End all troubles."""
+        settings = self.sim.world.settings
+        self.sim.world.settings = replace(settings, faults={})
+
+    def crash(self, workers: list[list[asyncio.Task]]) -> None:
+        self.dead.add(1)
+        self.clients[1].crash()
+        for task in workers[1]:
+            task.cancel()
+
+    async def work(self, client: Client, late_s: float, *, early: bool) -> None:
+        o = self.o
+        if late_s:
+            await asyncio.sleep(late_s)
+        while self.left > 0:
+            if o.pulse_s:
+                offset_s = 0.0 if early else 0.6 * o.latency_s
+                await asyncio.sleep(o.pulse_s - (self.sim.now_s - offset_s) % o.pulse_s)
+            self.left -= 1
+            size = self.random.randint(*o.words)
+            lane = self.random.choice(o.lanes)[0] if o.lanes else None
+            timeout_s = self.random.uniform(0.5, 30.0) if self.random.random() < o.timeouts else None
+            number, self.arrived = self.arrived, self.arrived + 1
+            request = Request(
+                o.model, size, 100, 200, estimated=round(size * o.estimate), lane=lane, timeout_s=timeout_s, name=str(number),
+                invalid=self.random.random() < o.invalid,
+            )  # fmt: skip
+            task = asyncio.ensure_future(client.send(request))
+            began_s = self.sim.now_s
+            if self.random.random() < o.cancelled:
+                await asyncio.wait([task], timeout=self.random.choice([0.0, 0.01, 0.5, 5.0, 20.0]))
+                if not task.done():
+                    self.cancelled += 1
+                    task.cancel()
+            try:
+                sent = await task
+            except asyncio.CancelledError:
+                if asyncio.current_task().cancelling():
+                    task.cancel()
+                    raise
+                continue
+            if sent.error is not None and timeout_s is not None and sent.attempts == 0:
+                passed_s, slack_s = self.sim.now_s - began_s, TICK_S + 2.1 * o.shared
+                if passed_s > timeout_s + slack_s:
+                    raise BrokenPromiseError(f"a deadline of {timeout_s:.2f} s was kept after {passed_s:.2f} s")
+            if sent.error is not None and "no answer" in sent.error:
+                self.left += 1
+                await asyncio.sleep(1.0)
+
+
+async def _all(tasks: set[asyncio.Task]) -> None:
+    await asyncio.wait(tasks)
+
+
+def check(options: Options) -> str | None:
+    """What is broken in a world; ``None`` for nothing."""
+    state = random.getstate()
+    random.seed(options.seed)
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            Checked(options).run()
+    except BrokenPromiseError as error:
+        return str(error)
+    finally:
+        random.setstate(state)
+    return None
+
+
+def minimised(options: Options) -> Options:
+    """The same with as few troubles as still break a promise."""
+    plain = Options(seed=options.seed)
+    changed = True
+    while changed:
+        changed = False
+        for one in fields(options):
+            value = getattr(plain, one.name)
+            if getattr(options, one.name) != value:
+                less = replace(options, **{one.name: value})
+                try:
+                    found = check(less)
+                except Exception:  # noqa: BLE001  (it makes no sense)
+                    continue
+                if found is not None:
+                    options, changed = less, True
+    return options
+
+
+def differing(options: Options) -> dict:
+    """The options that are not the defaults."""
+    plain = asdict(Options())
+    return {name: value for name, value in asdict(options).items() if value != plain[name]}
+
+
+def tried(seed: int) -> tuple[int, str | None]:
+    """The result of a seed."""
+    try:
+        return seed, check(drawn(seed))
+    except Exception as error:  # noqa: BLE001
+        return seed, f"{type(error).__name__}: {error}"
+
+
+def main() -> None:
+    """The command line."""
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser.add_argument("--start", type=int, default=0)
+    parser.add_argument("--count", type=int, default=1_000)
+    parser.add_argument("--seed", type=int)
+    parser.add_argument("--jobs", type=int, default=1)
+    given = parser.parse_args()
+    began, seeds = time.monotonic(), range(given.start, given.start + given.count)
+    if given.seed is not None:
+        seeds = [given.seed]
+    broken = 0
+    with ProcessPoolExecutor(given.jobs) as pool:
+        for seed, found in pool.map(tried, seeds, chunksize=1 if given.seed is not None else 8):
+            if found is not None:
+                broken += 1
+                print(f"seed {seed}: {found[:600]}\n  options: {differing(drawn(seed))}", flush=True)
+                if given.seed is not None:
+                    print(f"  minimised: {differing(minimised(drawn(seed)))}")
+    print(f"{len(seeds):,} seeds, {broken} broken, {time.monotonic() - began:.0f} s")
+    sys.exit(bool(broken))
+
+
+if __name__ == "__main__":
+    main()

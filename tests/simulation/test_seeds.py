@@ -1,0 +1,47 @@
+"""Random worlds from seeds break no promise; a planted bug of each kind is found. All 10,000: ``make seeds``."""
+
+import pytest
+from tests.simulation.planted import BUGS
+from tests.simulation.seeds import Options, check, differing, drawn, minimised, tried
+
+QUICK, PARTS = 120, 8
+"""How many seeds the suite runs, and in how many tests."""
+
+FINDERS: dict[str, int] = {}
+"""The first seed that finds each planted bug: `make seeds` looks for it among all of them."""
+
+
+@pytest.mark.parametrize("part", range(PARTS))
+def test_no_seed_breaks_a_promise(part):
+    for seed in range(part, QUICK, PARTS):
+        _, found = tried(seed)
+        assert found is None, f"python -m tests.simulation.seeds --seed {seed}: {found}; {differing(drawn(seed))}"
+
+
+@pytest.mark.parametrize("bug", BUGS)
+def test_a_planted_bug_is_found(bug):
+    seed = FINDERS[bug]
+    with BUGS[bug]():
+        found = tried(seed)[1]
+    assert found is not None
+    assert tried(seed)[1] is None, "it is found without the bug, too"
+
+
+def test_a_seed_gives_the_same_world_and_run():
+    assert drawn(17) == drawn(17)
+    with BUGS["lesson_that_stays"]():
+        seed = FINDERS["lesson_that_stays"]
+        assert tried(seed) == tried(seed)
+
+
+def test_a_broken_world_is_minimised():
+    with BUGS["plain_refunds"]():
+        world = drawn(FINDERS["plain_refunds"])
+        small = minimised(world)
+        assert check(small) is not None
+    assert len(differing(small)) < len(differing(world))
+
+
+def test_a_world_without_trouble_is_quiet():
+    assert Options().quiet
+    assert check(Options(seed=5)) is None
