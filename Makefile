@@ -8,7 +8,7 @@ INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c c
 # Bytecode is written once, and not compiled again by each process that a test starts.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: demo serve test frameworks frameworks-soak lint bench soak clean
+.PHONY: demo serve test frameworks frameworks-soak lint bench soak seeds clean
 .DEFAULT_GOAL := test
 
 $(READY): pyproject.toml constraints.txt
@@ -41,6 +41,9 @@ bench: $(READY)  ## the table of speeds, peers beside it
 
 soak: $(READY)  ## whole grids of worlds, many seeds, real-time runs of minutes; ONLY="tests/stores" for a part
 	$(BIN)/python -m pytest -m soak $(ONLY)
+
+seeds: $(READY)  ## random worlds: 10,000 seeds in about half an hour; COUNT=500 START=10000 for others
+	$(BIN)/python -m tests.simulation.seeds --start $(or $(START),0) --count $(or $(COUNT),10000) --jobs $(WORKERS)
 
 clean:
 	rm -rf $(VENV) .venv-frameworks build dist .mypy_cache .ruff_cache .pytest_cache

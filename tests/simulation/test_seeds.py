@@ -7,8 +7,11 @@ from tests.simulation.seeds import Options, check, differing, drawn, minimised, 
 QUICK, PARTS = 120, 8
 """How many seeds the suite runs, and in how many tests."""
 
-FINDERS: dict[str, int] = {}
-"""The first seed that finds each planted bug: `make seeds` looks for it among all of them."""
+FINDERS = {
+    "plain_refunds": 34, "lost_wake_up": 2, "retry_jumps_the_queue": 2, "client_clock_in_the_store": 7,
+    "share_of_the_last_exchange": 200, "lesson_that_stays": 155, "breaker_counts_callers": 36,
+}  # fmt: skip
+"""The first seed that finds each planted bug."""
 
 
 @pytest.mark.parametrize("part", range(PARTS))

@@ -12,6 +12,7 @@ import click
 COMMANDS = {
     "run": "send a file of requests and write a file of answers",
     "plan": "say how long work will take, what binds it and what it costs",
+    "replay": "show recorded traffic under other limits",
     "merge": "join the outputs of shards, and check that each request has its answer",
     "exec": "run a program unchanged, with its requests paced",
     "serve": "serve the APIs of providers, with every request in a queue",

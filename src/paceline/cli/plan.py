@@ -6,8 +6,9 @@ import json
 import math
 import sys
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from datetime import datetime, timedelta
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -100,42 +101,62 @@ def command(
     try:
         given["limits"] = dict(parse_limit(text) for text in limits)
         config = Config.load(file, given=given)
-        plans = dict(
-            _plans(source, config, tiers, workers, speed, seed, every=by_s is not None or within_s is not None)
-        )
+        every = by_s is not None or within_s is not None
+        again = partial(_work, source, config, speed)
+        found = dict(plans(again, config, tiers=tiers, workers=workers, every=every, seed=seed))
         if picture is not None:
-            _draw(plans, picture)
+            draw_to(found, picture)
     except (PacelineError, SettingsError) as error:
         click.echo(f"paceline plan: {error}", err=True)
         sys.exit(USAGE)
     most_s = by_s if by_s is not None else within_s
     if as_json:
-        click.echo(json.dumps({"plans": [{"variant": name, **record(plan)} for name, plan in plans.items()]}))
+        click.echo(json.dumps({"plans": [{"variant": name, **record(plan)} for name, plan in found.items()]}))
     else:
-        _show(plans)
+        show(found)
     if most_s is not None:
-        _judge(plans, most_s)
+        _judge(found, most_s)
 
 
-def _plans(
-    source: Path, config: Config, tiers: Sequence[str], workers: Sequence[int], speed: Mapping[str, float], seed: int,
-    *, every: bool,
-) -> Iterator[tuple[str, Plan]]:  # fmt: skip
+def plans(
+    work_again: Callable[[], Work],
+    config: Config,
+    *,
+    tiers: Sequence[str] = (),
+    workers: Sequence[int] = (),
+    every: bool = False,
+    start_s: float | None = None,
+    **options: Any,
+) -> Iterator[tuple[str, Plan]]:
+    """The plans of each tier with each number of workers, and their titles.
+
+    Args:
+        work_again: Makes the work, once for each plan.
+        config: The settings.
+        tiers: The tiers; ``all`` for all of the provider.
+        workers: How many items are in work at the same time; empty: as the work has it.
+        every: Whether all tiers are meant where none is named.
+        start_s: When the work starts, in seconds since the Unix epoch; now when not given.
+        **options: Further arguments of :func:`~paceline.planner.plan.plan`.
+
+    Raises:
+        PacelineError: The provider or a limit is unknown.
+    """
     from dataclasses import replace
 
     from paceline.planner.plan import plan
 
-    work = _work(source, config)
-    home = config.provider or config.home or _maker(work)
+    home = config.provider or config.home or _maker(work_again())
     for tier in _tiers(home, config, tiers, every=every):
         for count in workers or (None,):
-            work = replace(_work(source, config), workers=count or work.workers)
-            work = replace(work, provider={**LATENCY, **work.provider, **speed})
+            work = work_again()
+            work = replace(work, workers=count or work.workers)
             own = replace(config, tier=tier).arguments(home)
             if work.limits:
                 own["quotas"] = {**work.limits, **own["quotas"]}
             words = [f"tier {tier}" if tier else "", f"{count:,} workers" if count else ""]
-            yield ", ".join(filter(None, words)) or "plan", plan(work, own, seed=seed, start_s=time.time())
+            title = ", ".join(filter(None, words)) or "plan"
+            yield title, plan(work, own, start_s=time.time() if start_s is None else start_s, **options)
 
 
 def _maker(work: Work) -> str | None:
@@ -163,12 +184,16 @@ def _tiers(home: str | None, config: Config, tiers: Sequence[str], *, every: boo
 WORKLOADS: Final = (".toml", ".yaml", ".yml")
 
 
-def _work(source: Path, config: Config) -> Work:
+def _work(source: Path, config: Config, speed: Mapping[str, float]) -> Work:
+    from dataclasses import replace
+
     from paceline.planner.workload import of_calls, read_workload
 
     if source.suffix in WORKLOADS:
-        return read_workload(source)
-    return of_calls(_calls(source, config), workers=config.workers)
+        work = read_workload(source)
+    else:
+        work = of_calls(_calls(source, config), workers=config.workers)
+    return replace(work, provider={**LATENCY, **work.provider, **speed})
 
 
 def _calls(source: Path, config: Config) -> Iterator[Request]:
@@ -238,7 +263,8 @@ def in_words(seconds: float) -> str:
     return f"{hours} h {minutes} min" if hours < 48 else f"{hours // 24} d {hours % 24} h"
 
 
-def _show(plans: Mapping[str, Plan]) -> None:
+def show(plans: Mapping[str, Plan]) -> None:
+    """Print plans as a table; of a single one also the use of each quota and the waits of each lane."""
     header = ("", "duration", "items/min", "calls", "refused", "binds", "USD")
     rows = [
         (
@@ -274,7 +300,12 @@ def _judge(plans: Mapping[str, Plan], most_s: float) -> None:
     click.echo(f"{found}: it ends in {in_words(plans[found].seconds)}; there are {in_words(most_s)}", err=True)
 
 
-def _draw(plans: Mapping[str, Plan], file: Path) -> None:
+def draw_to(plans: Mapping[str, Plan], file: Path) -> None:
+    """Write the picture of plans.
+
+    Raises:
+        PacelineError: It cannot be written, or matplotlib is missing.
+    """
     from paceline.planner.picture import draw
 
     try:

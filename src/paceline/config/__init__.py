@@ -70,6 +70,7 @@ class Config:
         priorities: Priorities by pattern of the names of waiters.
         budget: Quotas in US dollars for all requests together.
         prices: By ``provider/model`` the prices in US dollars for a million tokens, in place of the known ones.
+        shadow: The file in which requests are logged in place of being held. Not for runs.
         upstreams: For the gateway and for groups: by name the ``base_url``, ``provider``, ``key_env`` and ``models`` of each
             server that are set.
         groups: By name the ``members``, ``in_order``, ``weights`` and ``sticky_s`` of each group that are set.
@@ -99,6 +100,7 @@ class Config:
     store: str | None = field(default=None, repr=False)
     on_store_failure: OnStoreFailure = "fail_safe"
     lease_s: float | None = None
+    shadow: str | None = None
     retry: Mapping[str, Any] = field(default_factory=dict)
     breaker: BreakerPolicy | None = field(default_factory=BreakerPolicy)
     concurrency: Mapping[str, int] = field(default_factory=dict)
@@ -187,6 +189,7 @@ class Config:
             "store": None if patient else self.store,
             "on_store_failure": self.on_store_failure,
             "lease_s": self.lease_s,
+            "shadow": None if patient else self.shadow,
         }
 
     def having(self, values: Mapping[str, Any], where: str) -> Self:

@@ -321,6 +321,7 @@ class Settings(TypedDict, total=False):
         expected("'fail_safe', 'fail_closed' or 'fail_open'", words=get_args(OnStoreFailure)),
     ]
     lease_s: Annotated[float, within(0, LEASE_MAX_S, "seconds")]
+    shadow: Text
     concurrency: Annotated[dict[Name, Slots], table("openai = 10")]
     lanes: Annotated[dict[Name, Annotated[Lane, table("weight = 4")]], table("wrap = { weight = 4 }")]
     starts: Annotated[

@@ -42,6 +42,7 @@ from paceline.pacing.breaker import is_server_fault
 from paceline.pacing.pacer import Pacer, current_lane
 from paceline.pacing.permit import Acquisition, Permit, current_permit, holds_permit
 from paceline.pacing.retry import Again, GiveUp
+from paceline.pacing.shadow import Shadowed, ShadowLog
 from paceline.providers.answers import plausible
 from paceline.providers.base import Provider, Usage, UsageReader
 from paceline.providers.registry import provider_for_host
@@ -231,6 +232,8 @@ class Exchange:
 
     async def run(self) -> Any:
         """Make attempts until there is a response for the caller: the provider's, or a refusal of paceline's own."""
+        if self.limiter.shadow is not None:
+            return await self._shadowed(self.limiter.shadow)
         if not self.limiter.accounts:
             return await self._attempts()
         try:
@@ -248,6 +251,35 @@ class Exchange:
             raise
         if not self.served:
             self.charge.cancel()
+        return response
+
+    async def _shadowed(self, shadow: ShadowLog) -> Any:
+        """Send the request at once, and log it when its answer is over."""
+        call, started_ns = self.metered.call, self.limiter.clock.now_ns()
+        entry = Shadowed(started_ns / NS, self.record.pool, current_lane.get()[0], call.input_tokens)
+        entry.max_output_tokens, entry.status = call.max_output_tokens, 0
+
+        def end(usage: Usage | None, refusal: Refusal | None) -> None:
+            if usage is not None:
+                entry.input_tokens, entry.output_tokens = usage.input_tokens, usage.output_tokens
+            if refusal is not None:
+                entry.status = 429
+            entry.seconds = (self.limiter.clock.now_ns() - started_ns) / NS
+            shadow.write(entry)
+
+        token = sending.set(self.target)
+        try:
+            response = await self.http.send()
+        except BaseException:
+            end(None, None)
+            raise
+        finally:
+            sending.reset(token)
+        entry.status, headers = self.http.head(response)
+        if entry.status >= 400:
+            end(None, None)
+        else:
+            self.http.tap(response, headers, Tap(self.provider.usage_reader(call), end))
         return response
 
     async def _attempts(self) -> Any:

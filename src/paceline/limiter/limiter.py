@@ -20,6 +20,7 @@ from paceline.pacing.limits import Limits, QuotaLike, parsed
 from paceline.pacing.pacer import Pacer
 from paceline.pacing.permit import Permit
 from paceline.pacing.retry import RetryPolicy
+from paceline.pacing.shadow import ShadowLog
 from paceline.pacing.status import QUEUE_SHOWN
 
 if TYPE_CHECKING:
@@ -75,6 +76,8 @@ class Limiter(Pacer):
             request. 0: never; ``None``: under high load.
         events: Called with every :class:`~paceline.Event`, in the thread that causes it. It
             should be quick; its exceptions are logged.
+        shadow: A file. Nothing is held and nothing is repeated: each request is sent at once, and a line about it is
+            appended to this file, for ``paceline replay``. The lines have no prompts, answers or keys.
         clock: The clock; tests use their own.
 
     Raises:
@@ -110,6 +113,7 @@ class Limiter(Pacer):
         on_store_failure: str = "fail_safe",
         lease_s: float | None = None,
         events: Callable[[Event], None] | None = None,
+        shadow: str | PathLike[str] | None = None,
         clock: Clock = SYSTEM_CLOCK,
     ) -> None:
         limits = Limits(
@@ -156,6 +160,7 @@ class Limiter(Pacer):
             events=events,
             clock=clock,
             worker=worker,
+            shadow=None if shadow is None else ShadowLog(shadow),
         )
 
     @classmethod

@@ -24,6 +24,7 @@ class Event:
         reason: When ``refused``: the value of a :class:`~paceline.RefusalKind`.
         retry_after_s: When ``refused``: the wait that the provider asked for, in seconds, if any.
         name: The ``name`` that the caller gave to ``acquire``, if any.
+        granted_s: When the permit was granted, in seconds since the Unix epoch.
     """
 
     kind: str
@@ -35,6 +36,7 @@ class Event:
     reason: str | None = None
     retry_after_s: float | None = None
     name: str | None = None
+    granted_s: float = 0.0
 
 
 class Notifier:

@@ -21,7 +21,19 @@ from paceline.core.learning import HEADROOM_S
 from paceline.core.ledger import Ledger, total_tokens
 from paceline.core.pool import Pool
 from paceline.core.queue import LaneName, Lanes, LaneSpec, Queue, Waiter
-from paceline.core.quota import CONCURRENCY, KNOWN_UNITS, NS, OWN_RULES, REQUESTS, Cost, Quota, Rule
+from paceline.core.quota import (
+    CONCURRENCY,
+    INPUT_TOKENS,
+    KNOWN_UNITS,
+    NS,
+    OUTPUT_TOKENS,
+    OWN_RULES,
+    REQUESTS,
+    TOKENS,
+    Cost,
+    Quota,
+    Rule,
+)
 from paceline.core.results import GIVEN, NeverFits, QuotaError, Reservation, TooLargeError, WaitUntil
 from paceline.estimation.calibration import Calibrations
 from paceline.pacing.accounts import EVERYONE, Accounts, Charge
@@ -31,6 +43,7 @@ from paceline.pacing.limits import Limits, Resolved, in_days, periods
 from paceline.pacing.permit import Acquisition, Later, Permit, as_error, check_cost
 from paceline.pacing.retry import RetryPolicy
 from paceline.pacing.scheduler import Scheduler, Worker
+from paceline.pacing.shadow import Shadowed, ShadowLog
 from paceline.pacing.status import QUEUE_SHOWN, report
 
 if TYPE_CHECKING:
@@ -78,6 +91,7 @@ class Pacer:
     Args:
         limits: The quotas of each model.
         worker: Makes the exchanges with the store of shared quotas; ``None``: the quotas are in this process.
+        shadow: Where requests are logged in place of being held; ``None``: they are held.
 
     The other arguments are those of :class:`~paceline.limiter.limiter.Limiter`.
     """
@@ -102,6 +116,7 @@ class Pacer:
         events: Callable[[Event], None] | None,
         clock: Clock,
         worker: Worker | None,
+        shadow: ShadowLog | None = None,
     ) -> None:
         if isinstance(usable, bool) or not isinstance(usable, int | float) or not 0 < usable <= 1:
             raise QuotaError(
@@ -133,7 +148,10 @@ class Pacer:
             from paceline.pacing.events import Notifier
 
             self._notifier = Notifier(events)
+        if shadow is not None:
+            self._notifier = _logged_by_hand(shadow, self._notifier, clock)
         self.worker = worker
+        self.shadow = shadow
         self._lock = threading.RLock()
         self._schedulers: dict[str, Scheduler] = {}  # by pool
         self.accounts = Accounts(self._account, self._prices)
@@ -377,6 +395,8 @@ class Pacer:
         Of an ``own`` one nothing is left unused, because no request is on its way to a provider that counts it.
         """
         learns, worker = resolved.learns, self.worker
+        if self.shadow is not None:  # nothing is held
+            return Pool(resolved.pool, LocalCapacity.of((), now_ns), waiting_max=self._waiting_max), None
         if any(quota.rule in OWN_RULES for quota in resolved.quotas):
             worker = None
         ledger = Ledger(
@@ -444,6 +464,22 @@ def _provider_wide(resolved: Resolved) -> list[Resolved]:
         spacing = Quota(REQUESTS, 1.0, resolved.interval_s, rule=Rule.EXACT)
         wide.append(Resolved(f"{provider}/spacing", (spacing,), (GIVEN,)))
     return wide
+
+
+def _logged_by_hand(shadow: ShadowLog, listener: Callable[..., None] | None, clock: Clock) -> Callable[..., None]:
+    """A listener that writes the permits that callers have settled, and calls ``listener``."""
+
+    def listen(kind: str, pool: str, lane: str, waited_s: float, reserved: Cost, used: Cost | None, *rest: Any) -> None:
+        if kind in ("settled", "refused"):
+            cost, granted_s = reserved | (used or {}), rest[-1]
+            entry = Shadowed(granted_s, pool, lane, seconds=clock.now_ns() / NS - granted_s)
+            entry.input_tokens = cost.get(INPUT_TOKENS, max(cost.get(TOKENS, 0.0) - cost.get(OUTPUT_TOKENS, 0.0), 0.0))
+            entry.output_tokens, entry.status = cost.get(OUTPUT_TOKENS, 0.0), 200 if kind == "settled" else 429
+            shadow.write(entry)
+        if listener is not None:
+            listener(kind, pool, lane, waited_s, reserved, used, *rest)
+
+    return listen
 
 
 def _checked_timeout(timeout: float | None) -> float | None:

@@ -190,7 +190,8 @@ class Permit:
         scheduler, waiter = self._scheduler, self._waiter
         if scheduler.events is not None or log.isEnabledFor(WARNING if kind == "refused" else DEBUG):
             fields = scheduler.pool.ledger.charged(self.cost, None), used, reason, retry_after_s, waiter.name
-            scheduler.notify(kind, self.pool, waiter.lane.name, self.waited_s, *fields)
+            granted_s = self.reservation.granted_ns / NS
+            scheduler.notify(kind, self.pool, waiter.lane.name, self.waited_s, *fields, granted_s)
 
     def cancel(self) -> None:
         """Give back what was reserved: the request was never sent."""

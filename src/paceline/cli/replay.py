@@ -1,0 +1,73 @@
+"""``paceline replay``: recorded traffic under other limits."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+import click
+
+from paceline.cli import options
+from paceline.core.results import PacelineError
+
+USAGE = 2
+EPILOG = """LOG is what a limiter or gateway with the setting shadow has written, an export of OpenTelemetry spans (OTLP
+JSON), or CSV with the columns start, model, input_tokens and output_tokens. Nothing is sent."""
+
+
+@click.command(epilog=EPILOG)
+@click.argument("source", metavar="LOG", type=click.Path(path_type=Path, exists=True, dir_okay=False))
+@click.option("--provider", help="The provider; by model when not given.")
+@click.option("--tier", "tiers", multiple=True, help="Your tier there; repeatable, and 'all' for every tier.")
+@options.LIMIT
+@options.RPM
+@options.TPM
+@options.USABLE
+@options.CONFIG
+@click.option(
+    "--speed",
+    type=click.FloatRange(1e-3, 1e3),
+    default=1.0,
+    help="How many times as fast requests arrive; 1 by default.",
+)
+@click.option(
+    "--picture", type=click.Path(path_type=Path), help="Write the use of the quotas over time, as .svg or .png."
+)
+@click.option("--json", "as_json", is_flag=True, help="The results as JSON on standard output.")
+def command(
+    *,
+    source: Path,
+    tiers: tuple[str, ...],
+    limits: tuple[str, ...],
+    file: Path | None,
+    speed: float,
+    picture: Path | None,
+    as_json: bool,
+    **given: Any,
+) -> None:
+    """Replay recorded traffic under given limits: what waits, for how long, and what binds."""
+    from paceline.cli import plan
+    from paceline.config import Config, parse_limit
+    from paceline.emulator.settings import SettingsError
+    from paceline.planner.replay import read_log, work_of
+
+    try:
+        given["limits"] = dict(parse_limit(text) for text in limits)
+        config = Config.load(file, given=given)
+        log = read_log(source)
+        plans = dict(plan.plans(lambda: work_of(log, speed=speed), config, tiers=tiers, start_s=log[0].start_s))
+        if picture is not None:
+            plan.draw_to(plans, picture)
+    except (PacelineError, SettingsError) as error:
+        click.echo(f"paceline replay: {error}", err=True)
+        sys.exit(USAGE)
+    refused, took_s = sum(one.refused for one in log), log[-1].start_s - log[0].start_s
+    if as_json:
+        recorded = {"requests": len(log), "refused": refused, "seconds": took_s}
+        variants = [{"variant": name, **plan.record(one)} for name, one in plans.items()]
+        click.echo(json.dumps({"log": recorded, "replays": variants}))
+        return
+    click.echo(f"{len(log):,} requests in {plan.in_words(took_s)}, of which the provider refused {refused:,}", err=True)
+    plan.show(plans)

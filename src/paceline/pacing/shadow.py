@@ -1,0 +1,84 @@
+"""The shadow log: what a program sends, while nothing is held, for ``paceline replay``."""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+from dataclasses import dataclass
+from os import PathLike
+from typing import Any
+
+from paceline.core.results import QuotaError
+
+log = logging.getLogger("paceline")
+
+BYTES_MAX = 4 * 2**30
+"""The largest log: about twenty million requests."""
+
+
+@dataclass(slots=True)
+class Shadowed:
+    """One request.
+
+    Attributes:
+        start: When it was sent, in seconds since the Unix epoch.
+        pool: The pool that would have been charged.
+        lane: Its lane.
+        input_tokens: Its input; estimated, until the answer has reported it.
+        output_tokens: The output.
+        max_output_tokens: The most output that it allowed, if it said so.
+        seconds: How long the answer took.
+        status: The HTTP status; 0 for none.
+    """
+
+    start: float
+    pool: str
+    lane: str
+    input_tokens: float = 0
+    output_tokens: float = 0
+    max_output_tokens: int | None = None
+    seconds: float = 0.0
+    status: int = 200
+
+
+class ShadowLog:
+    """A file with a JSON object in each line. Processes and threads can write to the same file.
+
+    Args:
+        path: The file; it is appended to.
+
+    Raises:
+        QuotaError: It cannot be opened.
+    """
+
+    def __init__(self, path: str | PathLike[str]) -> None:
+        self.path = os.fspath(path)
+        try:
+            self._file = os.open(self.path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | getattr(os, "O_CLOEXEC", 0), 0o600)
+        except OSError as error:
+            raise QuotaError(f"shadow is {self.path!r}: it cannot be written: {error.strerror}") from None
+        self._failed = False
+
+    def write(self, entry: Shadowed) -> None:
+        """Append one request; a failure is logged once, and does not reach the caller."""
+        if self._failed:
+            return
+        values: dict[str, Any] = {name: getattr(entry, name) for name in entry.__slots__}
+        values |= {"start": round(entry.start, 3), "seconds": round(entry.seconds, 3)}
+        try:
+            full = os.fstat(self._file).st_size > BYTES_MAX
+            if not full:
+                os.write(self._file, json.dumps(values).encode() + b"\n")  # one call: lines of processes stay whole
+                return
+            problem = f"it has {BYTES_MAX // 2**30} GB"
+        except OSError as error:
+            problem = error.strerror or type(error).__name__
+        self._failed = True
+        log.warning("%s: the shadow log ends here: %s", self.path, problem)
+
+    def close(self) -> None:
+        """Close the file."""
+        if not self._failed:
+            self._failed = True
+            os.close(self._file)
