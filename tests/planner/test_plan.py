@@ -1,0 +1,295 @@
+"""Plans: the seeds' numbers, exact arithmetic in virtual time, the command, and what is wrong with a workload file."""
+
+import json
+import math
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+
+import paceline
+from paceline.cli.app import app
+from paceline.config import Config
+from paceline.core.results import QuotaError
+from paceline.planner.plan import plan
+from paceline.planner.replay import read_log
+from paceline.planner.simulation import Request, Simulation, Stall
+from paceline.planner.workload import Work, of_calls, read_workload, seconds_of
+
+PAPERS = """
+workers = 500
+duration = "40min"
+phases = [
+  { name = "prep", models = "arcee", input_tokens = 900 },
+  { name = "expensive", models = "pony", calls = 3, parallel = true, input_tokens = 2000, output_tokens = 400 },
+  { name = "wrap", models = "arcee", calls = 4, weight = 4, input_tokens = [500, 1300] },
+]
+provider = { latency_s = 1.0, latency_per_token_s = 0.02, jitter = 0.3 }
+limits = { arcee = "200 requests/min", pony = "100 requests/min" }
+"""
+
+ACM = (
+    """
+items = 75
+phases = [
+  { name = "document", models = ["openai/gpt-5-mini", "groq/llama-3.3-70b-versatile"], in_turn = true,
+    input_tokens = 25, output_tokens = 200, max_output_tokens = 400 },
+  { name = "report", models = ["openai/gpt-5", "anthropic/claude-haiku-4-5", "google/gemini-2.5-flash"], parallel = true,
+    input_tokens = 225, output_tokens = 200, max_output_tokens = 400 },
+  { name = "verdict", models = ["azure/gpt-4.1", "google/gemini-2.5-flash"], calls = 3, parallel = true,
+    input_tokens = 225, output_tokens = 40, max_output_tokens = 80 },
+]
+provider = { latency_s = 0.5, latency_per_token_s = 0.004, jitter = 0.3 }
+""".replace(",\n    ", ", ")
+    .replace("[\n  {", "[{")
+    .replace(" },\n  {", " }, {")
+    .replace(",\n]", "]")
+)
+
+
+def written(folder, text, name="work.toml"):
+    lines, depth, out = text.splitlines(), 0, []
+    for line in lines:  # inline tables of TOML are one line each
+        out.append(line)
+        depth += line.count("[") - line.count("]")
+    path = folder / name
+    path.write_text("\n".join(out))
+    return path
+
+
+def test_the_paper_pipeline_finishes_33_papers_a_minute(tmp_path):
+    work = read_workload(written(tmp_path, PAPERS))
+    made = plan(work, {"quotas": work.limits})
+    assert made.items_per_min == pytest.approx(33.3, abs=0.7)
+    assert made.refused == 0
+    assert made.binds == "pony: 100 requests/min"
+    used = {pool: use.quotas[0].share for pool, use in made.pools.items()}
+    assert used["pony"] == pytest.approx(1.0, abs=0.01)
+    assert 0.8 < used["arcee"] < 0.95
+    assert set(made.lanes) == {"prep", "expensive", "wrap"}
+
+
+@pytest.mark.parametrize(("rule", "starts"), [
+    ("even", [0.0] * 7 + [60 / 7 * n for n in range(1, 44)]),
+    ("exact", [60.0 * (n // 7) for n in range(50)]),
+])  # fmt: skip
+def test_fifty_agents_start_when_the_limit_allows(rule, starts):
+    work = of_calls([Request("gemini")] * 50, workers=None)
+    made = plan(work, {"quotas": {"gemini": f"7 starts/min {rule}"}})
+    assert made.starts_s == pytest.approx(starts, abs=0.001)
+    assert made.items == 50
+
+
+def test_the_evaluation_takes_a_minute(tmp_path):
+    limits = Config.load(Path(__file__).parents[2] / "examples/acm/limits.yaml").arguments(patient=False)
+    made = plan(read_workload(written(tmp_path, ACM)), limits)
+    assert made.calls == 750
+    assert made.seconds == pytest.approx(62, rel=0.05)  # as the example measures it
+    assert made.binds == "azure/gpt-4.1: 35k tokens/min"
+    assert made.refused == 0
+
+
+def test_the_arithmetic_of_one_bucket():
+    """A burst at once, then one each second; the last answer comes a latency later."""
+    work = of_calls([Request("m")] * 100, workers=None)
+    work = Work(work.items, work.models, provider={"latency_s": 5.0, "headers": False})
+    made = plan(work, {"quotas": {"m": "60 requests/min burst 10"}, "headroom_s": 0.0})
+    assert made.seconds == pytest.approx(90 + 5, abs=0.1)
+    assert made.lanes["default"].longest_s == pytest.approx(90, abs=0.01)
+    assert sum(made.pools["m"].quotas[0].timeline) * made.seconds / 60 == pytest.approx(100, rel=0.01)
+
+
+def test_workers_bound_what_is_in_work():
+    work = Work(of_calls([Request("m")] * 100, workers=None).items, ["m"], workers=10, provider={"latency_s": 2.0})
+    made = plan(work, {"quotas": {"m": "1M requests/min"}})
+    assert made.seconds == pytest.approx(100 / 10 * 2.02, rel=0.02)
+    assert made.binds == "latency"
+
+
+def test_the_price_and_what_no_price_is_known_of():
+    calls = [Request("openai/gpt-5", 1_000_000, 100_000)] * 3
+    options = {"quotas": {"*": "1B tokens/min"}, "prices": {"openai/gpt-5": {"input": 2.0, "output": 10.0}}}
+    assert plan(of_calls(calls, workers=1), options).usd == pytest.approx(3 * (2.0 + 1.0))
+    assert plan(of_calls([Request("mine")], workers=1), options).usd is None
+
+
+def test_a_call_that_can_never_be_sent_fails_and_the_others_go():
+    calls = [Request("m", 500), Request("m", 50), Request("m", 50)]
+    made = plan(of_calls(calls, workers=1), {"quotas": {"m": "100 tokens/min"}})
+    assert made.calls == 2
+    assert sum(made.failed.values()) == 1
+
+
+def test_what_is_left_out_is_extended_at_the_steady_speed():
+    whole = plan(of_calls([Request("m")] * 2_000, workers=50), {"quotas": {"m": "600 requests/min"}})
+    part = plan(of_calls([Request("m")] * 2_000, workers=50, most=1_200), {"quotas": {"m": "600 requests/min"}})
+    assert part.extended
+    assert part.seconds == pytest.approx(whole.seconds, rel=0.05)
+
+
+def test_one_seed_gives_one_run():
+    def made(seed):
+        work = Work(
+            of_calls([Request("m")] * 50, workers=5).items, ["m"], workers=5, provider={"latency_s": 1, "jitter": 1}
+        )
+        return plan(work, {"quotas": {"m": "600 requests/min"}}, seed=seed)
+
+    assert made(1) == made(1)
+    assert made(1).seconds != made(2).seconds
+
+
+def test_a_day_ends_at_midnight():
+    work = of_calls([Request("m")] * 25, workers=None)
+    made = plan(work, {"quotas": {"m": "10 requests/day"}}, start_s=1_800_000_000.0 + 8 * 3_600)  # 16:00 UTC
+    assert made.seconds == pytest.approx(8 * 3_600 + 86_400, rel=0.01)
+    assert made.binds.startswith("m: 10 requests/day")
+
+
+def test_a_stalled_network_delivers_at_its_end():
+    simulation = Simulation({"m": "600 requests/min"}, stalls=[Stall(1, 9)])
+    client = simulation.client(quotas={"m": "600 requests/min"})
+
+    async def main():
+        first = await client.send(Request("m"))
+        await paceline_sleep(1.5)
+        return first.ended_s, (await client.send(Request("m"))).ended_s
+
+    first_s, second_s = simulation.run(main)
+    assert first_s < 0.1
+    assert 9 <= second_s < 9.1
+
+
+async def paceline_sleep(seconds):
+    import asyncio
+
+    await asyncio.sleep(seconds)
+
+
+@pytest.mark.parametrize(("text", "problem"), [
+    ("items = 3", "phases: this field is missing"),
+    ("phases = []\nitems = 3", "phases is empty"),
+    ('phases = [{name = "a", models = "m"}]', "the number of items is missing"),
+    ('items = 0\nphases = [{name = "a", models = "m"}]', "items is 0"),
+    ('items = 3\nphases = [{name = "a", models = "m", calls = 0}]', "phases.0: calls is 0"),
+    ('items = 3\nphases = [{name = "a", models = "m", tokens = 5}]', "phases.0.tokens: there is no such field"),
+    ('items = 3\nphases = [{name = "a", models = "m", input_tokens = [5, 1]}]', "input_tokens is [5, 1]"),
+    ('items = 3\nphases = [{name = "a", models = "m", input_tokens = "many"}]', "input_tokens: write a number, or two"),
+    ('items = 3\nphases = [{name = "a", models = "m"}, {name = "a", models = "m"}]', "two phases have the same name"),
+    ('items = 3\narrivals = "often"\nphases = [{name = "a", models = "m"}]', "write it like '20/min'"),
+    ('items = 3\narrivals = "0/min"\nphases = [{name = "a", models = "m"}]', "no item ever arrives"),
+    ('duration = "soon"\nphases = [{name = "a", models = "m"}]', "write it like '6h'"),
+])  # fmt: skip
+def test_a_wrong_workload_names_the_field(tmp_path, text, problem):
+    with pytest.raises(QuotaError) as caught:
+        read_workload(written(tmp_path, text))
+    assert problem in str(caught.value)
+    assert "work.toml" in str(caught.value)
+
+
+def test_durations():
+    assert [seconds_of(text) for text in ("45s", "1.5 min", "6h", "1d")] == [45, 90, 21_600, 86_400]
+    for text in ("0s", "5", "x", "-1s"):
+        with pytest.raises(ValueError, match="write it like"):
+            seconds_of(text)
+
+
+def test_arrivals_at_a_rate_and_at_times(tmp_path):
+    phases = '\nphases = [{name = "a", models = "m"}]\nlimits = {m = "1M requests/min"}'
+    even = read_workload(written(tmp_path, 'items = 30\narrivals = "60/min"' + phases))
+    assert plan(even, {"quotas": even.limits}).starts_s == pytest.approx(range(30))
+    listed = read_workload(written(tmp_path, "arrivals = [9, 0, 5]" + phases))
+    assert plan(listed, {"quotas": listed.limits}).starts_s == pytest.approx([0, 5, 9])
+
+
+def run(*words):
+    return CliRunner().invoke(app, [str(word) for word in words])
+
+
+class TestTheCommand:
+    def test_every_tier_and_which_is_needed(self, tmp_path):
+        file = written(tmp_path, 'items = 300\nphases = [{name = "a", models = "openai/gpt-5", input_tokens = 9000}]')
+        done = run("plan", file, "--tier", "1", "--tier", "2", "--within", "4min", "--json")
+        assert done.exit_code == 0, done.output
+        plans = {one["variant"]: one for one in json.loads(done.stdout)["plans"]}
+        assert plans["tier 1"]["seconds"] > 4 * 60 > plans["tier 2"]["seconds"]
+        assert done.stderr.startswith("tier 2: it ends in ")
+        assert run("plan", file, "--within", "1s", "--tier", "1").exit_code == 1
+
+    def test_requests_of_a_run(self, tmp_path):
+        body = {"model": "gpt-5-mini", "max_tokens": 100, "messages": [{"role": "user", "content": "hello " * 50}]}
+        line = json.dumps({"custom_id": "a", "method": "POST", "url": "/v1/chat/completions", "body": body})
+        file = tmp_path / "in.jsonl"
+        file.write_text("\n".join([line] * 900))
+        done = run("plan", file, "--tier", "1", "--json", "--picture", tmp_path / "use.svg")
+        assert done.exit_code == 0, done.output
+        (made,) = json.loads(done.stdout)["plans"]
+        assert made["calls"] == 900
+        assert made["binds"] == "openai/gpt-5-mini: 500 requests/min"
+        assert made["seconds"] == pytest.approx(400 / 500 * 60, rel=0.1)
+        assert (tmp_path / "use.svg").read_text().startswith("<?xml")
+        file.write_text(line + "\n{")
+        done = run("plan", file)
+        assert (done.exit_code, "line 2" in done.stderr) == (2, True)
+
+    @pytest.mark.parametrize("words", [
+        ["--by", "6pm"], ["--by", "18:00", "--within", "1h"], ["--tier", "77"], ["--limit", "nonsense"],
+        ["--picture", "/nowhere/a.svg"], ["--within", "never"],
+    ])  # fmt: skip
+    def test_wrong_options(self, tmp_path, words):
+        file = written(tmp_path, 'items = 3\nphases = [{name = "a", models = "openai/gpt-5"}]')
+        done = run("plan", file, *words)
+        assert done.exit_code == 2
+        assert "Traceback" not in done.output
+
+
+class TestReplay:
+    def test_a_log_of_a_limiter_in_shadow(self, tmp_path):
+        log = tmp_path / "traffic.jsonl"
+        limiter = paceline.Limiter({"openai/gpt-5": "1 requests/hour"}, shadow=log)
+        for _ in range(30):  # far above the limit, and none waits
+            with limiter.acquire("openai/gpt-5", input_tokens=900, output_tokens=300) as permit:
+                permit.settle(input_tokens=800, output_tokens=100)
+        lines = [json.loads(line) for line in log.read_text().splitlines()]
+        assert len(lines) == 30
+        assert (lines[0]["pool"], lines[0]["input_tokens"], lines[0]["output_tokens"]) == ("openai/gpt-5", 800, 100)
+        done = run("replay", log, "--limit", "gpt-5=10 requests/min", "--json")
+        assert done.exit_code == 0, done.output
+        (made,) = json.loads(done.stdout)["replays"]
+        assert made["calls"] == 30
+        assert made["seconds"] == pytest.approx(121, abs=5)
+        assert made["binds"] == "openai/gpt-5: 10 requests/min"
+
+    def test_csv_spans_and_json(self, tmp_path):
+        file = tmp_path / "log.csv"
+        file.write_text("timestamp,model,prompt_tokens,completion_tokens,max_tokens\n"
+                        "2026-11-01T10:00:30Z,gpt-5,10,5,20\n2026-11-01T10:00:00+00:00,gpt-5,10,5,\n")  # fmt: skip
+        first, second = log = read_log(file)
+        assert second.start_s - first.start_s == 30
+        assert log[1].request == Request("gpt-5", 10, 5, 20)
+        attributes = {"gen_ai.request.model": ("stringValue", "gpt-5"), "gen_ai.system": ("stringValue", "openai"),
+                      "gen_ai.usage.input_tokens": ("intValue", "12"), "gen_ai.usage.output_tokens": ("intValue", 7)}  # fmt: skip
+        span = {"startTimeUnixNano": "1800000000000000000", "endTimeUnixNano": "1800000002000000000",
+                "attributes": [{"key": key, "value": {kind: value}} for key, (kind, value) in attributes.items()]}  # fmt: skip
+        other = {"startTimeUnixNano": "1", "attributes": []}
+        file.write_text(json.dumps({"resourceSpans": [{"scopeSpans": [{"spans": [span, other]}]}]}))
+        (one,) = read_log(file)
+        assert one.request == Request("openai/gpt-5", 12, 7)
+        assert (one.start_s, one.seconds) == (1_800_000_000, 2)
+
+    @pytest.mark.parametrize(("text", "problem"), [
+        ("", "no column 'start'"),
+        ("start,input_tokens\n", "no column 'model'"),
+        ("start,model\n", "no column 'input_tokens'"),
+        ("start,model,tokens\n", "there are no requests"),
+        ("start,model,tokens\nlater,gpt-5,3\n", ":2: start is 'later'"),
+        ("start,model,tokens\n1,gpt-5,-3\n", ":2: tokens is '-3'"),
+        ('{"start": 1}\n', ":1: model is None"),
+        ('{"start": 1, "model": "m", "tokens": 3}\n{oops\n', ":2: it is not JSON"),
+    ])  # fmt: skip
+    def test_a_wrong_log_names_the_line(self, tmp_path, text, problem):
+        file = tmp_path / "log"
+        file.write_text(text)
+        with pytest.raises(QuotaError) as caught:
+            read_log(file)
+        assert problem in str(caught.value)
+        assert math.isfinite(len(str(caught.value)))
