@@ -10,7 +10,14 @@ from __future__ import annotations
 import ast
 import asyncio
 import inspect
+import os
 import re
+import shlex
+import socket
+import subprocess
+import sys
+import time
+import urllib.request
 from importlib import import_module
 from pathlib import Path
 
@@ -24,6 +31,9 @@ import paceline
 PYTHON = {
     page: [block for block in blocks if not block.text.startswith(">>>")] for page, blocks in by_page("python").items()
 }
+
+SHELL = {"docs/first_minutes.md", "docs/tutorials.md"}
+"""The pages whose commands run, too. The others' are parsed: ``test_commands_and_settings.py``."""
 
 COMMON = """
 import asyncio, json, logging
@@ -100,35 +110,121 @@ def space_of(page: str) -> dict:
 
 
 @pytest.fixture
-def provider(paceline_emulator, monkeypatch, tmp_path):
+def reader(paceline_emulator, monkeypatch, tmp_path):
     """The environment of a reader whose provider is an emulator, in an empty folder."""
     world = paceline_emulator(limits={"*": "6000 requests/min,60M tokens/min"})
     monkeypatch.chdir(tmp_path)
     for name, value in {
         "OPENAI_API_KEY": "none", "OPENAI_BASE_URL": f"{world.base_url}/v1",
         "ANTHROPIC_API_KEY": "none", "ANTHROPIC_BASE_URL": world.base_url,
+        "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}", "XDG_STATE_HOME": str(tmp_path / "state"),
     }.items():  # fmt: skip
         monkeypatch.setenv(name, value)
-    return world
+    opened = []  # what stays open when a page is at its end
+    for owner, name in (
+        (openai.AsyncOpenAI, "__init__"), (anthropic.AsyncAnthropic, "__init__"),
+        (paceline, "instrument"), (paceline.Limiter, "serve_status"),
+    ):  # fmt: skip
+        monkeypatch.setattr(owner, name, opening(getattr(owner, name), opened))
+    reader = Reader({"127.0.0.1:9901": world.base_url.removeprefix("http://"), "127.0.0.1:9902": f"127.0.0.1:{free_port()}",
+                     "port=8000": "port=0", "/var/lib/app": str(tmp_path)})  # fmt: skip
+    with asyncio.Runner() as runner:
+        reader.run = runner.run
+        yield reader
+        runner.run(closed(opened))
+    reader.end()
 
 
-@pytest.fixture
-def clients(provider, monkeypatch):
-    """The async clients that the examples make: they are closed in the loop that they were used in."""
-    made = []
-    for kind in (openai.AsyncOpenAI, anthropic.AsyncAnthropic):
-        monkeypatch.setattr(
-            kind,
-            "__init__",
-            lambda self, *args, __init=kind.__init__, **named: made.append(self) or __init(self, *args, **named),
-        )
-    return made
+def opening(function, opened):
+    """``function``, whose result, or the object that it initializes, is noted in ``opened``."""
+
+    def noting(*args, **named):
+        made = function(*args, **named)
+        opened.append(args[0] if made is None else made)
+        return made
+
+    return noting
 
 
-async def closed(clients):
-    for client in clients:
-        await client.close()
+async def closed(opened):
+    for each in opened:
+        ended = each.close()
+        if inspect.isawaitable(ended):
+            await ended
     await asyncio.sleep(0.01)  # the transports tell their protocols that they are closed
+
+
+def free_port():
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return probe.getsockname()[1]
+
+
+class Reader:
+    """Runs the blocks of a page as they stand there, with addresses of its own in place of those of the page."""
+
+    def __init__(self, places):
+        self.places = places
+        self.servers = []
+
+    def text_of(self, block):
+        text = block.text
+        for told, real in self.places.items():
+            text = text.replace(told, real)
+            if ":" in told:
+                text = text.replace(f"--port {told.rpartition(':')[2]}", f"--port {real.rpartition(':')[2]}")
+        return text
+
+    def python(self, block, space):
+        running = eval(
+            compile("\n" * block.line + self.text_of(block), block.page, "exec", ast.PyCF_ALLOW_TOP_LEVEL_AWAIT), space
+        )
+        if inspect.iscoroutine(running):
+            self.run(asyncio.wait_for(running, 20))
+
+    def shell(self, block):
+        """Run the commands of a block, and compare its lines, whatever the numbers are."""
+        commands, told = split(self.text_of(block))
+        commands = [command for command in commands if not command.startswith(("pip ", "paceline emulate"))]
+        for command in commands:
+            if command.startswith("paceline serve"):
+                self.serve(command.removesuffix("&"))
+        script = "\n".join(command for command in commands if not command.startswith("paceline serve"))
+        done = subprocess.run(["bash", "-ec", script], capture_output=True, text=True, timeout=60)
+        assert done.returncode == 0, done.stderr
+        lines = {without_numbers(line) for line in (done.stdout + done.stderr).splitlines()}
+        assert [line for line in told if without_numbers(line) not in lines] == [], done.stdout + done.stderr
+
+    def serve(self, command):
+        server = subprocess.Popen(
+            shlex.split(f"exec {command}")[1:], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
+        )
+        self.servers.append(server)
+        address, deadline_s = self.places["127.0.0.1:9902"], time.monotonic() + 30
+        while True:
+            try:
+                return urllib.request.urlopen(f"http://{address}/healthz", timeout=5).close()
+            except OSError:
+                assert server.poll() is None and time.monotonic() < deadline_s, f"{command!r} does not answer"
+                time.sleep(0.02)
+
+    def end(self):
+        for server in self.servers:
+            server.terminate()
+        for server in self.servers:
+            server.wait(20)
+
+
+def split(text: str) -> tuple[list[str], list[str]]:
+    """The commands of a console block, and the other lines."""
+    lines = text.splitlines()
+    return [line[2:] for line in lines if line.startswith("$ ")], [
+        line for line in lines if line and not line.startswith("$ ")
+    ]
+
+
+def without_numbers(line: str) -> str:
+    return re.sub(r"[\d.,]+", "#", line.strip())
 
 
 def expected(block: Block) -> list[str]:
@@ -140,26 +236,20 @@ def expected(block: Block) -> list[str]:
 
 @pytest.mark.filterwarnings("ignore::paceline.PacelineWarning")  # an emulator has no published limits
 @pytest.mark.parametrize("page", [page for page, blocks in PYTHON.items() if not all(map(is_parsed, blocks))])
-def test_the_examples_of_a_page_run(page, clients, capsys, tmp_path, paceline_emulator):
+def test_the_examples_of_a_page_run(page, reader, capsys, paceline_emulator):
     space = space_of(page)
-    with asyncio.Runner() as runner:
-        for block in PYTHON[page]:
-            if is_parsed(block):
-                continue
-            text = block.text.replace("/var/lib/app", str(tmp_path))
-            code = compile("\n" * block.line + text, block.page, "exec", ast.PyCF_ALLOW_TOP_LEVEL_AWAIT)
-            running = eval(code, space)
-            if inspect.iscoroutine(running):
-                runner.run(asyncio.wait_for(running, 20))
-            for name, value in list(
-                space.items()
-            ):  # a test function of the page is called, with the fixture that it takes
-                if name.startswith("test_") and callable(value):
-                    space.pop(name)(paceline_emulator)
-            printed = [line.rstrip() for line in capsys.readouterr().out.splitlines()]
-            if expected(block) or block.output is not None:
-                assert printed == expected(block), str(block)
-        runner.run(closed(clients))
+    for block in BLOCKS:
+        if block.page == page in SHELL and block.language == "console":
+            reader.shell(block)
+        if block not in PYTHON[page] or is_parsed(block):
+            continue
+        reader.python(block, space)
+        for name, value in list(space.items()):  # a test function of the page is called, with the fixture that it takes
+            if name.startswith("test_") and callable(value):
+                space.pop(name)(paceline_emulator)
+        printed = [line.rstrip() for line in capsys.readouterr().out.splitlines()]
+        if expected(block) or block.output is not None:
+            assert printed == expected(block), str(block)
 
 
 def dotted(node: ast.expr) -> str | None:
