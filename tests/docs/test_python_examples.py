@@ -190,7 +190,7 @@ class Reader:
             if command.startswith("paceline serve"):
                 self.serve(command.removesuffix("&"))
         script = "\n".join(command for command in commands if not command.startswith("paceline serve"))
-        done = subprocess.run(["bash", "-ec", script], capture_output=True, text=True, timeout=60)
+        done = subprocess.run(["bash", "-ec", script], check=False, capture_output=True, text=True, timeout=60)
         assert done.returncode == 0, done.stderr
         lines = {without_numbers(line) for line in (done.stdout + done.stderr).splitlines()}
         assert [line for line in told if without_numbers(line) not in lines] == [], done.stdout + done.stderr
@@ -205,7 +205,8 @@ class Reader:
             try:
                 return urllib.request.urlopen(f"http://{address}/healthz", timeout=5).close()
             except OSError:
-                assert server.poll() is None and time.monotonic() < deadline_s, f"{command!r} does not answer"
+                assert server.poll() is None, f"{command!r} has ended"
+                assert time.monotonic() < deadline_s, f"{command!r} does not answer"
                 time.sleep(0.02)
 
     def end(self):
