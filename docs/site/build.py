@@ -78,13 +78,13 @@ def copied(name: str, folder: Path) -> Iterator[Path]:
     yield from linked
 
 
-def option_rows(command: click.Command, ctx: click.Context) -> Iterator[str]:
-    """The table of a command's arguments and options."""
+def options_of(command: click.Command, ctx: click.Context) -> Iterator[str]:
+    """A line for each argument and option of a command."""
     for param in command.get_params(ctx):
-        if getattr(param, "hidden", False):
-            continue
-        record = param.get_help_record(ctx) or (param.make_metavar(ctx), "")
-        yield f"| <code>{escape(record[0]).replace('|', '&#124;')}</code> | {escape(record[1]).replace('|', '&#124;')} |"
+        if not getattr(param, "hidden", False):
+            name, told = param.get_help_record(ctx) or (param.make_metavar(ctx), "")
+            text = re.sub(r"([*_`])", r"\\\1", escape(told))  # a word of the help is no emphasis
+            yield f"* <code>{escape(name)}</code>: {text}" if text else f"* <code>{escape(name)}</code>"
 
 
 def commands(command: click.Command, ctx: click.Context, level: int = 2) -> Iterator[str]:
@@ -92,7 +92,7 @@ def commands(command: click.Command, ctx: click.Context, level: int = 2) -> Iter
     yield f"{'#' * level} {ctx.command_path}\n" if level > 1 else "# The command line\n"
     yield f"```text\n{ctx.command_path} {' '.join(command.collect_usage_pieces(ctx))}\n```\n"
     yield re.sub(r"(?m)^\b$\n?", "", (command.help or "").replace("\b", "").replace("<", "&lt;")) + "\n"
-    yield "| | |\n|---|---|\n" + "\n".join(option_rows(command, ctx)) + "\n"
+    yield "\n".join(options_of(command, ctx)) + "\n"
     if isinstance(command, click.Group):
         for name in command.list_commands(ctx):
             below = command.get_command(ctx, name)

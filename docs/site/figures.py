@@ -21,7 +21,7 @@ COLORS = ("#0b7a75", "#c8553d", "#6b4fa0", "#8a6d00")
 Line = tuple[str, Sequence[tuple[float, float]]]
 """The name of a line, and its points."""
 
-WIDTH, PANEL, LEFT, TOP = 720, 190, 56, 40
+WIDTH, PANEL, LEFT, TOP = 520, 220, 44, 40
 
 
 def _axis(low: float, high: float, step: float) -> Iterable[float]:
@@ -59,18 +59,17 @@ def picture(
 ) -> str:
     """An SVG with one legend above its diagrams; the abscissa is in seconds."""
     height = TOP + PANEL * len(panels)
-    keys = "".join(
-        f'<path d="M{LEFT + i * 215} 18h18" stroke="{COLORS[i]}" class="l"/>'
-        f'<text x="{LEFT + 24 + i * 215}" y="22" class="k">{name}</text>'
-        for i, name in enumerate(legend)
-    )
+    keys, at = "", LEFT
+    for color, name in zip(COLORS, legend, strict=False):
+        keys += f'<path d="M{at} 18h18" stroke="{color}" class="l"/><text x="{at + 24}" y="22" class="k">{name}</text>'
+        at += 44 + round(6.4 * len(name))
     style = (
-        "text{font:12px sans-serif;fill:#333}.t{font-weight:bold}.k{font-size:13px}.y{text-anchor:end}.x{text-anchor:middle}"
+        "text{font:13px sans-serif;fill:#333}.t{font-weight:bold}.k{font-size:13px}.y{text-anchor:end}.x{text-anchor:middle}"
         ".g{stroke:#ddd;stroke-width:1}.l{fill:none;stroke-width:2.2}"
     )
     body = "\n".join(_panel(*panel, TOP + i * PANEL) for i, panel in enumerate(panels))
     return (
-        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {height}" role="img" aria-label="{alt}">\n'
+        f'<svg xmlns="http://www.w3.org/2000/svg" width="{WIDTH * 1.25:.0f}" viewBox="0 0 {WIDTH} {height}" role="img" aria-label="{alt}">\n'
         f'<style>{style}</style>\n<rect width="{WIDTH}" height="{height}" fill="#fff"/>\n{keys}\n{body}\n</svg>\n'
     )
 
@@ -103,9 +102,9 @@ def rules() -> str:
         list(kinds),
         [
             (
-                "requests admitted, of a client that sends as soon as one fits (60 requests/min; seconds)",
+                "requests admitted (60 requests/min; seconds)",
                 [(name, run[1]) for name, run in runs.items()],
-                (150, 15),
+                (150, 30),
                 (240, 60),
             )
         ],
@@ -157,7 +156,7 @@ def retrying() -> str:
     return picture(
         "Requests answered by 40 workers that retry, and by paced requests, at 60 requests a minute",
         ["paced", "retries", "retries, where failures count"],
-        [("requests answered (60 requests/min, an empty bucket, 40 workers; seconds)", lines, (120, 20), (120, 30))],
+        [("requests answered (60 requests/min, 40 workers; seconds)", lines, (120, 20), (120, 30))],
     )
 
 
@@ -183,7 +182,7 @@ def headroom() -> str:
     return picture(
         "Share of the allowed requests that is used, with a fixed headroom and with safety factors, by the length of the run",
         ["headroom of 1 s", "safety factor 0.9", "safety factor 0.8"],
-        [("used, in % of what the limit allows, by the length of the run in seconds", lines, (300, 30), (100, 20))],
+        [("used, in % of what the limit allows (length of the run; seconds)", lines, (300, 60), (100, 20))],
     )
 
 
