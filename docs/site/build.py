@@ -120,7 +120,10 @@ def api() -> Iterator[str]:
         for name, home in homes.items():
             yield f"::: {home}.{name}\n    options:\n      heading: {module}.{name}\n      heading_level: 4\n"
         if not homes:
-            yield f"::: {module}\n    options:\n      show_root_heading: false\n      heading_level: 4\n"
+            yield (
+                f"::: {module}\n    options:\n      show_root_heading: false\n      show_root_toc_entry: false\n"
+                "      heading_level: 4\n      filters: ['!^_', '!^[A-Z0-9_]+$']\n"
+            )
 
 
 def written(parts: Iterable[str]) -> str:
