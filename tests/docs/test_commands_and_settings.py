@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
+import json
+import os
 import re
 import shlex
+import subprocess
+import sys
 import tomllib
 from pathlib import Path
 
 import click
 import pytest
 import yaml
-from pages import BLOCKS, ROOT
+from pages import BLOCKS, ROOT, Block
 
+import paceline
 from paceline.cli.app import app
 from paceline.config import Config
 from paceline.emulator.settings import Settings
@@ -77,6 +82,54 @@ def test_a_command_of_an_example(line):
             assert [arg for arg in args if arg.startswith("--") and f'"{arg}"' not in script] == []
         else:
             assert command in {"export", "grep", "python", "wait"}
+
+
+NOT_RUN = {
+    r"^(\w+=\S+ )*(pip|make|export|grep|python) ": "installs, or is no command of paceline",
+    r"redis://": "needs a Redis: tests/stores",
+    r"^paceline (serve|emulate)": "a server: tests/gateway, tests/emulator, and docs/tutorials.md",
+    r"my_program|massgen|pytest|train\.py|paceline\.yaml": "needs the reader's program",
+    r"^paceline status( http| 127|$)": "needs the program that it asks: tests/telemetry",
+    r"--shard 1/3|requests\.shard": "needs the other shards: docs/tutorials.md",
+}
+"""Why a command of a page is only parsed."""
+
+ELSEWHERE = {"docs/first_minutes.md", "docs/tutorials.md"}
+"""Their commands run between the Python blocks: test_python_examples.py."""
+
+
+def runs_of(block: Block) -> list[str]:
+    commands = [line[2:] for line in block.text.splitlines() if line.startswith("$ ")]
+    return [command for command in commands if not any(re.search(reason, command) for reason in NOT_RUN)]
+
+
+RUN = [block for block in BLOCKS if block.language == "console" and block.page not in ELSEWHERE and runs_of(block)]
+
+
+@pytest.mark.parametrize("block", RUN, ids=str)
+def test_the_commands_of_a_block_run(block, paceline_emulator, tmp_path):
+    """In a folder with the files that the pages name, at an emulator."""
+    world = paceline_emulator(limits={"*": "6000 requests/min,60M tokens/min"}, batches={"turnaround_s": 0.05})
+    (tmp_path / "program.py").touch()
+    (tmp_path / "limits.yaml").write_text("provider: openai\ntier: 2\n")
+    body = {"model": "gpt-5", "input": "Hello", "max_output_tokens": 20}
+    lines = [{"custom_id": str(i), "method": "POST", "url": "/v1/responses", "body": body} for i in range(20)]
+    (tmp_path / "requests.jsonl").write_text("\n".join(map(json.dumps, lines)))
+    limiter = paceline.Limiter({"jobs": "5 requests/min"}, store=f"sqlite:{tmp_path / 'quotas.db'}")
+    limiter.acquire("jobs").wait().settle()
+    limiter.close()
+    environment = os.environ | {
+        "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}",
+        "OPENAI_API_KEY": "none",
+        "PACELINE_BASE_URL": world.base_url,
+        "PACELINE_KEYS": str(tmp_path / "keys.json"),
+        "XDG_STATE_HOME": str(tmp_path / "state"),
+    }
+    done = subprocess.run(
+        ["bash", "-ec", "\n".join(runs_of(block))],
+        check=False, cwd=tmp_path, env=environment, input="y\n", capture_output=True, text=True, timeout=60,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
 
 
 @pytest.mark.parametrize(

@@ -113,10 +113,15 @@ def test_each_promise_names_tests_that_exist():
         }, (file, test)
 
 
-def test_each_fact_about_a_provider_has_its_source():
-    """A row of the table of charges names a page and a year."""
+@pytest.mark.parametrize(
+    ("section", "rows"), [("What a request is charged", 14), ("What headers report", 9), ("Four ways", 4)]
+)
+def test_each_fact_about_a_provider_has_its_source(section, rows):
+    """A row of a table of providers names a page, or what was observed, and a year."""
     page = (ROOT / "docs" / "how_limits_work.md").read_text("utf-8")
-    table = page.partition("## What a request is charged")[2].partition("\n## ")[0]
-    rows = [line for line in table.splitlines() if line.startswith("| ") and not line.startswith("| provider")]
-    assert len(rows) >= 14
-    assert [row for row in rows if not re.search(r"\]\(https://[^)]+\).*202\d(-\d\d)? \|$", row)] == []
+    table = page.partition(f"## {section}")[2].partition("\n## ")[0]
+    found = [
+        line for line in table.splitlines() if line.startswith("| ") and not line.startswith(("| provider", "| rule"))
+    ]
+    assert len(found) >= rows
+    assert [row for row in found if not re.search(r"\]\(https://[^)]+\).*\b202\d(-\d\d)?\b", row)] == []
