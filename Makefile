@@ -4,11 +4,13 @@ VENV    ?= .venv
 WORKERS ?= 2
 BIN     := $(VENV)/bin
 READY   := $(VENV)/.ready
-INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt
+PIP     := -m pip install --quiet --disable-pip-version-check -c constraints.txt
+INSTALL := $(BIN)/python $(PIP)
+DOCS    := .venv-docs
 # Bytecode is written once, and not compiled again by each process that a test starts.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: demo serve test frameworks frameworks-soak lint bench soak seeds clean
+.PHONY: demo serve test frameworks frameworks-soak lint docs bench soak seeds clean
 .DEFAULT_GOAL := test
 
 $(READY): pyproject.toml constraints.txt
@@ -35,6 +37,17 @@ frameworks-soak: $(READY)  ## those that take long to install
 lint: $(READY)  ## style and types
 	$(BIN)/ruff format --check . && $(BIN)/ruff check . && $(BIN)/mypy
 
+$(DOCS)/.ready: pyproject.toml constraints.txt
+	test -x $(DOCS)/bin/python || $(PYTHON) -m venv $(DOCS)
+	$(DOCS)/bin/python $(PIP) "pip>=25.1"
+	$(DOCS)/bin/python $(PIP) --editable ".[cli]" --group docs
+	touch $@
+
+docs: $(DOCS)/.ready  ## the documentation as a site, in site/; a warning is an error
+	$(DOCS)/bin/python docs/site/build.py build/docs
+	$(DOCS)/bin/zensical build --strict --clean --config-file mkdocs.yml
+	$(DOCS)/bin/python docs/site/build.py --check site
+
 bench: $(READY)  ## the table of speeds, peers beside it
 	$(INSTALL) --group bench
 	$(BIN)/python -m benchmarks
@@ -46,4 +59,4 @@ seeds: $(READY)  ## random worlds: 10,000 seeds in about half an hour; COUNT=500
 	$(BIN)/python -m tests.simulation.seeds --start $(or $(START),0) --count $(or $(COUNT),10000) --jobs $(WORKERS)
 
 clean:
-	rm -rf $(VENV) .venv-frameworks build dist .mypy_cache .ruff_cache .pytest_cache
+	rm -rf $(VENV) $(DOCS) .venv-frameworks build dist site .cache .mypy_cache .ruff_cache .pytest_cache

@@ -1,0 +1,160 @@
+"""The pages of the site, from those of the repository: ``python docs/site/build.py TARGET``.
+
+The Markdown of the repository is written for its own page: README.md lies above docs/, and pages link to sources. Here the same files
+get the places that they have in the site, and their links follow. The pages of the command and of the API are generated.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import sys
+from collections.abc import Iterable, Iterator
+from html import escape
+from importlib import import_module
+from inspect import isclass
+from pathlib import Path
+
+import click
+
+import paceline
+from paceline.cli.app import app
+
+ROOT = Path(__file__).parents[2]
+FENCE = re.compile(r"^```.*?^```", re.MULTILINE | re.DOTALL)
+LINK = re.compile(r"(?<=\]\()(?!https?:|#)([^)\s#]+)")
+
+PAGES = {
+    "README.md": "index.md",
+    "CONTRIBUTING.md": "contributing.md",
+    "CHANGELOG.md": "changelog.md",
+    **{f"docs/{path.name}": path.name for path in sorted((ROOT / "docs").glob("*.md"))},
+    **{f"examples/{path.parent.name}/README.md": f"examples/{path.parent.name}.md" for path in ROOT.glob("examples/*/README.md")},
+}  # fmt: skip
+"""Each page of the repository, and its place in the site."""
+
+MODULES = (
+    "paceline.testing",
+    "paceline.planner.forecast",
+    "paceline.stores",
+    "paceline.providers.base",
+    "paceline.telemetry.otel",
+)
+INTEGRATIONS = ("anthropic", "langchain", "dspy", "ray", "beam", "extropy", "flatmachines", "massgen")
+
+
+def place(target: Path) -> str:
+    """Where a file or a folder of the repository is in the site; what is no page is one of its files."""
+    name = target.relative_to(ROOT).as_posix()
+    if name == "examples":
+        return PAGES["docs/systems.md"]
+    if target.is_dir():
+        name += "/README.md"
+    return PAGES.get(name) or (name.removeprefix("docs/") if name.startswith("docs/") else f"files/{name}")
+
+
+def copied(name: str, folder: Path) -> Iterator[Path]:
+    """Write one page with the links that it needs in the site; yields the other files to which it links."""
+    source = ROOT / name
+    linked: list[Path] = []
+
+    def moved(link: re.Match[str]) -> str:
+        target = (source.parent / link[1]).resolve()
+        if not target.exists():
+            raise SystemExit(f"{name}: the link to {link[1]} leads nowhere")
+        at = place(target)
+        if not at.endswith(".md") and target.is_file():
+            linked.append(target)
+        return os.path.relpath(at, Path(PAGES[name]).parent)
+
+    text, rest = "", source.read_text("utf-8")
+    for fence in [*FENCE.findall(rest), None]:
+        prose, _, rest = rest.partition(fence) if fence else (rest, "", "")
+        text += LINK.sub(moved, prose) + (fence or "")
+    page = folder / PAGES[name]
+    page.parent.mkdir(parents=True, exist_ok=True)
+    page.write_text(text, "utf-8")
+    yield from linked
+
+
+def options_of(command: click.Command, ctx: click.Context) -> Iterator[str]:
+    """A line for each argument and option of a command."""
+    for param in command.get_params(ctx):
+        if not getattr(param, "hidden", False):
+            name, told = param.get_help_record(ctx) or (param.make_metavar(ctx), "")
+            text = re.sub(r"([*_`])", r"\\\1", escape(told))  # a word of the help is no emphasis
+            yield f"* <code>{escape(name)}</code>: {text}" if text else f"* <code>{escape(name)}</code>"
+
+
+def commands(command: click.Command, ctx: click.Context, level: int = 2) -> Iterator[str]:
+    """The section of a command, and those of its subcommands."""
+    yield f"{'#' * level} {ctx.command_path}\n" if level > 1 else "# The command line\n"
+    yield f"```text\n{ctx.command_path} {' '.join(command.collect_usage_pieces(ctx))}\n```\n"
+    yield re.sub(r"(?m)^\b$\n?", "", (command.help or "").replace("\b", "").replace("<", "&lt;")) + "\n"
+    yield "\n".join(options_of(command, ctx)) + "\n"
+    if isinstance(command, click.Group):
+        for name in command.list_commands(ctx):
+            below = command.get_command(ctx, name)
+            if below is not None and not below.hidden:
+                yield from commands(below, click.Context(below, info_name=name, parent=ctx), level + 1)
+
+
+def api() -> Iterator[str]:
+    """The public names, by kind, as mkdocstrings reads them; and the public modules."""
+    kinds: dict[str, list[str]] = {"Classes": [], "Functions": [], "Errors and warnings": []}
+    for name in paceline.__all__:
+        value = getattr(paceline, name)
+        error = isclass(value) and issubclass(value, Exception)
+        kinds["Errors and warnings" if error else "Classes" if isclass(value) else "Functions"].append(name)
+    yield "# API\n\nThe names of the package `paceline`, and its public modules. Generated from the docstrings.\n"
+    for kind, names in kinds.items():
+        yield f"## {kind}\n"
+        for name in names:
+            home = getattr(paceline, name).__module__
+            yield f"::: {home}.{name}\n    options:\n      heading: paceline.{name}\n      toc_label: {name}\n"
+    yield "## Modules\n"
+    for module in (*MODULES, *(f"paceline.integrations.{name}" for name in INTEGRATIONS)):
+        homes: dict[str, str] = getattr(import_module(module), "_HOMES", {}) if module == "paceline.testing" else {}
+        yield f"### {module}\n"
+        for name, home in homes.items():
+            yield f"::: {home}.{name}\n    options:\n      heading: {module}.{name}\n      heading_level: 4\n"
+        if not homes:
+            yield (
+                f"::: {module}\n    options:\n      show_root_heading: false\n      show_root_toc_entry: false\n"
+                "      heading_level: 4\n      filters: ['!^_', '!^[A-Z0-9_]+$']\n"
+            )
+
+
+def written(parts: Iterable[str]) -> str:
+    """The text of a page out of its parts."""
+    return "\n".join(parts)
+
+
+def main(folder: Path) -> None:
+    """Write all pages, and the files to which they link, below ``folder``."""
+    shutil.rmtree(folder, ignore_errors=True)
+    for name in PAGES:
+        for file in copied(name, folder):
+            to = folder / place(file)
+            to.parent.mkdir(parents=True, exist_ok=True)
+            shutil.copyfile(file, to)
+    (folder / "cli.md").write_text(
+        written(commands(app, click.Context(app, info_name="paceline", **app.context_settings), 1)), "utf-8"
+    )
+    (folder / "api.md").write_text(written(api()), "utf-8")
+    shutil.copyfile(ROOT / "docs" / "site" / "extra.css", folder / "extra.css")
+
+
+def check(site: Path) -> None:
+    """Stop where a built page loads anything from another host."""
+    foreign = re.compile(
+        r"""<(?:script|img|iframe|source)[^>]*\ssrc="?(?:https?:)?//[^>]*>|<link[^>]*stylesheet[^>]*//[^>]*>"""
+    )
+    found = [f"{page.name}: {tag}" for page in site.rglob("*.html") for tag in foreign.findall(page.read_text("utf-8"))]
+    if found:
+        raise SystemExit("loaded from another host:\n" + "\n".join(found))
+
+
+if __name__ == "__main__":
+    check(Path(sys.argv[2])) if sys.argv[1] == "--check" else main(Path(sys.argv[1]).resolve())

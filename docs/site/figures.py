@@ -1,0 +1,193 @@
+"""The figures of docs/how_limits_work.md: ``python docs/site/figures.py`` writes them to docs/images/.
+
+Every line is computed by the arithmetic of the project: how a provider counts by the rules of the emulator, what a limiter grants by the
+meters of the core. ``tests/docs/test_site.py`` compares the files with this script.
+"""
+
+from __future__ import annotations
+
+import heapq
+import random
+from collections.abc import Callable, Iterable, Sequence
+from pathlib import Path
+
+from paceline.core.meters import Bucket as Meter
+from paceline.core.quota import NS, Quota
+from paceline.emulator.rules import Bucket, Rule, Sliding, Window
+
+IMAGES = Path(__file__).parents[1] / "images"
+COLORS = ("#0b7a75", "#c8553d", "#6b4fa0", "#8a6d00")
+
+Line = tuple[str, Sequence[tuple[float, float]]]
+"""The name of a line, and its points."""
+
+WIDTH, PANEL, LEFT, TOP = 520, 220, 44, 40
+
+
+def _axis(low: float, high: float, step: float) -> Iterable[float]:
+    while low <= high + 1e-9:
+        yield low
+        low += step
+
+
+def _panel(title: str, lines: Sequence[Line], x: tuple[float, float], y: tuple[float, float], at: int) -> str:
+    """One diagram: ``x`` and ``y`` are the highest value and the step of each axis."""
+    right, low = WIDTH - 16, at + PANEL - 34
+
+    def place(px: float, py: float) -> str:
+        return f"{LEFT + px / x[0] * (right - LEFT):.1f},{low - py / y[0] * (PANEL - 62):.1f}"
+
+    parts = [f'<text x="{LEFT}" y="{at + 16}" class="t">{title}</text>']
+    for value in _axis(0, y[0], y[1]):
+        level = place(0, value).split(",")[1]
+        parts.append(f'<path d="M{LEFT} {level}H{right}" class="g"/>')
+        parts.append(f'<text x="{LEFT - 8}" y="{float(level) + 4:.1f}" class="y">{value:g}</text>')
+    parts += [
+        f'<text x="{place(value, 0).split(",")[0]}" y="{low + 18}" class="x">{value:g}</text>'
+        for value in _axis(0, x[0], x[1])
+    ]
+    for color, (_, points) in zip(COLORS, lines, strict=False):
+        path = " ".join(place(px, max(0.0, min(py, y[0]))) for px, py in points if px <= x[0])
+        parts.append(f'<polyline points="{path}" stroke="{color}" class="l"/>')
+    return "\n".join(parts)
+
+
+def picture(
+    alt: str,
+    legend: Sequence[str],
+    panels: Sequence[tuple[str, Sequence[Line], tuple[float, float], tuple[float, float]]],
+) -> str:
+    """An SVG with one legend above its diagrams; the abscissa is in seconds."""
+    height = TOP + PANEL * len(panels)
+    keys, at = "", LEFT
+    for color, name in zip(COLORS, legend, strict=False):
+        keys += f'<path d="M{at} 18h18" stroke="{color}" class="l"/><text x="{at + 24}" y="22" class="k">{name}</text>'
+        at += 44 + round(6.4 * len(name))
+    style = (
+        "text{font:13px sans-serif;fill:#333}.t{font-weight:bold}.k{font-size:13px}.y{text-anchor:end}.x{text-anchor:middle}"
+        ".g{stroke:#ddd;stroke-width:1}.l{fill:none;stroke-width:2.2}"
+    )
+    body = "\n".join(_panel(*panel, TOP + i * PANEL) for i, panel in enumerate(panels))
+    return (
+        f'<svg xmlns="http://www.w3.org/2000/svg" width="{WIDTH * 1.25:.0f}" viewBox="0 0 {WIDTH} {height}" role="img" aria-label="{alt}">\n'
+        f'<style>{style}</style>\n<rect width="{WIDTH}" height="{height}" fill="#fff"/>\n{keys}\n{body}\n</svg>\n'
+    )
+
+
+def greedy(
+    rule: Rule, until_s: float, every_s: float = 1.0
+) -> tuple[Sequence[tuple[float, float]], Sequence[tuple[float, float]]]:
+    """The level of ``rule`` and the number of admitted requests, for a client that sends as soon as a request fits."""
+    levels, admitted, count, now = [], [], 0, 0.0
+    while now <= until_s:
+        while rule.fits(now, 1):
+            rule.charge(now, 1)
+            count += 1
+        levels.append((now, rule.remaining(now)))
+        admitted.append((now, float(count)))
+        now += every_s
+    return levels, admitted
+
+
+def rules() -> str:
+    """The same limit under three rules."""
+    kinds: dict[str, Callable[[], Rule]] = {
+        "bucket": lambda: Bucket(60, 60.0, 0.0),
+        "window (restarts at 0:30)": lambda: Window(60, 60.0, 0.0, offset_s=30.0),
+        "sliding window": lambda: Sliding(60, 60.0, 0.0),
+    }
+    runs = {name: greedy(make(), 150.0) for name, make in kinds.items()}
+    return picture(
+        "Requests admitted under a bucket, a fixed window and a sliding window of 60 requests a minute",
+        list(kinds),
+        [
+            (
+                "requests admitted (60 requests/min; seconds)",
+                [(name, run[1]) for name, run in runs.items()],
+                (150, 30),
+                (240, 60),
+            )
+        ],
+    )
+
+
+def retries(workers: int = 40, *, failed_count: bool, until_s: float = 120.0) -> tuple[list[tuple[float, float]], int]:
+    """Workers that retry after 0.5 to 8 s, as SDKs do: the answered requests over time, and the number of refusals."""
+    rule, chance = Bucket(60, 60.0, 0.0, full=0.0), random.Random(7)
+    due = [(chance.random(), i, 0) for i in range(workers)]
+    heapq.heapify(due)
+    served, refused, points = 0, 0, [(0.0, 0.0)]
+    while due[0][0] <= until_s:
+        now, worker, failures = heapq.heappop(due)
+        if rule.fits(now, 1):
+            rule.charge(now, 1)
+            served += 1
+            points.append((now, float(served)))
+            heapq.heappush(due, (now + 0.5, worker, 0))  # the answer, and at once the next request
+        else:
+            refused += 1
+            if failed_count:
+                rule.charge(now, min(1.0, max(rule.remaining(now), 0.0)))  # what has been refilled is lost again
+            pause = min(8.0, 0.5 * 2**failures) * (1 - 0.25 * chance.random())
+            heapq.heappush(due, (now + pause, worker, failures + 1))
+    return [*points, (until_s, float(served))], refused
+
+
+def paced(until_s: float = 120.0) -> list[tuple[float, float]]:
+    """The requests that a bucket of the core grants, with a second of headroom and an empty start."""
+    quota = Quota.parse("60 requests/min")
+    meter = Meter(quota, 0, headroom_s=1.0)
+    meter.charge(0, quota.burst)
+    points, count = [(0.0, 0.0)], 0
+    while (at_ns := meter.earliest(0, 1.0)) <= until_s * NS:
+        meter.charge(at_ns, 1.0)
+        count += 1
+        points.append((at_ns / NS, float(count)))
+    return points
+
+
+def retrying() -> str:
+    """Retries against a wait for the right instant."""
+    lines = [
+        ("paced", paced()),
+        ("retries", retries(failed_count=False)[0]),
+        ("retries, failures count", retries(failed_count=True)[0]),
+    ]
+    return picture(
+        "Requests answered by 40 workers that retry, and by paced requests, at 60 requests a minute",
+        ["paced", "retries", "retries, where failures count"],
+        [("requests answered (60 requests/min, 40 workers; seconds)", lines, (120, 20), (120, 30))],
+    )
+
+
+def share(run_s: float, *, headroom_s: float = 0.0, factor: float = 1.0) -> float:
+    """The part of what a bucket of 600 requests/min allows in ``run_s`` that a limiter uses."""
+    quota = Quota.parse("600 requests/min")
+    meter = Meter(quota.with_amount(600 * factor), 0, headroom_s=headroom_s)
+    granted = 0
+    while meter.earliest(0, 1.0) <= run_s * NS:
+        meter.charge(max(meter.earliest(0, 1.0), 0), 1.0)
+        granted += 1
+    return granted / (quota.burst + quota.rate * run_s)
+
+
+def headroom() -> str:
+    """A fixed headroom against a safety factor."""
+    runs = [10, 20, 30, 45, 60, 90, 120, 180, 240, 300]
+    lines = [
+        ("1 s", [(s, 100 * share(s, headroom_s=1.0)) for s in runs]),
+        ("0.9", [(s, 100 * share(s, factor=0.9)) for s in runs]),
+        ("0.8", [(s, 100 * share(s, factor=0.8)) for s in runs]),
+    ]
+    return picture(
+        "Share of the allowed requests that is used, with a fixed headroom and with safety factors, by the length of the run",
+        ["headroom of 1 s", "safety factor 0.9", "safety factor 0.8"],
+        [("used, in % of what the limit allows (length of the run; seconds)", lines, (300, 60), (100, 20))],
+    )
+
+
+FIGURES = {"limits_rules.svg": rules, "limits_retries.svg": retrying, "limits_headroom.svg": headroom}
+
+if __name__ == "__main__":
+    for file, draw in FIGURES.items():
+        (IMAGES / file).write_text(draw(), "utf-8")

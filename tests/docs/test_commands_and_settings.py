@@ -1,0 +1,179 @@
+"""The commands of the examples have the options that they name; the settings are read by paceline itself."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shlex
+import subprocess
+import sys
+import tomllib
+from pathlib import Path
+
+import click
+import pytest
+import yaml
+from pages import BLOCKS, ROOT, Block
+
+import paceline
+from paceline.cli.app import app
+from paceline.config import Config
+from paceline.emulator.settings import Settings
+
+EXTRAS = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["project"]["optional-dependencies"]
+TARGETS = re.findall(r"^([\w-]+):", (ROOT / "Makefile").read_text("utf-8"), re.MULTILINE)
+UNIT = ROOT / "examples" / "gateway" / "paceline.service"
+CONTAINER = ROOT / "examples" / "gateway" / "Containerfile"
+
+COMMANDS = [
+    pytest.param(line[2:], id=f"{block.page}:{block.line + i}")
+    for block in BLOCKS
+    if block.language == "console"
+    for i, line in enumerate(block.text.splitlines(), 1)
+    if line.startswith("$ ")
+]
+
+
+def parts_of(line: str) -> list[list[str]]:
+    """The commands of a line, each without its variables."""
+    words: list[list[str]] = [[]]
+    lexer = shlex.shlex(line, posix=True, punctuation_chars="&|;")
+    lexer.whitespace_split = True
+    for word in lexer:
+        if set(word) <= set("&|;"):
+            words.append([])
+        elif words[-1] or not re.match(r"\w+=", word):
+            words[-1].append(word)
+    return [command for command in words if command]
+
+
+def parse(args: list[str], command: click.Command = app, name: str = "paceline") -> None:
+    """Parse the words of a command; an unknown subcommand or option, or a value of another type, is an error."""
+    ctx = click.Context(command, info_name=name)
+    if isinstance(command, click.Group):
+        below = command.get_command(ctx, args[0])
+        assert below is not None, f"{name} has no command {args[0]!r}"
+        return parse(args[1:], below, f"{name} {args[0]}")
+    ctx.allow_interspersed_args, ctx.ignore_unknown_options = (
+        command.allow_interspersed_args,
+        command.ignore_unknown_options,
+    )
+    values, _, _ = command.make_parser(ctx).parse_args(list(args))
+    for param in command.get_params(ctx):
+        given = values.get(param.name)
+        if given is not None and given.__class__.__name__ != "Sentinel" and not isinstance(param.type, click.Path):
+            param.type_cast_value(ctx, given)
+    return None
+
+
+@pytest.mark.parametrize("line", COMMANDS)
+def test_a_command_of_an_example(line):
+    for command, *args in parts_of(line):
+        if command == "paceline":
+            parse(args)
+        elif command == "make":
+            assert [arg for arg in args if "=" not in arg and arg not in TARGETS] == []
+        elif command == "pip":
+            for extras in re.findall(r"\.\[(.*?)\]", " ".join(args)):
+                assert set(extras.split(",")) <= set(EXTRAS)
+        elif command == "python" and args[0].startswith("examples/"):
+            script = (ROOT / args[0]).read_text("utf-8")
+            assert [arg for arg in args if arg.startswith("--") and f'"{arg}"' not in script] == []
+        else:
+            assert command in {"export", "grep", "python", "wait"}
+
+
+NOT_RUN = {
+    r"^(\w+=\S+ )*(pip|make|export|grep|python) ": "installs, or is no command of paceline",
+    r"redis://": "needs a Redis: tests/stores",
+    r"^paceline (serve|emulate)": "a server: tests/gateway, tests/emulator, and docs/tutorials.md",
+    r"my_program|massgen|pytest|train\.py|paceline\.yaml": "needs the reader's program",
+    r"^paceline status( http| 127|$)": "needs the program that it asks: tests/telemetry",
+    r"--shard 1/3|requests\.shard": "needs the other shards: docs/tutorials.md",
+}
+"""Why a command of a page is only parsed."""
+
+ELSEWHERE = {"docs/first_minutes.md", "docs/tutorials.md"}
+"""Their commands run between the Python blocks: test_python_examples.py."""
+
+
+def runs_of(block: Block) -> list[str]:
+    commands = [line[2:] for line in block.text.splitlines() if line.startswith("$ ")]
+    return [command for command in commands if not any(re.search(reason, command) for reason in NOT_RUN)]
+
+
+RUN = [block for block in BLOCKS if block.language == "console" and block.page not in ELSEWHERE and runs_of(block)]
+
+
+@pytest.mark.parametrize("block", RUN, ids=str)
+def test_the_commands_of_a_block_run(block, paceline_emulator, tmp_path):
+    """In a folder with the files that the pages name, at an emulator."""
+    world = paceline_emulator(limits={"*": "6000 requests/min,60M tokens/min"}, batches={"turnaround_s": 0.05})
+    (tmp_path / "program.py").touch()
+    (tmp_path / "limits.yaml").write_text("provider: openai\ntier: 2\n")
+    body = {"model": "gpt-5", "input": "Hello", "max_output_tokens": 20}
+    lines = [{"custom_id": str(i), "method": "POST", "url": "/v1/responses", "body": body} for i in range(20)]
+    (tmp_path / "requests.jsonl").write_text("\n".join(map(json.dumps, lines)))
+    limiter = paceline.Limiter({"jobs": "5 requests/min"}, store=f"sqlite:{tmp_path / 'quotas.db'}")
+    limiter.acquire("jobs").wait().settle()
+    limiter.close()
+    environment = os.environ | {
+        "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}",
+        "OPENAI_API_KEY": "none",
+        "PACELINE_BASE_URL": world.base_url,
+        "PACELINE_KEYS": str(tmp_path / "keys.json"),
+        "XDG_STATE_HOME": str(tmp_path / "state"),
+    }
+    done = subprocess.run(
+        ["bash", "-ec", "\n".join(runs_of(block))],
+        check=False, cwd=tmp_path, env=environment, input="y\n", capture_output=True, text=True, timeout=60,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+
+
+@pytest.mark.parametrize(
+    "wrong", ["paceline runs x", "paceline run x --teir 2", "paceline serve --port many", "paceline keys ad x"]
+)
+def test_a_wrong_command_is_found(wrong):
+    with pytest.raises((click.UsageError, AssertionError)):
+        parse(shlex.split(wrong)[1:])
+
+
+def test_the_service_and_the_container_start_commands_that_exist():
+    (start,) = re.findall(r"^ExecStart=\S+/paceline (.*)$", UNIT.read_text("utf-8"), re.MULTILINE)
+    parse(shlex.split(start))
+    words = re.findall(r"^(?:ENTRYPOINT|CMD) \[(.*)\]$", CONTAINER.read_text("utf-8"), re.MULTILINE)
+    args = [word for line in words for word in re.findall(r'"(.*?)"', line)]
+    parse(args[args.index("paceline") + 1 :] if "paceline" in args else args)
+
+
+OTHERS = {
+    "lifecycle_hooks:": "flatmachines reads it: tests/frameworks",
+    '[project.entry-points."paceline.providers"]': "of a package: tests/providers/test_docs.py",
+}
+"""The beginning of settings that are not paceline's."""
+
+SETTINGS = [
+    pytest.param(block, id=str(block))
+    for block in BLOCKS
+    if block.language in ("toml", "yaml") and not block.text.startswith(tuple(OTHERS))
+]
+
+
+@pytest.mark.parametrize("block", SETTINGS)
+def test_settings_of_an_example_are_valid(block, tmp_path):
+    if block.text.startswith("summary"):
+        values = tomllib.loads(block.text)
+        assert set(values) <= set(Settings.__annotations__) | {"summary", "client_limits", "limits", "changes"}
+        return
+    file = tmp_path / f"paceline.{block.language}"
+    file.write_text(block.text, "utf-8")
+    config = Config.load(file, {})
+    assert config.origins
+    config.arguments()
+
+
+@pytest.mark.parametrize("path", sorted(ROOT.glob("examples/**/*.y*ml")), ids=lambda path: str(path.relative_to(ROOT)))
+def test_files_of_settings_are_yaml(path: Path):
+    assert yaml.safe_load(path.read_text("utf-8"))

@@ -1,0 +1,127 @@
+"""The pages as a whole: links lead somewhere, each page is in the site, promises name tests, figures are those of their script."""
+
+from __future__ import annotations
+
+import ast
+import re
+import sys
+from functools import cache
+from pathlib import Path
+
+import pytest
+import yaml
+from pages import PAGES, ROOT
+
+sys.path.insert(0, str(ROOT / "docs" / "site"))
+
+import build
+import figures
+
+from paceline.cli.app import COMMANDS
+
+LINKED = [*PAGES, ROOT / "CONTRIBUTING.md", ROOT / "CHANGELOG.md"]
+LINK = re.compile(r"(?<!`)\]\(((?!https?:)[^)\s]+)\)")
+
+
+def prose(path: Path) -> str:
+    """The text without its fenced blocks."""
+    return re.sub(r"^```.*?^```", "", path.read_text("utf-8"), flags=re.MULTILINE | re.DOTALL)
+
+
+@cache
+def anchors(path: Path) -> set[str]:
+    """The anchors of the headings, as the repository's page and the site make them."""
+    found: list[str] = []
+    for heading in re.findall(r"^#+ (.*)$", prose(path), re.MULTILINE):
+        text = re.sub(r"\[(.*?)\]\(.*?\)", r"\1", heading).replace("`", "").strip().lower()
+        found.append(re.sub(r"[^\w\- ]", "", text).replace(" ", "-"))
+    return set(found)
+
+
+@pytest.mark.parametrize("path", LINKED, ids=lambda path: str(path.relative_to(ROOT)))
+def test_links_lead_somewhere(path):
+    for link in LINK.findall(prose(path)):
+        name, _, anchor = link.partition("#")
+        target = (path.parent / name).resolve() if name else path
+        assert target.exists(), link
+        if anchor:
+            assert anchor in anchors(target), link
+
+
+class Loader(yaml.SafeLoader):
+    """Reads mkdocs.yml without calling what it names."""
+
+
+Loader.add_multi_constructor("tag:yaml.org,2002:python/", lambda loader, suffix, node: None)
+
+
+def pages_in(nav: object) -> list[str]:
+    if isinstance(nav, str):
+        return [nav]
+    return [page for item in (nav.values() if isinstance(nav, dict) else nav) for page in pages_in(item)]
+
+
+def test_the_navigation_has_each_page_once():
+    nav = pages_in(yaml.load((ROOT / "mkdocs.yml").read_text("utf-8"), Loader)["nav"])
+    assert sorted(nav) == sorted([*build.PAGES.values(), "cli.md", "api.md"])
+
+
+def test_the_pages_are_written_and_have_each_command_and_name(tmp_path):
+    build.main(tmp_path / "pages")
+    written = (tmp_path / "pages" / "cli.md").read_text("utf-8")
+    assert [name for name in COMMANDS if f"## paceline {name}\n" not in written] == []
+    api = (tmp_path / "pages" / "api.md").read_text("utf-8")
+    assert [name for name in build.paceline.__all__ if f"heading: paceline.{name}\n" not in api] == []
+    for page in build.PAGES.values():
+        assert (tmp_path / "pages" / page).is_file()
+
+
+def test_a_page_that_loads_from_another_host_is_found(tmp_path):
+    page = tmp_path / "page.html"
+    page.write_text('<script src="app.js"></script><a href="https://example.org">x</a>')
+    build.check(tmp_path)
+    for tag in (
+        '<script src="https://example.org/a.js">',
+        "<img src=//example.org/a.png>",
+        '<link rel="stylesheet" href="https://example.org/a.css">',
+    ):
+        page.write_text(tag)
+        with pytest.raises(SystemExit, match="another host"):
+            build.check(tmp_path)
+
+
+@pytest.mark.parametrize("name", figures.FIGURES)
+def test_the_figures_are_those_of_their_script(name):
+    assert (figures.IMAGES / name).read_text("utf-8") == figures.FIGURES[name](), "run: python docs/site/figures.py"
+
+
+def test_the_figures_show_what_the_page_says():
+    page = (ROOT / "docs" / "how_limits_work.md").read_text("utf-8")
+    points, refused = figures.retries(failed_count=False)
+    assert round(refused / points[-1][1]) == 9
+    assert "nine refusals for each answer" in page
+    assert figures.retries(failed_count=True)[0][-1][1] < 0.15 * figures.paced()[-1][1]
+
+
+def test_each_promise_names_tests_that_exist():
+    named = re.findall(r"`([\w/]+\.py)::(\w+)`", (ROOT / "docs" / "promises.md").read_text("utf-8"))
+    assert len(named) > 20
+    for file, test in named:
+        tree = ast.parse((ROOT / "tests" / file).read_text("utf-8"))
+        assert test in {
+            node.name for node in ast.walk(tree) if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)
+        }, (file, test)
+
+
+@pytest.mark.parametrize(
+    ("section", "rows"), [("What a request is charged", 14), ("What headers report", 9), ("Four ways", 4)]
+)
+def test_each_fact_about_a_provider_has_its_source(section, rows):
+    """A row of a table of providers names a page, or what was observed, and a year."""
+    page = (ROOT / "docs" / "how_limits_work.md").read_text("utf-8")
+    table = page.partition(f"## {section}")[2].partition("\n## ")[0]
+    found = [
+        line for line in table.splitlines() if line.startswith("| ") and not line.startswith(("| provider", "| rule"))
+    ]
+    assert len(found) >= rows
+    assert [row for row in found if not re.search(r"\]\(https://[^)]+\).*\b202\d(-\d\d)?\b", row)] == []
