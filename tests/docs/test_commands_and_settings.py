@@ -6,6 +6,7 @@ import json
 import os
 import re
 import shlex
+import shutil
 import subprocess
 import sys
 import tomllib
@@ -115,6 +116,9 @@ def test_the_commands_of_a_block_run(block, paceline_emulator, tmp_path):
     body = {"model": "gpt-5", "input": "Hello", "max_output_tokens": 20}
     lines = [{"custom_id": str(i), "method": "POST", "url": "/v1/responses", "body": body} for i in range(20)]
     (tmp_path / "requests.jsonl").write_text("\n".join(map(json.dumps, lines)))
+    for plan in (ROOT / "examples" / "plan").glob("*.toml"):
+        shutil.copy(plan, tmp_path)
+    (tmp_path / "traffic.jsonl").write_text('{"start": 1800000000, "pool": "openai/gpt-5", "input_tokens": 900}\n')
     limiter = paceline.Limiter({"jobs": "5 requests/min"}, store=f"sqlite:{tmp_path / 'quotas.db'}")
     limiter.acquire("jobs").wait().settle()
     limiter.close()
