@@ -15,6 +15,7 @@ ITEMS = {
     "wrapper": "a paced HTTP client",
     "batch": "`paceline run` without a limit that binds",
     "modes": "`paceline run` one by one, in batches, and until a deadline",
+    "plan": "`paceline plan` beside `paceline run`",
     "stores": "one quota for many processes: Redis and SQLite",
     "speed": "500 workers under a known limit",
     "gateway": "the gateway beside other gateways",

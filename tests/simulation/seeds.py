@@ -97,7 +97,8 @@ class Options:
             self.told == 1.0 and self.source_known and self.estimate >= 1 and not self.others and self.start_level == 1
             and not self.stalls and not self.changes and not dict(self.faults).get("growth") and self.net_s <= 0.02
             and not self.forget_s and not (self.crash_s and self.shared)
-            and not (self.store_away and self.store_cut)  # cut off when the others are back: its use is not known
+            # After an outage the use of a process that is still cut off is not known, and not before a newcomer comes.
+            and not (self.store_away and (self.store_cut or any(self.late_s)))
             and not (self.slots and self.cancelled)  # a cancelled caller has its slot again before the provider knows
         )  # fmt: skip
 
@@ -333,7 +334,8 @@ class Checked:
                     f"{left} workers and {self.left} calls are not done after {bound_s:.0f} s: {states}"
                 )
             over.cancel()
-        if o.changes and not dict(o.faults).get("growth"):
+        told_again = o.headers or not o.numbers  # only headers tell that a stated limit is higher again
+        if o.changes and not dict(o.faults).get("growth") and o.told >= 1 and told_again:
             await self.recover()
 
     async def recover(self) -> None:

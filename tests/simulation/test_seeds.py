@@ -9,7 +9,7 @@ QUICK, PARTS = 120, 8
 
 FINDERS = {
     "plain_refunds": 34, "lost_wake_up": 2, "retry_jumps_the_queue": 2, "client_clock_in_the_store": 7,
-    "share_of_the_last_exchange": 200, "lesson_that_stays": 155, "breaker_counts_callers": 36,
+    "share_of_the_last_exchange": 200, "lesson_that_stays": 340, "breaker_counts_callers": 36,
 }  # fmt: skip
 """The first seed that finds each planted bug."""
 
