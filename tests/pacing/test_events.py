@@ -15,6 +15,7 @@ import paceline
 from paceline.pacing.clock import SystemClock
 from paceline.pacing.events import Event
 from paceline.testing import ManualClock, run_virtual
+from paceline.testing.clock import START_S
 
 QUOTAS = {"jobs": ["60 requests/min burst 2", "1000 tokens/min"], "openai/*": ["6000 requests/min", "4M tokens/min"]}
 
@@ -48,8 +49,8 @@ class TestByHand:
             permit.settle(tokens=100)
         reserved = {"tokens": 500, "requests": 1}
         assert heard == [
-            Event("acquired", "jobs", "night", 0.0, reserved),
-            Event("settled", "jobs", "night", 0.0, reserved, {"tokens": 100, "requests": 1}),
+            Event("acquired", "jobs", "night", 0.0, reserved, granted_s=START_S),
+            Event("settled", "jobs", "night", 0.0, reserved, {"tokens": 100, "requests": 1}, granted_s=START_S),
         ]
 
     def test_how_long_it_waited(self):
