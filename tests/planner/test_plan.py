@@ -227,6 +227,8 @@ class TestTheCommand:
         assert made["binds"] == "openai/gpt-5-mini: 500 requests/min"
         assert made["seconds"] == pytest.approx(400 / 500 * 60, rel=0.1)
         assert (tmp_path / "use.svg").read_text().startswith("<?xml")
+        file.write_text("")
+        assert "there are no requests" in run("plan", file).stderr
         file.write_text(line + "\n{")
         done = run("plan", file)
         assert (done.exit_code, "line 2" in done.stderr) == (2, True)

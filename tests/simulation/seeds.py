@@ -37,9 +37,6 @@ TICK_S = 0.01
 """A deadline is kept to so many seconds, and those of the store."""
 
 
-logging.getLogger("paceline").setLevel(logging.CRITICAL)
-
-
 class BrokenPromiseError(AssertionError):
     """A promise was broken."""
 
@@ -438,7 +435,9 @@ async def _all(tasks: set[asyncio.Task]) -> None:
 
 def check(options: Options) -> str | None:
     """What is broken in a world; ``None`` for nothing."""
-    state = random.getstate()
+    state, log = random.getstate(), logging.getLogger("paceline")
+    level = log.level
+    log.setLevel(logging.CRITICAL)
     random.seed(options.seed)
     try:
         with warnings.catch_warnings():
@@ -448,6 +447,7 @@ def check(options: Options) -> str | None:
         return str(error)
     finally:
         random.setstate(state)
+        log.setLevel(level)
     return None
 
 

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import json
+import logging
 import math
 import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from datetime import datetime, timedelta
 from functools import partial
 from pathlib import Path
@@ -156,7 +158,21 @@ def plans(
                 own["quotas"] = {**work.limits, **own["quotas"]}
             words = [f"tier {tier}" if tier else "", f"{count:,} workers" if count else ""]
             title = ", ".join(filter(None, words)) or "plan"
-            yield title, plan(work, own, start_s=time.time() if start_s is None else start_s, **options)
+            with _silence():
+                made = plan(work, own, start_s=time.time() if start_s is None else start_s, **options)
+            yield title, made
+
+
+@contextmanager
+def _silence() -> Iterator[None]:
+    """Log nothing: what happens in a simulation is in its result."""
+    log = logging.getLogger("paceline")
+    level = log.level
+    log.setLevel(logging.CRITICAL)
+    try:
+        yield
+    finally:
+        log.setLevel(level)
 
 
 def _maker(work: Work) -> str | None:
@@ -193,6 +209,8 @@ def _work(source: Path, config: Config, speed: Mapping[str, float]) -> Work:
         work = read_workload(source)
     else:
         work = of_calls(_calls(source, config), workers=config.workers)
+        if not work.models:
+            raise PacelineError(f"{source}: there are no requests in it")
     return replace(work, provider={**LATENCY, **work.provider, **speed})
 
 

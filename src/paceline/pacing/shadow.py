@@ -59,6 +59,7 @@ class ShadowLog:
         except OSError as error:
             raise QuotaError(f"shadow is {self.path!r}: it cannot be written: {error.strerror}") from None
         self._failed = False
+        log.warning("shadow: no request is held; each is logged to %s", self.path)
 
     def write(self, entry: Shadowed) -> None:
         """Append one request; a failure is logged once, and does not reach the caller."""

@@ -92,19 +92,21 @@ class Plan:
 
     Attributes:
         seconds: Until the last answer, or until the end that the work names; infinite for never.
-        items: The finished items.
+        items: The finished items, of those that were simulated.
         calls: The answered calls.
         failed: The reasons for calls without an answer, with their numbers.
         refused: The refusals by the provider.
         pools: The use of each pool, by its name.
         lanes: The waits, by lane.
         starts_s: When each item started its first call, the first ``STARTS_MAX``.
+        items_per_min: The items that were finished in a minute, of those that were simulated.
         usd: The price of the answers in US dollars; ``None`` where prices are not known.
         extended: Whether the time beyond the simulated calls is extended at their speed.
     """
 
     seconds: float
     items: int
+    items_per_min: float
     calls: int
     failed: Mapping[str, int]
     refused: int
@@ -120,11 +122,6 @@ class Plan:
         name = max(self.pools, key=lambda name: self.pools[name].bound_s, default="")
         bound = [one.binds for one in self.pools.values() if one.binds != LATENCY]
         return f"{name}: {self.pools[name].binds}" if bound else LATENCY
-
-    @property
-    def items_per_min(self) -> float:
-        """The items that are finished in a minute."""
-        return self.items * 60 / self.seconds if self.seconds else 0.0
 
 
 def plan(work: Work, options: Mapping[str, Any], *, seed: int = 0, start_s: float = START_S) -> Plan:
@@ -221,7 +218,7 @@ class _Planner:
             end_s += self._work.left_out / _steady_rate(answered, end_s)
         refused = self._simulation.world.tally()["refused"]
         return Plan(
-            end_s, self._items, len(answered), Counter(one.error for one in sent if one.error is not None),
+            end_s, self._items, self._items * 60 / counted_s if counted_s else 0.0, len(answered), Counter(one.error for one in sent if one.error is not None),
             sum(number for kind, number in refused.items() if kind in ("rate", "growth")),
             pools, _lanes(answered), sorted(self._starts), _usd(answered, self._prices), extended,
         )  # fmt: skip
