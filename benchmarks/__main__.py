@@ -1,10 +1,11 @@
-"""``python -m benchmarks [--only NAME] [--quick] [--markdown] [--peers NAMES]``: measure, print the table."""
+"""``python -m benchmarks [--only NAME] [--quick] [--markdown] [--peers NAMES]``: measure, print the table; ``--report DIR``: the peers."""
 
 from __future__ import annotations
 
 import argparse
 import time
 from importlib import import_module
+from pathlib import Path
 
 from benchmarks.table import Row, machine, show
 
@@ -29,7 +30,12 @@ def main() -> None:
     parser.add_argument("--quick", action="store_true", help="fewer rounds, shorter runs")
     parser.add_argument("--markdown", action="store_true", help="print the table as Markdown")
     parser.add_argument("--peers", default="litellm,portkey", help="the gateways beside paceline's; empty for none")
+    parser.add_argument("--report", type=Path, metavar="DIR", help="compare with the peers, and write a page to DIR")
+    parser.add_argument("--peer", default="", help="with --report: measure this one only")
     options = parser.parse_args()
+    if options.report:
+        import_module("benchmarks.compare").report(options.report, quick=options.quick, only=options.peer)
+        return
     print(machine())
     rows: list[Row] = []
     for name, heading in ITEMS.items():
