@@ -65,7 +65,7 @@ def test_the_bursts_of_all_members_are_used_at_once(group, regions, client):
     answers = send(client, running, 60)
     assert Counter(answer.status_code for answer in answers) == {200: 60}
     assert sum(admitted(worlds).values()) == 60
-    assert set(admitted(worlds).values()) <= {18, 19, 20, 21, 22}  # they refill meanwhile
+    assert all(14 <= count <= 28 for count in admitted(worlds).values())  # they refill meanwhile
     assert not any(sum(world.tally()["refused"].values()) for world in worlds.values())
     assert max(float(answer.headers["x-paceline-waited"]) for answer in answers) < 15
     pools = client.get(f"{running.url}/status").json()["pools"]
