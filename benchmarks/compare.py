@@ -86,7 +86,7 @@ def environment(package: str) -> tuple[str, str]:
 
 def version_of(package: str) -> str:
     """The version that is installed there."""
-    code = f"import importlib.metadata as m; print(m.version({package or 'paceline'!r}))"
+    code = f"import importlib.metadata as m, platform as p; print(m.version({package or 'paceline'!r}), '(Python', p.python_version() + ')')"
     python, why = environment(package)
     return why or subprocess.run([python, "-c", code], capture_output=True, text=True, check=False).stdout.strip()
 
@@ -284,11 +284,9 @@ def write(results: list[dict[str, Any]], folder: Path, command: str, ideal_s: fl
     loads = [one["load"] for one in results]
     page = [
         "# paceline and its peers",
-        (
-            f"`{command}`. {machine().partition(';')[0]}; load {min(loads):.1f} to {max(loads):.1f} (median "
-            f"{statistics.median(loads):.1f}), the benchmark's own included. One run for each row, {ideal_s:g} s at best, stopped after "
-            f"{cut(ideal_s):g} s. Versions: {', '.join(f'{name} {number}' for name, number in versions.items())}."
-        ),
+        (f"`{command}`. {machine().partition(';')[0]}; load {min(loads):.1f} to {max(loads):.1f} (median "
+        f"{statistics.median(loads):.1f}), the benchmark's own included. One run for each row, {ideal_s:g} s at best, stopped after "
+        f"{cut(ideal_s):g} s. Versions: {', '.join(f'{name} {number}' for name, number in versions.items())}."),
     ]
     for world in WORLDS:
         for server in world.servers:
@@ -312,7 +310,7 @@ def write(results: list[dict[str, Any]], folder: Path, command: str, ideal_s: fl
 
 def report(folder: Path, *, quick: bool, only: str = "") -> None:
     """Measure each peer in each world, and write the page again after each world."""
-    ideal_s = 4.0 if quick else 20.0
+    ideal_s = 8.0 if quick else 20.0
     command = f"python -m benchmarks --report DIR{' --quick' if quick else ''}{f' --peer {only!r}' if only else ''}"
     results = []
     for world in WORLDS:

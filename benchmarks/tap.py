@@ -57,10 +57,14 @@ class Tap:
                 await writer.drain()
             writer.close()
 
-        with suppress(OSError):
-            await asyncio.gather(forward(), back())
-        for one in (writer, other_writer):
-            one.close()
+        try:
+            with suppress(OSError):
+                await asyncio.gather(forward(), back())
+        except asyncio.CancelledError:  # the run is over
+            pass
+        finally:
+            writer.close()
+            other_writer.close()
 
     def __enter__(self) -> Self:
         self._thread.start()
@@ -68,5 +72,12 @@ class Tap:
         return self
 
     def __exit__(self, *_: object) -> None:
-        self._loop.call_soon_threadsafe(self._loop.stop)
+        asyncio.run_coroutine_threadsafe(self._end(), self._loop)
         self._thread.join(5)
+
+    async def _end(self) -> None:
+        tasks = asyncio.all_tasks() - {asyncio.current_task()}
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        self._loop.stop()
