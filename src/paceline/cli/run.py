@@ -71,8 +71,8 @@ def _duration(_: click.Context, __: click.Parameter, text: str | None) -> float 
     "--mode",
     type=click.Choice(["sync", "batch", "auto"]),
     default="sync",
-    help="batch: by the Batch APIs of OpenAI, Azure, Groq, Mistral and Anthropic: at their price for batches, within a"
-    " day. auto: so as long as the rest can still be sent one by one before the --deadline.",
+    help="batch: by the Batch APIs of OpenAI, Azure, Groq, Mistral, Together, Anthropic and Gemini: at their price for"
+    " batches, within a day. auto: so as long as the rest can still be sent one by one before the --deadline.",
 )
 @click.option(
     "--deadline", metavar="TIME", callback=_duration, help="For --mode auto: '6h', '90min', from the first start on."

@@ -21,6 +21,9 @@ from paceline.providers.tables import known_providers, models
 
 ENV_PREFIX: Final = "PACELINE_"
 FILE_VARIABLE: Final = "PACELINE_CONFIG"
+
+NO_SETTINGS: Final = frozenset({FILE_VARIABLE, "PACELINE_KEY", "PACELINE_KEYS", "PACELINE_EXEC"})
+"""Variables of the command line, of the gateway's keys and of ``paceline exec``."""
 FILES: Final = ("paceline.toml", "paceline.yaml", "paceline.yml")
 """Names of a configuration file in the current directory."""
 
@@ -198,7 +201,7 @@ def environment(environ: Mapping[str, str], known: Iterable[str], names: Iterabl
     known = list(known)
     written = {_plain(name): name for name in names}
     for variable, value in environ.items():
-        if not variable.startswith(ENV_PREFIX) or variable == FILE_VARIABLE or not value.strip():
+        if not variable.startswith(ENV_PREFIX) or variable in NO_SETTINGS or not value.strip():
             continue
         first, *rest = variable.removeprefix(ENV_PREFIX).lower().split("__")
         if first not in known and not suggest(first, known):  # it may belong to another program
