@@ -284,9 +284,11 @@ def write(results: list[dict[str, Any]], folder: Path, command: str, ideal_s: fl
     loads = [one["load"] for one in results]
     page = [
         "# paceline and its peers",
-        (f"`{command}`. {machine().partition(';')[0]}; load {min(loads):.1f} to {max(loads):.1f} (median "
-        f"{statistics.median(loads):.1f}), the benchmark's own included. One run for each row, {ideal_s:g} s at best, stopped after "
-        f"{cut(ideal_s):g} s. Versions: {', '.join(f'{name} {number}' for name, number in versions.items())}."),
+        (
+            f"`{command}`. {machine().partition(';')[0]}; load {min(loads):.1f} to {max(loads):.1f} (median "
+            f"{statistics.median(loads):.1f}), the benchmark's own included. One run for each row, {ideal_s:g} s at best, stopped after "
+            f"{cut(ideal_s):g} s. Versions: {', '.join(f'{name} {number}' for name, number in versions.items())}."
+        ),
     ]
     for world in WORLDS:
         for server in world.servers:
