@@ -55,7 +55,7 @@ bench: $(READY)  ## the table of speeds, peers beside it
 soak: $(READY)  ## whole grids of worlds, many seeds, real-time runs of minutes; ONLY="tests/stores" for a part
 	$(BIN)/python -m pytest -m soak $(ONLY)
 
-seeds: $(READY)  ## random worlds: 10,000 seeds; about 40 minutes; COUNT=500 START=10000 for others
+seeds: $(READY)  ## random worlds: 10,000 seeds; COUNT=500 START=10000 for others
 	$(BIN)/python -m tests.simulation.seeds --start $(or $(START),0) --count $(or $(COUNT),10000) --jobs $(WORKERS)
 
 clean:

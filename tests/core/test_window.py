@@ -139,6 +139,21 @@ def test_another_amount():
     assert ledger.reserve(now_ns, {"units": 21}) == NeverFits("units", 21, 20)
 
 
+@pytest.mark.parametrize("ahead_s", [-40_000, -90, 0, 90, 40_000])
+def test_a_window_follows_the_clock_of_its_store(ahead_s):
+    """The store restarts the window 6 h from now; the caller's clock is ``ahead_s`` ahead of it."""
+    here_ns = ns(2026, 5, 7, 18) + ahead_s * NS
+    ledger = daily("utc", here_ns)
+    ledger.meters[0].restart_in(here_ns, 6 * 3_600 * NS)
+    granted_ns, _ = grant_when_due(ledger, here_ns, {"units": 10})
+    assert granted_ns == here_ns
+    for days in range(3):
+        granted_ns, _ = grant_when_due(ledger, granted_ns, {"units": 10})
+        assert granted_ns == here_ns + (6 + 24 * days) * 3_600 * NS + NS  # a second of headroom
+    ledger.meters[0].restart_in(granted_ns, 24 * 3_600 * NS - NS - 1)  # the way of a reply is no other clock
+    assert grant_when_due(ledger, granted_ns, {"units": 10})[0] == granted_ns + 24 * 3_600 * NS
+
+
 class TestSlots:
     def test_as_many_at_once_as_there_are(self):
         ledger = Ledger([quota("2 concurrency")], T0)

@@ -183,7 +183,7 @@ class Reader:
             self.run(asyncio.wait_for(running, 20))
 
     def shell(self, block):
-        """Run the commands of a block, and compare its lines, whatever the numbers are."""
+        """Run the commands of a block, and compare its lines, regardless of the numbers in them."""
         commands, told = split(self.text_of(block))
         commands = [command for command in commands if not command.startswith(("pip ", "paceline emulate"))]
         for command in commands:

@@ -2,6 +2,7 @@
 
 import json
 import logging
+import time
 from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
@@ -62,10 +63,12 @@ def admitted(worlds):
 def test_the_bursts_of_all_members_are_used_at_once(group, regions, client):
     worlds = regions()
     running = group({name: world.base_url for name, world in worlds.items()})
+    began_s = time.monotonic()
     answers = send(client, running, 60)
+    refilled = (time.monotonic() - began_s) / 3 + 1  # 20 a minute; what one member serves more, the others serve less
     assert Counter(answer.status_code for answer in answers) == {200: 60}
     assert sum(admitted(worlds).values()) == 60
-    assert all(14 <= count <= 28 for count in admitted(worlds).values())  # they refill meanwhile
+    assert all(20 - 2 * refilled <= count <= 20 + refilled for count in admitted(worlds).values())
     assert not any(sum(world.tally()["refused"].values()) for world in worlds.values())
     assert max(float(answer.headers["x-paceline-waited"]) for answer in answers) < 15
     pools = client.get(f"{running.url}/status").json()["pools"]

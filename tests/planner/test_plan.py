@@ -1,7 +1,7 @@
 """Plans: the seeds' numbers, exact arithmetic in virtual time, the command, and what is wrong with a workload file."""
 
+import asyncio
 import json
-import math
 from pathlib import Path
 
 import pytest
@@ -28,32 +28,40 @@ provider = { latency_s = 1.0, latency_per_token_s = 0.02, jitter = 0.3 }
 limits = { arcee = "200 requests/min", pony = "100 requests/min" }
 """
 
-ACM = (
-    """
+ACM = """
 items = 75
-phases = [
-  { name = "document", models = ["openai/gpt-5-mini", "groq/llama-3.3-70b-versatile"], in_turn = true,
-    input_tokens = 25, output_tokens = 200, max_output_tokens = 400 },
-  { name = "report", models = ["openai/gpt-5", "anthropic/claude-haiku-4-5", "google/gemini-2.5-flash"], parallel = true,
-    input_tokens = 225, output_tokens = 200, max_output_tokens = 400 },
-  { name = "verdict", models = ["azure/gpt-4.1", "google/gemini-2.5-flash"], calls = 3, parallel = true,
-    input_tokens = 225, output_tokens = 40, max_output_tokens = 80 },
-]
 provider = { latency_s = 0.5, latency_per_token_s = 0.004, jitter = 0.3 }
-""".replace(",\n    ", ", ")
-    .replace("[\n  {", "[{")
-    .replace(" },\n  {", " }, {")
-    .replace(",\n]", "]")
-)
+
+[[phases]]
+name = "document"
+models = ["openai/gpt-5-mini", "groq/llama-3.3-70b-versatile"]
+in_turn = true
+input_tokens = 25
+output_tokens = 200
+max_output_tokens = 400
+
+[[phases]]
+name = "report"
+models = ["openai/gpt-5", "anthropic/claude-haiku-4-5", "google/gemini-2.5-flash"]
+parallel = true
+input_tokens = 225
+output_tokens = 200
+max_output_tokens = 400
+
+[[phases]]
+name = "verdict"
+models = ["azure/gpt-4.1", "google/gemini-2.5-flash"]
+calls = 3
+parallel = true
+input_tokens = 225
+output_tokens = 40
+max_output_tokens = 80
+"""
 
 
 def written(folder, text, name="work.toml"):
-    lines, depth, out = text.splitlines(), 0, []
-    for line in lines:  # inline tables of TOML are one line each
-        out.append(line)
-        depth += line.count("[") - line.count("]")
     path = folder / name
-    path.write_text("\n".join(out))
+    path.write_text(text)
     return path
 
 
@@ -151,18 +159,12 @@ def test_a_stalled_network_delivers_at_its_end():
 
     async def main():
         first = await client.send(Request("m"))
-        await paceline_sleep(1.5)
+        await asyncio.sleep(1.5)
         return first.ended_s, (await client.send(Request("m"))).ended_s
 
     first_s, second_s = simulation.run(main)
     assert first_s < 0.1
     assert 9 <= second_s < 9.1
-
-
-async def paceline_sleep(seconds):
-    import asyncio
-
-    await asyncio.sleep(seconds)
 
 
 @pytest.mark.parametrize(("text", "problem"), [
@@ -294,4 +296,3 @@ class TestReplay:
         with pytest.raises(QuotaError) as caught:
             read_log(file)
         assert problem in str(caught.value)
-        assert math.isfinite(len(str(caught.value)))

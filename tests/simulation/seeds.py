@@ -1,10 +1,10 @@
-"""Random worlds, each drawn from a seed: the promises of docs/design.md are checked after every step.
+"""Random worlds, each drawn from a seed: the promises of docs/promises.md are checked at each grant and at the end.
 
     python -m tests.simulation.seeds --count 10000        # seeds 0 to 9,999
     python -m tests.simulation.seeds --seed 1234          # one of them, with its options; a broken one is minimised
 
-A world has a safety phase, in which anything may happen, and a liveness phase: all disturbances end, and all work must be
-served within a bound.
+A world has a safety phase, in which anything may happen, and a liveness phase: faults, stalls and outages of the store have
+ended, and all work must be served within a bound. Other users, skewed clocks and a slow network stay.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from paceline.planner.simulation import Client, Request, Simulation, Stall
 from paceline.testing import DeadlockError
 
 SAFETY_S = 90.0
-"""How long disturbances may last."""
+"""How long faults, stalls and outages of the store may last."""
 
 RECOVER_S, RECOVER_TIMES, RECOVERED = 120.0, 10, 0.6
 """After changed limits the demand is full for so many seconds, so many times at most, until this share of the speed."""
@@ -78,9 +78,7 @@ class Options:
     stalls: tuple[tuple[float, float, str], ...] = ()
     changes: tuple[tuple[float, float], ...] = ()
     net_s: float = 0.02
-    pulse_s: float = (
-        0.0  # callers come all at once every so many seconds: some, estimated too high, and later the others
-    )
+    pulse_s: float = 0.0  # callers come all at once so often: some, estimated too high, and later the others
 
     @property
     def model(self) -> str:
@@ -222,7 +220,6 @@ class Checked:
             self.watch(client)
         self.arrived = 0
         self.left = o.calls
-        self.cancelled = 0
         self.dead: set[int] = set()
 
     def after(self, seconds: float, event) -> None:
@@ -264,9 +261,6 @@ class Checked:
         if o.quiet and refused.get("rate", 0) > few:
             raise BrokenPromiseError(f"{refused['rate']} refusals of our own making under known limits")
         handful = 15 * o.processes + 2 * o.workers * (len(o.stalls) + len(o.changes)) + 25 * len(o.changes)
-        handful += (
-            o.calls // 2 if o.slots and o.others else 0
-        )  # the limit of slots that the provider states is not free
         handful += (o.calls // 8) if o.others or o.net_s > 0.02 or o.estimate < 1 else 0
         crowded = o.slots and o.others  # the provider states a limit of slots, and others hold some of them
         if refused.get("rate", 0) > handful + o.workers and not crowded:
@@ -276,9 +270,7 @@ class Checked:
                 continue
             if "no answer" in one.error and (o.store_away or o.store_cut):
                 continue  # a process that has never reached its store
-            if (one.request.timeout_s is not None and "timeout" in one.error.lower()) or "wait" in one.error:
-                if one.request.timeout_s is None:
-                    raise BrokenPromiseError(f"a request without a timeout ended: {one.error}")
+            if one.request.timeout_s is not None and "no permit within the timeout" in one.error:
                 continue
             raise BrokenPromiseError(f"a request that the provider would serve failed: {one.error}")
         for number, client in enumerate(self.clients):
@@ -332,7 +324,8 @@ class Checked:
                 )
             over.cancel()
         told_again = o.headers or not o.numbers  # only headers tell that a stated limit is higher again
-        if o.changes and not dict(o.faults).get("growth") and o.told >= 1 and told_again:
+        saturated = not o.slots and o.latency_s <= 0.5  # forty callers demand the whole rate
+        if o.changes and not dict(o.faults).get("growth") and o.told >= 1 and told_again and saturated:
             await self.recover()
 
     async def recover(self) -> None:
@@ -348,7 +341,7 @@ class Checked:
                     for _ in range(max(40 // len(alive), 1)):
                         group.create_task(self.small(client))
             times = (world.total.admitted - before) / rate / (self.sim.now_s - began_s)
-            if times > RECOVERED or o.slots or o.latency_s > 0.5:
+            if times > RECOVERED:
                 return
         raise BrokenPromiseError(f"{times:.2f} of the true speed, long after the limits have risen: a lesson stays")
 
@@ -370,7 +363,7 @@ class Checked:
         if o.slots:
             speed = min(speed, o.slots / (o.latency_s * 1.5 + 2 * o.net_s + 0.05))
         speed = min(speed, o.workers / (o.latency_s * 1.5 + 2 * o.net_s))
-        if self.o.told < 1 and not o.headers:
+        if o.told < 1 and not o.headers:
             speed *= o.told
         if dict(o.faults).get("growth"):
             speed *= 0.15  # each "slow down" halves the speed for a quarter of an hour
@@ -379,7 +372,7 @@ class Checked:
         return SAFETY_S + 2 * o.calls / speed + 8 * o.period_s + 300
 
     def calm(self) -> None:
-        """End all troubles."""
+        """End the faults; stalls and outages have ended."""
         settings = self.sim.world.settings
         self.sim.world.settings = replace(settings, faults={})
 
@@ -411,7 +404,6 @@ class Checked:
             if self.random.random() < o.cancelled:
                 await asyncio.wait([task], timeout=self.random.choice([0.0, 0.01, 0.5, 5.0, 20.0]))
                 if not task.done():
-                    self.cancelled += 1
                     task.cancel()
             try:
                 sent = await task

@@ -35,6 +35,23 @@ ON_STORE_FAILURE: Decorator = click.option(
     help="What to do while the store does not answer; fail_safe by default.",
 )
 
+TIERS: Decorator = click.option(
+    "--tier", "tiers", multiple=True, help="Your tier there; repeatable, and 'all' for every tier."
+)
+PICTURE: Decorator = click.option(
+    "--picture", type=click.Path(path_type=Path), help="Write the use of the quotas over time, as .svg or .png."
+)
+
+
+def duration(_: click.Context, __: click.Parameter, text: str | None) -> float | None:
+    """The seconds of an option like ``6h``, ``90min``, ``45s`` or ``1d``."""
+    from paceline.planner.workload import seconds_of
+
+    try:
+        return None if text is None else seconds_of(text)
+    except ValueError as error:
+        raise click.BadParameter(str(error)) from None
+
 
 def aligned(rows: Sequence[Sequence[str]], *, right: bool = False) -> list[str]:
     """Rows as lines with columns of equal width; ``right``: all columns but the first are aligned to the right."""

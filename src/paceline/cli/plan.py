@@ -26,20 +26,11 @@ if TYPE_CHECKING:
     from paceline.planner.workload import Work
 
 LATE, USAGE = 1, 2
-LATENCY: Final = {"latency_s": 1.0, "latency_per_token_s": 0.02, "jitter": 0.3}
+SPEED: Final = {"latency_s": 1.0, "latency_per_token_s": 0.02, "jitter": 0.3}
 """The speed of the simulated provider when nothing states it."""
 
 EPILOG = """SOURCE is a workload file (TOML or YAML, see docs/plan.md), or JSONL as for paceline run. Nothing is sent. Exit
 codes: 0 planned, 1 no variant ends by the time of --by or --within, 2 nothing could be planned."""
-
-
-def _seconds(_: click.Context, __: click.Parameter, text: str | None) -> float | None:
-    from paceline.planner.workload import seconds_of
-
-    try:
-        return None if text is None else seconds_of(text)
-    except ValueError as error:
-        raise click.BadParameter(str(error)) from None
 
 
 def _clock(_: click.Context, __: click.Parameter, text: str | None) -> float | None:
@@ -58,7 +49,7 @@ def _clock(_: click.Context, __: click.Parameter, text: str | None) -> float | N
 @click.command(epilog=EPILOG)
 @click.argument("source", metavar="SOURCE", type=click.Path(path_type=Path, exists=True, dir_okay=False))
 @click.option("--provider", help="The provider; by model or format when not given.")
-@click.option("--tier", "tiers", multiple=True, help="Your tier there; repeatable, and 'all' for every tier.")
+@options.TIERS
 @click.option("--workers", multiple=True, type=click.IntRange(1, 1_000_000), help="Items at the same time; repeatable.")
 @options.LIMIT
 @options.RPM
@@ -66,15 +57,15 @@ def _clock(_: click.Context, __: click.Parameter, text: str | None) -> float | N
 @options.USABLE
 @options.CONFIG
 @click.option("--by", "by_s", metavar="HH:MM", callback=_clock, help="Say which variant ends by this time of day.")
-@click.option("--within", "within_s", metavar="TIME", callback=_seconds, help="The same, as a duration: '6h', '90min'.")
+@click.option(
+    "--within", "within_s", metavar="TIME", callback=options.duration, help="The same, as a duration: '6h', '90min'."
+)
 @click.option("--latency-s", type=click.FloatRange(0, 1e5), help="Seconds until an answer starts; 1 by default.")
 @click.option(
     "--latency-per-token-s", type=click.FloatRange(0, 1e3), help="And for each output token; 0.02 by default."
 )
 @click.option("--seed", type=int, default=0, help="Another seed gives other latencies.")
-@click.option(
-    "--picture", type=click.Path(path_type=Path), help="Write the use of the quotas over time, as .svg or .png."
-)
+@options.PICTURE
 @click.option("--json", "as_json", is_flag=True, help="The plans as JSON on standard output.")
 def command(
     *,
@@ -211,7 +202,7 @@ def _work(source: Path, config: Config, speed: Mapping[str, float]) -> Work:
         work = of_calls(_calls(source, config), workers=config.workers)
         if not work.models:
             raise PacelineError(f"{source}: there are no requests in it")
-    return replace(work, provider={**LATENCY, **work.provider, **speed})
+    return replace(work, provider={**SPEED, **work.provider, **speed})
 
 
 def _calls(source: Path, config: Config) -> Iterator[Request]:
@@ -269,16 +260,10 @@ def record(plan: Plan) -> dict[str, Any]:
 
 
 def in_words(seconds: float) -> str:
-    """A duration with two parts: ``1 h 20 min``."""
-    if not math.isfinite(seconds):
-        return "never"
-    if seconds < 120:
-        return f"{seconds:.0f} s"
-    minutes = round(seconds / 60)
-    if minutes < 120:
-        return f"{minutes} min"
-    hours, minutes = divmod(minutes, 60)
-    return f"{hours} h {minutes} min" if hours < 48 else f"{hours // 24} d {hours % 24} h"
+    """A duration as text; ``never`` for an infinite one."""
+    from paceline.batch.summary import in_time
+
+    return in_time(seconds) if math.isfinite(seconds) else "never"
 
 
 def show(plans: Mapping[str, Plan]) -> None:

@@ -20,7 +20,7 @@ JSON), or CSV with the columns start, model, input_tokens and output_tokens. Not
 @click.command(epilog=EPILOG)
 @click.argument("source", metavar="LOG", type=click.Path(path_type=Path, exists=True, dir_okay=False))
 @click.option("--provider", help="The provider; by model when not given.")
-@click.option("--tier", "tiers", multiple=True, help="Your tier there; repeatable, and 'all' for every tier.")
+@options.TIERS
 @options.LIMIT
 @options.RPM
 @options.TPM
@@ -32,9 +32,7 @@ JSON), or CSV with the columns start, model, input_tokens and output_tokens. Not
     default=1.0,
     help="How many times as fast requests arrive; 1 by default.",
 )
-@click.option(
-    "--picture", type=click.Path(path_type=Path), help="Write the use of the quotas over time, as .svg or .png."
-)
+@options.PICTURE
 @click.option("--json", "as_json", is_flag=True, help="The results as JSON on standard output.")
 def command(
     *,

@@ -5,7 +5,6 @@ from __future__ import annotations
 import gc
 import json
 import os
-import re
 import sys
 from pathlib import Path
 from typing import Any
@@ -20,19 +19,6 @@ GC_THRESHOLD = 50_000, 20, 100
 
 EPILOG = """INPUT is JSONL in OpenAI's batch format or Anthropic's, or - for standard input. The same command again
 sends the requests that have no answer yet. Exit codes: 0 all answered, 1 some failed, 2 nothing could be sent, 130 interrupted."""
-
-
-_DURATION = re.compile(r"(\d{1,9}(?:\.\d{1,3})?)\s*(s|min|h|d)", re.ASCII)
-_SECONDS = {"s": 1.0, "min": 60.0, "h": 3_600.0, "d": 86_400.0}
-
-
-def _duration(_: click.Context, __: click.Parameter, text: str | None) -> float | None:
-    if text is None:
-        return None
-    match = _DURATION.fullmatch(text.strip())
-    if match is None or not float(match[1]):
-        raise click.BadParameter(f"{text!r}: write it like '6h', '90min', '45s' or '1d'")
-    return float(match[1]) * _SECONDS[match[2]]
 
 
 @click.command(epilog=EPILOG)
@@ -75,7 +61,10 @@ def _duration(_: click.Context, __: click.Parameter, text: str | None) -> float 
     " batches, within a day. auto: so as long as the rest can still be sent one by one before the --deadline.",
 )
 @click.option(
-    "--deadline", metavar="TIME", callback=_duration, help="For --mode auto: '6h', '90min', from the first start on."
+    "--deadline",
+    metavar="TIME",
+    callback=options.duration,
+    help="For --mode auto: '6h', '90min', from the first start on.",
 )
 @click.option("--batch-lines", type=click.IntRange(1, 100_000), help="The most requests of one batch.")
 @click.option(

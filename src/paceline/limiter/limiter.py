@@ -76,8 +76,9 @@ class Limiter(Pacer):
             request. 0: never; ``None``: under high load.
         events: Called with every :class:`~paceline.Event`, in the thread that causes it. It
             should be quick; its exceptions are logged.
-        shadow: A file. Nothing is held and nothing is repeated: each request is sent at once, and a line about it is
-            appended to this file, for ``paceline replay``. The lines have no prompts, answers or keys.
+        shadow: A file. No request of a client is held or repeated: each is sent at once, and a line about it is appended
+            to this file, for ``paceline replay``. The lines have no prompts, answers or keys. Permits by hand are granted
+            at once, too, except after a refusal that the program reports.
         clock: The clock; tests use their own.
 
     Raises:

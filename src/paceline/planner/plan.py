@@ -251,8 +251,7 @@ def _steady_rate(answered: Sequence[Sent], end_s: float) -> float:
 def _lanes(answered: Sequence[Sent]) -> dict[str, Waits]:
     by_lane: dict[str, list[float]] = defaultdict(list)
     for one in answered:
-        lane = one.request.lane
-        by_lane[lane if isinstance(lane, str) else lane.name if lane is not None else "default"].append(one.waited_s)
+        by_lane[one.request.lane or "default"].append(one.waited_s)
     return {
         lane: Waits(len(waits), waits[len(waits) // 2], waits[len(waits) * 95 // 100], waits[-1])
         for lane, own in by_lane.items()

@@ -13,14 +13,14 @@ from __future__ import annotations
 import asyncio
 import math
 from collections.abc import Callable, Collection, Coroutine, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import lru_cache, partial
 from random import Random
 from typing import Any, TypeVar
 
 from paceline.core.capacity import Learns
 from paceline.core.ledger import Ledger
-from paceline.core.queue import LaneSpec, Queue, Waiter
+from paceline.core.queue import Queue, Waiter
 from paceline.core.quota import (
     CONCURRENCY,
     INPUT_TOKENS,
@@ -86,7 +86,6 @@ class Request:
         estimated: The input as the client estimates it; ``None``: exactly.
         lane: The lane.
         timeout_s: The longest wait in the queue, in seconds.
-        units: Amounts of the user's own units; 1 of each where they are left out.
         name: The name of its waiter.
         invalid: Whether the provider answers with an error of the caller (a 400).
     """
@@ -96,9 +95,8 @@ class Request:
     output_tokens: int = 0
     max_output_tokens: int | None = None
     estimated: float | None = None
-    lane: str | LaneSpec | None = None
+    lane: str | None = None
     timeout_s: float | None = None
-    units: Mapping[str, float] = field(default_factory=dict)
     name: str | None = None
     invalid: bool = False
 
@@ -151,7 +149,6 @@ class Simulation:
         start_s: The time at the start, in seconds since the Unix epoch: days and windows end at times of their own.
         stalls: When the network holds messages.
         store_away: From when to when the store does not answer any process, in seconds since the start.
-        store_trip_s: The bounds of the way to the store, in seconds.
         **settings: Further settings of the provider (:class:`~paceline.emulator.Settings`): ``latency_s``, ``rule``, ...
 
     Attributes:
@@ -171,7 +168,6 @@ class Simulation:
         net_s: tuple[float, float] = NET_S,
         stalls: Sequence[Stall] = (),
         store_away: Sequence[tuple[float, float]] = (),
-        store_trip_s: tuple[float, float] = TRIP_S,
         **settings: Any,
     ) -> None:
         self.clock = ManualClock(start_s)
@@ -180,7 +176,7 @@ class Simulation:
         self.settings = Settings.of({"seed": seed, **settings, "limits": {"*": UNLIMITED, **texts}})
         self.world = World(self.settings, self.start_ns / NS)
         self.random = Random(seed)
-        self.store = SimulatedStore(self, store_away, store_trip_s)
+        self.store = SimulatedStore(self, store_away)
         self.clients: list[Client] = []
         self.sent: list[Sent] = []
         self.on_admit: Callable[[str, Cost], None] | None = None
@@ -197,18 +193,15 @@ class Simulation:
         """The provider's time, in seconds since the epoch."""
         return self.clock.now_ns() / NS
 
-    def client(
-        self, *, skew_s: float = 0.0, stalls: Sequence[Stall] = (), shared: bool = False, **options: Any
-    ) -> Client:
+    def client(self, *, skew_s: float = 0.0, shared: bool = False, **options: Any) -> Client:
         """A further process, with a limiter of its own.
 
         Args:
             skew_s: How far its clock is ahead of the others', in seconds.
-            stalls: When the network holds its messages to the provider and back, and no others.
             shared: Whether it shares its quotas with the other such processes, by the simulated store.
             **options: The arguments of its :class:`~paceline.Limiter`.
         """
-        client = Client(self, f"p{len(self.clients)}", skew_s=skew_s, stalls=stalls, shared=shared, **options)
+        client = Client(self, f"p{len(self.clients)}", skew_s=skew_s, shared=shared, **options)
         self.clients.append(client)
         return client
 
@@ -220,10 +213,10 @@ class Simulation:
         """
         return run_virtual(main(), self.clock)
 
-    async def over_net(self, way: str, further_s: float = 0.0, stalls: Sequence[Stall] = ()) -> None:
+    async def over_net(self, way: str, further_s: float = 0.0) -> None:
         """Pass ``further_s`` seconds and the way of a message; a stalled network delivers at its end."""
         at_s = self.now_s + further_s + self.random.uniform(*self._net_s)
-        for stall in (*self._stalls, *stalls):
+        for stall in self._stalls:
             if way in stall.ways and stall.from_s <= at_s < stall.to_s:
                 at_s = stall.to_s
         await asyncio.sleep(at_s - self.now_s)
@@ -235,14 +228,11 @@ class Client:
     Attributes:
         limiter: The limiter.
         name: Its name in the store.
-        stalls: When the network holds its messages.
         clock: Its clock, which may be skewed.
     """
 
-    def __init__(
-        self, simulation: Simulation, name: str, *, skew_s: float, stalls: Sequence[Stall], shared: bool, **options: Any
-    ) -> None:
-        self.simulation, self.name, self.stalls = simulation, name, stalls
+    def __init__(self, simulation: Simulation, name: str, *, skew_s: float, shared: bool, **options: Any) -> None:
+        self.simulation, self.name = simulation, name
         self.clock: Clock = SkewedClock(simulation.clock, round(skew_s * NS)) if skew_s else simulation.clock
         on_failure, lease_s = options.pop("on_store_failure", "fail_safe"), options.pop("lease_s", None)
         self.limiter = Limiter(**options, clock=self.clock)
@@ -312,10 +302,10 @@ class Client:
     ) -> tuple[Refusal | None, int]:
         """Send the request once: the refusal, if any, and the status."""
         simulation, world, model = self.simulation, self.simulation.world, scheduler.pool.name
-        await simulation.over_net("requests", stalls=self.stalls)
+        await simulation.over_net("requests")
         if request.invalid:
             world.refuse(simulation.world_s, Refused("invalid", model))
-            await simulation.over_net("answers", stalls=self.stalls)
+            await simulation.over_net("answers")
             return None, 400
         most = round(held[TOKENS]) - request.input_tokens
         outcome = world.admit(
@@ -325,7 +315,7 @@ class Client:
             world.levels(simulation.world_s, model) if scheduler.reads_now() or isinstance(outcome, Refused) else []
         )
         if isinstance(outcome, Refused):
-            await simulation.over_net("answers", stalls=self.stalls)
+            await simulation.over_net("answers")
             self._observe(scheduler, levels, permit)
             return self._refusal(outcome), outcome.status or 429
         if simulation.on_admit is not None:
@@ -337,7 +327,7 @@ class Client:
             simulation.clock.now_ns() + round(duration_s * NS),
             lambda: world.finish(simulation.world_s, outcome, request.output_tokens),
         )
-        await simulation.over_net("answers", duration_s, self.stalls)
+        await simulation.over_net("answers", duration_s)
         self._observe(scheduler, levels, permit)
         if outcome.fault is not None:
             return None, 500
@@ -396,7 +386,7 @@ def costs(request: Request, scheduler: Scheduler, settle: str) -> tuple[Cost, Co
     if settle == "never":
         charged = charged | {TOKENS: held[TOKENS]}
     if own := set(scheduler.pool.ledger.units).difference(KNOWN_UNITS):
-        reserved = reserved | {unit: request.units.get(unit, 1.0) for unit in own}
+        reserved = reserved | dict.fromkeys(own, 1.0)
     charged = {unit: amount for unit, amount in charged.items() if unit != REQUESTS}
     return reserved, held, charged
 
@@ -427,17 +417,13 @@ class SimulatedStore:
     """The store of the shared quotas: the real ledger, behind a network that takes time and may be away.
 
     Attributes:
-        calls: The exchanges so far.
         away: From when to when it answers no process, in seconds since the start.
         cut: By the name of a process the same for that process.
     """
 
-    def __init__(
-        self, simulation: Simulation, away: Sequence[tuple[float, float]], trip_s: tuple[float, float]
-    ) -> None:
-        self.calls = 0
+    def __init__(self, simulation: Simulation, away: Sequence[tuple[float, float]]) -> None:
         self.away, self.cut = list(away), dict[str, Sequence[tuple[float, float]]]()
-        self._simulation, self._trip_s = simulation, trip_s
+        self._simulation = simulation
         self._ledgers: dict[str, SharedLedger] = {}
 
     def forget(self) -> None:
@@ -446,13 +432,10 @@ class SimulatedStore:
 
     def exchange(self, process: str, pool: str, message: Message, reply: Callable[[Reply | str], None]) -> None:
         """Carry ``message`` to the store, and call ``reply`` when its answer is back, or with the reason for none."""
-        self.calls += 1
         if self._is_away(process):
             self._after(STORE_TIMEOUT_S, lambda: reply("no answer"))
         else:
-            self._after(
-                self._simulation.random.uniform(*self._trip_s), lambda: self._serve(process, pool, message, reply)
-            )
+            self._after(self._simulation.random.uniform(*TRIP_S), lambda: self._serve(process, pool, message, reply))
 
     def _serve(self, process: str, pool: str, message: Message, reply: Callable[[Reply | str], None]) -> None:
         if self._is_away(process):
@@ -460,7 +443,7 @@ class SimulatedStore:
             return
         ledger = self._ledgers.setdefault(pool, SharedLedger())
         told = ledger.apply(self._simulation.clock.now_ns(), message)
-        self._after(self._simulation.random.uniform(*self._trip_s), lambda: reply(told))
+        self._after(self._simulation.random.uniform(*TRIP_S), lambda: reply(told))
 
     def _is_away(self, process: str) -> bool:
         now_s = self._simulation.now_s

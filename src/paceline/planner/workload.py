@@ -16,7 +16,7 @@ from paceline.core.queue import LaneSpec
 from paceline.planner.simulation import Request
 
 CALLS_MAX = 200_000
-"""The most calls of one plan: about half a minute of computing."""
+"""The most calls of one plan: 40 s of computing on two shared CPUs."""
 
 Stages = Sequence[Sequence[Request]]
 """The calls of one item: the stages follow each other, and the calls of a stage are made at the same time."""
