@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from paceline.emulator import Emulator, Settings, World
-from paceline.emulator.app import find
+from paceline.emulator.dialects import find
 from paceline.emulator.scenario import load, scenarios
 from paceline.emulator.settings import SettingsError
 from paceline.emulator.world import Admitted, Refused

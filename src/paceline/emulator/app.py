@@ -8,13 +8,11 @@ from __future__ import annotations
 import asyncio
 import itertools
 import math
-import re
 import time
 from asyncio import Transport
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from functools import lru_cache
-from typing import Any, NamedTuple
-from urllib.parse import parse_qs, unquote
+from typing import Any
 
 from starlette.applications import Starlette
 from starlette.requests import Request
@@ -22,13 +20,11 @@ from starlette.responses import JSONResponse
 from starlette.routing import Route
 from starlette.types import Receive, Scope, Send
 
-from paceline.emulator.anthropic import Anthropic
 from paceline.emulator.batch_http import BatchApi
-from paceline.emulator.cohere import Cohere
-from paceline.emulator.gemini import Gemini
-from paceline.emulator.openai import CREATED, Azure, Groq, OpenAI, Together
+from paceline.emulator.dialects import Target, find
+from paceline.emulator.openai import CREATED
 from paceline.emulator.settings import Settings, SettingsError
-from paceline.emulator.wire import JSON, Answer, Ask, Dialect, Header, dump, request_id
+from paceline.emulator.wire import JSON, Answer, Ask, Header, dump, request_id
 from paceline.emulator.world import Admitted, Refused, World
 
 TRANSPORT = "paceline.transport"
@@ -40,63 +36,6 @@ MOST_ADVANCE_S = 1e8
 _MOST_BODY = 32 * 1024 * 1024
 _SMALL_BODY = 64 * 1024
 _STREAM: Header = (b"content-type", b"text/event-stream; charset=utf-8")
-
-_OPENAI_LIKE: dict[str, Dialect] = {"openai": OpenAI(), "azure": Azure(), "groq": Groq(), "together": Together()}
-_ANTHROPIC, _COHERE, _GEMINI = Anthropic(), Cohere(), Gemini()
-_PATH = re.compile(r"(/openai)?(?:/deployments/([^/]{1,200}))?(?:/v1)?(/[a-z/]+)", re.ASCII)
-_MODEL = re.compile(r"/v1(?:alpha|beta)?/models/([^/:]{1,200}):(generateContent|streamGenerateContent)")
-
-
-class Target(NamedTuple):
-    """The dialect of a path, and the part of the request that the URL states.
-
-    Attributes:
-        dialect: The dialect that answers.
-        kind: The kind of request; see :class:`~paceline.emulator.wire.Ask`.
-        model: The model (or deployment), if the path names it.
-        key: The API key, if the query has it.
-    """
-
-    dialect: Dialect
-    kind: str
-    model: str = ""
-    key: str = ""
-
-
-def find(path: str, query: bytes, headers: Mapping[bytes, bytes], dialect: str) -> Target | None:
-    """The target of a POST; ``None`` for a path that is not metered.
-
-    Below ``/openai/v1`` both Azure and Groq answer: a request with an ``api-key`` header is Azure's.
-
-    Args:
-        path: The URL's path.
-        query: Its query.
-        headers: The request's headers.
-        dialect: The dialect on OpenAI's paths; by the path if empty.
-    """
-    return _find(path, query[:2_000], b"api-key" in headers, dialect)
-
-
-@lru_cache(maxsize=1_024)
-def _find(path: str, query: bytes, azures: bool, dialect: str) -> Target | None:
-    google = _MODEL.fullmatch(path)
-    if google is not None:
-        asked = parse_qs(query.decode("latin-1"))
-        streams = "stream" if asked.get("alt") == ["sse"] else "array"
-        kind = "generate" if google[2] == "generateContent" else streams
-        return Target(_GEMINI, kind, unquote(google[1]), asked.get("key", [""])[0])
-    if path in Cohere.PATHS:
-        return Target(_COHERE, Cohere.PATHS[path])
-    match = _PATH.fullmatch(path)
-    if match is None:
-        return None
-    below, deployment, rest = match.groups()
-    if rest in Anthropic.PATHS and not below:
-        return Target(_ANTHROPIC, Anthropic.PATHS[rest])
-    if rest not in OpenAI.PATHS or (deployment and not below):
-        return None
-    by_path = "openai" if not below else "azure" if deployment or azures else "groq"
-    return Target(_OPENAI_LIKE[dialect or by_path], OpenAI.PATHS[rest], unquote(deployment or ""))
 
 
 @lru_cache(maxsize=1_024)  # a refused client sends the same bytes again; the cache holds 64 MB at most

@@ -13,12 +13,11 @@ from typing import Any
 from paceline.emulator.batch_files import File, Files, read_bodies
 from paceline.emulator.batch_wire import Call, Reply, admitted, answer_serial, iso, refused
 from paceline.emulator.batches import ENDED, Batch, Batches, Full
-from paceline.emulator.gemini import Gemini
+from paceline.emulator.dialects import GEMINI
 from paceline.emulator.settings import Settings
 from paceline.emulator.wire import JSON, Answer, dump, load
 from paceline.emulator.world import World
 
-GEMINI = Gemini()
 _UPLOAD = re.compile(r"/upload/v1(?:alpha|beta)?/files")
 _PATH = re.compile(
     r"(?:/download)?/v1(?:alpha|beta)?/(files|batches)(?:/([\w-]{1,100})(?::(cancel|download))?)?", re.ASCII

@@ -14,12 +14,11 @@ from urllib.parse import parse_qs
 
 from starlette.types import Receive, Scope, Send
 
-from paceline.emulator.anthropic import Anthropic
 from paceline.emulator.batch_files import PURPOSES, File, Files, entry, read_bodies, read_form, read_lines
-from paceline.emulator.batch_gemini import GEMINI, GeminiBatches
+from paceline.emulator.batch_gemini import GeminiBatches
 from paceline.emulator.batch_wire import Call, Reply, admitted, answer_serial, iso, refused
 from paceline.emulator.batches import ENDED, MOST_BATCHES, Batch, Batches, Entry, Full, Problem, queue_text
-from paceline.emulator.openai import Azure, Groq, OpenAI, Together
+from paceline.emulator.dialects import ANTHROPIC, GEMINI, OPENAI_LIKE
 from paceline.emulator.settings import Settings
 from paceline.emulator.wire import JSON, Answer, Dialect, Header, dump, load, request_id
 from paceline.emulator.world import Refused, World
@@ -28,8 +27,6 @@ JSONL: Header = (b"content-type", b"application/x-jsonl")
 _STEP = 200
 """Lines of results that are written before another task of the server has its turn."""
 
-_OPENAI: dict[str, Dialect] = {"openai": OpenAI(), "azure": Azure(), "groq": Groq(), "together": Together()}
-_ANTHROPIC = Anthropic()
 _OPENAI_PATH = re.compile(r"(/openai)?(?:/v1)?/(files|batches)(?:/([\w-]{1,100})(?:/(content|cancel))?)?", re.ASCII)
 _TOGETHER_UPLOAD = "/v1/files/upload"
 _MISTRAL_PATH = re.compile(r"/v1/batch/(jobs)(?:/([\w-]{1,100})(?:/(cancel))?)?", re.ASCII)
@@ -72,15 +69,15 @@ class BatchApi:
         match = anthropics or mistrals or _OPENAI_PATH.fullmatch(path)
         if match is None:
             return None
-        dialect: Dialect = _ANTHROPIC
+        dialect: Dialect = ANTHROPIC
         if anthropics:
             what, name, verb = match.groups()
         elif mistrals:
-            dialect, (what, name, verb) = _OPENAI["openai"], match.groups()
+            dialect, (what, name, verb) = OPENAI_LIKE["openai"], match.groups()
         else:
             below, what, name, verb = match.groups()
             by_path = "openai" if not below else "azure" if b"api-key" in headers else "groq"
-            dialect = _OPENAI[self.settings.dialect or by_path]
+            dialect = OPENAI_LIKE[self.settings.dialect or by_path]
             if (what, verb) in (("files", "cancel"), ("batches", "content")):
                 return None
         return Call(dialect, what, name or "", verb or "", scope["method"], query, headers, root)
@@ -103,7 +100,7 @@ class BatchApi:
             reply = self._error(call, 413, f"The body is larger than the limit of {most} bytes.", "request_too_large")
         else:
             self.batches.catch_up(now)
-            answers = {_ANTHROPIC: self._anthropic, GEMINI: self._gemini.serve}
+            answers = {ANTHROPIC: self._anthropic, GEMINI: self._gemini.serve}
             reply = (self._mistral if call.what == "jobs" else answers.get(call.dialect, self._openai))(now, call, body)
         if reply.creates and self.batches.loses_answer():
             return False
@@ -132,7 +129,7 @@ class BatchApi:
             reply.done()
 
     def _error(self, call: Call, status: int, text: str, code: str | None = None, param: str | None = None) -> Reply:
-        if call.dialect is _ANTHROPIC:
+        if call.dialect is ANTHROPIC:
             kinds = {404: "not_found_error", 413: "request_too_large", 429: "rate_limit_error"}
             fields: dict[str, Any] = {"type": kinds.get(status, "invalid_request_error")}
         else:
@@ -155,7 +152,7 @@ class BatchApi:
         if call.what == "files":
             file = self.files.by_id.get(call.id)
             return self._not_found(call) if file is None else self._file(now, call, file)
-        together = call.dialect is _OPENAI["together"]
+        together = call.dialect is OPENAI_LIKE["together"]
         batch = self._batch(call.id, "together-" if together else "batch_", "together" if together else "openai")
         if batch is None:
             return self._not_found(call)
@@ -194,7 +191,7 @@ class BatchApi:
 
     def _is_pending(self, now: float, call: Call, file: File) -> bool:
         """Whether Azure has not processed a file yet."""
-        return call.dialect is _OPENAI["azure"] and now < file.created_s + self.batches.rules.pending_s
+        return call.dialect is OPENAI_LIKE["azure"] and now < file.created_s + self.batches.rules.pending_s
 
     def _file(self, now: float, call: Call, file: File) -> Reply:
         if call.method == "DELETE" and not call.verb:
@@ -214,16 +211,16 @@ class BatchApi:
     def _create(self, now: float, call: Call, body: bytes) -> Reply:
         value = load(body)
         if value is None:
-            return self._error(call, 400, OpenAI.NO_JSON)
+            return self._error(call, 400, OPENAI_LIKE["openai"].NO_JSON)
         endpoint, metadata = value.get("endpoint"), value.get("metadata") or {}
-        kinds = dict(OpenAI.PATHS)
+        kinds = dict(OPENAI_LIKE["openai"].PATHS)
         if not isinstance(endpoint, str) or endpoint.removeprefix("/v1") not in kinds:
             known = ", ".join(f"'/v1{path}'" for path in kinds)
             return self._error(
                 call, 400, f"Invalid value: '{endpoint}'. Supported values are: {known}.", None, "endpoint"
             )
-        window = value.get("completion_window", "24h" if call.dialect is _OPENAI["together"] else None)
-        if window != "24h" and not (call.dialect is _OPENAI["groq"] and re.fullmatch(r"\d{1,3}[hd]", str(window))):
+        window = value.get("completion_window", "24h" if call.dialect is OPENAI_LIKE["together"] else None)
+        if window != "24h" and not (call.dialect is OPENAI_LIKE["groq"] and re.fullmatch(r"\d{1,3}[hd]", str(window))):
             text = f"Invalid value: '{window}'. Value must be '24h'."
             return self._error(call, 400, text, "invalid_value", "completion_window")
         wrong = _wrong_metadata(metadata)
@@ -233,7 +230,7 @@ class BatchApi:
         if file is None:
             text = f"Invalid 'input_file_id': no such file '{value.get('input_file_id')}'."
             return self._error(call, 400, text, None, "input_file_id")
-        if call.dialect is _OPENAI["together"]:
+        if call.dialect is OPENAI_LIKE["together"]:
             return self._together_create(now, call, value, file)
         if file.purpose != "batch":
             hint = " Together's need the dialect 'together'." if file.purpose == "batch-api" else ""
@@ -264,7 +261,7 @@ class BatchApi:
             return self._error(
                 call, 429, f"Rate limit reached: {full.limit:,.0f} batches per hour.", "rate_limit_exceeded"
             )
-        if call.dialect is _ANTHROPIC:
+        if call.dialect is ANTHROPIC:
             text = (
                 f"This request would exceed your organization's limit of {full.limit:,.0f} batch requests in the queue."
             )
@@ -277,7 +274,7 @@ class BatchApi:
             files = [f for f in self.files.by_id.values() if call.text("purpose") in ("", f.purpose)]
             page, more = _page(files[::-1], lambda f: f.id, call, 10_000, 10_000)
             data = [_file(file) for file in page]
-        elif call.dialect is _OPENAI["together"]:
+        elif call.dialect is OPENAI_LIKE["together"]:
             return Reply(value=[self._together_job(batch) for batch in self._all("together")])
         else:
             batches, more = _page(self._all("openai"), _openai_id, call, 20, 100)
@@ -329,7 +326,7 @@ class BatchApi:
         return files
 
     def _lines(self, batch: Batch, *outcomes: str) -> Iterator[bytes]:
-        dialect = _OPENAI["openai"]
+        dialect = OPENAI_LIKE["openai"]
         for number, one in batch.results(*outcomes):
             serial = answer_serial(batch, number)
             line: dict[str, Any] = {"id": f"batch_req_{serial:024x}", "custom_id": one.custom_id}
@@ -348,7 +345,7 @@ class BatchApi:
     def _together_create(self, now: float, call: Call, value: dict[str, Any], file: File) -> Reply:
         if file.purpose != "batch-api":
             return self._error(call, 400, f"The purpose of the file is '{file.purpose}', not 'batch-api'.")
-        kind = OpenAI.PATHS[value["endpoint"].removeprefix("/v1")]
+        kind = OPENAI_LIKE["openai"].PATHS[value["endpoint"].removeprefix("/v1")]
         entries, problems = read_bodies([file.content], kind, "", call.dialect, self.batches.rules.most_requests)
         if any(len(one.custom_id) > 64 for one in entries):
             problems.append(Problem("invalid_line", "A custom_id has more than 64 characters."))
@@ -393,7 +390,10 @@ class BatchApi:
 
     def _mistral_create(self, now: float, call: Call, body: bytes) -> Reply:
         value = load(body) or {}
-        kind, model = OpenAI.PATHS.get(str(value.get("endpoint")).removeprefix("/v1")), value.get("model")
+        kind, model = (
+            OPENAI_LIKE["openai"].PATHS.get(str(value.get("endpoint")).removeprefix("/v1")),
+            value.get("model"),
+        )
         names, metadata = value.get("input_files"), value.get("metadata") or {}
         if kind is None or not isinstance(model, str) or not isinstance(names, list):
             return self._error(call, 422, "endpoint, model and input_files are required.")
@@ -462,7 +462,7 @@ class BatchApi:
     def _anthropic_create(self, now: float, call: Call, body: bytes) -> Reply:
         value = load(body)
         if value is None:
-            return self._error(call, 400, Anthropic.NO_JSON)
+            return self._error(call, 400, ANTHROPIC.NO_JSON)
         requests = value.get("requests")
         if not isinstance(requests, list) or not requests:
             return self._error(call, 400, "requests: Field required")
@@ -479,7 +479,7 @@ class BatchApi:
             if not isinstance(one.get("params"), dict):
                 return self._error(call, 400, f"requests.{index}.params: Field required")
             seen.add(custom_id)
-            entries.append(entry(custom_id, one["params"], "messages", _ANTHROPIC))
+            entries.append(entry(custom_id, one["params"], "messages", ANTHROPIC))
         batch = self.batches.create(now, "anthropic", entries)
         if isinstance(batch, Full):
             return self._full(call, batch, entries)
@@ -496,9 +496,9 @@ class BatchApi:
         for number, one in batch.results("succeeded", "errored", "expired", "canceled"):
             serial, result = answer_serial(batch, number), dict[str, Any](type=one.outcome)
             if one.outcome == "succeeded":
-                result["message"] = _ANTHROPIC.answer(one.ask, admitted(one), serial)
+                result["message"] = ANTHROPIC.answer(one.ask, admitted(one), serial)
             elif one.outcome == "errored":
-                result["error"] = load(_ANTHROPIC.refusal(refused(one), self.settings, serial).body)
+                result["error"] = load(ANTHROPIC.refusal(refused(one), self.settings, serial).body)
             yield dump({"custom_id": one.custom_id, "result": result}) + b"\n"
 
 
