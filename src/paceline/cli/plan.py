@@ -226,9 +226,11 @@ def _calls(source: Path, config: Config) -> Iterator[Request]:
             metered = described(limiter, request.provider, request.path, request.body)
             if metered is None:
                 raise PacelineError(f"{source}: line {line}: url is {request.path!r}, which is not paced")
-            asked, output = metered.tokens()
+            _, output = metered.tokens()
             most = metered.call.max_output_tokens
-            yield Request(metered.scheduler.pool.name, round(asked), round(min(output, most or math.inf)), most)
+            yield Request(
+                metered.scheduler.pool.name, metered.call.input_tokens, round(min(output, most or math.inf)), most
+            )
 
 
 def record(plan: Plan) -> dict[str, Any]:

@@ -104,8 +104,11 @@ class Capacity(Protocol):
     def cool_down_ns(self, now_ns: int) -> int:
         """How much longer the pause lasts; 0 or less for none."""
 
-    def wake_ns(self, now_ns: int, head: Waiter) -> int | None:
-        """When ``head``, the first waiter, may go; ``None``: not before the next event."""
+    def wake_ns(self, now_ns: int, head: Waiter, until: WaitUntil | None = None) -> int | None:
+        """When ``head``, the first waiter, may go; ``None``: not before the next event.
+
+        ``until``: what :meth:`reserve` has just decided about it, if it has.
+        """
 
     def status(self, now_ns: int) -> dict[str, Any]:
         """Further fields for the status of the pool, as JSON values."""
@@ -210,8 +213,9 @@ class LocalCapacity:
     def cool_down_ns(self, now_ns: int) -> int:
         return self.ledger.not_before_ns - now_ns
 
-    def wake_ns(self, now_ns: int, head: Waiter) -> int | None:
-        return min(self.ledger.earliest(now_ns, head.amounts)[0], self.ledger.next_loss_ns)
+    def wake_ns(self, now_ns: int, head: Waiter, until: WaitUntil | None = None) -> int | None:
+        at_ns = self.ledger.earliest(now_ns, head.amounts)[0] if until is None else until.at_ns
+        return min(at_ns, self.ledger.next_loss_ns)
 
     def status(self, now_ns: int) -> dict[str, Any]:  # noqa: ARG002
         return {}

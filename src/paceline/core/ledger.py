@@ -117,10 +117,16 @@ class Ledger:
         self._alone: set[Reservation] = set()  # of these: larger than a quota
         self.exceeded = False
 
-    @property
-    def most_output(self) -> float:
-        """The most output tokens that fit when the quotas are unused; infinite where no quota counts them."""
-        return min((m.most for m in self.meters if m.quota.unit in (OUTPUT_TOKENS, TOKENS)), default=math.inf)
+    def expected_output(self, input_tokens: float, output_tokens: float) -> float:
+        """The part of ``output_tokens``, which are expected and no demand, that does not make a request too large.
+
+        It takes at most half of a quota, and with the input no more than a quota of all tokens holds.
+        """
+        for m in self.meters:
+            if m.quota.unit in (OUTPUT_TOKENS, TOKENS):
+                rest = m.most - input_tokens if m.quota.unit == TOKENS else m.most
+                output_tokens = min(output_tokens, m.most / 2, max(rest, 0.0))
+        return output_tokens
 
     @property
     def in_flight(self) -> int:
@@ -220,7 +226,12 @@ class Ledger:
 
     def share(self, amounts: list[float]) -> float:
         """``amounts`` as one number: how many seconds of the scarcest quota they take."""
-        return max((a / m.quota.rate for m, a in zip(self.meters, amounts, strict=False) if m.quota.rate), default=1.0)
+        longest = -1.0
+        for m, amount in zip(self.meters, amounts, strict=False):
+            rate = m.quota.rate
+            if rate and amount > longest * rate:
+                longest = amount / rate
+        return longest if longest >= 0 else 1.0  # there are slots only
 
     def name(self, binding: int) -> str:
         """The quota at index ``binding`` in its notation; ``cool-down`` for -1."""

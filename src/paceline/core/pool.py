@@ -189,9 +189,11 @@ class Pool:
             self._empties_queue = False
             return self._turn_away(self.stopped)
         done = self._overdue(now_ns, now_ns - 1)  # a deadline of this instant can still be met
+        until: WaitUntil | None = None
         while (head := queue.head()) is not None:
             decision = self._reserve(now_ns, head)
             if isinstance(decision, WaitUntil):
+                until = decision
                 break
             queue.pop(ledger.share(head.amounts))
             head.outcome = decision
@@ -201,9 +203,9 @@ class Pool:
                 if waited_ns > self.longest_ns:
                     self.longest_ns = waited_ns
             done.append(head)
-        done += self._overdue(now_ns, now_ns)
-        self._set_wake(now_ns)
-        return done
+        late = self._overdue(now_ns, now_ns)
+        self._set_wake(now_ns, None if late else until)
+        return done + late
 
     def drain(self) -> None:
         """Drop all waiters: in a forked child they belong to the parent."""
@@ -435,10 +437,11 @@ class Pool:
         self.wake_ns = None
         return waiters
 
-    def _set_wake(self, now_ns: int) -> None:
+    def _set_wake(self, now_ns: int, until: WaitUntil | None = None) -> None:
+        """Plan the next :meth:`pump`; ``until``: the present decision about the head, if it is known."""
         head = self.queue.head()
         if head is None:
             self.wake_ns = None
             return
-        at_ns, deadline_ns = self.capacity.wake_ns(now_ns, head), self.queue.next_deadline_ns
-        self.wake_ns = min((ns for ns in (at_ns, deadline_ns) if ns is not None), default=None)
+        at_ns, deadline_ns = self.capacity.wake_ns(now_ns, head, until), self.queue.next_deadline_ns
+        self.wake_ns = at_ns if deadline_ns is None or (at_ns is not None and at_ns < deadline_ns) else deadline_ns

@@ -39,9 +39,8 @@ class Metered:
     def cost(self) -> Cost:
         """The amounts that the provider will hold, by the present calibration."""
         input_tokens, output = self.tokens()
-        # The expected output is no demand: it may not make a request too large that the provider would admit.
-        most = self.scheduler.pool.ledger.most_output / 2
-        return self.provider.held(self.booked_call, input_tokens, min(output, most))
+        output = self.scheduler.pool.ledger.expected_output(input_tokens, output)
+        return self.provider.held(self.booked_call, input_tokens, output)
 
     def tokens(self) -> tuple[float, float]:
         """The input and the expected output, by the present calibration."""

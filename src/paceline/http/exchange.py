@@ -10,7 +10,6 @@ import asyncio
 import json
 import logging
 import math
-import random
 import time
 from collections.abc import Callable, Coroutine, Iterable, Iterator, Mapping
 from contextlib import contextmanager
@@ -501,7 +500,7 @@ class Exchange:
     def _decide(self, refusal: Refusal | None) -> Again | GiveUp:
         elapsed_s = (self.limiter.clock.now_ns() - self.started_ns) / NS
         in_row = self.scheduler.pool.refused_in_row if refusal is not None else 0
-        return self.limiter.retry.after(self.record.attempts, elapsed_s, refusal, random.random(), in_row=in_row)
+        return self.limiter.retry.after(self.record.attempts, elapsed_s, refusal, self.limiter.luck(), in_row=in_row)
 
     def _delay_s(self, again: Again) -> float:
         """The seconds until another attempt: the decided ones, or more if the budget for retries asks for them."""

@@ -82,8 +82,7 @@ class ExtropyRole:
         last = _last.get()
         if last is not None and last.take():  # its call was never made, or by a client that is not paced
             last.close()
-        # An estimated output is not a request for it: it must not make a request too large that the provider would admit.
-        output = min(output_tokens, self._scheduler.pool.ledger.most_output / 2)
+        output = self._scheduler.pool.ledger.expected_output(input_tokens, output_tokens)
         return self._limiter.acquire(self._pool, input_tokens=input_tokens, output_tokens=output)
 
     def _taken(self, permit: Permit) -> float:

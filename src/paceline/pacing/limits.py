@@ -65,6 +65,9 @@ class Limits:
         concurrency: The bound on requests in flight by provider, over all its models; ``*`` for every other provider.
         min_interval_s: The least time between two starts of one pool, in seconds.
 
+    Attributes:
+        given_source: The source of the given quotas of models; a simulation takes them for those of a table.
+
     Raises:
         QuotaError: A quota cannot be read, or the tier is unknown.
     """
@@ -88,6 +91,7 @@ class Limits:
             )
         self.given = _named({name: _quotas(name, quotas) for name, quotas in (given or {}).items()}, provider)
         self._spellings: dict[str, list[str]] | None = None  # the names in `given` by their usual spelling
+        self.given_source = GIVEN
         self._used: set[str] = set()  # the names in `given` that a model has matched
         self._named: set[str] = set()  # those, and other matters, that a warning has named
         self.tier = tier
@@ -255,7 +259,7 @@ class Limits:
         """The quotas of a model, and the source of each; ``tier``: its own, if it has one."""
         given = self.given_for(provider, model, alias)
         if given is not None:
-            return dict.fromkeys(given, GIVEN)
+            return dict.fromkeys(given, self.given_source)
         from paceline.providers.registry import base_of
         from paceline.providers.tables import DEFAULT, lookup, near_model
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import functools
 import math
+import random
 import threading
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from contextlib import contextmanager
@@ -94,6 +95,9 @@ class Pacer:
         shadow: Where requests are logged in place of being held; ``None``: they are held.
 
     The other arguments are those of :class:`~paceline.limiter.limiter.Limiter`.
+
+    Attributes:
+        luck: Gives random numbers from 0 to 1, which spread the retries; a simulation has its own.
     """
 
     def __init__(
@@ -133,6 +137,7 @@ class Pacer:
         self.limits = limits
         self.clock = clock
         self.retry = retry
+        self.luck: Callable[[], float] = random.random
         self.calibrations = Calibrations(estimate_factor)
         self.health = Health(clock, breaker)
         self._usable, self._most_tokens = usable, max_tokens_per_call

@@ -165,8 +165,7 @@ def _logged(values: Mapping[str, Any]) -> Logged:
         if total is None:
             raise ValueError("input_tokens is missing")
         asked = max(total - output, 0.0)
-    most = _number(values, MOST)
-    most = None if most is None else round(max(most, output))
+    most = round(max(_number(values, MOST) or 0.0, output))
     lane = values.get("lane")
     request = Request(model, round(asked), round(output), most, lane=lane if isinstance(lane, str) and lane else None)
     status = _number(values, ("status",))

@@ -121,7 +121,8 @@ class Phase:
 
     def _call(self, model: str, random: Random) -> Request:
         asked, output = (random.randint(*_bounds(tokens)) for tokens in (self.input_tokens, self.output_tokens))
-        return Request(model, asked, output, self.max_output_tokens, lane=self.name)
+        most = output if self.max_output_tokens is None else self.max_output_tokens
+        return Request(model, asked, output, most, lane=self.name)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -521,7 +521,7 @@ class SharedCapacity:
         """The rest of the longest pause: that of all processes, or of this one."""
         return max(self.ledger.not_before_ns, self._paused_ns) - now_ns
 
-    def wake_ns(self, now_ns: int, head: Waiter) -> int | None:
+    def wake_ns(self, now_ns: int, head: Waiter, until: WaitUntil | None = None) -> int | None:  # noqa: ARG002
         """When ``head`` may go while the store is lost; otherwise ``None``, since a reply decides."""
         if self.lost is not None and now_ns < self._paused_ns:
             return self._paused_ns

@@ -19,6 +19,7 @@ import selectors
 import threading
 import time
 from collections.abc import Callable, Coroutine
+from itertools import count
 from typing import Any, TypeVar
 
 from paceline.core.quota import NS
@@ -42,15 +43,10 @@ class DeadlockError(RuntimeError):
 
 
 class _Timer:
-    __slots__ = ("at_ns", "callback", "number")
+    __slots__ = ("callback",)
 
-    def __init__(self, at_ns: int, number: int, callback: Callable[[], None]) -> None:
-        self.at_ns = at_ns
-        self.number = number
+    def __init__(self, callback: Callable[[], None]) -> None:
         self.callback: Callable[[], None] | None = callback
-
-    def __lt__(self, other: _Timer) -> bool:
-        return (self.at_ns, self.number) < (other.at_ns, other.number)
 
     def cancel(self) -> None:
         self.callback = None
@@ -65,8 +61,8 @@ class ManualClock:
 
     def __init__(self, start_s: float = START_S) -> None:
         self._now_ns = round(start_s * NS)
-        self._timers: list[_Timer] = []
-        self._set = 0
+        self._timers: list[tuple[int, int, _Timer]] = []
+        self._number = count().__next__
         self._lock = threading.Lock()
 
     def now_ns(self) -> int:
@@ -75,19 +71,18 @@ class ManualClock:
 
     def call_at(self, at_ns: int, callback: Callable[[], None]) -> Timer:
         """Call ``callback`` when the clock is advanced to ``at_ns`` or beyond, on the thread that advances it."""
+        timer = _Timer(callback)
         with self._lock:
-            self._set += 1
-            timer = _Timer(at_ns, self._set, callback)
-            heapq.heappush(self._timers, timer)
+            heapq.heappush(self._timers, (at_ns, self._number(), timer))
         return timer
 
     @property
     def next_ns(self) -> int | None:
         """The time of the next timer; ``None`` without any."""
         with self._lock:
-            while self._timers and self._timers[0].callback is None:
+            while self._timers and self._timers[0][2].callback is None:
                 heapq.heappop(self._timers)
-            return self._timers[0].at_ns if self._timers else None
+            return self._timers[0][0] if self._timers else None
 
     def advance(self, seconds: float) -> None:
         """Advance by ``seconds``; the timers due meanwhile run in order, each with the clock at its instant.
@@ -103,23 +98,27 @@ class ManualClock:
     def advance_to(self, at_ns: int) -> None:
         """Like :meth:`advance`, to an instant in nanoseconds since the Unix epoch; an earlier instant counts as now."""
         for _ in range(CALLBACKS_MAX):
-            timer = self._due(at_ns)
-            if timer is None:
+            callback = self._due(at_ns)
+            if callback is None:
                 return
-            if timer.callback is not None:
-                timer.callback()
+            callback()
         raise RuntimeError(
             f"more than {CALLBACKS_MAX:,} callbacks in one advance: timers that set each other endlessly?"
         )
 
-    def _due(self, at_ns: int) -> _Timer | None:
+    def _due(self, at_ns: int) -> Callable[[], None] | None:
         """Remove the next timer up to ``at_ns`` and set the clock to it; without one, set the clock to ``at_ns``."""
+        timers = self._timers
         with self._lock:
-            timer = heapq.heappop(self._timers) if self._timers and self._timers[0].at_ns <= at_ns else None
-            # A cancelled timer does not set the clock; one from the past runs now.
-            if timer is None or timer.callback is not None:
-                self._now_ns = max(self._now_ns, at_ns if timer is None else timer.at_ns)
-            return timer
+            while timers and timers[0][0] <= at_ns:
+                then_ns, _, timer = heapq.heappop(timers)
+                if timer.callback is not None:  # a cancelled timer does not set the clock
+                    if then_ns > self._now_ns:  # one from the past runs now
+                        self._now_ns = then_ns
+                    return timer.callback
+            if at_ns > self._now_ns:
+                self._now_ns = at_ns
+            return None
 
 
 def run_virtual(
@@ -182,21 +181,25 @@ class _JumpingSelector(selectors.DefaultSelector):
 
     def select(self, timeout: float | None = None) -> list[tuple[selectors.SelectorKey, int]]:
         """Poll sockets, then advance by ``timeout`` seconds, or to the clock's next timer if that is earlier."""
-        events = super().select(0)
-        now_ns, next_ns = self._clock.now_ns(), self._clock.next_ns
+        clock = self._clock
+        events = super().select(0) if self._is_real() else []
         if events or (timeout is not None and timeout <= 0):
-            self._clock.advance_to(now_ns)  # timers that are due already
-        elif timeout is not None:
-            until_ns = now_ns + math.ceil(timeout * NS)
-            self._clock.advance_to(until_ns if next_ns is None else min(next_ns, until_ns))
+            clock.advance_to(clock.now_ns())  # timers that are due already
+            return events
+        next_ns = clock.next_ns
+        if timeout is not None:
+            until_ns = clock.now_ns() + math.ceil(timeout * NS)
+            clock.advance_to(until_ns if next_ns is None else min(next_ns, until_ns))
         elif next_ns is not None:
-            self._clock.advance_to(next_ns)
+            clock.advance_to(next_ns)
         else:
-            # The loop's own pipe is always registered; other sockets and threads may become active or set a timer.
-            real = len(self.get_map()) > 1 or threading.active_count() > 1
             until_s = time.monotonic() + REAL_WAIT_S
-            while real and not events and self._clock.next_ns is None and time.monotonic() < until_s:
+            while self._is_real() and not events and clock.next_ns is None and time.monotonic() < until_s:
                 events = super().select(REAL_LOOK_S)
-            if not events and self._clock.next_ns is None:
+            if not events and clock.next_ns is None:
                 raise DeadlockError(f"deadlock: no timer is set, and these tasks wait: {self._waiters()}")
         return events
+
+    def _is_real(self) -> bool:
+        """Whether a socket, beside the loop's own pipe, or a thread may become active."""
+        return len(self.get_map()) > 1 or threading.active_count() > 1

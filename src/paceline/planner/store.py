@@ -1,0 +1,172 @@
+"""The store of a simulation: the real shared ledger, behind a network that takes time, loses messages and is away at times."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Any
+
+from paceline.core.capacity import Learns
+from paceline.core.ledger import Ledger
+from paceline.core.queue import Queue, Waiter
+from paceline.core.quota import NS
+from paceline.pacing.clock import Clock
+from paceline.pacing.scheduler import Scheduler
+from paceline.planner.timeline import Timeline
+from paceline.shared.capacity import SharedCapacity, answer, ask
+from paceline.shared.ledger import SharedLedger
+from paceline.shared.messages import Message, Reply
+
+TRIP_S = (0.0002, 0.002)
+"""The shortest and the longest way of a message to the store or back, in seconds."""
+
+TIMEOUT_S = 1.0
+"""How long a process waits for a store that does not answer."""
+
+STALE_S = 2.0
+"""How old a message is when the store drops it, as the Redis store does: the timeout, and a second."""
+
+
+class SimulatedStore:
+    """The store of the shared quotas.
+
+    Args:
+        time: The time of the time.
+        away: From when to when it answers no process, in seconds since the start.
+        hangs: Whether messages wait for it meanwhile, as in a socket; else they are lost.
+        lost: The probability that a message or its reply is lost.
+        cost_s: How long it takes for a call; it serves one after the other.
+        stale_cost_s: The same for a message that it drops.
+        steps: When its clock is set, in seconds since the start, and by how many seconds.
+
+    Attributes:
+        cut: By the name of a process, from when to when the store does not answer that one.
+        calls_s: When the messages were sent, in seconds since the start.
+    """
+
+    def __init__(
+        self,
+        time: Timeline,
+        *,
+        away: Sequence[tuple[float, float]] = (),
+        hangs: bool = False,
+        lost: float = 0.0,
+        cost_s: float = 0.0,
+        stale_cost_s: float = 0.0,
+        steps: Sequence[tuple[float, float]] = (),
+    ) -> None:
+        self.cut = dict[str, Sequence[tuple[float, float]]]()
+        self.calls_s = list[float]()
+        self._time, self._away, self._hangs, self._lost = time, away, hangs, lost
+        self._cost_s, self._stale_cost_s, self._steps = cost_s, stale_cost_s, steps
+        self._free_s = 0.0  # when it has served the messages that have arrived
+        self._ledgers: dict[str, SharedLedger] = {}
+
+    def forget(self) -> None:
+        """Lose the ledgers of all pools."""
+        self._ledgers.clear()
+
+    def exchange(self, process: str, pool: str, message: Message, take: Callable[[Reply | str], None]) -> None:
+        """Carry ``message`` to the store, and call ``take`` once: with its reply, or with the reason for none."""
+        time, sent_s = self._time, self._time.now_s
+        self.calls_s.append(sent_s)
+        timer = time.after(TIMEOUT_S, lambda: once("no answer"))
+        done = False
+
+        def once(reply: Reply | str) -> None:
+            nonlocal done
+            if not done:
+                done = True
+                timer.cancel()
+                take(reply)
+
+        def arrive() -> None:
+            until_s = self._away_until(process)
+            if until_s is not None and self._hangs:
+                time.after(until_s - time.now_s, arrive)
+            elif until_s is None and not self._loses():
+                stale = max(self._free_s, time.now_s) - sent_s > STALE_S
+                self._free_s = max(self._free_s, time.now_s) + (self._stale_cost_s if stale else self._cost_s)
+                if not stale:
+                    time.after(self._free_s - time.now_s, serve)
+
+        def serve() -> None:
+            reply = self._ledgers.setdefault(pool, SharedLedger()).apply(self._now_ns(), message)
+            if not self._loses():
+                time.after(time.random.uniform(*TRIP_S), lambda: once(reply))
+
+        time.after(time.random.uniform(*TRIP_S), arrive)
+
+    def _now_ns(self) -> int:
+        """Its own clock."""
+        now_s = self._time.now_s
+        return self._time.clock.now_ns() + round(sum(by_s for at_s, by_s in self._steps if at_s <= now_s) * NS)
+
+    def _away_until(self, process: str) -> float | None:
+        now_s = self._time.now_s
+        times = (*self._away, *self.cut.get(process, ()))
+        return max((to_s for from_s, to_s in times if from_s <= now_s < to_s), default=None)
+
+    def _loses(self) -> bool:
+        return self._lost > 0 and self._time.random.random() < self._lost
+
+
+class SimulatedWorker:
+    """Makes the exchanges of one process with the simulated store, one after the other, as the thread of a program does.
+
+    Args:
+        store: The store.
+        process: The name of the process.
+        clock: Its clock.
+        **options: Arguments of :class:`~paceline.shared.capacity.SharedCapacity`.
+    """
+
+    def __init__(self, store: SimulatedStore, process: str, clock: Clock, **options: Any) -> None:
+        self._store, self._process, self._clock, self._options = store, process, clock, options
+        self._due: list[Scheduler] = []
+        self._busy = False
+        self.dead = False
+
+    def capacity(self, ledger: Ledger, queue: Queue, now_ns: int, *, learns: Learns) -> SharedCapacity:
+        """See :class:`~paceline.pacing.scheduler.Worker`."""
+        return SharedCapacity(ledger, queue, now_ns, who=self._process, learns=learns, **self._options)
+
+    def add(self, scheduler: Scheduler) -> None:
+        """See :class:`~paceline.pacing.scheduler.Worker`."""
+
+    def close(self) -> None:
+        """See :class:`~paceline.pacing.scheduler.Worker`."""
+        self.dead = True
+
+    def poke(self, scheduler: Scheduler) -> bool:
+        """See :class:`~paceline.pacing.scheduler.Worker`."""
+        self._due.append(scheduler)
+        if not self._busy:
+            self._busy = True
+            self._soon(self._next)
+        return True
+
+    def _soon(self, event: Callable[[], None]) -> None:
+        """Do it now, or at the end of a freeze of the process."""
+        self._clock.call_at(self._clock.now_ns(), event)
+
+    def _next(self) -> None:
+        while self._due and not self.dead:
+            scheduler = self._due.pop(0)
+            message = scheduler.transact(partial(_asked, scheduler))
+            if message is not None:
+                self._store.exchange(self._process, scheduler.pool.name, message, partial(self._take, scheduler))
+                return
+        self._busy = False
+
+    def _take(self, scheduler: Scheduler, reply: Reply | str) -> None:
+        def taken() -> None:
+            if not self.dead:
+                scheduler.transact(lambda now_ns: (None, answer(scheduler.pool, now_ns, reply)))
+                self._next()
+
+        self._soon(taken)
+
+
+def _asked(scheduler: Scheduler, now_ns: int) -> tuple[Message | None, list[Waiter]]:
+    return ask(scheduler.pool, now_ns), []

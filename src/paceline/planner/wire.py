@@ -1,0 +1,376 @@
+"""The requests of a simulation on their way to the provider and back, as an HTTP library would carry them.
+
+The answers are those of the emulator: its status, headers and bodies, which the limiter reads as it reads a provider's.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from copy import copy
+from dataclasses import dataclass
+from email.utils import formatdate
+from functools import lru_cache, partial
+from itertools import count
+from typing import Any, Final, Literal
+
+from paceline.core.quota import KNOWN_UNITS, TOKENS, Cost
+from paceline.emulator.dialects import BY_PROVIDER
+from paceline.emulator.wire import Answer, Ask, Dialect, Header
+from paceline.emulator.world import Admitted, Level, Refused, World
+from paceline.estimation.calibration import TokenCalibration
+from paceline.http.exchange import Exchanged, Tap
+from paceline.limiter.limiter import Limiter
+from paceline.pacing.permit import Permit
+from paceline.pacing.scheduler import Scheduler
+from paceline.planner.timeline import Outcome, Timeline
+from paceline.providers.base import Call, Provider, Usage
+from paceline.providers.registry import is_provider, provider_named
+
+PATHS: Final = {
+    "chat": "/v1/chat/completions",
+    "messages": "/v1/messages",
+    "generate": "/v1beta/models/m:generateContent",
+}
+KINDS: Final = {"anthropic": "messages", "gemini": "generate"}
+"""The kinds of request: of most providers a chat."""
+
+LIE_TIMES: Final = 20
+"""How many times the true wait a lie of the kind ``long`` states."""
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """One call of a model.
+
+    Attributes:
+        model: The pool, as for :meth:`Limiter.acquire <paceline.Limiter.acquire>`.
+        input_tokens: The input as the provider counts it.
+        output_tokens: The output that the model will produce.
+        max_output_tokens: The most output that the request allows; ``None``: it does not say.
+        estimated: The input as the client estimates it; ``None``: exactly.
+        lane: The lane.
+        timeout_s: The longest wait in the queue, in seconds.
+        name: The name of its waiter.
+        invalid: Whether the provider answers with an error of the caller (a 400).
+        stream: Whether the answer is streamed.
+    """
+
+    model: str
+    input_tokens: int = 0
+    output_tokens: int = 0
+    max_output_tokens: int | None = None
+    estimated: float | None = None
+    lane: str | None = None
+    timeout_s: float | None = None
+    name: str | None = None
+    invalid: bool = False
+    stream: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Stall:
+    """A time in which something does not move: the network delivers at its end all that it holds.
+
+    Attributes:
+        from_s: The start, in seconds since the start of the simulation.
+        to_s: The end.
+        ways: What is held: ``requests``, ``answers``, or both.
+    """
+
+    from_s: float
+    to_s: float
+    ways: Collection[str] = ("requests", "answers")
+
+
+Lie = Literal["", "full", "long", "none"]
+
+
+class Network:
+    """The provider, and the way to it.
+
+    Args:
+        time: The time of the simulation.
+        world: The provider.
+        net_s: The bounds of the way of a message, in seconds.
+        stalls: When messages are held.
+        lies: What a refusal for rate states in place of the true wait: ``full``, the time until the quota is full;
+            ``long``, a multiple of it; ``none``, no wait; empty: the truth.
+
+    Attributes:
+        on_admit: Called with the pool of each admitted request, and the cost that the provider holds.
+        next_serial: The number of a further answer.
+    """
+
+    def __init__(
+        self, time: Timeline, world: World, net_s: tuple[float, float], stalls: Sequence[Stall], lies: Lie
+    ) -> None:
+        self.time, self.world, self.lies = time, world, lies
+        self.on_admit: Callable[[str, Cost], None] | None = None
+        self.next_serial = count(1).__next__
+        self._net_s, self._stalls = net_s, stalls
+
+    def deliver(self, way: str, event: Callable[[], None], further_s: float, frozen: Sequence[Stall]) -> None:
+        """Do ``event`` when a message has passed that is sent in ``further_s`` seconds.
+
+        A stalled network delivers it later, and a ``frozen`` process sends or takes it later.
+        """
+        now_s = self.time.now_s
+        at_s = now_s + further_s + self.time.random.uniform(*self._net_s)
+        for stall in (*self._stalls, *frozen):
+            if way in stall.ways and stall.from_s <= at_s < stall.to_s:
+                at_s = stall.to_s
+        self.time.after(at_s - now_s, event)
+
+
+class Route:
+    """What the requests of one process to one model have in common.
+
+    Attributes:
+        scheduler: The scheduler of the pool.
+        provider: The provider whose API they use: that of the pool's name, else a host that speaks OpenAI's.
+        dialect: The emulator's side of it.
+        kind: The kind of request.
+        target: Its host and path.
+        calibration: What answers have shown about the estimates.
+    """
+
+    __slots__ = ("calibration", "dialect", "kind", "model", "provider", "scheduler", "target")
+
+    def __init__(self, limiter: Limiter, model: str) -> None:
+        self.scheduler: Scheduler = limiter.scheduler(model)
+        prefix, slash, rest = self.scheduler.pool.name.partition("/")
+        self.model = rest or prefix
+        name = prefix if slash and is_provider(prefix) else "generic"
+        self.provider: Provider = provider_named(name)
+        if own := set(self.scheduler.pool.ledger.units).difference(KNOWN_UNITS):
+            self.provider = _with_own_units(self.provider, own)
+        self.dialect: Dialect = BY_PROVIDER.get(name, BY_PROVIDER["openai"])
+        self.kind = KINDS.get(name, "chat")
+        self.target = prefix, PATHS[self.kind]
+        self.calibration: TokenCalibration = limiter.calibrations.of(name, self.model, self.kind)
+
+    def call(self, request: Request) -> Call:
+        """The request as the process describes it."""
+        estimated = request.input_tokens if request.estimated is None else round(request.estimated)
+        return Call(self.provider.name, self.kind, self.model, estimated, request.max_output_tokens, request.stream)
+
+
+def _with_own_units(provider: Provider, units: Iterable[str]) -> Provider:
+    """``provider`` with 1 of each of ``units``, the user's own, in the cost of a request."""
+    charging: Any = copy(provider)
+    held, own = provider.held, dict.fromkeys(units, 1.0)
+    charging.held = lambda call, asked, output: held(call, asked, output) | own
+    return charging  # type: ignore[no-any-return]
+
+
+class Reply:
+    """An answer on its way to the caller: of the provider, or of paceline itself.
+
+    Attributes:
+        status: Its status.
+        headers: Its headers.
+        body: The body of an error.
+    """
+
+    __slots__ = ("_broken", "_http", "_payload", "_rest_s", "_tap", "body", "headers", "status")
+
+    def __init__(self, status: int, headers: Mapping[str, str], body: bytes = b"") -> None:
+        self.status, self.headers, self.body = status, headers, body
+        self._tap: Tap | None = None
+
+    def answered(self, http: SimulatedHttp, admitted: Admitted) -> Reply:
+        """Let the body be that of the answer to an admitted request; of a streamed one the rest comes later."""
+        self._http, self._payload = http, admitted
+        self._rest_s = admitted.duration_s - admitted.first_s if http.request.stream else 0.0
+        self._broken = admitted.fault == "stream"
+        return self
+
+    def tapped(self, tap: Tap) -> None:
+        """Feed ``tap`` while the body is read."""
+        self._tap = tap
+
+    async def read(self) -> None:
+        """Read the body to its end.
+
+        Raises:
+            ConnectionResetError: It breaks off.
+        """
+        tap, self._tap = self._tap, None
+        if tap is None:
+            return
+        try:
+            http, admitted = self._http, self._payload
+            if self._rest_s:
+                rest: Outcome[None] = Outcome()
+                http.deliver("answers", partial(rest.set, None), self._rest_s)
+                await rest.future
+            if self._broken:
+                raise ConnectionResetError("the answer breaks off")
+            if http.request.stream:
+                for _, piece in http.route.dialect.events(http.ask, admitted, http.serial):
+                    tap.feed(piece)
+            else:
+                tap.take(b"", http.route.dialect.answer(http.ask, admitted, http.serial))
+        finally:
+            tap.finish()
+
+
+class SimulatedHttp:
+    """One request of a simulated process; see :class:`~paceline.http.exchange.Binding`.
+
+    Args:
+        network: The way to the provider.
+        frozen: When the process does nothing.
+        route: Where the request goes.
+        request: The request.
+        call: The same as the process describes it.
+
+    Attributes:
+        request: The request.
+        route: Where it goes.
+        ask: The request as the provider reads it.
+        serial: The number of the answer.
+    """
+
+    is_async = True
+    method = "POST"
+    __slots__ = ("_call", "_cost", "_frozen", "_levels", "_network", "ask", "request", "route", "serial")
+
+    def __init__(self, network: Network, frozen: Sequence[Stall], route: Route, request: Request, call: Call) -> None:
+        self._network, self._frozen, self.route, self.request, self._call = network, frozen, route, request, call
+        self._cost: tuple[Cost, Cost] | None = None
+        self._levels: tuple[list[Level], float] = ([], 0.0)  # at the admission, and when that was
+        self.serial = 0
+        self.ask = Ask(
+            route.kind, route.model, request.input_tokens, request.max_output_tokens, request.stream, include_usage=True
+        )
+
+    @property
+    def address(self) -> str:
+        """See ``Binding``."""
+        return self.route.target[0]
+
+    def target(self) -> tuple[str, str]:
+        """See ``Binding``."""
+        return self.route.target
+
+    def has_header(self, name: str) -> bool:  # noqa: ARG002
+        """See ``Binding``."""
+        return False
+
+    async def content(self) -> bytes:
+        """See ``Binding``."""
+        return b""
+
+    async def send(self, permit: Permit | None = None) -> Reply:  # noqa: ARG002
+        """Carry the request to the provider, and its answer back; it goes on when the caller has left."""
+        outcome: Outcome[Reply] = Outcome()
+        self.deliver("requests", partial(self._arrive, outcome))
+        return await outcome.future
+
+    def _arrive(self, outcome: Outcome[Reply]) -> None:
+        """The provider gets the request, and answers."""
+        request, pool = self.request, self.route.scheduler.pool.name
+        network, time, world = self._network, self._network.time, self._network.world
+        self.serial = network.next_serial()
+        if request.invalid:
+            self._refuse(outcome, world.refuse(time.epoch_s, Refused("invalid", pool, detail="invalid request")), [])
+            return
+        held, charged = self.cost
+        most = round(held[TOKENS]) - request.input_tokens
+        admitted = world.admit(time.epoch_s, pool, request.input_tokens, most, settles=charged[TOKENS] < held[TOKENS])
+        levels = world.levels(time.epoch_s, pool) if world.settings.headers else []
+        if isinstance(admitted, Refused):
+            self._refuse(outcome, admitted, levels)
+            return
+        if network.on_admit is not None:
+            network.on_admit(pool, held)
+        if admitted.fault not in ("500", "drop"):  # the output of the request in place of the one that was drawn
+            factor = admitted.first_s / world.settings.latency_s if world.settings.latency_s else 1.0
+            admitted.output_tokens = request.output_tokens
+            admitted.duration_s = admitted.first_s + world.settings.latency_per_token_s * factor * request.output_tokens
+        time.after(admitted.duration_s, lambda: world.finish(time.epoch_s, admitted))
+        self._levels = levels, time.epoch_s
+        self.deliver(
+            "answers", partial(self._answer, outcome, admitted),
+            admitted.first_s if request.stream else admitted.duration_s,
+        )  # fmt: skip
+
+    def _answer(self, outcome: Outcome[Reply], admitted: Admitted) -> None:
+        """The process gets the answer, or the beginning of it."""
+        if admitted.fault == "drop":
+            outcome.fail(ConnectionResetError("the connection was closed"))
+        elif admitted.fault == "500":
+            outcome.set(self._reply(self.route.dialect.failure(self.serial)))
+        else:
+            outcome.set(Reply(200, {}).answered(self, admitted))
+
+    def _refuse(self, outcome: Outcome[Reply], refused: Refused, levels: list[Level]) -> None:
+        """Send the refusal as the provider writes it, which need not be the truth."""
+        settings, at_s = self._network.world.settings, self._network.time.epoch_s
+        lie = self._network.lies if refused.kind == "rate" else ""
+        if lie == "full":
+            refused = _waiting(refused, max((level.reset_s for level in levels), default=refused.wait_s))
+        elif lie == "long":
+            refused = _waiting(refused, LIE_TIMES * refused.wait_s)
+        status, headers, body = self.route.dialect.refusal(refused, settings, self.serial)
+        if lie == "none":
+            headers = [(name, b"0" if name.startswith(b"retry-after") else value) for name, value in headers]
+        headers += self.route.dialect.rate_headers(levels, at_s) if levels else []
+        answer = Answer(status, headers, body)
+        self.deliver("answers", lambda: outcome.set(self._reply(answer)))
+
+    def deliver(self, way: str, event: Callable[[], None], further_s: float = 0.0) -> None:
+        """See :meth:`Network.deliver`."""
+        self._network.deliver(way, event, further_s, self._frozen)
+
+    @property
+    def cost(self) -> tuple[Cost, Cost]:
+        """What the provider holds at admission, and what it charges in the end."""
+        if self._cost is None:
+            request, provider, call = self.request, self.route.provider, self._call
+            held = provider.held(call, request.input_tokens, request.output_tokens)
+            self._cost = held, provider.charged(call, Usage(request.input_tokens, request.output_tokens))
+        return self._cost
+
+    def _reply(self, answer: Answer) -> Reply:
+        return Reply(answer.status, self._decoded(answer.headers), answer.body)
+
+    def _decoded(self, headers: Iterable[Header]) -> dict[str, str]:
+        found = {name.decode("latin-1"): value.decode("latin-1") for name, value in headers}
+        return {"date": _date(int(self._network.time.epoch_s))} | found
+
+    def head(self, response: Reply) -> tuple[int, Mapping[str, str]]:
+        """See ``Binding``. The headers of an answer are written if the pool reads them."""
+        if response.status == 200 and self._levels[0] and self.route.scheduler.reads_now():
+            response.headers = self._decoded(self.route.dialect.rate_headers(*self._levels))
+        return response.status, response.headers
+
+    async def peek(self, response: Reply, headers: Mapping[str, str], most: int) -> bytes:  # noqa: ARG002
+        """See ``Binding``."""
+        return response.body[:most]
+
+    def tap(self, response: Reply, headers: Mapping[str, str], tap: Tap) -> None:  # noqa: ARG002
+        """See ``Binding``."""
+        response.tapped(tap)
+
+    def note(self, response: Reply, record: Exchanged) -> None:
+        """See ``Binding``; the exchange has its record."""
+
+    async def close(self, response: Reply) -> None:
+        """See ``Binding``; an error has been read."""
+
+    def respond(self, status: int, headers: Mapping[str, str], body: bytes) -> Reply:
+        """See ``Binding``."""
+        return Reply(status, headers, body)
+
+
+def _waiting(refused: Refused, wait_s: float) -> Refused:
+    """``refused``, with another wait."""
+    values = {name: getattr(refused, name) for name in refused.__slots__}
+    return Refused(**values | {"wait_s": wait_s})
+
+
+@lru_cache(maxsize=16)
+def _date(at_s: int) -> str:
+    return formatdate(at_s, usegmt=True)
