@@ -13,18 +13,19 @@ import argparse
 import asyncio
 import logging
 import random
+import re
 import sys
 import time
 import warnings
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import asdict, dataclass, fields, replace
 from functools import partial
+from itertools import count
 
 import paceline
-from paceline.core.quota import NS
-from paceline.core.results import Reservation
+from paceline.core.results import Reservation, SourceKind
 from paceline.pacing.retry import RetryPolicy
-from paceline.planner.simulation import Client, Request, Simulation, Stall
+from paceline.planner.simulation import Freeze, Process, Request, Simulation, Stall
 from paceline.testing import DeadlockError
 
 SAFETY_S = 90.0
@@ -79,10 +80,18 @@ class Options:
     changes: tuple[tuple[float, float], ...] = ()
     net_s: float = 0.02
     pulse_s: float = 0.0  # callers come all at once so often: some, estimated too high, and later the others
+    source: str = "given"  # what the limiter takes its limits for
+    lies: str = ""  # what refusals state in place of the true wait
+    streams: float = 0.0
+    freezes: tuple[tuple[float, float, bool], ...] = ()  # of the first process; whether its clock stops
+    store_lost: float = 0.0
+    store_steps: tuple[tuple[float, float], ...] = ()
 
     @property
     def model(self) -> str:
-        """The model: Groq gives unused output back, OpenAI does not."""
+        """The model: Anthropic limits input apart, Groq gives unused output back, OpenAI does neither."""
+        if dict(self.limits).get("input_tokens"):
+            return "anthropic/m"
         return "groq/m" if self.settle == "actual" else "openai/m"
 
     @property
@@ -94,6 +103,8 @@ class Options:
             and not self.forget_s and not (self.crash_s and self.shared)
             # After an outage the use of a process that is still cut off is not known, and not before a newcomer comes.
             and not (self.store_away and (self.store_cut or any(self.late_s)))
+            # A window restarts by the provider's clock: that of the store, or of a process alone, has to be right.
+            and not (self.rule == "window" and (self.store_steps or any(stops for *_, stops in self.freezes)))
             and not (self.slots and self.cancelled)  # a cancelled caller has its slot again before the provider knows
         )  # fmt: skip
 
@@ -133,6 +144,7 @@ def drawn(seed: int) -> Options:
         headers=chance(0.8),
         numbers=chance(0.8),
     )
+    o = replace(o, period_s=o.period_s if o.model == "openai/m" else 60)  # the headers of the others are about minutes
     o = replace(o, calls=min(rate * 3 * (6 if o.period_s == 10 else 1), 400))
     if chance(0.45):
         o = replace(o, processes=rnd.choice([2, 3, 5]), shared=True)
@@ -145,6 +157,15 @@ def drawn(seed: int) -> Options:
             store_cut=((a := between(2, 50), a + between(1, 30)),) if chance(0.2) else (),
             forget_s=between(5, 60) if chance(0.1) else 0.0,
         )
+        o = replace(
+            o,
+            store_lost=between(0.01, 0.2) if chance(0.15) else 0.0,
+            store_steps=((between(5, 60), -between(0.5, rnd.choice([5, 3_600]))),) if chance(0.15) else (),
+        )
+    if chance(0.3):
+        o = replace(o, streams=between(0.1, 1.0))
+    if chance(0.15):
+        o = replace(o, freezes=((a := between(2, 50), a + between(0.5, 20), chance(0.5)),))
     if chance(0.3):
         lanes = [("bulk", 1.0, 0), ("paid", float(rnd.choice([1, 3])), 0), ("urgent", 1.0, rnd.choice([0, 5]))]
         o = replace(o, lanes=tuple(lanes[: rnd.choice([2, 3])]))
@@ -158,6 +179,8 @@ def drawn(seed: int) -> Options:
         o = replace(
             o,
             told=rnd.choice([1.0, 0.5, 2.0, 4.0]),
+            lies=rnd.choice(["", "", "", "full", "long", "none"]),
+            source=rnd.choice(["given", "given", "published", "assumed"]),
             source_known=chance(0.5),
             others=between(0, 0.4) if chance(0.4) else 0.0,
             start_level=rnd.choice([1.0, 0.5, 0.1]),
@@ -189,7 +212,8 @@ class Checked:
             seed=o.seed,
             net_s=(0.001, o.net_s),
             stalls=[Stall(a, b, ways[way]) for a, b, way in o.stalls],
-            store_away=o.store_away,
+            store={"away": o.store_away, "lost": o.store_lost, "steps": o.store_steps},
+            lies=o.lies,
             latency_s=o.latency_s,
             jitter=0.3,
             headers=o.headers,
@@ -205,35 +229,43 @@ class Checked:
         if o.forget_s:
             self.after(o.forget_s, self.sim.store.forget)
         lanes = [paceline.LaneSpec(name, weight, priority) for name, weight, priority in o.lanes]
-        self.clients = [
-            self.sim.client(
+        self.processes = [
+            self.sim.process(
                 quotas={o.model: o.quotas(o.told)},
                 shared=o.shared,
                 skew_s=o.skews_s[n] if o.skews_s else 0.0,
+                freezes=[Freeze(*freeze) for freeze in o.freezes] if n == 0 else (),
+                source=SourceKind(o.source),
                 lanes=lanes,
                 learn="up" if o.told < 1 else True,
                 retry=RetryPolicy(faults=True, max_attempts=50, max_elapsed_s=1e6),
             )
             for n in range(o.processes)
         ]
-        for client in self.clients:
-            self.watch(client)
+        for process in self.processes:
+            self.watch(process)
         self.arrived = 0
         self.left = o.calls
         self.dead: set[int] = set()
 
     def after(self, seconds: float, event) -> None:
-        self.sim.clock.call_at(self.sim.start_ns + round(seconds * NS), event)
+        self.sim.time.after(seconds - self.sim.now_s, event)
 
     # Checks.
 
-    def watch(self, client: Client) -> None:
-        """Check each grant of the pool of ``client``: nothing overtakes inside a lane, and no lower priority goes first."""
-        pool = client.limiter.scheduler(self.o.model).pool
-        pump = pool.pump
+    def watch(self, process: Process) -> None:
+        """Check each grant of the pool of ``process``: nothing overtakes inside a lane, and no lower priority goes first."""
+        pool = process.limiter.scheduler(self.o.model).pool
+        pump, submit = pool.pump, pool.submit
+        numbers, order = count(), dict[str, int]()  # by name; a further attempt keeps its place, unless it is to go behind the others
+
+        def ordered(now_ns: int, waiter):
+            if not waiter.returned:
+                order[waiter.name] = next(numbers)
+            return submit(now_ns, waiter)
 
         def checked(now_ns: int):
-            before = [(waiter.lane.name, waiter.lane.priority, int(waiter.name), waiter) for waiter in pool.queue]
+            before = [(waiter.lane.name, waiter.lane.priority, order[waiter.name], waiter) for waiter in pool.queue]
             done = pump(now_ns)
             granted = {waiter for waiter in done if isinstance(waiter.outcome, Reservation)}
             if granted and pool.queue.length:
@@ -244,20 +276,18 @@ class Checked:
                         first[lane] = min(number, first.get(lane, number))
                 waits = max((p for _, p, _, waiter in before if waiter not in ended), default=-99)
                 for waiter in granted:
-                    if int(waiter.name) > first.get(waiter.lane.name, 1 << 60):
-                        raise BrokenPromiseError(
-                            f"request {waiter.name} overtook {first[waiter.lane.name]} in lane {waiter.lane.name}"
-                        )
+                    if order[waiter.name] > first.get(waiter.lane.name, 1 << 60):
+                        raise BrokenPromiseError(f"request {waiter.name} overtook another one in lane {waiter.lane.name}")
                     if waiter.lane.priority < waits:
                         raise BrokenPromiseError(f"lane {waiter.lane.name} went before one of a higher priority")
             return done
 
-        pool.pump = checked
+        pool.pump, pool.submit = checked, ordered
 
     def check_end(self) -> None:
         o, sim = self.o, self.sim
         refused = sim.world.tally()["refused"]
-        few = 3 if o.store_cut else 0  # what a process that is cut off spends is presumed, not known
+        few = 3 if o.store_cut or o.store_lost else 0  # what a process without the store spends is presumed, not known
         if o.quiet and refused.get("rate", 0) > few:
             raise BrokenPromiseError(f"{refused['rate']} refusals of our own making under known limits")
         handful = 15 * o.processes + 2 * o.workers * (len(o.stalls) + len(o.changes)) + 25 * len(o.changes)
@@ -268,23 +298,25 @@ class Checked:
         for one in sim.sent:
             if one.error is None or one.error.startswith("status 400"):
                 continue
-            if "no answer" in one.error and (o.store_away or o.store_cut):
+            if "no answer" in one.error and (o.store_away or o.store_cut or o.store_lost):
                 continue  # a process that has never reached its store
+            if "the provider asks to wait" in one.error and o.lies == "long":
+                continue
             if one.request.timeout_s is not None and "no permit within the timeout" in one.error:
                 continue
             raise BrokenPromiseError(f"a request that the provider would serve failed: {one.error}")
-        for number, client in enumerate(self.clients):
+        for number, process in enumerate(self.processes):
             if number in self.dead:
                 continue
-            pool = client.limiter.scheduler(self.o.model).pool
+            pool = process.limiter.scheduler(self.o.model).pool
             if pool.queue.length:
-                raise BrokenPromiseError(f"{pool.queue.length} waiters are left in the queue of {client.name}")
+                raise BrokenPromiseError(f"{pool.queue.length} waiters are left in the queue of {process.name}")
             if pool.ledger.in_flight:
-                raise BrokenPromiseError(f"{pool.ledger.in_flight} permits of {client.name} are open for ever")
+                raise BrokenPromiseError(f"{pool.ledger.in_flight} permits of {process.name} are open for ever")
             if not {"500", "503", "drop"} & dict(o.faults).keys() and any(
-                breaker.open_until_ns for breaker in client.limiter.health._breakers.values()
+                breaker.open_until_ns for breaker in process.limiter.health._breakers.values()
             ):
-                raise BrokenPromiseError(f"the breaker of {client.name} is open, and no server has failed")
+                raise BrokenPromiseError(f"the breaker of {process.name} is open, and no server has failed")
 
     # The run.
 
@@ -304,10 +336,10 @@ class Checked:
         async with asyncio.TaskGroup() as group:
             workers = [
                 [
-                    group.create_task(self.work(client, late_s, early=n % 5 == 0))
+                    group.create_task(self.work(process, late_s, early=n % 5 == 0))
                     for n in range(max(o.workers // o.processes, 1))
                 ]
-                for client, late_s in zip(self.clients, o.late_s or [0.0] * o.processes, strict=True)
+                for process, late_s in zip(self.processes, o.late_s or [0.0] * o.processes, strict=True)
             ]
             if o.crash_s and o.processes > 1:
                 self.after(o.crash_s, partial(self.crash, workers))
@@ -318,7 +350,7 @@ class Checked:
             await asyncio.wait([group.create_task(_all(done)), over], return_when="FIRST_COMPLETED")
             if over.done():
                 left = sum(not task.done() for task in done)
-                states = [client.limiter.status() for client in self.clients]
+                states = [process.limiter.status() for process in self.processes]
                 raise BrokenPromiseError(
                     f"{left} workers and {self.left} calls are not done after {bound_s:.0f} s: {states}"
                 )
@@ -335,21 +367,21 @@ class Checked:
         for _ in range(RECOVER_TIMES):
             before, self.left = world.total.admitted, round(rate * RECOVER_S)
             began_s = self.sim.now_s
-            alive = [client for number, client in enumerate(self.clients) if number not in self.dead]
+            alive = [process for number, process in enumerate(self.processes) if number not in self.dead]
             async with asyncio.TaskGroup() as group:
-                for client in alive:
+                for process in alive:
                     for _ in range(max(40 // len(alive), 1)):
-                        group.create_task(self.small(client))
+                        group.create_task(self.small(process))
             times = (world.total.admitted - before) / rate / (self.sim.now_s - began_s)
             if times > RECOVERED:
                 return
         raise BrokenPromiseError(f"{times:.2f} of the true speed, long after the limits have risen: a lesson stays")
 
-    async def small(self, client: Client) -> None:
+    async def small(self, process: Process) -> None:
         while self.left > 0:
             self.left -= 1
             self.arrived += 1
-            await client.send(Request(self.o.model, 10, 5, 10, name=str(self.arrived)))
+            await process.send(Request(self.o.model, 10, 5, 10, name=str(self.arrived)))
 
     def bound_s(self) -> float:
         """When all work must be done: the time of the provider for it at half speed, and the ends of all troubles."""
@@ -378,11 +410,11 @@ class Checked:
 
     def crash(self, workers: list[list[asyncio.Task]]) -> None:
         self.dead.add(1)
-        self.clients[1].crash()
+        self.processes[1].crash()
         for task in workers[1]:
             task.cancel()
 
-    async def work(self, client: Client, late_s: float, *, early: bool) -> None:
+    async def work(self, process: Process, late_s: float, *, early: bool) -> None:
         o = self.o
         if late_s:
             await asyncio.sleep(late_s)
@@ -397,9 +429,9 @@ class Checked:
             number, self.arrived = self.arrived, self.arrived + 1
             request = Request(
                 o.model, size, 100, 200, estimated=round(size * (o.estimate if early or not o.pulse_s else 1)), lane=lane, timeout_s=timeout_s, name=str(number),
-                invalid=self.random.random() < o.invalid,
+                invalid=self.random.random() < o.invalid, stream=self.random.random() < o.streams,
             )  # fmt: skip
-            task = asyncio.ensure_future(client.send(request))
+            task = asyncio.ensure_future(process.send(request))
             began_s = self.sim.now_s
             if self.random.random() < o.cancelled:
                 await asyncio.wait([task], timeout=self.random.choice([0.0, 0.01, 0.5, 5.0, 20.0]))
@@ -412,7 +444,7 @@ class Checked:
                     task.cancel()
                     raise
                 continue
-            if sent.error is not None and timeout_s is not None and sent.attempts == 0:
+            if sent.error is not None and timeout_s is not None and sent.attempts == 0 and not o.freezes:
                 passed_s, slack_s = self.sim.now_s - began_s, TICK_S + 2.1 * o.shared
                 if passed_s > timeout_s + slack_s:
                     raise BrokenPromiseError(f"a deadline of {timeout_s:.2f} s was kept after {passed_s:.2f} s")
@@ -445,7 +477,7 @@ def check(options: Options) -> str | None:
 
 def minimised(options: Options) -> Options:
     """The same with as few troubles as still break a promise."""
-    plain = Options(seed=options.seed)
+    plain, kind = Options(seed=options.seed), _kind(check(options) or "")
     changed = True
     while changed:
         changed = False
@@ -453,13 +485,20 @@ def minimised(options: Options) -> Options:
             value = getattr(plain, one.name)
             if getattr(options, one.name) != value:
                 less = replace(options, **{one.name: value})
+                if less.processes > 1 and not less.shared:
+                    continue
                 try:
                     found = check(less)
                 except Exception:  # noqa: BLE001  (it makes no sense)
                     continue
-                if found is not None:
+                if found is not None and _kind(found) == kind:
                     options, changed = less, True
     return options
+
+
+def _kind(found: str) -> str:
+    """What is broken, without its numbers."""
+    return re.sub(r"[\d.]+", "", found)[:60]
 
 
 def differing(options: Options) -> dict:

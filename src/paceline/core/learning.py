@@ -21,6 +21,7 @@ import re
 from bisect import bisect_right
 from collections.abc import Callable, Iterable
 from dataclasses import replace
+from functools import partial
 from itertools import pairwise
 from typing import NamedTuple
 
@@ -112,14 +113,26 @@ UNITS_MAX = 16
 class Note(NamedTuple):
     """The state of a meter (``full_at_ns``) and of its tracker (the other fields) when an attempt was sent.
 
-    Its own charge is included.
+    Its own charge is included. ``refunded``: the sum of all refunds, less the debts.
     """
 
     full_at_ns: int
     shifted_ns: int
     charged: float
+    refunded: float
     epoch: int
     held_ns: int = 0
+
+
+class Above(NamedTuple):
+    """A reading that shows more left than noted. It may be no more than what the attempts in flight are overcharged by."""
+
+    sent_ns: int
+    now_ns: int
+    lack_ns: int
+    note: Note
+    earlier_ns: int
+    about_ns: int
 
 
 class Refill:
@@ -220,7 +233,7 @@ class QuotaTracker:
     """
 
     __slots__ = (
-        "_adapts", "_as_of_ns", "_busy_s", "_climb_s", "_climbed_ns", "_index", "_last_ns", "_left_ns", "_lives", "_refusal",
+        "_above", "_adapts", "_as_of_ns", "_busy_s", "_climb_s", "_climbed_ns", "_index", "_last_ns", "_left_ns", "_lives", "_refusal",
         "_report", "_slices", "_steady", "_tested_ns", "about_ns", "charged", "epoch", "limit_as_of_ns", "meter", "period_s",
         "refill", "refused_amount", "shifted_ns",
     )  # fmt: skip
@@ -250,6 +263,7 @@ class QuotaTracker:
         self._climbed_ns = 0  # when the ceiling climbed last
         self._steady = False  # whether it climbs at one speed, and no faster after a time without refusals
         self._as_of_ns = 0  # when the last reading was taken that changed the level
+        self._above: Above | None = None
         self._lives = 0  # EPOCHS_MAX times the number of new starts of the shared ledger
 
     def raise_headroom(self, headroom_s: float) -> None:
@@ -277,15 +291,15 @@ class QuotaTracker:
                     bucket.keep_unused(half_s)
                 self._tested_ns = 0
 
-    def granted(self, now_ns: int, amount: float) -> Note:
-        """Count an attempt that is sent now, charged ``amount``; return its note."""
+    def granted(self, now_ns: int, amount: float, spent: float) -> Note:
+        """Count an attempt that is sent now, charged ``amount``; return its note. ``spent``: as in the ledger."""
         if self.meter.ceiling < 1:
             self.climb(now_ns, amount)
         charged = self.charged + amount
         if not self._slices or now_ns - self._slices[-1][0] >= SLICE_NS:
             self.log_charges(now_ns, charged)
         self.charged = charged
-        return Note(self.meter.full_at_ns, self.shifted_ns, charged, self.epoch, self.meter.held_ns)
+        return Note(self.meter.full_at_ns, self.shifted_ns, charged, charged - spent, self.epoch, self.meter.held_ns)
 
     def log_charges(self, now_ns: int, charged: float) -> None:
         """Log that the sum of all charges is ``charged`` now."""
@@ -295,9 +309,9 @@ class QuotaTracker:
                 del self._slices[: SLICES_MAX // 2]
         self.charged = charged
 
-    def note(self) -> Note:
-        """The note of an attempt that is sent now."""
-        return Note(self.meter.full_at_ns, self.shifted_ns, self.charged, self.epoch)
+    def note(self, spent: float) -> Note:
+        """The note of an attempt that is sent now; ``spent``: as in the ledger."""
+        return Note(self.meter.full_at_ns, self.shifted_ns, self.charged, self.charged - spent, self.epoch)
 
     def take_level(self, now_ns: int, sent_ns: int, note: Note | None, reading: Reading) -> None:
         """Take the level from ``reading`` without a comparison, less the charges since: the limit has changed."""
@@ -394,10 +408,33 @@ class QuotaTracker:
         later += note.held_ns  # some of it may have been charged
         if sent_ns + lack_ns > noted_ns + later + about_ns:  # others use the key, too
             self._shift(now_ns, sent_ns, sent_ns + lack_ns - noted_ns - later)
-        elif not lower_only and sent_ns >= self._as_of_ns and now_ns + lack_ns < noted_ns - earlier - about_ns:
-            # The charges are too high, even if the reading was taken just now. A reading before the last one that
-            # changed the level is not used: what it does not count yet has been learned since.
-            self._shift(now_ns, sent_ns, now_ns + lack_ns - noted_ns + earlier)
+        elif not lower_only and self._above is None and now_ns + lack_ns < noted_ns - earlier - about_ns:
+            self._above = Above(sent_ns, now_ns, lack_ns, note, earlier, about_ns)  # even if it was taken just now
+
+    def look_above(self, now_ns: int, spent: float, open_before: Callable[[int], float]) -> None:
+        """Raise the level if the charges were too high at the reading that is kept for it.
+
+        What the attempts before it were overcharged by has been refunded since, or will be: that is no reason. A reading
+        before the last one that changed the level is not used: what it does not count yet has been learned since.
+
+        Args:
+            now_ns: The present.
+            spent: As in the ledger.
+            open_before: The charges of the attempts in flight that were sent at an instant or before.
+        """
+        above = self._above
+        if above is None:
+            return
+        note, open_charges, by_ns = above.note, 0.0, 0
+        if note.epoch == self.epoch and above.sent_ns >= self._as_of_ns:
+            open_charges = open_before(above.sent_ns)
+            refunds = max(self.charged - spent - note.refunded, 0.0) + open_charges
+            noted_ns = note.full_at_ns + self.shifted_ns - note.shifted_ns - math.ceil(refunds * self.meter.ns_per_unit)
+            by_ns = above.now_ns + above.lack_ns - noted_ns + above.earlier_ns
+        if by_ns < -above.about_ns:
+            self._shift(now_ns, above.sent_ns, by_ns)
+        if by_ns < -above.about_ns or not open_charges:
+            self._above = None
 
     def _charged_about(self, sent_ns: int, note: Note) -> tuple[int, int]:
         """The charges shortly after and shortly before the attempt, in nanoseconds of refill; beyond the log, all."""
@@ -588,6 +625,7 @@ class Learning:
         self.trackers: list[QuotaTracker | None] = []
         self.guesses = Guesses(ledger)
         self.notices: list[str] = []
+        self._inferred: dict[str, Refill] = {}  # by unit, about quotas of a period that none of the known ones has
         self._shown: dict[int, float] = {}  # what was left of each quota, by the last headers
         self._shown_for: Reservation | None = None
         self.track_new()
@@ -611,22 +649,23 @@ class Learning:
     def granted(self, now_ns: int, reservation: Reservation) -> None:
         """Take the notes of an attempt that is sent now."""
         notes: list[Note | None] = []
-        for tracker, amount in zip(self.trackers, reservation.amounts, strict=True):
-            notes.append(tracker.granted(now_ns, amount) if tracker is not None and amount else None)
+        for tracker, amount, spent in zip(self.trackers, reservation.amounts, self._ledger.spent, strict=True):
+            notes.append(tracker.granted(now_ns, amount, spent) if tracker is not None and amount else None)
         reservation.notes = notes
 
     def granted_by_store(self, now_ns: int, reservation: Reservation) -> None:
         """Take the notes of an attempt whose charge the shared ledger has counted."""
         notes: list[Note | None] = []
-        for tracker, amount in zip(self.trackers, reservation.amounts, strict=False):
+        for tracker, amount, spent in zip(self.trackers, reservation.amounts, self._ledger.spent, strict=False):
             if tracker is not None and amount:
                 tracker.climb(now_ns, amount)
-            notes.append(tracker.note() if tracker is not None and amount else None)
+            notes.append(tracker.note(spent) if tracker is not None and amount else None)
         reservation.notes = notes
 
     def notes_of_now(self) -> list[Note | None]:
         """The notes of an attempt without a charge that is sent now."""
-        return [tracker.note() if tracker is not None else None for tracker in self.trackers]
+        notes = zip(self.trackers, self._ledger.spent, strict=True)
+        return [tracker.note(spent) if tracker is not None else None for tracker, spent in notes]
 
     def observe(self, now_ns: int, readings: Iterable[Reading], reservation: Reservation) -> list[int]:
         """Learn from the headers of the answer to ``reservation``.
@@ -639,6 +678,8 @@ class Learning:
         self._shown, self._shown_for = {}, reservation
         for whole in map(_sane_reading, readings):
             sent_ns, index = reservation.granted_ns, self._index(whole.unit, whole.period_s)
+            if index is None and whole.inferred and not self._has_period(whole):
+                continue
             share = self._usable_share(index, whole.unit)
             reading = whole if share == 1 else self._usable_reading(index, whole, share)
             refilled = index is not None and self._take_refill(now_ns, index, sent_ns, whole, reading.limit)
@@ -663,7 +704,18 @@ class Learning:
             partly = share < 1  # the provider refills faster than the part that is used
             if tracker.read(now_ns, sent_ns, note, reading, above=above, lower_only=partly):
                 self._spread(now_ns, index)
+            tracker.look_above(now_ns, self._ledger.spent[index], partial(self._ledger.open_before, index))
         return changed
+
+    def _has_period(self, reading: Reading) -> bool:
+        """Whether a quota may be added for an inferred period: it is the only one on the unit, or readings agree about it.
+
+        Of a counter, some readings look like those of a bucket with another period.
+        """
+        if reading.unit not in self._ledger.units:
+            return True
+        refill = self._inferred.setdefault(reading.unit, Refill())
+        return refill.period_s(reading) == reading.period_s
 
     def _usable_share(self, index: int | None, unit: str | None) -> float:
         """The share that is used of a limit on ``unit``, that of the quota at ``index`` if there is one."""
@@ -743,12 +795,13 @@ class Learning:
         """
         if refusal.kind not in (RefusalKind.RATE, RefusalKind.GROWTH):
             return []
+        named = refusal.unit is not None  # numbers without a unit may be about a quota that is not listed
         refusal = replace(
             refusal,
             retry_after_s=_within(refusal.retry_after_s, 0.0, WAIT_MAX_S),
             period_s=_within(refusal.period_s, 0.01, WAIT_MAX_S),
-            limit=_within(refusal.limit, LIMIT_MIN, LIMIT_MAX),
-            used=_within(refusal.used, 0.0, LIMIT_MAX),
+            limit=_within(refusal.limit, LIMIT_MIN, LIMIT_MAX) if named else None,
+            used=_within(refusal.used, 0.0, LIMIT_MAX) if named else None,
         )
         sent_ns = reservation.granted_ns
         index = self._index(refusal.unit, refusal.period_s) if refusal.unit else self._tightest(now_ns)
@@ -936,4 +989,5 @@ def _sane_reading(reading: Reading) -> Reading:
         _within(reading.reset_resolution_s, 0.0, 3_600.0) or 0.0,
     )
     given = (reading.limit, reading.remaining, reading.reset_s, reading.period_s)
-    return reading if sane == (*given, reading.resolution, reading.reset_resolution_s) else Reading(reading.unit, *sane)
+    same = sane == (*given, reading.resolution, reading.reset_resolution_s)
+    return reading if same else Reading(reading.unit, *sane, inferred=reading.inferred)

@@ -305,6 +305,16 @@ class Ledger:
         """What all open reservations hold of the quota at ``index``."""
         return sum(r.amounts[index] for r in self._open if index < len(r.amounts))
 
+    def open_before(self, index: int, at_ns: int) -> float:
+        """What the open reservations of ``at_ns`` or before hold of the quota at ``index``."""
+        held = 0.0
+        for reservation in self._open:
+            if reservation.granted_ns > at_ns:
+                break
+            if index < len(reservation.amounts):
+                held += reservation.amounts[index]
+        return held
+
     def cancel(self, now_ns: int, reservation: Reservation) -> None:
         """Close a reservation whose request was never sent."""
         if self.close(now_ns, reservation):

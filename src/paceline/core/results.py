@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import StrEnum
 from math import inf
 from typing import Any
@@ -310,6 +310,7 @@ class Reading:
         period_s: The period in seconds, where the provider's API defines it.
         resolution: ``remaining`` is rounded to a multiple of this.
         reset_resolution_s: ``reset_s`` is rounded to a multiple of this.
+        inferred: Whether ``period_s`` follows from these numbers alone, and holds only if the quota is a bucket.
     """
 
     unit: str
@@ -319,3 +320,4 @@ class Reading:
     period_s: float | None = None
     resolution: float = 1.0
     reset_resolution_s: float = 0.0
+    inferred: bool = field(default=False, compare=False)

@@ -58,7 +58,8 @@ class Cohere(Dialect):
                 f" {_PERIODS.get(refused.period_s, 'minute')}. You can continue to use the Trial key for free or"
                 " upgrade to a Production key."
             )
-        return 429, text if settings.body_numbers else "too many requests", {}
+        numbers = settings.body_numbers and refused.period_s
+        return 429, text if numbers else "too many requests", {}
 
     def retry_headers(self, refused: Refused, settings: Settings) -> list[Header]:  # noqa: ARG002
         """None that is known."""

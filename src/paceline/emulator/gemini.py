@@ -66,7 +66,7 @@ class Gemini(Dialect):
         return [(b"date", formatdate(now, usegmt=True).encode())]
 
     def over_limit(self, refused: Refused, settings: Settings) -> ErrorParts:
-        if not settings.body_numbers:
+        if not settings.body_numbers or not refused.period_s:
             return self.REFUSALS["other"]
         requests, per = refused.unit == "requests", _PER.get(refused.period_s, "Minute")
         metric = _METRIC + ("requests" if requests else "input_token_count")

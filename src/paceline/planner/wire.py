@@ -112,14 +112,23 @@ class Network:
     def deliver(self, way: str, event: Callable[[], None], further_s: float, frozen: Sequence[Stall]) -> None:
         """Do ``event`` when a message has passed that is sent in ``further_s`` seconds.
 
-        A stalled network delivers it later, and a ``frozen`` process sends or takes it later.
+        A stalled network delivers it later; a ``frozen`` process sends a request, and takes an answer, later.
         """
         now_s = self.time.now_s
-        at_s = now_s + further_s + self.time.random.uniform(*self._net_s)
-        for stall in (*self._stalls, *frozen):
-            if way in stall.ways and stall.from_s <= at_s < stall.to_s:
-                at_s = stall.to_s
+        sent_s = _thawed(now_s, way, frozen) if way == "requests" and frozen else now_s
+        at_s = sent_s + further_s + self.time.random.uniform(*self._net_s)
+        if self._stalls:
+            at_s = _thawed(at_s, way, self._stalls)
+        if frozen and way == "answers":
+            at_s = _thawed(at_s, way, frozen)
         self.time.after(at_s - now_s, event)
+
+
+def _thawed(at_s: float, way: str, stalls: Sequence[Stall]) -> float:
+    """The end of the stall that holds messages of this way at ``at_s``; ``at_s`` if there is none."""
+    return max(
+        (stall.to_s for stall in stalls if way in stall.ways and stall.from_s <= at_s < stall.to_s), default=at_s
+    )
 
 
 class Route:

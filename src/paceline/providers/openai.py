@@ -8,7 +8,7 @@ from dataclasses import replace
 from functools import cache, lru_cache
 from typing import Any, Final
 
-from paceline.core.quota import INPUT_TOKENS, OUTPUT_TOKENS, REQUESTS, TOKENS
+from paceline.core.quota import CONCURRENCY, INPUT_TOKENS, OUTPUT_TOKENS, REQUESTS, TOKENS
 from paceline.core.results import Reading, Refusal, RefusalKind, RefusalScope
 from paceline.providers import parse
 from paceline.providers.anthropic import Anthropic
@@ -242,7 +242,8 @@ def family_reading(headers: Headers, family: str, unit: str) -> Reading | None:
     reset_s = parse.go_duration_s(headers.get(reset_name))
     if limit is None and remaining is None and reset_s is None:
         return None
-    return Reading(unit, limit, remaining, reset_s, infer_period_s(limit, remaining, reset_s))
+    period_s = infer_period_s(limit, remaining, reset_s)
+    return Reading(unit, limit, remaining, reset_s, period_s, inferred=period_s is not None)
 
 
 @cache
@@ -269,7 +270,7 @@ def _strictest(headers: Headers) -> Reading | None:
         return organization or project
     low, high = sorted((organization, project), key=lambda reading: reading.limit or float("inf"))
     if high.remaining is not None and (low.remaining is None or high.remaining < low.remaining):
-        return Reading(TOKENS, low.limit, high.remaining, None, low.period_s or high.period_s)
+        return Reading(TOKENS, low.limit, high.remaining, None, low.period_s or high.period_s, inferred=True)
     return low
 
 
@@ -279,9 +280,11 @@ def _found(pattern: re.Pattern[str], text: str) -> float | None:
 
 
 def _dimension(text: str) -> tuple[str | None, float | None]:
-    """Unit and period of the quota that a message names, e.g. ``on tokens per min (TPM)``."""
+    """Unit and period of the quota that a message names, e.g. ``on tokens per min (TPM)``, ``max concurrency``."""
     match = _DIMENSION.search(text)
     if match:
         return re.sub(r"[ -]+", "_", match[1]), parse.PERIODS_S[match[2]]
     short = _SHORT.search(text)
-    return (_SHORT_UNITS[short[1]], 60.0 if short[2] == "M" else 86_400.0) if short else (None, None)
+    if short:
+        return _SHORT_UNITS[short[1]], 60.0 if short[2] == "M" else 86_400.0
+    return (CONCURRENCY if "concurren" in text else None), None
