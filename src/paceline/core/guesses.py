@@ -1,18 +1,24 @@
-"""Guessed limits: tested upward while the provider serves more than they allow, until an answer confirms a limit.
+"""Limits that are tested upward: guessed ones, until an answer confirms a limit, and those that a refusal has lowered.
 
 A guess is a limit that neither the user nor an answer has stated: a published or an assumed one. It must neither turn a
 request away nor stall a run, so a guess that binds is raised with the attempts that were served. A published one is
 raised only where its period is long (20 requests a day), by 1, 2, 4, … of the last cost, or where a larger request was
 served; the rate of an assumed one also doubles, again and again. A stated limit ends that, and so does a refusal. A guessed number
 of slots is raised while the answers do not become slower; a refusal lowers it, and then it is raised by one at a time.
+
+A limit that a refusal has lowered may rise again, and where no headers say so, only a test shows it: after a time it is
+raised step by step to what it was before. A refusal that states it again lets the next test wait longer. Where others hold
+slots, a refusal lowers a known number of them, too.
 """
 
 from __future__ import annotations
 
+from math import inf
+
 from paceline.core.ledger import Ledger
 from paceline.core.meters import FAR_NS, Slots
 from paceline.core.quota import NS
-from paceline.core.results import Reservation, SourceKind
+from paceline.core.results import LEARNED, Reservation, Source, SourceKind
 
 STALL_NS = 60 * NS
 """The user is told of a guess that makes a request wait longer."""
@@ -34,10 +40,22 @@ SLOWER = 2.0
 """Slots are not raised while answers take this many times as long as the fastest one."""
 
 
+RETEST_NS, RETEST_TIMES = 300 * NS, 12
+"""When a lowered limit is tested: after this time, or its period if that is longer. Each further refusal doubles the time, up to
+so many times the first."""
+
+RETEST_STEP, RETEST_EACH_NS = 1.25, 60 * NS
+"""By how much a test raises a limit, and how long one step lasts, unless the period is longer."""
+
+
 class Guess:
-    """A guessed limit.
+    """A limit that is tested upward.
 
     Attributes:
+        most: The amount that it had before a refusal lowered it, where the test ends; infinite for a guess.
+        source: The source of that amount.
+        wait_ns: Of a lowered limit, the time from a refusal to the test.
+        test_ns: Of a lowered limit, when it is raised next.
         amount: The amount that it was raised to; 0 before.
         step: By how much it was raised last, where the quota would stall; 0 before.
         rounds: Of slots, the factor of :data:`ROUNDS`; 0 before the first refusal.
@@ -48,17 +66,21 @@ class Guess:
         mean_ns: A moving mean of these times.
     """
 
-    __slots__ = ("amount", "fastest_ns", "mean_ns", "rounds", "served", "since_ns", "step", "warned")
+    __slots__ = (
+        "amount", "fastest_ns", "mean_ns", "most", "rounds", "served", "since_ns", "source", "step", "test_ns", "wait_ns", "warned",
+    )  # fmt: skip
 
-    def __init__(self) -> None:
+    def __init__(self, most: float = inf, source: Source = LEARNED) -> None:
+        self.most, self.source = most, source
+        self.wait_ns = self.test_ns = 0
         self.step = self.served = self.amount = 0.0
         self.since_ns = self.rounds = 0
-        self.warned = False
+        self.warned = most < inf
         self.fastest_ns, self.mean_ns = FAR_NS, 0.0
 
 
 class Guesses:
-    """The limits of a ledger that no answer has confirmed, by index."""
+    """The limits of a ledger that are tested upward, by index."""
 
     def __init__(self, ledger: Ledger) -> None:
         self._ledger = ledger
@@ -69,13 +91,32 @@ class Guesses:
         """Raise the limit at ``index`` no more: an answer has stated it, or an attempt was refused because of it."""
         return self.open.pop(index, None)
 
-    def refused(self, index: int, used: float) -> float | None:
-        """The fewer slots at ``index`` after a refusal with ``used`` of them in use; ``None`` if they are no guess."""
-        guess = self.open.get(index)
-        if guess is None:
-            return None
+    def is_lowered(self, index: int) -> bool:
+        """Whether a refusal has lowered the limit at ``index``, and it is to be tested."""
+        return index in self.open and self.open[index].most < inf
+
+    def lowered(self, now_ns: int, index: int, before: float) -> None:
+        """Test the limit at ``index`` after a time: a refusal has lowered it from ``before``."""
+        if not self.is_lowered(index):
+            self.open[index] = Guess(before, self._ledger.sources[index])
+        guess = self.open[index]
+        first_ns = max(RETEST_NS, round(self._ledger.meters[index].quota.period_s * NS))
+        guess.amount, guess.wait_ns = 0.0, min(max(2 * guess.wait_ns, first_ns), RETEST_TIMES * first_ns)
+        guess.test_ns = now_ns + guess.wait_ns
+
+    def changed_elsewhere(self, now_ns: int, index: int) -> None:
+        """Another process has lowered the limit at ``index``, or raised it in a test of its own."""
+        guess, m = self.open[index], self._ledger.meters[index]
+        raised = m.quota.amount > guess.amount
+        guess.amount = m.quota.amount
+        guess.test_ns = now_ns + (self._step_ns(index) if raised else guess.wait_ns)
+
+    def refused(self, index: int, used: float) -> float:
+        """The number of slots at ``index`` after a refusal with ``used`` others of them in use."""
+        m = self._ledger.meters[index]
+        guess = self.open.setdefault(index, Guess(m.quota.amount, self._ledger.sources[index]))
         guess.rounds, guess.served = min(max(2 * guess.rounds, ROUNDS), ROUNDS_MAX), 0.0
-        return max(used * 3 // 4, 1.0)
+        return max(used * 3 // 4 if guess.most == inf else min(used, m.quota.amount), 1.0)
 
     def stalled(self, now_ns: int, amounts: list[float]) -> int | None:
         """The index of a guess that makes a request with ``amounts`` wait longer than a minute, the first time."""
@@ -101,10 +142,14 @@ class Guesses:
                 amount_now, gain = self._slots(m, guess, now_ns - reservation.granted_ns), 0.0
             else:
                 amount_now, gain = self._raised(now_ns, index, guess, amount, binds=index == binding)
+            amount_now = min(amount_now, guess.most)
             if amount_now > m.quota.amount:
                 guess.served, guess.amount = 0.0, amount_now
                 raises.append((index, amount_now, gain))
         return raises
+
+    def _step_ns(self, index: int) -> int:
+        return max(RETEST_EACH_NS, round(self._ledger.meters[index].quota.period_s * NS))
 
     def _raised(self, now_ns: int, index: int, guess: Guess, amount: float, *, binds: bool) -> tuple[float, float]:
         """The amount of the quota at ``index`` from now on, and what is added to its level."""
@@ -112,8 +157,11 @@ class Guesses:
         limit = m.quota.amount
         if amount * self._ledger.share_of(m.quota) > m.most:  # it went alone, and was served
             return limit * amount * self._ledger.share_of(m.quota) / m.most, 0.0
-        if not binds or m.earliest(now_ns, amount) <= now_ns:
+        if not binds or now_ns < guess.test_ns or m.earliest(now_ns, amount) <= now_ns:
             return limit, 0.0
+        if guess.most < inf:
+            guess.test_ns = now_ns + self._step_ns(index)
+            return limit * RETEST_STEP, 0.0
         if m.quota.period_s > LONG_S:
             guess.step = max(2 * guess.step, amount)
             return limit + guess.step, guess.step

@@ -25,7 +25,7 @@ from functools import partial
 from itertools import pairwise
 from typing import NamedTuple
 
-from paceline.core.guesses import Guess, Guesses
+from paceline.core.guesses import RETEST_STEP, Guess, Guesses
 from paceline.core.ledger import DEBT_MAX, Ledger
 from paceline.core.meters import FAR_NS, Bucket, Slots, Spread, Window
 from paceline.core.quota import CONCURRENCY, INPUT_TOKENS, NS, OWN_RULES, TOKENS, Quota, Rule
@@ -811,9 +811,9 @@ class Learning:
         if index is not None:
             m = self._ledger.meters[index]
             if isinstance(m, Slots):
-                if (fewer := self.guesses.refused(index, m.used)) is not None:
+                if (fewer := self.guesses.refused(index, m.used)) < m.quota.amount:
                     self._adopt(now_ns, index, fewer, self._ledger.sources[index])
-            elif (guess := self.guesses.confirm(index)) is not None and guess.amount and refusal.limit is None:
+            elif refusal.limit is None and (guess := self.guesses.open.get(index)) is not None:
                 self._fall_back(now_ns, index, guess, sent_ns)
             tracker, note = self.trackers[index], self._note(reservation, index)
             if tracker is not None and note is not None:
@@ -845,9 +845,11 @@ class Learning:
         """The index of the quota with the least left, for a refusal that names none; assumed slots if others have plenty."""
         counted = [(i, m) for i, m in enumerate(self._ledger.meters) if m.quota.rule not in (Rule.SLOTS, *OWN_RULES)]
         shares = [(m.level(now_ns) / m.quota.burst, i) for i, m in counted]
-        slots = next((i for i in self.guesses.open if isinstance(self._ledger.meters[i], Slots)), None)
-        if slots is not None and (not shares or min(shares)[0] > PLENTY):
-            return slots
+        # Slots are not the reason for the refusal of an attempt that was alone in flight.
+        open_meters = [(i, self._ledger.meters[i]) for i in self.guesses.open]
+        slots = [i for i, m in open_meters if isinstance(m, Slots) and m.used]
+        if slots and (not shares or min(shares)[0] > PLENTY):
+            return slots[0]
         return min(shares)[1] if shares else None
 
     def _note(self, reservation: Reservation, index: int) -> Note | None:
@@ -880,8 +882,14 @@ class Learning:
         if limit > ledger.given[index] and not self._raises:
             self._stated_above(index, limit)
             limit = ledger.given[index]
-        self.guesses.confirm(index)
-        if limit == ledger.meters[index].quota.amount:
+        before = ledger.meters[index].quota.amount
+        lowered = self.guesses.is_lowered(index) and isinstance(answer, Refusal)
+        guessed = index in self.guesses.open and ledger.sources[index].kind is SourceKind.ASSUMED
+        if not lowered:
+            self.guesses.confirm(index)
+        if isinstance(answer, Refusal) and limit < before and not guessed and not isinstance(ledger.meters[index], Slots):
+            self.guesses.lowered(now_ns, index, before)
+        if limit == before:
             if ledger.sources[index].kind is not SourceKind.GIVEN:
                 ledger.sources[index] = LEARNED
             return []
@@ -917,14 +925,23 @@ class Learning:
                 self.notices.append(
                     self.about_guess(index) + "; the provider serves more, so it is raised step by step"
                 )
+            if amount == guess.most:
+                self.guesses.confirm(index)
+                source = guess.source
             self._adopt(now_ns, index, amount, source)
             if gain and tracker is not None and not isinstance(tracker.meter, Spread):
                 tracker.gain(now_ns, gain)
 
     def _fall_back(self, now_ns: int, index: int, guess: Guess, sent_ns: int) -> None:
-        """Replace a guess that was raised too far by what was served before the attempt that was refused."""
+        """Replace a limit that was raised too far by what was served before the attempt that was refused."""
+        if self.guesses.is_lowered(index):
+            if guess.amount:
+                self._adopt(now_ns, index, guess.amount / RETEST_STEP)
+                self.guesses.lowered(now_ns, index, guess.most)
+            return
+        self.guesses.confirm(index)
         tracker = self.trackers[index]
-        if tracker is not None and not isinstance(tracker.meter, Spread):
+        if guess.amount and tracker is not None and not isinstance(tracker.meter, Spread):
             limit = tracker.least_limit(guess.since_ns, sent_ns)
             if 0 < limit < tracker.meter.quota.amount:
                 self._adopt(now_ns, index, 2 * limit, self._ledger.sources[index])
@@ -940,11 +957,14 @@ class Learning:
             if limit > DEBT_MAX * self._ledger.meters[index].most:
                 self._adopt(now_ns, index, limit, self._ledger.sources[index])
 
-    def learned_elsewhere(self, index: int) -> None:
+    def learned_elsewhere(self, now_ns: int, index: int) -> None:
         """Note that another process has changed the limit at ``index``, unless it is what this one has raised it to."""
         guess = self.guesses.open.get(index)
         if guess is None or guess.amount != self._ledger.meters[index].quota.amount:
-            self.guesses.confirm(index)
+            if self.guesses.is_lowered(index):
+                self.guesses.changed_elsewhere(now_ns, index)
+            else:
+                self.guesses.confirm(index)
             self._ledger.sources[index] = LEARNED
 
     def stalled(self, now_ns: int, amounts: list[float]) -> None:

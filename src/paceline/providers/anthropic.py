@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from fnmatch import fnmatchcase
 from typing import Any, Final
 
-from paceline.core.quota import INPUT_TOKENS, OUTPUT_TOKENS, REQUESTS, TOKENS, Cost
+from paceline.core.quota import CONCURRENCY, INPUT_TOKENS, OUTPUT_TOKENS, REQUESTS, TOKENS, Cost
 from paceline.core.results import Reading, Refusal, RefusalKind, RefusalScope
 from paceline.providers import parse
 from paceline.providers.base import Call, Headers, Usage
@@ -50,6 +50,7 @@ _DIMENSION = re.compile(
 )  # "50,000 input tokens per minute"; of a mode "0 fast mode input tokens per minute" (2026-09)
 _MODE = re.compile(r"\b(?:fast mode|long context|priority tier|message batch)", re.IGNORECASE)
 _REQUIRED = re.compile(r"extra usage is required", re.IGNORECASE)  # "... for long context requests." (2026-03)
+_CONCURRENT = re.compile(r"concurrent connections", re.IGNORECASE)  # "Number of concurrent connections has exceeded ..."
 _MONEY = re.compile(r"spend(?:ing)?[ _]limit|credit balance|specified API usage limits|billing_error", re.IGNORECASE)
 
 
@@ -157,7 +158,7 @@ class Anthropic(BaseProvider):
             message=as_text(error.get("message"))[:300],
             code=code or kind_of,
             retry_after_s=parse.retry_after_s(headers),
-            unit=match[3].lower().replace(" ", "_") if match else None,
+            unit=match[3].lower().replace(" ", "_") if match else CONCURRENCY if _CONCURRENT.search(text) else None,
             period_s=parse.PERIODS_S[match[4].lower()] if match else None,
             limit=parse.amount(parse.ungrouped(match[1])) if match else None,
             scope=scope,

@@ -279,7 +279,7 @@ class SharedCapacity:
         changed = self._snapshot.update(now_ns, reply, self.learning)
         if self.learning is not None:
             for index in changed:
-                self.learning.learned_elsewhere(index)
+                self.learning.learned_elsewhere(now_ns, index)
         for n, marks in enumerate(reply.grants):
             lease = Lease(asked.wants[n], marks, now_ns, asked.slack_ns, probe=reply.probe and n == 0)
             self._leases.leases.append(lease)
