@@ -101,8 +101,8 @@ class Options:
             self.told == 1.0 and self.source_known and self.estimate >= 1 and not self.others and self.start_level == 1
             and not self.stalls and not self.changes and not dict(self.faults).get("growth") and self.net_s <= 0.02
             and not self.forget_s and not (self.crash_s and self.shared)
-            # After an outage the use of a process that is still cut off is not known, and not before a newcomer comes.
-            and not (self.store_away and (self.store_cut or any(self.late_s)))
+            # After an outage the use of a process that is still cut off is not known.
+            and not (self.store_away and self.store_cut) and not self.store_lost
             # A window restarts by the provider's clock: that of the store, or of a process alone, has to be right.
             and not (self.rule == "window" and (self.store_steps or any(stops for *_, stops in self.freezes)))
             and not (self.slots and self.cancelled)  # a cancelled caller has its slot again before the provider knows
@@ -159,7 +159,7 @@ def drawn(seed: int) -> Options:
         )
         o = replace(
             o,
-            store_lost=between(0.01, 0.2) if chance(0.15) else 0.0,
+            store_lost=between(0.01, 0.05) if chance(0.15) else 0.0,
             store_steps=((between(5, 60), -between(0.5, rnd.choice([5, 3_600]))),) if chance(0.15) else (),
         )
     if chance(0.3):
@@ -257,7 +257,10 @@ class Checked:
         """Check each grant of the pool of ``process``: nothing overtakes inside a lane, and no lower priority goes first."""
         pool = process.limiter.scheduler(self.o.model).pool
         pump, submit = pool.pump, pool.submit
-        numbers, order = count(), dict[str, int]()  # by name; a further attempt keeps its place, unless it is to go behind the others
+        numbers, order = (
+            count(),
+            dict[str, int](),
+        )  # by name; a further attempt keeps its place, unless it is to go behind the others
 
         def ordered(now_ns: int, waiter):
             if not waiter.returned:
@@ -277,7 +280,9 @@ class Checked:
                 waits = max((p for _, p, _, waiter in before if waiter not in ended), default=-99)
                 for waiter in granted:
                     if order[waiter.name] > first.get(waiter.lane.name, 1 << 60):
-                        raise BrokenPromiseError(f"request {waiter.name} overtook another one in lane {waiter.lane.name}")
+                        raise BrokenPromiseError(
+                            f"request {waiter.name} overtook another one in lane {waiter.lane.name}"
+                        )
                     if waiter.lane.priority < waits:
                         raise BrokenPromiseError(f"lane {waiter.lane.name} went before one of a higher priority")
             return done
@@ -287,13 +292,13 @@ class Checked:
     def check_end(self) -> None:
         o, sim = self.o, self.sim
         refused = sim.world.tally()["refused"]
-        few = 3 if o.store_cut or o.store_lost else 0  # what a process without the store spends is presumed, not known
+        few = 3 if o.store_cut else 0  # what a process without the store spends is presumed, not known
         if o.quiet and refused.get("rate", 0) > few:
             raise BrokenPromiseError(f"{refused['rate']} refusals of our own making under known limits")
         handful = 15 * o.processes + 2 * o.workers * (len(o.stalls) + len(o.changes)) + 25 * len(o.changes)
         handful += (o.calls // 8) if o.others or o.net_s > 0.02 or o.estimate < 1 else 0
-        crowded = o.slots and o.others  # the provider states a limit of slots, and others hold some of them
-        if refused.get("rate", 0) > handful + o.workers and not crowded:
+        wrong_clock = o.rule == "window" and any(stops for *_, stops in o.freezes)  # its windows begin at other times
+        if refused.get("rate", 0) > handful + o.workers and not wrong_clock:
             raise BrokenPromiseError(f"{refused['rate']} refusals are more than a handful ({handful + o.workers})")
         for one in sim.sent:
             if one.error is None or one.error.startswith("status 400"):
@@ -355,9 +360,8 @@ class Checked:
                     f"{left} workers and {self.left} calls are not done after {bound_s:.0f} s: {states}"
                 )
             over.cancel()
-        told_again = o.headers or not o.numbers  # only headers tell that a stated limit is higher again
         saturated = not o.slots and o.latency_s <= 0.5  # forty callers demand the whole rate
-        if o.changes and not dict(o.faults).get("growth") and o.told >= 1 and told_again and saturated:
+        if o.changes and not dict(o.faults).get("growth") and o.told >= 1 and saturated:
             await self.recover()
 
     async def recover(self) -> None:

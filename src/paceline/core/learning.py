@@ -887,7 +887,12 @@ class Learning:
         guessed = index in self.guesses.open and ledger.sources[index].kind is SourceKind.ASSUMED
         if not lowered:
             self.guesses.confirm(index)
-        if isinstance(answer, Refusal) and limit < before and not guessed and not isinstance(ledger.meters[index], Slots):
+        if (
+            isinstance(answer, Refusal)
+            and limit < before
+            and not guessed
+            and not isinstance(ledger.meters[index], Slots)
+        ):
             self.guesses.lowered(now_ns, index, before)
         if limit == before:
             if ledger.sources[index].kind is not SourceKind.GIVEN:

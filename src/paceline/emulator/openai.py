@@ -232,7 +232,9 @@ class Groq(OpenAI):
         if settings.body_numbers:
             period = {3_600.0: "hour", 86_400.0: "day"}.get(refused.period_s, "minute")
             short = f" ({_SHORT[refused.unit]}{period[0].upper()})" if refused.unit in _SHORT else ""
-            quota = f"{refused.unit.replace('_', ' ')} per {period}{short}" if refused.period_s else "concurrent requests"
+            quota = (
+                f"{refused.unit.replace('_', ' ')} per {period}{short}" if refused.period_s else "concurrent requests"
+            )
             text += f" in organization `org_emulated` service tier `on_demand` on {quota}: {_numbers(refused)}"
             text += ", please reduce your message size and try again." if never else "."
         text += " Need more tokens? Upgrade to Dev Tier today at https://console.groq.com/settings/billing"

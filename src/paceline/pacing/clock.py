@@ -5,18 +5,33 @@ from __future__ import annotations
 import heapq
 import logging
 import os
+import sys
 import threading
 import time
 from collections.abc import Callable, Iterable
+from functools import partial
 from queue import Empty, SimpleQueue
-from typing import Any, Protocol
+from typing import Any, Final, Protocol
 
 from paceline.core.quota import NS
 
 CANCELLED_MAX = 100
 """How many cancelled timers are kept beyond the number of the others."""
 
-_ANCHOR_NS = time.time_ns() - time.monotonic_ns()
+_ELAPSED: Final[Callable[[], int]] = next(
+    (
+        partial(time.clock_gettime_ns, getattr(time, name))
+        for name in (() if sys.platform == "win32" else ("CLOCK_BOOTTIME", "CLOCK_MONOTONIC"))
+        if hasattr(time, name)
+    ),
+    time.monotonic_ns,
+)
+"""A monotonic clock that goes on while the machine is suspended: the providers' quotas refill meanwhile, and their days end."""
+
+_ANCHOR_NS = time.time_ns() - _ELAPSED()
+
+LOOK_S = 60.0
+"""How long the timer thread sleeps at most: its sleep does not count the time for which the machine is suspended."""
 
 log = logging.getLogger("paceline")
 
@@ -53,7 +68,7 @@ class _Timer:
 
 
 class SystemClock:
-    """Monotonic time that started at the wall clock's, and a daemon thread that sleeps until the next timer.
+    """Monotonic time that started at the wall clock's, suspended time included, and a daemon thread that sleeps until the next timer.
 
     The thread starts with the first timer, and again in a forked child. It belongs to no event loop, so a loop that is
     closed or blocked delays only its own tasks. The clock has no lock: a finalizer can run anywhere, also while its
@@ -67,7 +82,7 @@ class SystemClock:
 
     def now_ns(self) -> int:
         """Nanoseconds since the Unix epoch; never goes back."""
-        return time.monotonic_ns() + _ANCHOR_NS
+        return _ELAPSED() + _ANCHOR_NS
 
     def call_at(self, at_ns: int, callback: Callable[[], None]) -> Timer:
         """Call ``callback`` on the timer thread; it must be short and must not raise."""
@@ -100,7 +115,7 @@ class SystemClock:
         while True:
             wait_s = max(heap[0].at_ns - self.now_ns(), 0) / NS if heap else None
             try:
-                self._push(new.get(timeout=wait_s and min(wait_s, threading.TIMEOUT_MAX)))
+                self._push(new.get(timeout=wait_s and min(wait_s, LOOK_S)))
                 continue
             except Empty:
                 if heap[0].at_ns > self.now_ns():

@@ -50,7 +50,9 @@ _DIMENSION = re.compile(
 )  # "50,000 input tokens per minute"; of a mode "0 fast mode input tokens per minute" (2026-09)
 _MODE = re.compile(r"\b(?:fast mode|long context|priority tier|message batch)", re.IGNORECASE)
 _REQUIRED = re.compile(r"extra usage is required", re.IGNORECASE)  # "... for long context requests." (2026-03)
-_CONCURRENT = re.compile(r"concurrent connections", re.IGNORECASE)  # "Number of concurrent connections has exceeded ..."
+_CONCURRENT = re.compile(
+    r"concurrent connections", re.IGNORECASE
+)  # "Number of concurrent connections has exceeded ..."
 _MONEY = re.compile(r"spend(?:ing)?[ _]limit|credit balance|specified API usage limits|billing_error", re.IGNORECASE)
 
 

@@ -302,6 +302,8 @@ class SharedCapacity:
                 fallback.resize(now_ns, self.share)  # others may have started or ended
         if self._back_ns is None:
             self._back_ns = self._ask_ns = now_ns  # reports at once what was spent
+            if fallback is not None and self.on_store_failure == "fail_safe":
+                fallback.spend_no_more_at_once(now_ns)
             return False
         rejoin_ns = self._back_ns + REJOIN_NS + (0 if self.peers <= FEW else 3 * self._retry_ns // 2)
         if now_ns < rejoin_ns:

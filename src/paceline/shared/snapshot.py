@@ -146,6 +146,18 @@ class Fallback:
         for turn in turns:
             self._let_go(*turn)
 
+    def spend_no_more_at_once(self, now_ns: int) -> None:
+        """Grant at the rate of the share from now on, and nothing beyond: the store presumes no more of this process.
+
+        Otherwise what its buckets hold could be granted after the store is authoritative for other processes.
+        """
+        for i, (m, reported) in enumerate(zip(self.local.ledger.meters, self._reported, strict=True)):
+            if type(m) is Bucket and type(reported) is Bucket and i not in self._turns:
+                by_ns = now_ns + m.reach_ns - max(m.full_at_ns, now_ns)
+                if by_ns > 0:
+                    m.full_at_ns = now_ns + m.reach_ns
+                    reported.full_at_ns = max(reported.full_at_ns, now_ns) + by_ns
+
     def take_turn(self, now_ns: int, amounts: list[float]) -> None:
         """Make room for a request that is larger than this process's share of a quota.
 
