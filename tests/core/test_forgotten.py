@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from tests.simulation.shared import shared_pool
+from shared_pools import shared_pool
 
 from paceline.core.meters import Bucket, Spread
 from paceline.core.queue import LaneSpec, Waiter

@@ -7,7 +7,7 @@ import threading
 
 import pytest
 from shared_world import BOUND_S, until
-from tests.simulation.shared import shared_pool
+from shared_pools import shared_pool
 
 import paceline
 from paceline.core.queue import Waiter

@@ -1,51 +1,154 @@
-"""A fleet of workers before an emulated provider, in virtual time: the engine on one side, the emulator on the other.
+"""Workers of one or several processes before an emulated provider, in a simulation; what became of their requests."""
 
-No HTTP, no event loop: a heap of events. What an answer says is built from what the emulated server knows at
-admission, with the rounding of the wire (whole seconds in ``retry-after``, milliseconds in resets), and arrives when the
-answer ends, in whatever order answers end.
-"""
-
-import heapq
-import math
+import asyncio
 import random
 from dataclasses import dataclass, field
+from itertools import pairwise
 
-from paceline.core.capacity import LocalCapacity
 from paceline.core.pool import Pool
-from paceline.core.queue import Waiter
-from paceline.core.quota import NS, parse_quotas
-from paceline.core.results import Reading, Refusal, RefusalKind, Reservation, Source, SourceKind, WaitUntil
-from paceline.emulator import Refused, Settings, World
-from paceline.estimation.calibration import Correction
-from paceline.pacing.retry import Again, RetryPolicy
-from paceline.pacing.status import report
+from paceline.core.quota import parse_quotas
+from paceline.core.results import SourceKind
+from paceline.pacing.retry import RetryPolicy
+from paceline.planner.process import Process
+from paceline.planner.simulation import Request, Simulation, Stall
 
-START_NS = 1_700_000_003 * NS
-MODEL = "m"
-KINDS = {"too_large": RefusalKind.NEVER_FITS}
+MODEL = "openai/m"
+UNDERESTIMATE = 1.28
+"""How many times as many tokens as estimated the provider counts."""
 
 
 @dataclass
-class Job:
-    input_tokens: int  # as the server counts them
-    max_output_tokens: int
-    waiter: Waiter | None = None
-    attempts: int = 0
-    started_ns: int = 0
+class Host:
+    """One process.
 
+    Attributes:
+        todo: The input of each request that is left, in tokens; ``None``: endless requests.
+        active: When it has work, in seconds since the start; always, if empty.
+        sent_at_s: When its attempts were granted.
+        waits_s: How long each of them had waited.
+    """
 
-@dataclass
-class Report:
-    seconds: float
-    lost: int
-    refused_at_s: list[float]
-    tally: dict
-    pool: Pool
+    process: Process
+    todo: list[int] | None
+    active: tuple[tuple[float, float], ...] = ()
+    sent_at_s: list[float] = field(default_factory=list)
     waits_s: list[float] = field(default_factory=list)
+    lost: int = 0
+    tasks: list[asyncio.Task] = field(default_factory=list)
+    dead: bool = False
 
     @property
-    def refused(self):
-        return len(self.refused_at_s)
+    def pool(self) -> Pool:
+        return self.process.limiter.schedulers[0].pool
+
+
+class Fleet:
+    """Run ``jobs`` through the workers of each host; believe ``told`` about the limits.
+
+    ``capacity``: arguments of the shared capacities; ``None``: each process has quotas of its own. ``stalls``: when the network
+    stalls, for how many seconds, and what it holds. Other arguments are those of the simulation and of its processes.
+    """
+
+    def __init__(
+        self, told, settings, *, jobs=1_000, hosts=1, workers=500, seed=1, underestimate=UNDERESTIMATE, words=(20, 3_000),
+        output=200, model=MODEL, source="given", stalls=(), changes=(), net_s=(0.001, 0.02), lies="",
+        capacity=None, skew_s=(), store=None, headroom_s=None, retry=None,
+    ):  # fmt: skip
+        self.model, self.workers, self.output, self.under = model, workers, output, underestimate
+        settings = {**settings, "limits": {model: settings["limits"]["m"]}}
+        settings["changes"] = [{"at_s": at_s, "limits": {model: limits["m"]}} for at_s, limits in changes]
+        self.sim = Simulation(
+            settings.pop("limits"), seed=seed, net_s=net_s, lies=lies, store=store or {},
+            stalls=[Stall(at_s, at_s + s, [way for way in ("requests", "answers") if way in held]) for at_s, s, held in stalls],
+            **settings,
+        )  # fmt: skip
+        self.refused = []  # when, for rate
+        refuse = self.sim.world.refuse
+
+        def refused(now, why, pool=None):
+            if why.kind == "rate":
+                self.refused.append(self.sim.now_s)
+            return refuse(now, why, pool)
+
+        self.sim.world.refuse = refused
+        self.admitted = []  # when, and the cost that the provider held
+        self.sim.network.on_admit = lambda _, held: self.admitted.append((self.sim.now_s, held))
+        self.hosts = []
+        for n in range(hosts):
+            process = self.sim.process(
+                quotas={model: told}, source=SourceKind(source), shared=capacity is not None, **capacity or {},
+                skew_s=skew_s[n] if skew_s else 0.0, retry=retry or RetryPolicy(faults=True, max_attempts=12),
+                breaker=None, headroom_s=headroom_s if capacity is None else headroom_s or 1.0,
+                events=lambda event, n=n: self._on_event(n, event),
+            )  # fmt: skip
+            dice = random.Random(seed * 100 + n)
+            todo = None if jobs is None else [round(dice.randint(*words) * UNDERESTIMATE) for _ in range(jobs // hosts)]
+            self.hosts.append(Host(process, todo))
+
+    def _on_event(self, n, event):
+        if event.kind == "acquired":
+            host = self.hosts[n]
+            host.sent_at_s.append(self.sim.now_s)
+            host.waits_s.append(event.waited_s)
+
+    def kill_at(self, at_s, victim):
+        def kill():
+            host = self.hosts[victim]
+            host.dead = True
+            host.process.crash()
+            for task in host.tasks:
+                task.cancel()
+
+        self.sim.time.after(at_s, kill)
+
+    async def _work(self, host):
+        while host.todo is None or host.todo:
+            if host.active:
+                now_s = self.sim.now_s
+                from_s = next((a for a, b in host.active if now_s < b), None)
+                if from_s is None:
+                    return
+                if from_s > now_s:
+                    await self.sim.time.sleep(from_s - now_s + 1e-6)
+                    continue
+            tokens = 128 if host.todo is None else host.todo.pop()
+            while True:
+                sent = await host.process.send(
+                    Request(self.model, tokens, self.output, self.output, estimated=tokens / self.under)
+                )
+                if sent.error is None or "no answer" not in sent.error:
+                    break
+                await self.sim.time.sleep(1.0)  # its first message to the store: the caller tries again
+            host.lost += sent.error is not None
+
+    def run(self, limit_s=7_200):
+        """Until all work is done, or for ``limit_s`` seconds where it is endless."""
+        endless = any(host.todo is None for host in self.hosts)
+
+        async def main():
+            for n, host in enumerate(self.hosts):
+                start = asyncio.get_running_loop()
+                host.tasks = [start.create_task(self._work(host)) for _ in range(self.workers)]
+                if endless:
+                    await self.sim.time.sleep(0.001)
+            tasks = [task for host in self.hosts for task in host.tasks]
+            done, left = await asyncio.wait(tasks, timeout=limit_s)
+            for task in left:
+                task.cancel()
+            for task in done:
+                if not task.cancelled():
+                    task.result()
+            states = [] if endless or not left else [host.process.limiter.status() for host in self.hosts]
+            assert not states, f"not done after {limit_s} s: {states}"
+
+        self.sim.run(main)
+        return self
+
+    # What became of it.
+
+    @property
+    def tally(self):
+        return self.sim.world.tally()
 
     @property
     def speed(self):
@@ -55,201 +158,33 @@ class Report:
     def steady(self):
         return self.tally["speed_vs_steady"]
 
-
-class Fleet:
-    """Run ``jobs`` through ``workers`` against a world; believe ``told`` about its limits.
-
-    ``stalls``: when the network stalls, for how many seconds, and what it holds: ``requests``, ``answers``, or both.
-    """
-
-    def __init__(
-        self, told, settings, *, jobs=1_000, workers=500, seed=1, underestimate=1.28, net_s=(0.001, 0.02),
-        words=(20, 3_000), max_output_tokens=200, changes=(), retry=None, source="given",
-        stalls=(),
-    ):  # fmt: skip
-        self.stalls = [(START_NS + round(at_s * NS), START_NS + round((at_s + s) * NS), way) for at_s, s, way in stalls]
-        self.source = Source(SourceKind(source))
-        self.random = random.Random(seed)
-        self.world = World(Settings(**settings), START_NS / NS)
-        self.pool = self.make_pool(told)
-        self.retry = retry or RetryPolicy(faults=True, max_attempts=12)
-        self.lesson = Correction()
-        self.under, self.net_s = underestimate, net_s
-        self.todo = [Job(round(self.random.randint(*words) * 1.28), max_output_tokens) for _ in range(jobs)]
-        self.todo.reverse()
-        self.workers = workers
-        self.now_ns = START_NS
-        self.events, self.number = [], 0
-        self.lost, self.refused_at_s, self.waits_s = 0, [], []
-        self.pump_ns = None
-        for at_s, limits in changes:
-            self.at(START_NS + round(at_s * NS), lambda limits=limits: self.world.set_limits(self.now_ns / NS, limits))
-
-    def make_pool(self, told):
-        quotas = parse_quotas(told)
-        return Pool(
-            "sim", LocalCapacity.of(quotas, START_NS, learns=True, adapts=True, sources=[self.source] * len(quotas))
-        )
-
-    def busy(self):
-        """Whether there is work left, waiting or on its way."""
-        return bool(self.todo or self.pool.queue.length or self.pool.ledger.in_flight)
-
-    def at(self, at_ns, event):
-        self.number += 1
-        heapq.heappush(self.events, (max(at_ns, self.now_ns), self.number, event))
-
-    def after(self, seconds, event):
-        self.at(self.now_ns + round(seconds * NS), event)
-
-    def over_net(self, seconds, event, way):
-        """Do ``event`` when a message of ``seconds`` is through: a stalled network delivers at once what it has held."""
-        at_ns = self.now_ns + round(seconds * NS)
-        for begins_ns, ends_ns, held in self.stalls:
-            if way in held and begins_ns <= at_ns < ends_ns:
-                at_ns = ends_ns
-        self.at(at_ns, event)
+    @property
+    def lost(self):
+        return sum(host.lost for host in self.hosts)
 
     @property
-    def world_s(self):
-        return self.now_ns / NS
+    def pool(self):
+        return self.hosts[0].pool
 
-    def server_after(self, seconds, event):
-        self.after(seconds, event)
+    @property
+    def waits_s(self):
+        return self.hosts[0].waits_s
 
-    def run(self, limit_s=7_200):
-        for _ in range(self.workers):
-            self.next_job()
-        while self.events:
-            self.now_ns, _, event = heapq.heappop(self.events)
-            assert self.now_ns < START_NS + limit_s * NS, (
-                f"not done after {limit_s} s: {report(self.pool, self.now_ns)}"
-            )
-            event()
-        assert not self.pool.queue.length
-        return Report(
-            (self.now_ns - START_NS) / NS, self.lost, self.refused_at_s, self.world.tally(), self.pool, self.waits_s
-        )
+    def sent(self, from_s=0.0, to_s=1e9):
+        """How many attempts were granted in this time."""
+        return sum(from_s <= at_s < to_s for host in self.hosts for at_s in host.sent_at_s)
 
-    def next_job(self):
-        if self.todo:
-            job = self.todo.pop()
-            job.started_ns = self.now_ns
-            self.submit(job)
+    def speed_after(self, start_s, limits):
+        """The share of the true rate, of the quota that binds, from ``start_s`` to the last admission."""
+        to_s, held = self.admitted[-1][0], [held for at_s, held in self.admitted if at_s > start_s]
+        quotas = [quota for quota in parse_quotas(limits) if quota.period_s <= 3_600]
+        return max(sum(one[q.unit] for one in held) / (q.rate * (to_s - start_s)) for q in quotas)
 
-    def submit(self, job):
-        guess = job.input_tokens / self.under
-        asked = self.lesson.apply(guess)
-        cost = {"requests": 1, "tokens": asked + job.max_output_tokens, "input_tokens": asked}
-        cost["output_tokens"] = job.max_output_tokens
-        waiter = Waiter(cost)
-        if job.waiter is not None:
-            waiter.number, waiter.returned = job.waiter.number, True
-        job.waiter, waiter.owner = waiter, job
-        outcome = self.pool.submit(self.now_ns, waiter)
-        if isinstance(outcome, Reservation):
-            self.send(job, outcome)
-        elif not isinstance(outcome, WaitUntil):
-            self.lost += 1  # stopped: nothing more is sent
-        self.arm()
+    def silence_s(self, since_s=0.0):
+        """The longest time without a request, from ``since_s`` on."""
+        sent = sorted(at_s for host in self.hosts for at_s in host.sent_at_s)
+        return max((b - a for a, b in pairwise(sent) if b > since_s), default=0.0)
 
-    def wake(self, at_ns):
-        if at_ns == self.pump_ns:  # else an earlier timer has taken this one's place
-            self.pump()
-
-    def pump(self):
-        self.pump_ns = None
-        for waiter in self.pool.pump(self.now_ns):
-            if isinstance(waiter.outcome, Reservation):
-                self.send(waiter.owner, waiter.outcome)
-            else:
-                self.lost += 1
-                self.next_job()
-        self.arm()
-
-    def arm(self):
-        wake_ns = self.pool.wake_ns
-        if wake_ns is not None and (self.pump_ns is None or wake_ns < self.pump_ns):
-            self.pump_ns = wake_ns
-            self.at(wake_ns, lambda: self.wake(wake_ns))
-
-    def changed(self):
-        if self.pool.queue.length:
-            self.pump()
-
-    def send(self, job, reservation):
-        job.attempts += 1
-        self.waits_s.append((self.now_ns - job.waiter.arrived_ns) / NS)
-        self.over_net(self.random.uniform(*self.net_s), lambda: self.arrive(job, reservation), "requests")
-
-    def arrive(self, job, reservation):
-        answer = self.world.admit(self.world_s, MODEL, job.input_tokens, job.max_output_tokens)
-        readings = self.readings()
-        back_s = self.random.uniform(*self.net_s)
-        if isinstance(answer, Refused):
-            self.over_net(back_s, lambda: self.refused(job, reservation, answer, readings), "answers")
-        else:
-            self.server_after(answer.duration_s, lambda: self.world.finish(self.world_s, answer))
-            back_s += answer.duration_s
-            self.over_net(back_s, lambda: self.answered(job, reservation, answer, readings), "answers")
-
-    def readings(self):
-        if not self.world.settings.headers:
-            return []
-        return [
-            Reading(unit, limit, math.floor(remaining), round(reset_s, 3))
-            for unit, _, limit, remaining, reset_s in self.world.levels(self.world_s, MODEL)
-        ]
-
-    def answered(self, job, reservation, answer, readings):
-        self.pool.observe(self.now_ns, readings, reservation)
-        if answer.fault is not None:
-            self.pool.settle(self.now_ns, reservation, None)
-            self.again(job, None)
-        else:
-            self.lesson.observe(job.input_tokens / self.under, job.input_tokens)
-            used = {"input_tokens": job.input_tokens, "output_tokens": job.max_output_tokens}
-            if any(m.quota.unit == "output_tokens" for m in self.pool.ledger.meters):
-                used["output_tokens"] = answer.output_tokens
-            used["tokens"] = job.input_tokens + job.max_output_tokens
-            self.pool.settle(self.now_ns, reservation, used)
-            self.next_job()
-        self.changed()
-
-    def refused(self, job, reservation, answer, readings):
-        kind = KINDS.get(answer.kind) or RefusalKind(answer.kind)
-        if kind is RefusalKind.RATE:
-            self.refused_at_s.append((self.now_ns - START_NS) / NS)
-        settings = self.world.settings
-        refusal = Refusal(
-            kind,
-            retry_after_s=float(math.ceil(answer.wait_s))
-            if settings.headers and 0 < answer.wait_s < math.inf
-            else None,
-            unit=answer.unit or None,
-            period_s=answer.period_s or None,
-        )
-        if settings.body_numbers and kind is RefusalKind.RATE:
-            refusal = Refusal(
-                kind, retry_after_s=refusal.retry_after_s, unit=answer.unit, period_s=answer.period_s,
-                limit=answer.limit, used=answer.used, requested=answer.requested,
-            )  # fmt: skip
-        self.pool.observe(self.now_ns, readings, reservation)
-        self.again(job, refusal, reservation)
-        self.changed()
-
-    def again(self, job, refusal, reservation=None):
-        elapsed_s = (self.now_ns - job.started_ns) / NS
-        decision = self.retry.after(
-            job.attempts, elapsed_s, refusal, self.random.random(), in_row=self.pool.refused_in_row
-        )
-        if refusal is not None:
-            pause_s = decision.delay_s if isinstance(decision, Again) and decision.pool_wide else 0.0
-            self.pool.refuse(self.now_ns, reservation, refusal, pause_s)
-        if not isinstance(decision, Again):
-            self.lost += 1
-            self.next_job()
-        elif decision.pool_wide:
-            self.submit(job)
-        else:
-            self.after(decision.delay_s, lambda: self.submit(job))
+    def said(self):
+        """For the message of a failed assertion."""
+        return f"{len(self.refused)} refused at {sorted(self.refused)}, {self.speed}, {self.steady}, {self.lost} lost"

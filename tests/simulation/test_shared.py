@@ -3,7 +3,7 @@
 import statistics
 
 import pytest
-from tests.simulation.shared import Hub
+from tests.simulation.fleet import Fleet
 from tests.simulation.test_worlds import BLIND, DOUBLE, LATENCIES_S, LIMITS
 
 from grids import sampled
@@ -19,14 +19,29 @@ WORLDS = {
 }
 
 
-def run(told=LIMITS, *, lost=0, **options):
-    options = {"hosts": 8, "workers": 100, "jobs": 1_000, **options}
-    settings = {"limits": {"m": LIMITS}, "latency_s": 0.5, "jitter": 0.3, **options.pop("settings", {})}
-    hub = Hub(told, settings, **options).run()
-    tally = hub.world.tally()
-    said = f"{len(hub.refused)} refused at {sorted(hub.refused)}, {hub.speed}, {hub.calls} calls, {tally['charges']}"
-    assert sum(host.lost for host in hub.hosts) <= lost, said
-    return hub, said
+def fleet(told=LIMITS, settings=None, *, away=(), forget_s=None, **options):
+    """Eight processes on one quota; a store that is away, and that forgets."""
+    options = {
+        "hosts": 8,
+        "workers": 100,
+        "jobs": 1_000,
+        "output": 10,
+        "capacity": {},
+        "store": {"away": away},
+        **options,
+    }
+    settings = {"limits": {"m": LIMITS}, "latency_s": 0.5, "jitter": 0.3, **(settings or {})}
+    made = Fleet(told, settings, **options)
+    if forget_s is not None:
+        made.sim.time.after(forget_s, made.sim.store.forget)
+    return made
+
+
+def run(told=LIMITS, *, lost=0, settings=None, **options):
+    made = fleet(told, settings, **options).run(3_600)
+    said = f"{made.said()}, {len(made.sim.store.calls_s)} calls"
+    assert made.lost <= lost, said
+    return made, said
 
 
 @pytest.mark.parametrize(("world", "latency_s"), sampled([*WORLDS], LATENCIES_S))
@@ -36,8 +51,8 @@ def test_world(world, latency_s):
     hub, said = run(told, settings={**true, "latency_s": latency_s}, source=source)
     assert len(hub.refused) <= refused, said
     assert ideal is None or hub.speed >= ideal, said
-    assert steady is None or hub.world.tally()["speed_vs_steady"] >= steady, said
-    assert hub.world.tally()["admitted"] >= 1_000, said
+    assert steady is None or hub.tally["speed_vs_steady"] >= steady, said
+    assert hub.tally["admitted"] >= 1_000, said
 
 
 @pytest.mark.parametrize(("world", "lease_s"), sampled(["bucket", "others take a third"], [0.5, 2.0]))
@@ -57,18 +72,12 @@ def test_nobody_waits_more_than_twice_the_mean_once_all_are_busy():
 
 
 def test_a_large_request_of_one_process_is_not_overtaken_for_ever_by_the_small_ones_of_the_others():
-    hub = Hub(
-        "60 requests/min,60k tokens/min",
-        {"limits": {"m": "60 requests/min,60k tokens/min"}, "latency_s": 0.5},
-        hosts=2,
-        workers=20,
-        jobs=0,
-        underestimate=1.0,  # an estimate below the true cost would be refused in any order
-    )
+    limits = "60 requests/min,60k tokens/min"
+    hub = fleet(limits, {"limits": {"m": limits}, "jitter": 0.0}, hosts=2, workers=20, jobs=0, underestimate=1.0)
     small, large = hub.hosts
-    small.set_jobs(150, words=(780, 780))  # a thousand tokens: a second of the quota each
-    large.set_jobs(3, words=(38_000, 38_000))
-    hub.run()
+    small.todo += [1_000] * 150  # a second of the quota each
+    large.todo += [48_000] * 3
+    hub.run(3_600)
     assert max(large.waits_s) < 200, large.waits_s  # three times 50 s of the quota, and as much for the other's turns
     assert not hub.refused
 
@@ -119,14 +128,14 @@ def test_a_store_that_forgets_everything(latency_s):
 
 
 def test_processes_that_die_cost_what_they_had_in_flight_and_no_more():
-    hub = Hub(LIMITS, {"limits": {"m": LIMITS}, "latency_s": 2.0}, hosts=8, workers=100, jobs=1_600)
+    hub = fleet(settings={"latency_s": 2.0, "jitter": 0.0}, jobs=1_600)
     for at_s, victim in ((20, 0), (25, 3), (30, 5)):
         hub.kill_at(at_s, victim)
-    hub.run()
+    hub.run(3_600)
     assert not hub.refused
     alive = [host for host in hub.hosts if not host.dead]
     assert all(not host.todo and not host.lost for host in alive)
-    assert hub.speed >= 0.97, hub.world.tally()
+    assert hub.speed >= 0.97, hub.said()
 
 
 def test_clocks_an_hour_apart_change_nothing():
@@ -138,8 +147,8 @@ def test_clocks_an_hour_apart_change_nothing():
 
 def test_slots_of_a_process_that_died_come_back():
     limits = "8 concurrency,6000 requests/min"
-    hub = Hub(limits, {"limits": {"m": limits}, "latency_s": 5.0}, hosts=4, workers=10, jobs=200)
+    hub = fleet(limits, {"limits": {"m": limits}, "latency_s": 5.0, "jitter": 0.0}, hosts=4, workers=10, jobs=200)
     hub.kill_at(12, 1)
-    hub.run()
+    hub.run(3_600)
     assert not hub.refused
     assert all(not host.todo for host in hub.hosts if not host.dead)

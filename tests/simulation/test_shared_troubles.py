@@ -3,7 +3,7 @@
 import random
 
 import pytest
-from tests.simulation.shared import Hub
+from tests.simulation.fleet import Fleet
 
 QUOTA = "600 requests/min"
 BLIND = {"headers": False, "body_numbers": False}
@@ -13,8 +13,15 @@ FOR_GOOD_S = 9_999
 
 def hub_of(rule, settings, **options):
     settings = {"limits": {"m": QUOTA}, "rule": rule, "latency_s": 0.5, "jitter": 0.3, **settings}
-    options = {"hosts": 8, "workers": 100, "jobs": 1_600, **options}
-    return Hub(QUOTA + RULES[rule], settings, **options)
+    options = {"hosts": 8, "workers": 100, "jobs": 1_600, "output": 10, **options}
+    return Fleet(QUOTA + RULES[rule], settings, capacity={}, store={"away": options.pop("away", ())}, **options)
+
+
+def cut(hub, *numbers):
+    """Some processes do not reach the store from 20 s to 80 s."""
+    for number in numbers:
+        hub.sim.store.cut[f"p{number}"] = ((20, 80),)
+    return hub
 
 
 def one_after_another(*args):
@@ -39,16 +46,11 @@ def joining_while_it_comes_and_goes(*args):
 
 
 def most_are_cut_off(*args):
-    hub = hub_of(*args)
-    for host in hub.hosts[1:]:
-        host.cut = ((20, 80),)
-    return hub
+    return cut(hub_of(*args), *range(1, 8))
 
 
 def one_is_cut_off(*args):
-    hub = hub_of(*args)
-    hub.hosts[0].cut = ((20, 80),)
-    return hub
+    return cut(hub_of(*args), 0)
 
 
 def most_are_cut_off_from_a_blind_provider(rule, _):
@@ -69,8 +71,8 @@ TROUBLES = {
 @pytest.mark.parametrize("trouble", TROUBLES, ids=lambda trouble: trouble.__name__)
 def test_it_is_not_overspent(trouble, rule):
     hub = trouble(rule, {}).run()
-    assert sum(host.lost for host in hub.hosts) == 0
-    sent = sum(len(host.sent_at_s) for host in hub.hosts)
+    assert hub.lost == 0
+    sent = hub.sent()
     assert sent - len(hub.refused) == 1_600
     assert len(hub.refused) <= TROUBLES[trouble] * sent, sorted(hub.refused)
 
@@ -98,7 +100,9 @@ def troubled(seed):
                 away.append((from_s, from_s + dice.uniform(0.3, 8)))
                 from_s = away[-1][1] + dice.uniform(0.3, 8)
     size = {"workers": dice.choice([5, 40]), "jobs": hosts * dice.choice([40, 120])}
-    hub = Hub(limit + RULES[rule], settings, hosts=hosts, seed=seed, away=away, **size)
+    hub = Fleet(
+        limit + RULES[rule], settings, hosts=hosts, seed=seed, store={"away": away}, output=10, capacity={}, **size
+    )
     for n, host in enumerate(hub.hosts):
         from_s, active = dice.choice([0, n * 0.05, n * 16, dice.uniform(0, 60)]), []
         for _ in range(dice.choice([0, 3])):
@@ -107,7 +111,7 @@ def troubled(seed):
         host.active = (*active, (from_s, FOR_GOOD_S))
         if dice.random() < 0.4:
             from_s = dice.uniform(3, 90)
-            host.cut = ((from_s, from_s + dice.uniform(2, 60)),)
+            hub.sim.store.cut[host.process.name] = ((from_s, from_s + dice.uniform(2, 60)),)
         if dice.random() < 0.1:
             hub.kill_at(dice.uniform(5, 90), n)
     return hub
@@ -118,7 +122,7 @@ def test_random_troubles(seeds):
     sent = refused = 0
     for seed in seeds:
         hub = troubled(seed).run()
-        ours = sum(len(host.sent_at_s) for host in hub.hosts)
+        ours = hub.sent()
         assert len(hub.refused) <= max(0.02 * ours, 5), (seed, ours, sorted(hub.refused))
         alive = [host for host in hub.hosts if not host.dead]
         assert all(not host.todo and not host.lost for host in alive), seed

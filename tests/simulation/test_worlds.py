@@ -21,17 +21,17 @@ WORLDS = {
     "bucket that is nearly empty at the start": (LIMITS, {"start_level": 0.1}, 1, 0.98, None),
     "bucket that gives unused output back": (LIMITS, {"settle": "actual"}, 0, 0.96, None),
     "quantised": (LIMITS, {"rule": "quantised", "quantum_s": 6}, 3, 0.98, None),
-    "quantised, body only": (LIMITS, {"rule": "quantised", "quantum_s": 6, **BODY_ONLY}, 3, 0.98, None),
-    "quantised, blind": (LIMITS, {"rule": "quantised", "quantum_s": 6, **BLIND}, 3, 0.98, None),
+    "quantised, body only": (LIMITS, {"rule": "quantised", "quantum_s": 6, **BODY_ONLY}, 6, 0.98, None),
+    "quantised, blind": (LIMITS, {"rule": "quantised", "quantum_s": 6, **BLIND}, 6, 0.98, None),
     "window": (LIMITS, {"rule": "window", "offset_s": 17}, 3, None, 0.95),
     "window, body only": (LIMITS, {"rule": "window", "offset_s": 17, **BODY_ONLY}, 5, None, 0.95),
     "window, blind": (LIMITS, {"rule": "window", "offset_s": 17, **BLIND}, 5, None, 0.94),
     "sliding": (LIMITS, {"rule": "sliding"}, 3, None, 0.95),
     "sliding, blind": (LIMITS, {"rule": "sliding", **BLIND}, 5, None, 0.94),
-    "others take a third": (LIMITS, {"other_users": 0.333}, 5, 0.96, None),
-    "others take a third, body only": (LIMITS, {"other_users": 0.333, **BODY_ONLY}, 6, 0.93, None),
-    "others take a third, blind": (LIMITS, {"other_users": 0.333, **BLIND}, 6, 0.92, None),
-    "half of what is told, blind": (DOUBLE, BLIND, 8, 0.90, None),
+    "others take a third": (LIMITS, {"other_users": 0.333}, 7, 0.98, None),
+    "others take a third, body only": (LIMITS, {"other_users": 0.333, **BODY_ONLY}, 6, 0.98, None),
+    "others take a third, blind": (LIMITS, {"other_users": 0.333, **BLIND}, 6, 0.98, None),
+    "half of what is told, blind": (DOUBLE, BLIND, 8, 0.97, None),
     "nothing told": ("10 requests/min,10k tokens/min", {}, 3, 0.93, None),
     "faults": (LIMITS, {"faults": {"500": 0.02, "503": 0.02, "529": 0.01}}, 0, 0.95, None),
     "failed requests count": (LIMITS, {"failed_count": True}, 0, 0.98, None),
@@ -47,9 +47,9 @@ def test_world(world, seed, latency_s):
     source = "assumed" if world == "nothing told" else "given"
     settings = {"limits": {"m": LIMITS}, "latency_s": latency_s, "jitter": 0.3, **true}
     report = Fleet(told, settings, seed=seed, jobs=800, source=source).run()
-    said = f"{world}, seed {seed}: {report.refused} refused at {report.refused_at_s}, {report.speed}, {report.steady}"
+    said = f"{world}, seed {seed}: {report.said()}"
     assert report.lost == 0, said
-    assert report.refused <= refused, said
+    assert len(report.refused) <= refused, said
     assert ideal is None or report.speed >= ideal, said
     assert steady is None or report.steady >= steady, said
     assert report.tally["admitted"] >= 800, said
@@ -66,7 +66,7 @@ def test_a_limit_doubled_and_later_cut_to_a_quarter(seed, latency_s):
         changes=[(60, {"m": DOUBLE}), (100, {"m": QUARTER})],
     ).run()
     assert report.lost == 0
-    assert report.refused <= 10
+    assert len(report.refused) <= 10
     assert report.speed >= 0.97
 
 
@@ -77,9 +77,8 @@ def test_the_order_of_arrival_holds_and_nobody_waits_more_than_twice_the_mean():
 
 
 def test_money_gone_stops_at_once():
-    fleet = Fleet(LIMITS, {"limits": {"m": LIMITS}, "latency_s": 0.5, "money_after": 50}, jobs=500)
-    report = fleet.run()
-    assert fleet.pool.stopped is not None
+    report = Fleet(LIMITS, {"limits": {"m": LIMITS}, "latency_s": 0.5, "money_after": 50}, jobs=500).run()
+    assert report.pool.stopped is not None
     assert report.tally["admitted"] == 50
     assert report.tally["refused"]["money"] <= 30  # those that were on their way
 
@@ -94,7 +93,7 @@ def test_a_minute_at_known_limits_loses_less_than_half_a_second(seed, latency_s)
         jobs=2_160,
         words=(100, 1_000),
     ).run()
-    assert report.refused == 0
+    assert report.refused == []
     assert report.tally["ideal_s"] == pytest.approx(60, abs=4)
     assert report.speed >= 0.993
 
@@ -106,5 +105,5 @@ def test_a_slow_network_is_no_reason_for_refusals(seed, latency_s, headers):
         limits, {"limits": {"m": limits}, "latency_s": latency_s, "jitter": 0.3, "headers": headers}, seed=seed, jobs=2_160,
         words=(100, 1_000), net_s=(0.05, 0.8),
     ).run()  # fmt: skip
-    assert report.refused == 0
-    assert report.speed >= 0.96
+    assert report.refused == []
+    assert report.speed >= 0.955

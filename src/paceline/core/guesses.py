@@ -95,6 +95,10 @@ class Guesses:
         """Whether a refusal has lowered the limit at ``index``, and it is to be tested."""
         return index in self.open and self.open[index].most < inf
 
+    def is_stepped(self, index: int) -> bool:
+        """Whether the limit at ``index`` is a guess with a long period that is raised a few attempts at a time."""
+        return index in self.open and self.open[index].step > 0
+
     def lowered(self, now_ns: int, index: int, before: float) -> None:
         """Test the limit at ``index`` after a time: a refusal has lowered it from ``before``."""
         if not self.is_lowered(index):
@@ -132,7 +136,7 @@ class Guesses:
     def served(self, now_ns: int, reservation: Reservation, true: list[float]) -> list[tuple[int, float, float]]:
         """What follows from a served attempt: for each quota to be raised its index, its new amount, and the gain of its level."""
         raises = []
-        _, binding = self._ledger.earliest(now_ns, self._ledger.amounts(reservation.cost))
+        binding = self._binding(now_ns, self._ledger.amounts(reservation.cost))
         for index, guess in self.open.items():
             amount = true[index] if index < len(true) else 0.0
             guess.served += amount
@@ -141,12 +145,24 @@ class Guesses:
             if isinstance(m, Slots):
                 amount_now, gain = self._slots(m, guess, now_ns - reservation.granted_ns), 0.0
             else:
-                amount_now, gain = self._raised(now_ns, index, guess, amount, binds=index == binding)
+                amount_now, gain = self._raised(now_ns, index, guess, amount, binds=index in binding)
             amount_now = min(amount_now, guess.most)
             if amount_now > m.quota.amount:
                 guess.served, guess.amount = 0.0, amount_now
                 raises.append((index, amount_now, gain))
         return raises
+
+    def _binding(self, now_ns: int, amounts: list[float]) -> set[int]:
+        """The quotas that a request waits for: the one that it waits for longest, or all with a long period.
+
+        Two quotas of a day may bind together, and no further attempt would be served to raise the second one.
+        """
+        meters = self._ledger.meters
+        waits = [m.earliest(now_ns, min(a, m.most)) if a else now_ns for m, a in zip(meters, amounts, strict=True)]
+        latest = max(range(len(waits)), key=waits.__getitem__)
+        others = [at_ns for m, at_ns in zip(meters, waits, strict=True) if m.quota.period_s <= LONG_S]
+        until_ns = max(others, default=now_ns)
+        return {latest} | {i for i, at_ns in enumerate(waits) if meters[i].quota.period_s > LONG_S and at_ns > until_ns}
 
     def _step_ns(self, index: int) -> int:
         return max(RETEST_EACH_NS, round(self._ledger.meters[index].quota.period_s * NS))

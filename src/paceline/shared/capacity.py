@@ -299,7 +299,8 @@ class SharedCapacity:
             if news is not None:
                 self.outbox.add(now_ns, news, at_once=True)
             if self.on_store_failure == "fail_safe":
-                fallback.resize(now_ns, self.share)  # others may have started or ended
+                # Others may have started; if some seem to have ended, they may not have come back yet.
+                fallback.resize(now_ns, min(self.share, fallback.share))
         if self._back_ns is None:
             self._back_ns = self._ask_ns = now_ns  # reports at once what was spent
             if fallback is not None and self.on_store_failure == "fail_safe":
