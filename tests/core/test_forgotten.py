@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import pytest
-from shared_pools import shared_pool
 
 from paceline.core.meters import Bucket, Spread
 from paceline.core.queue import LaneSpec, Waiter
@@ -12,6 +11,7 @@ from paceline.core.results import Reading, Reservation
 from paceline.shared.capacity import answer, ask
 from paceline.shared.ledger import SharedLedger
 from paceline.shared.messages import Learned, Message
+from shared_pools import shared_pool
 
 T0 = 1_700_000_000 * NS
 

@@ -7,7 +7,6 @@ import threading
 
 import pytest
 from shared_world import BOUND_S, until
-from shared_pools import shared_pool
 
 import paceline
 from paceline.core.queue import Waiter
@@ -16,6 +15,7 @@ from paceline.core.results import Reservation, WaitUntil
 from paceline.shared.capacity import answer, ask
 from paceline.shared.ledger import SharedLedger
 from paceline.stores.base import StoreError
+from shared_pools import shared_pool
 
 GONE = StoreError("obedient:store: gone")
 

@@ -114,15 +114,19 @@ class TestAStoreThatNeverAnswered:
         assert warnings(caplog) == []
         assert len(world.store.messages) == 1  # half a second later it is tried again, not before
 
-    def test_the_next_finds_it_when_it_has_come(self, world):
+    async def test_the_next_finds_it_when_it_has_come_after_the_others_have_reported(self, world):
         limiter = world.limiter()
         world.store.failure = GONE
         with pytest.raises(StoreError):
-            limiter.acquire("jobs").wait()
+            await limiter.acquire("jobs")
         world.store.failure = None
-        world.move(0.5)
-        limiter.acquire("jobs").wait().settle()
+        await world.moved(0.5)
+        (task,) = crowd(limiter, 1)
+        await world.moved(2.4)
+        assert not task.done()
         assert world.status(limiter)["store"]["state"] == "joined"
+        await world.moved(0.1)
+        assert (await task).open
 
     async def test_all_who_wait_are_told(self, world):
         limiter = world.limiter()

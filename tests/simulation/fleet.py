@@ -126,7 +126,7 @@ class Fleet:
         endless = any(host.todo is None for host in self.hosts)
 
         async def main():
-            for n, host in enumerate(self.hosts):
+            for host in self.hosts:
                 start = asyncio.get_running_loop()
                 host.tasks = [start.create_task(self._work(host)) for _ in range(self.workers)]
                 if endless:

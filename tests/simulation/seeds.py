@@ -98,7 +98,7 @@ class Options:
     def quiet(self) -> bool:
         """Whether the limits are known, and no trouble is the provider's or the network's: then nothing is refused."""
         return (
-            self.told == 1.0 and self.source_known and self.estimate >= 1 and not self.others and self.start_level == 1
+            self.told == 1.0 and self.source == "given" and self.source_known and self.estimate >= 1 and not self.others and self.start_level == 1
             and not self.stalls and not self.changes and not dict(self.faults).get("growth") and self.net_s <= 0.02
             and not self.forget_s and not (self.crash_s and self.shared)
             # After an outage the use of a process that is still cut off is not known.

@@ -3,7 +3,6 @@
 import copy
 
 import pytest
-from shared_pools import shared_pool
 from tests.simulation.fleet import Fleet
 
 from paceline.core.queue import Waiter
@@ -11,6 +10,7 @@ from paceline.core.quota import NS, parse_quotas
 from paceline.shared.capacity import FEW, answer, ask
 from paceline.shared.ledger import SharedLedger
 from paceline.shared.messages import Message
+from shared_pools import shared_pool
 
 WORLDS = {"10": (10, 500), "100": (100, 500), "1000": (1_000, 500)}
 LARGE = {

@@ -112,6 +112,8 @@ class Process:
             self.limiter, SimulatedHttp(self._network, self.frozen, route, request, call), metered, route.target,
             timeout_s=request.timeout_s, name=request.name,
         )  # fmt: skip
+        if self.frozen:
+            await self._thaw()
         sent = Sent(request, route.scheduler.pool.name, self._network.time.now_s)
         if request.lane is not None:
             current_lane.set((request.lane, None, None))
@@ -126,6 +128,13 @@ class Process:
         sent.ended_s = self._network.time.now_s
         self.sent.append(sent)
         return sent
+
+    async def _thaw(self) -> None:
+        """Wait for the end of a freeze: a frozen process makes no call."""
+        time = self._network.time
+        for stall in self.frozen:
+            if stall.from_s <= time.now_s < stall.to_s:
+                await time.sleep(stall.to_s - time.now_s)
 
 
 def _error(reply: Reply) -> str:

@@ -187,7 +187,7 @@ class SharedCapacity:
         self.learning = Learning(ledger, self._learned, raises=learns == "up") if learns else None
         self._leases = Leases(now_ns, lease_s)
         self._low: Lease | None = None  # the lease that exchange_due was set for
-        self._joined = False
+        self._joined = self._missed = False  # whether the store has answered, and whether it has failed to before that
         self._asked: tuple[Message, Sequence[Waiter]] | None = (
             None  # the message without a reply, and its undecided waiters
         )
@@ -247,7 +247,7 @@ class SharedCapacity:
             return None
         self._give_back(now_ns, everything=at_once)
         wants = []
-        if self.lost is None and now_ns >= self._paused_ns:
+        if self.lost is None and now_ns >= self._paused_ns and (self._joined or not self._missed):
             wants = self._leases.wants(now_ns, self._snapshot.ledger, self._queue, self.learning, self.peers)
             if self._probe:
                 del wants[1:]
@@ -268,7 +268,10 @@ class SharedCapacity:
     def receive(self, now_ns: int, reply: Reply) -> Resolution:
         """Apply the store's reply; call :meth:`conclude` when the pool has granted."""
         assert self._asked is not None
-        (asked, undecided), self._asked, self._joined = self._asked, None, True
+        (asked, undecided), self._asked = self._asked, None
+        if self._missed and not self._joined:  # it comes back: the others report first what they have spent without it
+            self._paused_ns = max(self._paused_ns, now_ns + self._rejoin_ns)
+        self._joined = True
         self.outbox.confirm()
         self._heard_ns = self._called_ns
         self.peers, self.share = max(reply.peers, 1), reply.share
@@ -288,7 +291,7 @@ class SharedCapacity:
                 changed += lesson(self.learning, now_ns)
         self._lessons_due = []
         self._replied = asked, reply, undecided
-        until = WaitUntil(now_ns + reply.wait_ns, self.ledger.name(reply.binds))
+        until = WaitUntil(max(now_ns + reply.wait_ns, self._paused_ns), self.ledger.name(reply.binds))
         return Resolution(undecided, until, changed=was_lost or bool(changed))
 
     def _rejoin(self, now_ns: int) -> bool:
@@ -306,7 +309,7 @@ class SharedCapacity:
             if fallback is not None and self.on_store_failure == "fail_safe":
                 fallback.spend_no_more_at_once(now_ns)
             return False
-        rejoin_ns = self._back_ns + REJOIN_NS + (0 if self.peers <= FEW else 3 * self._retry_ns // 2)
+        rejoin_ns = self._back_ns + self._rejoin_ns
         if now_ns < rejoin_ns:
             self._ask_ns = rejoin_ns
             return False
@@ -337,6 +340,7 @@ class SharedCapacity:
         apart = 1.0 if self.peers <= FEW else self._random.uniform(0.5, 1.5)
         self._ask_ns = now_ns + round(apart * self._retry_ns)
         if not self._joined and self.on_store_failure != "fail_open":
+            self._missed = True
             return Resolution((), StoreLost(reason))
         newly_lost = self.lost is None
         if newly_lost:
@@ -371,6 +375,11 @@ class SharedCapacity:
     @property
     def _retry_ns(self) -> int:
         return max(RETRY_NS, self.peers * NS // RETRIES_PER_S)
+
+    @property
+    def _rejoin_ns(self) -> int:
+        """How long after its first reply a store that was away is authoritative again."""
+        return REJOIN_NS + (0 if self.peers <= FEW else 3 * self._retry_ns // 2)
 
     def _share(self, now_ns: int) -> float:
         """The share of the limits if the store is lost now."""

@@ -63,7 +63,7 @@ def stand(m: Bucket, full_at_ns: int, opened: float) -> None:
     """Set the level of ``m``; its low points are unknown."""
     m.full_at_ns = full_at_ns
     m.low_marks, m.low_lacks = [], []
-    if opened != m.opened:
+    if opened != m.opened and not isinstance(m, Spread):  # of a store that has just lost that the quota is spread
         m.opened = opened
         m.widen()
 
