@@ -212,12 +212,12 @@ class Bucket:
 
     def set_ceiling(self, now_ns: int, ceiling: float) -> None:
         """Run at the share ``ceiling`` of the published rate; the level stays."""
-        level = self.level(now_ns)
+        level = Bucket.level(self, now_ns)  # what is held is not charged yet
         self.ceiling = min(max(ceiling, CEILING_MIN), 1.0)
         self._resize(now_ns, self.quota, level)
 
     def adopt(self, now_ns: int, amount: float, period_s: float | None = None) -> None:
-        level = self.level(now_ns)
+        level = Bucket.level(self, now_ns)
         grown = amount - self.quota.amount
         self.ceiling = 1.0
         self._resize(now_ns, self.quota.with_amount(amount, period_s), level)
