@@ -10,7 +10,7 @@ DOCS    := .venv-docs
 # Bytecode is written once, and not compiled again by each process that a test starts.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: demo serve test frameworks frameworks-soak lint docs bench soak seeds clean
+.PHONY: demo serve test coverage frameworks frameworks-soak lint docs bench soak seeds clean
 .DEFAULT_GOAL := test
 
 $(READY): pyproject.toml constraints.txt
@@ -33,6 +33,9 @@ frameworks: $(READY)  ## every SDK and framework that CI runs, each in an enviro
 
 frameworks-soak: $(READY)  ## those that take long to install
 	$(BIN)/python tests/frameworks/run.py --soak
+
+coverage: $(READY)  ## every line and branch of paceline.core, by its own tests alone; less than all fails
+	$(BIN)/python -m pytest tests/core --cov=paceline.core --cov-branch --cov-report=term-missing:skip-covered --cov-fail-under=100
 
 lint: $(READY)  ## style and types
 	$(BIN)/ruff format --check . && $(BIN)/ruff check . && $(BIN)/mypy

@@ -289,6 +289,30 @@ class TestStore:
         store.lose(T0 + NS)
         assert store.pool.counts["store_lost"] == 1
 
+    def test_what_it_granted_and_what_was_granted_without_it_is_closed_where_it_was_charged(self):
+        store = Store("60 tokens/min, 9 concurrency")
+        early, _ = ask(store.pool, tokens=20)
+        store.exchange()
+        alone, _ = ask(store.pool, tokens=30)
+        assert store.lose() == [alone]
+        share = store.pool.ledger
+        assert [m.level(T0) for m in share.meters] == [
+            pytest.approx(5),
+            7,
+        ]  # of seven eighths of 40 tokens, and 8 slots
+        store.pool.settle(T0, alone.outcome, {"tokens": 10})
+        assert [m.level(T0) for m in share.meters] == [pytest.approx(25), 8]
+        store.pool.settle(T0, early.outcome, {"tokens": 5})  # the store refunds it; its slot is free
+        assert [m.level(T0) for m in share.meters] == [pytest.approx(25), 9]
+
+    def test_it_corrects_what_it_granted_by_the_true_cost(self):
+        store = Store("60 requests/min")
+        waiter, _ = ask(store.pool)
+        store.exchange()
+        store.pool.settle(T0, waiter.outcome, {"requests": 3, "tokens": 9})
+        store.exchange(T0 + NS)
+        assert store.ledger.apply(T0 + NS, Message("b", 1, store.quotas, versions=[-1])).standings[0].spent == 3
+
     def test_a_quota_that_another_process_has_counts_for_those_that_wait(self):
         store = Store("60 requests/min burst 1")
         quotas = parse_quotas("60 requests/min burst 1, 100 tokens/min")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from fractions import Fraction
 
 import pytest
@@ -157,6 +158,19 @@ def test_units_that_a_cost_leaves_out():
     assert ledger.amounts({}) == [1, 0, 1, 0, 0]
     assert ledger.amounts({"input_tokens": 3, "output_tokens": 4}) == [1, 7, 1, 0, 3]
     assert ledger.amounts({"tokens": 5, "input_tokens": 3, "requests": 2, "usd": 0.5}) == [2, 5, 1, 0.5, 3]
+
+
+@pytest.mark.parametrize(
+    ("limits", "most"),
+    [
+        (["9 requests/min", "900 input_tokens/min"], math.inf),
+        (["9 requests/min", "900 tokens/min"], 900),
+        (["900 tokens/min", "500 output_tokens/min burst 40"], 40),
+        (["900 tokens/min burst 30", "500 output_tokens/min"], 30),
+    ],
+)
+def test_the_most_output_that_fits(limits, most):
+    assert Ledger([quota(text) for text in limits], T0).most_output == most
 
 
 class TestOpeningGently:
