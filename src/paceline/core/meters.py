@@ -284,17 +284,21 @@ class Bucket:
     def _lower(self, mark: int, lack: int, refund: int) -> int:
         """Lower the low points after ``mark`` by ``refund``; return the least lack since ``mark``, at most ``lack``.
 
-        With the lower charge, every later low point would have been lower, too.
+        With the lower charge, every later low point would have been lower, too; by no more than the first of them, at which
+        the bucket would have become full.
         """
         marks, lacks = self.low_marks, self.low_lacks
         since = bisect_right(marks, mark)
-        lack = min([lack, *lacks[since : since + 1]])
-        if lack > 0:
-            lacks[since:] = [max(then - refund, 0) for then in lacks[since:]]
-            while 0 < since < len(lacks) and lacks[since - 1] >= lacks[since]:
+        if since == len(lacks):
+            return lack
+        first = lacks[since]
+        if first:
+            by_ns = min(refund, first)
+            lacks[since:] = [then - by_ns for then in lacks[since:]]
+            while since > 0 and lacks[since - 1] >= lacks[since]:
                 since -= 1  # undercut: keep both lists ascending
                 del marks[since], lacks[since]
-        return lack
+        return min(lack, first)
 
     def answered(self, cost: float) -> None:
         opened = self.opened
