@@ -354,7 +354,7 @@ class Held(Bucket):
             return at_ns
         held_ns = self.held_ns
         if held_ns + ceil((cost + ahead) * self.ns_per_unit) + slack_ns > self.reach_ns:
-            return max(next(iter(self.held)) + self._period_ns, now_ns + 1)  # or when an attempt in flight ends
+            return next(iter(self.held)) + self._period_ns  # or when an attempt in flight ends
         return at_ns + held_ns
 
     def charge(self, now_ns: int, cost: float) -> int:
@@ -602,7 +602,7 @@ def restarts(anchor: str | None, now_ns: int) -> tuple[int, ...] | None:
     from zoneinfo import ZoneInfo  # rarely needed
 
     local = datetime.fromtimestamp(now_ns / NS, ZoneInfo(str(anchor)))
-    today = local.replace(hour=0, minute=0, second=0, microsecond=0, fold=0)
+    today = datetime(local.year, local.month, local.day, tzinfo=local.tzinfo)
     return tuple(int((today + timedelta(days=days)).timestamp()) for days in (-1, 0, 1, 2))  # a day has 23 to 25 hours
 
 
