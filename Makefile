@@ -10,7 +10,7 @@ DOCS    := .venv-docs
 # Bytecode is written once, and not compiled again by each process that a test starts.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: demo serve test frameworks frameworks-soak lint docs bench soak seeds clean
+.PHONY: demo serve test coverage mutants frameworks frameworks-soak lint docs bench soak seeds clean
 .DEFAULT_GOAL := test
 
 $(READY): pyproject.toml constraints.txt
@@ -33,6 +33,14 @@ frameworks: $(READY)  ## every SDK and framework that CI runs, each in an enviro
 
 frameworks-soak: $(READY)  ## those that take long to install
 	$(BIN)/python tests/frameworks/run.py --soak
+
+coverage: $(READY)  ## every line and branch of paceline.core, by its own tests alone; less than all fails
+	$(BIN)/python -m pytest tests/core --cov=paceline.core --cov-branch --cov-report=term-missing:skip-covered --cov-fail-under=100
+
+mutants: $(READY)  ## the meters and the ledger with one change each: do the tests notice? resumes; ONLY="NAME ..." for some
+	$(INSTALL) --group mutants
+	$(BIN)/mutmut run --max-children $(WORKERS) $(ONLY)
+	$(BIN)/mutmut results
 
 lint: $(READY)  ## style and types
 	$(BIN)/ruff format --check . && $(BIN)/ruff check . && $(BIN)/mypy
@@ -59,4 +67,4 @@ seeds: $(READY)  ## random worlds: 10,000 seeds; COUNT=500 START=10000 for other
 	$(BIN)/python -m tests.simulation.seeds --start $(or $(START),0) --count $(or $(COUNT),10000) --jobs $(WORKERS)
 
 clean:
-	rm -rf $(VENV) $(DOCS) .venv-frameworks build dist site .cache .mypy_cache .ruff_cache .pytest_cache
+	rm -rf $(VENV) $(DOCS) .venv-frameworks mutants build dist site .cache .mypy_cache .ruff_cache .pytest_cache

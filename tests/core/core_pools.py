@@ -7,7 +7,7 @@ from core_worlds import T0, quota
 from paceline.core.capacity import LocalCapacity
 from paceline.core.pool import WAITING_MAX, Pool
 from paceline.core.queue import LaneSpec, Waiter
-from paceline.core.results import Refusal, RefusalKind, Reservation
+from paceline.core.results import Cost, Refusal, RefusalKind, Reservation
 
 RATE = Refusal(RefusalKind.RATE)
 MONEY = Refusal(RefusalKind.MONEY, message="no credit left")
@@ -26,10 +26,10 @@ def ask(pool: Pool, now_ns: int = T0, deadline_ns: int | None = None, lane: Lane
     return waiter, pool.submit(now_ns, waiter)
 
 
-def use_up(pool: Pool, now_ns: int = T0) -> list:
+def use_up(pool: Pool, now_ns: int = T0, cost: Cost | None = None) -> list:
     """Take what can be had at once, one request at a time."""
     granted = []
-    while isinstance(outcome := pool.try_grant(now_ns, Waiter({})), Reservation):
+    while isinstance(outcome := pool.try_grant(now_ns, Waiter(cost or {})), Reservation):
         granted.append(outcome)
     return granted
 

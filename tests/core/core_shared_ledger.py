@@ -10,9 +10,14 @@ from typing import Any
 from core_worlds import T0
 from hypothesis import strategies as st
 
+from paceline.core.meters import Bucket
+from paceline.core.queue import LaneSpec, Waiter
 from paceline.core.quota import NS, Quota, parse_quotas
+from paceline.core.results import Cost, Reading, Reservation, Source, SourceKind
+from paceline.shared.capacity import answer, ask
 from paceline.shared.ledger import SharedLedger
 from paceline.shared.messages import Learned, Message, News, Refused, Reply, Settled, Standing
+from shared_pools import shared_pool
 
 
 def reloaded(ledger: SharedLedger) -> SharedLedger:
@@ -60,6 +65,60 @@ class Shared:
     def standing(self, index: int = 0) -> Standing:
         """The state of a quota, with all learned values."""
         return self.tell("observer", versions=[-1] * len(self.quotas)).standings[index]
+
+
+class Member:
+    """A pool of one process, and the shared ledger of its store, which others change, too."""
+
+    def __init__(self, quotas: str, *, gentle: bool = True, source: SourceKind = SourceKind.GIVEN) -> None:
+        self.now_ns, self.ledger, self.quotas = T0, SharedLedger(), tuple(parse_quotas(quotas))
+        sources = [Source(source)] * len(self.quotas)
+        self.pool = shared_pool("p", self.quotas, T0, who="a", learns=gentle, lease_s=0.0, sources=sources)
+        self.others_number = 0
+
+    def wait(self, seconds: float) -> None:
+        self.now_ns += round(seconds * NS)
+
+    def exchange(self) -> list[Waiter]:
+        message = ask(self.pool, self.now_ns, at_once=True)
+        if message is None:
+            return []
+        return answer(self.pool, self.now_ns, self.ledger.apply(self.now_ns, message))
+
+    def take(self, tokens: float) -> Reservation:
+        waiter = Waiter({"tokens": tokens}, LaneSpec("default"))
+        self.pool.submit(self.now_ns, waiter)
+        for _ in range(2_000):
+            self.exchange()
+            if waiter.outcome is not None:
+                break
+            self.wait(0.05)
+        assert isinstance(waiter.outcome, Reservation)
+        return waiter.outcome
+
+    def answer(self, granted: Reservation, *said: Reading, actual: Cost | None = None) -> None:
+        self.pool.settle(self.now_ns, granted, actual)
+        self.pool.observe(self.now_ns, said, granted)
+        self.exchange()
+        self.exchange_soon()
+
+    def exchange_soon(self) -> None:
+        self.wait(0.02)
+        self.exchange()
+
+    def other_process_says(self, what: str, value: float = 0.0) -> None:
+        self.other_process_sends(Learned(0, what, value))
+
+    def other_process_sends(self, news: News) -> None:
+        for one in ([], [news]):  # its first message has no news
+            self.others_number += 1
+            version = self.ledger._accounts[0].version if self.ledger._accounts else 0
+            message = Message("b", self.others_number, self.quotas, versions=[version], news=one, gentle=True)
+            self.ledger.apply(self.now_ns, message)
+
+    @property
+    def meter(self) -> Bucket:
+        return self.pool.ledger.meters[0]
 
 
 def wait_s(reply: Reply) -> float:

@@ -75,6 +75,32 @@ def test_a_lower_cost_is_refunded_and_a_higher_one_is_debt():
     assert ledger.meters[0].level(T0 + 2 * NS) == 10
 
 
+def test_a_unit_that_was_not_reserved_is_charged_when_it_is_reported():
+    ledger = Ledger(parse_quotas("60 requests/min, 100 units/min exact"), T0)
+    ledger.settle(T0 + NS, ledger.reserve(T0, {}), {"units": 30})
+    assert [ledger.meters[1].level(T0 + second * NS) for second in (1, 60, 61)] == [70, 70, 100]
+
+
+def test_a_correction_after_the_period_changes_nothing():
+    ledger = Ledger(parse_quotas("100 units/min exact"), T0)
+    early, late = (ledger.reserve(T0 + second * NS, {"units": 40}) for second in (0, 30))
+    ledger.settle(T0 + 60 * NS, early, {"units": 0})
+    assert ledger.meters[0].level(T0 + 60 * NS) == 60
+    ledger.settle(T0 + 90 * NS - 1, late, {"units": 30})
+    assert ledger.meters[0].level(T0 + 90 * NS - 1) == 70
+
+
+def test_another_amount():
+    ledger = Ledger(parse_quotas("7 starts/min exact"), T0)
+    for _ in range(5):
+        ledger.reserve(T0, {"starts": 1})
+    ledger.adopt(T0, 0, 5)
+    assert (ledger.names, ledger.meters[0].most) == (["5 starts/min exact"], 5)
+    assert ledger.reserve(T0, {"starts": 1}).at_ns == T0 + 60 * NS
+    ledger.adopt(T0, 0, 6)
+    assert isinstance(ledger.reserve(T0, {"starts": 1}), Reservation)
+
+
 @given(st.lists(st.tuples(st.integers(0, 30), st.integers(1, 10)), max_size=60), st.integers(4, 1_000))
 def test_no_trailing_period_has_more(asks, log_max):
     before, meters.EXACT_LOG_MAX = meters.EXACT_LOG_MAX, log_max

@@ -5,7 +5,10 @@ import math
 
 import pytest
 
+from paceline.core import learning
 from paceline.core.capacity import LocalCapacity
+from paceline.core.ledger import Ledger
+from paceline.core.meters import Spread
 from paceline.core.pool import Pool
 from paceline.core.queue import Waiter
 from paceline.core.quota import NS, parse_quotas
@@ -15,8 +18,21 @@ from paceline.pacing.status import report
 T0 = 1_700_000_000 * NS
 
 
-def pool_of(text="600 requests/min, 600k tokens/min", learns=True):
-    return Pool("openai/m", LocalCapacity.of(parse_quotas(text), T0, learns=learns))
+def pool_of(text="600 requests/min, 600k tokens/min", learns=True, source=SourceKind.GIVEN, **options):
+    quotas = parse_quotas(text)
+    sources = [Source(source)] * len(quotas)
+    return Pool("openai/m", LocalCapacity.of(quotas, T0, learns=learns, sources=sources, **options))
+
+
+def ungentle(text, source=SourceKind.ASSUMED):
+    """A pool whose buckets are open, without headroom."""
+    quotas = parse_quotas(text)
+    ledger = Ledger(quotas, T0, sources=[Source(source)] * len(quotas), headroom_s=0.0)
+    return Pool("openai/m", LocalCapacity(ledger, learns=True))
+
+
+def amount_of(pool, index=0):
+    return pool.ledger.meters[index].quota.amount
 
 
 def send(pool, at_s, tokens=1_000):
@@ -72,10 +88,33 @@ def test_above_the_band_we_overcharged():
     one = send(pool, 0, tokens=15_000)
     for _ in range(3):
         pool.settle(T0, send(pool, 0, tokens=1_000), None)
-    late = send(pool, 2, tokens=10)
-    pool.observe(T0 + round(2.1 * NS), tokens(limit=600_000, remaining=599_990, reset_s=0.001), late)
-    assert quota(pool, 2.1)["remaining"] >= 599_000
-    assert one.open
+    pool.settle(T0 + round(0.3 * NS), send(pool, 0.2, tokens=10), None)
+    late = send(pool, 0.5, tokens=10)
+    assert quota(pool, 0.6)["remaining"] == 600_000 - 18_020 + 6_000
+    pool.observe(T0 + round(0.6 * NS), tokens(limit=600_000, remaining=599_990, reset_s=0.001), late)
+    # What it says, less the last two attempts, which it may not count, and what is in flight: that may have cost less, and
+    # then it will be refunded.
+    assert quota(pool, 0.6)["remaining"] == 600_000 - 18_020 + 6_000
+    pool.settle(T0 + round(0.6 * NS), late, None)
+    pool.settle(T0 + round(0.7 * NS), one, None)
+    assert quota(pool, 0.7)["remaining"] == 600_000 - 18_020 + 7_000
+    last = send(pool, 0.7, tokens=10)
+    pool.observe(T0 + round(0.7 * NS), tokens(limit=600_000, remaining=599_990, reset_s=0.001), last)
+    assert quota(pool, 0.7)["remaining"] == 600_000 - 10
+
+
+def test_what_is_refunded_is_not_added_once_more():
+    """The estimates were too high: a reading before their answers shows more left than noted."""
+    pool = pool_of("600k tokens/min")
+    early = [send(pool, tenth / 10, tokens=2_000) for tenth in range(10)]
+    late = send(pool, 1.4, tokens=2_000)
+    at_ns = T0 + 2 * NS
+    pool.observe(at_ns, tokens(limit=600_000, remaining=599_000, reset_s=0.1), late)
+    for reservation in [*early, late]:
+        pool.settle(at_ns, reservation, {"tokens": 1_000})
+    level = quota(pool, 2)["remaining"]
+    pool.observe(at_ns, tokens(limit=600_000, remaining=599_000, reset_s=0.1), send(pool, 2, tokens=0))
+    assert quota(pool, 2)["remaining"] == level <= 600_000
 
 
 def test_a_stated_limit_is_adopted_up_and_down_and_an_old_one_is_not():
@@ -307,3 +346,383 @@ def test_refusals_about_a_quota_that_is_not_listed_do_not_make_a_listed_one_a_co
         pool.observe(now_ns, left, sent)
         pool.refuse(now_ns, sent, Refusal(RefusalKind.RATE), 1.0)
     assert all("rule" not in quota["learned"] for quota in report(pool, now_ns)["quotas"])
+
+
+class TestHeadroomTest:
+    """Only answers to attempts that were sent after its beginning count in the test of an adaptive headroom."""
+
+    @pytest.mark.parametrize(("begins_s", "headroom_s"), [(12.5, 0.5), (11.5, 1.0)])
+    def test_an_attempt_that_was_sent_before_it_shows_nothing(self, begins_s, headroom_s):
+        pool, run = TestAdaptiveHeadroom.pool(adapts=True), TestAdaptiveHeadroom.run
+        run(pool, 0, 11, headers=False)  # until the bucket is nearly empty
+        run(pool, 11, 12, headers=begins_s < 12)
+        at_s = 12.0
+        while not isinstance(one := pool.try_grant(T0 + round(at_s * NS), Waiter({"tokens": 2_000})), Reservation):
+            at_s += 0.01
+        left = math.floor(quota(pool, at_s)["remaining"]) - 5_000  # less than the half, and within the tolerance
+        pool.settle(T0 + round(at_s * NS), one, None)
+        run(pool, 12.5, 15)
+        pool.observe(T0 + 15 * NS, tokens(limit=100_000, remaining=left), one)
+        run(pool, 15, begins_s + 10.5)
+        assert TestAdaptiveHeadroom.headroom_s(pool) == headroom_s
+
+
+class TestGuesses:
+    """Limits that no answer has confirmed are raised while the provider serves more."""
+
+    @pytest.mark.parametrize("text", ["2 requests/day", "2 requests/day window utc"])
+    @pytest.mark.parametrize("source", [SourceKind.PUBLISHED, SourceKind.ASSUMED])
+    def test_one_of_a_long_period_is_raised_by_twice_as_many_requests_each_time_that_it_binds(self, text, source):
+        pool, limits = pool_of(text, source=source, headroom_s=0.0), []
+        for _ in range(9):
+            outcome = pool.try_grant(T0, Waiter({}))
+            assert isinstance(outcome, Reservation)  # what was served more is there at once
+            pool.settle(T0, outcome, {"requests": 1})
+            limits.append(amount_of(pool))
+        assert limits == [2, 3, 5, 5, 9, 9, 9, 9, 17]
+        [notice] = pool.capacity.learning.notices
+        assert notice.endswith("the provider serves more, so it is raised step by step")
+
+    @pytest.mark.parametrize(
+        ("source", "limits"), [(SourceKind.ASSUMED, [60, 120, 240, 480]), (SourceKind.PUBLISHED, [60])]
+    )
+    def test_the_rate_of_an_assumed_one_doubles_when_an_eighth_was_served(self, source, limits):
+        pool, seen = ungentle("60 requests/min", source), []
+        for outcome in [pool.try_grant(T0, Waiter({})) for _ in range(60)]:
+            pool.settle(T0, outcome, {"requests": 1})
+            seen.append(amount_of(pool))
+        assert list(dict.fromkeys(seen)) == limits
+        assert [seen.index(limit) for limit in limits[1:]] == [7, 22, 52][: len(limits) - 1]  # after 8, 15 and 30 more
+
+    def test_one_that_was_raised_too_far_falls_back_to_what_was_served(self):
+        pool = ungentle("60 requests/min")
+        for outcome in [pool.try_grant(T0, Waiter({})) for _ in range(60)]:
+            pool.settle(T0, outcome, {"requests": 1})
+        refused = pool.try_grant(T0 + 10 * NS, Waiter({}))
+        pool.refuse(T0 + 10 * NS, refused, Refusal(RefusalKind.RATE, unit="requests"), 0.0)
+        served = 59 / 70 * 60  # in 10 s, by a bucket of a minute; the refused one counts as one of the 60
+        m = pool.ledger.meters[0]
+        assert (m.quota.amount, m.burst_cap) == (pytest.approx(2 * served), pytest.approx(served))
+        assert m.ceiling == 0.5
+        for second in range(11, 80):
+            pool.try_grant(T0 + second * NS, Waiter({}))
+        assert 0.5 < m.ceiling < 0.55  # it climbs from there, within a period
+
+    def test_before_anything_was_served_a_refusal_says_nothing_about_the_rate(self):
+        pool = ungentle("60 requests/min")
+        refused = pool.try_grant(T0, Waiter({}))
+        for outcome in [pool.try_grant(T0 + NS, Waiter({})) for _ in range(60)]:
+            pool.settle(T0 + NS, outcome, {"requests": 1})
+        assert amount_of(pool) == 480
+        pool.refuse(T0 + NS, refused, Refusal(RefusalKind.RATE, unit="requests"), 0.0)
+        assert amount_of(pool) == 480
+
+    def test_a_window_that_was_raised_stays_after_a_refusal_and_is_raised_no_more(self):
+        pool = pool_of("2 requests/day window utc", source=SourceKind.ASSUMED)
+        outcomes = []
+        for _ in range(4):
+            outcomes.append(pool.try_grant(T0, Waiter({})))
+            pool.settle(T0, outcomes[-1], {"requests": 1})
+        pool.refuse(T0, pool.try_grant(T0, Waiter({})), Refusal(RefusalKind.RATE, unit="requests"), 0.0)
+        assert amount_of(pool) == 5
+        assert pool.capacity.learning.guesses.open == {}
+
+    def test_a_refusal_that_states_the_limit_is_taken_by_its_word(self):
+        pool = ungentle("60 requests/min")
+        for outcome in [pool.try_grant(T0, Waiter({})) for _ in range(60)]:
+            pool.settle(T0, outcome, {"requests": 1})
+        refused = pool.try_grant(T0 + 10 * NS, Waiter({}))
+        pool.refuse(T0 + 10 * NS, refused, Refusal(RefusalKind.RATE, unit="requests", limit=90), 0.0)
+        assert (amount_of(pool), pool.ledger.meters[0].ceiling) == (90, 1)
+
+    @staticmethod
+    def serve(pool, from_s, rounds, seconds=1.0):
+        """All slots at once, ``rounds`` times, with answers after ``seconds``; the amounts that were seen."""
+        seen, now_ns = [amount_of(pool)], T0 + round(from_s * NS)
+        for _ in range(rounds):
+            sent = []
+            while isinstance(outcome := pool.try_grant(now_ns, Waiter({})), Reservation):
+                sent.append(outcome)
+            now_ns += round(seconds * NS)
+            for outcome in sent:
+                pool.settle(now_ns, outcome, {"requests": 1})
+            seen.append(amount_of(pool))
+        return seen
+
+    def test_slots_grow_by_half_when_all_of_them_were_served(self):
+        pool = ungentle("8 concurrency")
+        # Only the first answer of a round finds all slots in use; it counts those of the round before.
+        assert self.serve(pool, 0, 7) == [8, 8, 12, 12, 18, 18, 27, 27]
+
+    def test_slots_grow_up_to_a_bound_and_one_slot_becomes_two(self):
+        assert self.serve(ungentle("400 concurrency"), 0, 6) == [400, 400, 512, 512, 512, 512, 512]
+        assert self.serve(ungentle("1 concurrency"), 0, 3) == [1, 2, 2, 3]
+
+    def test_slots_do_not_grow_while_answers_take_more_than_twice_as_long(self):
+        pool = ungentle("8 concurrency")
+        assert self.serve(pool, 0, 1) == [8, 8]
+        assert self.serve(pool, 1, 6, seconds=2.5) == [8] + [12] * 6  # the mean is above 2 s after eight of them
+        assert self.serve(pool, 16, 6) == [12] * 2 + [18] * 2 + [27] * 2 + [40]
+
+    @pytest.mark.parametrize("unit", ["concurrency", None])
+    def test_a_refusal_lowers_slots_and_then_they_grow_by_one(self, unit):
+        pool = ungentle("8 concurrency")
+        sent = [pool.try_grant(T0, Waiter({})) for _ in range(8)]
+        pool.refuse(T0, sent.pop(), Refusal(RefusalKind.RATE, unit=unit), 0.0)
+        assert amount_of(pool) == 5  # three quarters of the 7 in use
+        for outcome in sent:
+            pool.settle(T0 + NS, outcome, {"requests": 1})
+        seen = self.serve(pool, 1, 10)
+        assert seen == [5] * 10 + [6]  # ten rounds of five, those in flight at the refusal among them
+        assert pool.ledger.sources[0].kind is SourceKind.ASSUMED
+
+    def test_each_further_refusal_doubles_the_rounds_up_to_a_bound(self):
+        pool = ungentle("8 concurrency")
+        guess, rounds = pool.capacity.learning.guesses.open[0], []
+        for _ in range(7):
+            pool.refuse(T0, pool.try_grant(T0, Waiter({})), Refusal(RefusalKind.RATE, unit="concurrency"), 0.0)
+            rounds.append(guess.rounds)
+        assert rounds == [10, 20, 40, 80, 160, 160, 160]
+        assert amount_of(pool) == 1
+
+    def test_given_slots_that_others_hold_are_lowered_and_come_back_one_by_one(self):
+        pool = ungentle("8 concurrency", SourceKind.GIVEN)
+        held = [pool.try_grant(T0, Waiter({})) for _ in range(4)]
+        refused = Refusal(RefusalKind.RATE, unit="concurrency")
+        pool.refuse(T0, held.pop(), refused, 0.0)
+        assert amount_of(pool) == 3
+        amounts = []
+        for _ in range(30):  # each is answered while the others are in flight
+            pool.settle(T0, held.pop(0), {"requests": 1})
+            while isinstance(granted := pool.try_grant(T0, Waiter({})), Reservation):
+                held.append(granted)
+            amounts.append(amount_of(pool))
+        assert [amounts.index(slots) + 1 for slots in (4, 5, 6, 7, 8)] == [3, 7, 12, 18, 25]
+        assert not pool.capacity.learning.guesses.open
+        assert pool.ledger.sources[0].kind is SourceKind.GIVEN
+
+    def test_the_refusal_of_an_attempt_alone_in_flight_is_not_about_assumed_slots(self):
+        pool = ungentle("8 concurrency, 6000 tokens/min")
+        pool.refuse(T0, pool.try_grant(T0, Waiter({"tokens": 10})), Refusal(RefusalKind.RATE), 0.0)
+        assert amount_of(pool) == 8
+
+    @pytest.mark.parametrize(("spent", "slots"), [(2_900, 5), (3_100, 8)])
+    def test_a_refusal_that_names_nothing_is_blamed_on_slots_if_much_is_left_of_all_else(self, spent, slots):
+        pool = ungentle("8 concurrency, 6000 tokens/min")
+        for _ in range(7):
+            pool.try_grant(T0, Waiter({}))
+        refused = pool.try_grant(T0, Waiter({"tokens": spent}))
+        pool.refuse(T0, refused, Refusal(RefusalKind.RATE), 0.0)
+        assert amount_of(pool) == slots
+
+    def test_the_guess_that_makes_requests_wait_for_minutes_is_named_once(self):
+        texts = "1 concurrency, 60 requests/min burst 1, 100 tokens/hour, 100 pages/hour"
+        pool = ungentle(texts, SourceKind.PUBLISHED)
+        assert isinstance(pool.try_grant(T0, Waiter({"tokens": 100})), Reservation)
+        waits_ns = {pool.submit(T0, Waiter({"tokens": 100})).at_ns - T0 for _ in range(2)}
+        assert min(waits_ns) > 60 * NS
+        [notice] = pool.capacity.learning.notices
+        assert notice.startswith(
+            "the limit '100 tokens/hour' is published, and no answer has confirmed it: give the limits"
+        )
+        assert notice.endswith("; requests wait for it")
+
+    @pytest.mark.parametrize(("cost", "limit"), [(401, 401), (400, 100)])
+    def test_a_learned_limit_that_an_attempt_has_exceeded_by_far_is_raised(self, cost, limit):
+        pool = pool_of("100 tokens/min", source=SourceKind.LEARNED)
+        waiter = Waiter({"tokens": cost})
+        pool.submit(T0, waiter)
+        while waiter.outcome is None:
+            pool.pump(pool.wake_ns)
+        pool.settle(T0 + 60 * NS, waiter.outcome, {"tokens": cost})
+        assert amount_of(pool) == limit
+
+    def test_up_to_the_given_one(self):
+        pool = pool_of("100 tokens/min")
+        pool.observe(T0, tokens(limit=10), send(pool, 0, tokens=1))
+        waiter = Waiter({"tokens": 90})
+        pool.submit(T0, waiter)
+        pool.pump(pool.wake_ns)
+        pool.settle(T0 + 60 * NS, waiter.outcome, {"tokens": 200})
+        assert amount_of(pool) == 100
+
+
+class TestPeriods:
+    """The period of a quota, where the headers name a limit, and no period."""
+
+    @staticmethod
+    def restarting(pool, seconds=180, every_s=5):
+        """A counter that restarts 53 s from the start, and then each minute; each answer says when."""
+        for second in range(0, seconds, every_s):
+            outcome = pool.try_grant(T0 + second * NS, Waiter({"requests": 1}))
+            if isinstance(outcome, Reservation):
+                pool.settle(T0 + second * NS, outcome, {"requests": 1})
+                reset_s = 60 - (second + 7) % 60
+                pool.observe(T0 + second * NS, [Reading("requests", limit=10, remaining=9, reset_s=reset_s)], outcome)
+
+    def test_three_restarts_show_that_of_a_counter(self):
+        pool = pool_of("10 requests/10s", source=SourceKind.ASSUMED)
+        self.restarting(pool, 170)
+        assert pool.ledger.names == ["10 requests/10s"]
+        self.restarting(pool, 180)
+        assert pool.ledger.names == ["10 requests/min"]
+        assert isinstance(pool.ledger.meters[0], Spread)
+
+    def test_a_given_quota_keeps_its_period_and_the_amount_is_converted(self):
+        pool = pool_of("10 requests/10s")
+        self.restarting(pool)
+        assert amount_of(pool) == pytest.approx(10 / 6)
+        assert pool.ledger.meters[0].quota.period_s == 10
+        assert pool.capacity.learning.trackers[0].period_s == 60
+
+    def test_restarts_that_are_not_equally_far_apart_show_none(self):
+        pool, restarts_s = pool_of("10 requests/10s", source=SourceKind.ASSUMED), [53, 113, 153, 213, 253]
+        for second in range(0, 240, 4):
+            outcome = pool.try_grant(T0 + second * NS, Waiter({"requests": 1}))
+            if isinstance(outcome, Reservation):
+                pool.settle(T0 + second * NS, outcome, None)
+                reset_s = min(at_s for at_s in restarts_s if at_s > second) - second
+                pool.observe(T0 + second * NS, [Reading("requests", limit=10, remaining=9, reset_s=reset_s)], outcome)
+        assert isinstance(pool.ledger.meters[0], Spread)
+        assert pool.ledger.names == ["10 requests/10s"]
+
+    def test_restarts_seen_too_rarely_show_none(self):
+        pool = pool_of("10 requests/10s", source=SourceKind.ASSUMED)
+        self.restarting(pool, 600, every_s=25)
+        assert pool.ledger.names == ["10 requests/10s"]
+
+    def test_a_restart_that_an_older_answer_names_is_none(self):
+        refill = learning.Refill()
+        for at_s in (60, 120, 180, 120, 60):  # the last two are late
+            for _ in range(3):
+                assert refill.restarts_s(T0, Reading("requests", reset_s=at_s)) is None
+        assert refill.restarts_s(T0, Reading("requests")) is None
+
+    def filling(self, pool, period_s, from_s=0, count=10):
+        """Answers of a bucket of 600 requests in ``period_s``, of which others use more and more."""
+        for second in range(from_s, from_s + count):
+            outcome = pool.try_grant(T0 + second * NS, Waiter({"requests": 1}))
+            if not isinstance(outcome, Reservation):
+                continue
+            pool.settle(T0 + second * NS, outcome, None)
+            lack = 100 + 20 * (second - from_s)
+            said = Reading("requests", limit=600, remaining=600 - lack, reset_s=lack / 600 * period_s)
+            pool.observe(T0 + second * NS, [said], outcome)
+
+    def test_a_quota_that_was_spread_is_a_bucket_again_when_its_answers_show_one(self):
+        pool = pool_of("600 requests/min", source=SourceKind.ASSUMED)
+        one = send(pool, 0)
+        pool.observe(T0, [Reading("requests", limit=600, remaining=599, reset_s=50.0)], one)
+        assert isinstance(pool.ledger.meters[0], Spread)
+        self.filling(pool, 60, from_s=1)
+        assert not isinstance(pool.ledger.meters[0], Spread)
+        assert pool.ledger.names == ["600 requests/min"]
+
+    def test_a_window_is_not_counted_as_a_bucket_whatever_its_answers_show(self):
+        pool = pool_of("600 requests/min window", source=SourceKind.ASSUMED)
+        self.filling(pool, 60)
+        assert isinstance(pool.ledger.meters[0], Spread)
+        one = send(pool, 20)
+        said = [Reading("requests", limit=600, remaining=599, reset_s=30.0)]  # too little is used to measure a period
+        for _ in range(20):
+            pool.observe(T0 + 20 * NS, said, one)
+        assert pool.ledger.names == ["600 requests/min window"]
+
+    def test_once_they_have_shown_a_bucket_a_long_wait_makes_it_no_counter(self):
+        pool = pool_of("600 requests/min")
+        self.filling(pool, 60)
+        assert pool.capacity.learning.trackers[0].refill.sure
+        pool.refuse(T0 + 20 * NS, send(pool, 20), Refusal(RefusalKind.RATE, retry_after_s=40.0, unit="requests"), 1.0)
+        assert "rule" not in quota(pool, 20, "requests")["learned"]
+
+    def test_a_reset_without_an_amount_changes_no_level(self):
+        pool = pool_of("600k tokens/min", usable=0.5)
+        one = send(pool, 0)
+        pool.observe(T0, tokens(limit=600_000, reset_s=30.0), one)
+        assert (quota(pool, 0)["remaining"], quota(pool, 0)["learned"]) == (299_000, {})
+
+
+class TestRefusals:
+    def test_those_of_attempts_in_flight_at_a_refusal_add_nothing(self):
+        pool = ungentle("600 requests/min", SourceKind.GIVEN)
+        sent = [send(pool, 0) for _ in range(600)]
+        pool.refuse(T0 + NS, sent[-1], Refusal(RefusalKind.RATE, unit="requests"), 1.0)
+        assert quota(pool, 1, "requests")["remaining"] == 600 - 10 - 599  # it is empty after the pause of a second
+        pool.refuse(T0 + 2 * NS, sent[0], Refusal(RefusalKind.RATE, unit="requests"), 1.0)
+        assert quota(pool, 2, "requests")["remaining"] == 1
+
+    def test_for_growth_those_in_flight_halve_the_speed_once_and_later_ones_again(self):
+        pool = pool_of("600 requests/min")
+        growth = Refusal(RefusalKind.GROWTH, unit="requests")
+        together = [send(pool, 0) for _ in range(3)]
+        for reservation in together:
+            pool.refuse(T0 + NS, reservation, growth, 0.0)
+        assert pool.ledger.meters[0].ceiling == 0.5
+        ceilings = []
+        for second in (10, 20, 30):
+            pool.refuse(T0 + (second + 1) * NS, send(pool, second), growth, 0.0)
+            ceilings.append(pool.ledger.meters[0].ceiling)
+        assert ceilings == pytest.approx([0.25, 0.125, 0.125], abs=0.001)  # an eighth at least
+
+    def test_two_refusals_measure_the_rate_between_them(self):
+        pool = ungentle("600 requests/min", SourceKind.GIVEN)
+        refusal, m = Refusal(RefusalKind.RATE, unit="requests", retry_after_s=0.1), pool.ledger.meters[0]
+        pool.refuse(T0, send(pool, 0), refusal, 0.0)
+        for tenth in range(1, 100):  # half of them: 5 a second
+            if tenth % 2:
+                pool.settle(T0 + tenth * NS // 10, send(pool, tenth / 10), None)
+        pool.refuse(T0 + 10 * NS, send(pool, 10), refusal, 0.0)
+        assert m.ceiling == pytest.approx(0.5, abs=0.02)
+        pool.refuse(T0 + 13 * NS, send(pool, 13), refusal, 0.0)  # too soon after the last one to measure
+        assert m.ceiling == pytest.approx(0.5, abs=0.02)
+
+    def test_refusals_between_which_more_than_the_rate_was_served_lower_nothing(self):
+        pool = ungentle("1200 requests/min", SourceKind.PUBLISHED)
+        refusal, m = Refusal(RefusalKind.RATE, unit="requests", retry_after_s=0.1), pool.ledger.meters[0]
+        pool.refuse(T0, send(pool, 0), refusal, 0.0)
+        for step in range(3, 90):
+            sent = send(pool, step / 20)
+            pool.settle(T0 + step * NS // 20, sent, None)
+        pool.observe(T0 + 5 * NS, [Reading("requests", limit=600)], sent)
+        pool.refuse(T0 + 6 * NS, send(pool, 6), refusal, 0.0)
+        assert (m.quota.amount, m.ceiling) == (600, 1)
+
+    def test_a_counter_that_is_spread_already_stays_so(self):
+        pool = pool_of("600 requests/min")
+        said = Refusal(RefusalKind.RATE, retry_after_s=40.0, unit="requests")
+        pool.refuse(T0 + NS, send(pool, 0), said, 40.0)
+        spread = pool.ledger.meters[0]
+        assert isinstance(spread, Spread)
+        pool.refuse(T0 + 61 * NS, send(pool, 60), said, 40.0)
+        assert pool.ledger.meters[0] is spread
+
+
+@pytest.mark.parametrize(("slices", "left"), [(2, 310_490), (4_096, 509_980)])
+def test_charges_that_the_log_has_lost_may_be_uncounted(monkeypatch, slices, left):
+    """With a whole log, a reading shows that the charges were too high, less those of the last quarter of a second."""
+    monkeypatch.setattr(learning, "SLICES_MAX", slices)
+    pool = ungentle("600k tokens/min", SourceKind.GIVEN)
+    for tenth in range(10):
+        pool.settle(T0 + tenth * NS // 10, send(pool, tenth / 10, tokens=30_000), None)
+    late = send(pool, 1.05, tokens=10)
+    pool.observe(T0 + round(1.05 * NS), tokens(limit=600_000, remaining=600_000, reset_s=0.0), late)
+    assert quota(pool, 1.05)["remaining"] == left
+    assert len(pool.capacity.learning.trackers[0]._slices) <= slices
+
+
+def test_late_sending_concerns_buckets_alone():
+    pool = pool_of("600 requests/min, 9 concurrency, 60 pages/min sliding, 7 starts/min exact", adapts=True)
+    pool.capacity.learning.sent_late(2.0)
+    assert [m.headroom_s for m in pool.ledger.meters] == [2.0, 0.0, 1.0, 0.0]
+    pool.capacity.learning.sent_late(1.5)
+    assert pool.ledger.meters[0].headroom_s == 2.0
+
+
+def test_headers_of_an_unknown_request_only_lower_the_level():
+    pool = pool_of("600k tokens/min, 9 concurrency")
+    send(pool, 0, tokens=15_000)
+    of_now = Reservation({}, [], [], T0, T0)
+    of_now.notes = pool.capacity.learning.notes_of_now()
+    assert of_now.notes[1] is None
+    pool.observe(T0, tokens(limit=600_000, remaining=300_000, reset_s=30.0), of_now)
+    assert quota(pool, 0)["remaining"] == 300_000

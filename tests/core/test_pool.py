@@ -10,14 +10,16 @@ from core_worlds import T0
 from hypothesis import given
 from hypothesis import strategies as st
 
+from paceline.core.capacity import PENDING
 from paceline.core.ledger import PROBE_NS
 from paceline.core.meters import FAR_NS
 from paceline.core.pool import Pool
 from paceline.core.queue import LaneSpec, Waiter
-from paceline.core.quota import NS
+from paceline.core.quota import NS, parse_quotas
 from paceline.core.results import (
     COOL_DOWN,
     LEARNED,
+    STORE,
     Expired,
     NeverFits,
     QueueFull,
@@ -29,9 +31,14 @@ from paceline.core.results import (
     Source,
     SourceKind,
     Stopped,
+    StoreLost,
     WaitUntil,
 )
 from paceline.pacing.status import report
+from paceline.shared import capacity as shared
+from paceline.shared.ledger import SharedLedger
+from paceline.shared.messages import Message
+from shared_pools import shared_pool
 
 UNITS = st.sampled_from(["requests", "tokens", "input_tokens", "output_tokens", "pages", "usd"])
 
@@ -110,6 +117,226 @@ def test_attempts_that_were_granted_at_once_have_places_of_their_own():
     waiters = [again(pool, T0, old)[0] for old in (first, second)]
     assert pool.queue.length == 2
     assert list(pool.queue) == waiters
+
+
+def test_an_attempt_at_once_after_a_refusal_keeps_its_place():
+    pool = pool_of("2 requests/min")
+    first, second = Waiter({}), Waiter({})
+    refused = pool.try_grant(T0, first)
+    pool.refuse(T0, refused, RATE, 0.0)
+    assert isinstance(pool.try_grant(T0, second), Reservation)
+    first.returned = True
+    assert isinstance(pool.try_grant(T0, first), WaitUntil)
+    assert (first.number, second.number) == (1, 2)
+
+
+def test_an_attempt_that_is_closed_is_closed_once():
+    pool = pool_of("60 requests/min", "100 tokens/min")
+    _, outcome = ask(pool, tokens=40)
+    pool.settle(T0, outcome, {"tokens": 30})
+    pool.settle(T0, outcome, {"tokens": 5})
+    pool.refuse(T0, outcome, Refusal(RefusalKind.RATE, scope=RefusalScope.REQUEST), 0.0)
+    pool.cancel(T0, outcome)
+    assert [m.level(T0) for m in pool.ledger.meters] == [59, 70]
+    assert pool.counts == {"granted": 1, "settled": 1, "refused_rate": 1}
+
+
+class TestExpected:
+    def test_it_counts_those_ahead_as_requests_of_the_same_cost(self):
+        pool = pool_of("60 tokens/min")
+        use_up(pool, cost={"tokens": 60})
+        waiter = Waiter({"tokens": 5})
+        assert pool.expected(T0, waiter) == T0 + 5 * NS
+        for _ in range(3):
+            ask(pool, tokens=1)
+        assert pool.expected(T0, waiter) == T0 + 20 * NS
+        assert pool.expected(T0, Waiter({"tokens": 5}, LaneSpec("urgent", priority=1))) == T0 + 5 * NS
+
+    def test_there_is_none_where_no_wait_is_long_enough(self):
+        assert pool_of("60 tokens/min").expected(T0, Waiter({"tokens": 61})) is None
+
+    def test_a_stopped_pool_has_none_before_its_next_trial(self):
+        pool = pool_of("1 requests/hour")
+        pool.refuse(T0, ask(pool)[1], MONEY, 0.0)
+        trial_ns = T0 + 600 * NS
+        assert pool.expected(trial_ns - 1, Waiter({})) is None
+        assert pool.expected(trial_ns, Waiter({})) == T0 + 3_600 * NS
+
+
+class TestSentLater:
+    """Attempts that were granted and are sent later: the provider has charged them only then."""
+
+    def test_the_bucket_does_not_refill_beyond_their_charge(self):
+        pool = pool_of("60 tokens/min", "60 units/min even", "100 pages/min sliding", "9 concurrency", learns=True)
+        _, outcome = ask(pool, tokens=10, units=20, pages=5)
+        before = [m.level(T0 + 8 * NS) for m in pool.ledger.meters]
+        pool.capacity.hold(T0 + 8 * NS, [outcome])
+        assert before == [58, 48, 95, 8]
+        assert [m.level(T0 + 8 * NS) for m in pool.ledger.meters] == [50, 40, 95, 8]
+
+    def test_one_that_has_not_refilled_stays(self):
+        pool = pool_of("60 tokens/min")
+        _, outcome = ask(pool, tokens=10)
+        ask(pool, tokens=20)
+        pool.capacity.hold(T0 + 20 * NS, [outcome])
+        assert pool.ledger.meters[0].level(T0 + 20 * NS) == 50
+        pool.capacity.hold(T0 + 20 * NS, [outcome])
+        assert pool.ledger.meters[0].level(T0 + 20 * NS) == 50
+
+    def test_an_exact_quota_counts_them_from_then_on(self):
+        pool = pool_of("7 starts/min exact")
+        outcomes = [ask(pool, starts=1)[1] for _ in range(3)]
+        pool.settle(T0, outcomes[2], None)
+        _, free = ask(pool, starts=0)
+        pool.capacity.hold(T0 + 5 * NS, [*outcomes, free])  # the settled one was sent
+        levels = [pool.ledger.meters[0].level(T0 + second * NS) for second in (5, 60, 64, 65)]
+        assert levels == [4, 5, 5, 7]
+
+    def test_those_in_flight_count_as_sent_when_the_network_is_back(self):
+        pool = pool_of("60 tokens/min", "60 requests/min", "9 concurrency", "7 starts/min exact")
+        _, outcome = ask(pool, tokens=10, starts=1)
+        ask(pool, tokens=20)
+        pool.settle(T0, ask(pool, tokens=20)[1], None)
+        pool.capacity.arrive(T0 + 15 * NS)
+        # Of the tokens 30 are in flight and 35 not refilled; of the requests both in flight, and none else.
+        assert [m.level(T0 + 15 * NS) for m in pool.ledger.meters] == [25, 58, 7, 6]
+        assert outcome.open
+
+
+class Store:
+    """A pool of one process, and the ledger of its store."""
+
+    def __init__(self, text: str) -> None:
+        self.quotas, self.ledger = parse_quotas(text), SharedLedger()
+        self.pool = shared_pool("p", self.quotas, T0, who="a", headroom_s=0.0, lease_s=0.0)
+
+    def exchange(self, now_ns: int = T0) -> list[Waiter]:
+        message = shared.ask(self.pool, now_ns)
+        return shared.answer(self.pool, now_ns, self.ledger.apply(now_ns, message))
+
+    def lose(self, now_ns: int = T0) -> list[Waiter]:
+        assert shared.ask(self.pool, now_ns) is not None
+        return shared.answer(self.pool, now_ns, "gone")
+
+    def attempt(self, now_ns: int = T0) -> Waiter:
+        waiter = Waiter({})
+        waiter.outcome = self.pool.try_grant(now_ns, waiter)
+        return waiter
+
+
+class TestStore:
+    def test_it_decides_about_attempts_at_once(self):
+        store = Store("60 requests/min burst 2")
+        first = [store.attempt() for _ in range(3)]
+        assert [waiter.outcome for waiter in first] == [PENDING] * 3
+        assert (store.pool.undecided, store.pool.wake_ns) == (tuple(first), None)
+        for waiter in first:
+            waiter.outcome = None
+        assert store.exchange() == first
+        assert all(isinstance(waiter.outcome, Reservation) for waiter in first[:2])
+        assert first[2].outcome == WaitUntil(T0 + NS, "60 requests/min burst 2")
+        assert (store.pool.undecided, store.pool.queue.length) == ((), 0)
+
+    def test_those_that_the_message_did_not_carry_are_decided_by_the_next_one(self):
+        store = Store("60 requests/min burst 1")
+        carried = Waiter({})
+        store.pool.try_grant(T0, carried)
+        message, later = shared.ask(store.pool, T0), Waiter({})
+        store.pool.try_grant(T0, later)
+        assert shared.answer(store.pool, T0, store.ledger.apply(T0, message)) == [carried]
+        assert store.pool.undecided == (later,)
+        assert store.exchange() == [later]
+        assert later.outcome == WaitUntil(T0 + NS, "60 requests/min burst 1")
+
+    def test_an_attempt_at_once_is_not_granted_before_those_that_wait(self):
+        store = Store("60 requests/min")
+        ask(store.pool)
+        assert store.attempt().outcome.quota == STORE
+        assert store.pool.undecided == ()
+
+    def test_who_withdraws_is_not_answered(self):
+        store = Store("60 requests/min burst 1")
+        waiters = [Waiter({}), Waiter({})]
+        for waiter in waiters:
+            store.pool.try_grant(T0, waiter)
+        message = shared.ask(store.pool, T0)
+        for waiter in waiters:
+            store.pool.withdraw(T0, waiter)
+        assert shared.answer(store.pool, T0, store.ledger.apply(T0, message)) == []
+        assert [waiter.outcome for waiter in waiters] == [None, None]
+
+    def test_one_that_has_never_answered_turns_all_away(self):
+        store = Store("60 requests/min")
+        attempt, waiting = Waiter({}), Waiter({})
+        store.pool.submit(T0, waiting)
+        store.pool.try_grant(T0, attempt)
+        assert store.lose() == [waiting]
+        assert waiting.outcome == StoreLost("gone")
+        assert store.pool.wake_ns is None
+
+    def test_without_it_the_share_of_this_process_grants(self):
+        store = Store("60 requests/min")
+        ask(store.pool)
+        store.exchange()
+        attempts = [Waiter({}) for _ in range(60)]
+        for waiter in attempts:
+            store.pool.try_grant(T0, waiter)
+        assert store.lose() == attempts
+        granted = [waiter for waiter in attempts if isinstance(waiter.outcome, Reservation)]
+        assert granted == attempts[:51]  # seven eighths of the 59 that are left
+        assert {type(waiter.outcome) for waiter in attempts[51:]} == {WaitUntil}
+        assert store.pool.counts["store_lost"] == 1
+        store.lose(T0 + NS)
+        assert store.pool.counts["store_lost"] == 1
+
+    def test_what_it_granted_and_what_was_granted_without_it_is_closed_where_it_was_charged(self):
+        store = Store("60 tokens/min, 9 concurrency")
+        early, _ = ask(store.pool, tokens=20)
+        store.exchange()
+        alone, _ = ask(store.pool, tokens=30)
+        assert store.lose() == [alone]
+        share = store.pool.ledger
+        assert [m.level(T0) for m in share.meters] == [
+            pytest.approx(5),
+            7,
+        ]  # of seven eighths of 40 tokens, and 8 slots
+        store.pool.settle(T0, alone.outcome, {"tokens": 10})
+        assert [m.level(T0) for m in share.meters] == [pytest.approx(25), 8]
+        store.pool.settle(T0, early.outcome, {"tokens": 5})  # the store refunds it; its slot is free
+        assert [m.level(T0) for m in share.meters] == [pytest.approx(25), 9]
+
+    def test_it_corrects_what_it_granted_by_the_true_cost(self):
+        store = Store("60 requests/min")
+        waiter, _ = ask(store.pool)
+        store.exchange()
+        store.pool.settle(T0, waiter.outcome, {"requests": 3, "tokens": 9})
+        store.exchange(T0 + NS)
+        assert store.ledger.apply(T0 + NS, Message("b", 1, store.quotas, versions=[-1])).standings[0].spent == 3
+
+    def test_a_quota_that_another_process_has_counts_for_those_that_wait(self):
+        store = Store("60 requests/min burst 1")
+        quotas = parse_quotas("60 requests/min burst 1, 100 tokens/min")
+        store.ledger.apply(T0, Message("b", 1, quotas, versions=[-1, -1], headroom_s=0.0))
+        first, second = (ask(store.pool, tokens=70)[0] for _ in range(2))
+        assert second.amounts == [1]
+        assert store.exchange() == [first]
+        assert store.pool.ledger.names == ["60 requests/min burst 1", "100 tokens/min"]
+        assert second.amounts == [1, 70]
+
+    def test_a_request_that_waits_for_an_old_view_of_the_quotas_may_never_fit(self):
+        store = Store("60 tokens/min burst 50")
+        waiter, outcome = ask(store.pool, T0 + NS, tokens=51)
+        assert isinstance(outcome, WaitUntil)
+        assert store.exchange(T0 + NS) == [waiter]
+        assert waiter.outcome == NeverFits("tokens", 51, 50)
+        assert (store.pool.waited_ns, store.pool.queue.length) == (0, 0)
+
+    def test_a_forked_child_has_none_of_the_waiters(self):
+        store = Store("60 requests/min")
+        store.pool.try_grant(T0, Waiter({}))
+        store.pool.submit(T0, Waiter({}))
+        store.pool.drain()
+        assert (store.pool.queue.length, store.pool.undecided) == (0, ())
 
 
 class TestDeadlines:

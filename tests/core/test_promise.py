@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from fractions import Fraction
 
 import pytest
@@ -157,6 +158,21 @@ def test_units_that_a_cost_leaves_out():
     assert ledger.amounts({}) == [1, 0, 1, 0, 0]
     assert ledger.amounts({"input_tokens": 3, "output_tokens": 4}) == [1, 7, 1, 0, 3]
     assert ledger.amounts({"tokens": 5, "input_tokens": 3, "requests": 2, "usd": 0.5}) == [2, 5, 1, 0.5, 3]
+
+
+@pytest.mark.parametrize(
+    ("limits", "asked", "expected"),
+    [
+        (["9 requests/min", "900 input_tokens/min"], 100, 512),
+        (["9 requests/min", "900 tokens/min"], 100, 450),  # half of the quota
+        (["9 requests/min", "900 tokens/min"], 600, 300),  # with the input no more than it
+        (["9 requests/min", "900 tokens/min"], 1_000, 0),
+        (["900 tokens/min", "500 output_tokens/min burst 40"], 100, 20),
+        (["900 tokens/min burst 30", "500 output_tokens/min"], 10, 15),
+    ],
+)
+def test_an_expected_output_makes_no_request_too_large(limits, asked, expected):
+    assert Ledger([quota(text) for text in limits], T0).expected_output(asked, 512) == expected
 
 
 class TestOpeningGently:

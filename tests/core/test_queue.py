@@ -10,7 +10,7 @@ from core_worlds import T0
 from hypothesis import given
 from hypothesis import strategies as st
 
-from paceline.core.queue import LaneSpec, Queue, Waiter
+from paceline.core.queue import LANES_MAX, Lanes, LaneSpec, Queue, Waiter
 from paceline.core.quota import NS
 from paceline.core.results import QuotaError
 
@@ -273,10 +273,42 @@ def test_correcting_a_lane_that_is_gone_changes_nothing():
     assert nothing_left(line)
 
 
-@pytest.mark.parametrize("weight", [0, -1, float("inf"), float("nan")])
+@pytest.mark.parametrize("weight", [0, -1, float("inf"), float("nan"), True, "2"])
 def test_a_weight_must_give_a_share(weight):
     with pytest.raises(QuotaError, match="weight of lane 'x'"):
         LaneSpec("x", weight)
+
+
+@pytest.mark.parametrize("priority", [0.5, True, "1"])
+def test_a_priority_is_a_whole_number(priority):
+    with pytest.raises(QuotaError, match="priority of lane 'x'"):
+        LaneSpec("x", priority=priority)
+
+
+def test_a_lane_has_a_name():
+    with pytest.raises(QuotaError, match="the name of a lane is empty"):
+        LaneSpec("")
+
+
+class TestLanes:
+    def test_what_the_caller_leaves_out_is_that_of_the_known_lane(self):
+        lanes = Lanes([LaneSpec("bulk", weight=3, priority=-1)])
+        assert lanes["bulk", None, None] == LaneSpec("bulk", 3, -1)
+        assert lanes["bulk", 7, None] == LaneSpec("bulk", 7, -1)
+        assert lanes["bulk", None, 2] == LaneSpec("bulk", 3, 2)
+        assert lanes["other", None, None] == LaneSpec("other", 1, 0)
+        assert lanes["bulk", 0.5, 0] is lanes["bulk", 0.5, 0]
+
+    def test_a_name_alone_is_no_known_lane(self):
+        with pytest.raises(QuotaError, match=r"lanes: 'bulk' is not a lane: write it like LaneSpec"):
+            Lanes(["bulk"])
+
+    def test_names_from_callers_fill_no_memory(self):
+        lanes = Lanes([LaneSpec("known", weight=2)])
+        sizes = [(lanes[f"lane-{i}", None, None], len(lanes))[1] for i in range(2 * LANES_MAX + 1)]
+        assert max(sizes) == LANES_MAX
+        assert sizes[LANES_MAX] == 1
+        assert lanes["known", None, None].weight == 2
 
 
 def test_a_new_weight_holds_for_those_that_wait_already():

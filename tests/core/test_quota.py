@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from paceline.core.quota import Quota, Rule, parse_quotas
+from paceline.core.quota import DAY_S, MONTH, MONTH_S, Quota, Rule, parse_quotas
 from paceline.core.results import QuotaError
 
 
@@ -28,6 +28,7 @@ from paceline.core.results import QuotaError
             Quota("usd", 9, 86_400, 4, Rule.WINDOW, "America/Los_Angeles"),
         ),
         ("5 requests/10min", Quota("requests", 5, 600)),
+        ("5 usd/month", Quota("usd", 5, MONTH_S, rule=Rule.WINDOW, anchor=MONTH)),
     ],
 )
 def test_reading(text, expected):
@@ -55,6 +56,9 @@ def test_reading(text, expected):
         ("5 requests/min slots", "slots have no period"),
         ("5 requests/day window Europe/Berlim", "Europe/Berlim"),
         ("5 requests/min window Europe/Berlin", "day"),
+        ("5 usd/2month", "unknown period 'month'"),
+        ("5 usd/month burst 1", "unknown period 'month'"),
+        ("5 usd/day window month", "unknown option 'month'"),
     ],
 )
 def test_what_is_wrong_is_said(text, hint):
@@ -83,6 +87,8 @@ def test_what_is_wrong_is_said(text, hint):
         {"amount": 1e-300},
         {"rule": "window"},
         {"rule": Rule.SLOTS},
+        {"period_s": MONTH_S, "anchor": MONTH},
+        {"period_s": DAY_S, "rule": Rule.WINDOW, "anchor": MONTH},
     ],
 )
 def test_no_quota_that_nobody_can_mean(bad):
@@ -106,6 +112,13 @@ positive = st.one_of(
 )
 def test_what_is_written_can_be_read(unit, amount, period_s, burst, rule):
     quota = Quota(unit, amount, period_s, burst or 0.0, Rule(rule[0]), rule[1])
+    assert Quota.parse(str(quota)) == quota
+
+
+@given(unit=st.sampled_from(["usd", "starts"]), amount=positive)
+def test_months_that_are_written_can_be_read(unit, amount):
+    quota = Quota(unit, amount, MONTH_S, rule=Rule.WINDOW, anchor=MONTH)
+    assert str(quota).endswith(f" {unit}/month")
     assert Quota.parse(str(quota)) == quota
 
 
@@ -138,6 +151,28 @@ def test_another_amount():
     assert Quota("requests", 10).with_amount(20) == Quota("requests", 20)
     assert Quota("requests", 10, burst=4).with_amount(20).burst == 4
     assert Quota("requests", 10, burst=4).with_amount(2).burst == 2
+
+
+@pytest.mark.parametrize("text", ["100 requests/day", "100 requests/24h", "100 requests/day window"])
+def test_a_day_without_a_zone_restarts_at_midnight_where_the_provider_says(text):
+    restarting = Quota.parse(text).restarting("America/Los_Angeles")
+    assert restarting == Quota("requests", 100, DAY_S, rule=Rule.WINDOW, anchor="America/Los_Angeles")
+    assert Quota.parse(text).restarting("") == Quota.parse(text)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "100 requests/min",
+        "100 requests/25h",
+        "100 requests/day burst 99",
+        "100 requests/day sliding",
+        "100 requests/day exact",
+        "100 requests/day window utc",
+    ],
+)
+def test_a_quota_with_a_period_a_burst_or_a_rule_of_its_own_does_not_restart(text):
+    assert Quota.parse(text).restarting("America/Los_Angeles") == Quota.parse(text)
 
 
 def test_rates():

@@ -12,6 +12,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 
 from paceline.core import meters
 from paceline.core.ledger import Ledger
+from paceline.core.meters import Bucket
 from paceline.core.quota import NS
 from paceline.core.results import NeverFits, Reservation, WaitUntil
 
@@ -207,6 +208,40 @@ def test_two_refunds_do_not_return_the_same_room_twice():
     ledger.settle(T0 + 40 * NS, second, {"units": 10})
     ledger.settle(T0 + 40 * NS, first, {"units": 0})
     assert ledger.meters[0].level(T0 + 40 * NS) == 60  # only the last 40 are still to be repaid
+
+
+def test_a_refund_lowers_later_low_points_by_what_it_was_worth():
+    ledger = one_bucket("60 units/min burst 100")
+    first = grant(ledger, T0, units=50)
+    second = grant(ledger, T0 + 40 * NS, units=30)  # 10 are missing: without the first, none
+    grant(ledger, T0 + 50 * NS, units=20)  # 30 are missing: without the first, 20
+    ledger.settle(T0 + 50 * NS, first, {"units": 0})
+    assert ledger.meters[0].level(T0 + 50 * NS) == 60
+    ledger.settle(T0 + 50 * NS, second, {"units": 0})
+    assert ledger.meters[0].level(T0 + 50 * NS) == 80
+
+
+steps = st.tuples(
+    st.sampled_from([0, 1, NS, 5 * NS, 10 * NS, 30 * NS]),
+    st.one_of(st.integers(1, 40), st.tuples(st.integers(0, 15), st.sampled_from([0, 0, 1, 5, 20]))),
+)
+
+
+@given(history=st.lists(steps, min_size=20, max_size=40))
+def test_refunds_in_any_order_are_exact_while_the_low_points_suffice(history):
+    bucket, log, now_ns, attempts = Bucket(quota("60 units/min"), T0, 0.0), Log(quota("60 units/min")), T0, []
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(meters, "LOW_POINTS_MAX", 40)
+        for gap_ns, step in history:
+            now_ns += gap_ns
+            if isinstance(step, int):
+                attempts.append((bucket.charge(now_ns, step), step, log.charge(now_ns, step)))
+            elif attempts:
+                mark, cost, charge = attempts.pop(step[0] % len(attempts))
+                true = min(cost, step[1])
+                bucket.correct(now_ns, mark, cost, true)
+                charge.cost = Fraction(true)
+            assert max(bucket.full_at_ns - now_ns, 0) == log.used_ns(now_ns)
 
 
 def test_a_limit_that_grew_does_not_make_old_refunds_worth_more():

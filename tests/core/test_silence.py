@@ -121,3 +121,22 @@ def test_what_was_in_flight_counts_as_sent_when_it_arrives():
     pool.settle(back_ns, flying[0], USED)
     granted = [pool.try_grant(back_ns, Waiter({})) for _ in range(3)]
     assert not any(isinstance(outcome, Reservation) for outcome in granted)
+
+
+def test_those_sent_long_before_the_beginning_of_an_answer_are_not_waited_for():
+    pool, _, now_ns = silent_pool()
+    pool.answered(now_ns - NS)
+    for _ in range(10):
+        sent(pool, now_ns)
+    assert not pool.notices
+
+
+def test_a_pause_is_no_silence_and_ends_with_its_own_probe():
+    pool, flying, now_ns = silent_pool()
+    pool.capacity.pause(now_ns + 5 * NS)
+    waiters = [ask(pool, now_ns)[0] for _ in range(3)]
+    assert (pool.silent_since_ns, pool.wake_ns) == (0, now_ns + 5 * NS)
+    assert pump_at_wake(pool) == (now_ns + 5 * NS, waiters[:1])
+    assert [notice.split(",")[0] for notice in pool.notices] == ["no answer for 15.0 s"]
+    pool.settle(now_ns + 5 * NS + 1, flying[0], USED)
+    assert pool.pump(now_ns + 5 * NS + 1) == waiters[1:]

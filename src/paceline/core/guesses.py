@@ -33,8 +33,8 @@ SLOTS_MAX = 512
 """The most slots that a guess is raised to."""
 
 ROUNDS, ROUNDS_MAX = 10, 160
-"""After a refusal, slots are raised by one each time that ``ROUNDS`` x (number of slots) attempts were served; each further
-refusal doubles the factor, up to ``ROUNDS_MAX``."""
+"""After a refusal, slots are raised by one each time that ``ROUNDS`` x (number of slots) attempts were served, and of a known
+number after each (number of slots); each further refusal doubles the factor, up to ``ROUNDS_MAX``."""
 
 SLOWER = 2.0
 """Slots are not raised while answers take this many times as long as the fastest one."""
@@ -119,7 +119,8 @@ class Guesses:
         """The number of slots at ``index`` after a refusal with ``used`` others of them in use."""
         m = self._ledger.meters[index]
         guess = self.open.setdefault(index, Guess(m.quota.amount, self._ledger.sources[index]))
-        guess.rounds, guess.served = min(max(2 * guess.rounds, ROUNDS), ROUNDS_MAX), 0.0
+        first = ROUNDS if guess.most == inf else 1
+        guess.rounds, guess.served = min(max(2 * guess.rounds, first), ROUNDS_MAX), 0.0
         return max(used * 3 // 4 if guess.most == inf else min(used, m.quota.amount), 1.0)
 
     def stalled(self, now_ns: int, amounts: list[float]) -> int | None:

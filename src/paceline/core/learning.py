@@ -591,10 +591,9 @@ class QuotaTracker:
         demand_s = max(2 * amount * self.meter.ns_per_unit / NS, 1.0)
         step_s = min((now_ns - self._climbed_ns) / NS, demand_s)
         self._climbed_ns = now_ns
-        if step_s > 0:
-            self._busy_s += step_s
-            gain = CLIMB * step_s / self._climb_s * (1 if self._steady else 1 + self._busy_s / 60)
-            self._set_ceiling(now_ns, self.meter.ceiling * (1 + gain))
+        self._busy_s += step_s
+        gain = CLIMB * step_s / self._climb_s * (1 if self._steady else 1 + self._busy_s / 60)
+        self._set_ceiling(now_ns, self.meter.ceiling * (1 + gain))
 
 
 def _lack_ns(quota: Quota, reading: Reading) -> int:

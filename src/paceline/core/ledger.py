@@ -409,9 +409,9 @@ class Ledger:
         What it lacks from full stays. Its low points, its learned ceiling and held amounts do not.
         """
         old = self.meters[index]
+        assert isinstance(old, Bucket)
         spread = Spread(old.quota, now_ns, self.headroom_s)
-        if isinstance(old, Bucket):
-            spread.full_at_ns = old.full_at_ns
+        spread.full_at_ns = old.full_at_ns
         self.meters[index] = spread
         return spread
 

@@ -212,12 +212,12 @@ class Bucket:
 
     def set_ceiling(self, now_ns: int, ceiling: float) -> None:
         """Run at the share ``ceiling`` of the published rate; the level stays."""
-        level = self.level(now_ns)
+        level = Bucket.level(self, now_ns)  # what is held is not charged yet
         self.ceiling = min(max(ceiling, CEILING_MIN), 1.0)
         self._resize(now_ns, self.quota, level)
 
     def adopt(self, now_ns: int, amount: float, period_s: float | None = None) -> None:
-        level = self.level(now_ns)
+        level = Bucket.level(self, now_ns)
         grown = amount - self.quota.amount
         self.ceiling = 1.0
         self._resize(now_ns, self.quota.with_amount(amount, period_s), level)
@@ -284,17 +284,21 @@ class Bucket:
     def _lower(self, mark: int, lack: int, refund: int) -> int:
         """Lower the low points after ``mark`` by ``refund``; return the least lack since ``mark``, at most ``lack``.
 
-        With the lower charge, every later low point would have been lower, too.
+        With the lower charge, every later low point would have been lower, too; by no more than the first of them, at which
+        the bucket would have become full.
         """
         marks, lacks = self.low_marks, self.low_lacks
         since = bisect_right(marks, mark)
-        lack = min([lack, *lacks[since : since + 1]])
-        if lack > 0:
-            lacks[since:] = [max(then - refund, 0) for then in lacks[since:]]
-            while 0 < since < len(lacks) and lacks[since - 1] >= lacks[since]:
+        if since == len(lacks):
+            return lack
+        first = lacks[since]
+        if first:
+            by_ns = min(refund, first)
+            lacks[since:] = [then - by_ns for then in lacks[since:]]
+            while since > 0 and lacks[since - 1] >= lacks[since]:
                 since -= 1  # undercut: keep both lists ascending
                 del marks[since], lacks[since]
-        return lack
+        return min(lack, first)
 
     def answered(self, cost: float) -> None:
         opened = self.opened
@@ -350,7 +354,7 @@ class Held(Bucket):
             return at_ns
         held_ns = self.held_ns
         if held_ns + ceil((cost + ahead) * self.ns_per_unit) + slack_ns > self.reach_ns:
-            return max(next(iter(self.held)) + self._period_ns, now_ns + 1)  # or when an attempt in flight ends
+            return next(iter(self.held)) + self._period_ns  # or when an attempt in flight ends
         return at_ns + held_ns
 
     def charge(self, now_ns: int, cost: float) -> int:
@@ -598,7 +602,7 @@ def restarts(anchor: str | None, now_ns: int) -> tuple[int, ...] | None:
     from zoneinfo import ZoneInfo  # rarely needed
 
     local = datetime.fromtimestamp(now_ns / NS, ZoneInfo(str(anchor)))
-    today = local.replace(hour=0, minute=0, second=0, microsecond=0, fold=0)
+    today = datetime(local.year, local.month, local.day, tzinfo=local.tzinfo)
     return tuple(int((today + timedelta(days=days)).timestamp()) for days in (-1, 0, 1, 2))  # a day has 23 to 25 hours
 
 

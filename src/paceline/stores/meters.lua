@@ -191,10 +191,14 @@ local function correct_bucket(m, mark, charged, actual)
   local count = #low / 2
   local since = count
   while since > 0 and low[2 * since - 1] > mark do since = since - 1 end
-  if since < count and low[2 * since + 2] < lack then lack = low[2 * since + 2] end
+  local by = 0                                     -- by how much each later low point would have been lower
+  if since < count then
+    by = min(refund, low[2 * since + 2])
+    lack = min(lack, low[2 * since + 2])
+  end
   if refund == 0 or lack <= 0 then return end
   s.full = s.full - min(refund, lack)
-  for i = since + 1, count do low[2 * i] = max(low[2 * i] - refund, 0) end
+  for i = since + 1, count do low[2 * i] = low[2 * i] - by end
   while since > 0 and since < count and low[2 * since] >= low[2 * since + 2] do
     for i = 2 * since - 1, 2 * count do low[i] = low[i + 2] end
     since, count = since - 1, count - 1

@@ -1,0 +1,118 @@
+"""Costs that the provider charges when the answer is produced: held until then, and charged at the end of the attempt."""
+
+from __future__ import annotations
+
+import pytest
+from core_worlds import T0, grant, quota, wait_ns
+
+from paceline.core.ledger import Ledger
+from paceline.core.meters import Held
+from paceline.core.quota import NS
+from paceline.core.results import WaitUntil
+
+
+def ledger_of(text: str = "60 units/min burst 100", **options) -> Ledger:
+    return Ledger([quota(text)], T0, **{"headroom_s": 0.0, "charged_after": ["units"], **options})
+
+
+def level(ledger: Ledger, after_s: float = 0.0) -> float:
+    return ledger.meters[0].level(T0 + round(after_s * NS))
+
+
+def test_only_a_bucket_of_such_a_unit_holds():
+    texts = ["60 units/min", "60 units/day window utc", "60 units/hour sliding", "60 tokens/min"]
+    ledger = Ledger([quota(text) for text in texts], T0, charged_after=["units"])
+    assert [isinstance(m, Held) for m in ledger.meters] == [True, False, False, False]
+
+
+def test_what_is_held_is_not_refilled_before_the_attempt_ends():
+    ledger = ledger_of()
+    slow = grant(ledger, T0, units=80)
+    assert [level(ledger, second) for second in (0, 30, 59)] == [20, 20, 20]
+    ledger.settle(T0 + 30 * NS, slow, None)
+    assert [level(ledger, second) for second in (30, 40, 110, 120)] == [20, 30, 100, 100]
+
+
+def test_a_cost_fits_beside_what_is_held():
+    ledger = ledger_of()
+    first, _ = grant(ledger, T0, units=50), grant(ledger, T0, units=50)
+    assert ledger.reserve(T0, {"units": 1}) == WaitUntil(T0 + 60 * NS, "60 units/min burst 100")  # or an end before
+    ledger.settle(T0 + 10 * NS, first, None)
+    assert ledger.reserve(T0 + 10 * NS, {"units": 1}) == WaitUntil(T0 + 11 * NS, "60 units/min burst 100")
+    assert ledger.reserve(T0 + 11 * NS - 1, {"units": 1}) == WaitUntil(T0 + 11 * NS, "60 units/min burst 100")
+    grant(ledger, T0 + 11 * NS, units=1)
+
+
+def test_a_cost_that_the_held_ones_leave_no_room_for_waits_for_the_oldest():
+    ledger = ledger_of()
+    grant(ledger, T0, units=40)
+    grant(ledger, T0 + 5 * NS, units=20)
+    assert wait_ns(ledger, T0 + 5 * NS, {"units": 40}) == T0 + 5 * NS
+    assert wait_ns(ledger, T0 + 5 * NS, {"units": 41}) == T0 + 60 * NS
+
+
+def test_those_that_go_first_need_their_room():
+    ledger = ledger_of()
+    grant(ledger, T0, units=50)
+    assert ledger.earliest(T0, [10.0], [40.0])[0] == T0
+    assert ledger.earliest(T0, [10.0], [41.0])[0] == T0 + 60 * NS
+
+
+@pytest.mark.parametrize(("true", "left"), [(20, 80), (0, 100), (80, 20), (130, -30)])
+def test_the_true_cost_is_charged_at_the_end(true, left):
+    ledger = ledger_of()
+    attempt = grant(ledger, T0, units=80)
+    ledger.settle(T0 + 30 * NS, attempt, {"units": true})
+    assert level(ledger, 30) == left
+    assert ledger.spent == [true]
+
+
+def test_an_attempt_that_was_never_sent_costs_nothing():
+    ledger = ledger_of()
+    attempt = grant(ledger, T0, units=80)
+    grant(ledger, T0, units=10)
+    ledger.cancel(T0 + NS, attempt)
+    assert level(ledger, 1) == 90
+
+
+def test_a_cost_held_for_one_period_is_charged_then():
+    ledger = ledger_of()
+    slow = grant(ledger, T0, units=80)
+    assert wait_ns(ledger, T0 + 60 * NS - 1, {"units": 30}) == T0 + 60 * NS
+    assert level(ledger, 60) == 20
+    assert wait_ns(ledger, T0 + 60 * NS, {"units": 30}) == T0 + 70 * NS
+    assert level(ledger, 70) == 30  # it refills from then on
+    ledger.settle(T0 + 80 * NS, slow, {"units": 100})
+    assert level(ledger, 80) == 20
+
+
+def test_a_unit_that_was_not_reserved_is_charged_when_it_is_reported():
+    ledger = Ledger([quota("60 requests/min"), quota("60 units/min")], T0, headroom_s=0.0, charged_after=["units"])
+    attempt = grant(ledger, T0)
+    ledger.settle(T0 + NS, attempt, {"units": 25})
+    assert ledger.meters[1].level(T0 + NS) == 35
+
+
+def test_what_is_held_stays_held_when_the_limit_changes():
+    ledger = ledger_of("60 units/min")
+    grant(ledger, T0, units=20)
+    ledger.adopt(T0, 0, 120)
+    assert (ledger.names, level(ledger)) == (["120 units/min"], 40)  # it fills up from what it had
+    assert level(ledger, 60) == 100
+
+
+def test_a_ceiling_that_climbs_charges_nothing_that_is_held():
+    ledger = ledger_of("60 units/min")
+    attempt = grant(ledger, T0, units=20)
+    for ceiling in (0.5, 0.75, 1.0):
+        ledger.meters[0].set_ceiling(T0, ceiling)
+        assert level(ledger) == 40
+    ledger.settle(T0, attempt, None)
+    assert level(ledger) == 40
+
+
+def test_a_network_that_held_requests_back_changes_nothing_that_is_held():
+    ledger = ledger_of()
+    grant(ledger, T0, units=80)
+    ledger.meters[0].arrive(T0 + 30 * NS, 80)
+    assert level(ledger, 30) == 20

@@ -1,0 +1,101 @@
+"""What another process has learned, and this one takes from the store."""
+
+from __future__ import annotations
+
+import pytest
+from core_shared_ledger import Member
+
+from paceline.core.quota import NS
+from paceline.core.results import LEARNED, Reading, Refusal, RefusalKind, SourceKind
+from paceline.shared.messages import Refused
+
+
+def open_member() -> Member:
+    member = Member("60 tokens/min", source=SourceKind.ASSUMED)
+    for _ in range(20):  # it is open
+        member.answer(member.take(2))
+    return member
+
+
+class TestLimit:
+    def test_it_is_no_guess_any_more(self):
+        member = open_member()
+        learning = member.pool.capacity.learning
+        assert list(learning.guesses.open) == [0]
+        member.other_process_says("adopt", 90.0)
+        member.take(1)
+        assert (member.pool.ledger.names, member.pool.ledger.sources) == (["90 tokens/min"], [LEARNED])
+        assert learning.guesses.open == {}
+
+    def test_a_guess_that_this_process_has_raised_stays_one(self):
+        member = Member("60 tokens/min", source=SourceKind.ASSUMED)
+        while member.meter.quota.amount == 60:
+            member.answer(member.take(6), actual={"tokens": 6})
+        assert member.pool.ledger.names == ["120 tokens/min"]
+        member.pool.capacity.learning.learned_elsewhere(member.now_ns, 0)  # the store sends the same amount back
+        assert list(member.pool.capacity.learning.guesses.open) == [0]
+        assert member.pool.ledger.sources[0].kind is SourceKind.ASSUMED
+
+    def test_an_older_answer_does_not_change_it_back(self):
+        member = open_member()
+        old = member.take(2)
+        member.other_process_says("adopt", 90.0)
+        member.exchange_soon()
+        member.answer(old, Reading("tokens", limit=50))
+        assert member.pool.ledger.names == ["90 tokens/min"]
+        member.answer(member.take(2), Reading("tokens", limit=50))
+        assert member.pool.ledger.names == ["50 tokens/min"]
+
+
+class TestLevel:
+    def test_an_older_answer_does_not_raise_it(self):
+        member = open_member()
+        member.wait(60)
+        old = member.take(2)
+        member.other_process_says("shift", 30.0 * NS)
+        member.exchange_soon()
+        level = member.meter.level(member.now_ns)
+        assert level == pytest.approx(28, abs=1)
+        member.answer(old, Reading("tokens", limit=60, remaining=58, reset_s=2.0))
+        assert member.meter.level(member.now_ns) == pytest.approx(level, abs=1)
+
+    def test_an_answer_from_before_another_rate_is_not_compared(self):
+        member = open_member()
+        member.wait(60)
+        old = member.take(2)
+        member.other_process_says("epoch")
+        member.exchange_soon()
+        member.answer(old, Reading("tokens", limit=60, remaining=5, reset_s=55.0))
+        assert member.meter.level(member.now_ns) == pytest.approx(58, abs=1)
+        member.answer(member.take(2), Reading("tokens", limit=60, remaining=5, reset_s=55.0))
+        assert member.meter.level(member.now_ns) == pytest.approx(5, abs=1)
+
+
+class TestCeiling:
+    def test_it_climbs_from_there(self):
+        member = open_member()
+        member.other_process_says("set_ceiling", 0.5)
+        member.take(1)
+        assert member.meter.ceiling == 0.5  # no step for the time before
+        member.wait(5)
+        member.take(1)
+        assert 0.5 < member.meter.ceiling < 0.53
+
+    def test_a_refusal_there_begins_a_measurement_here(self):
+        member = open_member()
+        member.wait(60)
+        member.other_process_sends(Refused([2.0], 0))
+        member.exchange_soon()
+        began_ns = member.now_ns
+        while member.now_ns < began_ns + 10 * NS:  # half the rate is admitted
+            member.answer(member.take(1))
+            member.wait(1.98)
+        last = member.take(1)
+        member.pool.refuse(member.now_ns, last, Refusal(RefusalKind.RATE, unit="tokens", retry_after_s=0.5), 0.5)
+        member.exchange_soon()
+        assert member.meter.ceiling == pytest.approx(0.5, abs=0.06)
+
+
+def test_quotas_that_an_attempt_does_not_use_have_no_note():
+    member = Member("60 tokens/min, 9 concurrency, 60 pages/min")
+    assert [note is not None for note in member.take(2).notes] == [True, False, False]

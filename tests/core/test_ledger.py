@@ -1,0 +1,267 @@
+"""The quotas of a pool together: what is reserved, what binds, and what a settlement, a loss and a pause leave."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+from core_worlds import T0, grant, quota
+
+from paceline.core.capacity import LocalCapacity
+from paceline.core.ledger import DEBT_MAX, PROBE_NS, Ledger, merged, total_tokens
+from paceline.core.meters import Bucket
+from paceline.core.quota import NS, Quota
+from paceline.core.results import COOL_DOWN, LEARNED, NeverFits, Reservation, Source, SourceKind, WaitUntil
+
+
+def ledger_of(*texts: str, **options) -> Ledger:
+    return Ledger([quota(text) for text in texts], T0, **{"headroom_s": 0.0, **options})
+
+
+def levels(ledger: Ledger, now_ns: int = T0) -> list[float]:
+    return [m.level(now_ns) for m in ledger.meters]
+
+
+def test_without_quotas_all_goes_at_once():
+    ledger = Ledger([], T0)
+    assert ledger.earliest(T0, []) == (0, -1)
+    reservation = grant(ledger, T0, tokens=5)
+    assert ledger.settle(T0, reservation, {"tokens": 3}) == []
+    assert (ledger.share([]), ledger.exceeded) == (1, False)
+
+
+class TestReserve:
+    def test_of_two_quotas_that_bind_until_the_same_instant_the_first_is_named(self):
+        ledger = ledger_of("60 requests/min", "600 tokens/min")
+        grant(ledger, T0, requests=60, tokens=600)
+        assert ledger.reserve(T0, {"tokens": 10}) == WaitUntil(T0 + NS, "60 requests/min")
+        assert ledger.earliest(T0, [1, 10]) == (T0 + NS, 0)
+        assert ledger.earliest(T0, [1, 11])[1] == 1
+
+    def test_a_pause_binds_beside_a_quota_that_fits_at_its_end(self):
+        ledger = ledger_of("60 requests/min")
+        grant(ledger, T0, requests=60)
+        ledger.pause(T0 + NS)
+        assert ledger.earliest(T0, [1]) == (T0 + NS, -1)
+        assert ledger.reserve(T0, {}) == WaitUntil(T0 + NS, COOL_DOWN)
+
+    def test_a_request_of_the_whole_quota_is_not_larger_than_it(self):
+        ledger = ledger_of("100 tokens/min", usable=0.5)
+        ledger.settle(T0, grant(ledger, T0, tokens=50), None)
+        assert not ledger.exceeded
+        ledger.settle(T0 + 60 * NS, grant(ledger, T0 + 60 * NS, tokens=51), None)
+        assert ledger.exceeded
+
+    @pytest.mark.parametrize(("cost", "reserved"), [(50, 50), (51, 50), (100, 50)])
+    def test_a_request_above_the_usable_part_reserves_that_part(self, cost, reserved):
+        assert grant(ledger_of("100 tokens/min", usable=0.5), T0, tokens=cost).amounts == [reserved]
+
+    def test_a_request_above_the_given_limit_is_refused_with_its_cost(self):
+        ledger = ledger_of("100 tokens/min", usable=0.5)
+        assert ledger.reserve(T0, {"tokens": 101}) == NeverFits("tokens", 101, 100)
+        assert ledger.fitting([101.0]) == [101]
+        assert ledger.fitting([100.0]) == [50]
+
+    def test_a_wait_that_is_the_rounding_of_the_grants_of_this_instant_is_none(self):
+        """2.25 ns a unit: each grant is rounded up by 0.75 ns."""
+        ledger = Ledger([Quota("units", 4e9, 9.0, burst=4)], T0, headroom_s=0.0)
+        for _ in range(4):
+            grant(ledger, T0, units=1)  # 12 ns for a burst of 9
+        assert ledger.reserve(T0, {"units": 1}) == WaitUntil(T0 + 6, ledger.names[0])
+
+    @pytest.mark.parametrize(("rounding_ns", "granted"), [(1, True), (2, False)])
+    def test_grants_of_earlier_instants_do_not_count_as_rounding(self, rounding_ns, granted):
+        ledger = Ledger([Quota("units", 60e9, burst=100)], T0, headroom_s=0.0)  # a nanosecond for a unit
+        for ns in range(10):
+            grant(ledger, T0 + ns, units=1)
+        grant(ledger, T0 + 1_000, units=100 + rounding_ns - 10)
+        decision = ledger.reserve(T0 + 1_000, {"units": 10})
+        assert isinstance(decision, Reservation) == granted
+
+    @pytest.mark.parametrize(
+        ("grants", "over_ns", "granted"), [(1, 1, True), (1, 2, False), (3, 3, True), (3, 4, False)]
+    )
+    def test_a_nanosecond_for_each_grant_of_this_instant(self, grants, over_ns, granted):
+        ledger = Ledger([Quota("units", 60e9, burst=100)], T0, headroom_s=0.0)
+        for _ in range(grants):
+            grant(ledger, T0, units=10)
+        decision = ledger.reserve(T0, {"units": 100 - 10 * grants + over_ns})
+        assert isinstance(decision, Reservation) == granted
+
+    def test_the_scarcest_quota_measures_a_request_in_seconds(self):
+        ledger = ledger_of("60 requests/min", "600 tokens/min", "5 concurrency")
+        assert ledger.share([1, 50, 1]) == 5
+        assert ledger.share([7, 50, 1]) == 7
+        assert ledger_of("5 concurrency").share([1]) == 1
+
+
+class TestSettle:
+    def test_it_returns_the_true_amounts(self):
+        ledger = ledger_of("60 requests/min", "600 tokens/min")
+        reservations = [grant(ledger, T0, tokens=50) for _ in range(3)]
+        assert ledger.settle(T0, reservations[0], None) == [1, 50]
+        assert ledger.settle(T0, reservations[1], {"tokens": 20}) == [1, 20]
+        assert ledger.settle(T0, reservations[2], {"input_tokens": 3, "requests": 2}) == [2, 3]
+        assert ledger.settle(T0, reservations[2], {"tokens": 500}) == [1, 50]  # it is closed
+        assert ledger.spent == [4, 73]
+
+    def test_a_request_larger_than_a_quota_is_charged_four_quotas_at_most(self):
+        ledger = ledger_of("100 tokens/min", "60 requests/min", sources=[LEARNED, LEARNED])
+        large = grant(ledger, T0, tokens=1_000)
+        assert ledger.settle(T0, large, None) == [DEBT_MAX * 100, 1]
+        assert levels(ledger) == [-300, 59]
+        assert ledger.settle(T0, large, {"tokens": 5}) == [100, 1]  # it is closed
+
+    def test_of_two_quotas_for_one_unit_the_smaller_bounds_the_debt(self):
+        for texts in (["100 tokens/min", "50 tokens/hour"], ["50 tokens/min", "100 tokens/hour"]):
+            ledger = ledger_of(*texts, sources=[LEARNED, LEARNED])
+            assert ledger.settle(T0, grant(ledger, T0, tokens=1_000), None) == [200, 200]
+
+    def test_only_one_that_was_larger_than_a_quota_exceeds_it(self):
+        ledger = ledger_of("100 tokens/min", sources=[LEARNED])
+        small, large = grant(ledger, T0, tokens=0), grant(ledger, T0, tokens=400)
+        ledger.settle(T0, small, {"tokens": 1})
+        assert not ledger.exceeded
+        ledger.settle(T0, large, None)
+        assert ledger.exceeded
+        ledger.exceeded = False
+        ledger.settle(T0, large, None)  # it is closed
+        assert not ledger.exceeded
+
+    def test_a_debt_alone_raises_no_limit(self):
+        capacity = LocalCapacity(ledger_of("100 tokens/min", sources=[LEARNED]), learns=True)
+        reservation = grant(capacity.ledger, T0, tokens=10)
+        capacity.learning.granted(T0, reservation)
+        capacity.settle(T0, reservation, {"tokens": 1_000})
+        assert capacity.ledger.names == ["100 tokens/min"]
+
+    def test_those_that_were_granted_before_a_quota_was_added_end_without_it(self):
+        ledger = ledger_of("60 requests/min", charged_after=["units"])
+        ends = [ledger.settle, ledger.cancel, ledger.close]
+        early = [grant(ledger, T0) for _ in ends]
+        ledger.add(T0, quota("3 concurrency"), LEARNED)
+        ledger.add(T0, quota("9 units/min"), LEARNED)
+        assert ledger.held(1) == 0
+        for end, reservation in zip(ends, early, strict=True):
+            end(T0, reservation, *([None] if end == ledger.settle else []))
+        assert (levels(ledger), ledger.in_flight, ledger.held(0)) == ([58, 3, 9], 0, 0)
+
+    def test_what_was_charged_elsewhere_has_no_marks(self):
+        ledger = ledger_of("3 concurrency", "60 requests/min")
+        ledger.meters[0].used = 2.0
+        reservation = Reservation({}, [1.0, 1.0], [], T0, T0 + NS)
+        ledger.keep_open(reservation)
+        assert ledger.owns(reservation)
+        assert ledger.close(T0, reservation)
+        assert levels(ledger) == [2, 60]
+        assert not ledger.owns(reservation)
+        assert not ledger.close(T0, reservation)
+
+    @pytest.mark.parametrize(
+        ("cost", "actual", "charged"),
+        [
+            ({"tokens": 5}, {"pages": 3}, {"tokens": 5, "requests": 1}),
+            ({"pages": 5}, {"pages": 3}, {"tokens": 0, "requests": 1, "pages": 3}),
+            ({"tokens": 5}, None, {"tokens": 5, "requests": 1}),
+            ({"tokens": 5}, {"output_tokens": 3}, {"tokens": 3, "requests": 1}),
+        ],
+    )
+    def test_the_true_cost_names_units_of_the_quotas_and_of_the_cost(self, cost, actual, charged):
+        assert ledger_of("60 requests/min", "600 tokens/min").charged(cost, actual) == charged
+
+
+@pytest.mark.parametrize(
+    ("cost", "tokens"),
+    [
+        ({}, 0), ({"tokens": 5}, 5), ({"tokens": 5, "input_tokens": 9}, 5), ({"input_tokens": 3}, 3),
+        ({"output_tokens": 4}, 4), ({"input_tokens": 3, "output_tokens": 4}, 7),
+    ],
+)  # fmt: skip
+def test_the_tokens_of_a_cost(cost, tokens):
+    assert total_tokens(cost) == tokens
+
+
+@pytest.mark.parametrize(
+    ("cost", "actual", "tokens"),
+    [
+        ({"tokens": 50}, {"requests": 1}, 50),
+        ({"tokens": 50}, {"tokens": 7, "input_tokens": 9}, 7),
+        ({"tokens": 50}, {"input_tokens": 9}, 9),
+        ({"tokens": 50}, {"output_tokens": 4}, 4),
+        ({"tokens": 50, "input_tokens": 3}, {"output_tokens": 4}, 7),
+        ({"tokens": 50, "output_tokens": 3}, {"input_tokens": 9}, 12),
+    ],
+)
+def test_a_true_part_of_the_tokens_replaces_their_sum(cost, actual, tokens):
+    assert merged(cost, actual) == cost | actual | {"tokens": tokens}
+
+
+class TestLoss:
+    def test_a_quarter_of_an_hour_by_default(self):
+        ledger = ledger_of("60 requests/min")
+        assert ledger.loss_check_ns == T0 + 900 * NS
+        grant(ledger, T0 + NS)
+        assert ledger.next_loss_ns == T0 + 901 * NS
+
+    def test_no_one_is_looked_for_before_the_next_can_be_lost(self):
+        ledger = ledger_of("60 requests/min", ttl_s=10)
+        for second in (2, 5):
+            grant(ledger, T0 + second * NS)
+        assert [ledger.lose_old(T0 + second * NS) for second in (11, 12)] == [0, 1]
+        assert ledger.loss_check_ns == T0 + 15 * NS
+        assert ledger.lose_old(T0 + 15 * NS) == 1
+        assert ledger.loss_check_ns == T0 + 25 * NS
+
+    def test_a_held_cost_is_charged_when_its_attempt_is_lost(self):
+        ledger = ledger_of("60 units/min", ttl_s=10, charged_after=["units"])
+        grant(ledger, T0, units=20)
+        ledger.lose_old(T0 + 10 * NS)
+        assert (levels(ledger, T0 + 10 * NS), levels(ledger, T0 + 20 * NS)) == ([40], [50])
+
+
+class TestPause:
+    def test_one_that_is_lifted_needs_no_probe(self):
+        ledger = ledger_of("60 requests/min")
+        ledger.pause(T0 + 5 * NS)
+        ledger.lift(T0, T0 + 4 * NS)  # another one is in force
+        assert ledger.reserve(T0, {}) == WaitUntil(T0 + 5 * NS, COOL_DOWN)
+        ledger.lift(T0, T0 + 5 * NS)
+        for _ in range(2):
+            grant(ledger, T0)
+
+    def test_one_that_is_over_is_not_lifted_and_its_probe_goes(self):
+        ledger = ledger_of("60 requests/min")
+        ledger.pause(T0)
+        ledger.lift(T0, T0)
+        grant(ledger, T0)
+        assert ledger.reserve(T0, {}) == WaitUntil(T0 + PROBE_NS, COOL_DOWN)
+
+
+class TestLimits:
+    def test_a_given_limit_that_is_raised_elsewhere_refuses_less(self):
+        ledger = ledger_of("100 tokens/min", usable=0.5)
+        ledger.adopt(T0, 0, 40)
+        assert (ledger.given, ledger.refused_above) == ([50], [100])
+        ledger.adopt(T0, 0, 80)
+        assert (ledger.given, ledger.refused_above) == ([80], [160])
+        assert (ledger.names, str(ledger.whole(0))) == (["80 tokens/min"], "160 tokens/min")
+
+    def test_slots_are_whole(self):
+        ledger = ledger_of("10 concurrency", usable=0.5)
+        assert (ledger.names, str(ledger.whole(0))) == (["10 concurrency"], "10 concurrency")
+
+    @pytest.mark.parametrize(("source", "opened"), [(LEARNED, 10), (Source(SourceKind.GIVEN), 20)])
+    def test_a_quota_that_an_answer_adds_opens_with_half_a_burst(self, source, opened):
+        ledger = ledger_of("60 requests/min", gentle=True)
+        ledger.add(T0, quota("600 tokens/min"), source)
+        assert (ledger.meters[1].opened, ledger.meters[1].reach_ns) == (opened, opened * NS // 10)
+
+    @pytest.mark.parametrize(("gentle", "opened"), [(True, 20), (False, math.inf)])
+    def test_what_was_spread_is_a_full_bucket_again(self, gentle, opened):
+        ledger = ledger_of("600 tokens/min", gentle=gentle)
+        grant(ledger, T0, tokens=15)
+        spread = ledger.spread(T0, 0)
+        assert (spread.full_at_ns, ledger.meters) == (T0 + 3 * NS // 2, [spread])
+        again = ledger.count_as_bucket(T0, 0)
+        assert type(again) is Bucket
+        assert (again.opened, again.full_at_ns, ledger.meters) == (opened, T0, [again])
