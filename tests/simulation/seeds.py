@@ -292,7 +292,9 @@ class Checked:
     def check_end(self) -> None:
         o, sim = self.o, self.sim
         refused = sim.world.tally()["refused"]
-        few = 3 if o.store_cut or (o.store_away and o.freezes) else 0  # what a process without the store spends is presumed, not known
+        few = (
+            3 if o.store_cut or (o.store_away and o.freezes) else 0
+        )  # what a process without the store spends is presumed, not known
         if o.quiet and refused.get("rate", 0) > few:
             raise BrokenPromiseError(f"{refused['rate']} refusals of our own making under known limits")
         handful = 15 * o.processes + 2 * o.workers * (len(o.stalls) + len(o.changes)) + 25 * len(o.changes)

@@ -630,6 +630,7 @@ class Learning:
         self.guesses = Guesses(ledger)
         self.notices: list[str] = []
         self._inferred: dict[str, Refill] = {}  # by unit, about quotas of a period that none of the known ones has
+        self._doubted: dict[int, set[int]] = {}  # of windows, the starts of those with refusals
         self._shown: dict[int, float] = {}  # what was left of each quota, by the last headers
         self._shown_for: Reservation | None = None
         self.track_new()
@@ -819,6 +820,8 @@ class Learning:
                     self._adopt(now_ns, index, fewer, self._ledger.sources[index])
             elif refusal.limit is None and (guess := self.guesses.open.get(index)) is not None:
                 self._fall_back(now_ns, index, guess, sent_ns)
+            elif refusal.limit is None and isinstance(m, Window):
+                self._doubt_window(now_ns, index, m)
             tracker, note = self.trackers[index], self._note(reservation, index)
             if tracker is not None and note is not None:
                 amount = reservation.amounts[index]
@@ -827,6 +830,20 @@ class Learning:
                 if tracker.refused(now_ns, sent_ns, note, amount, refusal, pause_ns) and not other:
                     self._spread(now_ns, index)
         return changed
+
+    def _doubt_window(self, now_ns: int, index: int, m: Window) -> None:
+        """Spread a window that should have had enough, after refusals in two of its periods.
+
+        It restarts at another time, or has another amount, which is measured then as that of any other counter.
+        """
+        if self._shared:  # the store keeps its windows
+            return
+        doubted = self._doubted.setdefault(index, set())
+        doubted.add(m.start_ns)
+        if len(doubted) > 1:
+            del self._doubted[index]
+            spread = self._ledger.spread(now_ns, index)
+            self.trackers[index] = QuotaTracker(spread, index, self._report, adapts=self._adapts)
 
     def _index(self, unit: str | None, period_s: float | None) -> int | None:
         """The index of the one quota on ``unit`` and period; ``None`` for none or several."""

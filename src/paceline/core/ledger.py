@@ -14,7 +14,7 @@ from __future__ import annotations
 import math
 from collections.abc import Collection, Iterable, Sequence
 
-from paceline.core.meters import FAR_NS, Bucket, Held, Meter, Slots, Spread, meter
+from paceline.core.meters import FAR_NS, Bucket, Held, Meter, Slots, Spread, Window, meter
 from paceline.core.quota import (
     CONCURRENCY,
     INPUT_TOKENS,
@@ -406,12 +406,15 @@ class Ledger:
     def spread(self, now_ns: int, index: int) -> Spread:
         """Spread the quota at ``index`` evenly: the provider does not count it as a bucket.
 
-        What it lacks from full stays. Its low points, its learned ceiling and held amounts do not.
+        What it lacks from full stays, of a window its use. Its low points, its learned ceiling and held amounts do not.
         """
         old = self.meters[index]
-        assert isinstance(old, Bucket)
         spread = Spread(old.quota, now_ns, self.headroom_s)
-        spread.full_at_ns = old.full_at_ns
+        if isinstance(old, Window):
+            spread.charge(now_ns, old.used)
+        else:
+            assert isinstance(old, Bucket)
+            spread.full_at_ns = old.full_at_ns
         self.meters[index] = spread
         return spread
 
