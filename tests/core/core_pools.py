@@ -10,7 +10,7 @@ from paceline.core.queue import LaneSpec, Waiter
 from paceline.core.results import Cost, Refusal, RefusalKind, Reservation
 
 RATE = Refusal(RefusalKind.RATE)
-MONEY = Refusal(RefusalKind.MONEY, message="no credit left")
+MONEY = Refusal(RefusalKind.MONEY, "a message of the provider", "no_credit")
 
 
 def pool_of(*texts: str, **options) -> Pool:

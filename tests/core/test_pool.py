@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
 import pytest
 from core_pools import MONEY, RATE, again, ask, pool_of, pump_at_wake, use_up
@@ -475,13 +476,13 @@ class TestStop:
         _, outcome = ask(pool)
         waiting = [ask(pool)[0] for _ in range(3)]
         pool.refuse(T0, outcome, MONEY, 0.0)
-        stopped = Stopped("no credit left")
+        stopped = Stopped("no money left (no_credit)", T0 + 600 * NS)
         assert pool.pump(T0) == waiting
         assert [t.outcome for t in waiting] == [stopped] * 3
         assert pool.wake_ns is None
         assert ask(pool, T0 + 100 * NS)[1] == stopped
         assert pool.try_grant(T0 + 100 * NS, Waiter({})) == stopped
-        assert report(pool, T0)["stopped"] == "no credit left"
+        assert report(pool, T0)["stopped"] == "no money left (no_credit)"
         pool.resume()
         assert isinstance(ask(pool, T0 + 100 * NS)[1], Reservation)
 
@@ -501,6 +502,18 @@ class TestStop:
         trial = ask(pool, now_ns + 3_600 * NS)[1]
         pool.settle(now_ns + 3_601 * NS, trial, {"requests": 1})
         assert pool.stopped is None
+
+    def test_a_wait_longer_than_the_policy_allows_stops_the_pool_for_so_long(self):
+        pool = pool_of("60 requests/min")
+        long = Refusal(RefusalKind.RATE, code="rate_limit_exceeded", retry_after_s=400.0)
+        pool.refuse(T0, ask(pool)[1], long, 0.0, stop_s=400.0)
+        reason = "the provider asks to wait 400 s (rate_limit_exceeded)"
+        assert ask(pool, T0 + 399 * NS)[1] == Stopped(reason, T0 + 400 * NS)
+        trial, other = ask(pool, T0 + 400 * NS)[1], pool.try_grant(T0 + 400 * NS, Waiter({}))
+        assert other == Stopped(reason, T0 + 1_000 * NS)  # of the next trial, should this one not return
+        pool.refuse(T0 + 401 * NS, trial, replace(long, retry_after_s=9_000.0), 0.0, stop_s=9_000.0)
+        assert ask(pool, T0 + 1_601 * NS - 1)[1].trial_ns == T0 + 1_601 * NS
+        assert isinstance(ask(pool, T0 + 1_601 * NS)[1], Reservation)
 
     def test_the_one_request_may_wait_for_a_pause(self):
         pool = pool_of("60 requests/min")

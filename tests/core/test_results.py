@@ -39,8 +39,11 @@ from paceline.core.results import (
         (BudgetError("m", "5 usd are spent", 7_199), "m: 5 usd are spent; it is allowed in 7,199 s"),
         (BudgetError("m", "5 usd are spent", 7_200), "m: 5 usd are spent; it is allowed in 7,200 s (2.0 hours)"),
         (
-            PoolStoppedError("m", "no credit left"),
-            "m: stopped: no credit left (one request is tried every 10 to 60 minutes; limiter.scheduler('m').resume() ends the stop)",
+            PoolStoppedError("m", "no credit left", 599.5),
+            (
+                "m: stopped: no credit left (one request is tried in 600 s, and then every 10 to 60 minutes;"
+                " limiter.scheduler('m').resume() ends the stop)"
+            ),
         ),
         (GaveUpError("m", 6, Refusal(RefusalKind.RATE), "6 attempts made"), "m: refused (rate), 6 attempts made"),
         (
@@ -61,7 +64,8 @@ def test_what_an_error_carries():
     full = QueueFullError("m", 5)
     assert (full.length, full.retry_after_s) == (5, math.inf)
     assert BudgetError("m", "spent", 9.5).retry_after_s == 9.5
-    assert PoolStoppedError("m", "no credit left").reason == "no credit left"
+    stopped = PoolStoppedError("m", "no credit left", 599.5)
+    assert (stopped.reason, stopped.retry_after_s) == ("no credit left", 599.5)
     gave_up = GaveUpError("m", 3, Refusal(RefusalKind.RATE, retry_after_s=7.5), "3 attempts made")
     assert (gave_up.attempts, gave_up.refusal.kind, gave_up.retry_after_s) == (3, RefusalKind.RATE, 7.5)
 

@@ -33,7 +33,7 @@ EVEN = 0.5  # this luck leaves a pause as it is
         (Refusal(CAPACITY, retry_after_s=2), 1, 0.0, Again(2, pool_wide=False)),
         (None, 1, EVEN, Again(1, pool_wide=False)),
         (Refusal(RATE), 6, EVEN, GiveUp("6 attempts made")),
-        (Refusal(RATE, retry_after_s=301), 1, EVEN, GiveUp("the provider asks to wait 301 s")),
+        (Refusal(RATE, retry_after_s=301), 1, EVEN, GiveUp("the provider asks to wait 301 s", 301)),
         (Refusal(RefusalKind.MONEY), 1, EVEN, GiveUp("waiting cannot help")),
         (Refusal(RefusalKind.NEVER_FITS), 1, EVEN, GiveUp("waiting cannot help")),
     ],

@@ -131,7 +131,7 @@ async def test_money_stops_the_pool_and_everybody_in_its_line():
         answers = await asyncio.gather(*calls)
     assert [answer.headers["x-paceline"] for answer in answers] == ["stopped"] * 5
     assert len(script.times) == 1
-    assert "exceeded your current quota" in pool(limiter)["stopped"]
+    assert pool(limiter)["stopped"] == "no money left (insufficient_quota)"
     limiter.scheduler("openai/gpt-5").resume()
     assert pool(limiter)["stopped"] is None
 

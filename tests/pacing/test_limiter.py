@@ -171,7 +171,7 @@ class TestErrors:
             permit.refused(paceline.Refusal(paceline.RefusalKind.MONEY, message="no credit"))
             for result in await asyncio.gather(*waiting, return_exceptions=True):
                 assert isinstance(result, PoolStoppedError)
-                assert (result.pool, result.reason) == ("jobs", "no credit")
+                assert (result.pool, result.reason) == ("jobs", "no money left")
             with pytest.raises(PoolStoppedError):
                 limiter.try_acquire("jobs")
             limiter.scheduler("jobs").resume()

@@ -33,7 +33,7 @@ from paceline.core.results import (
 )
 
 STOP_NS, STOP_MAX_NS = 600 * NS, 3_600 * NS
-"""How long a pool without money sends nothing, at first and at most; then one request goes, the trial."""
+"""How long a stopped pool sends nothing, at first and at most; then one request goes, the trial."""
 
 SILENCE_NS, SILENT_MIN, USUAL_TIMES = NS, 5, 2
 """A pool is silent when no answer has come for so long, and so many attempts have taken longer than that and than so many
@@ -265,11 +265,13 @@ class Pool:
             self.counts["cancelled"] += 1
             self.capacity.cancel(now_ns, reservation)
 
-    def refuse(self, now_ns: int, reservation: Reservation, refusal: Refusal, pause_s: float) -> None:
+    def refuse(
+        self, now_ns: int, reservation: Reservation, refusal: Refusal, pause_s: float, stop_s: float = 0.0
+    ) -> None:
         """Close ``reservation``, keep its charge, and pause the pool for ``pause_s`` seconds.
 
-        A refusal for money stops the pool; the next :meth:`pump` removes the waiters. A refusal that is not about the
-        pool changes nothing but the charge: the request counts, and none of its tokens.
+        A refusal for money stops the pool, and one for ``stop_s`` seconds; the next :meth:`pump` removes the waiters. A refusal
+        that is not about the pool changes nothing but the charge: the request counts, and none of its tokens.
         """
         self.counts[f"refused_{refusal.kind.value}"] += 1
         self._answered_ns = now_ns
@@ -286,8 +288,14 @@ class Pool:
         if self.capacity.refuse(now_ns, reservation, refusal, round(max(pause_s, 0.0) * NS)):
             self.recount()
         sent_before = self.stopped is not None and reservation.granted_ns < self._stopped_ns
-        if refusal.kind is RefusalKind.MONEY and not sent_before:  # those in flight at a stop are no further trials
-            self.stop(now_ns, refusal.message or refusal.code)
+        if sent_before:  # those in flight at a stop are no further trials
+            return
+        # The message is left out: it may quote the request, and the reason is shown to others than its sender.
+        code = f" ({refusal.code})" if refusal.code else ""
+        if refusal.kind is RefusalKind.MONEY:
+            self.stop(now_ns, f"no money left{code}")
+        elif stop_s:
+            self.stop(now_ns, f"the provider asks to wait {stop_s:,.0f} s{code}", stop_s)
 
     def observe(self, now_ns: int, readings: Iterable[Reading], reservation: Reservation) -> None:
         """Learn from the headers of the answer to ``reservation``, before it is settled."""
@@ -299,10 +307,11 @@ class Pool:
         for waiter in self.queue:
             waiter.amounts = self.ledger.amounts(waiter.cost)
 
-    def stop(self, now_ns: int, reason: str) -> None:
-        """Send one request, the trial, after 10, 20, 40 and then every 60 minutes, and no other until one is served."""
+    def stop(self, now_ns: int, reason: str, stop_s: float = STOP_MAX_NS / NS) -> None:
+        """Send one request, the trial, after ``stop_s``, at most after 10, 20, 40 and then 60 minutes, until one is served."""
         self._stop_ns = min(2 * self._stop_ns, STOP_MAX_NS) if self._stop_ns else STOP_NS
-        self.stopped, self._stopped_ns, self._trial_ns = Stopped(reason), now_ns, now_ns + self._stop_ns
+        self._stopped_ns, self._trial_ns = now_ns, now_ns + min(round(stop_s * NS), self._stop_ns)
+        self.stopped = Stopped(reason, self._trial_ns)
         self._empties_queue = True
 
     def resume(self) -> None:
@@ -316,7 +325,9 @@ class Pool:
         """
         if now_ns < self._trial_ns:
             return True
+        assert self.stopped is not None
         self._trial_ns = now_ns + self._stop_ns
+        self.stopped = Stopped(self.stopped.reason, self._trial_ns)
         return False
 
     def soonest(self, now_ns: int, waiter: Waiter) -> tuple[int, str]:

@@ -129,14 +129,18 @@ class BudgetError(PacelineError):
 
 
 class PoolStoppedError(PacelineError):
-    """The pool was stopped, because the account has no money left: it sends one request every 10 to 60 minutes."""
+    """The pool was stopped: the account has no money left, or the provider asked to wait longer than the retry policy allows.
 
-    def __init__(self, pool: str, reason: str) -> None:
+    Attributes:
+        retry_after_s: Seconds until one request is tried.
+    """
+
+    def __init__(self, pool: str, reason: str, retry_after_s: float) -> None:
         super().__init__(
-            f"{pool}: stopped: {reason} (one request is tried every 10 to 60 minutes; limiter.scheduler({pool!r}).resume()"
-            " ends the stop)"
+            f"{pool}: stopped: {reason} (one request is tried in {retry_after_s:,.0f} s, and then every 10 to 60 minutes;"
+            f" limiter.scheduler({pool!r}).resume() ends the stop)"
         )
-        self.pool, self.reason = pool, reason
+        self.pool, self.reason, self.retry_after_s = pool, reason, retry_after_s
 
 
 class GaveUpError(PacelineError):
@@ -233,9 +237,10 @@ class QueueFull:
 
 @dataclass(frozen=True, slots=True)
 class Stopped:
-    """The pool was stopped for ``reason``: it sends only one request every 10 to 60 minutes."""
+    """The pool was stopped for ``reason``: it sends only one request, at ``trial_ns``, and later every 10 to 60 minutes."""
 
     reason: str
+    trial_ns: int
 
 
 @dataclass(frozen=True, slots=True)

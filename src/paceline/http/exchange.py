@@ -425,7 +425,8 @@ class Exchange:
         self.record.refusals.append(refusal)
         self.metered.refused(refusal)
         decision = self._decide(refusal)
-        permit.refuse(refusal, self.limiter.retry.pause_s(refusal, decision))
+        stop_s = decision.stop_s if isinstance(decision, GiveUp) else 0.0
+        permit.refuse(refusal, self.limiter.retry.pause_s(refusal, decision), stop_s)
         if not (isinstance(decision, Again) and decision.pool_wide) and self._elsewhere(refusal):
             return None
         if isinstance(decision, GiveUp):

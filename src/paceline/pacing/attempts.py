@@ -12,7 +12,7 @@ from paceline.core.quota import NS
 from paceline.core.results import GaveUpError, Refusal
 from paceline.pacing.breaker import Health, is_server_fault
 from paceline.pacing.permit import Acquisition, Permit
-from paceline.pacing.retry import Again, RetryPolicy
+from paceline.pacing.retry import Again, GiveUp, RetryPolicy
 from paceline.pacing.scheduler import Scheduler
 from paceline.providers.answers import answer_of, refusal_of
 
@@ -87,7 +87,8 @@ class Attempts:
         in_row = self._scheduler.pool.refused_in_row
         decision = self._policy.after(self.made, elapsed_s, refusal, random.random(), in_row=in_row)
         if permit.open:
-            permit.refuse(refusal, self._policy.pause_s(refusal, decision))
+            stop_s = decision.stop_s if isinstance(decision, GiveUp) else 0.0
+            permit.refuse(refusal, self._policy.pause_s(refusal, decision), stop_s)
         if not isinstance(decision, Again):
             raise GaveUpError(permit.pool, self.made, refusal, decision.reason) from error
         self._refused = permit

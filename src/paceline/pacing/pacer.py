@@ -237,7 +237,7 @@ class Pacer:
 
         Raises:
             QuotaError, TooLargeError: As for :meth:`acquire`.
-            PoolStoppedError: The account has no money left.
+            PoolStoppedError: The account has no money left, or the provider asked for a longer wait than the retry policy allows.
             StoreError: The store of the quotas has never answered.
         """
         scheduler = self._named.get(pool) or self.scheduler(pool)

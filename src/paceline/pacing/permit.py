@@ -232,12 +232,12 @@ class Permit:
             raise QuotaError(f"retry_after_s is {pause_s!r}: it must be from 0 s to 32 days")
         self.refuse(refusal, pause_s)
 
-    def refuse(self, refusal: Refusal, pause_s: float) -> None:
-        """Like :meth:`refused`, with a pause of ``pause_s`` seconds that the caller has decided."""
+    def refuse(self, refusal: Refusal, pause_s: float, stop_s: float = 0.0) -> None:
+        """Like :meth:`refused`, with a pause or a stop of so many seconds that the caller has decided."""
         self.refusal = refusal
         of_pool = refusal.scope is RefusalScope.POOL
         first = self._close_once(None if of_pool else dict.fromkeys(self.cost, 0.0) | {REQUESTS: 1.0})
-        self._scheduler.refuse(self.reservation, refusal, pause_s)
+        self._scheduler.refuse(self.reservation, refusal, pause_s, stop_s)
         if first:
             self._notify("refused", None, refusal.kind.value, refusal.retry_after_s)
 
@@ -357,7 +357,7 @@ class Acquisition:
             AcquireTimeoutError: The timeout has passed, or cannot be met.
             NeverFitsError: The cost is above what a quota can ever hold.
             QueueFullError: The queue is full.
-            PoolStoppedError: The account has no money left.
+            PoolStoppedError: The account has no money left, or the provider asked for a longer wait than the retry policy allows.
             StoreError: The store of the quotas has never answered.
         """
         if self._used:
@@ -431,8 +431,8 @@ def as_error(scheduler: Scheduler, waiter: Waiter, outcome: Outcome) -> Paceline
             return NeverFitsError(name, unit, cost, most)
         case QueueFull(length, at_ns):
             return QueueFullError(name, length, wait_until_s(at_ns, now_ns))
-        case Stopped(reason):
-            return PoolStoppedError(name, reason)
+        case Stopped(reason, trial_ns):
+            return PoolStoppedError(name, reason, max(trial_ns - now_ns, 0) / NS)
         case StoreLost(reason):
             return StoreError(f"{name}: {reason}")
         case Expired(at_ns, quota):

@@ -21,9 +21,15 @@ class Again:
 
 @dataclass(frozen=True, slots=True)
 class GiveUp:
-    """Make no further attempt."""
+    """Make no further attempt.
+
+    Attributes:
+        reason: Why not.
+        stop_s: For how many seconds no other request of the pool can be served either; 0: that is not known.
+    """
 
     reason: str
+    stop_s: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,7 +44,8 @@ class RetryPolicy:
         jitter: The random share of a pause, to either side.
         faults: Whether server faults (5xx) and broken connections are retried, too. SDKs retry them, and each of their
             attempts is paced; a bare HTTP client does not.
-        max_retry_after_s: No retry if the provider asks for a longer pause (that of a daily quota, for example).
+        max_retry_after_s: No retry if the provider asks for a longer pause (that of a daily quota, for example). The pool
+            then stops: it refuses further requests at once, and tries one after that pause, or after 10 minutes.
     """
 
     max_attempts: int = 6
@@ -68,11 +75,12 @@ class RetryPolicy:
         """
         if refusal is not None and refusal.kind not in RETRIED:
             return GiveUp("waiting cannot help")
-        if attempt >= self.max_attempts:
-            return GiveUp(f"{attempt} attempts made")
         asked_s = (refusal.retry_after_s or None) if refusal else None  # a wait of 0 would use up the attempts at once
         if asked_s is not None and asked_s > self.max_retry_after_s:
-            return GiveUp(f"the provider asks to wait {asked_s:,.0f} s")
+            stop_s = asked_s if refusal is not None and _about_the_rate_of_the_pool(refusal) else 0.0
+            return GiveUp(f"the provider asks to wait {asked_s:,.0f} s", stop_s)
+        if attempt >= self.max_attempts:
+            return GiveUp(f"{attempt} attempts made")
         pause_s = min(self.backoff_s * 2 ** min(max(attempt, in_row) - 1, 30), self.backoff_max_s)
         pause_s *= 1 + self.jitter * (2 * luck - 1)
         if asked_s is not None:
@@ -87,8 +95,8 @@ class RetryPolicy:
         """How long the pool pauses after ``refusal``: also when this request gives up but others may continue."""
         if isinstance(decision, Again):
             return decision.delay_s if decision.pool_wide else 0.0
-        asked_s = refusal.retry_after_s or 0.0
-        return asked_s if _about_the_rate_of_the_pool(refusal) and asked_s <= self.max_retry_after_s else 0.0
+        wanted = _about_the_rate_of_the_pool(refusal) and not decision.stop_s
+        return (refusal.retry_after_s or 0.0) if wanted else 0.0
 
 
 def _about_the_rate_of_the_pool(refusal: Refusal) -> bool:

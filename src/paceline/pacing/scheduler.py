@@ -451,10 +451,10 @@ class Scheduler:
         finally:
             self._release(reservation)
 
-    def refuse(self, reservation: Reservation, refusal: Refusal, pause_s: float) -> None:
+    def refuse(self, reservation: Reservation, refusal: Refusal, pause_s: float, stop_s: float = 0.0) -> None:
         """See :meth:`Pool.refuse`."""
         try:
-            self._change(lambda now_ns: self.pool.refuse(now_ns, reservation, refusal, pause_s))
+            self._change(lambda now_ns: self.pool.refuse(now_ns, reservation, refusal, pause_s, stop_s))
             self._log_notices()
         finally:
             self._release(reservation)
