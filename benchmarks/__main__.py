@@ -41,7 +41,8 @@ def main() -> None:
     options = parser.parse_args()
     if options.report:
         only = {name: getattr(options, name) for name in ("world", "server", "peer")}
-        command = shlex.join(["python", "-m", "benchmarks", *sys.argv[1:]])
+        given = [word if word != str(options.report) else "DIR" for word in sys.argv[1:]]
+        command = shlex.join(["python", "-m", "benchmarks", *given])
         report = import_module("benchmarks.compare").report
         report(options.report, quick=options.quick, only=only, command=command, measure=not options.render)
         return

@@ -180,12 +180,13 @@ def report(folder: Path, *, quick: bool, only: Mapping[str, Sequence[str]], comm
         print(f"  {number + 1}/{len(todo)} {world.name}, {server}: {' | '.join(page.cells(one))}", flush=True)
         results[world.name, server, peer] = one
         if number + 1 == len(todo) or todo[number + 1][:2] != (world, server):
-            kept = _kept(results, command, ideal_s)
+            whole = not any(only.values())
+            kept = _kept(results, command if whole else kept.get("command", command), ideal_s)
             page.write(folder, kept)
     if not measure and kept:
         page.write(folder, kept)
-    whole = len(kept.get("results", ())) == len(list(plan({})))
-    if whole and kept["ideal_s"] == IDEAL_S and folder.resolve() == ROOT / "docs":
+    complete = len(kept.get("results", ())) == len(list(plan({})))
+    if complete and kept["ideal_s"] == IDEAL_S and folder.resolve() == ROOT / "docs":
         page.write_summary(ROOT / "README.md", kept)
 
 

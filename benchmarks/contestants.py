@@ -15,8 +15,9 @@ import resource
 import sys
 import threading
 import time
+from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import asynccontextmanager, suppress
+from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from importlib import import_module
 from typing import Any
@@ -25,6 +26,8 @@ from benchmarks.traffic import MAX_OUTPUT_TOKENS, MODEL, client_of, free, send
 
 Job = dict[str, Any]
 RETRIES = 8
+ERRORS: Counter[str] = Counter()
+"""The calls that a peer has given up, by the type of the error."""
 
 
 def _totals(job: Job) -> list[tuple[str, int]]:
@@ -37,13 +40,15 @@ async def _gated(job: Job, admit: Any) -> None:
 
 
 async def _calls(job: Job, call: Callable[[str], Awaitable[Any]]) -> None:
-    """``workers`` workers, each with one call at a time; a call that fails is lost."""
+    """``workers`` workers, each with one call at a time; a call that fails is lost, and its error is counted."""
     queue = iter(job["jobs"])
 
     async def work() -> None:
         for prompt, _ in queue:
-            with suppress(Exception):
+            try:
                 await call(prompt)
+            except Exception as error:
+                ERRORS[type(error).__name__] += 1
 
     await asyncio.gather(*(work() for _ in range(job["workers"])))
 
@@ -209,7 +214,7 @@ class Peer:
 PEERS: dict[str, Peer] = {
     "paceline": Peer(
         "", ("paceline", "httpx2"), paceline,
-        "`limiter.attach(client)` on an httpx2 client; the limits as told, everything else at its default. It estimates tokens and makes its own"
+        "`limiter.attach(client)` on an httpx2 client; the limits, and everything else at its default. It estimates tokens and makes its own"
         " retries after a 429.",
     ),
     "aiolimiter": Peer(
@@ -262,15 +267,23 @@ PEERS: dict[str, Peer] = {
 }  # fmt: skip
 
 
-async def _bounded(job: Job) -> bool:
+async def _bounded(job: Job) -> dict[str, Any]:
     if job["period_s"]:  # every run enters the window in the same phase
         await asyncio.sleep(-(time.time() - job["phase_s"]) % job["period_s"])
+    before, began, stopped = resource.getrusage(resource.RUSAGE_SELF), time.monotonic(), False
     try:
         async with asyncio.timeout(job["cut_s"]):
             await PEERS[job["peer"]].run(job)
     except TimeoutError:
-        return True
-    return False
+        stopped = True
+    after = resource.getrusage(resource.RUSAGE_SELF)
+    cpu_s = after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
+    return {
+        "stopped": stopped,
+        "seconds": round(time.monotonic() - began, 3),
+        "cpu_s": round(cpu_s, 3),
+        "errors": ERRORS,
+    }
 
 
 def _end_with_parent() -> None:
@@ -288,13 +301,7 @@ def main() -> None:
     try:
         for name in PEERS[job["peer"]].modules:
             import_module(name)
-        before, began = resource.getrusage(resource.RUSAGE_SELF), time.monotonic()
-        result["stopped"] = asyncio.run(_bounded(job))
-        after = resource.getrusage(resource.RUSAGE_SELF)
-        result |= {
-            "cpu_s": after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime,
-            "seconds": time.monotonic() - began,
-        }
+        result = asyncio.run(_bounded(job))
     except Exception as error:
         result["why"] = f"{type(error).__name__}: {str(error)[:150]}"
     print("\n" + json.dumps(result), flush=True)

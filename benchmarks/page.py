@@ -31,7 +31,7 @@ def speed(result: Result) -> str:
     if result["unfinished"]:
         return part
     share = f"{result['share'] or 0.0:.2f}"
-    return f"{share}, {part}" if result["missing"] else share
+    return f"{share} ({part})" if result["missing"] else share
 
 
 def agree(result: Result) -> bool:
@@ -172,7 +172,10 @@ provider take longer than {LATENCY_S:g} s; and the worlds were chosen by the aut
 
 
 def _uses(versions: Mapping[str, str]) -> str:
-    rows = [[name, versions.get(peer.package or "paceline", ""), peer.about] for name, peer in PEERS.items()]
+    rows = [
+        [name, versions.get(peer.package or "paceline", "").partition(" on ")[0], peer.about]
+        for name, peer in PEERS.items()
+    ]
     return (
         "## How each limiter is used\n\nAs its own documentation advises for such a run. Where it has a number of retries, it gets 8; where it"
         " has a number of requests at a time, the 500 of the workers. Limiters that only admit stand before an httpx2 client, whose worker waits"
@@ -190,11 +193,11 @@ def _body(report: Mapping[str, Any]) -> str:
     parts = [
         "# Comparison with peers",
         "paceline and ten other ways to stay below a rate limit, on the same workloads, in one run.",
-        quick + f"`{report['command']}`; {len(results)} runs in {report['minutes']:.0f} minutes. {machine}; load {min(loads, default=0):.1f} to"
+        quick + f"`{report['command']}`; {len(results)} runs in {report['minutes']:.0f} minutes. {machine}{_pythons(report['versions'])}; load {min(loads, default=0):.1f} to"
         f" {max(loads, default=0):.1f} before the runs. The figures are in [report.json]({RAW}), with the counts of every half second.",
         "## Summary",
         'Refused requests · share of the ideal speed, against mocklimit; columns with * against the emulator. "done" is the part that was answered in a run that was stopped.',
-        summary(results), _method(report["ideal_s"], report["versions"].get("mocklimit", "")).strip(), _uses(report["versions"]),
+        summary(results), _method(report["ideal_s"], report["versions"].get("mocklimit", "").partition(" on ")[0]).strip(), _uses(report["versions"]),
     ]  # fmt: skip
     for world in WORLDS:
         parts += [f"## {world.name[0].upper()}{world.name[1:]}", world.about]
@@ -207,6 +210,12 @@ def _body(report: Mapping[str, Any]) -> str:
                     table(some), f"![Admitted requests over time: {world.name}, {server}]({IMAGES}/{_file(world, server)})",
                 ]  # fmt: skip
     return "\n\n".join(parts) + "\n"
+
+
+def _pythons(versions: Mapping[str, str]) -> str:
+    """The interpreters of the peers: some of them need a newer one."""
+    found = sorted({text.partition(" on ")[2] for name, text in versions.items() if name != "paceline"} - {""})
+    return f" for paceline and the benchmark, {', '.join(found)} for the peers" if found else ""
 
 
 def _file(world: World, server: str) -> str:
