@@ -119,7 +119,7 @@ def made_up(**changes):
         })  # fmt: skip
     return {
         "command": "python -m benchmarks --report docs", "date": "2026-11-24", "quick": False, "ideal_s": 30.0, "step_s": 0.5,
-        "machine": "2 CPUs", "minutes": 60, "versions": {"paceline": "0.1.0"}, "results": results,
+        "machine": "2 CPUs", "minutes": 60, "versions": {"paceline": "0.1.0 on Python 3.11.7", "aiolimiter": "1.3.0 on Python 3.13.0"}, "results": results,
     } | changes  # fmt: skip
 
 
