@@ -10,7 +10,7 @@ DOCS    := .venv-docs
 # Bytecode is written once, and not compiled again by each process that a test starts.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: demo serve test coverage mutants frameworks frameworks-soak lint docs bench soak seeds clean
+.PHONY: demo serve test coverage mutants frameworks frameworks-soak lint docs bench bench-peers bench-speeds soak seeds clean
 .DEFAULT_GOAL := test
 
 $(READY): pyproject.toml constraints.txt
@@ -56,7 +56,12 @@ docs: $(DOCS)/.ready  ## the documentation as a site, in site/; a warning is an 
 	$(DOCS)/bin/zensical build --strict --clean --config-file mkdocs.yml
 	$(DOCS)/bin/python docs/site/build.py --check site
 
-bench: $(READY)  ## the table of speeds, peers beside it
+bench: bench-peers bench-speeds  ## both; two hours and three quarters
+
+bench-peers: $(READY)  ## paceline beside its peers on the same workloads: docs/benchmarks_peers.md; two hours and a quarter
+	$(BIN)/python -m benchmarks --report docs
+
+bench-speeds: $(READY)  ## the table of speeds, peers beside it
 	$(INSTALL) --group bench
 	$(BIN)/python -m benchmarks
 

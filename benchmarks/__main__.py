@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import argparse
+import shlex
+import sys
 import time
 from importlib import import_module
 from pathlib import Path
@@ -31,10 +33,18 @@ def main() -> None:
     parser.add_argument("--markdown", action="store_true", help="print the table as Markdown")
     parser.add_argument("--peers", default="litellm,portkey", help="the gateways beside paceline's; empty for none")
     parser.add_argument("--report", type=Path, metavar="DIR", help="compare with the peers, and write a page to DIR")
-    parser.add_argument("--peer", default="", help="with --report: measure this one only")
+    parser.add_argument("--render", action="store_true", help="with --report: measure nothing, write its page again")
+    for name in ("world", "server", "peer"):
+        parser.add_argument(
+            f"--{name}", action="append", default=[], help=f"with --report: this {name} only; repeatable"
+        )
     options = parser.parse_args()
     if options.report:
-        import_module("benchmarks.compare").report(options.report, quick=options.quick, only=options.peer)
+        only = {name: getattr(options, name) for name in ("world", "server", "peer")}
+        given = [word if word != str(options.report) else "DIR" for word in sys.argv[1:]]
+        command = shlex.join(["python", "-m", "benchmarks", *given])
+        report = import_module("benchmarks.compare").report
+        report(options.report, quick=options.quick, only=only, command=command, measure=not options.render)
         return
     print(machine())
     rows: list[Row] = []

@@ -1,180 +1,44 @@
-"""paceline and its peers on the same workloads, against two servers; a report in Markdown, with pictures and raw JSON."""
+"""paceline and its peers on the same workloads, against two servers: the runs. ``python -m benchmarks --report DIR``."""
 
 from __future__ import annotations
 
 import bisect
 import json
 import os
-import shutil
-import socket
-import statistics
+import platform
+import signal
 import subprocess
-import sys
-import tempfile
+import threading
 import time
-import urllib.request
-from collections.abc import Iterator
-from contextlib import contextmanager
-from dataclasses import asdict, dataclass
-from functools import cache
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
+from benchmarks import page
 from benchmarks.contestants import PEERS
-from benchmarks.table import machine
-from benchmarks.tap import Tap
-from benchmarks.throttle import _newer_python
-from benchmarks.traffic import MAX_OUTPUT_TOKENS, cut, prompts
-from paceline.emulator import Emulator
-from paceline.emulator.text import PER_MESSAGE, count_tokens
+from benchmarks.environments import ROOT, environment, version_of
+from benchmarks.proc import Others, wait_until_idle
+from benchmarks.servers import Counts, serving
+from benchmarks.tap import Seen, Tap
+from benchmarks.traffic import CHAT, RESPONSES
+from benchmarks.worlds import SERVERS, WORLDS, Job, Server, World, charged
 
-ROOT = Path(__file__).resolve().parent.parent
-NEEDS = ["httpx2>=2.16", "openai>=3"]
-LATENCY_S = 0.3
-
-
-@dataclass(frozen=True, slots=True)
-class World:
-    """A workload: the server's limits and those that the limiter is told, both per minute, as buckets that start full."""
-
-    name: str
-    true: dict[str, int]
-    told: dict[str, int]
-    servers: tuple[str, ...] = ("emulator", "mocklimit")
-    workers: int = 500
-
-    def jobs(self, ideal_s: float) -> list[tuple[str, int, int]]:
-        """Prompts with input and output tokens: so many that the requests quota alone needs ``ideal_s``."""
-        count = self.true["requests"] + round(self.true["requests"] / 60 * ideal_s)
-        texts = [f"request {number}: {prompt}" for number, prompt in enumerate(prompts(count))]
-        return [(text, count_tokens(text) + PER_MESSAGE, MAX_OUTPUT_TOKENS) for text in texts]
+WORKERS = 500
+IDEAL_S, QUICK_S = 30.0, 10.0
+GRACE_S = 45.0
+"""Beyond the time of a run, for imports and the start: after that the client is killed."""
+STEP_S = 0.5
+"""The resolution of the recorded counts."""
 
 
-WORLDS = [
-    World("known limit", {"requests": 600, "tokens": 480_000}, {"requests": 600, "tokens": 480_000}),
-    World("half of what was told", {"requests": 300, "tokens": 480_000}, {"requests": 600, "tokens": 480_000}, ("emulator",)),
-    World(
-        "three quotas",
-        {"requests": 600, "input_tokens": 420_000, "output_tokens": 62_000},
-        {"requests": 600, "input_tokens": 420_000, "output_tokens": 62_000},
-        ("emulator",),
-    ),
-]  # fmt: skip
+def cut(ideal_s: float) -> float:
+    """A run is stopped after so many seconds: a little more than twice the shortest time."""
+    return 2 * ideal_s + 5
 
 
-@cache
-def environment(package: str) -> tuple[str, str]:
-    """The Python of a virtual environment with ``package``, in the user's cache; or "" and the reason."""
-    if not package:
-        return sys.executable, ""
-    base = _newer_python()
-    if base is None:
-        return "", "no Python 3.12 or later was found"
-    home = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "paceline-benchmarks" / f"peer-{package}"
-    python, ready = home / "bin" / "python", home / "ready"
-    needs = [package, *NEEDS]
-    if not (ready.exists() and ready.read_text() == "\n".join(needs)):
-        try:
-            subprocess.run([base, "-m", "venv", "--clear", str(home)], check=True, capture_output=True)
-            install = [str(python), "-m", "pip", "install", "--quiet", "--disable-pip-version-check", *needs]
-            subprocess.run(install, check=True, capture_output=True, timeout=300)
-        except (subprocess.SubprocessError, OSError):
-            return "", "could not be installed"
-        ready.write_text("\n".join(needs))
-    return str(python), ""
-
-
-def version_of(package: str) -> str:
-    """The version that is installed there."""
-    code = f"import importlib.metadata as m, platform as p; print(m.version({package or 'paceline'!r}), '(Python', p.python_version() + ')')"
-    python, why = environment(package)
-    return why or subprocess.run([python, "-c", code], capture_output=True, text=True, check=False).stdout.strip()
-
-
-@contextmanager
-def serving(server: str, world: World) -> Iterator[tuple[int, Any]]:
-    """The server's port and a function that gives its tally."""
-    if server == "emulator":
-        limits = {"*": [f"{amount} {unit}/min" for unit, amount in world.true.items()]}
-        with Emulator(limits, process=True, latency_s=LATENCY_S) as emulator:
-            yield int(emulator.base_url.rpartition(":")[2]), emulator.tally
-        return
-    python, why = environment("mocklimit")
-    if not python:
-        raise RuntimeError(why)
-    with socket.create_server(("127.0.0.1", 0)) as free:
-        port = free.getsockname()[1]
-    with tempfile.TemporaryDirectory() as folder:
-        for name, value in (("spec", _SPEC), ("limits", _mocklimit(world))):
-            Path(folder, f"{name}.yaml").write_text(json.dumps(value))  # JSON is YAML
-        command = [
-            python,
-            "-m",
-            "mocklimit",
-            "serve",
-            "--spec",
-            f"{folder}/spec.yaml",
-            "--rate-config",
-            f"{folder}/limits.yaml",
-        ]
-        child = subprocess.Popen(
-            [*command, "--port", str(port), "--log-level", "CRITICAL"],
-            stdout=subprocess.DEVNULL,
-            stderr=subprocess.DEVNULL,
-        )
-        try:
-            until = time.monotonic() + 20
-            while True:
-                try:
-                    urllib.request.urlopen(f"http://127.0.0.1:{port}/mocklimit/stats", timeout=5).close()
-                    break
-                except OSError:
-                    if time.monotonic() > until:
-                        raise RuntimeError("mocklimit did not start") from None
-                    time.sleep(0.2)
-            yield port, dict
-        finally:
-            child.terminate()
-            child.wait(10)
-
-
-_ANSWER = {
-    "id": "x", "object": "chat.completion", "created": 1, "model": "gpt-4.1-mini",
-    "choices": [{"index": 0, "message": {"role": "assistant", "content": "yes"}, "finish_reason": "stop"}],
-    "usage": {"prompt_tokens": 1, "completion_tokens": 1, "total_tokens": 2},
-}  # fmt: skip
-_CONTENT = {"application/json": {"schema": {"type": "object"}, "example": _ANSWER}}
-_SPEC = {
-    "openapi": "3.0.0",
-    "info": {"title": "chat", "version": "1"},
-    "paths": {"/v1/chat/completions": {"post": {"responses": {"200": {"description": "answer", "content": _CONTENT}}}}},
-}
-
-
-def _mocklimit(world: World) -> dict[str, Any]:
-    limits = [
-        {
-            "dimension": unit, "capacity": amount, "refill_rate": amount / 60,
-            "headers": {name: f"x-ratelimit-{name}-{unit}" for name in ("limit", "remaining", "reset")},
-        }
-        for unit, amount in world.true.items()
-    ]  # fmt: skip
-    fixed = {"strategy": "fixed"}
-    endpoint = {
-        "methods": ["POST"], "policy": "chat", "timing": {"base_ms": [LATENCY_S * 1_000, LATENCY_S * 1_000 + 1]},
-        "resources": {
-            "requests": {"input": fixed | {"value": 1}, "output": fixed | {"value": 0}},
-            "tokens": {"input": {"strategy": "characters_div_4"}, "output": fixed | {"value": MAX_OUTPUT_TOKENS}},
-        },
-    }  # fmt: skip
-    policy = {
-        "strategy": "token_bucket", "limits": limits, "scope": "api_key", "error_template": {"provider": "openai"},
-        "format": {"reset": "go_duration", "retry_after": {"header": "retry-after", "unit": "seconds"}},
-    }  # fmt: skip
-    return {"policies": {"chat": policy}, "endpoints": {"/v1/chat/completions": endpoint}}
-
-
-def overtaking(admitted: dict[int, float]) -> int:
+def overtaking(admitted: Mapping[int, float]) -> int:
     """The most requests of a higher number that were admitted before one of a lower number; not admitted counts as last."""
     later: list[float] = []
     most = 0
@@ -185,150 +49,154 @@ def overtaking(admitted: dict[int, float]) -> int:
     return most
 
 
-def run(peer: str, world: World, server: str, ideal_s: float) -> dict[str, Any]:
+def run(peer: str, world: World, server: Server, ideal_s: float) -> dict[str, Any]:
     """One run of one peer; ``why`` where there is no result."""
-    what = {"peer": peer, "world": world.name, "server": server, "load": os.getloadavg()[0]}
-    python, why = environment(PEERS[peer][0])
+    what: dict[str, Any] = {"peer": peer, "world": world.name, "server": server}
+    _, why = environment(PEERS[peer].package)
     if why:
         return what | {"why": why}
-    jobs = world.jobs(ideal_s)
-    with serving(server, world) as (port, tally), Tap(port) as tap:
-        job = {
-            "peer": peer, "url": f"http://127.0.0.1:{tap.port}", "jobs": jobs, "workers": world.workers,
-            "told": world.told, "cut_s": cut(ideal_s),
-        }  # fmt: skip
-        try:
-            done = subprocess.run(
-                [python, "-m", "benchmarks.contestants"], input=json.dumps(job), capture_output=True, text=True, cwd=ROOT,
-                timeout=cut(ideal_s) + 30, check=False, env={**os.environ, "NO_PROXY": "127.0.0.1"},
-            )  # fmt: skip
-            result = json.loads(done.stdout.splitlines()[-1])
-        except (subprocess.TimeoutExpired, IndexError, ValueError):
-            result = {"why": "the process failed or did not end"}
-        counted = tally()
-    seen = sorted(tap.seen)
+    jobs = world.jobs(server, ideal_s)
+    wait_until_idle()
+    began, others, load = time.monotonic(), Others(), os.getloadavg()[0]
+    try:
+        with (
+            serving(server, world) as running,
+            Tap(running.port, tuple(share * ideal_s for share in world.outage)) as tap,
+        ):
+            job = {
+                "peer": peer, "url": f"http://127.0.0.1:{tap.port}", "workers": WORKERS, "told": world.told, "cut_s": cut(ideal_s),
+                "jobs": [(job.text, job.cost["input_tokens"]) for job in jobs],
+                "period_s": world.period_s(), "phase_s": world.phase_s(ideal_s),
+            }  # fmt: skip
+            told = _client(peer, job, cut(ideal_s) + GRACE_S + world.period_s())
+            tap.settle()
+            counts = running.counts()
+    except (RuntimeError, OSError) as error:
+        return what | {"why": str(error)}
+    taken = {"load": round(load, 2), "others": round(others.share(), 3), "took_s": round(time.monotonic() - began, 1)}
+    return what | taken | told | measured(tap.seen, jobs, world, server, counts, told)
+
+
+def measured(
+    every: Sequence[Seen], jobs: Sequence[Job], world: World, server: Server, counts: Counts, told: Mapping[str, Any]
+) -> dict[str, Any]:  # fmt: skip
+    """The figures of a run, from what the relay saw."""
+    seen = [one for one in every if one.path.partition("?")[0] in (CHAT, RESPONSES)]
+    passed = [one for one in seen if not one.outage]
+    relayed = Counts(sum(one.status not in (0, 429) for one in passed), sum(one.status == 429 for one in passed))
+    result: dict[str, Any] = {
+        "requests": len(jobs), "refused": relayed.refused, "failed": sum(one.status >= 500 for one in seen),
+        "counts": [relayed.admitted, relayed.refused], "counts_of_the_server": [counts.admitted, counts.refused],
+    }  # fmt: skip
     admitted: dict[int, float] = {}
-    for at, number, status in seen:
-        if status == 200:
-            admitted.setdefault(number, at)
+    costs = []
+    for one in passed:  # in the order of arrival
+        if one.status == 200:
+            admitted.setdefault(one.number, one.at_s)
+            costs.append(charged(server, one.path, jobs[one.number].text, one.size))
     if not admitted:
-        return what | {"why": "no request was admitted"} | result
+        return result | {"why": told.get("why") or "no request was admitted"}
     first, last = min(admitted.values()), max(admitted.values())
-    charged = [(1, *jobs[number][1:]) for number in admitted]
-    sums = dict(zip(("requests", "input_tokens", "output_tokens"), map(sum, zip(*charged, strict=True)), strict=True))
-    sums["tokens"] = sums["input_tokens"] + sums["output_tokens"]
-    ideal = max((sums[unit] - amount) / amount * 60 for unit, amount in world.true.items())
-    ideal = float(counted.get("ideal_s") or ideal)
-    elapsed = result["seconds"] if result.get("stopped") or "seconds" not in result else last - first
-    return what | result | {
-        "refused": counted.get("refused_total", sum(status == 429 for *_, status in seen)),
-        "share": max(ideal, 0.0) / elapsed if elapsed else 0.0,
-        "missing": len(jobs) - len(admitted),
+    ideal_s = world.earliest(costs, first)[-1]
+    missing = len(jobs) - len(admitted)
+    return result | {
+        "missing": missing, "unfinished": missing > 0 and told.get("stopped", True),
+        "elapsed_s": round(last - first, 3), "ideal_s": round(ideal_s, 3),
+        "share": round(ideal_s / (last - first), 4) if last > first else 0.0,
         "overtaking": overtaking(admitted),
-        "admissions": [round(at - first, 3) for at in sorted(admitted.values())],
+        "admitted": per_step(at - first for at in admitted.values()),
+        "refusals": per_step(one.at_s - first for one in passed if one.status == 429),
     }  # fmt: skip
 
 
-def cells(result: dict[str, Any]) -> list[str]:
-    """A row of the report."""
-    if "share" not in result or "why" in result:
-        return [result["peer"], f"n/a: {result['why']}", "", "", "", ""]
-    end = ", stopped" if result["stopped"] else ""
-    return [
-        result["peer"], f"{result['refused']:,}", f"{result['share']:.2f}{end}", f"{result['missing']:,}",
-        f"{result['overtaking']:,}", f"{result['cpu_s']:.1f} s",
-    ]  # fmt: skip
+def per_step(times: Iterable[float]) -> list[int]:
+    """How many of ``times`` there are up to the end of each step."""
+    ordered = sorted(times)
+    steps = int(max(ordered, default=0.0) / STEP_S) + 1
+    return [bisect.bisect_right(ordered, (step + 1) * STEP_S) for step in range(steps)]
 
 
-COLUMNS = [
-    "",
-    "refused (429)",
-    "share of the ideal speed",
-    "not answered at the end",
-    "longest overtaking",
-    "CPU of the client",
-]
+def _client(peer: str, job: Mapping[str, Any], most_s: float) -> dict[str, Any]:
+    """Run the peer in a process of its own; kill it, and all that it has started, if it does not end in time."""
+    python, _ = environment(PEERS[peer].package)
+    child = subprocess.Popen(
+        [python, "-m", "benchmarks.contestants"], cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL, text=True, process_group=0, env={**os.environ, "NO_PROXY": "127.0.0.1"},
+    )  # fmt: skip
+    assert child.stdin is not None
+    assert child.stdout is not None
+
+    def kill() -> None:
+        with suppress(ProcessLookupError):
+            os.killpg(child.pid, signal.SIGKILL)
+
+    timer = threading.Timer(most_s, kill)
+    timer.start()
+    try:
+        with suppress(BrokenPipeError):
+            child.stdin.write(json.dumps(job) + "\n")
+            child.stdin.flush()  # it stays open: the child ends when it closes
+        return dict(json.loads(child.stdout.read().splitlines()[-1]))
+    except (IndexError, ValueError):
+        return {"why": "the process failed" if timer.is_alive() else f"killed after {most_s:.0f} s"}
+    finally:
+        timer.cancel()
+        kill()
+        child.wait()
+        with suppress(BrokenPipeError):
+            child.stdin.close()
+        child.stdout.close()
 
 
-def table(results: list[dict[str, Any]]) -> str:
-    """In Markdown."""
-    rows = [COLUMNS, ["---"] * len(COLUMNS), *map(cells, results)]
-    return "\n".join(f"| {' | '.join(row)} |" for row in rows)
-
-
-def picture(results: list[dict[str, Any]], path: Path, title: str) -> None:
-    """Admitted requests over time, one line for each peer."""
-    import matplotlib as mpl
-
-    mpl.use("svg")
-    from matplotlib import pyplot as plt
-
-    figure, axes = plt.subplots(figsize=(8, 4))
-    for one in results:
-        if one.get("admissions"):
-            numbers = range(1, len(one["admissions"]) + 1)
-            axes.step(one["admissions"], numbers, label=one["peer"], linewidth=2.5 if one["peer"] == "paceline" else 1)
-    axes.set(title=title, xlabel="seconds after the first admission", ylabel="admitted requests")
-    axes.legend(fontsize=7)
-    figure.savefig(path, metadata={"Date": None})
-    plt.close(figure)
-
-
-def write(results: list[dict[str, Any]], folder: Path, command: str, ideal_s: float) -> None:
-    """The page, its pictures and the raw JSON."""
-    shutil.rmtree(folder / "images", ignore_errors=True)
-    (folder / "images").mkdir(parents=True)
-    versions = {
-        package or "paceline": version_of(package) for package in [*(p for p, _ in PEERS.values()), "mocklimit"]
-    }
-    loads = [one["load"] for one in results]
-    page = [
-        "# paceline and its peers",
-        (
-            f"`{command}`. {machine().partition(';')[0]}; load {min(loads):.1f} to {max(loads):.1f} (median "
-            f"{statistics.median(loads):.1f}), the benchmark's own included. One run for each row, {ideal_s:g} s at best, stopped after "
-            f"{cut(ideal_s):g} s. Versions: {', '.join(f'{name} {number}' for name, number in versions.items())}."
-        ),
-    ]
+def plan(only: Mapping[str, Sequence[str]]) -> Iterator[tuple[World, Server, str]]:
+    """The runs in their order, as far as the names in ``only`` allow; no names are all."""
     for world in WORLDS:
-        for server in world.servers:
-            some = [one for one in results if (one["world"], one["server"]) == (world.name, server)]
-            if not some:
-                continue
-            name = f"{world.name.replace(' ', '-')}-{server}.svg"
-            picture(some, folder / "images" / name, f"{world.name}, {server}")
-            true, told = (
-                ", ".join(f"{amount:,} {unit}/min" for unit, amount in limits.items())
-                for limits in (world.true, world.told)
-            )
-            page += [
-                f"## {world.name}, {server}", f"{world.workers} workers; limits {true}; told {told}.", table(some),
-                f"![Admitted requests over time](images/{name})",
-            ]  # fmt: skip
-    (folder / "report.md").write_text("\n\n".join(page) + "\n")
-    raw = {"command": command, "versions": versions, "worlds": [asdict(world) for world in WORLDS], "results": results}
-    (folder / "report.json").write_text(json.dumps(raw) + "\n")
-
-
-def report(folder: Path, *, quick: bool, only: str = "") -> None:
-    """Measure each peer in each world, and write the page again after each world."""
-    ideal_s = 8.0 if quick else 20.0
-    command = f"python -m benchmarks --report DIR{' --quick' if quick else ''}{f' --peer {only!r}' if only else ''}"
-    results = []
-    for world in WORLDS:
-        for server in world.servers:
+        for server in SERVERS:
             for peer in PEERS:
-                if only in ("", peer):
-                    try:
-                        one = run(peer, world, server, ideal_s)
-                    except (RuntimeError, OSError) as error:
-                        one = {
-                            "peer": peer,
-                            "world": world.name,
-                            "server": server,
-                            "load": os.getloadavg()[0],
-                            "why": str(error),
-                        }
-                    print(f"  {world.name}, {server}: {' | '.join(cells(one))}", flush=True)
-                    results.append(one)
-            write(results, folder, command, ideal_s)
+                chosen = {"world": world.name, "server": server, "peer": peer}
+                if server in world.servers and all(chosen[key] in names for key, names in only.items() if names):
+                    yield world, server, peer
+
+
+def report(folder: Path, *, quick: bool, only: Mapping[str, Sequence[str]], command: str, measure: bool = True) -> None:
+    """Measure, and write the report again after each world and server; runs of an earlier report that are not repeated stay.
+
+    Args:
+        folder: The report is written below it; below ``docs`` a whole report that is not quick goes into README.md, too.
+        quick: Runs of a third of the length.
+        only: Names by ``world``, ``server`` and ``peer``; an empty sequence for all.
+        command: What the page states as its command.
+        measure: Whether to measure at all, or only to write the page again.
+    """
+    ideal_s = QUICK_S if quick else IDEAL_S
+    raw = folder / page.RAW
+    kept = json.loads(raw.read_text("utf-8")) if raw.exists() else {}
+    if measure and kept.get("ideal_s") != ideal_s:  # runs of another length cannot stand beside these
+        kept = {}
+    results = {(one["world"], one["server"], one["peer"]): one for one in kept.get("results", ())}
+    todo = list(plan(only)) if measure else []
+    for number, (world, server, peer) in enumerate(todo):
+        one = run(peer, world, server, ideal_s)
+        print(f"  {number + 1}/{len(todo)} {world.name}, {server}: {' | '.join(page.cells(one))}", flush=True)
+        results[world.name, server, peer] = one
+        if number + 1 == len(todo) or todo[number + 1][:2] != (world, server):
+            whole = not any(only.values())
+            kept = _kept(results, command if whole else kept.get("command", command), ideal_s)
+            page.write(folder, kept)
+    if not measure and kept:
+        page.write(folder, kept)
+    complete = len(kept.get("results", ())) == len(list(plan({})))
+    if complete and kept["ideal_s"] == IDEAL_S and folder.resolve() == ROOT / "docs":
+        page.write_summary(ROOT / "README.md", kept)
+
+
+def _kept(results: Mapping[tuple[str, str, str], dict[str, Any]], command: str, ideal_s: float) -> dict[str, Any]:
+    ordered = [results[key] for key in ((w.name, s, p) for w, s, p in plan({})) if key in results]
+    packages = [*(peer.package for peer in PEERS.values()), "mocklimit"]
+    return {
+        "command": command, "date": f"{datetime.now(UTC):%Y-%m-%d}", "quick": ideal_s != IDEAL_S, "ideal_s": ideal_s, "step_s": STEP_S,
+        "machine": f"{os.cpu_count()} CPUs ({platform.machine()}), Python {platform.python_version()}",
+        "minutes": round(sum(one.get("took_s", 0.0) for one in ordered) / 60, 1),
+        "versions": {name or "paceline": version_of(name) for name in packages},
+        "results": ordered,
+    }  # fmt: skip

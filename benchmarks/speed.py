@@ -10,7 +10,8 @@ import paceline
 from benchmarks import peers
 from benchmarks.table import Row
 from benchmarks.throttle import run_throttle
-from benchmarks.traffic import MAX_OUTPUT_TOKENS, client_of, cut, free, prompts, send
+from benchmarks.traffic import MAX_OUTPUT_TOKENS, MODEL, client_of, cut, free, prompts, send
+from benchmarks.worlds import PER_CHAT
 from paceline.emulator import Emulator
 from paceline.emulator.text import PER_MESSAGE, count_tokens
 
@@ -30,14 +31,15 @@ class World:
     def jobs(self) -> list[tuple[str, int]]:
         """Prompts with what the server will charge: peers are told the true cost, paceline has to estimate it."""
         count = self.requests + round(self.requests / 60 * self.ideal_s)
-        return [(prompt, count_tokens(prompt) + PER_MESSAGE + MAX_OUTPUT_TOKENS) for prompt in prompts(count)]
+        extra = PER_MESSAGE + PER_CHAT + MAX_OUTPUT_TOKENS
+        return [(prompt, count_tokens(prompt) + extra) for prompt in prompts(count)]
 
 
 def measure(quick: bool) -> list[Row]:
     """A row with the default headroom, one with a quarter of a second; the peers beside the first."""
     world = World(10.0 if quick else 60.0)
     jobs = world.jobs()
-    limits = {"gpt-5": [f"{world.requests} requests/min", f"{world.tokens} tokens/min"]}
+    limits = {MODEL: [f"{world.requests} requests/min", f"{world.tokens} tokens/min"]}
     what = f"{world.workers} workers, {len(jobs):,} requests, {world.ideal_s:g} s at best: share of the ideal speed"
     goal = f">= {GOAL} with 0 refused"
     with Emulator(limits, process=True, latency_s=world.latency_s) as emulator:
@@ -72,7 +74,7 @@ def _or_na(module: str, emulator: Emulator, coroutine: Any) -> str:
 
 async def _paceline(emulator: Emulator, world: World, jobs: list[tuple[str, int]], headroom_s: float) -> dict[str, Any]:
     limiter = paceline.Limiter(
-        {"openai/gpt-5": [f"{world.requests} requests/min", f"{world.tokens} tokens/min"]}, headroom_s=headroom_s
+        {f"openai/{MODEL}": [f"{world.requests} requests/min", f"{world.tokens} tokens/min"]}, headroom_s=headroom_s
     )
     async with client_of(emulator.base_url) as client:
         limiter.attach(client, provider="openai")

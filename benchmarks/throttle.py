@@ -47,7 +47,7 @@ def _interpreter() -> tuple[str | None, str]:
     python, ready, needs = home / "bin" / "python", home / "ready", [*NEEDS, *_same_client()]
     if ready.exists() and ready.read_text() == "\n".join(needs):
         return str(python), ""
-    base = _newer_python()
+    base = newer_python()
     if base is None:
         return None, "needs Python 3.12"
     try:
@@ -69,7 +69,8 @@ def _same_client() -> list[str]:
     return needs
 
 
-def _newer_python() -> str | None:
+def newer_python() -> str | None:
+    """A Python of 3.12 or later: this one, one of pyenv's, or one on the path."""
     if sys.version_info >= (3, 12):
         return sys.executable
     pyenv = Path(os.environ.get("PYENV_ROOT") or Path.home() / ".pyenv") / "versions"

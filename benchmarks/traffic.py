@@ -12,8 +12,11 @@ from typing import Any
 
 import httpx2
 
+MODEL = "gpt-4.1-mini"
+CHAT, RESPONSES = "/v1/chat/completions", "/v1/responses"
 MAX_OUTPUT_TOKENS = 100
-ATTEMPTS_MAX = 8
+ATTEMPTS_MAX = 9
+"""One and eight retries: what every peer gets that has such a number."""
 Admit = Callable[[int], AbstractAsyncContextManager[Any]]
 """Given a request's tokens, waits until the limiter lets it go."""
 
@@ -41,7 +44,7 @@ def prompts(count: int, seed: int = 11) -> list[str]:
 
 def body(prompt: str) -> dict[str, Any]:
     """A chat request."""
-    return {"model": "gpt-5", "messages": [{"role": "user", "content": prompt}], "max_tokens": MAX_OUTPUT_TOKENS}
+    return {"model": MODEL, "messages": [{"role": "user", "content": prompt}], "max_tokens": MAX_OUTPUT_TOKENS}
 
 
 def client_of(url: str) -> httpx2.AsyncClient:
@@ -55,7 +58,7 @@ def client_of(url: str) -> httpx2.AsyncClient:
 async def send(
     client: httpx2.AsyncClient, jobs: list[tuple[str, int]], admit: Admit, workers: int, cut_s: float
 ) -> dict[str, Any]:
-    """Send every job; after a 429 wait as long as it asks, then go through the limiter again.
+    """Send every job; after a 429 wait as long as it asks, after a 5xx as OpenAI's SDK does, then go through the limiter again.
 
     Args:
         client: Points at the emulator.
@@ -70,14 +73,15 @@ async def send(
     async def work() -> None:
         nonlocal done, lost
         for prompt, tokens in queue:
-            for _ in range(ATTEMPTS_MAX):
+            for attempt in range(ATTEMPTS_MAX):
                 async with admit(tokens):
-                    answer = await client.post("/v1/chat/completions", json=body(prompt))
-                if answer.status_code != 429:
+                    answer = await client.post(CHAT, json=body(prompt))
+                if answer.status_code != 429 and answer.status_code < 500:
                     answer.raise_for_status()
                     done += 1
                     break
-                await asyncio.sleep(float(answer.headers.get("retry-after", 1)))
+                backoff_s = min(8.0, 0.5 * 2**attempt) * random.uniform(0.75, 1.0)
+                await asyncio.sleep(float(answer.headers.get("retry-after", backoff_s)))
             else:
                 lost += 1
 
