@@ -547,56 +547,117 @@ class TestGuesses:
         assert amount_of(pool) == 100
 
 
+class Counting:
+    """A server that counts requests in windows, or in a trailing period; ``rule`` is what its resets are about."""
+
+    def __init__(self, rule, limit, period_s, *, offset_s=0.0, others=0):
+        self.rule, self.limit, self.period_s, self.offset_s, self.others = rule, limit, period_s, offset_s, others
+        self.at_s, self.used, self.refused = 0.0, [], 0
+
+    def demand(self, pool, until_s, every_s=0.1):
+        """Send all that the pool grants."""
+        while self.at_s < until_s:
+            now_ns = T0 + round(self.at_s * NS)
+            while isinstance(outcome := pool.try_grant(now_ns, Waiter({"requests": 1})), Reservation):
+                self.serve(pool, now_ns, outcome)
+            self.at_s += every_s
+
+    def serve(self, pool, now_ns, reservation):
+        start_s = (self.at_s + self.offset_s) // self.period_s * self.period_s - self.offset_s
+        least_s = start_s if self.rule == "window" else self.at_s - self.period_s + 1e-9
+        self.used = [one for one in self.used if one >= least_s]
+        if len(self.used) + self.others >= self.limit:
+            self.refused += 1
+            pool.refuse(now_ns, reservation, Refusal(RefusalKind.RATE, unit="requests", retry_after_s=1.0), 1.0)
+            return
+        self.used.append(self.at_s)
+        reset_s = (
+            {"window": start_s, "oldest": self.used[0], "newest": self.at_s}[self.rule] + self.period_s - self.at_s
+        )
+        left = self.limit - len(self.used) - self.others
+        pool.observe(now_ns, [Reading("requests", limit=self.limit, remaining=left, reset_s=reset_s)], reservation)
+        pool.settle(now_ns, reservation, {"requests": 1})
+
+
 class TestPeriods:
     """The period of a quota, where the headers name a limit, and no period."""
 
-    @staticmethod
-    def restarting(pool, seconds=180, every_s=5):
-        """A counter that restarts 53 s from the start, and then each minute; each answer says when."""
-        for second in range(0, seconds, every_s):
-            outcome = pool.try_grant(T0 + second * NS, Waiter({"requests": 1}))
-            if isinstance(outcome, Reservation):
-                pool.settle(T0 + second * NS, outcome, {"requests": 1})
-                reset_s = 60 - (second + 7) % 60
-                pool.observe(T0 + second * NS, [Reading("requests", limit=10, remaining=9, reset_s=reset_s)], outcome)
+    @pytest.mark.parametrize("rule", ["window", "oldest", "newest"])
+    def test_the_first_answer_shows_a_given_rate_in_a_shorter_period(self, rule):
+        pool, server = pool_of("600 requests/min"), Counting(rule, 100, 10)
+        server.demand(pool, 40)
+        assert server.refused == 0
+        assert (pool.ledger.names, pool.ledger.given) == (["100 requests/10s"], [100])
+        assert isinstance(pool.ledger.meters[0], Spread)
+        assert 300 < pool.ledger.spent[0] <= 400
+        assert pool.ledger.sources[0].kind is SourceKind.LEARNED
 
-    def test_three_restarts_show_that_of_a_counter(self):
-        pool = pool_of("10 requests/10s", source=SourceKind.ASSUMED)
-        self.restarting(pool, 170)
-        assert pool.ledger.names == ["10 requests/10s"]
-        self.restarting(pool, 180)
-        assert pool.ledger.names == ["10 requests/min"]
+    def test_it_does_so_after_the_restart_if_the_window_has_begun_before(self):
+        pool, server = pool_of("600 requests/min"), Counting("window", 100, 10, offset_s=6)
+        server.demand(pool, 40)
+        assert server.refused == 0
+        assert pool.ledger.names == ["100 requests/10s"]
+
+    @pytest.mark.parametrize("rule", ["window", "oldest", "newest"])
+    def test_the_longest_reset_shows_the_period_of_a_counter(self, rule):
+        pool, server = pool_of("60 requests/min", source=SourceKind.ASSUMED), Counting(rule, 40, 10)
+        server.demand(pool, 11)
+        assert pool.ledger.names == ["40 requests/min"]
+        server.demand(pool, 35)
+        assert pool.ledger.names == ["40 requests/10s"]
         assert isinstance(pool.ledger.meters[0], Spread)
 
-    def test_a_given_quota_keeps_its_period_and_the_amount_is_converted(self):
-        pool = pool_of("10 requests/10s")
-        self.restarting(pool)
-        assert amount_of(pool) == pytest.approx(10 / 6)
-        assert pool.ledger.meters[0].quota.period_s == 10
-        assert pool.capacity.learning.trackers[0].period_s == 60
+    def test_a_process_that_shares_a_quota_keeps_its_period_and_the_amount_is_converted(self):
+        pool, reports = pool_of("600 requests/min"), []
+        pool.capacity.learning = learning.Learning(pool.ledger, lambda *report: reports.append(report))
+        pool.observe(T0, [Reading("requests", limit=50, remaining=49, reset_s=10.0)], send(pool, 0))
+        assert pool.ledger.names == ["50 requests/min"]
+        pool.observe(T0 + NS, [Reading("requests", limit=50, remaining=49, reset_s=5.0)], send(pool, 1))
+        assert pool.ledger.names == ["600 requests/min"]
+        assert pool.capacity.learning.trackers[0].period_s == 5
+        assert [report[1] for report in reports if report[1] != "epoch"] == ["adopt", "shift", "spread", "adopt"]
 
-    def test_restarts_that_are_not_equally_far_apart_show_none(self):
-        pool, restarts_s = pool_of("10 requests/10s", source=SourceKind.ASSUMED), [53, 113, 153, 213, 253]
-        for second in range(0, 240, 4):
-            outcome = pool.try_grant(T0 + second * NS, Waiter({"requests": 1}))
-            if isinstance(outcome, Reservation):
-                pool.settle(T0 + second * NS, outcome, None)
-                reset_s = min(at_s for at_s in restarts_s if at_s > second) - second
-                pool.observe(T0 + second * NS, [Reading("requests", limit=10, remaining=9, reset_s=reset_s)], outcome)
+    def test_a_refusal_that_names_another_period_is_about_the_quota_whose_period_was_learned(self):
+        pool = pool_of("600 requests/min")
+        Counting("newest", 100, 10).demand(pool, 5)
+        said = Refusal(RefusalKind.RATE, unit="requests", period_s=60.0, limit=100.0)
+        pool.refuse(T0 + 6 * NS, send(pool, 6), said, 1.0)
+        assert pool.ledger.names == ["100 requests/10s"]
+
+    @pytest.mark.parametrize(("every_s", "others"), [(20, 0), (1, 9)])
+    def test_readings_far_apart_and_those_that_count_others_show_no_period(self, every_s, others):
+        pool = pool_of("60 requests/min", source=SourceKind.ASSUMED)
+        Counting("newest", 40, 10, others=others).demand(pool, 100, every_s)
+        assert pool.ledger.meters[0].quota.period_s == 60
+
+    def test_an_answer_to_an_earlier_attempt_adds_nothing_to_a_series(self):
+        refill, [known] = learning.Refill(), parse_quotas("60 requests/min")
+        readings = [
+            (0, 39, 10.0),
+            (2, 37, 10.0),
+            (4, 35, 10.0),
+            (1, 38, 60.0),
+            (6, 33, 10.0),
+            (8, 31, 10.0),
+            (10, 29, 10.0),
+        ]
+        for at_s, remaining, reset_s in readings:
+            said = Reading("requests", limit=40, remaining=remaining, reset_s=reset_s)
+            assert refill.renewal_s(T0 + at_s * NS, said, known, lambda _: 40.0) is None
+        assert refill.renewal_s(T0 + 12 * NS, Reading("requests", limit=40), known, lambda _: 40.0) is None
+        said = Reading("requests", limit=40, remaining=27, reset_s=10.0)
+        assert refill.renewal_s(T0 + 12 * NS, said, known, lambda _: 40.0) == 10
+
+    def test_answers_that_contradict_every_bucket_spread_a_quota_at_once(self):
+        pool = pool_of("600 requests/min")
+        for at_s, remaining in (0, 595), (0.5, 580):
+            assert not isinstance(pool.ledger.meters[0], Spread)
+            for _ in range(600 - remaining):
+                one = send(pool, at_s)
+            said = Reading("requests", limit=600, remaining=remaining, reset_s=3.0 - at_s)
+            pool.observe(T0 + round(at_s * NS), [said], one)
         assert isinstance(pool.ledger.meters[0], Spread)
-        assert pool.ledger.names == ["10 requests/10s"]
-
-    def test_restarts_seen_too_rarely_show_none(self):
-        pool = pool_of("10 requests/10s", source=SourceKind.ASSUMED)
-        self.restarting(pool, 600, every_s=25)
-        assert pool.ledger.names == ["10 requests/10s"]
-
-    def test_a_restart_that_an_older_answer_names_is_none(self):
-        refill = learning.Refill()
-        for at_s in (60, 120, 180, 120, 60):  # the last two are late
-            for _ in range(3):
-                assert refill.restarts_s(T0, Reading("requests", reset_s=at_s)) is None
-        assert refill.restarts_s(T0, Reading("requests")) is None
+        assert pool.ledger.meters[0].used >= 20
 
     def filling(self, pool, period_s, from_s=0, count=10):
         """Answers of a bucket of 600 requests in ``period_s``, of which others use more and more."""

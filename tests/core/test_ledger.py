@@ -256,12 +256,19 @@ class TestLimits:
         ledger.add(T0, quota("600 tokens/min"), source)
         assert (ledger.meters[1].opened, ledger.meters[1].reach_ns) == (opened, opened * NS // 10)
 
+    @pytest.mark.parametrize(("actual", "opened"), [(5, 35), (20, 40)])
+    def test_a_burst_widens_by_what_was_charged_or_by_more_if_it_cost_more(self, actual, opened):
+        ledger = ledger_of("600 tokens/min", gentle=True)
+        ledger.settle(T0, grant(ledger, T0, tokens=15), {"tokens": actual})
+        assert ledger.meters[0].opened == opened
+
     @pytest.mark.parametrize(("gentle", "opened"), [(True, 20), (False, math.inf)])
     def test_what_was_spread_is_a_full_bucket_again(self, gentle, opened):
         ledger = ledger_of("600 tokens/min", gentle=gentle)
         grant(ledger, T0, tokens=15)
         spread = ledger.spread(T0, 0)
-        assert (spread.full_at_ns, ledger.meters) == (T0 + 3 * NS // 2, [spread])
+        assert (spread.used, ledger.meters) == (15, [spread])
+        assert spread.full_at_ns == T0 + math.ceil(15 * spread.ns_per_unit)
         again = ledger.count_as_bucket(T0, 0)
         assert type(again) is Bucket
         assert (again.opened, again.full_at_ns, ledger.meters) == (opened, T0, [again])

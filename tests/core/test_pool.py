@@ -602,8 +602,30 @@ class TestCoolDown:
         probe = use_up(pool, T0 + 9 * NS)[0]
         pool.refuse(T0 + 9 * NS, probe, RATE, 0.0)
         assert pool.refused_in_row == 2
-        pool.settle(T0 + 9 * NS, together[5], None)
+        pool.refuse(T0 + 9 * NS, use_up(pool, T0 + 12 * NS)[0], Refusal(RefusalKind.CAPACITY), 0.0)
+        assert pool.refused_in_row == 2  # it is not about the rate
+        pool.settle(T0 + 12 * NS, together[5], None)
         assert pool.refused_in_row == 0
+
+    def test_a_request_that_waits_is_estimated_again_when_it_comes_first(self):
+        pool = pool_of("60 requests/min", "600 tokens/min")
+        ask(pool, tokens=600)
+        waiters = [ask(pool, tokens=100)[0] for _ in range(2)]
+        for waiter in waiters:
+            waiter.estimate = lambda: {"requests": 1.0, "tokens": 200.0}
+        at_ns = pool.soonest(T0, waiters[0])[0]
+        assert pool.pump(at_ns) == []
+        assert pool.wake_ns == T0 + 20 * NS
+        assert pool.pump(T0 + 20 * NS) == waiters[:1]
+        assert waiters[0].outcome.cost == {"requests": 1.0, "tokens": 200.0}
+
+    def test_one_that_is_found_to_fit_never_is_turned_away(self):
+        pool = pool_of("60 requests/min", "600 tokens/min")
+        ask(pool, tokens=600)
+        waiter, _ = ask(pool, tokens=100)
+        waiter.estimate = lambda: {"requests": 1.0, "tokens": 601.0}
+        assert pool.pump(T0 + 10 * NS) == [waiter]
+        assert isinstance(waiter.outcome, NeverFits)
 
 
 class TestLearning:

@@ -1,6 +1,7 @@
 """What happens when the provider says no: hold, retry at the front, give up once, stop for money."""
 
 import asyncio
+import itertools
 import json
 import time
 
@@ -232,9 +233,11 @@ async def test_a_refusal_states_what_is_charged_where_a_request_names_no_maximum
 async def test_a_request_that_waits_meanwhile_is_estimated_again():
     message = "Rate limit reached on tokens per min (TPM): Limit 60000000, Used 59999500, Requested 1020. Please try again in 5ms."
     limiter = paceline.Limiter({"openai/*": ["60k requests/min", "60M tokens/min", "1 concurrency"]})
+    spent = []
 
     class Slow(Script):
         async def handle_async_request(self, request):
+            spent.append(pool(limiter)["quotas"][1]["spent"])
             await asyncio.sleep(0)  # the other request joins the queue meanwhile
             return self.handle_request(request)
 
@@ -242,5 +245,8 @@ async def test_a_request_that_waits_meanwhile_is_estimated_again():
     unasked = {key: value for key, value in BODY.items() if key != "max_tokens"}
     async with client(script, limiter) as http:
         await asyncio.gather(*(http.post("/v1/chat/completions", json=unasked) for _ in range(2)))
-    assert pool(limiter)["counts"]["cancelled"] == 1  # the permit of the one that waited, which was for too little
+    assert spent[0] < 600
+    assert [b - a for a, b in itertools.pairwise(spent)] == pytest.approx(
+        [1_020, 1_020], abs=10
+    )  # also for the one that waited
     assert pool(limiter)["counts"]["settled"] == 2

@@ -195,7 +195,9 @@ def drawn(seed: int) -> Options:
         )
     if chance(0.25):
         limits, period_s = (("requests", 3_000), ("tokens", rnd.choice([24_000, 40_000]))), rnd.choice([10, 20])
-        o = replace(o, limits=limits, period_s=period_s, slots=0, words=(100, 900), calls=min(o.calls, 240), settle="never")
+        o = replace(
+            o, limits=limits, period_s=period_s, slots=0, words=(100, 900), calls=min(o.calls, 240), settle="never"
+        )
         o = replace(o, pulse_s=40.0, latency_s=10.0, workers=60, estimate=rnd.choice([1.3, 2.0]))
     return o
 

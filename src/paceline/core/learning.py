@@ -22,7 +22,6 @@ from bisect import bisect_right
 from collections.abc import Callable, Iterable
 from dataclasses import replace
 from functools import partial
-from itertools import pairwise
 from typing import NamedTuple
 
 from paceline.core.guesses import RETEST_STEP, Guess, Guesses
@@ -106,8 +105,12 @@ PERIODS_S = (60.0, 1.0, 10.0, 30.0, 3_600.0, 86_400.0, 5.0, 15.0, 20.0, 300.0, 6
 PLENTY = 0.5
 """A refusal that names no quota is blamed on assumed slots if every other quota has more than this share left."""
 
-SAME_RESTART_NS = NS // 2
-"""Readings whose resets end within this time of each other are about one restart of a counter."""
+RENEWAL_GAP, RENEWAL_TIMES = 0.25, 1.2
+"""The longest reset is the period of a counter when readings were no further apart than this share of it, for so many times its
+length: a restart was among them."""
+
+RENEWAL_LACK = 1.25
+"""A counter lacks at most so many times what was charged within its period: else others use it, or its period is longer."""
 
 UNITS_MAX = 16
 """How many quotas a pool has at most, with those that answers add."""
@@ -139,29 +142,41 @@ class Above(NamedTuple):
 
 
 class Refill:
-    """The period of a bucket, from readings: the reset is the part of it that the lack is of the limit.
+    """The period of a quota, from readings.
 
-    Every reading bounds the period; the bounds of a bucket have a part in common, those of a counter that restarts, of a
-    trailing period, or of a smaller bucket than the limit have not.
+    The reset of a bucket is the part of its period that the lack is of the limit. So every reading bounds the period; the bounds
+    of a bucket have a part in common, those of a counter that restarts, of a trailing period, or of a smaller bucket than the
+    limit have not. The longest reset of a counter is its period.
 
     Attributes:
         sure: Whether the readings so far are those of a bucket with one period.
     """
 
-    __slots__ = ("_count", "_high_s", "_least", "_low_s", "_most", "_resets", "_restarts", "sure")
+    __slots__ = (
+        "_count", "_gap_s", "_high_s", "_last_ns", "_least", "_least_s", "_low_s", "_most", "_most_s", "_reset_s", "_since_ns", "sure",
+    )  # fmt: skip
 
     def __init__(self) -> None:
         self.sure = False
-        self._restarts: list[tuple[int, int]] = []  # of a counter: the instant, and how many readings agree about it
-        self._resets = 0.0
+        self._since_ns = self._last_ns = 0  # the first and the last reading of a series about a counter
         self._begin()
+        self._begin_series(0)
 
     def _begin(self) -> None:
         self._count, self._low_s, self._high_s = 0, 0.0, math.inf
         self._least, self._most = math.inf, 0.0  # of the lacks, as shares of the limit
 
+    def _begin_series(self, sent_ns: int) -> None:
+        self._since_ns, self._reset_s, self._gap_s = sent_ns, 0.0, 0.0
+        self._most_s, self._least_s = 0.0, math.inf  # of the bounds of a bucket's period
+
+    @property
+    def is_counter(self) -> bool:
+        """Whether the present series of readings is that of no bucket."""
+        return self._most_s > LONGER_PERIOD * self._least_s
+
     def period_s(self, reading: Reading) -> float | None:
-        """The period, once the readings agree about it; ``None`` before."""
+        """The period of a bucket, once the readings agree about it; ``None`` before."""
         limit, remaining, reset_s = reading.limit, reading.remaining, reading.reset_s
         if limit is None or remaining is None or reset_s is None:
             return None
@@ -172,8 +187,7 @@ class Refill:
             or remaining < 0
         ):
             return None  # too little to measure with
-        low_s = (reset_s - rough_s) * limit / (lack + reading.resolution)
-        high_s = (reset_s + rough_s) * limit / (lack - reading.resolution)
+        low_s, high_s = _bounds_s(limit, lack, reset_s, reading)
         if low_s > self._high_s or high_s < self._low_s:  # a contradiction: begin again
             self.sure = False
             self._begin()
@@ -186,23 +200,44 @@ class Refill:
             return None
         return _usual(self._low_s, self._high_s)
 
-    def restarts_s(self, sent_ns: int, reading: Reading) -> float | None:
-        """The period of a counter that restarts, once three restarts are known and equally far apart; else ``None``."""
-        if reading.reset_s is None or self.sure:
+    def renewal_s(
+        self, sent_ns: int, reading: Reading, known: Quota, charged_since: Callable[[int], float]
+    ) -> float | None:
+        """The period of a counter, or of a trailing period, once the readings show it; ``None`` before.
+
+        Args:
+            sent_ns: When the attempt was sent; a reading of one that was sent before the last is left out.
+            reading: The reading.
+            known: The quota as it was given. The first reading shows the period where it states the known rate in another one.
+            charged_since: The charges from an instant to this attempt, which is among them.
+        """
+        limit, remaining, reset_s = reading.limit, reading.remaining, reading.reset_s
+        if limit is None or remaining is None or not reset_s or self.sure or sent_ns < self._last_ns:
             return None
-        at_ns, restarts = sent_ns + round(reading.reset_s * NS), self._restarts
-        self._resets = max(self._resets, reading.reset_s)
-        if restarts and abs(at_ns - restarts[-1][0]) < SAME_RESTART_NS:
-            restarts[-1] = (restarts[-1][0], restarts[-1][1] + 1)
-        elif not restarts or at_ns > restarts[-1][0]:
-            restarts.append((at_ns, 1))
-            del restarts[:-4]
-        if len(restarts) < 4 or any(count < 3 for _, count in restarts[:3]):
+        lack, gap_s = limit - remaining, (sent_ns - self._last_ns) / NS
+        self._last_ns = sent_ns
+        low_s, high_s = _bounds_s(limit, lack, reset_s, reading)
+        if abs(limit / reset_s / known.rate - 1) <= PERIOD_MARGIN and low_s >= LONGER_PERIOD * known.period_s:
+            return _usual((1 - PERIOD_MARGIN) * reset_s, (1 + PERIOD_MARGIN) * reset_s)
+        longest_s = max(reset_s, self._reset_s)
+        charged = charged_since(sent_ns - round((1 + PERIOD_MARGIN) * longest_s * NS))
+        if gap_s > RENEWAL_GAP * self._reset_s or lack > RENEWAL_LACK * charged + reading.resolution:
+            self._begin_series(sent_ns)
+            longest_s, gap_s = reset_s, 0.0
+        self._reset_s, self._gap_s = longest_s, max(self._gap_s, gap_s)
+        self._most_s, self._least_s = max(self._most_s, low_s), min(self._least_s, high_s)
+        if not self.is_counter or sent_ns - self._since_ns < RENEWAL_TIMES * longest_s * NS:
             return None
-        apart = [(b[0] - a[0]) / NS for a, b in pairwise(restarts[:3])]
-        if max(apart) > 1.05 * min(apart) or self._resets > 1.05 * max(apart):
-            return None
-        return _usual(0.97 * min(apart), 1.03 * max(apart))
+        return _usual(0.97 * longest_s, 1.03 * longest_s + self._gap_s)
+
+
+def _bounds_s(limit: float, lack: float, reset_s: float, reading: Reading) -> tuple[float, float]:
+    """The least and the greatest period of a bucket that lacks ``lack`` from its ``limit`` and is full in ``reset_s``."""
+    rough_s = reading.reset_resolution_s + 0.002
+    over = lack - reading.resolution
+    return (reset_s - rough_s) * limit / (lack + reading.resolution), (
+        (reset_s + rough_s) * limit / over if over > 0 else math.inf
+    )
 
 
 def _usual(low_s: float, high_s: float) -> float:
@@ -316,9 +351,9 @@ class QuotaTracker:
         """The note of an attempt that is sent now; ``spent``: as in the ledger."""
         return Note(self.meter.full_at_ns, self.shifted_ns, self.charged, self.charged - spent, self.epoch)
 
-    def take_level(self, now_ns: int, sent_ns: int, note: Note | None, reading: Reading) -> None:
+    def take_level(self, now_ns: int, sent_ns: int, note: Note, reading: Reading) -> None:
         """Take the level from ``reading`` without a comparison, less the charges since: the limit has changed."""
-        if note is None or reading.remaining is None:
+        if reading.remaining is None or isinstance(self.meter, Spread):
             return
         learned_unit_ns = self.meter.ns_per_unit
         lack_ns = _lack_ns(self.meter.quota, reading) / self.meter.ceiling
@@ -388,6 +423,8 @@ class QuotaTracker:
         if self._adapts and bucket.headroom_s > HEADROOM_MIN_S:
             self._test_headroom(now_ns, sent_ns, round(reading.remaining * published_unit_ns))
         if reading.reset_s is not None:
+            if self.refill.is_counter:
+                return True
             rough_ns += round(reading.reset_resolution_s * NS)
             holds_ns, burst_ns = reading.remaining * published_unit_ns + lack_ns, bucket.quota.burst * published_unit_ns
             if holds_ns > CLOCK_MARGIN * burst_ns + rough_ns:
@@ -443,9 +480,8 @@ class QuotaTracker:
     def _charged_about(self, sent_ns: int, note: Note) -> tuple[int, int]:
         """The charges shortly after and shortly before the attempt, in nanoseconds of refill; beyond the log, all."""
         after = bisect_right(self._slices, (sent_ns + self.about_ns, 0.0))
-        before = bisect_right(self._slices, (sent_ns - self.about_ns, 0.0)) - 1
         later = (self._slices[after][1] if after < len(self._slices) else self.charged) - note.charged
-        earlier = note.charged - (self._slices[before][1] if before >= 0 else 0.0)
+        earlier = self.charged_since(note, sent_ns - self.about_ns)
         learned_unit_ns = self.meter.ns_per_unit
         return math.ceil(max(later, 0.0) * learned_unit_ns), math.ceil(earlier * learned_unit_ns)
 
@@ -472,6 +508,18 @@ class QuotaTracker:
     def gain(self, now_ns: int, amount: float) -> None:
         """Raise the level by ``amount``: the provider has more than was assumed."""
         self._move(now_ns, -math.ceil(amount * self.meter.ns_per_unit))
+
+    def lack_at_least(self, now_ns: int, amount: float) -> None:
+        """Charge the rest if the quota lacks less than ``amount``."""
+        missing = amount - max(self.meter.full_at_ns - now_ns, 0) / self.meter.ns_per_unit
+        if missing > 0:
+            self.meter.charge(now_ns, missing)
+            self._report(self._index, "shift", math.ceil(missing * self.meter.ns_per_unit))
+
+    def charged_since(self, note: Note, since_ns: int) -> float:
+        """The charges from an instant to the attempt of ``note``; beyond the log, all."""
+        before = bisect_right(self._slices, (since_ns, 0.0)) - 1
+        return note.charged - (self._slices[before][1] if before >= 0 else 0.0)
 
     def _shift(self, now_ns: int, as_of_ns: int, by_ns: int) -> None:
         self._as_of_ns = max(self._as_of_ns, as_of_ns)
@@ -687,7 +735,8 @@ class Learning:
                 continue
             share = self._usable_share(index, whole.unit)
             reading = whole if share == 1 else self._usable_reading(index, whole, share)
-            refilled = index is not None and self._take_refill(now_ns, index, sent_ns, whole, reading.limit)
+            note = None if index is None else self._note(reservation, index)
+            refilled = index is not None and self._take_refill(now_ns, index, sent_ns, note, whole, reading.limit)
             if index is not None and (whole.reset_s or 0) > LONGER_PERIOD * self._ledger.meters[index].quota.period_s:
                 continue  # it is about a longer period
             limited = self._take_limit(now_ns, index, reading, sent_ns)
@@ -696,11 +745,8 @@ class Learning:
                 continue
             if whole.remaining is not None:
                 self._shown[index] = whole.remaining
-            tracker, note = self.trackers[index], self._note(reservation, index)
-            m = self._ledger.meters[index]
+            tracker, m = self.trackers[index], self._ledger.meters[index]
             above = reading.limit is not None and self._in_period(index, reading.limit) > m.quota.amount
-            if (limited or refilled) and tracker is not None and not above:
-                tracker.take_level(now_ns, sent_ns, note, reading)
             if isinstance(m, Window) and reading.remaining is not None and reading.remaining < m.level(now_ns):
                 m.seen(now_ns, reading.remaining)
                 self._report(index, "seen", reading.remaining)
@@ -708,7 +754,10 @@ class Learning:
                 continue
             partly = share < 1  # the provider refills faster than the part that is used
             if tracker.read(now_ns, sent_ns, note, reading, above=above, lower_only=partly):
-                self._spread(now_ns, index)
+                since = max(tracker.charged - note.charged, 0.0)
+                self._spread(now_ns, index, max(m.quota.amount - (reading.remaining or 0.0), 0.0) + since)
+            elif (limited or refilled) and not above:
+                tracker.take_level(now_ns, sent_ns, note, reading)
             tracker.look_above(now_ns, self._ledger.spent[index], partial(self._ledger.open_before, index))
         return changed
 
@@ -750,30 +799,38 @@ class Learning:
             reset_s=reset_s,
         )
 
-    def _take_refill(self, now_ns: int, index: int, sent_ns: int, reading: Reading, limit: float | None) -> bool:
+    def _take_refill(
+        self, now_ns: int, index: int, sent_ns: int, note: Note | None, reading: Reading, limit: float | None
+    ) -> bool:
         """Learn from ``reading`` how fast the quota at ``index`` refills; whether its period or its rule has changed.
 
         ``limit``: the part of the reading's limit that is used.
         """
         tracker = self.trackers[index]
-        if tracker is None or reading.period_s is not None or tracker.meter.quota.rule is Rule.SLIDING:
+        stated = reading.period_s is not None and not reading.inferred
+        if tracker is None or stated or tracker.meter.quota.rule is Rule.SLIDING:
             return False  # it has stated its period, or the user the rule, by which its resets have another meaning
         period_s, spread = tracker.refill.period_s(reading), isinstance(tracker.meter, Spread)
-        bucket = period_s is not None
-        if spread and not bucket:
-            period_s = tracker.refill.restarts_s(sent_ns, reading)
+        bucket, quota, given = period_s is not None, tracker.meter.quota, self._ledger.given
+        if not bucket and note is not None:
+            known = quota if given[index] == math.inf else quota.with_amount(given[index])
+            period_s = tracker.refill.renewal_s(sent_ns, reading, known, partial(tracker.charged_since, note))
         if period_s is None or limit is None:
             return False
-        quota, changed = tracker.meter.quota, False
+        changed = False
         if spread and bucket and quota.rule is Rule.BUCKET and not self._shared:
             tracker.meter, changed = self._ledger.count_as_bucket(now_ns, index), True
         known_s = tracker.period_s or quota.period_s
         if abs(period_s - known_s) > PERIOD_MARGIN * known_s:
             tracker.period_s, changed = period_s, True
-            if not self._shared and self._ledger.given[index] == math.inf:
-                self._ledger.adopt(now_ns, index, limit, period_s)
-            else:  # other processes and given quotas match it by unit and period: the period stays, the amount is converted
-                self._adopt(now_ns, index, min(self._in_period(index, limit), self._ledger.given[index]))
+            if not bucket:
+                self._spread(now_ns, index)
+            if self._shared:  # other processes match it by unit and period: the period stays, the amount is converted
+                self._adopt(now_ns, index, min(self._in_period(index, limit), given[index]))
+            else:
+                given[index] *= period_s / quota.period_s
+                self._ledger.adopt(now_ns, index, min(limit, given[index]), period_s)
+                self._ledger.sources[index] = LEARNED
         if changed:
             tracker.changed()
         return changed
@@ -846,12 +903,15 @@ class Learning:
             self.trackers[index] = QuotaTracker(spread, index, self._report, adapts=self._adapts)
 
     def _index(self, unit: str | None, period_s: float | None) -> int | None:
-        """The index of the one quota on ``unit`` and period; ``None`` for none or several."""
-        found = [
-            i
-            for i, m in enumerate(self._ledger.meters)
-            if m.quota.unit == unit and period_s in (None, m.quota.period_s) and m.quota.rule not in OWN_RULES
-        ]
+        """The index of the one quota on ``unit`` and period; ``None`` for none or several.
+
+        A quota whose period was learned is that of any other period: what answers say of its period is wrong.
+        """
+        meters = self._ledger.meters
+        on_unit = [i for i, m in enumerate(meters) if m.quota.unit == unit and m.quota.rule not in OWN_RULES]
+        found = [i for i in on_unit if period_s in (None, meters[i].quota.period_s)]
+        if not found:
+            found = [i for i in on_unit if (tracker := self.trackers[i]) is not None and tracker.period_s]
         return found[0] if len(found) == 1 else None
 
     def _is_new(self, unit: str, period_s: float | None) -> bool:
@@ -1011,12 +1071,13 @@ class Learning:
             " `paceline check`"
         )
 
-    def _spread(self, now_ns: int, index: int) -> None:
-        """Spread the quota at ``index`` evenly, which is safe under every rule: it is not a bucket."""
+    def _spread(self, now_ns: int, index: int, lack: float = 0.0) -> None:
+        """Spread the quota at ``index``, which lacks at least ``lack``, evenly, which is safe under every rule: it is not a bucket."""
         tracker = self.trackers[index]
         if tracker is not None and not isinstance(tracker.meter, Spread):
             tracker.meter = self._ledger.spread(now_ns, index)
             self._report(index, "spread", 0.0)
+            tracker.lack_at_least(now_ns, lack)
             tracker.changed()
 
 

@@ -265,8 +265,8 @@ class Ledger:
                     meters[i].correct(now_ns, marks[i], reserved[i], amount)
                     self.spent[i] += amount - reserved[i]
         if self.gentle:
-            for m, amount in zip(self.meters, reserved, strict=False):  # quotas may have been added since
-                m.answered(amount)
+            for m, amount, cost in zip(self.meters, reserved, true, strict=False):  # quotas may have been added since
+                m.answered(max(amount, cost))
         return true
 
     def _most_debt(self, reservation: Reservation) -> Cost:
@@ -409,13 +409,10 @@ class Ledger:
         What it lacks from full stays, of a window its use. Its low points, its learned ceiling and held amounts do not.
         """
         old = self.meters[index]
-        spread = Spread(old.quota, now_ns, self.headroom_s)
-        if isinstance(old, Window):
-            spread.charge(now_ns, old.used)
-        else:
-            assert isinstance(old, Bucket)
-            spread.full_at_ns = old.full_at_ns
-        self.meters[index] = spread
+        assert isinstance(old, Bucket | Window)
+        spread = self.meters[index] = Spread(old.quota, now_ns, self.headroom_s)
+        lack = old.used if isinstance(old, Window) else max(old.full_at_ns - now_ns, 0) / old.ns_per_unit
+        spread.charge(now_ns, lack)
         return spread
 
     def count_as_bucket(self, now_ns: int, index: int) -> Bucket:

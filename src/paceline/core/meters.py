@@ -44,7 +44,10 @@ UNKNOWN_NS = FAR_NS // 2
 """An instant beyond this was computed from ``FAR_NS``, so it is unknown."""
 
 SMALL_BURST_S, SMALL_PERIODS = 2.0, 1 / 30
-"""The first burst of a gentle bucket, and the burst of a spread quota: seconds of its rate, or a part of its period."""
+"""The first burst of a gentle bucket: seconds of its rate, or a part of its period."""
+
+SPREAD_BURST = 1 / 31
+"""The burst of a spread quota, as a part of its amount."""
 
 CEILING_MIN = 0.01
 """The least learned ceiling, as a share of the published rate: below it, too few answers come to correct it."""
@@ -92,7 +95,7 @@ class Meter(Protocol):
         """Turn a charge of ``charged`` into one of ``actual``: an exact refund, or debt."""
 
     def answered(self, cost: float) -> None:
-        """An attempt that was charged ``cost`` has been answered: a gentle bucket widens its burst."""
+        """An attempt has been answered: a gentle bucket widens its burst by ``cost``, the larger of its charge and its true cost."""
 
     def release(self, now_ns: int, mark: int, cost: float) -> None:
         """The attempt that was charged ``cost``, with this mark, is over: slots become free, a held cost is charged.
@@ -424,8 +427,7 @@ class Spread(Bucket):
         self.quota = quota
         self.most = quota.amount
         self.period_ns = math.ceil((quota.period_s + min(self.headroom_s, quota.period_s) / 4) * NS)
-        small_s = small_burst_s(quota)
-        self._burst = min(small_s / (quota.period_s + small_s) * quota.amount, quota.burst)
+        self._burst = min(SPREAD_BURST * quota.amount, quota.burst)
         slice_ns = self.period_ns / SLICES  # a slice counts as charged at its end
         self.ns_per_unit = (self.period_ns + slice_ns) / (quota.amount - self._burst) / self.ceiling
         self.reach_ns = math.floor(self._burst * self.ns_per_unit)

@@ -66,7 +66,7 @@ class Pool:
         silent_since_ns: Since when the pool sends only probes, because its attempts get no answer; 0 while they do.
         usual_ns: The usual time to an answer: the longest of the recent ones; 0 before the first one with a true cost.
         notices: What is to be logged about the silence.
-        refused_in_row: How many times in a row the pool was refused; attempts in flight at a refusal count once with it.
+        refused_in_row: How many times in a row the pool was refused for its rate; attempts in flight at a refusal count once with it.
     """
 
     def __init__(
@@ -191,6 +191,8 @@ class Pool:
         done = self._overdue(now_ns, now_ns - 1)  # a deadline of this instant can still be met
         until: WaitUntil | None = None
         while (head := queue.head()) is not None:
+            if head.estimate is not None and (cost := head.estimate()) != head.cost:
+                head.cost, head.amounts = cost, ledger.amounts(cost)
             decision = self._reserve(now_ns, head)
             if isinstance(decision, WaitUntil):
                 until = decision
@@ -282,7 +284,8 @@ class Pool:
                 reservation.notes = ()  # nothing was served
                 self.capacity.settle(now_ns, reservation, dict.fromkeys(reservation.cost, 0.0) | {REQUESTS: 1.0})
             return
-        if reservation.granted_ns >= self._row_since_ns:  # the others were sent before the last refusal came
+        rate = refusal.kind in (RefusalKind.RATE, RefusalKind.GROWTH)
+        if rate and reservation.granted_ns >= self._row_since_ns:  # the others were sent before the last refusal came
             self.refused_in_row += 1
             self._row_since_ns = now_ns
         if self.capacity.refuse(now_ns, reservation, refusal, round(max(pause_s, 0.0) * NS)):

@@ -107,10 +107,12 @@ class Waiter:
         outcome: The result; ``None`` while it waits.
         queued: Whether it has joined the queue.
         name: The caller's name for it, for the status; ``None`` for none.
+        estimate: Returns its present cost, which answers to other requests may have corrected; ``None``: the cost is fixed.
     """
 
     __slots__ = (
-        "amounts", "arrived_ns", "cost", "deadline_ns", "lane", "name", "number", "outcome", "owner", "queued", "returned",
+        "amounts", "arrived_ns", "cost", "deadline_ns", "estimate", "lane", "name", "number", "outcome", "owner", "queued",
+        "returned",
     )  # fmt: skip
 
     def __init__(
@@ -127,6 +129,7 @@ class Waiter:
         self.owner: Any = None
         self.outcome: Outcome | None = None
         self.queued = False
+        self.estimate: Callable[[], Cost] | None = None
 
 
 _Key = tuple[int, float, int, int, str]

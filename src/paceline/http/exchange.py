@@ -318,13 +318,11 @@ class Exchange:
     async def _acquire(self, last: Permit | None) -> Permit:
         """The permit for an attempt: for the first, the one that the caller holds, if any; else from the queue."""
         permit = current_permit(self.scheduler) if last is None else None
-        while permit is None:
-            booked = self.metered.calibration.booked
-            cost, units = self.metered.cost(), self.provider.units
+        if permit is None:
             self.acquisition = acquisition = self.limiter.acquire_call(
                 self.scheduler,
-                cost,
-                units=units,
+                self.metered.cost,
+                units=self.provider.units,
                 again=last,
                 behind=self.behind,
                 timeout=self._timeout_s,
@@ -333,10 +331,6 @@ class Exchange:
             self.waits = True
             permit = await acquisition if self.http.is_async else acquisition.wait()
             self.waits = False
-            if self.metered.calibration.booked > booked:  # learned while it waited, so the estimate is too low
-                permit.cancel()
-                self.record.waited_s += permit.waited_s
-                permit, last = None, permit
         self.behind = False
         self.record.cost = permit.cost
         self.record.waited_s += permit.waited_s

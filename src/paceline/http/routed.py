@@ -88,7 +88,7 @@ class RoutedExchange(Exchange):
         metered = self._ways[member].metered
         return self.limiter.acquire_call(
             metered.scheduler,
-            metered.cost(),
+            metered.cost,
             units=metered.provider.units,
             again=last if metered.scheduler is self.scheduler else None,
             behind=self.behind,

@@ -207,7 +207,7 @@ class Pacer:
     def acquire_call(
         self,
         scheduler: Scheduler,
-        cost: Cost,
+        estimate: Callable[[], Cost],
         *,
         units: Collection[str] = (),
         again: Permit | None = None,
@@ -219,17 +219,20 @@ class Pacer:
 
         Args:
             scheduler: The scheduler.
-            cost: The amounts per unit.
-            units: The units that the provider counts, beside those in ``cost``.
+            estimate: Returns the amounts per unit, ``requests`` among them, by the present calibration. It is called again when
+                the request comes first in the queue: answers may have shown meanwhile that the first estimate was wrong.
+            units: The units that the provider counts, beside those of the estimate.
             again: As for :meth:`acquire`.
             behind: Also a further attempt goes to the end of its lane.
             timeout: As for :meth:`acquire`.
             name: As for :meth:`acquire`.
         """
+        cost = estimate()
         if self._unusual:
             self._warn_of_unmetered(scheduler.pool.name, {CONCURRENCY, *cost, *units})
         waiter = self._waiter(scheduler, cost, timeout, None, again, name, cost)
         waiter.returned &= not behind
+        waiter.estimate = estimate
         return Acquisition(scheduler, waiter)
 
     def try_acquire(self, pool: str, **cost: float) -> Permit | Later | NeverFits:

@@ -175,7 +175,7 @@ class SharedLedger:
                 account.meter.correct(now_ns, int(mark) + set_ns, charged, actual)
                 account.spent += actual - charged
             if message.gentle and news.answered:
-                account.meter.answered(charged)
+                account.meter.answered(charged if actual is None else max(charged, actual))
         if news.probe and self._probe == message.who:
             self._probe, self._not_before_ns = None, min(self._not_before_ns, now_ns)
             self._probe_next = not news.answered  # it was not sent: another probe follows

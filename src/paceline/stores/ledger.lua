@@ -130,7 +130,8 @@ local function settle(news, who, gentle)
       account.spent = account.spent + (actual - charged)
     end
     if gentle and answered and m.kind == BUCKET and m.s.opened then
-      m.s.opened = max(m.s.opened, charged) + charged
+      local most = max(charged, actual)
+      m.s.opened = max(m.s.opened, most) + most
       if m.s.opened >= m.s.burst then m.s.opened = nil end
       widen(m)
     end

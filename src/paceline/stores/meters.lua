@@ -83,8 +83,7 @@ local function take(m)
   elseif m.kind == SPACED then
     m.period = ceil((s.period + min(s.headroom, s.period) / 4) * NS)
     m.slice = floor(m.period / SLICES)
-    local small = small_burst(s)
-    local burst = min(small / (s.period + small) * s.amount, s.burst)
+    local burst = min(1 / 31 * s.amount, s.burst)
     m.ns_per_unit = (m.period + m.period / SLICES) / (s.amount - burst) / (s.ceiling or 1)
     m.reach = floor(burst * m.ns_per_unit)
   elseif m.kind == WINDOW then

@@ -22,8 +22,8 @@ class Watched(paceline.Limiter):
         super().__init__(dict.fromkeys(MODELS, "6000 requests/min"), **options)
         self.lanes = []
 
-    def acquire_call(self, scheduler, cost, **options):
-        acquisition = super().acquire_call(scheduler, cost, **options)
+    def acquire_call(self, scheduler, estimate, **options):
+        acquisition = super().acquire_call(scheduler, estimate, **options)
         self.lanes.append((scheduler.pool.name.removeprefix("openai/"), acquisition.waiter.lane))
         return acquisition
 

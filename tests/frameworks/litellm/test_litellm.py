@@ -95,9 +95,9 @@ async def test_our_refusals_are_rate_limit_errors_in_one_attempt(world, limiter)
     asked = []
 
     class Watched(paceline.Limiter):
-        def acquire_call(self, scheduler, cost, **options):
+        def acquire_call(self, scheduler, estimate, **options):
             asked.append(scheduler.pool.name)
-            return super().acquire_call(scheduler, cost, **options)
+            return super().acquire_call(scheduler, estimate, **options)
 
     limiter = Watched({"openai/*": OPENAI_LIMITS})
     with paceline.instrument(limiter):
