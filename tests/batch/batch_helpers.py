@@ -33,7 +33,9 @@ def read_answers(path):
 
 def start(*args, base_url, environ=None, limit=FAST, streams=None, setup="", **options):
     """Start `paceline run` in a process of its own, after the statements of `setup`."""
-    kept = {name: os.environ.get(name, "") for name in ("PATH", "HOME", "XDG_STATE_HOME", "PYTHONPATH")}
+    kept = {
+        name: os.environ.get(name, "") for name in ("PATH", "HOME", "XDG_STATE_HOME", "PYTHONPATH", "SSL_CERT_FILE")
+    }
     environ = kept | (environ or {})
     line = [sys.executable, "-c", f"{setup}\nfrom paceline.cli import main; main()", "run", *map(str, args)]
     line += ["--base-url", base_url, "--limit", f"*={limit}"]

@@ -59,6 +59,7 @@ class Server(ThreadingHTTPServer):
 
 class _Handler(BaseHTTPRequestHandler):
     protocol_version = "HTTP/1.1"
+    disable_nagle_algorithm = True  # which holds a body back for 40 ms
 
     def do_POST(self):
         body = json.loads(self.rfile.read(int(self.headers["content-length"])))
@@ -408,7 +409,7 @@ def test_what_is_not_http_is_an_error_without_the_address(tmp_path):
             pass
 
     server = ThreadingHTTPServer(("127.0.0.1", 0), Other)
-    threading.Thread(target=server.serve_forever, daemon=True).start()
+    threading.Thread(target=server.serve_forever, args=(0.01,), daemon=True).start()
     try:
         source = write_lines(tmp_path / "in.jsonl", [chat("a")])
         given = {

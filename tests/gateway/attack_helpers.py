@@ -30,11 +30,12 @@ def connect(url):
 
 
 def read(connection, count=10**9, quiet_s=5.0):
-    """What comes until the end of the connection; after ``count`` answers, only what comes at once."""
+    """What comes until the end of the connection; after ``count`` whole answers, only what comes at once."""
     got = b""
     with suppress(ConnectionResetError, BrokenPipeError, TimeoutError):
         while True:
-            connection.settimeout(quiet_s if len(answers(got)) < count else 0.1)
+            more_s = 0.02 if whole(got) else 0.1
+            connection.settimeout(quiet_s if len(answers(got)) < count else more_s)
             part = connection.recv(65_536)
             if not part:
                 break
@@ -54,6 +55,15 @@ def talk(url, sent, count=1):
 def answers(got):
     """The status of each answer in what a connection has sent."""
     return [int(part[:3]) for part in got.split(b"HTTP/1.1 ")[1:]]
+
+
+def whole(got):
+    """Whether the last answer has come to its end, by its head; that to a HEAD request never has."""
+    head, _, body = got.rpartition(b"HTTP/1.1 ")[2].partition(b"\r\n\r\n")
+    lines = dict(line.lower().split(b": ", 1) for line in head.split(b"\r\n")[1:] if b": " in line)
+    if b"transfer-encoding" in lines:
+        return body.endswith(b"0\r\n\r\n")
+    return len(body) >= int(lines.get(b"content-length", 10**9))
 
 
 class RawServer:
@@ -116,7 +126,7 @@ class Process:
         command = [str(Path(sys.executable).with_name("paceline")), "serve", "--port", "0", "--provider", "openai"]
         command += ["--base-url", upstream, "--keys", str(keys or folder / "keys.json"), *map(str, arguments)]
         env = {"PATH": os.environ["PATH"], "HOME": str(folder), "OPENAI_API_KEY": "sk-of-openai", **environ}
-        env |= {name: os.environ[name] for name in ("PYTHONPATH",) if name in os.environ}
+        env |= {name: os.environ[name] for name in ("PYTHONPATH", "SSL_CERT_FILE") if name in os.environ}
 
         if files is not None:
             command = ["sh", "-c", f'ulimit -n {files}; exec "$@"', "sh", *command]

@@ -6,6 +6,7 @@ from gateway_helpers import start_gateway
 
 from paceline.config import Config
 from paceline.emulator import Emulator
+from paceline.gateway import app
 from paceline.gateway.server import Settings
 from paceline.http import unpaced
 
@@ -43,6 +44,13 @@ def emulator():
 def client():
     with httpx2.Client(timeout=30, trust_env=False) as client:
         yield client
+
+
+@pytest.fixture
+def kept(monkeypatch):
+    """The header with which a stream that waits is kept alive, more often than a client may ask for."""
+    monkeypatch.setattr(app, "NOTES_S", (0.05, 600.0))
+    return {"x-paceline-keepalive": "0.05"}
 
 
 @pytest.fixture(autouse=True)

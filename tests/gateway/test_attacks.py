@@ -533,7 +533,7 @@ class TestAnswers:
 
     def test_a_server_that_never_answers_is_a_504(self, serve, upstream):
         upstream.answer = b""
-        running = serve(upstream.url, timeout_s=0.3)
+        running = serve(upstream.url, timeout_s=0.1)
         assert answers(talk(running.url, b"GET /openai/v1/models HTTP/1.1\r\nhost: localhost\r\n\r\n")) == [504]
 
     @pytest.mark.parametrize("part", [b"HTTP/1.1 100 Continue\r\n\r\n" * 10, b"x: %s\r\n" % (b"a" * 60_000)])
@@ -548,7 +548,7 @@ class TestAnswers:
         with connect(running.url) as connection:
             connection.sendall(post())
             until(lambda: own_upstream.open)
-            time.sleep(0.3)
+            time.sleep(0.1)
         until(lambda: idle(running))
         until(lambda: own_upstream.open == 0)
 
@@ -656,9 +656,9 @@ class TestSlowness:
     @pytest.fixture(autouse=True)
     def short(self, monkeypatch):
         for name in ("HEAD_S", "KEEP_S", "WRITE_S"):
-            monkeypatch.setattr(server, name, 0.4)
-        monkeypatch.setattr(app, "BODY_S", 0.4)
-        monkeypatch.setattr(app, "LOOK_S", 0.1)
+            monkeypatch.setattr(server, name, 0.2)
+        monkeypatch.setattr(app, "BODY_S", 0.2)
+        monkeypatch.setattr(app, "LOOK_S", 0.05)
 
     @pytest.mark.parametrize(
         ("first", "then"),
@@ -684,7 +684,7 @@ class TestSlowness:
         with connect(running.url) as connection, suppress(ConnectionResetError, BrokenPipeError):
             connection.sendall(first)
             for _ in range(200):
-                read(connection, quiet_s=0.05)
+                read(connection, quiet_s=0.02)
                 connection.sendall(then)
                 if not then and not running.server.server_state.connections:
                     break
@@ -702,7 +702,7 @@ class TestSlowness:
             b"200 OK", b"transfer-encoding: chunked", b"content-type: text/event-stream", length=False
         )
         own_upstream.then = pour
-        running = serve(own_upstream.url, limits={"gpt-5": "60 requests/min burst 1"})
+        running = serve(own_upstream.url, limits={"gpt-5": "600 requests/min burst 1"})
         with connect(running.url) as first, connect(running.url) as second:
             first.sendall(post())
             second.sendall(post(CHAT, b"x-paceline-keepalive: 1", body=json.dumps(chat(stream=stream)).encode()))
@@ -727,7 +727,7 @@ class TestCrowds:
             open_ones = [stack.enter_context(connect(running.url)) for _ in range(4)]
             for one in open_ones:
                 one.sendall(post(CHAT, b"transfer-encoding: chunked", length=False, body=b"186a0\r\n" + b"x" * 99_999))
-            refused = [answers(read(one, 1, 0.3)) for one in open_ones]
+            refused = [answers(read(one, 1, 0.1)) for one in open_ones]
             assert [503] in refused
             assert running.gateway._held <= 400_000
         until(lambda: idle(running))
@@ -850,7 +850,7 @@ class TestProcesses:
         assert "Traceback" not in one.log()
 
     def test_sigterm_after_a_time_ends_what_is_in_flight(self, serve, held, ask, caplog):
-        running = serve(held.url, stop_s=1, limits={"gpt-5": "1 requests/day"})
+        running = serve(held.url, stop_s=0.3, limits={"gpt-5": "1 requests/day"})
         clients = ask(running.url, 2)
         until(lambda: running.pool()["in_flight"] == 1 and running.pool()["waiting"] == 1)
         running.stop()

@@ -8,8 +8,7 @@ import pytest
 from gateway_helpers import chat, stub
 
 CHAT = "/openai/v1/chat/completions"
-KEPT = {"x-paceline-keepalive": "1"}
-NARROW = {"*": "40 requests/min burst 1"}
+NARROW = {"*": "200 requests/min burst 1"}
 
 
 class Server:
@@ -29,10 +28,10 @@ class Server:
         await send({"type": "http.response.body", "body": content})
 
 
-def test_a_kept_stream_is_not_encoded(serve, client):
+def test_a_kept_stream_is_not_encoded(serve, client, kept):
     """The head is sent before that of the answer, which would name the encoding."""
     with stub(server := Server()) as url:
-        client.post(serve(url).url + CHAT, json=chat(stream=True), headers=KEPT | {"accept-encoding": "gzip"})
+        client.post(serve(url).url + CHAT, json=chat(stream=True), headers=kept | {"accept-encoding": "gzip"})
     assert server.seen[0][0][b"accept-encoding"] == b"identity"
 
 
@@ -43,13 +42,14 @@ def test_a_kept_stream_is_not_encoded(serve, client):
         ("/openai/v1/responses", {"type", "error", "sequence_number", "code", "message", "param"}),
     ],
 )
-def test_an_error_that_is_no_json_becomes_an_event(serve, path, expected):
+def test_an_error_that_is_no_json_becomes_an_event(serve, kept, path, expected):
     async def main(root):
         reader, writer = await asyncio.open_connection(*root.removeprefix("http://").split(":"))
         for body in (chat(), chat(stream=True)):
             content = json.dumps(body).encode()
-            head = f"POST {path} HTTP/1.1\r\nhost: 127.0.0.1\r\nx-paceline-keepalive: 1\r\ncontent-length: {len(content)}\r\n\r\n"
-            writer.write(head.encode() + content)
+            lines = {"host": "127.0.0.1", "content-length": len(content), **kept}
+            head = "".join(f"{name}: {value}\r\n" for name, value in lines.items())
+            writer.write(f"POST {path} HTTP/1.1\r\n{head}\r\n".encode() + content)
         received = await reader.read()
         writer.close()
         return received

@@ -275,7 +275,7 @@ async def test_a_form_with_a_file_is_sent_again_whole(paceline_emulator):
             pass
 
     server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-    threading.Thread(target=server.serve_forever, daemon=True).start()
+    threading.Thread(target=server.serve_forever, args=(0.01,), daemon=True).start()
     url = f"http://127.0.0.1:{server.server_port}/v1/audio/transcriptions"
     limiter = paceline.Limiter({"openai/*": LIMITS})
     with paceline.instrument(limiter, provider="openai"):
@@ -359,7 +359,7 @@ def test_compressed_answers_are_read(encoding):
             pass
 
     server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-    threading.Thread(target=server.serve_forever, daemon=True).start()
+    threading.Thread(target=server.serve_forever, args=(0.01,), daemon=True).start()
     url = f"http://127.0.0.1:{server.server_port}/v1/chat/completions"
     for name, send in WAYS.items():
         limiter = paceline.Limiter({"openai/*": LIMITS})

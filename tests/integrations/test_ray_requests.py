@@ -172,7 +172,7 @@ async def test_after_a_refused_key_nothing_more_is_sent(made):
             pass
 
     with ThreadingHTTPServer(("127.0.0.1", 0), Refuses) as server:
-        threading.Thread(target=server.serve_forever, daemon=True).start()
+        threading.Thread(target=server.serve_forever, args=(0.01,), daemon=True).start()
         actor = made(base_url=f"http://127.0.0.1:{server.server_port}", provider="openai")
         requests = [actor._request(row(custom_id=name)) for name in "ab"]
         first, second = await answered(actor, *requests)

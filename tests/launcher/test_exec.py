@@ -31,7 +31,7 @@ def world(paceline_emulator):
 
 
 def start(*words, url="", environ=None, python=sys.executable, options=("--limit", f"gpt-5={LIMIT}"), **more):
-    kept = {name: os.environ.get(name, "") for name in ("PATH", "HOME", "PYTHONPATH")}
+    kept = {name: os.environ.get(name, "") for name in ("PATH", "HOME", "PYTHONPATH", "SSL_CERT_FILE")}
     line = [sys.executable, "-c", "from paceline.cli import main; main()", "exec", "--provider", "openai", *options]
     words = [python if word == "python" else str(word) for word in words]
     pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}

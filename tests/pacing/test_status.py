@@ -389,7 +389,7 @@ def test_a_page_that_was_mounted_is_found_without_its_slash():
         def log_message(self, *_): ...
 
     server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-    threading.Thread(target=server.serve_forever, daemon=True).start()
+    threading.Thread(target=server.serve_forever, args=(0.01,), daemon=True).start()
     try:
         result = CliRunner().invoke(cli, ["status", f"127.0.0.1:{server.server_port}/paceline"])
     finally:

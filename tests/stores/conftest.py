@@ -17,15 +17,28 @@ def redis_server(_redis_server: RedisServer) -> RedisServer:
     return _redis_server
 
 
-@pytest.fixture(scope="module")
-def redis_sentinel() -> Iterator[Sentinels]:
-    """Shared by the tests of a module: one that kills the master is the last, or has a ``sentinel()`` of its own."""
+@pytest.fixture(scope="session")
+def _redis_sentinel() -> Iterator[Sentinels]:
     with sentinel() as group:
         yield group
 
 
-@pytest.fixture(scope="module")
-def redis_cluster() -> Iterator[Cluster]:
-    """Shared by the tests of a module: each has keys of its own."""
+@pytest.fixture
+def redis_sentinel(_redis_sentinel: Sentinels) -> Sentinels:
+    """A master without keys and its Sentinels, which a test may freeze; one that kills the master has its own."""
+    _redis_sentinel.master.ask("FLUSHALL")
+    return _redis_sentinel
+
+
+@pytest.fixture(scope="session")
+def _redis_cluster() -> Iterator[Cluster]:
     with cluster() as nodes:
         yield nodes
+
+
+@pytest.fixture
+def redis_cluster(_redis_cluster: Cluster) -> Cluster:
+    """A cluster without keys, whose nodes a test may freeze."""
+    for node in _redis_cluster.nodes:
+        node.ask("FLUSHALL")
+    return _redis_cluster

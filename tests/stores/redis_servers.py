@@ -318,6 +318,10 @@ def sentinel(*config: str) -> Iterator[Sentinels]:
         )
         watchers = [stack.enter_context(RedisServer(*tracker, is_sentinel=True)) for _ in range(3)]
         group = Sentinels(master, replica, watchers)
+        often = [word for name in ("info", "publish") for word in (f"{name}-period", 100)]  # ms
+        for watcher in watchers:
+            with suppress(redis.ResponseError):  # of a Redis before 7.0
+                watcher.ask("SENTINEL", "DEBUG", *often)
         for watcher in watchers:
             until(lambda s=watcher: group._knows_all(s), "Sentinels that know each other and the replica")
         yield group

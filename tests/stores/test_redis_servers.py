@@ -8,7 +8,7 @@ import pytest
 import redis
 from redis.cluster import RedisCluster
 from redis.sentinel import Sentinel
-from redis_servers import RedisServer, binary
+from redis_servers import RedisServer, binary, sentinel
 
 
 def test_cleared_server_has_no_keys_and_no_scripts(redis_server):
@@ -106,11 +106,12 @@ def test_cluster_shares_keys_among_three_nodes(redis_cluster):
     assert min(sizes) > 0
 
 
-def test_replica_takes_over_when_the_master_dies(redis_sentinel):
-    old, new = redis_sentinel.master, redis_sentinel.replica
-    finder = Sentinel(redis_sentinel.addresses)
-    assert finder.discover_master(redis_sentinel.name) == ("127.0.0.1", old.port)
-    redis_sentinel.fail_over()
-    assert redis_sentinel.master is new
-    assert finder.discover_master(redis_sentinel.name) == ("127.0.0.1", new.port)
-    assert new.ask("SET", "k", "v")
+def test_replica_takes_over_when_the_master_dies():
+    with sentinel() as group:
+        old, new = group.master, group.replica
+        finder = Sentinel(group.addresses)
+        assert finder.discover_master(group.name) == ("127.0.0.1", old.port)
+        group.fail_over()
+        assert group.master is new
+        assert finder.discover_master(group.name) == ("127.0.0.1", new.port)
+        assert new.ask("SET", "k", "v")

@@ -389,7 +389,7 @@ def test_what_is_no_redis():
 
     with ThreadingHTTPServer(("127.0.0.1", 0), Page) as server:
         Page.log_message = lambda *_: None
-        thread = threading.Thread(target=server.serve_forever)
+        thread = threading.Thread(target=server.serve_forever, args=(0.01,))
         thread.start()
         said = [failure(f"{scheme}://127.0.0.1:{server.server_port}")[0] for scheme in ("redis", "redis+cluster")]
         server.shutdown()

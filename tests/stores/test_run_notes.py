@@ -175,7 +175,7 @@ class TestShards:
             assert secret not in entry.decode()
 
     def test_a_killed_shard_is_silent_and_is_started_again(self, source, store, paceline_emulator):
-        slow = paceline_emulator(limits={"*": FAST}, latency_s=0.2)
+        slow = paceline_emulator(limits={"*": FAST}, latency_s=0.1)
         command = [sys.executable, "-c", "from paceline.cli import main; main()", "run", str(source), "--quiet"]
         command += ["--base-url", slow.base_url, "--limit", f"*={FAST}", "--store", store, "--workers", "1"]
         processes = [subprocess.Popen([*command, "--shard", f"{number}/3"]) for number in (1, 2, 3)]
@@ -195,7 +195,7 @@ class TestShards:
         assert run_rows(store)[0][1:] == ["30/30", "0", "0", "0", "-", "3 of 3 reported: 3 finished"]
 
     def test_an_interrupted_run_has_stopped(self, source, store, paceline_emulator):
-        slow = paceline_emulator(limits={"*": FAST}, latency_s=0.5)
+        slow = paceline_emulator(limits={"*": FAST}, latency_s=0.2)
         command = [sys.executable, "-c", "from paceline.cli import main; main()", "run", str(source), "--quiet"]
         command += ["--base-url", slow.base_url, "--limit", f"*={FAST}", "--store", store, "--workers", "1"]
         with subprocess.Popen(command, stderr=subprocess.DEVNULL) as process:
@@ -318,7 +318,7 @@ class Blocked:
 class TestALostPlace:
     def test_a_redis_that_is_lost_costs_one_line(self, tmp_path, paceline_emulator, redis_server):
         slow = paceline_emulator(limits={"*": FAST}, latency_s=0.05)
-        source = write_input(tmp_path / "in.jsonl", 300)
+        source = write_input(tmp_path / "in.jsonl", 120)
         setup = "import paceline.batch.notes as notes; notes.EVERY_S = 0.05"
         command = [sys.executable, "-c", f"{setup}\nfrom paceline.cli import main; main()", "run", str(source)]
         command += ["--base-url", slow.base_url, "--limit", f"*={FAST}", "--store", redis_server.url, "--workers", "5"]
@@ -328,7 +328,7 @@ class TestALostPlace:
             _, said = process.communicate(timeout=60)
         assert process.returncode == 0, said
         assert said.count("warning: the progress is not reported to the store: redis://127.0.0.1") == 1
-        assert "300 answered, 0 failed" in said
+        assert "120 answered, 0 failed" in said
 
     def test_a_file_that_cannot_be_made_costs_one_line(self, source, tmp_path, emulator, monkeypatch):
         monkeypatch.setattr(notes, "EVERY_S", 0.001)
