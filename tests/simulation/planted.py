@@ -8,9 +8,11 @@ from unittest.mock import patch
 from paceline.core import learning
 from paceline.core.meters import Bucket
 from paceline.core.queue import Queue
+from paceline.http import exchange
 from paceline.pacing import scheduler
-from paceline.planner import simulation
+from paceline.planner import store
 from paceline.shared.capacity import SharedCapacity
+from paceline.shared.ledger import SharedLedger
 
 
 @contextmanager
@@ -54,38 +56,17 @@ def retry_jumps_the_queue() -> Iterator[None]:
 @contextmanager
 def client_clock_in_the_store() -> Iterator[None]:
     """The store takes the time of the process that sends the message."""
-    original = simulation.SimulatedStore._serve
+    capacity, apply, clocks = store.SimulatedWorker.capacity, SharedLedger.apply, {}
 
-    def serve(self, process, pool_name, message, reply):
-        client = next(one for one in self._simulation.clients if one.name == process)
-        with patch.object(self, "_simulation", _Seen(self._simulation, client)):
-            original(self, process, pool_name, message, reply)
+    def opened(self, ledger, queue, now_ns, *, learns):
+        clocks[self._process] = self._clock
+        return capacity(self, ledger, queue, now_ns, learns=learns)
 
-    with patch.object(simulation.SimulatedStore, "_serve", serve):
+    def applied(self, _, message):
+        return apply(self, clocks[message.who].now_ns(), message)
+
+    with patch.object(store.SimulatedWorker, "capacity", opened), patch.object(SharedLedger, "apply", applied):
         yield
-
-
-class _Seen:
-    """A simulation whose clock is that of a client, where the store reads it."""
-
-    def __init__(self, inner, client) -> None:
-        self._inner, self._client = inner, client
-
-    def __getattr__(self, name: str):
-        return getattr(self._inner, name)
-
-    @property
-    def clock(self):
-        inner, client = self._inner.clock, self._client
-
-        class Clock:
-            def now_ns(self) -> int:
-                return client.clock.now_ns()
-
-            def call_at(self, at_ns, event):
-                return inner.call_at(at_ns - client.clock.now_ns() + inner.now_ns(), event)
-
-        return Clock()
 
 
 @contextmanager
@@ -111,7 +92,7 @@ def lesson_that_stays() -> Iterator[None]:
 @contextmanager
 def breaker_counts_callers() -> Iterator[None]:
     """An error of the caller (a 400) counts as a failure of the server."""
-    with patch.object(simulation, "is_server_fault", lambda status, refusal: status >= 400 and refusal is None):
+    with patch.object(exchange, "is_server_fault", lambda status, refusal: status >= 400 and refusal is None):
         yield
 
 

@@ -389,7 +389,10 @@ class Checked:
         while self.left > 0:
             self.left -= 1
             self.arrived += 1
-            await process.send(Request(self.o.model, 10, 5, 10, name=str(self.arrived)))
+            sent = await process.send(Request(self.o.model, 10, 5, 10, name=str(self.arrived)))
+            if sent.error is not None:  # a pool that is stopped refuses at once, and its callers try later
+                self.left += 1
+                await asyncio.sleep(1.0)
 
     def bound_s(self) -> float:
         """When all work must be done: the time of the provider for it at half speed, and the ends of all troubles."""

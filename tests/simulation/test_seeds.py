@@ -8,8 +8,8 @@ QUICK, PARTS = 120, 8
 """How many seeds the suite runs, and in how many tests."""
 
 FINDERS = {
-    "plain_refunds": 34, "lost_wake_up": 2, "retry_jumps_the_queue": 2, "client_clock_in_the_store": 7,
-    "share_of_the_last_exchange": 200, "lesson_that_stays": 340, "breaker_counts_callers": 36,
+    "plain_refunds": 179, "lost_wake_up": 1, "retry_jumps_the_queue": 14, "client_clock_in_the_store": 1,
+    "share_of_the_last_exchange": 490, "lesson_that_stays": 495, "breaker_counts_callers": 36,
 }  # fmt: skip
 """The first seed that finds each planted bug."""
 
@@ -21,7 +21,9 @@ def test_no_seed_breaks_a_promise(part):
         assert found is None, f"python -m tests.simulation.seeds --seed {seed}: {found}; {differing(drawn(seed))}"
 
 
-@pytest.mark.parametrize("seed", [143, 166, 192, 198, 298, 602, 982])
+@pytest.mark.parametrize(
+    "seed", [94, 513, 834, 839, 963, 1062, 1413, 1997, 2141, 2374, 2608, 3162, 3751, 3865, 4232, 4993, 5444]
+)
 def test_what_seeds_once_broke_is_mended(seed):
     assert tried(seed)[1] is None
 
