@@ -49,9 +49,9 @@ def _own_s() -> float:
 
 
 def _ticks() -> tuple[int, int]:
-    """Ticks of all cores since the start: idle ones, and all."""
+    """Ticks of all cores since the start: idle ones, and all. Those of processes that are nice, and yield, are idle ones."""
     fields = [int(field) for field in Path("/proc/stat").read_text().split("\n", 1)[0].split()[1:9]]
-    return fields[3] + fields[4], sum(fields)
+    return fields[1] + fields[3] + fields[4], sum(fields)
 
 
 def _tree(pid: int) -> Iterator[list[str]]:
