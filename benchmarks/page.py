@@ -69,7 +69,9 @@ def table(results: Sequence[Result]) -> str:
     if not all(map(agree, results)):
         notes.append("† The server's own counts are others than those of the relay: the row is not to be trusted.")
     if any(one.get("others", 0) > BUSY for one in results):
-        notes.append(f"‡ Other processes of the same priority took more than {BUSY * 100:.0f} % of the cores meanwhile.")
+        notes.append(
+            f"‡ Other processes of the same priority took more than {BUSY * 100:.0f} % of the cores meanwhile."
+        )
     return "\n\n".join([text, *notes])
 
 

@@ -13,8 +13,8 @@ from paceline.cli import options
 from paceline.core.results import PacelineError
 
 USAGE = 2
-EPILOG = """LOG is what a limiter or gateway with the setting shadow has written, an export of OpenTelemetry spans (OTLP
-JSON), or CSV with the columns start, model, input_tokens and output_tokens. Nothing is sent."""
+EPILOG = """LOG is what a limiter, gateway or run with the setting traffic_log or shadow has written, an export of OpenTelemetry
+spans (OTLP JSON), or CSV with the columns start, model, input_tokens and output_tokens. Nothing is sent."""
 
 
 @click.command(epilog=EPILOG)

@@ -71,6 +71,7 @@ class Config:
         budget: Quotas in US dollars for all requests together.
         prices: By ``provider/model`` the prices in US dollars for a million tokens, in place of the known ones.
         shadow: The file in which requests are logged in place of being held. Not for runs.
+        traffic_log: The file in which requests that are held are logged.
         upstreams: For the gateway and for groups: by name the ``base_url``, ``provider``, ``key_env`` and ``models`` of each
             server that are set.
         groups: By name the ``members``, ``in_order``, ``weights`` and ``sticky_s`` of each group that are set.
@@ -101,6 +102,7 @@ class Config:
     on_store_failure: OnStoreFailure = "fail_safe"
     lease_s: float | None = None
     shadow: str | None = None
+    traffic_log: str | None = None
     retry: Mapping[str, Any] = field(default_factory=dict)
     breaker: BreakerPolicy | None = field(default_factory=BreakerPolicy)
     concurrency: Mapping[str, int] = field(default_factory=dict)
@@ -190,6 +192,7 @@ class Config:
             "on_store_failure": self.on_store_failure,
             "lease_s": self.lease_s,
             "shadow": None if patient else self.shadow,
+            "traffic_log": self.traffic_log,
         }
 
     def having(self, values: Mapping[str, Any], where: str) -> Self:

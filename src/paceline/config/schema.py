@@ -322,6 +322,7 @@ class Settings(TypedDict, total=False):
     ]
     lease_s: Annotated[float, within(0, LEASE_MAX_S, "seconds")]
     shadow: Text
+    traffic_log: Text
     concurrency: Annotated[dict[Name, Slots], table("openai = 10")]
     lanes: Annotated[dict[Name, Annotated[Lane, table("weight = 4")]], table("wrap = { weight = 4 }")]
     starts: Annotated[

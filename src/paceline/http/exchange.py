@@ -41,7 +41,7 @@ from paceline.pacing.breaker import is_server_fault
 from paceline.pacing.pacer import Pacer, current_lane
 from paceline.pacing.permit import Acquisition, Permit, current_permit, holds_permit
 from paceline.pacing.retry import Again, GiveUp
-from paceline.pacing.shadow import Shadowed, ShadowLog
+from paceline.pacing.traffic import Entry, TrafficLog
 from paceline.providers.answers import plausible
 from paceline.providers.base import Provider, Usage, UsageReader
 from paceline.providers.registry import provider_for_host
@@ -252,10 +252,10 @@ class Exchange:
             self.charge.cancel()
         return response
 
-    async def _shadowed(self, shadow: ShadowLog) -> Any:
+    async def _shadowed(self, shadow: TrafficLog) -> Any:
         """Send the request at once, and log it when its answer is over."""
         call, started_ns = self.metered.call, self.limiter.clock.now_ns()
-        entry = Shadowed(started_ns / NS, self.record.pool, current_lane.get()[0], call.input_tokens)
+        entry = Entry(started_ns / NS, self.record.pool, current_lane.get()[0], call.input_tokens)
         entry.max_output_tokens, entry.status = call.max_output_tokens, 0
 
         def end(usage: Usage | None, refusal: Refusal | None) -> None:

@@ -20,8 +20,8 @@ from paceline.pacing.limits import Limits, QuotaLike, parsed
 from paceline.pacing.pacer import Pacer
 from paceline.pacing.permit import Permit
 from paceline.pacing.retry import RetryPolicy
-from paceline.pacing.shadow import ShadowLog
 from paceline.pacing.status import QUEUE_SHOWN
+from paceline.pacing.traffic import TrafficLog
 
 if TYPE_CHECKING:
     from paceline.pacing.events import Event
@@ -79,6 +79,7 @@ class Limiter(Pacer):
         shadow: A file. No request of a client is held or repeated: each is sent at once, and a line about it is appended
             to this file, for ``paceline replay``. The lines have no prompts, answers or keys. Permits by hand are granted
             at once, too, except after a refusal that the program reports.
+        traffic_log: A file for the same lines, of requests that are held as usual.
         clock: The clock; tests use their own.
 
     Raises:
@@ -115,6 +116,7 @@ class Limiter(Pacer):
         lease_s: float | None = None,
         events: Callable[[Event], None] | None = None,
         shadow: str | PathLike[str] | None = None,
+        traffic_log: str | PathLike[str] | None = None,
         clock: Clock = SYSTEM_CLOCK,
     ) -> None:
         limits = Limits(
@@ -135,6 +137,8 @@ class Limiter(Pacer):
             from paceline.shared.leases import check_lease
 
             check_lease(lease_s)
+        if shadow is not None and traffic_log is not None:
+            raise QuotaError("shadow and traffic_log are both set: shadow writes the same lines, and holds nothing")
         worker = None
         if store is not None:
             from paceline.shared.worker import StoreWorker
@@ -161,7 +165,8 @@ class Limiter(Pacer):
             events=events,
             clock=clock,
             worker=worker,
-            shadow=None if shadow is None else ShadowLog(shadow),
+            shadow=None if shadow is None else TrafficLog(shadow, "shadow"),
+            traffic_log=None if traffic_log is None else TrafficLog(traffic_log, "traffic_log"),
         )
 
     @classmethod

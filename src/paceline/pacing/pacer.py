@@ -7,6 +7,7 @@ class, is derived from it.
 from __future__ import annotations
 
 import functools
+import logging
 import math
 import random
 import threading
@@ -44,12 +45,14 @@ from paceline.pacing.limits import Limits, Resolved, in_days, periods
 from paceline.pacing.permit import Acquisition, Later, Permit, as_error, check_cost
 from paceline.pacing.retry import RetryPolicy
 from paceline.pacing.scheduler import Scheduler, Worker
-from paceline.pacing.shadow import Shadowed, ShadowLog
 from paceline.pacing.status import QUEUE_SHOWN, report
+from paceline.pacing.traffic import Entry, TrafficLog
 
 if TYPE_CHECKING:
     from paceline.pacing.attempts import Attempts
     from paceline.pacing.events import Event
+
+log = logging.getLogger("paceline")
 
 POOLS_MAX = 10_000
 """How many pools one limiter keeps: the names of models come from callers, and memory is bounded."""
@@ -93,6 +96,7 @@ class Pacer:
         limits: The quotas of each model.
         worker: Makes the exchanges with the store of shared quotas; ``None``: the quotas are in this process.
         shadow: Where requests are logged in place of being held; ``None``: they are held.
+        traffic_log: Where requests that are held are logged, too; ``None``: nowhere.
 
     The other arguments are those of :class:`~paceline.limiter.limiter.Limiter`.
 
@@ -120,7 +124,8 @@ class Pacer:
         events: Callable[[Event], None] | None,
         clock: Clock,
         worker: Worker | None,
-        shadow: ShadowLog | None = None,
+        shadow: TrafficLog | None = None,
+        traffic_log: TrafficLog | None = None,
     ) -> None:
         if isinstance(usable, bool) or not isinstance(usable, int | float) or not 0 < usable <= 1:
             raise QuotaError(
@@ -154,7 +159,9 @@ class Pacer:
 
             self._notifier = Notifier(events)
         if shadow is not None:
-            self._notifier = _logged_by_hand(shadow, self._notifier, clock)
+            log.warning("shadow: no request is held; each is logged to %s", shadow.path)
+        if (permits := traffic_log or shadow) is not None:  # in shadow only those that are acquired by hand
+            self._notifier = _logging(permits, self._notifier, clock)
         self.worker = worker
         self.shadow = shadow
         self._lock = threading.RLock()
@@ -474,16 +481,16 @@ def _provider_wide(resolved: Resolved) -> list[Resolved]:
     return wide
 
 
-def _logged_by_hand(shadow: ShadowLog, listener: Callable[..., None] | None, clock: Clock) -> Callable[..., None]:
-    """A listener that writes the permits that callers have settled, and calls ``listener``."""
+def _logging(permits: TrafficLog, listener: Callable[..., None] | None, clock: Clock) -> Callable[..., None]:
+    """A listener that writes the permits that are settled or refused, and calls ``listener``."""
 
     def listen(kind: str, pool: str, lane: str, waited_s: float, reserved: Cost, used: Cost | None, *rest: Any) -> None:
         if kind in ("settled", "refused"):
             cost, granted_s = reserved | (used or {}), rest[-1]
-            entry = Shadowed(granted_s, pool, lane, seconds=clock.now_ns() / NS - granted_s)
+            entry = Entry(granted_s - waited_s, pool, lane, seconds=clock.now_ns() / NS - granted_s)
             entry.input_tokens = cost.get(INPUT_TOKENS, max(cost.get(TOKENS, 0.0) - cost.get(OUTPUT_TOKENS, 0.0), 0.0))
             entry.output_tokens, entry.status = cost.get(OUTPUT_TOKENS, 0.0), 200 if kind == "settled" else 429
-            shadow.write(entry)
+            permits.write(entry)
         if listener is not None:
             listener(kind, pool, lane, waited_s, reserved, used, *rest)
 

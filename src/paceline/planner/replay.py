@@ -1,6 +1,6 @@
 """Recorded traffic as work for a plan: what would have waited, been refused or cost under other limits.
 
-The formats of a log, each a file of lines: the shadow log of a limiter or gateway (``shadow = "traffic.jsonl"``), an export of
+The formats of a log, each a file of lines: the traffic log of a limiter, gateway or run (``traffic_log = "traffic.jsonl"``), an export of
 OpenTelemetry spans in OTLP JSON, and CSV with a header.
 """
 

@@ -1,8 +1,9 @@
-"""Shadow: clients are not held, see the provider's own answers, and each request is a line without a prompt or a key."""
+"""The traffic log, each line a request without a prompt or a key; in shadow clients are not held, see the provider's own answers."""
 
 import json
 import logging
 import os
+import threading
 
 import httpx2
 import openai
@@ -11,6 +12,7 @@ import pytest
 import paceline
 from paceline.config import Config
 from paceline.core.results import QuotaError
+from paceline.planner.replay import read_log
 from paceline.testing import Emulator
 
 PROMPT = [{"role": "user", "content": "the secret of the prompt"}]
@@ -87,3 +89,44 @@ def test_a_setting_for_programs_and_gateways_and_not_for_runs(log):
     config = Config.load(environ={}, given={"shadow": str(log), "limits": {}})
     assert config.arguments(patient=False)["shadow"] == str(log)
     assert config.arguments()["shadow"] is None
+
+
+class TestHeld:
+    """A log of requests that are held as usual."""
+
+    def test_a_client_is_held_and_logged_from_its_arrival_on(self, log):
+        with Emulator(limits={"gpt-5": "600 requests/min"}) as emulator:
+            limiter = paceline.Limiter({"gpt-5": "200 requests/min burst 1"}, traffic_log=log)
+            client = openai.OpenAI(base_url=f"{emulator.base_url}/v1", api_key="sk-the-key", max_retries=0)
+            limiter.attach(client, provider="openai")
+            threads = [
+                threading.Thread(target=client.chat.completions.create, kwargs={"model": "gpt-5", "messages": PROMPT})
+                for _ in range(4)
+            ]
+            for thread in threads:
+                thread.start()
+            for thread in threads:
+                thread.join()
+            assert emulator.tally()["refused"] == {}
+        found = lines(log)
+        assert [line["status"] for line in found] == [200] * 4
+        assert all(line["input_tokens"] > 0 and line["output_tokens"] > 0 for line in found)
+        assert (
+            max(line["start"] for line in found) - min(line["start"] for line in found) < 0.6
+        )  # the last one is sent after 0.9 s
+        assert "secret" not in log.read_text()
+        assert "sk-the-key" not in log.read_text()
+
+    def test_it_can_be_replayed(self, log):
+        limiter = paceline.Limiter({"jobs": "100 requests/s, 1M tokens/min"}, traffic_log=log)
+        for _ in range(5):
+            limiter.acquire("jobs", tokens=100).wait().settle(tokens=80)
+        assert [(one.request.model, one.request.input_tokens) for one in read_log(log)] == [("jobs", 80)] * 5
+
+    def test_with_shadow_it_is_an_error(self, log):
+        with pytest.raises(QuotaError, match="both set"):
+            paceline.Limiter({"*": "1 requests/s"}, shadow=log, traffic_log=log)
+
+    def test_it_is_a_setting_for_runs_too(self, log):
+        config = Config.load(environ={}, given={"traffic_log": str(log), "limits": {}})
+        assert config.arguments()["traffic_log"] == str(log)

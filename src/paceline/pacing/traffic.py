@@ -1,4 +1,4 @@
-"""The shadow log: what a program sends, while nothing is held, for ``paceline replay``."""
+"""The traffic log: what a program sends, for ``paceline replay``."""
 
 from __future__ import annotations
 
@@ -18,17 +18,17 @@ BYTES_MAX = 4 * 2**30
 
 
 @dataclass(slots=True)
-class Shadowed:
+class Entry:
     """One request.
 
     Attributes:
-        start: When it was sent, in seconds since the Unix epoch.
-        pool: The pool that would have been charged.
+        start: When it arrived, before any wait, in seconds since the Unix epoch.
+        pool: The pool that it belongs to.
         lane: Its lane.
         input_tokens: Its input; estimated, until the answer has reported it.
         output_tokens: The output.
-        max_output_tokens: The most output that it allowed, if it said so.
-        seconds: How long the answer took.
+        max_output_tokens: The most output that it allowed, if that is known.
+        seconds: How long the answer took, without a wait in the queue.
         status: The HTTP status; 0 for none.
     """
 
@@ -42,26 +42,26 @@ class Shadowed:
     status: int = 200
 
 
-class ShadowLog:
+class TrafficLog:
     """A file with a JSON object in each line. Processes and threads can write to the same file.
 
     Args:
         path: The file; it is appended to.
+        setting: The name of the setting, for messages.
 
     Raises:
         QuotaError: It cannot be opened.
     """
 
-    def __init__(self, path: str | PathLike[str]) -> None:
+    def __init__(self, path: str | PathLike[str], setting: str) -> None:
         self.path = os.fspath(path)
         try:
             self._file = os.open(self.path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | getattr(os, "O_CLOEXEC", 0), 0o600)
         except OSError as error:
-            raise QuotaError(f"shadow is {self.path!r}: it cannot be written: {error.strerror}") from None
+            raise QuotaError(f"{setting} is {self.path!r}: it cannot be written: {error.strerror}") from None
         self._failed = False
-        log.warning("shadow: no request is held; each is logged to %s", self.path)
 
-    def write(self, entry: Shadowed) -> None:
+    def write(self, entry: Entry) -> None:
         """Append one request; a failure is logged once, and does not reach the caller."""
         if self._failed:
             return
@@ -76,7 +76,7 @@ class ShadowLog:
         except OSError as error:
             problem = error.strerror or type(error).__name__
         self._failed = True
-        log.warning("%s: the shadow log ends here: %s", self.path, problem)
+        log.warning("%s: the traffic log ends here: %s", self.path, problem)
 
     def close(self) -> None:
         """Close the file."""
