@@ -311,7 +311,7 @@ end
 
 local function spend(m, since, spent)    -- of shared/meters.py, as the next two
   if not m.ns_per_unit then return end
-  spent = spent + (max(m.s.full, since) - max(m.s.full, now))
+  if m.kind ~= SPACED then spent = spent + (max(m.s.full, since) - max(m.s.full, now)) end
   if spent > 0 then
     charge(m, spent / m.ns_per_unit)
     not_granted(m, spent / m.ns_per_unit)
