@@ -32,9 +32,18 @@ class TestLimit:
         while member.meter.quota.amount == 60:
             member.answer(member.take(6), actual={"tokens": 6})
         assert member.pool.ledger.names == ["120 tokens/min"]
-        member.pool.capacity.learning.learned_elsewhere(member.now_ns, 0)  # the store sends the same amount back
+        member.pool.capacity.learning.learned_elsewhere(member.now_ns, 0, 120.0)  # the store sends the same amount back
         assert list(member.pool.capacity.learning.guesses.open) == [0]
         assert member.pool.ledger.sources[0].kind is SourceKind.ASSUMED
+
+    def test_what_it_was_lowered_to_is_tested_here_too_but_seldom(self):
+        member = open_member()
+        guesses = member.pool.capacity.learning.guesses
+        member.other_process_says("adopt", 30.0)
+        member.take(1)
+        assert guesses.is_lowered(0)
+        assert guesses.open[0].most == 60
+        assert guesses.open[0].test_ns == pytest.approx(member.now_ns + 3_600 * NS, abs=10 * NS)
 
     def test_an_older_answer_does_not_change_it_back(self):
         member = open_member()

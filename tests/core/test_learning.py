@@ -792,8 +792,8 @@ def test_headers_of_an_unknown_request_only_lower_the_level():
 class TestLowered:
     """A refusal has lowered a limit, and no headers tell when it rises again."""
 
-    def lowered(self, text="600 requests/min"):
-        pool = ungentle(text, SourceKind.GIVEN)
+    def lowered(self, text="600 requests/min", source=SourceKind.GIVEN):
+        pool = ungentle(text, source)
         refused = Refusal(RefusalKind.RATE, unit="requests", period_s=60.0, limit=60.0)
         pool.refuse(T0, pool.try_grant(T0, Waiter({})), refused, 0.0)
         assert amount_of(pool) == 60
@@ -817,6 +817,11 @@ class TestLowered:
         assert steps == pytest.approx([60 * 1.25**n for n in range(1, 11)] + [600])
         assert not pool.capacity.learning.guesses.open
         assert pool.ledger.sources[0].kind is SourceKind.GIVEN
+
+    def test_a_guess_that_a_refusal_has_corrected_is_tested_after_an_hour(self):
+        pool = self.lowered(source=SourceKind.ASSUMED)
+        assert self.demand(pool, 1, 3_600) == [60]
+        assert self.demand(pool, 3_600, 3_605)[-1] == 75
 
     def test_without_demand_it_is_not_tested(self):
         pool = self.lowered()
@@ -852,10 +857,10 @@ class TestLowered:
         pool = self.lowered()
         learning = pool.capacity.learning
         pool.ledger.adopt(T0, 0, 75.0)
-        learning.learned_elsewhere(T0 + 299 * NS, 0)
+        learning.learned_elsewhere(T0 + 299 * NS, 0, 60.0)
         assert learning.guesses.open[0].test_ns == T0 + 359 * NS
         pool.ledger.adopt(T0, 0, 60.0)
-        learning.learned_elsewhere(T0 + 359 * NS, 0)
+        learning.learned_elsewhere(T0 + 359 * NS, 0, 75.0)
         assert learning.guesses.open[0].test_ns == T0 + 659 * NS
 
 

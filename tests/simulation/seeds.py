@@ -301,7 +301,9 @@ class Checked:
             raise BrokenPromiseError(f"{refused['rate']} refusals of our own making under known limits")
         handful = 15 * o.processes + 2 * o.workers * (len(o.stalls) + len(o.changes)) + 25 * len(o.changes)
         handful += (o.calls // 8) if o.others or o.net_s > 0.02 or o.estimate < 1 else 0
-        if o.slots and o.others:  # who finds a slot free is luck, and a refusal that names no quota is blamed on the rate
+        if (
+            o.slots and o.others
+        ):  # who finds a slot free is luck, and a refusal that names no quota is blamed on the rate
             handful += o.calls
         wrong_clock = o.rule == "window" and any(stops for *_, stops in o.freezes)  # its windows begin at other times
         if refused.get("rate", 0) > handful + o.workers and not wrong_clock:

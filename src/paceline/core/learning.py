@@ -970,13 +970,8 @@ class Learning:
         guessed = index in self.guesses.open and ledger.sources[index].kind is SourceKind.ASSUMED
         if not lowered:
             self.guesses.confirm(index)
-        if (
-            isinstance(answer, Refusal)
-            and limit < before
-            and not guessed
-            and not isinstance(ledger.meters[index], Slots)
-        ):
-            self.guesses.lowered(now_ns, index, before)
+        if isinstance(answer, Refusal) and limit < before and not isinstance(ledger.meters[index], Slots):
+            self.guesses.lowered(now_ns, index, before, guessed=guessed)
         if limit == before:
             if ledger.sources[index].kind is not SourceKind.GIVEN:
                 ledger.sources[index] = LEARNED
@@ -1045,12 +1040,15 @@ class Learning:
             if limit > DEBT_MAX * self._ledger.meters[index].most:
                 self._adopt(now_ns, index, limit, self._ledger.sources[index])
 
-    def learned_elsewhere(self, now_ns: int, index: int) -> None:
-        """Note that another process has changed the limit at ``index``, unless it is what this one has raised it to."""
+    def learned_elsewhere(self, now_ns: int, index: int, before: float) -> None:
+        """Note that another process has changed the limit at ``index`` from ``before``, unless this one has raised it so far."""
         guess = self.guesses.open.get(index)
         if guess is None or guess.amount != self._ledger.meters[index].quota.amount:
+            m = self._ledger.meters[index]
             if self.guesses.is_lowered(index):
                 self.guesses.changed_elsewhere(now_ns, index)
+            elif m.quota.amount < before and not isinstance(m, Slots):  # the process that saw the refusal may end
+                self.guesses.lowered(now_ns, index, before, guessed=True)
             else:
                 self.guesses.confirm(index)
             self._ledger.sources[index] = LEARNED
