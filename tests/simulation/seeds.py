@@ -368,7 +368,10 @@ class Checked:
                     f"{left} workers and {self.left} calls are not done after {bound_s:.0f} s: {states}"
                 )
             over.cancel()
-        saturated = not o.slots and o.latency_s <= 0.5  # forty callers demand the whole rate
+        each_s = 1.5 * o.latency_s + 2 * o.net_s
+        saturated = (
+            not o.slots and 40 / each_s > 1.5 * o.limits[0][1] / o.period_s
+        )  # forty callers demand the whole rate
         if o.changes and not dict(o.faults).get("growth") and o.told >= 1 and saturated:
             await self.recover()
 

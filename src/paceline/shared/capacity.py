@@ -279,11 +279,11 @@ class SharedCapacity:
         was_lost = self.lost is not None
         if was_lost and not self._rejoin(now_ns):
             return Resolution((), WaitUntil(now_ns, STORE_LOST))
-        before = [m.quota.amount for m in self.ledger.meters]
-        changed = self._snapshot.update(now_ns, reply, self.learning)
+        changed_limits = self._snapshot.update(now_ns, reply, self.learning)
         if self.learning is not None:
-            for index in changed:
-                self.learning.learned_elsewhere(now_ns, index, before[index])
+            for index, before in changed_limits.items():
+                self.learning.learned_elsewhere(now_ns, index, before)
+        changed = list(changed_limits)
         for n, marks in enumerate(reply.grants):
             lease = Lease(asked.wants[n], marks, now_ns, asked.slack_ns, probe=reply.probe and n == 0)
             self._leases.leases.append(lease)

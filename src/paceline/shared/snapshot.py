@@ -47,8 +47,8 @@ class Snapshot:
         message.windows = [restarts(q.anchor, now_ns) if q.rule is Rule.WINDOW else None for q in self.quotas]
         message.recalled = [recalled(m, now_ns) for m in self.ledger.meters]
 
-    def update(self, now_ns: int, reply: Reply, learning: Learning | None) -> list[int]:
-        """Apply the states of a reply; the indexes of the quotas that are new, or have another limit."""
+    def update(self, now_ns: int, reply: Reply, learning: Learning | None) -> dict[int, float]:
+        """Apply the states of a reply; the quotas that are new, or have another limit, each with the limit that it had."""
         ledger = self.ledger
         known, self.as_of_ns = [m.quota.amount for m in ledger.meters], now_ns
         for i, standing in enumerate(reply.standings):
@@ -60,7 +60,8 @@ class Snapshot:
                 learning.track_new()
             self._take(now_ns, i, standing, learning.trackers[i] if learning else None)
         ledger.not_before_ns = now_ns + reply.pause_ns
-        return [i for i, m in enumerate(ledger.meters) if i >= len(known) or m.quota.amount != known[i]]
+        new = {i: ledger.meters[i].quota.amount for i in range(len(known), len(ledger.meters))}
+        return new | {i: amount for i, amount in enumerate(known) if ledger.meters[i].quota.amount != amount}
 
     def _take(self, now_ns: int, i: int, standing: Standing, tracker: QuotaTracker | None) -> None:
         ledger = self.ledger
