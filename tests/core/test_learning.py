@@ -818,10 +818,10 @@ class TestLowered:
         assert not pool.capacity.learning.guesses.open
         assert pool.ledger.sources[0].kind is SourceKind.GIVEN
 
-    def test_a_guess_that_a_refusal_has_corrected_is_tested_after_an_hour(self):
+    def test_so_is_a_guess_that_a_refusal_has_corrected(self):
         pool = self.lowered(source=SourceKind.ASSUMED)
-        assert self.demand(pool, 1, 3_600) == [60]
-        assert self.demand(pool, 3_600, 3_605)[-1] == 75
+        assert self.demand(pool, 1, 300) == [60]
+        assert self.demand(pool, 300, 305)[-1] == 75
 
     def test_without_demand_it_is_not_tested(self):
         pool = self.lowered()
@@ -861,7 +861,7 @@ class TestLowered:
         assert learning.guesses.open[0].test_ns == T0 + 359 * NS
         pool.ledger.adopt(T0, 0, 60.0)
         learning.learned_elsewhere(T0 + 359 * NS, 0, 75.0)
-        assert learning.guesses.open[0].test_ns == T0 + 659 * NS
+        assert learning.guesses.open[0].test_ns == T0 + 959 * NS
 
 
 class TestInferredPeriods:

@@ -7,8 +7,8 @@ served; the rate of an assumed one also doubles, again and again. A stated limit
 of slots is raised while the answers do not become slower; a refusal lowers it, and then it is raised by one at a time.
 
 A limit that a refusal has lowered may rise again, and where no headers say so, only a test shows it: after a time it is
-raised step by step to what it was before. A refusal that states it again lets the next test wait longer. What was a guess before is
-tested as seldom from the beginning. Where others hold slots, a refusal lowers a known number of them, too.
+raised step by step to what it was before. A refusal that states it again lets the next test wait longer. Where others hold
+slots, a refusal lowers a known number of them, too.
 """
 
 from __future__ import annotations
@@ -99,15 +99,18 @@ class Guesses:
         """Whether the limit at ``index`` is a guess with a long period that is raised a few attempts at a time."""
         return index in self.open and self.open[index].step > 0
 
-    def lowered(self, now_ns: int, index: int, before: float, *, guessed: bool = False) -> None:
-        """Test the limit at ``index`` after a time: a refusal has lowered it from ``before``, which may have been ``guessed``."""
-        first_ns = max(RETEST_NS, round(self._ledger.meters[index].quota.period_s * NS))
-        most_ns = RETEST_TIMES * first_ns
+    def lowered(self, now_ns: int, index: int, before: float) -> None:
+        """Test the limit at ``index`` after a time: a refusal has lowered it from ``before``."""
         if not self.is_lowered(index):
             self.open[index] = Guess(before, self._ledger.sources[index])
-            self.open[index].wait_ns = most_ns if guessed else 0
         guess = self.open[index]
-        guess.amount, guess.wait_ns = 0.0, min(max(2 * guess.wait_ns, first_ns), most_ns)
+        guess.amount = 0.0
+        self._later(now_ns, index, guess)
+
+    def _later(self, now_ns: int, index: int, guess: Guess) -> None:
+        """Let the next test wait, twice as long as the one before."""
+        first_ns = max(RETEST_NS, round(self._ledger.meters[index].quota.period_s * NS))
+        guess.wait_ns = min(max(2 * guess.wait_ns, first_ns), RETEST_TIMES * first_ns)
         guess.test_ns = now_ns + guess.wait_ns
 
     def changed_elsewhere(self, now_ns: int, index: int) -> None:
@@ -115,7 +118,10 @@ class Guesses:
         guess, m = self.open[index], self._ledger.meters[index]
         raised = m.quota.amount > guess.amount
         guess.amount = m.quota.amount
-        guess.test_ns = now_ns + (self._step_ns(index) if raised else guess.wait_ns)
+        if raised:
+            guess.test_ns = now_ns + self._step_ns(index)
+        else:  # as many processes as there are test it as often as one
+            self._later(now_ns, index, guess)
 
     def refused(self, index: int, used: float) -> float:
         """The number of slots at ``index`` after a refusal with ``used`` others of them in use."""

@@ -967,11 +967,10 @@ class Learning:
             limit = ledger.given[index]
         before = ledger.meters[index].quota.amount
         lowered = self.guesses.is_lowered(index) and isinstance(answer, Refusal)
-        guessed = index in self.guesses.open and ledger.sources[index].kind is SourceKind.ASSUMED
         if not lowered:
             self.guesses.confirm(index)
         if isinstance(answer, Refusal) and limit < before and not isinstance(ledger.meters[index], Slots):
-            self.guesses.lowered(now_ns, index, before, guessed=guessed)
+            self.guesses.lowered(now_ns, index, before)
         if limit == before:
             if ledger.sources[index].kind is not SourceKind.GIVEN:
                 ledger.sources[index] = LEARNED
@@ -1048,7 +1047,7 @@ class Learning:
             if self.guesses.is_lowered(index):
                 self.guesses.changed_elsewhere(now_ns, index)
             elif m.quota.amount < before and not isinstance(m, Slots):  # the process that saw the refusal may end
-                self.guesses.lowered(now_ns, index, before, guessed=True)
+                self.guesses.lowered(now_ns, index, before)
             else:
                 self.guesses.confirm(index)
             self._ledger.sources[index] = LEARNED
