@@ -294,9 +294,8 @@ class Checked:
     def check_end(self) -> None:
         o, sim = self.o, self.sim
         refused = sim.world.tally()["refused"]
-        few = (
-            3 if o.store_cut or (o.store_away and o.freezes) else 0
-        )  # what a process without the store spends is presumed, not known
+        # What a process without the store spends is presumed, not known; after 15 s its slots are others', as if it had ended.
+        few = (20 if o.slots else 3) if o.store_cut else 3 if o.store_away and o.freezes else 0
         if o.quiet and refused.get("rate", 0) > few:
             raise BrokenPromiseError(f"{refused['rate']} refusals of our own making under known limits")
         handful = 15 * o.processes + 2 * o.workers * (len(o.stalls) + len(o.changes)) + 25 * len(o.changes)
