@@ -1,8 +1,10 @@
 import pytest
 
+import paceline
 from paceline.batch.check import Plan, Share
-from paceline.batch.progress import Live, Meter, Plain, View, binding, eta_s, view
+from paceline.batch.progress import Live, Meter, Plain, View, binding, eta_s, least_s, view
 from paceline.batch.summary import Tally
+from paceline.testing import ManualClock
 
 PLAN = Plan(100, shares={"a": Share(80, {"requests": 80.0, "tokens": 8_000.0}), "b": Share(20, {"requests": 20.0})})
 
@@ -117,3 +119,34 @@ def test_quiet_writes_nothing(capsys):
     quiet.close()
     assert type(quiet) is View
     assert capsys.readouterr() == ("", "")
+
+
+def test_eta_where_a_day_restarts():
+    day = {"unit": "requests", "limit": 100.0, "period_s": 86_400.0, "remaining": 0.0, "spent": 0.0}
+    day |= {"reset_s": 3_600.0, "resets_at": "2026-11-25T00:00:00Z"}
+    one = pool() | {"quotas": [day]}
+    plan = Plan(100, shares={"a": Share(100, {"requests": 100.0})})
+    assert eta_s(plan, {"a": one}, 50) == 3_600
+    assert eta_s(plan, {"a": one}, 250) == 3_600 + 2 * 86_400
+
+
+class TestBeforeTheStart:
+    PLAN = Plan(200, shares={"a": Share(200, {"requests": 200.0, "tokens": 20_000.0})})
+
+    def test_it_is_a_forecast_of_the_pool_as_it_is(self):
+        limiter = paceline.Limiter({"a": "100 requests/min burst 10"}, clock=ManualClock())
+        least = least_s(limiter, self.PLAN, 200)
+        assert least == pytest.approx((200 - 10) / 100 * 60, abs=2)
+        while limiter.try_acquire("a"):
+            pass
+        assert least_s(limiter, self.PLAN, 200) == pytest.approx(120, abs=2)
+        assert least_s(limiter, self.PLAN, 0) == 0
+
+    def test_of_a_long_run_the_first_requests_are_forecast(self):
+        limiter = paceline.Limiter({"a": "60k requests/min burst 1"}, clock=ManualClock())
+        assert least_s(limiter, self.PLAN, 1_000_000) == pytest.approx(1_000, rel=0.01)
+
+    def test_what_cannot_be_forecast_is_no_error(self):
+        limiter = paceline.Limiter({"a": "60 requests/min, 50 tokens/min"}, clock=ManualClock())
+        limiter.try_acquire("a", tokens=1)
+        assert least_s(limiter, self.PLAN, 200) > 20_000  # each request is above the limit: the run says so

@@ -29,7 +29,7 @@ from paceline.batch.index import Index, explained
 from paceline.batch.journal import Journal
 from paceline.batch.notes import Reporter
 from paceline.batch.offline import Offline, deadline_in
-from paceline.batch.progress import Meter, View, eta_s
+from paceline.batch.progress import Meter, View, eta_s, least_s
 from paceline.batch.requests import WHOLE, BadLineError, Request, Shard, read_lines, read_request
 from paceline.batch.results import STDOUT, OutputError, Recovered, Results, read_answer
 from paceline.batch.runner import DONE, FAILED, INTERRUPTED, Runner
@@ -149,7 +149,7 @@ class Job:
             else:
                 tally.requests, tally.about = plan.requests * _size(file) // file.tell(), "about "
                 source = self._unchecked(file, provider, checker, addresses, tally, view)
-            for line in _opening(plan, recovered, tally, {} if self.mode == "batch" else start):
+            for line in _opening(plan, recovered, tally, None if self.mode == "batch" else limiter):
                 view.say(line)
             results.open()
             meter = Meter(plan if whole else checker.plan, tally, self.config.workers)
@@ -449,7 +449,7 @@ def _join(limiter: Limiter, models: Iterable[str]) -> None:
             permit.cancel()
 
 
-def _opening(plan: Plan, recovered: Recovered, tally: Tally, pools: dict[str, Any]) -> Iterator[str]:
+def _opening(plan: Plan, recovered: Recovered, tally: Tally, limiter: Limiter | None) -> Iterator[str]:
     """The lines before the first request: what is left to do, under which limits, and the least time that it takes."""
     if recovered.torn:
         yield "the last line of the output was incomplete, and has been cut"
@@ -461,14 +461,14 @@ def _opening(plan: Plan, recovered: Recovered, tally: Tally, pools: dict[str, An
     again = f", {recovered.failed:,} failed before and are sent again" if recovered.failed else ""
     later = ", each checked when it is sent" if tally.about else ""
     yield f"{tally.about}{tally.requests:,} requests{before}{again}{later}"
-    if not pools:  # batches have other limits than these
+    if limiter is None:  # batches have other limits
         return
     yield f"state: {tally.store or 'in this process only'}"
     for name in list(plan.shares)[:SHOWN]:
-        yield f"{name}: {_limits(pools[name]['quotas'])}"
-    least_s = eta_s(plan, pools, tally.left)
-    if least_s >= 1:
-        yield f"{tally.about}{tally.left:,} to send: at least {in_time(least_s)} under these limits"
+        yield f"{name}: {_limits(tally.start[name]['quotas'])}"
+    needs_s = least_s(limiter, plan, tally.left)
+    if needs_s >= 1:
+        yield f"{tally.about}{tally.left:,} to send: at least {in_time(needs_s)} under these limits"
 
 
 def _limits(quotas: Sequence[Mapping[str, Any]]) -> str:
