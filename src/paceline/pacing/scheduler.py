@@ -576,6 +576,12 @@ class Scheduler:
         outcome = self._try_grant(Waiter(dict.fromkeys([*self.pool.ledger.units, REQUESTS, CONCURRENCY], 0.0)))
         if isinstance(outcome, Reservation):
             self.cancel(outcome)
+
+            def uncount(_: int) -> None:
+                for name in ("granted", "cancelled"):  # it was no request
+                    self.pool.counts[name] -= 1
+
+            self.read(uncount)
         return outcome if isinstance(outcome, StoreLost) else None
 
     # Events and warnings.
