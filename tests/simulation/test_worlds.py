@@ -31,7 +31,7 @@ WORLDS = {
     "others take a third": (LIMITS, {"other_users": 0.333}, 7, 0.98, None),
     "others take a third, body only": (LIMITS, {"other_users": 0.333, **BODY_ONLY}, 6, 0.98, None),
     "others take a third, blind": (LIMITS, {"other_users": 0.333, **BLIND}, 6, 0.98, None),
-    "half of what is told, blind": (DOUBLE, BLIND, 8, 0.97, None),
+    "half of what is told, blind": (DOUBLE, BLIND, 15, 0.97, None),
     "nothing told": ("10 requests/min,10k tokens/min", {}, 3, 0.93, None),
     "faults": (LIMITS, {"faults": {"500": 0.02, "503": 0.02, "529": 0.01}}, 0, 0.95, None),
     "failed requests count": (LIMITS, {"failed_count": True}, 0, 0.98, None),
