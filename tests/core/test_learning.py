@@ -348,6 +348,19 @@ def test_refusals_about_a_quota_that_is_not_listed_do_not_make_a_listed_one_a_co
     assert all("rule" not in quota["learned"] for quota in report(pool, now_ns)["quotas"])
 
 
+def test_a_quota_that_headers_show_to_have_enough_left_is_not_blamed_for_a_refusal_that_names_none():
+    pool = ungentle("600 requests/min, 60k tokens/min", SourceKind.GIVEN)
+    for second in range(0, 60, 5):
+        waiters = [Waiter({"requests": 1, "tokens": 900}) for _ in range(5)]  # of the tokens the least is left
+        granted = [pool.try_grant(T0 + second * NS, waiter) for waiter in waiters]
+        sent = [one for one in granted if isinstance(one, Reservation)][-1]
+        now_ns = T0 + round((second + 0.2) * NS)
+        pool.observe(now_ns, tokens(limit=60_000, remaining=30_000), sent)
+        pool.refuse(now_ns, sent, Refusal(RefusalKind.RATE), 0.0)
+    assert "ceiling" not in quota(pool, 60, "tokens")["learned"]
+    assert "ceiling" in quota(pool, 60, "requests")["learned"]
+
+
 class TestHeadroomTest:
     """Only answers to attempts that were sent after its beginning count in the test of an adaptive headroom."""
 

@@ -19,7 +19,7 @@ from __future__ import annotations
 import math
 import re
 from bisect import bisect_right
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable
 from dataclasses import replace
 from functools import partial
 from typing import NamedTuple
@@ -866,7 +866,10 @@ class Learning:
             used=_within(refusal.used, 0.0, LIMIT_MAX) if named else None,
         )
         sent_ns = reservation.granted_ns
-        index = self._index(refusal.unit, refusal.period_s) if refusal.unit else self._tightest(now_ns)
+        shown = self._shown if reservation is self._shown_for else {}
+        amounts = dict(enumerate(reservation.amounts))
+        ample = {i for i, left in shown.items() if left > amounts.get(i, 0.0)}  # of these the provider had enough
+        index = self._index(refusal.unit, refusal.period_s) if refusal.unit else self._tightest(now_ns, ample)
         if refusal.limit is not None:
             refusal = replace(refusal, limit=refusal.limit * self._usable_share(index, refusal.unit))
         changed = self._take_limit(now_ns, index, refusal, sent_ns)
@@ -883,7 +886,7 @@ class Learning:
             if tracker is not None and note is not None:
                 amount = reservation.amounts[index]
                 # With enough left of it, a refusal that names none is about a quota that is not listed.
-                other = refusal.unit is None and reservation is self._shown_for and self._shown.get(index, 0.0) > amount
+                other = refusal.unit is None and index in ample
                 if tracker.refused(now_ns, sent_ns, note, amount, refusal, pause_ns) and not other:
                     self._spread(now_ns, index)
         return changed
@@ -922,11 +925,15 @@ class Learning:
         named = re.fullmatch(r"[a-z_][a-z0-9_]{0,40}", unit) is not None
         return named and unit not in units and not split and len(self._ledger.meters) < UNITS_MAX
 
-    def _tightest(self, now_ns: int) -> int | None:
-        """The index of the quota with the least left, for a refusal that names none; assumed slots if others have plenty."""
+    def _tightest(self, now_ns: int, ample: Collection[int]) -> int | None:
+        """The index of the quota with the least left, for a refusal that names none; assumed slots if others have plenty.
+
+        Quotas that are ``ample`` are left out, unless all are.
+        """
         counted = [(i, m) for i, m in enumerate(self._ledger.meters) if m.quota.rule not in (Rule.SLOTS, *OWN_RULES)]
         # Of a guess that is raised a few attempts at a time, nothing is ever left.
         counted = [(i, m) for i, m in counted if not self.guesses.is_stepped(i)] or counted
+        counted = [(i, m) for i, m in counted if i not in ample] or counted
         shares = [(m.level(now_ns) / m.quota.burst, i) for i, m in counted]
         # Slots are not the reason for the refusal of an attempt that was alone in flight.
         open_meters = [(i, self._ledger.meters[i]) for i in self.guesses.open]
