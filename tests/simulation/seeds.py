@@ -545,7 +545,9 @@ def main() -> None:
         seeds = [given.seed]
     broken = 0
     with ProcessPoolExecutor(given.jobs) as pool:
-        for seed, found in pool.map(tried, seeds, chunksize=1 if given.seed is not None else 8):
+        for number, (seed, found) in enumerate(pool.map(tried, seeds, chunksize=1 if given.seed is not None else 8), 1):
+            if number % 1_000 == 0:
+                print(f"  {number:,}/{len(seeds):,}", flush=True)
             if found is not None:
                 broken += 1
                 print(f"seed {seed}: {found[:600]}\n  options: {differing(drawn(seed))}", flush=True)
