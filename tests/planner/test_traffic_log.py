@@ -99,10 +99,8 @@ class TestHeld:
             limiter = paceline.Limiter({"gpt-5": "200 requests/min burst 1"}, traffic_log=log)
             client = openai.OpenAI(base_url=f"{emulator.base_url}/v1", api_key="sk-the-key", max_retries=0)
             limiter.attach(client, provider="openai")
-            threads = [
-                threading.Thread(target=client.chat.completions.create, kwargs={"model": "gpt-5", "messages": PROMPT})
-                for _ in range(4)
-            ]
+            asked = {"model": "gpt-5", "messages": PROMPT, "max_tokens": 200}
+            threads = [threading.Thread(target=client.chat.completions.create, kwargs=asked) for _ in range(4)]
             for thread in threads:
                 thread.start()
             for thread in threads:
@@ -110,7 +108,8 @@ class TestHeld:
             assert emulator.tally()["refused"] == {}
         found = lines(log)
         assert [line["status"] for line in found] == [200] * 4
-        assert all(line["input_tokens"] > 0 and line["output_tokens"] > 0 for line in found)
+        assert all(0 < line["output_tokens"] < line["max_output_tokens"] == 200 for line in found)  # used, and charged
+        assert all(line["input_tokens"] > 0 for line in found)
         assert (
             max(line["start"] for line in found) - min(line["start"] for line in found) < 0.6
         )  # the last one is sent after 0.9 s

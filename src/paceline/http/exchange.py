@@ -458,6 +458,7 @@ class Exchange:
             else:
                 self.record.usage = usage = plausible(self.record.pool, usage, permit.cost)
                 self.metered.learn(usage)
+                permit.usage = usage
                 permit.settle(**self.provider.charged(self.metered.booked_call, usage))
             if self.charge is not None:
                 self.charge.settle(usage, call.provider, call.model)

@@ -25,6 +25,8 @@ class Event:
         retry_after_s: When ``refused``: the wait that the provider asked for, in seconds, if any.
         name: The ``name`` that the caller gave to ``acquire``, if any.
         granted_s: When the permit was granted, in seconds since the Unix epoch.
+        usage: When ``settled`` for a request of a client: what its answer reports, by the fields of :class:`~paceline.providers.base.Usage`. The
+            ``used`` cost is what the provider charges, which may be more.
     """
 
     kind: str
@@ -37,6 +39,7 @@ class Event:
     retry_after_s: float | None = None
     name: str | None = None
     granted_s: float = 0.0
+    usage: Mapping[str, int] | None = None
 
 
 class Notifier:

@@ -486,10 +486,14 @@ def _logging(permits: TrafficLog, listener: Callable[..., None] | None, clock: C
 
     def listen(kind: str, pool: str, lane: str, waited_s: float, reserved: Cost, used: Cost | None, *rest: Any) -> None:
         if kind in ("settled", "refused"):
-            cost, granted_s = reserved | (used or {}), rest[-1]
+            cost, (granted_s, usage) = reserved | (used or {}), rest[-2:]
             entry = Entry(granted_s - waited_s, pool, lane, seconds=clock.now_ns() / NS - granted_s)
-            entry.input_tokens = cost.get(INPUT_TOKENS, max(cost.get(TOKENS, 0.0) - cost.get(OUTPUT_TOKENS, 0.0), 0.0))
             entry.output_tokens, entry.status = cost.get(OUTPUT_TOKENS, 0.0), 200 if kind == "settled" else 429
+            entry.input_tokens = cost.get(INPUT_TOKENS, max(cost.get(TOKENS, 0.0) - entry.output_tokens, 0.0))
+            if usage is not None:
+                if entry.output_tokens > usage["output_tokens"]:  # the provider charges what the request allowed
+                    entry.max_output_tokens = round(entry.output_tokens)
+                entry.input_tokens, entry.output_tokens = usage["input_tokens"], usage["output_tokens"]
             permits.write(entry)
         if listener is not None:
             listener(kind, pool, lane, waited_s, reserved, used, *rest)

@@ -7,10 +7,10 @@ import warnings
 from collections.abc import Callable, Collection, Coroutine, Generator, Iterator
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from contextvars import ContextVar, Token
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from logging import DEBUG, WARNING
 from types import TracebackType
-from typing import Any, Self, cast
+from typing import TYPE_CHECKING, Any, Self, cast
 
 from paceline.core.hints import did_you_mean
 from paceline.core.queue import Waiter
@@ -37,6 +37,9 @@ from paceline.core.results import (
 )
 from paceline.pacing.lines import LEVELS, log
 from paceline.pacing.scheduler import Scheduler, Waiting, wait_until_s
+
+if TYPE_CHECKING:
+    from paceline.providers.base import Usage
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,9 +101,10 @@ class Permit:
     Attributes:
         refusal: The refusal that was reported, or ``None``.
         reservation: What was charged.
+        usage: What the answer to a client reports, for the event.
     """
 
-    __slots__ = ("_followed", "_scheduler", "_spent", "_used", "_waiter", "refusal", "reservation")
+    __slots__ = ("_followed", "_scheduler", "_spent", "_used", "_waiter", "refusal", "reservation", "usage")
 
     def __init__(self, scheduler: Scheduler, waiter: Waiter, reservation: Reservation) -> None:
         self._scheduler = scheduler
@@ -109,6 +113,7 @@ class Permit:
         self._spent = self._followed = False
         self._used: object = _OPEN
         self.refusal: Refusal | None = None
+        self.usage: Usage | None = None
         if scheduler.events is not None or LEVELS.get(DEBUG) is not False:
             try:
                 self._notify("acquired")
@@ -191,7 +196,8 @@ class Permit:
         if scheduler.events is not None or log.isEnabledFor(WARNING if kind == "refused" else DEBUG):
             fields = scheduler.pool.ledger.charged(self.cost, None), used, reason, retry_after_s, waiter.name
             granted_s = self.reservation.granted_ns / NS
-            scheduler.notify(kind, self.pool, waiter.lane.name, self.waited_s, *fields, granted_s)
+            usage = None if self.usage is None else asdict(self.usage)
+            scheduler.notify(kind, self.pool, waiter.lane.name, self.waited_s, *fields, granted_s, usage)
 
     def cancel(self) -> None:
         """Give back what was reserved: the request was never sent."""
