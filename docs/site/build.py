@@ -64,7 +64,7 @@ def copied(name: str, folder: Path) -> Iterator[Path]:
         if not target.exists():
             raise SystemExit(f"{name}: the link to {link[1]} leads nowhere")
         at = place(target)
-        if not at.endswith(".md") and target.is_file():
+        if target.is_file() and at not in PAGES.values():
             linked.append(target)
         return os.path.relpath(at, Path(PAGES[name]).parent)
 

@@ -16,6 +16,9 @@ from paceline.core.results import PacelineError, QuotaError
 from paceline.providers.base import Provider
 from paceline.providers.registry import provider_named
 
+FORM = 'write {"custom_id": ..., "method": "POST", "url": ..., "body": {...}}'
+"""What a line has to be."""
+
 LINE_MAX: Final = 256 * 2**20
 """Bytes in a line; a longer line is an error."""
 
@@ -141,6 +144,8 @@ def request_of(line: int, value: Mapping[str, Any], provider: str | None = None)
         if value.get("method", "POST") != "POST":
             raise BadLineError(f"method is {_quote(value['method'])}: only 'POST' can be sent")
         path, body, name = value.get("url"), value.get("body"), "body"
+        if path is None:
+            raise BadLineError(f"url is missing: {FORM}")
         if not isinstance(path, str) or not path.startswith("/"):
             raise BadLineError(f"url is {_quote(path)}: it must be a path like '/v1/chat/completions'")
     format_of = "anthropic" if path.rstrip("/").endswith("/messages") else "openai"
@@ -191,7 +196,7 @@ def decode(raw: bytes) -> dict[str, Any]:
         raise BadLineError("not JSON: nested too deeply") from None
     except ValueError as error:
         raise BadLineError(f"not JSON: {error}") from None
-    raise BadLineError('not a JSON object: write {"custom_id": ..., "method": "POST", "url": ..., "body": {...}}')
+    raise BadLineError(f"not a JSON object: {FORM}")
 
 
 def _quote(value: object) -> str:

@@ -7,7 +7,7 @@ import logging
 import math
 import sys
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from datetime import datetime, timedelta
 from functools import partial
@@ -96,7 +96,7 @@ def command(
         config = Config.load(file, given=given)
         every = by_s is not None or within_s is not None
         again = partial(_work, source, config, speed)
-        found = dict(plans(again, config, tiers=tiers, workers=workers, every=every, seed=seed))
+        found = dict(plans(again, config, tiers=tiers, workers=workers, limits=given["limits"], every=every, seed=seed))
         if picture is not None:
             draw_to(found, picture)
     except (PacelineError, SettingsError) as error:
@@ -108,7 +108,7 @@ def command(
     else:
         show(found)
     if most_s is not None:
-        _judge(found, most_s)
+        _judge(found, most_s, by=by_s is not None)
 
 
 def plans(
@@ -117,6 +117,7 @@ def plans(
     *,
     tiers: Sequence[str] = (),
     workers: Sequence[int] = (),
+    limits: Collection[str] = (),
     every: bool = False,
     start_s: float | None = None,
     **options: Any,
@@ -128,6 +129,7 @@ def plans(
         config: The settings.
         tiers: The tiers; ``all`` for all of the provider.
         workers: How many items are in work at the same time; empty: as the work has it.
+        limits: The names in the options ``--limit``.
         every: Whether all tiers are meant where none is named.
         start_s: When the work starts, in seconds since the Unix epoch; now when not given.
         **options: Further arguments of :func:`~paceline.planner.plan.plan`.
@@ -139,7 +141,16 @@ def plans(
 
     from paceline.planner.plan import plan
 
-    home = config.provider or config.home or _maker(work_again())
+    work = work_again()
+    owners = _makers(work)
+    home = config.provider or config.home or (next(iter(owners)) if len(owners) == 1 else None)
+    if tiers and (len(owners) > 1 if home is None else owners and home not in owners):
+        raise PacelineError(
+            f"--tier: a tier is of one provider, and the models are of {' and '.join(sorted(owners))}: name it with --provider,"
+            " or give limits with --limit"
+        )
+    for name in unmatched(limits, work.models):
+        click.echo(f"--limit {name}: no model of the work has this name", err=True)
     for tier in _tiers(home, config, tiers, every=every):
         for count in workers or (None,):
             work = work_again()
@@ -147,7 +158,9 @@ def plans(
             own = replace(config, tier=tier).arguments(home)
             if work.limits:
                 own["quotas"] = {**work.limits, **own["quotas"]}
-            words = [f"tier {tier}" if tier else "", f"{count:,} workers" if count else ""]
+            named = f"{home} " if len(owners) > 1 else ""
+            named += f"tier {tier}" if tier and tier[0].isdigit() else (tier or "")
+            words = [named if tier else "", f"{count:,} workers" if count else ""]
             title = ", ".join(filter(None, words)) or "plan"
             with _silence():
                 made = plan(work, own, start_s=time.time() if start_s is None else start_s, **options)
@@ -166,13 +179,27 @@ def _silence() -> Iterator[None]:
         log.setLevel(level)
 
 
-def _maker(work: Work) -> str | None:
-    """The provider of all models of ``work``, if there is one."""
+def _makers(work: Work) -> set[str]:
+    """The providers of the models of ``work``, as far as they are known."""
     from paceline.providers.registry import is_provider, maker
 
     owners = {name.partition("/")[0] if "/" in name else maker(name) for name in work.models}
-    owner = owners.pop() if len(owners) == 1 else None
-    return owner if owner is not None and is_provider(owner) else None
+    return {owner for owner in owners if owner is not None and is_provider(owner)}
+
+
+def unmatched(limits: Collection[str], models: Iterable[str]) -> list[str]:
+    """The names of ``limits`` that are those of no model."""
+    from paceline.providers.registry import maker
+
+    full = {name if "/" in name else f"{maker(name)}/{name}" for name in models}
+    known = {
+        "*",
+        *models,
+        *full,
+        *(name.partition("/")[2] for name in full),
+        *(f"{name.partition('/')[0]}/*" for name in full),
+    }
+    return [name for name in limits if name not in known]
 
 
 def _tiers(home: str | None, config: Config, tiers: Sequence[str], *, every: bool) -> Sequence[str | None]:
@@ -227,10 +254,11 @@ def _calls(source: Path, config: Config) -> Iterator[Request]:
             if metered is None:
                 raise PacelineError(f"{source}: line {line}: url is {request.path!r}, which is not paced")
             _, output = metered.tokens()
-            most = metered.call.max_output_tokens
-            yield Request(
-                metered.scheduler.pool.name, metered.call.input_tokens, round(min(output, most or math.inf)), most
+            call, most = metered.call, metered.call.max_output_tokens
+            model = (
+                f"{call.provider}/{call.model}" if "/" in metered.scheduler.pool.name else metered.scheduler.pool.name
             )
+            yield Request(model, call.input_tokens, round(min(output, most or math.inf)), most)
 
 
 def record(plan: Plan) -> dict[str, Any]:
@@ -290,19 +318,26 @@ def show(plans: Mapping[str, Plan]) -> None:
             for name, one in plan.lanes.items()
         ]
         options.print_table(("lane", "calls", "median wait", "95 %", "longest"), waits)
+    for pool, source in {pool: source for plan in plans.values() for pool, source in plan.assumed.items()}.items():
+        click.echo(
+            f"the limits of {pool} are {source}; name the tier with --tier, or the limits with --limit", err=True
+        )
     for name, plan in plans.items():
         for reason, number in sorted(plan.failed.items(), key=lambda found: -found[1])[:3]:
             click.echo(f"{name}: {number:,} calls fail: {reason}", err=True)
 
 
-def _judge(plans: Mapping[str, Plan], most_s: float) -> None:
+def _judge(plans: Mapping[str, Plan], most_s: float, *, by: bool) -> None:
     """Name the first variant that ends in time, on standard error."""
+    until = f" until {datetime.now().astimezone() + timedelta(seconds=most_s):%A %H:%M %Z}" if by else ""
     found = next((name for name, plan in plans.items() if plan.seconds <= most_s and not plan.failed), None)
     if found is None:
         best = min(plans.values(), key=lambda plan: plan.seconds)
-        click.echo(f"no variant ends within {in_words(most_s)}: the shortest takes {in_words(best.seconds)}", err=True)
+        click.echo(
+            f"no variant ends within {in_words(most_s)}{until}: the shortest takes {in_words(best.seconds)}", err=True
+        )
         sys.exit(LATE)
-    click.echo(f"{found}: it ends in {in_words(plans[found].seconds)}; there are {in_words(most_s)}", err=True)
+    click.echo(f"{found}: it ends in {in_words(plans[found].seconds)}; there are {in_words(most_s)}{until}", err=True)
 
 
 def draw_to(plans: Mapping[str, Plan], file: Path) -> None:
@@ -315,6 +350,7 @@ def draw_to(plans: Mapping[str, Plan], file: Path) -> None:
 
     try:
         draw({name: plan for name, plan in plans.items() if math.isfinite(plan.seconds)}, file)
+        click.echo(f"the picture is in {file}", err=True)
     except ImportError:
         raise PacelineError("--picture needs matplotlib: pip install 'paceline[demo]'") from None
     except (ValueError, OSError) as error:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -55,7 +56,8 @@ def command(
         given["limits"] = dict(parse_limit(text) for text in limits)
         config = Config.load(file, given=given)
         log = read_log(source)
-        plans = dict(plan.plans(lambda: work_of(log, speed=speed), config, tiers=tiers, start_s=log[0].start_s))
+        again = partial(work_of, log, speed=speed)
+        plans = dict(plan.plans(again, config, tiers=tiers, limits=given["limits"], start_s=log[0].start_s))
         if picture is not None:
             plan.draw_to(plans, picture)
     except (PacelineError, SettingsError) as error:

@@ -255,7 +255,7 @@ class Exchange:
     async def _shadowed(self, shadow: TrafficLog) -> Any:
         """Send the request at once, and log it when its answer is over."""
         call, started_ns = self.metered.call, self.limiter.clock.now_ns()
-        entry = Entry(started_ns / NS, self.record.pool, current_lane.get()[0], call.input_tokens)
+        entry = Entry(started_ns / NS, self.record.pool, current_lane.get()[0], call.model, call.input_tokens)
         entry.max_output_tokens, entry.status = call.max_output_tokens, 0
 
         def end(usage: Usage | None, refusal: Refusal | None) -> None:
@@ -458,7 +458,7 @@ class Exchange:
             else:
                 self.record.usage = usage = plausible(self.record.pool, usage, permit.cost)
                 self.metered.learn(usage)
-                permit.usage = usage
+                permit.usage, permit.model = usage, call.model
                 permit.settle(**self.provider.charged(self.metered.booked_call, usage))
             if self.charge is not None:
                 self.charge.settle(usage, call.provider, call.model)

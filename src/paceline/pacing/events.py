@@ -27,6 +27,7 @@ class Event:
         granted_s: When the permit was granted, in seconds since the Unix epoch.
         usage: When ``settled`` for a request of a client: what its answer reports, by the fields of :class:`~paceline.providers.base.Usage`. The
             ``used`` cost is what the provider charges, which may be more.
+        model: When ``settled`` for a request of a client: its model.
     """
 
     kind: str
@@ -40,6 +41,7 @@ class Event:
     name: str | None = None
     granted_s: float = 0.0
     usage: Mapping[str, int] | None = None
+    model: str | None = None
 
 
 class Notifier:

@@ -101,10 +101,11 @@ class Permit:
     Attributes:
         refusal: The refusal that was reported, or ``None``.
         reservation: What was charged.
-        usage: What the answer to a client reports, for the event.
+        model: The model of a client's request, for the event.
+        usage: What its answer reports, for the event.
     """
 
-    __slots__ = ("_followed", "_scheduler", "_spent", "_used", "_waiter", "refusal", "reservation", "usage")
+    __slots__ = ("_followed", "_scheduler", "_spent", "_used", "_waiter", "model", "refusal", "reservation", "usage")
 
     def __init__(self, scheduler: Scheduler, waiter: Waiter, reservation: Reservation) -> None:
         self._scheduler = scheduler
@@ -113,6 +114,7 @@ class Permit:
         self._spent = self._followed = False
         self._used: object = _OPEN
         self.refusal: Refusal | None = None
+        self.model: str | None = None
         self.usage: Usage | None = None
         if scheduler.events is not None or LEVELS.get(DEBUG) is not False:
             try:
@@ -197,7 +199,7 @@ class Permit:
             fields = scheduler.pool.ledger.charged(self.cost, None), used, reason, retry_after_s, waiter.name
             granted_s = self.reservation.granted_ns / NS
             usage = None if self.usage is None else asdict(self.usage)
-            scheduler.notify(kind, self.pool, waiter.lane.name, self.waited_s, *fields, granted_s, usage)
+            scheduler.notify(kind, self.pool, waiter.lane.name, self.waited_s, *fields, granted_s, usage, self.model)
 
     def cancel(self) -> None:
         """Give back what was reserved: the request was never sent."""

@@ -25,6 +25,7 @@ class Entry:
         start: When it arrived, before any wait, in seconds since the Unix epoch.
         pool: The pool that it belongs to.
         lane: Its lane.
+        model: Its model, where a client has sent it; a pool may be that of several.
         input_tokens: Its input; estimated, until the answer has reported it.
         output_tokens: The output.
         max_output_tokens: The most output that it allowed, if that is known.
@@ -35,6 +36,7 @@ class Entry:
     start: float
     pool: str
     lane: str
+    model: str | None = None
     input_tokens: float = 0
     output_tokens: float = 0
     max_output_tokens: int | None = None

@@ -14,11 +14,11 @@ import math
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from paceline.core.quota import REQUESTS, Cost, Quota
-from paceline.core.results import QuotaError
+from paceline.core.results import QuotaError, SourceKind
 from paceline.limiter.limiter import Limiter
 from paceline.planner.forecast import LATENCY
 from paceline.planner.simulation import Process, Sent, Simulation
@@ -101,6 +101,7 @@ class Plan:
         items_per_min: The items that were finished in a minute, of those that were simulated.
         usd: The price of the answers in US dollars; ``None`` where prices are not known.
         extended: Whether the time beyond the simulated calls is extended at their speed.
+        assumed: The sources of limits that were assumed, by pool: the user has named neither them nor a tier.
     """
 
     seconds: float
@@ -114,6 +115,7 @@ class Plan:
     starts_s: Sequence[float]
     usd: float | None
     extended: bool = False
+    assumed: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def binds(self) -> str:
@@ -145,7 +147,9 @@ def plan(work: Work, options: Mapping[str, Any], *, seed: int = 0, start_s: floa
     stated = {known[name].pool if name in known else name: text for name, text in settings.pop("limits", {}).items()}
     # Headers would confirm the limits: they are left out, which saves a sixth of the time.
     simulation = Simulation({**true, **stated}, seed=seed, start_s=start_s, **{"headers": bool(stated), **settings})
-    return _Planner(simulation, simulation.process(**options), work, options.get("prices") or {}).run()
+    made = _Planner(simulation, simulation.process(**options), work, options.get("prices") or {}).run()
+    kinds = [(found.pool, source) for found in known.values() for source in found.sources]
+    return replace(made, assumed={pool: str(source) for pool, source in kinds if source.kind is SourceKind.ASSUMED})
 
 
 class _Planner:
@@ -272,16 +276,18 @@ def _lanes(answered: Sequence[Sent]) -> dict[str, Waits]:
 
 def _usd(answered: Sequence[Sent], given: Mapping[str, Any]) -> float | None:
     """The price of all answers; ``None`` if that of a model is not known, or genai-prices is not installed."""
-    usages: dict[str, list[int]] = defaultdict(lambda: [0, 0])
+    usages: dict[tuple[str, str], list[int]] = defaultdict(lambda: [0, 0])
     for one in answered:
-        usages[one.pool][0] += one.request.input_tokens
-        usages[one.pool][1] += one.request.output_tokens
+        used = usages[one.pool, one.request.model]  # one pool may be that of several models
+        used[0] += one.request.input_tokens
+        used[1] += one.request.output_tokens
     total, prices = 0.0, None
-    for pool, (asked, output) in usages.items():
-        provider, _, model = pool.partition("/")
+    for (pool, model), (asked, output) in usages.items():
+        provider = pool.partition("/")[0]
         try:
             prices = prices or Prices(given)
-            price = prices.find(provider, model) if model and is_provider(provider) else prices.find("", pool)
+            known = "/" in pool and is_provider(provider)
+            price = prices.find(provider, model.removeprefix(f"{provider}/")) if known else prices.find("", pool)
         except QuotaError:
             return None
         if price is None:

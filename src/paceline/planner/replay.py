@@ -107,13 +107,23 @@ def _json_lines(lines: TextIO) -> Iterator[tuple[int, Mapping[str, Any]]]:
         try:
             value = json.loads(line)
         except (ValueError, RecursionError):
-            raise _LineError(f"{number}: it is not JSON") from None
+            value = _whole(line + lines.read(LINE_MAX)) if number == 1 else None
+            if value is None:
+                raise _LineError(f"{number}: it is not JSON") from None
         if not isinstance(value, dict):
             raise _LineError(f"{number}: it is not a JSON object")
         if "resourceSpans" in value:
             yield from ((number, span) for span in _spans(value))
         else:
             yield number, value
+
+
+def _whole(text: str) -> Any:
+    """The value of a file that is one JSON text over several lines; ``None`` where it is none."""
+    try:
+        return json.loads(text)
+    except (ValueError, RecursionError):
+        return None
 
 
 def _spans(export: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
@@ -155,7 +165,8 @@ def _logged(values: Mapping[str, Any]) -> Logged:
     model = _first(values, MODELS)
     if not isinstance(model, str) or not model:
         raise ValueError(f"model is {model!r}: it must be the name of a model")
-    provider = values.get("gen_ai.provider.name", values.get("gen_ai.system"))
+    pool, _, model_of_pool = str(values.get("pool") or "").partition("/")
+    provider = values.get("gen_ai.provider.name", values.get("gen_ai.system")) or (model_of_pool and pool)
     if isinstance(provider, str) and provider and "/" not in model:
         model = f"{provider}/{model}"
     output = _number(values, OUTPUTS) or 0.0

@@ -14,6 +14,7 @@ from itertools import count
 from typing import Any, Final, Literal
 
 from paceline.core.quota import KNOWN_UNITS, TOKENS, Cost
+from paceline.core.results import QuotaError
 from paceline.emulator.dialects import BY_PROVIDER
 from paceline.emulator.wire import Answer, Ask, Dialect, Header
 from paceline.emulator.world import Admitted, Level, Refused, World
@@ -65,6 +66,11 @@ class Request:
     name: str | None = None
     invalid: bool = False
     stream: bool = False
+
+    def __post_init__(self) -> None:
+        """Refuse negative sizes."""
+        if self.input_tokens < 0 or self.output_tokens < 0 or (self.max_output_tokens or 0) < 0:
+            raise QuotaError(f"a call of {self.model} has a negative number of tokens")
 
 
 @dataclass(frozen=True, slots=True)
