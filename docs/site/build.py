@@ -37,6 +37,10 @@ PAGES = {
 MODULES = (
     "paceline.testing",
     "paceline.planner.forecast",
+    "paceline.planner.plan",
+    "paceline.planner.workload",
+    "paceline.planner.replay",
+    "paceline.planner.simulation",
     "paceline.stores",
     "paceline.providers.base",
     "paceline.telemetry.otel",

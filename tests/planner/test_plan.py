@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+from datetime import datetime, timedelta
 from pathlib import Path
 
 import pytest
@@ -128,6 +129,11 @@ def test_a_call_that_can_never_be_sent_fails_and_the_others_go():
     assert sum(made.failed.values()) == 1
 
 
+def test_a_call_of_a_negative_size_is_refused():
+    with pytest.raises(QuotaError, match="negative"):
+        Request("jobs", input_tokens=-5)
+
+
 def test_what_is_left_out_is_extended_at_the_steady_speed():
     whole = plan(of_calls([Request("m")] * 2_000, workers=50), {"quotas": {"m": "600 requests/min"}})
     part = plan(of_calls([Request("m")] * 2_000, workers=50, most=1_200), {"quotas": {"m": "600 requests/min"}})
@@ -245,6 +251,26 @@ class TestTheCommand:
         assert done.exit_code == 2
         assert "Traceback" not in done.output
 
+    def test_work_of_two_providers(self, tmp_path):
+        models = '["openai/gpt-5", "anthropic/claude-sonnet-4-5"]'
+        file = written(tmp_path, f'items = 20\nphases = [{{name = "a", models = {models}}}]')
+        done = run("plan", file, "--tier", "1", "--tier", "2")
+        assert done.exit_code == 2
+        assert "the models are of anthropic and openai: name it with --provider" in done.stderr
+        done = run("plan", file, "--tier", "2", "--provider", "openai", "--limit", "claude-opus=3 requests/min")
+        assert done.exit_code == 0, done.output
+        assert "openai tier 2\t" in done.stdout
+        assert "unknown" not in done.stdout  # a family of models has one pool, and each its price
+        assert "--limit claude-opus: no model of the work has this name" in done.stderr
+        assert "the limits of anthropic/claude-sonnet-4x are assumed: " in done.stderr
+        assert "the limits of openai" not in done.stderr
+
+    def test_a_time_of_day_that_has_passed_is_tomorrows(self, tmp_path):
+        file = written(tmp_path, 'items = 3\nphases = [{name = "a", models = "openai/gpt-5"}]')
+        at = datetime.now().astimezone() - timedelta(minutes=2)
+        done = run("plan", file, "--by", f"{at:%H:%M}")
+        assert f" until {at + timedelta(days=1):%A %H:%M}" in done.stderr
+
 
 class TestReplay:
     def test_a_log_of_a_limiter_in_shadow(self, tmp_path):
@@ -277,6 +303,8 @@ class TestReplay:
         other = {"startTimeUnixNano": "1", "attributes": []}
         file.write_text(json.dumps({"resourceSpans": [{"scopeSpans": [{"spans": [span, other]}]}]}))
         (one,) = read_log(file)
+        file.write_text(json.dumps(json.loads(file.read_text()), indent=2))
+        assert read_log(file) == [one]
         assert one.request == Request("openai/gpt-5", 12, 7, 7)
         assert (one.start_s, one.seconds) == (1_800_000_000, 2)
 
