@@ -135,16 +135,18 @@ class TestSettle:
         capacity.settle(T0, reservation, {"tokens": 1_000})
         assert capacity.ledger.names == ["100 tokens/min"]
 
-    def test_those_that_were_granted_before_a_quota_was_added_end_without_it(self):
+    def test_those_that_were_granted_before_a_quota_was_added_end_without_it_and_hold_slots(self):
         ledger = ledger_of("60 requests/min", charged_after=["units"])
         ends = [ledger.settle, ledger.cancel, ledger.close]
         early = [grant(ledger, T0) for _ in ends]
-        ledger.add(T0, quota("3 concurrency"), LEARNED)
+        ledger.add(T0, quota("9 tokens/min"), LEARNED)
+        ledger.add(T0, quota("5 concurrency"), LEARNED)
         ledger.add(T0, quota("9 units/min"), LEARNED)
-        assert ledger.held(1) == 0
+        assert levels(ledger) == [57, 9, 2, 9]
+        assert [ledger.held(index) for index in range(4)] == [3, 0, 3, 0]
         for end, reservation in zip(ends, early, strict=True):
             end(T0, reservation, *([None] if end == ledger.settle else []))
-        assert (levels(ledger), ledger.in_flight, ledger.held(0)) == ([58, 3, 9], 0, 0)
+        assert (levels(ledger), ledger.in_flight, ledger.held(0)) == ([58, 9, 5, 9], 0, 0)
 
     def test_what_was_charged_elsewhere_has_no_marks(self):
         ledger = ledger_of("3 concurrency", "60 requests/min")

@@ -108,6 +108,28 @@ def test_output_that_is_charged_when_it_is_produced_is_not_granted_twice():
         assert math.isclose(report.speed, 1.0, abs_tol=0.05)
 
 
+SLOTS = "100k requests/min,20 concurrency"
+
+
+@pytest.mark.parametrize(
+    ("told", "changes", "refused"),
+    [
+        (SLOTS, [(100, {"m": "4 concurrency"}), (110, {"m": "20 concurrency"})], 10),
+        ("100k requests/min", [], 60),  # those that are in flight when the first refusal comes are 60
+    ],
+)
+def test_slots_that_fell_for_some_seconds_or_that_refusals_have_named_are_used(told, changes, refused):
+    fleet = Fleet(
+        told, {"limits": {"m": "20 concurrency"}, "latency_s": 2.0}, jobs=3_000, workers=60, output=0, model="openai/m",
+        changes=changes,
+    )  # fmt: skip
+    report = fleet.run()
+    assert report.lost == 0
+    assert len(report.refused) <= refused
+    admitted = [at_s for at_s, _ in report.admitted if at_s > 160]
+    assert len(admitted) / (admitted[-1] - 160) >= 0.9 * 20 / 2.05
+
+
 def local_server(parallel, refuses, jobs, seconds=1.0):
     """Send ``jobs`` to a server that works on ``parallel`` requests at a time, and queues or refuses the others.
 

@@ -59,6 +59,7 @@ class Guess:
         amount: The amount that it was raised to; 0 before.
         step: By how much it was raised last, where the quota would stall; 0 before.
         rounds: Of slots, the factor of :data:`ROUNDS`; 0 before the first refusal.
+        refused_ns: Of slots, when the last refusal came that counted.
         served: What has been served since it was raised last.
         since_ns: When the first served attempt was sent; 0 before.
         warned: Whether the user has been told.
@@ -67,14 +68,14 @@ class Guess:
     """
 
     __slots__ = (
-        "amount", "fastest_ns", "mean_ns", "most", "rounds", "served", "since_ns", "source", "step", "test_ns", "wait_ns", "warned",
+        "amount", "fastest_ns", "mean_ns", "most", "refused_ns", "rounds", "served", "since_ns", "source", "step", "test_ns", "wait_ns", "warned",
     )  # fmt: skip
 
     def __init__(self, most: float = inf, source: Source = LEARNED) -> None:
         self.most, self.source = most, source
         self.wait_ns = self.test_ns = 0
         self.step = self.served = self.amount = 0.0
-        self.since_ns = self.rounds = 0
+        self.since_ns = self.rounds = self.refused_ns = 0
         self.warned = most < inf
         self.fastest_ns, self.mean_ns = FAR_NS, 0.0
 
@@ -123,13 +124,30 @@ class Guesses:
         else:  # as many processes as there are test it as often as one
             self._later(now_ns, index, guess)
 
-    def refused(self, index: int, used: float) -> float:
-        """The number of slots at ``index`` after a refusal with ``used`` others of them in use."""
+    def refused(self, now_ns: int, sent_ns: int, index: int, used: float, before: float, source: Source) -> float:
+        """The number of slots at ``index`` after the refusal of an attempt that was sent at ``sent_ns``.
+
+        Args:
+            now_ns: The present.
+            sent_ns: When it was sent. Attempts that were in flight at a refusal count once with it.
+            index: The quota.
+            used: How many others were in use.
+            before: The number before the refusal, which may state another one; it is tested up to this one.
+            source: The source of that number.
+        """
         m = self._ledger.meters[index]
-        guess = self.open.setdefault(index, Guess(m.quota.amount, self._ledger.sources[index]))
+        guess = self.open.setdefault(index, Guess(before, source))
+        if sent_ns < guess.refused_ns:
+            return m.quota.amount
+        guess.refused_ns = now_ns
         first = ROUNDS if guess.most == inf else 1
         guess.rounds, guess.served = min(max(2 * guess.rounds, first), ROUNDS_MAX), 0.0
         return max(used * 3 // 4 if guess.most == inf else min(used, m.quota.amount), 1.0)
+
+    def found_slots(self, index: int) -> None:
+        """Raise the slots at ``index`` by one at a time: a refusal has named their number, which may be that of a bad minute."""
+        guess = self.open[index] = Guess(SLOTS_MAX)
+        guess.rounds = 1
 
     def stalled(self, now_ns: int, amounts: list[float]) -> int | None:
         """The index of a guess that makes a request with ``amounts`` wait longer than a minute, the first time."""

@@ -872,11 +872,13 @@ class Learning:
         index = self._index(refusal.unit, refusal.period_s) if refusal.unit else self._tightest(now_ns, ample)
         if refusal.limit is not None:
             refusal = replace(refusal, limit=refusal.limit * self._usable_share(index, refusal.unit))
+        before = self._ledger.meters[index].quota.amount if index is not None else 0.0
+        source = self._ledger.sources[index] if index is not None else LEARNED
         changed = self._take_limit(now_ns, index, refusal, sent_ns)
         if index is not None:
             m = self._ledger.meters[index]
             if isinstance(m, Slots):
-                if (fewer := self.guesses.refused(index, m.used)) < m.quota.amount:
+                if (fewer := self.guesses.refused(now_ns, sent_ns, index, m.used, before, source)) < m.quota.amount:
                     self._adopt(now_ns, index, fewer, self._ledger.sources[index])
             elif refusal.limit is None and (guess := self.guesses.open.get(index)) is not None:
                 self._fall_back(now_ns, index, guess, sent_ns)
@@ -963,6 +965,8 @@ class Learning:
             self._ledger.add(now_ns, quota)
             self.track_new()
             index = len(self._ledger.meters) - 1
+            if slots:
+                self.guesses.found_slots(index)
             self._report(index, "add", quota)
             return [index]
         tracker, ledger = self.trackers[index], self._ledger

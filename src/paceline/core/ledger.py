@@ -105,6 +105,7 @@ class Ledger:
         self.slot_indexes: list[int] = []  # of the meters with the rule ``slots``
         self.released: list[int] = []  # of the meters that count attempts in flight: slots, held amounts
         self._counts_tokens = False
+        self._open: dict[Reservation, None] = {}  # the oldest first
         for i, quota in enumerate(quotas):
             self.add(now_ns, quota.part(usable), sources[i] if sources else GIVEN)
         self.not_before_ns = 0
@@ -113,7 +114,6 @@ class Ledger:
         self._probe: Reservation | None = None
         self.ttl_ns = round(ttl_s * NS)
         self.loss_check_ns = now_ns + self.ttl_ns
-        self._open: dict[Reservation, None] = {}  # the oldest first
         self._alone: set[Reservation] = set()  # of these: larger than a quota
         self.exceeded = False
 
@@ -379,12 +379,18 @@ class Ledger:
         return quota.part(1 / self.share_of(quota))
 
     def add(self, now_ns: int, quota: Quota, source: Source = LEARNED) -> None:
-        """Charge a further quota, which is the usable part of its limit, from now on."""
+        """Charge a further quota, which is the usable part of its limit, from now on; slots also with what is in flight."""
         given = source.kind is SourceKind.GIVEN
         m = meter(quota, now_ns, self.headroom_s, gentle=self.gentle, held=quota.unit in self.charged_after)
         if isinstance(m, Bucket) and m.opened < math.inf and not given:
             m.opened /= 2  # the limit may be lower
             m.widen()
+        if isinstance(m, Slots):
+            for reservation in self._open:
+                missing = len(self.meters) - len(reservation.amounts)  # quotas may have been added since
+                reservation.amounts += [*[0.0] * missing, 1.0]
+                reservation.marks += [0] * (missing + 1)
+                m.used += 1
         above = rounded(m.most / self.share_of(quota)) if given else math.inf
         self.add_meter(m, str(quota), source, quota.amount if given else math.inf, above)
 
