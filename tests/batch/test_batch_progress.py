@@ -2,7 +2,7 @@ import pytest
 
 import paceline
 from paceline.batch.check import Plan, Share
-from paceline.batch.progress import Live, Meter, Plain, View, binding, eta_s, least_s, view
+from paceline.batch.progress import Live, Meter, Plain, View, binding, eta_s, forecast_s, view
 from paceline.batch.summary import Tally
 from paceline.testing import ManualClock
 
@@ -135,18 +135,25 @@ class TestBeforeTheStart:
 
     def test_it_is_a_forecast_of_the_pool_as_it_is(self):
         limiter = paceline.Limiter({"a": "100 requests/min burst 10"}, clock=ManualClock())
-        least = least_s(limiter, self.PLAN, 200)
+        least = forecast_s(limiter, self.PLAN, 200)
         assert least == pytest.approx((200 - 10) / 100 * 60, abs=2)
         while limiter.try_acquire("a"):
             pass
-        assert least_s(limiter, self.PLAN, 200) == pytest.approx(120, abs=2)
-        assert least_s(limiter, self.PLAN, 0) == 0
+        assert forecast_s(limiter, self.PLAN, 200) == pytest.approx(120, abs=2)
+        assert forecast_s(limiter, self.PLAN, 0) == 0
+
+    def test_output_that_is_charged_when_it_is_produced_is_unknown_before_the_first_answers(self):
+        limits = {"anthropic/claude-sonnet-4-5": "1000 requests/min, 1k output_tokens/min"}
+        limiter = paceline.Limiter(limits, clock=ManualClock())
+        pool = limiter.scheduler("anthropic/claude-sonnet-4-5").pool.name
+        plan = Plan(100, shares={pool: Share(100, {"requests": 100.0, "output_tokens": 400_000.0})})
+        assert forecast_s(limiter, plan, 100) < 10
 
     def test_of_a_long_run_the_first_requests_are_forecast(self):
         limiter = paceline.Limiter({"a": "60k requests/min burst 1"}, clock=ManualClock())
-        assert least_s(limiter, self.PLAN, 1_000_000) == pytest.approx(1_000, rel=0.01)
+        assert forecast_s(limiter, self.PLAN, 1_000_000) == pytest.approx(1_000, rel=0.01)
 
     def test_what_cannot_be_forecast_is_no_error(self):
         limiter = paceline.Limiter({"a": "60 requests/min, 50 tokens/min"}, clock=ManualClock())
         limiter.try_acquire("a", tokens=1)
-        assert least_s(limiter, self.PLAN, 200) > 20_000  # each request is above the limit: the run says so
+        assert forecast_s(limiter, self.PLAN, 200) > 20_000  # each request is above the limit: the run says so

@@ -265,6 +265,15 @@ class TestTheCommand:
         assert "the limits of anthropic/claude-sonnet-4x are assumed: " in done.stderr
         assert "the limits of openai" not in done.stderr
 
+    def test_work_with_a_duration_has_no_end_to_judge(self, tmp_path):
+        file = written(tmp_path, 'duration = "1min"\nphases = [{name = "a", models = "openai/gpt-5"}]')
+        done = run("plan", file, "--within", "1h")
+        assert (done.exit_code, "need work that ends" in done.stderr) == (2, True)
+
+    def test_work_that_never_ends(self, tmp_path):
+        file = written(tmp_path, 'items = 450\nphases = [{name = "a", models = "openai/gpt-5"}]')
+        assert "\tnever\t" in run("plan", file, "--limit", "gpt-5=1 requests/day").stdout
+
     def test_a_time_of_day_that_has_passed_is_tomorrows(self, tmp_path):
         file = written(tmp_path, 'items = 3\nphases = [{name = "a", models = "openai/gpt-5"}]')
         at = datetime.now().astimezone() - timedelta(minutes=2)
@@ -317,6 +326,9 @@ class TestReplay:
         ("start,model,tokens\n1,gpt-5,-3\n", ":2: tokens is '-3'"),
         ('{"start": 1}\n', ":1: model is None"),
         ('{"start": 1, "model": "m", "tokens": 3}\n{oops\n', ":2: it is not JSON"),
+        ('{"start": 1%s, "model": "m", "tokens": 3}' % ("0" * 400), ":1: start is '1000"),
+        ('{"resourceSpans": null}', ":1: it is no OTLP export of spans: TypeError"),
+        ('{"resourceSpans": [{"scopeSpans": [{"spans": [{"attributes": [{"value": 1}]}]}]}]}', ":1: it is no OTLP export"),
     ])  # fmt: skip
     def test_a_wrong_log_names_the_line(self, tmp_path, text, problem):
         file = tmp_path / "log"

@@ -12,7 +12,7 @@ import pytest
 import paceline
 from paceline.config import Config
 from paceline.core.results import QuotaError
-from paceline.planner.replay import read_log
+from paceline.planner.replay import read_log, work_of
 from paceline.testing import Emulator
 
 PROMPT = [{"role": "user", "content": "the secret of the prompt"}]
@@ -115,6 +115,31 @@ class TestHeld:
         )  # the last one is sent after 0.9 s
         assert "secret" not in log.read_text()
         assert "sk-the-key" not in log.read_text()
+
+    def test_errors_have_their_status_and_are_left_out_of_a_replay(self, log):
+        with Emulator(limits={"*": "600 requests/min"}, valid_key="sk-right") as emulator:
+            limiter = paceline.Limiter({"*": "600 requests/min"}, traffic_log=log)
+            client = openai.OpenAI(base_url=f"{emulator.base_url}/v1", api_key="sk-wrong", max_retries=0)
+            limiter.attach(client, provider="openai")
+            with pytest.raises(openai.AuthenticationError):
+                client.chat.completions.create(model="gpt-5", messages=PROMPT)
+        (line,) = lines(log)
+        assert (line["status"], line["model"], line["pool"]) == (401, "gpt-5", "openai/gpt-5")
+        (one,) = read_log(log)
+        assert (one.failed, one.refused, one.request.model) == (True, False, "openai/gpt-5")
+        with pytest.raises(QuotaError, match="served none"):
+            work_of([one])
+
+    def test_a_line_that_a_full_disk_has_cut_is_left_out(self, log):
+        for _ in range(2):
+            limiter = paceline.Limiter({"jobs": "100 requests/s"}, traffic_log=log)
+            limiter.acquire("jobs").wait().settle()
+            limiter.close()
+            log.write_text(log.read_text()[:-30])
+        limiter = paceline.Limiter({"jobs": "100 requests/s, 1M tokens/min"}, traffic_log=log)
+        limiter.acquire("jobs", tokens=7).wait().settle()
+        assert len(log.read_text().splitlines()) == 3
+        assert [one.request.input_tokens for one in read_log(log)] == [7]
 
     def test_it_can_be_replayed(self, log):
         limiter = paceline.Limiter({"jobs": "100 requests/s, 1M tokens/min"}, traffic_log=log)

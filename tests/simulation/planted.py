@@ -6,6 +6,7 @@ from math import ceil
 from unittest.mock import patch
 
 from paceline.core import learning
+from paceline.core.guesses import Guesses
 from paceline.core.meters import Bucket
 from paceline.core.queue import Queue
 from paceline.http import exchange
@@ -84,8 +85,12 @@ def share_of_the_last_exchange() -> Iterator[None]:
 
 @contextmanager
 def lesson_that_stays() -> Iterator[None]:
-    """A ceiling that was learned from a refusal never climbs again."""
-    with patch.object(learning.QuotaTracker, "climb", lambda *_: None):
+    """What was learned from a refusal stays: a ceiling never climbs, and a lowered limit is not tested."""
+
+    def stays(self: Guesses, now_ns: int, index: int, *_: object, **__: object) -> tuple[float, float]:
+        return self._ledger.meters[index].quota.amount, 0.0
+
+    with patch.object(learning.QuotaTracker, "climb", lambda *_: None), patch.object(Guesses, "_raised", stays):
         yield
 
 

@@ -9,7 +9,7 @@ QUICK, PARTS = 120, 8
 
 FINDERS = {
     "plain_refunds": 179, "lost_wake_up": 1, "retry_jumps_the_queue": 14, "client_clock_in_the_store": 1,
-    "share_of_the_last_exchange": 490, "lesson_that_stays": 495, "breaker_counts_callers": 36,
+    "share_of_the_last_exchange": 490, "lesson_that_stays": 14, "breaker_counts_callers": 36,
 }  # fmt: skip
 """The first seed that finds each planted bug."""
 
@@ -22,7 +22,7 @@ def test_no_seed_breaks_a_promise(part):
 
 
 @pytest.mark.parametrize(
-    "seed", [94, 513, 834, 839, 963, 1062, 1413, 1997, 2141, 2374, 2608, 3162, 3751, 3865, 4232, 4993, 5444]
+    "seed", [94, 513, 834, 839, 963, 1062, 1413, 1997, 2141, 2374, 2608, 3162, 3751, 3487, 3865, 4232, 5444, 6950, 7509]
 )
 def test_what_seeds_once_broke_is_mended(seed):
     assert tried(seed)[1] is None

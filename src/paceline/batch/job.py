@@ -29,7 +29,7 @@ from paceline.batch.index import Index, explained
 from paceline.batch.journal import Journal
 from paceline.batch.notes import Reporter
 from paceline.batch.offline import Offline, deadline_in
-from paceline.batch.progress import Meter, View, eta_s, least_s
+from paceline.batch.progress import Meter, View, eta_s, forecast_s
 from paceline.batch.requests import WHOLE, BadLineError, Request, Shard, read_lines, read_request
 from paceline.batch.results import STDOUT, OutputError, Recovered, Results, read_answer
 from paceline.batch.runner import DONE, FAILED, INTERRUPTED, Runner
@@ -466,9 +466,9 @@ def _opening(plan: Plan, recovered: Recovered, tally: Tally, limiter: Limiter | 
     yield f"state: {tally.store or 'in this process only'}"
     for name in list(plan.shares)[:SHOWN]:
         yield f"{name}: {_limits(tally.start[name]['quotas'])}"
-    needs_s = least_s(limiter, plan, tally.left)
+    needs_s = forecast_s(limiter, plan, tally.left)
     if needs_s >= 1:
-        yield f"{tally.about}{tally.left:,} to send: at least {in_time(needs_s)} under these limits"
+        yield f"{tally.about}{tally.left:,} to send: about {in_time(needs_s)} under these limits"
 
 
 def _limits(quotas: Sequence[Mapping[str, Any]]) -> str:

@@ -8,6 +8,7 @@ import time
 from collections import deque
 from collections.abc import Collection
 from contextlib import suppress
+from dataclasses import replace
 from typing import Any, cast
 
 from rich.console import Console, Group
@@ -16,7 +17,7 @@ from rich.padding import Padding
 from rich.progress_bar import ProgressBar
 from rich.text import Text
 
-from paceline.batch.check import Plan
+from paceline.batch.check import Plan, Share
 from paceline.batch.summary import Tally, in_time, since
 from paceline.core.quota import REQUESTS
 from paceline.core.results import PacelineError
@@ -179,16 +180,21 @@ def eta_s(plan: Plan, pools: dict[str, Any], left: int, shared: Collection[str] 
     return longest
 
 
-def least_s(limiter: Pacer, plan: Plan, left: int) -> float:
+def forecast_s(limiter: Pacer, plan: Plan, left: int) -> float:
     """The same before the start, by a forecast of the first ``FORECAST`` requests of each pool.
 
-    It knows what a closed formula does not: buckets that open slowly, slots that pools share, pauses, all at once.
+    It knows what a closed formula does not: buckets that open slowly, slots that pools share, pauses, all at once. Of units that
+    are charged as the answer is produced the amounts are unknown before the first answers, and left out.
     """
-    needs_s = eta_s(plan, limiter.status()["pools"], left)
+    shares = {}
+    for name, share in plan.shares.items():
+        after = limiter.scheduler(name).pool.ledger.charged_after if share.requests else ()
+        shares[name] = Share(share.requests, {unit: amount for unit, amount in share.cost.items() if unit not in after})
+    needs_s = eta_s(replace(plan, shares=shares), limiter.status()["pools"], left)
     work = {
         name: [{unit: amount / share.requests for unit, amount in share.cost.items() if unit != REQUESTS}]
         * min(round(left * share.requests / plan.requests), FORECAST)
-        for name, share in plan.shares.items()
+        for name, share in shares.items()
         if share.requests
     }
     with suppress(PacelineError):  # the run itself says what is wrong

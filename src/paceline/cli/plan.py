@@ -142,6 +142,10 @@ def plans(
     from paceline.planner.plan import plan
 
     work = work_again()
+    if every and work.duration_s is not None:
+        raise PacelineError(
+            "--by and --within need work that ends: with a duration, a plan ends although items are left"
+        )
     owners = _makers(work)
     home = config.provider or config.home or (next(iter(owners)) if len(owners) == 1 else None)
     if tiers and (len(owners) > 1 if home is None else owners and home not in owners):

@@ -51,6 +51,7 @@ def command(
     from paceline.config import Config, parse_limit
     from paceline.emulator.settings import SettingsError
     from paceline.planner.replay import read_log, work_of
+    from paceline.planner.workload import CALLS_MAX
 
     try:
         given["limits"] = dict(parse_limit(text) for text in limits)
@@ -63,11 +64,15 @@ def command(
     except (PacelineError, SettingsError) as error:
         click.echo(f"paceline replay: {error}", err=True)
         sys.exit(USAGE)
-    refused, took_s = sum(one.refused for one in log), log[-1].start_s - log[0].start_s
+    refused, failed = sum(one.refused for one in log), sum(one.failed for one in log)
+    took_s = log[-1].start_s - log[0].start_s
     if as_json:
-        recorded = {"requests": len(log), "refused": refused, "seconds": took_s}
+        recorded = {"requests": len(log), "refused": refused, "failed": failed, "seconds": took_s}
         variants = [{"variant": name, **plan.record(one)} for name, one in plans.items()]
         click.echo(json.dumps({"log": recorded, "replays": variants}))
         return
-    click.echo(f"{len(log):,} requests in {plan.in_words(took_s)}, of which the provider refused {refused:,}", err=True)
+    said = f"{len(log):,} requests in {plan.in_words(took_s)}, of which the provider refused {refused:,} and {failed:,} failed"
+    if len(log) == CALLS_MAX:
+        said += f"; no more than {CALLS_MAX:,} are replayed, the first ones of the file"
+    click.echo(said, err=True)
     plan.show(plans)

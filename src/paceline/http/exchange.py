@@ -341,10 +341,12 @@ class Exchange:
         self.record.attempts += 1
         if self.record.attempts == 1:
             self.limiter.health.first_attempt(self.scheduler)
+        permit.model = self.metered.call.model
         response = await self._send(permit)
         if response is None or not permit.open:  # superseded: the library has repeated the request, in another exchange
             return response
         status, headers = self.http.head(response)
+        permit.status = status
         if status < 500:
             self.scheduler.begun(permit.reservation)
         try:
@@ -458,7 +460,7 @@ class Exchange:
             else:
                 self.record.usage = usage = plausible(self.record.pool, usage, permit.cost)
                 self.metered.learn(usage)
-                permit.usage, permit.model = usage, call.model
+                permit.usage = usage
                 permit.settle(**self.provider.charged(self.metered.booked_call, usage))
             if self.charge is not None:
                 self.charge.settle(usage, call.provider, call.model)

@@ -27,7 +27,8 @@ class Event:
         granted_s: When the permit was granted, in seconds since the Unix epoch.
         usage: When ``settled`` for a request of a client: what its answer reports, by the fields of :class:`~paceline.providers.base.Usage`. The
             ``used`` cost is what the provider charges, which may be more.
-        model: When ``settled`` for a request of a client: its model.
+        model: For a request of a client: its model; else ``None``.
+        status: For a request of a client that is ``settled``: the HTTP status of its answer; 0 for none.
     """
 
     kind: str
@@ -42,6 +43,7 @@ class Event:
     granted_s: float = 0.0
     usage: Mapping[str, int] | None = None
     model: str | None = None
+    status: int = 0
 
 
 class Notifier:

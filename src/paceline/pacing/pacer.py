@@ -486,9 +486,11 @@ def _logging(permits: TrafficLog, listener: Callable[..., None] | None, clock: C
 
     def listen(kind: str, pool: str, lane: str, waited_s: float, reserved: Cost, used: Cost | None, *rest: Any) -> None:
         if kind in ("settled", "refused"):
-            cost, (granted_s, usage, model) = reserved | (used or {}), rest[-3:]
+            cost, (granted_s, usage, model, status) = reserved | (used or {}), rest[-4:]
             entry = Entry(granted_s - waited_s, pool, lane, model, seconds=clock.now_ns() / NS - granted_s)
-            entry.output_tokens, entry.status = cost.get(OUTPUT_TOKENS, 0.0), 200 if kind == "settled" else 429
+            entry.output_tokens, entry.status = cost.get(OUTPUT_TOKENS, 0.0), 429 if kind == "refused" else 200
+            if model is not None and kind == "settled":
+                entry.status = status
             entry.input_tokens = cost.get(INPUT_TOKENS, max(cost.get(TOKENS, 0.0) - entry.output_tokens, 0.0))
             if usage is not None:
                 if entry.output_tokens > usage["output_tokens"]:  # the provider charges what the request allowed

@@ -102,10 +102,22 @@ class Permit:
         refusal: The refusal that was reported, or ``None``.
         reservation: What was charged.
         model: The model of a client's request, for the event.
-        usage: What its answer reports, for the event.
+        status: The HTTP status of its answer; 0 for none.
+        usage: What its answer reports.
     """
 
-    __slots__ = ("_followed", "_scheduler", "_spent", "_used", "_waiter", "model", "refusal", "reservation", "usage")
+    __slots__ = (
+        "_followed",
+        "_scheduler",
+        "_spent",
+        "_used",
+        "_waiter",
+        "model",
+        "refusal",
+        "reservation",
+        "status",
+        "usage",
+    )
 
     def __init__(self, scheduler: Scheduler, waiter: Waiter, reservation: Reservation) -> None:
         self._scheduler = scheduler
@@ -115,6 +127,7 @@ class Permit:
         self._used: object = _OPEN
         self.refusal: Refusal | None = None
         self.model: str | None = None
+        self.status = 0
         self.usage: Usage | None = None
         if scheduler.events is not None or LEVELS.get(DEBUG) is not False:
             try:
@@ -199,7 +212,9 @@ class Permit:
             fields = scheduler.pool.ledger.charged(self.cost, None), used, reason, retry_after_s, waiter.name
             granted_s = self.reservation.granted_ns / NS
             usage = None if self.usage is None else asdict(self.usage)
-            scheduler.notify(kind, self.pool, waiter.lane.name, self.waited_s, *fields, granted_s, usage, self.model)
+            scheduler.notify(
+                kind, self.pool, waiter.lane.name, self.waited_s, *fields, granted_s, usage, self.model, self.status
+            )
 
     def cancel(self) -> None:
         """Give back what was reserved: the request was never sent."""

@@ -596,7 +596,7 @@ class Scheduler:
             self._tell(event)
 
     def _tell(self, event: tuple[Any, ...]) -> None:
-        kind, _, *fields, _, _, _ = event
+        kind, _, *fields, _, _, _, _ = event
         if lines.log.isEnabledFor(logging.WARNING if kind == "refused" else logging.DEBUG):
             self.lines.permit(self.now_ns(), kind, *fields)
         if self.events is not None:

@@ -59,8 +59,12 @@ class TrafficLog:
         self.path = os.fspath(path)
         try:
             self._file = os.open(self.path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | getattr(os, "O_CLOEXEC", 0), 0o600)
-        except OSError as error:
-            raise QuotaError(f"{setting} is {self.path!r}: it cannot be written: {error.strerror}") from None
+            torn = os.path.isfile(self.path) and not _ends_whole(self.path)  # noqa: PTH113
+        except (OSError, ValueError) as error:
+            why = getattr(error, "strerror", None) or error
+            raise QuotaError(f"{setting} is {self.path!r}: it cannot be written: {why}") from None
+        if torn:  # by a full disk, or a kill: the next line is one of its own
+            os.write(self._file, b"\n")
         self._failed = False
 
     def write(self, entry: Entry) -> None:
@@ -69,6 +73,7 @@ class TrafficLog:
             return
         values: dict[str, Any] = {name: getattr(entry, name) for name in entry.__slots__}
         values |= {"start": round(entry.start, 3), "seconds": round(entry.seconds, 3)}
+        values |= {name: round(values[name]) for name in ("input_tokens", "output_tokens")}
         try:
             full = os.fstat(self._file).st_size > BYTES_MAX
             if not full:
@@ -85,3 +90,9 @@ class TrafficLog:
         if not self._failed:
             self._failed = True
             os.close(self._file)
+
+
+def _ends_whole(path: str) -> bool:
+    """Whether the file is empty or ends with a whole line."""
+    with open(path, "rb") as file:  # noqa: PTH123
+        return file.seek(0, os.SEEK_END) == 0 or (file.seek(-1, os.SEEK_END) is not None and file.read(1) == b"\n")

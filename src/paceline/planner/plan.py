@@ -228,6 +228,8 @@ class _Planner:
         answered = [one for one in sent if one.error is None]
         calls = Counter(one.pool for one in answered)
         counted_s = min(end_s, self._simulation.now_s)
+        if sent and not answered:
+            end_s = math.inf
         pools = {name: self._pool(name, number, counted_s) for name, number in calls.items()}
         if extended := self._work.left_out > 0 and math.isfinite(end_s):
             end_s += self._work.left_out / _steady_rate(answered, end_s)

@@ -34,6 +34,19 @@ SECONDS: Final = ("seconds", "duration_s", "latency_s")
 """The names of the columns, each with those that other programs use."""
 
 
+OWN: Final = '{"start": '
+"""How a line of the traffic log begins."""
+
+REFUSED: Final = (429, 503, 529)
+"""The statuses with which providers refuse a request that they would serve later."""
+
+SYSTEMS: Final = {
+    "gcp.gemini": "gemini", "gcp.gen_ai": "gemini", "gcp.vertex_ai": "vertex", "azure.ai.openai": "azure", "az.ai.openai": "azure",
+    "azure.ai.inference": "azure", "aws.bedrock": "bedrock", "mistral_ai": "mistral", "x_ai": "xai",
+}  # fmt: skip
+"""The names of providers in the conventions of OpenTelemetry that are others here."""
+
+
 @dataclass(frozen=True, slots=True)
 class Logged:
     """One request of a log.
@@ -43,12 +56,14 @@ class Logged:
         request: The request.
         seconds: How long its answer took, if the log says so.
         refused: Whether the provider refused it.
+        failed: Whether it has failed for another reason.
     """
 
     start_s: float
     request: Request
     seconds: float | None = None
     refused: bool = False
+    failed: bool = False
 
 
 def read_log(path: str | PathLike[str]) -> list[Logged]:
@@ -85,10 +100,15 @@ def read_log(path: str | PathLike[str]) -> list[Logged]:
 def work_of(log: Iterable[Logged], *, speed: float = 1.0) -> Work:
     """The requests of a log as work: each arrives when it was sent, ``speed`` times as fast as then.
 
-    Requests that the provider refused are not in it: the program will have sent them again.
+    Requests that the provider refused, or that failed, are not in it: the program will have sent them again.
+
+    Raises:
+        QuotaError: None is left.
     """
-    served = [one for one in log if not one.refused]
-    begin_s = served[0].start_s if served else 0.0
+    served = [one for one in log if not (one.refused or one.failed)]
+    if not served:
+        raise QuotaError("the provider has served none of the requests of the log")
+    begin_s = served[0].start_s
     items = [Item([[one.request]], (one.start_s - begin_s) / speed) for one in served]
     models = list(dict.fromkeys(one.request.model for one in served))
     seconds = sorted(one.seconds for one in served if one.seconds is not None)
@@ -107,13 +127,19 @@ def _json_lines(lines: TextIO) -> Iterator[tuple[int, Mapping[str, Any]]]:
         try:
             value = json.loads(line)
         except (ValueError, RecursionError):
+            if line.startswith(OWN):  # a full disk has cut it, or a kill
+                continue
             value = _whole(line + lines.read(LINE_MAX)) if number == 1 else None
             if value is None:
-                raise _LineError(f"{number}: it is not JSON") from None
+                raise _LineError(f"{number}: it is not JSON, or longer than {LINE_MAX:,} characters") from None
         if not isinstance(value, dict):
             raise _LineError(f"{number}: it is not a JSON object")
         if "resourceSpans" in value:
-            yield from ((number, span) for span in _spans(value))
+            try:
+                spans = list(_spans(value))
+            except (KeyError, TypeError, ValueError, AttributeError, OverflowError) as error:
+                raise _LineError(f"{number}: it is no OTLP export of spans: {error!r}") from None
+            yield from ((number, span) for span in spans)
         else:
             yield number, value
 
@@ -132,7 +158,9 @@ def _spans(export: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
         for scope in resource.get("scopeSpans", ()):
             for span in scope.get("spans", ()):
                 values = {one["key"]: _plain(one.get("value", {})) for one in span.get("attributes", ())}
-                if any(name in values for name in MODELS):
+                if any(name in values for name in MODELS) and any(
+                    name in values for name in INPUTS
+                ):  # others have failed
                     start_ns, end_ns = int(span["startTimeUnixNano"]), int(span.get("endTimeUnixNano", 0))
                     values["start"] = start_ns / 1e9
                     if end_ns > start_ns:
@@ -167,6 +195,7 @@ def _logged(values: Mapping[str, Any]) -> Logged:
         raise ValueError(f"model is {model!r}: it must be the name of a model")
     pool, _, model_of_pool = str(values.get("pool") or "").partition("/")
     provider = values.get("gen_ai.provider.name", values.get("gen_ai.system")) or (model_of_pool and pool)
+    provider = SYSTEMS.get(provider, provider)
     if isinstance(provider, str) and provider and "/" not in model:
         model = f"{provider}/{model}"
     output = _number(values, OUTPUTS) or 0.0
@@ -180,7 +209,9 @@ def _logged(values: Mapping[str, Any]) -> Logged:
     lane = values.get("lane")
     request = Request(model, round(asked), round(output), most, lane=lane if isinstance(lane, str) and lane else None)
     status = _number(values, ("status",))
-    return Logged(_time(_first(values, TIMES)), request, _number(values, SECONDS), refused=(status or 200) != 200)
+    refused = status in REFUSED
+    failed = status is not None and not refused and not 200 <= status < 300
+    return Logged(_time(_first(values, TIMES)), request, _number(values, SECONDS), refused=refused, failed=failed)
 
 
 def _first(values: Mapping[str, Any], names: Iterable[str]) -> Any:
@@ -193,7 +224,7 @@ def _number(values: Mapping[str, Any], names: tuple[str, ...]) -> float | None:
         return None
     try:
         number = float(value)
-    except (TypeError, ValueError):
+    except (TypeError, ValueError, OverflowError):
         number = math.nan
     if not 0 <= number < 1e12:
         raise ValueError(f"{names[0]} is {str(value)[:40]!r}: it must be a number of 0 or more")
@@ -204,7 +235,7 @@ def _time(value: Any) -> float:
     """Seconds since the epoch, of a number or of a time in ISO 8601; without a zone it is UTC."""
     try:
         number = float(value)
-    except (TypeError, ValueError):
+    except (TypeError, ValueError, OverflowError):
         try:
             moment = datetime.fromisoformat(str(value))
         except ValueError:

@@ -167,6 +167,8 @@ class Workload:
             raise ValueError(f"arrivals is {self.arrivals!r}: write it like '20/min', or as a list of seconds")
         if isinstance(self.arrivals, str) and not float(self.arrivals.partition("/")[0]):
             raise ValueError(f"arrivals is {self.arrivals!r}: no item ever arrives")
+        if self.arrivals == []:
+            raise ValueError("arrivals is empty: no item ever arrives")
         if isinstance(self.arrivals, list) and not all(0 <= at_s < 1e9 for at_s in self.arrivals):
             raise ValueError("arrivals has a number that is no time: seconds since the start, of 0 or more")
         if self.duration is not None:

@@ -152,7 +152,7 @@ class _VirtualLoop(asyncio.SelectorEventLoop):
         self._clock = clock
         self._start_ns = clock.now_ns()  # a small number keeps nanoseconds in a float
         super().__init__(_JumpingSelector(clock, self._name_waiters))
-        self._clock_resolution = 1 / NS
+        self._clock_resolution = 10 / NS  # two virtual years in seconds are a float with steps of 7 ns
 
     def time(self) -> float:
         """Virtual seconds since the creation of the loop."""
