@@ -2,6 +2,7 @@
 
 import json
 import math
+from dataclasses import replace
 
 import pytest
 
@@ -959,3 +960,32 @@ def test_only_open_reservations_up_to_an_instant_count_as_before_it():
     ledger.add(T0, parse_quotas("600 tokens/min")[0])  # unknown to them
     assert ledger.open_before(0, T0 + NS) == 2
     assert ledger.open_before(1, T0 + NS) == 0
+
+
+class TestRefusedSlots:
+    REFUSED = Refusal(RefusalKind.RATE, unit="concurrency")
+
+    def full(self, pool, at_s):
+        granted = []
+        while isinstance(one := pool.try_grant(T0 + at_s * NS, Waiter({})), Reservation):
+            granted.append(one)
+        return granted
+
+    def test_attempts_in_flight_at_a_refusal_count_once_with_it(self):
+        pool = ungentle("8 concurrency")
+        granted = self.full(pool, 0)
+        for one in granted[:3]:
+            pool.refuse(T0 + NS, one, self.REFUSED, 0.0)
+        assert amount_of(pool) == 7 * 3 // 4
+
+    def test_a_number_that_a_refusal_has_stated_rises_again_to_the_given_one(self):
+        pool = ungentle("20 concurrency", SourceKind.GIVEN)
+        granted = self.full(pool, 0)
+        pool.refuse(T0 + NS, granted.pop(), replace(self.REFUSED, limit=4.0), 0.0)
+        assert amount_of(pool) == 4
+        for second in range(2, 60):
+            for one in granted:
+                pool.settle(T0 + second * NS, one, {"requests": 1})
+            granted = self.full(pool, second)
+        assert amount_of(pool) == 20
+        assert not pool.capacity.learning.guesses.open
