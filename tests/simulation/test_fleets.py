@@ -61,7 +61,7 @@ def test_a_crowd_uses_the_whole_quota(processes, per_min):
     assert crowd.calls_per_s(30, 90) < 250 + 2.5 * crowd.rate
 
 
-@pytest.mark.parametrize("away_s", [5, 60])
+@pytest.mark.parametrize("away_s", [5, pytest.param(60, marks=pytest.mark.soak)])
 @pytest.mark.parametrize(("processes", "per_min"), worlds())
 def test_a_crowd_whose_store_is_away_for_a_time(processes, per_min, away_s):
     from_s = 30 if processes <= 1_000 else 120  # until each of them has been told its share of the limits

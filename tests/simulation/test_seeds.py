@@ -4,7 +4,7 @@ import pytest
 from tests.simulation.planted import BUGS
 from tests.simulation.seeds import Options, check, differing, drawn, minimised, tried
 
-QUICK, PARTS = 120, 8
+QUICK, PARTS = 72, 8
 """How many seeds the suite runs, and in how many tests."""
 
 FINDERS = {
