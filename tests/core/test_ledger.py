@@ -93,6 +93,8 @@ class TestReserve:
         assert ledger.share([1, 50, 1]) == 5
         assert ledger.share([7, 50, 1]) == 7
         assert ledger_of("5 concurrency").share([1]) == 1
+        assert ledger_of("600 requests/s", "5 concurrency").share([6, 1]) == 0.01
+        assert ledger_of("600 requests/s").share([0]) == 0
 
 
 class TestSettle:
