@@ -64,7 +64,7 @@ def test_a_number_is_an_id(actor):
     [
         ({"body": "{"}, "not JSON"),
         ({"body": None}, "body is missing"),
-        ({"url": None}, "url is missing: it must be a path"),
+        ({"url": None}, "url is missing: write {"),
         ({"custom_id": None}, "custom_id is missing"),
         ({"body": {**BODY, "stream": True}}, "streamed answers are not supported"),
         ({"body": {**BODY, "seed": object()}}, "not JSON serializable"),
