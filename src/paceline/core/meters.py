@@ -447,13 +447,17 @@ class Spread(Bucket):
 
     def charge(self, now_ns: int, cost: float) -> int:
         mark = super().charge(now_ns, cost)
+        self.count(now_ns, cost)
+        return mark
+
+    def count(self, now_ns: int, cost: float) -> None:
+        """Count ``cost`` in the last period, and leave the level."""
         self.forget(now_ns)
         if not self.ends or self.ends[-1] < now_ns:
             self.ends.append(now_ns + self.period_ns // SLICES)
             self.amounts.append(0.0)
         self.amounts[-1] += cost
         self.used += cost
-        return mark
 
     def correct(self, now_ns: int, mark: int, charged: float, actual: float) -> None:
         super().correct(now_ns, mark, charged, actual)

@@ -189,11 +189,13 @@ def absorb(m: Meter, now_ns: int, left: Left) -> None:
 def spend(m: Meter, since_ns: int, now_ns: int, spent_ns: float) -> None:
     """Charge a bucket with ``spent_ns`` of its refill, which other processes may have spent evenly since ``since_ns``."""
     if isinstance(m, Bucket):
-        if not isinstance(m, Spread):  # which counts the use itself
-            spent_ns += max(m.full_at_ns, since_ns) - max(m.full_at_ns, now_ns)  # a full bucket is not refilled
-        if spent_ns > 0:
-            m.charge(now_ns, spent_ns / m.ns_per_unit)
-            m.not_granted(spent_ns / m.ns_per_unit)
+        refilled_ns = max(m.full_at_ns, now_ns) - max(m.full_at_ns, since_ns)  # a full bucket is not refilled
+        lack_ns = max(spent_ns - refilled_ns, 0)
+        if lack_ns > 0:
+            m.charge(now_ns, lack_ns / m.ns_per_unit)
+            m.not_granted(lack_ns / m.ns_per_unit)
+        if isinstance(m, Spread) and spent_ns > lack_ns:  # the last period counts this, too
+            m.count(now_ns, (spent_ns - lack_ns) / m.ns_per_unit)
 
 
 def reserved(m: Meter, share: float) -> float:

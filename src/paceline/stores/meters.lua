@@ -140,6 +140,17 @@ local function after(m, ahead, cost, slack)
   return max(from, now + m.period)
 end
 
+local function count_in(m, cost)         -- of Spread: count()
+  forget(m)
+  local s, log, count = m.s, m.s.log, #m.s.log
+  if count == 0 or log[count - 1] < now then
+    log[count + 1], log[count + 2] = now + m.slice, 0
+    count = count + 2
+  end
+  log[count] = log[count] + cost
+  s.used = s.used + cost
+end
+
 local function charge(m, cost)
   local s = m.s
   if m.kind == SLOTS then s.used = s.used + cost return 0 end
@@ -165,17 +176,7 @@ local function charge(m, cost)
     low[at] = low[at + 2]
     for i = at + 2, count + 2 do low[i] = low[i + 2] end
   end
-  if m.kind == SPACED then
-    forget(m)
-    local log = s.log
-    count = #log
-    if count == 0 or log[count - 1] < now then
-      log[count + 1], log[count + 2] = now + m.slice, 0
-      count = count + 2
-    end
-    log[count] = log[count] + cost
-    s.used = s.used + cost
-  end
+  if m.kind == SPACED then count_in(m, cost) end
   return s.sequence
 end
 
@@ -311,11 +312,12 @@ end
 
 local function spend(m, since, spent)    -- of shared/meters.py, as the next two
   if not m.ns_per_unit then return end
-  if m.kind ~= SPACED then spent = spent + (max(m.s.full, since) - max(m.s.full, now)) end
-  if spent > 0 then
-    charge(m, spent / m.ns_per_unit)
-    not_granted(m, spent / m.ns_per_unit)
+  local lack = max(spent - (max(m.s.full, now) - max(m.s.full, since)), 0)
+  if lack > 0 then
+    charge(m, lack / m.ns_per_unit)
+    not_granted(m, lack / m.ns_per_unit)
   end
+  if m.kind == SPACED and spent > lack then count_in(m, (spent - lack) / m.ns_per_unit) end
 end
 
 local function reserved(m, share)
