@@ -22,7 +22,8 @@ def test_no_seed_breaks_a_promise(part):
 
 
 @pytest.mark.parametrize(
-    "seed", [94, 513, 834, 839, 963, 1062, 1413, 1997, 2076, 2141, 2374, 2608, 3162, 3751, 3487, 3865, 4232, 5444, 6950, 7509]
+    "seed",
+    [94, 513, 834, 839, 963, 1062, 1413, 1997, 2076, 2141, 2374, 2608, 3162, 3751, 3487, 3865, 4232, 5444, 6950, 7509],
 )
 def test_what_seeds_once_broke_is_mended(seed):
     assert tried(seed)[1] is None
