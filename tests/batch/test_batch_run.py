@@ -228,7 +228,7 @@ def all_once(source, names):
 
 @pytest.fixture
 def slow(tmp_path, emulator):
-    """400 requests of a tenth of a second each, and nobody in a hurry."""
+    """400 requests, each answered after a tenth of a second."""
     emulator.reset(latency_s=0.1)
     return write_lines(tmp_path / "in.jsonl", [chat(f"r{i}") for i in range(400)])
 

@@ -450,7 +450,7 @@ def _join(limiter: Limiter, models: Iterable[str]) -> None:
 
 
 def _opening(plan: Plan, recovered: Recovered, tally: Tally, limiter: Limiter | None) -> Iterator[str]:
-    """The lines before the first request: what is left to do, under which limits, and the least time that it takes."""
+    """The lines before the first request: what is left to do, under which limits, and about how long it takes."""
     if recovered.torn:
         yield "the last line of the output was incomplete, and has been cut"
     if recovered.corrupt:

@@ -153,7 +153,7 @@ def plans(
             f"--tier: a tier is of one provider, and the models are of {' and '.join(sorted(owners))}: name it with --provider,"
             " or give limits with --limit"
         )
-    for name in unmatched(limits, work.models):
+    for name in _unmatched(limits, work.models):
         click.echo(f"--limit {name}: no model of the work has this name", err=True)
     for tier in _tiers(home, config, tiers, every=every):
         for count in workers or (None,):
@@ -191,7 +191,7 @@ def _makers(work: Work) -> set[str]:
     return {owner for owner in owners if owner is not None and is_provider(owner)}
 
 
-def unmatched(limits: Collection[str], models: Iterable[str]) -> list[str]:
+def _unmatched(limits: Collection[str], models: Iterable[str]) -> list[str]:
     """The names of ``limits`` that are those of no model."""
     from paceline.providers.registry import maker
 

@@ -107,17 +107,8 @@ class Permit:
     """
 
     __slots__ = (
-        "_followed",
-        "_scheduler",
-        "_spent",
-        "_used",
-        "_waiter",
-        "model",
-        "refusal",
-        "reservation",
-        "status",
-        "usage",
-    )
+        "_followed", "_scheduler", "_spent", "_used", "_waiter", "model", "refusal", "reservation", "status", "usage",
+    )  # fmt: skip
 
     def __init__(self, scheduler: Scheduler, waiter: Waiter, reservation: Reservation) -> None:
         self._scheduler = scheduler
