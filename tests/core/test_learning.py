@@ -515,6 +515,26 @@ class TestGuesses:
         assert not pool.capacity.learning.guesses.open
         assert pool.ledger.sources[0].kind is SourceKind.GIVEN
 
+    def test_refusals_of_attempts_in_flight_together_lower_slots_once_and_do_not_raise_them_again(self):
+        pool = ungentle("5 concurrency", SourceKind.GIVEN)
+        held = [pool.try_grant(T0, Waiter({})) for _ in range(5)]
+        refused = Refusal(RefusalKind.RATE, unit="concurrency", limit=5)
+        for n in (1, 2):  # each states the number again
+            pool.refuse(T0 + n * NS, held.pop(), refused, 0.0)
+            assert amount_of(pool) == 4
+
+    def test_slots_that_another_process_has_lowered_come_back_one_by_one_and_later_after_each_refusal(self):
+        pool = ungentle("8 concurrency", SourceKind.GIVEN)
+        learning, rounds = pool.capacity.learning, []
+        for before, slots in [(8, 3), (3, 4), (4, 3)]:
+            pool.ledger.adopt(T0, 0, slots)
+            learning.learned_elsewhere(T0, 0, before)
+            rounds.append(learning.guesses.open[0].rounds)
+        assert rounds == [1, 1, 2]
+        seen = self.serve(pool, 0, 16)
+        assert seen[-1] > 3
+        assert max(b - a for a, b in zip(seen, seen[1:], strict=False)) == 1
+
     def test_the_refusal_of_an_attempt_alone_in_flight_is_not_about_assumed_slots(self):
         pool = ungentle("8 concurrency, 6000 tokens/min")
         pool.refuse(T0, pool.try_grant(T0, Waiter({"tokens": 10})), Refusal(RefusalKind.RATE), 0.0)

@@ -23,10 +23,40 @@ def test_no_seed_breaks_a_promise(part):
 
 @pytest.mark.parametrize(
     "seed",
-    [94, 513, 834, 839, 963, 1062, 1413, 1997, 2076, 2141, 2374, 2608, 3162, 3751, 3487, 3865, 4232, 5444, 6950, 7509],
+    [
+        94,
+        513,
+        834,
+        839,
+        963,
+        1062,
+        1413,
+        1997,
+        2076,
+        2141,
+        2374,
+        2608,
+        3162,
+        3751,
+        3487,
+        3865,
+        4232,
+        5444,
+        6950,
+        7509,
+        9402,
+        9473,
+        9761,
+    ],
 )
 def test_what_seeds_once_broke_is_mended(seed):
     assert tried(seed)[1] is None
+
+
+def test_slots_that_others_hold_do_not_come_back_with_each_refusal():
+    """Seed 9057, minimised: two attempts in flight were refused, and the second refusal stated the number again."""
+    options = Options(seed=9057, rule="sliding", slots=5, others=0.21, settle="actual", lies="full")
+    assert check(options) is None
 
 
 @pytest.mark.parametrize("bug", BUGS)

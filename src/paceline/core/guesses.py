@@ -58,7 +58,7 @@ class Guess:
         test_ns: Of a lowered limit, when it is raised next.
         amount: The amount that it was raised to; 0 before.
         step: By how much it was raised last, where the quota would stall; 0 before.
-        rounds: Of slots, the factor of :data:`ROUNDS`; 0 before the first refusal.
+        rounds: Of slots, the factor of :data:`ROUNDS`; 0 for a guess before its first refusal.
         refused_ns: Of slots, when the last refusal came that counted.
         served: What has been served since it was raised last.
         since_ns: When the first served attempt was sent; 0 before.
@@ -75,7 +75,8 @@ class Guess:
         self.most, self.source = most, source
         self.wait_ns = self.test_ns = 0
         self.step = self.served = self.amount = 0.0
-        self.since_ns = self.rounds = self.refused_ns = 0
+        self.since_ns = self.refused_ns = 0
+        self.rounds = 1 if most < inf else 0
         self.warned = most < inf
         self.fastest_ns, self.mean_ns = FAR_NS, 0.0
 
@@ -114,12 +115,15 @@ class Guesses:
         guess.wait_ns = min(max(2 * guess.wait_ns, first_ns), RETEST_TIMES * first_ns)
         guess.test_ns = now_ns + guess.wait_ns
 
-    def changed_elsewhere(self, now_ns: int, index: int) -> None:
-        """Another process has lowered the limit at ``index``, or raised it in a test of its own."""
+    def changed_elsewhere(self, now_ns: int, index: int, before: float) -> None:
+        """Another process has lowered the limit at ``index`` from ``before``, or raised it in a test of its own."""
         guess, m = self.open[index], self._ledger.meters[index]
-        raised = m.quota.amount > guess.amount
-        guess.amount = m.quota.amount
-        if raised:
+        raised = m.quota.amount > (before if isinstance(m, Slots) else guess.amount)
+        guess.amount, guess.served = m.quota.amount, 0.0
+        if isinstance(m, Slots):
+            if not raised:
+                guess.rounds = min(2 * guess.rounds, ROUNDS_MAX)
+        elif raised:
             guess.test_ns = now_ns + self._step_ns(index)
         else:  # as many processes as there are test it as often as one
             self._later(now_ns, index, guess)
@@ -137,17 +141,16 @@ class Guesses:
         """
         m = self._ledger.meters[index]
         guess = self.open.setdefault(index, Guess(before, source))
-        if sent_ns < guess.refused_ns:
-            return m.quota.amount
-        guess.refused_ns = now_ns
+        if sent_ns < guess.refused_ns:  # it says nothing new, and its stated number is no more than it was
+            return min(before, m.quota.amount)
         first = ROUNDS if guess.most == inf else 1
-        guess.rounds, guess.served = min(max(2 * guess.rounds, first), ROUNDS_MAX), 0.0
+        guess.rounds = min(2 * guess.rounds, ROUNDS_MAX) if guess.refused_ns else first
+        guess.refused_ns, guess.served = now_ns, 0.0
         return max(used * 3 // 4 if guess.most == inf else min(used, m.quota.amount), 1.0)
 
     def found_slots(self, index: int) -> None:
         """Raise the slots at ``index`` by one at a time: a refusal has named their number, which may be that of a bad minute."""
-        guess = self.open[index] = Guess(SLOTS_MAX)
-        guess.rounds = 1
+        self.open[index] = Guess(SLOTS_MAX)
 
     def stalled(self, now_ns: int, amounts: list[float]) -> int | None:
         """The index of a guess that makes a request with ``amounts`` wait longer than a minute, the first time."""

@@ -1056,8 +1056,8 @@ class Learning:
         if guess is None or guess.amount != self._ledger.meters[index].quota.amount:
             m = self._ledger.meters[index]
             if self.guesses.is_lowered(index):
-                self.guesses.changed_elsewhere(now_ns, index)
-            elif m.quota.amount < before and not isinstance(m, Slots):  # the process that saw the refusal may end
+                self.guesses.changed_elsewhere(now_ns, index, before)
+            elif m.quota.amount < before:  # the process that saw the refusal may end
                 self.guesses.lowered(now_ns, index, before)
             else:
                 self.guesses.confirm(index)
