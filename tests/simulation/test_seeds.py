@@ -44,6 +44,7 @@ def test_no_seed_breaks_a_promise(part):
         5444,
         6950,
         7509,
+        7642,
         9402,
         9473,
         9761,

@@ -164,7 +164,10 @@ class Guesses:
         return None
 
     def served(self, now_ns: int, reservation: Reservation, true: list[float]) -> list[tuple[int, float, float]]:
-        """What follows from a served attempt: for each quota to be raised its index, its new amount, and the gain of its level."""
+        """What follows from a served attempt: for each quota to be raised its index, its new amount, and the gain of its level.
+
+        The present amount: that of slots has held, and their test has ended.
+        """
         raises = []
         binding = self._binding(now_ns, self._ledger.amounts(reservation.cost))
         for index, guess in self.open.items():
@@ -177,7 +180,9 @@ class Guesses:
             else:
                 amount_now, gain = self._raised(now_ns, index, guess, amount, binds=index in binding)
             amount_now = min(amount_now, guess.most)
-            if amount_now > m.quota.amount:
+            # Slots are at the end of their test when the former number has held as long as a step lasts.
+            held = isinstance(m, Slots) and m.quota.amount == guess.most and guess.served >= guess.rounds * guess.most
+            if amount_now > m.quota.amount or held:
                 guess.served, guess.amount = 0.0, amount_now
                 raises.append((index, amount_now, gain))
         return raises

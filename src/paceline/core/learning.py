@@ -1019,8 +1019,9 @@ class Learning:
                     self.about_guess(index) + "; the provider serves more, so it is raised step by step"
                 )
             if amount == guess.most:
-                self.guesses.confirm(index)
                 source = guess.source
+                if not isinstance(m, Slots) or amount == m.quota.amount:  # else it has yet to hold
+                    self.guesses.confirm(index)
             self._adopt(now_ns, index, amount, source)
             if gain and tracker is not None and not isinstance(tracker.meter, Spread):
                 tracker.gain(now_ns, gain)
