@@ -294,10 +294,8 @@ class Checked:
     def check_end(self) -> None:
         o, sim = self.o, self.sim
         refused = sim.world.tally()["refused"]
-        # What a process without the store spends is presumed where it had announced a report, and not known; after 15 s its
-        # slots are others', as if it had ended. One that starts in the moment after an outage meets a ledger without reports.
-        late = o.store_away and (o.freezes or any(o.late_s))
-        few = (20 if o.slots else max(3, o.calls // 50)) if o.store_cut else 3 if late else 0
+        # What a process without the store spends is presumed, not known; after 15 s its slots are others', as if it had ended.
+        few = (20 if o.slots else 3) if o.store_cut else 3 if o.store_away and o.freezes else 0
         if o.quiet and refused.get("rate", 0) > few:
             raise BrokenPromiseError(f"{refused['rate']} refusals of our own making under known limits")
         handful = 15 * o.processes + 2 * o.workers * (len(o.stalls) + len(o.changes)) + 25 * len(o.changes)
@@ -373,8 +371,9 @@ class Checked:
         saturated = (
             not o.slots and 40 / each_s > 1.5 * o.limits[0][1] / o.period_s
         )  # forty callers demand the whole rate
-        # A provider that asks for ten minutes after each refusal is obeyed.
-        if o.changes and not dict(o.faults).get("growth") and o.told >= 1 and saturated and o.lies != "long":
+        # A refusal that asks to wait ten times too long is obeyed, and others cause one again and again.
+        obeyed = o.lies == "long" and o.others
+        if o.changes and not dict(o.faults).get("growth") and o.told >= 1 and saturated and not obeyed:
             await self.recover()
 
     async def recover(self) -> None:

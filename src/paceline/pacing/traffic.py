@@ -60,9 +60,8 @@ class TrafficLog:
         try:
             self._file = os.open(self.path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | getattr(os, "O_CLOEXEC", 0), 0o600)
             if os.path.isfile(self.path) and not _ends_whole(self.path):  # noqa: PTH113
-                os.write(
-                    self._file, b"\n"
-                )  # a full disk has cut the last line, or a kill: the next one is a line of its own
+                # A full disk or a kill has cut the last line: the next one is a line of its own.
+                os.write(self._file, b"\n")
         except (OSError, ValueError) as error:
             why = getattr(error, "strerror", None) or error
             raise QuotaError(f"{setting} is {self.path!r}: it cannot be written: {why}") from None
