@@ -371,7 +371,7 @@ class Checked:
         saturated = (
             not o.slots and 40 / each_s > 1.5 * o.limits[0][1] / o.period_s
         )  # forty callers demand the whole rate
-        # A refusal that asks to wait ten times too long is obeyed, and others cause one again and again.
+        # A refusal that asks to wait twenty times too long is obeyed, and others cause one again and again.
         obeyed = o.lies == "long" and o.others
         if o.changes and not dict(o.faults).get("growth") and o.told >= 1 and saturated and not obeyed:
             await self.recover()
