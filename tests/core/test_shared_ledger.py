@@ -144,11 +144,11 @@ class TestPlaces:
 
     def test_those_whose_turn_it_is_go_in_any_order(self):
         pool = self.pool()
-        pool.ask("a", 10, place_s=60)
-        pool.ask("b", 10, place_s=60)
-        pool.wait(20)
-        assert pool.take("b", 10)
-        assert pool.take("a", 10)
+        pool.ask("a", 1.5, place_s=60)
+        pool.ask("b", 1.5, place_s=60)
+        pool.wait(3)
+        assert pool.take("b", 1.5)
+        assert pool.take("a", 1.5)
 
     def test_after_a_grant_the_next_is_behind_all(self):
         pool = self.pool()
@@ -200,7 +200,9 @@ class TestPlaces:
         pool.ask("a", 60, place_s=5)
         pool.wait(-3_600)
         assert pool.ask("b", 1).wait_ns
-        pool.wait(7.1)
+        pool.wait(4)
+        assert pool.ask("b", 1).wait_ns
+        pool.wait(3.1)
         assert pool.take("b", 1)
 
 
@@ -388,6 +390,33 @@ class TestVanished:
         assert 0 < share < 1
         lack_s = pool.standing().lack_ns / NS
         assert lack_s == pytest.approx(60 - 20 + share * 13, abs=0.01)  # it was expected after 7 s
+
+    def test_it_is_expected_when_its_wait_is_over(self):
+        pool = Shared("60 tokens/min")
+        pool.take("a", 60)
+        pool.ask("a", 1, place_s=5)  # waits for a second
+        pool.wait(5)
+        assert pool.standing().lack_ns / NS == pytest.approx(60 - 5 + share_of(pool, "a") * 2, abs=0.01)
+
+    def test_after_an_outage_its_report_is_awaited(self):
+        pool = Shared("60 tokens/min")
+        pool.ask("a", 60, place_s=5)
+        pool.ask("a", 1, place_s=5)
+        pool.wait(20)  # no message of any process
+        assert wait_s(pool.ask("new", 1)) == 2.5
+        pool.wait(0.5)
+        assert wait_s(pool.ask("new", 1)) == 2
+        pool.tell("a", Charged([15.0]))
+        assert pool.take("new", 1)
+
+    def test_after_an_outage_its_report_is_not_awaited_for_long(self):
+        pool = Shared("60 tokens/min")
+        pool.ask("a", 60, place_s=5)
+        pool.ask("a", 1, place_s=5)
+        pool.wait(20)
+        pool.ask("new", 1)
+        pool.wait(2.5)
+        assert pool.take("new", 1)
 
     def test_one_that_spends_nothing_without_the_store_costs_nothing(self):
         pool = Shared("60 tokens/min")

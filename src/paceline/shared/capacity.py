@@ -40,6 +40,7 @@ from paceline.core.results import (
 )
 from paceline.shared.leases import Lease, LeasedReservation, Leases
 from paceline.shared.messages import (
+    REJOIN_NS,
     SHARED_PART,
     Charged,
     Learned,
@@ -74,10 +75,6 @@ RETRY_NS = 1 * NS
 FEW, RETRIES_PER_S = 16, 1_000
 """With more processes than the first, each waits for a random time of its own before it tries a lost store again; in
 all, they try it so often."""
-
-REJOIN_NS = 5 * NS // 2
-"""How long after its first reply a lost store is authoritative again, beside the retries of the other processes: all have
-reported their use by then."""
 
 LINGER_NS = NS // 100
 """How long news waits for a message with requests."""

@@ -21,7 +21,8 @@ Shares
     A process whose requests wait, or that has a lease, announces when it will report again. One that does not may have
     lost the store while others reach it. For ``VANISHED_US`` the ledger charges what this process may spend with its share
     (of a window, it keeps the share unused); so it does for a process that has just found the store again. A process that
-    spends nothing while the store is lost has no share, and nothing is charged when it vanishes.
+    spends nothing while the store is lost has no share, and nothing is charged when it vanishes. After an outage of the
+    store nothing is granted before such processes have reported, for ``REJOIN_NS`` at most.
 """
 
 from __future__ import annotations
@@ -33,6 +34,7 @@ from paceline.core.ledger import PROBE_NS
 from paceline.core.meters import Bucket, Meter, Slots, Spread, Window, meter
 from paceline.core.quota import NS, Quota, Rule
 from paceline.shared.messages import (
+    REJOIN_NS,
     Charged,
     Learned,
     LearnedState,
@@ -228,8 +230,10 @@ class SharedLedger:
         before, others = self._peers.ahead(peer.place, sums)
         grants: list[list[Mark]] = []
         probe, latest, binds = False, now_ns, -1
+        # After an outage, those that have vanished may yet report what they spent meanwhile.
+        joined_ns = now_ns + REJOIN_NS - (now_us - self._peers.away_us) * 1_000 if gone else now_ns
         for want in message.wants:
-            latest, binds = self._not_before_ns, -1
+            latest, binds = max(self._not_before_ns, joined_ns), -1
             for n, i in enumerate(index):
                 if n < len(want) and want[n]:
                     at_ns = self._accounts[i].meter.earliest(now_ns, want[n], before[i], message.slack_ns)

@@ -122,7 +122,7 @@ class Message:
 
     def report_within_ns(self, reply: Reply) -> int:
         """When the process reports again at the latest: it waits, or spends a lease; 0: when it has something to report."""
-        waits_ns = max(self.place_ns, between_polls_ns(reply.peers)) if reply.wait_ns and self.place_ns else 0
+        waits_ns = min(reply.wait_ns, max(self.place_ns, between_polls_ns(reply.peers))) if self.place_ns else 0
         return max(waits_ns, self.slack_ns if self.wants else 0)
 
 
@@ -131,6 +131,10 @@ SHARED_PART = 7 / 8
 
 WANE_NS, WANES = 15 * NS, 7
 """The share of a process without requests is halved in each such time, and after so many it does not count."""
+
+REJOIN_NS = 5 * NS // 2
+"""How long after the first reply of a lost store it is authoritative again, beside the retries of many processes: all have
+reported their use by then."""
 
 POLL_NS = NS // 200
 """Times the number of processes: how often one may ask again, or report, so that the store is not asked more often by all."""

@@ -104,13 +104,14 @@ class Peers:
         weight: The same with those whose shares wane, in parts of ``2 ** (WANES - 1)``.
         told: The sum of their shares.
         gone: The shares of the processes that vanished.
+        away_us: The end of the last time in which all processes had lost the store.
         held: What live processes hold, by account.
     """
 
     def __init__(self) -> None:
         self.live = self.weight = self.told = self.gone = 0
         self.held: list[float] = []
-        self._last_us = self._away_us = self._charged_us = 0
+        self.away_us = self._last_us = self._charged_us = 0
         self._peers: dict[str, Peer] = {}
         self._events: list[tuple[int, str]] = []  # a heap; those that a later one replaced stay until their time
         self._front: list[Place] = []
@@ -126,7 +127,7 @@ class Peers:
         """
         passed_us, self._last_us, spent = now_us - self._last_us, now_us, 0.0
         if passed_us > QUIET_US:
-            self._away_us = now_us
+            self.away_us = now_us
         else:
             self._charged_us += passed_us
             spent = float(self.gone * passed_us)
@@ -209,7 +210,7 @@ class Peers:
         spent, until_us = 0.0, peer.seen_us + VANISHED_US
         if peer.due_us and peer.due_us <= now_us < until_us:
             if not peer.gone:
-                late_us = max(now_us - max(peer.due_us, self._away_us), 0)
+                late_us = max(now_us - max(peer.due_us, self.away_us), 0)
                 peer.gone, peer.since_us = peer.share, self._charged_us - late_us
                 self.gone += peer.gone
                 spent = float(peer.gone * late_us)
@@ -300,7 +301,7 @@ class Peers:
         """The whole state, as plain JSON values."""
         return {
             "sums": [self.live, self.weight, self.told, self.gone, self.held, self._behind_sum],
-            "times": [self._last_us, self._away_us, self._charged_us, self._number, self._moved],
+            "times": [self._last_us, self.away_us, self._charged_us, self._number, self._moved],
             "peers": {who: [getattr(p, name) for name in _FIELDS] for who, p in self._peers.items()},
             "places": [
                 [p.who, p.number, p.until_us, p.amounts, p.front] for p in [*self._front, *self._behind.values()]
@@ -316,7 +317,7 @@ class Peers:
         """
         peers = cls()
         peers.live, peers.weight, peers.told, peers.gone, peers.held, peers._behind_sum = state["sums"]
-        peers._last_us, peers._away_us, peers._charged_us, peers._number, peers._moved = state["times"]
+        peers._last_us, peers.away_us, peers._charged_us, peers._number, peers._moved = state["times"]
         for who, values in state["peers"].items():
             peer = peers._peers[who] = Peer(**dict(zip(_FIELDS, values, strict=True)))
             peers._events.append((peer.event_us, who))

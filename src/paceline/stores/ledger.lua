@@ -14,7 +14,7 @@
 -- meters.lua and peers.lua come first; the three are one script.
 
 local GRACE, PROBE, WAIT_MAX = 2 * NS, 2 * NS, 86400 * NS
-local SETS_MAX, POLL = 8, NS / 200
+local SETS_MAX, POLL, REJOIN = 8, NS / 200, 5 * NS / 2
 
 local index                              -- of the account, for each quota of the message
 
@@ -227,8 +227,9 @@ local function grant(out, who, wants, held, place_ns, slack)
   for i, m in ipairs(meters) do sums[i] = gone ~= 0 and reserved(m, gone) or 0 end
   local before, others = ahead(sums)
   local granted, probe, latest, binds = 0, 0, now, -1
+  local joined = gone ~= 0 and now + REJOIN - (us - state.away) * 1000 or now
   for _, want in ipairs(wants) do
-    latest, binds = state.not_before, -1
+    latest, binds = max(state.not_before, joined), -1
     local count = min(#index, #want)
     for n = 1, count do
       if want[n] ~= 0 then
@@ -309,7 +310,7 @@ grant(out, who, wants, held, place_ns, slack)
 keep_held(held)
 local told = share_of_caller()
 out[7], mine[SHARE] = told, max(round(share * BILLION), told)
-local within = max(out[3] ~= 0 and place_ns ~= 0 and max(place_ns, out[6] * POLL) or 0, #wants > 0 and slack or 0)
+local within = max(place_ns ~= 0 and min(out[3], max(place_ns, out[6] * POLL)) or 0, #wants > 0 and slack or 0)
 mine[DUE] = alone and us or within ~= 0 and us + floor((within + GRACE) / 1000) or 0
 mine[LEASED] = max(LEASE, floor(3 * (out[6] * POLL) / 1000))
 if flags >= 16 then mine[SHARE], mine[DUE] = 0, 0 end          -- closed: it spends nothing while the store is lost
