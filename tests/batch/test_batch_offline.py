@@ -493,7 +493,7 @@ def test_the_providers_count_of_tokens_is_learned(run):
 
 @pytest.mark.parametrize("status", ["400", "429"])
 def test_creations_are_refused_while_the_queue_is_full(run, status):
-    one = run(count=40, enqueued_tokens=120, queue_full=status)
+    one = run(count=40, enqueued_tokens=120, queue_full=status, turnaround_s=0.2)
     assert one.start(most=20)[0] == 0
     one.check()
     assert one.batches()["refused"]["queue"] >= 1
@@ -506,7 +506,7 @@ def test_a_queue_that_is_full_by_mistake_is_tried_again(run):
 
 
 def test_anthropic_refuses_while_its_queue_is_full(run):
-    one = run([message(f"c{n}") for n in range(12)], queued_requests=4)
+    one = run([message(f"c{n}") for n in range(12)], queued_requests=4, turnaround_s=0.5)
     assert one.start()[0] == 0
     one.check()
     assert one.batches()["refused"]["queue"] >= 1
