@@ -158,7 +158,7 @@ server, the relay and the client are processes of their own, on one machine; run
 * **Refused**: answers with status 429. They cost the time of a round trip, and some providers count them.
 * **Share of the ideal speed**: the shortest time in which the limits allow all admitted requests, over the time from the first to the last admission. The list
   is as long as the limits allow in {ideal_s:g} s at best. A run that did not answer everything shows the part that was answered.
-* **Longest overtaking**: the most requests from further down the list that were admitted before one request.
+* **Longest overtaking**: the most requests from further down the list that were admitted before one request. One that was refused, or failed, is repeated after a pause, and those that are admitted meanwhile count, too.
 * **CPU of the client**: of its process, imports excluded.
 * **The check**: the counts of the relay must be those of the server (mocklimit's `/mocklimit/stats`, the emulator's tally). A run with other counts is marked.
 

@@ -137,7 +137,7 @@ WORLDS = [
         {"requests": 600, "tokens": 900_000}, _both(300, 450_000),
     ),
     World(
-        "restarting minute", "600 requests in each minute of the clock, instead of a bucket; no header states the rule, and the run begins in mid-minute.",
+        "restarting minute", "600 requests in each minute of the clock, instead of a bucket; no header states the rule, and the run begins in mid-minute. paceline can be told the rule, `600 requests/min window utc`; here it is not.",
         {"requests": 600, "tokens": 900_000}, {"requests": Limit(600, 60, "window"), "tokens": Limit(900_000)},
     ),
     World(

@@ -23,6 +23,7 @@ from paceline.cli.app import app
 
 ROOT = Path(__file__).parents[2]
 FENCE = re.compile(r"^```.*?^```", re.MULTILINE | re.DOTALL)
+IMAGE = re.compile(r"^!\[[^\]]*\]\(([^)]+)\)$", re.MULTILINE)
 LINK = re.compile(r"(?<=\]\()(?!https?:|#)([^)\s#]+)")
 
 PAGES = {
@@ -46,6 +47,10 @@ MODULES = (
     "paceline.telemetry.otel",
 )
 INTEGRATIONS = ("anthropic", "langchain", "dspy", "ray", "beam", "extropy", "flatmachines", "massgen")
+
+
+NOT_SEARCHED = "---\nsearch:\n  exclude: true\n---\n"
+"""The front matter of a page whose words would hide those of the documentation."""
 
 
 def place(target: Path) -> str:
@@ -75,10 +80,11 @@ def copied(name: str, folder: Path) -> Iterator[Path]:
     text, rest = "", source.read_text("utf-8")
     for fence in [*FENCE.findall(rest), None]:
         prose, _, rest = rest.partition(fence) if fence else (rest, "", "")
+        prose = IMAGE.sub(r"[\g<0>](\1)", prose)  # a phone shows it in full
         text += LINK.sub(moved, prose) + (fence or "")
     page = folder / PAGES[name]
     page.parent.mkdir(parents=True, exist_ok=True)
-    page.write_text(text, "utf-8")
+    page.write_text((NOT_SEARCHED if name == "CHANGELOG.md" else "") + text, "utf-8")
     yield from linked
 
 
@@ -142,7 +148,10 @@ def main(folder: Path) -> None:
         for file in copied(name, folder):
             to = folder / place(file)
             to.parent.mkdir(parents=True, exist_ok=True)
-            shutil.copyfile(file, to)
+            if file.suffix == ".md":
+                to.write_text(NOT_SEARCHED + file.read_text("utf-8"), "utf-8")
+            else:
+                shutil.copyfile(file, to)
     (folder / "cli.md").write_text(
         written(commands(app, click.Context(app, info_name="paceline", **app.context_settings), 1)), "utf-8"
     )

@@ -263,7 +263,12 @@ class TestTheCommand:
         assert "unknown" not in done.stdout  # a family of models has one pool, and each its price
         assert "--limit claude-opus: no model of the work has this name" in done.stderr
         assert "the limits of anthropic/claude-sonnet-4x are assumed: " in done.stderr
+        assert "name the tier" not in done.stderr
         assert "the limits of openai" not in done.stderr
+
+    def test_a_tier_that_was_not_named_is_asked_for(self, tmp_path):
+        done = run("plan", written(tmp_path, 'items = 3\nphases = [{name = "a", models = "openai/gpt-5"}]'))
+        assert "; name the tier with --tier, or give the limits with --limit" in done.stderr
 
     def test_work_with_a_duration_has_no_end_to_judge(self, tmp_path):
         file = written(tmp_path, 'duration = "1min"\nphases = [{name = "a", models = "openai/gpt-5"}]')

@@ -106,7 +106,7 @@ def command(
     if as_json:
         click.echo(json.dumps({"plans": [{"variant": name, **record(plan)} for name, plan in found.items()]}))
     else:
-        show(found)
+        show(found, tiers=every or bool(tiers or config.tier))
     if most_s is not None:
         _judge(found, most_s, by=by_s is not None)
 
@@ -300,8 +300,13 @@ def in_words(seconds: float) -> str:
     return in_time(seconds) if math.isfinite(seconds) else "never"
 
 
-def show(plans: Mapping[str, Plan]) -> None:
-    """Print plans as a table; of a single one also the use of each quota and the waits of each lane."""
+def show(plans: Mapping[str, Plan], *, tiers: bool) -> None:
+    """Print plans as a table; of a single one also the use of each quota and the waits of each lane.
+
+    Args:
+        plans: The plans, by title.
+        tiers: Whether they are of tiers that were named, or of all.
+    """
     header = ("", "duration", "items/min", "calls", "refused", "binds", "USD")
     rows = [
         (
@@ -323,9 +328,8 @@ def show(plans: Mapping[str, Plan]) -> None:
         ]
         options.print_table(("lane", "calls", "median wait", "95 %", "longest"), waits)
     for pool, source in {pool: source for plan in plans.values() for pool, source in plan.assumed.items()}.items():
-        click.echo(
-            f"the limits of {pool} are {source}; name the tier with --tier, or the limits with --limit", err=True
-        )
+        tier = "" if tiers else "name the tier with --tier, or "
+        click.echo(f"the limits of {pool} are {source}; {tier}give the limits with --limit", err=True)
     for name, plan in plans.items():
         for reason, number in sorted(plan.failed.items(), key=lambda found: -found[1])[:3]:
             click.echo(f"{name}: {number:,} calls fail: {reason}", err=True)

@@ -75,4 +75,4 @@ def command(
     if len(log) == CALLS_MAX:
         said += f"; no more than {CALLS_MAX:,} are replayed, the first ones of the file"
     click.echo(said, err=True)
-    plan.show(plans)
+    plan.show(plans, tiers=bool(tiers or config.tier))
