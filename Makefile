@@ -2,6 +2,7 @@
 PYTHON  ?= python3
 VENV    ?= .venv
 WORKERS ?= 2
+TESTERS ?= 3
 BIN     := $(VENV)/bin
 READY   := $(VENV)/.ready
 PIP     := -m pip install --quiet --disable-pip-version-check -c constraints.txt
@@ -25,8 +26,8 @@ demo: $(READY)  ## one batch, with and without paceline, live; ends with a pictu
 serve: $(READY)  ## the gateway with its page; emulated providers and some traffic, unless a key is set
 	$(BIN)/paceline serve $(if $(OPENAI_API_KEY)$(ANTHROPIC_API_KEY)$(GEMINI_API_KEY),,--demo)
 
-test: $(READY)  ## the whole suite but for `make soak`; ONLY="tests/core tests/pacing" for a part
-	$(BIN)/python -m pytest -n $(WORKERS) --dist worksteal $(ONLY)
+test: $(READY)  ## the whole suite but for `make soak`, in three processes on two cores, since half of its time is waits; ONLY="tests/core tests/pacing" for a part
+	$(BIN)/python -m pytest -n $(TESTERS) --dist worksteal $(ONLY)
 
 frameworks: $(READY)  ## every SDK and framework that CI runs, each in an environment of its own; ENVS="genai mistral" for some
 	$(BIN)/python tests/frameworks/run.py $(ENVS)
