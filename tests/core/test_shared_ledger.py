@@ -403,10 +403,11 @@ class TestVanished:
         pool.ask("a", 60, place_s=5)
         pool.ask("a", 1, place_s=5)
         pool.wait(20)  # no message of any process
-        assert wait_s(pool.ask("new", 1)) == 2.5
+        reply = pool.ask("new", 1)
+        assert (wait_s(reply), reply.pause_ns / NS) == (2.5, 2.5)
         pool.wait(0.5)
         assert wait_s(pool.ask("new", 1)) == 2
-        pool.tell("a", Charged([15.0]))
+        pool.tell("a", Charged([15.0]), alone=True)
         assert pool.take("new", 1)
 
     def test_after_an_outage_its_report_is_not_awaited_for_long(self):
@@ -417,6 +418,36 @@ class TestVanished:
         pool.ask("new", 1)
         pool.wait(2.5)
         assert pool.take("new", 1)
+
+    def test_who_asks_seldom_waits_once_for_one_that_has_ended(self):
+        pool = Shared("60 tokens/min")
+        pool.ask("a", 60, place_s=5)
+        pool.ask("a", 1, place_s=5)  # and is killed
+        waits = []
+        for _ in range(5):
+            pool.wait(10)
+            waits.append(wait_s(pool.ask("b", 1)))
+        assert waits == [2.5, 0, 0, 0, 0]
+
+    def test_one_that_was_only_late_costs_nothing(self):
+        pool = self.vanished()
+        pool.tell("a", wants=[[100.0]])
+        assert pool.standing().lack_ns / NS == pytest.approx(40, abs=0.01)
+
+    def test_what_a_late_one_may_have_spent_comes_back_but_once(self):
+        pool = self.vanished()
+        for _ in range(3):
+            pool.tell("a")
+            pool.tell("a", wants=[[100.0]])
+        assert pool.standing().lack_ns / NS == pytest.approx(40, abs=0.01)
+
+    def test_of_one_that_was_alone_nothing_comes_back(self):
+        pool = self.vanished()
+        lack_ns = pool.standing().lack_ns
+        pool.tell("a", alone=True)
+        pool.tell("a")
+        pool.tell("a", wants=[[100.0]])
+        assert pool.standing().lack_ns == lack_ns
 
     def test_one_that_spends_nothing_without_the_store_costs_nothing(self):
         pool = Shared("60 tokens/min")

@@ -142,7 +142,7 @@ class World:
         del process.grants[:-20]
         self._count("waits", reply.wait_ns > 0)
         self._count("probe", reply.probe)
-        self._count("awaited", reply.wait_ns > 0 and reply.binds == -1 and not reply.pause_ns)
+        self._count("awaited", reply.pause_ns > max(self.ledger.dump()["not_before"] - self.now_us * 1_000, 0))
         self._count("gone", reply.peers < self.peers)
         self.peers, process.share = reply.peers, reply.share
         self._count("paused", reply.pause_ns > 0)

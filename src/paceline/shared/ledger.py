@@ -21,8 +21,9 @@ Shares
     A process whose requests wait, or that has a lease, announces when it will report again. One that does not may have
     lost the store while others reach it. For ``VANISHED_US`` the ledger charges what this process may spend with its share
     (of a window, it keeps the share unused); so it does for a process that has just found the store again. A process that
-    spends nothing while the store is lost has no share, and nothing is charged when it vanishes. After an outage of the
-    store nothing is granted before such processes have reported, for ``REJOIN_NS`` at most.
+    spends nothing while the store is lost has no share, and nothing is charged when it vanishes. One that comes back and
+    was never alone gets what was charged for it back. After an outage of the store nothing is granted before the
+    processes that vanished in it have reported, for ``REJOIN_NS`` at most.
 """
 
 from __future__ import annotations
@@ -46,7 +47,7 @@ from paceline.shared.messages import (
     Standing,
     between_polls_ns,
 )
-from paceline.shared.meters import absorb, beyond, carry, dump_meter, load_meter, recall, reserved, spend, turn
+from paceline.shared.meters import absorb, beyond, carry, dump_meter, load_meter, recall, reserved, spend, turn, unspend
 from paceline.shared.peers import BILLION, LEASE_US, Peer, Peers
 
 GRACE_NS = 2 * NS
@@ -95,10 +96,14 @@ class SharedLedger:
         self._last_ns = now_ns
         index = self._configure(now_ns, message)
         peer = self._peers.meet(message.who, now_us)
+        if peer.presumed_ns and not message.alone and peer.due_us != peer.seen_us:  # it was late, and never alone
+            for account in self._accounts:
+                unspend(account.meter, now_ns - (now_us - peer.due_us) * 1_000, now_ns, peer.presumed_ns)
+            peer.presumed_ns = 0.0
         if message.number > peer.number:
             peer.number = message.number
             self._take_news(now_ns, message, index, peer)
-        if message.wants:  # it takes its grants from here again
+        if not message.alone:  # it takes its grants from here again
             peer.presumed_ns = 0.0
         self._take_held(peer, message.held, index)
         reply = self._grant(now_ns, now_us, message, index, peer)
@@ -230,10 +235,11 @@ class SharedLedger:
         before, others = self._peers.ahead(peer.place, sums)
         grants: list[list[Mark]] = []
         probe, latest, binds = False, now_ns, -1
-        # After an outage, those that have vanished may yet report what they spent meanwhile.
-        joined_ns = now_ns + REJOIN_NS - (now_us - self._peers.away_us) * 1_000 if gone else now_ns
+        back_ns = now_ns  # after an outage, those that vanished in it may yet report what they have spent
+        if self._peers.awaited:
+            back_ns += max(REJOIN_NS - (now_us - self._peers.away_us) * 1_000, 0)
         for want in message.wants:
-            latest, binds = max(self._not_before_ns, joined_ns), -1
+            latest, binds = max(self._not_before_ns, back_ns), -1
             for n, i in enumerate(index):
                 if n < len(want) and want[n]:
                     at_ns = self._accounts[i].meter.earliest(now_ns, want[n], before[i], message.slack_ns)
@@ -258,7 +264,7 @@ class SharedLedger:
         self._peers.place(message.who, peer, amounts, until_us, last=bool(grants))
         waits_ns = min(latest - now_ns, WAIT_MAX_NS) if len(grants) < len(message.wants) else 0
         binds = binds if waits_ns else -1
-        pause_ns = max(self._not_before_ns - now_ns, 0)
+        pause_ns = max(self._not_before_ns, back_ns) - now_ns
         return Reply(grants, probe, waits_ns, binds, pause_ns, peers, 0.0, [])
 
     def _standing(self, now_ns: int, i: int, known: int) -> Standing:

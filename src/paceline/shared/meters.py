@@ -198,6 +198,14 @@ def spend(m: Meter, since_ns: int, now_ns: int, spent_ns: float) -> None:
             m.count(now_ns, (spent_ns - lack_ns) / m.ns_per_unit)
 
 
+def unspend(m: Meter, since_ns: int, now_ns: int, spent_ns: float) -> None:
+    """Give back what :func:`spend` has charged since ``since_ns`` for a process that has not spent it."""
+    if isinstance(m, Bucket):
+        before_ns = m.full_at_ns
+        m.correct(now_ns, since_ns, spent_ns / m.ns_per_unit, 0.0)
+        m.not_granted((m.full_at_ns - before_ns) / m.ns_per_unit)
+
+
 def reserved(m: Meter, share: float) -> float:
     """What other processes may spend of a window with their ``share``: at its start, at its end, or all at once."""
     return m.quota.amount * share if isinstance(m, Window) else 0.0

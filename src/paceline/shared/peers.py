@@ -73,6 +73,7 @@ class Peer:
         held: What it holds, by account.
         live, weight, told, gone: Its part of the sums of that name.
         since_us: The sum of charged time when it vanished.
+        awaited_us: The end of the outage in which it vanished; 0: in none.
         event_us: When its part changes without a message.
     """
 
@@ -89,6 +90,7 @@ class Peer:
     told: int = 0
     gone: int = 0
     since_us: int = 0
+    awaited_us: int = 0
     event_us: int = 0
 
 
@@ -105,11 +107,12 @@ class Peers:
         told: The sum of their shares.
         gone: The shares of the processes that vanished.
         away_us: The end of the last time in which all processes had lost the store.
+        awaited: How many of those that vanished in that time have not reported since.
         held: What live processes hold, by account.
     """
 
     def __init__(self) -> None:
-        self.live = self.weight = self.told = self.gone = 0
+        self.live = self.weight = self.told = self.gone = self.awaited = 0
         self.held: list[float] = []
         self.away_us = self._last_us = self._charged_us = 0
         self._peers: dict[str, Peer] = {}
@@ -127,7 +130,7 @@ class Peers:
         """
         passed_us, self._last_us, spent = now_us - self._last_us, now_us, 0.0
         if passed_us > QUIET_US:
-            self.away_us = now_us
+            self.away_us, self.awaited = now_us, 0
         else:
             self._charged_us += passed_us
             spent = float(self.gone * passed_us)
@@ -153,17 +156,17 @@ class Peers:
         return peer is not None and peer.event_us == event_us
 
     def meet(self, who: str, now_us: int) -> Peer:
-        """The process ``who``, taken out of the sums until :meth:`part`."""
+        """The process ``who``, taken out of the sums until :meth:`part`; its times are those of its last message."""
         peer = self._peers.get(who)
         if peer is None:
             peer = self._peers[who] = Peer(now_us)
         self._withdraw(peer)
         self._return(peer)
-        peer.seen_us = now_us
         return peer
 
     def part(self, who: str, peer: Peer, now_us: int) -> None:
-        """Enter the process into the sums again, and move places to the front."""
+        """Enter the process, which has sent a message, into the sums again, and move places to the front."""
+        peer.seen_us = now_us
         self._enter(who, peer, now_us)
         while self._behind and len(self._front) < FRONT:
             number = next(iter(self._behind))
@@ -196,6 +199,9 @@ class Peers:
             peer.presumed_ns += peer.gone * (self._charged_us - peer.since_us) * 1e-6
             self.gone -= peer.gone
             peer.gone = 0
+            if peer.awaited_us == self.away_us:
+                self.awaited -= 1
+            peer.awaited_us = 0
 
     def _enter(self, who: str, peer: Peer, now_us: int) -> float:
         """Count a process as it stands now; returns what it may have spent before it was noticed, as :meth:`advance`."""
@@ -213,6 +219,9 @@ class Peers:
                 late_us = max(now_us - max(peer.due_us, self.away_us), 0)
                 peer.gone, peer.since_us = peer.share, self._charged_us - late_us
                 self.gone += peer.gone
+                if peer.due_us < self.away_us:
+                    peer.awaited_us = self.away_us
+                    self.awaited += 1
                 spent = float(peer.gone * late_us)
             events.append(until_us)
         else:
@@ -300,7 +309,7 @@ class Peers:
     def dump(self) -> dict[str, Any]:
         """The whole state, as plain JSON values."""
         return {
-            "sums": [self.live, self.weight, self.told, self.gone, self.held, self._behind_sum],
+            "sums": [self.live, self.weight, self.told, self.gone, self.awaited, self.held, self._behind_sum],
             "times": [self._last_us, self.away_us, self._charged_us, self._number, self._moved],
             "peers": {who: [getattr(p, name) for name in _FIELDS] for who, p in self._peers.items()},
             "places": [
@@ -316,7 +325,7 @@ class Peers:
             LookupError, TypeError, ValueError: ``state`` is invalid.
         """
         peers = cls()
-        peers.live, peers.weight, peers.told, peers.gone, peers.held, peers._behind_sum = state["sums"]
+        peers.live, peers.weight, peers.told, peers.gone, peers.awaited, peers.held, peers._behind_sum = state["sums"]
         peers._last_us, peers.away_us, peers._charged_us, peers._number, peers._moved = state["times"]
         for who, values in state["peers"].items():
             peer = peers._peers[who] = Peer(**dict(zip(_FIELDS, values, strict=True)))

@@ -26,6 +26,7 @@ local function load()
     blob = cmsgpack.pack(state)
   else
     state = cmsgpack.unpack(blob)
+    state.awaited = state.awaited or 0             -- an older script has written it
     if wall < state.wall then                      -- the clock was set back
       local by = wall - state.wall
       state.epoch, state.set, state.wall = state.epoch + by, state.set + by, wall
@@ -227,9 +228,9 @@ local function grant(out, who, wants, held, place_ns, slack)
   for i, m in ipairs(meters) do sums[i] = gone ~= 0 and reserved(m, gone) or 0 end
   local before, others = ahead(sums)
   local granted, probe, latest, binds = 0, 0, now, -1
-  local joined = gone ~= 0 and now + REJOIN - (us - state.away) * 1000 or now
+  local back = state.awaited ~= 0 and now + max(REJOIN - (us - state.away) * 1000, 0) or now
   for _, want in ipairs(wants) do
-    latest, binds = max(state.not_before, joined), -1
+    latest, binds = max(state.not_before, back), -1
     local count = min(#index, #want)
     for n = 1, count do
       if want[n] ~= 0 then
@@ -260,7 +261,7 @@ local function grant(out, who, wants, held, place_ns, slack)
   end
   keep_place(amounts, till, granted > 0)
   if wait == 0 then binds = -1 end
-  out[1], out[2], out[3], out[4], out[5], out[6] = granted, probe, wait, binds, max(state.not_before - now, 0), peers
+  out[1], out[2], out[3], out[4], out[5], out[6] = granted, probe, wait, binds, max(state.not_before, back) - now, peers
 end
 
 local function tell(out, i, known)                 -- how an account stands
@@ -299,11 +300,15 @@ if now >= 2 * GRID then rebase() end
 local gentle, leaving, alone = floor(flags / 2) % 2 == 1, floor(flags / 4) % 2 == 1, floor(flags / 8) % 2 == 1
 configure(flags % 2 == 1, gentle, headroom, windows, recalled)
 meet(who)
+if mine[PRESUMED] ~= 0 and not alone and mine[DUE] ~= mine[SEEN] then
+  for i = 1, #meters do unspend(meters[i], now - (us - mine[DUE]) * 1000, mine[PRESUMED]) end
+  mine[PRESUMED] = 0
+end
 if number_of > mine[NUMBER] then
   mine[NUMBER] = number_of
   take_news(news, versions, who, gentle)
 end
-if #wants > 0 then mine[PRESUMED] = 0 end
+if not alone then mine[PRESUMED] = 0 end
 local out = {0, 0, 0, 0, 0, 0, 0, wall}
 local held = take_held(said)
 grant(out, who, wants, held, place_ns, slack)

@@ -310,7 +310,7 @@ local function absorb(m, left)           -- of shared/meters.py
   end
 end
 
-local function spend(m, since, spent)    -- of shared/meters.py, as the next two
+local function spend(m, since, spent)    -- of shared/meters.py, as the next three
   if not m.ns_per_unit then return end
   local lack = max(spent - (max(m.s.full, now) - max(m.s.full, since)), 0)
   if lack > 0 then
@@ -318,6 +318,13 @@ local function spend(m, since, spent)    -- of shared/meters.py, as the next two
     not_granted(m, lack / m.ns_per_unit)
   end
   if m.kind == SPACED and spent > lack then count_in(m, (spent - lack) / m.ns_per_unit) end
+end
+
+local function unspend(m, since, spent)
+  if not m.ns_per_unit then return end
+  local before = m.s.full
+  correct(m, since, spent / m.ns_per_unit, 0)
+  not_granted(m, (m.s.full - before) / m.ns_per_unit)
 end
 
 local function reserved(m, share)

@@ -9,13 +9,14 @@ local WANES, SHARED_PART, SHARE_MIN, BILLION, FRONT, EVENTS_MAX = 7, 7 / 8, 1000
 local UNIT = 2 ^ (WANES - 1)
 local SEEN, NUMBER, SHARE, DUE, LEASED, PRESUMED, LIVE, WEIGHT, TOLD, GONE, SINCE, EVENT = 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12
 local PLACE, HELD = 13, 14               -- 0 or number, until when, 1 in front, amounts; account, slots, the next account, ...
+local AWAITED = 15                       -- nil in one that an older script has written
 
 local us                                 -- the present, in microseconds of a clock that is never set back
 local caller, mine                       -- the process that this message is of
 
 local function no_peers()
   redis.call('DEL', KEYS[2], KEYS[3], KEYS[4])
-  state.count, state.live, state.weight, state.told, state.gone, state.held = 0, 0, 0, 0, 0, {}
+  state.count, state.live, state.weight, state.told, state.gone, state.awaited, state.held = 0, 0, 0, 0, 0, 0, {}
   state.front, state.behind, state.behind_count, state.place, state.moved = {}, {}, 0, 0, 0
   state.clock, state.away, state.charged_us = state.clock or 0, state.away or 0, state.charged_us or 0
 end
@@ -66,6 +67,8 @@ local function give_back(peer)           -- _return: a vanished process is here 
   if peer[GONE] ~= 0 then
     peer[PRESUMED] = peer[PRESUMED] + peer[GONE] * (state.charged_us - peer[SINCE]) * 1e-6
     state.gone, peer[GONE] = state.gone - peer[GONE], 0
+    if peer[AWAITED] == state.away then state.awaited = state.awaited - 1 end
+    peer[AWAITED] = 0
   end
 end
 
@@ -87,6 +90,7 @@ local function enter(who, peer)
       local late = max(us - max(due, state.away), 0)
       peer[GONE], peer[SINCE] = share, state.charged_us - late
       state.gone = state.gone + share
+      if due < state.away then peer[AWAITED], state.awaited = state.away, state.awaited + 1 end
       spent = share * late
     end
     event = min(event, till)
@@ -111,7 +115,7 @@ local function advance()
   local passed, spent = us - state.clock, 0
   state.clock = us
   if passed > QUIET then
-    state.away = us
+    state.away, state.awaited = us, 0
   else
     state.charged_us = state.charged_us + passed
     spent = state.gone * passed
@@ -136,12 +140,11 @@ end
 local function meet(who)
   local peer = read_peer(who)
   if not peer then
-    peer = {us, 0, 0, 0, LEASE, 0, 0, 0, 0, 0, 0, 0, 0, {}}
+    peer = {us, 0, 0, 0, LEASE, 0, 0, 0, 0, 0, 0, 0, 0, {}, 0}
     state.count = state.count + 1
   end
   withdraw(peer)
   give_back(peer)
-  peer[SEEN] = us
   caller, mine = who, peer
 end
 
@@ -163,6 +166,7 @@ local function come_to_front()
 end
 
 local function part()
+  mine[SEEN] = us
   enter(caller, mine)
   come_to_front()
   write_peer(caller, mine)

@@ -38,8 +38,8 @@ from paceline.stores.base import TIMEOUT_S, StoreError
 APPLICATION_ID = int.from_bytes(b"pace")
 """Marks the files of this library."""
 
-FILE_FORMAT, FORMAT = 1, 2
-"""Of the file, and of the ledgers in it. A ledger of format 1 is read without its processes, which report again."""
+FILE_FORMAT, FORMAT = 1, 3
+"""Of the file, and of the ledgers in it. A ledger of an older format is read without its processes, which report again."""
 
 KEEP_NS = 90 * 86_400 * NS
 """How long the ledger of an unused pool is kept; some older ones are deleted at each opening."""
