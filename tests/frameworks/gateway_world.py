@@ -179,10 +179,10 @@ class Recorder:
         head = (await reader.readuntil(b"\r\n\r\n")).decode("latin-1").split("\r\n")
         method, target, _ = head[0].split(" ")
         pairs = [(line.partition(":")[0], line.partition(":")[2].strip()) for line in head[1:] if line]
-        asked = Asked(method, target, pairs, b"")
+        asked, early = Asked(method, target, pairs, b""), self.early  # the next test may set it before this request has ended
         if asked.header("expect"):
             writer.write(b"HTTP/1.1 100 Continue\r\n\r\n")
-        if not self.early:
+        if not early:
             asked.body = await _body(asked, reader)
         self.asked.append(asked)
         pieces, first = self.answer(asked), b""
@@ -194,9 +194,9 @@ class Recorder:
             writer.write(piece)
             await writer.drain()
             await asyncio.sleep(0)
-        if self.early == "reads":
+        if early == "reads":
             asked.body = await _body(asked, reader)
-        return not self.early and b"connection: close" not in first.lower() and not first.startswith(b"HTTP/1.0")
+        return not early and b"connection: close" not in first.lower() and not first.startswith(b"HTTP/1.0")
 
 
 async def _body(asked, reader):
