@@ -179,7 +179,8 @@ class Recorder:
         head = (await reader.readuntil(b"\r\n\r\n")).decode("latin-1").split("\r\n")
         method, target, _ = head[0].split(" ")
         pairs = [(line.partition(":")[0], line.partition(":")[2].strip()) for line in head[1:] if line]
-        asked, early = Asked(method, target, pairs, b""), self.early  # the next test may set it before this request has ended
+        asked = Asked(method, target, pairs, b"")
+        early = self.early  # the next test may set it before this request has ended
         if asked.header("expect"):
             writer.write(b"HTTP/1.1 100 Continue\r\n\r\n")
         if not early:
