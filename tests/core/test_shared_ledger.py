@@ -419,6 +419,13 @@ class TestVanished:
         pool.wait(2.5)
         assert pool.take("new", 1)
 
+    def test_after_an_outage_one_that_has_left_is_not_awaited(self):
+        pool = Shared("60 tokens/min")
+        pool.ask("a", 60, place_s=5)
+        pool.ask("a", 10, place_s=5, leaving=True)
+        pool.wait(20)
+        assert pool.take("new", 1)
+
     def test_who_asks_seldom_waits_once_for_one_that_has_ended(self):
         pool = Shared("60 tokens/min")
         pool.ask("a", 60, place_s=5)

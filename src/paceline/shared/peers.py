@@ -73,7 +73,6 @@ class Peer:
         held: What it holds, by account.
         live, weight, told, gone: Its part of the sums of that name.
         since_us: The sum of charged time when it vanished.
-        awaited_us: The end of the outage in which it vanished; 0: in none.
         event_us: When its part changes without a message.
     """
 
@@ -90,7 +89,6 @@ class Peer:
     told: int = 0
     gone: int = 0
     since_us: int = 0
-    awaited_us: int = 0
     event_us: int = 0
 
 
@@ -107,14 +105,14 @@ class Peers:
         told: The sum of their shares.
         gone: The shares of the processes that vanished.
         away_us: The end of the last time in which all processes had lost the store.
-        awaited: How many of those that vanished in that time have not reported since.
+        awaited: How many of those that vanished in that time have not reported since, and may have spent something.
         held: What live processes hold, by account.
     """
 
     def __init__(self) -> None:
         self.live = self.weight = self.told = self.gone = self.awaited = 0
         self.held: list[float] = []
-        self.away_us = self._last_us = self._charged_us = 0
+        self.away_us = self._quiet_us = self._last_us = self._charged_us = 0
         self._peers: dict[str, Peer] = {}
         self._events: list[tuple[int, str]] = []  # a heap; those that a later one replaced stay until their time
         self._front: list[Place] = []
@@ -128,9 +126,9 @@ class Peers:
         Returns:
             What vanished processes may have spent since the last call, in billionths of a microsecond of refill.
         """
-        passed_us, self._last_us, spent = now_us - self._last_us, now_us, 0.0
+        passed_us, last_us, self._last_us, spent = now_us - self._last_us, self._last_us, now_us, 0.0
         if passed_us > QUIET_US:
-            self.away_us, self.awaited = now_us, 0
+            self._quiet_us, self.away_us, self.awaited = last_us, now_us, 0
         else:
             self._charged_us += passed_us
             spent = float(self.gone * passed_us)
@@ -199,9 +197,7 @@ class Peers:
             peer.presumed_ns += peer.gone * (self._charged_us - peer.since_us) * 1e-6
             self.gone -= peer.gone
             peer.gone = 0
-            if peer.awaited_us == self.away_us:
-                self.awaited -= 1
-            peer.awaited_us = 0
+            self.awaited -= self._quiet_us < peer.due_us < self.away_us
 
     def _enter(self, who: str, peer: Peer, now_us: int) -> float:
         """Count a process as it stands now; returns what it may have spent before it was noticed, as :meth:`advance`."""
@@ -219,9 +215,7 @@ class Peers:
                 late_us = max(now_us - max(peer.due_us, self.away_us), 0)
                 peer.gone, peer.since_us = peer.share, self._charged_us - late_us
                 self.gone += peer.gone
-                if peer.due_us < self.away_us:
-                    peer.awaited_us = self.away_us
-                    self.awaited += 1
+                self.awaited += peer.gone > 0 and self._quiet_us < peer.due_us < self.away_us
                 spent = float(peer.gone * late_us)
             events.append(until_us)
         else:
@@ -310,7 +304,7 @@ class Peers:
         """The whole state, as plain JSON values."""
         return {
             "sums": [self.live, self.weight, self.told, self.gone, self.awaited, self.held, self._behind_sum],
-            "times": [self._last_us, self.away_us, self._charged_us, self._number, self._moved],
+            "times": [self._last_us, self._quiet_us, self.away_us, self._charged_us, self._number, self._moved],
             "peers": {who: [getattr(p, name) for name in _FIELDS] for who, p in self._peers.items()},
             "places": [
                 [p.who, p.number, p.until_us, p.amounts, p.front] for p in [*self._front, *self._behind.values()]
@@ -326,7 +320,8 @@ class Peers:
         """
         peers = cls()
         peers.live, peers.weight, peers.told, peers.gone, peers.awaited, peers.held, peers._behind_sum = state["sums"]
-        peers._last_us, peers.away_us, peers._charged_us, peers._number, peers._moved = state["times"]
+        peers._last_us, peers._quiet_us, peers.away_us, peers._charged_us, *numbers = state["times"]
+        peers._number, peers._moved = numbers
         for who, values in state["peers"].items():
             peer = peers._peers[who] = Peer(**dict(zip(_FIELDS, values, strict=True)))
             peers._events.append((peer.event_us, who))

@@ -26,7 +26,7 @@ local function load()
     blob = cmsgpack.pack(state)
   else
     state = cmsgpack.unpack(blob)
-    state.awaited = state.awaited or 0             -- an older script has written it
+    state.quiet, state.awaited = state.quiet or 0, state.awaited or 0   -- an older script has written it
     if wall < state.wall then                      -- the clock was set back
       local by = wall - state.wall
       state.epoch, state.set, state.wall = state.epoch + by, state.set + by, wall

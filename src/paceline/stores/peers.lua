@@ -9,7 +9,6 @@ local WANES, SHARED_PART, SHARE_MIN, BILLION, FRONT, EVENTS_MAX = 7, 7 / 8, 1000
 local UNIT = 2 ^ (WANES - 1)
 local SEEN, NUMBER, SHARE, DUE, LEASED, PRESUMED, LIVE, WEIGHT, TOLD, GONE, SINCE, EVENT = 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12
 local PLACE, HELD = 13, 14               -- 0 or number, until when, 1 in front, amounts; account, slots, the next account, ...
-local AWAITED = 15                       -- nil in one that an older script has written
 
 local us                                 -- the present, in microseconds of a clock that is never set back
 local caller, mine                       -- the process that this message is of
@@ -18,7 +17,7 @@ local function no_peers()
   redis.call('DEL', KEYS[2], KEYS[3], KEYS[4])
   state.count, state.live, state.weight, state.told, state.gone, state.awaited, state.held = 0, 0, 0, 0, 0, 0, {}
   state.front, state.behind, state.behind_count, state.place, state.moved = {}, {}, 0, 0, 0
-  state.clock, state.away, state.charged_us = state.clock or 0, state.away or 0, state.charged_us or 0
+  state.clock, state.quiet, state.away, state.charged_us = state.clock or 0, state.quiet or 0, state.away or 0, state.charged_us or 0
 end
 
 local function read_peer(who)
@@ -67,8 +66,7 @@ local function give_back(peer)           -- _return: a vanished process is here 
   if peer[GONE] ~= 0 then
     peer[PRESUMED] = peer[PRESUMED] + peer[GONE] * (state.charged_us - peer[SINCE]) * 1e-6
     state.gone, peer[GONE] = state.gone - peer[GONE], 0
-    if peer[AWAITED] == state.away then state.awaited = state.awaited - 1 end
-    peer[AWAITED] = 0
+    if state.quiet < peer[DUE] and peer[DUE] < state.away then state.awaited = state.awaited - 1 end
   end
 end
 
@@ -90,7 +88,7 @@ local function enter(who, peer)
       local late = max(us - max(due, state.away), 0)
       peer[GONE], peer[SINCE] = share, state.charged_us - late
       state.gone = state.gone + share
-      if due < state.away then peer[AWAITED], state.awaited = state.away, state.awaited + 1 end
+      if share > 0 and state.quiet < due and due < state.away then state.awaited = state.awaited + 1 end
       spent = share * late
     end
     event = min(event, till)
@@ -113,13 +111,13 @@ end
 
 local function advance()
   local passed, spent = us - state.clock, 0
-  state.clock = us
   if passed > QUIET then
-    state.away, state.awaited = us, 0
+    state.quiet, state.away, state.awaited = state.clock, us, 0
   else
     state.charged_us = state.charged_us + passed
     spent = state.gone * passed
   end
+  state.clock = us
   for _, who in ipairs(redis.call('ZRANGEBYSCORE', KEYS[3], '-inf', us, 'LIMIT', 0, EVENTS_MAX)) do
     local peer = read_peer(who)
     withdraw(peer)
@@ -140,7 +138,7 @@ end
 local function meet(who)
   local peer = read_peer(who)
   if not peer then
-    peer = {us, 0, 0, 0, LEASE, 0, 0, 0, 0, 0, 0, 0, 0, {}, 0}
+    peer = {us, 0, 0, 0, LEASE, 0, 0, 0, 0, 0, 0, 0, 0, {}}
     state.count = state.count + 1
   end
   withdraw(peer)
