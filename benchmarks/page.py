@@ -198,7 +198,7 @@ def _body(report: Mapping[str, Any]) -> str:
         quick + f"`{report['command']}`; {len(results)} runs in {report['minutes']:.0f} minutes. {machine}{_pythons(report['versions'])}; load {min(loads, default=0):.1f} to"
         f" {max(loads, default=0):.1f} before the runs. The figures are in [report.json]({RAW}), with the counts of every half second.",
         "## Summary",
-        'Refused requests · share of the ideal speed, against mocklimit; columns with * against the emulator. "done" is the part that was answered, where a run was stopped after twice the ideal time or requests failed for good, as after the 8 retries of an SDK.',
+        'Refused requests · share of the ideal speed, against mocklimit; columns with * against the emulator. "done" is the part that was answered, where the run was stopped or requests failed for good, as after the 8 retries of an SDK.',
         summary(results), _method(report["ideal_s"], report["versions"].get("mocklimit", "").partition(" on ")[0]).strip(), _uses(report["versions"]),
     ]  # fmt: skip
     for world in WORLDS:

@@ -80,7 +80,7 @@ def copied(name: str, folder: Path) -> Iterator[Path]:
     text, rest = "", source.read_text("utf-8")
     for fence in [*FENCE.findall(rest), None]:
         prose, _, rest = rest.partition(fence) if fence else (rest, "", "")
-        prose = IMAGE.sub(r"[\g<0>](\1)", prose)  # a phone shows it in full
+        prose = IMAGE.sub(r"[\g<0>](\1)", prose)  # opens in full: on a phone it is small
         text += LINK.sub(moved, prose) + (fence or "")
     page = folder / PAGES[name]
     page.parent.mkdir(parents=True, exist_ok=True)

@@ -305,7 +305,7 @@ def show(plans: Mapping[str, Plan], *, tiers: bool) -> None:
 
     Args:
         plans: The plans, by title.
-        tiers: Whether they are of tiers that were named, or of all.
+        tiers: Whether the tiers are known: they were named, or all are compared.
     """
     header = ("", "duration", "items/min", "calls", "refused", "binds", "USD")
     rows = [
