@@ -1,6 +1,7 @@
 """Clients and servers that do not keep to HTTP."""
 
 import os
+import select
 import signal
 import socket
 import subprocess
@@ -72,31 +73,51 @@ class RawServer:
     def __init__(self, answer=ANSWER, *, then=None):
         self.answer, self.then = answer, then
         self.raw, self.open = bytearray(), 0
+        self._lock, self._reading = threading.Lock(), set()
         self._listener = socket.create_server(("127.0.0.1", 0), backlog=4_096)
         self.url = f"http://127.0.0.1:{self._listener.getsockname()[1]}"
         threading.Thread(target=self._accept, daemon=True).start()
 
     def _accept(self):
-        with suppress(OSError):
-            while True:
-                connection, _ = self._listener.accept()
+        with suppress(OSError, ValueError):
+            while select.select([self._listener], [], []):
+                with self._lock:
+                    connection, _ = self._listener.accept()
+                    self._reading.add(connection)
                 threading.Thread(target=self._serve, args=(connection,), daemon=True).start()
 
     def _serve(self, connection):
         self.open += 1
         with connection, suppress(OSError):
-            pending = b""
-            while part := connection.recv(65_536):
-                self.raw += part
-                pending += part
-                if (request := _end_of_request(pending)) is None:
-                    continue
-                pending = pending[request:]
-                connection.sendall(self.answer)
-                if self.then is not None:
-                    self.then(connection)
-                    break
+            try:
+                then = self._read(connection)
+            finally:
+                with self._lock:
+                    self._reading.remove(connection)
+            if then is not None:
+                then(connection)
         self.open -= 1
+
+    def _read(self, connection):
+        """Answer requests until the client leaves, or something is to be done ``then``, which is returned."""
+        pending = b""
+        while connection.recv(1, socket.MSG_PEEK):
+            with self._lock:
+                part = connection.recv(65_536)
+                self.raw += part
+            pending += part
+            if (request := _end_of_request(pending)) is None:
+                continue
+            pending = pending[request:]
+            connection.sendall(self.answer)
+            if self.then is not None:
+                return self.then
+        return None
+
+    def has_read_all(self):
+        """Whether nothing that clients have sent by now is still to be added to ``raw``."""
+        with self._lock:
+            return not select.select([self._listener, *self._reading], [], [], 0)[0]
 
     def close(self):
         self._listener.close()

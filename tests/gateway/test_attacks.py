@@ -86,15 +86,15 @@ def locked(servers, tmp_path_factory):
 
 
 @pytest.fixture
-def guarded(locked, upstream):
+def guarded(locked, servers):
     yield locked
-    until(lambda: idle(locked[0]))
+    until(lambda: idle(locked[0]) and all(one.has_read_all() for one in servers))
 
 
 @pytest.fixture
-def open_gateway(shared):
+def open_gateway(shared, servers):
     yield shared
-    until(lambda: idle(shared))
+    until(lambda: idle(shared) and all(one.has_read_all() for one in servers))
 
 
 @pytest.fixture
@@ -136,6 +136,7 @@ def idle(running):
     gateway = running.gateway
     pools = running.limiter.status()["pools"].values()
     nothing = not gateway._held and not gateway._tasks and not gateway._slow and not gateway._waiting
+    nothing = nothing and not running.server.server_state.tasks
     return nothing and all(pool["waiting"] == pool["in_flight"] == 0 for pool in pools)
 
 
