@@ -204,11 +204,11 @@ class TestPrograms:
 
 class TestLeases:
     def test_many_acquires_and_few_exchanges(self, world):
-        limiter = world.limiter(FAST, lease_s=1.0)
+        limiter = world.limiter("60k requests/min, 6M tokens/min", lease_s=0.1)  # a thousand requests a second
         for _ in range(2_000):
             limiter.acquire("jobs", tokens=100).wait().settle(tokens=50)
-            world.clock.advance(0.01)  # as fast as the rate
-        assert len(world.store.messages) <= 2 * 20 + 40  # twenty seconds: leases, and news each time somebody asks
+            world.move(0.001)  # as fast as the rate
+        assert len(world.store.messages) <= 2 * (100 + 2 * 10)  # news each hundredth of a second, and leases
         assert world.store.charged()[1] - 2_000 <= 2 * 100  # no more than two leases ahead
         world.close()
         assert world.store.charged()[1] == 2_000

@@ -432,5 +432,6 @@ class TestAListenerThatExits:
             world.move(0.1)
         world.move(4)
         ask(limiter, "jobs")
+        world.quiet()
         assert worker._thread.is_alive()
         assert world.status(limiter)["store"]["state"] == "joined"

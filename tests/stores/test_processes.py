@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import statistics
 import sys
-import time
 
 import pytest
 from crew import Crew
@@ -59,10 +58,10 @@ def assert_lost_and_back(results):
 
 def test_redis_that_freezes(provider, redis_server):
     """Each goes on with its share, and comes back by itself."""
-    with Crew(provider, redis_server.url, QUOTAS, requests=400, options=BUSY) as crew:
+    with Crew(provider, redis_server.url, QUOTAS, requests=440, options=BUSY) as crew:
         crew.admitted(260)
         redis_server.freeze()
-        time.sleep(3)
+        crew.admitted(300)
         redis_server.thaw()
         results, tally = crew.results()
     assert tally["refused_total"] <= JITTER
@@ -71,7 +70,7 @@ def test_redis_that_freezes(provider, redis_server):
 
 def test_redis_that_starts_again_with_nothing(provider, redis_server):
     """The processes restore the state from their snapshots: the new ledger does not start with a full burst."""
-    with Crew(provider, redis_server.url, QUOTAS, requests=400, options=BUSY) as crew:
+    with Crew(provider, redis_server.url, QUOTAS, requests=440, options=BUSY) as crew:
         crew.admitted(260)
         redis_server.kill()
         crew.admitted(300)
