@@ -156,6 +156,7 @@ def test_the_service_and_the_container_start_commands_that_exist():
 
 OTHERS = {
     "lifecycle_hooks:": "flatmachines reads it: tests/frameworks",
+    "scrape_configs:": "Prometheus reads it",
     '[project.entry-points."paceline.providers"]': "of a package: tests/providers/test_docs.py",
 }
 """The beginning of settings that are not paceline's."""

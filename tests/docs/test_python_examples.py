@@ -73,7 +73,15 @@ Path("limits.yaml").write_text("provider: openai")
     "docs/events.md": "quotas = {'openai/gpt-5': '500 requests/min'}",
     "docs/groups.md": "keys = dict.fromkeys(('eu', 'us', 'asia'), 'any')\nurls = dict.fromkeys(keys, openai.AsyncOpenAI().base_url)",
     "docs/status.md": "from starlette.applications import Starlette\nmain_app = Starlette()",
-    "docs/run.md": "from pathlib import Path\nPath('prompts.txt').write_text('Name a river.')",
+    "docs/run.md": """
+import os, subprocess
+from pathlib import Path
+Path("prompts.txt").write_text("Name a river.")
+body = {"model": "gpt-5", "messages": messages, "max_completion_tokens": 20}
+line = {"custom_id": "a", "method": "POST", "url": "/v1/chat/completions", "body": body}
+Path("requests.jsonl").write_text(json.dumps(line))
+subprocess.run(["paceline", "run", "requests.jsonl", "--base-url", os.environ["OPENAI_BASE_URL"]], check=True, capture_output=True)
+""",
     "docs/stores.md": "quotas = {'jobs': '60 requests/min'}",
     "docs/testing.md": "def my_program(client): client.responses.create(model='gpt-5', input=prompt)",
     "docs/integrations.md": "import anthropic\nother = limiter",
