@@ -10,6 +10,7 @@ from shared_world import BOUND_S, soon, until
 
 import paceline
 from paceline.core.results import StoreError
+from paceline.pacing.scheduler import Scheduler
 
 GONE = StoreError("obedient:store: gone")
 
@@ -242,6 +243,19 @@ class TestAStoreThatIsLost:
         world.take(limiter).settle()
         later = closed.try_acquire("jobs")
         assert (later.quota, later.retry_after_s) == ("store lost", pytest.approx(1, abs=0.5))
+
+    def test_a_try_whose_thread_continues_after_the_failure(self, world, monkeypatch):
+        limiter, _ = pair(world)
+        world.store.failure = GONE
+        block = Scheduler._block
+
+        def late(*given):
+            world.quiet()
+            return block(*given)
+
+        monkeypatch.setattr(Scheduler, "_block", late)
+        world.take(limiter).settle()
+        assert world.status(limiter)["in_flight"] == 0
 
     def pools(self, world, *names):
         """A limiter with these pools, joined."""

@@ -21,7 +21,7 @@ from functools import cache, partial
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, Protocol, TypeAlias, TypeVar, cast
 
-from paceline.core.capacity import Capacity, Learns, LocalCapacity
+from paceline.core.capacity import PENDING, Capacity, Learns, LocalCapacity
 from paceline.core.learning import HEADROOM_MIN_S
 from paceline.core.ledger import Ledger
 from paceline.core.meters import FAR_NS, UNKNOWN_NS, Exact
@@ -224,7 +224,7 @@ class Scheduler:
             except BaseException:  # warnings are errors here
                 self._leave(waiter)
                 raise
-        return self._block(waiter, outcome)
+        return self._block(waiter)
 
     async def _wait_async(self, waiter: Waiter) -> Outcome:
         owner = _task_owner()
@@ -246,7 +246,8 @@ class Scheduler:
         return waiter.outcome
 
     def _try_grant(self, waiter: Waiter) -> Outcome:
-        return self._block(waiter, self._enter(waiter, None))
+        outcome = self._enter(waiter, None)
+        return self._block(waiter) if outcome is PENDING else outcome
 
     def _enter(self, waiter: Waiter, owner: Callable[[], Owner] | None) -> Outcome:
         """Submit ``waiter`` with an ``owner`` of this type; without one, it is granted at once or not at all."""
@@ -306,10 +307,8 @@ class Scheduler:
         wait_s = wait_until_s(until.at_ns, self.now_ns())
         return ahead, until.quota, wait_s if wait_s < math.inf else None
 
-    def _block(self, waiter: Waiter, outcome: Outcome) -> Outcome:
-        """Block this thread until the outcome of ``waiter``, unless ``outcome`` is final."""
-        if not waiter.queued or type(outcome) is not WaitUntil:
-            return outcome
+    def _block(self, waiter: Waiter) -> Outcome:
+        """Block this thread until the outcome of ``waiter``."""
         try:
             waiter.owner.event.wait()
         except BaseException:  # KeyboardInterrupt: a grant is given back
