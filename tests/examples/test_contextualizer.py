@@ -433,7 +433,7 @@ def test_a_crowd_at_the_api_none_refused(paceline_emulator):
 
 def test_a_refusal_of_the_real_sdk_is_waited_out(paceline_emulator):
     settings = Settings(max_tpm=12_000, tpm_safety_factor=1.0)
-    world = paceline_emulator(limits={MODEL: "12k tokens/min"}, start_level=0.0)  # somebody else was here before us
+    world = paceline_emulator(limits={MODEL: "12k tokens/min"}, start_level=0.0)  # others have used it up
     provider = make_provider(settings.limiter(), world.base_url)
     started = time.monotonic()
     provider.generate("Say something. " * 50, max_tokens=300)
