@@ -11,7 +11,7 @@ DOCS    := .venv-docs
 # Bytecode is written once, and not compiled again by each process that a test starts.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: demo serve test coverage mutants frameworks frameworks-soak lint docs bench bench-peers bench-speeds soak seeds clean
+.PHONY: demo serve test test-all coverage mutants frameworks frameworks-soak lint docs bench bench-peers bench-speeds soak seeds clean
 .DEFAULT_GOAL := test
 
 $(READY): pyproject.toml constraints.txt
@@ -26,8 +26,11 @@ demo: $(READY)  ## one batch, with and without paceline, live; ends with a pictu
 serve: $(READY)  ## the gateway with its page; emulated providers and some traffic, unless a key is set
 	$(BIN)/paceline serve $(if $(OPENAI_API_KEY)$(ANTHROPIC_API_KEY)$(GEMINI_API_KEY),,--demo)
 
-test: $(READY)  ## the whole suite but for `make soak`, in three processes on two cores, since half of its time is waits; ONLY="tests/core tests/pacing" for a part
-	$(BIN)/python -m pytest -n $(TESTERS) --dist worksteal $(ONLY)
+test: $(READY)  ## the tests of every change, in three processes on two cores, since half of their time is waits; ONLY="tests/core tests/pacing" for a part
+	$(BIN)/python -m pytest -n $(TESTERS) --dist worksteal --cpu-limit 2 $(ONLY)
+
+test-all: $(READY)  ## these, and the long ones: worlds of thousands of requests, several processes, real time; more examples of each property
+	$(BIN)/python -m pytest -n $(TESTERS) --dist worksteal -m "not soak" --hypothesis-profile all $(ONLY)
 
 frameworks: $(READY)  ## every SDK and framework that CI runs, each in an environment of its own; ENVS="genai mistral" for some
 	$(BIN)/python tests/frameworks/run.py $(ENVS)

@@ -55,6 +55,8 @@ class Tap:
         self.port = server.sockets[0].getsockname()[1]
         self._ready.set()
         self._loop.run_forever()
+        server.close()
+        self._loop.run_until_complete(asyncio.sleep(0))  # its socket closes in the loop's next round
         self._loop.close()
 
     def _down(self, now: float) -> bool:

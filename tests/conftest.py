@@ -1,22 +1,27 @@
-"""Property tests play the same examples every time; `--hypothesis-profile=soak` looks for new ones, for longer."""
+"""Property tests play the same examples every time, `make test-all` more of them; the profile `soak` looks for new ones."""
 
 import asyncio
+import gc
 import os
 import signal
 from pathlib import Path
 from types import SimpleNamespace
 
+import pytest
 import uvicorn.server
 from hypothesis import HealthCheck, settings
 
-settings.register_profile("paceline", deadline=None, derandomize=True, suppress_health_check=[HealthCheck.too_slow])
+from cost import Costs
+
+settings.register_profile(
+    "paceline", deadline=None, derandomize=True, max_examples=30, suppress_health_check=[HealthCheck.too_slow]
+)
+settings.register_profile("all", settings.get_profile("paceline"), max_examples=100)
 settings.register_profile("soak", settings.get_profile("paceline"), derandomize=False, max_examples=5_000)
 # `make mutants`: a test runs several times in one process.
 again = [HealthCheck.too_slow, HealthCheck.differing_executors]
 settings.register_profile("mutants", settings.get_profile("paceline"), max_examples=25, suppress_health_check=again)
 settings.load_profile("paceline")
-
-collect_ignore = ["frameworks"]  # each in an environment of its own: `make frameworks`
 
 # A shell's background job ignores Ctrl-C, and so would every process that these tests start and interrupt.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
@@ -29,3 +34,22 @@ os.environ["SSL_CERT_FILE"] = str(Path(__file__).with_name("authority.pem"))
 
 # uvicorn looks every 0.1 s whether it is to stop, and then waits as long: here a twentieth, in each of 1,000 tests.
 uvicorn.server.asyncio = SimpleNamespace(**vars(asyncio) | {"sleep": lambda delay: asyncio.sleep(delay / 20)})
+
+
+def pytest_addoption(parser):
+    parser.addoption("--cpu-limit", type=float, default=0.0, help="CPU seconds that a test without a marker may take")
+
+
+def pytest_configure(config):
+    config.pluginmanager.register(Costs(config.getoption("--cpu-limit")))
+
+
+@pytest.fixture(autouse=True)
+def own_garbage():
+    """What a test has left open is collected at its end, and is its own failure, not the next test's.
+
+    What is alive by then is not looked at again: a collection takes as long as the test has made objects.
+    """
+    yield
+    gc.collect()
+    gc.freeze()

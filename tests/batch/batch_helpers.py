@@ -4,6 +4,10 @@ import subprocess
 import sys
 import time
 
+from click.testing import CliRunner
+
+from paceline.cli.app import app
+
 FAST = "60k requests/min,60M tokens/min"
 
 
@@ -31,14 +35,28 @@ def read_answers(path):
     return [json.loads(line) for line in path.read_bytes().splitlines()]
 
 
+def words(args, base_url, limit):
+    return ["run", *map(str, args), "--base-url", base_url, "--limit", f"*={limit}"]
+
+
+def call(*args, base_url, code=0, environ=None, limit=FAST):
+    """Call `paceline run` in this process.
+
+    Returns:
+        What it has written to standard output and standard error.
+    """
+    done = CliRunner().invoke(app, words(args, base_url, limit), env=environ)
+    assert done.exit_code == code, done.output
+    return done.stdout, done.stderr
+
+
 def start(*args, base_url, environ=None, limit=FAST, streams=None, setup="", **options):
     """Start `paceline run` in a process of its own, after the statements of `setup`."""
     kept = {
         name: os.environ.get(name, "") for name in ("PATH", "HOME", "XDG_STATE_HOME", "PYTHONPATH", "SSL_CERT_FILE")
     }
     environ = kept | (environ or {})
-    line = [sys.executable, "-c", f"{setup}\nfrom paceline.cli import main; main()", "run", *map(str, args)]
-    line += ["--base-url", base_url, "--limit", f"*={limit}"]
+    line = [sys.executable, "-c", f"{setup}\nfrom paceline.cli import main; main()", *words(args, base_url, limit)]
     streams = streams or {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
     return subprocess.Popen(line, env=environ, text=True, **streams, **options)
 

@@ -215,6 +215,7 @@ async def fetch(sender, target):
     return (await asyncio.create_task(sender.send(target, {}, b""))).body
 
 
+@pytest.mark.long("decodes 200 MB")
 async def test_a_bomb_is_stopped_while_it_is_decoded():
     async with answering(bomb(300 * 2**20), **{"content-encoding": "gzip"}) as (sender, target):
         tracemalloc.start()

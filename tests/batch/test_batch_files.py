@@ -10,7 +10,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from batch_helpers import chat, finish, read_answers, write_lines
+from batch_helpers import call, chat, finish, read_answers, write_lines
 from hypothesis import given
 from hypothesis import strategies as st
 from pydantic_core import from_json
@@ -294,7 +294,7 @@ def test_a_run_with_too_little_room(tmp_path, emulator, command, end):
         assert f"cat {place} >> {path}" in err
         path.write_bytes(path.read_bytes() + place.read_bytes())
         assert len(ids(path)) == emulator.tally()["admitted"] < 300
-        finish(command(source, "-o", path, base_url=emulator.base_url), 0)
+        call(source, "-o", path, base_url=emulator.base_url)
     else:
         resource.prlimit(process.pid, resource.RLIMIT_FSIZE, (hard, hard))
         _, err = finish(process, 0)
@@ -307,7 +307,7 @@ def test_a_run_with_too_little_room(tmp_path, emulator, command, end):
 @pytest.mark.skipif(not os.path.exists("/dev/full"), reason="no such device")  # noqa: PTH110
 def test_a_device_that_fails_ends_the_run(tmp_path, emulator, command):
     source = write_lines(tmp_path / "in.jsonl", [chat(f"r{i}") for i in range(300)])
-    _, err = finish(command(source, "-o", "/dev/full", base_url=emulator.base_url), 1)
+    _, err = call(source, "-o", "/dev/full", code=1, base_url=emulator.base_url)
     assert "stopped: /dev/full cannot be written: No space left on device" in err
 
 
@@ -429,12 +429,12 @@ def test_repair_moves_corrupt_lines_aside(tmp_path, damaged, moved, kept):
 
 def test_a_repaired_run_sends_only_what_was_lost(tmp_path, emulator, command):
     source, path = write_lines(tmp_path / "in.jsonl", [chat(f"r{i}") for i in range(20)]), tmp_path / "out"
-    finish(command(source, "-o", path, base_url=emulator.base_url), 0)
+    call(source, "-o", path, base_url=emulator.base_url)
     path.write_bytes(path.read_bytes().replace(b"\n", b" ", 1))  # two lines are one
-    _, err = finish(command(source, "-o", path, base_url=emulator.base_url), 2)
+    _, err = call(source, "-o", path, code=2, base_url=emulator.base_url)
     assert "line 1: not an answer" in err
     assert "--repair" in err
-    _, err = finish(command(source, "-o", path, "--repair", base_url=emulator.base_url), 0)
+    _, err = call(source, "-o", path, "--repair", base_url=emulator.base_url)
     assert f"corrupt lines moved to {path}.corrupt-1: 1; their requests are sent again" in err
     assert sorted(ids(path)) == sorted(f"r{i}" for i in range(20))
     assert emulator.tally()["admitted"] == 22

@@ -124,6 +124,7 @@ finally:
 """
 
 
+@pytest.mark.long("a file of many lines")
 @pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
 def test_memory_stays_flat_while_lines_are_checked_and_sent(tmp_path, emulator):
     peaks = []

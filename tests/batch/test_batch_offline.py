@@ -10,10 +10,11 @@ from pathlib import Path
 import anthropic
 import openai
 import pytest
-from batch_helpers import FAST, chat, contents, finish, message, read_answers, write_lines
+from batch_helpers import FAST, call, chat, contents, finish, message, read_answers, write_lines
 from hypothesis import given
 from hypothesis import strategies as st
 
+from grids import some
 from paceline.batch import offline
 from paceline.batch.address import address_of
 from paceline.batch.api import BrokenError, RefusedError, Web
@@ -373,6 +374,9 @@ def test_a_batch_has_the_size_that_is_asked_for_or_a_part_of_the_input(run):
     assert one.start(most=None)[1]["batches"] == 1
 
 
+STEPS = pytest.mark.long("a run for each step, or in real time")
+
+
 class CrashError(BaseException):
     """The process was killed."""
 
@@ -409,7 +413,9 @@ class Crashing:
         return sends if awaits else does
 
 
-@pytest.mark.parametrize("style", ["openai", "anthropic", "azure", "mistral", "together", "gemini"])
+@pytest.mark.parametrize(
+    "style", some(["openai", "anthropic", "azure", "mistral", "together", "gemini"], "anthropic", mark=STEPS)
+)
 def test_killed_at_every_step_and_run_again(run, monkeypatch, style):
     """One run for each step, killed at it; the next one pays nothing again and reads everything."""
     at, crashes = 0, 0
@@ -505,6 +511,7 @@ def test_a_queue_that_is_full_by_mistake_is_tried_again(run):
     one.check()
 
 
+@pytest.mark.long("runs for seconds of real time")
 def test_anthropic_refuses_while_its_queue_is_full(run):
     one = run([message(f"c{n}") for n in range(12)], queued_requests=4, turnaround_s=0.5)
     assert one.start()[0] == 0
@@ -709,6 +716,7 @@ def test_only_providers_with_known_batches_and_outputs_that_can_be_resumed(run, 
         Job(str(one.source), config=config, environ={"FIREWORKS_API_KEY": "any"}, mode="batch").run(Said())
 
 
+@pytest.mark.long("starts several processes")
 @pytest.mark.parametrize(
     ("seed", "style"),
     [
@@ -748,12 +756,11 @@ def test_processes_killed_again_and_again(run, command, seed, style):
     one.check()
 
 
-def test_options_of_the_command(run, command):
+def test_options_of_the_command(run):
     one = run(count=4)
-    url = one.emulator.base_url
-    setup = f"import paceline.batch.offline as o; o.TIMING = o.Timing(**{SHORT})"
+    given = {"base_url": one.emulator.base_url, "environ": KEYS}
     args = [one.source, "--mode", "batch", "--batch-lines", "2", "--batch-queue", "100000", "--json"]
-    out, err = finish(command(*args, base_url=url, environ=KEYS, setup=setup), 0)
+    out, err = call(*args, **given)
     assert json.loads(out)["batches"] == 2
     assert "4 requests: 4 answered, 0 failed" in err
     for wrong, text in (
@@ -761,11 +768,11 @@ def test_options_of_the_command(run, command):
         (["--deadline", "6h"], "need each other"),
         (["--mode", "auto", "--deadline", "soon"], "'soon': write it like '6h', '90min'"),
     ):
-        assert text in finish(command(one.source, *wrong, base_url=url, environ=KEYS), 2)[1]
-    finish(command(one.source, "--mode", "auto", "--deadline", "6h", base_url=url, environ=KEYS, setup=setup), 0)
-    _, err = finish(command(one.source, "--mode", "batch", "--page", "0", base_url=url, environ=KEYS), 2)
+        assert text in call(one.source, *wrong, code=2, **given)[1]
+    call(one.source, "--mode", "auto", "--deadline", "6h", **given)
+    _, err = call(one.source, "--mode", "batch", "--page", "0", code=2, **given)
     assert "--page shows the quotas of requests that are sent one by one" in err
-    _, err = finish(command(one.source, "--batch-lines", "2", base_url=url, environ=KEYS), 2)
+    _, err = call(one.source, "--batch-lines", "2", code=2, **given)
     assert "--batch-lines and --batch-queue need --mode batch" in err
 
 
@@ -789,7 +796,9 @@ class TestDeadline:
         one.check()
         assert "in batches, and one by one from 0.8 s before the deadline on if they have not ended" in one.said.lines
 
-    @pytest.mark.parametrize("style", ["openai", "anthropic", "mistral", "together", "gemini"])
+    @pytest.mark.parametrize(
+        "style", some(["openai", "anthropic", "mistral", "together", "gemini"], "openai", mark=STEPS)
+    )
     def test_batches_that_do_not_are_left_and_the_rest_is_sent_one_by_one(self, run, monkeypatch, style):
         one = run(count=30, style=style, turnaround_s=4.0, cancel_s=0.1)
         monkeypatch.setattr(offline, "TIMING", offline.Timing(**SHORT | HURRY | {"last_s": 3.0}))
@@ -804,6 +813,7 @@ class TestDeadline:
         one.check(paid=found["paid"])
         assert Journal(str(one.output)).unfinished == 0
 
+    @pytest.mark.long("runs for seconds of real time")
     def test_the_rest_is_what_can_just_be_sent_in_time(self, run, monkeypatch):
         """60 requests at 20 a second: the batches are left about 40 / 20 / 0.8 + 3.4 s before the deadline."""
         monkeypatch.setattr(offline, "TIMING", offline.Timing(**SHORT | HURRY | {"last_s": 3.0}))

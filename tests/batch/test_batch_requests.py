@@ -122,6 +122,7 @@ def test_many_problems_are_counted(tmp_path):
     assert said[-2] == "and 29 more"
 
 
+@pytest.mark.long("a file of many lines")
 def test_duplicates_far_apart(tmp_path):
     names = [f"id{i}" for i in range(25_000)]
     with pytest.raises(InputError, match="line 25001: custom_id is that of line 17:"):

@@ -10,7 +10,7 @@ with contextlib.suppress(ImportError):
     import termios
 
 import pytest
-from batch_helpers import FAST, chat, finish, message, read_answers, wait_for_lines, write_lines
+from batch_helpers import FAST, call, chat, finish, message, read_answers, wait_for_lines, write_lines
 
 from paceline.batch.job import Job
 from paceline.batch.progress import Plain, View
@@ -178,8 +178,8 @@ def test_nothing_is_sent_when_it_cannot_start(tmp_path, source, emulator):
     assert sorted(p.name for p in tmp_path.iterdir()) == ["bad.jsonl", "in.jsonl"]
 
 
-def test_json_summary(source, emulator, command):
-    out, err = finish(command(source, "--json", "--quiet", base_url=emulator.base_url), 0)
+def test_json_summary(source, emulator):
+    out, err = call(source, "--json", "--quiet", base_url=emulator.base_url)
     report = json.loads(out)
     assert err == ""
     assert set(report) == {
@@ -209,15 +209,14 @@ def test_a_pipe_is_checked_before_anything_is_sent(tmp_path, emulator, command):
     assert emulator.tally()["admitted"] == 0
 
 
-def test_usage_errors(source, emulator, command):
+def test_usage_errors(source, emulator):
     for arguments, words in (
         ((source, "--json", "-o", "-"), "choose one"),
         ((source, "--workers", "0"), "workers: 0: it must be a whole number"),
         (("-",), "needs an output"),
         ((source, "--limit", "gpt-5=fast"), "is not a quota"),
     ):
-        _, err = finish(command(*arguments, base_url=emulator.base_url), 2)
-        assert words in err
+        assert words in call(*arguments, code=2, base_url=emulator.base_url)[1]
 
 
 def all_once(source, names):
@@ -233,6 +232,7 @@ def slow(tmp_path, emulator):
     return write_lines(tmp_path / "in.jsonl", [chat(f"r{i}") for i in range(400)])
 
 
+@pytest.mark.long("starts several processes")
 @pytest.mark.skipif(os.name == "nt", reason="signals")
 def test_killed_in_the_middle(slow, emulator, command):
     names = [f"r{i}" for i in range(400)]
@@ -252,6 +252,7 @@ def test_killed_in_the_middle(slow, emulator, command):
     assert len(answers["repeated"]) <= 80
 
 
+@pytest.mark.long("starts several processes")
 @pytest.mark.skipif(os.name == "nt", reason="signals")
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, getattr(signal, "SIGHUP", None)])
 def test_a_signal_finishes_what_is_in_flight(slow, emulator, number, command):
@@ -289,6 +290,7 @@ def test_a_closed_terminal_loses_no_answer(slow, emulator, command):
     assert len(read_answers(output_of(slow))) == emulator.tally()["admitted"] < 400
 
 
+@pytest.mark.long("starts several processes")
 @pytest.mark.skipif(os.name == "nt", reason="signals")
 def test_a_signal_that_was_ignored_at_the_start_stays_ignored(slow, emulator, command):
     process = command(slow, base_url=emulator.base_url, preexec_fn=lambda: signal.signal(signal.SIGHUP, signal.SIG_IGN))
@@ -338,6 +340,7 @@ def test_an_interrupt_while_modules_are_imported_is_one_line(source, emulator, m
     assert emulator.tally()["admitted"] == 0
 
 
+@pytest.mark.long("starts several processes")
 @pytest.mark.skipif(os.name == "nt", reason="signals")
 def test_the_second_signal_stops_at_once(tmp_path, emulator, command):
     emulator.reset(latency_s=60.0)
@@ -353,9 +356,10 @@ def test_the_second_signal_stops_at_once(tmp_path, emulator, command):
     assert "2 requests left" in err
 
 
+@pytest.mark.long("starts several processes")
 @pytest.mark.skipif(os.name == "nt", reason="locks")
 def test_one_process_at_a_time(slow, emulator, command):
-    first = command(slow, "--workers", "10", base_url=emulator.base_url)
+    first = command(slow, base_url=emulator.base_url, limit="60 requests/min")  # it is there until it is interrupted
     wait_for_lines(output_of(slow), 1, first)
     _, err = finish(command(slow, base_url=emulator.base_url), 2)
     assert "another process is writing it" in err
@@ -375,6 +379,7 @@ with open(sys.argv[1], "rb") as file:
 """
 
 
+@pytest.mark.long("starts several processes")
 @pytest.mark.skipif(sys.platform != "linux", reason="ru_maxrss in KiB")
 def test_memory_stays_flat(tmp_path):
     peaks = []

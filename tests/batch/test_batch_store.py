@@ -8,7 +8,7 @@ import sys
 from datetime import UTC, datetime
 
 import pytest
-from batch_helpers import FAST, chat, finish, message, read_answers, wait_for_lines, write_lines
+from batch_helpers import FAST, call, chat, finish, message, read_answers, wait_for_lines, write_lines
 
 from paceline.batch.address import account
 from paceline.batch.job import Job, choose_store, state_file
@@ -97,6 +97,7 @@ def test_on_this_machine_nothing_is_remembered(emulator, source, state_home, cap
     assert not state_home.exists()
 
 
+@pytest.mark.long("starts several processes")
 def test_the_next_run_knows_what_this_one_used(tmp_path, emulator, source, command):
     limit, file = f"{day(30)},{FAST}", tmp_path / "state.db"
     arguments = {"base_url": emulator.base_url, "limit": limit}
@@ -148,6 +149,7 @@ def test_a_prefix_is_for_any_store():
     assert Prefixed(store, "a").url == store.url
 
 
+@pytest.mark.long("starts several processes")
 def test_runs_at_the_same_time_share(tmp_path, emulator, command):
     # 50 requests at once, and 50 more at 50 a second: alone each would send its 50 at once.
     emulator.reset(limits={"*": "50 requests/s"})
@@ -198,13 +200,13 @@ def test_nor_does_a_missing_home(elsewhere, source, monkeypatch, capsys):
 
 
 @pytest.mark.parametrize("mode", ["fail_safe", "fail_closed", "fail_open"])
-def test_a_named_store_that_cannot_be_used_is_an_error(tmp_path, emulator, source, command, mode):
+def test_a_named_store_that_cannot_be_used_is_an_error(tmp_path, emulator, source, mode):
     (tmp_path / "file").touch()
     for url, words in (
         (f"sqlite:{tmp_path}/file/state.db", "it cannot be made"),
         ("redis://:hunter2@127.0.0.1:1", "check the address, and that the server runs"),
     ):
-        out, err = finish(command(source, "--store", url, "--on-store-failure", mode, base_url=emulator.base_url), 2)
+        out, err = call(source, "--store", url, "--on-store-failure", mode, code=2, base_url=emulator.base_url)
         last = err.splitlines()[-1]
         assert out == ""
         assert last.startswith("paceline run: ")
@@ -215,7 +217,7 @@ def test_a_named_store_that_cannot_be_used_is_an_error(tmp_path, emulator, sourc
     assert not (tmp_path / "in.results.jsonl").exists()
 
 
-def test_wrong_words_are_usage_errors(source, emulator, command):
+def test_wrong_words_are_usage_errors(source, emulator):
     for arguments, words in (
         (("--store", "sqlit:x"), "command line: store: no store is called 'sqlit': did you mean 'sqlite'?"),
         (
@@ -223,13 +225,12 @@ def test_wrong_words_are_usage_errors(source, emulator, command):
             "command line: on_store_failure: 'fail_openn': it must be 'fail_safe', 'fail_closed' or 'fail_open'; did you mean 'fail_open'?",
         ),
     ):
-        _, err = finish(command(source, *arguments, base_url=emulator.base_url), 2)
-        assert words in err
+        assert words in call(source, *arguments, code=2, base_url=emulator.base_url)[1]
 
 
-def test_the_environment_names_a_store(tmp_path, emulator, source, command):
+def test_the_environment_names_a_store(tmp_path, emulator, source):
     environ = {"PACELINE_STORE": f"sqlite:{tmp_path}/state.db"}
-    out, _ = finish(command(source, "--json", base_url=emulator.base_url, environ=environ), 0)
+    out, _ = call(source, "--json", base_url=emulator.base_url, environ=environ)
     assert json.loads(out)["store"] == f"sqlite:{tmp_path}/state.db"
 
 
@@ -240,6 +241,7 @@ def test_at_the_end_the_store_knows_what_answers_cost(tmp_path, emulator):
     assert books["output_tokens/60.0"] == pytest.approx(report["output_tokens"])
 
 
+@pytest.mark.long("starts several processes")
 @pytest.mark.skipif(sys.platform == "win32", reason="signals")
 def test_killed_and_resumed(tmp_path, emulator, command):
     emulator.reset(latency_s=0.1)

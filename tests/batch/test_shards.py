@@ -66,6 +66,7 @@ def test_what_is_no_shard(text):
         Shard.parse(text)
 
 
+@pytest.mark.long("starts several processes")
 def test_three_processes_share_a_quota_and_one_is_killed(tmp_path, emulator, command):
     emulator.reset(limits={"*": LIMIT}, latency_s=0.05)
     source = write_lines(tmp_path / "in.jsonl", [chat(f"r{n}") for n in range(120)])

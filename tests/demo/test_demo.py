@@ -28,6 +28,7 @@ def half(title: str = "with paceline", *, refused: int = 0, done: int = 10, stop
     return Half(title, 10, done=done, spans_s=[1.0] * done, elapsed_s=4.0, over=True, stopped=stopped, tally=tally)
 
 
+@pytest.mark.long("draws pictures of two runs")
 def test_small_demo_runs_and_draws(tmp_path: Path) -> None:
     result = CliRunner().invoke(app, ["demo", "--out", str(tmp_path), *SMALL])
     assert result.exit_code == 0, result.output
@@ -36,6 +37,7 @@ def test_small_demo_runs_and_draws(tmp_path: Path) -> None:
     assert (tmp_path / "paceline-demo.png").read_bytes().startswith(b"\x89PNG")
 
 
+@pytest.mark.long("starts several processes")
 @pytest.mark.skipif(sys.platform == "win32", reason="signals")
 def test_interrupt_ends_without_a_traceback(tmp_path: Path) -> None:
     code = "from paceline.cli import main; main()"

@@ -107,6 +107,7 @@ def runs_of(block: Block) -> list[str]:
 RUN = [block for block in BLOCKS if block.language == "console" and block.page not in ELSEWHERE and runs_of(block)]
 
 
+@pytest.mark.long("starts a process for each command of a page")
 @pytest.mark.parametrize("block", RUN, ids=str)
 def test_the_commands_of_a_block_run(block, paceline_emulator, tmp_path):
     """In a folder with the files that the pages name, at an emulator."""

@@ -27,6 +27,7 @@ import pytest
 from pages import BLOCKS, Block, by_page
 
 import paceline
+from grids import some
 
 PYTHON = {
     page: [block for block in blocks if not block.text.startswith(">>>")] for page, blocks in by_page("python").items()
@@ -244,8 +245,15 @@ def expected(block: Block) -> list[str]:
     return re.findall(r"^ *print\(.*\)  # (.*)$", block.text, re.MULTILINE)
 
 
+PAGES = [page for page, blocks in PYTHON.items() if not all(map(is_parsed, blocks))]
+
+
 @pytest.mark.filterwarnings("ignore::paceline.PacelineWarning")  # an emulator has no published limits
-@pytest.mark.parametrize("page", [page for page, blocks in PYTHON.items() if not all(map(is_parsed, blocks))])
+# A page leaves its clients to the end of the program.
+@pytest.mark.filterwarnings("ignore:Exception ignored in. <socket.socket:pytest.PytestUnraisableExceptionWarning")
+@pytest.mark.parametrize(
+    "page", some(PAGES, *set(PAGES) - SHELL, mark=pytest.mark.long("starts a process for each command of a page"))
+)
 def test_the_examples_of_a_page_run(page, reader, capsys, paceline_emulator):
     space = space_of(page)
     for block in BLOCKS:

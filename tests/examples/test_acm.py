@@ -418,6 +418,7 @@ def spend(state, *, kill):
     assert (process.returncode == 0) != kill
 
 
+@pytest.mark.long("starts several processes")
 @pytest.mark.parametrize("kill", [False, True], ids=["ended", "killed"])
 def test_a_day_s_use_survives_a_restart(tmp_path, kill):
     """A whole process with 13 requests, three of them in flight when it ends; killed, it cannot even say goodbye."""

@@ -103,6 +103,7 @@ async def test_estimates_are_corrected_and_compared_for_each_model(provider, pac
     assert ratios[-1] == pytest.approx(1.1, abs=0.15)
 
 
+@pytest.mark.long("runs for seconds of real time")
 async def test_an_outsider_on_the_same_key_costs_one_429_and_no_answer(paceline_emulator, caplog):
     """Somebody else empties the quota: the refusal is waited out as it asks, logged, and tried again."""
     model = "llama-3.3-70b-versatile"
@@ -152,6 +153,7 @@ async def test_the_whole_program(capsys):
     assert "azure/gpt-4.1: 140 requests/10s (the file does not say so)" in said
 
 
+@pytest.mark.long("runs for seconds of real time")
 async def test_a_provider_that_is_down_is_left_alone_and_nothing_is_lost(tmp_path, capsys):
     """The breaker opens after five failures; after its pause the probe finds the provider well."""
     file = tmp_path / "limits.yaml"

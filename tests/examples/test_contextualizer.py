@@ -67,6 +67,20 @@ def limited(clock, model, settings=None, **options):
     return Limited(model, settings.limiter(clock=clock), **options)
 
 
+@pytest.fixture
+def made():
+    """`make_provider`, whose clients are closed."""
+    providers = []
+
+    def make(*args):
+        providers.append(make_provider(*args))
+        return providers[-1]
+
+    yield make
+    for provider in providers:
+        provider.provider._client.close()
+
+
 def play(clock, function, *args, **options):
     """Call a function that waits on ``clock``, and let time pass whenever it does."""
     with ThreadPoolExecutor(1) as pool:
@@ -202,10 +216,11 @@ def test_a_wait_is_logged_with_what_is_used_of_the_quota(clock, tokenizer, caplo
     assert line.expected_wait_s >= 1
 
 
+@pytest.mark.long("runs for seconds of real time")
 @pytest.mark.parametrize("factor", [1.0, 0.5])
-def test_the_usable_limit_is_max_tpm_times_the_factor_also_after_headers(paceline_emulator, factor):
+def test_the_usable_limit_is_max_tpm_times_the_factor_also_after_headers(paceline_emulator, made, factor):
     world = paceline_emulator(limits={MODEL: "30k tokens/2s"}, latency_s=0.02)  # two seconds for a minute
-    provider = make_provider(Settings(tpm_safety_factor=factor).limiter(30), world.base_url)
+    provider = made(Settings(tpm_safety_factor=factor).limiter(30), world.base_url)
     with ThreadPoolExecutor(10) as pool:
         list(pool.map(lambda _: provider.generate("Say something about the weather. " * 200), range(40)))
     tally = world.tally()
@@ -407,10 +422,10 @@ def test_any_provider_with_the_two_functions_becomes_limited(clock):
     assert provider.name == model.name  # the rest is as it was
 
 
-def test_the_factory_returns_the_provider_wrapped(paceline_emulator):
+def test_the_factory_returns_the_provider_wrapped(paceline_emulator, made):
     settings = Settings()
     world = paceline_emulator(limits={MODEL: "30k tokens/min"})
-    provider = make_provider(settings.limiter(), world.base_url)
+    provider = made(settings.limiter(), world.base_url)
     assert isinstance(provider, Limited)
     assert isinstance(provider.provider, OpenAIProvider)
     assert provider.generate("Say something.").text
@@ -419,10 +434,11 @@ def test_the_factory_returns_the_provider_wrapped(paceline_emulator):
     assert quota["spent"] == world.tally()["pools"][MODEL]["charges"]["tokens"]
 
 
-def test_a_crowd_at_the_api_none_refused(paceline_emulator):
+@pytest.mark.long("runs for seconds of real time")
+def test_a_crowd_at_the_api_none_refused(paceline_emulator, made):
     settings, speed = Settings(), 30  # two seconds for a minute
     world = paceline_emulator(limits={MODEL: "30k tokens/2s"}, latency_s=0.03, jitter=0.5)
-    provider = make_provider(settings.limiter(speed), world.base_url)
+    provider = made(settings.limiter(speed), world.base_url)
     with ThreadPoolExecutor(10) as pool:
         list(pool.map(lambda _: provider.generate("Say something about the weather. " * 200), range(50)))
     tally = world.tally()
@@ -431,21 +447,22 @@ def test_a_crowd_at_the_api_none_refused(paceline_emulator):
     assert provider.waited_s > 1
 
 
-def test_a_refusal_of_the_real_sdk_is_waited_out(paceline_emulator):
+@pytest.mark.long("runs for seconds of real time")
+def test_a_refusal_of_the_real_sdk_is_waited_out(paceline_emulator, made):
     settings = Settings(max_tpm=12_000, tpm_safety_factor=1.0)
     world = paceline_emulator(limits={MODEL: "12k tokens/min"}, start_level=0.0)  # others have used it up
-    provider = make_provider(settings.limiter(), world.base_url)
+    provider = made(settings.limiter(), world.base_url)
     started = time.monotonic()
     provider.generate("Say something. " * 50, max_tokens=300)
     assert (provider.last.attempts, world.tally()["refused_total"]) == (2, 1)
     assert 0.5 < provider.last.waited_s < time.monotonic() - started  # what it needs comes at 200 tokens a second
 
 
-def test_another_error_of_the_real_sdk_goes_up_at_once(paceline_emulator):
+def test_another_error_of_the_real_sdk_goes_up_at_once(paceline_emulator, made):
     settings = Settings()
     world = paceline_emulator(limits={MODEL: "30k tokens/min"}, valid_key="another")
     with pytest.raises(openai.AuthenticationError):
-        make_provider(settings.limiter(), world.base_url).generate("x")
+        made(settings.limiter(), world.base_url).generate("x")
 
 
 # --- the environment

@@ -137,7 +137,10 @@ def test_the_status_page_shows_the_queue():
     assert pool["lanes"] == {"priority 10": 1, "default": 3}
 
 
-@pytest.mark.parametrize(("mode", "refused"), [("window", 0), ("off", 43)])
+@pytest.mark.parametrize(
+    ("mode", "refused"),
+    [pytest.param("window", 0, marks=pytest.mark.long("two minutes thirty times as fast")), ("off", 43)],
+)
 def test_the_whole_program_thirty_times_as_fast(mode, refused):
     """Over HTTP: the other backend at once, and no call refused."""
     command = [sys.executable, str(EXAMPLE / "run.py"), "--speed", "30", "--mode", mode]

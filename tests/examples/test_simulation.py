@@ -237,6 +237,7 @@ async def test_limits_and_levels_follow_the_answers_headers():
     assert rows["gpt-5"].requests == 10
 
 
+@pytest.mark.long("runs for seconds of real time")
 async def test_openai_run_has_no_refusals_and_nearly_the_ideal_speed(tmp_path):
     file = tmp_path / "simulation.toml"
     file.write_text('[limits]\n"openai/*" = ["120 requests/min", "120k tokens/min"]\n')
@@ -251,6 +252,7 @@ async def test_openai_run_has_no_refusals_and_nearly_the_ideal_speed(tmp_path):
     assert rows["gpt-5"].later == pytest.approx(1.0, abs=0.05)
 
 
+@pytest.mark.long("runs for seconds of real time")
 async def test_anthropic_run_keeps_three_quotas_and_nearly_the_ideal_speed():
     rows, people, _ = await simulate("--provider", "claude", "--agents", 44, "--speed", 2)
     assert [rows[model].requests for model in ("claude-sonnet-5", "claude-haiku-4-5")] == [132, 132]

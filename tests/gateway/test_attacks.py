@@ -801,6 +801,7 @@ class TestCrowds:
         assert counts["granted"] == counts["settled"] + counts.get("cancelled", 0) >= 50
 
 
+@pytest.mark.long("starts several processes")
 class TestProcesses:
     """Signals, and the limit of open files."""
 

@@ -355,6 +355,7 @@ class TestKeys:
         assert client.get(running.url + "/status", headers={"x-api-key": reader}).status_code == 200
         assert client.get(running.url + "/status").status_code == 401
 
+    @pytest.mark.long("runs for seconds of real time")
     def test_each_is_a_lane(self, serve, keys, emulator, client):
         flood, calm = keys.add("flood"), keys.add("calm")
         emulator.reset(limits={"gpt-5": "1200 requests/min"})
@@ -390,6 +391,7 @@ class TestKeys:
         assert client.get(running.url + "/status", headers=same).status_code == 200
 
 
+@pytest.mark.long("runs for seconds of real time")
 def test_two_processes_on_one_store_act_as_one(serve, emulator, tmp_path):
     emulator.reset(limits={"gpt-5": "1800 requests/min"})
     store = f"sqlite:{tmp_path / 'quotas.db'}"

@@ -60,6 +60,7 @@ def admitted(worlds):
     return {name: world.tally()["admitted"] for name, world in worlds.items()}
 
 
+@pytest.mark.long("runs for seconds of real time")
 def test_the_bursts_of_all_members_are_used_at_once(group, regions, client):
     worlds = regions()
     running = group({name: world.base_url for name, world in worlds.items()})

@@ -127,6 +127,7 @@ class TestBudget:
             f"budget: {spent(limiter):.4g} of 0.25 usd/day is spent or reserved"
         ]
 
+    @pytest.mark.long("waits twice as long as a request waits for a budget")
     def test_it_survives_a_restart_with_a_store(self, server, tmp_path):
         store = f"sqlite:{tmp_path / 'quotas.db'}"
         for expected in ([200, 429], [429, 429]):

@@ -115,7 +115,7 @@ def test_a_request_is_settled_with_what_the_server_charged(world, limiter, send,
 @every_way
 def test_a_refused_request_is_sent_again_by_the_limiter(paceline_emulator, send):
     world = paceline_emulator(
-        limits={"*": "120 requests/min,4M tokens/min"}, rule="quantised", quantum_s=1, start_level=0.0
+        limits={"*": "1200 requests/min,4M tokens/min"}, rule="quantised", quantum_s=0.1, start_level=0.0, headers=False
     )
     limiter = paceline.Limiter({"openai/*": LIMITS})
     with paceline.instrument(limiter, provider="openai"):

@@ -193,6 +193,7 @@ async def test_a_caller_cancelled_in_line_costs_nothing():
     assert pool(limiter)["counts"] == {"granted": 1, "settled": 1}
 
 
+@pytest.mark.long("runs for seconds of real time")
 async def test_against_a_provider_with_half_of_what_we_believe(paceline_emulator):
     """No call fails and every answer is right, although the provider refuses."""
     world = paceline_emulator(limits={"gpt-5": "600 requests/min"}, headers=False, start_level=0.02)

@@ -173,6 +173,7 @@ async def test_a_cancelled_stream_that_nobody_closes_settles_by_its_time_to_live
         await kept[0].close()
 
 
+@pytest.mark.long("five hundred requests of a real SDK")
 async def test_five_hundred_at_once_through_one_default_client(paceline_emulator):
     """A pool of 100 connections neither stalls them nor makes them fail; none is refused."""
     world = paceline_emulator(limits={"gpt-5": "2000 requests/min,10M tokens/min"}, latency_s=0.2, process=True)
@@ -220,6 +221,7 @@ async def test_instrument_async_and_attach_together_charge_once(world, limiter):
     assert counts(limiter, "openai/gpt-5") == {"granted": 2, "settled": 2}
 
 
+@pytest.mark.long("hundreds of requests of a real SDK")
 def test_two_hundred_threads_and_two_loops_share_one_limiter(world, limiter):
     client = openai.OpenAI(api_key="k", base_url=f"{world.base_url}/v1")
     limiter.attach(client, provider="openai")
@@ -283,6 +285,7 @@ def test_attach_says_what_it_cannot_do(limiter):
     client.close()
 
 
+@pytest.mark.long("five hundred requests of a real SDK")
 async def test_five_hundred_streams_at_once_by_instrument(paceline_emulator):
     limits = ["2000 requests/min", "10M input_tokens/min", "2M output_tokens/min"]
     world = paceline_emulator(limits={"claude-haiku-4-5": ",".join(limits)}, latency_s=0.2, process=True)

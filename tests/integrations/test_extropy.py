@@ -37,6 +37,7 @@ async def reason(client, dual, passes=(("pivotal", "gpt-5", 300), ("routine", "g
         await asyncio.wait_for(call, DEADLINE_S)
 
 
+@pytest.mark.long("runs for seconds of real time")
 async def test_waits_are_above_the_deadline_and_permits_travel_down(world):
     limiter = paceline.Limiter({"openai/*": ["600 requests/min burst 10", "1M tokens/min"]})
     dual = ExtropyLimiter(limiter, GPT, MINI)

@@ -51,6 +51,7 @@ def script(folder, text, name="program.py"):
     return path
 
 
+@pytest.mark.long("starts several processes")
 def test_a_program_is_paced_and_its_output_and_exit_code_are_its_own(world, tmp_path):
     program = script(tmp_path, "ask(12); print('done'); print('warned', file=sys.stderr); sys.exit(3)")
     out, err = run("--", "python", program, url=world.base_url, code=3)
@@ -62,6 +63,7 @@ def test_a_program_is_paced_and_its_output_and_exit_code_are_its_own(world, tmp_
     assert err == ""
 
 
+@pytest.mark.long("starts several processes")
 @pytest.mark.parametrize("method", ["spawn", "fork", "subprocess"])
 def test_processes_share_the_quotas(world, tmp_path, method):
     program = script(
@@ -88,6 +90,7 @@ def test_processes_share_the_quotas(world, tmp_path, method):
     assert (world.tally()["admitted"], world.tally()["refused_total"]) == (requests, 0)
 
 
+@pytest.mark.long("starts several processes")
 def test_pytest_and_modules_are_paced(world, tmp_path):
     script(tmp_path, "def test_one(): ask(3)", "test_one.py")
     out, err = run("python", "-m", "pytest", "-q", "-p", "no:cacheprovider", tmp_path, url=world.base_url, cwd=tmp_path)
@@ -182,6 +185,7 @@ def test_a_signal_while_the_command_is_started_reaches_it(monkeypatch):
     assert command._run([sys.executable, "-c", lines], os.environ) == 7
 
 
+@pytest.mark.long("starts several processes")
 @pytest.mark.parametrize(("end", "code"), [("os.kill(os.getpid(), 9)", 137), ("os._exit(126)", 126)])
 def test_a_process_that_ends_at_once_is_counted(world, tmp_path, end, code):
     program = script(tmp_path, f"ask(2); {end}")
@@ -189,6 +193,7 @@ def test_a_process_that_ends_at_once_is_counted(world, tmp_path, end, code):
     assert "openai/gpt-5: 2 requests, 0 refused" in err
 
 
+@pytest.mark.long("starts several processes")
 def test_workers_of_a_pool_are_counted_and_a_process_that_is_forked_for_nothing_is_none(world, tmp_path):
     program = script(
         tmp_path,
@@ -212,6 +217,7 @@ def test_an_error_at_the_start_is_not_the_program_s(tmp_path):
     assert "is not paced: " in err
 
 
+@pytest.mark.long("starts several processes")
 def test_errors_before_the_start(tmp_path):
     _, err = run("no-such-command", code=127)
     assert err == "paceline exec: no such command: no-such-command\n"
@@ -226,6 +232,7 @@ def test_errors_before_the_start(tmp_path):
     assert "Missing argument" in err
 
 
+@pytest.mark.long("starts several processes")
 def test_a_process_that_outlives_the_command_goes_on(world, tmp_path):
     late = script(tmp_path, "time.sleep(1.5); ask(2); open(sys.argv[1], 'w').write('sent')", "late.py")
     program = script(tmp_path, f"import subprocess; subprocess.Popen([sys.executable, {str(late)!r}, sys.argv[1]])")

@@ -159,6 +159,7 @@ class TestPrograms:
         )
         assert spent(tmp_path / "books") == [5, 10 + 20 + 7 + 5 + 3]
 
+    @pytest.mark.long("runs for seconds of real time")
     def test_a_fork_while_the_store_is_lost(self, tmp_path):
         """Only the parent tells what it has spent meanwhile."""
         run(

@@ -66,6 +66,7 @@ def written(folder, text, name="work.toml"):
     return path
 
 
+@pytest.mark.long("a world of thousands of requests")
 def test_the_paper_pipeline_finishes_33_papers_a_minute(tmp_path):
     work = read_workload(written(tmp_path, PAPERS))
     made = plan(work, {"quotas": work.limits})

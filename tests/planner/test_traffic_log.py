@@ -1,5 +1,6 @@
 """The traffic log, each line a request without a prompt or a key; in shadow clients are not held, see the provider's own answers."""
 
+import contextlib
 import json
 import logging
 import os
@@ -19,6 +20,15 @@ PROMPT = [{"role": "user", "content": "the secret of the prompt"}]
 
 
 @pytest.fixture
+def connect():
+    """Make a client of openai, closed at the end."""
+    with contextlib.ExitStack() as stack:
+        yield lambda base_url, key: stack.enter_context(
+            openai.OpenAI(base_url=f"{base_url}/v1", api_key=key, max_retries=0)
+        )
+
+
+@pytest.fixture
 def log(tmp_path):
     return tmp_path / "traffic.jsonl"
 
@@ -27,10 +37,10 @@ def lines(log):
     return [json.loads(line) for line in log.read_text().splitlines()]
 
 
-def test_an_attached_client_is_not_held_and_sees_the_providers_refusals(log):
+def test_an_attached_client_is_not_held_and_sees_the_providers_refusals(log, connect):
     with Emulator(limits={"gpt-5": "3 requests/min"}) as emulator:
         limiter = paceline.Limiter({"gpt-5": "1 requests/hour"}, shadow=log)
-        client = openai.OpenAI(base_url=f"{emulator.base_url}/v1", api_key="sk-the-key", max_retries=0)
+        client = connect(emulator.base_url, "sk-the-key")
         limiter.attach(client, provider="openai")
         for _ in range(3):
             client.chat.completions.create(model="gpt-5", messages=PROMPT, max_tokens=20)
@@ -94,10 +104,10 @@ def test_a_setting_for_programs_and_gateways_and_not_for_runs(log):
 class TestHeld:
     """A log of requests that are held as usual."""
 
-    def test_a_client_is_held_and_logged_from_its_arrival_on(self, log):
+    def test_a_client_is_held_and_logged_from_its_arrival_on(self, log, connect):
         with Emulator(limits={"gpt-5": "600 requests/min"}) as emulator:
             limiter = paceline.Limiter({"gpt-5": "200 requests/min burst 1"}, traffic_log=log)
-            client = openai.OpenAI(base_url=f"{emulator.base_url}/v1", api_key="sk-the-key", max_retries=0)
+            client = connect(emulator.base_url, "sk-the-key")
             limiter.attach(client, provider="openai")
             asked = {"model": "gpt-5", "messages": PROMPT, "max_tokens": 200}
             threads = [threading.Thread(target=client.chat.completions.create, kwargs=asked) for _ in range(4)]
@@ -116,10 +126,10 @@ class TestHeld:
         assert "secret" not in log.read_text()
         assert "sk-the-key" not in log.read_text()
 
-    def test_errors_have_their_status_and_are_left_out_of_a_replay(self, log):
+    def test_errors_have_their_status_and_are_left_out_of_a_replay(self, log, connect):
         with Emulator(limits={"*": "600 requests/min"}, valid_key="sk-right") as emulator:
             limiter = paceline.Limiter({"*": "600 requests/min"}, traffic_log=log)
-            client = openai.OpenAI(base_url=f"{emulator.base_url}/v1", api_key="sk-wrong", max_retries=0)
+            client = connect(emulator.base_url, "sk-wrong")
             limiter.attach(client, provider="openai")
             with pytest.raises(openai.AuthenticationError):
                 client.chat.completions.create(model="gpt-5", messages=PROMPT)

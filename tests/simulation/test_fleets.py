@@ -5,6 +5,7 @@ import copy
 import pytest
 from tests.simulation.fleet import Fleet
 
+from grids import WORLD
 from paceline.core.queue import Waiter
 from paceline.core.quota import NS, parse_quotas
 from paceline.shared.capacity import FEW, answer, ask
@@ -22,7 +23,7 @@ START = 1_700_000_003 * NS
 
 def worlds():
     return [
-        *[pytest.param(*world, id=name) for name, world in WORLDS.items()],
+        *[pytest.param(*world, id=name, marks=WORLD if world[0] > 10 else ()) for name, world in WORLDS.items()],
         *[pytest.param(*world, id=name, marks=pytest.mark.soak) for name, world in LARGE.items()],
     ]
 

@@ -4,8 +4,11 @@ import pytest
 from tests.simulation.planted import BUGS
 from tests.simulation.seeds import Options, check, differing, drawn, minimised, tried
 
-QUICK, PARTS = 72, 8
-"""How many seeds the suite runs, and in how many tests."""
+from grids import WORLD, some
+
+SEEDS = range(72)
+QUICK = set(range(24)) - {1, 10}
+"""Those that `make test` runs: the quick ones of the first third. `make test-all` runs the others, too."""
 
 FINDERS = {
     "plain_refunds": 179, "lost_wake_up": 1, "retry_jumps_the_queue": 14, "client_clock_in_the_store": 1,
@@ -14,11 +17,10 @@ FINDERS = {
 """The first seed that finds each planted bug."""
 
 
-@pytest.mark.parametrize("part", range(PARTS))
-def test_no_seed_breaks_a_promise(part):
-    for seed in range(part, QUICK, PARTS):
-        _, found = tried(seed)
-        assert found is None, f"python -m tests.simulation.seeds --seed {seed}: {found}; {differing(drawn(seed))}"
+@pytest.mark.parametrize("seed", some(SEEDS, *QUICK))
+def test_no_seed_breaks_a_promise(seed):
+    _, found = tried(seed)
+    assert found is None, f"python -m tests.simulation.seeds --seed {seed}: {found}; {differing(drawn(seed))}"
 
 
 MENDED = [
@@ -27,7 +29,7 @@ MENDED = [
 """Seeds that once broke a promise."""
 
 
-@pytest.mark.parametrize("seed", MENDED)
+@pytest.mark.parametrize("seed", some(MENDED, *set(MENDED) - {94, 1062, 2076, 2374, 3487, 7509, 7642}))
 def test_what_seeds_once_broke_is_mended(seed):
     assert tried(seed)[1] is None
 
@@ -38,7 +40,9 @@ def test_slots_that_others_hold_do_not_come_back_with_each_refusal():
     assert check(options) is None
 
 
-@pytest.mark.parametrize("bug", BUGS)
+@pytest.mark.parametrize(
+    "bug", some([*BUGS], "plain_refunds", "retry_jumps_the_queue", "lesson_that_stays", "breaker_counts_callers")
+)
 def test_a_planted_bug_is_found(bug):
     seed = FINDERS[bug]
     with BUGS[bug]():
@@ -47,6 +51,7 @@ def test_a_planted_bug_is_found(bug):
     assert tried(seed)[1] is None, "it is found without the bug, too"
 
 
+@WORLD
 def test_a_seed_gives_the_same_world_and_run():
     assert drawn(17) == drawn(17)
     with BUGS["lesson_that_stays"]():
@@ -54,6 +59,7 @@ def test_a_seed_gives_the_same_world_and_run():
         assert tried(seed) == tried(seed)
 
 
+@WORLD
 def test_a_broken_world_is_minimised():
     with BUGS["plain_refunds"]():
         world = drawn(FINDERS["plain_refunds"])

@@ -6,7 +6,7 @@ import pytest
 from tests.simulation.fleet import Fleet
 from tests.simulation.test_worlds import BLIND, DOUBLE, LATENCIES_S, LIMITS
 
-from grids import sampled
+from grids import WORLD, sampled
 
 WORLDS = {
     "bucket": (LIMITS, {}, 0, 0.985, None),
@@ -44,7 +44,7 @@ def run(told=LIMITS, *, lost=0, settings=None, **options):
     return made, said
 
 
-@pytest.mark.parametrize(("world", "latency_s"), sampled([*WORLDS], LATENCIES_S))
+@pytest.mark.parametrize(("world", "latency_s"), sampled([*WORLDS], LATENCIES_S, quick=[]))
 def test_world(world, latency_s):
     told, true, refused, ideal, steady = WORLDS[world]
     source = "assumed" if world == "nothing told" else "given"
@@ -55,7 +55,7 @@ def test_world(world, latency_s):
     assert hub.tally["admitted"] >= 1_000, said
 
 
-@pytest.mark.parametrize(("world", "lease_s"), sampled(["bucket", "others take a third"], [0.5, 2.0]))
+@pytest.mark.parametrize(("world", "lease_s"), sampled(["bucket", "others take a third"], [0.5, 2.0], quick=[]))
 def test_leases_keep_the_same_promises(world, lease_s):
     told, true, refused, ideal, _ = WORLDS[world]
     hub, said = run(told, settings=true, capacity={"lease_s": lease_s})
@@ -63,6 +63,7 @@ def test_leases_keep_the_same_promises(world, lease_s):
     assert hub.speed >= ideal - 0.01, said
 
 
+@WORLD
 def test_nobody_waits_more_than_twice_the_mean_once_all_are_busy():
     hub, said = run(jobs=2_400)
     steady = [wait for host in hub.hosts for wait in host.waits_s[100:]]  # the first hundred came to an empty line
@@ -82,6 +83,7 @@ def test_a_large_request_of_one_process_is_not_overtaken_for_ever_by_the_small_o
     assert not hub.refused
 
 
+@WORLD
 @pytest.mark.parametrize(("mode", "refused"), [("safe", 0), ("closed", 5), ("open", 400)])
 def test_a_store_that_is_away_for_twenty_seconds(mode, refused):
     lost = 3 if mode == "open" else 0  # after twelve refused attempts
@@ -98,7 +100,7 @@ CROWDS = [
 ]
 
 
-@pytest.mark.parametrize(("burst", "crowd"), sampled(["", " burst 50"], CROWDS))
+@pytest.mark.parametrize(("burst", "crowd"), sampled(["", " burst 50"], CROWDS, quick=[0]))
 def test_nobody_is_silent_after_a_store_was_away(burst, crowd):
     hosts, workers, latency_s, forgets = crowd
     settings = {"limits": {"m": "600 requests/min"}, "latency_s": latency_s}
@@ -114,12 +116,14 @@ def test_nobody_is_silent_after_a_store_was_away(burst, crowd):
     assert hub.speed >= (0.58 if burst else 0.96), said  # the ideal begins with the whole burst
 
 
+@WORLD
 def test_a_store_that_comes_and_goes():
     hub, said = run(away=[(10, 10.5), (12, 14), (20, 21), (22, 50), (51, 52.2)])
     assert len(hub.refused) == 0, said
     assert hub.speed >= 0.95, said
 
 
+@WORLD
 @pytest.mark.parametrize("latency_s", [0.02, 0.5])  # with the first hardly anything is in flight when it forgets
 def test_a_store_that_forgets_everything(latency_s):
     hub, said = run(forget_s=30, settings={"latency_s": latency_s})
@@ -127,6 +131,7 @@ def test_a_store_that_forgets_everything(latency_s):
     assert hub.speed >= 0.98, said
 
 
+@WORLD
 def test_processes_that_die_cost_what_they_had_in_flight_and_no_more():
     hub = fleet(settings={"latency_s": 2.0, "jitter": 0.0}, jobs=1_600)
     for at_s, victim in ((20, 0), (25, 3), (30, 5)):
@@ -138,6 +143,7 @@ def test_processes_that_die_cost_what_they_had_in_flight_and_no_more():
     assert hub.speed >= 0.97, hub.said()
 
 
+@WORLD
 def test_clocks_an_hour_apart_change_nothing():
     apart, _ = run(skew_s=[0, 3_600, -3_600, 0, 1, 3_599, -86_400, 7])
     together, _ = run()
@@ -145,6 +151,7 @@ def test_clocks_an_hour_apart_change_nothing():
     assert apart.speed == pytest.approx(together.speed, abs=0.002)
 
 
+@WORLD
 def test_slots_of_a_process_that_died_come_back():
     limits = "8 concurrency,6000 requests/min"
     hub = fleet(limits, {"limits": {"m": limits}, "latency_s": 5.0, "jitter": 0.0}, hosts=4, workers=10, jobs=200)

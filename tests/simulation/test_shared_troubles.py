@@ -5,6 +5,10 @@ import random
 import pytest
 from tests.simulation.fleet import Fleet
 
+from grids import WORLD
+
+pytestmark = WORLD
+
 QUOTA = "600 requests/min"
 BLIND = {"headers": False, "body_numbers": False}
 RULES = {"bucket": "", "window": " window utc", "sliding": " sliding"}

@@ -9,7 +9,7 @@ import math
 import pytest
 from tests.simulation.fleet import Fleet
 
-from grids import sampled
+from grids import WORLD, sampled
 from paceline.core.capacity import LocalCapacity
 from paceline.core.pool import Pool
 from paceline.core.queue import Waiter
@@ -42,7 +42,7 @@ WORLDS = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize(("world", "seed", "latency_s"), sampled([*WORLDS], [1, 2], [0.5, 3.0]))
+@pytest.mark.parametrize(("world", "seed", "latency_s"), sampled([*WORLDS], [1, 2], [0.5, 3.0], quick=[3, 4, 6, 8, 11]))
 def test_every_request_is_served(world, seed, latency_s):
     source, told, true, settings, jobs, period_s = WORLDS[world]
     fleet = Fleet(
@@ -86,6 +86,7 @@ def test_a_limit_that_was_lowered_for_some_minutes_turns_no_request_away():
     assert report.speed >= 0.95
 
 
+@WORLD
 def test_refusals_that_name_the_time_until_the_bucket_is_full_do_not_make_it_a_counter():
     fleet = Fleet(
         TRUE, {"limits": {"m": TRUE}, "latency_s": 1.0, "other_users": 0.2, "other_users_from_s": 20.0},
@@ -96,6 +97,7 @@ def test_refusals_that_name_the_time_until_the_bucket_is_full_do_not_make_it_a_c
     assert fleet.speed_after(180, TRUE) >= 0.75  # of the whole rate; others take a fifth
 
 
+@WORLD
 def test_output_that_is_charged_when_it_is_produced_is_not_granted_twice():
     true = "500 requests/min,400k input_tokens/min,30k output_tokens/min"
     for seed in (1, 2, 3):
@@ -111,6 +113,7 @@ def test_output_that_is_charged_when_it_is_produced_is_not_granted_twice():
 SLOTS = "100k requests/min,20 concurrency"
 
 
+@WORLD
 @pytest.mark.parametrize(
     ("told", "changes", "refused"),
     [

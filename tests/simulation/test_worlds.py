@@ -41,7 +41,7 @@ WORLDS = {
 SEEDS, LATENCIES_S = [1, 2], [0.02, 0.5, 3.0]
 
 
-@pytest.mark.parametrize(("world", "seed", "latency_s"), sampled([*WORLDS], SEEDS, LATENCIES_S))
+@pytest.mark.parametrize(("world", "seed", "latency_s"), sampled([*WORLDS], SEEDS, LATENCIES_S, quick=range(0, 19, 3)))
 def test_world(world, seed, latency_s):
     told, true, refused, ideal, steady = WORLDS[world]
     source = "assumed" if world == "nothing told" else "given"
@@ -55,7 +55,7 @@ def test_world(world, seed, latency_s):
     assert report.tally["admitted"] >= 800, said
 
 
-@pytest.mark.parametrize(("seed", "latency_s"), sampled(SEEDS, LATENCIES_S))
+@pytest.mark.parametrize(("seed", "latency_s"), sampled(SEEDS, LATENCIES_S, quick=[0]))
 def test_a_limit_doubled_and_later_cut_to_a_quarter(seed, latency_s):
     report = Fleet(
         LIMITS,
@@ -83,7 +83,7 @@ def test_money_gone_stops_at_once():
     assert report.tally["refused"]["money"] <= 30  # those that were on their way
 
 
-@pytest.mark.parametrize(("seed", "latency_s"), sampled(SEEDS, [0.1, 0.3, 1.0]))
+@pytest.mark.parametrize(("seed", "latency_s"), sampled(SEEDS, [0.1, 0.3, 1.0], quick=[0]))
 def test_a_minute_at_known_limits_loses_less_than_half_a_second(seed, latency_s):
     limits = "1200 requests/min,960k tokens/min"
     report = Fleet(
@@ -98,7 +98,7 @@ def test_a_minute_at_known_limits_loses_less_than_half_a_second(seed, latency_s)
     assert report.speed >= 0.993
 
 
-@pytest.mark.parametrize(("seed", "latency_s", "headers"), sampled(SEEDS, [0.3, 3.0], [True, False]))
+@pytest.mark.parametrize(("seed", "latency_s", "headers"), sampled(SEEDS, [0.3, 3.0], [True, False], quick=[1]))
 def test_a_slow_network_is_no_reason_for_refusals(seed, latency_s, headers):
     limits = "1200 requests/min,960k tokens/min"
     report = Fleet(

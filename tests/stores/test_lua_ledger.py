@@ -17,9 +17,7 @@ SEEDS = {
     "in process": range(450),
     "on a server": range(10_000, 10_050),
 }
-"""100 000 commands in all; `make soak` plays them all, the suite every sixth world."""
-
-QUICK = 6
+"""100 000 commands in all; `make soak` plays them all, `make test-all` every sixth world, `make test` every 32nd."""
 
 HAPPENS = {
     "granted": 10_000, "waits": 10_000, "settled": 10_000, "opening": 5_000, "paused": 2_000, "spread": 2_000,
@@ -29,7 +27,10 @@ HAPPENS = {
 }  # fmt: skip
 """What must happen how often at least in all worlds in process, that the comparison is worth something."""
 
-every = pytest.mark.parametrize("every", [QUICK, pytest.param(1, marks=pytest.mark.soak)])
+every = pytest.mark.parametrize(
+    "every",
+    [32, pytest.param(6, marks=pytest.mark.long("thousands of commands")), pytest.param(1, marks=pytest.mark.soak)],
+)
 
 
 def play(seed, other):

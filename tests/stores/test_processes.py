@@ -8,6 +8,8 @@ import sys
 import pytest
 from crew import Crew
 
+pytestmark = pytest.mark.long("several processes in real time")
+
 QUOTAS = ["300 requests/10s"]
 LIMITS = {"gpt-5": ",".join(QUOTAS)}
 BUSY = {"headroom_s": 2.0}  # the machine that tests run on may be busy with others: what leaves can be late

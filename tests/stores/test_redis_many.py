@@ -141,6 +141,7 @@ def works(store, pool):
         return None
 
 
+@pytest.mark.long("a real failover")
 def test_sentinels_lead_to_the_new_master():
     with sentinel() as group:
         store = RedisStore(f"redis+sentinel://{hosts(group.sentinels)}/{group.name}/0", timeout_s=1.0)
@@ -154,6 +155,7 @@ def test_sentinels_lead_to_the_new_master():
         store.close()
 
 
+@pytest.mark.long("a real failover")
 def test_client_of_sentinels(redis_sentinel):
     client = Sentinel(redis_sentinel.addresses, socket_timeout=60).master_for(redis_sentinel.name, db=1)
     store = RedisStore(client, timeout_s=1.0, prefix="client")

@@ -146,6 +146,7 @@ def put(store, *entries):
             place.write(f"a/{number}", entry)
 
 
+@pytest.mark.long("starts several processes")
 class TestShards:
     def test_they_are_one_run_as_they_come(self, source, store, emulator):
         seen = []
@@ -316,6 +317,7 @@ class Blocked:
 
 
 class TestALostPlace:
+    @pytest.mark.long("starts several processes")
     def test_a_redis_that_is_lost_costs_one_line(self, tmp_path, paceline_emulator, redis_server):
         slow = paceline_emulator(limits={"*": FAST}, latency_s=0.05)
         source = write_input(tmp_path / "in.jsonl", 120)

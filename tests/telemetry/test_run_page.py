@@ -40,6 +40,7 @@ def start(tmp_path, emulator, *options):
     )
 
 
+@pytest.mark.long("runs for seconds of real time")
 def test_it_is_there_while_the_run_lasts(tmp_path, emulator):
     run = start(tmp_path, emulator, "--page", "0")
     line = run.stderr.readline()

@@ -1,0 +1,77 @@
+"""What each test costs: the ten slowest are printed, and one that takes too much CPU time without a reason fails the run."""
+
+import resource
+import time
+
+import pytest
+
+QUIET_LOOP_S = 0.03
+"""CPU seconds that `_loop_s` takes on the machine on which the limit is meant."""
+
+EXEMPT = ("long", "soak")
+
+
+def _cpu_s():
+    """CPU seconds of this process, and of the processes that it has started and awaited."""
+    children = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return time.process_time() + children.ru_utime + children.ru_stime
+
+
+def _loop_s():
+    started, total = time.process_time(), 0
+    for number in range(500_000):
+        total += number * number
+    return time.process_time() - started
+
+
+class Costs:
+    """Measures where tests run, and reports where results are gathered: with xdist, these are different processes."""
+
+    def __init__(self, limit_s):
+        self.limit_s = limit_s
+        self.started = {}
+        self.spent = {}
+
+    @pytest.hookimpl(wrapper=True, tryfirst=True)
+    def pytest_runtest_setup(self, item):
+        self.started[item.nodeid] = _cpu_s(), time.monotonic()
+        return (yield)
+
+    @pytest.hookimpl(wrapper=True, tryfirst=True)
+    def pytest_runtest_teardown(self, item):
+        try:
+            return (yield)
+        finally:
+            cpu_s, wall_s = self.started.pop(item.nodeid)
+            cpu_s, wall_s = _cpu_s() - cpu_s, time.monotonic() - wall_s
+            if self.limit_s and cpu_s > self.limit_s and not any(map(item.get_closest_marker, EXEMPT)):
+                cpu_s *= min(QUIET_LOOP_S / _loop_s(), 1.0)  # a host that is slow just now is no reason to fail
+                item.user_properties.append(("dear", cpu_s > self.limit_s))
+            item.user_properties += [("cpu_s", cpu_s), ("wall_s", wall_s)]
+
+    def pytest_runtest_logreport(self, report):
+        if report.when == "teardown":
+            self.spent[report.nodeid] = dict(report.user_properties)
+
+    @property
+    def dear(self):
+        return [name for name, spent in self.spent.items() if spent.get("dear")]
+
+    @pytest.hookimpl(tryfirst=True)
+    def pytest_sessionfinish(self, session):
+        if self.dear and not session.exitstatus:
+            session.exitstatus = pytest.ExitCode.TESTS_FAILED
+
+    def pytest_terminal_summary(self, terminalreporter):
+        if not self.limit_s:
+            return
+        terminalreporter.section("the slowest ten")
+        slowest = sorted(self.spent, key=lambda name: -self.spent[name]["wall_s"])[:10]
+        for name in slowest:
+            terminalreporter.line("{wall_s:6.2f} s, CPU {cpu_s:5.2f} s  {name}".format(name=name, **self.spent[name]))
+        for name in self.dear:
+            terminalreporter.line(
+                f"FAILED {name}: it takes {self.spent[name]['cpu_s']:.1f} s of CPU time, and at most {self.limit_s:g} s are allowed. "
+                'Shorten it, or mark it: @pytest.mark.long("why")',
+                red=True,
+            )
