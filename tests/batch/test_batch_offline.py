@@ -148,6 +148,19 @@ def hasten(emulator, monkeypatch):
     return make
 
 
+@pytest.fixture
+def at_first_full(emulator, monkeypatch):
+    """No batch ends before the provider has refused one; then time flies."""
+    send = Web._send
+
+    async def sends(self, *args, **options):
+        if emulator.tally()["batches"]["refused"].get("queue"):
+            emulator.advance(1_000)
+        return await send(self, *args, **options)
+
+    monkeypatch.setattr(Web, "_send", sends)
+
+
 def test_both_formats_have_the_output_of_every_run(run):
     lines = (
         [chat(f"r{n}") for n in range(10)] + [message(f"c{n}") for n in range(5)] + [message("an id / with a space")]
@@ -327,8 +340,9 @@ def test_geminis_answers_are_those_of_requests_one_by_one(run):
     assert {model for _, model, _ in shape(by_batch).values()} == {"gemini-2.5-flash", "gemini-2.5-pro"}
 
 
+@pytest.mark.usefixtures("at_first_full")
 def test_geminis_full_queue_is_waited_for(run):
-    one = run(count=20, style="gemini", enqueued_tokens=60, turnaround_s=0.2)
+    one = run(count=20, style="gemini", enqueued_tokens=60, turnaround_s=1_000.0)
     assert one.start(most=2)[0] == 0
     one.check()
     assert one.batches()["refused"]["queue"]
@@ -498,8 +512,9 @@ def test_the_providers_count_of_tokens_is_learned(run):
 
 
 @pytest.mark.parametrize("status", ["400", "429"])
+@pytest.mark.usefixtures("at_first_full")
 def test_creations_are_refused_while_the_queue_is_full(run, status):
-    one = run(count=40, enqueued_tokens=120, queue_full=status, turnaround_s=0.2)
+    one = run(count=40, enqueued_tokens=120, queue_full=status, turnaround_s=1_000.0)
     assert one.start(most=20)[0] == 0
     one.check()
     assert one.batches()["refused"]["queue"] >= 1
@@ -511,9 +526,9 @@ def test_a_queue_that_is_full_by_mistake_is_tried_again(run):
     one.check()
 
 
-@pytest.mark.long("runs for seconds of real time")
+@pytest.mark.usefixtures("at_first_full")
 def test_anthropic_refuses_while_its_queue_is_full(run):
-    one = run([message(f"c{n}") for n in range(12)], queued_requests=4, turnaround_s=0.5)
+    one = run([message(f"c{n}") for n in range(12)], queued_requests=4, turnaround_s=1_000.0)
     assert one.start()[0] == 0
     one.check()
     assert one.batches()["refused"]["queue"] >= 1
