@@ -167,7 +167,7 @@ def test_heavy_imports_are_lazy():
 def fresh(code: str) -> list[str]:
     """The modules that are there after ``code`` in a new interpreter."""
     script = f"import sys; before = set(sys.modules)\n{code}\nimport json; print(json.dumps(sorted(set(sys.modules) - before)))"
-    done = subprocess.run([sys.executable, "-c", script], capture_output=True, check=True, text=True, timeout=60)
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, check=True, text=True, timeout=120)
     return json.loads(done.stdout.splitlines()[-1])
 
 

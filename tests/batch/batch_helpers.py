@@ -62,7 +62,7 @@ def start(*args, base_url, environ=None, limit=FAST, streams=None, setup="", **o
 
 
 def finish(process, code):
-    out, err = process.communicate(timeout=30)
+    out, err = process.communicate(timeout=120)
     assert process.returncode == code, err
     return out, err
 

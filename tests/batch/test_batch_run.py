@@ -203,7 +203,7 @@ def test_stdin_to_stdout(source, emulator, command):
 def test_a_pipe_is_checked_before_anything_is_sent(tmp_path, emulator, command):
     lines = json.dumps(chat("a")) + "\n{}\n"
     process = command("-", "-o", tmp_path / "out", base_url=emulator.base_url, stdin=subprocess.PIPE)
-    _, err = process.communicate(lines, timeout=30)
+    _, err = process.communicate(lines, timeout=120)
     assert process.returncode == 2
     assert "line 2: url is missing" in err
     assert emulator.tally()["admitted"] == 0
@@ -286,7 +286,7 @@ def test_a_closed_terminal_loses_no_answer(slow, emulator, command):
     os.close(terminal)
     wait_for_lines(output_of(slow), 50, process)
     os.close(master)  # the kernel sends SIGHUP, and every write to the terminal fails
-    assert process.wait(30) == 130
+    assert process.wait(60) == 130
     assert len(read_answers(output_of(slow))) == emulator.tally()["admitted"] < 400
 
 

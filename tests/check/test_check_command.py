@@ -219,7 +219,7 @@ def test_as_a_program(paceline_emulator):
     code = "from paceline.cli import main; main()"
     arguments = ["check", "gpt-5", "--base-url", emulator.base_url]
     done = subprocess.run(
-        [sys.executable, "-c", code, *arguments], input="y\n", capture_output=True, text=True, timeout=60, check=False
+        [sys.executable, "-c", code, *arguments], input="y\n", capture_output=True, text=True, timeout=120, check=False
     )
     assert done.returncode == 0, done.stderr
     assert "# the configuration to use" in done.stdout

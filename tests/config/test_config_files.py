@@ -370,7 +370,7 @@ limits: {"gpt-5": "500 request/min", "empty": {}}
 
     def test_without_pydantic_the_extra_is_named(self):
         code = "import sys; sys.modules['pydantic'] = None; import paceline; paceline.Limiter.load()"
-        done = subprocess.run([sys.executable, "-c", code], check=False, capture_output=True, text=True, timeout=60)
+        done = subprocess.run([sys.executable, "-c", code], check=False, capture_output=True, text=True, timeout=120)
         assert "QuotaError" in done.stderr
         assert "pip install 'paceline[config]'" in done.stderr
 

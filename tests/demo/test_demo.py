@@ -48,7 +48,7 @@ def test_interrupt_ends_without_a_traceback(tmp_path: Path) -> None:
     assert process.stdout is not None
     process.stdout.readline()  # it has begun
     os.killpg(process.pid, signal.SIGINT)
-    _, errors = process.communicate(timeout=60)
+    _, errors = process.communicate(timeout=120)
     assert process.returncode == 130
     assert "Traceback" not in errors
     assert not list(tmp_path.iterdir())

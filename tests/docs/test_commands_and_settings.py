@@ -134,7 +134,7 @@ def test_the_commands_of_a_block_run(block, paceline_emulator, tmp_path):
     }
     done = subprocess.run(
         ["bash", "-ec", "\n".join(runs_of(block))],
-        check=False, cwd=tmp_path, env=environment, input="y\n", capture_output=True, text=True, timeout=60,
+        check=False, cwd=tmp_path, env=environment, input="y\n", capture_output=True, text=True, timeout=120,
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
 

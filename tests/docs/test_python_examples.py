@@ -200,7 +200,7 @@ class Reader:
             if command.startswith("paceline serve"):
                 self.serve(command.removesuffix("&"))
         script = "\n".join(command for command in commands if not command.startswith("paceline serve"))
-        done = subprocess.run(["bash", "-ec", script], check=False, capture_output=True, text=True, timeout=60)
+        done = subprocess.run(["bash", "-ec", script], check=False, capture_output=True, text=True, timeout=120)
         assert done.returncode == 0, done.stderr
         lines = {without_numbers(line) for line in (done.stdout + done.stderr).splitlines()}
         assert [line for line in told if without_numbers(line) not in lines] == [], done.stdout + done.stderr
@@ -210,7 +210,7 @@ class Reader:
             shlex.split(f"exec {command}")[1:], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
         )
         self.servers.append(server)
-        address, deadline_s = self.places["127.0.0.1:9902"], time.monotonic() + 30
+        address, deadline_s = self.places["127.0.0.1:9902"], time.monotonic() + 60
         while True:
             try:
                 return urllib.request.urlopen(f"http://{address}/healthz", timeout=5).close()

@@ -85,7 +85,7 @@ def play(clock, function, *args, **options):
     """Call a function that waits on ``clock``, and let time pass whenever it does."""
     with ThreadPoolExecutor(1) as pool:
         future = pool.submit(function, *args, **options)
-        until = time.monotonic() + 20
+        until = time.monotonic() + 60
         while not future.done() and time.monotonic() < until:
             if (next_ns := clock.next_ns) is not None:
                 clock.advance_to(next_ns)

@@ -24,7 +24,7 @@ NOWHERE = {name: value for name, value in os.environ.items() if name != "PYTHONP
 )
 def test_one_line_says_what_is_missing_and_how_to_get_it(example, missing, needs):
     run = [sys.executable, "-S", str(EXAMPLES / example / "run.py")]  # -S: no package is found
-    done = subprocess.run(run, env=NOWHERE, capture_output=True, text=True, timeout=60, check=False)
+    done = subprocess.run(run, env=NOWHERE, capture_output=True, text=True, timeout=120, check=False)
     assert (done.returncode, done.stdout) == (2, "")
     assert done.stderr == f"{example}: No module named {missing!r}; {needs}\n"
     assert needs in (EXAMPLES / example / "README.md").read_text(), "the README's own command"

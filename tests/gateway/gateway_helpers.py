@@ -31,14 +31,14 @@ class Running:
 
     def stop(self):
         self.server.should_exit = True
-        self.thread.join(30)
+        self.thread.join(60)
 
 
 def address(listener):
     return f"http://127.0.0.1:{listener.getsockname()[1]}"
 
 
-def until(condition, seconds=20.0):
+def until(condition, seconds=60.0):
     """Wait for what another thread or process brings about."""
     end = time.monotonic() + seconds
     while not condition():
@@ -75,7 +75,7 @@ def stub(app):
         yield address(listener)
     finally:
         server.should_exit = True
-        thread.join(10)
+        thread.join(60)
 
 
 def chat(**fields):

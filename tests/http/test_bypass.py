@@ -118,7 +118,7 @@ def run_with(tmp_path, script):
 def run_both(tmp_path, script):
     done = subprocess.run(
         [sys.executable, "-W", "error::paceline.PacelineWarning", "-c", script],
-        check=False, capture_output=True, text=True, timeout=60, env={**os.environ, "PYTHONPATH": os.pathsep.join([str(tmp_path), *filter(None, [os.environ.get("PYTHONPATH")])])},
+        check=False, capture_output=True, text=True, timeout=120, env={**os.environ, "PYTHONPATH": os.pathsep.join([str(tmp_path), *filter(None, [os.environ.get("PYTHONPATH")])])},
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
     return done.stdout, done.stderr

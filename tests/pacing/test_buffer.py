@@ -179,7 +179,7 @@ def test_threads_and_loops_share_it():
     for thread in threads:
         thread.start()
     for thread in threads:
-        thread.join(30)
+        thread.join(60)
     assert len(most) == 200
     assert max(most) <= 5
     assert items(buffer) == 0

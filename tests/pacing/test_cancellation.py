@@ -197,7 +197,7 @@ class TestALoopThatIsClosed:
         thread.start()
         until(lambda: thread.ident is not None and limiter.status()["pools"]["jobs"]["waiting"] == 1)
         clock.advance(1)
-        thread.join(10)
+        thread.join(60)
         assert granted[0].waited_s == 1
         del task
         gc.collect()
@@ -225,7 +225,7 @@ class TestALoopThatIsClosed:
         thread.start()
         until(lambda: limiter.scheduler("jobs").pool.queue.length == 1)
         clock.advance(1)
-        thread.join(10)
+        thread.join(60)
         assert granted[0].waited_s == 1
         assert all(not task.done() for task in tasks)
 
@@ -248,7 +248,7 @@ class TestALoopThatIsClosed:
         scheduler = limiter.scheduler("jobs")
         thread = threading.Thread(target=lambda: granted.append(limiter.acquire("jobs").wait()), daemon=True)
         thread.start()
-        thread.join(10)
+        thread.join(60)
         assert granted[0].waited_s == 0
         assert scheduler.pool.queue.length == 0
         assert all(not task.done() for task in tasks)
@@ -270,7 +270,7 @@ class TestALoopThatIsClosed:
         made = []
         thread = threading.Thread(target=lambda: made.append(self.thousand_ghosts(clock, limiter)))
         thread.start()
-        thread.join(10)
+        thread.join(60)
         return made
 
     def test_collecting_its_tasks_under_the_lock_is_no_deadlock(self, monkeypatch):

@@ -194,7 +194,7 @@ class TestSystemClock:
         clock.call_at(now_ns + 600_000_000, lambda: (seen.append((3, clock.now_ns())), done.set()))
         clock.call_at(now_ns + 200_000_000, lambda: seen.append((1, clock.now_ns())))  # wakes the thread earlier
         clock.call_at(now_ns + 400_000_000, lambda: seen.append((2, clock.now_ns()))).cancel()
-        assert done.wait(10)
+        assert done.wait(60)
         assert [name for name, _ in seen] == [1, 3]
         assert all(at_ns >= now_ns + name * 200_000_000 for name, at_ns in seen)
 
@@ -224,7 +224,7 @@ class TestSystemClock:
             status = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
             sys.exit(f"the child ended with {{status}}" if status else 0)
         """)
-        result = subprocess.run([sys.executable, "-c", script], timeout=30, capture_output=True, check=False)
+        result = subprocess.run([sys.executable, "-c", script], timeout=120, capture_output=True, check=False)
         assert result.returncode == 0, result.stderr.decode()
 
 

@@ -162,7 +162,7 @@ class TestWhereItIsTold:
             for thread in threads:
                 thread.start()
             for thread in threads:
-                thread.join(10)
+                thread.join(60)
         assert len(heard) == 100
         assert heard.kinds.count("acquired") == 50
 
@@ -171,7 +171,7 @@ class TestWhereItIsTold:
         limiter = limiter_with(heard)
         worker = threading.Thread(target=lambda: limiter.acquire("jobs").wait().settle())
         worker.start()
-        worker.join(10)
+        worker.join(60)
         assert heard.threads == [worker, worker]
 
     def test_a_listener_may_use_the_limiter_and_so_may_others_meanwhile(self):
@@ -180,7 +180,7 @@ class TestWhereItIsTold:
         def listener(event):
             other = threading.Thread(target=lambda: seen.append(limiter.status()["pools"]["jobs"]["in_flight"]))
             other.start()
-            other.join(10)  # it would wait for ever if we held the pool's lock
+            other.join(60)  # it would wait for ever if we held the pool's lock
             seen.append(event.kind)
 
         limiter = limiter_with(listener)
@@ -280,7 +280,7 @@ class TestAFaultyListener:
         exits.append(SystemExit())
         first.settle()
         for thread in threads:
-            thread.join(10)
+            thread.join(60)
         assert sorted(type(one).__name__ for one in granted) == ["Permit", "SystemExit"]
         assert scheduler.pool.ledger.in_flight == 1
 

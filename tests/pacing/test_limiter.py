@@ -68,7 +68,7 @@ class TestAcquire:
         clock.advance(0.999)
         assert status(limiter)["waiting"] == 1
         clock.advance(0.001)
-        thread.join(10)
+        thread.join(60)
         assert granted == [1.0]
 
     def test_the_costs_of_all_units(self):

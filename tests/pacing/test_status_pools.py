@@ -235,7 +235,7 @@ class TestQueue:
             pass
         assert [row["name"] for row in pool_of(limiter)["queue"]] == ["thread"]
         limiter.clock.advance(1)
-        thread.join(10)
+        thread.join(60)
 
 
 class TestPoolsThatNobodyHasUsed:

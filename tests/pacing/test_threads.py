@@ -41,7 +41,7 @@ def test_loops_and_threads_share_one_promise():
     for thread in threads:
         thread.start()
     for thread in threads:
-        thread.join(30)
+        thread.join(60)
     assert errors == []
     assert not any(thread.is_alive() for thread in threads)
     total = LOOPS * TASKS * EACH + THREADS * (TASKS // 3) * EACH
@@ -77,5 +77,5 @@ def test_a_grant_in_one_world_wakes_a_waiter_in_another():
             pass
     held.settle()
     for thread in threads:
-        thread.join(10)
+        thread.join(60)
     assert order == list(range(6))

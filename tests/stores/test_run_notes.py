@@ -203,7 +203,7 @@ class TestShards:
             output = source.with_name("in.results.jsonl")
             until(lambda: output.exists() and output.stat().st_size, "an answer")
             process.send_signal(signal.SIGINT)
-            assert process.wait(30) == 130
+            assert process.wait(60) == 130
         assert run_rows(store)[0][-1] == "1 of 1 reported: 1 stopped"
 
     def test_a_run_that_could_send_nothing_has_failed(self, source, store, paceline_emulator):
@@ -327,7 +327,7 @@ class TestALostPlace:
         with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as process:
             until(lambda: runs(redis_server.url), "a note")
             redis_server.kill()
-            _, said = process.communicate(timeout=60)
+            _, said = process.communicate(timeout=120)
         assert process.returncode == 0, said
         assert said.count("warning: the progress is not reported to the store: redis://127.0.0.1") == 1
         assert "120 answered, 0 failed" in said
@@ -349,7 +349,7 @@ class TestALostPlace:
         code, report = send(source, store, emulator)
         assert (code, report["ok"], place.closed.is_set()) == (0, 30, False)
         place.answers.set()
-        assert place.closed.wait(30)
+        assert place.closed.wait(60)
 
     def test_a_broken_block_is_a_failed_run(self, source, tmp_path):
         place, tally = SQLiteNotes(tmp_path / "quotas.db"), Tally(10)

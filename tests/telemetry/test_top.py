@@ -40,7 +40,7 @@ def stub(app):
     thread.start()
     yield f"http://127.0.0.1:{listener.getsockname()[1]}"
     server.should_exit = True
-    thread.join(10)
+    thread.join(60)
 
 
 @pytest.fixture
@@ -55,7 +55,7 @@ def text_of(top, name):
 
 
 async def shown(top, pilot, condition):
-    end = time.monotonic() + 20
+    end = time.monotonic() + 60
     while not holds(condition):
         assert time.monotonic() < end, text_of(top, "#headline")
         await pilot.pause(0.05)
