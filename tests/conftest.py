@@ -44,6 +44,11 @@ def pytest_configure(config):
     config.pluginmanager.register(Costs(config.getoption("--cpu-limit")))
 
 
+def pytest_collection_finish():
+    gc.collect()
+    gc.freeze()
+
+
 @pytest.fixture(autouse=True)
 def own_garbage():
     """What a test has left open is collected at its end, and is its own failure, not the next test's.

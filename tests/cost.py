@@ -12,6 +12,9 @@ with contextlib.suppress(ImportError):  # not there on Windows
 QUIET_LOOP_S = 0.03
 """CPU seconds that `_loop_s` takes on the machine for which the limit is meant."""
 
+LOOK = 100
+"""After so many tests, the speed of the host is looked at again."""
+
 BUSY = 2.0
 """From so many processes for each core on, CPU time says little: what they share besides the cores is fought over."""
 
@@ -40,6 +43,7 @@ class Costs:
         self.limit_s = limit_s
         self.started = {}
         self.spent = {}
+        self.loop_s = QUIET_LOOP_S  # the slowest so far: some hosts are twice as slow from one second to the next
 
     @pytest.hookimpl(wrapper=True, tryfirst=True)
     def pytest_runtest_setup(self, item):
@@ -53,9 +57,11 @@ class Costs:
         finally:
             cpu_s, wall_s = self.started.pop(item.nodeid)
             cpu_s, wall_s = _cpu_s() - cpu_s, time.monotonic() - wall_s
-            if self.limit_s and cpu_s > self.limit_s and not any(map(item.get_closest_marker, EXEMPT)):
-                # A host that is slow just now is no reason to fail.
-                cpu_s *= min(QUIET_LOOP_S / max(_loop_s() for _ in range(5)), 1.0)
+            dear = cpu_s > self.limit_s > 0 and not any(map(item.get_closest_marker, EXEMPT))
+            if dear or len(self.spent) % LOOK == 0:
+                self.loop_s = max(self.loop_s, *(_loop_s() for _ in range(3)))
+            if dear:
+                cpu_s *= QUIET_LOOP_S / self.loop_s
                 item.user_properties.append(("dear", cpu_s > self.limit_s))
             item.user_properties += [("cpu_s", cpu_s), ("wall_s", wall_s)]
 
