@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import time
+from collections.abc import AsyncIterator
 
 import httpx2
 
@@ -34,10 +35,28 @@ HEADERS = {
 SIZES = {"2 kB": (2_000, 150.0), "100 kB": (100_000, 400.0)}
 
 
+ROLE = b'data: {"id":"x","object":"chat.completion.chunk","choices":[{"index":0,"delta":{"role":"assistant","content":""}}]}\n\n'
+WORD = b'data: {"id":"x","object":"chat.completion.chunk","choices":[{"index":0,"delta":{"content":"word "}}]}\n\n'
+STREAM_HEADERS = {**HEADERS, "content-type": "text/event-stream"}
+STREAM_HEADERS.pop("content-length")
+WORDS = 200
+
+
+class Events(httpx2.AsyncByteStream):
+    """A chat's stream of ``WORDS`` events."""
+
+    async def __aiter__(self) -> AsyncIterator[bytes]:
+        yield ROLE
+        for _ in range(WORDS):
+            yield WORD
+
+
 class Inner(httpx2.BaseTransport, httpx2.AsyncBaseTransport):
     """Answers at once, with a body that is still to be read, as from a network."""
 
     def handle_request(self, request: httpx2.Request) -> httpx2.Response:
+        if request.headers.get("accept") == "text/event-stream":
+            return httpx2.Response(200, headers=STREAM_HEADERS, stream=Events(), request=request)
         return httpx2.Response(200, headers=HEADERS, stream=httpx2.ByteStream(ANSWER), request=request)
 
     async def handle_async_request(self, request: httpx2.Request) -> httpx2.Response:
@@ -62,7 +81,33 @@ def measure(quick: bool) -> list[Row]:
             rows.append(
                 below(f"HTTP call through a paced client, {kind}, {name}: added", added, "us", goal_us, digits=0)
             )
+    first, event = asyncio.run(_stream(count // 2, times))
+    rows.append(below("the same, a stream: added until the first content", first, "us", 1_000, digits=0))
+    rows.append(below("the same: added for each event after it", event, "us", 1_000, digits=1))
     return rows
+
+
+async def _stream(count: int, times: int) -> tuple[list[float], list[float]]:
+    """Until the first content of a stream, and for each event after it: paced minus bare."""
+    bare, paced = httpx2.AsyncClient(transport=Inner()), httpx2.AsyncClient(transport=Inner())
+    paceline.Limiter({"openai/gpt-5": QUOTAS}).attach(paced)
+    asked = json.dumps({**json.loads(body(2_000)), "stream": True}).encode()
+
+    async def run(client: httpx2.AsyncClient) -> tuple[float, float]:
+        firsts = rests = 0.0
+        for _ in range(count):
+            began, seen = time.perf_counter(), 0.0
+            async with client.stream("POST", URL, content=asked, headers={"accept": "text/event-stream"}) as response:
+                async for part in response.aiter_raw():
+                    if not seen and part == WORD:
+                        seen = time.perf_counter()
+            firsts, rests = firsts + seen - began, rests + time.perf_counter() - seen
+        return firsts / count * 1e6, rests / count / (WORDS - 1) * 1e6
+
+    async with bare, paced:
+        await run(bare), await run(paced)
+        pairs = [(await run(paced), await run(bare)) for _ in range(times)]
+    return [one[0] - other[0] for one, other in pairs], [one[1] - other[1] for one, other in pairs]
 
 
 async def _async(content: bytes, count: int, times: int) -> list[float]:

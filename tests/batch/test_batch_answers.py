@@ -309,7 +309,7 @@ WRONG = {
     "404": (LOST, "status 404 (model_not_found: no such model)"),
     "html": ((200, {}, b"<html>\n<title>Sign in</title>\x1b[2J"), "status 200 (<html> <title>Sign in</title> [2J)"),
     "redirect": ((302, {"location": "http://portal/"}, b""), "status 302 (no reason given)"),
-    "list": ((200, {}, []), "status 200 (no reason given)"),
+    "list": ((200, {}, []), "status 200 ([])"),
 }
 
 

@@ -216,12 +216,11 @@ def test_errors_inside_streams_reach_sdk_and_engine(paceline_emulator, attached)
 
 def test_a_refusal_inside_a_stream_of_responses(paceline_emulator, attached):
     emulator = paceline_emulator(limits="1 requests/min", refuse_in_stream=True, headers=False)
-    limiter = paceline.Limiter({"openai/*": "500 requests/min"})
+    limiter = paceline.Limiter({"openai/*": "500 requests/min"}, retry=paceline.RetryPolicy(max_attempts=1))
     client = attached(
         limiter, openai.OpenAI(base_url=f"{emulator.base_url}/v1", api_key="any", max_retries=0), "openai"
     )
     client.responses.create(model="gpt-5", input="hello")
-    with client.responses.create(model="gpt-5", input="hello", stream=True) as stream:
-        (event,) = stream
-    assert (event.type, event.response.error.code) == ("response.failed", "rate_limit_exceeded")
+    with pytest.raises(openai.RateLimitError, match="paceline: openai/gpt-5: refused"):
+        client.responses.create(model="gpt-5", input="hello", stream=True)
     assert limits_of(limiter)["requests", 60] == 1

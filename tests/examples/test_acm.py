@@ -298,7 +298,9 @@ class Outage(httpx2.AsyncBaseTransport):
         at_s = round((self.clock.now_ns() - self.start_ns) / NS, 1)
         self.times.append((request.url.host, at_s))
         await asyncio.sleep(0.1)
-        return httpx2.Response(503 if request.url.host == "down" and at_s < 30 else 200, json={})
+        return httpx2.Response(
+            503 if request.url.host == "down" and at_s < 30 else 200, json={"choices": [{"text": "x"}]}
+        )
 
 
 @pytest.mark.parametrize(

@@ -89,7 +89,7 @@ class TestPassing:
     @pytest.mark.parametrize("encoding", [None, "gzip", "deflate"])
     @pytest.mark.parametrize("stream", [False, True])
     def test_usage_is_charged(self, serve, client, stream, encoding):
-        usage = b'{"id": "1", "object": "chat.completion", "choices": [], "usage": {"prompt_tokens": 70, "completion_tokens": 10}}'
+        usage = b'{"id": "1", "object": "chat.completion", "choices": [{"index": 0, "message": {"role": "assistant", "content": "Hi."}, "finish_reason": "stop"}], "usage": {"prompt_tokens": 70, "completion_tokens": 10}}'
         body = b"data: " + usage + b"\n\ndata: [DONE]\n\n" if stream else usage
         sent = {None: bytes, "gzip": gzip.compress, "deflate": zlib.compress}[encoding](body)
         headers = (SSE if stream else {}) | ({"content-encoding": encoding} if encoding else {})
@@ -267,7 +267,7 @@ class TestStop:
             assert {answer.headers["retry-after"] for answer in answers} == {"1"}
             odd.go.set()
             for thread in threads:
-                thread.join(10)
+                thread.join(60)
             assert answers[-1].status_code == 200
             running.stop()
 

@@ -44,7 +44,7 @@ class Script(httpx2.AsyncBaseTransport):
         answer = answers.pop(0) if isinstance(answers, list) and answers else answers or 200
         if isinstance(answer, Exception):
             raise answer
-        return httpx2.Response(answer, stream=httpx2.ByteStream(b"{}"))
+        return httpx2.Response(answer, stream=httpx2.ByteStream(b'{"choices": [{"message": {"content": "Hi."}}]}'))
 
 
 def limiter_of(clock, **options):

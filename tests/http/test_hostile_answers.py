@@ -18,9 +18,16 @@ from paceline.http.httpx import decoder_of
 PROMPT = [{"role": "user", "content": "Say something."}]
 BODY = {"model": "gpt-5", "messages": PROMPT}
 USAGE = {"prompt_tokens": 12, "completion_tokens": 5, "total_tokens": 17}
-ANSWER = json.dumps({"id": "a", "object": "chat.completion", "choices": [], "usage": USAGE}).encode()
+ANSWER = json.dumps(
+    {
+        "id": "a",
+        "object": "chat.completion",
+        "choices": [{"index": 0, "message": {"role": "assistant", "content": "Hi."}, "finish_reason": "stop"}],
+        "usage": USAGE,
+    }
+).encode()
 EVENTS = (
-    b'data: {"id": "a", "object": "chat.completion.chunk", "choices": []}\n\n'
+    b'data: {"id": "a", "object": "chat.completion.chunk", "choices": [{"delta": {"content": "Hi."}}]}\n\n'
     b'data: {"id": "a", "object": "chat.completion.chunk", "choices": [], "usage": '
     + json.dumps(USAGE).encode()
     + b"}\n\n"

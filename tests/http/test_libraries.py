@@ -336,7 +336,10 @@ async def test_a_body_of_any_kind_is_read_and_sent(world, limiter, make):
 @pytest.mark.parametrize("encoding", ["gzip", "deflate"])
 def test_compressed_answers_are_read(encoding):
     answer = json.dumps(
-        {"usage": {"prompt_tokens": 7, "completion_tokens": 40, "total_tokens": 47}, "choices": []}
+        {
+            "usage": {"prompt_tokens": 7, "completion_tokens": 40, "total_tokens": 47},
+            "choices": [{"index": 0, "message": {"role": "assistant", "content": "Hi."}, "finish_reason": "stop"}],
+        }
     ).encode()
     packed = gzip.compress(answer) if encoding == "gzip" else zlib.compress(answer)
 

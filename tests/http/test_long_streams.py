@@ -10,7 +10,7 @@ import paceline
 from paceline.core.pool import SILENT_MIN
 
 BODY = {"model": "gpt-5", "max_tokens": 5, "messages": [{"role": "user", "content": "hi"}]}
-USAGE = {"id": "1", "choices": [], "usage": {"prompt_tokens": 5, "completion_tokens": 5}}
+USAGE = {"id": "1", "choices": [{"message": {"content": "Hi."}}], "usage": {"prompt_tokens": 5, "completion_tokens": 5}}
 
 
 @pytest.fixture
@@ -23,7 +23,7 @@ async def server():
             return web.json_response(USAGE)
         response = web.StreamResponse(headers={"content-type": "text/event-stream"})
         await response.prepare(request)
-        await response.write(b'data: {"choices": []}\n\n')
+        await response.write(b'data: {"choices": [{"delta": {"content": "Hi."}}]}\n\n')
         await over.wait()
         return response
 

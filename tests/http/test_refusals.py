@@ -39,7 +39,14 @@ def rate_limited(retry_after="0.05", message="Rate limit reached", code="rate_li
     return 429, {"retry-after": retry_after}, {"error": {"message": message, "type": "tokens", "code": code}}
 
 
-OK = (200, {}, {"choices": [], "usage": {"prompt_tokens": 12, "completion_tokens": 5, "total_tokens": 17}})
+OK = (
+    200,
+    {},
+    {
+        "choices": [{"index": 0, "message": {"role": "assistant", "content": "Hi."}, "finish_reason": "stop"}],
+        "usage": {"prompt_tokens": 12, "completion_tokens": 5, "total_tokens": 17},
+    },
+)
 
 
 def client(script, limiter):

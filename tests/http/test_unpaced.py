@@ -21,7 +21,12 @@ from aiohttp.abc import AbstractResolver
 import paceline
 from paceline.http import pace_transport, unpaced
 
-OK = {"id": "a", "object": "chat.completion", "choices": [], "usage": {"prompt_tokens": 12, "completion_tokens": 5}}
+OK = {
+    "id": "a",
+    "object": "chat.completion",
+    "choices": [{"index": 0, "message": {"role": "assistant", "content": "Hi."}, "finish_reason": "stop"}],
+    "usage": {"prompt_tokens": 12, "completion_tokens": 5},
+}
 CHAT = {"model": "gpt-5", "messages": [{"role": "user", "content": "Hello."}], "max_tokens": 5}
 SECRET = "sk-secret-9876543210"
 

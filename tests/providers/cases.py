@@ -15,6 +15,7 @@ import pytest
 
 from paceline.core.results import Reading, Refusal, RefusalScope
 from paceline.providers.base import Call, Usage
+from paceline.providers.verdict import judge
 
 FIELDS = ("code", "retry_after_s", "unit", "period_s", "limit", "used", "requested", "pool", "scope")
 
@@ -44,7 +45,9 @@ def sse(*events):
 def check_error(provider, case):
     body = case["text"].encode() if "text" in case else json.dumps(case.get("body", {})).encode()
     if case["status"]:
-        refusal = provider.refusal(case["status"], case.get("headers", {}), body)
+        headers = case.get("headers", {})
+        call = Call(provider.name, "chat", "m", 1, stream=b"data:" in body)
+        refusal = judge(provider, call, case["status"], headers, body).refusal
     else:
         refusal = feed(provider, b"data: " + body + b"\n\n", stream=True).refusal
     if not case["kind"]:

@@ -241,7 +241,11 @@ store.close()
 def test_a_forked_child_opens_its_own(path, script):
     code = FORKS.format(tests=str(Path(__file__).parent)) + script
     done = subprocess.run(
-        [sys.executable, "-W", "ignore", "-c", code, str(path)], capture_output=True, text=True, timeout=120, check=False
+        [sys.executable, "-W", "ignore", "-c", code, str(path)],
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
     )
     assert (done.returncode, done.stderr) == (0, "")
     with sqlite3.connect(path) as connection:

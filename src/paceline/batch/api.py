@@ -21,6 +21,8 @@ from paceline.batch.client import error_of, one_line
 from paceline.batch.index import Index
 from paceline.batch.redact import Secrets
 from paceline.batch.requests import Request
+from paceline.providers.parse import error_in
+from paceline.providers.verdict import is_result
 
 SMALL_MAX: Final = 16 * 2**20
 """Bytes of an answer that is not a file of results."""
@@ -130,6 +132,15 @@ class Result(NamedTuple):
     response: dict[str, Any] | None
     error: dict[str, str] | None
     again: bool = False
+
+
+def _honest(result: Result) -> Result:
+    """``result``, as an error where its answer with status 200 is no result."""
+    body = (result.response or {}).get("body")
+    if result.error is not None or is_result(body):
+        return result
+    code, words = error_of({"error": dict(error)} if (error := error_in(body)) is not None else body)
+    return result._replace(error={"code": code or "no_result", "message": words})
 
 
 class Web:
@@ -335,7 +346,7 @@ class Endpoints(ABC):
             lines += 1
             try:
                 result = self.result(json.loads(self.web.clean(raw)))
-                yield result._replace(custom_id=self._given.get(result.custom_id, result.custom_id))
+                yield _honest(result)._replace(custom_id=self._given.get(result.custom_id, result.custom_id))
                 results += 1
             except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
                 found = re.search(_ID % self.ID.encode(), raw)

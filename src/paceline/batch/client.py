@@ -33,6 +33,7 @@ from paceline.http.describe import Metered, at_account, describe
 from paceline.http.exchange import Binding, Exchange
 from paceline.http.routed import RoutedExchange, Way
 from paceline.limiter.limiter import Limiter
+from paceline.providers.verdict import Judged, Verdict
 
 MESSAGE_MAX: Final = 2_000
 KEY_REFUSED: Final = (401, 403)
@@ -196,7 +197,7 @@ class Client:
             route = self._routes[kind] = Route(address.root, request.path)
         if not (route.served or await route.enter()):
             return None
-        exchange = self._exchange(request, metered, address, route.target)
+        exchange = self._exchange(request, metered, address, route)
         try:
             answer = await exchange.run()
         except PausedError:
@@ -210,8 +211,8 @@ class Client:
             else:
                 words = one_line(self._secrets.text(f"{type(error).__name__}: {error}".rstrip(": ")))
             return Outcome(None, {"code": code, "message": words[:MESSAGE_MAX]})
-        if not route.served and _OWN_ANSWER not in answer.headers and answer.status < 500:
-            self._judge(route, request, answer)
+        if not route.served and exchange.judged is not None:
+            self._judge(route, request, answer, exchange.judged)
         outcome = _outcome(request, answer)
         if outcome.ends and self._group is not None:
             why = "have no money left" if outcome.ends == "money" else "refuse their keys, or the model"
@@ -219,14 +220,21 @@ class Client:
             outcome = replace(outcome, error={"code": "key_refused", **(outcome.error or {}), "message": message})
         return outcome
 
-    def _exchange(self, request: Request, metered: Metered, address: Address, target: Target) -> Exchange:
+    def _exchange(self, request: Request, metered: Metered, address: Address, route: Route) -> Exchange:
         """The exchange of a request: with its server, or with any of the group.
 
         Raises:
             BadLineError: A server of the group cannot be asked for it.
         """
+
+        def seen(judged: Judged) -> bool:
+            self.sender.refused += judged.verdict is Verdict.REFUSAL
+            return judged.verdict is Verdict.UNREADABLE and not route.served
+
         if self._group is None or self._choice is None:
-            return Exchange(self._limiter, self._bind(request, address, target, request.content()), metered, target.key)
+            target = route.target
+            http = self._bind(request, address, target, request.content())
+            return Exchange(self._limiter, http, metered, target.key, seen=seen)
         ways = {}
         for name, one in self._group.members.items():
             body, own = one.renamed(request.body), None
@@ -242,7 +250,8 @@ class Client:
             http = self._bind(request, self._addresses[one.provider.name], place, content)
             ways[name] = Way(http, own, place.key)
         sticky = request.body.get("prompt_cache_key")
-        return RoutedExchange(self._limiter, ways, self._choice, sticky=None if sticky is None else str(sticky))
+        sticky = None if sticky is None else str(sticky)
+        return RoutedExchange(self._limiter, ways, self._choice, sticky=sticky, seen=seen)
 
     def _bind(self, request: Request, address: Address, target: Target, content: bytes) -> Binding:
         headers = address.headers_for(request.path)
@@ -250,12 +259,15 @@ class Client:
             headers["x-custom-id"] = request.custom_id  # for the log of a gateway on the way
         return self.sender.request(target, headers, content)
 
-    def _judge(self, route: Route, request: Request, answer: Answer) -> None:
+    def _judge(self, route: Route, request: Request, answer: Answer, judged: Judged) -> None:
         """Stop sending the requests of ``route`` if its first answers show that the address or the model is wrong."""
-        status, payload = answer.status, answer.payload
-        wrong = status in NOT_THERE or (status == 200 and not isinstance(payload, dict))
-        if route.answered(wrong=wrong):
-            code, words = error_of(payload)
+        status, unreadable = judged.status, judged.verdict is Verdict.UNREADABLE
+        if judged.verdict is Verdict.REFUSAL or (status >= 500 and not unreadable):
+            return
+        if route.answered(wrong=unreadable or status in NOT_THERE):
+            code, words = error_of(answer.payload)
+            if unreadable:
+                status, code, words = 200, "", judged.start.decode("utf-8", "replace") or judged.why
             reason = one_line(f"{code}: {words}" if code else words)
             route.why = (
                 f"the first {HANDFUL} answers for {request.model[:100]} from {_shown(route.target.url)} were not from its API, the last"
@@ -275,7 +287,7 @@ def _outcome(request: Request, answer: Answer) -> Outcome:
     """The record of an answer."""
     status, payload = answer.status, answer.payload
     code, words = error_of(payload) if status != 200 else ("", "")
-    own = answer.headers.get(_OWN_ANSWER) if status in {429, 503} else None
+    own = answer.headers.get(_OWN_ANSWER) if status in {429, 502, 503} else None
     if own is not None:
         error = {"code": code or f"paceline_{own}", "message": words}
         return Outcome(None, error, answer, "money" if own == "stopped" else "")
@@ -290,9 +302,6 @@ def _outcome(request: Request, answer: Answer) -> Outcome:
     response: dict[str, Any] = {"status_code": status, "request_id": request_id, "body": payload}
     if status != 200:
         return Outcome(response, {"code": code or f"http_{status}", "message": words}, answer)
-    if not isinstance(payload, dict):
-        message = "the answer is not a JSON object; is the base URL right?"
-        return Outcome(response, {"code": "not_json", "message": message}, answer)
     return Outcome(response, None, answer)
 
 

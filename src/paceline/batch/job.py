@@ -453,6 +453,11 @@ def _opening(plan: Plan, recovered: Recovered, tally: Tally, limiter: Limiter | 
     """The lines before the first request: what is left to do, under which limits, and about how long it takes."""
     if recovered.torn:
         yield "the last line of the output was incomplete, and has been cut"
+    if recovered.doubtful:
+        yield (
+            f"warning: {recovered.doubtful:,} answers in the output have status 200 and are no results: --repair moves them"
+            " to another file and sends their requests again"
+        )
     if recovered.corrupt:
         yield f"corrupt lines moved to {recovered.aside}: {recovered.corrupt:,}; their requests are sent again"
     if recovered.unknown:
@@ -487,7 +492,7 @@ def _save(results: Results, tally: Tally) -> Iterator[str]:
     for name, count in results.save_kept(None, os.path.expanduser("~")):  # noqa: PTH111
         yield f"{unable}: {count:,} answers are in {name}; add them before the next run: cat {shlex.quote(name)}{target}"
     for line in results.kept:
-        _, ok = read_answer(line) or ("", True)
+        ok = (read_answer(line) or ("", True))[1] is True
         tally.ok, tally.failed = tally.ok - ok, tally.failed - (not ok)
     if results.kept:
         yield f"{unable}: {len(results.kept):,} answers fit nowhere else either and are lost; their requests are left"

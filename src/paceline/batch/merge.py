@@ -186,7 +186,7 @@ def _read_output(name: str, number: int, file: BinaryIO, index: Index, known: _R
         if line is None:
             merged.unknown += 1
         else:
-            merged.twice += known.add(line, number, at, len(raw), ok=found[1])
+            merged.twice += known.add(line, number, at, len(raw), ok=found[1] is True)
         at, answers = at + len(raw), answers + 1
     return answers
 

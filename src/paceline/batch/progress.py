@@ -101,7 +101,7 @@ class Meter:
     Attributes:
         per_min: The speed at the last line, in requests a minute.
         left_s: The time left then, in seconds; ``None``: unknown.
-        refused: The answers with status 429 until then.
+        refused: The refusals until then.
     """
 
     def __init__(self, plan: Plan, tally: Tally, workers: int) -> None:

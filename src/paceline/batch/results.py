@@ -27,6 +27,7 @@ from typing import Any, BinaryIO, Final, Self
 
 from paceline.batch.index import Index
 from paceline.core.results import PacelineError
+from paceline.providers.verdict import is_result
 
 STDOUT = "-"
 
@@ -51,7 +52,8 @@ class Recovered:
         answered: Requests with an answer: they are not sent again.
         failed: Requests that failed: their lines are dropped, and they are sent again.
         unknown: Lines with ids that the input does not have; they are kept.
-        corrupt: Lines that are not answers, and were moved to the file ``aside``.
+        doubtful: Those of them whose line has status 200 and no result.
+        corrupt: Lines that are not answers, and were moved to the file ``aside``; with ``--repair`` the doubtful ones, too.
         torn: Whether the last line was incomplete and has been cut.
     """
 
@@ -59,6 +61,7 @@ class Recovered:
     failed: int = 0
     unknown: int = 0
     torn: bool = False
+    doubtful: int = 0
     corrupt: int = 0
     aside: str = ""
 
@@ -154,7 +157,7 @@ class Results:
 
         Args:
             index: Has the ids of the input.
-            repair: Move lines that are not answers to a new file beside this one.
+            repair: Move lines that are not answers, and those whose answer is no result, to a new file beside this one.
 
         Raises:
             OutputError: The file holds lines that are not answers, or cannot be written; it is unchanged.
@@ -168,7 +171,7 @@ class Results:
 
     def _recover(self, index: Index, *, repair: bool) -> Recovered:
         dropped = array("Q")
-        answered = failed = unknown = corrupt = 0
+        answered = failed = unknown = doubtful = corrupt = 0
         end, raw = 0, b"\n"
         with open(self.path, "rb") as file:
             for number, raw in enumerate(file, 1):
@@ -187,14 +190,19 @@ class Results:
                     dropped.append(number)
                     continue
                 custom_id, ok = found
+                if ok is None and repair:
+                    corrupt += 1
+                    dropped.append(number)
+                    continue
                 line = index.line_of(custom_id)
                 if line is None:
                     unknown += 1
-                elif ok and index.mark(line):
+                elif ok is not False and index.mark(line):
                     answered += 1
+                    doubtful += ok is None
                 else:
                     dropped.append(number)
-                    failed += not ok
+                    failed += ok is False
         torn = end < os.path.getsize(self.path)
         aside = ""
         if dropped:
@@ -204,7 +212,7 @@ class Results:
                 file.truncate(end)
                 file.seek(end)
                 file.write(b"" if torn else b"\n")
-        return Recovered(answered, failed, unknown, torn, corrupt, aside)
+        return Recovered(answered, failed, unknown, torn, doubtful, corrupt, aside)
 
     def _rewrite(self, dropped: array[int], end: int, *, corrupt: bool) -> str:
         """Replace the file by a copy without the ``dropped`` lines and without the bytes after ``end``.
@@ -232,7 +240,7 @@ class Results:
                             break
                         if number == drop:
                             drop = next(drops)
-                            if aside is not None and read_answer(raw) is None:
+                            if aside is not None and (read_answer(raw) or ("", None))[1] is None:
                                 aside.write(raw)
                         else:
                             new.write(raw if raw.endswith(b"\n") else raw + b"\n")
@@ -394,13 +402,18 @@ def _drain(kept: deque[bytes], lines: _Lines) -> str:
     return ""
 
 
-def read_answer(raw: bytes) -> tuple[str, bool] | None:
-    """The id in a line of output and whether it has an answer; ``None`` for any other line."""
+def read_answer(raw: bytes) -> tuple[str, bool | None] | None:
+    """The id in a line of output, and whether it has an answer; ``None`` for any other line.
+
+    Where the line says so and its body is none (an error with status 200), the second value is ``None``.
+    """
     try:
         value = json.loads(raw.decode("utf-8-sig"))
         _, custom_id, response, error = value["id"], value["custom_id"], value["response"], value["error"]
         custom_id.encode()  # half a surrogate pair is in no input
-        return custom_id, error is None and response["status_code"] == 200
+        if error is not None or response["status_code"] != 200:
+            return custom_id, False
+        return custom_id, True if is_result(response["body"]) else None
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
         return None
 

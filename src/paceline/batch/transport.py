@@ -20,6 +20,7 @@ from paceline.batch.redact import Secrets
 from paceline.batch.results import read_body
 from paceline.http.exchange import Binding, Exchanged, Tap, UnsentError
 from paceline.pacing.permit import Permit
+from paceline.providers.verdict import Beginning
 
 ANSWER_MAX: Final = 256 * 2**20
 """Bytes in an answer's body."""
@@ -122,7 +123,7 @@ class Sender:
         post: The way to send; ``None`` until it is set.
         in_flight: The tasks whose request was sent, or was answered with a 2xx that is not recorded yet.
         attempts: The number of requests sent.
-        refused: The number of answers with status 429.
+        refused: The number of refusals.
         first_s: When the first request was sent, on the monotonic clock.
         last_s: When the last request was sent.
         stopping: No new attempt may start: a task that would make another one is cancelled.
@@ -186,7 +187,6 @@ class Sender:
                 self.in_flight.discard(task)
                 if self.stopping:
                     task.cancel()
-        self.refused += status == 429
         return Answer(status, self._head(response.headers), self._secrets(body))
 
     def _head(self, headers: Mapping[str, str]) -> dict[str, str]:
@@ -270,11 +270,14 @@ class _Request:
     def head(self, response: Answer) -> tuple[int, Mapping[str, str]]:
         return response.status, response.headers
 
-    async def peek(self, response: Answer, headers: Mapping[str, str], most: int) -> bytes:  # noqa: ARG002
-        return response.body[:most]
+    async def peek(self, response: Answer, headers: Mapping[str, str], beginning: Beginning) -> None:  # noqa: ARG002
+        payload = response.payload
+        beginning.take(response.body, payload if isinstance(payload, dict | list) else None)
 
     def tap(self, response: Answer, headers: Mapping[str, str], tap: Tap) -> None:  # noqa: ARG002
-        tap.take(response.body, response.payload)
+        if not tap.done:
+            tap.feed(response.body)
+        tap.finish()
 
     def note(self, response: Answer, record: Exchanged) -> None:
         response.record = record

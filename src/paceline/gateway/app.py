@@ -9,7 +9,7 @@ import math
 import time
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, MutableMapping
 from contextlib import suppress
-from functools import lru_cache
+from functools import lru_cache, partial
 from pathlib import Path
 from traceback import format_tb
 from typing import Any, Final, Protocol, cast
@@ -311,7 +311,9 @@ class Gateway:
             if exchange is None:
                 reply = await self._send_unpaced(requests[0])
             else:
-                reply = await self._send(exchange, options, send)
+                for request in requests:
+                    request.pass_on = partial(_pass_on_early, send, connection)
+                reply = await self._send(exchange, options, send, connection)
             await reply.hide_key()
             await self._pass_on(reply, send, connection)
         finally:
@@ -430,8 +432,8 @@ class Gateway:
         except Exception as error:
             raise _no_answer(error) from error
 
-    async def _send(self, exchange: Exchange, options: dict[bytes, str], send: Send) -> Reply:
-        """The answer to a request, from the queue and the server; its head may have been sent."""
+    async def _send(self, exchange: Exchange, options: dict[bytes, str], send: Send, connection: Connection) -> Reply:
+        """The answer to a request, from the queue and the server. If its head has been sent, an error is an event."""
         task = asyncio.current_task()
         assert task is not None
         self._tasks[task] = exchange
@@ -441,20 +443,25 @@ class Gateway:
         every_s = _number(options, _KEEPALIVE, *NOTES_S)
         try:
             if every_s is not None and exchange.metered.call.stream:
-                return await _kept_alive(exchange, every_s, send)
-            reply: Reply = await exchange.run()
+                reply = await _kept_alive(exchange, every_s, send, connection)
+            else:
+                reply = await exchange.run()
         except asyncio.CancelledError:
             if self.draining and exchange.waits:
                 task.uncancel()
                 raise _stopping() from None
             raise
         except Exception as error:
-            raise _no_answer(error) from error
+            refusal = _no_answer(error)
+            if not connection.answering:
+                raise refusal from error
+            reply = _own(refusal.status, refusal.word, str(refusal))
         finally:
             del self._tasks[task]
             if called is not None:
                 self._waiting.pop(called[:NAME_MAX], None)
-        return reply
+        begun = connection.answering and reply.status >= 400
+        return await _as_event(reply, exchange.metered.call) if begun else reply
 
     async def _pass_on(self, reply: Reply, send: Send, connection: Connection) -> None:
         if not connection.answering:
@@ -532,27 +539,27 @@ def _headers_of(reply: Reply) -> Headers:
     return headers
 
 
-async def _kept_alive(exchange: Exchange, every_s: float, send: Send) -> Reply:
-    """The answer to a streamed request; while it waits for longer, comments are sent, and an error becomes an event."""
-    task, started, reply = asyncio.create_task(exchange.run()), False, None
+async def _pass_on_early(send: Send, connection: Connection, reply: Reply, part: bytes) -> None:
+    """Send a part of an answer that is not judged yet, after its head."""
+    if not connection.answering:
+        await send({"type": "http.response.start", "status": reply.status, "headers": _headers_of(reply)})
+    await send({"type": "http.response.body", "body": part, "more_body": True})
+
+
+async def _kept_alive(exchange: Exchange, every_s: float, send: Send, connection: Connection) -> Reply:
+    """The answer to a streamed request; while it waits for longer, comments are sent."""
+    task, reply = asyncio.create_task(exchange.run()), None
     note = _NOTES.get(base_of(exchange.provider.name), b": waiting\n\n")
     try:
         while not (await asyncio.wait([task], timeout=every_s))[0]:
-            if not started:
-                started = True
+            if not connection.answering:
                 headers = [(b"content-type", b"text/event-stream; charset=utf-8"), (b"cache-control", b"no-cache")]
                 await send({"type": "http.response.start", "status": 200, "headers": headers})
             await send({"type": "http.response.body", "body": note, "more_body": True})
-        try:
-            reply = cast("Reply", task.result())
-        except Exception as error:
-            if not started:
-                raise
-            refusal = _no_answer(error)
-            reply = _own(refusal.status, refusal.word, str(refusal))
-        return await _as_event(reply, exchange.metered.call) if started and reply.status >= 400 else reply
+        reply = cast("Reply", task.result())
+        return reply
     finally:
-        if reply is None:  # the client is gone
+        if reply is None:  # the client is gone, or there is no answer
             task.cancel()
             with suppress(asyncio.CancelledError, Exception):
                 (await task).close()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import zlib
-from collections.abc import AsyncIterator, Iterator, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping
 from contextlib import suppress
 from functools import lru_cache
 from importlib import import_module
@@ -12,8 +12,9 @@ from typing import Any, Final
 
 from paceline.gateway.client import Client, Fetched, Headers
 from paceline.gateway.upstreams import Upstream
-from paceline.http.exchange import Decode, Exchanged, Tap
+from paceline.http.exchange import Exchanged, Tap
 from paceline.pacing.permit import Permit
+from paceline.providers.verdict import Beginning, Decode
 
 log = logging.getLogger("paceline.gateway")
 
@@ -62,9 +63,19 @@ class Reply:
 
     async def peek(self, most: int) -> bytes:
         """The first bytes of the body, as they were sent."""
-        while self._unread and len(self._body) < most:
-            self._body += await self._next()
+        while len(self._body) < most and await self.more():
+            pass
         return bytes(self._body)
+
+    async def more(self) -> bytes:
+        """The next part of the body, which is kept for :meth:`read`; empty at its end."""
+        part = await self._next() if self._unread else b""
+        self._body += part
+        return part
+
+    def keep(self, body: bytes) -> None:
+        """Keep ``body`` of what has been read: the client has the rest already."""
+        self._body = bytearray(body)
 
     async def _next(self) -> bytes:
         assert self._fetched is not None
@@ -130,9 +141,13 @@ class Reply:
 
 
 class Relayed:
-    """A request of a client; see :class:`~paceline.http.exchange.Binding`."""
+    """A request of a client; see :class:`~paceline.http.exchange.Binding`.
 
-    __slots__ = ("_body", "_client", "_headers", "_path", "_query", "_upstream", "method")
+    Attributes:
+        pass_on: Sends the comments and pings of a stream to the client, while its beginning is held.
+    """
+
+    __slots__ = ("_body", "_client", "_headers", "_path", "_query", "_upstream", "method", "pass_on")
     is_async = True
 
     def __init__(
@@ -141,6 +156,7 @@ class Relayed:
         self._client, self._upstream, self.method = client, upstream, method
         self._path, self._headers, self._body = path, headers, body
         self._query = query and f"?{query}"
+        self.pass_on: Callable[[Reply, bytes], Awaitable[None]] = _keep_to_itself
 
     @property
     def address(self) -> str:
@@ -165,9 +181,17 @@ class Relayed:
     def head(self, response: Reply) -> tuple[int, Mapping[str, str]]:
         return response.status, {name.decode("latin-1"): value.decode("latin-1") for name, value in response.headers}
 
-    async def peek(self, response: Reply, headers: Mapping[str, str], most: int) -> bytes:
-        raw, decode = await response.peek(most), decoder(headers)
-        return raw[:most] if decode is None else decoded(decode, raw, most)
+    async def peek(self, response: Reply, headers: Mapping[str, str], beginning: Beginning) -> None:
+        decode, enough = decoder(headers), False
+        while not enough:
+            part = await response.more()
+            if not part:
+                beginning.end()
+                return
+            enough = beginning.take_encoded(part, decode)
+            if not enough and decode is None and (idle := beginning.take_idle()):
+                response.keep(bytes(beginning.body))
+                await self.pass_on(response, idle)
 
     def tap(self, response: Reply, headers: Mapping[str, str], tap: Tap) -> None:
         tap.decode = decoder(headers)
@@ -184,6 +208,10 @@ class Relayed:
             body = body.replace(key.encode(), HIDDEN)  # a message of the server that it quotes
         stated = {"content-length": str(len(body))} if "content-length" in headers else {}
         return Reply(status, [(name.encode(), value.encode()) for name, value in {**headers, **stated}.items()], body)
+
+
+async def _keep_to_itself(_reply: Reply, _part: bytes) -> None:
+    pass
 
 
 def decoder(headers: Mapping[str, str]) -> Decode | None:

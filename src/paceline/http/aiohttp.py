@@ -10,6 +10,7 @@ import inspect
 import warnings
 from collections.abc import Awaitable, Callable, Mapping
 from functools import cache
+from http import HTTPStatus
 from importlib import import_module
 from types import MethodType
 from typing import Any
@@ -18,6 +19,7 @@ from paceline.http.exchange import Exchanged, Tap, exchange
 from paceline.pacing.pacer import Pacer
 from paceline.pacing.permit import Permit
 from paceline.providers.base import Provider
+from paceline.providers.verdict import Beginning
 
 Request = Callable[..., Awaitable[Any]]
 """``ClientSession._request`` without the session: method, URL, and options."""
@@ -98,19 +100,11 @@ class _Aiohttp:
     def head(self, response: Any) -> tuple[int, dict[str, str]]:
         return response.status, {name.lower(): value for name, value in response.headers.items()}
 
-    async def peek(self, response: Any, headers: Mapping[str, str], most: int) -> bytes:  # noqa: ARG002
+    async def peek(self, response: Any, headers: Mapping[str, str], beginning: Beginning) -> None:  # noqa: ARG002
         if response._body is not None:  # noqa: SLF001
-            return bytes(response._body[:most])  # noqa: SLF001
-        stream, read = response.content, bytearray()
-        try:
-            while len(read) < most and (chunk := await stream.readany()):
-                read += chunk
-        except import_module("aiohttp").ClientError:  # the status alone must do
-            return b""
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore", DeprecationWarning)
-            stream.unread_data(bytes(read))
-        return bytes(read[:most])
+            beginning.take(bytes(response._body))  # noqa: SLF001
+        else:
+            await peek_stream(response.content, beginning)
 
     def tap(self, response: Any, headers: Mapping[str, str], tap: Tap) -> None:  # noqa: ARG002  (decoded by the parser)
         tap_stream(response.content, tap)
@@ -140,7 +134,7 @@ class _Aiohttp:
         response.content = aiohttp.StreamReader(protocol, 2**16, loop=given["loop"])
         response.content.feed_data(body)
         response.content.feed_eof()
-        response.version, response.status, response.reason = aiohttp.HttpVersion11, status, "Too Many Requests"
+        response.version, response.status, response.reason = aiohttp.HttpVersion11, status, HTTPStatus(status).phrase
         response._headers = head  # noqa: SLF001
         response._raw_headers = tuple((name.encode(), value.encode()) for name, value in headers.items())  # noqa: SLF001
         return response
@@ -152,11 +146,28 @@ class _Nothing:
     output_size = 0
 
 
+async def peek_stream(stream: Any, beginning: Beginning) -> None:
+    """Feed ``beginning`` with what a ``StreamReader`` receives until it is enough, and put it back."""
+    read, enough = bytearray(), False
+    try:
+        while not enough:
+            chunk = await stream.readany()
+            if not chunk:
+                beginning.end()
+                return
+            read += chunk
+            enough = beginning.feed(chunk)
+    finally:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", DeprecationWarning)
+            stream.unread_data(bytes(read))
+
+
 def tap_stream(stream: Any, tap: Tap) -> None:
     """Feed ``tap`` with what a ``StreamReader`` has received and receives."""
     for chunk in getattr(stream, "_buffer", ()):  # has arrived already
         tap.feed(chunk)
-    if stream.is_eof() or stream.exception() is not None:
+    if tap.done or stream.is_eof() or stream.exception() is not None:
         tap.finish()
         return
     _taps[id(stream)] = tap

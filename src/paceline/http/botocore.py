@@ -18,12 +18,13 @@ from types import MethodType
 from typing import Any
 from urllib.parse import unquote, urlsplit
 
-from paceline.http.aiohttp import tap_stream
+from paceline.http.aiohttp import peek_stream, tap_stream
 from paceline.http.exchange import Exchanged, Tap, exchange, run_sync
-from paceline.http.urllib3 import tap_response
+from paceline.http.urllib3 import peek_response, tap_response
 from paceline.pacing.pacer import Pacer
 from paceline.pacing.permit import Permit
 from paceline.providers.base import Provider
+from paceline.providers.verdict import Beginning
 
 SIGNED_S = 30.0
 """A request that was signed longer ago is signed again."""
@@ -124,11 +125,17 @@ class _Botocore:
         sent = response[0]
         return sent.status_code, {name.lower(): value for name, value in sent.headers.items()}
 
-    async def peek(self, response: Any, headers: Mapping[str, str], most: int) -> bytes:  # noqa: ARG002
-        return _content(response)[:most]
+    async def peek(self, response: Any, headers: Mapping[str, str], beginning: Beginning) -> None:
+        sent = response[0]
+        if not self._streams or sent.status_code >= 300:
+            beginning.take(_content(response))
+        elif self.is_async:
+            await peek_stream(sent.raw.content, beginning)
+        else:
+            peek_response(sent.raw, headers, beginning)
 
     def tap(self, response: Any, headers: Mapping[str, str], tap: Tap) -> None:
-        if not self._streams:
+        if tap.done or not self._streams:
             tap.feed(_content(response))
             tap.finish()
         elif self.is_async:

@@ -35,6 +35,8 @@ class Metered:
     call: Call
     scheduler: Scheduler
     calibration: TokenCalibration
+    guessed: bool = False
+    """Whether the API of its host is a guess."""
 
     def cost(self) -> Cost:
         """The amounts that the provider will hold, by the present calibration."""
@@ -162,7 +164,8 @@ def describe_guessed(
         if guess.name != host:
             _log_unknown(guess.name, host)
         guess = _under_host(guess, host, path)
-    return described(limiter, guess, path, body)
+    metered = described(limiter, guess, path, body)
+    return metered and replace(metered, guessed=not named)
 
 
 @lru_cache(maxsize=256)

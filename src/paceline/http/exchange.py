@@ -11,7 +11,7 @@ import json
 import logging
 import math
 import time
-from collections.abc import Callable, Coroutine, Iterable, Iterator, Mapping
+from collections.abc import Callable, Coroutine, Iterator, Mapping
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, field, replace
@@ -45,15 +45,13 @@ from paceline.pacing.traffic import Entry, TrafficLog
 from paceline.providers.answers import plausible
 from paceline.providers.base import Provider, Usage, UsageReader
 from paceline.providers.registry import provider_for_host
+from paceline.providers.streams import Known
+from paceline.providers.verdict import Beginning, Decode, Judged, Verdict
 
 log = logging.getLogger("paceline.http")
 
 T = TypeVar("T")
-Decode = Callable[[bytes], Iterable[bytes]]
 Settle = Callable[[Usage | None, Refusal | None], None]
-
-ERROR_BODY_MAX, EVENT_MAX = 64_000, 1
-"""Bytes of a body that are read ahead: of an error; of a 200 that may be a refusal (its first chunk)."""
 
 
 class UnsentError(Exception):
@@ -115,7 +113,9 @@ class Binding(Protocol):
     async def content(self) -> bytes: ...  # of the request, which can still be sent
     async def send(self, permit: Permit | None = None) -> Any: ...  # the response; `permit`: of this attempt
     def head(self, response: Any) -> tuple[int, Mapping[str, str]]: ...  # status; headers, names in lower case
-    async def peek(self, response: Any, headers: Mapping[str, str], most: int) -> bytes: ...  # decoded, still readable
+    async def peek(
+        self, response: Any, headers: Mapping[str, str], beginning: Beginning
+    ) -> None: ...  # fed until it is enough
     def tap(self, response: Any, headers: Mapping[str, str], tap: Tap) -> None: ...  # fed while the caller reads
     def note(self, response: Any, record: Exchanged) -> None: ...
     async def close(self, response: Any) -> None: ...
@@ -202,8 +202,11 @@ class Exchange:
         target: Its host and path.
         timeout_s: The longest wait in the queue, over all attempts, in seconds; that of the limiter by default.
         name: A name for the ``queue`` in the status.
+        seen: Called with the verdict on each answer; it returns whether a fault of the server ends the request, where
+            another attempt is allowed.
 
     Attributes:
+        judged: The verdict on the last answer.
         acquisition: The request for the permit of the last attempt, which knows why it waits.
         waits: Whether it waits for a permit now.
     """
@@ -217,6 +220,7 @@ class Exchange:
         *,
         timeout_s: float | None = None,
         name: str | None = None,
+        seen: Callable[[Judged], bool] = lambda _: False,
     ) -> None:
         self.limiter, self.http, self.metered, self.target = limiter, http, metered, target
         self.acquisition: Acquisition | None = None
@@ -228,6 +232,9 @@ class Exchange:
         self.charge: Charge | None = None
         self.served = False  # whether an answer was accepted, whose end settles the charge
         self.behind = False  # whether the next attempt goes to the end of its lane
+        self.judged: Judged | None = None
+        self._seen, self._ends = seen, False
+        self._head: tuple[int, Mapping[str, str]] = 0, {}  # of the last answer
 
     async def run(self) -> Any:
         """Make attempts until there is a response for the caller: the provider's, or a refusal of paceline's own."""
@@ -345,22 +352,21 @@ class Exchange:
         response = await self._send(permit)
         if response is None or not permit.open:  # superseded: the library has repeated the request, in another exchange
             return response
-        status, headers = self.http.head(response)
-        permit.status = status
-        if status < 500:
-            self.scheduler.begun(permit.reservation)
+        assert self.judged is not None
+        judged, (status, headers) = self.judged, self._head
+        permit.status, refusal = judged.status, judged.refusal
+        self._ends = self._seen(judged)
         try:
-            refusal = await self._refusal(response, status, headers)
             self._observe(headers, permit, refusal)
-            if is_server_fault(status, refusal):
-                self._count_fault(permit, f"status {status}")
+            if is_server_fault(judged.status, refusal):
+                self._count_fault(permit, f"status {status}{judged.why and f', {judged.why}'}")
             else:
                 self.limiter.health.succeeded(self.http.address, self.scheduler)
             if refusal is not None:
                 return await self._refused(response, refusal, permit)
             self.http.note(response, self.record)
-            if status >= 400:
-                return await self._failed(response, status, permit)
+            if judged.verdict is not Verdict.RESULT:
+                return await self._failed(response, judged, permit)
             self._settle_after_body(response, headers, permit)
         except BaseException:  # cancelled while the body of an error was read, for example
             permit.close()
@@ -368,10 +374,12 @@ class Exchange:
         return response
 
     async def _send(self, permit: Permit) -> Any | None:
-        """The response; ``None`` for another attempt after a broken connection."""
+        """The response, which is judged; ``None`` for another attempt after a broken connection."""
         token = sending.set(self.target)
         try:
-            return await self.http.send(permit)
+            response = await self.http.send(permit)
+            if permit.open:
+                await self._judge(response, permit)
         except BaseException as error:
             if not permit.open:  # superseded
                 raise
@@ -386,6 +394,8 @@ class Exchange:
                 permit.settle()  # the provider may have counted it
             if delay_s is None:
                 raise
+        else:
+            return response
         finally:
             sending.reset(token)
         await self._sleep(delay_s)
@@ -403,12 +413,21 @@ class Exchange:
             if readings:
                 self.scheduler.observe(readings, permit.reservation)
 
-    async def _refusal(self, response: Any, status: int, headers: Mapping[str, str]) -> Refusal | None:
-        """The provider's refusal, which may come with a 200 and a retry-after (Azure, streamed)."""
-        if status < 400 and "retry-after" not in headers:
-            return None
-        body = await self.http.peek(response, headers, EVENT_MAX if status < 400 else ERROR_BODY_MAX)
-        return self._scoped(self.provider.refusal(status, headers, body))
+    async def _judge(self, response: Any, permit: Permit) -> None:
+        """Judge an answer by the beginning of its body."""
+        self._head = status, headers = self.http.head(response)
+        if status < 500:
+            self.scheduler.begun(permit.reservation)
+        beginning = Beginning(self.provider, self.metered.call, status, headers, strict=not self.metered.guessed)
+        try:
+            await self.http.peek(response, headers, beginning)
+        except BaseException as error:
+            if status < 400 or not isinstance(error, Exception):
+                await self.http.close(response)
+                raise
+            log.debug("the body of a response (%d) broke off: %s", status, type(error).__name__)  # its status must do
+        judged = beginning.judged()
+        self.judged = judged if judged.refusal is None else replace(judged, refusal=self._scoped(judged.refusal))
 
     def _scoped(self, refusal: Refusal | None) -> Refusal | None:
         """``refusal``, about no more than the request's mode where that has limits of its own; a balance is the account's."""
@@ -435,15 +454,32 @@ class Exchange:
             await self._sleep(delay_s)
         return None
 
-    async def _failed(self, response: Any, status: int, permit: Permit) -> Any | None:
+    async def _failed(self, response: Any, judged: Judged, permit: Permit) -> Any | None:
         """An error that is no refusal: for the caller, or for another attempt after a server fault."""
-        delay_s = self._after_fault() if status >= 500 else None
+        delay_s = self._after_fault() if judged.status >= 500 and not self._ends else None
         permit.settle()  # the provider may have counted it
         if delay_s is None:
-            return response
+            return await self._shown(response, judged)
         await self.http.close(response)
         await self._sleep(delay_s)
         return None
+
+    async def _shown(self, response: Any, judged: Judged) -> Any:
+        """The response for the caller: one that says with its status what its body says."""
+        if self._head[0] == judged.status:
+            return response
+        await self.http.close(response)
+        error, word = judged.error, {}
+        if judged.verdict is Verdict.UNREADABLE:
+            message = f"paceline: {self.record.pool}: the answer is none of the API that was asked: {judged.why}"
+            error, word = (
+                {"type": "server_error", "code": "paceline_unreadable", "message": message},
+                {"x-paceline": "unreadable"},
+            )
+        body = json.dumps({"type": "error", "error": dict(error)}).encode()
+        made = self.http.respond(judged.status, {"content-type": "application/json", **word}, body)
+        self.http.note(made, self.record)
+        return made
 
     def _settle_after_body(self, response: Any, headers: Mapping[str, str], permit: Permit) -> None:
         """Settle the permit with the usage that the body reports, while the caller reads it."""
@@ -465,7 +501,13 @@ class Exchange:
             if self.charge is not None:
                 self.charge.settle(usage, call.provider, call.model)
 
-        self.http.tap(response, headers, Tap(self.provider.usage_reader(call), settle))
+        self.http.tap(response, headers, Tap(self._usage_reader(), settle))
+
+    def _usage_reader(self) -> UsageReader:
+        payload = None if self.judged is None else self.judged.payload
+        if isinstance(payload, Mapping):  # the body is read already
+            return Known(self.provider.usage(payload))
+        return self.provider.usage_reader(self.metered.call)
 
     def _count_fault(self, permit: Permit, reason: str, fault: Fault = Fault.BROKEN) -> None:
         """Count a failure of the host. Without a connection it counts, too, where the limiter repeats the attempt.
@@ -522,6 +564,11 @@ class Tap:
 
     __slots__ = ("_reader", "_settle", "decode")
 
+    @property
+    def done(self) -> bool:
+        """Whether no byte is needed: a binding may finish it at once."""
+        return self._reader.done
+
     def __init__(self, reader: UsageReader, settle: Settle) -> None:
         self._reader = reader
         self._settle: Settle | None = settle  # until it is called
@@ -540,14 +587,6 @@ class Tap:
             done = True
         if done:
             self.finish()
-
-    def take(self, body: bytes, payload: Any) -> None:
-        """Take a whole body, and its JSON value if it is known, which need not be read again."""
-        if payload is not None and hasattr(self._reader, "payload"):
-            self._reader.payload = payload
-        else:
-            self.feed(body)
-        self.finish()
 
     def finish(self) -> None:
         """The body is over: settle, unless that is done."""

@@ -7,14 +7,14 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterat
 from functools import cache, lru_cache
 from importlib import import_module
 from importlib.util import find_spec
-from itertools import chain
 from typing import Any
 
-from paceline.http.exchange import Decode, Exchanged, Tap, exchange, log, run_sync
+from paceline.http.exchange import Exchanged, Tap, exchange, run_sync
 from paceline.pacing.pacer import Pacer
 from paceline.pacing.permit import Permit
 from paceline.providers.base import Provider
 from paceline.providers.registry import provider_named
+from paceline.providers.verdict import Beginning, Decode
 
 LIBRARIES = ("httpx2", "httpx")
 
@@ -78,27 +78,30 @@ class _Httpx:
         raw = response.headers.raw
         return response.status_code, {name.decode("latin-1").lower(): value.decode("latin-1") for name, value in raw}
 
-    async def peek(self, response: Any, headers: Mapping[str, str], most: int) -> bytes:
+    async def peek(self, response: Any, headers: Mapping[str, str], beginning: Beginning) -> None:
         if hasattr(response, "_content"):
-            content: bytes = response.content[:most]
-            return content
-        stream, read, size = response.stream, [], 0
+            beginning.take(response.content)
+            return
+        stream, read, decode = response.stream, [], decoder_of(response, headers)
+        library, enough = _library_of_request(self._request.__class__), False
+        rest = aiter(stream) if self.is_async else iter(stream)
         try:
-            rest = aiter(stream) if self.is_async else iter(stream)
-            while size <= most:
+            while not enough:
                 chunk = await anext(rest, None) if self.is_async else next(rest, None)
                 if chunk is None:
+                    beginning.end()
                     break
                 read.append(chunk)
-                size += len(chunk)
-        except Exception as error:  # noqa: BLE001  (the status alone must do)
-            log.debug("the body of a response (%d) broke off: %s", response.status_code, type(error).__name__)
-            read, rest = [], stream
-        response.stream = body_of(_library_of_request(self._request.__class__), stream, read, rest)
-        return _decoded(read, decoder_of(response, headers), most)
+                enough = beginning.take_encoded(chunk, decode)
+        except Exception:
+            response.stream = body_of(library, stream)
+            raise
+        response.stream = body_of(library, stream, read, rest)
 
     def tap(self, response: Any, headers: Mapping[str, str], tap: Tap) -> None:
-        if hasattr(response, "_content"):  # read already: its stream will not be iterated
+        if tap.done:
+            tap.finish()
+        elif hasattr(response, "_content"):  # read already: its stream will not be iterated
             tap.feed(response.content)
             tap.finish()
         else:
@@ -116,7 +119,8 @@ class _Httpx:
 
     def respond(self, status: int, headers: Mapping[str, str], body: bytes) -> Any:
         library = _library_of_request(self._request.__class__)
-        return library.Response(status, headers=headers, content=body, request=self._request)
+        headers = {**headers, "content-length": str(len(body))}
+        return library.Response(status, headers=headers, stream=library.ByteStream(body), request=self._request)
 
 
 def body_of(library: Any, inner: Any, read: Sequence[bytes] = (), rest: Any = None, tap: Tap | None = None) -> Any:
@@ -193,19 +197,6 @@ def decoder_of(response: Any, headers: Mapping[str, str]) -> Decode | None:
             yield from (plain,) if isinstance(plain, bytes) else plain  # httpx gives bytes, httpx2 an iterator of them
 
     return pieces
-
-
-def _decoded(chunks: list[bytes], decode: Decode | None, most: int) -> bytes:
-    """The decoded body in ``chunks``, cut at about ``most`` bytes; empty if it is broken."""
-    plain = bytearray()
-    try:
-        for piece in chunks if decode is None else chain.from_iterable(map(decode, chunks)):
-            plain += piece
-            if len(plain) > most:
-                break
-    except Exception:  # noqa: BLE001  (the caller's own decoder will report it)
-        return b""
-    return bytes(plain)
 
 
 def pace_transport(limiter: Pacer, inner: Any, provider: str | None = None) -> Any:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, Final, NamedTuple
 
 from paceline.core.quota import NS
@@ -13,6 +13,7 @@ from paceline.http.exchange import Binding, Exchange
 from paceline.pacing.group import ASIDE_S, HERE, Choice
 from paceline.pacing.pacer import Pacer
 from paceline.pacing.permit import Acquisition, Permit
+from paceline.providers.verdict import Judged
 
 log = logging.getLogger("paceline.http")
 
@@ -38,6 +39,7 @@ class RoutedExchange(Exchange):
         sticky: See :meth:`Group.acquire <paceline.Group.acquire>`.
         timeout_s: See :class:`~paceline.http.exchange.Exchange`.
         name: As there.
+        seen: As there.
 
     Attributes:
         member: The member of the last attempt.
@@ -52,8 +54,10 @@ class RoutedExchange(Exchange):
         sticky: str | None = None,
         timeout_s: float | None = None,
         name: str | None = None,
+        seen: Callable[[Judged], bool] = lambda _: False,
     ) -> None:
-        super().__init__(limiter, *next(iter(ways.values())), timeout_s=timeout_s, name=name)
+        first = next(iter(ways.values()))
+        super().__init__(limiter, *first, timeout_s=timeout_s, name=name, seen=seen)
         self.member = ""
         self._ways, self._choice, self._sticky, self._model = ways, choice, sticky, self.metered.call.model
         self._failed_at: set[str] = set()
@@ -105,9 +109,10 @@ class RoutedExchange(Exchange):
         self._failed_at.add(self.member)
         return len(self._failed_at) < len(self._ways) and self.record.attempts < self.limiter.retry.max_attempts
 
-    async def _failed(self, response: Any, status: int, permit: Permit) -> Any | None:
+    async def _failed(self, response: Any, judged: Judged, permit: Permit) -> Any | None:
+        status = judged.status
         if status not in NOT_HERE or not self._elsewhere(None):
-            return await super()._failed(response, status, permit)
+            return await super()._failed(response, judged, permit)
         permit.settle()
         await self.http.close(response)
         if self._choice.put_aside(self.member, self._model):

@@ -13,15 +13,20 @@ import threading
 from collections.abc import Iterable, Mapping
 from copy import copy
 from functools import cache
+from http import HTTPStatus
 from importlib import import_module
 from types import MethodType
 from typing import Any
 from urllib.parse import unquote, urlsplit
 
-from paceline.http.exchange import Decode, Exchanged, Tap, exchange, log, run_sync, sending
+from paceline.http.exchange import Exchanged, Tap, exchange, run_sync, sending
 from paceline.pacing.pacer import Pacer
 from paceline.pacing.permit import Permit
 from paceline.providers.base import Provider
+from paceline.providers.verdict import Beginning, Decode
+
+PEEKED_PIECE = 16_384
+"""Bytes of a body that are read ahead in one step, at most."""
 
 ENCODED_PIECE = 1_024
 """Bytes of an encoded body that are decoded in one step."""
@@ -162,28 +167,20 @@ class _Urllib3:
     def head(self, response: Any) -> tuple[int, dict[str, str]]:
         return response.status, {name.lower(): value for name, value in response.headers.items()}
 
-    async def peek(self, response: Any, headers: Mapping[str, str], most: int) -> bytes:
+    async def peek(self, response: Any, headers: Mapping[str, str], beginning: Beginning) -> None:
         whole = _preloaded(response)
-        if whole is not None:
-            return whole[:most]
-        try:
-            read = response._fp.read(most)  # noqa: SLF001  (as it was sent, without chunks)
-        except Exception as error:  # noqa: BLE001  (the status alone must do)
-            log.debug("the body of a response (%d) broke off: %s", response.status, type(error).__name__)
-            return b""
-        response._fp = _Ahead(read, response._fp)  # noqa: SLF001
-        decode, plain = _decoder(headers), bytearray()
-        try:
-            for piece in (read,) if decode is None else decode(read):
-                plain += piece
-                if len(plain) > most:
-                    break
-        except Exception:  # noqa: BLE001  (the caller's own decoder will report it)
-            return b""
-        return bytes(plain[:most])
+        if whole is None:
+            peek_response(response, headers, beginning)
+        else:
+            decode = None if self._options.get("decode_content", True) else _decoder(headers)
+            beginning.take_encoded(whole, decode)
+            beginning.end()
 
     def tap(self, response: Any, headers: Mapping[str, str], tap: Tap) -> None:
         whole = _preloaded(response)
+        if tap.done:
+            tap.finish()
+            return
         if whole is None:
             tap_response(response, headers, tap)
             return
@@ -207,12 +204,26 @@ class _Urllib3:
             _Whole(body),
             headers,
             status,
-            reason="Too Many Requests",
+            reason=HTTPStatus(status).phrase,
             version=11,
             request_method="POST",
             request_url=self._url,
             **options,
         )
+
+
+def peek_response(response: Any, headers: Mapping[str, str], beginning: Beginning) -> None:
+    """Feed ``beginning`` with the body of a response of urllib3 until it is enough; the caller can still read it."""
+    source, read, decode, enough = response._fp, [], _decoder(headers), False  # noqa: SLF001
+    while not enough:
+        chunk = source.read1(PEEKED_PIECE)  # as it was sent, without chunks
+        if not chunk:
+            source.read()  # which sees the end, and gives the connection back
+            beginning.end()
+            break
+        read.append(chunk)
+        enough = beginning.take_encoded(chunk, decode)
+    response._fp = _Ahead(b"".join(read), source)  # noqa: SLF001
 
 
 def tap_response(response: Any, headers: Mapping[str, str], tap: Tap) -> None:
@@ -280,7 +291,8 @@ def _tapped(kind: Any) -> Any:
 
         def release_conn(self) -> None:  # at the end of the body, too
             super().release_conn()
-            self._paceline_tap.finish()
+            if not getattr(self._fp, "has_read", False):
+                self._paceline_tap.finish()
 
         def close(self) -> None:
             super().close()
@@ -318,6 +330,11 @@ class _Ahead:
         size = len(self._read) if amt < 0 else amt
         data, self._read = self._read[:size], self._read[size:]
         return data or self._inner.read1(amt)
+
+    @property
+    def has_read(self) -> bool:
+        """Whether bytes that were read ahead are left."""
+        return bool(self._read)
 
     def isclosed(self) -> bool:
         return not self._read and bool(self._inner.isclosed())

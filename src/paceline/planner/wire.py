@@ -26,6 +26,7 @@ from paceline.pacing.scheduler import Scheduler
 from paceline.planner.timeline import Outcome, Timeline
 from paceline.providers.base import Call, Provider, Usage
 from paceline.providers.registry import is_provider, provider_named
+from paceline.providers.verdict import Beginning
 
 PATHS: Final = {
     "chat": "/v1/chat/completions",
@@ -200,6 +201,21 @@ class Reply:
         self._broken = admitted.fault == "stream"
         return self
 
+    def begin(self, beginning: Beginning) -> None:
+        """Feed ``beginning``: with an error, or with a whole answer; a stream is taken for a result.
+
+        Raises:
+            ConnectionResetError: The body breaks off.
+        """
+        if self.status >= 400:
+            beginning.take(self.body)
+        elif self._http.request.stream:
+            beginning.accept()
+        elif self._broken:
+            raise ConnectionResetError("the answer breaks off")
+        else:
+            beginning.take(b"", self._http.route.dialect.answer(self._http.ask, self._payload, self._http.serial))
+
     def tapped(self, tap: Tap) -> None:
         """Feed ``tap`` while the body is read."""
         self._tap = tap
@@ -221,11 +237,9 @@ class Reply:
                 await rest.future
             if self._broken:
                 raise ConnectionResetError("the answer breaks off")
-            if http.request.stream:
+            if not tap.done:
                 for _, piece in http.route.dialect.events(http.ask, admitted, http.serial):
                     tap.feed(piece)
-            else:
-                tap.take(b"", http.route.dialect.answer(http.ask, admitted, http.serial))
         finally:
             tap.finish()
 
@@ -361,9 +375,9 @@ class SimulatedHttp:
             response.headers = self._decoded(self.route.dialect.rate_headers(*self._levels))
         return response.status, response.headers
 
-    async def peek(self, response: Reply, headers: Mapping[str, str], most: int) -> bytes:  # noqa: ARG002
+    async def peek(self, response: Reply, headers: Mapping[str, str], beginning: Beginning) -> None:  # noqa: ARG002
         """See ``Binding``."""
-        return response.body[:most]
+        response.begin(beginning)
 
     def tap(self, response: Reply, headers: Mapping[str, str], tap: Tap) -> None:  # noqa: ARG002
         """See ``Binding``."""

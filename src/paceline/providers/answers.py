@@ -14,8 +14,9 @@ from paceline.core.quota import INPUT_TOKENS, OUTPUT_TOKENS, TOKENS, Cost
 from paceline.core.results import PacelineError, QuotaError, Reading, Refusal, RefusalKind
 from paceline.providers import parse
 from paceline.providers.base import Call, Provider, Usage
-from paceline.providers.parse import count
+from paceline.providers.parse import count, error_in
 from paceline.providers.registry import is_provider, provider_for_host, provider_named
+from paceline.providers.verdict import Verdict, has_content, judge
 
 log = logging.getLogger("paceline.providers")
 
@@ -62,16 +63,17 @@ def _usage_in(pool: str, provider: Provider, answer: object) -> Usage | None:
     """
     response, status = _response_in(answer)
     if response is None or status is None:
+        if _is_error(answer):
+            raise _no_usage(pool, f"{type(answer).__name__} with an error")
         usage = provider.usage(_as_mapping(answer))
-    elif status >= 400:
-        raise QuotaError(
-            f"{pool}: an answer with status {status} reports no usage: call permit.refused(response) for a refusal, and"
-            " permit.settle() for another error, because the provider may have counted the request"
-        )
     else:
-        stream = "event" in _headers(response).get("content-type", "")
-        reader = provider.usage_reader(Call(provider.name, "", pool.partition("/")[2], 0, stream=stream))
-        reader.feed(_body(response, most=None))
+        headers, body = _headers(response), _body(response, most=None)
+        call = Call(provider.name, "", pool.partition("/")[2], 0, stream="event" in headers.get("content-type", ""))
+        judged = judge(provider, call, status, headers, body, strict=False)
+        if judged.verdict is Verdict.REFUSAL or status >= 400 or judged.error:
+            raise _no_usage(pool, f"answer with status {status}" + " and an error" * (status < 400))
+        reader = provider.usage_reader(call)
+        reader.feed(body)
         reader.close()
         usage = reader.usage
     if usage is None:  # the body is a model's own, which boto3 returns unread
@@ -79,6 +81,23 @@ def _usage_in(pool: str, provider: Provider, answer: object) -> Usage | None:
         sides = [count(parse.number(headers.get(f"x-amzn-bedrock-{side}-token-count"))) for side in ("input", "output")]
         usage = parse.make_usage(sides[0], sides[1], 0, 0)
     return usage
+
+
+def _no_usage(pool: str, what: str) -> QuotaError:
+    return QuotaError(
+        f"{pool}: an {what} reports no usage: call permit.refused(response) for a refusal, and permit.settle() for another"
+        " error, because the provider may have counted the request"
+    )
+
+
+def _is_error(answer: object) -> bool:
+    """Whether an SDK's answer, or its mapping, is an error that came with status 200."""
+    if not isinstance(answer, Mapping):
+        if not _get(answer, "error"):
+            return False
+        dump = getattr(answer, "model_dump", None)
+        answer = dump() if callable(dump) else {"error": str(_get(answer, "error"))}
+    return error_in(answer) is not None and not has_content(answer)
 
 
 def provider_of(pool: str) -> Provider:
@@ -183,7 +202,9 @@ def _refusal_in(chain: list[object], provider: str | None) -> Refusal | None:
         if (answer := _answer_in(source)) is not None:
             if answer.ours:
                 return None
-            return _provider_of(source, answer.host, provider).refusal(answer.status, answer.headers, answer.body)
+            dialect = _provider_of(source, answer.host, provider)
+            call = Call(dialect.name, "", "", 0)
+            return judge(dialect, call, answer.status, answer.headers, answer.body, strict=False).refusal
     for source in chain:
         text = _text_of(source)
         if _SAYS_SO.search(text):

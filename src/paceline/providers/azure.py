@@ -50,9 +50,7 @@ class Azure(OpenAIDialect):
         return [reading for reading in found if reading is not None]
 
     def refusal(self, status: int, headers: Headers, body: bytes) -> Refusal | None:
-        """Classify as OpenAI's; a 200 refuses when it has a ``retry-after`` and its first event is an error."""
-        if status == 200 and "retry-after" in headers:
-            return self._refused_stream(headers, body)
+        """Classify as OpenAI's, with the words of Azure's messages."""
         refusal = super().refusal(status, headers, body)
         if refusal is None:
             return None
@@ -74,16 +72,6 @@ class Azure(OpenAIDialect):
             period_s=_DAY_S if long else refusal.period_s,
             scope=scope,
         )
-
-    def _refused_stream(self, headers: Headers, body: bytes) -> Refusal | None:
-        """A streamed Responses call that is refused with status 200; ``None`` for one that goes on."""
-        first = body[:65_536].replace(b"\r\n", b"\n").lstrip().partition(b"\n\n")[0]
-        reader = self.usage_reader(Call(self.name, "responses", "", 0, stream=True))
-        reader.feed(first + b"\n\n")
-        if reader.refusal is None:
-            return None
-        wait_s = parse.longest(parse.retry_after_s(headers), reader.refusal.retry_after_s)
-        return replace(reader.refusal, retry_after_s=wait_s)
 
 
 def _reading(headers: Headers, unit: str, period_s: float | None) -> Reading | None:

@@ -11,6 +11,7 @@ from paceline.core.results import Reading, Refusal
 from paceline.estimation.estimate import SAFE_ENCODING
 from paceline.providers import parse
 from paceline.providers.base import Call, Headers, Provider, Usage, UsageReader
+from paceline.providers.parse import as_text
 from paceline.providers.prompt import MediaTokens, prompt_tokens
 from paceline.providers.streams import Found, JsonReader, SseReader
 
@@ -81,6 +82,8 @@ class BaseProvider(Provider):
     """The tokens of images, audio and files."""
     events: tuple[bytes, ...] = (b'"usage"', b'"error"', b"[DONE]")
     """Of a streamed answer, only events that contain one of these are read."""
+    errors_outrank = False
+    """Whether an error beside a result means that the result is not whole."""
 
     def __init__(self, name: str, key_env: str, hosts: tuple[str, ...], encoding: str) -> None:
         self.name, self.key_env, self.hosts, self.encoding = name, key_env, hosts, encoding or SAFE_ENCODING
@@ -98,10 +101,11 @@ class BaseProvider(Provider):
         return []
 
     def refusal(self, status: int, headers: Headers, body: bytes) -> Refusal | None:
-        if status < 400:
-            return None
         error, text = parse.error_of(body)
-        return self._classify(status, error, text, headers)
+        if status >= 400:
+            return self._classify(status, error, text, headers)
+        found = parse.error_in(parse.decode(body))
+        return None if found is None else self._classify(None, found, as_text(found.get("message"))[:4_096], headers)
 
     def usage_reader(self, call: Call) -> UsageReader:
         return SseReader(self._on_event, *self.events) if call.stream else JsonReader(self.usage)

@@ -306,7 +306,9 @@ def _openrouter_readings(headers: Headers) -> list[Reading]:
 
 
 class OpenRouter(Compatible):
-    """OpenRouter, which hands on the refusals of other hosts beside its own."""
+    """OpenRouter, which hands on the refusals of other hosts beside its own, and may state them beside ``choices``."""
+
+    errors_outrank = True  # https://openrouter.ai/docs/errors, 2026-11
 
     def pool(self, model: str) -> str:
         """One pool for all free models, one for each other model."""

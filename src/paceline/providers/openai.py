@@ -57,14 +57,14 @@ _POOLS: Final = (
 # input is an estimate, which may be too low by a fifth.
 _LONG_CONTEXT: Final = (("gpt-4.1", 0.8 * 128_000), ("", 0.8 * 272_000))
 
-_MEANINGS: Final = {  # of several, the first holds; exceeded_current_quota_error and engine_overloaded_error are Moonshot's
+_MEANINGS: Final = {  # of several, the first holds; exceeded_current_quota_error and engine_overloaded_error are Moonshot's, base_resp MiniMax's
     RefusalKind.MONEY: "402 insufficient_quota credit_balance_exhausted billing_hard_limit_reached billing_not_active"
-    " exceeded_current_quota_error",
+    " exceeded_current_quota_error base_resp_1008",
     RefusalKind.CAPACITY: "503 529 server_is_overloaded service_unavailable_error resource_unavailable"
     " engine_overloaded_error",
     RefusalKind.GROWTH: "slow_down",
     RefusalKind.NEVER_FITS: "413",
-    RefusalKind.RATE: "429 rate_limit_exceeded rate_limit_error too_many_requests",
+    RefusalKind.RATE: "429 rate_limit_exceeded rate_limit_error too_many_requests base_resp_1002 base_resp_1039",
 }
 _ORDER: Final = list(_MEANINGS)
 CODES: Final = {code: Refusal(kind) for kind, codes in _MEANINGS.items() for code in codes.split()}

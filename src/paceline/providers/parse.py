@@ -218,7 +218,7 @@ def endpoint_of(path: str, endpoints: Mapping[str, str]) -> str | None:
     return next((name for suffix, name in endpoints.items() if clean.endswith(suffix)), None)
 
 
-def decode(body: bytes) -> Any:
+def decode(body: bytes | bytearray) -> Any:
     """The JSON in ``body``, or ``None``."""
     try:
         return json.loads(body)
@@ -239,6 +239,76 @@ def make_usage(input_tokens: int, output_tokens: int, cached_tokens: int, cache_
     if not input_tokens and not output_tokens:
         return None
     return Usage(input_tokens, output_tokens, min(cached_tokens, input_tokens), min(cache_write_tokens, input_tokens))
+
+
+_FINE: Final = ("", "0", "200", "20000", "success", "ok", "none")
+"""Codes of answers that are no errors, in the form in which an object has a code and a message in any case."""
+
+
+def error_in(payload: Any) -> Mapping[str, Any] | None:
+    """The error in the JSON value of an answer, or of an event, whose status says nothing; ``None`` for no error.
+
+    Takes ``{"error": {...}}``, ``{"error": "..."}`` with a code beside, both also inside ``response``, a choice or a list;
+    ``{"type": "error", ...}``; MiniMax's ``base_resp``; Tencent's ``Response.Error``; AWS's ``__type``; Baidu's and Huawei's
+    ``error_code``; Cloudflare's ``errors``; a ``code`` with a message, where there is no more.
+    """
+    if isinstance(payload, list):
+        payload = payload[0] if payload else None
+    if not isinstance(payload, Mapping):
+        return None
+    for holder in (payload, as_mapping(payload.get("response"))):
+        error = holder.get("error")
+        if isinstance(error, Mapping) and error:
+            return error
+        if isinstance(error, str) and error:
+            return {"message": error} | {name: payload[name] for name in ("code", "type", "status") if name in payload}
+    choices = payload.get("choices")
+    for choice in choices if isinstance(choices, list) else []:
+        if error := as_mapping(as_mapping(choice).get("error")):
+            return error
+    if payload.get("type") == "error" or as_text(payload.get("__type")):
+        return payload
+    base, inner = as_mapping(payload.get("base_resp")), as_mapping(as_mapping(payload.get("Response")).get("Error"))
+    if as_text(base.get("status_code")) not in _FINE:
+        return {"code": f"base_resp_{as_text(base['status_code'])}", "message": base.get("status_msg")}
+    if inner:
+        return {"code": inner.get("Code"), "message": inner.get("Message")}
+    if as_text(payload.get("error_code")) not in _FINE:
+        return {"code": payload["error_code"], "message": payload.get("error_msg") or payload.get("message")}
+    errors = payload.get("errors")
+    if isinstance(errors, list) and errors and isinstance(errors[0], Mapping) and payload.get("success") is not True:
+        return errors[0]
+    said = next((payload[name] for name in ("message", "msg", "errorMsg") if isinstance(payload.get(name), str)), None)
+    if said is not None and as_text(payload.get("code")).lower() not in _FINE and not payload.get("data"):
+        return {**payload, "message": said}
+    return None
+
+
+_STATED: Final = {
+    status: names.split()
+    for status, names in {
+        400: "invalid_request_error INVALID_ARGUMENT validationexception",
+        401: "authentication_error invalid_api_key UNAUTHENTICATED",
+        403: "permission_error PERMISSION_DENIED",
+        404: "not_found_error NOT_FOUND model_not_found",
+        413: "request_too_large",
+        429: "rate_limit_error rate_limit_exceeded RESOURCE_EXHAUSTED throttlingexception",
+        500: "api_error server_error internal_server_error INTERNAL internalserverexception modelstreamerrorexception",
+        503: "UNAVAILABLE serviceunavailableexception",
+        504: "timeout_error DEADLINE_EXCEEDED modeltimeoutexception",
+        529: "overloaded_error",
+    }.items()
+}
+_STATUSES: Final = {name.lower(): status for status, names in _STATED.items() for name in names}
+
+
+def stated_status(error: Mapping[str, Any]) -> int | None:
+    """The HTTP status that an error states as a number, or by its type; ``None`` if it states none."""
+    fields = [as_text(error.get(name)) for name in ("code", "status", "status_code", "http_code", "type", "__type")]
+    for text in fields:
+        if len(text) == 3 and text.isascii() and text.isdigit() and 400 <= int(text) <= 599:
+            return int(text)
+    return next((_STATUSES[text.lower()] for text in fields if text.lower() in _STATUSES), None)
 
 
 def error_of(body: bytes) -> tuple[Mapping[str, Any], str]:

@@ -34,6 +34,20 @@ class _Reader:
         self.usage, self.refusal, self.done = usage or self.usage, self.refusal or refusal, self.done or done
 
 
+class Known(_Reader):
+    """In place of a reader of an answer that was read whole."""
+
+    def __init__(self, usage: Usage | None) -> None:
+        super().__init__()
+        self.usage, self.done = usage, True
+
+    def feed(self, chunk: bytes) -> None:
+        """Nothing is read."""
+
+    def close(self) -> None:
+        """Nothing is held."""
+
+
 class JsonReader(_Reader):
     """Usage from a JSON body. ``done`` is true once the body is over.
 
@@ -46,7 +60,6 @@ class JsonReader(_Reader):
         super().__init__()
         self._usage_of, self._name = usage_of, f'"{name}"'.encode()
         self._head, self._tail, self._length = bytearray(), bytearray(), 0
-        self.payload: Any = None  # the JSON value of the body, where it is known already
 
     def feed(self, chunk: bytes) -> None:
         if self.done:
@@ -63,9 +76,7 @@ class JsonReader(_Reader):
         if self.done:
             return
         self.done = True
-        payload = self.payload
-        if payload is None and self._length <= 2 * _END:
-            payload = decode(bytes(self._head + self._tail))
+        payload = decode(bytes(self._head + self._tail)) if self._length <= 2 * _END else None
         if isinstance(payload, Mapping):
             self.usage = self._usage_of(payload)
         else:
@@ -177,7 +188,7 @@ class EventStreamReader(_Reader):
     """Reads the frames of AWS's binary event stream (``application/vnd.amazon.eventstream``).
 
     A frame: its length and its headers' (4 bytes each), a checksum (4), the headers, a JSON payload, a checksum (4). A
-    header: the length of its name (1), the name, the type of its value (1), the value. Checksums are not verified here:
+    header: the length of its name (1), the name, the type of its value (1), the value. Checksums are not verified:
     a broken frame only costs its usage.
 
     Args:
@@ -193,18 +204,13 @@ class EventStreamReader(_Reader):
         if self.done:
             return
         self._buffer += chunk
-        while len(self._buffer) >= _PRELUDE:
-            length, headers = int.from_bytes(self._buffer[:4], "big"), int.from_bytes(self._buffer[4:8], "big")
-            payload = _PRELUDE + headers
-            if not payload + _CHECKSUM <= length <= MAX_EVENT:
-                self.close()  # not an event stream
-                return
-            if len(self._buffer) < length:
-                return
-            frame = bytes(self._buffer[: length - _CHECKSUM])
-            del self._buffer[:length]
-            if self._ends(_headers(frame[_PRELUDE:payload]), frame[payload:]):
-                self.close()
+        try:
+            for headers, payload in frames(self._buffer):
+                if self._ends(headers, payload):
+                    self.close()
+                    return
+        except ValueError:  # not an event stream
+            self.close()
 
     def close(self) -> None:
         self._buffer = bytearray()
@@ -217,6 +223,24 @@ class EventStreamReader(_Reader):
         if isinstance(event, dict):
             self._take(self._on_event(kind, event))
         return self.done
+
+
+def frames(buffer: bytearray) -> Iterator[tuple[dict[str, str], bytes]]:
+    """Remove the complete frames of an event stream from ``buffer``; yield the headers and the payload of each.
+
+    Raises:
+        ValueError: It is no event stream.
+    """
+    while len(buffer) >= _PRELUDE:
+        length, headers = int.from_bytes(buffer[:4], "big"), int.from_bytes(buffer[4:8], "big")
+        payload = _PRELUDE + headers
+        if not payload + _CHECKSUM <= length <= MAX_EVENT:
+            raise ValueError("the lengths of a frame are invalid")
+        if len(buffer) < length:
+            return
+        frame = bytes(buffer[: length - _CHECKSUM])
+        del buffer[:length]
+        yield _headers(frame[_PRELUDE:payload]), frame[payload:]
 
 
 def _headers(data: bytes) -> dict[str, str]:

@@ -1,0 +1,212 @@
+"""The events with which a stream begins, in each form of a stream, and what each of them is."""
+
+from __future__ import annotations
+
+import base64
+import json
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from enum import Enum
+from typing import Any, Final
+
+from paceline.providers.parse import as_mapping, as_text, decode, error_in
+from paceline.providers.streams import frames
+
+
+class Kind(Enum):
+    """What an event is."""
+
+    IDLE = "idle"
+    """A comment or a ping: the connection lives."""
+    START = "start"
+    """An answer begins; nothing of it is here."""
+    CONTENT = "content"
+    ERROR = "error"
+
+
+@dataclass(frozen=True, slots=True)
+class Event:
+    """An event; ``error`` is the error in it."""
+
+    kind: Kind
+    error: Mapping[str, Any] = field(default_factory=dict)
+
+
+_IDLE, _START, _CONTENT = Event(Kind.IDLE), Event(Kind.START), Event(Kind.CONTENT)
+_PINGS: Final = frozenset({"ping", "keepalive"})
+_STARTS: Final = frozenset({
+    "message_start", "message-start", "content-start", "response.created", "response.queued", "response.in_progress",
+    "response.content_part.added", "conversation.response.started", "interaction.start", "interaction.status_update",
+    "messageStart", "initial-response",
+})  # fmt: skip
+"""The types of events that only announce: Anthropic's, Cohere's, OpenAI's, Mistral's, Google's, Bedrock's."""
+
+
+def event_of(name: str, value: Any) -> Event:
+    """What the event called ``name``, with the JSON ``value``, is. One of an unknown form is content."""
+    if not isinstance(value, Mapping):
+        return _CONTENT
+    kind = name or as_text(value.get("type"))
+    if kind in _PINGS:
+        return _IDLE
+    error = value if kind == "error" and not value.get("error") else error_in(value)
+    if error is not None:
+        return Event(Kind.ERROR, error)
+    if kind in _STARTS or _only_opens(kind, value):
+        return _START
+    choices = value.get("choices")
+    return _CONTENT if not isinstance(choices, list) or any(map(_says_something, choices)) else _START
+
+
+def _only_opens(kind: str, event: Mapping[str, Any]) -> bool:
+    """Whether an event opens a part of the answer whose text follows. A call of a tool and a thought are content."""
+    if kind == "content_block_start":
+        block = as_mapping(event.get("content_block"))
+        return block.get("type") == "text" and not block.get("text")
+    if kind == "contentBlockStart":
+        return not as_mapping(event.get("start"))
+    return kind == "response.output_item.added" and as_mapping(event.get("item")).get("type") == "message"
+
+
+def _says_something(choice: Any) -> bool:
+    """Whether a choice of a chat's chunk has more than the role of its author."""
+    found = as_mapping(choice)
+    if found.get("finish_reason") or found.get("text"):
+        return True
+    return any(value for name, value in as_mapping(found.get("delta")).items() if name != "role")
+
+
+class Splitter:
+    """Takes the bytes of a stream, cut anywhere, and yields its events."""
+
+    def feed(self, piece: bytes) -> Iterator[Event]:
+        """Take the next bytes."""
+        raise NotImplementedError
+
+    def take_idle(self) -> tuple[bytes, bytes]:
+        """The bytes of the idle events so far, which are removed, and all others that were fed."""
+        return b"", b""
+
+
+_BLANK = re.compile(rb"\r?\n\r?\n|\r\r")
+
+
+class ServerSent(Splitter):
+    """Server-sent events."""
+
+    def __init__(self) -> None:
+        self._idle, self._held, self._rest = b"", b"", b""
+
+    def feed(self, piece: bytes) -> Iterator[Event]:
+        """Take the next bytes."""
+        self._rest += piece
+        while (end := _BLANK.search(self._rest)) is not None:
+            raw, self._rest = self._rest[: end.end()], self._rest[end.end() :]
+            events = list(_server_sent(raw))
+            if events == [_IDLE]:
+                self._idle += raw
+            else:
+                self._held += raw
+            yield from events
+
+    def take_idle(self) -> tuple[bytes, bytes]:
+        """See :class:`Splitter`."""
+        idle, self._idle = self._idle, b""
+        return idle, self._held + self._rest
+
+
+def _server_sent(raw: bytes) -> Iterator[Event]:
+    lines = raw.splitlines()
+    data = [line[5:].strip() for line in lines if line.startswith(b"data:")]
+    name = next((line[6:].strip().decode("utf-8", "replace") for line in lines if line.startswith(b"event:")), "")
+    if not data:
+        yield _IDLE
+        return
+    if data == [b"[DONE]"]:  # an end is no content
+        yield _START
+        return
+    whole = decode(b"\n".join(data))
+    # Some servers leave out the blank line between two events: then each line is one.
+    for value in [whole] if whole is not None else map(decode, data):
+        yield event_of(name, value)
+
+
+class Frames(Splitter):
+    """AWS's event stream (``application/vnd.amazon.eventstream``)."""
+
+    def __init__(self) -> None:
+        self._buffer = bytearray()
+
+    def feed(self, piece: bytes) -> Iterator[Event]:
+        """Take the next bytes."""
+        self._buffer += piece
+        try:
+            for headers, payload in frames(self._buffer):
+                value, name = as_mapping(decode(payload)), headers.get(":event-type", "")
+                fails = headers.get(":exception-type") or headers.get(":error-code")
+                if fails:
+                    yield Event(Kind.ERROR, {**value, "__type": fails, "message": value.get("message", "")})
+                else:
+                    yield event_of("", _unpacked(value)) if name == "chunk" else event_of(name, value)
+        except ValueError:
+            yield _CONTENT
+
+
+def _unpacked(chunk: Mapping[str, Any]) -> Any:
+    """The JSON value in the base64 of a chunk."""
+    try:
+        return decode(base64.b64decode(as_text(chunk.get("bytes"))))
+    except ValueError:
+        return None
+
+
+class Lines(Splitter):
+    """A JSON object a line."""
+
+    def __init__(self) -> None:
+        self._rest = b""
+
+    def feed(self, piece: bytes) -> Iterator[Event]:
+        """Take the next bytes."""
+        *lines, self._rest = (self._rest + piece).split(b"\n")
+        for line in filter(None, map(bytes.strip, lines)):
+            yield event_of("", decode(line))
+
+
+class Elements(Splitter):
+    """The elements of a JSON array; only the first one is read."""
+
+    def __init__(self) -> None:
+        self._read = b""
+
+    def feed(self, piece: bytes) -> Iterator[Event]:
+        """Take the next bytes."""
+        self._read += piece
+        start = self._read.lstrip()[1:].lstrip().decode("utf-8", "replace")
+        try:
+            value, _ = json.JSONDecoder().raw_decode(start)
+        except (ValueError, RecursionError):  # it is not complete
+            return
+        yield event_of("", value)
+
+
+def splitter_of(headers: Mapping[str, str], start: bytes, *, stream: bool) -> Splitter | None:
+    """The splitter of a stream; ``None`` for a body that is none, or whose form is not known yet.
+
+    Args:
+        headers: The headers of the answer.
+        start: The first decoded bytes of its body.
+        stream: Whether a stream was asked for.
+    """
+    kind, clean = headers.get("content-type", ""), start.removeprefix(b"\xef\xbb\xbf").lstrip()
+    if "amazon.eventstream" in kind:
+        return Frames()
+    if clean.startswith((b"data:", b"event:", b":", b"id:", b"retry:")) and (stream or "event-stream" in kind):
+        return ServerSent()
+    if not stream:
+        return None
+    if clean.startswith(b"["):
+        return Elements()
+    first, end, _ = clean.partition(b"\n")
+    return Lines() if end and isinstance(decode(first), Mapping) else None

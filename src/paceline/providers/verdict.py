@@ -1,0 +1,306 @@
+"""What an answer is, by its bytes: a result, a refusal, another error, or no answer of the API that was asked.
+
+A status of 400 and more says so itself. A status of 200 does not: hosts and proxies answer with an error object, with an
+error before the first content of a stream, or with a page. A :class:`Beginning` judges every answer, for every door.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import re
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import Any, Final
+
+from paceline.core.results import Refusal
+from paceline.providers import parse
+from paceline.providers.base import Call, Headers, Provider
+from paceline.providers.events import Kind, Splitter, splitter_of
+from paceline.providers.parse import as_mapping, decode
+
+log = logging.getLogger("paceline.providers")
+
+Decode = Callable[[bytes], Iterable[bytes]]
+"""Decodes a body, chunk by chunk."""
+
+HELD_MAX: Final = 65_536
+"""Bytes of a body that are read before it is judged: of an error, of a stream without content, of a longer body."""
+
+START_KEPT: Final = 10_000
+"""Bytes of an unreadable body that are kept."""
+
+SERVER_FAULT: Final = 500
+"""The status of an error that names none."""
+
+UNREADABLE_STATUS: Final = 502
+"""The status of an answer that is none of its API."""
+
+
+class Verdict(StrEnum):
+    """What an answer is."""
+
+    RESULT = "result"
+    """What was asked for, or the beginning of it."""
+    REFUSAL = "refusal"
+    """The provider refuses the request."""
+    FAULT = "fault"
+    """Another error: of the request, or of the server."""
+    UNREADABLE = "unreadable"
+    """No answer of the API that was asked: a page, nothing, or a result without content."""
+
+
+@dataclass(frozen=True, slots=True)
+class Judged:
+    """The verdict on an answer.
+
+    Attributes:
+        verdict: What it is.
+        status: The status that says so: the answer's own, the one that the error in it states, or 502 if it is unreadable.
+        refusal: The refusal in it.
+        error: The error in an answer whose status is below 400.
+        why: Why it is unreadable, in words that quote nothing of it.
+        start: The beginning of an unreadable body.
+        payload: The JSON value of the body, where all of it was read.
+    """
+
+    verdict: Verdict
+    status: int
+    refusal: Refusal | None = None
+    error: Mapping[str, Any] = field(default_factory=dict)
+    why: str = ""
+    start: bytes = b""
+    payload: Any = None
+
+
+def judge(provider: Provider, call: Call, status: int, headers: Headers, body: bytes, *, strict: bool = True) -> Judged:
+    """The verdict on a whole answer; for the arguments see :class:`Beginning`."""
+    beginning = Beginning(provider, call, status, headers, strict=strict)
+    beginning.take(body)
+    return beginning.judged()
+
+
+class Beginning:
+    """Judges an answer by its first bytes.
+
+    Args:
+        provider: The provider that was asked.
+        call: What it was asked for.
+        status: The status of the answer.
+        headers: Its headers.
+        strict: Whether a JSON object without any field of a known result is unreadable; not where the API is a guess.
+
+    Attributes:
+        body: The decoded bytes so far.
+        payload: The JSON value of the body, where it is known already.
+    """
+
+    __slots__ = (
+        "_accepted", "_call", "_ended", "_enough", "_error", "_headers", "_provider", "_splitter", "_status", "_streams", "_strict", "body", "payload",
+    )  # fmt: skip
+
+    def __init__(self, provider: Provider, call: Call, status: int, headers: Headers, *, strict: bool = True) -> None:
+        self._provider, self._call, self._status, self._headers, self._strict = provider, call, status, headers, strict
+        self._streams = status < 300 and (call.stream or "event" in headers.get("content-type", ""))
+        self._splitter: Splitter | None = None  # of a stream, once its form is known
+        self._error: Mapping[str, Any] | None = None  # of the event with which a stream begins
+        self._enough = self._ended = self._accepted = False
+        self.body = bytearray()
+        self.payload: Any = None
+
+    def feed(self, piece: bytes) -> bool:
+        """Take the next decoded bytes of the body; return whether they are enough for a verdict."""
+        first = not self.body
+        self.body += piece
+        if self._streams:
+            if self._splitter is None:
+                self._splitter = splitter_of(self._headers, bytes(self.body[:4_096]), stream=self._call.stream)
+                piece = bytes(self.body)
+            if self._splitter is not None:
+                self._read(self._splitter, piece)
+        if first and self._status < 300 and self._splitter is None and _is_binary(piece):
+            self.accept()  # a sound, a picture, or an encoding that is not known
+        self._enough = self._enough or len(self.body) > HELD_MAX
+        return self._enough
+
+    def take_encoded(self, chunk: bytes, decode: Decode | None) -> bool:
+        """The same for bytes that ``decode`` decodes. What cannot be decoded is for the caller's own reader to report."""
+        try:
+            for piece in (chunk,) if decode is None else decode(chunk):
+                if self.feed(piece):
+                    return True
+        except Exception as error:  # noqa: BLE001  (each library has an error of its own)
+            log.debug("an answer cannot be decoded: %s", type(error).__name__)
+            self.accept()
+        return self._enough
+
+    def take(self, body: bytes, payload: Any = None) -> None:
+        """Take a whole body, and its JSON value if that is known."""
+        self.payload = payload
+        self.feed(body)
+        self.end()
+
+    def accept(self) -> None:
+        """Take an answer with a status below 300 for a result, of any body."""
+        self._enough = self._accepted = True
+
+    def end(self) -> None:
+        """The body is over."""
+        self._ended = True
+        if self._splitter is not None and not self._enough:
+            self._read(self._splitter, b"\n\n")  # the last event may lack its blank line
+
+    def take_idle(self) -> bytes:
+        """Remove the comments and pings of a stream that have come, and return them: the client may get them now."""
+        idle, others = (b"", b"") if self._splitter is None else self._splitter.take_idle()
+        if idle:
+            self.body = bytearray(others)
+        return idle
+
+    def _read(self, splitter: Splitter, piece: bytes) -> None:
+        for event in splitter.feed(piece):
+            if event.kind in (Kind.CONTENT, Kind.ERROR):
+                self._error = event.error if event.kind is Kind.ERROR else None
+                self._enough = True
+                return
+
+    def judged(self) -> Judged:
+        """The verdict."""
+        if self._status >= 400:
+            refusal = self._provider.refusal(self._status, self._headers, bytes(self.body))
+            return Judged(Verdict.FAULT if refusal is None else Verdict.REFUSAL, self._status, refusal)
+        if self._status >= 300:  # a redirect is the caller's to follow
+            return Judged(Verdict.FAULT, self._status)
+        if self._accepted:
+            return Judged(Verdict.RESULT, self._status)
+        if self._splitter is None:
+            return self._whole(self.body)
+        if self._error is not None:
+            return self._of_error(json.dumps({"error": dict(self._error)}).encode(), self._error)
+        if self._ended and not self._enough:
+            return _unreadable(self.body, f"a stream without content, of {len(self.body):,} bytes")
+        return Judged(Verdict.RESULT, self._status)
+
+    def _whole(self, body: bytearray) -> Judged:
+        """The verdict on a body that is no stream."""
+        kind = self._headers.get("content-type", "").partition(";")[0].strip().lower()
+        if kind.startswith(("audio/", "image/", "video/")) or kind == "application/octet-stream":
+            return Judged(Verdict.RESULT, self._status)
+        text = kind in ("text/plain", "text/vtt", "application/x-subrip")
+        payload = self.payload if self.payload is not None else decode(body)
+        if payload is None and len(body) > HELD_MAX and body.lstrip().startswith((b"{", b"[")):
+            return Judged(Verdict.RESULT, self._status)  # too long for an error
+        if payload is None or isinstance(payload, str | int | float):
+            if self._call.endpoint in TEXTS and body and (text or not body.lstrip().startswith(b"<")):
+                return Judged(Verdict.RESULT, self._status)
+            return _unreadable(body, f"{_form(body)} of {len(body):,} bytes, and no JSON object")
+        error = parse.error_in(payload)
+        outranks = getattr(self._provider, "errors_outrank", False)
+        if error is not None and (outranks or not has_content(payload)):
+            return self._of_error(bytes(body), error)
+        if error is not None:
+            _log_both(self._provider.name)
+        if error is None and not has_result(payload, strict=self._strict):
+            return _unreadable(body, "a JSON value without a result")
+        return Judged(Verdict.RESULT, self._status, payload=payload)
+
+    def _of_error(self, body: bytes, error: Mapping[str, Any]) -> Judged:
+        """The verdict on an error in an answer whose status is below 400."""
+        status = parse.stated_status(error)
+        refusal = self._provider.refusal(status or self._status, self._headers, body)
+        if refusal is not None:
+            return Judged(Verdict.REFUSAL, status or 429, refusal, error)
+        return Judged(Verdict.FAULT, status or SERVER_FAULT, error=error)
+
+
+TEXTS: Final = frozenset({"transcriptions", "speech"})
+"""The endpoints whose answer can be a text."""
+
+
+_BINARY: Final = re.compile(rb"[\x00-\x08\x0e-\x1a\x1c-\x1f]")  # in a terminal, a text may have an escape
+
+
+def _is_binary(start: bytes) -> bool:
+    return not start.startswith(b"<") and _BINARY.search(start, 0, 64) is not None
+
+
+def _form(body: bytearray) -> str:
+    start = body[:512].lstrip().lower()
+    if not start:
+        return "an empty body"
+    return "a page" if start.startswith((b"<!doctype", b"<html", b"<?xml", b"<")) else "a text"
+
+
+def _unreadable(body: bytearray, why: str) -> Judged:
+    return Judged(Verdict.UNREADABLE, UNREADABLE_STATUS, why=why, start=bytes(body[:START_KEPT]))
+
+
+_ALWAYS: Final = ("choices", "candidates", "data", "embeddings", "results")
+"""Fields that are never empty in the answer of an API that has them."""
+
+_RESULTS: Final = (
+    *_ALWAYS, "output", "outputs", "output_text", "content", "text", "response", "result", "predictions",
+    "prediction", "generations", "generation", "generated_text", "completion", "completions", "embedding", "images",
+    "artifacts", "pages", "promptFeedback", "prompt_feedback", "stop_reason", "done", "outputText", "answer", "segments",
+    "job_id", "task_id",
+)  # fmt: skip
+"""Fields of which the answer of some API has one."""
+
+
+def has_result(payload: Any, *, strict: bool = True) -> bool:
+    """Whether a JSON value, which is no error, can be the answer of an LLM's API.
+
+    Args:
+        payload: The JSON value.
+        strict: Whether an object without any known field of a result is none.
+    """
+    if isinstance(payload, list):
+        return bool(payload)
+    if not isinstance(payload, Mapping):
+        return False
+    if any(payload.get(name) not in (None, "", [], {}) for name in _RESULTS) or as_mapping(payload.get("message")):
+        return True  # a message that is a text may say anything
+    if any(name in payload for name in _ALWAYS):
+        return False
+    if "id" in payload and isinstance(payload.get("status"), str):  # a job, or an answer in the background
+        return True
+    reports = any(
+        isinstance(payload.get(name), Mapping) and payload[name] for name in ("usage", "usageMetadata", "meta")
+    )
+    return reports or not strict
+
+
+def is_result(payload: Any) -> bool:
+    """Whether the JSON value of an answer with status 200, of any provider, is a result."""
+    error = parse.error_in(payload)
+    return (error is None or has_content(payload)) and has_result(payload, strict=False)
+
+
+def has_content(payload: Any) -> bool:
+    """Whether an answer has a text or a call of a tool, so that it is a result, with an error beside it or not."""
+    found = as_mapping(payload)
+    for choice in _items(found.get("choices")):
+        message = as_mapping(choice.get("message"))
+        if message.get("content") or message.get("tool_calls") or choice.get("text"):
+            return True
+    for candidate in _items(found.get("candidates")):
+        if as_mapping(candidate.get("content")).get("parts"):
+            return True
+    return any(
+        isinstance(found.get(name), list) and found[name] for name in ("content", "output", "data", "embeddings")
+    )
+
+
+def _items(value: Any) -> list[Mapping[str, Any]]:
+    return [item for item in value if isinstance(item, Mapping)] if isinstance(value, list) else []
+
+
+_logged: set[str] = set()
+
+
+def _log_both(provider: str) -> None:
+    """Log once for each provider that an answer has a result and an error."""
+    if provider not in _logged and len(_logged) < 1_000:
+        _logged.add(provider)
+        log.warning("%s: an answer with status 200 has a result and an error: it is taken for a result", provider)

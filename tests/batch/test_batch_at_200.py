@@ -1,0 +1,120 @@
+"""Refusals, errors and pages with status 200, in a run: a record says that a request is answered only for a result."""
+
+import json
+import signal
+
+import pytest
+from batch_helpers import chat, finish, read_answers, wait_for_lines, write_lines
+
+from odd_server import HTML, JSON, OddServer
+from paceline.batch.api import Result, _honest
+from paceline.batch.job import Job
+from paceline.batch.progress import View
+from paceline.batch.results import encode_answer
+from paceline.config import Config
+
+TEXT = {"choices": [{"message": {"content": "two"}}], "usage": {"prompt_tokens": 9, "completion_tokens": 1}}
+REFUSED = {"error": {"code": 429, "message": "Rate limit exceeded"}}
+PAGE = (200, HTML, b"<html><title>Back at ten</title>")
+FAST = {"*": "60k requests/min"}
+SOON = JSON | {"retry-after-ms": "5"}
+
+
+class Said(View):
+    def __init__(self):
+        self.lines = []
+
+    def say(self, text):
+        self.lines.append(text)
+
+
+def run(source, server, view=None, **options):
+    config = Config.load(environ={}, given={"base_url": server.base_url, "limits": FAST})
+    return Job(str(source), None, config, environ={"OPENAI_API_KEY": "k"}, **options).run(view or Said())
+
+
+def texts_of(source):
+    return {one["custom_id"]: one["error"] for one in read_answers(source.with_name("in.results.jsonl"))}
+
+
+def test_each_refusal_is_sent_again(tmp_path):
+    source = write_lines(tmp_path / "in.jsonl", [chat(f"r{n}") for n in range(4)])
+    with OddServer(lambda number, _: (200, SOON, TEXT if number % 3 == 2 else REFUSED)) as server:
+        code, report = run(source, server)
+        assert (code, report["ok"], report["failed"]) == (0, 4, 0)
+        assert run(source, server)[1]["skipped"] == 4
+    assert set(texts_of(source).values()) == {None}
+
+
+def test_a_page_in_the_middle_costs_no_request(tmp_path):
+    source = write_lines(tmp_path / "in.jsonl", [chat(f"r{n}") for n in range(60)])
+    with OddServer(lambda number, _: PAGE if 20 <= number < 30 else (200, JSON, TEXT)) as server:
+        code, report = run(source, server)
+    assert (code, report["ok"], report["failed"]) == (0, 60, 0)
+
+
+@pytest.mark.parametrize(
+    "body", [REFUSED, REFUSED | {"choices": []}, {"choices": []}, {"error": {"code": 400, "message": "no"}}]
+)
+def test_what_is_left_without_a_result_is_an_error(tmp_path, body):
+    source = write_lines(tmp_path / "in.jsonl", [chat("a"), chat("b")])
+
+    def answer(_, asked):
+        return 200, SOON, body if asked["custom"] else TEXT
+
+    lines = [chat("a", custom=True), chat("b", custom=False)]
+    source = write_lines(source, lines)
+    with OddServer(answer) as server:
+        config = Config.load(environ={}, given={"base_url": server.base_url, "limits": FAST, "max_attempts": 1})
+        code, report = Job(str(source), None, config, environ={"OPENAI_API_KEY": "k"}).run(Said())
+    assert (code, report["ok"], report["failed"]) == (1, 1, 1)
+    errors = texts_of(source)
+    assert errors["b"] is None
+    assert errors["a"]["code"]
+
+
+def test_repair_finds_the_others_in_an_old_output_and_sends_them_again(tmp_path):
+    source = write_lines(tmp_path / "in.jsonl", [chat(name) for name in "abcd"])
+    output = tmp_path / "in.results.jsonl"
+    bodies = {"a": TEXT, "b": REFUSED, "c": {"choices": []}, "d": {"error": {"code": 429}, **TEXT}}
+    for name, body in bodies.items():
+        with output.open("ab") as file:
+            file.write(encode_answer(name, {"status_code": 200, "request_id": None, "body": body}, None))
+    before, said = output.read_bytes(), Said()
+    with OddServer(lambda *_: (200, JSON, TEXT)) as server:
+        assert run(source, server, said)[1]["skipped"] == 4
+        assert output.read_bytes() == before
+        assert (
+            "warning: 2 answers in the output have status 200 and are no results: --repair moves them" in said.lines[0]
+        )
+        code, report = run(source, server, said := Said(), repair=True)
+        assert (code, report["ok"], report["skipped"]) == (0, 2, 2)
+        assert len(server.asked) == 2
+    assert set(texts_of(source)) == set("abcd")
+    [aside] = set(tmp_path.iterdir()) - {source, output}
+    assert [json.loads(line)["custom_id"] for line in aside.read_bytes().splitlines()] == ["b", "c"]
+
+
+@pytest.mark.long("starts several processes")
+def test_killed_in_the_middle_and_run_again(tmp_path, command):
+    source = write_lines(tmp_path / "in.jsonl", [chat(f"r{n}") for n in range(60)])
+    with OddServer(lambda number, _: (200, SOON, REFUSED if number % 2 else TEXT)) as server:
+        process = command(source, "--workers", "4", base_url=server.base_url)
+        wait_for_lines(tmp_path / "in.results.jsonl", 5, process)
+        process.send_signal(signal.SIGKILL)
+        process.communicate()
+        finish(command(source, base_url=server.base_url), 0)
+    assert texts_of(source) == {f"r{n}": None for n in range(60)}
+
+
+def test_results_of_batches():
+    def answer(body):
+        return Result("a", {"status_code": 200, "request_id": None, "body": body}, None)
+
+    assert _honest(answer(TEXT)) == answer(TEXT)
+    assert _honest(answer(REFUSED)).error == {"code": "429", "message": "Rate limit exceeded"}
+    assert (
+        _honest(answer({"base_resp": {"status_code": 1002, "status_msg": "rate limit"}})).error["message"]
+        == "rate limit"
+    )
+    assert _honest(answer({"choices": []})).error["code"] == "no_result"

@@ -1,0 +1,119 @@
+"""The beginning of a stream is held in the gateway; its comments and pings pass on."""
+
+import json
+import threading
+
+import anthropic
+import httpx2
+import openai
+import pytest
+from gateway_helpers import chat
+
+from odd_server import HTML, JSON, SSE, OddServer, sse
+
+MESSAGE = {"id": "m", "type": "message", "role": "assistant", "content": [], "model": "m", "stop_reason": None, "usage": {"input_tokens": 3, "output_tokens": 1}}  # fmt: skip
+START, PING = {"type": "message_start", "message": MESSAGE}, {"type": "ping"}
+WORD = {"type": "content_block_delta", "index": 0, "delta": {"type": "text_delta", "text": "Hello."}}
+OPEN = {"type": "content_block_start", "index": 0, "content_block": {"type": "text", "text": ""}}
+STOP = {"type": "message_stop"}
+OVERLOADED = {"type": "error", "error": {"type": "overloaded_error", "message": "Overloaded"}}
+TEXT = {"choices": [{"message": {"content": "Hi."}}], "usage": {"prompt_tokens": 9, "completion_tokens": 1}}
+SOON = {"retry-after-ms": "5"}
+ASKED = {"model": "m", "max_tokens": 5, "messages": [{"role": "user", "content": "Hi."}]}
+
+
+@pytest.fixture
+def odd():
+    servers = []
+
+    def start(answer):
+        servers.append(OddServer(answer).__enter__())
+        return servers[-1]
+
+    yield start
+    for server in servers:
+        server.__exit__()
+
+
+def named(*events):
+    return sse(*events, name=True)
+
+
+def test_a_refusal_before_content_is_a_refused_attempt(serve, odd):
+    wrong, right = (200, SSE | SOON, named(START, OVERLOADED)), (200, SSE, named(START, OPEN, WORD, STOP))
+    server = odd(lambda number, _: wrong if number < 2 else right)
+    running = serve(server.base_url, provider="anthropic")
+    with (
+        anthropic.Anthropic(api_key="k", base_url=running.url, max_retries=0) as client,
+        client.messages.stream(**ASKED) as stream,
+    ):
+        assert "".join(stream.text_stream) == "Hello."
+    assert len(server.asked) == 3
+
+
+def test_pings_pass_on_while_the_beginning_is_held_and_the_answer_follows(serve, odd):
+    go = threading.Event()
+    parts = [*named(PING), b": a comment\n\n", *named(START), go, *named(OPEN, WORD, STOP)]
+    server = odd(lambda *_: (200, SSE | {"x-request-id": "r"}, parts))
+    running = serve(server.base_url, provider="anthropic")
+    with (
+        httpx2.Client() as client,
+        client.stream("POST", f"{running.url}/v1/messages", json=ASKED | {"stream": True}) as answer,
+    ):
+        assert (answer.status_code, answer.headers["x-request-id"]) == (200, "r")
+        got = b""
+        lines = answer.iter_raw()
+        while b": a comment\n\n" not in got:
+            got += next(lines)
+        assert b"message_start" not in got
+        go.set()
+        got += b"".join(lines)
+    assert got == b"".join(part for part in parts if isinstance(part, bytes))
+
+
+def test_a_refusal_after_a_ping_is_sent_again_below_the_same_head(serve, odd):
+    wrong = (200, SSE | SOON, named(PING, START, OVERLOADED))
+    right = (200, SSE, named(START, OPEN, WORD, STOP))
+    server = odd(lambda number, _: wrong if number < 2 else right)
+    running = serve(server.base_url, provider="anthropic")
+    with (
+        anthropic.Anthropic(api_key="k", base_url=running.url, max_retries=0) as client,
+        client.messages.stream(**ASKED) as stream,
+    ):
+        assert "".join(stream.text_stream) == "Hello."
+    assert len(server.asked) == 3
+
+
+def test_the_last_refusal_below_a_head_is_an_event(serve, odd):
+    server = odd(lambda *_: (200, SSE | SOON, named(PING, START, OVERLOADED)))
+    running = serve(server.base_url, provider="anthropic", max_attempts=2)
+    with (
+        anthropic.Anthropic(api_key="k", base_url=running.url, max_retries=0) as client,
+        pytest.raises(anthropic.APIStatusError, match="refused"),
+        client.messages.stream(**ASKED) as stream,
+    ):
+        list(stream.text_stream)
+    assert len(server.asked) == 2
+
+
+def test_refusals_and_pages_of_bodies_that_are_no_streams(serve, odd):
+    answers = [
+        (200, JSON | SOON, {"error": {"code": 429, "message": "Rate limit exceeded"}}),
+        (200, JSON, TEXT), (200, HTML, b"<html>Back at ten"), (200, JSON, TEXT),
+    ]  # fmt: skip
+    server = odd(lambda number, _: answers[number])
+    running = serve(server.base_url)
+    with openai.OpenAI(api_key="k", base_url=f"{running.url}/v1", max_retries=1) as client:
+        assert client.chat.completions.create(**chat()).choices[0].message.content == "Hi."
+        assert client.chat.completions.create(**chat()).choices[0].message.content == "Hi."
+    assert len(server.asked) == 4
+    assert running.pool()["counts"] == {"granted": 4, "settled": 3, "refused_rate": 1}
+
+
+def test_a_page_is_said_to_be_one(serve, odd):
+    running = serve(odd(lambda *_: (200, HTML, b"<html>Back at ten")).base_url)
+    answer = httpx2.post(f"{running.url}/v1/chat/completions", json=chat())
+    assert answer.status_code == 502
+    error = json.loads(answer.content)["error"]
+    assert error["code"] == "paceline_unreadable"
+    assert error["message"].endswith("is none of the API that was asked: a page of 17 bytes, and no JSON object")

@@ -1,0 +1,330 @@
+"""Refusals, errors and pages that come with status 200, under real SDKs and HTTP libraries: nothing is lost."""
+
+import asyncio
+import json
+import threading
+
+import aiohttp
+import anthropic
+import httpx
+import httpx2
+import openai
+import pytest
+import requests
+import urllib3
+from google import genai
+
+import paceline
+from odd_server import HTML, JSON, SSE, OddServer, sse
+
+LIMITS = {"openai/*": "60k requests/min", "anthropic/*": "60k requests/min", "gemini/*": "60k requests/min"}
+CHAT = {"model": "m", "messages": [{"role": "user", "content": "Hi."}], "max_tokens": 5}
+TEXT = {
+    "id": "1", "object": "chat.completion", "created": 1, "model": "m", "usage": {"prompt_tokens": 3, "completion_tokens": 1, "total_tokens": 4},
+    "choices": [{"index": 0, "finish_reason": "stop", "message": {"role": "assistant", "content": "Hello."}}],
+}  # fmt: skip
+REFUSED = {"error": {"code": 429, "message": "Rate limit exceeded"}}
+PAGE = b"<!DOCTYPE html><html><title>Back at ten</title></html>"
+POOL = "openai/m"
+SOON = JSON | {"retry-after-ms": "5"}
+
+
+def limiter_of(**options):
+    return paceline.Limiter(LIMITS, retry=paceline.RetryPolicy(backoff_s=0.01, jitter=0.0), **options)
+
+
+def counts(limiter, pool=POOL):
+    return limiter.status()["pools"][pool]["counts"]
+
+
+@pytest.fixture
+def serve():
+    servers = []
+
+    def start(answer):
+        servers.append(OddServer(answer))
+        return servers[-1].__enter__()
+
+    yield start
+    for server in servers:
+        server.__exit__()
+
+
+def first(count, wrong, right):
+    """So many wrong answers, and then right ones."""
+    return lambda number, _: wrong if number < count else right
+
+
+def openai_at(server, **options):
+    return openai.OpenAI(api_key="k", base_url=f"{server.base_url}/v1", **options)
+
+
+BODIES = {
+    "error": REFUSED,
+    "beside choices": REFUSED | {"choices": []},
+    "minimax": {"choices": None, "base_resp": {"status_code": 1002, "status_msg": "rate limit"}},
+}
+
+
+@pytest.mark.parametrize("body", BODIES.values(), ids=BODIES)
+def test_two_thirds_of_the_answers_are_refusals_and_each_call_has_its_result(serve, body):
+    server = serve(lambda number, _: (200, SOON, TEXT if number % 3 == 2 else body))
+    limiter = limiter_of()
+    with limiter.attach(openai_at(server, max_retries=0), provider="openai") as client:
+        texts = [client.chat.completions.create(**CHAT).choices[0].message.content for _ in range(2)]
+    assert texts == ["Hello."] * 2
+    assert (counts(limiter)["settled"], len(server.asked)) == (2, 6)
+
+
+def test_the_pool_pauses_and_the_last_refusal_is_an_error(serve):
+    limiter = limiter_of()
+    server = serve(lambda *_: (200, JSON | {"retry-after": "30"}, REFUSED))
+    limiter.retry = paceline.RetryPolicy(max_attempts=1)
+    with (
+        limiter.attach(openai_at(server, max_retries=2), provider="openai") as client,
+        pytest.raises(openai.RateLimitError, match="1 attempts made: Rate limit exceeded"),
+    ):
+        client.chat.completions.create(**CHAT)
+    assert len(server.asked) == 1
+    assert 25 < limiter.status()["pools"][POOL]["cool_down_s"] <= 30
+
+
+WRONG = {
+    "page": (200, HTML, PAGE),
+    "text": (200, {}, b"OK"),
+    "nothing": (200, JSON, b""),
+    "cut": (200, JSON, b'{"choices": [{"mes'),
+    "choices": (200, JSON, TEXT | {"choices": []}),
+    "another": (200, JSON, {"status": "maintenance"}),
+    "fault": (200, JSON, {"error": {"code": 502, "message": "Bad gateway"}}),
+}
+
+
+@pytest.mark.parametrize("answer", WRONG.values(), ids=WRONG)
+def test_what_is_no_answer_is_a_fault_of_the_server_that_sdks_repeat(serve, answer, monkeypatch):
+    monkeypatch.setattr("openai._base_client.INITIAL_RETRY_DELAY", 0.01)
+    server, limiter = serve(first(1, answer, (200, JSON, TEXT))), limiter_of()
+    with limiter.attach(openai_at(server, max_retries=1), provider="openai") as client:
+        assert client.chat.completions.create(**CHAT).choices[0].message.content == "Hello."
+    assert counts(limiter)["settled"] == 2
+    server = serve(lambda *_: answer)
+    with (
+        limiter.attach(openai_at(server, max_retries=0), provider="openai") as client,
+        pytest.raises(openai.InternalServerError) as caught,
+    ):
+        client.chat.completions.create(**CHAT)
+    assert caught.value.status_code == 502
+    assert "Back at ten" not in str(caught.value)
+
+
+def test_where_attempts_are_repeated_a_page_is_waited_out(serve):
+    server = serve(first(3, WRONG["page"], (200, JSON, TEXT)))
+    limiter = paceline.Limiter(LIMITS, retry=paceline.RetryPolicy(backoff_s=0.01, faults=True))
+    with limiter.attach(openai_at(server, max_retries=0), provider="openai") as client:
+        assert client.chat.completions.create(**CHAT).choices
+    assert len(server.asked) == 4
+
+
+def test_an_error_of_the_request_has_its_status(serve):
+    server = serve(lambda *_: (200, JSON, {"error": {"code": 400, "message": "no such parameter"}}))
+    with (
+        limiter_of().attach(openai_at(server), provider="openai") as client,
+        pytest.raises(openai.BadRequestError, match="no such parameter"),
+    ):
+        client.chat.completions.create(**CHAT)
+    assert len(server.asked) == 1
+
+
+# --- streams
+
+CREATED = {"type": "response.created", "sequence_number": 0, "response": {"id": "r", "object": "response", "created_at": 1, "model": "m", "output": [], "status": "in_progress", "error": None, "parallel_tool_calls": True, "tool_choice": "auto", "tools": []}}  # fmt: skip
+FAILED = CREATED | {
+    "type": "response.failed", "sequence_number": 1,
+    "response": CREATED["response"] | {"status": "failed", "error": {"code": "rate_limit_exceeded", "message": "Please try again in 12ms."}},
+}  # fmt: skip
+SAID = {"type": "response.output_text.delta", "sequence_number": 1, "item_id": "i", "output_index": 0, "content_index": 0, "delta": "Hello.", "logprobs": []}  # fmt: skip
+MESSAGE = {"id": "m", "type": "message", "role": "assistant", "content": [], "model": "m", "stop_reason": None, "usage": {"input_tokens": 3, "output_tokens": 1}}  # fmt: skip
+STARTED = [
+    {"type": "message_start", "message": MESSAGE},
+    {"type": "ping"},
+    {"type": "content_block_start", "index": 0, "content_block": {"type": "text", "text": ""}},
+]
+WORDS = [{"type": "content_block_delta", "index": 0, "delta": {"type": "text_delta", "text": "Hello."}}]
+ENDED = [
+    {"type": "content_block_stop", "index": 0},
+    {"type": "message_delta", "delta": {"stop_reason": "end_turn"}, "usage": {"output_tokens": 2}},
+    {"type": "message_stop"},
+]
+OVERLOADED = [{"type": "error", "error": {"type": "overloaded_error", "message": "Overloaded"}}]
+LIMITED = [
+    {"type": "error", "error": {"type": "rate_limit_error", "message": "This request would exceed the rate limit"}}
+]
+
+
+@pytest.mark.parametrize("error", [OVERLOADED, LIMITED])
+@pytest.mark.parametrize("before", [0, 1, 3])
+def test_an_error_before_the_first_content_of_anthropics_is_a_refused_attempt(serve, error, before):
+    wrong = (200, SSE | {"retry-after-ms": "5"}, sse(*STARTED[:before], *error, name=True))
+    server = serve(first(2, wrong, (200, SSE, sse(*STARTED, *WORDS, *ENDED, name=True))))
+    limiter = limiter_of()
+    client = limiter.attach(
+        anthropic.Anthropic(api_key="k", base_url=server.base_url, max_retries=0), provider="anthropic"
+    )
+    with client, client.messages.stream(**CHAT) as stream:
+        assert "".join(stream.text_stream) == "Hello."
+    assert len(server.asked) == 3
+    assert counts(limiter, "anthropic/m")["settled"] == 1
+
+
+def test_an_error_after_content_is_the_callers(serve):
+    server, limiter = serve(lambda *_: (200, SSE, sse(*STARTED, *WORDS, *OVERLOADED, name=True))), limiter_of()
+    client = limiter.attach(
+        anthropic.Anthropic(api_key="k", base_url=server.base_url, max_retries=0), provider="anthropic"
+    )
+    with client, client.messages.stream(**CHAT) as stream:
+        texts = stream.text_stream
+        assert next(texts) == "Hello."
+        with pytest.raises(anthropic.APIStatusError):
+            next(texts)
+    assert len(server.asked) == 1
+
+
+async def test_a_failed_response_is_a_refused_attempt_and_its_wait_is_kept(serve):
+    said = CREATED | {"type": "response.completed", "sequence_number": 2}
+    server = serve(first(2, (200, SSE, sse(CREATED, FAILED)), (200, SSE, sse(CREATED, SAID, said))))
+    limiter = limiter_of()
+    async with limiter.attach(
+        openai.AsyncOpenAI(api_key="k", base_url=f"{server.base_url}/v1", max_retries=0), provider="openai"
+    ) as client:
+        stream = await client.responses.create(model="m", input="Hi.", stream=True)
+        assert [event.type async for event in stream][:2] == ["response.created", "response.output_text.delta"]
+    assert len(server.asked) == 3
+
+
+def test_gemini_s_streams(serve):
+    wrong = (200, SSE, sse({"error": {"code": 503, "status": "UNAVAILABLE", "message": "The model is overloaded."}}))
+    right = (200, SSE, sse({"candidates": [{"content": {"parts": [{"text": "Hello."}], "role": "model"}}]}))
+    server, limiter = serve(first(2, wrong, right)), limiter_of()
+    with genai.Client(api_key="k", http_options={"base_url": server.base_url}) as client:
+        limiter.attach(client, provider="gemini")
+        chunks = client.models.generate_content_stream(model="m", contents="Hi.")
+        assert "".join(chunk.text for chunk in chunks) == "Hello."
+    assert len(server.asked) == 3
+
+
+# --- HTTP libraries, and parts of any size
+
+WORD = {"choices": [{"index": 0, "delta": {"content": "Hello."}}]}
+EVENTS = sse(
+    {"choices": [{"index": 0, "delta": {"role": "assistant", "content": ""}}]},
+    WORD,
+    {"choices": [], "usage": TEXT["usage"]},
+)
+WHOLE = b"".join(EVENTS)
+STREAM = CHAT | {"stream": True}
+
+
+def by_requests(url):
+    with requests.post(url, json=STREAM, stream=True, timeout=20) as response:
+        return response.status_code, b"".join(response.iter_content(None))
+
+
+def by_urllib3(url):
+    with urllib3.PoolManager() as http:
+        response = http.request("POST", url, json=STREAM, preload_content=False)
+        text = b"".join(response.stream())
+        response.release_conn()
+        return response.status, text
+
+
+def by_aiohttp(url):
+    async def ask():
+        async with aiohttp.ClientSession() as session, session.post(url, json=STREAM) as response:
+            return response.status, await response.read()
+
+    return asyncio.run(ask())
+
+
+def by_httpx(library):
+    def ask(url):
+        with library.Client() as client, client.stream("POST", url, json=STREAM) as response:
+            return response.status_code, b"".join(response.iter_raw())
+
+    return ask
+
+
+def by_httpx_async(url):
+    async def ask():
+        async with httpx2.AsyncClient() as client, client.stream("POST", url, json=STREAM) as response:
+            return response.status_code, b"".join([part async for part in response.aiter_raw()])
+
+    return asyncio.run(ask())
+
+
+WAYS = {
+    "requests": by_requests, "urllib3": by_urllib3, "aiohttp": by_aiohttp, "httpx": by_httpx(httpx), "httpx2": by_httpx(httpx2),
+    "httpx2 async": by_httpx_async,
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("ask", WAYS.values(), ids=WAYS)
+@pytest.mark.parametrize("size", [1, 7, 10_000])
+def test_what_was_held_comes_whole_and_is_settled(serve, ask, size):
+    parts = [WHOLE[at : at + size] for at in range(0, len(WHOLE), size)]
+    wrong = (200, SSE, sse(REFUSED))
+    server, limiter = serve(first(1, wrong, (200, SSE, parts))), limiter_of()
+    with paceline.instrument(limiter, provider="openai"):
+        assert ask(f"{server.base_url}/v1/chat/completions") == (200, WHOLE)
+    assert counts(limiter)["settled"] == 1
+    assert len(server.asked) == 2
+
+
+@pytest.mark.parametrize("ask", WAYS.values(), ids=WAYS)
+def test_the_first_content_is_not_waited_beyond(serve, ask):
+    """The rest of the answer comes when the caller has had its beginning."""
+    go = threading.Event()
+    server, limiter = serve(lambda *_: (200, SSE, [*EVENTS[:2], go, EVENTS[2]])), limiter_of()
+    begun = limiter.scheduler_for("openai", "m")
+    begun.begun = lambda _: go.set()
+    with paceline.instrument(limiter, provider="openai"):
+        assert ask(f"{server.base_url}/v1/chat/completions") == (200, WHOLE)
+
+
+@pytest.mark.parametrize("ask", WAYS.values(), ids=WAYS)
+def test_a_page_in_the_place_of_a_stream(serve, ask):
+    server, limiter = serve(lambda *_: WRONG["page"]), limiter_of()
+    with paceline.instrument(limiter, provider="openai"):
+        status, text = ask(f"{server.base_url}/v1/chat/completions")
+    assert (status, json.loads(text)["error"]["code"]) == (502, "paceline_unreadable")
+    assert limiter.status()["pools"][POOL]["in_flight"] == 0
+
+
+def test_a_body_that_breaks_off_before_its_content_is_a_broken_connection():
+    limiter = paceline.Limiter(LIMITS, retry=paceline.RetryPolicy(max_attempts=2, backoff_s=0.01, faults=True))
+    broken = httpx2.MockTransport(lambda _: httpx2.Response(200, stream=_Breaks()))
+    with httpx2.Client(transport=broken) as client:
+        limiter.attach(client, provider="openai")
+        with pytest.raises(httpx2.ReadError):
+            client.post("https://api.openai.com/v1/chat/completions", json=CHAT)
+    assert counts(limiter) == {"granted": 2, "settled": 2}
+    assert limiter.status()["pools"][POOL]["in_flight"] == 0
+
+
+class _Breaks(httpx2.SyncByteStream):
+    def __iter__(self):
+        yield b'{"choices": ['
+        raise httpx2.ReadError("gone")
+
+
+async def test_a_caller_that_leaves_while_a_beginning_is_held_leaves_no_connection(serve):
+    go = threading.Event()
+    server, limiter = serve(lambda *_: (200, SSE, [EVENTS[0], go, EVENTS[1]])), limiter_of()
+    async with httpx2.AsyncClient() as client:
+        limiter.attach(client, provider="openai")
+        with pytest.raises(TimeoutError):
+            async with asyncio.timeout(0.3):
+                await client.post(f"{server.base_url}/v1/chat/completions", json=STREAM)
+        pool = client._transport.inner._pool
+        assert pool.connections == []
+    go.set()
+    assert limiter.status()["pools"][POOL]["in_flight"] == 0

@@ -1,0 +1,81 @@
+"""A server whose answers each test writes, byte by byte: none of the emulator's code and manners."""
+
+from __future__ import annotations
+
+import json
+import threading
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+
+SSE, JSON, HTML = ({"content-type": kind} for kind in ("text/event-stream", "application/json", "text/html"))
+
+
+class OddServer(ThreadingHTTPServer):
+    """Answers the n-th POST, from 0 on, with ``answer(n, body)``: a status, headers, and a body.
+
+    A body is bytes, a JSON value, or a list of parts: bytes, and events that are waited for.
+
+    Attributes:
+        asked: The bodies of the requests.
+    """
+
+    daemon_threads = True
+    request_queue_size = 512
+
+    def __init__(self, answer):
+        super().__init__(("127.0.0.1", 0), _Handler)
+        self.answer, self.asked, self.lock = answer, [], threading.Lock()
+        self.base_url = f"http://127.0.0.1:{self.server_port}"
+
+    def __enter__(self):
+        threading.Thread(target=self.serve_forever, args=(0.01,), daemon=True).start()
+        return self
+
+    def __exit__(self, *_):
+        self.shutdown()
+        self.server_close()
+
+    def handle_error(self, *_):
+        """A client may go."""
+
+
+class _Handler(BaseHTTPRequestHandler):
+    protocol_version = "HTTP/1.1"
+    disable_nagle_algorithm = True
+
+    def do_POST(self):
+        body = self.rfile.read(int(self.headers["content-length"]))
+        with self.server.lock:
+            number = len(self.server.asked)
+            self.server.asked.append(json.loads(body))
+        status, headers, parts = self.server.answer(number, self.server.asked[number])
+        if not isinstance(parts, bytes | list) or (isinstance(parts, list) and not _are_parts(parts)):
+            parts = json.dumps(parts).encode()
+        self.send_response(status)
+        for name, value in headers.items():
+            self.send_header(name, value)
+        if isinstance(parts, bytes):
+            self.send_header("content-length", str(len(parts)))
+            self.end_headers()
+            self.wfile.write(parts)
+            return
+        self.send_header("transfer-encoding", "chunked")
+        self.end_headers()
+        for part in parts:
+            if isinstance(part, threading.Event):
+                part.wait(20)
+            else:
+                self.wfile.write(b"%x\r\n%b\r\n" % (len(part), part))
+        self.wfile.write(b"0\r\n\r\n")
+
+    def log_message(self, *_):
+        pass
+
+
+def _are_parts(parts):
+    return bool(parts) and all(isinstance(part, bytes | threading.Event) for part in parts)
+
+
+def sse(*events, name=False):
+    """Server-sent events of JSON values; with ``name``, their types are in lines of their own."""
+    lines = [f"event: {one['type']}\n" if name else "" for one in events]
+    return [f"{line}data: {json.dumps(one)}\n\n".encode() for line, one in zip(lines, events, strict=True)]
