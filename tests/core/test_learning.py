@@ -14,7 +14,7 @@ from paceline.core.meters import Spread
 from paceline.core.pool import Pool
 from paceline.core.queue import Waiter
 from paceline.core.quota import NS, parse_quotas
-from paceline.core.results import Reading, Refusal, RefusalKind, Reservation, Source, SourceKind
+from paceline.core.results import Basis, Reading, Refusal, RefusalKind, Reservation, Source, SourceKind
 from paceline.pacing.status import report
 
 T0 = 1_700_000_000 * NS
@@ -905,8 +905,8 @@ class TestLowered:
 class TestInferredPeriods:
     """A period that one reading suggests: that of a bucket, or what a counter looks like at times."""
 
-    def reading(self, used, period_s, limit=1_000.0):
-        return Reading("requests", limit, limit - used, used * period_s / limit, period_s, inferred=True)
+    def reading(self, used, period_s, limit=1_000.0, basis=Basis.PROVED):
+        return Reading("requests", limit, limit - used, used * period_s / limit, period_s, basis=basis)
 
     def test_the_first_quota_of_a_unit_is_added_at_once(self):
         pool = ungentle("600k tokens/min")
@@ -926,6 +926,13 @@ class TestInferredPeriods:
         for number in range(50):
             pool.observe(T0, [self.reading(100 + 10 * number, 80_000.0 + 300 * number)], send(pool, 0))
         assert pool.ledger.names == ["600 requests/min"]
+
+    @pytest.mark.parametrize("given", ["600k tokens/min", "600 requests/min"])
+    def test_an_assumed_one_is_not_added(self, given):
+        pool = ungentle(given)
+        for used in (100, 150, 200, 300, 400):
+            pool.observe(T0, [self.reading(used, 86_400.0, basis=Basis.ASSUMED)], send(pool, 0))
+        assert pool.ledger.names == [given]
 
 
 class TestWindow:

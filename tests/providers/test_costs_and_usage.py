@@ -288,11 +288,12 @@ def test_a_repeated_header_is_read_once(twice):
     [reading] = OPENAI.readings({**resets, "x-ratelimit-reset-tokens": "30s, 30s"}, 0)
     assert (reading.reset_s, reading.period_s) == (30, 60)
     full = "2026-11-21T10:00:06Z, 2026-11-21T10:00:06Z"
-    [reading] = ANTHROPIC.readings({"anthropic-ratelimit-requests-reset": full, **NOW}, 0)
+    resets = {"anthropic-ratelimit-requests-limit": "50", "anthropic-ratelimit-requests-reset": full}
+    [reading] = ANTHROPIC.readings({**resets, **NOW}, 0)
     assert reading.reset_s == 6
 
 
-@pytest.mark.parametrize("unequal", ["30000,20000", "30,000", "100, 100;w=60", "30000,", ",".join(["30000"] * 100)])
+@pytest.mark.parametrize("unequal", ["30000,20000", "30,000", "100, 50;w=60", "30000,", ",".join(["30000"] * 100)])
 def test_unequal_values_of_a_header_are_none(unequal):
     assert OPENAI.readings({"x-ratelimit-limit-tokens": unequal}, 0) == []
     assert ANTHROPIC.readings({"anthropic-ratelimit-requests-limit": unequal}, 0) == []

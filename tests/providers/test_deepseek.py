@@ -51,11 +51,6 @@ def test_many_empty_lines_before_a_long_body():
     assert reader.usage == Usage(9, 4, 8)
 
 
-def test_nothing_is_read_from_headers():
-    headers = {"x-ratelimit-limit-requests": "5", "x-ratelimit-remaining-requests": "1"}
-    assert PROVIDER.readings(headers, 0.0) == []
-
-
 def test_published():
     for model, slots, confidence in (
         ("deepseek-v4-pro", 500, "documented"),

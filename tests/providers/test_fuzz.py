@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import math
+import random
+import time
 import tomllib
 from pathlib import Path
 
@@ -16,6 +18,7 @@ from paceline.providers.base import Call
 from paceline.providers.generic import Generic
 from paceline.providers.registry import PROVIDERS as KNOWN
 from paceline.providers.registry import provider_for_host, provider_named
+from paceline.providers.verdict import judge
 
 unhurried = settings(
     deadline=None, suppress_health_check=[HealthCheck.too_slow], max_examples=settings().max_examples // 2
@@ -192,3 +195,45 @@ def test_deep_nesting(alike):
     for _ in range(5_000):
         nested = {"content": [nested]}
     assert any(provider.describe(path, {"messages": nested, "input": nested, "contents": nested}) for path in PATHS)
+
+
+PUBLIC = json.loads(Path(__file__).with_name("fixtures").joinpath("public.json").read_text())
+PIECES = [
+    word for case in PUBLIC["refusals"] for word in (case["body"] if isinstance(case["body"], str) else json.dumps(case["body"])).split(" ")
+]  # fmt: skip
+NAMED = sorted({name for case in PUBLIC["headers"] for name in case["headers"]})
+VALUES = sorted({text for case in PUBLIC["headers"] for text in case["headers"].values()})
+
+
+def answers(seed, number):
+    """Answers of pieces of real ones: a status, headers, and a body that is often no JSON."""
+    draw = random.Random(seed)
+    for _ in range(number):
+        words = " ".join(draw.choices(PIECES, k=draw.randint(1, 60)))
+        if draw.random() < 0.5:
+            words = json.dumps({"error": {"message": words, "code": draw.choice(PIECES), "type": draw.choice(PIECES)}})
+        at = draw.randrange(len(words) + 1)
+        body = words[:at] + draw.choice(["", "\u0000", "é", "0" * 30, "limit " * 40, "{"]) + words[at:]
+        headers = dict(zip(draw.choices(NAMED, k=9), draw.choices(VALUES, k=9), strict=True))
+        yield draw.choice([200, 400, 401, 402, 403, 413, 429, 503]), headers, body.encode("utf-8", "surrogatepass")
+
+
+def read_all(seed, number):
+    """Read that many answers; the seconds of the slowest."""
+    slowest_s = 0.0
+    for count, (status, headers, body) in enumerate(answers(seed, number)):
+        provider, started_s = PROVIDERS[count % len(PROVIDERS)], time.process_time()
+        judge(provider, Call(provider.name, "chat", "m", 1), status, headers, body)
+        provider.readings(headers, 0.0)
+        slowest_s = max(slowest_s, time.process_time() - started_s)
+    return slowest_s
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_pieces_of_real_answers_in_any_order(seed):
+    read_all(seed, 1_000)
+
+
+@pytest.mark.soak
+def test_a_million_of_them():
+    print(f"the slowest of a million took {1_000 * read_all(35, 1_000_000):.1f} ms")  # noqa: T201

@@ -28,7 +28,7 @@ from paceline.core.guesses import RETEST_STEP, Guess, Guesses
 from paceline.core.ledger import DEBT_MAX, Ledger
 from paceline.core.meters import FAR_NS, Bucket, Slots, Spread, Window
 from paceline.core.quota import CONCURRENCY, INPUT_TOKENS, NS, OWN_RULES, TOKENS, Quota, Rule
-from paceline.core.results import LEARNED, Reading, Refusal, RefusalKind, Reservation, Source, SourceKind
+from paceline.core.results import LEARNED, Basis, Reading, Refusal, RefusalKind, Reservation, Source, SourceKind
 
 ABOUT_NS = NS // 4
 """Attempts that were sent within this time of each other may reach the server in the other order."""
@@ -731,7 +731,7 @@ class Learning:
         self._shown, self._shown_for = {}, reservation
         for whole in map(_sane_reading, readings):
             sent_ns, index = reservation.granted_ns, self._index(whole.unit, whole.period_s)
-            if index is None and whole.inferred and not self._has_period(whole):
+            if index is None and not self._has_period(whole):
                 continue
             share = self._usable_share(index, whole.unit)
             reading = whole if share == 1 else self._usable_reading(index, whole, share)
@@ -762,12 +762,15 @@ class Learning:
         return changed
 
     def _has_period(self, reading: Reading) -> bool:
-        """Whether a quota may be added for an inferred period: it is the only one on the unit, or readings agree about it.
+        """Whether a quota may be added for the period of a reading, if it has one.
 
+        A proved one must be the only one on the unit, or readings must agree about it. An assumed one is not added.
         Of a counter, some readings look like those of a bucket with another period.
         """
-        if reading.unit not in self._ledger.units:
+        if reading.period_s is None or reading.basis is Basis.STATED:
             return True
+        if reading.basis is Basis.ASSUMED or reading.unit not in self._ledger.units:
+            return reading.basis is Basis.PROVED
         refill = self._inferred.setdefault(reading.unit, Refill())
         return refill.period_s(reading) == reading.period_s
 
@@ -807,7 +810,7 @@ class Learning:
         ``limit``: the part of the reading's limit that is used.
         """
         tracker = self.trackers[index]
-        stated = reading.period_s is not None and not reading.inferred
+        stated = reading.period_s is not None and reading.basis is Basis.STATED
         if tracker is None or stated or tracker.meter.quota.rule is Rule.SLIDING:
             return False  # it has stated its period, or the user the rule, by which its resets have another meaning
         period_s, spread = tracker.refill.period_s(reading), isinstance(tracker.meter, Spread)
@@ -1108,4 +1111,4 @@ def _sane_reading(reading: Reading) -> Reading:
     )
     given = (reading.limit, reading.remaining, reading.reset_s, reading.period_s)
     same = sane == (*given, reading.resolution, reading.reset_resolution_s)
-    return reading if same else Reading(reading.unit, *sane, inferred=reading.inferred)
+    return reading if same else Reading(reading.unit, *sane, basis=reading.basis)

@@ -303,6 +303,17 @@ class Refusal:
     scope: RefusalScope = RefusalScope.POOL
 
 
+class Basis(StrEnum):
+    """How a fact is known; an earlier one holds before a later one."""
+
+    STATED = "stated"
+    """The answer states it, or the provider documents it for every account."""
+    PROVED = "proved"
+    """It follows from the numbers of the answer, and holds only if the quota is a bucket."""
+    ASSUMED = "assumed"
+    """Neither. It adds no quota."""
+
+
 @dataclass(frozen=True, slots=True)
 class Reading:
     """The headers of an answer about one quota; every field but the unit may be missing.
@@ -312,10 +323,10 @@ class Reading:
         limit: The amount of the quota.
         remaining: What is left of it; may be negative.
         reset_s: Seconds until the quota is full again; of a counter, until it restarts. Learning finds out which.
-        period_s: The period in seconds, where the provider's API defines it.
+        period_s: The period in seconds, where it is known.
         resolution: ``remaining`` is rounded to a multiple of this.
         reset_resolution_s: ``reset_s`` is rounded to a multiple of this.
-        inferred: Whether ``period_s`` follows from these numbers alone, and holds only if the quota is a bucket.
+        basis: How ``period_s`` is known.
     """
 
     unit: str
@@ -325,4 +336,4 @@ class Reading:
     period_s: float | None = None
     resolution: float = 1.0
     reset_resolution_s: float = 0.0
-    inferred: bool = field(default=False, compare=False)
+    basis: Basis = field(default=Basis.STATED, compare=False)

@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
+from dataclasses import replace
 from fnmatch import fnmatchcase
 from typing import Any, Final
 
-from paceline.core.quota import CONCURRENCY, INPUT_TOKENS, OUTPUT_TOKENS, REQUESTS, TOKENS, Cost
-from paceline.core.results import Reading, Refusal, RefusalKind, RefusalScope
+from paceline.core.quota import OUTPUT_TOKENS, Cost
+from paceline.core.results import Refusal, RefusalKind, RefusalScope
 from paceline.providers import parse
 from paceline.providers.base import Call, Headers, Usage
 from paceline.providers.common import BaseProvider, CostRule
-from paceline.providers.parse import as_mapping, as_text, count
+from paceline.providers.parse import count
 from paceline.providers.prompt import MediaTokens, prompt_tokens
 from paceline.providers.streams import Found
 
@@ -38,22 +39,12 @@ _LONG_CONTEXT = re.compile(r"claude-sonnet-4(?:-[05])?")
 _LONG_CONTEXT_TOKENS: Final = 0.8 * 200_000
 _OLD_TOKENIZER = re.compile(r"claude-(?:2|3|instant|(?:opus|sonnet|haiku)-4(?:-[0-6])?$)")
 
-_FAMILIES: Final = (
-    ("requests", REQUESTS, 1.0),
-    ("input-tokens", INPUT_TOKENS, 1_000.0),  # remainders are rounded to the nearest thousand
-    ("output-tokens", OUTPUT_TOKENS, 1_000.0),
-    ("tokens", TOKENS, 1_000.0),
-)
-_DIMENSION = re.compile(
-    r"\b([\d,]{1,20}) ((?:[a-z-]{1,20} ){0,3}?)(input tokens|output tokens|tokens|requests) per (minute|hour|day)",
-    re.ASCII | re.IGNORECASE,
-)  # "50,000 input tokens per minute"; of a mode "0 fast mode input tokens per minute" (2026-09)
-_MODE = re.compile(r"\b(?:fast mode|long context|priority tier|message batch)", re.IGNORECASE)
+_MODE = re.compile(
+    r"\b(?:fast mode|long context|priority tier|message batch)|\b[\d,]{1,20} (?!input |output )[a-z-]{1,20} (?:[a-z-]{1,20} ){0,2}?(?:(?:in|out)put )?"
+    r"(?:tokens|requests) per ",
+    re.IGNORECASE,
+)  # "0 fast mode input tokens per minute" (2026-09)
 _REQUIRED = re.compile(r"extra usage is required", re.IGNORECASE)  # "... for long context requests." (2026-03)
-_CONCURRENT = re.compile(
-    r"concurrent connections", re.IGNORECASE
-)  # "Number of concurrent connections has exceeded ..."
-_MONEY = re.compile(r"spend(?:ing)?[ _]limit|credit balance|specified API usage limits|billing_error", re.IGNORECASE)
 
 
 class Anthropic(BaseProvider):
@@ -89,26 +80,6 @@ class Anthropic(BaseProvider):
         costs = CostRule() if self.pool(call.model) == "claude-3-5-haiku" else self.costs
         return costs.charged(call, usage)
 
-    def readings(self, headers: Headers, now_s: float) -> list[Reading]:
-        """``anthropic-ratelimit-{requests,input-tokens,output-tokens,tokens}-{limit,remaining,reset}``.
-
-        The family ``tokens`` repeats the most restrictive limit in effect, so it is read only without those of input and
-        output: as input and output together. ``unified``, ``priority`` and ``fast`` belong to other traffic. Resets are
-        instants in whole seconds, compared with the answer's own ``date`` where it has one, so that the local clock does
-        not matter.
-        """
-        now_s = parse.http_date_s(headers.get("date")) or now_s
-        found: list[Reading] = []
-        for family, unit, resolution in _FAMILIES:
-            limit = parse.amount(headers.get(f"anthropic-ratelimit-{family}-limit"))
-            remaining = parse.remainder(headers.get(f"anthropic-ratelimit-{family}-remaining"))
-            full_s = parse.rfc3339_s(headers.get(f"anthropic-ratelimit-{family}-reset"))
-            reset_s = None if full_s is None else parse.wait(max(0.0, full_s - now_s))
-            repeats = unit == TOKENS and any(reading.unit != REQUESTS for reading in found)
-            if not repeats and (limit is not None or remaining is not None or reset_s is not None):
-                found.append(Reading(unit, limit, remaining, reset_s, 60.0, resolution, reset_resolution_s=1.0))
-        return found
-
     def usage(self, payload: Mapping[str, Any]) -> Usage | None:
         """Usage whose ``input_tokens`` leave out what was read from and written to the cache; OpenAI's form of a chat."""
         found = parse.usage_of(payload)
@@ -122,9 +93,9 @@ class Anthropic(BaseProvider):
 
         The events of OpenAI's form have no type.
         """
-        kind, error = event.get("type"), as_mapping(event.get("error"))
-        if kind == "error" or error:
-            return None, self._classify(None, error, as_text(error.get("message"))[:4_096], {}), False
+        kind = event.get("type")
+        if kind == "error" or event.get("error"):
+            return None, self._refused(event), False
         usage = self.usage(event) if kind in ("message_start", "message_delta", None) else None
         if usage and known:
             side = usage if usage.input_tokens else known
@@ -132,36 +103,12 @@ class Anthropic(BaseProvider):
             usage = Usage(side.input_tokens, output, side.cached_tokens, side.cache_write_tokens)
         return usage, None, kind == "message_stop"
 
-    def _classify(self, status: int | None, error: Mapping[str, Any], text: str, headers: Headers) -> Refusal | None:
-        """Classify by the status, the error's type and ``error_code``, and the limit in its message."""
-        kind_of = as_text(error.get("type"))[:100]
-        code = as_text(as_mapping(error.get("details")).get("error_code") or error.get("error_code"))[:100]
-        limited = status == 429 or (status is None and kind_of == "rate_limit_error")
-        match = _DIMENSION.search(text)
-        amount = parse.number(parse.ungrouped(match[1])) if match else None
-        scope = RefusalScope.MODE if (match and match[2]) or _MODE.search(text) else RefusalScope.POOL
-        fast_limits = (parse.number(headers.get(f"anthropic-fast-{side}-tokens-limit")) for side in ("input", "output"))
-        if match is None and 0 in fast_limits:  # without fast mode
-            amount, scope = 0.0, RefusalScope.MODE
-        if status == 402 or ((limited or status == 400) and _MONEY.search(f"{code} {kind_of} {text}")):
-            kind, scope = RefusalKind.MONEY, RefusalScope.POOL
-        elif status in (503, 529) or (status is None and kind_of == "overloaded_error"):
-            kind = RefusalKind.CAPACITY
-        elif status == 413:
-            kind, scope = RefusalKind.NEVER_FITS, RefusalScope.REQUEST
-        elif not limited:
-            return None
-        elif amount == 0 or _REQUIRED.search(text):  # the organization does not have this mode or model
-            kind = RefusalKind.NEVER_FITS
-        else:
-            kind = RefusalKind.GROWTH if code == "ramp_limit_exceeded" else RefusalKind.RATE
-        return Refusal(
-            kind=kind,
-            message=as_text(error.get("message"))[:300],
-            code=code or kind_of,
-            retry_after_s=parse.retry_after_s(headers),
-            unit=match[3].lower().replace(" ", "_") if match else CONCURRENCY if _CONCURRENT.search(text) else None,
-            period_s=parse.PERIODS_S[match[4].lower()] if match else None,
-            limit=parse.amount(parse.ungrouped(match[1])) if match else None,
-            scope=scope,
-        )
+    def _refined(self, refusal: Refusal, error: Mapping[str, Any], text: str, headers: Headers) -> Refusal:  # noqa: ARG002
+        """Find a limit of a mode, and what the organization does not have."""
+        if refusal.kind not in (RefusalKind.RATE, RefusalKind.NEVER_FITS) or refusal.scope is RefusalScope.REQUEST:
+            return refusal
+        fast = {parse.number(headers.get(f"anthropic-fast-{side}-tokens-limit")) for side in ("input", "output")}
+        no_fast = refusal.unit is None and 0 in fast  # without fast mode
+        kind = RefusalKind.NEVER_FITS if no_fast or _REQUIRED.search(text) else refusal.kind
+        scope = RefusalScope.MODE if no_fast or _MODE.search(text) else refusal.scope
+        return replace(refusal, kind=kind, scope=scope)

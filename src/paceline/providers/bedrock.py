@@ -9,13 +9,14 @@ import base64
 import re
 from collections.abc import Iterator, Mapping
 from copy import copy
+from dataclasses import replace
 from fnmatch import fnmatchcase
 from functools import lru_cache
 from typing import Any, Final
 from urllib.parse import unquote
 
-from paceline.core.quota import Cost
-from paceline.core.results import Refusal, RefusalKind, RefusalScope
+from paceline.core.quota import REQUESTS, Cost
+from paceline.core.results import Refusal, RefusalKind
 from paceline.providers import parse
 from paceline.providers.anthropic import MEDIA
 from paceline.providers.base import Call, Headers, Usage, UsageReader
@@ -48,15 +49,6 @@ _OUTPUT: Final = ("outputTokens", "output_tokens", "outputTokenCount", "generati
 _CACHE_READ: Final = ("cacheReadInputTokens", "cache_read_input_tokens", "cacheReadInputTokenCount")
 _CACHE_WRITE: Final = ("cacheWriteInputTokens", "cache_creation_input_tokens", "cacheWriteInputTokenCount")
 _MAXIMUM: Final = ("maxTokens", "max_tokens", "max_new_tokens", "max_gen_len", "max_tokens_to_sample", "maxTokenCount")
-
-_KINDS: Final = {
-    "throttlingexception": RefusalKind.RATE,
-    "modelnotreadyexception": RefusalKind.CAPACITY,
-    "serviceunavailableexception": RefusalKind.CAPACITY,
-    "servicequotaexceededexception": RefusalKind.NEVER_FITS,
-}
-_STATUSES: Final = {429: RefusalKind.RATE, 503: RefusalKind.CAPACITY}
-_TOO_MANY = re.compile(r"\btoo many (tokens|requests)\b( per day)?", re.IGNORECASE)
 
 
 class Bedrock(BaseProvider):
@@ -116,26 +108,12 @@ class Bedrock(BaseProvider):
         if kind == "chunk":
             inner = _unpacked(event.get("bytes"))
             return (self.usage(inner), None, True) if _METRICS in inner else (None, None, False)
-        return None, self._classify(None, {**event, "__type": kind}, "", {}), False
+        return None, self._refused({**event, "__type": kind}), False
 
-    def _classify(self, status: int | None, error: Mapping[str, Any], text: str, headers: Headers) -> Refusal | None:  # noqa: ARG002
-        """Classify by the exception, named in a header or the error; the header's wait is in milliseconds."""
-        named = headers.get("x-amzn-errortype", "").partition(":")[0] or as_text(error.get("__type")).rpartition("#")[2]
-        kind = _KINDS.get(named.lower()) or _STATUSES.get(status or 0)
-        if kind is None:
-            return None
-        asked_ms = parse.wait(parse.number(headers.get("x-amz-retry-after")))
-        message = as_text(error.get("message") or error.get("Message"))
-        match = _TOO_MANY.search(message[:1_000]) if kind is RefusalKind.RATE else None
-        return Refusal(
-            kind=kind,
-            message=message[:300],
-            code=named[:100],
-            retry_after_s=asked_ms / 1_000 if asked_ms else parse.retry_after_s(headers),
-            unit=match[1].lower() if match else None,
-            period_s=86_400.0 if match and match[2] else None,
-            scope=RefusalScope.REQUEST if kind is RefusalKind.NEVER_FITS else RefusalScope.POOL,
-        )
+    def _refined(self, refusal: Refusal, error: Mapping[str, Any], text: str, headers: Headers) -> Refusal:  # noqa: ARG002
+        """A throttling that counts requests says so in the words that are a status elsewhere."""
+        requests = refusal.kind is RefusalKind.RATE and "too many requests" in text[:1_000].lower()
+        return replace(refusal, unit=REQUESTS) if requests and refusal.unit is None else refusal
 
 
 def _unpacked(data: Any) -> Mapping[str, Any]:

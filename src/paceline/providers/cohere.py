@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
-from paceline.core.quota import REQUESTS, TOKENS, Cost
+from paceline.core.quota import Cost
 from paceline.core.results import Refusal, RefusalKind
 from paceline.providers import parse
 from paceline.providers.base import Call, Headers, Usage, UsageReader
@@ -16,6 +15,7 @@ from paceline.providers.openai import OpenAIDialect
 from paceline.providers.parse import as_mapping, count
 from paceline.providers.prompt import MediaTokens, prompt_tokens
 from paceline.providers.streams import Found, JsonReader
+from paceline.providers.texts import MONTH_S
 
 INPUTS: Final = "inputs"
 """The unit of embeddings: one text or image."""
@@ -30,9 +30,6 @@ PATHS: Final = {
 }
 _TEXTS = ("messages", "message", "preamble", "chat_history", "documents", "query", "texts", "images", "inputs")
 MEDIA: Final = MediaTokens(image=1_600, small_image=256, audio=600, file=4_500)  # assumption
-
-_LIMITED = re.compile(r"limit(?:ed to|:| is) ([\d,]{1,20}) (tokens|API calls)? ?(?:/|per) ?(minute|month)")
-_PERIODS: Final = {"minute": 60.0, "month": 30 * 86_400.0}
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,6 +46,7 @@ class Cohere(OpenAIDialect):
     units = frozenset({INPUTS})
     media = MEDIA
     events = (b'"usage"', b'"error"', b"message-end", b"[DONE]")
+    wait_header = "x-ratelimit-reset"
 
     def describe(self, path: str, body: Mapping[str, Any]) -> Call | None:
         """Describe a request to one of ``PATHS``."""
@@ -73,24 +71,10 @@ class Cohere(OpenAIDialect):
     def charged(self, call: Call, usage: Usage) -> Cost:
         return super().charged(call, usage) | _inputs(call)
 
-    def refusal(self, status: int, headers: Headers, body: bytes) -> Refusal | None:
-        """Classify as OpenAI's, by the limit in the message; a month's calls are a balance that is used up."""
-        refusal = super().refusal(status, headers, body)
-        if refusal is None:
-            return None
-        named, wait_s = _LIMITED.search(parse.error_of(body)[1]), refusal.retry_after_s
-        if wait_s is None:
-            wait_s = parse.seconds_until(parse.number(headers.get("x-ratelimit-reset")), headers)
-        if named is None or refusal.kind is not RefusalKind.RATE:
-            return replace(refusal, retry_after_s=wait_s)
-        return replace(
-            refusal,
-            kind=RefusalKind.MONEY if named[3] == "month" else RefusalKind.RATE,
-            retry_after_s=wait_s,
-            unit=TOKENS if named[2] == "tokens" else REQUESTS,
-            period_s=_PERIODS[named[3]],
-            limit=parse.amount(parse.ungrouped(named[1])),
-        )
+    def _refined(self, refusal: Refusal, error: Mapping[str, Any], text: str, headers: Headers) -> Refusal:  # noqa: ARG002
+        """A month's calls are a balance that is used up."""
+        month = refusal.kind is RefusalKind.RATE and (refusal.period_s or 0) >= MONTH_S
+        return replace(refusal, kind=RefusalKind.MONEY) if month else refusal
 
     def usage_reader(self, call: Call) -> UsageReader:
         """A reader for a JSON body (``usage``, before v2 and for embeddings ``meta``), or for the events of v2 chat.

@@ -3,17 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any
+from dataclasses import dataclass, replace
+from math import inf
+from typing import Any, Final
 
 from paceline.core.quota import CONCURRENCY, INPUT_TOKENS, OUTPUT_TOKENS, REQUESTS, TOKENS, Cost
-from paceline.core.results import Reading, Refusal
+from paceline.core.results import Reading, Refusal, RefusalKind
 from paceline.estimation.estimate import SAFE_ENCODING
 from paceline.providers import parse
 from paceline.providers.base import Call, Headers, Provider, Usage, UsageReader
-from paceline.providers.parse import as_text
 from paceline.providers.prompt import MediaTokens, prompt_tokens
+from paceline.providers.quota_headers import NOTHING, readings_in
+from paceline.providers.refusals import classify
 from paceline.providers.streams import Found, JsonReader, SseReader
+from paceline.providers.texts import DAY_S
+
+PERIOD_NAMES: Final = {60.0: "minute", 3_600.0: "hour", 86_400.0: "day"}
 
 
 def token_cost(input_tokens: float, output_tokens: float, output_weight: float = 1.0) -> Cost:
@@ -72,7 +77,7 @@ class CostRule:
 class BaseProvider(Provider):
     """A provider with costs by a rule, one pool for each model, and no quotas in headers.
 
-    A subclass adds ``describe``, ``usage``, ``_classify`` and ``_on_event``.
+    A subclass adds ``describe``, ``usage`` and ``_on_event``.
     """
 
     costs = CostRule()
@@ -82,6 +87,14 @@ class BaseProvider(Provider):
     """The tokens of images, audio and files."""
     events: tuple[bytes, ...] = (b'"usage"', b'"error"', b"[DONE]")
     """Of a streamed answer, only events that contain one of these are read."""
+    codes: Mapping[str, Refusal] = {}
+    """Error codes and HTTP statuses of its own, or with a meaning of its own."""
+    documented = NOTHING
+    """What it documents of its headers."""
+    wait_header = ""
+    """The header that says when to try again after a refusal that does not, with the quota's ``{unit}`` and ``{period}``."""
+    day_ends_in = ""
+    """The time zone at whose midnight a quota of a day restarts, also if a refusal states a shorter wait; empty: none."""
     errors_outrank = False
     """Whether an error beside a result means that the result is not whole."""
 
@@ -97,15 +110,14 @@ class BaseProvider(Provider):
     def charged(self, call: Call, usage: Usage) -> Cost:
         return self.costs.charged(call, usage)
 
-    def readings(self, headers: Headers, now_s: float) -> list[Reading]:  # noqa: ARG002
-        return []
+    def readings(self, headers: Headers, now_s: float) -> list[Reading]:
+        return readings_in(headers, now_s, self.documented)
 
     def refusal(self, status: int, headers: Headers, body: bytes) -> Refusal | None:
-        error, text = parse.error_of(body)
         if status >= 400:
-            return self._classify(status, error, text, headers)
-        found = parse.error_in(parse.decode(body))
-        return None if found is None else self._classify(None, found, as_text(found.get("message"))[:4_096], headers)
+            return self._classify(status, *parse.error_of(body), headers)
+        error = parse.error_in(parse.decode(body))
+        return None if error is None else self._classify(None, error, parse.message_of(error), headers)
 
     def usage_reader(self, call: Call) -> UsageReader:
         return SseReader(self._on_event, *self.events) if call.stream else JsonReader(self.usage)
@@ -119,7 +131,27 @@ class BaseProvider(Provider):
             text: The provider's message.
             headers: The answer's headers; empty for an error inside a stream.
         """
-        raise NotImplementedError
+        refusal = classify(status, error, text, headers, self.codes)
+        if refusal is None:
+            return None
+        refusal = self._refined(refusal, error, text, headers)
+        if refusal.kind is RefusalKind.RATE and refusal.period_s == DAY_S and self.day_ends_in:  # Google asks for 38 s
+            until_s = parse.until_midnight_s(self.day_ends_in, parse.http_date_s(headers.get("date")))
+            return replace(refusal, retry_after_s=until_s)
+        if refusal.kind is not RefusalKind.RATE or refusal.retry_after_s is not None or not self.wait_header:
+            return refusal
+        unit, period = (refusal.unit or "").removeprefix("uncached_"), PERIOD_NAMES.get(refusal.period_s or 0.0, "")
+        until = parse.reset_s(headers.get(self.wait_header.format(unit=unit, period=period)), headers, inf)
+        return replace(refusal, retry_after_s=until or None)
+
+    def _refined(self, refusal: Refusal, error: Mapping[str, Any], text: str, headers: Headers) -> Refusal:  # noqa: ARG002
+        """``refusal`` with what is particular to the provider; the arguments as in :meth:`_classify`."""
+        return refusal
+
+    def _refused(self, event: Mapping[str, Any]) -> Refusal | None:
+        """The refusal in an event of a stream."""
+        error = parse.error_in(event)
+        return None if error is None else self._classify(None, error, parse.message_of(error), {})
 
     def _on_event(self, event: dict[str, Any], known: Usage | None) -> Found:
         """Read an event of a stream; ``known`` is the usage so far."""

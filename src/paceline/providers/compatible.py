@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
-from functools import partial
+from math import inf
 from typing import Any, Final
 
 from paceline.core.quota import CONCURRENCY, INPUT_TOKENS, OUTPUT_TOKENS, REQUESTS, TOKENS
@@ -17,17 +17,16 @@ from paceline.core.results import Reading, Refusal, RefusalKind, RefusalScope
 from paceline.providers import parse
 from paceline.providers.base import Call, Headers, Usage, UsageReader
 from paceline.providers.common import CostRule
-from paceline.providers.generic import consistent_readings
-from paceline.providers.openai import CODES, OpenAIDialect, family_reading
+from paceline.providers.openai import OpenAIDialect
 from paceline.providers.parse import as_mapping, as_text, count
+from paceline.providers.quota_headers import NOTHING, Documented
 from paceline.providers.streams import JsonReader
+from paceline.providers.texts import AUDIO_SECONDS, DAY_S
 
 UNCACHED_TOKENS: Final = "uncached_tokens"
 """Cerebras' unit: input without cached reads, and output."""
 UNCACHED_INPUT_TOKENS: Final = "uncached_input_tokens"
 """Fireworks' unit: input without cached reads."""
-AUDIO_SECONDS: Final = "audio_seconds"
-"""Groq's unit of transcriptions."""
 FREE: Final = "free"
 """The pool of all of OpenRouter's free models."""
 
@@ -39,13 +38,14 @@ class Dialect:
     Attributes:
         costs: How it counts tokens.
         units: Units that its headers report, beside those of every cost.
-        codes: Error codes of its own, or with a meaning of its own.
+        codes: Error codes and statuses of its own, or with a meaning of its own.
         modes: The values of ``service_tier`` whose requests have limits of their own.
-        readings: Reads the quotas in its headers.
-        rate: Refines a refusal of the kind ``RATE``, from the refusal, the headers and the body.
+        documented: What it documents of its headers.
+        readings: Reads the quotas in headers that no other host has.
+        refine: Refines a refusal that ends by itself, from the refusal, the message and the headers.
+        wait_header: The header that says when to try again; as in :class:`~paceline.providers.common.BaseProvider`.
+        day_ends_in: As there.
         usage: Refines the usage, from the usage and the object that reports it.
-        money: Finds a used-up balance in the message of a 403, 412 or 429.
-        statuses: HTTP statuses of its own, with the common ones that mean the same.
         paths: Further paths, each with its endpoint; a group ``model`` names the model.
     """
 
@@ -53,11 +53,12 @@ class Dialect:
     units: frozenset[str] = frozenset()
     codes: Mapping[str, Refusal] = field(default_factory=dict)
     modes: frozenset[str] = frozenset()
-    readings: Callable[[Headers], list[Reading]] = lambda _: []
-    rate: Callable[[Refusal, Headers, bytes], Refusal] = lambda refusal, _headers, _body: refusal
+    documented: Documented = NOTHING
+    readings: Callable[[Headers], list[Reading]] | None = None
+    refine: Callable[[Refusal, str, Headers], Refusal] = lambda refusal, _text, _headers: refusal
+    wait_header: str = ""
+    day_ends_in: str = ""
     usage: Callable[[Usage, Mapping[str, Any]], Usage] = lambda usage, _found: usage
-    money: re.Pattern[str] | None = None
-    statuses: tuple[tuple[int, int], ...] = ()
     paths: tuple[tuple[re.Pattern[str], str], ...] = ()
 
 
@@ -68,68 +69,35 @@ class Compatible(OpenAIDialect):
         super().__init__(name, key_env, hosts, encoding)
         self.dialect = DIALECTS.get(name, UNDOCUMENTED)
         self.costs, self.units, self.paths = self.dialect.costs, self.dialect.units, self.dialect.paths
-        self.codes = {**CODES, **self.dialect.codes}
+        self.codes, self.documented = self.dialect.codes, self.dialect.documented
+        self.wait_header, self.day_ends_in = self.dialect.wait_header, self.dialect.day_ends_in
 
     def describe(self, path: str, body: Mapping[str, Any]) -> Call | None:
         """Describe a request as OpenAI's; its mode is its ``service_tier``, if that has limits of its own."""
         call, tier = super().describe(path, body), as_text(body.get("service_tier"))
         return replace(call, mode=tier) if call is not None and tier in self.dialect.modes else call
 
-    def readings(self, headers: Headers, now_s: float) -> list[Reading]:  # noqa: ARG002
-        return self.dialect.readings(headers)
+    def readings(self, headers: Headers, now_s: float) -> list[Reading]:
+        read = self.dialect.readings
+        return super().readings(headers, now_s) if read is None else read(headers)
 
-    def refusal(self, status: int, headers: Headers, body: bytes) -> Refusal | None:
-        dialect = self.dialect
-        if dialect.money and status in (403, 412, 429):
-            text = parse.error_of(body)[1]
-            if dialect.money.search(text):
-                return Refusal(RefusalKind.MONEY, text[:300])
-        refusal = super().refusal(dict(dialect.statuses).get(status, status), headers, body)
-        if refusal is None or refusal.kind is not RefusalKind.RATE:
-            return refusal
-        return dialect.rate(refusal, headers, body)
+    def _refined(self, refusal: Refusal, error: Mapping[str, Any], text: str, headers: Headers) -> Refusal:
+        refusal = super()._refined(refusal, error, text, headers)
+        soon = refusal.kind in (RefusalKind.RATE, RefusalKind.CAPACITY)
+        return self.dialect.refine(refusal, text, headers) if soon else refusal
 
     def usage(self, payload: Mapping[str, Any]) -> Usage | None:
         usage = super().usage(payload)
         return usage and self.dialect.usage(usage, parse.usage_of(payload))
 
 
-def _family_readings(
-    families: tuple[tuple[str, str, float], ...], headers: Headers, *, resets: bool = False
-) -> list[Reading]:
-    """The readings in ``x-ratelimit-{limit,remaining,reset}-<family>``, for families with a unit and a period each."""
-    found = []
-    for family, unit, period_s in families:
-        reading = family_reading(headers, family, unit)
-        if reading is not None and (resets or reading.limit is not None or reading.remaining is not None):
-            found.append(replace(reading, period_s=period_s, reset_s=reading.reset_s if resets else None))
-    return found
-
-
-# Groq: a transcription is counted in seconds of audio (messages of 2026).
-
-
-def _groq_rate(refusal: Refusal, _headers: Headers, _body: bytes) -> Refusal:
-    return replace(refusal, unit=AUDIO_SECONDS) if refusal.unit == "seconds_of_audio" else refusal
-
-
 # Mistral: headers without resets. A limit of 0 means that the model is not on the plan: such a 429 never ends.
 
-_MISTRAL: Final = (("req-minute", REQUESTS, 60.0), ("tokens-minute", TOKENS, 60.0))
 
-
-def _mistral_readings(headers: Headers) -> list[Reading]:
-    return [reading for reading in _family_readings(_MISTRAL, headers) if reading.limit is not None]
-
-
-def _mistral_rate(refusal: Refusal, headers: Headers, _: bytes) -> Refusal:
-    words, kind = f"{refusal.code} {refusal.message}".lower(), RefusalKind.RATE
-    if any(parse.number(headers.get(f"x-ratelimit-limit-{family}")) == 0 for family, *_ in _MISTRAL):
-        kind = RefusalKind.NEVER_FITS
-    elif refusal.code == "3505" or "service_tier_capacity" in words or "service tier capacity" in words:
-        kind = RefusalKind.CAPACITY
-    unit = REQUESTS if "requests rate limit" in words else refusal.unit
-    return replace(refusal, kind=kind, unit=unit, requested=parse.amount(headers.get("x-ratelimit-tokens-query-cost")))
+def _mistral_refusal(refusal: Refusal, _text: str, headers: Headers) -> Refusal:
+    limits = (text for name, text in headers.items() if name.startswith("x-ratelimit-limit-"))
+    kind = RefusalKind.NEVER_FITS if any(parse.number(limit) == 0 for limit in limits) else refusal.kind
+    return replace(refusal, kind=kind, requested=parse.amount(headers.get("x-ratelimit-tokens-query-cost")))
 
 
 # xAI: undocumented headers, of which only those count that prove their period: a minute's number must not pass for a
@@ -154,8 +122,6 @@ def _cached(usage: Usage, tokens: Any) -> Usage:
 # read. Tokens are taken as a minute's amount: a prompt larger than a second's would never fit (assumed: it is served
 # nevertheless, as the limit is advertised per minute).
 
-_TOGETHER_LIMITED = re.compile(rb"dynamic_(request|token)_limited")
-
 
 def _together_readings(headers: Headers) -> list[Reading]:
     requests, tokens = (
@@ -168,17 +134,6 @@ def _together_readings(headers: Headers) -> list[Reading]:
     if tokens is not None:
         found.append(Reading(TOKENS, tokens * 60, period_s=60.0))
     return found
-
-
-def _together_rate(refusal: Refusal, headers: Headers, body: bytes) -> Refusal:
-    limited = _TOGETHER_LIMITED.search(body[:4_096])
-    unit = {b"request": REQUESTS, b"token": TOKENS}[limited[1]] if limited else refusal.unit
-    return replace(refusal, unit=unit, retry_after_s=_asked_or_reset_s(refusal, headers.get("x-ratelimit-reset")))
-
-
-def _asked_or_reset_s(refusal: Refusal, reset: str | None) -> float | None:
-    asked_s = refusal.retry_after_s
-    return (parse.wait(parse.number(reset)) or None) if asked_s is None else asked_s
 
 
 # Fireworks: documented per second while a minute is enforced; live headers were per minute. So a value below the lowest
@@ -195,43 +150,24 @@ _FIREWORKS: Final = (
 def _fireworks_readings(headers: Headers) -> list[Reading]:
     found = []
     for family, unit, lowest in _FIREWORKS:
-        reading = family_reading(headers, family, unit)
-        if reading is not None and reading.limit is not None:
-            scale = 1 if reading.limit >= lowest else 60
-            remaining = None if reading.remaining is None else reading.remaining * scale
-            found.append(Reading(unit, reading.limit * scale, remaining, None, 60.0))
+        limit, remaining = (
+            parse.amount(headers.get(f"x-ratelimit-limit-{family}")), parse.remainder(headers.get(f"x-ratelimit-remaining-{family}"))
+        )  # fmt: skip
+        if limit is not None:
+            scale = 1 if limit >= lowest else 60
+            found.append(Reading(unit, limit * scale, None if remaining is None else remaining * scale, None, 60.0))
     return found
 
 
-def _fireworks_rate(refusal: Refusal, headers: Headers, _: bytes) -> Refusal:
-    empty = [r.unit for r in _fireworks_readings(headers) if r.remaining is not None and r.remaining <= 0]
-    return replace(refusal, unit=empty[0], period_s=60.0) if len(empty) == 1 else refusal
+def _fireworks_refusal(refusal: Refusal, _text: str, headers: Headers) -> Refusal:
+    empty = [
+        reading for reading in _fireworks_readings(headers) if reading.remaining is not None and reading.remaining <= 0
+    ]
+    return replace(refusal, unit=empty[0].unit, period_s=60.0, limit=empty[0].limit) if len(empty) == 1 else refusal
 
 
 # Cerebras: resets are seconds to the end of the clock minute and of the UTC day, not to a full quota, so they are not
 # read. Which of its two counts a tokens header means is not documented; taken for all tokens, it can only be too slow.
-
-_CEREBRAS: Final = tuple(
-    (f"{unit}-{period}", unit, parse.PERIODS_S[period])
-    for unit in (REQUESTS, TOKENS)
-    for period in ("minute", "hour", "day")
-)
-_CEREBRAS_QUOTA = re.compile(r"\b(?:(uncached)\s)?(?:total\s)?(tokens|requests) per (minute|hour|day)\b", re.IGNORECASE)
-
-
-def _cerebras_rate(refusal: Refusal, headers: Headers, body: bytes) -> Refusal:
-    if refusal.code == "queue_exceeded":  # "We're experiencing high traffic right now!"
-        return replace(refusal, kind=RefusalKind.CAPACITY)
-    named = _CEREBRAS_QUOTA.search(parse.error_of(body)[1])
-    if named is None:
-        return refusal
-    family, period = named[2].lower(), named[3].lower()
-    return replace(
-        refusal,
-        unit=UNCACHED_TOKENS if named[1] else family,
-        period_s=parse.PERIODS_S[period],
-        retry_after_s=_asked_or_reset_s(refusal, headers.get(f"x-ratelimit-reset-{family}-{period}")),
-    )
 
 
 class Perplexity(Compatible):
@@ -253,22 +189,6 @@ def _perplexity_usage(usage: Usage, found: Mapping[str, Any]) -> Usage:
     return replace(usage, input_tokens=usage.input_tokens + citations, output_tokens=usage.output_tokens + reasoning)
 
 
-# Moonshot: messages of 2025 and 2026, e.g. "request reached organization max RPM: 3, please try again after 1 seconds",
-# "request reached max organization concurrency: 1", "request reached project TPM rate limit, current: 1410, limit: 100".
-
-_MOONSHOT_LIMIT = re.compile(r"\b(?:([RT])P([MD])|concurrency)\b(?: rate limit, current: \d+, limit)?: (\d{1,15})")
-
-
-def _moonshot_rate(refusal: Refusal, _headers: Headers, body: bytes) -> Refusal:
-    named = _MOONSHOT_LIMIT.search(parse.error_of(body)[1])
-    if named is None:
-        return refusal
-    if named[1] is None:
-        return replace(refusal, unit=CONCURRENCY)
-    unit, period = {"R": REQUESTS, "T": TOKENS}[named[1]], {"M": "minute", "D": "day"}[named[2]]
-    return replace(refusal, unit=unit, period_s=parse.PERIODS_S[period], limit=parse.amount(named[3]))
-
-
 # Z.ai: "Usage limit reached for 5 hour. Your limit will reset at 2026-08-27 21:31:39", in English or Chinese (2026-08).
 # The instant is taken for China's time: one was more than five hours ahead of UTC.
 
@@ -278,11 +198,10 @@ _ZAI_PERIOD = re.compile(r"(\d{1,3})\s{0,2}(?:hour|小时)")
 _ZAI_RESET = re.compile(r"\b(20\d\d-\d\d-\d\d) (\d\d:\d\d:\d\d)\b")
 
 
-def _zai_rate(refusal: Refusal, headers: Headers, body: bytes) -> Refusal:
+def _zai_refusal(refusal: Refusal, text: str, headers: Headers) -> Refusal:
     if refusal.unit != PROMPTS:
         return refusal
-    text, wait_s = parse.error_of(body)[1], refusal.retry_after_s
-    period, reset = _ZAI_PERIOD.search(text), _ZAI_RESET.search(text)
+    wait_s, period, reset = refusal.retry_after_s, _ZAI_PERIOD.search(text), _ZAI_RESET.search(text)
     if wait_s is None and reset:
         wait_s = parse.seconds_until(parse.rfc3339_s(f"{reset[1]}T{reset[2]}+08:00"), headers)
     return replace(refusal, retry_after_s=wait_s, period_s=float(period[1]) * 3_600 if period else None)
@@ -314,58 +233,39 @@ class OpenRouter(Compatible):
         """One pool for all free models, one for each other model."""
         return FREE if model.endswith(":free") else model
 
-    def _classify(self, status: int | None, error: Mapping[str, Any], text: str, headers: Headers) -> Refusal | None:  # noqa: ARG002
-        """Classify by the status, in a stream the error's ``code``, and by whose limit the error names."""
-        if status is None:
-            status = int(parse.number(as_text(error.get("code"))) or 0)
+    def _refined(self, refusal: Refusal, error: Mapping[str, Any], text: str, headers: Headers) -> Refusal:
+        """Find out whose limit the error names, and what a 402 concerns."""
         metadata = as_mapping(error.get("metadata"))
-        source, message = as_text(metadata.get("limit_source"))[:100], as_text(error.get("message"))
+        source = as_text(metadata.get("limit_source"))[:100]
         named = {str(name).lower(): as_text(value) for name, value in as_mapping(metadata.get("headers")).items()}
         headers = {name: value for name, value in named.items() if name.startswith("x-ratelimit-")} | dict(headers)
-        free = _FREE_LIMIT.search(f"{source} {message[:1_000]}")
+        told, free = (
+            f"{source} {as_text(metadata.get('reason'))[:100]} {text[:1_000]}",
+            _FREE_LIMIT.search(f"{source} {text[:1_000]}"),
+        )
+        refusal = replace(refusal, code=source or as_text(error.get("code"))[:100])
+        if refusal.kind is RefusalKind.MONEY and (less := _AFFORDS_LESS.search(told) or _IN_FLIGHT.search(told)):
+            kind = RefusalKind.RATE if less.re is _IN_FLIGHT else RefusalKind.MONEY
+            return replace(refusal, kind=kind, scope=RefusalScope.REQUEST)
+        if refusal.kind is not RefusalKind.RATE:
+            return refusal
         # An answer without an error object comes from OpenRouter's protection against floods: it limits the account.
-        own = bool(free) or not error or "x-ratelimit-limit" in headers
-        scope, told = RefusalScope.POOL, f"{source} {as_text(metadata.get('reason'))[:100]} {message[:1_000]}"
-        if status == 402 and _AFFORDS_LESS.search(told):
-            kind, scope = RefusalKind.MONEY, RefusalScope.REQUEST
-        elif status == 402 and _IN_FLIGHT.search(told):
-            kind, scope = RefusalKind.RATE, RefusalScope.REQUEST
-        elif status == 402:
-            kind = RefusalKind.MONEY
-        elif status == 429:
-            kind = RefusalKind.RATE if own else RefusalKind.CAPACITY
-        elif status in (503, 529):
-            kind = RefusalKind.CAPACITY
-        else:
-            return None
-        [reading] = (_openrouter_readings(headers) if kind is RefusalKind.RATE else []) or [Reading(REQUESTS)]
+        if not (free or not error or "x-ratelimit-limit" in headers):
+            return replace(refusal, kind=RefusalKind.CAPACITY)
+        [reading] = _openrouter_readings(headers) or [Reading(REQUESTS)]
         period_s = parse.PERIODS_S[(free[1] or free[2]).replace("daily", "day")] if free else reading.period_s
-        asked_s, reset_ms = parse.retry_after_s(headers), parse.number(headers.get("x-ratelimit-reset"))
-        if asked_s is None and reset_ms is not None:
-            asked_s = parse.seconds_until(reset_ms / 1_000, headers)
-        return Refusal(
-            kind=kind,
-            message=message[:300],
-            code=source or as_text(error.get("code"))[:100],
-            retry_after_s=asked_s,
+        return replace(
+            refusal,
+            retry_after_s=refusal.retry_after_s or parse.reset_s(headers.get(self.wait_header), headers, inf) or None,
             unit=REQUESTS if period_s else None,
             period_s=period_s,
             limit=reading.limit,
             pool=FREE if free else None,
-            scope=scope,
         )
 
 
 # Replicate: one limit for all predictions of an account; what a prediction generates is billed by time or by token, and
-# not limited. https://replicate.com/docs/topics/predictions/rate-limits (2026): "Your rate limit resets in ~30s."
-
-_REPLICATE_RESET = re.compile(rb"rate limit resets in ~?(\d{1,6})s")
-
-
-def _replicate_rate(refusal: Refusal, _headers: Headers, body: bytes) -> Refusal:
-    reset = _REPLICATE_RESET.search(body[:4_096])
-    asked_s = refusal.retry_after_s
-    return replace(refusal, unit=REQUESTS, retry_after_s=float(reset[1]) if reset and asked_s is None else asked_s)
+# not limited. https://replicate.com/docs/topics/predictions/rate-limits (2026).
 
 
 class Replicate(Compatible):
@@ -391,53 +291,43 @@ class Ollama(Compatible):
         return super().usage(payload) or own
 
 
-UNDOCUMENTED: Final = Dialect(readings=consistent_readings)
+UNDOCUMENTED: Final = Dialect()
 """A host whose counting and headers are not documented, or were not looked up."""
 DIALECTS: Final = {
     "groq": Dialect(
         costs=CostRule(holds_maximum=True, counts_cached=False),
         units=frozenset({AUDIO_SECONDS}),
-        readings=partial(
-            _family_readings,
-            (("requests", REQUESTS, 86_400.0), ("tokens", TOKENS, 60.0), ("audio-seconds", AUDIO_SECONDS, 3_600.0)),
-            resets=True,
+        documented=Documented(
+            periods={"requests": DAY_S, "tokens": 60.0, "audio-seconds": 3_600.0},
+            assumed=frozenset({"requests"}),
+            alone=True,
         ),
-        rate=_groq_rate,
-        statuses=((498, 503),),  # flex processing without capacity
         modes=frozenset({"flex"}),
     ),
     "mistral": Dialect(
-        readings=_mistral_readings,
-        rate=_mistral_rate,
+        documented=Documented(known=True),
+        refine=_mistral_refusal,
         paths=(
             (re.compile(r"/v1/conversations(?:/[^/]+(?:/restart)?)?$"), "conversations"),
             (re.compile(r"/v1/ocr$"), "ocr"),
         ),
     ),
-    "xai": Dialect(
-        costs=CostRule(holds_maximum=True),
-        readings=lambda headers: [reading for reading in consistent_readings(headers) if reading.period_s],
-        usage=_xai_usage,
-        money=re.compile(r"available credits|spending limit|purchase more credits", re.IGNORECASE),
-    ),
+    "xai": Dialect(costs=CostRule(holds_maximum=True), documented=Documented(known=True), usage=_xai_usage),
     "deepseek": Dialect(
         costs=CostRule(slots=True),
-        rate=lambda refusal, _headers, _body: replace(refusal, unit=CONCURRENCY, period_s=None),  # its only limit
+        codes={"429": Refusal(RefusalKind.RATE, unit=CONCURRENCY)},  # its only limit
         usage=lambda usage, found: _cached(usage, found.get("prompt_cache_hit_tokens")),
     ),
-    "moonshot": Dialect(readings=consistent_readings, rate=_moonshot_rate),
     "zai": Dialect(
-        readings=consistent_readings,
-        rate=_zai_rate,
+        refine=_zai_refusal,
         codes={
             **dict.fromkeys(("1113", "1309"), Refusal(RefusalKind.MONEY)),  # arrears; the plan has expired
-            "1302": Refusal(RefusalKind.RATE, unit=CONCURRENCY),
+            "1302": Refusal(RefusalKind.RATE),
             "1305": Refusal(RefusalKind.CAPACITY),
             **dict.fromkeys(("1308", "1310"), Refusal(RefusalKind.RATE, unit=PROMPTS)),  # the plan's hours; its week
         },
     ),
     "dashscope": Dialect(
-        readings=consistent_readings,
         codes={
             **dict.fromkeys(
                 ("insufficient_quota", "Throttling.AllocationQuota"),
@@ -446,8 +336,6 @@ DIALECTS: Final = {
             **dict.fromkeys(
                 ("limit_requests", "Throttling.RateQuota"), Refusal(RefusalKind.RATE, unit=REQUESTS, period_s=60.0)
             ),
-            **dict.fromkeys(("limit_burst_rate", "Throttling.BurstRate"), Refusal(RefusalKind.GROWTH)),
-            **dict.fromkeys(("Arrearage", "PrepaidBillOverdue", "PostpaidBillOverdue"), Refusal(RefusalKind.MONEY)),
         },
         # DashScope's own paths (https://www.alibabacloud.com/help/en/model-studio/, 2026); of several, the last holds.
         paths=(
@@ -457,29 +345,30 @@ DIALECTS: Final = {
             (re.compile(r"/services/rerank/[\w-]{1,50}/[\w-]{1,50}$"), "rerank"),
         ),
     ),
-    "together": Dialect(readings=_together_readings, rate=_together_rate),
+    "together": Dialect(
+        readings=_together_readings,
+        codes={
+            "dynamic_request_limited": Refusal(RefusalKind.RATE, unit=REQUESTS),
+            "dynamic_token_limited": Refusal(RefusalKind.RATE, unit=TOKENS),
+        },
+        wait_header="x-ratelimit-reset",
+    ),
     "fireworks": Dialect(
         costs=CostRule(uncached_unit=UNCACHED_INPUT_TOKENS, uncached_of=INPUT_TOKENS),
         readings=_fireworks_readings,
-        rate=_fireworks_rate,
-        money=re.compile(r"spending limit|past invoices", re.IGNORECASE),  # of a suspended account: a 412 (2026-07)
+        refine=_fireworks_refusal,
     ),
-    "openrouter": Dialect(readings=_openrouter_readings),
+    "openrouter": Dialect(readings=_openrouter_readings, wait_header="x-ratelimit-reset"),
     "cerebras": Dialect(
         costs=CostRule(holds_maximum=True, uncached_unit=UNCACHED_TOKENS),
-        readings=partial(_family_readings, _CEREBRAS),
-        rate=_cerebras_rate,
+        documented=Documented(alone=True, known=True, resets=False),
+        wait_header="x-ratelimit-reset-{unit}-{period}",
     ),
     "perplexity": Dialect(usage=_perplexity_usage),
     # https://docs.sambanova.ai/docs/en/models/rate-limits, 2026: a minute's. Resets are instants, which are not read.
-    "sambanova": Dialect(readings=partial(_family_readings, (("requests", REQUESTS, 60.0),))),
+    "sambanova": Dialect(documented=Documented(periods={"requests": 60.0}, alone=True, known=True, resets=False)),
     # https://docs.digitalocean.com/products/inference/reference/quota-specific-response-headers, 2026-06: resets are instants.
-    "digitalocean": Dialect(
-        readings=partial(
-            _family_readings,
-            (("requests", REQUESTS, 60.0), ("tokens-per-minute", TOKENS, 60.0), ("tokens-per-day", TOKENS, 86_400.0)),
-        )
-    ),
+    "digitalocean": Dialect(documented=Documented(periods={"requests": 60.0}, alone=True, known=True, resets=False)),
     "databricks": replace(
         UNDOCUMENTED,
         paths=((re.compile(r"/serving-endpoints/(?P<model>[^/]{1,200})/invocations$"), "chat"),),
@@ -495,6 +384,13 @@ DIALECTS: Final = {
     "voyage": replace(
         UNDOCUMENTED, paths=((re.compile(r"/v1/(?:multimodal|contextualized)embeddings$"), "embeddings"),)
     ),
-    "replicate": Dialect(rate=_replicate_rate),
-    "cloudflare": replace(UNDOCUMENTED, paths=((re.compile(r"/ai/run/(?P<model>@?[\w./-]{1,200})$"), "chat"),)),
+    "replicate": Dialect(
+        codes={"429": Refusal(RefusalKind.RATE, unit=REQUESTS)}, documented=Documented(periods={"": 60.0}, alone=True)
+    ),
+    # Headers of the backend: 20,000 requests a minute where GitHub's own limit is 10 (answers of 2025).
+    "github": Dialect(readings=lambda _: []),
+    "cloudflare": Dialect(
+        day_ends_in="UTC",  # https://developers.cloudflare.com/workers-ai/platform/pricing/, 2026
+        paths=((re.compile(r"/ai/run/(?P<model>@?[\w./-]{1,200})$"), "chat"),),
+    ),
 }

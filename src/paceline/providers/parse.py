@@ -140,11 +140,12 @@ def http_date_s(text: str | None) -> float | None:
 
 
 def retry_after_s(headers: Headers) -> float | None:
-    """The wait that ``retry-after-ms`` or ``retry-after`` asks for, in seconds; ``None`` for none, 0 or a past date.
+    """The wait that ``retry-after-ms``, AWS's ``x-amz-retry-after`` or ``retry-after`` asks for, in seconds; ``None`` for none, 0 or a past date.
 
     An HTTP date is compared with the answer's own ``date`` header, so that the local clock does not matter.
     """
-    milliseconds, text = wait(number(headers.get("retry-after-ms"))), headers.get("retry-after")
+    milliseconds = wait(number(headers.get("retry-after-ms"))) or wait(number(headers.get("x-amz-retry-after")))
+    text = headers.get("retry-after")
     if milliseconds:
         return milliseconds / 1_000
     seconds = number(text)
@@ -171,6 +172,21 @@ def reset_s(text: str | None, headers: Headers, now_s: float) -> float | None:
     if instant_s is not None:
         return wait(max(0.0, instant_s - (http_date_s(headers.get("date")) or now_s)))
     return go_duration_s(text) if value is None else wait(value)
+
+
+def until_midnight_s(zone: str, now_s: float | None) -> float:
+    """Seconds until the day ends in a time zone; a whole day, which is never too early, where the time is unknown."""
+    from datetime import datetime, time, timedelta
+    from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
+
+    if now_s is None:
+        return 86_400.0
+    try:
+        now = datetime.fromtimestamp(now_s, ZoneInfo(zone))
+        midnight = datetime.combine(now.date() + timedelta(days=1), time(), now.tzinfo)
+        return wait(midnight.timestamp() - now_s) or 86_400.0
+    except (ValueError, OverflowError, OSError, ZoneInfoNotFoundError):
+        return 86_400.0
 
 
 def longest(*waits: float | None) -> float | None:
@@ -250,7 +266,7 @@ def error_in(payload: Any) -> Mapping[str, Any] | None:
 
     Takes ``{"error": {...}}``, ``{"error": "..."}`` with a code beside, both also inside ``response``, a choice or a list;
     ``{"type": "error", ...}``; MiniMax's ``base_resp``; Tencent's ``Response.Error``; AWS's ``__type``; Baidu's and Huawei's
-    ``error_code``; Cloudflare's ``errors``; a ``code`` with a message, where there is no more.
+    ``error_code``; iFlytek's ``header``; Cloudflare's ``errors``; a ``code`` with a message, where there is no more.
     """
     if isinstance(payload, list):
         payload = payload[0] if payload else None
@@ -268,6 +284,9 @@ def error_in(payload: Any) -> Mapping[str, Any] | None:
             return error
     if payload.get("type") == "error" or as_text(payload.get("__type")):
         return payload
+    header = as_mapping(payload.get("header"))
+    if as_text(header.get("code")) not in _FINE:
+        return header
     base, inner = as_mapping(payload.get("base_resp")), as_mapping(as_mapping(payload.get("Response")).get("Error"))
     if as_text(base.get("status_code")) not in _FINE:
         return {"code": f"base_resp_{as_text(base['status_code'])}", "message": base.get("status_msg")}
@@ -322,7 +341,25 @@ def error_of(body: bytes) -> tuple[Mapping[str, Any], str]:
         payload = payload[0]
     if not isinstance(payload, Mapping):
         return {}, body[:4_096].decode("utf-8", "replace")
-    error = payload.get("error", payload)
-    if isinstance(error, Mapping):
-        return error, as_text(error.get("message"))[:4_096]
-    return ({"message": error}, error[:4_096]) if isinstance(error, str) else (payload, "")
+    named = payload.get("error")
+    error = named if isinstance(named, Mapping) else error_in(payload) or payload
+    return error, message_of(error)
+
+
+def message_of(error: Mapping[str, Any]) -> str:
+    """The message of an error, in any of the places where providers put it; the first 4,096 characters."""
+    for holder in (error, as_mapping(error.get("detail"))):
+        for name in (
+            "message",
+            "Message",
+            "error_msg",
+            "msg",
+            "errorMsg",
+            "error_message",
+            "detail",
+            "details",
+            "description",
+        ):
+            if text := as_text(holder.get(name)):
+                return text[:4_096]
+    return ""

@@ -1,0 +1,133 @@
+"""What an error means, by its status, its codes and its words: the families of all providers in one place."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping
+from typing import Any, Final
+
+from paceline.core.results import Refusal, RefusalKind
+from paceline.providers.parse import as_mapping, as_text
+
+_CODES: Final = {  # of several, the first kind holds
+    RefusalKind.MONEY: (
+        "402 insufficient_quota credit_balance_exhausted billing_hard_limit_reached billing_not_active billing_error"
+        " enforced_spend_limit_reached contract_spend_limit_reached"  # Anthropic
+        " exceeded_current_quota_error"  # Moonshot
+        " arrearage prepaidbilloverdue postpaidbilloverdue accountoverdueerror"  # DashScope, Ark
+        " setlimitexceeded budget_exceeded not_enough_balance balance_not_enough insufficient_balance insufficient_credits insufficient_funds out_of_credits"
+        " base_resp_1008"  # MiniMax
+    ),
+    RefusalKind.CAPACITY: (
+        "498 503 529 server_is_overloaded service_unavailable_error resource_unavailable overloaded_error engine_overloaded_error"
+        " model_capacity_exhausted serveroverloaded server_overloaded capacity_exceeded"  # Google, Ark
+        " queue_exceeded service_tier_capacity_exceeded 3505 system_capacity"  # Cerebras, Mistral, Azure
+        " modelnotreadyexception serviceunavailableexception unavailable"  # AWS, Google
+    ),
+    RefusalKind.GROWTH: "slow_down ramp_limit_exceeded limit_burst_rate throttling.burstrate requestbursttoofast",
+    RefusalKind.NEVER_FITS: "413 request_too_large max_tokens_too_large servicequotaexceededexception",
+    RefusalKind.RATE: (
+        "429 rate_limit_exceeded rate_limit_error too_many_requests rate_limit_reached_error resource_exhausted"
+        " requestlimitexceeded throttlingexception ratelimitreached ratelimitexceeded userratelimitexceeded throttling base_resp_1002 base_resp_1039"
+    ),
+}
+ORDER: Final = list(_CODES)
+"""The kinds, the one first that holds where an error names several."""
+MEANINGS: Final = {code: Refusal(kind) for kind, codes in _CODES.items() for code in codes.split()}
+"""The refusal that a code means, by its name in lower case; an HTTP status is one."""
+
+_SPENT = re.compile(r"\w{1,40}_(?:spend|usage)_limit_exceeded")
+
+_WORDS: Final = (
+    # Of a status that has another meaning, too: 400, 401, 403, 412, 429.
+    (
+        RefusalKind.MONEY,
+        re.compile(
+            r"insufficient (?:account )?(?:balance|credits?|funds)|balance (?:is |too )?(?:insufficient|not enough|too low)|not enough (?:balance|credits?)"
+            r"|credit balance is too low|overdue balance|in arrears|out of credits|all available credits|purchase more credits|add (?:more )?credits"
+            r"|spend(?:ing)?[ -](?:limit|cap|based)|past invoices|credits? (?:are|is|balance is) depleted|exceeds your quota of .{1,40}credits"
+            r"|specified api usage limits|budget has been exceeded|exceeded budget|billing (?:hard )?limit|余额不足|欠费|账户余额",
+            re.IGNORECASE,
+        ),
+    ),
+    (
+        RefusalKind.CAPACITY,
+        re.compile(
+            r"\boverloaded\b|high (?:demand|traffic|load)|receiving too many requests|\bat (?:maximum |full )?capacity\b|^error from provider|no (?:available )?capacity|capacity (?:is )?(?:exceeded|exhausted|constrain)"
+            r"|model (?:is )?(?:currently |too )?busy|server (?:is )?(?:currently |too )?busy|rate-limited upstream"
+            r"|^resource exhausted\. please try again later|系统繁忙|服务繁忙|负载过高|访问量过大",
+            re.IGNORECASE,
+        ),
+    ),
+    (
+        RefusalKind.GROWTH,
+        re.compile(r"maximum usage increase rate|(?:rate|traffic) increased too (?:quickly|fast)|acceleration limit", re.IGNORECASE),
+    ),
+    (
+        RefusalKind.RATE,
+        re.compile(r"(?:rate|request) limit|too many requests|quota is exceeded|QpsOverFlow|频率|速率限制|限流", re.IGNORECASE),
+    ),
+)  # fmt: skip
+_READ: Final = {
+    RefusalKind.MONEY: (None, 400, 401, 402, 403, 412, 429), RefusalKind.CAPACITY: (None, 429), RefusalKind.GROWTH: (None, 429),
+    RefusalKind.RATE: (None, 403),
+}  # fmt: skip
+"""The statuses at which words are read; ``None``: of an error inside an answer."""
+_REFUSING: Final = (413, 429, 498, 502, 503, 504, 529)
+"""The statuses of refusals that are not about money; at a 403 a code must say so."""
+
+
+_NAMES: Final = ("error_code", "code", "Code", "type", "status", "reason")
+
+
+def codes_of(error: Mapping[str, Any]) -> list[str]:
+    """The codes of an error, in any of the places where providers put them; the first is the one to show, a name if there is one."""
+    errors = error.get("errors")
+    reasons = errors[:5] if isinstance(errors, list) else []
+    holders = [as_mapping(holder) for holder in (error.get("details"), error, error.get("detail"), *reasons)]
+    holders += details_of(error, "ErrorInfo")
+    found = [as_text(holder.get(name))[:100] for name in _NAMES for holder in holders]
+    found.append(as_text(error.get("__type")).rpartition("#")[2][:100])
+    return sorted(filter(None, found), key=str.isdigit)
+
+
+def details_of(error: Mapping[str, Any], kind: str) -> Iterator[Mapping[str, Any]]:
+    """The parts of Google's ``details`` of one kind: ``QuotaFailure``, ``RetryInfo``, ``ErrorInfo``."""
+    details = error.get("details")
+    for detail in details[:20] if isinstance(details, list) else []:
+        if as_text(as_mapping(detail).get("@type")).endswith(f"google.rpc.{kind}"):
+            yield detail
+
+
+def meaning(
+    status: int | None, codes: list[str], text: str, own: Mapping[str, Refusal] | None = None
+) -> Refusal | None:
+    """What an error means, as a refusal with its kind, and what a code of the provider tells of its quota.
+
+    Args:
+        status: The HTTP status; ``None`` for an error inside an answer.
+        codes: The error's codes.
+        text: Its message.
+        own: Codes of the provider, which hold before the common ones.
+
+    Returns:
+        ``None`` for an error that is no refusal.
+    """
+    mine = [refusal for code in (*codes, str(status)) if own and (refusal := own.get(code)) is not None]
+    found = [refusal for code in codes if (refusal := MEANINGS.get(code.lower())) is not None]
+    found += [Refusal(RefusalKind.MONEY) for code in codes if _SPENT.fullmatch(code)]
+    for kind, words in _WORDS:
+        if (
+            status in _READ[kind]
+            and words.search(text)
+            and (status != 400 or text.startswith(("You", "This request", "Budget")))
+        ):
+            found.append(Refusal(kind))  # the message of a 400 may quote the request
+    said = bool(found)
+    found += filter(None, [MEANINGS.get(str(status))])
+    if not (mine or found):
+        return None
+    first = min(mine or found, key=lambda refusal: ORDER.index(refusal.kind))
+    if mine or first.kind in (RefusalKind.MONEY, RefusalKind.NEVER_FITS):
+        return first
+    return first if status is None or status in _REFUSING or (status == 403 and said) else None

@@ -1,0 +1,203 @@
+"""The quotas in the headers of an answer, under all the names that are in use, and what their numbers prove.
+
+``x-ratelimit-{limit,remaining,reset,renewalperiod}[-<family>]``, the same after ``x-rate-limit-`` and ``ratelimit-``;
+``anthropic-ratelimit-<family>-{limit,remaining,reset}``; each of them after ``llm_provider-``, as litellm hands it on;
+``ratelimit`` and ``ratelimit-policy`` of the IETF's draft (draft-ietf-httpapi-ratelimit-headers, 2025).
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from functools import lru_cache
+from typing import Final, NamedTuple
+
+from paceline.core.quota import INPUT_TOKENS, OUTPUT_TOKENS, REQUESTS, TOKENS
+from paceline.core.results import Basis, Reading
+from paceline.providers import parse
+from paceline.providers.base import Headers
+from paceline.providers.texts import AUDIO_SECONDS, DAY_S
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Documented:
+    """What a provider documents of its headers, beside their names.
+
+    Attributes:
+        periods: The period of a family, in seconds.
+        assumed: The families whose documented period is not that of every account.
+        alone: Whether a limit or a remainder counts without the other, and a remainder below 0.
+        resets: Whether a reset says when the quota is full again, or restarts.
+        known: Whether only readings count whose period is known.
+        rounded: To what remainders of tokens are rounded.
+        reset_rounded_s: To what resets are rounded, in seconds.
+    """
+
+    periods: Mapping[str, float] = field(default_factory=dict)
+    assumed: frozenset[str] = frozenset()
+    alone: bool = False
+    resets: bool = True
+    known: bool = False
+    rounded: float = 1.0
+    reset_rounded_s: float = 0.0
+
+
+NOTHING: Final = Documented()
+_ANTHROPIC: Final = Documented(
+    periods=dict.fromkeys(("requests", "tokens", "input-tokens", "output-tokens"), 60.0),
+    alone=True, rounded=1_000.0, reset_rounded_s=1.0,
+)  # fmt: skip
+_STARTS: Final = {
+    "x-ratelimit-": None, "ratelimit-": None, "x-rate-limit-": None, "anthropic-ratelimit-": _ANTHROPIC,
+    "x-trial-endpoint-call-": Documented(periods={"": 60.0}, alone=True),  # Cohere's trial keys: calls a minute
+}  # fmt: skip
+_PARTS: Final = ("limit", "remaining", "reset", "renewalperiod")
+_UNITS: Final = {
+    "": REQUESTS, "requests": REQUESTS, "req": REQUESTS, "tokens": TOKENS, "project-tokens": TOKENS, "input-tokens": INPUT_TOKENS,
+    "output-tokens": OUTPUT_TOKENS, "input-images": "input_images", "images": "images", "audio-seconds": AUDIO_SECONDS,
+}  # fmt: skip
+_ORDER: Final = list(dict.fromkeys(_UNITS.values()))
+_PERIODS: Final = {"s": 1.0, "m": 60.0, "h": 3_600.0, "d": DAY_S}
+# "tokens-per-minute", "req-10-second", "requests-day", "tokens-1h", "minute"; a month's quota is no speed, and is not read
+_FAMILY = re.compile(r"([a-z-]*?)(?:(?:^|-)(?:per-)?(?:(\d{1,5})-?)?(second|minute|hour|day|(?<=\d)[smhd]))?")
+_POLICY = re.compile(r";\s?q=(\d{1,15})(?:;[^,;]{0,100}){0,5}?;\s?w=(\d{1,9})")
+_STATE = re.compile(r";\s?r=(\d{1,15})(?:;\s?t=(\d{1,9}))?")
+_WINDOW = re.compile(r"(\d{1,15})(?:, ?\1)?; ?w=(\d{1,9})")  # of the older draft: "100, 100;w=60"
+
+USUAL_S: Final = (60.0, DAY_S)
+"""The periods that numbers can prove where nothing states one."""
+SHORTEST_S: Final = 0.004
+"""A shorter reset proves nothing: it is printed in milliseconds."""
+TOLERANCE: Final = 0.25
+"""By how much the period that the numbers give may differ from the one that they prove."""
+
+
+class Family(NamedTuple):
+    """What the name of a header says: the words of its family, its unit, its period; whether a proxy has handed it on."""
+
+    words: str
+    unit: str
+    period_s: float | None
+    start: str
+    handed_on: bool
+
+
+def readings_in(headers: Headers, now_s: float = 0.0, documented: Documented = NOTHING) -> list[Reading]:
+    """The quotas in the headers of an answer.
+
+    Args:
+        headers: The headers.
+        now_s: The time in seconds since the epoch, for resets that are instants, where the answer has no ``date``.
+        documented: What the provider documents of them.
+    """
+    named: dict[Family, dict[str, str]] = {}
+    for header, text in headers.items():
+        about = _about(header)
+        if about is not None:
+            named.setdefault(about[0], {})[about[1]] = text
+    if "ratelimit" in headers and (texts := _draft(headers)):
+        named[Family("", REQUESTS, None, "", handed_on=False)] = texts
+    found: dict[tuple[str, float | None], Reading] = {}
+    own = {family.unit for family in named if not family.handed_on}
+    for family, texts in named.items():
+        if family.handed_on and family.unit in own:
+            continue
+        reading = _reading(family, texts, headers, now_s, _STARTS.get(family.start) or documented)
+        if reading is not None:
+            key = family.unit, family.period_s
+            found[key] = _strictest(found[key], reading) if key in found else reading
+    split = any(
+        unit in (INPUT_TOKENS, OUTPUT_TOKENS) for unit, _ in found
+    )  # the family of all tokens repeats one of them
+    kept = [reading for reading in found.values() if not (split and reading.unit == TOKENS)]
+    return (
+        kept if len(kept) < 2 else sorted(kept, key=lambda reading: (_ORDER.index(reading.unit), reading.period_s or 0))
+    )
+
+
+@lru_cache(maxsize=4_096)
+def _about(header: str) -> tuple[Family, str] | None:
+    """The family and the part that a header is about; ``None`` for one that names no quota."""
+    name = header.removeprefix("llm_provider-")
+    start = next((start for start in _STARTS if name.startswith(start)), None)
+    if start is None:
+        return None
+    words = name[len(start) :]
+    part, _, family = words.partition("-")
+    if part not in _PARTS:
+        family, _, part = words.rpartition("-")
+    match = _FAMILY.fullmatch(family)
+    if part not in _PARTS or match is None or match[1] not in _UNITS:
+        return None
+    period_s = float(match[2] or 1) * _PERIODS[match[3][0]] or None if match[3] else None
+    of = start if _STARTS[start] else ""  # one answer may spell the others in several ways
+    return Family(match[1], _UNITS[match[1]], period_s, of, handed_on=name != header), part
+
+
+def _draft(headers: Headers) -> dict[str, str]:
+    """The parts in the fields of the IETF's draft: ``"api";r=999;t=295`` and ``"api";q=1000;w=300``."""
+    state, policy = _STATE.search(headers["ratelimit"][:500]), _POLICY.search(headers.get("ratelimit-policy", "")[:500])
+    texts = dict(zip(("remaining", "reset"), state.groups(), strict=True)) if state else {}
+    texts |= zip(("limit", "renewalperiod"), policy.groups(), strict=True) if policy else ()
+    return {part: f"{text}s" if part == "reset" else text for part, text in texts.items() if text}
+
+
+def _reading(
+    family: Family, texts: dict[str, str], headers: Headers, now_s: float, documented: Documented
+) -> Reading | None:
+    """The reading in the parts of one family; ``None`` for one that does not count."""
+    limit_text, reset = texts.get("limit"), texts.get("reset")
+    limit, remaining = parse.amount(limit_text), parse.remainder(texts.get("remaining"))
+    stated_s = parse.amount(texts.get("renewalperiod")) or family.period_s
+    if limit is None and limit_text and (window := _WINDOW.fullmatch(limit_text)):
+        limit, stated_s = parse.amount(window[1]), parse.amount(window[2])
+    if remaining == -1:  # Azure: unknown
+        remaining = None
+    reset_s = parse.reset_s(reset, headers, now_s) if reset is not None and documented.resets else None
+    if limit is None and remaining is None:
+        return None
+    if not documented.alone and (limit is None or remaining is None or not 0 <= remaining <= limit):
+        return None
+    period_s, basis = stated_s or documented.periods.get(family.words), Basis.STATED
+    if not stated_s and (period_s is None or family.words in documented.assumed):
+        basis = Basis.ASSUMED
+    plain = reset_s is not None and parse.number(reset) == reset_s
+    if reset_s and limit is not None and remaining is not None and remaining < limit:
+        bucket_s = reset_s * limit / (limit - remaining)  # the period, if it is a bucket
+        proof = _proof(bucket_s, USUAL_S if basis is Basis.ASSUMED else (period_s or 0.0,), in_ms=plain)
+        if proof is not None and reset_s >= SHORTEST_S:
+            reset_s, plain = reset_s * proof[1], False
+            if basis is Basis.ASSUMED:
+                period_s, basis = proof[0], Basis.PROVED
+        elif (
+            basis is Basis.ASSUMED
+            and period_s
+            and limit - remaining >= 2
+            and not period_s / 2 < bucket_s < period_s * 2
+        ):
+            period_s = None  # these are the numbers of another period
+    unclear = reset_s is not None and (reset_s > period_s if period_s else bool(family.words))
+    if unclear and (plain or (period_s is None and not documented.alone)):
+        reset_s = None  # it is in another unit, or about something else
+    if period_s is None and documented.known:
+        return None
+    rounded = 1.0 if family.unit == REQUESTS else documented.rounded
+    return Reading(family.unit, limit, remaining, reset_s, period_s, rounded, documented.reset_rounded_s, basis)
+
+
+def _proof(bucket_s: float, periods: tuple[float, ...], *, in_ms: bool) -> tuple[float, float] | None:
+    """The period that is proved, and the seconds of the unit that the reset is in."""
+    for scale in (1.0, 1e-3) if in_ms else (1.0,):
+        for period_s in periods:
+            if abs(bucket_s * scale - period_s) <= TOLERANCE * period_s:
+                return period_s, scale
+    return None
+
+
+def _strictest(one: Reading, other: Reading) -> Reading:
+    """The quota of the organization or of the project, whichever limit is lower, with the lower of the remainders."""
+    low, high = sorted((one, other), key=lambda reading: reading.limit or float("inf"))
+    if high.remaining is not None and (low.remaining is None or high.remaining < low.remaining):
+        return Reading(low.unit, low.limit, high.remaining, None, low.period_s or high.period_s, basis=Basis.PROVED)
+    return low

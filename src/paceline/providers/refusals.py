@@ -1,0 +1,128 @@
+"""The refusal in an error: what its codes and words mean, and what they, its details and the headers say of a quota."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any, Final
+
+from paceline.core.results import Refusal, RefusalKind, RefusalScope
+from paceline.providers import parse
+from paceline.providers.base import Headers
+from paceline.providers.meanings import codes_of, details_of, meaning
+from paceline.providers.parse import as_mapping, as_text
+from paceline.providers.texts import TEXT_MAX, Said, quota_named, said_in
+
+Codes = Mapping[str, Refusal]
+"""Codes of one provider, with what they mean there."""
+
+
+def classify(
+    status: int | None, error: Mapping[str, Any], text: str, headers: Headers, codes: Codes | None = None
+) -> Refusal | None:
+    """The refusal in an error; ``None`` for any other error.
+
+    Args:
+        status: The HTTP status; ``None`` for an error inside an answer.
+        error: The error object.
+        text: Its message.
+        headers: The headers of the answer.
+        codes: Codes of the provider, which hold before the common ones.
+    """
+    text = text[:TEXT_MAX]
+    named = headers.get("x-amzn-errortype", "").partition(":")[0]
+    names = [*filter(None, [named[:100]]), *codes_of(error)]
+    said = meaning(status, names, text, codes)
+    if said is None:
+        return None
+    facts, kind, scope = facts_in(error, text), said.kind, RefusalScope.POOL
+    if kind is RefusalKind.RATE:
+        above = facts.limit is not None and facts.requested is not None and facts.requested > facts.limit
+        if facts.limit == 0 or above or text.startswith("Request too large"):
+            kind = RefusalKind.NEVER_FITS
+    if kind is RefusalKind.NEVER_FITS and facts.limit != 0:  # with a limit of 0 the model or the mode is not enabled
+        scope = RefusalScope.REQUEST
+    wait_s = parse.longest(parse.retry_after_s(headers), facts.wait_s)
+    refusal = Refusal(
+        kind=kind,
+        message=text[:300] if error else "",
+        code=names[0] if names else "",
+        retry_after_s=facts.reset_s if wait_s is None else wait_s,
+        scope=scope,
+    )
+    if kind in (RefusalKind.MONEY, RefusalKind.CAPACITY):  # they say nothing of a quota
+        return refusal
+    return replace(
+        refusal,
+        unit=said.unit or facts.unit or next(filter(None, map(_unit_in, names)), None),
+        period_s=said.period_s or facts.period_s,
+        limit=facts.limit or None,
+        used=facts.used,
+        requested=facts.requested,
+    )
+
+
+_UNIT = re.compile(r"(?:rate_limit_reached_|rate_)?(token|request)s?(?:_(?:rate_)?limit_(?:reached|exceeded))?")
+
+
+def _unit_in(code: str) -> str | None:
+    """The unit that a code names: OpenAI's type ``tokens``, ``tokens_limit_reached``, ``rate_limit_reached_requests``."""
+    match = _UNIT.fullmatch(code.lower())
+    return f"{match[1]}s" if match else None
+
+
+def facts_in(error: Mapping[str, Any], text: str) -> Said:
+    """What an error says of a quota: its structured parts before its message, and the longest of the waits."""
+    said, (wait_s, reset_s) = said_in(text), _stated_s(error)
+    said = replace(said, wait_s=parse.longest(said.wait_s, wait_s), reset_s=parse.longest(said.reset_s, reset_s))
+    found = _google(error, text)
+    if found is None:
+        return said
+    unit, period_s, limit = found
+    return replace(said, unit=unit, period_s=period_s, limit=said.limit if limit is None else limit)
+
+
+_WAITS: Final = {"retry_after_seconds": 1.0, "retry_after": 1.0, "retry_after_ms": 1e-3}
+"""Fields of errors with a wait, and their unit in seconds."""
+
+
+def _stated_s(error: Mapping[str, Any]) -> tuple[float | None, float | None]:
+    """The longest wait in the fields of an error, and in Google's ``RetryInfo``; the time until its quota restarts."""
+    waits = [parse.go_duration_s(as_text(detail.get("retryDelay"))) for detail in details_of(error, "RetryInfo")]
+    fields = {
+        name: value for name, value in error.items() if isinstance(value, int | float) and not isinstance(value, bool)
+    }
+    waits += [parse.wait(fields[name] * seconds) for name, seconds in _WAITS.items() if name in fields]
+    return parse.longest(*waits), parse.wait(fields.get("resets_in_seconds")) or None
+
+
+def _google(error: Mapping[str, Any], text: str) -> tuple[str | None, float | None, float | None] | None:
+    """Unit, period and limit of the violated quota that takes longest; a limit of 0 before all others.
+
+    It is named in ``QuotaFailure``, in the metadata of ``ErrorInfo``, or in the message alone (2024 to 2026).
+    """
+    named: list[tuple[str, str, str]] = []
+    for failure in details_of(error, "QuotaFailure"):
+        violations = failure.get("violations")
+        for violation in violations[:20] if isinstance(violations, list) else []:
+            fields = as_mapping(violation)
+            named.append(
+                (as_text(fields.get("quotaId")), as_text(fields.get("quotaMetric")), as_text(fields.get("quotaValue")))
+            )
+    for info in details_of(error, "ErrorInfo"):
+        fields = as_mapping(info.get("metadata"))
+        if fields.get("quota_limit") or fields.get("quota_metric"):
+            limit = as_text(fields.get("quota_limit_value"))
+            named.append((as_text(fields.get("quota_limit")), as_text(fields.get("quota_metric")), limit))
+    start = text.find("Quota exceeded for ")
+    if not named and start >= 0:
+        words = text[start + 19 : start + 400].removeprefix("metric: ").split(maxsplit=1)
+        if words and "/" in words[0]:
+            named.append((words[0].partition("/")[2].rstrip(",."), "", ""))
+    found = []
+    for name, metric, value in named:
+        limit_of = 0.0 if parse.number(value) == 0 else parse.amount(value)
+        unit, period_s = quota_named(name, metric)
+        found.append((limit_of == 0, period_s or 0.0, unit, period_s, limit_of))
+    return max(found, key=lambda one: one[:2])[2:] if found else None

@@ -1,0 +1,50 @@
+"""Answers that public threads, pages and recorded tests show, by what they say; their sources are beside them."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from paceline.providers.base import Call
+from paceline.providers.registry import provider_named
+from paceline.providers.verdict import judge
+
+ANSWERS = json.loads(Path(__file__).with_name("fixtures").joinpath("public.json").read_text())
+REFUSALS = ANSWERS["refusals"]
+HEADERS = [case for case in ANSWERS["headers"] if "unread" not in case]
+
+
+def ids(cases):
+    return [case["id"] for case in cases]
+
+
+@pytest.mark.parametrize("case", REFUSALS, ids=ids(REFUSALS))
+def test_a_refusal_means_what_it_says(case):
+    provider, body, expected = provider_named(case["provider"]), case["body"], case["expect"]
+    content = (body if isinstance(body, str) else json.dumps(body)).encode()
+    refusal = judge(
+        provider, Call(provider.name, "chat", "m", 1), case["status"], case.get("headers", {}), content
+    ).refusal
+    if expected is None:
+        assert refusal is None
+        return
+    assert refusal is not None
+    read = {name: value for name, value in expected.items() if name not in case.get("unread", ())}
+    assert {name: getattr(refusal, name) for name in read} == read
+
+
+@pytest.mark.parametrize("case", HEADERS, ids=ids(HEADERS))
+def test_headers_say_what_their_names_and_numbers_prove(case):
+    found = {}
+    for reading in provider_named(case["provider"]).readings(case["headers"], 0.0):
+        found.setdefault(reading.unit, []).append((reading.limit, reading.remaining, reading.period_s, reading.reset_s))
+    expected = {unit: [tuple(one) + (None,) * (4 - len(one)) for one in ones] for unit, ones in case["expect"].items()}
+    assert found.keys() == expected.keys()
+    for unit, ones in expected.items():
+        assert len(found[unit]) == len(ones)
+        for one in ones:
+            assert any(
+                all(want in (None, has) for want, has in zip(one, reading, strict=True)) for reading in found[unit]
+            ), (found[unit], one)
