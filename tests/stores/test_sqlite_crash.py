@@ -52,7 +52,7 @@ def test_what_was_granted_before_a_kill_is_charged(tmp_path):
             end(worker)
     assert [worker.exitcode for worker in workers] == [-signal.SIGKILL] * WORKERS
     told = sum(log.stat().st_size for log in tmp_path.glob("log *"))
-    store = SQLiteStore(path, timeout_s=10.0)
+    store = SQLiteStore(path, timeout_s=60.0)
     in_ledger = charged(store)
     store.close()
     with closing(sqlite3.connect(path)) as connection:
@@ -63,7 +63,7 @@ def test_what_was_granted_before_a_kill_is_charged(tmp_path):
 
 def take_when_told(path, who, connection):
     """One request for each message, which says for how long a connection is used; the reply: what went wrong, if any."""
-    store, number = SQLiteStore(path, timeout_s=10.0), 0
+    store, number = SQLiteStore(path, timeout_s=60.0), 0
     while (reopen_s := connection.recv()) is not None:
         sqlite.REOPEN_S, number = reopen_s, number + 1
         try:
@@ -107,7 +107,7 @@ def test_all_processes_see_the_same_file(tmp_path, damage, says):
         said = [takes(pipe, 0.0) for pipe in (*pipes, *pipes)]
         assert all((says in error) if says else error is None for error in said)
         if says is None:  # they charge one ledger
-            store = SQLiteStore(path, timeout_s=10.0)
+            store = SQLiteStore(path, timeout_s=60.0)
             before = charged(store)
             assert [takes(pipe, 0.0) for pipe in pipes] == [None] * 3
             assert charged(store) == before + 3
