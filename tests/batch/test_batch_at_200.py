@@ -85,7 +85,7 @@ def test_repair_finds_the_others_in_an_old_output_and_sends_them_again(tmp_path)
         assert run(source, server, said)[1]["skipped"] == 4
         assert output.read_bytes() == before
         assert (
-            "warning: 2 answers in the output have status 200 and are no results: --repair moves them" in said.lines[0]
+            "warning: 2 answers in the output have status 200 and are no results: --repair moves them" in said.lines[1]
         )
         code, report = run(source, server, said := Said(), repair=True)
         assert (code, report["ok"], report["skipped"]) == (0, 2, 2)

@@ -62,7 +62,7 @@ def test_lines_that_cannot_be_sent_are_reported_and_the_others_sent(tmp_path, em
     ]
     assert "line 71: custom_id is that of line 4: it must be unique; it is not sent" in said.lines
     assert "100 requests: 97 answered, 3 failed (3 bad_line)" in said.lines[-5]
-    assert said.lines[0].endswith("requests, each checked when it is sent")
+    assert said.lines[1].endswith("requests, each checked when it is sent")
 
 
 def test_the_same_command_again_sends_the_mended_lines(tmp_path, emulator):
@@ -109,7 +109,7 @@ def test_a_pool_that_comes_later_has_its_warning(tmp_path, emulator):
     path = write_lines(tmp_path / "in.jsonl", [*(chat(f"r{i}") for i in range(50)), chat("own", model="ours")])
     code, _ = run(path, emulator, said, limits={})
     assert code == 0
-    assert [line for line in said.lines if "no published limits for openai's model 'ours'" in line] != []
+    assert [line for line in said.lines if "no published limits for 127.0.0.1's model 'ours'" in line] != []
 
 
 MEMORY = """

@@ -204,7 +204,8 @@ def test_says_when_it_is_back(tmp_path, closed):
     finally:
         server.stop()
     address = server.base_url
-    lines = [line for line in view.said if address in line]
+    first, *lines = [line for line in view.said if address in line]
+    assert first == f"requests of openai go to {address}"
     assert lines == [f"cannot reach {address}: connection refused; trying again", f"{address} can be reached again"]
     assert (code, report["ok"]) == (0, 3)
 

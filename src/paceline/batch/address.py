@@ -12,9 +12,19 @@ from urllib.parse import urlsplit
 from yarl import URL
 
 from paceline.config import Config
+from paceline.config.servers import root_named
 from paceline.core.results import QuotaError
+from paceline.pacing.limits import Limits
 from paceline.providers.base import Provider
-from paceline.providers.registry import base_of, credentials, is_loopback, locate, provider_for_host, provider_named
+from paceline.providers.registry import (
+    base_of,
+    credentials,
+    is_loopback,
+    locate,
+    provider_for_host,
+    provider_named,
+    under_name,
+)
 
 ROOTS: Final = {"openai": "https://api.openai.com", "anthropic": "https://api.anthropic.com"}
 """The servers for the paths of the batch formats; the root of any other provider is given with ``--base-url``."""
@@ -42,13 +52,38 @@ def provider_of(config: Config) -> str | None:
     return provider.name if provider else None
 
 
+def root_of(provider: Provider, base_url: str | None, environ: Mapping[str, str]) -> tuple[str | None, str]:
+    """The server of ``provider``, and the variable that names it; no variable for ``base_url`` and the usual server.
+
+    Raises:
+        QuotaError: The variable is malformed.
+    """
+    named, variable = (None, "") if base_url else root_named(provider, environ)
+    return base_url or named or ROOTS.get(provider.name), variable
+
+
 def root_and_key(provider: Provider, base_url: str | None, environ: Mapping[str, str]) -> tuple[str, str]:
     """The server's root and the key of ``provider``.
 
     Raises:
-        QuotaError: The root or the key is missing, or the key is malformed.
+        QuotaError: The root or the key is missing, or one of them is malformed.
     """
-    return locate(provider, base_url or ROOTS.get(provider.name), environ)
+    return locate(provider, root_of(provider, base_url, environ)[0], environ)
+
+
+def provider_at(limits: Limits, provider: Provider, root: str, model: str) -> Provider:
+    """The provider whose limits hold for ``model`` at ``root``, of requests in the form of ``provider``.
+
+    At a host of another provider it is that one. At an unknown host it is ``provider`` if the user has given quotas for
+    it, else the same dialect under the name of the host: the published limits of a provider do not hold there.
+    """
+    host = urlsplit(root).hostname or ""
+    known = provider_for_host(host)
+    if known is not None:
+        return provider if base_of(known.name) == base_of(provider.name) else known
+    if limits.given_for(provider.name, model, provider.pool(model)) is not None:
+        return provider
+    return under_name(provider, host)
 
 
 def address_of(provider: Provider, base_url: str | None, environ: Mapping[str, str]) -> Address:

@@ -16,12 +16,15 @@ from paceline.core.results import GIVEN, NeverFits, PacelineError, PacelineWarni
 from paceline.http.describe import Metered
 from paceline.limiter.limiter import Limiter
 from paceline.pacing.scheduler import Scheduler
-from paceline.providers.base import Call, Provider
+from paceline.providers.base import Provider
 from paceline.providers.registry import base_of
 from paceline.providers.tables import DEFAULT, lookup
 
 SHOWN: Final = 20
 """How many problems a message lists."""
+
+MODELS_MAX: Final = 100_000
+"""How many models of an input are remembered."""
 
 TICK: Final = 200_000
 """Requests between two calls of ``tick``."""
@@ -122,11 +125,19 @@ class Checker:
         limiter: The limits that hold.
         index: Receives the ids.
         group: The members of the group that answers all requests, if there is one.
+        place: The provider whose limits hold for a model, of requests in the form of a provider; that one by default.
     """
 
-    def __init__(self, limiter: Limiter, index: Index, group: Sequence[Server] = ()) -> None:
+    def __init__(
+        self,
+        limiter: Limiter,
+        index: Index,
+        group: Sequence[Server] = (),
+        place: Callable[[Provider, str], Provider] = lambda provider, _: provider,
+    ) -> None:
         self.plan = Plan()
-        self._limiter, self._index, self._group = limiter, index, group
+        self._limiter, self._index, self._group, self._place = limiter, index, group, place
+        self._placed: dict[tuple[str, str], Provider] = {}
         self._pools: dict[tuple[str, str], list[Part]] = {}
 
     def add(self, request: Request) -> Metered:
@@ -163,32 +174,35 @@ class Checker:
         return self._described(request)[0]
 
     def _described(self, request: Request) -> tuple[Metered, list[Part]]:
-        call = request.provider.describe(request.path, request.body)
+        kind = request.provider.name, request.model
+        provider = self._placed.get(kind) or self._place(request.provider, request.model)
+        if len(self._placed) < MODELS_MAX:
+            self._placed[kind] = provider
+        call = provider.describe(request.path, request.body)
         if call is None:
             raise BadLineError(
                 f"url is {request.path!r}, which is not paced for {request.provider.name}; use /v1/chat/completions,"
                 " /v1/responses, /v1/embeddings or /v1/completions, or /v1/messages for Anthropic"
             )
-        known = self._pools.get((request.provider.name, call.model))
+        known = self._pools.get((provider.name, call.model))
         try:
-            parts = known or self._first_of(request, call)
+            parts = known or self._first_of(request, provider, call.model)
         except QuotaError as error:
             raise BadLineError(str(error)) from None
         calibration = self._limiter.calibrations.of(call.provider, call.model, call.endpoint)
-        return Metered(request.provider, call, parts[0].scheduler, calibration), parts
+        return Metered(provider, call, parts[0].scheduler, calibration), parts
 
-    def _first_of(self, request: Request, call: Call) -> list[Part]:
+    def _first_of(self, request: Request, provider: Provider, model: str) -> list[Part]:
         """The pools of a model that has not occurred before: one, or one for each member of a group."""
-        model, provider = call.model, request.provider
         places = [(provider, model)]
         if self._group:
             places = [(one.provider, one.model(request.path, request.body) or model) for one in self._group]
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", PacelineWarning)  # the warnings below name the command line's option
             parts = [self._part(*place) for place in places]
-        if len(self._pools) < 100_000:
+        if len(self._pools) < MODELS_MAX:
             self._pools[provider.name, model] = parts
-        self.plan.providers[provider.name] = provider
+        self.plan.providers[request.provider.name] = request.provider
         return parts
 
     def _part(self, provider: Provider, model: str) -> Part:

@@ -20,7 +20,17 @@ from typing import Any, BinaryIO, Final, cast
 from urllib.parse import urlsplit
 
 from paceline.batch import cost
-from paceline.batch.address import ROOTS, Address, account, account_of, address_at, address_of, provider_of
+from paceline.batch.address import (
+    ROOTS,
+    Address,
+    account,
+    account_of,
+    address_at,
+    address_of,
+    provider_at,
+    provider_of,
+    root_of,
+)
 from paceline.batch.check import SHOWN, Checker, Plan, check
 from paceline.batch.cost import Bill
 from paceline.batch.deadline import Deadline
@@ -118,7 +128,7 @@ class Job:
         try:
             journal = self._journal(results)
             whole = journal is not None or self._checks_first(file, results)
-            checker, most = Checker(limiter, index if whole else Index(), members), None if whole else SAMPLE
+            checker, most = self._checker(limiter, index if whole else Index(), members), None if whole else SAMPLE
             plan = check(
                 file,
                 checker,
@@ -127,8 +137,8 @@ class Job:
                 shard=self.shard,
                 tick=lambda n: view.say(f"checked {n:,} requests"),
             )
-            for warning in plan.warnings[:SHOWN]:
-                view.say(f"warning: {warning}")
+            for line in (*self._elsewhere(plan, members), *(f"warning: {one}" for one in plan.warnings[:SHOWN])):
+                view.say(line)
             addresses = self._addresses(plan, provider, members, whole=whole)
             store = self._store(plan, addresses, view) if self.mode != "batch" else None
             if store is not None:
@@ -136,7 +146,7 @@ class Job:
                 _join(limiter, (share.model for share in plan.shares.values()))
             journal = self._leave(results, journal, view)
             recovered = results.recover(index, repair=self.repair) if whole else Recovered()
-            start, checker = limiter.status()["pools"], Checker(limiter, index, members)
+            start, checker = limiter.status()["pools"], self._checker(limiter, index, members)
             tally = Tally(
                 plan.requests,
                 recovered.answered,
@@ -328,6 +338,25 @@ class Job:
     def _address(self, provider: Provider) -> Address:
         return address_of(provider, self.config.base_url, self.environ)
 
+    def _checker(self, limiter: Limiter, index: Index, members: Sequence[Server]) -> Checker:
+        """Checks the lines; where the user names neither a provider nor a tier, the address tells whose limits hold."""
+        if members or provider_of(self.config) or self.config.tier is not None:
+            return Checker(limiter, index, members)
+
+        def place(provider: Provider, model: str) -> Provider:
+            root = root_of(provider, self.config.base_url, self.environ)[0]
+            return provider_at(limiter.limits, provider, root or "", model)
+
+        return Checker(limiter, index, members, place)
+
+    def _elsewhere(self, plan: Plan, members: Sequence[Server]) -> Iterator[str]:
+        """Where requests go that do not go to their provider; without the path, which may hold a key."""
+        for provider in () if members else plan.providers.values():
+            root, variable = root_of(provider, self.config.base_url, self.environ)
+            if root and root != ROOTS.get(provider.name):
+                host = "{0.scheme}://{0.netloc}".format(urlsplit(root))
+                yield f"requests of {provider.name} go to {host}{variable and f' ({variable})'}"
+
     def _checks_first(self, file: BinaryIO, results: Results) -> bool:
         """Whether the whole input is checked before the first request: on demand, if it is small, or to resume a run."""
         return self.check_first or _size(file) <= CHECKED_FIRST_MAX or (not self.restart and results.has_lines())
@@ -397,7 +426,9 @@ class Job:
         """
 
         def prefix(pool: str) -> str:
-            address = addresses.get(pool.partition("/")[0])
+            name = pool.partition("/")[0]
+            at_host = (one for one in addresses.values() if urlsplit(one.root).hostname == name)
+            address = addresses.get(name) or next(at_host, None)
             if address is not None:
                 return account(address.root, address.key)
             return account_of(pool, self.config.base_url, self.environ)

@@ -246,7 +246,7 @@ class _Request:
     """A request of a run, through ``sender``; see :class:`~paceline.http.exchange.Binding`."""
 
     __slots__ = ("_content", "_headers", "_sender", "_target")
-    is_async, method = True, "POST"
+    is_async, in_memory, method = True, True, "POST"
 
     def __init__(self, sender: Sender, target: Target, headers: Mapping[str, str], content: bytes) -> None:
         self._sender, self._target, self._headers, self._content = sender, target, headers, content

@@ -4,16 +4,38 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Final
 from urllib.parse import urlsplit
 
-from paceline.config import Config
+from paceline.config import Config, parse_base_url
 from paceline.core.hints import did_you_mean
 from paceline.core.results import QuotaError
 from paceline.pacing.clock import SYSTEM_CLOCK, Clock
 from paceline.pacing.group import Choice
 from paceline.providers.base import Provider
 from paceline.providers.registry import base_of, provider_for_host, provider_named, with_account
+
+VARIABLES: Final = {
+    "openai": "OPENAI_BASE_URL", "anthropic": "ANTHROPIC_BASE_URL", "azure": "AZURE_OPENAI_ENDPOINT", "groq": "GROQ_BASE_URL",
+    "together": "TOGETHER_BASE_URL", "cerebras": "CEREBRAS_BASE_URL", "cohere": "CO_API_URL",
+}  # fmt: skip
+"""The variables in which the SDKs of the providers find another server (their sources, 2026-11)."""
+
+
+def root_named(provider: Provider, environ: Mapping[str, str]) -> tuple[str | None, str]:
+    """The server that the environment names for ``provider``, as its SDK finds it, and the variable; ``None`` for none.
+
+    Raises:
+        QuotaError: The variable is malformed; the message does not quote it, because it may hold a password.
+    """
+    variable = VARIABLES.get(base_of(provider.name), "")
+    named = environ.get(variable, "").strip() if variable else ""
+    if not named:
+        return None, ""
+    try:
+        return parse_base_url(named), variable
+    except ValueError as error:
+        raise QuotaError(f"invalid {variable}: {error}") from None
 
 
 @dataclass(frozen=True, slots=True)

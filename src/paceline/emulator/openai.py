@@ -168,6 +168,14 @@ class Azure(OpenAI):
         ),
     }  # fmt: skip
 
+    def rate_headers(self, levels: list[Level], now: float) -> list[Header]:
+        """OpenAI's, and ``x-ratelimit-renewalperiod-{requests,tokens}`` in seconds (captured from 2025 on)."""
+        periods = {level.unit: level.period_s for level in reversed(levels) if self.shows(level)}
+        stated = [
+            (f"x-ratelimit-renewalperiod-{unit}".encode(), f"{seconds:g}".encode()) for unit, seconds in periods.items()
+        ]
+        return super().rate_headers(levels, now) + stated
+
     def shows(self, level: Level) -> bool:
         return level.unit in ("requests", "tokens")
 

@@ -148,7 +148,7 @@ class Relayed:
     """
 
     __slots__ = ("_body", "_client", "_headers", "_path", "_query", "_upstream", "method", "pass_on")
-    is_async = True
+    is_async = in_memory = True
 
     def __init__(
         self, client: Client, upstream: Upstream, method: str, path: str, query: str, headers: Headers, body: bytes

@@ -76,6 +76,10 @@ class _Aiohttp:
         names = [*(self._options.get("headers") or ()), *self._session.headers]
         return any(str(one[0] if isinstance(one, tuple) else one).lower() == name for one in names)
 
+    @property
+    def in_memory(self) -> bool:
+        return self._options.get("json") is not None or isinstance(self._options.get("data"), bytes)
+
     async def content(self) -> bytes:
         options, payloads = self._options, import_module("aiohttp.payload")
         if options.get("json") is not None:  # serialised here, once

@@ -90,6 +90,8 @@ async def _done(result: Any) -> Any:
 class _Botocore:
     """A request of botocore; see :class:`~paceline.http.exchange.Binding`. A response is a pair: as sent, and parsed."""
 
+    in_memory = True
+
     def __init__(self, send: Any, request: Any, operation: Any, context: Any) -> None:
         self.is_async = iscoroutinefunction(send)
         self._send, self._request, self._operation, self._context = send, request, operation, context

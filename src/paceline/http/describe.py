@@ -6,7 +6,6 @@ import json
 import logging
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from copy import copy
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Any, Final
@@ -19,7 +18,7 @@ from paceline.pacing.permit import check_cost
 from paceline.pacing.scheduler import Scheduler
 from paceline.providers.base import Call, Provider, Usage
 from paceline.providers.parse import UNKNOWN
-from paceline.providers.registry import base_of, provider_named
+from paceline.providers.registry import base_of, provider_named, under_name
 
 log = logging.getLogger("paceline.http")
 
@@ -80,7 +79,7 @@ def is_metered(provider: Any, path: str) -> bool:  # Any: the protocol does not 
 
 def describe(limiter: Pacer, provider: Provider, path: str, content: bytes) -> Metered | None:
     """Describe the request to ``path`` with the body ``content``; ``None`` if it costs nothing."""
-    return described(limiter, provider, path, _body_of(content))
+    return described(limiter, provider, path, body_of(content))
 
 
 def described(limiter: Pacer, provider: Provider, path: str, body: Mapping[str, Any]) -> Metered | None:
@@ -91,7 +90,7 @@ def described(limiter: Pacer, provider: Provider, path: str, body: Mapping[str, 
         call = provider.describe(path, {})
     if call is None:
         return None
-    return _metered(limiter, provider, call, limiter.scheduler_for(provider.name, call.model))
+    return metered(limiter, provider, call, limiter.scheduler_for(provider.name, call.model))
 
 
 def at_account(limiter: Pacer, metered: Metered, provider: Provider) -> Metered | None:
@@ -107,7 +106,7 @@ FORM_END_MAX: Final = 16_384
 _FIELD = re.compile(rb'; name="(model|prompt|stream)"\r\n(?:[^\r\n]{1,200}\r\n){0,3}\r\n([^\r]{0,8000})\r\n--')
 
 
-def _body_of(content: bytes) -> dict[str, Any]:
+def body_of(content: bytes) -> dict[str, Any]:
     """The JSON object in ``content``, or the model and the prompt of a multipart form; empty for anything else."""
     if content.startswith(b"--"):
         ends = content if len(content) <= 2 * FORM_END_MAX else content[:FORM_END_MAX] + content[-FORM_END_MAX:]
@@ -154,7 +153,7 @@ def describe_guessed(
     Returns:
         ``None`` for a request that is not an LLM's: neither its path names a model, nor its body a model and an input.
     """
-    body = _body_of(content)
+    body = body_of(content)
     call = guess.describe(path, {"model": body.get("model")})
     if call is None or call.model == UNKNOWN:
         return None
@@ -184,12 +183,11 @@ def _under_host(provider: Any, host: str, path: str) -> Any:
     generic: Any = provider_named(host)
     if is_metered(generic, path):
         return generic
-    other = copy(provider)
-    other.name = host
-    return other
+    return under_name(provider, host)
 
 
-def _metered(limiter: Pacer, provider: Provider, call: Call, scheduler: Scheduler) -> Metered:
+def metered(limiter: Pacer, provider: Provider, call: Call, scheduler: Scheduler) -> Metered:
+    """The call, with what is known of the tokens of such calls."""
     return Metered(provider, call, scheduler, limiter.calibrations.of(call.provider, call.model, call.endpoint))
 
 
@@ -201,11 +199,11 @@ def estimate(limiter: Pacer, pool: str, asked: object, output_tokens: int | None
     prefix, slash, model = pool.partition("/")
     if not slash or provider_named(prefix).name != provider.name:
         model = pool
-    call = _call_by_hand(provider, model, _body(model, asked))
+    call = call_by_hand(provider, model, _body(model, asked))
     if output_tokens is not None:
         check_cost({"output_tokens": output_tokens})
         call = replace(call, max_output_tokens=int(output_tokens))
-    cost = _metered(limiter, provider, call, scheduler).cost()
+    cost = metered(limiter, provider, call, scheduler).cost()
     units = {INPUT_TOKENS, OUTPUT_TOKENS, *scheduler.pool.ledger.units} - {REQUESTS, CONCURRENCY}
     return {unit: float(amount) for unit, amount in cost.items() if unit in units}
 
@@ -223,7 +221,7 @@ def _body(model: str, asked: object) -> Mapping[str, Any]:
     )
 
 
-def _call_by_hand(provider: Provider, model: str, body: Mapping[str, Any]) -> Call:
+def call_by_hand(provider: Provider, model: str, body: Mapping[str, Any]) -> Call:
     """The body as a request to the first of the usual paths that the provider meters."""
     for path in _paths(model, body):
         call = provider.describe(path, body)

@@ -35,7 +35,8 @@ from paceline.core.results import (
     TooLargeError,
 )
 from paceline.http.describe import Metered, describe, describe_guessed, is_metered, provider_guessed
-from paceline.http.unpaced import announce
+from paceline.http.recognise import Trial, answers_here, is_chat, llm_body, recognised
+from paceline.http.unpaced import MEDIA_HOSTS, announce
 from paceline.pacing.accounts import Charge
 from paceline.pacing.breaker import is_server_fault
 from paceline.pacing.pacer import Pacer, current_lane
@@ -44,7 +45,7 @@ from paceline.pacing.retry import Again, GiveUp
 from paceline.pacing.traffic import Entry, TrafficLog
 from paceline.providers.answers import plausible
 from paceline.providers.base import Provider, Usage, UsageReader
-from paceline.providers.registry import provider_for_host
+from paceline.providers.registry import provider_for_host, provider_named
 from paceline.providers.streams import Known
 from paceline.providers.verdict import Beginning, Decode, Judged, Verdict
 
@@ -107,6 +108,8 @@ class Binding(Protocol):
     method: str
 
     @property
+    def in_memory(self) -> bool: ...  # whether the body of the request is there without reading
+    @property
     def address(self) -> str: ...  # the host, with a port that is not the usual one
     def target(self) -> tuple[str, str]: ...  # the host, without a port, and the path
     def has_header(self, name: str) -> bool: ...
@@ -168,7 +171,18 @@ async def exchange(
         return _own_refusal(http, error)
     if metered is None or _is_paced_above():
         return await http.send()
+    if isinstance(metered, Trial):
+        return await _tried(http, metered)
     return await Exchange(limiter, http, metered, target).run()
+
+
+async def _tried(http: Binding, trial: Trial) -> Any:
+    """Send a request as it is, and look at its answer."""
+    response = await http.send()
+    status, headers = http.head(response)
+    if status < 400:
+        http.tap(response, headers, Tap(trial, lambda _usage, _refusal: None))
+    return response
 
 
 sending: ContextVar[tuple[str, str] | None] = ContextVar("paceline_sending", default=None)
@@ -177,19 +191,28 @@ sending: ContextVar[tuple[str, str] | None] = ContextVar("paceline_sending", def
 
 async def _describe(
     limiter: Pacer, http: Binding, target: tuple[str, str], provider: Provider | None, fallback: Provider | None
-) -> Metered | None:
+) -> Metered | Trial | None:
+    """What a request costs; ``None`` for one that is not paced; a trial for one that may be an LLM's."""
     host, path = target
     known: Any = provider or provider_for_host(host)
     if known is not None:
         if is_metered(known, path):
             return describe(limiter, known, path, await http.content())
-        if not holds_permit():
-            announce(known.name, host, path)
+    else:
+        guess = provider_guessed(limiter, host, path, http.has_header, fallback)
+        if guess is not None:
+            return describe_guessed(limiter, guess, host, path, await http.content(), named=guess is fallback)
+    if holds_permit():
         return None
-    guess = provider_guessed(limiter, host, path, http.has_header, fallback)
-    if guess is None:
-        return None
-    return describe_guessed(limiter, guess, host, path, await http.content(), named=guess is fallback)
+    body = llm_body(path, await http.content()) if http.in_memory else None
+    if body is not None and known is not None and is_chat(body):
+        return recognised(limiter, known, body, guessed=False)
+    if body is not None and known is None and answers_here(host, path):
+        return recognised(limiter, fallback or provider_named(host), body, guessed=fallback is None)
+    name = known.name if known is not None else MEDIA_HOSTS.get(host, "")
+    if name or body is not None:
+        announce(name, host, path)
+    return Trial(host, path) if body is not None and known is None else None
 
 
 class Exchange:

@@ -64,6 +64,10 @@ class _Httpx:
     def has_header(self, name: str) -> bool:
         return name in self._request.headers
 
+    @property
+    def in_memory(self) -> bool:
+        return getattr(self._request, "_content", None) is not None
+
     async def content(self) -> bytes:
         content = getattr(self._request, "_content", None)
         if content is None:  # a streamed body: once it is read, it can be sent again

@@ -30,6 +30,28 @@ MODELS: Final = {
 }
 """Part of the paths of models, at hosts that serve much else."""
 
+MEDIA_HOSTS: Final = {
+    host: name
+    for name, hosts in {
+        "assemblyai": "api.assemblyai.com api.eu.assemblyai.com",
+        "bfl": "api.bfl.ai api.eu.bfl.ai api.us.bfl.ai",
+        "cartesia": "api.cartesia.ai",
+        "deepgram": "api.deepgram.com",
+        "elevenlabs": "api.elevenlabs.io api.us.elevenlabs.io api.eu.residency.elevenlabs.io",
+        "fal": "fal.run queue.fal.run",
+        "ideogram": "api.ideogram.ai",
+        "leonardo": "cloud.leonardo.ai",
+        "luma": "api.lumalabs.ai",
+        "minimax": "api.minimax.io api.minimaxi.com api.minimax.chat",
+        "recraft": "external.api.recraft.ai",
+        "runway": "api.dev.runwayml.com",
+        "speechmatics": "asr.api.speechmatics.com",
+        "stability": "api.stability.ai",
+    }.items()
+    for host in hosts.split()
+}
+"""Hosts for speech, images and video, whose POSTs are announced (their pages on APIs, 2026-11)."""
+
 _WORD = re.compile(r"[a-z]{1,24}(?:[-_][a-z]{1,24}){0,2}|v\d[a-z\d]{0,7}|", re.IGNORECASE)
 
 

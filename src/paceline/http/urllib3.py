@@ -130,6 +130,10 @@ class _Urllib3:
         headers = self._pool.headers if self._headers is None else self._headers
         return any((one.decode() if isinstance(one, bytes) else str(one)).lower() == name for one in headers)
 
+    @property
+    def in_memory(self) -> bool:
+        return isinstance(self._body, str | bytes | bytearray)
+
     async def content(self) -> bytes:
         body = self._body
         if body is None:

@@ -261,7 +261,7 @@ class SimulatedHttp:
         serial: The number of the answer.
     """
 
-    is_async = True
+    is_async = in_memory = True
     method = "POST"
     __slots__ = ("_call", "_cost", "_frozen", "_levels", "_network", "ask", "request", "route", "serial")
 

@@ -163,19 +163,14 @@ def _reading(
     if not stated_s and (period_s is None or family.words in documented.assumed):
         basis = Basis.ASSUMED
     plain = reset_s is not None and parse.number(reset) == reset_s
-    if reset_s and limit is not None and remaining is not None and remaining < limit:
+    stated = basis is Basis.STATED
+    if reset_s and limit is not None and remaining is not None and remaining < limit and (stated or not plain):
         bucket_s = reset_s * limit / (limit - remaining)  # the period, if it is a bucket
-        proof = _proof(bucket_s, USUAL_S if basis is Basis.ASSUMED else (period_s or 0.0,), in_ms=plain)
+        proof = _proof(bucket_s, (period_s or 0.0,) if stated else USUAL_S, in_ms=plain)
         if proof is not None and reset_s >= SHORTEST_S:
             reset_s, plain = reset_s * proof[1], False
-            if basis is Basis.ASSUMED:
-                period_s, basis = proof[0], Basis.PROVED
-        elif (
-            basis is Basis.ASSUMED
-            and period_s
-            and limit - remaining >= 2
-            and not period_s / 2 < bucket_s < period_s * 2
-        ):
+            period_s, basis = proof[0], basis if stated else Basis.PROVED
+        elif not stated and period_s and limit - remaining >= 2 and not period_s / 2 < bucket_s < period_s * 2:
             period_s = None  # these are the numbers of another period
     unclear = reset_s is not None and (reset_s > period_s if period_s else bool(family.words))
     if unclear and (plain or (period_s is None and not documented.alone)):
@@ -187,7 +182,10 @@ def _reading(
 
 
 def _proof(bucket_s: float, periods: tuple[float, ...], *, in_ms: bool) -> tuple[float, float] | None:
-    """The period that is proved, and the seconds of the unit that the reset is in."""
+    """The period that is proved, and the seconds of the unit that the reset is in.
+
+    A number without a unit proves no period: too many windows that restart look like a bucket at some instant.
+    """
     for scale in (1.0, 1e-3) if in_ms else (1.0,):
         for period_s in periods:
             if abs(bucket_s * scale - period_s) <= TOLERANCE * period_s:

@@ -220,8 +220,13 @@ def base_of(name: str) -> str:
 
 def with_account(provider: Provider, account: str) -> Provider:
     """``provider`` with quotas of its own, under the name ``provider@account``."""
+    return under_name(provider, f"{base_of(provider.name)}@{account}")
+
+
+def under_name(provider: Provider, name: str) -> Provider:
+    """The dialect of ``provider`` under another name, which has quotas of its own."""
     other: Any = copy(provider)
-    other.name = f"{base_of(provider.name)}@{account}"
+    other.name = name
     return cast("Provider", other)
 
 

@@ -1,0 +1,110 @@
+"""Requests to unknown paths that have an LLM's body. At an unknown host they are paced once an answer has an LLM's form."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any, Final
+
+from paceline.core.results import Refusal
+from paceline.http.describe import Metered, body_of, call_by_hand, metered
+from paceline.http.unpaced import MANAGEMENT
+from paceline.pacing.pacer import Pacer
+from paceline.providers import parse
+from paceline.providers.base import Provider, Usage
+from paceline.providers.parse import as_mapping, as_text
+from paceline.providers.registry import provider_named
+
+log = logging.getLogger("paceline.http")
+
+BODY_MAX: Final = 32 * 2**20
+"""A longer body is not looked at."""
+ANSWER_MAX: Final = 65_536
+"""So much of an answer is looked at, which is some events of a stream."""
+PATHS_MAX: Final = 1_000
+"""How many paths are remembered."""
+_MODELS: Final = ("model", "model_id", "modelId")
+_INPUTS: Final = ("messages", "input", "prompt", "contents")
+_MARKS: Final = tuple(f'"{name}"'.encode() for name in _INPUTS)
+
+_llms: set[tuple[str, str]] = set()  # hosts and paths at which an LLM has answered
+
+
+def llm_body(path: str, content: bytes) -> Mapping[str, Any] | None:
+    """The body of a request that may be an LLM's, with its model as ``model``: it names one, and has an input.
+
+    ``None`` for any other, and for a path at which nothing is generated.
+    """
+    if not content.startswith(b"{") or len(content) > BODY_MAX or not any(mark in content for mark in _MARKS):
+        return None
+    if MANAGEMENT.search(path[:2_000]):
+        return None
+    body = body_of(content)
+    model = next(filter(None, (as_text(body.get(name)) for name in _MODELS)), "")
+    if not model or not any(body.get(name) for name in _INPUTS):
+        return None
+    return {**body, "model": model[:200]}
+
+
+def is_chat(body: Mapping[str, Any]) -> bool:
+    """Whether a body has messages, as an LLM's alone has."""
+    messages = body.get("messages")
+    return isinstance(messages, list) and bool(messages) and bool(as_mapping(messages[0]).get("role"))
+
+
+def recognised(limiter: Pacer, provider: Provider, body: Mapping[str, Any], *, guessed: bool) -> Metered:
+    """The request with this body, in the dialect of ``provider``."""
+    call = call_by_hand(provider, body["model"], body)
+    found = metered(limiter, provider, call, limiter.scheduler_for(provider.name, call.model))
+    return replace(found, guessed=guessed)
+
+
+def answers_here(host: str, path: str) -> bool:
+    """Whether an LLM has answered at this path."""
+    return (host, path.partition("?")[0]) in _llms
+
+
+class Trial:
+    """Looks at an answer, as a reader of usage does: whether an LLM gives it."""
+
+    usage: Usage | None = None
+    refusal: Refusal | None = None
+    done = False
+
+    def __init__(self, host: str, path: str) -> None:
+        self._place = host, path.partition("?")[0]
+        self._start = bytearray()
+
+    def feed(self, chunk: bytes) -> None:
+        """Take the next bytes of the body."""
+        self._start += chunk[: ANSWER_MAX - len(self._start)]
+        self.done = len(self._start) >= ANSWER_MAX
+
+    def close(self) -> None:
+        """Remember the place if the answer has the form of an LLM's."""
+        if self._place not in _llms and len(_llms) < PATHS_MAX and has_form(bytes(self._start)):
+            _llms.add(self._place)
+            log.info("%s%s answers as an LLM: its requests are paced from now on", *self._place)
+
+
+def has_form(start: bytes) -> bool:
+    """Whether a body, or the beginning of a stream, is the answer of an LLM: it has choices or reports tokens."""
+    payload = parse.decode(start)
+    if payload is not None:
+        return _has_form(payload)
+    lines = (line.partition(b":")[2] if line.startswith(b"data:") else line for line in start.splitlines())
+    return any(_has_form(parse.decode(line)) for line in lines if line.lstrip().startswith(b"{"))
+
+
+def _has_form(payload: Any) -> bool:
+    found = as_mapping(payload)
+    for name in ("choices", "candidates"):
+        items = found.get(name)
+        if isinstance(items, list) and any(
+            as_mapping(item).keys() & {"message", "delta", "text", "content"} for item in items
+        ):
+            return True
+    results = found.get("results")
+    first = as_mapping(results[0]) if isinstance(results, list) and results else {}  # watsonx
+    return "generated_text" in first or provider_named("generic").usage(found) is not None

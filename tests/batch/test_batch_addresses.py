@@ -1,0 +1,97 @@
+"""Where a run sends its requests, and whose limits hold there."""
+
+import pytest
+from batch_helpers import chat, message, write_lines
+
+from odd_server import JSON, OddServer
+from paceline.batch.address import provider_at
+from paceline.batch.job import Job
+from paceline.batch.progress import View
+from paceline.config import Config
+from paceline.core.results import QuotaError
+from paceline.pacing.limits import Limits
+from paceline.providers.registry import provider_named
+
+ANSWERS = {
+    "messages": {"content": [{"type": "text", "text": "two"}], "usage": {"input_tokens": 9, "output_tokens": 1}},
+    "choices": {"choices": [{"message": {"content": "two"}}], "usage": {"prompt_tokens": 9, "completion_tokens": 1}},
+}
+KEYS = {"OPENAI_API_KEY": "k", "ANTHROPIC_API_KEY": "k"}
+OWN = "500 requests/min, 500k tokens/min"
+
+
+class Said(View):
+    def __init__(self):
+        self.lines = []
+
+    def say(self, text):
+        self.lines.append(text)
+
+
+def answer(_, body):
+    return 200, JSON, ANSWERS["messages" if body["model"].startswith("claude") else "choices"]
+
+
+def run(tmp_path, lines, environ, **given):
+    source, said = write_lines(tmp_path / "in.jsonl", lines), Said()
+    config = Config.load(environ={}, given=given)
+    code, report = Job(str(source), None, config, environ=KEYS | environ).run(said)
+    return code, report, said.lines
+
+
+def pools_of(lines):
+    return [line.partition(": ")[0] for line in lines if "requests" in line and "/gpt-5: " in line]
+
+
+def test_the_variable_of_the_sdk_is_honoured_and_named(tmp_path):
+    with OddServer(answer) as server, OddServer(answer) as other:
+        environ = {"OPENAI_BASE_URL": f"{server.base_url}/a-secret/v1", "ANTHROPIC_BASE_URL": other.base_url}
+        code, report, said = run(tmp_path, [chat("a"), message("b")], environ)
+        assert (code, report["ok"]) == (0, 2)
+        assert [len(one.asked) for one in (server, other)] == [1, 1]
+    assert f"requests of openai go to {server.base_url} (OPENAI_BASE_URL)" in said
+    assert f"requests of anthropic go to {other.base_url} (ANTHROPIC_BASE_URL)" in said
+    assert "a-secret" not in "\n".join(said)
+
+
+def test_the_option_holds_before_the_variable(tmp_path):
+    with OddServer(answer) as server:
+        environ = {"OPENAI_BASE_URL": "http://127.0.0.1:9"}
+        code, _, said = run(tmp_path, [chat("a")], environ, base_url=server.base_url)
+    assert code == 0
+    assert f"requests of openai go to {server.base_url}" in said
+
+
+def test_a_malformed_variable_is_named_and_not_quoted(tmp_path):
+    with pytest.raises(QuotaError, match="invalid OPENAI_BASE_URL: it must be an address like") as raised:
+        run(tmp_path, [chat("a")], {"OPENAI_BASE_URL": "https://user:a-secret@host/v1"})
+    assert "a-secret" not in str(raised.value)
+
+
+def test_published_limits_do_not_hold_at_an_unknown_host(tmp_path):
+    with OddServer(answer) as server:
+        code, _, said = run(tmp_path, [chat("a")], {}, base_url=server.base_url)
+    assert code == 0
+    assert "127.0.0.1/gpt-5: 8 concurrency (assumed: no table)" in said
+
+
+@pytest.mark.parametrize(
+    "given", [{"limits": {"openai/gpt-5": OWN}}, {"limits": {"gpt-5": OWN}}, {"provider": "openai"}, {"tier": "tier_1"}]
+)
+def test_those_that_the_user_names_do(tmp_path, given):
+    with OddServer(answer) as server:
+        code, _, said = run(tmp_path, [chat("a")], {}, base_url=server.base_url, **given)
+    assert code == 0
+    assert pools_of(said) == ["openai/gpt-5"]
+
+
+@pytest.mark.parametrize(
+    ("root", "name"),
+    [
+        ("https://api.openai.com", "openai"),
+        ("https://api.groq.com/openai", "groq"),
+        ("https://gateway.example/openai", "gateway.example"),
+    ],
+)
+def test_the_host_tells_whose_they_are(root, name):
+    assert provider_at(Limits({}), provider_named("openai"), root, "m").name == name

@@ -1,0 +1,167 @@
+"""Requests with an LLM's body at paths that paceline does not know."""
+
+import json
+import logging
+
+import httpx
+import httpx2
+import pytest
+import requests
+
+import paceline
+from odd_server import JSON, SSE, OddServer
+from paceline.http import pace_transport, recognise, unpaced
+
+MESSAGES = [{"role": "user", "content": "Hello."}]
+CHAT = {"model": "m", "messages": MESSAGES}
+OK = {"choices": [{"message": {"content": "Hi."}}], "usage": {"prompt_tokens": 12, "completion_tokens": 5}}
+PATH = "/api/v2/cortex/inference:complete"
+LIMIT = {"127.0.0.1/*": "100 requests/min"}
+
+
+@pytest.fixture(autouse=True)
+def log(caplog):
+    unpaced.kinds.clear()
+    recognise._llms.clear()
+    caplog.set_level(logging.INFO, "paceline")
+    return caplog
+
+
+def said(log):
+    return [record.getMessage() for record in log.records]
+
+
+def pools(limiter):
+    return {name: pool["counts"]["granted"] for name, pool in limiter.status()["pools"].items()}
+
+
+def send(limiter, server, times=1, path=PATH, body=CHAT):
+    with limiter.attach(httpx2.Client()) as client:
+        answers = [client.post(server.base_url + path, json=body) for _ in range(times)]
+        return [(answer.status_code, answer.content) for answer in answers]
+
+
+@pytest.mark.parametrize(
+    ("path", "body"),
+    [
+        (PATH, CHAT),
+        ("/v1/chat", CHAT),
+        ("/v1/text/chatcompletion_v2", CHAT),
+        ("/ml/v1/text/chat?version=2024-05-01", {"model_id": "m", "project_id": "p", "messages": MESSAGES}),
+        ("/ml/v1/text/generation?version=2024-05-01", {"model_id": "m", "input": "Hello."}),
+    ],
+    ids=["snowflake", "writer", "minimax", "watsonx chat", "watsonx text"],
+)
+def test_they_are_paced_once_an_llm_has_answered(log, path, body):
+    limiter = paceline.Limiter(LIMIT)
+    with OddServer(lambda *_: (200, JSON, OK)) as server:
+        assert {status for status, _ in send(limiter, server, 3, path, body)} == {200}
+    assert pools(limiter) == {"127.0.0.1/m": 2}
+    [once] = [line for line in said(log) if "is not paced" in line]
+    assert once.startswith("POST 127.0.0.1/")
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        (200, JSON, {"results": [{"generated_text": "Hi.", "generated_token_count": 2}]}),
+        (200, SSE, b'data: {"choices": [{"delta": {"content": "Hi."}}]}\n\ndata: [DONE]\n\n'),
+        (200, JSON, {"candidates": [{"content": {"parts": [{"text": "Hi."}]}}]}),
+    ],
+    ids=["watsonx", "stream", "gemini"],
+)
+def test_forms_of_an_answer(answer):
+    limiter = paceline.Limiter(LIMIT)
+    with OddServer(lambda *_: answer) as server:
+        send(limiter, server, 2)
+    assert pools(limiter) == {"127.0.0.1/m": 1}
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        (200, JSON, {"id": "job", "status": "queued"}),
+        (200, JSON, {"data": [1, 2]}),
+        (200, {"content-type": "audio/mpeg"}, b"\xff\xf3\x00"),
+        (429, JSON, {"error": {"message": "Too many requests"}}),
+        (500, JSON, OK),
+    ],
+    ids=["job", "list", "audio", "refusal", "error"],
+)
+def test_without_such_an_answer_they_pass_as_they_are(log, answer):
+    limiter = paceline.Limiter({"127.0.0.1/*": "1 requests/hour"}, acquire_timeout_s=0.0)
+    with OddServer(lambda *_: answer) as server:
+        assert {status for status, _ in send(limiter, server, 3)} == {answer[0]}
+        assert len(server.asked) == 3  # none is sent twice
+    assert pools(limiter) == {}
+    assert sum("is not paced" in line for line in said(log)) == 1
+
+
+@pytest.mark.parametrize(
+    "body", [{"q": "x"}, {"model": "m"}, {"messages": MESSAGES}, {"model": 5.5, "input": "x"}, [CHAT]]
+)
+def test_other_bodies_are_nobody_s_business(log, body):
+    limiter = paceline.Limiter(LIMIT)
+    with OddServer(lambda *_: (200, JSON, OK)) as server:
+        send(limiter, server, 2, "/rpc", body)
+    assert pools(limiter) == {}
+    assert said(log) == []
+
+
+def test_a_body_that_has_to_be_read_is_not_read():
+    class Taker(httpx.BaseTransport):
+        def handle_request(self, request):
+            assert not hasattr(request, "_content")
+            return httpx.Response(200, json={"taken": sum(map(len, request.stream))})
+
+    def parts():
+        yield json.dumps(CHAT).encode()
+
+    with httpx.Client(transport=pace_transport(paceline.Limiter(LIMIT), Taker())) as client:
+        assert client.post("http://host.example/upload", content=parts()).json()["taken"] > 0
+
+
+def test_at_a_known_provider_a_chat_is_paced_at_once():
+    limiter = paceline.Limiter({"openai/*": "100 requests/min"})
+    with OddServer(lambda *_: (200, JSON, OK)) as server, limiter.attach(httpx2.Client(), provider="openai") as client:
+        client.post(f"{server.base_url}/v9/talk", json=CHAT)
+        client.post(f"{server.base_url}/v9/count_tokens", json=CHAT)
+        client.post(f"{server.base_url}/v1/videos", json={"model": "m", "prompt": "a film"})
+    assert pools(limiter) == {"openai/m": 1}
+
+
+def test_the_paced_ones_are_tried_again():
+    limiter = paceline.Limiter(LIMIT)
+    answers = [(200, JSON, OK), (429, JSON | {"retry-after-ms": "5"}, {"error": {"message": "slow"}}), (200, JSON, OK)]
+    with OddServer(lambda number, _: answers[number]) as server:
+        assert [status for status, _ in send(limiter, server, 2)] == [200, 200]
+        assert len(server.asked) == 3
+
+
+def test_under_requests_too():
+    limiter = paceline.Limiter(LIMIT)
+    with OddServer(lambda *_: (200, JSON, OK)) as server, requests.Session() as session:
+        limiter.attach(session)
+        for _ in range(3):
+            session.post(server.base_url + PATH, json=CHAT)
+    assert pools(limiter) == {"127.0.0.1/m": 2}
+
+
+@pytest.mark.parametrize(
+    ("url", "name"),
+    [
+        ("https://api.elevenlabs.io/v1/text-to-speech/voice", "elevenlabs"),
+        ("https://api.stability.ai/v2beta/stable-image/generate/core", "stability"),
+        ("https://queue.fal.run/fal-ai/flux", "fal"),
+    ],
+)
+def test_hosts_for_speech_images_and_video_are_announced(log, url, name):
+    limiter = paceline.Limiter(LIMIT)
+    transport = pace_transport(limiter, httpx.MockTransport(lambda _: httpx.Response(200, content=b"x")))
+    with httpx.Client(transport=transport) as client:
+        for _ in range(2):
+            client.post(url, json={"text": "a secret"})
+    [once] = said(log)
+    assert f"limiter.acquire('{name}/<model>')" in once
+    assert "secret" not in once
+    assert [row["count"] for row in unpaced.rows()] == [2]
