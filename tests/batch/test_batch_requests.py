@@ -43,6 +43,7 @@ def test_reads_both_formats():
         (message("a") | {"params": []}, "params is missing or not a JSON object"),
         (chat("a", model=None), "body.model is missing"),
         (chat("a", stream=True), "stream is true"),
+        (chat("a", background=True), "body.background is true"),
         (contents("a") | {"url": "/v1beta/models/gemini-2.5-flash:streamGenerateContent"}, "model is missing"),
         (None, "longer than 256 MB"),
     ],

@@ -162,6 +162,8 @@ def request_of(line: int, value: Mapping[str, Any], provider: str | None = None)
         raise BadLineError(f"{name}.model is {_quote(model)}: it must be the name of a model")
     if body.get("stream"):
         raise BadLineError(f"{name}.stream is true: streamed answers are not supported; remove it")
+    if body.get("background"):
+        raise BadLineError(f"{name}.background is true: an answer that is made later is not asked for; remove it")
     if path.rstrip("/").endswith(":streamGenerateContent"):
         raise BadLineError(f"url is {_quote(path)}: streamed answers are not supported; write ':generateContent'")
     for field in next((fields for end, fields in REQUIRED.items() if path.rstrip("/").endswith(end)), ()):

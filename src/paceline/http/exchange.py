@@ -34,6 +34,7 @@ from paceline.core.results import (
     StoreError,
     TooLargeError,
 )
+from paceline.http.background import job_of, poll_of, remember
 from paceline.http.describe import Metered, describe, describe_guessed, is_metered, provider_guessed
 from paceline.http.recognise import Trial, answers_here, is_chat, llm_body, recognised
 from paceline.http.unpaced import MEDIA_HOSTS, announce
@@ -161,7 +162,8 @@ async def exchange(
         fallback: The provider of unknown hosts; by default the one of the limiter, if its quotas are given.
     """
     if http.method != "POST":
-        return await http.send()
+        reader = poll_of(limiter, http.target()[1]) if limiter.jobs and http.method == "GET" else None
+        return await (http.send() if reader is None else _watched(http, reader))
     target = http.target()
     if sending.get() == target:  # paced by a layer above: attach() and instrument(), or one HTTP library over another
         return await http.send()
@@ -172,16 +174,16 @@ async def exchange(
     if metered is None or _is_paced_above():
         return await http.send()
     if isinstance(metered, Trial):
-        return await _tried(http, metered)
+        return await _watched(http, metered)
     return await Exchange(limiter, http, metered, target).run()
 
 
-async def _tried(http: Binding, trial: Trial) -> Any:
-    """Send a request as it is, and look at its answer."""
+async def _watched(http: Binding, reader: UsageReader) -> Any:
+    """Send a request as it is, and let ``reader`` look at its answer."""
     response = await http.send()
     status, headers = http.head(response)
     if status < 400:
-        http.tap(response, headers, Tap(trial, lambda _usage, _refusal: None))
+        http.tap(response, headers, Tap(reader, lambda _usage, _refusal: None))
     return response
 
 
@@ -524,7 +526,12 @@ class Exchange:
             if self.charge is not None:
                 self.charge.settle(usage, call.provider, call.model)
 
-        self.http.tap(response, headers, Tap(self._usage_reader(), settle))
+        payload = None if self.judged is None else self.judged.payload
+        if (job := job_of(payload)) is not None:  # it is charged as held until the caller has asked for the answer
+            usage_of = self.provider.usage
+            remember(self.limiter, job, lambda found: settle(None if found is None else usage_of(found), None))
+        else:
+            self.http.tap(response, headers, Tap(self._usage_reader(), settle))
 
     def _usage_reader(self) -> UsageReader:
         payload = None if self.judged is None else self.judged.payload

@@ -89,6 +89,10 @@ def lane(name: str, *, weight: float | None = None, priority: int | None = None)
         current_lane.reset(token)
 
 
+Settle = Callable[[Mapping[str, Any] | None], None]
+"""Settles a request with its answer; with ``None`` as it was held."""
+
+
 class Pacer:
     """Keeps every pool at the speed that its quotas allow, for threads and event loops at once.
 
@@ -145,6 +149,9 @@ class Pacer:
         self.luck: Callable[[], float] = random.random
         self.calibrations = Calibrations(estimate_factor)
         self.health = Health(clock, breaker)
+        self.jobs: dict[
+            str, Settle
+        ] = {}  # of requests whose answers are made in the background, by the id of the answer
         self._usable, self._most_tokens = usable, max_tokens_per_call
         self._headroom_s, self._ttl_s, self._waiting_max = headroom_s, ttl_s, waiting_max
         self.acquire_timeout_s = _checked_timeout(acquire_timeout_s)

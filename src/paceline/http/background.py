@@ -1,0 +1,59 @@
+"""Answers that are made in the background: a request stays charged as held until its answer is asked for and whole."""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+from paceline.core.results import Refusal
+from paceline.pacing.pacer import Pacer, Settle
+from paceline.providers import parse
+from paceline.providers.base import Usage
+from paceline.providers.parse import as_mapping
+
+JOBS_MAX: Final = 10_000
+"""How many requests are remembered; of more, the oldest stay charged as they were held."""
+BODY_MAX: Final = 32 * 2**20
+PENDING: Final = ("queued", "in_progress")
+"""The states of an answer before it is whole (https://developers.openai.com/api/docs/guides/background, 2026)."""
+
+
+def job_of(payload: Any) -> str | None:
+    """The id of an answer that is not made yet; ``None`` for any other answer."""
+    found = as_mapping(payload)
+    job = found.get("id")
+    return job if isinstance(job, str) and job and found.get("status") in PENDING else None
+
+
+def remember(limiter: Pacer, job: str, settle: Settle) -> None:
+    """Settle a request with ``settle`` once its answer ``job`` is whole."""
+    jobs = limiter.jobs
+    if len(jobs) >= JOBS_MAX:
+        jobs.pop(next(iter(jobs)))(None)
+    jobs[job] = settle
+
+
+def poll_of(limiter: Pacer, path: str) -> Poll | None:
+    """A reader for the answer to a GET of ``path``; ``None`` if no request waits for it."""
+    job = path.partition("?")[0].rstrip("/").rpartition("/")[2]
+    return Poll(limiter, job) if job in limiter.jobs else None
+
+
+class Poll:
+    """Reads an answer that was made in the background, as a reader of usage does."""
+
+    usage: Usage | None = None
+    refusal: Refusal | None = None
+    done = False
+
+    def __init__(self, limiter: Pacer, job: str) -> None:
+        self._jobs, self._job, self._body = limiter.jobs, job, bytearray()
+
+    def feed(self, chunk: bytes) -> None:
+        """Take the next bytes of the body."""
+        self._body += chunk[: BODY_MAX - len(self._body)]
+
+    def close(self) -> None:
+        """Settle the request, if this is its whole answer."""
+        payload = as_mapping(parse.decode(self._body))
+        if payload.get("id") == self._job and job_of(payload) is None and self._job in self._jobs:
+            self._jobs.pop(self._job)(payload)

@@ -1,0 +1,87 @@
+"""Answers that are made in the background: the request is settled with the answer that is asked for later."""
+
+import gc
+import weakref
+
+import httpx
+import openai
+import pytest
+
+import paceline
+from paceline.http import background, pace_transport
+
+TOKENS = "100k tokens/min"
+
+
+def answer_with(status, usage=None, number=1):
+    return {"id": f"resp_{number}", "object": "response", "status": status, "output": [], "usage": usage}
+
+
+USAGE = {"input_tokens": 900, "output_tokens": 100, "total_tokens": 1_000}
+
+
+class Provider:
+    """Answers each POST with a job, and each GET with the next of ``states``."""
+
+    def __init__(self, *states):
+        self.states, self.posts = list(states), 0
+
+    def __call__(self, request):
+        if request.method == "POST":
+            self.posts += 1
+            return httpx.Response(200, json=answer_with("queued", number=self.posts))
+        status, usage = self.states.pop(0)
+        return httpx.Response(200, json=answer_with(status, usage))
+
+
+def client_of(limiter, provider):
+    transport = pace_transport(limiter, httpx.MockTransport(provider), provider="openai")
+    return openai.OpenAI(api_key="k", http_client=httpx.Client(transport=transport))
+
+
+def level(limiter):
+    [tokens] = [one for one in limiter.status()["pools"]["openai/gpt-5"]["quotas"] if one["unit"] == "tokens"]
+    return tokens["spent"]
+
+
+@pytest.mark.parametrize(
+    ("last", "spent"), [(("completed", USAGE), 1_000), (("failed", None), None), (("cancelled", None), None)]
+)
+def test_the_usage_is_that_of_the_answer_that_is_asked_for(last, spent):
+    limiter = paceline.Limiter({"openai/*": f"{TOKENS}, 5 concurrency"})
+    with client_of(limiter, Provider(("in_progress", None), last)) as client:
+        job = client.responses.create(model="gpt-5", input="Hello.", background=True, max_output_tokens=50)
+        held = level(limiter)
+        assert client.responses.retrieve(job.id).status == "in_progress"
+        assert (level(limiter), limiter.status()["pools"]["openai/gpt-5"]["in_flight"]) == (held, 1)
+        assert client.responses.retrieve(job.id).status == last[0]
+    assert limiter.status()["pools"]["openai/gpt-5"]["in_flight"] == 0
+    assert level(limiter) == (held if spent is None else spent)
+    assert not limiter.jobs
+
+
+def test_other_answers_settle_nothing():
+    limiter = paceline.Limiter({"openai/*": TOKENS})
+    with client_of(limiter, Provider(("completed", USAGE))) as client:
+        client.responses.create(model="gpt-5", input="Hello.", background=True)
+        client.responses.retrieve("resp_9")
+    assert limiter.jobs
+
+
+def test_the_oldest_of_too_many_stays_charged_as_held(monkeypatch):
+    monkeypatch.setattr(background, "JOBS_MAX", 2)
+    limiter = paceline.Limiter({"openai/*": TOKENS})
+    with client_of(limiter, Provider()) as client:
+        for _ in range(3):
+            client.responses.create(model="gpt-5", input="Hello.", background=True)
+    assert limiter.status()["pools"]["openai/gpt-5"]["in_flight"] == 2
+
+
+def test_a_limiter_is_not_kept():
+    limiter = paceline.Limiter({"openai/*": TOKENS})
+    with client_of(limiter, Provider()) as client:
+        client.responses.create(model="gpt-5", input="Hello.", background=True)
+    gone = weakref.ref(limiter)
+    del limiter, client
+    gc.collect()
+    assert gone() is None
