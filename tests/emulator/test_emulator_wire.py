@@ -254,6 +254,8 @@ def test_azure_headers_are_whole_seconds_and_may_be_negative():
         (b"x-ratelimit-limit-tokens", b"80000"),
         (b"x-ratelimit-remaining-tokens", b"-27689"),
         (b"x-ratelimit-reset-tokens", b"13"),
+        (b"x-ratelimit-renewalperiod-tokens", b"60"),
+        (b"x-ratelimit-renewalperiod-requests", b"10"),
     ]
 
 
