@@ -16,7 +16,7 @@ MESSAGES = [{"role": "user", "content": "Hello."}]
 CHAT = {"model": "m", "messages": MESSAGES}
 OK = {"choices": [{"message": {"content": "Hi."}}], "usage": {"prompt_tokens": 12, "completion_tokens": 5}}
 PATH = "/api/v2/cortex/inference:complete"
-LIMIT = {"127.0.0.1/*": "100 requests/min"}
+LIMIT = {"*": "100 requests/min"}
 
 
 @pytest.fixture(autouse=True)
@@ -89,12 +89,28 @@ def test_forms_of_an_answer(answer):
     ids=["job", "list", "audio", "refusal", "error"],
 )
 def test_without_such_an_answer_they_pass_as_they_are(log, answer):
-    limiter = paceline.Limiter({"127.0.0.1/*": "1 requests/hour"}, acquire_timeout_s=0.0)
+    limiter = paceline.Limiter({"*": "1 requests/hour"}, acquire_timeout_s=0.0)
     with OddServer(lambda *_: answer) as server:
         assert {status for status, _ in send(limiter, server, 3)} == {answer[0]}
         assert len(server.asked) == 3  # none is sent twice
     assert pools(limiter) == {}
     assert sum("is not paced" in line for line in said(log)) == 1
+
+
+def test_with_limits_for_the_host_they_are_paced_at_once(log):
+    limiter = paceline.Limiter({"127.0.0.1/*": "100 requests/min"})
+    with OddServer(lambda *_: (200, JSON, OK)) as server:
+        send(limiter, server, 2)
+    assert pools(limiter) == {"127.0.0.1/m": 2}
+    assert said(log) == []
+
+
+def test_the_limits_of_the_only_provider_hold_for_them(log):
+    limiter = paceline.Limiter({"openai/*": "100 requests/min"})
+    with OddServer(lambda *_: (200, JSON, OK)) as server:
+        send(limiter, server, 2)
+    assert pools(limiter) == {"openai/m": 1}
+    assert "limiter.attach(client, provider='openai')" in said(log)[0]
 
 
 @pytest.mark.parametrize(

@@ -101,7 +101,7 @@ NOW_S = 1_795_255_200.0  # 2026-11-21T10:00:00Z
         ),
         (
             {"x-ratelimit-limit": "60", "x-ratelimit-remaining": "59", "x-ratelimit-reset": "30"},
-            "gemini",
+            "",
             [Reading("requests", 60, 59, 30.0)],
         ),
     ],
@@ -109,7 +109,30 @@ NOW_S = 1_795_255_200.0  # 2026-11-21T10:00:00Z
 def test_the_names_tell_the_provider(headers, provider, readings):
     found = paceline.limits_in(headers, now_s=NOW_S)
     assert (found.provider, list(found.readings)) == (provider, readings)
-    assert paceline.limits_in(headers, provider, now_s=NOW_S) == found
+    if provider:
+        assert paceline.limits_in(headers, provider, now_s=NOW_S) == found
+
+
+DRAFT = '"burst";r=5;t=1, "day";r=900;t=3600'
+
+
+@pytest.mark.parametrize(
+    ("headers", "readings"),
+    [
+        ({"ratelimit": '"api";r=50;t=30', "ratelimit-policy": '"api";q=100;w=60'}, [Reading("requests", 100, 50, 30, 60.0)]),
+        (
+            {"ratelimit": DRAFT, "ratelimit-policy": '"burst";q=10;w=1, "day";q=1000;w=86400'},
+            [Reading("requests", 10, 5, 1, 1.0), Reading("requests", 1_000, 900, 3_600, 86_400.0)],
+        ),
+        ({"ratelimit": DRAFT, "ratelimit-policy": '"burst";q=10;qu="content-bytes";w=1'}, []),
+        ({"ratelimit": "limit=100, remaining=50, reset=5"}, [Reading("requests", 100, 50, 5)]),
+        ({"ratelimit-limit": "100, 100;w=60", "ratelimit-remaining": "9"}, [Reading("requests", 100, 9, None, 60.0)]),
+        ({"ratelimit": "?", "ratelimit-policy": ";q=;w="}, []),
+    ],
+)  # fmt: skip
+def test_the_fields_of_the_draft(headers, readings):
+    found = paceline.limits_in(headers)
+    assert (found.provider, list(found.readings)) == ("", readings)
 
 
 def test_the_caller_knows_better():

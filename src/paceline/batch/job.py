@@ -152,6 +152,7 @@ class Job:
                 recovered.answered,
                 start=start,
                 store=store.url if store else None,
+                doubtful=recovered.doubtful,
                 bill=Bill(self.config.prices),
             )
             if whole:
@@ -555,7 +556,7 @@ def _end(
         return stop[0], report
     if tally.failed:
         view.say("the same command again sends the failed requests once more")
-    return (FAILED if tally.failed else DONE), report
+    return (FAILED if tally.failed or tally.doubtful else DONE), report
 
 
 def _run(runner: Runner) -> None:
@@ -649,7 +650,7 @@ def _end_offline(
         return stop[0], report
     if tally.failed:
         view.say("the same command again sends the failed requests once more")
-    return (FAILED if tally.failed else DONE), report
+    return (FAILED if tally.failed or tally.doubtful else DONE), report
 
 
 def _from_start(

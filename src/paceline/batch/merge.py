@@ -35,6 +35,7 @@ class Merged:
         requests: Those of the input.
         answered: Those with an answer.
         failed: Those whose record is a failure.
+        doubtful: Records with status 200 and no result; they count as failed.
         missing: Those without a record.
         twice: Further answers to a request that has one; the first one is in the result.
         unknown: Records with ids that the input does not have; they are left out.
@@ -47,6 +48,7 @@ class Merged:
     requests: int = 0
     answered: int = 0
     failed: int = 0
+    doubtful: int = 0
     missing: int = 0
     twice: int = 0
     unknown: int = 0
@@ -186,6 +188,7 @@ def _read_output(name: str, number: int, file: BinaryIO, index: Index, known: _R
         if line is None:
             merged.unknown += 1
         else:
+            merged.doubtful += found[1] is None
             merged.twice += known.add(line, number, at, len(raw), ok=found[1] is True)
         at, answers = at + len(raw), answers + 1
     return answers
@@ -245,4 +248,5 @@ def in_words(merged: Merged, source: str, target: str) -> Iterator[str]:
         which = ", ".join(f"{shard.number}/{shard.of}" for shard in merged.shards[:20])
         yield f"they belong to shards {which}{', ...' if len(merged.shards) > 20 else ''}: run these commands again"
     if merged.missing or merged.failed:
-        yield f"or send the rest at once: paceline run {shlex.quote(source)} -o {shlex.quote(target)}"
+        repair = " --repair" if merged.doubtful else ""
+        yield f"or send the rest at once: paceline run {shlex.quote(source)} -o {shlex.quote(target)}{repair}"

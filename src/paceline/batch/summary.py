@@ -56,6 +56,7 @@ class Tally:
         waits: The time in the queue, for each request.
         start: ``limiter.status()["pools"]`` before the first request.
         store: Where the quotas are kept; ``None``: in this process.
+        doubtful: Answers of earlier runs that have status 200 and are no results.
         bill: Counts what answers cost.
     """
 
@@ -69,6 +70,7 @@ class Tally:
     waits: Quantiles = field(default_factory=Quantiles)
     start: dict[str, Any] = field(default_factory=dict)
     store: str | None = None
+    doubtful: int = 0
     about: str = ""
     bill: Bill = field(default_factory=lambda: Bill({}))
     started_s: float = field(default_factory=time.monotonic)

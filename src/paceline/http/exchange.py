@@ -36,7 +36,7 @@ from paceline.core.results import (
 )
 from paceline.http.background import job_of, poll_of, remember
 from paceline.http.describe import Metered, describe, describe_guessed, is_metered, provider_guessed
-from paceline.http.recognise import Trial, answers_here, is_chat, llm_body, recognised
+from paceline.http.recognise import Trial, answers_here, is_chat, llm_body, owner_of, recognised
 from paceline.http.unpaced import MEDIA_HOSTS, announce
 from paceline.pacing.accounts import Charge
 from paceline.pacing.breaker import is_server_fault
@@ -46,7 +46,7 @@ from paceline.pacing.retry import Again, GiveUp
 from paceline.pacing.traffic import Entry, TrafficLog
 from paceline.providers.answers import plausible
 from paceline.providers.base import Provider, Usage, UsageReader
-from paceline.providers.registry import provider_for_host, provider_named
+from paceline.providers.registry import provider_for_host
 from paceline.providers.streams import Known
 from paceline.providers.verdict import Beginning, Decode, Judged, Verdict
 
@@ -209,12 +209,16 @@ async def _describe(
     body = llm_body(path, await http.content()) if http.in_memory else None
     if body is not None and known is not None and is_chat(body):
         return recognised(limiter, known, body, guessed=False)
-    if body is not None and known is None and answers_here(host, path):
-        return recognised(limiter, fallback or provider_named(host), body, guessed=fallback is None)
+    if body is not None and known is None:
+        owner, sure = owner_of(limiter, host, body["model"], fallback)
+        if sure or answers_here(host, path):
+            return recognised(limiter, owner, body, guessed=fallback is None)
+        announce(owner.name, host, path, trial=True)
+        return Trial(host, path)
     name = known.name if known is not None else MEDIA_HOSTS.get(host, "")
-    if name or body is not None:
+    if name:
         announce(name, host, path)
-    return Trial(host, path) if body is not None and known is None else None
+    return None
 
 
 class Exchange:

@@ -60,6 +60,16 @@ def recognised(limiter: Pacer, provider: Provider, body: Mapping[str, Any], *, g
     return replace(found, guessed=guessed)
 
 
+def owner_of(limiter: Pacer, host: str, model: str, fallback: Provider | None) -> tuple[Provider, bool]:
+    """The provider under whose name a model at an unknown host is paced, and whether the user has given limits for the host."""
+    limits, at_host = limiter.limits, provider_named(host)
+    home = fallback or (provider_named(limits.home) if limits.home else None)
+    sure = any(name.startswith(f"{at_host.name}/") for name in limits.given)
+    if home is not None and not sure and limits.given_for(home.name, model, home.pool(model)) is not None:
+        return home, False
+    return at_host, sure
+
+
 def answers_here(host: str, path: str) -> bool:
     """Whether an LLM has answered at this path."""
     return (host, path.partition("?")[0]) in _llms

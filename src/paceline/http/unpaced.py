@@ -87,19 +87,20 @@ A kind is a POST with the kind of its path, and with the HTTP library if that is
 """
 
 
-def announce(provider: str, host: str, path: str, library: str = "") -> None:
+def announce(provider: str, host: str, path: str, library: str = "", *, trial: bool = False) -> None:
     """Log that a POST to ``path`` at a host of ``provider`` is not paced, once for each host and kind of path.
 
     Nothing is logged for a path of :data:`MANAGEMENT`. The kind of a path has ``*`` for its names and numbers, which may
-    be a user's. A ``library`` is named if the request is not paced because of it.
+    be a user's. A ``library`` is named if the request is not paced because of it. ``trial``: the path is paced once an
+    answer has the form of an LLM's.
     """
     if MODELS.get(provider, "/") in path and not MANAGEMENT.search(path[:2_000]):
         parts = re.split("([/:])", path[:200])
         kind = "".join(part if part in "/:" or _WORD.fullmatch(part) else "*" for part in parts)
-        announce_kind(provider, host, f"POST {kind}" + (_BY + library if library else ""))
+        announce_kind(provider, host, f"POST {kind}" + (_BY + library if library else ""), trial=trial)
 
 
-def announce_kind(provider: str, host: str, kind: str) -> None:
+def announce_kind(provider: str, host: str, kind: str, *, trial: bool = False) -> None:
     """Log once that a kind is not paced at a host, and count it; provider and host are empty where they are unknown."""
     key = provider, host, kind
     if key in kinds:
@@ -107,6 +108,10 @@ def announce_kind(provider: str, host: str, kind: str) -> None:
     if key in kinds or len(kinds) >= KINDS_MAX:
         return
     kinds[key] = 1
+    if trial:
+        text = "%s is not paced before an answer has the form of an LLM's; to pace it at once, name its provider: limiter.attach(client, provider=%r)"
+        log.warning(text, with_host(kind, host), provider)
+        return
     library = kind.partition(_BY)[2]
     reason = REASONS.get(kind, f"paceline does not {f'pace {library}' if library else 'read this path'}")
     log.warning("%s is not paced, because %s; to pace it, %s", with_host(kind, host), reason, _remedy(provider, kind))

@@ -8,6 +8,7 @@ from typing import Final
 
 from paceline.core.results import Reading
 from paceline.providers import parse
+from paceline.providers.quota_headers import readings_in
 from paceline.providers.registry import provider_named
 
 
@@ -16,7 +17,7 @@ class HeaderLimits:
     """The limits in the headers of one answer.
 
     Attributes:
-        provider: The provider in whose dialect they were read; empty where no header names a limit.
+        provider: The provider in whose dialect they were read; empty where their names say nothing about one.
         readings: One for each quota that the headers report, with ``unit``, ``limit``, ``remaining``, ``reset_s`` and
             ``period_s``; a field is ``None`` where its header is missing or cannot be read.
         retry_after_s: The wait that ``retry-after`` or ``retry-after-ms`` asks for, in seconds; ``None`` for none.
@@ -41,11 +42,9 @@ _NAMES: Final = (
     ("x-ratelimit-limit-tokens-minute", "cerebras"),
     ("x-ms-", "azure"),
     ("apim-", "azure"),
-    ("x-rate-limit-", "azure"),
     ("x-ratelimit-limit-", "openai"),
     ("x-ratelimit-remaining-", "openai"),
     ("x-ratelimit-reset-", "openai"),
-    ("x-ratelimit-", "gemini"),
 )
 
 
@@ -69,5 +68,6 @@ def limits_in(headers: object, provider: str | None = None, *, now_s: float | No
     if provider is None:
         provider = next((name for start, name in _NAMES if any(header.startswith(start) for header in found)), "")
     dialect = provider_named(provider) if provider else None
-    readings = () if dialect is None else dialect.readings(found, time.time() if now_s is None else now_s)
+    read = readings_in if dialect is None else dialect.readings  # names that all servers use alike
+    readings = read(found, time.time() if now_s is None else now_s)
     return HeaderLimits("" if dialect is None else dialect.name, tuple(readings), parse.retry_after_s(found))

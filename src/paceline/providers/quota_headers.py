@@ -61,8 +61,11 @@ _ORDER: Final = list(dict.fromkeys(_UNITS.values()))
 _PERIODS: Final = {"s": 1.0, "m": 60.0, "h": 3_600.0, "d": DAY_S}
 # "tokens-per-minute", "req-10-second", "requests-day", "tokens-1h", "minute"; a month's quota is no speed, and is not read
 _FAMILY = re.compile(r"([a-z-]*?)(?:(?:^|-)(?:per-)?(?:(\d{1,5})-?)?(second|minute|hour|day|(?<=\d)[smhd]))?")
-_POLICY = re.compile(r";\s?q=(\d{1,15})(?:;[^,;]{0,100}){0,5}?;\s?w=(\d{1,9})")
+# Of the IETF's draft: "api";q=1000;w=300 and "api";r=999;t=295; of its older form limit=100, remaining=50, reset=5
+_POLICY = re.compile(r';\s?q=(\d{1,15})(?:;\s?qu="([a-z-]{1,20})")?(?:;[^,;]{0,100}){0,5}?;\s?w=(\d{1,9})')
 _STATE = re.compile(r";\s?r=(\d{1,15})(?:;\s?t=(\d{1,9}))?")
+_OLDER = re.compile(r"limit=(\d{1,15}), ?remaining=(\d{1,15}), ?reset=(\d{1,9})")
+_NAME = re.compile(r'"([^"]{0,100})"\s?;')
 _WINDOW = re.compile(r"(\d{1,15})(?:, ?\1)?; ?w=(\d{1,9})")  # of the older draft: "100, 100;w=60"
 
 USUAL_S: Final = (60.0, DAY_S)
@@ -96,8 +99,8 @@ def readings_in(headers: Headers, now_s: float = 0.0, documented: Documented = N
         about = _about(header)
         if about is not None:
             named.setdefault(about[0], {})[about[1]] = text
-    if "ratelimit" in headers and (texts := _draft(headers)):
-        named[Family("", REQUESTS, None, "", handed_on=False)] = texts
+    if "ratelimit" in headers:
+        named |= _draft(headers)
     found: dict[tuple[str, float | None], Reading] = {}
     own = {family.unit for family in named if not family.handed_on}
     for family, texts in named.items():
@@ -135,12 +138,26 @@ def _about(header: str) -> tuple[Family, str] | None:
     return Family(match[1], _UNITS[match[1]], period_s, of, handed_on=name != header), part
 
 
-def _draft(headers: Headers) -> dict[str, str]:
-    """The parts in the fields of the IETF's draft: ``"api";r=999;t=295`` and ``"api";q=1000;w=300``."""
-    state, policy = _STATE.search(headers["ratelimit"][:500]), _POLICY.search(headers.get("ratelimit-policy", "")[:500])
-    texts = dict(zip(("remaining", "reset"), state.groups(), strict=True)) if state else {}
-    texts |= zip(("limit", "renewalperiod"), policy.groups(), strict=True) if policy else ()
-    return {part: f"{text}s" if part == "reset" else text for part, text in texts.items() if text}
+def _draft(headers: Headers) -> dict[Family, dict[str, str]]:
+    """The parts in the fields of the IETF's draft, for each policy that counts requests."""
+    text, found = headers["ratelimit"][:1_000], {}
+    if (older := _OLDER.search(text)) is not None:
+        parts = {"limit": older[1], "remaining": older[2], "reset": f"{older[3]}s"}
+        return {Family("", REQUESTS, None, "", handed_on=False): parts}
+    states = {_name(item): state for item in text.split(",") if (state := _STATE.search(item)) is not None}
+    for item in headers.get("ratelimit-policy", "")[:1_000].split(","):
+        policy, state = _POLICY.search(item), states.get(_name(item))
+        if policy is not None and policy[2] in (None, "requests"):
+            parts = {"limit": policy[1], "renewalperiod": policy[3]}
+            if state is not None:
+                parts |= {"remaining": state[1]} | ({"reset": f"{state[2]}s"} if state[2] else {})
+            found[Family("", REQUESTS, float(policy[3]) or None, "", handed_on=False)] = parts
+    return found
+
+
+def _name(item: str) -> str:
+    names = _NAME.findall(item)
+    return names[-1] if names else ""
 
 
 def _reading(
