@@ -48,3 +48,14 @@ def test_headers_say_what_their_names_and_numbers_prove(case):
             assert any(
                 all(want in (None, has) for want, has in zip(one, reading, strict=True)) for reading in found[unit]
             ), (found[unit], one)
+
+
+@pytest.mark.parametrize("code", [400, 404, 500])
+@pytest.mark.parametrize("text", ["the prompt says: rate limit reached", "insufficient balance", "model is overloaded"])
+@pytest.mark.parametrize("status", [200, None])
+def test_words_do_not_decide_where_the_error_states_another_status(status, text, code):
+    body = {"error": {"message": text, "code": code}}
+    judged = judge(
+        provider_named("a-proxy"), Call("a-proxy", "chat", "m", 1), status or code, {}, json.dumps(body).encode()
+    )
+    assert (judged.refusal, judged.status) == (None, code)

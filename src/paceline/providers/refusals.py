@@ -33,7 +33,7 @@ def classify(
     text = text[:TEXT_MAX]
     named = headers.get("x-amzn-errortype", "").partition(":")[0]
     names = [*filter(None, [named[:100]]), *codes_of(error)]
-    said = meaning(status, names, text, codes)
+    said = meaning(parse.stated_status(error) if status is None else status, names, text, codes)
     if said is None:
         return None
     facts, kind, scope = facts_in(error, text), said.kind, RefusalScope.POOL
