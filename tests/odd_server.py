@@ -58,14 +58,16 @@ class _Handler(BaseHTTPRequestHandler):
             self.end_headers()
             self.wfile.write(parts)
             return
-        self.send_header("transfer-encoding", "chunked")
+        plain = "content-length" in headers
+        if not plain:
+            self.send_header("transfer-encoding", "chunked")
         self.end_headers()
         for part in parts:
             if isinstance(part, threading.Event):
                 part.wait(20)
             else:
-                self.wfile.write(b"%x\r\n%b\r\n" % (len(part), part))
-        self.wfile.write(b"0\r\n\r\n")
+                self.wfile.write(part if plain else b"%x\r\n%b\r\n" % (len(part), part))
+        self.wfile.write(b"" if plain else b"0\r\n\r\n")
 
     def log_message(self, *_):
         pass

@@ -53,6 +53,19 @@ def test_a_page_in_the_middle_costs_no_request(tmp_path):
     assert (code, report["ok"], report["failed"]) == (0, 60, 0)
 
 
+CUT = json.dumps(TEXT | {"more": "x" * 100_000}).encode()[:90_000]
+
+
+@pytest.mark.parametrize("first", [{"choices": []}, CUT], ids=["empty", "cut"])
+@pytest.mark.parametrize("workers", [1, 3])
+def test_an_unreadable_answer_before_the_first_result_costs_no_request(tmp_path, first, workers):
+    source = write_lines(tmp_path / "in.jsonl", [chat(f"r{n}") for n in range(3)])
+    with OddServer(lambda number, _: (200, JSON, first if number == 0 else TEXT)) as server:
+        config = Config.load(environ={}, given={"base_url": server.base_url, "limits": FAST, "workers": workers})
+        code, report = Job(str(source), None, config, environ={"OPENAI_API_KEY": "k"}).run(Said())
+        assert (code, report["ok"], len(server.asked)) == (0, 3, 4)
+
+
 @pytest.mark.parametrize(
     "body", [REFUSED, REFUSED | {"choices": []}, {"choices": []}, {"error": {"code": 400, "message": "no"}}]
 )

@@ -71,6 +71,24 @@ def test_pings_pass_on_while_the_beginning_is_held_and_the_answer_follows(serve,
     assert got == b"".join(part for part in parts if isinstance(part, bytes))
 
 
+def test_the_length_of_a_refused_attempt_does_not_bound_the_answer(serve, odd):
+    go = threading.Event()
+    parts, right = [b": k\n\n", go, *named(OVERLOADED)], b"".join(named(START, OPEN, *[WORD] * 9, STOP))
+    length = {"content-length": str(sum(len(part) for part in parts if isinstance(part, bytes)))}
+    server = odd(lambda number, _: (200, SSE | SOON | length, parts) if number == 0 else (200, SSE, right))
+    running = serve(server.base_url, provider="anthropic")
+    with (
+        httpx2.Client() as client,
+        client.stream("POST", f"{running.url}/v1/messages", json=ASKED | {"stream": True}) as answer,
+    ):
+        assert "content-length" not in answer.headers
+        lines = answer.iter_raw()
+        got = next(lines)
+        go.set()
+        got += b"".join(lines)
+    assert got == b": k\n\n" + right
+
+
 def test_a_refusal_after_a_ping_is_sent_again_below_the_same_head(serve, odd):
     wrong = (200, SSE | SOON, named(PING, START, OVERLOADED))
     right = (200, SSE, named(START, OPEN, WORD, STOP))

@@ -48,7 +48,7 @@ def level(limiter):
     ("last", "spent"), [(("completed", USAGE), 1_000), (("failed", None), None), (("cancelled", None), None)]
 )
 def test_the_usage_is_that_of_the_answer_that_is_asked_for(last, spent):
-    limiter = paceline.Limiter({"openai/*": f"{TOKENS}, 5 concurrency"})
+    limiter = paceline.Limiter({"openai/*": TOKENS})
     with client_of(limiter, Provider(("in_progress", None), last)) as client:
         job = client.responses.create(model="gpt-5", input="Hello.", background=True, max_output_tokens=50)
         held = level(limiter)
@@ -57,6 +57,15 @@ def test_the_usage_is_that_of_the_answer_that_is_asked_for(last, spent):
         assert client.responses.retrieve(job.id).status == last[0]
     assert limiter.status()["pools"]["openai/gpt-5"]["in_flight"] == 0
     assert level(limiter) == (held if spent is None else spent)
+    assert not limiter.jobs
+
+
+def test_a_pool_of_slots_does_not_wait_for_it():
+    limiter = paceline.Limiter({"openai/*": f"{TOKENS}, 2 concurrency"}, acquire_timeout_s=1.0)
+    with client_of(limiter, Provider()) as client:
+        for _ in range(5):
+            client.responses.create(model="gpt-5", input="Hello.", background=True)
+    assert limiter.status()["pools"]["openai/gpt-5"]["in_flight"] == 0
     assert not limiter.jobs
 
 

@@ -181,3 +181,28 @@ def test_hosts_for_speech_images_and_video_are_announced(log, url, name):
     assert f"limiter.acquire('{name}/<model>')" in once
     assert "secret" not in once
     assert [row["count"] for row in unpaced.rows()] == [2]
+
+
+@pytest.mark.parametrize(
+    ("path", "body", "answer", "model"),
+    [
+        (
+            "/v1beta/models/gemini-x:generateContent",
+            {"contents": [{"parts": [{"text": "Hello."}]}]},
+            {"candidates": [{"content": {"parts": [{"text": "Hi."}]}}]},
+            "gemini-x",
+        ),
+        (
+            "/model/a.b-v1:0/converse",
+            {"messages": [{"role": "user", "content": [{"text": "Hello."}]}]},
+            {"output": {"message": {"role": "assistant", "content": [{"text": "Hi."}]}}},
+            "a.b-v1:0",
+        ),
+    ],
+    ids=["gemini", "bedrock"],
+)
+def test_paths_that_name_the_model_are_known_at_any_host(path, body, answer, model):
+    limiter = paceline.Limiter({"127.0.0.1/*": "100 requests/min"})
+    with OddServer(lambda *_: (200, JSON, answer)) as server:
+        send(limiter, server, 2, path, body)
+    assert pools(limiter) == {f"127.0.0.1/{model}": 2}

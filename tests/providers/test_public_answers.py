@@ -59,3 +59,19 @@ def test_words_do_not_decide_where_the_error_states_another_status(status, text,
         provider_named("a-proxy"), Call("a-proxy", "chat", "m", 1), status or code, {}, json.dumps(body).encode()
     )
     assert (judged.refusal, judged.status) == (None, code)
+
+
+ECHOES = [
+    (403, {"code": "content_policy", "message": "Forbidden: why was I told 'insufficient balance'?"}),
+    (403, {"code": 403, "message": "Forbidden: input flagged: \"why was I told 'insufficient balance'?\""}),
+    (401, {"message": "Incorrect API key provided: insufficient balance"}),
+    (400, {"message": 'Your prompt "insufficient balance" was blocked by the content filter'}),
+    (400, {"message": "Your request was rejected as a result of our safety system. Prompt: billing limit reached"}),
+    (403, {"code": "AccessDenied", "message": "Your account has been rate limited?"}),
+]
+
+
+@pytest.mark.parametrize(("status", "error"), ECHOES)
+def test_what_an_error_quotes_stops_no_pool(status, error):
+    body = json.dumps({"error": error}).encode()
+    assert provider_named("a-proxy").refusal(status, {}, body) is None

@@ -12,7 +12,7 @@ from paceline.core.results import RefusalKind
 from paceline.providers import verdict
 from paceline.providers.base import Call
 from paceline.providers.registry import provider_named
-from paceline.providers.verdict import HELD_MAX, Beginning, Verdict, is_result, judge
+from paceline.providers.verdict import HELD_MAX, WHOLE_MAX, Beginning, Verdict, is_result, judge
 
 TEXT = {"choices": [{"message": {"role": "assistant", "content": "Hi."}, "finish_reason": "stop"}]}
 SSE, JSON = {"content-type": "text/event-stream"}, {"content-type": "application/json"}
@@ -242,10 +242,14 @@ def test_pings_can_be_passed_on_before():
     assert bytes(beginning.body) == start + start[:20]
 
 
-def test_a_long_body_is_judged_by_its_beginning():
+def test_a_long_body_is_judged_by_its_beginning_and_its_end():
     beginning = Beginning(provider_named("openai"), Call("openai", "embeddings", "m", 1), 200, JSON)
-    assert beginning.feed(b'{"data": [' + b"0.1, " * HELD_MAX)
+    assert not beginning.feed(b'{"data": [' + b"0.1, " * HELD_MAX)
+    beginning.end()
+    assert beginning.judged().verdict is Verdict.UNREADABLE  # it is cut
+    beginning.feed(b"0.1]}\n")
     assert beginning.judged().verdict is Verdict.RESULT
+    assert beginning.feed(b" " * WHOLE_MAX)
     assert judged(b"<html>" + b" " * HELD_MAX).verdict is Verdict.UNREADABLE
 
 
@@ -271,3 +275,49 @@ def test_frames_of_aws():
     assert judged(start + broken, **options).verdict is Verdict.FAULT
     assert judged(start, **options).verdict is Verdict.UNREADABLE
     assert judged(b"<html>" + b" " * 99, **options).verdict is Verdict.RESULT  # no frames: the caller's reader says so
+
+
+@pytest.mark.parametrize(
+    ("endpoint", "body"),
+    [
+        ("transcriptions", {"text": "", "x_groq": {"id": "a"}}),
+        ("transcriptions", ""),
+        ("search", {"results": [], "id": "a"}),
+        ("chat", {"messages": [{"role": "assistant", "content": "Hi."}], "usage": None}),
+        ("chat", {"predictions": []}),
+        ("chat", {"result": [], "success": True, "errors": []}),
+        ("embeddings", {"embeddings": []}),
+        ("rerank", {"results": []}),
+    ],
+)
+def test_an_empty_answer_is_one(endpoint, body):
+    kind = {"content-type": "application/json" if body else "text/plain"}
+    call = Call("groq", endpoint, "m", 1)
+    found = judge(provider_named("groq"), call, 200, kind, json.dumps(body).encode() if body else b"")
+    assert found.verdict is Verdict.RESULT
+
+
+BOM = b"\xef\xbb\xbf"
+ANSWER = {"choices": [{"message": {"content": "Hi."}}]}
+
+
+def test_a_byte_order_mark_is_no_part_of_an_answer():
+    long = BOM + json.dumps(ANSWER | {"more": "x" * HELD_MAX}).encode()
+    for body in (BOM + json.dumps(ANSWER).encode(), long):
+        assert judged(body).verdict is Verdict.RESULT
+    assert judged(BOM + json.dumps({"error": {"code": 429, "message": "x"}}).encode()).verdict is Verdict.REFUSAL
+    event = BOM + b'data: {"error": {"code": 429, "message": "x"}}\n\n'
+    call = Call("openai", "chat", "m", 1, stream=True)
+    found = judge(provider_named("openai"), call, 200, {"content-type": "text/event-stream"}, event)
+    assert found.verdict is Verdict.REFUSAL
+
+
+def test_a_stream_byte_by_byte_costs_what_its_bytes_cost():
+    beginning = Beginning(
+        provider_named("openai"),
+        Call("openai", "chat", "m", 1, stream=True),
+        200,
+        {"content-type": "text/event-stream"},
+    )
+    for byte in b'data: {"x": "' + b"y" * 30_000:
+        assert not beginning.feed(bytes([byte]))

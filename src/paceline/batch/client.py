@@ -115,6 +115,11 @@ class Route:
                 await self.open.wait()
         return not self.why
 
+    async def again(self) -> bool:
+        """Whether a request whose answer was unreadable is sent again, once others have shown what they can."""
+        await self.open.wait()
+        return self.served or not self.why
+
     def answered(self, *, wrong: bool) -> bool:
         """Count an answer; return whether it is the last of a handful that were all wrong."""
         if self.served or self.why:
@@ -213,6 +218,8 @@ class Client:
             return Outcome(None, {"code": code, "message": words[:MESSAGE_MAX]})
         if not route.served and exchange.judged is not None:
             self._judge(route, request, answer, exchange.judged)
+            if exchange.judged.verdict is Verdict.UNREADABLE and await route.again():
+                return await self.ask(request, metered)
         outcome = _outcome(request, answer)
         if outcome.ends and self._group is not None:
             why = "have no money left" if outcome.ends == "money" else "refuse their keys, or the model"

@@ -541,8 +541,9 @@ def _headers_of(reply: Reply) -> Headers:
 
 async def _pass_on_early(send: Send, connection: Connection, reply: Reply, part: bytes) -> None:
     """Send a part of an answer that is not judged yet, after its head."""
-    if not connection.answering:
-        await send({"type": "http.response.start", "status": reply.status, "headers": _headers_of(reply)})
+    if not connection.answering:  # what follows may be another attempt's, of another length
+        headers = [pair for pair in _headers_of(reply) if pair[0] != b"content-length"]
+        await send({"type": "http.response.start", "status": reply.status, "headers": headers})
     await send({"type": "http.response.body", "body": part, "more_body": True})
 
 

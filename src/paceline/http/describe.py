@@ -126,19 +126,22 @@ INPUTS: Final = ("messages", "input", "prompt", "contents", "texts", "documents"
 """Fields of which an LLM's request has one."""
 
 
+_BY_PATH: Final = ("gemini", "bedrock")
+
+
 def provider_guessed(
     limiter: Pacer, host: str, path: str, has_header: Callable[[str], bool], fallback: Provider | None
 ) -> Provider | None:
     """The provider whose API a request to an unknown host seems to use; ``None`` if it costs nothing.
 
     Anthropic, if the request has its own header; ``fallback``; the provider of the limiter; OpenAI's dialect, which
-    carries the name of the host.
+    carries the name of the host; Google's or Bedrock's, whose paths name the model.
     """
     home = limiter.limits.home
     likely = provider_named("anthropic") if has_header("anthropic-version") else fallback
     if likely is None and home is not None:
         likely = provider_named(home)
-    guesses: tuple[Any, ...] = (likely, provider_named(host))
+    guesses: tuple[Any, ...] = (likely, provider_named(host), *map(provider_named, _BY_PATH))
     return next((guess for guess in guesses if guess is not None and is_metered(guess, path)), None)
 
 

@@ -18,7 +18,7 @@ from dataclasses import dataclass, field, replace
 from enum import Enum
 from typing import Any, Final, Protocol, TypeVar
 
-from paceline.core.quota import INPUT_TOKENS, NS, OUTPUT_TOKENS, Cost
+from paceline.core.quota import CONCURRENCY, INPUT_TOKENS, NS, OUTPUT_TOKENS, Cost
 from paceline.core.results import (
     AcquireTimeoutError,
     BudgetError,
@@ -531,7 +531,10 @@ class Exchange:
                 self.charge.settle(usage, call.provider, call.model)
 
         payload = None if self.judged is None else self.judged.payload
-        if (job := job_of(payload)) is not None:  # it is charged as held until the caller has asked for the answer
+        job = job_of(payload)
+        if job is not None and CONCURRENCY in self.scheduler.pool.ledger.units:
+            settle(None, None)  # the end of its slot is not known
+        elif job is not None:  # it is charged as held until the caller has asked for the answer
             usage_of = self.provider.usage
             remember(self.limiter, job, lambda found: settle(None if found is None else usage_of(found), None))
         else:

@@ -96,13 +96,18 @@ class ServerSent(Splitter):
     """Server-sent events."""
 
     def __init__(self) -> None:
-        self._idle, self._held, self._rest = b"", b"", b""
+        self._idle, self._held, self._rest = b"", b"", bytearray()
+        self._begun = False
 
     def feed(self, piece: bytes) -> Iterator[Event]:
         """Take the next bytes."""
+        start = max(0, len(self._rest) - 3)  # no blank line ends before
         self._rest += piece
-        while (end := _BLANK.search(self._rest)) is not None:
-            raw, self._rest = self._rest[: end.end()], self._rest[end.end() :]
+        if not self._begun:
+            self._rest, self._begun = self._rest.removeprefix(b"\xef\xbb\xbf"), len(self._rest) > 2
+        while (end := _BLANK.search(self._rest, start)) is not None:
+            raw, start = bytes(self._rest[: end.end()]), 0
+            del self._rest[: end.end()]
             events = list(_server_sent(raw))
             if events == [_IDLE]:
                 self._idle += raw
@@ -113,7 +118,7 @@ class ServerSent(Splitter):
     def take_idle(self) -> tuple[bytes, bytes]:
         """See :class:`Splitter`."""
         idle, self._idle = self._idle, b""
-        return idle, self._held + self._rest
+        return idle, self._held + bytes(self._rest)
 
 
 def _server_sent(raw: bytes) -> Iterator[Event]:
@@ -183,6 +188,8 @@ class Elements(Splitter):
     def feed(self, piece: bytes) -> Iterator[Event]:
         """Take the next bytes."""
         self._read += piece
+        if b"}" not in piece:  # no element ends
+            return
         start = self._read.lstrip()[1:].lstrip().decode("utf-8", "replace")
         try:
             value, _ = json.JSONDecoder().raw_decode(start)

@@ -44,7 +44,7 @@ _WORDS: Final = (
         RefusalKind.MONEY,
         re.compile(
             r"insufficient (?:account )?(?:balance|credits?|funds)|balance (?:is |too )?(?:insufficient|not enough|too low)|not enough (?:balance|credits?)"
-            r"|credit balance is too low|overdue balance|in arrears|out of credits|all available credits|purchase more credits|add (?:more )?credits"
+            r"|credit balance is too low|overdue balance|in arrears|out of credits|all available credits|purchase more credits|key limit exceeded|add (?:more )?credits"
             r"|spend(?:ing)?[ -](?:limit|cap|based)|past invoices|credits? (?:are|is|balance is) depleted|exceeds your quota of .{1,40}credits"
             r"|specified api usage limits|budget has been exceeded|exceeded budget|billing (?:hard )?limit|余额不足|欠费|账户余额",
             re.IGNORECASE,
@@ -99,6 +99,32 @@ def details_of(error: Mapping[str, Any], kind: str) -> Iterator[Mapping[str, Any
             yield detail
 
 
+_QUOTED = re.compile(r'"[^"]*"|“[^”]*”|`[^`]*`|(?<![a-z])\'[^\']*\'', re.IGNORECASE)
+_OTHER = re.compile(
+    r"policy|content_?filter|safety|moderation|guardrail|authentication|api_?key|access_?denied|unauthori[sz]ed",
+    re.IGNORECASE,
+)
+_BAD_KEY = re.compile(r"(?:incorrect|invalid|wrong) api[ _]key", re.IGNORECASE)
+_ABOUT_MONEY = re.compile(
+    r"You (?:have|do|don|are|exceed)|Your (?:account|organi[sz]ation|team|workspace|credit|balance|plan)|This request would|Budget"
+)
+
+
+def _kinds_by_words(status: int | None, codes: list[str], text: str) -> Iterator[RefusalKind]:
+    """What the words of an error say.
+
+    A 400, 401 or 403 may quote the request: there, quoted words do not count, nor any if a code has another meaning, and
+    those of a 400 only in a message to the owner of the account.
+    """
+    if status in (400, 401, 403):
+        if any(" " not in code and _OTHER.search(code) for code in codes) or _BAD_KEY.match(text):
+            return
+        if status == 400 and not _ABOUT_MONEY.match(text):
+            return
+        text = _QUOTED.sub(" ", text)
+    yield from (kind for kind, words in _WORDS if status in _READ[kind] and words.search(text))
+
+
 def meaning(
     status: int | None, codes: list[str], text: str, own: Mapping[str, Refusal] | None = None
 ) -> Refusal | None:
@@ -116,13 +142,8 @@ def meaning(
     mine = [refusal for code in (*codes, str(status)) if own and (refusal := own.get(code)) is not None]
     found = [refusal for code in codes if (refusal := MEANINGS.get(code.lower())) is not None]
     found += [Refusal(RefusalKind.MONEY) for code in codes if _SPENT.fullmatch(code)]
-    for kind, words in _WORDS:
-        if (
-            status in _READ[kind]
-            and words.search(text)
-            and (status != 400 or text.startswith(("You", "This request", "Budget")))
-        ):
-            found.append(Refusal(kind))  # the message of a 400 may quote the request
+    for kind in _kinds_by_words(status, codes, text):
+        found.append(Refusal(kind))
     said = bool(found)
     found += filter(None, [MEANINGS.get(str(status))])
     if not (mine or found):

@@ -257,6 +257,7 @@ def make_usage(input_tokens: int, output_tokens: int, cached_tokens: int, cache_
     return Usage(input_tokens, output_tokens, min(cached_tokens, input_tokens), min(cache_write_tokens, input_tokens))
 
 
+_OUTCOMES: Final = ("failed", "canceled", "cancelled", "aborted")
 _FINE: Final = ("", "0", "200", "20000", "success", "ok", "none")
 """Codes of answers that are no errors, in the form in which an object has a code and a message in any case."""
 
@@ -277,7 +278,10 @@ def error_in(payload: Any) -> Mapping[str, Any] | None:
         if isinstance(error, Mapping) and error:
             return error
         if isinstance(error, str) and error:
-            return {"message": error} | {name: payload[name] for name in ("code", "type", "status") if name in payload}
+            if "id" in payload and payload.get("status") in _OUTCOMES:  # a job that has failed: the model's error
+                return None
+            beside = {name: payload[name] for name in ("code", "type", "status") if name in payload}
+            return {"message": ": ".join(filter(None, (error, as_text(payload.get("message")))))} | beside
     choices = payload.get("choices")
     for choice in choices if isinstance(choices, list) else []:
         if error := as_mapping(as_mapping(choice).get("error")):
@@ -298,7 +302,8 @@ def error_in(payload: Any) -> Mapping[str, Any] | None:
     if isinstance(errors, list) and errors and isinstance(errors[0], Mapping) and payload.get("success") is not True:
         return errors[0]
     said = next((payload[name] for name in ("message", "msg", "errorMsg") if isinstance(payload.get(name), str)), None)
-    if said is not None and as_text(payload.get("code")).lower() not in _FINE and not payload.get("data"):
+    answers = any(payload.get(name) for name in ("data", "result", "results", "choices", "output", "content"))
+    if said is not None and as_text(payload.get("code")).lower() not in _FINE and not answers:
         return {**payload, "message": said}
     return None
 

@@ -52,7 +52,11 @@ _AZURE: Final = (
     "*.openai.azure.us",
 )
 _VERTEX: Final = ("aiplatform.googleapis.com", "*-aiplatform.googleapis.com", "aiplatform.*.rep.googleapis.com")
-_BEDROCK: Final = ("bedrock-runtime.*.amazonaws.com", "bedrock-runtime-fips.*.amazonaws.com")
+_BEDROCK: Final = (
+    "bedrock-runtime.*.amazonaws.com",
+    "bedrock-runtime-fips.*.amazonaws.com",
+    "bedrock-runtime.*.api.aws",
+)
 _DASHSCOPE: Final = (
     "dashscope-intl.aliyuncs.com",
     "dashscope.aliyuncs.com",

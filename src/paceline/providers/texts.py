@@ -76,7 +76,7 @@ _QUOTAS: Final = tuple(
         r"\b(?P<short>(?-i:IT|OT|I|T|R|Q)(?-i:P[SMHD])|[rtq]p[smd])\b|(?P<qps>qps)OverFlow",
         # a period alone: "your daily rate limit", "5-hour usage limit", "per-minute limit"; a unit alone after them
         rf"\b(?P<every>hour|dai|week|month)ly {_WORDS}(?:limit|quota|allowance)",
-        rf"\b(?:per|(?P<count>\d{{1,4}}))[- ](?P<period>second|minute|hour|day) {_WORDS}(?:limit|quota)",
+        rf"\b(?:per|(?P<count>\d{{1,4}}))[- ](?P<period>second|minute|hour|day) {_WORDS}(?:limit|quota|window)",
         r"\b(?P<unit>tokens?|requests?|calls?) (?:rate )?(?:limit(?:ing)?|quota)\b",
         r"\blimit (?:reached for |exceeded for |type: )(?P<unit>tokens|requests)\b|\btoo many (?P<many>tokens)\b",
         rf"\bnumber of {_WORDS}(?P<unit>tokens|requests)\b",
@@ -103,7 +103,9 @@ _LIMIT = re.compile(
 )
 _SHORT_LIMIT = re.compile(rf"\b(?:[IORTQ]{{1,2}}P[SMHD]|concurrency): {{0,2}}({_AMOUNT})")
 _USED = re.compile(rf"\b(?:used|current|consumed)(?: usage| concurrency)?(?::| is)? {{0,2}}({_AMOUNT})", re.IGNORECASE)
-_REQUESTED = re.compile(rf"\b(?:requested|requires):? {{0,2}}~?({_AMOUNT})(?! credits)", re.IGNORECASE)
+_REQUESTED = re.compile(
+    rf"\b(?:requested|requires):? {{0,2}}~?({_AMOUNT})(?![\d,]| credits| requests| tokens per)", re.IGNORECASE
+)
 _PAIR = re.compile(rf"\((?:actual|used|current)/limit\): ?({_AMOUNT}) ?/ ?({_AMOUNT})", re.IGNORECASE)
 _EACH = re.compile(
     r"\bcurrent ([rt]pm): (\d{1,15}), \1 limit: (\d{1,15})"
@@ -124,20 +126,21 @@ _CHINESE_UNITS: Final = ((re.compile("令牌|token", re.IGNORECASE), TOKENS), (r
 
 def said_in(text: str) -> Said:
     """Read a message."""
-    text, named = text[:TEXT_MAX], dict[str, str]()
-    several = len({short[0].lower() for short in _SHORT.findall(text)}) > 1  # "600 RPM and 180000 TPM" names none
-    for pattern in _QUOTAS:
-        match = pattern.search(text)
-        for name, words in match.groupdict().items() if match else ():
-            if words and not (name == "count" and "period" in named) and not (name == "short" and several):
-                named.setdefault(name, words)
-        if "period" in named and "unit" in named:
-            break
+    text = text[:TEXT_MAX]
+    named = _named(text)
     unit, period_s = _quota(named, text)
     limits = (_found(_LIMIT, text), _amount(named.get("limit")), _found(_SHORT_LIMIT, text))
     limit, used = next((limit for limit in limits if limit is not None), None), _found(_USED, text)
-    if (pair := _PAIR.search(text)) is not None:
-        used, limit = _amount(pair[1]), _amount(pair[2])
+    since = 0
+    for pair in _PAIR.finditer(text):  # of several quotas, the exceeded one
+        amounts = _amount(pair[1]) or 0.0, _amount(pair[2]) or 0.0
+        if since == 0 or amounts[0] >= amounts[1]:
+            used, limit = amounts
+            own = _quota(_named(text[since : pair.start()]), text)
+            unit, period_s = own[0] or unit, own[1] or period_s
+        since = pair.end()
+        if amounts[0] >= amounts[1]:
+            break
     for short, so_far, most in _EACH.findall(text):
         if int(so_far) >= int(most):
             (unit, period_s), used, limit = _in_short(short), float(so_far), float(most)
@@ -147,6 +150,20 @@ def said_in(text: str) -> Said:
     reset = _RESET.search(text)
     reset_s = duration_s(reset[1]) if reset else None
     return Said(unit, period_s, limit, used, _found(_REQUESTED, text), wait_in(text), reset_s)
+
+
+def _named(text: str) -> dict[str, str]:
+    """The parts that name a quota."""
+    named: dict[str, str] = {}
+    several = len({short[0].lower() for short in _SHORT.findall(text)}) > 1  # "600 RPM and 180000 TPM" names none
+    for pattern in _QUOTAS:
+        match = pattern.search(text)
+        for name, words in match.groupdict().items() if match else ():
+            if words and not (name == "count" and "period" in named) and not (name == "short" and several):
+                named.setdefault(name, words)
+        if "period" in named and "unit" in named:
+            break
+    return named
 
 
 def _quota(named: dict[str, str], text: str) -> tuple[str | None, float | None]:

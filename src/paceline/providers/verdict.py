@@ -28,6 +28,11 @@ Decode = Callable[[bytes], Iterable[bytes]]
 HELD_MAX: Final = 65_536
 """Bytes of a body that are read before it is judged: of an error, of a stream without content, of a longer body."""
 
+WHOLE_MAX: Final = 8 * 2**20
+"""The same of a JSON answer, which may be cut: a longer one is taken for whole."""
+
+BOM: Final = b"\xef\xbb\xbf"
+
 START_KEPT: Final = 10_000
 """Bytes of an unreadable body that are kept."""
 
@@ -121,7 +126,8 @@ class Beginning:
                 self._read(self._splitter, piece)
         if first and self._status < 300 and self._splitter is None and _is_binary(piece):
             self.accept()  # a sound, a picture, or an encoding that is not known
-        self._enough = self._enough or len(self.body) > HELD_MAX
+        most = WHOLE_MAX if self._status < 300 and not self._streams and _is_json(self.body) else HELD_MAX
+        self._enough = self._enough or len(self.body) > most
         return self._enough
 
     def take_encoded(self, chunk: bytes, decode: Decode | None) -> bool:
@@ -188,11 +194,13 @@ class Beginning:
         if kind.startswith(("audio/", "image/", "video/")) or kind == "application/octet-stream":
             return Judged(Verdict.RESULT, self._status)
         text = kind in ("text/plain", "text/vtt", "application/x-subrip")
-        payload = self.payload if self.payload is not None else decode(body)
-        if payload is None and len(body) > HELD_MAX and body.lstrip().startswith((b"{", b"[")):
-            return Judged(Verdict.RESULT, self._status)  # too long for an error
+        payload = self.payload
+        if payload is None and len(body) <= HELD_MAX:
+            payload = decode(body.removeprefix(BOM))
+        if payload is None and len(body) > HELD_MAX and _is_json(body) and (not self._ended or _is_closed(body)):
+            return Judged(Verdict.RESULT, self._status)  # too long for an error, and whole
         if payload is None or isinstance(payload, str | int | float):
-            if self._call.endpoint in TEXTS and body and (text or not body.lstrip().startswith(b"<")):
+            if self._call.endpoint in TEXTS and (text or (body and not body.lstrip().startswith(b"<"))):
                 return Judged(Verdict.RESULT, self._status)
             return _unreadable(body, f"{_form(body)} of {len(body):,} bytes, and no JSON object")
         error = parse.error_in(payload)
@@ -218,6 +226,14 @@ TEXTS: Final = frozenset({"transcriptions", "speech"})
 """The endpoints whose answer can be a text."""
 
 
+def _is_json(body: bytearray) -> bool:
+    return body[:64].removeprefix(BOM).lstrip().startswith((b"{", b"["))
+
+
+def _is_closed(body: bytearray) -> bool:
+    return body[-64:].rstrip().endswith((b"}", b"]"))
+
+
 _BINARY: Final = re.compile(rb"[\x00-\x08\x0e-\x1a\x1c-\x1f]")  # in a terminal, a text may have an escape
 
 
@@ -236,16 +252,16 @@ def _unreadable(body: bytearray, why: str) -> Judged:
     return Judged(Verdict.UNREADABLE, UNREADABLE_STATUS, why=why, start=bytes(body[:START_KEPT]))
 
 
-_ALWAYS: Final = ("choices", "candidates", "data", "embeddings", "results")
+_ALWAYS: Final = ("choices", "candidates")
 """Fields that are never empty in the answer of an API that has them."""
 
 _RESULTS: Final = (
-    *_ALWAYS, "output", "outputs", "output_text", "content", "text", "response", "result", "predictions",
+    "data", "embeddings", "results", "messages", "output", "outputs", "output_text", "content", "text", "response", "result", "predictions",
     "prediction", "generations", "generation", "generated_text", "completion", "completions", "embedding", "images",
     "artifacts", "pages", "promptFeedback", "prompt_feedback", "stop_reason", "done", "outputText", "answer", "segments",
     "job_id", "task_id",
 )  # fmt: skip
-"""Fields of which the answer of some API has one."""
+"""Fields of which the answer of some API has one; it may be empty: a search without hits, a recording of silence."""
 
 
 def has_result(payload: Any, *, strict: bool = True) -> bool:
@@ -259,10 +275,10 @@ def has_result(payload: Any, *, strict: bool = True) -> bool:
         return bool(payload)
     if not isinstance(payload, Mapping):
         return False
-    if any(payload.get(name) not in (None, "", [], {}) for name in _RESULTS) or as_mapping(payload.get("message")):
-        return True  # a message that is a text may say anything
     if any(name in payload for name in _ALWAYS):
-        return False
+        return any(payload.get(name) for name in (*_ALWAYS, "promptFeedback", "prompt_feedback"))
+    if any(payload.get(name) is not None for name in _RESULTS) or as_mapping(payload.get("message")):
+        return True  # a message that is a text may say anything
     if "id" in payload and isinstance(payload.get("status"), str):  # a job, or an answer in the background
         return True
     reports = any(
