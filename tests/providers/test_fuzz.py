@@ -14,6 +14,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from paceline.core.results import Reading, Refusal
+from paceline.providers import events, parse
 from paceline.providers.base import Call
 from paceline.providers.generic import Generic
 from paceline.providers.registry import PROVIDERS as KNOWN
@@ -195,6 +196,13 @@ def test_deep_nesting(alike):
     for _ in range(5_000):
         nested = {"content": [nested]}
     assert any(provider.describe(path, {"messages": nested, "input": nested, "contents": nested}) for path in PATHS)
+
+
+@unhurried
+@given(value=st.one_of(JSON, st.sampled_from(REAL_BODIES)))
+def test_each_form_of_an_error_has_a_mark_in_its_bytes(value):
+    if parse.error_in(value) is not None:
+        assert events._MAY_FAIL.search(json.dumps(value).encode())
 
 
 PUBLIC = json.loads(Path(__file__).with_name("fixtures").joinpath("public.json").read_text())

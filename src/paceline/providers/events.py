@@ -43,14 +43,18 @@ _STARTS: Final = frozenset({
 """The types of events that only announce: Anthropic's, Cohere's, OpenAI's, Mistral's, Google's, Bedrock's."""
 
 
-def event_of(name: str, value: Any) -> Event:
-    """What the event called ``name``, with the JSON ``value``, is. One of an unknown form is content."""
+_MAY_FAIL = re.compile(rb'[eE]rror|"code"|base_resp|__type')
+"""What the bytes of each form of an error contain."""
+
+
+def event_of(name: str, value: Any, *, sound: bool = False) -> Event:
+    """What the event called ``name``, with the JSON ``value``, is. One of an unknown form is content; ``sound``: it has no error."""
     if not isinstance(value, Mapping):
         return _CONTENT
     kind = name or as_text(value.get("type"))
     if kind in _PINGS:
         return _IDLE
-    error = value if kind == "error" and not value.get("error") else error_in(value)
+    error = None if sound else value if kind == "error" and not value.get("error") else error_in(value)
     if error is not None:
         return Event(Kind.ERROR, error)
     if kind in _STARTS or _only_opens(kind, value):
@@ -131,10 +135,10 @@ def _server_sent(raw: bytes) -> Iterator[Event]:
     if data == [b"[DONE]"]:  # an end is no content
         yield _START
         return
-    whole = decode(b"\n".join(data))
+    whole, sound = decode(b"\n".join(data)), _MAY_FAIL.search(raw) is None
     # Some servers leave out the blank line between two events: then each line is one.
     for value in [whole] if whole is not None else map(decode, data):
-        yield event_of(name, value)
+        yield event_of(name, value, sound=sound)
 
 
 class Frames(Splitter):
