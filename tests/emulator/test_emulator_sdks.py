@@ -205,7 +205,7 @@ def test_errors_inside_streams_reach_sdk_and_engine(paceline_emulator, attached)
         list(theirs.messages.create(model="claude", messages=HELLO, max_tokens=50, stream=True))
     assert limiter.status()["pools"]["openai/gpt-5"]["counts"] == {"granted": 2, "refused_capacity": 2}
     assert limiter.status()["pools"]["anthropic/claude"]["counts"] == {"granted": 1, "refused_capacity": 1}
-    google = attached(limiter, gemini_client(emulator))
+    google = attached(limiter, gemini_client(emulator), "gemini")
     with pytest.raises(errors.ServerError, match="overloaded"):
         list(google.models.generate_content_stream(model="gemini", contents="hello"))
     with pytest.raises(openai.InternalServerError):
