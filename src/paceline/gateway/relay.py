@@ -222,8 +222,14 @@ def decoder(headers: Mapping[str, str]) -> Decode | None:
     inner = zlib.decompressobj(zlib.MAX_WBITS | 32)  # 32: gzip and zlib
 
     def decode(chunk: bytes) -> Iterator[bytes]:
+        nonlocal inner
         for start in range(0, len(chunk), _PIECE):
-            yield inner.decompress(chunk[start : start + _PIECE])
+            piece = chunk[start : start + _PIECE]
+            while piece:
+                if inner.eof:  # another member of gzip
+                    inner = zlib.decompressobj(zlib.MAX_WBITS | 32)
+                yield inner.decompress(piece)
+                piece = inner.unused_data
 
     return decode
 

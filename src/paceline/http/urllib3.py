@@ -11,6 +11,7 @@ import inspect
 import io
 import threading
 from collections.abc import Iterable, Mapping
+from contextlib import suppress
 from copy import copy
 from functools import cache
 from http import HTTPStatus
@@ -218,16 +219,18 @@ class _Urllib3:
 
 def peek_response(response: Any, headers: Mapping[str, str], beginning: Beginning) -> None:
     """Feed ``beginning`` with the body of a response of urllib3 until it is enough; the caller can still read it."""
-    source, read, decode, enough = response._fp, [], _decoder(headers), False  # noqa: SLF001
+    source, read, decode, enough, ended = response._fp, [], _decoder(headers), False, False  # noqa: SLF001
     while not enough:
         chunk = source.read1(PEEKED_PIECE)  # as it was sent, without chunks
         if not chunk:
-            source.read()  # which sees the end, and gives the connection back
+            with suppress(ValueError):  # niquests has closed it already
+                source.read()  # which sees the end, and gives the connection back
             beginning.end()
+            ended = True
             break
         read.append(chunk)
         enough = beginning.take_encoded(chunk, decode)
-    response._fp = _Ahead(b"".join(read), source)  # noqa: SLF001
+    response._fp = _Ahead(b"".join(read), source, ended=ended)  # noqa: SLF001
 
 
 def tap_response(response: Any, headers: Mapping[str, str], tap: Tap) -> None:
@@ -320,20 +323,20 @@ class _Whole(io.BytesIO):
 class _Ahead:
     """The source of a response of which the beginning was read ahead."""
 
-    def __init__(self, read: bytes, inner: Any) -> None:
-        self._read, self._inner = read, inner
+    def __init__(self, read: bytes, inner: Any, *, ended: bool) -> None:
+        self._read, self._inner, self._ended = read, inner, ended
 
     def read(self, amt: int | None = None) -> bytes:
         if amt is not None and amt >= 0:
             return self.read1(amt)
         data, self._read = self._read, b""
-        rest: bytes = self._inner.read()
+        rest: bytes = b"" if self._ended else self._inner.read()  # niquests closes it at its end
         return data + rest
 
     def read1(self, amt: int = -1) -> bytes:
         size = len(self._read) if amt < 0 else amt
         data, self._read = self._read[:size], self._read[size:]
-        return data or self._inner.read1(amt)
+        return data if data or self._ended else self._inner.read1(amt)
 
     @property
     def has_read(self) -> bool:

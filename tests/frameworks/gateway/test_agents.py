@@ -205,7 +205,8 @@ def test_a_team_of_agents(tmp_path, recorder):
 
         answers = list(threads.map(turn, range(200)))
         assert {answer.status for answer in answers} == {200}
-        assert len({answer.body for answer in answers}) == 2
+        # A ping may pass before the start that it follows: the start is held, and the ping is not.
+        assert len({tuple(e for e in answer.body.split(b"\n\n") if b"event: ping" not in e) for answer in answers}) == 2
         assert json.dumps(TEXT[1]).encode() in answers[1].body
         pools = gateway.get("/status")[0]["pools"]
         assert {pool["counts"]["settled"] for pool in pools.values()} == {100}
