@@ -106,6 +106,7 @@ class Pacer:
 
     Attributes:
         luck: Gives random numbers from 0 to 1, which spread the retries; a simulation has its own.
+        jobs: Of requests whose answers are made in the background, by the id of the answer.
     """
 
     def __init__(
@@ -149,9 +150,7 @@ class Pacer:
         self.luck: Callable[[], float] = random.random
         self.calibrations = Calibrations(estimate_factor)
         self.health = Health(clock, breaker)
-        self.jobs: dict[
-            str, Settle
-        ] = {}  # of requests whose answers are made in the background, by the id of the answer
+        self.jobs: dict[str, Settle] = {}
         self._usable, self._most_tokens = usable, max_tokens_per_call
         self._headroom_s, self._ttl_s, self._waiting_max = headroom_s, ttl_s, waiting_max
         self.acquire_timeout_s = _checked_timeout(acquire_timeout_s)

@@ -75,7 +75,7 @@ class CostRule:
 
 
 class BaseProvider(Provider):
-    """A provider with costs by a rule, one pool for each model, and no quotas in headers.
+    """A provider with costs by a rule, one pool for each model, and the usual headers and errors.
 
     A subclass adds ``describe``, ``usage`` and ``_on_event``.
     """

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from enum import Enum
 from typing import Any, Final
 
-from paceline.providers.parse import as_mapping, as_text, decode, error_in
+from paceline.providers.parse import BOM, as_mapping, as_text, decode, error_in
 from paceline.providers.streams import frames
 
 
@@ -108,7 +108,7 @@ class ServerSent(Splitter):
         start = max(0, len(self._rest) - 3)  # no blank line ends before
         self._rest += piece
         if not self._begun:
-            self._rest, self._begun = self._rest.removeprefix(b"\xef\xbb\xbf"), len(self._rest) > 2
+            self._rest, self._begun = self._rest.removeprefix(BOM), len(self._rest) > 2
         while (end := _BLANK.search(self._rest, start)) is not None:
             raw, start = bytes(self._rest[: end.end()]), 0
             del self._rest[: end.end()]
@@ -210,7 +210,7 @@ def splitter_of(headers: Mapping[str, str], start: bytes, *, stream: bool) -> Sp
         start: The first decoded bytes of its body.
         stream: Whether a stream was asked for.
     """
-    kind, clean = headers.get("content-type", ""), start.removeprefix(b"\xef\xbb\xbf").lstrip()
+    kind, clean = headers.get("content-type", ""), start.removeprefix(BOM).lstrip()
     if "amazon.eventstream" in kind:
         return Frames()
     if clean.startswith((b"data:", b"event:", b":", b"id:", b"retry:")) and (stream or "event-stream" in kind):

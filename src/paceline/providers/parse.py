@@ -13,6 +13,8 @@ from paceline.providers.base import Headers, Usage
 
 MAX_WAIT_S: Final = 366 * 86_400.0  # a wait or reset beyond a year is nonsense
 MAX_COUNT: Final = 1e15  # so is a limit, a remainder or a count beyond this
+BOM: Final = b"\xef\xbb\xbf"
+"""The byte order mark that some servers write before a text."""
 UNKNOWN: Final = "unknown"
 """The model of a request that names none."""
 PERIODS_S: Final = {"second": 1.0, "sec": 1.0, "minute": 60.0, "min": 60.0, "hour": 3_600.0, "day": 86_400.0}
@@ -351,20 +353,15 @@ def error_of(body: bytes) -> tuple[Mapping[str, Any], str]:
     return error, message_of(error)
 
 
+_MESSAGES: Final = (
+    "message", "Message", "error_msg", "msg", "errorMsg", "error_message", "detail", "details", "description",
+)  # fmt: skip
+
+
 def message_of(error: Mapping[str, Any]) -> str:
     """The message of an error, in any of the places where providers put it; the first 4,096 characters."""
     for holder in (error, as_mapping(error.get("detail"))):
-        for name in (
-            "message",
-            "Message",
-            "error_msg",
-            "msg",
-            "errorMsg",
-            "error_message",
-            "detail",
-            "details",
-            "description",
-        ):
+        for name in _MESSAGES:
             if text := as_text(holder.get(name)):
                 return text[:4_096]
     return ""

@@ -77,7 +77,15 @@ TOLERANCE: Final = 0.25
 
 
 class Family(NamedTuple):
-    """What the name of a header says: the words of its family, its unit, its period; whether a proxy has handed it on."""
+    """What the name of a header says.
+
+    Attributes:
+        words: The words of its family.
+        unit: The unit of its family.
+        period_s: The period in its name.
+        start: The beginning of its name, where that has a documentation of its own.
+        handed_on: Whether a proxy has handed it on.
+    """
 
     words: str
     unit: str
@@ -110,13 +118,10 @@ def readings_in(headers: Headers, now_s: float = 0.0, documented: Documented = N
         if reading is not None:
             key = family.unit, family.period_s
             found[key] = _strictest(found[key], reading) if key in found else reading
-    split = any(
-        unit in (INPUT_TOKENS, OUTPUT_TOKENS) for unit, _ in found
-    )  # the family of all tokens repeats one of them
+    # The family of all tokens repeats that of the input or of the output.
+    split = any(unit in (INPUT_TOKENS, OUTPUT_TOKENS) for unit, _ in found)
     kept = [reading for reading in found.values() if not (split and reading.unit == TOKENS)]
-    return (
-        kept if len(kept) < 2 else sorted(kept, key=lambda reading: (_ORDER.index(reading.unit), reading.period_s or 0))
-    )
+    return sorted(kept, key=lambda reading: (_ORDER.index(reading.unit), reading.period_s or 0))
 
 
 @lru_cache(maxsize=4_096)

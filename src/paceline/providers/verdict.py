@@ -18,7 +18,7 @@ from paceline.core.results import Refusal
 from paceline.providers import parse
 from paceline.providers.base import Call, Headers, Provider
 from paceline.providers.events import Kind, Splitter, splitter_of
-from paceline.providers.parse import as_mapping, decode
+from paceline.providers.parse import BOM, as_mapping, decode
 
 log = logging.getLogger("paceline.providers")
 
@@ -30,8 +30,6 @@ HELD_MAX: Final = 65_536
 
 WHOLE_MAX: Final = 8 * 2**20
 """The same of a JSON answer, which may be cut: a longer one is taken for whole."""
-
-BOM: Final = b"\xef\xbb\xbf"
 
 START_KEPT: Final = 10_000
 """Bytes of an unreadable body that are kept."""
