@@ -51,6 +51,7 @@ class _Httpx:
     def __init__(self, send: Send, request: Any, *, is_async: bool) -> None:
         self._send, self._request, self.is_async = send, request, is_async
         self.method: str = request.method
+        self._peeked: Any = None  # the stream of the last answer, whose beginning is read
 
     @property
     def address(self) -> str:
@@ -100,7 +101,7 @@ class _Httpx:
         except Exception:
             response.stream = body_of(library, stream)
             raise
-        response.stream = body_of(library, stream, read, rest)
+        self._peeked = response.stream = body_of(library, stream, read, rest)
 
     def tap(self, response: Any, headers: Mapping[str, str], tap: Tap) -> None:
         if tap.done:
@@ -110,7 +111,9 @@ class _Httpx:
             tap.finish()
         else:
             tap.decode = decoder_of(response, headers)
-            response.stream = body_of(_library_of_request(self._request.__class__), response.stream, tap=tap)
+            if self._peeked is None:
+                response.stream = body_of(_library_of_request(self._request.__class__), response.stream)
+            (self._peeked or response.stream).tap(tap)
 
     async def close(self, response: Any) -> None:
         if self.is_async:
@@ -127,7 +130,7 @@ class _Httpx:
         return library.Response(status, headers=headers, stream=library.ByteStream(body), request=self._request)
 
 
-def body_of(library: Any, inner: Any, read: Sequence[bytes] = (), rest: Any = None, tap: Tap | None = None) -> Any:
+def body_of(library: Any, inner: Any, read: Sequence[bytes] = (), rest: Any = None) -> Any:
     """A response stream of ``library`` over the stream ``inner``, sync or async as it is iterated.
 
     Args:
@@ -135,21 +138,26 @@ def body_of(library: Any, inner: Any, read: Sequence[bytes] = (), rest: Any = No
         inner: The stream, which is closed with this one.
         read: Chunks that were read ahead.
         rest: An iterator of the other chunks; ``inner`` itself if not given.
-        tap: Fed with the chunks of ``rest``, and finished at the end.
     """
-    return _class_of(library, _Body, "SyncByteStream", "AsyncByteStream")(inner, read, rest, tap)
+    return _class_of(library, _Body, "SyncByteStream", "AsyncByteStream")(inner, read, rest)
 
 
 class _Body:
-    def __init__(self, inner: Any, read: Sequence[bytes], rest: Any, tap: Tap | None) -> None:
+    def __init__(self, inner: Any, read: Sequence[bytes], rest: Any) -> None:
         self._inner, self._read = inner, read
         self._rest = inner if rest is None else rest
-        self._feed: Callable[[bytes], None] = tap.feed if tap else _ignore
-        self._finish: Callable[[], None] = tap.finish if tap else _ignore
+        self._feed: Callable[[bytes], None] = _ignore
+        self._finish: Callable[[], None] = _ignore
+
+    def tap(self, tap: Tap) -> None:
+        """Feed ``tap`` with each chunk that is iterated, and finish it at the end."""
+        self._feed, self._finish = tap.feed, tap.finish
 
     def __iter__(self) -> Iterator[bytes]:
         try:
-            yield from self._read
+            for chunk in self._read:
+                self._feed(chunk)
+                yield chunk
             for chunk in self._rest:
                 self._feed(chunk)
                 yield chunk
@@ -159,6 +167,7 @@ class _Body:
     async def __aiter__(self) -> AsyncIterator[bytes]:
         try:
             for chunk in self._read:
+                self._feed(chunk)
                 yield chunk
             async for chunk in self._rest:
                 self._feed(chunk)
