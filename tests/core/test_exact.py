@@ -15,17 +15,19 @@ from paceline.core.ledger import Ledger
 from paceline.core.meters import Exact
 from paceline.core.quota import NS, Quota, parse_quotas
 from paceline.core.results import LEARNED, QuotaError, Reservation
+from paceline.stores.memory import MemoryStore
 from paceline.testing import ManualClock, run_virtual
 
 T0 = 1_700_000_000 * NS
 
 
-def starts_of(quota, count=50, **options):
+def starts_of(quota, count=50, *, shared=False, **options):
     """When each of ``count`` agents starts that all ask at once, in seconds."""
     at = []
 
     async def main(clock):
-        limiter = paceline.Limiter({"starts": quota}, clock=clock, **options)
+        store = MemoryStore(clock=clock) if shared else None
+        limiter = paceline.Limiter({"starts": quota}, store=store, clock=clock, **options)
         begin_ns = clock.now_ns()
 
         async def start():
@@ -42,7 +44,7 @@ def test_fifty_agents_start_seven_a_minute_at_once():
     assert starts_of("7 starts/min exact") == [60.0 * (i // 7) for i in range(50)]
 
 
-@pytest.mark.parametrize("options", [{}, {"usable": 0.5}, {"store": "memory:"}], ids=["alone", "usable", "store"])
+@pytest.mark.parametrize("options", [{}, {"usable": 0.5}, {"shared": True}], ids=["alone", "usable", "store"])
 @pytest.mark.parametrize(
     ("quota", "burst", "gap_s"),
     [("7 starts/min even", 7, 60 / 7), ("20 starts/min burst 5 even", 5, 3), ("60 starts/min burst 1 even", 1, 1)],

@@ -28,6 +28,7 @@ from pages import BLOCKS, Block, by_page
 
 import paceline
 from grids import some
+from paceline.stores.memory import MemoryStore
 
 PYTHON = {
     page: [block for block in blocks if not block.text.startswith(">>>")] for page, blocks in by_page("python").items()
@@ -322,7 +323,7 @@ def test_the_status_has_the_fields_of_its_page():
         if block.text.startswith(">>> limiter.status()")
         for key in re.findall(r"'(\w+)': ", block.text)
     }
-    limiter = paceline.Limiter({"openai/gpt-5": ["1 requests/min", "10k input_tokens/min"]}, store="memory:")
+    limiter = paceline.Limiter({"openai/gpt-5": ["1 requests/min", "10k input_tokens/min"]}, store=MemoryStore())
     with limiter.acquire("openai/gpt-5", input_tokens=10, output_tokens=1) as permit:
         permit.settle(input_tokens=9)
     own = {

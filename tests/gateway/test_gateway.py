@@ -334,6 +334,12 @@ class TestKeys:
         keys.add("alice")
         assert "every request is refused; set OPENAI_API_KEY" in "\n".join(_greeting("", settings, settings.check({})))
 
+    def test_several_workers_do_not_start_without_a_store(self, monkeypatch, tmp_path):
+        monkeypatch.chdir(tmp_path)
+        done = CliRunner().invoke(app, ["serve", "--provider", "openai", "--workers", "2", "--store", "memory:"])
+        assert (done.exit_code, done.stdout) == (2, "")
+        assert "2 workers must share one" in done.stderr
+
     def test_a_revoked_one_ends_within_a_second(self, serve, keys, emulator, client):
         key = keys.add("alice")
         running = serve(emulator.base_url)

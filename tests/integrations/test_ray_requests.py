@@ -121,7 +121,7 @@ def test_an_actor_needs_a_store_and_a_key(monkeypatch, tmp_path):
         ({"latency_s": 0}, "latency_s is 0"),
         ({"journal": ""}, "journal is ''"),
         ({"store": "redis://:hunter2@host/0"}, "store has a password"),
-        ({"store": "memory:"}, "processes cannot share"),
+        ({"store": "memory:"}, "the actors must share one"),
         ({"tires": 2}, "arguments of paced_requests: tires: no such setting"),
     ],
 )

@@ -227,7 +227,7 @@ def test_errors_before_the_start(tmp_path):
     assert err.startswith("paceline exec: ")
     out, err = run("python", "-c", "print('ran')", code=2, options=("--store", "memory:"))
     assert out == ""
-    assert "one store for each process" in err
+    assert "is no store, and the processes must share one" in err
     _, err = run(code=2)
     assert "Missing argument" in err
 

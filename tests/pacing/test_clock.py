@@ -15,6 +15,7 @@ import pytest
 import paceline
 from paceline.core.quota import NS
 from paceline.pacing.clock import SystemClock
+from paceline.stores.memory import MemoryStore
 from paceline.testing import DeadlockError, ManualClock, run_virtual
 from paceline.testing import clock as clock_module
 
@@ -230,7 +231,9 @@ class TestSystemClock:
 
 def test_a_store_s_thread_is_no_deadlock():
     async def main(clock):
-        limiter = paceline.Limiter({"jobs": "60 requests/min burst 2"}, store="memory:", headroom_s=0.0, clock=clock)
+        limiter = paceline.Limiter(
+            {"jobs": "60 requests/min burst 2"}, store=MemoryStore(clock=clock), headroom_s=0.0, clock=clock
+        )
         for _ in range(4):
             (await limiter.acquire("jobs")).settle()
         limiter.close()

@@ -262,10 +262,13 @@ def test_another_event_loop_than_asyncios_is_named_at_the_first_call():
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork here")
-@pytest.mark.parametrize(("options", "used", "hints"), [("", True, 1), ("", False, 0), (", store='memory:'", True, 0)])
+@pytest.mark.parametrize(
+    ("options", "used", "hints"), [("", True, 1), ("", False, 0), (", store=MemoryStore()", True, 0)]
+)
 def test_a_forked_process_is_told_of_stores_once(options, used, hints):
     script = f"""
 import os, warnings, paceline
+from paceline.stores.memory import MemoryStore
 warnings.simplefilter("ignore", DeprecationWarning)
 limiter = paceline.Limiter({{"a": "10 requests/s", "b": "10 requests/s"}}{options})
 for name in ("a", "b") if {used} else ():

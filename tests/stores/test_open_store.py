@@ -39,6 +39,7 @@ def test_what_is_no_store(given, says):
 def test_what_is_one(tmp_path):
     store = MemoryStore()
     assert as_store(store) is store
+    assert as_store("memory:") is None
     assert isinstance(as_store(Prefixed(store, "team")), Prefixed)
     assert isinstance(as_store(f"sqlite:{tmp_path}/q.db"), SQLiteStore)
 

@@ -8,6 +8,7 @@ from test_page import ask
 
 import paceline
 from paceline.core.queue import Waiter
+from paceline.stores.memory import MemoryStore
 from paceline.telemetry.history import Recorder
 from paceline.telemetry.openapi import SCHEMAS, document
 from paceline.testing import ManualClock
@@ -61,7 +62,7 @@ def stopped():
 
 
 def shared():
-    return paceline.Limiter({"openai/gpt-5": "5 requests/min"}, store="memory:", clock=ManualClock())
+    return paceline.Limiter({"openai/gpt-5": "5 requests/min"}, store=MemoryStore(), clock=ManualClock())
 
 
 @pytest.mark.parametrize("make", [given, published, waiting, paused, stopped, shared])

@@ -54,7 +54,7 @@ from paceline.pacing.permit import Permit
 from paceline.providers.base import Provider
 from paceline.providers.registry import base_of, is_loopback, provider_named
 from paceline.shared.messages import Message
-from paceline.stores import Prefixed, Store, StoreError, open_store
+from paceline.stores import Prefixed, Store, StoreError, as_store
 from paceline.stores.notes import Notes, notes_beside
 from paceline.stores.sqlite import SQLiteStore
 
@@ -457,7 +457,7 @@ def choose_store(config: Config, environ: Mapping[str, str], roots: Sequence[str
         StoreError: Invalid store URL, or no home folder.
     """
     if config.store is not None:
-        return None if config.store.startswith("memory:") else open_store(config.store)
+        return as_store(config.store)
     hosts = [urlsplit(root).hostname or "" for root in roots or [config.base_url or ""]]
     if all(map(is_loopback, hosts)):  # a server on this machine is a test's
         return None

@@ -36,6 +36,7 @@ def command(*, words: tuple[str, ...], limits: tuple[str, ...], file: Path | Non
     """Run COMMAND with the requests of all its Python processes paced, by quotas that they share."""
     from paceline.config import Config, parse_limit
     from paceline.launcher.command import StartError, run
+    from paceline.stores import NO_STORE
 
     try:
         given["limits"] = dict(parse_limit(text) for text in limits)
@@ -44,8 +45,8 @@ def command(*, words: tuple[str, ...], limits: tuple[str, ...], file: Path | Non
     except PacelineError as error:
         click.echo(f"paceline exec: {error}", err=True)
         sys.exit(USAGE)
-    if (arguments["store"] or "").startswith("memory:"):
-        click.echo("paceline exec: store memory: is one store for each process: leave it out", err=True)
+    if arguments["store"] == NO_STORE:
+        click.echo("paceline exec: store memory: is no store, and the processes must share one: leave it out", err=True)
         sys.exit(USAGE)
     if (arguments["store"] or "").startswith("sqlite:"):  # the program's processes may be in other folders
         arguments["store"] = f"sqlite:{Path(arguments['store'].removeprefix('sqlite:')).absolute()}"

@@ -27,7 +27,7 @@ TPM: Decorator = click.option(
 )
 KEY: Decorator = click.option("--key", envvar="PACELINE_KEY", help="What the page asks for; or PACELINE_KEY.")
 STORE: Decorator = click.option(
-    "--store", help="Where quotas are kept: sqlite:PATH, redis://HOST, ..., or memory: for this run alone."
+    "--store", help="Where quotas are kept: sqlite:PATH, redis://HOST, ..., or memory: for no store."
 )
 ON_STORE_FAILURE: Decorator = click.option(
     "--on-store-failure",

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from paceline.cli import options
-from paceline.core.results import PacelineError
+from paceline.core.results import PacelineError, StoreError
 from paceline.telemetry.logs import JsonFormatter
 
 if TYPE_CHECKING:
@@ -75,6 +75,7 @@ def command(
         raise click.ClickException(f"{error.name} is missing: pip install 'paceline[gateway]'") from None
     from paceline.config import Config, find_file, parse_limit
     from paceline.gateway.keys import keys_file
+    from paceline.stores import NO_STORE
 
     _log(as_json=log_format == "json", level=log_level)
     with ExitStack() as stack:
@@ -91,6 +92,8 @@ def command(
                 from paceline.batch.job import state_file
 
                 store = f"sqlite:{state_file(os.environ).expanduser().with_name('gateway.db')}"
+            if store == NO_STORE and workers > 1:
+                raise StoreError(f"store memory: is no store, and {workers} workers must share one: leave it out")
             settings = Settings(
                 config=config,
                 store=store,
@@ -133,6 +136,7 @@ def _log(*, as_json: bool, level: str) -> None:
 def _greeting(address: str, settings: Settings, upstreams: Any) -> Iterator[str]:
     """The address, the servers, and the names of those that have a key."""
     from paceline.gateway.keys import Keys
+    from paceline.stores import NO_STORE
 
     own = [name for name, one in upstreams.items() if one.key]
     yield f"paceline gateway at {address}  (page: {address}/)"
@@ -143,5 +147,5 @@ def _greeting(address: str, settings: Settings, upstreams: Any) -> Iterator[str]
         first = next(one for _, one in upstreams.items())
         none = f"none, and the keys of clients are not theirs: every request is refused; set {first.provider.key_env}"
     yield f"keys of providers: {', '.join(own) or none}"
-    if settings.store:
+    if settings.store not in (None, NO_STORE):
         yield f"quotas in {settings.store}"

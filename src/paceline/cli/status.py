@@ -23,7 +23,7 @@ from paceline.cli.options import KEY, print_table
 from paceline.core.quota import NS, Rule
 from paceline.shared.ledger import SharedLedger
 from paceline.shared.messages import Message, Reply
-from paceline.stores import StoreError, open_store
+from paceline.stores import NO_STORE, StoreError, open_store
 from paceline.stores.notes import Notes, notes_beside
 from paceline.stores.redis import RedisStore
 from paceline.stores.sqlite import ADVICE, APPLICATION_ID, FORMAT, SQLiteStore, read_only
@@ -150,15 +150,16 @@ async def _get(url: httpx2.URL, key: str | None, timeout_s: float) -> tuple[int,
 
 def _read_store(url: str | None, timeout_s: float) -> tuple[dict[str, Any], list[str]]:
     """The pools and the runs in the store at ``url``, or in the file that `paceline run` uses; and what cannot be shown."""
+    if url == NO_STORE:
+        raise click.UsageError(
+            "--store memory: only its own process sees it: serve paceline.status_app there, and give the URL of its page"
+        )
     try:
         store = open_store(url, timeout_s=timeout_s) if url is not None else SQLiteStore(_state_file())
     except StoreError as error:
         raise click.UsageError(f"--store: {error}") from None
     place = notes_beside(store, timeout_s=timeout_s)
-    if place is None:
-        raise click.UsageError(
-            "--store memory: only its own process sees it: serve paceline.status_app there, and give the URL of its page"
-        )
+    assert place is not None
     if not isinstance(store, RedisStore):
         status = _read(Path(store.url.removeprefix("sqlite:")), timeout_s)
         return status, _add_runs(status, place)

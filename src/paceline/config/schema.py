@@ -21,7 +21,7 @@ from paceline.pacing.pacer import TIMEOUT_MAX_S
 from paceline.providers.registry import ALIASES, PROVIDERS, suggest
 from paceline.shared.capacity import OnStoreFailure
 from paceline.shared.leases import LEASE_MAX_S
-from paceline.stores import open_store
+from paceline.stores import as_store
 
 try:
     from pydantic import (
@@ -119,7 +119,7 @@ def _store(value: Any) -> str:
     if not isinstance(value, str):
         raise ValueError("it must be a text like 'sqlite:PATH' or 'redis://HOST:PORT/DB'")  # noqa: TRY004
     try:
-        open_store(value.strip())  # does not connect
+        as_store(value.strip())  # does not connect
     except StoreError as error:
         raise ValueError(str(error)) from None
     return value.strip()

@@ -16,7 +16,7 @@ from paceline.pacing.limits import Limits, in_days, overridden, overrides
 from paceline.pacing.retry import RetryPolicy
 from paceline.providers.registry import maker
 from paceline.providers.tables import DEFAULT, Published, known_providers, lookup, models
-from paceline.stores import open_store
+from paceline.stores import as_store
 
 BY_DEFAULT = "default"
 
@@ -44,7 +44,8 @@ def rows(config: Config) -> list[Row]:
 
 def _settings(config: Config) -> Iterator[Row]:
     values = asdict(replace(config, limits={}, origins={}))
-    values["store"] = config.store and open_store(config.store).url
+    store = as_store(config.store) if config.store else None
+    values["store"] = config.store if store is None else store.url  # without a password
     values["budget"] = [str(quota) for quota in config.budget]
     for name, lane in config.lanes.items():
         values[LANES][name]["limits"] = [str(quota) for quota in lane.limits]

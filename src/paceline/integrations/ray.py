@@ -38,7 +38,7 @@ from paceline.integrations import package
 from paceline.integrations.ray_journal import Journal, open_journal
 from paceline.limiter.limiter import Limiter
 from paceline.providers.registry import provider_named
-from paceline.stores import Prefixed, open_store
+from paceline.stores import NO_STORE, Prefixed, open_store
 
 __all__ = ["ANSWER", "paced_requests", "read_line"]
 
@@ -232,9 +232,9 @@ def _check_store(url: str) -> None:
             "store has a password, and Ray keeps the arguments of actors: leave store out, and set PACELINE_STORE in the"
             " environment of the cluster's machines"
         )
-    if url.startswith("memory:"):
+    if url == NO_STORE:
         raise StoreError(
-            "store is memory:, which processes cannot share: write 'redis://HOST:PORT/DB' or 'sqlite:PATH'"
+            "store is memory:, and the actors must share one: write 'redis://HOST:PORT/DB' or 'sqlite:PATH'"
         )
     open_store(url)  # an error now, and not in the actors
 

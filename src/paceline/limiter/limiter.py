@@ -68,8 +68,8 @@ class Limiter(Pacer):
         prices: By ``provider/model`` the prices in US dollars for a million tokens: ``input``, ``output``, ``cached`` and
             ``cache_write``; by default those of the package genai-prices.
         store: Where processes share the quotas: a store, a Redis client, or a URL for
-            :func:`~paceline.stores.open_store` (``sqlite:PATH``, ``redis://HOST:PORT/DB``, ...). ``None``: the quotas are
-            in this process.
+            :func:`~paceline.stores.open_store` (``sqlite:PATH``, ``redis://HOST:PORT/DB``, ...). ``None`` and
+            ``"memory:"``: the quotas are in this process.
         on_store_failure: While the store does not answer, ``fail_safe`` continues with this process's share of the
             limits, ``fail_closed`` grants nothing, and ``fail_open`` continues as if this process were alone.
         lease_s: With a store: for how many seconds a process may lease a share of the rate, in place of one exchange per
@@ -144,9 +144,9 @@ class Limiter(Pacer):
             from paceline.shared.worker import StoreWorker
             from paceline.stores import as_store
 
-            worker = StoreWorker(
-                as_store(store), clock, on_store_failure=cast("Any", on_store_failure), lease_s=lease_s
-            )
+            opened = as_store(store)
+            if opened is not None:
+                worker = StoreWorker(opened, clock, on_store_failure=cast("Any", on_store_failure), lease_s=lease_s)
         super().__init__(
             limits,
             usable=usable,

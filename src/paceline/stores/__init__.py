@@ -8,7 +8,10 @@ from difflib import get_close_matches
 
 from paceline.stores.base import TIMEOUT_S, Prefixed, Store, StoreError
 
-__all__ = ["Prefixed", "Store", "StoreError", "as_store", "open_store"]
+__all__ = ["NO_STORE", "Prefixed", "Store", "StoreError", "as_store", "open_store"]
+
+NO_STORE = "memory:"
+"""In place of a URL: no store, wherever another one is the default."""
 
 _REDIS = ("redis", "rediss", "unix", "redis+sentinel", "redis+cluster", "rediss+sentinel", "rediss+cluster")
 _ALL = (
@@ -21,20 +24,18 @@ def open_store(url: str, *, timeout_s: float = TIMEOUT_S) -> Store:
     """The store at ``url``; nothing is opened before its first use.
 
     Args:
-        url: ``memory:``, ``sqlite:PATH``, ``redis://HOST:PORT/DB``, ``rediss://``, ``unix://PATH``,
+        url: ``sqlite:PATH``, ``redis://HOST:PORT/DB``, ``rediss://``, ``unix://PATH``,
             ``redis+sentinel://HOST:PORT,HOST:PORT/MASTER/DB`` or ``redis+cluster://HOST:PORT,HOST:PORT``. The URLs of
             Redis take the options of redis-py, ``sentinel_username`` and ``sentinel_password`` for Sentinels, and
             ``prefix=NAME``, which keeps apart several accounts on one server.
         timeout_s: How long the store may take to answer before it counts as lost.
 
     Raises:
-        StoreError: The URL is invalid; the message shows no password.
+        StoreError: The URL is invalid, or stands for no store (``memory:``); the message shows no password.
     """
     scheme, _, rest = url.partition(":")
-    if scheme == "memory":
-        from paceline.stores.memory import MemoryStore
-
-        return MemoryStore()
+    if url == NO_STORE:
+        raise StoreError("memory: is no store: each process has its own quotas")
     if scheme == "sqlite":
         from paceline.stores.sqlite import SQLiteStore
 
@@ -46,14 +47,14 @@ def open_store(url: str, *, timeout_s: float = TIMEOUT_S) -> Store:
     raise StoreError(_unknown(url))
 
 
-def as_store(store: object) -> Store:
-    """``store`` itself; or the store at a URL, or in the Redis of a client of redis-py.
+def as_store(store: object) -> Store | None:
+    """``store`` itself; or the store at a URL, or in the Redis of a client of redis-py; ``None`` for ``memory:``.
 
     Raises:
         StoreError: It is none of these; the message says what to give.
     """
     if isinstance(store, str):
-        return open_store(store)
+        return None if store == NO_STORE else open_store(store)
     if isinstance(store, os.PathLike):
         raise StoreError(f"store is a path: write store={f'sqlite:{os.fspath(store)}'!r}")
     if isinstance(store, type):
@@ -75,7 +76,7 @@ def as_store(store: object) -> Store:
 def _path(path: str) -> str:
     """What follows ``sqlite:``."""
     if path.lstrip("/") == ":memory:":
-        raise StoreError("sqlite::memory: would be a file of that name: write 'memory:' for a store in this process")
+        raise StoreError("sqlite::memory: would be a file of that name: write 'memory:' for no store")
     if "?" in path:
         raise StoreError(
             "a SQLite URL has no options: write 'sqlite:PATH'; on_store_failure and lease_s are arguments of Limiter, and a prefix"
