@@ -9,6 +9,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterable
+from contextlib import suppress
 from functools import partial
 from queue import Empty, SimpleQueue
 from typing import Any, Final, Protocol
@@ -29,6 +30,9 @@ _ELAPSED: Final[Callable[[], int]] = next(
 """A monotonic clock that goes on while the machine is suspended: the providers' quotas refill meanwhile, and their days end."""
 
 _ANCHOR_NS = time.time_ns() - _ELAPSED()
+
+DISTURBED_S = 0.1
+"""How long the timer thread rests after an exception that is not a timer's."""
 
 LOOK_S = 60.0
 """How long the timer thread sleeps at most: its sleep does not count the time for which the machine is suspended."""
@@ -54,25 +58,29 @@ class Clock(Protocol):
 
 
 class _Timer:
-    __slots__ = ("at_ns", "callback")
+    __slots__ = ("_pending", "at_ns", "callback")
 
-    def __init__(self, at_ns: int, callback: Callable[[], None]) -> None:
+    def __init__(self, at_ns: int, callback: Callable[[], None], pending: set[_Timer]) -> None:
         self.at_ns = at_ns
         self.callback: Callable[[], None] | None = callback
+        self._pending = pending
+        pending.add(self)
 
     def __lt__(self, other: _Timer) -> bool:
         return self.at_ns < other.at_ns
 
     def cancel(self) -> None:
         self.callback = None
+        self._pending.discard(self)
 
 
 class SystemClock:
     """Monotonic time that started at the wall clock's, suspended time included, and a daemon thread that sleeps until the next timer.
 
-    The thread starts with the first timer, and again in a forked child. It belongs to no event loop, so a loop that is
-    closed or blocked delays only its own tasks. The clock has no lock: a finalizer can run anywhere, also while its
-    thread sets a timer, and may need the clock itself.
+    The thread starts with the first timer, and again in a forked child, or when it has ended. It belongs to no event
+    loop, so a loop that is closed or blocked delays only its own tasks. Whatever exception is raised in it, wherever, it
+    goes on with all timers that are pending. The clock has no lock: a finalizer can run anywhere, also while its thread
+    sets a timer, and may need the clock itself.
     """
 
     def __init__(self) -> None:
@@ -86,32 +94,48 @@ class SystemClock:
 
     def call_at(self, at_ns: int, callback: Callable[[], None]) -> Timer:
         """Call ``callback`` on the timer thread; it must be short and must not raise."""
-        timer = _Timer(at_ns, callback)
+        timer = _Timer(at_ns, callback, self._pending)
         self._new.put(timer)
-        if self._unstarted:
-            self._start()
+        self._look_after_thread()
         return timer
 
-    def _start(self) -> None:
+    def _look_after_thread(self) -> None:
+        """Start the thread, if none is alive."""
         try:
-            self._unstarted.pop()
-        except IndexError:  # another thread was faster
+            thread = self._threads.pop()
+        except IndexError:  # another caller looks after it
             return
-        self._thread = threading.Thread(target=self._run, name="paceline-timer", daemon=True)
         try:
-            self._thread.start()
-        except RuntimeError:  # no more threads for now
-            self._unstarted.append(True)
-            raise
+            if thread is None or not thread.is_alive():
+                thread = None
+                started = threading.Thread(target=self._run, name="paceline-timer", daemon=True)
+                started.start()  # or there are no more threads for now
+                thread = started
+        finally:
+            self._threads.append(thread)
 
     def _forget(self) -> None:
+        self._pending: set[_Timer] = set()
         self._heap: list[_Timer] = []  # used by the thread only
         self._tidy_at = CANCELLED_MAX
         self._new: SimpleQueue[_Timer] = SimpleQueue()
-        self._unstarted = [True]  # the caller that removes the item starts the thread
+        self._threads: list[threading.Thread | None] = [None]  # empty while a caller looks after it
 
     def _run(self) -> None:
-        heap, new = self._heap, self._new
+        while True:
+            try:
+                self._serve()
+            except BaseException:  # raised into this thread by another one, or for want of memory
+                with suppress(BaseException):
+                    log.exception("the timer thread was disturbed; it goes on")
+                time.sleep(DISTURBED_S)
+
+    def _serve(self) -> None:
+        """Make the calls that are pending, and all later ones."""
+        new: SimpleQueue[_Timer] = SimpleQueue()
+        self._new = new  # first: a timer that is in neither queue is pending below
+        self._heap = heap = list(self._pending)
+        heapq.heapify(heap)
         while True:
             wait_s = max(heap[0].at_ns - self.now_ns(), 0) / NS if heap else None
             try:
@@ -120,13 +144,15 @@ class SystemClock:
             except Empty:
                 if heap[0].at_ns > self.now_ns():
                     continue
-            callback = heapq.heappop(heap).callback
+            timer = heapq.heappop(heap)
+            callback = timer.callback
+            timer.cancel()
             if callback is not None:
                 try:
                     callback()
                 except BaseException:  # also SystemExit of an events listener: the thread serves all limiters
                     log.exception("a timer failed; the other timers continue")
-                callback = None  # do not keep its owner alive until the next timer
+                del timer, callback  # they would keep their owner alive until the next timer
 
     def _push(self, timer: _Timer) -> None:
         heap = self._heap

@@ -130,6 +130,10 @@ class Worker(Protocol):
     def capacity(self, ledger: Ledger, queue: Queue, now_ns: int, *, learns: Learns) -> Capacity:
         """A capacity of the quotas in ``ledger`` for the requests in ``queue``."""
 
+    @property
+    def running(self) -> bool:
+        """Whether its thread lives."""
+
     def add(self, scheduler: Scheduler) -> None:
         """Make the exchanges of ``scheduler`` from now on, too."""
 
@@ -687,7 +691,7 @@ class Scheduler:
         if self._worker is not None:
             capacity = self.pool.capacity
             capacity.exchange_due = False
-            at_ns = None if self._poked else capacity.exchange_ns
+            at_ns = None if self._poked and self._worker.running else capacity.exchange_ns
             if at_ns is not None:
                 if at_ns <= self._clock.now_ns():
                     self._due = True
@@ -705,10 +709,16 @@ class Scheduler:
             self._timer = self._clock.call_at(wake_ns, self._on_timer)
 
     def _on_timer(self) -> None:
-        with self._lock:
-            self._timer_ns = FAR_NS
-            done = self._work()
-        self._wake(done)
+        done: list[Waiter] = []
+        try:
+            with self._lock:
+                self._timer_ns = FAR_NS
+                done = self._work()
+        except BaseException:  # raised into this thread: the waiters do not wait for a timer that is over
+            self._arm_at(self._clock.now_ns() + NS)
+            raise
+        finally:
+            self._wake(done)
         if self.pool.notices:
             self._log_notices()
 

@@ -127,6 +127,11 @@ class SimulatedWorker:
         self._busy = False
         self.dead = False
 
+    @property
+    def running(self) -> bool:
+        """See :class:`~paceline.pacing.scheduler.Worker`."""
+        return not self.dead
+
     def capacity(self, ledger: Ledger, queue: Queue, now_ns: int, *, learns: Learns) -> SharedCapacity:
         """See :class:`~paceline.pacing.scheduler.Worker`."""
         return SharedCapacity(ledger, queue, now_ns, who=self._process, learns=learns, **self._options)

@@ -13,6 +13,7 @@ import os
 import threading
 import time
 import weakref
+from contextlib import suppress
 from queue import SimpleQueue
 from typing import Any
 
@@ -33,6 +34,11 @@ QUICK_S = 0.1
 
 STEADY_NS = 60 * NS
 """A store that is lost again in less time fails and answers by turns, until its state lasts as long."""
+
+DISTURBED_S = 0.1
+"""How long the thread rests after an exception that is not of the store."""
+
+_Queue = SimpleQueue[Scheduler | threading.Event | None]
 
 FLUSH_S = 2.0
 """How long the end of the program waits for the last exchanges."""
@@ -113,7 +119,8 @@ class StoreWorker:
 
     def _reset(self) -> None:
         self._thread: threading.Thread | None = None
-        self._queue: SimpleQueue[Scheduler | threading.Event | None] = SimpleQueue()
+        self._before: threading.Thread | None = None  # the one that was closed last
+        self._queue: _Queue = SimpleQueue()
         self._lock = threading.RLock()  # a finalizer in this thread may settle an attempt, and poke
         self._down: tuple[int, str] | None = None  # until when other pools do not try the store, and why
         self._failed: dict[str, bool] = {}  # pools that failed since the last reply; whether it took long
@@ -128,11 +135,12 @@ class StoreWorker:
     def poke(self, scheduler: Scheduler) -> bool:
         """Plan an exchange for ``scheduler``; a closed worker opens again for waiting requests, else it returns false."""
         with self._lock:
-            if self._thread is None:
+            if not self.running:
                 if self._closed and not scheduler.pool.queue.length:
                     return False
                 self._closed, self._queue = False, SimpleQueue()
-                self._thread = threading.Thread(target=_run, args=(weakref.ref(self), self._queue), daemon=True)
+                given = weakref.ref(self), self._queue, self._thread or self._before
+                self._thread = threading.Thread(target=_run, args=given, daemon=True)
                 self._thread.name = "paceline-store"
                 self._thread.start()
                 weakref.finalize(self, self._queue.put, None).atexit = False  # ends the thread
@@ -160,6 +168,13 @@ class StoreWorker:
         except Exception:  # the requests must not wait without end
             log.exception("%s: invalid reply", self.store.url)
             self._deliver(scheduler, f"{self.store.url.rstrip(':')}: invalid reply")
+
+    def recover(self, queue: _Queue) -> None:
+        """Make up for what a thread before this one left: messages without a reply, and exchanges that are due."""
+        for scheduler in list(self.schedulers):
+            if not shared_capacity(scheduler.pool).idle:
+                self._deliver(scheduler, f"{self.store.url.rstrip(':')}: the exchange was disturbed")
+            queue.put(scheduler)
 
     def _deliver(self, scheduler: Scheduler, reply: Reply | str) -> None:
         """Apply the store's reply, or the reason why there is none."""
@@ -210,7 +225,7 @@ class StoreWorker:
     @property
     def running(self) -> bool:
         """Whether the thread is started and not ended."""
-        return self._thread is not None
+        return self._thread is not None and self._thread.is_alive()
 
     def flush(self, timeout_s: float) -> bool:
         """Make all exchanges that are due and deliver their replies; whether that took at most ``timeout_s``."""
@@ -230,7 +245,8 @@ class StoreWorker:
         """End the thread, send the news that is left, and close the store."""
         with self._lock:
             self._closed = True
-            thread, self._thread = self._thread, None
+            thread = self._before = self._thread
+            self._thread = None
             self._queue.put(None)
         if thread is not None and thread is not threading.current_thread():  # where a finalizer may call this
             thread.join(FLUSH_S)
@@ -252,8 +268,26 @@ class StoreWorker:
             shared_capacity(scheduler.pool).forked(os.urandom(16).hex(), self._clock.now_ns())
 
 
-def _run(worker: weakref.ref[StoreWorker], queue: SimpleQueue[Scheduler | threading.Event | None]) -> None:
-    """Make exchanges until the worker is closed or deleted."""
+def _run(worker: weakref.ref[StoreWorker], queue: _Queue, before: threading.Thread | None) -> None:
+    """Make exchanges until the worker is closed or deleted, whatever exception is raised in this thread, and wherever."""
+    while True:
+        try:
+            if before is not None:  # its last exchange
+                before.join()
+            _serve(worker, queue)
+        except BaseException:  # also a SystemExit of a listener, or one of another thread: this one serves all pools
+            with suppress(BaseException):
+                log.exception("the exchange with the store was disturbed; it goes on")
+            time.sleep(DISTURBED_S)
+        else:
+            return
+
+
+def _serve(worker: weakref.ref[StoreWorker], queue: _Queue) -> None:
+    alive = worker()
+    if alive is not None:
+        alive.recover(queue)
+    del alive
     while (scheduler := queue.get()) is not None:
         if isinstance(scheduler, threading.Event):
             scheduler.set()
@@ -261,12 +295,7 @@ def _run(worker: weakref.ref[StoreWorker], queue: SimpleQueue[Scheduler | thread
         alive = worker()
         if alive is None:
             return
-        try:
-            alive.exchange_for(scheduler)
-        except BaseException as error:  # also a SystemExit of a listener: this thread serves all pools
-            log.exception("%s: the exchange with the store failed", scheduler.pool.name)
-            if not isinstance(error, Exception):
-                queue.put(scheduler)  # an exchange may have become due
+        alive.exchange_for(scheduler)
         del alive, scheduler
 
 

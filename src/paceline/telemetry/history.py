@@ -25,6 +25,8 @@ EVENTS: Final = 200
 TEXT_MAX: Final = 500
 """How many events are kept, and characters of each."""
 
+log = logging.getLogger("paceline")
+
 Sample = tuple[float, int, int, int, int, dict[str, float]]
 """The time, in seconds since the epoch; waiting; in flight; granted and refused so far; the share of each quota that is left."""
 
@@ -75,7 +77,10 @@ class Recorder(logging.Handler):
 
     def _run(self) -> None:
         while not self._ended.wait(STEP_S):
-            self.sample()
+            try:
+                self.sample()
+            except Exception:  # a step is missing, and the next one is not
+                log.exception("no sample for the page")
 
     def sample(self) -> None:
         """Take a sample of every pool."""

@@ -1,0 +1,146 @@
+"""The threads of the timers and of the store: whatever is raised in them, and also when they are gone, nobody waits without end."""
+
+import ctypes
+import threading
+import time
+
+import pytest
+from shared_world import BOUND_S, until
+
+import paceline
+from paceline.pacing.clock import SystemClock
+
+ANY = [SystemExit, KeyboardInterrupt, MemoryError]
+
+
+def disturb(thread, error):
+    """Raise ``error`` in a thread, wherever it is."""
+    assert ctypes.pythonapi.PyThreadState_SetAsyncExc(ctypes.c_ulong(thread.ident), ctypes.py_object(error)) == 1
+
+
+@pytest.fixture
+def clock():
+    """A clock with a thread of its own."""
+    return SystemClock()
+
+
+@pytest.fixture
+def refused():
+    """Waits in a thread for a permit that does not come within its timeout; returns that thread and the errors."""
+
+    def start(limiter, timeout_s):
+        errors = []
+
+        def wait():
+            with pytest.raises(paceline.AcquireTimeoutError) as caught:
+                limiter.acquire("jobs", timeout=timeout_s).wait()
+            errors.append(caught.value)
+
+        thread = threading.Thread(target=wait, daemon=True)
+        thread.start()
+        until(lambda: limiter.status()["pools"]["jobs"]["waiting"] == 1)
+        return thread, errors
+
+    return start
+
+
+class TestTheTimer:
+    @pytest.mark.parametrize("error", ANY)
+    def test_goes_on_after_an_exception_in_its_thread(self, clock, refused, error):
+        limiter = paceline.Limiter({"jobs": "1 concurrency"}, clock=clock)
+        held = limiter.acquire("jobs").wait()
+        thread, errors = refused(limiter, 0.2)
+        disturb(clock._threads[0], error)
+        thread.join(BOUND_S)
+        assert len(errors) == 1
+        held.settle()
+
+    def test_no_timer_is_lost_on_the_way(self, clock, monkeypatch):
+        """The exception comes between the queue of new timers and the heap."""
+        fired, push = [], clock._push
+
+        def broken(timer):
+            monkeypatch.setattr(clock, "_push", push)
+            raise MemoryError
+
+        monkeypatch.setattr(clock, "_push", broken)
+        for n in range(3):
+            clock.call_at(clock.now_ns(), lambda n=n: fired.append(n))
+        until(lambda: sorted(fired) == [0, 1, 2])
+        assert not clock._pending
+
+    def test_starts_again_when_it_has_ended(self, clock, monkeypatch):
+        fired = []
+        with monkeypatch.context() as patch:
+            patch.setattr(clock, "_run", lambda: None)
+            clock.call_at(clock.now_ns(), lambda: fired.append("first"))
+            until(lambda: not clock._threads[0].is_alive())
+        clock.call_at(clock.now_ns(), lambda: fired.append("second"))
+        until(lambda: sorted(fired) == ["first", "second"])
+
+    def test_a_pool_that_was_disturbed_in_its_timer_is_looked_at_again(self, clock, monkeypatch):
+        limiter = paceline.Limiter({"jobs": "10 requests/s burst 1"}, headroom_s=0.0, clock=clock)
+        limiter.acquire("jobs").wait().settle()
+        scheduler = next(iter(limiter.schedulers))
+        work = scheduler._work
+
+        def broken():
+            if threading.current_thread().name != "paceline-timer":
+                return work()
+            monkeypatch.setattr(scheduler, "_work", work)
+            raise MemoryError
+
+        monkeypatch.setattr(scheduler, "_work", broken)
+        limiter.acquire("jobs", timeout=BOUND_S).wait().settle()
+
+
+class TestTheStoreWorker:
+    @pytest.fixture
+    def limiter(self, tmp_path):
+        limiter = paceline.Limiter({"jobs": "60 requests/min burst 3"}, headroom_s=0.0, store=f"sqlite:{tmp_path}/q.db")
+        limiter.acquire("jobs").wait().settle()
+        yield limiter
+        limiter.close()
+
+    @pytest.mark.parametrize("error", ANY)
+    def test_goes_on_after_an_exception_in_its_thread(self, limiter, error):
+        disturb(limiter.worker._thread, error)
+        limiter.acquire("jobs", timeout=BOUND_S).wait().settle()
+
+    @pytest.mark.parametrize("error", ANY)
+    def test_a_message_that_was_taken_has_an_outcome(self, limiter, monkeypatch, error):
+        exchange = limiter.worker._exchange
+
+        def broken(*_):
+            monkeypatch.setattr(limiter.worker, "_exchange", exchange)
+            raise error
+
+        monkeypatch.setattr(limiter.worker, "_exchange", broken)
+        limiter.acquire("jobs", timeout=BOUND_S).wait().settle()
+
+    def test_starts_again_when_it_has_ended(self, limiter):
+        limiter.worker._queue.put(None)
+        until(lambda: not limiter.worker.running)
+        limiter.acquire("jobs", timeout=BOUND_S).wait().settle()
+        assert limiter.worker.running
+
+
+def test_a_step_of_the_page_that_fails_is_one_that_is_missing(monkeypatch):
+    from paceline.telemetry import history
+
+    monkeypatch.setattr(history, "STEP_S", 0.01)
+    limiter = paceline.Limiter({"jobs": "60 requests/min"})
+    limiter.acquire("jobs").wait().settle()
+    recorder = history.Recorder(limiter)
+    recorder.start()
+    samples = recorder._samples
+
+    def broken(now_s):
+        monkeypatch.setattr(recorder, "_samples", samples)
+        raise RuntimeError("the set has changed")
+
+    monkeypatch.setattr(recorder, "_samples", broken)
+    until(lambda: recorder._samples is samples or recorder._samples == samples)
+    before_s = time.time()
+    until(lambda: recorder.document(before_s)["pools"])
+    recorder.close()
