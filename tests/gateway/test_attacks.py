@@ -9,13 +9,14 @@ import resource
 import select
 import signal
 import socket
+import sqlite3
 import subprocess
 import sys
 import threading
 import time
 import tracemalloc
 import zlib
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import ExitStack, closing, contextmanager, suppress
 
 import pytest
 from attack_helpers import ANSWER, BODY, Process, answers, connect, post, raw_server, read, talk
@@ -25,6 +26,7 @@ from paceline.config import Config
 from paceline.gateway import app, server
 from paceline.gateway.keys import Keys
 from paceline.gateway.server import Settings
+from paceline.shared.ledger import SharedLedger
 
 CHAT = b"/openai/v1/chat/completions"
 POOL = "openai/gpt-5"
@@ -836,8 +838,10 @@ class TestProcesses:
         until(lambda: text in one.log())
 
     @pytest.mark.parametrize("workers", [1, 2])
-    def test_sigterm(self, process, held, ask, workers):
-        one = process("--limit", "gpt-5=20 concurrency", "--workers", workers, upstream=held.url)
+    def test_sigterm(self, process, held, ask, workers, tmp_path):
+        file = tmp_path / "quotas.db"
+        given = ("--limit", "gpt-5=20 concurrency", "--workers", workers, "--store", f"sqlite:{file}")
+        one = process(*given, upstream=held.url)
         clients = ask(one.url, 60)
         until(lambda: waiting(one) == 40 and held.raw.count(b"POST ") == 20)
         one.signal(signal.SIGTERM)
@@ -850,6 +854,11 @@ class TestProcesses:
         assert [answers(read(client, 1)) for client in clients if client not in first] == [[200]] * 20
         assert one.wait(10) == 0
         assert "Traceback" not in one.log()
+        with closing(sqlite3.connect(file)) as database:
+            ((text,),) = database.execute("SELECT state FROM pools").fetchall()
+        peers = SharedLedger.load(json.loads(text))._peers
+        assert len(peers._peers) == workers
+        assert (peers.live, peers.told) == (0, 0), "they have signed off"
 
     def test_sigterm_after_a_time_ends_what_is_in_flight(self, serve, held, ask, caplog):
         running = serve(held.url, stop_s=0.3, limits={"gpt-5": "1 requests/day"})

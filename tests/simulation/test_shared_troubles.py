@@ -18,7 +18,8 @@ FOR_GOOD_S = 9_999
 def hub_of(rule, settings, **options):
     settings = {"limits": {"m": QUOTA}, "rule": rule, "latency_s": 0.5, "jitter": 0.3, **settings}
     options = {"hosts": 8, "workers": 100, "jobs": 1_600, "output": 10, **options}
-    return Fleet(QUOTA + RULES[rule], settings, capacity={}, store={"away": options.pop("away", ())}, **options)
+    store = {"away": options.pop("away", ()), **options.pop("store", {})}
+    return Fleet(QUOTA + RULES[rule], settings, capacity=options.pop("capacity", {}), store=store, **options)
 
 
 def cut(hub, *numbers):
@@ -88,6 +89,49 @@ def test_processes_that_come_back_are_charged_once(settings):
     assert hub.speed >= 0.92
 
 
+MODES = pytest.mark.parametrize("mode", ["fail_safe", "fail_closed"])
+
+
+def rolling_deploy(mode, **store):
+    """Twelve processes are replaced one by one, one each 3 s from 20 s on, by a plain SIGTERM: they say nothing."""
+    hub = hub_of("bucket", BLIND, hosts=24, workers=10, jobs=None, capacity={"on_store_failure": mode}, store=store)
+    for n in range(12):
+        hub.kill_at(20 + 3 * n, n)
+        hub.hosts[12 + n].active = ((20.5 + 3 * n, FOR_GOOD_S),)
+    return hub.run(limit_s=90)
+
+
+def killed_at_once(mode, **store):
+    """Of fifty processes ten come late, and twelve of the others are killed."""
+    hub = hub_of("bucket", BLIND, hosts=50, workers=2, jobs=None, capacity={"on_store_failure": mode}, store=store)
+    for n in range(10):
+        hub.hosts[n].active = ((10, FOR_GOOD_S),)
+    for n in range(12):
+        hub.kill_at(30, 20 + n)
+    return hub.run(limit_s=70)
+
+
+@MODES
+def test_a_process_that_goes_takes_nothing_along(mode):
+    hub = rolling_deploy(mode)
+    assert hub.sent(20, 90) >= 0.95 * 700
+    assert not hub.refused
+
+
+@MODES
+def test_nor_do_many_at_once(mode):
+    hub = killed_at_once(mode)
+    assert hub.sent(30, 70) >= 0.95 * 400
+    assert not hub.refused
+
+
+def test_a_store_that_does_not_see_it_keeps_the_shares_for_two_minutes():
+    """The price of a partition in which nobody may spend more than the quota; it also shows that the two above can fail."""
+    hub = rolling_deploy("fail_safe", sees_ends=False)
+    assert hub.sent(60, 90) < 0.6 * 300
+    assert not hub.refused
+
+
 def troubled(seed):
     """A random world."""
     dice = random.Random(seed)
@@ -105,8 +149,8 @@ def troubled(seed):
                 from_s = away[-1][1] + dice.uniform(0.3, 8)
     size = {"workers": dice.choice([5, 40]), "jobs": hosts * dice.choice([40, 120])}
     hub = Fleet(
-        limit + RULES[rule], settings, hosts=hosts, seed=seed, store={"away": away}, output=10, capacity={}, **size
-    )
+        limit + RULES[rule], settings, hosts=hosts, seed=seed, store={"away": away, "sees_ends": seed % 3 > 0}, output=10, capacity={}, **size
+    )  # fmt: skip
     for n, host in enumerate(hub.hosts):
         from_s, active = dice.choice([0, n * 0.05, n * 16, dice.uniform(0, 60)]), []
         for _ in range(dice.choice([0, 3])):

@@ -82,7 +82,15 @@ function calls.ZPOPMIN(key)
   return {member, score}
 end
 
-local redis = {call = function(command, ...) return calls[command](...) end}
+local subscribed = {}
+
+function calls.PUBSUB(what, channel)
+  assert(what == 'NUMSUB')
+  return {channel, subscribed[channel] and 1 or 0}
+end
+
+local function call(command, ...) return calls[command](...) end
+local redis = {call = call, pcall = call}
 local cmsgpack = {pack = copy, unpack = copy}
 local cjson = {decode = function(text)
   return assert(loadstring('return ' .. text:gsub('%[', '{'):gsub('%]', '}')))()
@@ -101,4 +109,7 @@ local struct = {
 
 return function(...)
   return script({'key', 'key:peers', 'key:events', 'key:places'}, {...}, redis, cmsgpack, cjson, struct)
-end, function() store, lists = {}, {} end
+end, function() store, lists = {}, {} end, function(names)
+  subscribed = {}
+  for name in names:gmatch('%S+') do subscribed['paceline:' .. name] = true end
+end

@@ -2,6 +2,7 @@
 
 import random
 from collections import Counter
+from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -34,11 +35,13 @@ class LuaLedger:
         self._lua = LuaRuntime(encoding=None)
         source = (Path(__file__).parent / "lua_stand_ins.lua").read_bytes()
         make = self._lua.execute(b"return function(...) " + source + b" end")
-        self._run, self.flush = make(script().encode())
+        self._run, self.flush, self.subscribe = make(script().encode())
 
-    def __call__(self, now_us: int, message: Message) -> Reply:
+    def __call__(self, now_us: int, message: Message, present: bool = False, subscribed: Iterable[str] = ()) -> Reply:
         name, lines = quota_set(message.quotas)
-        answer = list(self._run(*(text.encode() for text in (encode(message), name, lines, str(now_us)))).values())
+        texts = encode(message, present=present), name, lines, str(now_us)
+        self.subscribe(" ".join(subscribed).encode())
+        answer = list(self._run(*(text.encode() for text in texts)).values())
         assert not [x for x in answer if isinstance(x, float)], "a number was cut short"
         return decode(answer, message)
 
@@ -88,6 +91,8 @@ class World:
         self.processes = [self._process(f"p{i}") for i in range(40 if self.crowd else rng.randint(1, 5))]
         self.ledger = SharedLedger()
         self.peers = 0
+        self.subscribed = {process.who for process in self.processes}
+        self.watched = set[str]()
         self.seen = Counter[str]()
 
     def _amount(self) -> float:
@@ -125,14 +130,24 @@ class World:
         self._count("vanished", self.vanished())
         self._count("behind", len(self.ledger.dump()["peers"]["places"]) > FRONT)
         process = rng.choice(self.processes)
-        pair = self._messages(process)
-        ours = self.ledger.apply(self.now_us * 1_000, pair[0])
-        theirs = other(self.now_us, pair[1])
+        pair, present = self._messages(process), rng.random() < 0.8
+        if rng.random() < 0.2:
+            self.subscribed ^= {rng.choice(self.processes).who}
+        ours = self.ledger.apply(self.now_us * 1_000, pair[0], self._has_ended)
+        theirs = other(self.now_us, pair[1], present, self.subscribed)
+        self.watched.discard(process.who)
+        if present and process.who in self.subscribed:
+            self.watched.add(process.who)
         marks = ours.grants, theirs.grants
         assert [len(marks) for marks in ours.grants] == [len(marks) for marks in theirs.grants], (pair, ours, theirs)
         ours.grants = theirs.grants = []
         assert ours == theirs, f"{pair[0]}\nPython {ours}\nLua    {theirs}"
         self._take(process, pair[0], marks, ours)
+
+    def _has_ended(self, who: str) -> bool:
+        ended = who in self.watched and who not in self.subscribed
+        self._count("ended", ended)
+        return ended
 
     def _take(self, process: Process, message: Message, marks: tuple[list[Any], list[Any]], reply: Reply) -> None:
         for n, (ours, theirs) in enumerate(zip(*marks, strict=True)):

@@ -1,6 +1,7 @@
 """The Lua script replies as the ledger in Python: all numbers are equal, in any history."""
 
 from collections import Counter
+from contextlib import ExitStack, closing
 
 import pytest
 from lua_worlds import DAY_US, EPOCH_US, GRID_US, LuaLedger, World
@@ -9,6 +10,7 @@ from paceline.core.meters import restarts
 from paceline.core.quota import NS, Quota, Rule
 from paceline.shared.messages import Message, Settled
 from paceline.stores.redis import RedisStore
+from paceline.stores.redis_presence import Presence
 from paceline.stores.redis_wire import decode, encode, quota_set
 
 STEPS = 200
@@ -21,7 +23,7 @@ SEEDS = {
 HAPPENS = {
     "granted": 10_000, "waits": 10_000, "settled": 10_000, "opening": 5_000, "paused": 2_000, "spread": 2_000,
     "told again": 1_000, "charged": 1_000, "gone": 1_000, "refused": 500, "set back": 500, "reconfigured": 500,
-    "vanished": 200, "awaited": 500, "probe": 200, "set_ceiling": 500, "shift": 500, "adopt": 500, "epoch": 500, "cap_burst": 500, "seen": 500, "slices": 50, "behind": 500,
+    "vanished": 200, "ended": 100, "awaited": 500, "probe": 200, "set_ceiling": 500, "shift": 500, "adopt": 500, "epoch": 500, "cap_burst": 500, "seen": 500, "slices": 50, "behind": 500,
     "epoch moved": 50, "low points merged": 10, "time zone": 20, "month": 10,
 }  # fmt: skip
 """What must happen how often at least in all worlds in process, that the comparison is worth something."""
@@ -57,12 +59,23 @@ def test_script_and_ledger_answer_the_same(every):
 def test_script_in_redis_and_ledger_answer_the_same(redis_server, every):
     store = RedisStore(redis_server.url, timeout_s=30.0)
 
-    def ask(now_us, message):
-        return decode(store._call("pool", encode(message), *quota_set(message.quotas), str(now_us)), message)
+    with ExitStack() as opened:
+        subscriptions = {}
 
-    for seed in SEEDS["on a server"][::every]:
-        redis_server.ask("FLUSHDB")
-        play(seed, ask)
+        def ask(now_us, message, present, subscribed):
+            for who in subscriptions.keys() - subscribed:
+                subscriptions.pop(who).close()
+                while redis_server.ask("PUBSUB", "NUMSUB", f"paceline:{who}")[1]:  # until the server has seen it
+                    pass
+            for who in subscribed - subscriptions.keys():
+                subscriptions[who] = opened.enter_context(closing(Presence(lambda: store._address.connection(30.0))))
+                subscriptions[who].join(who)
+            text = encode(message, present=present)
+            return decode(store._call("pool", text, *quota_set(message.quotas), str(now_us)), message)
+
+        for seed in SEEDS["on a server"][::every]:
+            redis_server.ask("FLUSHDB")
+            play(seed, ask)
     store.close()
 
 

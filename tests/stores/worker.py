@@ -27,10 +27,7 @@ BODY = {
 def forget_sooner(lease_s):
     """Let a process that is silent be gone after ``lease_s``, and say more often that it is not."""
     script = redis_store.script()
-    shorter = script.replace(
-        "local LEASE, VANISHED, QUIET, FORGET, LEFT, WANE = 15e6",
-        f"local LEASE, VANISHED, QUIET, FORGET, LEFT, WANE = {lease_s}e6",
-    )
+    shorter = script.replace(" WANE, LOOK = 15e6,", f" WANE, LOOK = {lease_s}e6,")
     assert shorter != script
     redis_store.script = lambda: shorter
     ledger.LEASE_US, capacity.RENEW_NS = lease_s * 1_000_000, lease_s * NS // 3

@@ -38,10 +38,12 @@ class SimulatedStore:
         cost_s: How long it takes for a call; it serves one after the other.
         stale_cost_s: The same for a message that it drops.
         steps: When its clock is set, in seconds since the start, and by how many seconds.
+        sees_ends: Whether it knows when a process has ended, as a Redis does whose connection closes.
 
     Attributes:
         cut: By the name of a process, from when to when the store does not answer that one.
         calls_s: When the messages were sent, in seconds since the start.
+        ended: The names of the processes that have crashed.
     """
 
     def __init__(
@@ -54,9 +56,12 @@ class SimulatedStore:
         cost_s: float = 0.0,
         stale_cost_s: float = 0.0,
         steps: Sequence[tuple[float, float]] = (),
+        sees_ends: bool = True,
     ) -> None:
         self.cut = dict[str, Sequence[tuple[float, float]]]()
         self.calls_s = list[float]()
+        self.ended = set[str]()
+        self._sees_ends = sees_ends
         self._time, self._away, self._hangs, self._lost = time, away, hangs, lost
         self._cost_s, self._stale_cost_s, self._steps = cost_s, stale_cost_s, steps
         self._free_s = 0.0  # when it has served the messages that have arrived
@@ -91,11 +96,14 @@ class SimulatedStore:
                     time.after(self._free_s - time.now_s, serve)
 
         def serve() -> None:
-            reply = self._ledgers.setdefault(pool, SharedLedger()).apply(self._now_ns(), message)
+            reply = self._ledgers.setdefault(pool, SharedLedger()).apply(self._now_ns(), message, self._has_ended)
             if not self._loses():
                 time.after(time.random.uniform(*TRIP_S), lambda: once(reply))
 
         time.after(time.random.uniform(*TRIP_S), arrive)
+
+    def _has_ended(self, process: str) -> bool:
+        return self._sees_ends and process in self.ended
 
     def _now_ns(self) -> int:
         """Its own clock."""
@@ -142,6 +150,7 @@ class SimulatedWorker:
     def close(self) -> None:
         """See :class:`~paceline.pacing.scheduler.Worker`."""
         self.dead = True
+        self._store.ended.add(self._process)
 
     def poke(self, scheduler: Scheduler) -> bool:
         """See :class:`~paceline.pacing.scheduler.Worker`."""

@@ -20,7 +20,8 @@ Shares
 
     A process whose requests wait, or that has a lease, announces when it will report again. One that does not may have
     lost the store while others reach it. For ``VANISHED_US`` the ledger charges what this process may spend with its share
-    (of a window, it keeps the share unused); so it does for a process that has just found the store again. A process that
+    (of a window, it keeps the share unused), unless the store knows that it has ended; so it does for a process that has
+    just found the store again. A process that
     spends nothing while the store is lost has no share, and nothing is charged when it vanishes. One that comes back and
     was never alone gets what was charged for it back. After an outage of the store nothing is granted before the
     processes that vanished in it have reported, for ``REJOIN_NS`` at most.
@@ -28,6 +29,7 @@ Shares
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -84,8 +86,15 @@ class SharedLedger:
         self._last_ns = 0
         self._set_ns = 0  # the sum of all clock steps; the marks of buckets are instants without them
 
-    def apply(self, now_ns: int, message: Message) -> Reply:
-        """Apply the news of a process, then grant those of its requests that fit: in all quotas, or in none."""
+    def apply(self, now_ns: int, message: Message, ended: Callable[[str], bool] = lambda _: False) -> Reply:
+        """Apply the news of a process, then grant those of its requests that fit: in all quotas, or in none.
+
+        Args:
+            now_ns: The present, in nanoseconds since the epoch, by a clock that all processes of the place agree on.
+            message: The message.
+            ended: Whether a process, by its name ``who``, is known to have ended: it is asked about those that are overdue.
+        """
+        self._peers.ended = ended
         if now_ns < self._last_ns:
             self._turn_back(now_ns - self._last_ns)
         now_us = (now_ns - self._set_ns) // 1_000

@@ -300,6 +300,7 @@ if now >= 2 * GRID then rebase() end
 local gentle, leaving, alone = floor(flags / 2) % 2 == 1, floor(flags / 4) % 2 == 1, floor(flags / 8) % 2 == 1
 configure(flags % 2 == 1, gentle, headroom, windows, recalled)
 meet(who)
+mine[WATCHED] = flags >= 32 and is_present(who) and 1 or 0
 if mine[PRESUMED] ~= 0 and not alone and mine[DUE] ~= mine[SEEN] then
   for i = 1, #meters do unspend(meters[i], now - (us - mine[DUE]) * 1000, mine[PRESUMED]) end
   mine[PRESUMED] = 0
@@ -318,7 +319,7 @@ out[7], mine[SHARE] = told, max(round(share * BILLION), told)
 local within = max(place_ns ~= 0 and min(out[3], max(place_ns, out[6] * POLL)) or 0, #wants > 0 and slack or 0)
 mine[DUE] = alone and us or within ~= 0 and us + floor((within + GRACE) / 1000) or 0
 mine[LEASED] = max(LEASE, floor(3 * (out[6] * POLL) / 1000))
-if flags >= 16 then mine[SHARE], mine[DUE] = 0, 0 end          -- closed: it spends nothing while the store is lost
+if floor(flags / 16) % 2 == 1 then mine[SHARE], mine[DUE] = 0, 0 end          -- closed: it spends nothing while the store is lost
 if leaving then mine[LEASED], mine[SHARE] = -1, 0 end          -- its number must not be forgotten
 part()
 local shown, longest = {}, 1800

@@ -4,11 +4,11 @@
 -- KEYS[3]  A sorted set: each process by its next event, in microseconds.
 -- KEYS[4]  A sorted set: the waiting processes that are not in front, by the number of their place.
 
-local LEASE, VANISHED, QUIET, FORGET, LEFT, WANE = 15e6, 120e6, 7e6, 3600e6, 600e6, 15e6
+local LEASE, VANISHED, QUIET, FORGET, LEFT, WANE, LOOK = 15e6, 120e6, 7e6, 3600e6, 600e6, 15e6, 5e6
 local WANES, SHARED_PART, SHARE_MIN, BILLION, FRONT, EVENTS_MAX = 7, 7 / 8, 1000, 1e9, 16, 200
 local UNIT = 2 ^ (WANES - 1)
 local SEEN, NUMBER, SHARE, DUE, LEASED, PRESUMED, LIVE, WEIGHT, TOLD, GONE, SINCE, EVENT = 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12
-local PLACE, HELD = 13, 14               -- 0 or number, until when, 1 in front, amounts; account, slots, the next account, ...
+local PLACE, HELD, WATCHED = 13, 14, 15  -- 0 or number, until when, 1 in front, amounts; account, slots, the next account, ...
 
 local us                                 -- the present, in microseconds of a clock that is never set back
 local caller, mine                       -- the process that this message is of
@@ -91,7 +91,7 @@ local function enter(who, peer)
       if share > 0 and state.quiet < due and due < state.away then state.awaited = state.awaited + 1 end
       spent = share * late
     end
-    event = min(event, till)
+    event = min(event, till, us + LOOK)
   else
     give_back(peer)
     if us < due then event = min(event, due) end
@@ -109,6 +109,13 @@ local function enter(who, peer)
   return spent
 end
 
+-- A process keeps a subscription, on a connection that its system closes when it ends. In an outage all have lost the
+-- server, and a new one sees nobody yet.
+local function is_present(who)
+  local found = redis.pcall('PUBSUB', 'NUMSUB', 'paceline:' .. who)
+  return found.err or tonumber(found[2]) > 0
+end
+
 local function advance()
   local passed, spent = us - state.clock, 0
   if passed > QUIET then
@@ -122,6 +129,9 @@ local function advance()
     local peer = read_peer(who)
     withdraw(peer)
     if peer[PLACE] ~= 0 and peer[PLACE][2] < us then drop_place(who, peer) end
+    if peer[DUE] ~= 0 and state.away <= peer[DUE] and peer[DUE] <= us and peer[WATCHED] == 1 and not is_present(who) then
+      peer[SHARE], peer[DUE] = 0, 0
+    end
     if peer[SEEN] + (peer[LEASED] >= 0 and FORGET or LEFT) < us then
       give_back(peer)
       redis.call('HDEL', KEYS[2], who)

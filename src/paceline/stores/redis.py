@@ -14,12 +14,14 @@ import threading
 import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
+from functools import partial
 from hashlib import sha1
 from typing import TYPE_CHECKING, Any
 
 from paceline.shared.messages import Message, Reply
 from paceline.stores.base import TIMEOUT_S, StoreError
 from paceline.stores.redis_address import Node, library, read_client, read_url
+from paceline.stores.redis_presence import Presence
 from paceline.stores.redis_wire import clock_us, decode, encode, is_late, quota_set, script
 
 if TYPE_CHECKING:
@@ -50,7 +52,7 @@ _REDIRECT = re.compile(r"(?:(MOVED|ASK) )?\d+ (\S*):(\d+)")
 _ADVICE = {
     "surrogates not allowed": "the name of the pool, or of a unit, has half a character: rename it",
     "Authentication|NOAUTH": "write redis://:PASSWORD@HOST or redis://USER:PASSWORD@HOST with the right password",
-    "NoPermission|NOPERM": "allow this user ~paceline:* and +eval +evalsha +get +set +time +del +pexpire +hget +hset +hdel"
+    "NoPermission|NOPERM": "allow this user ~paceline:* &paceline:* and +subscribe +pubsub +eval +evalsha +get +set +time +del +pexpire +hget +hset +hdel"
     " +hlen +zadd +zrem +zcard +zrangebyscore +zpopmin, and +scan for the pools of paceline status",
     "OutOfMemory|OOM": "raise the server's maxmemory",
     "ReadOnly|READONLY": "give the address of the master, or let Sentinels find it with redis+sentinel://",
@@ -121,8 +123,14 @@ class RedisStore:
         sent_us = time.monotonic_ns() // 1_000
         ahead_us = self._ahead_us
         late_us = 0 if ahead_us is None else sent_us + ahead_us + round((self._timeout_s + LATE_S) * 1e6)
-        answer: list[Any] = self._call(pool, encode(message, late_us), *quota_set(message.quotas))
+        client, key = self._connected(), self.key(pool)
+        presence = client.presence_of(key)
+        text = encode(message, late_us, present=presence is not None and message.who in presence)
+        answer: list[Any] = self._call(pool, text, *quota_set(message.quotas))
         self._ahead_us = clock_us(answer) - sent_us
+        presence = client.presence_of(key)  # at the node that has answered
+        if presence is not None:
+            presence.join(message.who)
         return answer
 
     def key(self, pool: str) -> str:
@@ -173,12 +181,14 @@ class RedisStore:
             return self._client
 
     def _connection(self, node: Node | None = None) -> _Connection:
-        return _Connection(self._address.connection(self._timeout_s, node))
+        return _Connection(partial(self._address.connection, self._timeout_s, node))
 
     def after_fork(self) -> None:
         """See :meth:`Store.after_fork`."""
         # Kept, not closed: to close it takes locks that a thread of the parent may have held.
         self._inherited.append(self._client)
+        if self._client is not None:
+            self._client.after_fork()
         self._client, self._lock = None, threading.Lock()
 
     def close(self) -> None:
@@ -192,8 +202,8 @@ class RedisStore:
 class _Connection:
     """One connection that is kept: to take one from a pool for each exchange costs as much as the script."""
 
-    def __init__(self, connection: Any) -> None:
-        self._connection = connection
+    def __init__(self, connect: Callable[[], Any]) -> None:
+        self._connection, self._presence = connect(), Presence(connect)
         self._answers = library().ResponseError
         self._lock = threading.Lock()
         self._used_s = 0.0  # when it was used last; 0.0: it is not open
@@ -229,6 +239,15 @@ class _Connection:
     def close(self) -> None:
         """Close the connection; the next command opens it again."""
         self._connection.disconnect()
+        self._presence.close()
+
+    def presence_of(self, key: str) -> Presence | None:  # noqa: ARG002
+        """What shows the server of ``key`` that this process lives."""
+        return self._presence
+
+    def after_fork(self) -> None:
+        """In a forked child: leave the presence to the parent."""
+        self._presence.after_fork()
 
 
 class _Cluster:
@@ -280,6 +299,16 @@ class _Cluster:
             if len(self._nodes) >= NODES_MAX:  # a cluster whose addresses change
                 self._nodes, self._connections = list(self._given), {}
             self._nodes.append(node)
+
+    def presence_of(self, key: str) -> Presence | None:
+        """What shows the node that is taken to have ``key`` that this process lives; ``None``: it was not asked yet."""
+        connection = self._connections.get(self._node_of.get(key, self._nodes[0]))
+        return None if connection is None else connection.presence_of(key)
+
+    def after_fork(self) -> None:
+        """In a forked child: leave the presence to the parent."""
+        for connection in self._connections.values():
+            connection.after_fork()
 
     def close(self) -> None:
         """Close all connections."""

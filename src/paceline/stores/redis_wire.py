@@ -35,20 +35,26 @@ def quota_set(quotas: tuple[Quota, ...]) -> tuple[str, str]:
     return blake2b(lines.encode(), digest_size=6).hexdigest(), lines
 
 
-def encode(message: Message, late_us: int = 0) -> str:
+def encode(message: Message, late_us: int = 0, *, present: bool = False) -> str:
     """The message without its quotas.
 
     Args:
         message: The message.
         late_us: From when on the server, by its own clock, must not apply it; 0: never.
+        present: Whether the process keeps a subscription to its channel on that server.
 
-    A list: who, number, 1 for fresh + 2 for gentle + 4 for leaving + 8 for alone + 16 for closed, headroom, place, slack, versions, news,
+    A list: who, number, 1 for fresh + 2 for gentle + 4 for leaving + 8 for alone + 16 for closed + 32 for present, headroom, place, slack, versions, news,
     wants, held and windows (0: none), recalled, share, late.
     """
     parts = [
         message.who,
         message.number,
-        message.fresh + 2 * message.gentle + 4 * message.leaving + 8 * message.alone + 16 * message.closed,
+        message.fresh
+        + 2 * message.gentle
+        + 4 * message.leaving
+        + 8 * message.alone
+        + 16 * message.closed
+        + 32 * present,
         message.headroom_s,
         message.place_ns,
         message.slack_ns,

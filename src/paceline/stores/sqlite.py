@@ -152,7 +152,8 @@ class SQLiteStore:
             revision, ledger = 0, SharedLedger()
         elif ledger is None or row[1] != revision:
             revision, ledger = row[1], self._load(pool, *row)
-        reply = ledger.apply(now_ns, message)
+        # All processes of a machine reach the file, or none: one that is overdue has not lost its way to it.
+        reply = ledger.apply(now_ns, message, ended=lambda _: True)
         connection.execute(_WRITE, (pool, FORMAT, revision + 1, now_ns, _encode(ledger.dump())))
         connection.execute("COMMIT")
         self._ledgers[pool] = revision + 1, ledger
