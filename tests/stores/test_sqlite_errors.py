@@ -105,6 +105,37 @@ class TestLocked:
         take(store, number=2)
         assert charged(store) == 1 + known
 
+    def test_while_others_write_it_is_waited_for_longer_and_not_without_end(self, opened, path, monkeypatch):
+        class Time:
+            """Goes on only while somebody sleeps; another process writes each tenth of a second, and has the lock otherwise."""
+
+            now_s = 0.0
+            until_s = 3.0
+
+            def monotonic(self) -> float:
+                return self.now_s
+
+            def sleep(self, _: float) -> None:
+                self.now_s += 0.1
+                other.execute("INSERT INTO pools VALUES (?, 3, 1, 0, '')", (str(self.now_s),))
+                other.execute("COMMIT")
+                if self.now_s < self.until_s:
+                    other.execute("BEGIN IMMEDIATE")
+
+        store = opened(timeout_s=1.0, clock=ManualClock())
+        take(store)
+        virtual = Time()
+        monkeypatch.setattr("paceline.stores.sqlite.time", virtual)
+        store._opened_s = 0.0
+        with closing(sqlite3.connect(path, isolation_level=None)) as other:
+            other.execute("BEGIN IMMEDIATE")
+            take(store, number=2)
+            assert 3 <= virtual.now_s < 3.2
+            virtual.now_s, virtual.until_s, store._opened_s = 10.0, 99.0, 10.0
+            other.execute("BEGIN IMMEDIATE")
+            fails(store, "locked")
+            assert 15 <= virtual.now_s < 16
+
     def test_by_another_thread(self, opened):
         store = opened(timeout_s=0.1)
         take(store)

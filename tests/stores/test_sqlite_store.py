@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import sqlite3
 import stat
@@ -12,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from paceline.core.quota import Quota
+from paceline.core.quota import NS, Quota
 from paceline.shared.ledger import SharedLedger
 from paceline.shared.messages import Message, Reply
 from paceline.stores import open_store
@@ -251,3 +252,60 @@ def test_a_forked_child_opens_its_own(path, script):
     with sqlite3.connect(path) as connection:
         assert connection.execute("PRAGMA integrity_check").fetchone() == ("ok",)
     connection.close()
+
+
+class TestTheWallClock:
+    """It may be set while processes run; what has elapsed is told by the clock of the machine since its start."""
+
+    MINUTE = Quota("requests", 60.0)
+    HOUR_NS = 3_600 * NS
+
+    @pytest.fixture
+    def times(self, monkeypatch):
+        class Times:
+            wall_ns, elapsed_ns = 1_790_000_000 * NS, 1_000 * NS
+
+            def pass_by(self, seconds):
+                self.wall_ns += seconds * NS
+                self.elapsed_ns += seconds * NS
+
+        times = Times()
+        monkeypatch.setattr("paceline.stores.sqlite.time.time_ns", lambda: times.wall_ns)
+        monkeypatch.setattr("paceline.stores.sqlite.elapsed_ns", lambda: times.elapsed_ns)
+        return times
+
+    def grants(self, store, number):
+        wants = [[1.0]] * 100
+        return len(
+            store.exchange("pool", Message("a", number, (self.MINUTE,), [-1], headroom_s=0.0, wants=wants)).grants
+        )
+
+    @pytest.mark.parametrize("again", [False, True], ids=["open", "opened again"])
+    @pytest.mark.parametrize("by_ns", [HOUR_NS, -HOUR_NS, 2 * NS])
+    def test_a_step_of_it_refills_nothing(self, opened, times, by_ns, again):
+        store = opened()
+        assert self.grants(store, 1) == 60
+        times.pass_by(5)
+        times.wall_ns += by_ns
+        store = opened() if again else store
+        assert self.grants(store, 2) == 5
+        times.pass_by(3)
+        assert self.grants(store, 3) == 3
+
+    def test_after_a_new_start_of_the_machine_it_is_believed(self, opened, times):
+        store = opened()
+        assert self.grants(store, 1) == 60
+        times.wall_ns, times.elapsed_ns = times.wall_ns + self.HOUR_NS, 20 * NS
+        assert self.grants(opened(), 2) == 60
+
+    def test_a_ledger_of_an_older_version_has_no_such_clock(self, opened, times, path):
+        store = opened()
+        assert self.grants(store, 1) == 60
+        with sqlite3.connect(path) as database:
+            ((state,),) = database.execute("SELECT state FROM pools").fetchall()
+            fields = json.loads(state)
+            del fields["clock"]
+            database.execute("UPDATE pools SET state = ?, revision = revision + 1", (json.dumps(fields),))
+        database.close()
+        times.pass_by(5)
+        assert self.grants(store, 2) == 5

@@ -19,7 +19,7 @@ from paceline.core.quota import NS
 CANCELLED_MAX = 100
 """How many cancelled timers are kept beyond the number of the others."""
 
-_ELAPSED: Final[Callable[[], int]] = next(
+elapsed_ns: Final[Callable[[], int]] = next(
     (
         partial(time.clock_gettime_ns, getattr(time, name))
         for name in (() if sys.platform == "win32" else ("CLOCK_BOOTTIME", "CLOCK_MONOTONIC"))
@@ -27,9 +27,9 @@ _ELAPSED: Final[Callable[[], int]] = next(
     ),
     time.monotonic_ns,
 )
-"""A monotonic clock that goes on while the machine is suspended: the providers' quotas refill meanwhile, and their days end."""
+"""A monotonic clock that goes on while the machine is suspended: the providers' quotas refill meanwhile, and their days end. On Linux and macOS it is that of the machine, and all processes read the same."""
 
-_ANCHOR_NS = time.time_ns() - _ELAPSED()
+_ANCHOR_NS = time.time_ns() - elapsed_ns()
 
 DISTURBED_S = 0.1
 """How long the timer thread rests after an exception that is not a timer's."""
@@ -90,7 +90,7 @@ class SystemClock:
 
     def now_ns(self) -> int:
         """Nanoseconds since the Unix epoch; never goes back."""
-        return _ELAPSED() + _ANCHOR_NS
+        return elapsed_ns() + _ANCHOR_NS
 
     def call_at(self, at_ns: int, callback: Callable[[], None]) -> Timer:
         """Call ``callback`` on the timer thread; it must be short and must not raise."""

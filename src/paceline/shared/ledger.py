@@ -96,7 +96,7 @@ class SharedLedger:
         """
         self._peers.ended = ended
         if now_ns < self._last_ns:
-            self._turn_back(now_ns - self._last_ns)
+            self._turn(now_ns - self._last_ns)
         now_us = (now_ns - self._set_ns) // 1_000
         spent_ns = self._peers.advance(now_us) * 1e-6
         if spent_ns:
@@ -131,8 +131,13 @@ class SharedLedger:
         reply.standings = [self._standing(now_ns, i, known[n]) for n, i in enumerate([*index, *rest])]
         return reply
 
-    def _turn_back(self, by_ns: int) -> None:
-        """The store's clock was set back: move all instants with it, so that all waits stay as long as they were."""
+    def clock_was_set(self, by_ns: int) -> None:
+        """Take note that the store's clock was set, by so many nanoseconds, since the last message."""
+        self._turn(by_ns)
+        self._last_ns += by_ns
+
+    def _turn(self, by_ns: int) -> None:
+        """The store's clock was set: move all instants with it, so that all waits stay as long as they were."""
         for account in self._accounts:
             if isinstance(account.meter, Bucket):
                 turn(account.meter, by_ns)

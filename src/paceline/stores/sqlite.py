@@ -24,12 +24,13 @@ import threading
 import time
 from collections.abc import Callable
 from contextlib import suppress
-from functools import partial
+from functools import cache, partial
 from pathlib import Path
+from typing import Any
 from weakref import WeakSet
 
 from paceline.core.quota import NS
-from paceline.pacing.clock import Clock
+from paceline.pacing.clock import Clock, elapsed_ns
 from paceline.shared.ledger import SharedLedger
 from paceline.shared.messages import Message, Reply
 from paceline.shared.peers import Peers
@@ -45,6 +46,12 @@ KEEP_NS = 90 * 86_400 * NS
 """How long the ledger of an unused pool is kept; some older ones are deleted at each opening."""
 
 SWEEP_MAX = 100
+
+STEP_NS = NS
+"""A wall clock that differs by more from the time that has elapsed was set. What must wait waits as long as before."""
+
+DEMAND_TIMES = 5
+"""How many times the timeout an exchange waits for the file while other processes write: it is in demand, and nobody hangs."""
 
 REOPEN_S = 3.0
 """How long a connection is used. An open connection reads from its cache, and from a deleted ``-wal`` or ``-shm``: only
@@ -103,13 +110,15 @@ class SQLiteStore:
         self.url = f"sqlite:{self._path}"
         self._timeout_s = timeout_s
         self._now_ns = clock.now_ns if clock else time.time_ns
+        self._elapsed_ns = clock.now_ns if clock else elapsed_ns
         self._lock = threading.Lock()
         self._pid = os.getpid()
         self._is_resting = False
         self._connection: sqlite3.Connection | None = None
         self._inode = 0
         self._opened_s = 0.0
-        self._ledgers: dict[str, tuple[int, SharedLedger]] = {}  # with revision: read again only when others wrote
+        # With revision: read again only when others wrote; and with the clock at the last writing.
+        self._ledgers: dict[str, tuple[int, SharedLedger, _Clock | None]] = {}
         _STORES.add(self)
 
     def exchange(self, pool: str, message: Message) -> Reply:
@@ -146,27 +155,32 @@ class SQLiteStore:
         connection = self._connected(deadline_s)
         self._execute(connection, "BEGIN IMMEDIATE", deadline_s)
         now_ns = self._now_ns()
-        revision, ledger = self._ledgers.pop(pool, (0, None))  # put back when all is written
+        clock = [_boot(), self._elapsed_ns(), now_ns]
+        revision, ledger, before = self._ledgers.pop(pool, (0, None, None))  # put back when all is written
         row = connection.execute(_READ, (revision, pool)).fetchone()
         if row is None:
-            revision, ledger = 0, SharedLedger()
+            revision, ledger, before = 0, SharedLedger(), None
         elif ledger is None or row[1] != revision:
-            revision, ledger = row[1], self._load(pool, *row)
+            revision, (ledger, before) = row[1], self._load(pool, *row)
+        step_ns = _step_ns(before, clock)
+        if step_ns:
+            ledger.clock_was_set(step_ns)
         # All processes of a machine reach the file, or none: one that is overdue has not lost its way to it.
         reply = ledger.apply(now_ns, message, ended=lambda _: True)
-        connection.execute(_WRITE, (pool, FORMAT, revision + 1, now_ns, _encode(ledger.dump())))
+        state = ledger.dump() | {"clock": clock}
+        connection.execute(_WRITE, (pool, FORMAT, revision + 1, now_ns, _encode(state)))
         connection.execute("COMMIT")
-        self._ledgers[pool] = revision + 1, ledger
+        self._ledgers[pool] = revision + 1, ledger, clock
         return reply
 
-    def _load(self, pool: str, form: int, _revision: int, state: str) -> SharedLedger:
+    def _load(self, pool: str, form: int, _revision: int, state: str) -> tuple[SharedLedger, _Clock | None]:
         if form > FORMAT:
             raise self._newer()
         try:
             fields = json.loads(state)
             if form < FORMAT:
                 fields["peers"] = Peers().dump()
-            return SharedLedger.load(fields)
+            return SharedLedger.load(fields), fields.get("clock")
         except (LookupError, TypeError, ValueError, AttributeError) as error:
             raise StoreError(f"{self.url}: the ledger of pool {pool!r} cannot be read: {_RESET}") from error
 
@@ -214,15 +228,21 @@ class SQLiteStore:
         connection.execute("PRAGMA synchronous = NORMAL")
 
     def _execute(self, connection: sqlite3.Connection, statement: str, deadline_s: float) -> None:
-        """Execute a statement that may find the file locked."""
+        """Execute a statement that may find the file locked: in great demand, or by a process that hangs."""
+        most_s, version = deadline_s + (DEMAND_TIMES - 1) * self._timeout_s, -1
         while True:
             try:
                 connection.execute(statement)
             except sqlite3.OperationalError as error:
                 if error.sqlite_errorcode & 0xFF != sqlite3.SQLITE_BUSY:
                     raise
-                if time.monotonic() >= deadline_s:
-                    raise self._busy() from error
+                before, now_s = version, time.monotonic()
+                if version < 0 or now_s >= deadline_s:
+                    version = _version(connection)
+                if now_s >= deadline_s:
+                    if version == before or now_s >= most_s:
+                        raise self._busy() from error
+                    deadline_s = now_s + self._timeout_s
                 time.sleep(random.uniform(0.0001, 0.0005))
             else:
                 return
@@ -265,6 +285,35 @@ def read_only(file: Path, timeout_s: float) -> sqlite3.Connection:
     # Without a log no process has it open, and SQLite need not create its own files beside it.
     how = "mode=ro" if file.with_name(f"{file.name}-wal").exists() else "mode=ro&immutable=1"
     return sqlite3.connect(f"{file.absolute().as_uri()}?{how}", uri=True, timeout=timeout_s)
+
+
+def _version(connection: sqlite3.Connection) -> int:
+    """A number that others' writing changes; -1 if it cannot be read now."""
+    with suppress(sqlite3.OperationalError):
+        found: int = connection.execute("PRAGMA data_version").fetchone()[0]
+        return found
+    return -1
+
+
+_Clock = list[Any]
+"""The name of the machine's start, the time since it, and the wall clock, in nanoseconds."""
+
+
+@cache
+def _boot() -> str:
+    """A name of the start of this machine, from which its elapsed time counts; where there is none, it shows when that falls."""
+    try:
+        return Path("/proc/sys/kernel/random/boot_id").read_text("ascii").strip()
+    except OSError:
+        return ""
+
+
+def _step_ns(before: _Clock | None, now: _Clock) -> int:
+    """By how much the wall clock was set between two moments; 0 where that is little, or not known."""
+    if before is None or before[0] != now[0] or now[1] < before[1]:
+        return 0
+    step_ns: int = (now[2] - before[2]) - (now[1] - before[1])
+    return step_ns if abs(step_ns) > STEP_NS else 0
 
 
 def _may_write(path: Path) -> bool:
