@@ -76,8 +76,8 @@ FEW, RETRIES_PER_S = 16, 1_000
 """With more processes than the first, each waits for a random time of its own before it tries a lost store again; in
 all, they try it so often."""
 
-LINGER_NS = NS // 100
-"""How long news waits for a message with requests."""
+LINGER_NS, LINGER_PART = NS // 100, 8
+"""How long news waits for a message with requests; with leases at least one part in so many of their duration."""
 
 NEWS_MAX = 100_000
 """How much news is kept for a lost store; when it is full, the older half is dropped and its attempts stay charged."""
@@ -91,13 +91,15 @@ class Outbox:
 
     Attributes:
         due_ns: When to send a message for the news alone; ``None``: there is none.
+        linger_ns: How long news waits for a message with requests.
         number: The number of the last message.
     """
 
-    __slots__ = ("_news", "_settled", "_unconfirmed", "due_ns", "number")
+    __slots__ = ("_news", "_settled", "_unconfirmed", "due_ns", "linger_ns", "number")
 
     def __init__(self) -> None:
         self.due_ns: int | None = None
+        self.linger_ns = LINGER_NS
         self.number = 0
         self._news: list[News] = []
         self._settled: list[Lease] = []  # with ended attempts
@@ -113,9 +115,9 @@ class Outbox:
             self.due_ns = now_ns
 
     def soon(self, now_ns: int) -> None:
-        """Send a message within ``LINGER_NS``."""
+        """Send a message within :attr:`linger_ns`."""
         if self.due_ns is None:
-            self.due_ns = now_ns + LINGER_NS
+            self.due_ns = now_ns + self.linger_ns
 
     def settled(self, now_ns: int, lease: Lease) -> None:
         """Add a lease when the first of its attempts has ended: the attempts of a lease are reported as one update."""
@@ -130,7 +132,7 @@ class Outbox:
             alone = fallback.news(now_ns) if fallback is not None else None
             self._unconfirmed = [*settled, *self._news, *([alone] if alone is not None else [])]
             self._news, self._settled = [], []
-        self.due_ns = now_ns + LINGER_NS if self._news or self._settled else None
+        self.due_ns = now_ns + self.linger_ns if self._news or self._settled else None
         return self._unconfirmed
 
     def confirm(self) -> None:
@@ -250,6 +252,7 @@ class SharedCapacity:
                 del wants[1:]
         self._lessons_due, self._lessons = self._lessons_due + self._lessons, []
         self._called_ns = now_ns
+        self.outbox.linger_ns = max(LINGER_NS, self._leases.slack_ns // LINGER_PART)
         news = self.outbox.take(now_ns, self._fallback)
         message = Message(self.who, self.outbox.number, fresh=not self._joined, news=news, wants=wants)
         message.held, message.slack_ns = self._held(), self._leases.slack_ns
