@@ -132,6 +132,29 @@ def test_a_store_that_does_not_see_it_keeps_the_shares_for_two_minutes():
     assert not hub.refused
 
 
+def test_processes_that_infer_a_limit_need_a_store():
+    """Each of four begins with four times the limit, and is not told of it."""
+
+    def sent(capacity):
+        settings = {"limits": {"m": QUOTA}, "latency_s": 0.5, "jitter": 0.3, **BLIND}
+        hub = Fleet(
+            "2400 requests/min",
+            settings,
+            capacity=capacity,
+            hosts=4,
+            workers=40,
+            jobs=None,
+            output=10,
+            source="assumed",
+        )
+        hub.run(limit_s=400)
+        return sorted(sum(220 <= at_s < 400 for at_s in host.sent_at_s) for host in hub.hosts)
+
+    alone, shared = sent(None), sent({})
+    assert shared[0] > 0.9 * shared[-1]
+    assert alone[0] < 0.2 * alone[-1]
+
+
 def troubled(seed):
     """A random world."""
     dice = random.Random(seed)
