@@ -11,6 +11,7 @@ from redis_servers import RedisServer
 
 from paceline.core.quota import Quota
 from paceline.shared.messages import Message
+from paceline.stores import redis as redis_store
 from paceline.stores import redis_presence
 from paceline.stores.redis import RedisStore
 
@@ -62,6 +63,7 @@ def test_a_broken_subscription_is_made_again(redis_server, store, monkeypatch):
 
 def test_a_new_server_sees_it(redis_server, store, monkeypatch):
     monkeypatch.setattr(redis_presence, "LOOK_S", 0.0)
+    monkeypatch.setattr(redis_store, "IDLE_S", 0.0)  # each exchange looks whether its connection is open
     exchange(store)
     redis_server.kill()
     redis_server.restart()

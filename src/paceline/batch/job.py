@@ -47,7 +47,7 @@ from paceline.batch.summary import Tally, in_time, in_words
 from paceline.config import Config
 from paceline.config.servers import Server, ServerGroup
 from paceline.config.servers import group as read_group
-from paceline.core.results import QuotaError, SourceKind
+from paceline.core.results import QuotaError, SourceKind, StoreFormatError
 from paceline.http.describe import Metered
 from paceline.limiter.limiter import Limiter
 from paceline.pacing.permit import Permit
@@ -441,7 +441,7 @@ class Job:
                 for pool in pools:
                     store.exchange(pool, Message("paceline run", 0, leaving=True))
         except StoreError as error:
-            if self.config.store is not None:
+            if self.config.store is not None or isinstance(error, StoreFormatError):
                 raise StoreError(f"{error}; nothing has been sent") from None
             return None, (
                 f"{error}; so this run keeps its quotas in memory: they are not shared with other runs, and what is"

@@ -164,6 +164,10 @@ class StoreError(PacelineError):
     """The store cannot be used; the message names it, the cause and the remedy."""
 
 
+class StoreFormatError(StoreError):
+    """A newer version of this library has written the store: what it holds cannot be read, and no share of it is left."""
+
+
 class Reservation:
     """What one attempt has charged to every quota of its pool: the attempt may be sent.
 

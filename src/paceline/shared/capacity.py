@@ -35,6 +35,7 @@ from paceline.core.results import (
     Refusal,
     RefusalKind,
     Reservation,
+    StoreFormatError,
     StoreLost,
     WaitUntil,
 )
@@ -335,12 +336,21 @@ class SharedCapacity:
             self._ask_ns = min(self._ask_ns, now_ns + polls_ns)
         self._give_back(now_ns)
 
-    def failed(self, now_ns: int, reason: str) -> Resolution:
-        """Note that there is no reply; what the store may have granted stays charged."""
+    def failed(self, now_ns: int, reason: str, *, final: bool = False) -> Resolution:
+        """Note that there is no reply; what the store may have granted stays charged.
+
+        Args:
+            now_ns: The present.
+            reason: Why there is none.
+            final: Whether this process can have no reply, now that a newer version uses the store: it stops in every mode.
+        """
         self._asked = None
+        if final:
+            self._joined, self.lost, self._back_ns, self._fallback = False, None, None, None
+            self.ledger = self._snapshot.ledger
         apart = 1.0 if self.peers <= FEW else self._random.uniform(0.5, 1.5)
         self._ask_ns = now_ns + round(apart * self._retry_ns)
-        if not self._joined and self.on_store_failure != "fail_open":
+        if not self._joined and (final or self.on_store_failure != "fail_open"):
             self._missed = True
             return Resolution((), StoreLost(reason))
         newly_lost = self.lost is None
@@ -560,11 +570,12 @@ def ask(pool: Pool, now_ns: int, *, at_once: bool = False) -> Message | None:
     return shared_capacity(pool).message(now_ns, pool.undecided, at_once=at_once)
 
 
-def answer(pool: Pool, now_ns: int, reply: Reply | str) -> list[Waiter]:
+def answer(pool: Pool, now_ns: int, reply: Reply | str | StoreFormatError) -> list[Waiter]:
     """Apply the store's reply, or the reason why there is none; returns the waiters that have an ``outcome`` by it."""
     capacity = shared_capacity(pool)
-    if isinstance(reply, str):
-        return pool.resolve(now_ns, capacity.failed(now_ns, reply))
+    if isinstance(reply, str | StoreFormatError):
+        final = isinstance(reply, StoreFormatError)
+        return pool.resolve(now_ns, capacity.failed(now_ns, str(reply), final=final))
     done = pool.resolve(now_ns, capacity.receive(now_ns, reply))
     capacity.conclude(now_ns)
     return done

@@ -21,7 +21,7 @@ from paceline.core.capacity import Learns
 from paceline.core.ledger import Ledger
 from paceline.core.queue import Queue, Waiter
 from paceline.core.quota import NS
-from paceline.core.results import StoreError
+from paceline.core.results import StoreError, StoreFormatError
 from paceline.pacing.clock import Clock, tell_of_forks
 from paceline.pacing.scheduler import Scheduler
 from paceline.shared.capacity import RETRY_NS, OnStoreFailure, SharedCapacity, answer, ask, shared_capacity
@@ -123,6 +123,7 @@ class StoreWorker:
         self._queue: _Queue = SimpleQueue()
         self._lock = threading.RLock()  # a finalizer in this thread may settle an attempt, and poke
         self._down: tuple[int, str] | None = None  # until when other pools do not try the store, and why
+        self._stopped: set[str] = set()  # pools that a newer version uses
         self._failed: dict[str, bool] = {}  # pools that failed since the last reply; whether it took long
         self._losses: dict[str, Losses] = {}  # of a pool whose reason names it, by its name; of the others, by ""
         self._closed = False
@@ -176,7 +177,7 @@ class StoreWorker:
                 self._deliver(scheduler, f"{self.store.url.rstrip(':')}: the exchange was disturbed")
             queue.put(scheduler)
 
-    def _deliver(self, scheduler: Scheduler, reply: Reply | str) -> None:
+    def _deliver(self, scheduler: Scheduler, reply: Reply | str | StoreFormatError) -> None:
         """Apply the store's reply, or the reason why there is none."""
         pool, capacity = scheduler.pool, shared_capacity(scheduler.pool)
         before = capacity.lost
@@ -201,13 +202,18 @@ class StoreWorker:
             losses = self._losses.setdefault(pool if own else "", Losses(pool if own else self.store.url))
             losses.lost(now_ns, pool, line)
 
-    def _exchange(self, pool: str, message: Message) -> Reply | str:
+    def _exchange(self, pool: str, message: Message) -> Reply | str | StoreFormatError:
         down, began_s = self._down, time.monotonic()
         failed = pool in self._failed or sum(self._failed.values()) > 1  # this pool, or two others after a long wait
         if failed and down is not None and self._clock.now_ns() < down[0]:
             return down[1]
         try:
             reply = self.store.exchange(pool, message)
+        except StoreFormatError as error:
+            if pool not in self._stopped:
+                self._stopped.add(pool)
+                log.error("%s: %s", pool, error)  # noqa: TRY400  (it says all)
+            return error
         except StoreError as error:
             reason = str(error)
         except (Exception, SystemExit) as error:  # of a custom store: the pools must go on

@@ -13,19 +13,22 @@
 --
 -- meters.lua and peers.lua come first; the three are one script.
 
+local FORMAT = 3                         -- of the state; one of an older format is read without its processes, which report again
 local GRACE, PROBE, WAIT_MAX = 2 * NS, 2 * NS, 86400 * NS
 local SETS_MAX, POLL, REJOIN = 8, NS / 200, 5 * NS / 2
 
 local index                              -- of the account, for each quota of the message
 
-local function load()
+local function load()                    -- returns whether a newer version has written the state, which then stays as it is
   local blob = redis.call('GET', KEYS[1])
   if not blob then
     local epoch = (floor(wall / GRID_US) - 1) * GRID_US
-    state = {epoch = epoch, wall = wall, set = 0, accounts = {}, sets = {}, not_before = 0, count = -1}
+    state = {format = FORMAT, epoch = epoch, wall = wall, set = 0, accounts = {}, sets = {}, not_before = 0, count = -1}
     blob = cmsgpack.pack(state)
   else
     state = cmsgpack.unpack(blob)
+    state.format = state.format or 3               -- the last one without a number
+    if state.format > FORMAT then return true end
     state.quiet, state.awaited = state.quiet or 0, state.awaited or 0   -- an older script has written it
     if wall < state.wall then                      -- the clock was set back
       local by = wall - state.wall
@@ -35,8 +38,9 @@ local function load()
   redis.call('SET', KEYS[1], blob)                 -- Redis refuses a script for want of memory only at its first write
   last, now = (state.wall - state.epoch) * 1000, (wall - state.epoch) * 1000
   state.wall, us = wall, wall - state.set
-  if redis.call('HLEN', KEYS[2]) ~= state.count or redis.call('ZCARD', KEYS[3]) ~= state.count then
-    no_peers()                                     -- a key of them was evicted: all say again what they hold
+  if state.format < FORMAT or redis.call('HLEN', KEYS[2]) ~= state.count or redis.call('ZCARD', KEYS[3]) ~= state.count then
+    state.format = FORMAT
+    no_peers()                                     -- or a key of them was evicted: all say again what they hold
   end
 end
 
@@ -293,7 +297,7 @@ else
   wall = time[1] * 1e6 + time[2]
 end
 if late ~= 0 and wall >= late then return {-1, 0, 0, 0, 0, 0, 0, wall} end   -- its sender does not wait any more
-load()
+if load() then return {-2, 0, 0, 0, 0, 0, 0, wall} end
 for i = 1, #state.accounts do wrap(i) end
 charge_vanished()
 if now >= 2 * GRID then rebase() end

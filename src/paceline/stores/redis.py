@@ -18,17 +18,15 @@ from functools import partial
 from hashlib import sha1
 from typing import TYPE_CHECKING, Any
 
+from paceline.core.results import StoreFormatError
 from paceline.shared.messages import Message, Reply
 from paceline.stores.base import TIMEOUT_S, StoreError
 from paceline.stores.redis_address import Node, library, read_client, read_url
 from paceline.stores.redis_presence import Presence
-from paceline.stores.redis_wire import clock_us, decode, encode, is_late, quota_set, script
+from paceline.stores.redis_wire import clock_us, decode, encode, is_late, is_newer, quota_set, script
 
 if TYPE_CHECKING:
     from redis import Redis, RedisCluster
-
-FORMAT = 3
-"""Of the state; another format has other keys, so that old and new processes do not read each other's."""
 
 KEYS = ":peers", ":events", ":places"
 """What follows the key of the ledger in those beside it, see peers.lua."""
@@ -113,11 +111,13 @@ class RedisStore:
             answer = self._ask(pool, message)
             if is_late(answer):  # the server's clock was set forward: nothing was applied
                 answer = self._ask(pool, message)
-            return decode(answer, message)
+            if not is_newer(answer):
+                return decode(answer, message)
         except Exception as error:
             if isinstance(error, self._errors.ReadOnlyError):
                 self.close()  # its name may lead to another server now
             raise StoreError(f"{self.url}: {explain(error)}") from error
+        raise StoreFormatError(f"{self.url}: written by a newer paceline: update this one, or give another prefix")
 
     def _ask(self, pool: str, message: Message) -> list[Any]:
         sent_us = time.monotonic_ns() // 1_000
@@ -135,7 +135,7 @@ class RedisStore:
 
     def key(self, pool: str) -> str:
         """The key of the ledger of ``pool``."""
-        return f"paceline:{FORMAT}:{{{self.prefix}/{pool}}}"
+        return f"paceline:3:{{{self.prefix}/{pool}}}"  # in all formats, see ledger.lua
 
     def pools(self) -> list[str]:
         """The names of the pools that there are, by a look at all keys of the server.

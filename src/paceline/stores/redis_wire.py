@@ -91,7 +91,12 @@ def _news(news: News) -> list[Any]:
 
 def is_late(answer: list[Any]) -> bool:
     """Whether the server has read the message too late, and has not applied it."""
-    return bool(answer[0] < 0)
+    return bool(answer[0] == -1)
+
+
+def is_newer(answer: list[Any]) -> bool:
+    """Whether the ledger has a newer format, so that the message was not applied."""
+    return bool(answer[0] == -2)
 
 
 def clock_us(answer: list[Any]) -> int:
@@ -102,7 +107,7 @@ def clock_us(answer: list[Any]) -> int:
 def decode(answer: list[Any], message: Message) -> Reply:
     """The script's answer to ``message``.
 
-    It is flat: number of grants (-1: late), probe, wait, binds, pause, peers, share in billionths, the server's clock in
+    It is flat: number of grants (-1: late, -2: the ledger has a newer format), probe, wait, binds, pause, peers, share in billionths, the server's clock in
     microseconds; the marks of the grants; the standings.
 
     Raises:

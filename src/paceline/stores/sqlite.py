@@ -30,6 +30,7 @@ from typing import Any
 from weakref import WeakSet
 
 from paceline.core.quota import NS
+from paceline.core.results import StoreFormatError
 from paceline.pacing.clock import Clock, elapsed_ns
 from paceline.shared.ledger import SharedLedger
 from paceline.shared.messages import Message, Reply
@@ -259,8 +260,8 @@ class SQLiteStore:
             " check whether a process that uses it hangs, and keep it off network drives"
         )
 
-    def _newer(self) -> StoreError:
-        return StoreError(f"{self.url}: written by a newer paceline: update this one, or give another path")
+    def _newer(self) -> StoreFormatError:
+        return StoreFormatError(f"{self.url}: written by a newer paceline: update this one, or give another path")
 
     def _explained(self, error: sqlite3.Error) -> StoreError:
         code = getattr(error, "sqlite_errorcode", 0) & 0xFF  # the rest of it is detail
