@@ -27,7 +27,8 @@ elapsed_ns: Final[Callable[[], int]] = next(
     ),
     time.monotonic_ns,
 )
-"""A monotonic clock that goes on while the machine is suspended: the providers' quotas refill meanwhile, and their days end. On Linux and macOS it is that of the machine, and all processes read the same."""
+"""A monotonic clock that goes on while the machine is suspended: the providers' quotas refill meanwhile, and their days end.
+It counts from the start of the machine, and all its processes read the same."""
 
 _ANCHOR_NS = time.time_ns() - elapsed_ns()
 

@@ -311,10 +311,11 @@ def _boot() -> str:
 
 def _step_ns(before: _Clock | None, now: _Clock) -> int:
     """By how much the wall clock was set between two moments; 0 where that is little, or not known."""
-    if before is None or before[0] != now[0] or now[1] < before[1]:
-        return 0
-    step_ns: int = (now[2] - before[2]) - (now[1] - before[1])
-    return step_ns if abs(step_ns) > STEP_NS else 0
+    match before:
+        case [boot, int() as elapsed, int() as wall] if boot == now[0] and elapsed <= now[1]:
+            step_ns: int = (now[2] - wall) - (now[1] - elapsed)
+            return step_ns if abs(step_ns) > STEP_NS else 0
+    return 0
 
 
 def _may_write(path: Path) -> bool:
