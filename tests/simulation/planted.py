@@ -101,10 +101,43 @@ def breaker_counts_callers() -> Iterator[None]:
         yield
 
 
+@contextmanager
+def share_of_the_dead() -> Iterator[None]:
+    """The store does not see that a process has ended."""
+    with patch.object(store.SimulatedStore, "_has_ended", lambda *_: False):
+        yield
+
+
+@contextmanager
+def dead_worker() -> Iterator[None]:
+    """The thread that makes the exchanges of a process ends after forty of them, and nobody looks after it."""
+    original = store.SimulatedWorker._take
+
+    def take(self, *args):
+        self.taken = getattr(self, "taken", 0) + 1
+        if self.taken < 40:
+            original(self, *args)
+
+    with patch.object(store.SimulatedWorker, "_take", take):
+        yield
+
+
+@contextmanager
+def two_formats() -> Iterator[None]:
+    """Every second process has a ledger of its own in the store, as with a format in the name of its key."""
+    original = store.SimulatedStore.exchange
+
+    def exchange(self, process, pool, message, take):
+        original(self, process, f"{int(process[1:]) % 2}:{pool}", message, take)
+
+    with patch.object(store.SimulatedStore, "exchange", exchange):
+        yield
+
+
 BUGS = {
     bug.__name__: bug
     for bug in (
         plain_refunds, lost_wake_up, retry_jumps_the_queue, client_clock_in_the_store, share_of_the_last_exchange,
-        lesson_that_stays, breaker_counts_callers,
+        lesson_that_stays, breaker_counts_callers, share_of_the_dead, dead_worker, two_formats,
     )
 }  # fmt: skip

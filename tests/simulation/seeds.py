@@ -26,6 +26,7 @@ import paceline
 from paceline.core.results import Reservation, SourceKind
 from paceline.pacing.retry import RetryPolicy
 from paceline.planner.simulation import Freeze, Process, Request, Simulation, Stall
+from paceline.shared.peers import LOOK_US
 from paceline.testing import DeadlockError
 
 SAFETY_S = 90.0
@@ -319,6 +320,8 @@ class Checked:
             raise BrokenPromiseError(f"a request that the provider would serve failed: {one.error}")
         for number, process in enumerate(self.processes):
             if number in self.dead:
+                if not (o.store_away or o.store_cut or o.store_lost or o.store_steps or o.forget_s):
+                    self.check_dead(process)
                 continue
             pool = process.limiter.scheduler(self.o.model).pool
             if pool.queue.length:
@@ -329,6 +332,14 @@ class Checked:
                 breaker.open_until_ns for breaker in process.limiter.health._breakers.values()
             ):
                 raise BrokenPromiseError(f"the breaker of {process.name} is open, and no server has failed")
+
+    def check_dead(self, process: Process) -> None:
+        """Nothing is kept for a process that has ended, once its report is overdue and the store has been asked since."""
+        for ledger in self.sim.store._ledgers.values():
+            peers = ledger._peers
+            peer = peers._peers.get(process.name)
+            if peer is not None and peer.gone and peers._last_us > peer.due_us + 2 * LOOK_US:
+                raise BrokenPromiseError(f"a share is kept for {process.name}, which has ended")
 
     # The run.
 
