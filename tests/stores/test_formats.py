@@ -64,7 +64,7 @@ def test_the_older_one_is_told_and_changes_nothing(shared):
     shared.store.exchange("jobs", message("old", 1, 100))
     assert shared.exchange(message("new", 1, 50)).standings[0].spent == 150
     for number in (2, 3):
-        with pytest.raises(StoreFormatError, match="written by a newer paceline: update this one, or give another"):
+        with pytest.raises(StoreFormatError, match="newer paceline: update this one"):
             shared.store.exchange("jobs", message("old", number, 100))
 
 
@@ -86,7 +86,10 @@ def test_a_limiter_of_the_older_one_stops_in_every_mode(shared, mode, caplog):
     for _ in range(4):
         with pytest.raises(paceline.StoreError, match="written by a newer paceline: update this one"):
             limiter.acquire("jobs").wait()
-    assert limiter.status()["pools"]["jobs"]["counts"]["granted"] == 1
+    status = limiter.status()["pools"]["jobs"]
+    assert status["counts"]["granted"] == 1
+    assert status["store"]["state"] == "stopped"
+    assert status["store"]["reason"].endswith("written by a newer paceline: update this one")
     limiter.close()
     assert sum("newer paceline" in record.getMessage() for record in caplog.records) == 1
 

@@ -21,6 +21,7 @@ from paceline.stores.sqlite import SQLiteStore
         ("redi://host", "did you mean 'redis'?"),
         ("mysql://host", "no store is called 'mysql': write 'memory:', 'sqlite:PATH', 'redis://HOST:PORT/DB'"),
         ("", "a store is given by its URL: write 'memory:'"),
+        ("memory:x", "nothing follows memory:, which is no store"),
         ("me@host", "a store is given by its URL: write 'memory:'"),
         (Path("q.db"), "store is a path: write store='sqlite:q.db'"),
         (MemoryStore, "store is the class MemoryStore: write store=MemoryStore(...)"),

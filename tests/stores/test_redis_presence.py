@@ -72,13 +72,17 @@ def test_a_new_server_sees_it(redis_server, store, monkeypatch):
     assert seen(redis_server) == 1
 
 
-def test_a_user_who_may_not_subscribe_has_no_subscription_and_no_error():
+@pytest.mark.parametrize("more", ["", "+subscribe &paceline:*"])
+def test_a_user_without_the_rights_has_no_subscription_and_no_error_and_is_told_once(caplog, more):
     own = "+eval +evalsha +get +set +time +del +pexpire +hget +hset +hdel +hlen +zadd +zrem +zcard +zrangebyscore +zpopmin"
-    with RedisServer(f"user app on >secret ~paceline:* resetchannels {own}") as server:
+    with RedisServer(f"user app on >secret ~paceline:* resetchannels {own} {more}") as server:
         store = RedisStore(server.url.replace("://", "://app:secret@"))
         for number in (1, 2, 3):
             exchange(store, number)
         assert seen(server) == 0
+        said = [record.getMessage() for record in caplog.records]
+        assert [text.startswith("the store cannot see when this process ends") for text in said] == [True]
+        assert "allow its user &paceline:* +subscribe +pubsub" in said[0]
         server.ask("ACL", "SETUSER", "app", "+subscribe", "+pubsub", "&paceline:*")
         store.close()
         store = RedisStore(server.url.replace("://", "://app:secret@"))

@@ -223,7 +223,7 @@ class TestNotOurs:
             newer.execute(f"PRAGMA application_id = {APPLICATION_ID}")
             newer.commit()
         before = path.read_bytes()
-        fails(opened(), "newer paceline: update this one, or give another path")
+        fails(opened(), "newer paceline: update this one")
         assert path.read_bytes() == before
 
     def test_an_older_ledger_is_read_without_its_processes(self, opened, path):

@@ -152,7 +152,8 @@ def _read_store(url: str | None, timeout_s: float) -> tuple[dict[str, Any], list
     """The pools and the runs in the store at ``url``, or in the file that `paceline run` uses; and what cannot be shown."""
     if url == NO_STORE:
         raise click.UsageError(
-            "--store memory: only its own process sees it: serve paceline.status_app there, and give the URL of its page"
+            "--store memory: is no store, and each process has its own quotas: serve paceline.status_app there, and give"
+            " the URL of its page"
         )
     try:
         store = open_store(url, timeout_s=timeout_s) if url is not None else SQLiteStore(_state_file())

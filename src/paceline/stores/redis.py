@@ -50,8 +50,8 @@ _REDIRECT = re.compile(r"(?:(MOVED|ASK) )?\d+ (\S*):(\d+)")
 _ADVICE = {
     "surrogates not allowed": "the name of the pool, or of a unit, has half a character: rename it",
     "Authentication|NOAUTH": "write redis://:PASSWORD@HOST or redis://USER:PASSWORD@HOST with the right password",
-    "NoPermission|NOPERM": "allow this user ~paceline:* &paceline:* and +subscribe +pubsub +eval +evalsha +get +set +time +del +pexpire +hget +hset +hdel"
-    " +hlen +zadd +zrem +zcard +zrangebyscore +zpopmin, and +scan for the pools of paceline status",
+    "NoPermission|NOPERM|no permissions": "allow this user ~paceline:* &paceline:* and +subscribe +pubsub +eval +evalsha +get +set +time +del +pexpire +hget +hset +hdel"
+    " +hlen +zadd +zrem +zcard +zrangebyscore +zpopmin, also +select for another database than 0, and +scan for the pools of paceline status",
     "OutOfMemory|OOM": "raise the server's maxmemory",
     "ReadOnly|READONLY": "give the address of the master, or let Sentinels find it with redis+sentinel://",
     "Moved|MOVED": "this is one node of a cluster: write redis+cluster:// instead of redis://",
@@ -117,7 +117,7 @@ class RedisStore:
             if isinstance(error, self._errors.ReadOnlyError):
                 self.close()  # its name may lead to another server now
             raise StoreError(f"{self.url}: {explain(error)}") from error
-        raise StoreFormatError(f"{self.url}: written by a newer paceline: update this one, or give another prefix")
+        raise StoreFormatError(f"{self.url}: written by a newer paceline: update this one")
 
     def _ask(self, pool: str, message: Message) -> list[Any]:
         sent_us = time.monotonic_ns() // 1_000

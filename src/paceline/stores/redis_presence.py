@@ -18,6 +18,8 @@ log = logging.getLogger("paceline")
 LOOK_S = 1.0
 """How often it is looked whether the connection is still open."""
 
+SAID_MAX = 200
+
 RETRY_S = 60.0
 """How long after a failure another connection is tried."""
 
@@ -34,6 +36,7 @@ class Presence:
         self._connection: Any = None
         self._names: set[str] = set()
         self._looked_s = self._not_before_s = 0.0
+        self._warned = False
         self._lock = threading.Lock()
 
     def __contains__(self, who: str) -> bool:
@@ -49,7 +52,16 @@ class Presence:
         try:
             self._join(who, now_s)
         except Exception as error:  # noqa: BLE001  (redis-py and the system raise many; nobody waits for this)
-            log.debug("the store cannot see whether this process lives: %s", type(error).__name__)
+            if not self._warned and type(error).__name__ not in (
+                "ConnectionError",
+                "TimeoutError",
+            ):  # they are the store's
+                self._warned = True
+                log.warning(
+                    "the store cannot see when this process ends, and will keep its share for two minutes then (%s): allow its"
+                    " user &paceline:* +subscribe +pubsub, and so many clients",
+                    str(error)[:SAID_MAX],
+                )
             self._end()
             self._not_before_s = now_s + RETRY_S
         finally:
@@ -63,6 +75,8 @@ class Presence:
         if self._connection is None:
             self._connection = self._connect()
             self._connection.connect()
+            self._connection.send_command("PUBSUB", "NUMSUB", "paceline:")  # the script may not say that it is refused
+            self._connection.read_response()
         if new:
             self._connection.send_command("SUBSCRIBE", *(f"paceline:{name}" for name in new))
             for _ in new:

@@ -261,7 +261,7 @@ class SQLiteStore:
         )
 
     def _newer(self) -> StoreFormatError:
-        return StoreFormatError(f"{self.url}: written by a newer paceline: update this one, or give another path")
+        return StoreFormatError(f"{self.url}: written by a newer paceline: update this one")
 
     def _explained(self, error: sqlite3.Error) -> StoreError:
         code = getattr(error, "sqlite_errorcode", 0) & 0xFF  # the rest of it is detail
