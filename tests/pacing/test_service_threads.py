@@ -8,6 +8,7 @@ import pytest
 from shared_world import BOUND_S, until
 
 import paceline
+from paceline.pacing import clock as clock_module
 from paceline.pacing.clock import SystemClock
 
 ANY = [SystemExit, KeyboardInterrupt, MemoryError]
@@ -42,6 +43,21 @@ def refused():
         return thread, errors
 
     return start
+
+
+def test_a_thread_goes_on_when_it_is_disturbed_again_while_it_logs_and_rests(monkeypatch):
+    errors, at = iter([MemoryError, SystemExit, KeyboardInterrupt, SystemExit]), []
+
+    def disturbed(where):
+        at.append(where)
+        if (error := next(errors, None)) is not None:
+            raise error
+
+    with monkeypatch.context() as patch:
+        patch.setattr(clock_module.time, "sleep", lambda _: disturbed("rest"))
+        patch.setattr(clock_module.log, "error", lambda *_, **__: disturbed("log"))
+        clock_module.go_on(lambda: disturbed("serve"), "it was disturbed")
+    assert at == ["serve", "log", "log", "log", "log", "rest", "serve"]
 
 
 class TestTheTimer:

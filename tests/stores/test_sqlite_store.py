@@ -9,6 +9,7 @@ import stat
 import subprocess
 import sys
 import threading
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -291,6 +292,32 @@ class TestTheWallClock:
         assert self.grants(store, 2) == 5
         times.pass_by(3)
         assert self.grants(store, 3) == 3
+
+    def test_it_may_go_to_and_fro(self, opened, times):
+        store, granted = opened(), 0
+        assert self.grants(store, 1) == 60
+        for number in range(2, 42):
+            times.wall_ns += (NS if number % 2 else -NS) * 9 // 10
+            times.pass_by(1) if number % 4 == 0 else None
+            granted += self.grants(store, number)
+        assert granted == 10
+
+    @pytest.mark.parametrize("days", [91, 20_000])
+    def test_a_large_step_deletes_nothing(self, opened, times, days):
+        daily = {name: Message("a", 1, (DAILY,), [-1], headroom_s=0.0, wants=[[40_000.0]]) for name in ("one", "two")}
+        store = opened()
+        for name, message in daily.items():
+            assert len(store.exchange(name, message).grants) == 1
+        times.wall_ns += days * 86_400 * NS
+        store = opened()
+        for name, message in daily.items():
+            assert store.exchange(name, replace(message, number=2)).standings[0].charged == 80_000
+            store = opened()
+        times.pass_by(91 * 86_400)
+        assert charged(opened(), "one") == 80_000
+        with sqlite3.connect(store._path) as database:
+            assert database.execute("SELECT name FROM pools").fetchall() == [("one",)]
+        database.close()
 
     def test_after_a_new_start_of_the_machine_it_is_believed(self, opened, times):
         store = opened()

@@ -9,7 +9,6 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterable
-from contextlib import suppress
 from functools import partial
 from queue import Empty, SimpleQueue
 from typing import Any, Final, Protocol
@@ -33,12 +32,32 @@ It counts from the start of the machine, and all its processes read the same."""
 _ANCHOR_NS = time.time_ns() - elapsed_ns()
 
 DISTURBED_S = 0.1
-"""How long the timer thread rests after an exception that is not a timer's."""
+"""How long a service thread rests after an exception."""
 
 LOOK_S = 60.0
 """How long the timer thread sleeps at most: its sleep does not count the time for which the machine is suspended."""
 
 log = logging.getLogger("paceline")
+
+
+def go_on(serve: Callable[[], None], disturbed: str) -> None:
+    """Call ``serve`` until it returns, again after each exception, whatever it is and wherever it is raised.
+
+    One may be raised in this thread by another thread, or for want of memory, also while this one logs or rests: so
+    nothing is done where it would not be caught.
+    """
+    error: BaseException | None = None
+    while True:
+        try:
+            if error is not None:
+                caught, error = error, None
+                log.error("%s", disturbed, exc_info=caught)
+                time.sleep(DISTURBED_S)
+            serve()
+        except BaseException as raised:  # noqa: BLE001
+            error = raised
+        else:
+            return
 
 
 class Timer(Protocol):
@@ -123,13 +142,7 @@ class SystemClock:
         self._threads: list[threading.Thread | None] = [None]  # empty while a caller looks after it
 
     def _run(self) -> None:
-        while True:
-            try:
-                self._serve()
-            except BaseException:  # raised into this thread by another one, or for want of memory
-                with suppress(BaseException):
-                    log.exception("the timer thread was disturbed; it goes on")
-                time.sleep(DISTURBED_S)
+        go_on(self._serve, "the timer thread was disturbed; it goes on")
 
     def _serve(self) -> None:
         """Make the calls that are pending, and all later ones."""

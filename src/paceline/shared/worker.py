@@ -13,7 +13,6 @@ import os
 import threading
 import time
 import weakref
-from contextlib import suppress
 from queue import SimpleQueue
 from typing import Any
 
@@ -22,7 +21,7 @@ from paceline.core.ledger import Ledger
 from paceline.core.queue import Queue, Waiter
 from paceline.core.quota import NS
 from paceline.core.results import StoreError, StoreFormatError
-from paceline.pacing.clock import Clock, tell_of_forks
+from paceline.pacing.clock import Clock, go_on, tell_of_forks
 from paceline.pacing.scheduler import Scheduler
 from paceline.shared.capacity import RETRY_NS, OnStoreFailure, SharedCapacity, answer, ask, shared_capacity
 from paceline.shared.messages import Message, Reply, Store
@@ -34,9 +33,6 @@ QUICK_S = 0.1
 
 STEADY_NS = 60 * NS
 """A store that is lost again in less time fails and answers by turns, until its state lasts as long."""
-
-DISTURBED_S = 0.1
-"""How long the thread rests after an exception that is not of the store."""
 
 _Queue = SimpleQueue[Scheduler | threading.Event | None]
 
@@ -222,6 +218,7 @@ class StoreWorker:
                 log.exception("%s", self.store.url)
         else:
             self._down = None
+            self._stopped.discard(pool)
             self._failed.clear()
             return reply
         self._failed[pool] = time.monotonic() - began_s > QUICK_S
@@ -276,20 +273,12 @@ class StoreWorker:
 
 def _run(worker: weakref.ref[StoreWorker], queue: _Queue, before: threading.Thread | None) -> None:
     """Make exchanges until the worker is closed or deleted, whatever exception is raised in this thread, and wherever."""
-    while True:
-        try:
-            if before is not None:  # its last exchange
-                before.join()
-            _serve(worker, queue)
-        except BaseException:  # also a SystemExit of a listener, or one of another thread: this one serves all pools
-            with suppress(BaseException):
-                log.exception("the exchange with the store was disturbed; it goes on")
-            time.sleep(DISTURBED_S)
-        else:
-            return
+    go_on(lambda: _serve(worker, queue, before), "the exchange with the store was disturbed; it goes on")
 
 
-def _serve(worker: weakref.ref[StoreWorker], queue: _Queue) -> None:
+def _serve(worker: weakref.ref[StoreWorker], queue: _Queue, before: threading.Thread | None) -> None:
+    if before is not None:  # its last exchange
+        before.join()
     alive = worker()
     if alive is not None:
         alive.recover(queue)

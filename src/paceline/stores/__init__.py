@@ -36,8 +36,8 @@ def open_store(url: str, *, timeout_s: float = TIMEOUT_S) -> Store:
     scheme, _, rest = url.partition(":")
     if url == NO_STORE:
         raise StoreError("memory: is no store: each process has its own quotas")
-    if scheme == "memory":
-        raise StoreError("nothing follows memory:, which is no store")
+    if scheme.strip().lower() == "memory":
+        raise StoreError("did you mean 'memory:', which is no store?")
     if scheme == "sqlite":
         from paceline.stores.sqlite import SQLiteStore
 

@@ -37,6 +37,9 @@ IDLE_S = 0.05
 LATE_S = 1.0
 """A message that the server reads so long after it has timed out here is not applied: no process awaits its grants."""
 
+PRESENCE_PART = 4
+"""Which part of the timeout the connection may take that shows that the process lives: the answer waits for it, once a minute."""
+
 HOPS_MAX = 5
 """How many nodes of a cluster are asked for one key before it is an error: they may disagree, or be down."""
 
@@ -181,7 +184,8 @@ class RedisStore:
             return self._client
 
     def _connection(self, node: Node | None = None) -> _Connection:
-        return _Connection(partial(self._address.connection, self._timeout_s, node))
+        presence = Presence(partial(self._address.connection, self._timeout_s / PRESENCE_PART, node))
+        return _Connection(partial(self._address.connection, self._timeout_s, node), presence)
 
     def after_fork(self) -> None:
         """See :meth:`Store.after_fork`."""
@@ -202,8 +206,8 @@ class RedisStore:
 class _Connection:
     """One connection that is kept: to take one from a pool for each exchange costs as much as the script."""
 
-    def __init__(self, connect: Callable[[], Any]) -> None:
-        self._connection, self._presence = connect(), Presence(connect)
+    def __init__(self, connect: Callable[[], Any], presence: Presence) -> None:
+        self._connection, self._presence = connect(), presence
         self._answers = library().ResponseError
         self._lock = threading.Lock()
         self._used_s = 0.0  # when it was used last; 0.0: it is not open

@@ -1,7 +1,8 @@
 """What shows a Redis that a process lives: a subscription, which the server ends when the process ends, in whatever way.
 
-The system of a killed process closes its connections. A process that has only lost its way to the server keeps its
-subscription there, for minutes. So the script (peers.lua) can tell one from the other without a message.
+The system of a killed process closes its connections. A process that has only lost its way to the server, in a network that
+has become silent, keeps its subscription there, for minutes. So the script (peers.lua) can tell one from the other without a
+message. Where something between the two closes the connection (a proxy that ends), it cannot.
 """
 
 from __future__ import annotations

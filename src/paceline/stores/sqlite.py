@@ -49,7 +49,8 @@ KEEP_NS = 90 * 86_400 * NS
 SWEEP_MAX = 100
 
 STEP_NS = NS
-"""A wall clock that differs by more from the time that has elapsed was set. What must wait waits as long as before."""
+"""A wall clock that differs by more from the time that has elapsed was set. What must wait waits as long as before, and the
+ledger goes on by the new time. It does not follow smaller differences."""
 
 DEMAND_TIMES = 5
 """How many times the timeout an exchange waits for the file while other processes write: it is in demand, and nobody hangs."""
@@ -63,6 +64,7 @@ _CREATE = (
     " seen_ns INTEGER NOT NULL, state TEXT NOT NULL)"
 )
 _SWEEP = "DELETE FROM pools WHERE name IN (SELECT name FROM pools WHERE seen_ns < ? LIMIT ?)"
+_STEP = "UPDATE pools SET seen_ns = seen_ns + ? WHERE seen_ns < ?"  # unless another pool has noticed the step
 _READ = "SELECT format, revision, CASE WHEN revision = ? THEN NULL ELSE state END FROM pools WHERE name = ?"
 _WRITE = (
     "INSERT INTO pools VALUES (?, ?, ?, ?, ?) ON CONFLICT (name) DO UPDATE"
@@ -118,6 +120,7 @@ class SQLiteStore:
         self._connection: sqlite3.Connection | None = None
         self._inode = 0
         self._opened_s = 0.0
+        self._to_sweep = False
         # With revision: read again only when others wrote; and with the clock at the last writing.
         self._ledgers: dict[str, tuple[int, SharedLedger, _Clock | None]] = {}
         _STORES.add(self)
@@ -155,21 +158,29 @@ class SQLiteStore:
     def _exchange(self, pool: str, message: Message, deadline_s: float) -> Reply:
         connection = self._connected(deadline_s)
         self._execute(connection, "BEGIN IMMEDIATE", deadline_s)
-        now_ns = self._now_ns()
-        clock = [_boot(), self._elapsed_ns(), now_ns]
+        wall_ns, elapsed_ns = self._now_ns(), self._elapsed_ns()
         revision, ledger, before = self._ledgers.pop(pool, (0, None, None))  # put back when all is written
         row = connection.execute(_READ, (revision, pool)).fetchone()
         if row is None:
             revision, ledger, before = 0, SharedLedger(), None
         elif ledger is None or row[1] != revision:
             revision, (ledger, before) = row[1], self._load(pool, *row)
-        step_ns = _step_ns(before, clock)
-        if step_ns:
+        now_ns = _present_ns(before, elapsed_ns, wall_ns)
+        step_ns = wall_ns - now_ns
+        clock = [_boot(), elapsed_ns, wall_ns]
+        if abs(step_ns) > STEP_NS:
             ledger.clock_was_set(step_ns)
+            now_ns = wall_ns
+            connection.execute(_STEP, (step_ns, now_ns - step_ns // 2))
+        elif before is not None and step_ns:
+            clock = before  # nothing changes with a clock that goes to and fro
         # All processes of a machine reach the file, or none: one that is overdue has not lost its way to it.
         reply = ledger.apply(now_ns, message, ended=lambda _: True)
         state = ledger.dump() | {"clock": clock}
         connection.execute(_WRITE, (pool, FORMAT, revision + 1, now_ns, _encode(state)))
+        if self._to_sweep and before is not None:  # and a step of the clock is known
+            connection.execute(_SWEEP, (now_ns - KEEP_NS, SWEEP_MAX))
+            self._to_sweep = False
         connection.execute("COMMIT")
         self._ledgers[pool] = revision + 1, ledger, clock
         return reply
@@ -223,7 +234,7 @@ class SQLiteStore:
             connection.execute(_CREATE)
             connection.execute(f"PRAGMA application_id = {APPLICATION_ID}")
             connection.execute(f"PRAGMA user_version = {FILE_FORMAT}")
-        connection.execute(_SWEEP, (self._now_ns() - KEEP_NS, SWEEP_MAX))
+        self._to_sweep = True
         self._execute(connection, "COMMIT", deadline_s)  # before WAL, readers are in its way
         self._execute(connection, "PRAGMA journal_mode = WAL", deadline_s)
         connection.execute("PRAGMA synchronous = NORMAL")
@@ -309,13 +320,12 @@ def _boot() -> str:
         return ""
 
 
-def _step_ns(before: _Clock | None, now: _Clock) -> int:
-    """By how much the wall clock was set between two moments; 0 where that is little, or not known."""
+def _present_ns(before: _Clock | None, elapsed_ns: int, wall_ns: int) -> int:
+    """The present by what has elapsed since ``before``; by the wall clock where that is not known."""
     match before:
-        case [boot, int() as elapsed, int() as wall] if boot == now[0] and elapsed <= now[1]:
-            step_ns: int = (now[2] - wall) - (now[1] - elapsed)
-            return step_ns if abs(step_ns) > STEP_NS else 0
-    return 0
+        case [boot, int() as elapsed_then_ns, int() as then_ns] if boot == _boot() and elapsed_then_ns <= elapsed_ns:
+            return then_ns + elapsed_ns - elapsed_then_ns
+    return wall_ns
 
 
 def _may_write(path: Path) -> bool:
