@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from grids import some
 from paceline.batch import offline
 from paceline.batch.address import address_of
-from paceline.batch.api import BrokenError, RefusedError, Web
+from paceline.batch.api import BrokenError, RefusedError, Web, plain_id
 from paceline.batch.chunks import Item, Kind, Load, Queue, cut
 from paceline.batch.deadline import Deadline
 from paceline.batch.endpoints import AnthropicEndpoints, OpenAIEndpoints
@@ -266,6 +266,48 @@ def test_a_refused_key_of_azure_is_in_no_message(run, capsys):
     assert "azure refused the key with a 401" in err
     assert "set AZURE_OPENAI_API_KEY" in err
     assert KEYS["AZURE_OPENAI_API_KEY"] not in err + one.journal.read_text() + "".join(one.said.lines)
+
+
+@pytest.mark.parametrize("style", ["openai", "anthropic", "mistral", "together", "gemini"])
+def test_a_batch_of_another_input_with_the_same_ids_and_size_is_not_adopted(
+    run, emulator, tmp_path, monkeypatch, style
+):
+    """The second run is killed, as it were, between its intent and its call."""
+    one = run(count=4, style=style)
+    assert one.start()[0] == 0
+    (tmp_path / "other").mkdir()
+    other = Run(emulator, tmp_path / "other", lines_of(style, 4), one.given.get("provider"))
+    create, lost = offline.Offline._create, []
+
+    async def killed(self, load):
+        if lost:
+            return await create(self, load)
+        lost.append(self._journal.intend(load, self._accounts[load.kind.provider]))
+        raise offline.StopError(130, "killed")
+
+    monkeypatch.setattr(offline.Offline, "_create", killed)
+    assert other.start()[0] == 130
+    assert Journal(str(other.output)).unfinished == 1
+    assert other.start()[0] == 0
+    assert one.batches()["created"] == 2
+    assert Journal(str(one.output)).known.isdisjoint(Journal(str(other.output)).known)
+    assert sorted(answer["custom_id"] for answer in read_answers(other.output)) == [
+        one["custom_id"] for one in other.lines
+    ]
+    assert one.batches()["unread"] == 0
+
+
+def test_anthropics_batches_of_an_earlier_version_have_other_ids_and_are_read(run, monkeypatch):
+    one = run(count=6, style="anthropic", turnaround_s=1_000.0)
+    one.said = StopsSoon()
+    with monkeypatch.context() as patch:
+        patch.setattr(AnthropicEndpoints, "id_for", lambda _, custom_id: plain_id(custom_id))
+        assert one.start(most=3)[0] == 130
+    one.emulator.advance(2_000)
+    one.said = Said()
+    one.source.write_text("".join(reversed(one.source.read_text().splitlines(keepends=True))))
+    assert one.start(most=3)[0] == 0
+    one.check()
 
 
 def test_mistrals_jobs_have_one_model_and_lines_without_it(run):

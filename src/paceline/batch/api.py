@@ -257,8 +257,9 @@ class Endpoints(ABC):
         SELDOM: Whether the provider asks for a minute between two looks at a batch, from the first on.
         APART: Whether a name in ``body.model`` takes either batches or requests one by one.
         ID: What the lines of results call the id.
-        PLAIN_IDS: Whether ids have 64 characters at most, of few kinds; see :func:`plain_id`.
+        MAPS_IDS: Whether requests have other ids in a batch than in the input.
         pause_s: The seconds between two looks at a file that is not ready.
+        run: The id of the run.
     """
 
     LINES_MAX: ClassVar[int]
@@ -266,11 +267,11 @@ class Endpoints(ABC):
     SELDOM: ClassVar[bool] = False
     APART: ClassVar[bool] = False
     ID: ClassVar[str] = "custom_id"
-    PLAIN_IDS: ClassVar[bool] = False
+    MAPS_IDS: ClassVar[bool] = False
 
-    def __init__(self, web: Web, pause_s: float = 5.0) -> None:
-        self.web, self.pause_s = web, pause_s
-        self._given: dict[str, str] = {}  # the user's id for each id that had to be replaced
+    def __init__(self, web: Web, pause_s: float = 5.0, run: str = "") -> None:
+        self.web, self.pause_s, self.run = web, pause_s, run
+        self._known: dict[str, str] = {}  # the input's id for each id in the batches of another process
 
     @abstractmethod
     def encode(self, request: Request) -> bytes:
@@ -282,13 +283,15 @@ class Endpoints(ABC):
 
     def know(self, ids: Iterable[str]) -> None:
         """Prepare for results of requests with these ids, which another process has sent."""
-        if self.PLAIN_IDS:
-            self._given.update((plain_id(one), one) for one in ids if plain_id(one) != one)
+        self._known.update(self.own_ids(ids))
+
+    def own_ids(self, ids: Iterable[str]) -> dict[str, str]:
+        """The input's id for each id that requests with ``ids`` have in a batch, where they are others."""
+        return {self.id_for(one): one for one in ids} if self.MAPS_IDS else {}
 
     def id_for(self, custom_id: str) -> str:
         """The id that a request has in a batch."""
-        self.know((custom_id,))
-        return plain_id(custom_id) if self.PLAIN_IDS else custom_id
+        return custom_id
 
     @abstractmethod
     async def create(self, chunk: Chunk, run: str, content: list[bytes]) -> str:
@@ -327,8 +330,13 @@ class Endpoints(ABC):
             BrokenError: It is not known whether that was heard.
         """
 
-    async def results(self, place: str, file: IO[bytes]) -> Iterator[Result]:
+    async def results(self, place: str, file: IO[bytes], own_ids: Mapping[str, str]) -> Iterator[Result]:
         """The results at one of the places of :attr:`Seen.files`, by way of a temporary ``file``.
+
+        Args:
+            place: The place.
+            file: The file.
+            own_ids: Those of the batch's requests, see :meth:`own_ids`.
 
         Raises:
             RefusedError: They cannot be read.
@@ -336,9 +344,9 @@ class Endpoints(ABC):
         """
         await self.web.fetch(place, file)
         file.seek(0)
-        return self._read(file)
+        return self._read(file, own_ids)
 
-    def _read(self, file: IO[bytes]) -> Iterator[Result]:
+    def _read(self, file: IO[bytes], own_ids: Mapping[str, str]) -> Iterator[Result]:
         lines = results = 0
         while raw := file.readline(RESULT_MAX):
             if not raw.strip():
@@ -346,17 +354,20 @@ class Endpoints(ABC):
             lines += 1
             try:
                 result = self.result(json.loads(self.web.clean(raw)))
-                yield _honest(result)._replace(custom_id=self._given.get(result.custom_id, result.custom_id))
+                yield _honest(result)._replace(custom_id=self._own_id(result.custom_id, own_ids))
                 results += 1
             except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
                 found = re.search(_ID % self.ID.encode(), raw)
                 if found is not None:  # a paid result that cannot be read must not be sent again
                     text = "the provider's line for this request cannot be read"
                     name = str(json.loads(found[1]))
-                    yield Result(self._given.get(name, name), None, {"code": "not_json", "message": text})
+                    yield Result(self._own_id(name, own_ids), None, {"code": "not_json", "message": text})
                     results += 1
         if lines and not results:  # an error page with status 200: the results are paid, and somewhere else
             raise BrokenError("no line of the results can be read")
+
+    def _own_id(self, name: str, own_ids: Mapping[str, str]) -> str:
+        return own_ids.get(name) or self._known.get(name, name)
 
     @abstractmethod
     def result(self, value: dict[str, Any]) -> Result:

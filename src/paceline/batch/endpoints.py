@@ -11,13 +11,27 @@ import asyncio
 import json
 import tempfile
 import time
+from collections.abc import Iterable
 from datetime import datetime
+from hashlib import sha256
 from typing import Any, Final
 from urllib.parse import quote, urlsplit
 
 import aiohttp
 
-from paceline.batch.api import BrokenError, Endpoints, NotYetError, Problem, RefusedError, Result, Seen, Web, id_in
+from paceline.batch.api import (
+    RESULT_MAX,
+    BrokenError,
+    Endpoints,
+    NotYetError,
+    Problem,
+    RefusedError,
+    Result,
+    Seen,
+    Web,
+    id_in,
+    plain_id,
+)
 from paceline.batch.chunks import Chunk
 from paceline.batch.client import error_of, one_line
 from paceline.batch.index import Index
@@ -234,12 +248,15 @@ class TogetherEndpoints(OpenAIEndpoints):
     """
 
     SELDOM = True
-    PLAIN_IDS = True
+    MAPS_IDS = True
     UPLOADS = "files/upload"
 
-    def __init__(self, web: Web, pause_s: float = 5.0) -> None:
-        super().__init__(web, pause_s)
+    def __init__(self, web: Web, pause_s: float = 5.0, run: str = "") -> None:
+        super().__init__(web, pause_s, run)
         self._names: dict[str, str] = {}  # of input files
+
+    def id_for(self, custom_id: str) -> str:
+        return plain_id(custom_id)
 
     def encode(self, request: Request) -> bytes:
         _require_v1(request)
@@ -293,11 +310,23 @@ class TogetherEndpoints(OpenAIEndpoints):
 
 
 class AnthropicEndpoints(Endpoints):
-    """``/v1/messages/batches``. Batches have no metadata: one whose id was lost is found by the ids in its results."""
+    """``/v1/messages/batches``. Batches have no metadata: one whose id was lost is found by the ids in its results.
+
+    So these begin with the id of the run, and a batch of another run is never taken for its own. An id has at most 64
+    letters, digits, ``-`` and ``_`` (platform.claude.com, batch processing, 2026-11).
+    """
 
     LINES_MAX = 100_000
-    PLAIN_IDS = True
+    MAPS_IDS = True
     PATH = "/v1/messages/batches"
+
+    def id_for(self, custom_id: str) -> str:
+        return f"{self.run}-{sha256(custom_id.encode('utf-8', 'surrogatepass')).hexdigest()[:40]}"
+
+    def know(self, ids: Iterable[str]) -> None:
+        ids = list(ids)
+        super().know(ids)
+        self._known.update((plain_id(one), one) for one in ids)  # batches of an earlier version
 
     def encode(self, request: Request) -> bytes:
         return json.dumps({"custom_id": self.id_for(request.custom_id), "params": request.body}).encode("ascii")
@@ -324,13 +353,22 @@ class AnthropicEndpoints(Endpoints):
             if not seen.ended:
                 waits = True
                 continue
-            with tempfile.TemporaryFile() as file:
-                found = next(await self.results(seen.files[0], file), None)
-            if found is not None and (index.line_of(found.custom_id) or -1) in chunk.lines:
+            name = await self._first_id(seen.files[0])
+            if name.startswith(f"{self.run}-") and name in self.own_ids(filter(None, map(index.id_of, chunk.lines))):
                 return seen.id
         if waits:
             raise NotYetError("a batch of the same size is in progress: its results will tell whether it is this one")
         return None
+
+    async def _first_id(self, place: str) -> str:
+        """The id in the first line of results; empty for none."""
+        with tempfile.TemporaryFile() as file:
+            await self.web.fetch(place, file)
+            file.seek(0)
+            try:
+                return str(json.loads(file.readline(RESULT_MAX))["custom_id"])
+            except (ValueError, LookupError, TypeError, RecursionError):
+                return ""
 
     async def look(self, chunk: Chunk) -> Seen:
         return _seen_of_anthropic(await self.web.call("GET", f"{self.PATH}/{quote(chunk.batch)}"))
@@ -480,9 +518,9 @@ _ENDPOINTS: Final[dict[str, type[Endpoints]]] = {
 }
 
 
-def endpoints(provider: str, web: Web, pause_s: float = 5.0) -> Endpoints:
-    """The Batch API of a provider; ``pause_s`` as in :class:`Endpoints`."""
-    return _ENDPOINTS[provider](web, pause_s)
+def endpoints(provider: str, web: Web, pause_s: float = 5.0, run: str = "") -> Endpoints:
+    """The Batch API of a provider; ``pause_s`` and ``run`` as in :class:`Endpoints`."""
+    return _ENDPOINTS[provider](web, pause_s, run)
 
 
 def has_batches(provider: str) -> bool:

@@ -212,7 +212,7 @@ class Offline:
         proxy = proxy_for(self._addresses)
         for name, address in self._addresses.items():
             self._webs.append(Web(client, address, self._secrets, self._time.call_s, proxy))
-            self._ends[name] = endpoints(name, self._webs[-1], self._time.retry_s)
+            self._ends[name] = endpoints(name, self._webs[-1], self._time.retry_s, self._journal.run)
         progress = asyncio.create_task(self._show())
         try:
             await self._adopt()
@@ -526,10 +526,11 @@ class Offline:
     async def _read(self, chunk: Chunk, place: str) -> None:
         """Write the results of a batch that are not in the output."""
         ends, lost_s, said = self._ends[chunk.kind.provider], time.monotonic(), False
+        own_ids = ends.own_ids(filter(None, map(self._index.id_of, chunk.lines))) if ends.MAPS_IDS else {}
         while True:
             with tempfile.TemporaryFile() as file:
                 try:
-                    for result in await ends.results(place, file):
+                    for result in await ends.results(place, file, own_ids):
                         self._take(chunk, result)
                 except (BrokenError, RefusedError) as error:
                     if isinstance(error, RefusedError) and error.status not in (404, 429):
