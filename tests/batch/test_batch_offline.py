@@ -1092,7 +1092,7 @@ def test_results_that_cannot_be_read_are_not_sent_again(tmp_path):
         b'{"custom_id": "a \\"1\\"", "response": {"status_code": 200, "body": \n\nnothing\n{"custom_id": "b", "response": 5}\n'
     )
     with path.open("rb") as file:
-        found = list(ends._read(file))
+        found = list(ends._read(file, {}))
     assert [(one.custom_id, one.error["code"], one.again) for one in found] == [
         ('a "1"', "not_json", False),
         ("b", "not_json", False),
