@@ -41,7 +41,7 @@ log = logging.getLogger("paceline")
 
 
 def go_on(serve: Callable[[], None], disturbed: str) -> None:
-    """Call ``serve`` until it returns, again after each exception, whatever it is and wherever it is raised.
+    """Call ``serve`` until it returns, again after each exception of any kind, raised at any point.
 
     One may be raised in this thread by another thread, or for want of memory, also while this one logs or rests: so
     nothing is done where it would not be caught.
@@ -98,7 +98,7 @@ class SystemClock:
     """Monotonic time that started at the wall clock's, suspended time included, and a daemon thread that sleeps until the next timer.
 
     The thread starts with the first timer, and again in a forked child, or when it has ended. It belongs to no event
-    loop, so a loop that is closed or blocked delays only its own tasks. Whatever exception is raised in it, wherever, it
+    loop, so a loop that is closed or blocked delays only its own tasks. After any exception in it, at any point, it
     goes on with all timers that are pending. The clock has no lock: a finalizer can run anywhere, also while its thread
     sets a timer, and may need the clock itself.
     """

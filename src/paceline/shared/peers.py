@@ -147,7 +147,7 @@ class Peers:
             self._withdraw(peer)
             if peer.place is not None and peer.place.until_us < now_us:
                 self._drop(peer)
-            # In an outage all have lost the store, and a new server sees nobody yet.
+            # In an outage all have lost the store, and a new server sees no process yet.
             if peer.due_us and self.away_us <= peer.due_us <= now_us and self.ended(who):
                 peer.share = peer.due_us = 0
             if peer.seen_us + (FORGET_US if peer.lease_us >= 0 else LEFT_US) < now_us:

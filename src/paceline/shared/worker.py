@@ -272,7 +272,7 @@ class StoreWorker:
 
 
 def _run(worker: weakref.ref[StoreWorker], queue: _Queue, before: threading.Thread | None) -> None:
-    """Make exchanges until the worker is closed or deleted, whatever exception is raised in this thread, and wherever."""
+    """Make exchanges until the worker is closed or deleted, also after an exception of any kind, raised at any point."""
     go_on(lambda: _serve(worker, queue, before), "the exchange with the store was disturbed; it goes on")
 
 

@@ -110,7 +110,7 @@ local function enter(who, peer)
 end
 
 -- A process keeps a subscription, on a connection that its system closes when it ends. In an outage all have lost the
--- server, and a new one sees nobody yet.
+-- server, and a new one sees no process yet.
 local function is_present(who)
   local found = redis.pcall('PUBSUB', 'NUMSUB', 'paceline:' .. who)
   return found.err or tonumber(found[2]) > 0

@@ -1,4 +1,4 @@
-"""What shows a Redis that a process lives: a subscription, which the server ends when the process ends, in whatever way.
+"""What shows a Redis that a process lives: a subscription, which the server ends when the process ends, in any way.
 
 The system of a killed process closes its connections. A process that has only lost its way to the server, in a network that
 has become silent, keeps its subscription there, for minutes. So the script (peers.lua) can tell one from the other without a
@@ -52,7 +52,7 @@ class Presence:
             return
         try:
             self._join(who, now_s)
-        except Exception as error:  # noqa: BLE001  (redis-py and the system raise many; nobody waits for this)
+        except Exception as error:  # noqa: BLE001  (redis-py and the system raise many; no caller waits for this)
             if not self._warned and type(error).__name__ not in (
                 "ConnectionError",
                 "TimeoutError",
@@ -85,7 +85,7 @@ class Presence:
         self._names, self._looked_s = names, now_s
 
     def _is_closed(self) -> bool:
-        """Whether the server has closed the connection: it sends nothing else, since nobody publishes."""
+        """Whether the server has closed the connection: it sends nothing else, since nothing is published."""
         try:
             return bool(self._connection.can_read(0))
         except Exception:  # noqa: BLE001

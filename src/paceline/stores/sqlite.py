@@ -53,7 +53,7 @@ STEP_NS = NS
 ledger goes on by the new time. It does not follow smaller differences."""
 
 DEMAND_TIMES = 5
-"""How many times the timeout an exchange waits for the file while other processes write: it is in demand, and nobody hangs."""
+"""How many times the timeout an exchange waits for the file while other processes write: it is in demand, and no process hangs."""
 
 REOPEN_S = 3.0
 """How long a connection is used. An open connection reads from its cache, and from a deleted ``-wal`` or ``-shm``: only
