@@ -111,8 +111,12 @@ def test_repair_finds_the_others_in_an_old_output_and_sends_them_again(tmp_path)
 
 @pytest.mark.long("starts several processes")
 def test_killed_in_the_middle_and_run_again(tmp_path, command):
-    source = write_lines(tmp_path / "in.jsonl", [chat(f"r{n}") for n in range(60)])
-    with OddServer(lambda number, _: (200, SOON, REFUSED if number % 2 else TEXT)) as server:
+    source = write_lines(tmp_path / "in.jsonl", [chat(f"r{n}", text=f"question {n}") for n in range(60)])
+
+    def refused_at_first(number, body):
+        return 200, SOON, TEXT if body in server.asked[:number] else REFUSED
+
+    with OddServer(refused_at_first) as server:
         process = command(source, "--workers", "4", base_url=server.base_url)
         wait_for_lines(tmp_path / "in.results.jsonl", 5, process)
         process.send_signal(signal.SIGKILL)
