@@ -889,7 +889,8 @@ class TestDeadline:
         one.emulator.advance(0)
         code, report = one.start(mode="auto", most=5, deadline_s=1.6)
         assert (code, report["ok"]) == (0, 20)
-        assert set(one.batches()["states"]) == {"cancelled"}  # those that a slow machine had made by then
+        assert report["batches"] >= 1  # a slow machine has not made all four by then
+        assert one.batches()["states"] == {"cancelled": report["batches"]}
         one.check(paid=0)
 
     def test_lost_answers_and_a_full_queue(self, run):

@@ -156,7 +156,7 @@ def test_a_step_of_the_page_that_fails_is_one_that_is_missing(monkeypatch):
         raise RuntimeError("the set has changed")
 
     monkeypatch.setattr(recorder, "_samples", broken)
-    until(lambda: recorder._samples is samples or recorder._samples == samples)
+    until(lambda: recorder._samples == samples)
     before_s = time.time()
     until(lambda: recorder.document(before_s)["pools"])
     recorder.close()

@@ -526,7 +526,7 @@ class Offline:
     async def _read(self, chunk: Chunk, place: str) -> None:
         """Write the results of a batch that are not in the output."""
         ends, lost_s, said = self._ends[chunk.kind.provider], time.monotonic(), False
-        own_ids = ends.own_ids(filter(None, map(self._index.id_of, chunk.lines))) if ends.MAPS_IDS else {}
+        own_ids = ends.own_ids(filter(None, map(self._index.id_of, chunk.lines)))
         while True:
             with tempfile.TemporaryFile() as file:
                 try:

@@ -715,7 +715,8 @@ class Scheduler:
                 self._timer_ns = FAR_NS
                 done = self._work()
         except BaseException:  # raised into this thread: the waiters do not wait for a timer that is over
-            self._arm_at(self._clock.now_ns() + NS)
+            with self._lock:
+                self._arm_at(self._clock.now_ns() + NS)
             raise
         finally:
             self._wake(done)

@@ -159,6 +159,7 @@ class SharedCapacity:
         lost: Why the store is lost; ``None`` while it answers.
         peers: How many processes shared the quotas at the last reply, this one included.
         share: The share of the limits for this process while the store is lost, at the last reply.
+        stopped: Why there can be no reply, at the last message; ``None`` where there can be one.
     """
 
     behind = STORE
@@ -176,6 +177,7 @@ class SharedCapacity:
     ) -> None:
         self.who, self.on_store_failure = who, on_store_failure
         self.lost: str | None = None
+        self.stopped: str | None = None
         self.peers = 1
         self.share = 0.0
         self.exchange_due = False
@@ -187,7 +189,6 @@ class SharedCapacity:
         self.learning = Learning(ledger, self._learned, raises=learns == "up") if learns else None
         self._leases = Leases(now_ns, lease_s)
         self._low: Lease | None = None  # the lease that exchange_due was set for
-        self._final: str | None = None  # why there can be no reply, at the last message
         self._joined = self._missed = False  # whether the store has answered, and whether it has failed to before that
         self._asked: tuple[Message, Sequence[Waiter]] | None = (
             None  # the message without a reply, and its undecided waiters
@@ -273,7 +274,7 @@ class SharedCapacity:
         (asked, undecided), self._asked = self._asked, None
         if self._missed and not self._joined:  # it comes back: the others report first what they have spent without it
             self._paused_ns = max(self._paused_ns, now_ns + self._rejoin_ns)
-        self._joined, self._final = True, None
+        self._joined, self.stopped = True, None
         self.outbox.confirm()
         self._heard_ns = self._called_ns
         self.peers, self.share = max(reply.peers, 1), reply.share
@@ -346,7 +347,7 @@ class SharedCapacity:
             final: Whether this process can have no reply, now that a newer version uses the store: it stops in every mode.
         """
         self._asked = None
-        self._final = reason if final else None
+        self.stopped = reason if final else None
         if final:
             self._joined, self.lost, self._back_ns, self._fallback = False, None, None, None
             self.ledger = self._snapshot.ledger
@@ -557,8 +558,8 @@ class SharedCapacity:
         store: dict[str, Any] = {"state": "joined" if self._joined else "new", "peers": self.peers}
         if self.lost is not None:
             store |= {"state": "lost", "mode": self.on_store_failure, "reason": self.lost}
-        if self._final is not None:
-            store |= {"state": "stopped", "reason": self._final}
+        if self.stopped is not None:
+            store |= {"state": "stopped", "reason": self.stopped}
         return {"store": store}
 
 

@@ -94,11 +94,10 @@ class SharedLedger:
             message: The message.
             ended: Whether a process, by its name ``who``, is known to have ended: it is asked about those that are overdue.
         """
-        self._peers.ended = ended
         if now_ns < self._last_ns:
             self._turn(now_ns - self._last_ns)
         now_us = (now_ns - self._set_ns) // 1_000
-        spent_ns = self._peers.advance(now_us) * 1e-6
+        spent_ns = self._peers.advance(now_us, ended) * 1e-6
         if spent_ns:
             for account in self._accounts:
                 spend(account.meter, self._last_ns, now_ns, spent_ns)

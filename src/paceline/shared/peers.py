@@ -110,11 +110,9 @@ class Peers:
         away_us: The end of the last time in which all processes had lost the store.
         awaited: How many of those that vanished in that time have not reported since, and may have spent something.
         held: What live processes hold, by account.
-        ended: Whether a process is known to have ended; it spends nothing any more.
     """
 
     def __init__(self) -> None:
-        self.ended: Callable[[str], bool] = lambda _: False
         self.live = self.weight = self.told = self.gone = self.awaited = 0
         self.held: list[float] = []
         self.away_us = self._quiet_us = self._last_us = self._charged_us = 0
@@ -125,8 +123,12 @@ class Peers:
         self._behind_sum: list[float] = []
         self._number = self._moved = 0  # of the last place; of the last one that has come to the front
 
-    def advance(self, now_us: int) -> float:
+    def advance(self, now_us: int, ended: Callable[[str], bool]) -> float:
         """Take the events that are due.
+
+        Args:
+            now_us: The present.
+            ended: Whether a process is known to have ended, so that it spends nothing any more.
 
         Returns:
             What vanished processes may have spent since the last call, in billionths of a microsecond of refill.
@@ -148,7 +150,7 @@ class Peers:
             if peer.place is not None and peer.place.until_us < now_us:
                 self._drop(peer)
             # In an outage all have lost the store, and a new server sees no process yet.
-            if peer.due_us and self.away_us <= peer.due_us <= now_us and self.ended(who):
+            if peer.due_us and self.away_us <= peer.due_us <= now_us and ended(who):
                 peer.share = peer.due_us = 0
             if peer.seen_us + (FORGET_US if peer.lease_us >= 0 else LEFT_US) < now_us:
                 self._return(peer)

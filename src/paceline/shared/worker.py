@@ -119,7 +119,6 @@ class StoreWorker:
         self._queue: _Queue = SimpleQueue()
         self._lock = threading.RLock()  # a finalizer in this thread may settle an attempt, and poke
         self._down: tuple[int, str] | None = None  # until when other pools do not try the store, and why
-        self._stopped: set[str] = set()  # pools that a newer version uses
         self._failed: dict[str, bool] = {}  # pools that failed since the last reply; whether it took long
         self._losses: dict[str, Losses] = {}  # of a pool whose reason names it, by its name; of the others, by ""
         self._closed = False
@@ -177,6 +176,8 @@ class StoreWorker:
         """Apply the store's reply, or the reason why there is none."""
         pool, capacity = scheduler.pool, shared_capacity(scheduler.pool)
         before = capacity.lost
+        if isinstance(reply, StoreFormatError) and capacity.stopped is None:
+            log.error("%s: %s", pool.name, reply)
         try:
             scheduler.transact(lambda now_ns: (None, answer(pool, now_ns, reply)))
         finally:  # a listener may fail
@@ -206,9 +207,6 @@ class StoreWorker:
         try:
             reply = self.store.exchange(pool, message)
         except StoreFormatError as error:
-            if pool not in self._stopped:
-                self._stopped.add(pool)
-                log.error("%s: %s", pool, error)  # noqa: TRY400  (it says all)
             return error
         except StoreError as error:
             reason = str(error)
@@ -218,7 +216,6 @@ class StoreWorker:
                 log.exception("%s", self.store.url)
         else:
             self._down = None
-            self._stopped.discard(pool)
             self._failed.clear()
             return reply
         self._failed[pool] = time.monotonic() - began_s > QUICK_S

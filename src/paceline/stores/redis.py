@@ -22,7 +22,7 @@ from paceline.core.results import StoreFormatError
 from paceline.shared.messages import Message, Reply
 from paceline.stores.base import TIMEOUT_S, StoreError
 from paceline.stores.redis_address import Node, library, read_client, read_url
-from paceline.stores.redis_presence import Presence
+from paceline.stores.redis_presence import Presence, is_closed
 from paceline.stores.redis_wire import clock_us, decode, encode, is_late, is_newer, quota_set, script
 
 if TYPE_CHECKING:
@@ -185,7 +185,7 @@ class RedisStore:
 
     def _connection(self, node: Node | None = None) -> _Connection:
         presence = Presence(partial(self._address.connection, self._timeout_s / PRESENCE_PART, node))
-        return _Connection(partial(self._address.connection, self._timeout_s, node), presence)
+        return _Connection(self._address.connection(self._timeout_s, node), presence)
 
     def after_fork(self) -> None:
         """See :meth:`Store.after_fork`."""
@@ -206,8 +206,8 @@ class RedisStore:
 class _Connection:
     """One connection that is kept: to take one from a pool for each exchange costs as much as the script."""
 
-    def __init__(self, connect: Callable[[], Any], presence: Presence) -> None:
-        self._connection, self._presence = connect(), presence
+    def __init__(self, connection: Any, presence: Presence) -> None:
+        self._connection, self._presence = connection, presence
         self._answers = library().ResponseError
         self._lock = threading.Lock()
         self._used_s = 0.0  # when it was used last; 0.0: it is not open
@@ -216,7 +216,7 @@ class _Connection:
         """Send a command, after ``ASKING`` where a node imports its key, and read the answer. Nothing is sent again."""
         connection = self._connection
         with self._lock:
-            if self._used_s and time.monotonic() - self._used_s > IDLE_S and self._is_closed():
+            if self._used_s and time.monotonic() - self._used_s > IDLE_S and is_closed(connection):
                 connection.disconnect()
             self._used_s = 0.0
             try:
@@ -232,13 +232,6 @@ class _Connection:
                 raise
             self._used_s = time.monotonic()
             return answer
-
-    def _is_closed(self) -> bool:
-        """Whether the server has closed the connection meanwhile."""
-        try:
-            return bool(self._connection.can_read(0))  # there is nothing to read but the end
-        except Exception:  # noqa: BLE001  (redis-py and the system raise many)
-            return True
 
     def close(self) -> None:
         """Close the connection; the next command opens it again."""

@@ -25,6 +25,14 @@ RETRY_S = 60.0
 """How long after a failure another connection is tried."""
 
 
+def is_closed(connection: Any) -> bool:
+    """Whether the server has closed an idle connection of redis-py: it sends nothing else, since nothing is published."""
+    try:
+        return bool(connection.can_read(0))
+    except Exception:  # noqa: BLE001  (redis-py and the system raise many)
+        return True
+
+
 class Presence:
     """The subscriptions of this process at one server, on a connection of their own; a failure is no error.
 
@@ -70,7 +78,7 @@ class Presence:
 
     def _join(self, who: str, now_s: float) -> None:
         names = self._names | {who}
-        if self._connection is not None and now_s >= self._looked_s + LOOK_S and self._is_closed():
+        if self._connection is not None and now_s >= self._looked_s + LOOK_S and is_closed(self._connection):
             self._end()
         new = sorted(names - self._names)
         if self._connection is None:
@@ -83,13 +91,6 @@ class Presence:
             for _ in new:
                 self._connection.read_response()
         self._names, self._looked_s = names, now_s
-
-    def _is_closed(self) -> bool:
-        """Whether the server has closed the connection: it sends nothing else, since nothing is published."""
-        try:
-            return bool(self._connection.can_read(0))
-        except Exception:  # noqa: BLE001
-            return True
 
     def _end(self) -> None:
         connection, self._connection, self._names = self._connection, None, set()
