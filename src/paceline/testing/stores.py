@@ -67,7 +67,11 @@ class StoreConformance:
         """A request is granted after the wait of the reply."""
         a, b = two(store, second, "1800 tokens/min burst 60")
         a.take(60.0)
-        sleep(b.ask(14.0).wait_ns)
+        for _ in range(100):  # on a slow machine some may fit by then
+            reply = b.ask(14.0)
+            if not reply.grants:
+                break
+        sleep(reply.wait_ns)
         b.take(14.0)
 
     def test_all_quotas_or_none(self, store: Store, second: Store) -> None:
