@@ -99,7 +99,8 @@ def test_repair_finds_the_others_in_an_old_output_and_sends_them_again(tmp_path)
         assert (code, report["skipped"]) == (1, 4)  # two of them are no results
         assert output.read_bytes() == before
         assert (
-            "warning: 2 answers in the output have status 200 and are no results: --repair moves them" in said.lines[1]
+            "warning: 2 lines of the output have status 200 and no result, or are of requests whose result was not read"
+            in said.lines[1]
         )
         code, report = run(source, server, said := Said(), repair=True)
         assert (code, report["ok"], report["skipped"]) == (0, 2, 2)

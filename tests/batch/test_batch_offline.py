@@ -642,7 +642,7 @@ def test_a_model_without_batches_stops_the_run(run, capsys):
     assert "the first batch of gpt-5 has failed; model_not_found: The provided model 'gpt-5'" in capsys.readouterr().err
 
 
-def test_a_batch_that_was_deleted_is_sent_again(run, monkeypatch):
+def test_a_batch_that_was_deleted_may_be_paid_and_is_sent_again_on_demand(run, monkeypatch):
     one = run([message(f"c{n}") for n in range(4)])
     look = AnthropicEndpoints.look
     gone = []
@@ -655,7 +655,13 @@ def test_a_batch_that_was_deleted_is_sent_again(run, monkeypatch):
 
     monkeypatch.setattr(AnthropicEndpoints, "look", deletes)
     monkeypatch.setattr(offline, "TIMING", offline.Timing(**SHORT | {"lost_s": 0.3}))
-    assert one.start()[0] == 0
+    code, report = one.start()
+    assert (code, report["errors"]) == (1, {"result_unread": 4})
+    assert gone[0] not in read_answers(one.output)[0]["error"]["message"]
+    assert "msgbatch_ffff" in read_answers(one.output)[0]["error"]["message"]
+    assert one.start()[0] == 1
+    assert one.batches()["created"] == 1
+    assert one.start(repair=True)[0] == 0
     assert len(read_answers(one.output)) == 4
     assert one.batches()["created"] == 2
 
@@ -1095,8 +1101,8 @@ def test_results_that_cannot_be_read_are_not_sent_again(tmp_path):
     with path.open("rb") as file:
         found = list(ends._read(file, {}))
     assert [(one.custom_id, one.error["code"], one.again) for one in found] == [
-        ('a "1"', "not_json", False),
-        ("b", "not_json", False),
+        ('a "1"', "result_unread", False),
+        ("b", "result_unread", False),
     ]
 
 

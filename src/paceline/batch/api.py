@@ -21,6 +21,7 @@ from paceline.batch.client import error_of, one_line
 from paceline.batch.index import Index
 from paceline.batch.redact import Secrets
 from paceline.batch.requests import Request
+from paceline.batch.results import UNREAD
 from paceline.providers.parse import error_in
 from paceline.providers.verdict import is_result
 
@@ -101,6 +102,7 @@ class Seen:
         ended: Whether nothing in it will change any more.
         total: Its requests.
         done: Those that have ended.
+        stated: The results that its files have, by the provider's own count; 0 before it has ended, or where none is stated.
         created_s: When it was created, on the provider's clock.
         files: Where its results are.
         problems: Why it failed.
@@ -112,6 +114,7 @@ class Seen:
     ended: bool
     total: int = 0
     done: int = 0
+    stated: int = 0
     created_s: float = 0.0
     files: list[str] = field(default_factory=list)
     problems: list[Problem] = field(default_factory=list)
@@ -180,6 +183,10 @@ class Web:
 
     async def _answer(self, method: str, path: str, **options: Any) -> tuple[Any, Mapping[str, str]]:
         status, headers, body = await self._send(method, path, SMALL_MAX, None, **options)
+        return self._checked(status, body), headers
+
+    def _checked(self, status: int, body: bytes) -> Any:
+        """The JSON value of a body, or its text."""
         try:
             value = json.loads(body)
         except (ValueError, RecursionError):
@@ -190,7 +197,7 @@ class Web:
             self.refused += status == 429
             code, words = error_of(value)
             raise RefusedError(status, code, one_line(words))
-        return value, headers
+        return value
 
     async def fetch(self, path: str, file: IO[bytes]) -> None:
         """Copy an answer to ``file``.
@@ -200,11 +207,7 @@ class Web:
             BrokenError: The answer is not complete.
         """
         status, _, body = await self._send("GET", path, RESULTS_MAX, file)
-        if status >= 500 or status == 408:
-            raise BrokenError(f"status {status}")
-        if not 200 <= status < 300:
-            code, words = error_of(body.decode("utf-8", "replace"))
-            raise RefusedError(status, code, one_line(words))
+        self._checked(status, body)
 
     async def _send(
         self, method: str, path: str, most: int, file: IO[bytes] | None, **options: Any
@@ -256,6 +259,9 @@ class Endpoints(ABC):
         BYTES_MAX: The most bytes of one that are sent.
         SELDOM: Whether the provider asks for a minute between two looks at a batch, from the first on.
         APART: Whether a name in ``body.model`` takes either batches or requests one by one.
+        GOING: The states of a batch that goes on.
+        ENDED: The states of one that has ended.
+        WHOLE: The state of one that has a result for every request.
         ID: What the lines of results call the id.
         MAPS_IDS: Whether requests have other ids in a batch than in the input.
         pause_s: The seconds between two looks at a file that is not ready.
@@ -266,6 +272,9 @@ class Endpoints(ABC):
     BYTES_MAX: ClassVar[int] = 100_000_000
     SELDOM: ClassVar[bool] = False
     APART: ClassVar[bool] = False
+    GOING: ClassVar[tuple[str, ...]]
+    ENDED: ClassVar[tuple[str, ...]]
+    WHOLE: ClassVar[str]
     ID: ClassVar[str] = "custom_id"
     MAPS_IDS: ClassVar[bool] = False
 
@@ -280,6 +289,16 @@ class Endpoints(ABC):
         Raises:
             BadLineError: Its path cannot be part of a batch.
         """
+
+    def has_ended(self, state: str) -> bool:
+        """Whether a batch in this state has ended.
+
+        Raises:
+            BrokenError: The state is not documented.
+        """
+        if state not in self.ENDED and state not in self.GOING:
+            raise BrokenError(f"its state is {one_line(state)!r}, which is not known here")
+        return state in self.ENDED
 
     def know(self, ids: Iterable[str]) -> None:
         """Prepare for results of requests with these ids, which another process has sent."""
@@ -358,10 +377,10 @@ class Endpoints(ABC):
                 results += 1
             except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
                 found = re.search(_ID % self.ID.encode(), raw)
-                if found is not None:  # a paid result that cannot be read must not be sent again
-                    text = "the provider's line for this request cannot be read"
+                if found is not None and raw.endswith(b"\n"):  # a line without its end was cut on the way
+                    text = "the provider's line for this request cannot be read; --repair sends it again"
                     name = str(json.loads(found[1]))
-                    yield Result(self._own_id(name, own_ids), None, {"code": "not_json", "message": text})
+                    yield Result(self._own_id(name, own_ids), None, {"code": UNREAD, "message": text})
                     results += 1
         if lines and not results:  # an error page with status 200: the results are paid, and somewhere else
             raise BrokenError("no line of the results can be read")

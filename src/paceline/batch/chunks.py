@@ -46,6 +46,7 @@ class Chunk:
         tokens: The estimate of their input.
         at_s: When the batch was going to be created, in seconds since 1970.
         batch: The batch's id; empty before it is known.
+        others: The ids of its requests that the input no longer has.
     """
 
     name: str
@@ -55,6 +56,7 @@ class Chunk:
     tokens: float
     at_s: float
     batch: str = ""
+    others: frozenset[str] = frozenset()
 
 
 @dataclass(slots=True)

@@ -11,10 +11,10 @@ import asyncio
 import json
 import tempfile
 import time
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from datetime import datetime
 from hashlib import sha256
-from typing import Any, Final
+from typing import Any, ClassVar, Final, TypeVar
 from urllib.parse import quote, urlsplit
 
 import aiohttp
@@ -30,12 +30,15 @@ from paceline.batch.api import (
     Seen,
     Web,
     id_in,
+    known_form,
     plain_id,
 )
 from paceline.batch.chunks import Chunk
 from paceline.batch.client import error_of, one_line
 from paceline.batch.index import Index
 from paceline.batch.requests import BadLineError, Request
+
+T = TypeVar("T")
 
 PAGES_MAX: Final = 500
 """Pages of a list that are read; with 100 batches each, what a provider can create in a day."""
@@ -44,6 +47,30 @@ SKEW_S: Final = 3_600.0
 """How much earlier than on this machine a batch can have been created on the provider's clock."""
 
 FULL: Final = "token_limit_exceeded"
+
+
+def _objects(found: Any) -> list[dict[str, Any]]:
+    """The JSON objects of a list, which may be missing."""
+    return [one for one in found or () if isinstance(one, dict)]
+
+
+def _listed(found: Any, run: str, read: Callable[[dict[str, Any]], T]) -> list[T]:
+    """The batches of a list; some of those that are not of this run may have another form.
+
+    Raises:
+        BrokenError: One with the id of the run cannot be read, or none can.
+    """
+    batches = []
+    for one in found or ():
+        try:
+            with known_form():
+                batches.append(read(one))
+        except BrokenError:
+            if run in json.dumps(one):
+                raise
+    if found and not batches:
+        raise BrokenError("no entry in the list of batches can be read")
+    return batches
 
 
 async def _cancel(web: Web, path: str) -> None:
@@ -58,7 +85,9 @@ class OpenAIEndpoints(Endpoints):
     """``/v1/files`` and ``/v1/batches``."""
 
     LINES_MAX = 50_000
-    ENDED = ("completed", "failed", "expired", "cancelled")
+    GOING: ClassVar[tuple[str, ...]] = ("validating", "in_progress", "finalizing", "cancelling")
+    ENDED: ClassVar[tuple[str, ...]] = ("completed", "failed", "expired", "cancelled")
+    WHOLE = "completed"
     UPLOADS = "files"
 
     def encode(self, request: Request) -> bytes:
@@ -103,7 +132,7 @@ class OpenAIEndpoints(Endpoints):
         after = ""
         for _ in range(PAGES_MAX):
             page = await self.web.call("GET", f"{self._at(chunk, 'batches')}?limit=100{after}")
-            batches = [_seen_of_openai(one) for one in page["data"] or []]
+            batches = _listed(page["data"], run, _seen_of_openai)
             for seen in batches:
                 if seen.mark == (run, chunk.name):
                     return seen.id
@@ -113,8 +142,13 @@ class OpenAIEndpoints(Endpoints):
         raise BrokenError(f"the list of batches has more than {PAGES_MAX} pages")
 
     async def look(self, chunk: Chunk) -> Seen:
-        value = await self.web.call("GET", f"{self._at(chunk, 'batches')}/{quote(chunk.batch)}")
-        seen = _seen_of_openai(value)
+        seen = _seen_of_openai(await self.web.call("GET", f"{self._at(chunk, 'batches')}/{quote(chunk.batch)}"))
+        return self._with_results(chunk, seen)
+
+    def _with_results(self, chunk: Chunk, seen: Seen) -> Seen:
+        """Add where the results are, and how many."""
+        if self.has_ended(seen.state):
+            seen.stated = len(chunk.lines) if seen.state == self.WHOLE else seen.done
         seen.files = [f"{self._at(chunk, 'files')}/{quote(one)}/content" for one in seen.files]
         return seen
 
@@ -177,13 +211,14 @@ class AzureEndpoints(OpenAIEndpoints):
 def _seen_of_openai(value: dict[str, Any]) -> Seen:
     state = str(value.get("status"))
     counts, mark = value.get("request_counts") or {}, value.get("metadata") or {}
-    listed = (value.get("errors") or {}).get("data") or []
+    listed = _objects((value.get("errors") or {}).get("data"))
     problems = [Problem(str(e.get("code")), one_line(str(e.get("message"))), e.get("line")) for e in listed]
     done = (counts.get("completed") or 0) + (counts.get("failed") or 0)
     return Seen(
         id_in(value), state, state in OpenAIEndpoints.ENDED, counts.get("total") or 0, done,
-        float(value.get("created_at") or 0), [str(f) for n in ("output", "error") if (f := value.get(f"{n}_file_id"))],
-        problems, (str(mark.get("paceline_run")), str(mark.get("paceline_chunk"))),
+        created_s=float(value.get("created_at") or 0), problems=problems,
+        files=[str(f) for n in ("output", "error") if (f := value.get(f"{n}_file_id"))],
+        mark=(str(mark.get("paceline_run")), str(mark.get("paceline_chunk"))),
     )  # fmt: skip
 
 
@@ -194,7 +229,9 @@ class MistralEndpoints(OpenAIEndpoints):
     """
 
     LINES_MAX = 100_000
-    ENDED = ("SUCCESS", "FAILED", "TIMEOUT_EXCEEDED", "CANCELLED")
+    GOING = ("queued", "running", "cancellation_requested")
+    ENDED = ("success", "failed", "timeout_exceeded", "cancelled")
+    WHOLE = "success"
 
     def encode(self, request: Request) -> bytes:
         _require_v1(request)
@@ -213,7 +250,7 @@ class MistralEndpoints(OpenAIEndpoints):
         for number in range(PAGES_MAX):
             page = await self.web.call("GET", f"{self._at(chunk, 'batch/jobs')}?page={number}&page_size=100")
             jobs = page["data"] or []
-            for seen in map(_seen_of_mistral, jobs):
+            for seen in _listed(jobs, run, _seen_of_mistral):
                 if seen.mark == (run, chunk.name):
                     return seen.id
             read += len(jobs)
@@ -222,22 +259,21 @@ class MistralEndpoints(OpenAIEndpoints):
         raise BrokenError(f"the list of batches has more than {PAGES_MAX} pages")
 
     async def look(self, chunk: Chunk) -> Seen:
-        seen = _seen_of_mistral(await self.web.call("GET", f"{self._at(chunk, 'batch/jobs')}/{quote(chunk.batch)}"))
-        seen.files = [f"{self._at(chunk, 'files')}/{quote(one)}/content" for one in seen.files]
-        return seen
+        value = await self.web.call("GET", f"{self._at(chunk, 'batch/jobs')}/{quote(chunk.batch)}")
+        return self._with_results(chunk, _seen_of_mistral(value))
 
     async def cancel(self, chunk: Chunk) -> None:
         await _cancel(self.web, f"{self._at(chunk, 'batch/jobs')}/{quote(chunk.batch)}/cancel")
 
 
 def _seen_of_mistral(value: dict[str, Any]) -> Seen:
-    state, mark = str(value.get("status")), value.get("metadata") or {}
-    problems = [Problem("batch_error", one_line(str(e.get("message"))), None) for e in value.get("errors") or []]
+    state, mark = str(value.get("status")).lower(), value.get("metadata") or {}
+    problems = [Problem("batch_error", one_line(str(e.get("message"))), None) for e in _objects(value.get("errors"))]
     return Seen(
-        id_in(value), state.lower(), state in MistralEndpoints.ENDED, value.get("total_requests") or 0,
-        value.get("completed_requests") or 0, float(value.get("created_at") or 0),
-        [str(f) for name in ("output_file", "error_file") if (f := value.get(name))], problems,
-        (str(mark.get("paceline_run")), str(mark.get("paceline_chunk"))),
+        id_in(value), state, state in MistralEndpoints.ENDED, value.get("total_requests") or 0,
+        value.get("completed_requests") or 0, created_s=float(value.get("created_at") or 0),
+        files=[str(f) for name in ("output_file", "error_file") if (f := value.get(name))], problems=problems,
+        mark=(str(mark.get("paceline_run")), str(mark.get("paceline_chunk"))),
     )  # fmt: skip
 
 
@@ -272,15 +308,15 @@ class TogetherEndpoints(OpenAIEndpoints):
         return id_in(made.get("job") or made)
 
     async def find(self, chunk: Chunk, run: str, known: set[str], index: Index) -> str | None:  # noqa: ARG002
-        for job in await self.web.call("GET", self._at(chunk, "batches"), list):
-            recent = _time_of(job.get("created_at")) >= chunk.at_s - SKEW_S
-            if recent and job["id"] not in known and await self._file_name(chunk, job) == _name_of(chunk, run):
-                return id_in(job)
+        jobs = await self.web.call("GET", self._at(chunk, "batches"), list)
+        for batch, file, created_s in _listed(jobs, run, _job_of_together):
+            recent = created_s >= chunk.at_s - SKEW_S
+            if recent and batch not in known and await self._file_name(chunk, file) == _name_of(chunk, run):
+                return batch
         return None
 
-    async def _file_name(self, chunk: Chunk, job: dict[str, Any]) -> str:
-        """The name of a batch's file; empty for one that was deleted."""
-        file = id_in(job, "input_file_id")
+    async def _file_name(self, chunk: Chunk, file: str) -> str:
+        """The name of a file; empty for one that was deleted."""
         if file not in self._names:
             try:
                 self._names[file] = id_in(
@@ -298,7 +334,8 @@ class TogetherEndpoints(OpenAIEndpoints):
         done = round(len(chunk.lines) * float(value.get("progress") or 0) / 100)
         files = [str(f) for n in ("output", "error") if (f := value.get(f"{n}_file_id"))]
         return Seen(
-            id_in(value), state, state in self.ENDED, len(chunk.lines), min(done, len(chunk.lines)),
+            id_in(value), state, self.has_ended(state), len(chunk.lines), min(done, len(chunk.lines)),
+            stated=len(chunk.lines) if state == self.WHOLE else 0,
             files=[f"{self._at(chunk, 'files')}/{quote(one)}/content" for one in files],
             problems=[Problem("batch_error", one_line(str(why)), None)] if why and state == "failed" else [],
         )  # fmt: skip
@@ -309,6 +346,11 @@ class TogetherEndpoints(OpenAIEndpoints):
         return super().result(value)
 
 
+def _job_of_together(value: dict[str, Any]) -> tuple[str, str, float]:
+    """The ids of a batch and of its file, and when it was created, in seconds since 1970."""
+    return id_in(value), id_in(value, "input_file_id"), _time_of(value.get("created_at"))
+
+
 class AnthropicEndpoints(Endpoints):
     """``/v1/messages/batches``. Batches have no metadata: one whose id was lost is found by the ids in its results.
 
@@ -317,6 +359,9 @@ class AnthropicEndpoints(Endpoints):
     """
 
     LINES_MAX = 100_000
+    GOING = ("in_progress", "canceling")
+    ENDED = ("ended",)
+    WHOLE = "ended"
     MAPS_IDS = True
     PATH = "/v1/messages/batches"
 
@@ -336,42 +381,54 @@ class AnthropicEndpoints(Endpoints):
         headers = {"content-type": "application/json"}
         return id_in(await self.web.call("POST", self.PATH, data=body, headers=headers))
 
-    async def find(self, chunk: Chunk, run: str, known: set[str], index: Index) -> str | None:  # noqa: ARG002
+    async def find(self, chunk: Chunk, run: str, known: set[str], index: Index) -> str | None:
         after, candidates = "", list[Seen]()
         for _ in range(PAGES_MAX):
             page = await self.web.call("GET", f"{self.PATH}?limit=100{after}")
-            batches = [_seen_of_anthropic(one) for one in page["data"] or []]
+            batches = _listed(page["data"], run, _seen_of_anthropic)
             recent = [seen for seen in batches if seen.created_s >= chunk.at_s - SKEW_S]
-            candidates += [s for s in recent if s.total == len(chunk.lines) and s.id not in known]
+            candidates += [s for s in recent if s.total in (0, len(chunk.lines)) and s.id not in known]
             if not page.get("has_more") or len(recent) < len(batches) or not batches:
                 break
             after = f"&after_id={quote(batches[-1].id)}"
         else:
             raise BrokenError(f"the list of batches has more than {PAGES_MAX} pages")
-        waits = False
+        unknown: BrokenError | None = None
         for seen in candidates:
-            if not seen.ended:
-                waits = True
+            try:
+                name = await self._first_id(seen)
+            except BrokenError as error:
+                unknown = error
                 continue
-            name = await self._first_id(seen.files[0])
             if name.startswith(f"{self.run}-") and name in self.own_ids(filter(None, map(index.id_of, chunk.lines))):
                 return seen.id
-        if waits:
-            raise NotYetError("a batch of the same size is in progress: its results will tell whether it is this one")
+        if unknown is not None:
+            raise unknown
         return None
 
-    async def _first_id(self, place: str) -> str:
-        """The id in the first line of results; empty for none."""
+    async def _first_id(self, seen: Seen) -> str:
+        """The id in the first line of a batch's results.
+
+        Raises:
+            NotYetError: The batch is in progress.
+            BrokenError: Its results cannot be read.
+        """
+        if not seen.ended:
+            raise NotYetError("a batch of the same size is in progress: its results will tell whether it is this one")
         with tempfile.TemporaryFile() as file:
-            await self.web.fetch(place, file)
-            file.seek(0)
             try:
-                return str(json.loads(file.readline(RESULT_MAX))["custom_id"])
-            except (ValueError, LookupError, TypeError, RecursionError):
-                return ""
+                await self.web.fetch(seen.files[0], file)
+                file.seek(0)
+                return id_in(json.loads(file.readline(RESULT_MAX)), "custom_id")
+            except (RefusedError, ValueError, AttributeError, RecursionError) as error:
+                if isinstance(error, RefusedError) and error.status not in (404, 429):
+                    raise
+                raise BrokenError(f"the results of batch {seen.id} cannot be read") from None
 
     async def look(self, chunk: Chunk) -> Seen:
-        return _seen_of_anthropic(await self.web.call("GET", f"{self.PATH}/{quote(chunk.batch)}"))
+        seen = _seen_of_anthropic(await self.web.call("GET", f"{self.PATH}/{quote(chunk.batch)}"))
+        seen.stated = len(chunk.lines) if self.has_ended(seen.state) else 0
+        return seen
 
     async def cancel(self, chunk: Chunk) -> None:
         await _cancel(self.web, f"{self.PATH}/{quote(chunk.batch)}/cancel")
@@ -394,9 +451,8 @@ def _seen_of_anthropic(value: dict[str, Any]) -> Seen:
     ended = state == "ended"
     batch = id_in(value)
     files = [f"{AnthropicEndpoints.PATH}/{quote(batch)}/results"] if ended else []
-    return Seen(
-        batch, state, ended, total, total - (counts.get("processing") or 0), _time_of(value.get("created_at")), files
-    )
+    done = total - (counts.get("processing") or 0)
+    return Seen(batch, state, ended, total, done, created_s=_time_of(value.get("created_at")), files=files)
 
 
 def _time_of(text: Any) -> float:
@@ -417,6 +473,9 @@ class GeminiEndpoints(Endpoints):
     LINES_MAX = 50_000
     ID = "key"
     ONE, MANY = ":generateContent", ":batchGenerateContent"
+    GOING = ("unspecified", "queued", "pending", "running", "cancelling", "paused", "updating")
+    ENDED = ("succeeded", "failed", "cancelled", "expired")
+    WHOLE = "succeeded"
 
     def encode(self, request: Request) -> bytes:
         if not request.path.endswith(self.ONE) or "/models/" not in request.path:
@@ -460,9 +519,9 @@ class GeminiEndpoints(Endpoints):
         token = ""
         for _ in range(PAGES_MAX):
             page = await self.web.call("GET", f"{self._at(chunk, 'batches')}?pageSize=100{token}")
-            for one in page.get("operations") or []:
-                if (one.get("metadata") or {}).get("displayName") == f"paceline-{run}-{chunk.name}":
-                    return id_in(one, "name")
+            for batch, name in _listed(page.get("operations"), run, _operation_of_gemini):
+                if name == f"paceline-{run}-{chunk.name}":
+                    return batch
             if not page.get("nextPageToken"):
                 return None
             token = f"&pageToken={quote(str(page['nextPageToken']), safe='')}"
@@ -471,17 +530,25 @@ class GeminiEndpoints(Endpoints):
     async def look(self, chunk: Chunk) -> Seen:
         value = await self.web.call("GET", self._at(chunk, quote(chunk.batch)))
         about = value.get("metadata") or {}
-        state, counts = str(about.get("state")).removeprefix("BATCH_STATE_").lower(), about.get("batchStats") or {}
+        state, counts = self._state(value), about.get("batchStats") or {}
         total, succeeded, failed = (
             int(counts.get(f"{name}Count") or 0) for name in ("request", "successfulRequest", "failedRequest")
         )
         file = (about.get("output") or value.get("response") or {}).get("responsesFile")
-        why = value.get("error")
+        why, ended = value.get("error"), self.has_ended(state)
+        stated = len(chunk.lines) if state == self.WHOLE else succeeded + failed if ended and file else 0
         return Seen(
-            id_in(value, "name"), state, state in ("succeeded", "failed", "cancelled", "expired"), total, succeeded + failed,
+            id_in(value, "name"), state, ended, total, succeeded + failed, stated,
             files=[f"{self._at(chunk, quote(str(file)))}:download?alt=media"] if file else [],
             problems=[Problem(*_error_of(why), None)] if why and state == "failed" else [],
         )  # fmt: skip
+
+    def _state(self, operation: dict[str, Any]) -> str:
+        """The state of a batch, in lower case without its prefix; an operation that is done has ended in any case."""
+        state = str((operation.get("metadata") or {}).get("state")).rpartition("STATE_")[2].lower()
+        if operation.get("done") is True and state not in self.ENDED:
+            return "failed" if operation.get("error") else self.WHOLE
+        return state
 
     async def cancel(self, chunk: Chunk) -> None:
         await _cancel(self.web, f"{self._at(chunk, quote(chunk.batch))}:cancel")
@@ -491,6 +558,11 @@ class GeminiEndpoints(Endpoints):
             return Result(value["key"], {"status_code": 200, "request_id": None, "body": body}, None)
         code, words = _error_of(value["error"])
         return Result(value["key"], None, {"code": code, "message": words}, again=code == "CANCELLED")
+
+
+def _operation_of_gemini(value: dict[str, Any]) -> tuple[str, str]:
+    """The id of a batch, and its display name."""
+    return id_in(value, "name"), str((value.get("metadata") or {}).get("displayName"))
 
 
 _CODES: Final = (

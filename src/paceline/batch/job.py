@@ -487,8 +487,8 @@ def _opening(plan: Plan, recovered: Recovered, tally: Tally, limiter: Limiter | 
         yield "the last line of the output was incomplete, and has been cut"
     if recovered.doubtful:
         yield (
-            f"warning: {recovered.doubtful:,} answers in the output have status 200 and are no results: --repair moves them"
-            " to another file and sends their requests again"
+            f"warning: {recovered.doubtful:,} lines of the output have status 200 and no result, or are of requests whose result was"
+            " not read: --repair moves them to another file and sends their requests again"
         )
     if recovered.corrupt:
         yield f"corrupt lines moved to {recovered.aside}: {recovered.corrupt:,}; their requests are sent again"
@@ -582,7 +582,7 @@ def _in_batches(
     created, sender = 0, cast("Runner | None", None)
     while True:
         batches = offline(journal)
-        if tally.left or journal.unfinished:
+        if tally.left or journal.unfinished or journal.lost:
             try:
                 journal.open()
                 journal.keep_deadline(deadline)

@@ -10,7 +10,9 @@ crash leads to a second batch with the same requests, and none leaves results un
     {"event": "ended", "chunk": "1-9f2c...", "state": "completed"}
     {"event": "deadline", "seconds": 21600, "end_s": 1764000000}
 
-``deadline`` is what a run until a deadline was asked for, and the time at which that is over; zeros when such a run has ended. ``ended`` follows when the results are in the output and on the disk, or when there never was a batch.
+``deadline`` is what a run until a deadline was asked for, and the time at which that is over; zeros when such a run has ended. ``ended`` follows
+when the results are in the output and on the disk, or when no batch was found. In the second case its state is ``never created``, and a
+``batch`` can still follow: a creation that took effect late.
 """
 
 from __future__ import annotations
@@ -35,6 +37,9 @@ LINE_MAX: Final = 256 * 2**20
 
 SUFFIX: Final = ".batches.jsonl"
 
+LOST: Final = "never created"
+"""The state of a batch that was not found after its creation had no answer."""
+
 
 class Journal:
     """The batches of one output.
@@ -57,6 +62,7 @@ class Journal:
         self.known: set[str] = set()
         self.deadline: tuple[float, float] | None = None
         self._open: dict[str, dict[str, Any]] = {}
+        self._lost: dict[str, dict[str, Any]] = {}
         self._count = self._end = 0
         self._fd: int | None = None
         try:
@@ -68,8 +74,13 @@ class Journal:
 
     @property
     def unfinished(self) -> int:
-        """How many batches may exist whose results are not all in the output."""
+        """How many batches exist, or were announced, whose results are not all in the output."""
         return len(self._open)
+
+    @property
+    def lost(self) -> int:
+        """How many were never found after their creation had no answer."""
+        return len(self._lost)
 
     def _read(self) -> None:
         with Path(self.path).open("rb") as file:
@@ -93,12 +104,17 @@ class Journal:
             self._count += 1
             self._open[event["chunk"]] = {"batch": "", **event}
         elif kind == "batch":
-            if event["batch"] in self.known - {self._open[event["chunk"]]["batch"]}:
+            name = event["chunk"]
+            if name in self._lost:
+                self._open[name] = self._lost.pop(name)
+            if any(one["batch"] == event["batch"] for other, one in self._open.items() if other != name):
                 raise ValueError("another chunk has this batch")
-            self._open[event["chunk"]]["batch"] = event["batch"]
+            self._open[name]["batch"] = event["batch"]
             self.known.add(event["batch"])
         elif kind == "ended":
-            del self._open[event["chunk"]]
+            chunk = self._open.pop(event["chunk"])
+            if event["state"] == LOST:
+                self._lost[event["chunk"]] = chunk
         elif kind == "deadline":
             seconds, end_s = float(event["seconds"]), float(event["end_s"])
             self.deadline = (seconds, end_s) if seconds else None
@@ -106,12 +122,20 @@ class Journal:
             raise ValueError("an unknown event")
 
     def chunks(self, index: Index) -> Iterator[tuple[Chunk, list[str]]]:
-        """The batches that may exist, and whose results are not all in the output, and the ids of their requests."""
-        for name, event in self._open.items():
+        """The batches of an earlier process that may exist, and the ids of their requests; the :attr:`lost` ones last."""
+        for name, event in [*self._open.items(), *self._lost.items()]:
             kind = Kind(event["provider"], event["path"], event["model"])
             lines = array("Q", (index.line_of(one) or 0 for one in event["ids"]))
+            others = frozenset(one for one, line in zip(event["ids"], lines, strict=True) if not line)
             ids, event["ids"] = event["ids"], ()  # they are many
-            yield Chunk(name, kind, event["account"], lines, event["tokens"], event["at_s"], event["batch"]), ids
+            yield (
+                Chunk(name, kind, event["account"], lines, event["tokens"], event["at_s"], event["batch"], others),
+                ids,
+            )
+
+    def is_lost(self, chunk: Chunk) -> bool:
+        """Whether a batch is one of the :attr:`lost` ones."""
+        return chunk.name in self._lost
 
     def open(self) -> None:
         """Open the file to be written.
@@ -135,14 +159,13 @@ class Journal:
         Raises:
             OutputError: That cannot be written: nothing may be created.
         """
-        self._count += 1
-        name = f"{self._count}-{sha256(b''.join(load.content)).hexdigest()[:16]}"
+        name = f"{self._count + 1}-{sha256(b''.join(load.content)).hexdigest()[:16]}"
         chunk = Chunk(name, load.kind, account, load.lines, load.tokens, time.time())
         kind = load.kind._asdict()
         event = {"event": "intent", "chunk": name, **kind, "account": account, "at_s": round(chunk.at_s, 3)}
         event |= {"tokens": round(load.tokens), "ids": load.ids}
         self._write(event)
-        self._open[name] = event | {"ids": (), "batch": ""}
+        self._take(event | {"ids": ()})  # they are many
         return chunk
 
     def created(self, chunk: Chunk, batch: str) -> None:
@@ -150,10 +173,12 @@ class Journal:
 
         Raises:
             OutputError: That cannot be written.
+            ValueError: It is the batch of another chunk.
         """
+        event = {"event": "batch", "chunk": chunk.name, "batch": batch}
+        self._take(event)
+        self._write(event)
         chunk.batch = batch
-        self.known.add(batch)
-        self._write({"event": "batch", "chunk": chunk.name, "batch": batch})
 
     def ended(self, chunk: Chunk, state: str) -> None:
         """Say that its results are in the output, or that there is no batch.
@@ -161,8 +186,9 @@ class Journal:
         Raises:
             OutputError: That cannot be written.
         """
-        self._write({"event": "ended", "chunk": chunk.name, "state": state})
-        del self._open[chunk.name]
+        event = {"event": "ended", "chunk": chunk.name, "state": state}
+        self._write(event)
+        self._take(event)
 
     def keep_deadline(self, deadline: tuple[float, float] | None) -> None:
         """Say until when the run is to be done, so that the next command keeps to it; ``None`` when it has ended.

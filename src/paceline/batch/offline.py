@@ -7,11 +7,13 @@ command goes on with its batches.
 from __future__ import annotations
 
 import asyncio
+import math
 import random
 import signal
 import tempfile
 import threading
 import time
+from array import array
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
@@ -24,11 +26,11 @@ from paceline.batch.chunks import Chunk, Item, Kind, Load, Queue, cut
 from paceline.batch.deadline import Deadline
 from paceline.batch.endpoints import FULL, endpoints
 from paceline.batch.index import Index
-from paceline.batch.journal import Journal
+from paceline.batch.journal import LOST, Journal
 from paceline.batch.progress import View
 from paceline.batch.redact import Secrets
 from paceline.batch.requests import Request
-from paceline.batch.results import OutputError, Results, encode_answer
+from paceline.batch.results import UNREAD, OutputError, Results, encode_answer
 from paceline.batch.runner import FAILED, INTERRUPTED, USAGE, WRITE_AGAIN_S
 from paceline.batch.summary import Tally
 from paceline.batch.transport import session
@@ -48,7 +50,10 @@ LINES_MIN: Final = 1_000
 PARTS: Final = 8
 """Batches that a large input is cut into, at least: so that each of them could still be sent one by one."""
 
-_HELD = 0x80  # of the byte of a line: it is part of a batch; the other bits count its tries
+GONE: Final = "gone"
+"""The state of a batch that the provider does not know any more."""
+
+_TRIES, _HOLD = 0b11, 0b100  # of the number of a line: its tries, and one batch that has it
 _STOPPING = [signal.SIGINT, signal.SIGTERM, *([signal.SIGHUP] if hasattr(signal, "SIGHUP") else [])]
 
 
@@ -65,10 +70,11 @@ class Timing:
         full_all_s: How long the queue may be full without a batch of this run in it, before the run stops.
         quiet_s: How long a provider may give no usable answer, before the run says so.
         lost_s: The same, before the run stops.
+        unread_s: How long the results of a batch are read again that are fewer than the provider counts.
         retry_s: Between two calls of which the first had no usable answer.
         call_s: The longest time of one call; that of a large file.
         cancel_s: How long cancelled batches are waited for; the providers state ten minutes.
-        life_s: The age at which a batch that has not ended is given up: no provider's window is longer than a week.
+        life_s: The age at which a batch that has not ended, or was not found, is given up: no provider's window is longer than a week.
         last_s: What the last answers of requests that are sent one by one take, beside the limits.
     """
 
@@ -80,6 +86,7 @@ class Timing:
     full_all_s: float = 86_400.0
     quiet_s: float = 30.0
     lost_s: float = 3_600.0
+    unread_s: float = 900.0
     retry_s: float = 5.0
     call_s: float = 1_800.0
     cancel_s: float = 600.0
@@ -154,7 +161,8 @@ class Offline:
         self._ends: dict[str, Endpoints] = {}
         self._webs: list[Web] = []
         self._queues: dict[Kind, Queue] = {}
-        self._lines = bytearray()
+        self._lines = array("H")
+        self._lost: list[Chunk] = []  # batches that may still appear
         self._tasks: dict[asyncio.Task[None], Chunk] = {}
         self._seen: dict[str, Seen] = {}
         self._changed = asyncio.Event()
@@ -187,7 +195,7 @@ class Offline:
 
     def holds(self, line: int) -> bool:
         """Whether a line is part of a batch that has not ended."""
-        return line < len(self._lines) and bool(self._lines[line] & _HELD)
+        return line < len(self._lines) and self._lines[line] >= _HOLD
 
     async def run(self, *, create: bool = True) -> None:
         """Send everything, and write every result.
@@ -216,6 +224,7 @@ class Offline:
         progress = asyncio.create_task(self._show())
         try:
             await self._adopt()
+            await self._find_lost()
             if create:
                 await self._send_or_leave()
             else:
@@ -240,18 +249,21 @@ class Offline:
     async def _adopt(self) -> None:
         """Go on with the batches of an earlier process."""
         for chunk, ids in list(self._journal.chunks(self._index)):
-            ends = self._ends.get(chunk.kind.provider)
+            lost, ends = self._journal.is_lost(chunk), self._ends.get(chunk.kind.provider)
             if ends is None or self._accounts[chunk.kind.provider] != chunk.account:
+                if lost:
+                    continue
                 raise StopError(
                     USAGE,
                     f"{self._journal.path}: a batch of an earlier run was created at {chunk.account.partition(':')[0]} with another"
                     " key or address: use those, or --restart to leave it",
                 )
             ends.know(ids)
-            for line in chunk.lines:
-                self._mark(line, held=True)
-            self._queue(chunk.kind).held[chunk.name] = chunk.tokens
-            self._follow(chunk)
+            if lost:
+                self._lost.append(chunk)
+            else:
+                self._hold(chunk)
+                self._follow(chunk)
         if self._tasks:
             self._view.say(f"going on with {len(self._tasks):,} batches of an earlier run")
 
@@ -286,7 +298,7 @@ class Offline:
                     await self._create(load)
             while self._tasks and not self._returned:
                 await self._wait(None)
-            if not (self._returned or self._tasks):
+            if not (self._returned or self._tasks or await self._find_lost()):
                 return
 
     def _size_of_batch(self) -> int:
@@ -307,13 +319,19 @@ class Offline:
         kind = kind._replace(path="")
         return self._queues.setdefault(kind, Queue(self._limit))
 
-    def _mark(self, line: int, *, held: bool, tried: bool = False) -> int:
-        """Note that a line is part of a batch, or that it is not any more; return its tries."""
-        if line >= len(self._lines):
-            self._lines.extend(bytes(line + 1 - len(self._lines)))
-        tries = min((self._lines[line] & ~_HELD) + tried, _HELD - 1)
-        self._lines[line] = tries | (_HELD if held else 0)
-        return tries
+    def _hold(self, chunk: Chunk) -> None:
+        """Note that the requests of a batch are part of it."""
+        self._queue(chunk.kind).held[chunk.name] = chunk.tokens
+        for line in filter(None, chunk.lines):
+            if line >= len(self._lines):
+                self._lines.extend([0] * (line + 1 - len(self._lines)))
+            self._lines[line] += _HOLD
+
+    def _unanswered(self, chunk: Chunk) -> Iterator[int]:
+        """The lines of a batch that have no result and are part of no other batch."""
+        for line in filter(None, chunk.lines):
+            if self._lines[line] < 2 * _HOLD and not self._index.is_done(line):
+                yield line
 
     # --- one batch ---------------------------------------------------------------------------------------------------
 
@@ -333,16 +351,14 @@ class Offline:
 
     async def _create(self, load: Load) -> None:
         """Create a batch once, also where the answer to its creation is lost."""
-        queue, ends = self._queue(load.kind), self._ends[load.kind.provider]
+        ends = self._ends[load.kind.provider]
         while True:
             self._check_deadline()
             chunk = self._journal.intend(load, self._accounts[load.kind.provider])
-            for line in load.lines:
-                self._mark(line, held=True)
-            queue.held[chunk.name] = chunk.tokens
+            self._hold(chunk)
             try:
                 with known_form():
-                    batch = await ends.create(chunk, self._journal.run, load.content)
+                    self._note_created(chunk, await ends.create(chunk, self._journal.run, load.content))
             except RefusedError as error:
                 self._drop(chunk, "refused")
                 if error.status not in (429, 503) and error.code != FULL:
@@ -355,8 +371,6 @@ class Offline:
                 return
             except BrokenError as error:
                 self._view.say(f"the answer to the creation of a batch is lost ({error}): looking for it")
-            else:
-                self._note_created(chunk, batch)
             self._follow(chunk)
             return
 
@@ -382,8 +396,10 @@ class Offline:
         """There is no such batch."""
         self._journal.ended(chunk, state)
         self._queue(chunk.kind).held.pop(chunk.name, None)
-        for line in chunk.lines:
-            self._mark(line, held=False)
+        for line in filter(None, chunk.lines):
+            self._lines[line] -= _HOLD
+        if state == LOST:
+            self._lost.append(chunk)
 
     def _full(self, kind: Kind, text: str) -> None:
         queue, before = self._queue(kind), self._queue(kind).limit
@@ -412,6 +428,34 @@ class Offline:
                 return batch
             await asyncio.sleep(max(0.0, min(self._time.retry_s, chunk.at_s + self._time.settle_s - time.time())))
 
+    async def _find_lost(self) -> bool:
+        """Look once more for the batches whose creation had no answer; whether one was created after all."""
+        for chunk in list(self._lost):
+            if time.time() - chunk.at_s > self._time.life_s:
+                continue
+            ends = self._ends[chunk.kind.provider]
+            try:
+                with known_form():
+                    batch = await ends.find(chunk, self._journal.run, self._journal.known, self._index)
+                    if batch is None:
+                        continue
+                    chunk.batch = batch
+                    if all(map(self._index.is_done, filter(None, chunk.lines))):
+                        await ends.cancel(chunk)
+            except (BrokenError, RefusedError) as error:
+                self._view.say(
+                    f"not known whether a batch was created after all: {error}; the same command looks again"
+                )
+                continue
+            self._view.say(
+                f"batch {batch} was created after the wait for it: its {len(chunk.lines):,} requests may be paid twice"
+            )
+            self._lost.remove(chunk)
+            self._note_created(chunk, batch)
+            self._hold(chunk)
+            self._follow(chunk)
+        return bool(self._tasks)
+
     def _follow(self, chunk: Chunk) -> None:
         task = asyncio.create_task(self._finish(chunk))
         self._tasks[task] = chunk
@@ -436,14 +480,15 @@ class Offline:
         if not chunk.batch:
             batch = await self._find(chunk)
             if batch is None:
-                self._drop(chunk, "never created")
+                self._view.say(
+                    "no batch was found: one is created again; if the first appears later, this command reads it"
+                )
+                self._drop(chunk, LOST)
                 self._returned = True
                 await self._unable("the answers are lost")
                 return
             self._note_created(chunk, batch)
-        seen = await self._poll(chunk)
-        for file in seen.files:
-            await self._read(chunk, file)
+        seen = await self._results_of(chunk)
         counted = self._counted.pop(chunk.name, None)
         if counted is not None:
             self._queue(chunk.kind).learn(chunk.tokens * counted[0] / len(chunk.lines), counted[1])
@@ -456,7 +501,7 @@ class Offline:
             self._full(chunk.kind, full.message)
         await self._save()
         self._seen.pop(chunk.name, None)
-        left = sum(not self._index.is_done(line) for line in chunk.lines if line)
+        left = sum(1 for _ in self._unanswered(chunk))
         why = f"; {seen.problems[0].code}: {seen.problems[0].message}" if seen.problems else ""
         self._view.say(f"batch {chunk.batch}: {seen.state}, {left:,} of {len(chunk.lines):,} requests are left{why}")
         self._drop(chunk, seen.state)
@@ -481,8 +526,9 @@ class Offline:
         code, words = (
             (why.code, why.message) if why else (f"batch_{seen.state}", "the provider has not worked on the request")
         )
-        for line in chunk.lines:
-            if line and not self._index.is_done(line) and self._mark(line, held=True, tried=tried) >= TRIES_MAX:
+        for line in self._unanswered(chunk) if tried else ():
+            self._lines[line] += 1
+            if self._lines[line] & _TRIES == TRIES_MAX:
                 self._record(line, code, words)
 
     async def _poll(self, chunk: Chunk) -> Seen:
@@ -502,7 +548,7 @@ class Offline:
                     raise _stopping(error, chunk.kind) from None
                 if time.monotonic() - answered_s > self._time.lost_s:
                     if missing:
-                        return Seen(chunk.batch, "gone", ended=True)
+                        return Seen(chunk.batch, GONE, ended=True, stated=len(chunk.lines))
                     raise StopError(
                         FAILED, f"batch {chunk.batch}: the provider gives no usable answer: {error}"
                     ) from None
@@ -523,15 +569,39 @@ class Offline:
                         await self._leaving.wait()
             wait_s = min(self._time.poll_most_s, wait_s * 1.5)
 
-    async def _read(self, chunk: Chunk, place: str) -> None:
-        """Write the results of a batch that are not in the output."""
+    async def _results_of(self, chunk: Chunk) -> Seen:
+        """Poll a batch to its end, and write its results: all that the provider counts, or as many as can be read."""
+        seen, since_s, wait_s = await self._poll(chunk), math.inf, self._time.retry_s
+        left: set[int | str] = {*filter(None, chunk.lines), *chunk.others}
+        while True:
+            for place in seen.files:
+                await self._read(chunk, place, left)
+            read = len(chunk.lines) - len(left)
+            if read >= seen.stated:
+                return seen
+            text = f"batch {chunk.batch}: {seen.state}, with {seen.stated:,} results by the provider's count, of which {read:,} can be read"
+            if seen.state == GONE or time.monotonic() - since_s > self._time.unread_s:
+                break
+            if since_s == math.inf:
+                since_s = time.monotonic()
+                self._view.say(f"{text}; reading them again for {self._time.unread_s / 60:.0f} min")
+            await asyncio.sleep(self._jittered(wait_s))
+            seen, wait_s = await self._poll(chunk), min(self._time.poll_most_s, wait_s * 1.5)
+        self._view.say(f"{text}; the others are not sent again, because they may be paid: --repair sends them")
+        for line in list(self._unanswered(chunk)):
+            if line in left:
+                self._record(line, UNREAD, f"{text}; this request may be paid: --repair sends it again")
+        return seen
+
+    async def _read(self, chunk: Chunk, place: str, left: set[int | str]) -> None:
+        """Write the results of a batch that are not in the output, and take their lines out of ``left``."""
         ends, lost_s, said = self._ends[chunk.kind.provider], time.monotonic(), False
         own_ids = ends.own_ids(filter(None, map(self._index.id_of, chunk.lines)))
         while True:
             with tempfile.TemporaryFile() as file:
                 try:
                     for result in await ends.results(place, file, own_ids):
-                        self._take(chunk, result)
+                        self._take(chunk, result, left)
                 except (BrokenError, RefusedError) as error:
                     if isinstance(error, RefusedError) and error.status not in (404, 429):
                         raise _stopping(error, chunk.kind) from None
@@ -549,9 +619,13 @@ class Offline:
             return True
         return said
 
-    def _take(self, chunk: Chunk, result: Result) -> None:
-        """Write one result, unless it is there already or the request can be sent again."""
+    def _take(self, chunk: Chunk, result: Result, left: set[int | str]) -> None:
+        """Write one result of a request of the batch, unless it is there already or the request can be sent again."""
         line = self._index.line_of(result.custom_id)
+        key = line or result.custom_id
+        if key not in left:
+            return
+        left.discard(key)
         if result.again or (line is not None and not self._index.mark(line)):
             return
         self._append(result.custom_id, result.response, result.error)

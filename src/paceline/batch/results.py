@@ -31,6 +31,9 @@ from paceline.providers.verdict import is_result
 
 STDOUT = "-"
 
+UNREAD: Final = "result_unread"
+"""The error's code of a request that the provider may have answered and charged: only ``--repair`` sends it again."""
+
 DEPTH_MAX: Final = 100
 """Arrays and objects inside one another in an answer; some JSON readers refuse 128."""
 
@@ -52,7 +55,7 @@ class Recovered:
         answered: Requests with an answer: they are not sent again.
         failed: Requests that failed: their lines are dropped, and they are sent again.
         unknown: Lines with ids that the input does not have; they are kept.
-        doubtful: Those of them whose line has status 200 and no result.
+        doubtful: Those of them whose line has status 200 and no result, or whose result was not read.
         corrupt: Lines that are not answers, and were moved to the file ``aside``; with ``--repair`` the doubtful ones, too.
         torn: Whether the last line was incomplete and has been cut.
     """
@@ -405,14 +408,15 @@ def _drain(kept: deque[bytes], lines: _Lines) -> str:
 def read_answer(raw: bytes) -> tuple[str, bool | None] | None:
     """The id in a line of output, and whether it has an answer; ``None`` for any other line.
 
-    Where the line says so and its body is none (an error with status 200), the second value is ``None``.
+    The second value is ``None`` where the line says so and its body is none (an error with status 200), and where the request may be
+    answered and its result was not read.
     """
     try:
         value = json.loads(raw.decode("utf-8-sig"))
         _, custom_id, response, error = value["id"], value["custom_id"], value["response"], value["error"]
         custom_id.encode()  # half a surrogate pair is in no input
         if error is not None or response["status_code"] != 200:
-            return custom_id, False
+            return custom_id, None if error is not None and error["code"] == UNREAD else False
         return custom_id, True if is_result(response["body"]) else None
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
         return None

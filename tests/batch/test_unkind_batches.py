@@ -1,0 +1,289 @@
+"""Nothing paid is misread: batches at servers that were written from the documentation, on their bad days."""
+
+import random
+from collections import Counter
+from dataclasses import replace
+
+import pytest
+from batch_helpers import FAST, read_answers, write_lines
+from unkind_batches import Anthropic, OpenAI, Unkind
+
+from paceline.batch import offline
+from paceline.batch.api import Web
+from paceline.batch.endpoints import AnthropicEndpoints, OpenAIEndpoints
+from paceline.batch.job import Job
+from paceline.batch.journal import Journal
+from paceline.batch.progress import View
+from paceline.batch.results import Results
+from paceline.config import Config
+
+KEYS = {"OPENAI_API_KEY": "sk-0123456789abcdef", "ANTHROPIC_API_KEY": "sk-ant-0123456789abcdef"}
+SHORT = offline.Timing(
+    poll_first_s=0.001, poll_most_s=0.005, settle_s=0.0, full_first_s=0.01, full_most_s=0.02, retry_s=0.002, quiet_s=0.0,
+    unread_s=60.0, lost_s=60.0,
+)  # fmt: skip
+APIS = pytest.mark.parametrize("api", [OpenAI, Anthropic])
+
+
+@pytest.fixture(autouse=True)
+def short(monkeypatch):
+    monkeypatch.setattr(offline, "TIMING", SHORT)
+
+
+class Said(View):
+    every_s = 1.0
+
+    def __init__(self):
+        self.lines = []
+
+    def say(self, text):
+        self.lines.append(text)
+
+    def show(self, text, share):
+        """Nothing is shown."""
+
+
+class Input:
+    """An input of one program, whose prompts are in no other one."""
+
+    def __init__(self, server, folder, name="one", count=12, ids="r{}"):
+        folder.mkdir(exist_ok=True)
+        self.server, self.prompts, self.said = server, {ids.format(n): f"{name} {n}" for n in range(count)}, Said()
+        self.source, self.output = folder / f"{name}.jsonl", folder / f"{name}.results.jsonl"
+        write_lines(self.source, [self._line(*one) for one in self.prompts.items()])
+
+    def _line(self, custom_id, prompt):
+        messages = [{"role": "user", "content": prompt}]
+        if self.server.style == "anthropic":
+            return {
+                "custom_id": custom_id,
+                "params": {"model": "claude-sonnet-4-5", "max_tokens": 9, "messages": messages},
+            }
+        body = {"model": "gpt-5", "messages": messages}
+        return {"custom_id": custom_id, "method": "POST", "url": "/v1/chat/completions", "body": body}
+
+    def run(self, most=4, **options):
+        config = Config.load(environ={}, given={"base_url": self.server.base_url, "limits": {"*": FAST}})
+        options = {"mode": "batch", "batch_lines": most} | options
+        code, _ = Job(str(self.source), config=config, environ=KEYS, **options).run(self.said)
+        return code
+
+    def wrong(self, *, late=False):
+        """What the provider's books and the output contradict each other in; with ``late``, requests may be paid twice."""
+        records = read_answers(self.output) if self.output.exists() else []
+        lines = Counter(record["custom_id"] for record in records)
+        found = [f"{name} has {count} lines" for name, count in lines.items() if count > 1 or name not in self.prompts]
+        found += [f"{name} has no line" for name in self.prompts if name not in lines]
+        found += [f"{p} paid {n} times" for p, n in self.server.paid.items() if n > 1 and not late]
+        for record in records:
+            name, error, prompt = record["custom_id"], record["error"], self.prompts.get(record["custom_id"])
+            if error is None and self.server.text(record) != f"about {prompt}":
+                found.append(f"{name} has the answer {self.server.text(record)!r}")
+            elif error is not None and self.server.paid[prompt]:
+                found.append(f"{name} is paid and {error['code']}")
+        own = set(self.prompts.values())
+        paid = [batch for batch in self.server.batches if batch.ended and not batch.cancelled]
+        return found + [
+            f"{prompt} of {batch.id} is paid and not read"
+            for batch in paid
+            for prompt in {p for _, p in batch.requests} & own - batch.read
+        ]
+
+
+@APIS
+@pytest.mark.parametrize(
+    "unkind",
+    [
+        Unkind(pending=3), Unkind(counting=3, pending=2), Unkind(cuts=2), Unkind(twice=True, foreign=True), Unkind(nulls=True, lost=(0, 2)),
+        Unkind(lost=(0, 1, 2)), Unkind(refused=3, seed=1), Unkind(refused=4, cuts=1, pending=1, lost=(1,), seed=2),
+    ],
+    ids=lambda one: ",".join(f"{k}={v}" for k, v in vars(one).items() if v != vars(Unkind())[k]),
+)  # fmt: skip
+def test_a_bad_day_costs_nothing(tmp_path, api, unkind):
+    with api(unkind) as server:
+        one = Input(server, tmp_path)
+        assert one.run() == 0
+        assert one.wrong() == []
+        assert len(server.batches) == 3
+
+
+@APIS
+def test_results_below_the_providers_count_are_an_error_and_sent_again_on_demand(tmp_path, api, monkeypatch):
+    monkeypatch.setattr(offline, "TIMING", replace(SHORT, unread_s=0.05))
+    with api(Unkind(dropped=2)) as server:
+        one = Input(server, tmp_path, count=8)
+        assert one.run() == 1
+        errors = [record["error"] for record in read_answers(one.output) if record["error"]]
+        assert [error["code"] for error in errors] == ["result_unread"] * 4
+        assert all("4 results by the provider's count, of which 2 can be read" in error["message"] for error in errors)
+        assert {batch.id in str(errors) for batch in server.batches} == {True}
+        assert any("reading them again for" in text for text in one.said.lines)
+        assert one.run() == 1
+        assert len(server.batches) == 2  # nothing was made again
+        server.unkind.dropped = 0
+        assert one.run(repair=True) == 0
+        assert len(server.batches) == 3
+        assert one.wrong(late=True)[:-4] == []  # four were paid twice, as it was asked for
+
+
+@APIS
+@pytest.mark.parametrize("unkind", [{"late": 1}, {"lag": 1}, {"late": 2}, {"lag": 2, "pending": 2}], ids=str)
+def test_a_creation_that_takes_effect_late_is_read(tmp_path, api, unkind):
+    """The list of batches has it after the wait for it: at the end of the run, or when the same command is run again."""
+    with api(Unkind(lost=(0,), **unkind)) as server:
+        one = Input(server, tmp_path, count=4)
+        assert one.run() == 0
+        for _ in range(6):
+            assert one.run() == 0
+        assert one.wrong(late=True) == []
+        assert len(server.batches) == 2
+        assert any("was created after the wait for it" in text for text in one.said.lines)
+        calls = len(one.said.lines)
+        assert one.run() == 0  # and it is known from now on
+        assert not any("was created after" in text for text in one.said.lines[calls:])
+
+
+def test_a_late_batch_whose_requests_are_all_answered_is_cancelled(tmp_path):
+    with OpenAI(Unkind(lost=(0,), late=1, work=4)) as server:
+        one = Input(server, tmp_path, count=4)
+        assert one.run() == 0
+        assert one.wrong() == []
+        assert [batch.cancelled for batch in server.batches] == [True, False]
+
+
+@APIS
+def test_a_state_that_is_not_documented_is_said_and_ends_the_run(tmp_path, api, monkeypatch, capsys):
+    with api(Unkind(state="paused_for_review")) as server:
+        one = Input(server, tmp_path, count=4)
+        monkeypatch.setattr(offline, "TIMING", replace(SHORT, lost_s=0.05))
+        assert one.run() == 1
+        assert "its state is 'paused_for_review', which is not known here" in capsys.readouterr().err
+        server.unkind.state = ""
+        monkeypatch.setattr(offline, "TIMING", SHORT)
+        assert one.run() == 0
+        assert one.wrong() == []
+
+
+@APIS
+def test_the_batch_of_another_program_is_never_adopted(tmp_path, api, monkeypatch):
+    with api(Unkind()) as server:
+        other, one = Input(server, tmp_path, "other", 4), Input(server, tmp_path, "one", 4)
+        assert other.run() == 0
+        kill_after_intent(one, monkeypatch)
+        assert one.run() == 0
+        assert one.wrong() == other.wrong() == []
+
+
+def kill_after_intent(one, monkeypatch):
+    with monkeypatch.context() as patch:
+        intend = Journal.intend
+
+        def killed(self, *args):
+            intend(self, *args)
+            raise CrashError
+
+        patch.setattr(Journal, "intend", killed)
+        with pytest.raises(CrashError):
+            one.run()
+
+
+class CrashError(BaseException):
+    """The process was killed."""
+
+
+class Crashing:
+    """Kills the process at a step that another party can see: before or after a call, a write or a sync."""
+
+    def __init__(self, monkeypatch, at):
+        self.left = at
+        for owner, name in ((Journal, "_write"), (Web, "_send"), (Results, "append"), (Results, "sync")):
+            monkeypatch.setattr(owner, name, self._around(getattr(owner, name), awaits=name == "_send"))
+
+    def _step(self):
+        self.left -= 1
+        if self.left < 0:
+            raise CrashError
+
+    def _around(self, method, *, awaits):
+        async def sends(*args, **options):
+            self._step()
+            answer = await method(*args, **options)
+            self._step()
+            return answer
+
+        def does(*args, **options):
+            self._step()
+            answer = method(*args, **options)
+            self._step()
+            return answer
+
+        return sends if awaits else does
+
+
+def kills(api, folder, seed, wanted):
+    """Kill runs at random steps, over random bad days, until there were so many kills; return what was wrong."""
+    dice, count, found = random.Random(seed), 0, []
+    for number in range(10 * wanted):
+        if count >= wanted:
+            break
+        unkind = Unkind(
+            refused=dice.choice([0, 0, 2]), cuts=dice.randint(0, 1), pending=dice.randint(0, 2), counting=dice.randint(0, 1),
+            twice=dice.random() < 0.3, nulls=dice.random() < 0.3, lost=tuple(dice.sample(range(6), dice.randint(0, 2))), seed=number,
+        )  # fmt: skip
+        with api(unkind) as server:
+            one = Input(server, folder / f"{seed}-{number}", count=8)
+            for _ in range(dice.randint(1, 4)):
+                with pytest.MonkeyPatch.context() as patch:
+                    Crashing(patch, dice.randint(0, 60))
+                    try:
+                        one.run()
+                    except CrashError:
+                        count += 1
+            code = one.run()
+            wrong = one.wrong() + ([f"exit code {code}: {one.said.lines}"] if code else [])
+            found += [f"seed {seed}, world {number}, {unkind}: {text}" for text in wrong]
+    return count, found
+
+
+@APIS
+@pytest.mark.parametrize("wanted", [8, pytest.param(100, marks=pytest.mark.long("a hundred kills"))])
+def test_kills_at_random_moments(tmp_path, api, wanted):
+    count, found = kills(api, tmp_path, seed=wanted, wanted=wanted)
+    assert found == []
+    assert count >= wanted
+
+
+def test_planted_a_batch_that_is_adopted_by_its_size(tmp_path, monkeypatch):
+    """The tests see a run that takes a batch with the same ids and of the same size for its own."""
+    monkeypatch.setattr(AnthropicEndpoints, "run", property(lambda _: "all", lambda *_: None), raising=False)
+    with Anthropic(Unkind()) as server:
+        other, one = Input(server, tmp_path, "other", 4), Input(server, tmp_path, "one", 4)
+        assert other.run() == 0
+        kill_after_intent(one, monkeypatch)
+        one.run()
+        assert one.wrong() != []
+
+
+@pytest.mark.parametrize(
+    ("api", "ends", "unkind"),
+    [
+        (OpenAI, OpenAIEndpoints, Unkind(cuts=1)),
+        (OpenAI, OpenAIEndpoints, Unkind(pending=2)),
+        (Anthropic, AnthropicEndpoints, Unkind(cuts=1)),
+    ],
+    ids=["OpenAI-cut", "OpenAI-pending", "Anthropic-cut"],
+)
+def test_planted_results_that_are_accepted_below_the_count(tmp_path, monkeypatch, api, ends, unkind):
+    """The tests see a run that takes the results that it has got for all of them."""
+    look = ends.look
+
+    async def looks(self, chunk):
+        seen = await look(self, chunk)
+        seen.stated = 0
+        return seen
+
+    monkeypatch.setattr(ends, "look", looks)
+    with api(unkind) as server:
+        one = Input(server, tmp_path)
+        one.run()
+        assert one.wrong() != []
