@@ -4,7 +4,7 @@ A line is an answer in OpenAI's batch format:
 
     {"id": "batch_req_...", "custom_id": "a", "response": {"status_code": 200, "request_id": ..., "body": {...}}, "error": null}
 """
-# ruff: noqa: PTH105, PTH108, PTH110, PTH112, PTH113, PTH116, PTH120, PTH123, PTH202  (a path is a string: "-" is standard output)
+# ruff: noqa: PTH105, PTH108, PTH110, PTH112, PTH113, PTH116, PTH118, PTH120, PTH123, PTH202  (a path is a string: "-" is standard output)
 
 from __future__ import annotations
 
@@ -13,20 +13,19 @@ import json
 import os
 import re
 import secrets
-import stat
 import sys
 import tempfile
 from array import array
 from collections import deque
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass
-from io import FileIO
 from itertools import count
 from types import TracebackType
 from typing import Any, BinaryIO, Final, Self
 
 from paceline.batch.index import Index
 from paceline.core.results import PacelineError
+from paceline.pacing.durable import Appender, close, create, replacing
 from paceline.providers.verdict import is_result
 
 STDOUT = "-"
@@ -141,7 +140,7 @@ class Results:
         self.path = path if path == STDOUT else os.path.realpath(path)  # two names of one file have one lock
         self.kept: deque[bytes] = deque()
         self.why = ""
-        self._lines: _Lines | None = None
+        self._file: Appender | None = None
         path = self.path
         self.resumable = path != STDOUT and (os.path.isfile(path) or os.path.isdir(path) or not os.path.exists(path))
         self._lock = _Lock(path) if self.resumable else None
@@ -225,13 +224,12 @@ class Results:
         Raises:
             OutputError: The copy cannot be written; the file is unchanged.
         """
-        folder, aside = os.path.dirname(self.path), None
+        aside = None
         try:
             with ExitStack() as undo:
-                with open(self.path, "rb") as old:
-                    new = _like(old, *tempfile.mkstemp(prefix=".paceline-", dir=folder), undo)
+                with replacing(self.path) as new, open(self.path, "rb") as old:
                     if corrupt:
-                        aside = _like(old, *_numbered(f"{self.path}.corrupt-"), undo)
+                        aside = self._new_corrupt(undo)
                     drops = iter([*dropped, 0])
                     drop, at = next(drops), 0
                     for number, raw in enumerate(old, 1):
@@ -244,18 +242,27 @@ class Results:
                                 aside.write(raw)
                         else:
                             new.write(raw if raw.endswith(b"\n") else raw + b"\n")
-                if aside is not None:
-                    _close(aside)
-                _close(new)
-                os.replace(new.name, self.path)
+                    if aside is not None:
+                        close(aside)
                 undo.pop_all()
         except OSError as error:
             raise OutputError(
                 f"{self.path}: its lines without an answer cannot be removed: {error.strerror}; the file is unchanged:"
-                f" make room in {folder}, or start over with --restart"
+                f" make room in {os.path.dirname(self.path)}, or start over with --restart"
             ) from None
-        _sync_folder(folder)
         return "" if aside is None else aside.name
+
+    def _new_corrupt(self, undo: ExitStack) -> BinaryIO:
+        """A new file beside this one, with the first number that is free; ``undo`` removes it."""
+        number = 1
+        while True:
+            try:
+                file = create(f"{self.path}.corrupt-{number}", like=self.path)
+            except FileExistsError:
+                number += 1
+            else:
+                undo.callback(os.unlink, file.name)
+                return undo.enter_context(file)
 
     def set_aside(self) -> str | None:
         """Rename an existing file, and return its new name; ``None`` when there is no file."""
@@ -273,9 +280,7 @@ class Results:
             OutputError: It cannot be written.
         """
         try:
-            to_stdout = self.path == STDOUT
-            file = open(1 if to_stdout else self.path, "ab", buffering=0, closefd=not to_stdout)  # noqa: SIM115
-            self._lines = _Lines(file)
+            self._file = Appender(1 if self.path == STDOUT else self.path, mode=0o666)
         except OSError as error:
             raise OutputError(f"{self.path}: cannot be written: {error.strerror}") from None
 
@@ -285,16 +290,16 @@ class Results:
         Raises:
             OSError: A pipe or a device has failed; nothing more can be written.
         """
-        assert self._lines is not None
+        assert self._file is not None
         self.kept.append(line)
-        if len(self.kept) == 1 and not self.write_kept() and not self._lines.regular:
+        if len(self.kept) == 1 and not self.write_kept() and not self._file.regular:
             self.kept.clear()
             raise OSError(errno.EIO, self.why)
 
     def write_kept(self) -> bool:
         """Write the kept lines, as many as fit; return whether none is left."""
-        assert self._lines is not None
-        self.why = _drain(self.kept, self._lines) or self.why
+        assert self._file is not None
+        self.why = _drain(self.kept, self._file) or self.why
         return not self.kept
 
     def sync(self) -> None:
@@ -303,8 +308,8 @@ class Results:
         Raises:
             OSError: That failed.
         """
-        assert self._lines is not None
-        os.fsync(self._lines.file.fileno())
+        assert self._file is not None
+        self._file.sync()
 
     def save_kept(self, *folders: str | None) -> list[tuple[str, int]]:
         """Write the kept lines, as many as fit, to new private files.
@@ -320,10 +325,15 @@ class Results:
             before = len(self.kept)
             with suppress(OSError):
                 if before and not self.write_kept():
-                    fd, name = tempfile.mkstemp(prefix="paceline-answers-", suffix=".jsonl", dir=folder)
-                    with open(fd, "wb", buffering=0) as file:
-                        _drain(self.kept, _Lines(file))
-                        os.fsync(fd)
+                    name = os.path.join(
+                        folder or tempfile.gettempdir(), f"paceline-answers-{secrets.token_hex(4)}.jsonl"
+                    )
+                    file = Appender(name, new=True)
+                    try:
+                        _drain(self.kept, file)
+                        file.sync()
+                    finally:
+                        file.close()
                     if len(self.kept) < before:
                         saved.append((name, before - len(self.kept)))
                     else:
@@ -332,11 +342,11 @@ class Results:
 
     def close(self) -> None:
         """Close the file and release the lock."""
-        if self._lines is not None:
+        if self._file is not None:
             with suppress(OSError):
-                if self._lines.regular:
-                    os.fsync(self._lines.file.fileno())
-                self._lines.file.close()
+                if self._file.regular:
+                    self._file.sync()
+            self._file.close()
         if self._lock is not None:
             self._lock.release()
 
@@ -347,55 +357,11 @@ class Results:
         self.close()
 
 
-class _Lines:
-    """The end of a file, to which only whole lines are added where the file can be cut.
-
-    Attributes:
-        regular: Whether it is a regular file. A pipe or a device cannot be cut: nothing may follow a line that failed.
-    """
-
-    def __init__(self, file: FileIO) -> None:
-        self.file = file
-        self.regular = stat.S_ISREG(os.fstat(file.fileno()).st_mode)
-        self._end = os.lseek(file.fileno(), 0, os.SEEK_END) if self.regular else 0
-        self._failure: OSError | None = None
-
-    def append(self, line: bytes) -> None:
-        """Add a line, or nothing.
-
-        Raises:
-            OSError: It cannot be written.
-        """
-        if self._failure is not None:
-            self._cut()
-        try:
-            written = 0
-            while written < len(line):
-                written += os.write(self.file.fileno(), line[written:])
-        except OSError as error:
-            self._failure = error
-            with suppress(OSError):
-                self._cut()
-            raise
-        self._end += written
-
-    def _cut(self) -> None:
-        """Cut off what a failed write has left."""
-        assert self._failure is not None
-        if not self.regular:
-            raise self._failure
-        fd = self.file.fileno()
-        self._end = min(self._end, os.fstat(fd).st_size)
-        os.ftruncate(fd, self._end)
-        os.lseek(fd, self._end, os.SEEK_SET)
-        self._failure = None
-
-
-def _drain(kept: deque[bytes], lines: _Lines) -> str:
-    """Move lines from ``kept`` to ``lines`` until one fails; return the reason, empty if none did."""
+def _drain(kept: deque[bytes], file: Appender) -> str:
+    """Move lines from ``kept`` to ``file`` until one fails; return the reason, empty if none did."""
     try:
         while kept:
-            lines.append(kept[0])
+            file.append(kept[0])
             kept.popleft()
     except OSError as error:
         return error.strerror or str(error)
@@ -429,47 +395,6 @@ def is_torn(raw: bytes, *, before: int) -> bool:
             return True
         return False  # a whole document, of another program
     return before > 0 and (_START.startswith(raw) or not raw.strip(b"\0"))
-
-
-def _like(old: BinaryIO, fd: int, name: str, undo: ExitStack) -> BinaryIO:
-    """The new file ``name``, with the mode of ``old`` and, where permitted, its owner; ``undo`` removes it."""
-    undo.callback(os.unlink, name)
-    new = undo.enter_context(open(name, "wb", opener=lambda _name, _flags: fd))  # noqa: SIM115
-    if sys.platform != "win32":
-        was = os.fstat(old.fileno())
-        for owner in ((-1, was.st_gid), (was.st_uid, -1)):
-            with suppress(OSError):
-                os.fchown(fd, *owner)
-        os.fchmod(fd, stat.S_IMODE(was.st_mode))
-    return new
-
-
-def _numbered(prefix: str) -> tuple[int, str]:
-    """A new file, open, and its path: ``prefix`` with the first number that is free."""
-    number = 1
-    while True:
-        try:
-            name = f"{prefix}{number}"
-            return os.open(name, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), name
-        except FileExistsError:
-            number += 1
-
-
-def _close(file: BinaryIO) -> None:
-    """Bring the content of ``file`` to the disk, and close it."""
-    file.flush()
-    os.fsync(file.fileno())
-    file.close()
-
-
-def _sync_folder(folder: str) -> None:
-    """Bring the names in ``folder`` to the disk, where the system can."""
-    with suppress(OSError):
-        fd = os.open(folder, os.O_RDONLY)
-        try:
-            os.fsync(fd)
-        finally:
-            os.close(fd)
 
 
 class _Lock:
