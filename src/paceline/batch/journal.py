@@ -28,7 +28,7 @@ from typing import Any, Final
 from paceline.batch.chunks import Chunk, Kind, Load
 from paceline.batch.index import Index
 from paceline.batch.results import OutputError
-from paceline.pacing.durable import Appender
+from paceline.pacing.durable import Appender, replace
 
 LINE_MAX: Final = 256 * 2**20
 """Bytes in a line: the ids of the most requests that a batch has."""
@@ -180,7 +180,7 @@ class Journal:
         number = 1
         while os.path.exists(name := f"{self.path}.bak{number}"):  # noqa: PTH110
             number += 1
-        os.replace(self.path, name)  # noqa: PTH105
+        replace(self.path, name)
         return name
 
     def _write(self, event: dict[str, Any]) -> None:

@@ -4,7 +4,7 @@ A line is an answer in OpenAI's batch format:
 
     {"id": "batch_req_...", "custom_id": "a", "response": {"status_code": 200, "request_id": ..., "body": {...}}, "error": null}
 """
-# ruff: noqa: PTH105, PTH108, PTH110, PTH112, PTH113, PTH116, PTH118, PTH120, PTH123, PTH202  (a path is a string: "-" is standard output)
+# ruff: noqa: PTH108, PTH110, PTH112, PTH113, PTH116, PTH118, PTH120, PTH123, PTH202  (a path is a string: "-" is standard output)
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from typing import Any, BinaryIO, Final, Self
 
 from paceline.batch.index import Index
 from paceline.core.results import PacelineError
-from paceline.pacing.durable import Appender, close, create, replacing
+from paceline.pacing.durable import Appender, close, create, lock, replace, replacing
 from paceline.providers.verdict import is_result
 
 STDOUT = "-"
@@ -270,7 +270,7 @@ class Results:
             return None
         names = (f"{self.path}.bak{number if number > 1 else ''}" for number in count(1))
         name = next(name for name in names if not os.path.exists(name))
-        os.replace(self.path, name)
+        replace(self.path, name)
         return name
 
     def open(self) -> None:
@@ -414,9 +414,11 @@ class _Lock:
             if os.fstat(self._fd).st_size:
                 os.close(self._fd)
                 raise OutputError(f"{self._path}: a file of another program; choose another output with -o")
-            if not _try_lock(self._fd):
+            try:
+                lock(self._fd)
+            except OSError:
                 os.close(self._fd)
-                raise OutputError(f"{output}: another process is writing it (it holds {self._path})")
+                raise OutputError(f"{output}: another process is writing it (it holds {self._path})") from None
             with suppress(FileNotFoundError):
                 if os.path.samestat(os.fstat(self._fd), os.stat(self._path)):
                     return
@@ -429,18 +431,3 @@ class _Lock:
             os.unlink(self._path)
         if sys.platform != "win32":
             os.close(self._fd)
-
-
-def _try_lock(fd: int) -> bool:
-    try:
-        if sys.platform == "win32":
-            import msvcrt
-
-            msvcrt.locking(fd, msvcrt.LK_NBLCK, 1)  # type: ignore[attr-defined,unused-ignore]
-        else:
-            import fcntl
-
-            fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except OSError:
-        return False
-    return True

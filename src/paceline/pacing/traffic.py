@@ -59,10 +59,7 @@ class TrafficLog:
     def __init__(self, path: str | PathLike[str], setting: str) -> None:
         self.path = os.fspath(path)
         try:
-            self._file = Appender(self.path)
-            if os.path.isfile(self.path) and not _ends_whole(self.path):  # noqa: PTH113
-                # A full disk or a kill has cut the last line: the next one is a line of its own.
-                self._file.append(b"\n")
+            self._file = Appender(self.path, shared=True)
         except (OSError, ValueError) as error:
             why = getattr(error, "strerror", None) or error
             raise QuotaError(f"{setting} is {self.path!r}: it cannot be written: {why}") from None
@@ -90,9 +87,3 @@ class TrafficLog:
         if not self._failed:
             self._failed = True
             self._file.close()
-
-
-def _ends_whole(path: str) -> bool:
-    """Whether the file is empty or ends with a whole line."""
-    with open(path, "rb") as file:  # noqa: PTH123
-        return file.seek(0, os.SEEK_END) == 0 or (file.seek(-1, os.SEEK_END) is not None and file.read(1) == b"\n")
