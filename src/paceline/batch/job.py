@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import os
-import shlex
 import shutil
 import stat
 import sys
@@ -14,7 +13,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
-from itertools import groupby
+from itertools import groupby, islice
 from pathlib import Path
 from typing import Any, BinaryIO, Final, cast
 from urllib.parse import urlsplit
@@ -297,11 +296,14 @@ class Job:
         return notes_beside(choose_store(self.config, self.environ)) if store is not None else None
 
     def _leave(self, results: Results, journal: Journal | None, view: View) -> Journal | None:
-        """On a restart, rename the output and the journal of an earlier run; return the journal to write, if any."""
+        """On a restart, rename the output and the journal of an earlier run; return the journal to write, if any.
+
+        An output that has been removed is a restart, too, for the answers that its run has saved elsewhere.
+        """
+        if (self.restart or not os.path.exists(results.path)) and (aside := results.set_aside()):  # noqa: PTH110
+            view.say(f"the old answers are in {aside}")
         if not (self.restart and results.resumable):
             return journal
-        if aside := results.set_aside():
-            view.say(f"the old answers are in {aside}")
         before = Journal(results.path)
         if (aside := before.set_aside()) and before.unfinished:
             text = f"{before.unfinished:,} batches of the earlier run go on at the provider, and are paid; they are in {aside}"
@@ -485,6 +487,8 @@ def _opening(plan: Plan, recovered: Recovered, tally: Tally, limiter: Limiter | 
     """The lines before the first request: what is left to do, under which limits, and about how long it takes."""
     if recovered.torn:
         yield "the last line of the output was incomplete, and has been cut"
+    if recovered.added:
+        yield f"{recovered.added:,} answers that the earlier run could not write are in the output now"
     if recovered.doubtful:
         yield (
             f"warning: {recovered.doubtful:,} answers in the output have status 200 and are no results: --repair moves them"
@@ -518,16 +522,18 @@ def _limits(quotas: Sequence[Mapping[str, Any]]) -> str:
 
 
 def _save(results: Results, tally: Tally) -> Iterator[str]:
-    """Write the answers that the output cannot take to other places; returns lines that name these."""
-    unable = f"{results.path} cannot be written: {results.why}"
-    target = f" >> {shlex.quote(results.path)}" if results.resumable else ""
-    for name, count in results.save_kept(None, os.path.expanduser("~")):  # noqa: PTH111
-        yield f"{unable}: {count:,} answers are in {name}; add them before the next run: cat {shlex.quote(name)}{target}"
-    for line in results.kept:
+    """Write the kept answers to the output, if it can take them now; returns lines that say where they are otherwise."""
+    if results.write_kept():
+        return
+    unable, saved = f"{results.path} cannot be written: {results.why}", len(results.kept) - results.unsaved
+    if saved:
+        again = "; the same command again adds them" if results.resumable else ""
+        yield f"{unable}: {saved:,} answers are in {results.saved()}{again}"
+    for line in islice(results.kept, saved, None):
         ok = (read_answer(line) or ("", True))[1] is True
         tally.ok, tally.failed = tally.ok - ok, tally.failed - (not ok)
-    if results.kept:
-        yield f"{unable}: {len(results.kept):,} answers fit nowhere else either and are lost; their requests are left"
+    if results.unsaved:
+        yield f"{unable}: {results.unsaved:,} answers fit nowhere else either and are lost; their requests are left"
 
 
 def _end(

@@ -4,21 +4,24 @@ A line is an answer in OpenAI's batch format:
 
     {"id": "batch_req_...", "custom_id": "a", "response": {"status_code": 200, "request_id": ..., "body": {...}}, "error": null}
 """
-# ruff: noqa: PTH108, PTH110, PTH112, PTH113, PTH116, PTH118, PTH120, PTH123, PTH202  (a path is a string: "-" is standard output)
+# ruff: noqa: PTH108, PTH110, PTH111, PTH112, PTH113, PTH116, PTH118, PTH120, PTH123, PTH202  (a path is a string: "-" is standard output)
 
 from __future__ import annotations
 
+import dataclasses
 import errno
 import json
 import os
 import re
 import secrets
+import stat
 import sys
-import tempfile
 from array import array
 from collections import deque
-from contextlib import ExitStack, suppress
+from collections.abc import Iterator
+from contextlib import ExitStack, closing, suppress
 from dataclasses import dataclass
+from hashlib import sha256
 from itertools import count
 from types import TracebackType
 from typing import Any, BinaryIO, Final, Self
@@ -54,6 +57,7 @@ class Recovered:
         doubtful: Those of them whose line has status 200 and no result.
         corrupt: Lines that are not answers, and were moved to the file ``aside``; with ``--repair`` the doubtful ones, too.
         torn: Whether the last line was incomplete and has been cut.
+        added: Answers that the earlier run could not write here, and had saved elsewhere; they are here now.
     """
 
     answered: int = 0
@@ -63,6 +67,7 @@ class Recovered:
     doubtful: int = 0
     corrupt: int = 0
     aside: str = ""
+    added: int = 0
 
 
 def encode_answer(custom_id: str, response: dict[str, Any] | None, error: dict[str, str] | None) -> bytes:
@@ -131,6 +136,7 @@ class Results:
         kept: Lines that the file could not take, in the order of their arrival: its disk is full, for example. They
             are at most the answers of the requests in flight, because nothing is sent while there are any.
         why: Why it could not take them.
+        unsaved: How many of the kept lines, the last ones, are in no other file either.
 
     Raises:
         OutputError: It cannot be written, or another process writes it.
@@ -139,15 +145,20 @@ class Results:
     def __init__(self, path: str) -> None:
         self.path = path if path == STDOUT else os.path.realpath(path)  # two names of one file have one lock
         self.kept: deque[bytes] = deque()
-        self.why = ""
+        self.why, self.unsaved = "", 0
         self._file: Appender | None = None
         path = self.path
         self.resumable = path != STDOUT and (os.path.isfile(path) or os.path.isdir(path) or not os.path.exists(path))
+        name = sha256(os.fsencode(path)).hexdigest()[:32] if self.resumable else secrets.token_hex(16)
+        self._places = [os.path.join(folder, f"paceline-answers-{name}.jsonl") for folder in _folders()]
+        self._saved: dict[str, Appender] = {}
         self._lock = _Lock(path) if self.resumable else None
 
     def has_lines(self) -> bool:
-        """Whether the file holds anything of an earlier run."""
-        return self.resumable and os.path.exists(self.path) and os.path.getsize(self.path) > 0
+        """Whether there is anything of an earlier run."""
+        if not self.resumable or not os.path.exists(self.path):
+            return False
+        return os.path.getsize(self.path) > 0 or any(map(_is_own, self._places))
 
     def recover(self, index: Index, *, repair: bool = False) -> Recovered:
         """Mark the answered requests in ``index``, and leave only answers in the file.
@@ -164,7 +175,7 @@ class Results:
         if not self.resumable or not os.path.exists(self.path):
             return Recovered()
         try:
-            return self._recover(index, repair=repair)
+            return self._add_saved(self._recover(index, repair=repair), index)
         except OSError as error:
             raise OutputError(f"{self.path}: {error.strerror}") from None
 
@@ -264,14 +275,44 @@ class Results:
                 undo.callback(os.unlink, file.name)
                 return undo.enter_context(file)
 
+    def _add_saved(self, recovered: Recovered, index: Index) -> Recovered:
+        """Add what an earlier run has saved elsewhere, each answer once, and remove its files.
+
+        Raises:
+            OutputError: This file cannot take it.
+        """
+        answered = unknown = 0
+        for path in filter(_is_own, self._places):
+            try:
+                with closing(Appender(self.path)) as out, open(path, "rb") as saved:
+                    for raw in saved:
+                        custom_id, ok = read_answer(raw) or ("", False)  # a kill may have cut the last line
+                        line = index.line_of(custom_id)
+                        if ok is not False and (line is None or index.mark(line)):
+                            out.append(raw if raw.endswith(b"\n") else raw + b"\n")
+                            answered, unknown = answered + (line is not None), unknown + (line is None)
+                    out.sync()
+            except OSError as error:
+                raise OutputError(
+                    f"{self.path}: cannot be written: {error.strerror}; make room: answers of an earlier run are in {path}"
+                ) from None
+            os.unlink(path)
+        return dataclasses.replace(
+            recovered,
+            answered=recovered.answered + answered,
+            unknown=recovered.unknown + unknown,
+            added=answered + unknown,
+        )
+
     def set_aside(self) -> str | None:
-        """Rename an existing file, and return its new name; ``None`` when there is no file."""
-        if not self.resumable or not os.path.exists(self.path):
-            return None
-        names = (f"{self.path}.bak{number if number > 1 else ''}" for number in count(1))
-        name = next(name for name in names if not os.path.exists(name))
-        replace(self.path, name)
-        return name
+        """Rename an existing file, and those with saved lines; return the new names, ``None`` when there is no file."""
+        aside = []
+        for path in (self.path, *filter(_is_own, self._places)):
+            if self.resumable and os.path.exists(path):
+                names = (f"{path}.bak{number if number > 1 else ''}" for number in count(1))
+                aside.append(next(name for name in names if not os.path.exists(name)))
+                replace(path, aside[-1])
+        return " and ".join(aside) or None
 
     def open(self) -> None:
         """Open the file for :meth:`append`.
@@ -285,22 +326,54 @@ class Results:
             raise OutputError(f"{self.path}: cannot be written: {error.strerror}") from None
 
     def append(self, line: bytes) -> None:
-        """Write one line to the operating system, without buffering; keep it if a regular file cannot take it.
+        """Write one line to the operating system, without buffering; keep and save it if a regular file cannot take it.
 
         Raises:
             OSError: A pipe or a device has failed; nothing more can be written.
         """
         assert self._file is not None
         self.kept.append(line)
-        if len(self.kept) == 1 and not self.write_kept() and not self._file.regular:
+        if len(self.kept) == 1 and self.write_kept():
+            return
+        if not self._file.regular:
             self.kept.clear()
             raise OSError(errno.EIO, self.why)
+        self.unsaved += 1
+        self._save()
 
     def write_kept(self) -> bool:
         """Write the kept lines, as many as fit; return whether none is left."""
         assert self._file is not None
-        self.why = _drain(self.kept, self._file) or self.why
+        try:
+            while self.kept:
+                self._file.append(self.kept[0])
+                self.kept.popleft()
+            if self._saved:
+                self._file.sync()
+        except OSError as error:
+            self.why = error.strerror or str(error)
+        else:
+            while self._saved:
+                path, file = self._saved.popitem()
+                file.close()
+                with suppress(OSError):  # the next run finds its answers here
+                    os.unlink(path)
+        self.unsaved = min(self.unsaved, len(self.kept))
         return not self.kept
+
+    def _save(self) -> None:
+        """Write the kept lines that are in no other file to one with room, so that a kill does not lose them."""
+        for path in self._places:
+            with suppress(OSError):
+                while self.unsaved:
+                    if path not in self._saved:
+                        self._saved[path] = Appender(path, new=True)
+                    self._saved[path].append(self.kept[-self.unsaved])
+                    self.unsaved -= 1
+
+    def saved(self) -> str:
+        """The files that have the kept lines, in words; empty if there are none."""
+        return " and ".join(path for path, file in self._saved.items() if file.size())
 
     def sync(self) -> None:
         """Bring what was written to the disk.
@@ -311,35 +384,6 @@ class Results:
         assert self._file is not None
         self._file.sync()
 
-    def save_kept(self, *folders: str | None) -> list[tuple[str, int]]:
-        """Write the kept lines, as many as fit, to new private files.
-
-        Args:
-            folders: Where the files may be, the preferred place first; ``None`` for the system's temporary folder.
-
-        Returns:
-            For each file its path and the number of its lines. The lines that fit nowhere are still kept.
-        """
-        saved = []
-        for folder in folders:
-            before = len(self.kept)
-            with suppress(OSError):
-                if before and not self.write_kept():
-                    name = os.path.join(
-                        folder or tempfile.gettempdir(), f"paceline-answers-{secrets.token_hex(4)}.jsonl"
-                    )
-                    file = Appender(name, new=True)
-                    try:
-                        _drain(self.kept, file)
-                        file.sync()
-                    finally:
-                        file.close()
-                    if len(self.kept) < before:
-                        saved.append((name, before - len(self.kept)))
-                    else:
-                        os.unlink(name)
-        return saved
-
     def close(self) -> None:
         """Close the file and release the lock."""
         if self._file is not None:
@@ -347,6 +391,10 @@ class Results:
                 if self._file.regular:
                     self._file.sync()
             self._file.close()
+        for file in self._saved.values():
+            with suppress(OSError):
+                file.sync()
+            file.close()
         if self._lock is not None:
             self._lock.release()
 
@@ -357,15 +405,20 @@ class Results:
         self.close()
 
 
-def _drain(kept: deque[bytes], file: Appender) -> str:
-    """Move lines from ``kept`` to ``file`` until one fails; return the reason, empty if none did."""
-    try:
-        while kept:
-            file.append(kept[0])
-            kept.popleft()
-    except OSError as error:
-        return error.strerror or str(error)
-    return ""
+def _folders() -> Iterator[str]:
+    """Where answers are saved that their file cannot take. The same in each run: ``tempfile`` passes a full folder over."""
+    given = (os.environ.get(name) for name in ("TMPDIR", "TEMP", "TMP"))
+    yield next(filter(None, given), "/tmp")  # noqa: S108  (files are new, and read only if they are this user's)
+    yield os.path.expanduser("~")
+
+
+def _is_own(path: str) -> bool:
+    """Whether ``path`` is a file of this user, and no link: in the folder for all users another one may have made it."""
+    with suppress(OSError):
+        about = os.lstat(path)
+        own = sys.platform == "win32" or about.st_uid == os.geteuid()
+        return own and stat.S_ISREG(about.st_mode) and about.st_nlink == 1
+    return False
 
 
 def read_answer(raw: bytes) -> tuple[str, bool | None] | None:

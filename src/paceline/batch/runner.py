@@ -156,8 +156,9 @@ class Runner:
     async def _write_kept(self) -> None:
         """Write the answers that could not be written, as soon as that is possible."""
         path, results = self._results.path, self._results
+        where = results.saved() or "memory alone, because they fit nowhere else"
         self._view.say(
-            f"cannot write {path}: {results.why}; sending is paused, and answers are kept in memory; free some space"
+            f"cannot write {path}: {results.why}; sending is paused, and answers are kept in {where}; free some space"
         )
         started_s, most = asyncio.get_running_loop().time(), 0
         while results.kept and (waited_s := asyncio.get_running_loop().time() - started_s) < UNWRITTEN_MAX_S:
