@@ -164,20 +164,26 @@ class Job:
             results.open()
             meter = Meter(plan if whole else checker.plan, tally, self.config.workers)
 
-            runner = partial(Runner, limiter=limiter, config=self.config, addresses=addresses, group=group)
-            runner = partial(runner, results=results, tally=tally, view=view, meter=meter)
+            runner = partial(
+                Runner, limiter=limiter, config=self.config, addresses=addresses, results=results, tally=tally, view=view,
+                meter=meter, group=group,
+            )  # fmt: skip
             with Reporter(self._notes(store), file, self.source, self.shard, tally, meter, view) as reporter:
                 try:
                     if journal is not None:
                         again = partial(_from_start, file, index, provider, plan.last_line, checker, self.shard)
                         end_s = self._end_s(journal)
-                        offline = partial(self._offline, again, index, addresses, results, tally, view)
-                        offline = partial(offline, self._deadline(end_s, plan, limiter, tally, view))
+                        offline = partial(
+                            self._offline, again, index, addresses, results, tally, view,
+                            self._deadline(end_s, plan, limiter, tally, view),
+                        )  # fmt: skip
                         end = _in_batches(offline, journal, end_s, again, index, runner, tally, results)
                     else:
                         end = self._one_by_one(runner(source), file, limiter, tally)
                 finally:
                     saved += _save(results, tally)
+                if whole:
+                    _tell_added(file, plan, self.shard, view)
                 code, report = end(limiter, tally, view, results)
                 reporter.end(report)
             return code, report
@@ -671,15 +677,30 @@ def _checked(
     file: BinaryIO, index: Index, provider: str | None, last_line: int, checker: Checker, shard: Shard
 ) -> Iterator[tuple[Request, Metered]]:
     """The requests of a checked input that are still to be sent, read one at a time."""
+    line, changed = 0, "the input has changed since it was checked"
     for line, raw in read_lines(file, shard):
         if line > last_line:
             return
-        if not index.is_done(line):
-            try:
-                request = read_request(line, raw, provider)
-                yield request, checker.describe(request)
-            except BadLineError as error:
-                raise BadLineError(f"the input has changed since it was checked: line {line}: {error}") from None
+        if index.is_done(line):
+            continue
+        try:
+            request = read_request(line, raw, provider)
+            metered = checker.describe(request)
+        except BadLineError as error:
+            raise BadLineError(f"{changed}: line {line}: {error}") from None
+        if index.line_of(request.custom_id) != line:
+            raise BadLineError(f"{changed}: line {line}: its custom_id was not {request.custom_id!r:.100}")
+        yield request, metered
+    if line < last_line:
+        raise BadLineError(f"{changed}: it had a line {last_line}")
+
+
+def _tell_added(file: BinaryIO, plan: Plan, shard: Shard, view: View) -> None:
+    """Say how many lines a checked input has got meanwhile."""
+    if _size(file) > plan.end:
+        file.seek(0)
+        if added := sum(line > plan.last_line for line, _ in read_lines(file, shard)):
+            view.say(f"{added:,} lines were added to the input after it was checked: the same command again sends them")
 
 
 def _size(file: BinaryIO) -> int:
