@@ -27,7 +27,7 @@ from typing import Any, Final
 
 from paceline.batch.chunks import Chunk, Kind, Load
 from paceline.batch.index import Index
-from paceline.batch.results import OutputError
+from paceline.batch.results import OutputError, require_one_name
 from paceline.pacing.durable import Appender, replace
 
 LINE_MAX: Final = 256 * 2**20
@@ -119,6 +119,7 @@ class Journal:
         Raises:
             OutputError: It cannot be written.
         """
+        require_one_name(self.path)
         try:
             self._file = Appender(self.path, end=self._end)
         except OSError as error:

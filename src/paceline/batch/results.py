@@ -450,6 +450,21 @@ def is_torn(raw: bytes, *, before: int) -> bool:
     return before > 0 and (_START.startswith(raw) or not raw.strip(b"\0"))
 
 
+def require_one_name(path: str) -> None:
+    """Refuse a file with several names: the lock and the journal are beside one of them.
+
+    Raises:
+        OutputError: It has others; nothing is changed, because one of them may be a backup.
+    """
+    with suppress(OSError):
+        if (names := os.stat(path).st_nlink) > 1:
+            raise OutputError(
+                f"{path}: this file has {names} names (hard links): what is appended would be in the file of the others, too,"
+                " and a run by another name would send everything twice; make it a file of its own: copy it, and rename the copy"
+                " to this name"
+            )
+
+
 class _Lock:
     """A file beside the output that the operating system keeps locked until this process ends."""
 
@@ -459,6 +474,7 @@ class _Lock:
             raise OutputError(f"{output}: it is a directory; name a file with -o")
         if os.path.exists(output) and not os.access(output, os.W_OK):
             raise OutputError(f"{output}: it cannot be written; choose another output with -o")
+        require_one_name(output)
         while True:
             try:
                 self._fd = os.open(self._path, os.O_RDWR | os.O_CREAT | getattr(os, "O_NOFOLLOW", 0), 0o600)
