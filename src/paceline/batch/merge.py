@@ -205,7 +205,7 @@ def _shards(outputs: Sequence[str]) -> int:
 def _write(target: str, index: Index, known: _Records, files: Sequence[BinaryIO], of: int, merged: Merged) -> None:
     shards = set[int]()
     try:
-        with replacing(target, like=files[0].name) as out:
+        with replacing(target, like=next((one.name for one in files), "")) as out:
             for line, custom_id in index.lines():
                 record = known.find(line)
                 if record is None:

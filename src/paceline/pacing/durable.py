@@ -195,8 +195,8 @@ def open_binary(path: str, flags: int, mode: int = 0o600) -> int:
 def replacing(path: str, *, like: str = "") -> Iterator[BinaryIO]:
     """A new file that takes the place of ``path`` at the end of the block, whole and on the disk; not if the block raises.
 
-    It has the mode of the old file and, where permitted, its owner; without an old file, those of ``like``; it is private without
-    either. A link to the old file stays a link.
+    It has the mode of the old file and, where permitted, its owner. Without an old file it is like ``like``, or private. A link to
+    the old file stays a link.
 
     Raises:
         OSError: It cannot be written; the old file is unchanged.
