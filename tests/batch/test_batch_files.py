@@ -39,6 +39,14 @@ def failed(name):
     return encode_answer(name, {**OK, "status_code": 400}, {"code": "bad", "message": "no"})
 
 
+@pytest.fixture(autouse=True)
+def temporary(tmp_path_factory, monkeypatch):
+    """The folder for temporary files."""
+    folder = tmp_path_factory.mktemp("temporary")
+    monkeypatch.setenv("TMPDIR", str(folder))
+    return folder
+
+
 @pytest.fixture
 def path(tmp_path):
     """An output with the answer of a request, and the line of one that failed."""
@@ -159,22 +167,139 @@ def test_a_line_that_does_not_fit_is_cut_off_and_kept(tmp_path, disk):
     assert ids(path) == list("abcdefg")
 
 
-def test_kept_lines_are_saved_where_they_fit(tmp_path, disk, monkeypatch):
-    first, second = tmp_path / "first", tmp_path / "second"
-    first.mkdir()
-    second.mkdir()
+def saved_in(folder):
+    return list(folder.glob("paceline-answers-*"))
+
+
+def test_kept_lines_are_saved_at_once_and_until_the_output_has_them(tmp_path, disk, temporary):
     with Results(str(tmp_path / "out")) as results:
         results.open()
-        for name in "abcdef":
+        for count, name in enumerate("abcdef"):
             results.append(ok(name))
-        ((place, count),) = results.save_kept(str(tmp_path / "none"), str(first), str(second))
-        assert (count, list(results.kept), list(first.iterdir()), list(second.iterdir())) == (3, [], [Path(place)], [])
-        assert ids(Path(place)) == list("def")
+            assert [name for path in saved_in(temporary) for name in ids(path)] == list("abcdef"[3 : count + 1])
+        (place,) = saved_in(temporary)
+        assert (results.saved(), results.unsaved, len(results.kept)) == (str(place), 0, 3)
         if os.name != "nt":
-            assert stat.S_IMODE(Path(place).stat().st_mode) == 0o600
+            assert stat.S_IMODE(place.stat().st_mode) == 0o600
+        disk.room += len(ok("d"))
+        assert not results.write_kept()
+        assert saved_in(temporary) == [place]
+        disk.room *= 2
+        assert results.write_kept()
+        assert (saved_in(temporary), results.saved()) == ([], "")
+        disk.room = 0
         results.append(ok("g"))
-        assert results.save_kept(str(tmp_path / "none")) == []
-        assert len(results.kept) == 1
+        assert ids(place) == ["g"]
+
+
+def test_kept_lines_are_saved_in_the_home_folder_or_nowhere(tmp_path, disk, temporary, monkeypatch):
+    home = tmp_path / "home"
+    monkeypatch.setenv("USERPROFILE" if os.name == "nt" else "HOME", str(home))
+    temporary.rmdir()
+    disk.room = 0
+    with Results(str(tmp_path / "out")) as results:
+        results.open()
+        results.append(ok("a"))
+        assert (results.saved(), results.unsaved) == ("", 1)
+        home.mkdir()
+        results.append(ok("b"))
+        (place,) = saved_in(home)
+        assert (results.saved(), results.unsaved, ids(place)) == (str(place), 0, ["a", "b"])
+
+
+def left_by_a_kill(path, *lines):
+    """What a run has saved that was killed before it could write its output."""
+    with Results(str(path)) as results:
+        place = Path(results._places[0])
+    place.write_bytes(b"".join(lines))
+    return place
+
+
+def test_the_next_run_adds_what_was_saved_each_answer_once(path, temporary):
+    path.write_bytes(ok("a") + failed("b") + ok("c")[:50])
+    place = left_by_a_kill(path, ok("a"), failed("c"), ok("d"), ok("z"), ok("e")[:-30])
+    with Results(str(path)) as results:
+        assert results.has_lines()
+    recovered = recover(path, "abcde")
+    assert ids(path) == ["a", "d", "z"]
+    assert (recovered.added, recovered.answered, recovered.unknown, recovered.torn) == (2, 2, 1, True)
+    assert not place.exists()
+
+
+def test_a_line_that_lacks_only_its_end_is_added(path, temporary):
+    left_by_a_kill(path, ok("c")[:-1])
+    recover(path)
+    assert path.read_bytes().count(b"\n") == len(ids(path)) == 2
+
+
+def test_what_was_saved_for_an_output_that_was_removed_is_put_aside(tmp_path, emulator):
+    """The user has begun anew: the prompts may be others."""
+    source, path = write_lines(tmp_path / "in.jsonl", [chat("a")]), tmp_path / "out"
+    place = left_by_a_kill(path, ok("a"))
+    _, err = call(source, "-o", path, base_url=emulator.base_url)
+    assert f"the old answers are in {place}.bak" in err
+    assert (emulator.tally()["admitted"], ids(path), place.exists()) == (1, ["a"], False)
+
+
+def test_what_was_saved_for_an_output_without_a_line_is_added(tmp_path, emulator):
+    source, path = write_lines(tmp_path / "in.jsonl", [chat("a"), chat("b")]), tmp_path / "out"
+    path.touch()
+    left_by_a_kill(path, ok("a"))
+    _, err = call(source, "-o", path, base_url=emulator.base_url)
+    assert "1 answers that the earlier run could not write are in the output now" in err
+    assert (emulator.tally()["admitted"], ids(path)) == (1, ["a", "b"])
+
+
+def test_what_was_saved_stays_until_the_output_can_take_it(path, temporary, monkeypatch):
+    place, before = left_by_a_kill(path, ok("c"), ok("d")), ok("a")
+    path.write_bytes(before)
+    disk = Disk(path, len(before) + len(ok("c")) + 9, monkeypatch)
+    with pytest.raises(
+        OutputError, match=rf"out: cannot be written: No space left on device; make room.* are in {place}"
+    ):
+        recover(path, "acd")
+    assert (ids(path), ids(place)) == (["a", "c"], ["c", "d"])
+    disk.room *= 9
+    assert (recover(path, "acd").answered, ids(path), place.exists()) == (3, ["a", "c", "d"], False)
+
+
+@pytest.mark.skipif(os.name == "nt", reason="the temporary folder is the user's own there")
+@pytest.mark.parametrize("kind", ["link", "hard link", "other user", "folder", "pipe"])
+def test_a_file_that_another_user_may_have_planted_is_left_alone(path, temporary, kind, monkeypatch):
+    place, own = left_by_a_kill(path), path.with_name("planted")
+    own.write_bytes(before := ok("c"))
+    place.unlink()
+    if kind == "link":
+        place.symlink_to(own)
+    elif kind == "hard link":
+        place.hardlink_to(own)
+    elif kind == "folder":
+        place.mkdir()
+    elif kind == "pipe":
+        os.mkfifo(place)
+    else:
+        own.rename(place)
+        monkeypatch.setattr(os, "geteuid", lambda: place.stat().st_uid + 1)
+    assert recover(path).added == 0
+    assert ids(path) == ["a"]
+    disk = Disk(path, 0, monkeypatch)
+    with Results(str(path)) as results:
+        results.open()
+        results.append(ok("d"))
+        assert results.saved() == str(Path.home() / place.name)
+        disk.room = 10**6
+        assert results.write_kept()
+    if kind in ("link", "hard link"):
+        assert own.read_bytes() == place.read_bytes() == before
+    assert place.lstat()
+
+
+def test_a_restart_puts_aside_what_was_saved(path, temporary):
+    place = left_by_a_kill(path, ok("c"))
+    with Results(str(path)) as results:
+        assert results.set_aside() == f"{path}.bak and {place}.bak"
+    assert ids(Path(f"{place}.bak")) == ["c"]
+    assert recover(path).added == 0
 
 
 LIMITS = {"base_url": "http://127.0.0.1:1/v1", "workers": 50, "limits": {"*": parse_quotas("20 requests/s")}}
@@ -262,43 +387,51 @@ def test_sending_pauses_while_the_disk_is_full(tmp_path, monkeypatch):
     assert said[1].startswith(f"{path} can be written again; it has the ")
 
 
-def test_a_disk_that_stays_full_ends_the_run(tmp_path, monkeypatch):
+def test_a_disk_that_stays_full_ends_the_run(tmp_path, temporary, monkeypatch):
     path = tmp_path / "out"
     Disk(path, 5_000, monkeypatch)
     sent, said, runner, tally, kept = run_on(path, 400)
     assert runner.stop == (1, f"{path} could not be written for 10 minutes: No space left on device")
     assert tally.ok == len(sent) == len(ids(path)) + len(kept)
     assert 0 < len(kept) <= 100
+    (place,) = saved_in(temporary)
+    assert ids(place) == [json.loads(line)["custom_id"] for line in kept]
     assert len(said) == 1
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="prlimit")
-@pytest.mark.parametrize("end", ["room", "signal"])
+@pytest.mark.parametrize("end", ["room", "signal", "kill"])
 def test_a_run_with_too_little_room(tmp_path, emulator, command, end):
     import resource
 
     hard = resource.getrlimit(resource.RLIMIT_FSIZE)[1]
     source, path = write_lines(tmp_path / "in.jsonl", [chat(f"r{i}") for i in range(300)]), tmp_path / "out"
+    environ = {"TMPDIR": str(tmp_path), "PYTHONDONTWRITEBYTECODE": "1"}
     process = command(
-        source, "-o", path, "--workers", "20", base_url=emulator.base_url,
-        environ={"TMPDIR": str(tmp_path), "PYTHONDONTWRITEBYTECODE": "1"},
+        source, "-o", path, "--workers", "20", base_url=emulator.base_url, environ=environ,
         preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (20_000, hard)),
     )  # fmt: skip
     while "cannot write" not in (line := process.stderr.readline()):
         assert line, finish(process, 0)
-    assert "File too large; sending is paused" in line
-    if end == "signal":
-        process.send_signal(signal.SIGINT)
-        _, err = finish(process, 130)
-        (place,) = tmp_path.glob("paceline-answers-*.jsonl")
-        assert f"cat {place} >> {path}" in err
-        path.write_bytes(path.read_bytes() + place.read_bytes())
-        assert len(ids(path)) == emulator.tally()["admitted"] < 300
-        call(source, "-o", path, base_url=emulator.base_url)
-    else:
+    (place,) = saved_in(tmp_path)
+    assert f"File too large; sending is paused, and answers are kept in {place}; free some space" in line
+    if end == "room":
         resource.prlimit(process.pid, resource.RLIMIT_FSIZE, (hard, hard))
         _, err = finish(process, 0)
         assert "can be written again" in err
+    else:
+        if end == "signal":
+            process.send_signal(signal.SIGINT)
+            _, err = finish(process, 130)
+            assert f"answers are in {place}; the same command again adds them" in err
+        else:
+            while len(ids(path)) + len(ids(place)) < emulator.tally()["admitted"]:
+                assert process.poll() is None
+            process.kill()
+            process.communicate()
+        _, err = call(source, "-o", path, base_url=emulator.base_url, environ=environ)
+        assert "answers that the earlier run could not write are in the output now" in err
+    assert saved_in(tmp_path) == []
     assert sorted(ids(path)) == sorted(f"r{i}" for i in range(300))
     assert emulator.tally()["answers"]["most"] == 1
     assert emulator.tally()["admitted"] == 300

@@ -83,6 +83,42 @@ def checked(tmp_path, lines, **given):
         return check(file, Checker(limiter, index)), index
 
 
+class Growing(io.BytesIO):
+    """An input whose writer goes on as soon as its end has been read."""
+
+    def __init__(self, lines, cut):
+        super().__init__(lines[:cut])
+        self._rest = lines[cut:]
+
+    def readline(self, size=-1):
+        line = super().readline(size)
+        if not line.endswith(b"\n"):
+            at, rest, self._rest = self.tell(), self._rest, b""
+            self.seek(0, io.SEEK_END)
+            self.write(rest)
+            self.seek(at)
+        return line
+
+
+THREE = b"".join(raw(chat(name)) + b"\n" for name in "abc")
+
+
+@pytest.mark.parametrize("cut", range(1, len(THREE), 29))
+def test_an_input_that_grows_while_it_is_checked_ends_before_its_unfinished_line(cut):
+    whole = THREE[:cut].count(b"\n") + (THREE[cut : cut + 1] == b"\n")
+    plan = check(Growing(THREE, cut), Checker(Limiter(**Config().arguments("openai")), Index()))
+    assert (plan.requests, plan.last_line) == (whole, whole)
+    assert plan.end <= cut
+    lines = list(read_lines(Growing(THREE, cut)))
+    assert b"".join(line for _, line in lines) == THREE[:cut]
+    assert [number for number, _ in lines] == list(range(1, len(lines) + 1))
+
+
+def test_a_last_line_that_stays_unfinished_is_an_error():
+    with pytest.raises(InputError, match="line 3: not JSON"):
+        check(io.BytesIO(THREE[:-60]), Checker(Limiter(**Config().arguments("openai")), Index()))
+
+
 def test_plan_adds_up(tmp_path):
     lines = [chat("a"), chat("b", model="gpt-5-2025-08-07"), message("c")]
     plan, index = checked(tmp_path, lines, limits={"*": "500 requests/min,400k tokens/min"})

@@ -9,6 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from paceline.batch.index import Index
+from paceline.batch.journal import Journal
 from paceline.batch.results import OutputError, Results, encode_answer
 from paceline.batch.summary import Quantiles, Tally, ideal_s, in_time, in_words, since
 
@@ -124,6 +125,46 @@ def test_one_writer_at_a_time(tmp_path):
         assert "another process is writing it" in other.stderr
     Results(path).close()
     assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("kind", ["link", "folder", "case"])
+def test_two_names_of_one_output_have_one_lock_and_one_journal(tmp_path, kind):
+    folder = tmp_path / "folder"
+    folder.mkdir()
+    (path := folder / "out").write_bytes(ok("a"))
+    if kind == "link":
+        (other := tmp_path / "link").symlink_to(path)
+    elif kind == "folder":
+        (tmp_path / "other").symlink_to(folder)
+        other = tmp_path / "other" / "out"
+    elif not (other := folder / "OUT").exists():
+        pytest.skip("names that differ in case are two files here")
+    Journal(str(path)).open()
+    with Results(str(path)) as results:
+        with pytest.raises(OutputError, match="another process is writing it"):
+            Results(str(other))
+        results.open()
+    assert Path(Results(str(other)).path + ".batches.jsonl").exists()
+
+
+def test_an_output_or_a_journal_with_a_hard_link_is_refused(tmp_path):
+    path, other = tmp_path / "out", tmp_path / "other"
+    path.write_bytes(ok("a"))
+    other.hardlink_to(path)
+    for name in (path, other):
+        with pytest.raises(
+            OutputError, match=rf"{name.name}: this file has 2 names \(hard links\).*copy it, and rename"
+        ):
+            Results(str(name))
+    path.with_name("copy").write_bytes(path.read_bytes())
+    path.with_name("copy").replace(path)
+    Results(str(path)).close()
+    journal = Journal(str(path))
+    Path(journal.path).touch()
+    (tmp_path / "backup").hardlink_to(journal.path)
+    with pytest.raises(OutputError, match=r"batches\.jsonl: this file has 2 names"):
+        journal.open()
+    assert sorted(one.name for one in tmp_path.iterdir()) == ["backup", "other", "out", "out.batches.jsonl"]
 
 
 def test_a_dead_writers_lock_is_no_lock(tmp_path):

@@ -162,10 +162,12 @@ def test_no_money_stops_the_run(source, emulator, capsys):
 
 def test_nothing_is_sent_when_it_cannot_start(tmp_path, source, emulator):
     bad = write_lines(tmp_path / "bad.jsonl", [chat("a"), {"custom_id": "b"}])
+    (hard_link := tmp_path / "link").hardlink_to(source)
     attempts = (
         (bad, {}, "line 2: url is missing"),
         (tmp_path / "none.jsonl", {}, "cannot be read: No such file"),
         (source, {"output": str(source)}, "this is the input"),
+        (source, {"output": str(hard_link)}, "this is the input"),
         (source, {"output": str(tmp_path / "no" / "out")}, "cannot be written"),
         (source, {"base_url": "http://192.0.2.1"}, "set the environment variable OPENAI_API_KEY"),
         (source, {"base_url": None, "provider": "nobody"}, "--base-url"),
@@ -175,7 +177,62 @@ def test_nothing_is_sent_when_it_cannot_start(tmp_path, source, emulator):
         with pytest.raises(PacelineError, match=words):
             run(path, emulator, **options)
     assert emulator.tally()["admitted"] == 0
-    assert sorted(p.name for p in tmp_path.iterdir()) == ["bad.jsonl", "in.jsonl"]
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["bad.jsonl", "in.jsonl", "link"]
+
+
+class AtStart(View):
+    """Remembers what is said, and does something after the input was checked and before anything is sent."""
+
+    def __init__(self, do):
+        self.lines, self._do = [], do
+
+    def say(self, text):
+        self.lines.append(text)
+        if text.startswith("state: "):
+            self._do()
+
+
+def test_lines_that_are_added_to_a_checked_input_are_sent_by_the_next_run(source, emulator):
+    added = [json.dumps(chat(f"n{i}")).encode() for i in range(4)]
+
+    def write(content):
+        with source.open("ab") as file:
+            file.write(content)
+
+    view = AtStart(lambda: write(b"\n".join(added)[:-50]))
+    code, report = run(source, emulator, view=view)
+    assert (code, report["ok"], emulator.tally()["admitted"]) == (0, 200, 200)
+    assert [line for line in view.lines if "were added" in line] == [
+        "4 lines were added to the input after it was checked: the same command again sends them"
+    ]
+    write(added[-1][-50:] + b"\n")
+    view = AtStart(lambda: None)
+    _, report = run(source, emulator, view=view)
+    assert (report["ok"], emulator.tally()["admitted"], emulator.tally()["answers"]["most"]) == (4, 204, 1)
+    assert not any("were added" in line for line in view.lines)
+
+
+def exchanged(lines):
+    return [lines[1], lines[0], *lines[2:]]
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        (exchanged, "line 1: its custom_id was not 'r1'"),
+        (lambda lines: [line.replace(b'"r0"', b'"z"') for line in lines], "line 1: its custom_id was not 'z'"),
+        (lambda lines: [lines[0][:40] + b"\n", *lines[1:]], "line 1: not JSON"),
+        (lambda lines: lines[:150], "it had a line 200"),
+        (lambda lines: [], "it had a line 200"),
+    ],
+)
+def test_an_input_that_was_changed_is_an_error_and_no_answer_has_another_id(source, emulator, change, words, capsys):
+    lines = source.read_bytes().splitlines(keepends=True)
+    code, report = run(source, emulator, view=AtStart(lambda: source.write_bytes(b"".join(change(lines)))))
+    assert f"stopped: the input has changed since it was checked: {words}" in capsys.readouterr().err
+    sent = 150 if change(lines) == lines[:150] else 0
+    assert (code, report["ok"], emulator.tally()["admitted"]) == (1 if sent else 2, sent, sent)
+    assert [one["custom_id"] for one in read_answers(output_of(source)) if int(one["custom_id"][1:]) >= sent] == []
 
 
 def test_json_summary(source, emulator):

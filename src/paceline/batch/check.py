@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import warnings
 from collections import defaultdict
 from collections.abc import Callable, Sequence
@@ -53,13 +54,15 @@ class Plan:
     """The content of the input, as far as it has been read.
 
     Attributes:
-        last_line: The number of the last line that is not blank.
+        last_line: The number of the last line that is a request.
+        end: How many bytes have been read.
         shares: The part of the input that is charged to each pool.
         warnings: Shown to the user before the run starts.
     """
 
     requests: int = 0
     last_line: int = 0
+    end: int = 0
     shares: dict[str, Share] = field(default_factory=dict)
     providers: dict[str, Provider] = field(default_factory=dict)
     warnings: list[str] = field(default_factory=list)
@@ -89,16 +92,20 @@ def check(
     """
     plan, problems, count = checker.plan, [], 0
     for line, raw in islice(read_lines(file, shard), most):
-        plan.last_line = line
         try:
             checker.add(read_request(line, raw, provider))
         except BadLineError as error:
+            if raw is not None and not raw.endswith(b"\n") and file.read(1):
+                file.seek(-1, os.SEEK_CUR)  # its writer goes on: the next run sends it
+                break
             count += 1
             if count <= SHOWN:
                 problems.append(f"line {line}: {error}")
         else:
+            plan.last_line = line
             if plan.requests % TICK == 0:
                 tick(plan.requests)
+    plan.end = file.tell()
     if count > SHOWN:
         problems.append(f"and {count - SHOWN:,} more")
     if problems:

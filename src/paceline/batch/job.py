@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import os
-import shlex
 import shutil
 import stat
 import sys
@@ -14,7 +13,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
-from itertools import groupby
+from itertools import groupby, islice
 from pathlib import Path
 from typing import Any, BinaryIO, Final, cast
 from urllib.parse import urlsplit
@@ -165,20 +164,26 @@ class Job:
             results.open()
             meter = Meter(plan if whole else checker.plan, tally, self.config.workers)
 
-            runner = partial(Runner, limiter=limiter, config=self.config, addresses=addresses, group=group)
-            runner = partial(runner, results=results, tally=tally, view=view, meter=meter)
+            runner = partial(
+                Runner, limiter=limiter, config=self.config, addresses=addresses, results=results, tally=tally, view=view,
+                meter=meter, group=group,
+            )  # fmt: skip
             with Reporter(self._notes(store), file, self.source, self.shard, tally, meter, view) as reporter:
                 try:
                     if journal is not None:
                         again = partial(_from_start, file, index, provider, plan.last_line, checker, self.shard)
                         end_s = self._end_s(journal)
-                        offline = partial(self._offline, again, index, addresses, results, tally, view)
-                        offline = partial(offline, self._deadline(end_s, plan, limiter, tally, view))
+                        offline = partial(
+                            self._offline, again, index, addresses, results, tally, view,
+                            self._deadline(end_s, plan, limiter, tally, view),
+                        )  # fmt: skip
                         end = _in_batches(offline, journal, end_s, again, index, runner, tally, results)
                     else:
                         end = self._one_by_one(runner(source), file, limiter, tally)
                 finally:
                     saved += _save(results, tally)
+                if whole:
+                    _tell_added(file, plan, self.shard, view)
                 code, report = end(limiter, tally, view, results)
                 reporter.end(report)
             return code, report
@@ -297,11 +302,14 @@ class Job:
         return notes_beside(choose_store(self.config, self.environ)) if store is not None else None
 
     def _leave(self, results: Results, journal: Journal | None, view: View) -> Journal | None:
-        """On a restart, rename the output and the journal of an earlier run; return the journal to write, if any."""
+        """On a restart, rename the output and the journal of an earlier run; return the journal to write, if any.
+
+        An output that has been removed is a restart, too, for the answers that its run has saved elsewhere.
+        """
+        if (self.restart or not os.path.exists(results.path)) and (aside := results.set_aside()):  # noqa: PTH110
+            view.say(f"the old answers are in {aside}")
         if not (self.restart and results.resumable):
             return journal
-        if aside := results.set_aside():
-            view.say(f"the old answers are in {aside}")
         before = Journal(results.path)
         if (aside := before.set_aside()) and before.unfinished:
             text = f"{before.unfinished:,} batches of the earlier run go on at the provider, and are paid; they are in {aside}"
@@ -485,6 +493,8 @@ def _opening(plan: Plan, recovered: Recovered, tally: Tally, limiter: Limiter | 
     """The lines before the first request: what is left to do, under which limits, and about how long it takes."""
     if recovered.torn:
         yield "the last line of the output was incomplete, and has been cut"
+    if recovered.added:
+        yield f"{recovered.added:,} answers that the earlier run could not write are in the output now"
     if recovered.doubtful:
         yield (
             f"warning: {recovered.doubtful:,} lines of the output have status 200 and no result, or are of requests whose result was"
@@ -518,16 +528,18 @@ def _limits(quotas: Sequence[Mapping[str, Any]]) -> str:
 
 
 def _save(results: Results, tally: Tally) -> Iterator[str]:
-    """Write the answers that the output cannot take to other places; returns lines that name these."""
-    unable = f"{results.path} cannot be written: {results.why}"
-    target = f" >> {shlex.quote(results.path)}" if results.resumable else ""
-    for name, count in results.save_kept(None, os.path.expanduser("~")):  # noqa: PTH111
-        yield f"{unable}: {count:,} answers are in {name}; add them before the next run: cat {shlex.quote(name)}{target}"
-    for line in results.kept:
+    """Write the kept answers to the output, if it can take them now; returns lines that say where they are otherwise."""
+    if results.write_kept():
+        return
+    unable, saved = f"{results.path} cannot be written: {results.why}", len(results.kept) - results.unsaved
+    if saved:
+        again = "; the same command again adds them" if results.resumable else ""
+        yield f"{unable}: {saved:,} answers are in {results.saved()}{again}"
+    for line in islice(results.kept, saved, None):
         ok = (read_answer(line) or ("", True))[1] is True
         tally.ok, tally.failed = tally.ok - ok, tally.failed - (not ok)
-    if results.kept:
-        yield f"{unable}: {len(results.kept):,} answers fit nowhere else either and are lost; their requests are left"
+    if results.unsaved:
+        yield f"{unable}: {results.unsaved:,} answers fit nowhere else either and are lost; their requests are left"
 
 
 def _end(
@@ -665,15 +677,30 @@ def _checked(
     file: BinaryIO, index: Index, provider: str | None, last_line: int, checker: Checker, shard: Shard
 ) -> Iterator[tuple[Request, Metered]]:
     """The requests of a checked input that are still to be sent, read one at a time."""
+    line, changed = 0, "the input has changed since it was checked"
     for line, raw in read_lines(file, shard):
         if line > last_line:
             return
-        if not index.is_done(line):
-            try:
-                request = read_request(line, raw, provider)
-                yield request, checker.describe(request)
-            except BadLineError as error:
-                raise BadLineError(f"the input has changed since it was checked: line {line}: {error}") from None
+        if index.is_done(line):
+            continue
+        try:
+            request = read_request(line, raw, provider)
+            metered = checker.describe(request)
+        except BadLineError as error:
+            raise BadLineError(f"{changed}: line {line}: {error}") from None
+        if index.line_of(request.custom_id) != line:
+            raise BadLineError(f"{changed}: line {line}: its custom_id was not {request.custom_id!r:.100}")
+        yield request, metered
+    if line < last_line:
+        raise BadLineError(f"{changed}: it had a line {last_line}")
+
+
+def _tell_added(file: BinaryIO, plan: Plan, shard: Shard, view: View) -> None:
+    """Say how many lines a checked input has got meanwhile."""
+    if _size(file) > plan.end:
+        file.seek(0)
+        if added := sum(line > plan.last_line for line, _ in read_lines(file, shard)):
+            view.say(f"{added:,} lines were added to the input after it was checked: the same command again sends them")
 
 
 def _size(file: BinaryIO) -> int:

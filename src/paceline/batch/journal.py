@@ -23,14 +23,14 @@ import secrets
 import time
 from array import array
 from collections.abc import Iterator
-from contextlib import suppress
 from hashlib import sha256
 from pathlib import Path
 from typing import Any, Final
 
 from paceline.batch.chunks import Chunk, Kind, Load
 from paceline.batch.index import Index
-from paceline.batch.results import OutputError
+from paceline.batch.results import OutputError, require_one_name
+from paceline.pacing.durable import Appender, replace
 
 LINE_MAX: Final = 256 * 2**20
 """Bytes in a line: the ids of the most requests that a batch has."""
@@ -64,7 +64,7 @@ class Journal:
         self._open: dict[str, dict[str, Any]] = {}
         self._lost: dict[str, dict[str, Any]] = {}
         self._count = self._end = 0
-        self._fd: int | None = None
+        self._file: Appender | None = None
         try:
             self._read()
         except FileNotFoundError:
@@ -143,10 +143,9 @@ class Journal:
         Raises:
             OutputError: It cannot be written.
         """
+        require_one_name(self.path)
         try:
-            self._fd = os.open(self.path, os.O_RDWR | os.O_CREAT, 0o600)
-            os.ftruncate(self._fd, self._end)
-            os.lseek(self._fd, self._end, os.SEEK_SET)
+            self._file = Appender(self.path, end=self._end)
         except OSError as error:
             raise OutputError(f"{self.path}: cannot be written: {error.strerror}") from None
         if not self.run:
@@ -208,21 +207,15 @@ class Journal:
         number = 1
         while os.path.exists(name := f"{self.path}.bak{number}"):  # noqa: PTH110
             number += 1
-        os.replace(self.path, name)  # noqa: PTH105
+        replace(self.path, name)
         return name
 
     def _write(self, event: dict[str, Any]) -> None:
-        assert self._fd is not None
+        assert self._file is not None
         raw = json.dumps(event).encode() + b"\n"
         try:
-            written = 0
-            while written < len(raw):
-                written += os.write(self._fd, raw[written:])
-            os.fsync(self._fd)
+            self._file.append(raw, synced=True)
         except OSError as error:
-            with suppress(OSError):
-                os.ftruncate(self._fd, self._end)
-                os.lseek(self._fd, self._end, os.SEEK_SET)
             raise OutputError(
                 f"{self.path}: cannot be written: {error.strerror}; no batch is created without it: make room, and run the"
                 " same command again"
@@ -231,6 +224,6 @@ class Journal:
 
     def close(self) -> None:
         """Close the file; remove it if there never was a batch to be remembered."""
-        if self._fd is not None:
-            os.close(self._fd)
-            self._fd = None
+        if self._file is not None:
+            self._file.close()
+            self._file = None

@@ -18,6 +18,7 @@ from typing import Any, BinaryIO, Final, Self
 from paceline.batch.index import CACHE_KIB, Index, explained
 from paceline.batch.requests import BadLineError, Shard, read_lines, read_request
 from paceline.batch.results import OutputError, is_torn, read_answer
+from paceline.pacing.durable import replacing
 
 SHOWN: Final = 5
 """How many ids a message names."""
@@ -98,7 +99,7 @@ def merge(
             tick(f"{outputs[number]} is read")
         if answers and answers == merged.unknown:
             raise OutputError(f"no answer in the outputs is to a request of {source}: are they those of another input?")
-        _write(os.path.realpath(target), index, known, files, _shards(outputs), merged)
+        _write(target, index, known, files, _shards(outputs), merged)
     return merged
 
 
@@ -203,28 +204,21 @@ def _shards(outputs: Sequence[str]) -> int:
 
 def _write(target: str, index: Index, known: _Records, files: Sequence[BinaryIO], of: int, merged: Merged) -> None:
     shards = set[int]()
-    part = Path(f"{target}.{os.getpid()}.part")
     try:
-        with ExitStack() as undo:
-            undo.callback(part.unlink, missing_ok=True)
-            with part.open("xb", buffering=2**20) as out:
-                for line, custom_id in index.lines():
-                    record = known.find(line)
-                    if record is None:
-                        merged.missing += 1
-                        if len(merged.examples) < SHOWN:
-                            merged.examples.append(custom_id)
-                        shards.add((line - 1) % of + 1 if of else 0)
-                        continue
-                    number, at, size, ok = record
-                    files[number].seek(at)
-                    raw = files[number].read(size)
-                    out.write(raw if raw.endswith(b"\n") else raw + b"\n")
-                    merged.answered, merged.failed = merged.answered + bool(ok), merged.failed + (not ok)
-                out.flush()
-                os.fsync(out.fileno())
-            part.replace(target)
-            undo.pop_all()
+        with replacing(target, like=next((one.name for one in files), "")) as out:
+            for line, custom_id in index.lines():
+                record = known.find(line)
+                if record is None:
+                    merged.missing += 1
+                    if len(merged.examples) < SHOWN:
+                        merged.examples.append(custom_id)
+                    shards.add((line - 1) % of + 1 if of else 0)
+                    continue
+                number, at, size, ok = record
+                files[number].seek(at)
+                raw = files[number].read(size)
+                out.write(raw if raw.endswith(b"\n") else raw + b"\n")
+                merged.answered, merged.failed = merged.answered + bool(ok), merged.failed + (not ok)
     except OSError as error:
         raise OutputError(f"{target}: it cannot be written: {error.strerror}") from None
     merged.shards = [Shard(number, of) for number in sorted(shards)] if of else []

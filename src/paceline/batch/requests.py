@@ -92,7 +92,10 @@ WHOLE: Final = Shard(1, 1)
 
 
 def read_lines(file: BinaryIO, shard: Shard = WHOLE) -> Iterator[tuple[int, bytes | None]]:
-    """The number and content of every line of ``shard`` that is not blank; of a line that is too long, ``None``."""
+    """The number and content of every line of ``shard`` that is not blank; of a line that is too long, ``None``.
+
+    A line without an end is the last one, even if its writer goes on meanwhile: the rest of it is no line of its own.
+    """
     number = 0
     while raw := file.readline(LINE_MAX + 1):
         number += 1
@@ -105,6 +108,8 @@ def read_lines(file: BinaryIO, shard: Shard = WHOLE) -> Iterator[tuple[int, byte
                 yield number, None
         elif shard.has(number) and raw.strip():
             yield number, raw
+        if not raw.endswith(b"\n"):
+            return
 
 
 REQUIRED: Final = {

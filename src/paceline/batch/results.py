@@ -4,10 +4,11 @@ A line is an answer in OpenAI's batch format:
 
     {"id": "batch_req_...", "custom_id": "a", "response": {"status_code": 200, "request_id": ..., "body": {...}}, "error": null}
 """
-# ruff: noqa: PTH105, PTH108, PTH110, PTH112, PTH113, PTH116, PTH120, PTH123, PTH202  (a path is a string: "-" is standard output)
+# ruff: noqa: PTH108, PTH110, PTH111, PTH112, PTH113, PTH116, PTH118, PTH120, PTH123, PTH202  (a path is a string: "-" is standard output)
 
 from __future__ import annotations
 
+import dataclasses
 import errno
 import json
 import os
@@ -15,18 +16,19 @@ import re
 import secrets
 import stat
 import sys
-import tempfile
 from array import array
 from collections import deque
-from contextlib import ExitStack, suppress
+from collections.abc import Iterator
+from contextlib import ExitStack, closing, suppress
 from dataclasses import dataclass
-from io import FileIO
+from hashlib import sha256
 from itertools import count
 from types import TracebackType
 from typing import Any, BinaryIO, Final, Self
 
 from paceline.batch.index import Index
 from paceline.core.results import PacelineError
+from paceline.pacing.durable import Appender, close, create, lock, replace, replacing
 from paceline.providers.verdict import is_result
 
 STDOUT = "-"
@@ -58,6 +60,7 @@ class Recovered:
         doubtful: Those of them whose line has status 200 and no result, or whose result was not read.
         corrupt: Lines that are not answers, and were moved to the file ``aside``; with ``--repair`` the doubtful ones, too.
         torn: Whether the last line was incomplete and has been cut.
+        added: Answers that the earlier run could not write here, and had saved elsewhere; they are here now.
     """
 
     answered: int = 0
@@ -67,6 +70,7 @@ class Recovered:
     doubtful: int = 0
     corrupt: int = 0
     aside: str = ""
+    added: int = 0
 
 
 def encode_answer(custom_id: str, response: dict[str, Any] | None, error: dict[str, str] | None) -> bytes:
@@ -135,6 +139,7 @@ class Results:
         kept: Lines that the file could not take, in the order of their arrival: its disk is full, for example. They
             are at most the answers of the requests in flight, because nothing is sent while there are any.
         why: Why it could not take them.
+        unsaved: How many of the kept lines, the last ones, are in no other file either.
 
     Raises:
         OutputError: It cannot be written, or another process writes it.
@@ -143,15 +148,20 @@ class Results:
     def __init__(self, path: str) -> None:
         self.path = path if path == STDOUT else os.path.realpath(path)  # two names of one file have one lock
         self.kept: deque[bytes] = deque()
-        self.why = ""
-        self._lines: _Lines | None = None
+        self.why, self.unsaved = "", 0
+        self._file: Appender | None = None
         path = self.path
         self.resumable = path != STDOUT and (os.path.isfile(path) or os.path.isdir(path) or not os.path.exists(path))
+        name = sha256(os.fsencode(path)).hexdigest()[:32] if self.resumable else secrets.token_hex(16)
+        self._places = [os.path.join(folder, f"paceline-answers-{name}.jsonl") for folder in _folders()]
+        self._saved: dict[str, Appender] = {}
         self._lock = _Lock(path) if self.resumable else None
 
     def has_lines(self) -> bool:
-        """Whether the file holds anything of an earlier run."""
-        return self.resumable and os.path.exists(self.path) and os.path.getsize(self.path) > 0
+        """Whether there is anything of an earlier run."""
+        if not self.resumable or not os.path.exists(self.path):
+            return False
+        return os.path.getsize(self.path) > 0 or any(map(_is_own, self._places))
 
     def recover(self, index: Index, *, repair: bool = False) -> Recovered:
         """Mark the answered requests in ``index``, and leave only answers in the file.
@@ -168,7 +178,7 @@ class Results:
         if not self.resumable or not os.path.exists(self.path):
             return Recovered()
         try:
-            return self._recover(index, repair=repair)
+            return self._add_saved(self._recover(index, repair=repair), index)
         except OSError as error:
             raise OutputError(f"{self.path}: {error.strerror}") from None
 
@@ -228,13 +238,12 @@ class Results:
         Raises:
             OutputError: The copy cannot be written; the file is unchanged.
         """
-        folder, aside = os.path.dirname(self.path), None
+        aside = None
         try:
             with ExitStack() as undo:
-                with open(self.path, "rb") as old:
-                    new = _like(old, *tempfile.mkstemp(prefix=".paceline-", dir=folder), undo)
+                with replacing(self.path) as new, open(self.path, "rb") as old:
                     if corrupt:
-                        aside = _like(old, *_numbered(f"{self.path}.corrupt-"), undo)
+                        aside = self._new_corrupt(undo)
                     drops = iter([*dropped, 0])
                     drop, at = next(drops), 0
                     for number, raw in enumerate(old, 1):
@@ -247,27 +256,66 @@ class Results:
                                 aside.write(raw)
                         else:
                             new.write(raw if raw.endswith(b"\n") else raw + b"\n")
-                if aside is not None:
-                    _close(aside)
-                _close(new)
-                os.replace(new.name, self.path)
+                    if aside is not None:
+                        close(aside)
                 undo.pop_all()
         except OSError as error:
             raise OutputError(
                 f"{self.path}: its lines without an answer cannot be removed: {error.strerror}; the file is unchanged:"
-                f" make room in {folder}, or start over with --restart"
+                f" make room in {os.path.dirname(self.path)}, or start over with --restart"
             ) from None
-        _sync_folder(folder)
         return "" if aside is None else aside.name
 
+    def _new_corrupt(self, undo: ExitStack) -> BinaryIO:
+        """A new file beside this one, with the first number that is free; ``undo`` removes it."""
+        number = 1
+        while True:
+            try:
+                file = create(f"{self.path}.corrupt-{number}", like=self.path)
+            except FileExistsError:
+                number += 1
+            else:
+                undo.callback(os.unlink, file.name)
+                return undo.enter_context(file)
+
+    def _add_saved(self, recovered: Recovered, index: Index) -> Recovered:
+        """Add what an earlier run has saved elsewhere, each answer once, and remove its files.
+
+        Raises:
+            OutputError: This file cannot take it.
+        """
+        answered = unknown = 0
+        for path in filter(_is_own, self._places):
+            try:
+                with closing(Appender(self.path)) as out, open(path, "rb") as saved:
+                    for raw in saved:
+                        custom_id, ok = read_answer(raw) or ("", False)  # a kill may have cut the last line
+                        line = index.line_of(custom_id)
+                        if ok is not False and (line is None or index.mark(line)):
+                            out.append(raw if raw.endswith(b"\n") else raw + b"\n")
+                            answered, unknown = answered + (line is not None), unknown + (line is None)
+                    out.sync()
+            except OSError as error:
+                raise OutputError(
+                    f"{self.path}: cannot be written: {error.strerror}; make room: answers of an earlier run are in {path}"
+                ) from None
+            os.unlink(path)
+        return dataclasses.replace(
+            recovered,
+            answered=recovered.answered + answered,
+            unknown=recovered.unknown + unknown,
+            added=answered + unknown,
+        )
+
     def set_aside(self) -> str | None:
-        """Rename an existing file, and return its new name; ``None`` when there is no file."""
-        if not self.resumable or not os.path.exists(self.path):
-            return None
-        names = (f"{self.path}.bak{number if number > 1 else ''}" for number in count(1))
-        name = next(name for name in names if not os.path.exists(name))
-        os.replace(self.path, name)
-        return name
+        """Rename an existing file, and those with saved lines; return the new names, ``None`` when there is no file."""
+        aside = []
+        for path in (self.path, *filter(_is_own, self._places)):
+            if self.resumable and os.path.exists(path):
+                names = (f"{path}.bak{number if number > 1 else ''}" for number in count(1))
+                aside.append(next(name for name in names if not os.path.exists(name)))
+                replace(path, aside[-1])
+        return " and ".join(aside) or None
 
     def open(self) -> None:
         """Open the file for :meth:`append`.
@@ -276,29 +324,59 @@ class Results:
             OutputError: It cannot be written.
         """
         try:
-            to_stdout = self.path == STDOUT
-            file = open(1 if to_stdout else self.path, "ab", buffering=0, closefd=not to_stdout)  # noqa: SIM115
-            self._lines = _Lines(file)
+            self._file = Appender(1 if self.path == STDOUT else self.path, mode=0o666)
         except OSError as error:
             raise OutputError(f"{self.path}: cannot be written: {error.strerror}") from None
 
     def append(self, line: bytes) -> None:
-        """Write one line to the operating system, without buffering; keep it if a regular file cannot take it.
+        """Write one line to the operating system, without buffering; keep and save it if a regular file cannot take it.
 
         Raises:
             OSError: A pipe or a device has failed; nothing more can be written.
         """
-        assert self._lines is not None
+        assert self._file is not None
         self.kept.append(line)
-        if len(self.kept) == 1 and not self.write_kept() and not self._lines.regular:
+        if len(self.kept) == 1 and self.write_kept():
+            return
+        if not self._file.regular:
             self.kept.clear()
             raise OSError(errno.EIO, self.why)
+        self.unsaved += 1
+        self._save()
 
     def write_kept(self) -> bool:
         """Write the kept lines, as many as fit; return whether none is left."""
-        assert self._lines is not None
-        self.why = _drain(self.kept, self._lines) or self.why
+        assert self._file is not None
+        try:
+            while self.kept:
+                self._file.append(self.kept[0])
+                self.kept.popleft()
+            if self._saved:
+                self._file.sync()
+        except OSError as error:
+            self.why = error.strerror or str(error)
+        else:
+            while self._saved:
+                path, file = self._saved.popitem()
+                file.close()
+                with suppress(OSError):  # the next run finds its answers here
+                    os.unlink(path)
+        self.unsaved = min(self.unsaved, len(self.kept))
         return not self.kept
+
+    def _save(self) -> None:
+        """Write the kept lines that are in no other file to one with room, so that a kill does not lose them."""
+        for path in self._places:
+            with suppress(OSError):
+                while self.unsaved:
+                    if path not in self._saved:
+                        self._saved[path] = Appender(path, new=True)
+                    self._saved[path].append(self.kept[-self.unsaved])
+                    self.unsaved -= 1
+
+    def saved(self) -> str:
+        """The files that have the kept lines, in words; empty if there are none."""
+        return " and ".join(path for path, file in self._saved.items() if file.size())
 
     def sync(self) -> None:
         """Bring what was written to the disk.
@@ -306,40 +384,20 @@ class Results:
         Raises:
             OSError: That failed.
         """
-        assert self._lines is not None
-        os.fsync(self._lines.file.fileno())
-
-    def save_kept(self, *folders: str | None) -> list[tuple[str, int]]:
-        """Write the kept lines, as many as fit, to new private files.
-
-        Args:
-            folders: Where the files may be, the preferred place first; ``None`` for the system's temporary folder.
-
-        Returns:
-            For each file its path and the number of its lines. The lines that fit nowhere are still kept.
-        """
-        saved = []
-        for folder in folders:
-            before = len(self.kept)
-            with suppress(OSError):
-                if before and not self.write_kept():
-                    fd, name = tempfile.mkstemp(prefix="paceline-answers-", suffix=".jsonl", dir=folder)
-                    with open(fd, "wb", buffering=0) as file:
-                        _drain(self.kept, _Lines(file))
-                        os.fsync(fd)
-                    if len(self.kept) < before:
-                        saved.append((name, before - len(self.kept)))
-                    else:
-                        os.unlink(name)
-        return saved
+        assert self._file is not None
+        self._file.sync()
 
     def close(self) -> None:
         """Close the file and release the lock."""
-        if self._lines is not None:
+        if self._file is not None:
             with suppress(OSError):
-                if self._lines.regular:
-                    os.fsync(self._lines.file.fileno())
-                self._lines.file.close()
+                if self._file.regular:
+                    self._file.sync()
+            self._file.close()
+        for file in self._saved.values():
+            with suppress(OSError):
+                file.sync()
+            file.close()
         if self._lock is not None:
             self._lock.release()
 
@@ -350,59 +408,20 @@ class Results:
         self.close()
 
 
-class _Lines:
-    """The end of a file, to which only whole lines are added where the file can be cut.
-
-    Attributes:
-        regular: Whether it is a regular file. A pipe or a device cannot be cut: nothing may follow a line that failed.
-    """
-
-    def __init__(self, file: FileIO) -> None:
-        self.file = file
-        self.regular = stat.S_ISREG(os.fstat(file.fileno()).st_mode)
-        self._end = os.lseek(file.fileno(), 0, os.SEEK_END) if self.regular else 0
-        self._failure: OSError | None = None
-
-    def append(self, line: bytes) -> None:
-        """Add a line, or nothing.
-
-        Raises:
-            OSError: It cannot be written.
-        """
-        if self._failure is not None:
-            self._cut()
-        try:
-            written = 0
-            while written < len(line):
-                written += os.write(self.file.fileno(), line[written:])
-        except OSError as error:
-            self._failure = error
-            with suppress(OSError):
-                self._cut()
-            raise
-        self._end += written
-
-    def _cut(self) -> None:
-        """Cut off what a failed write has left."""
-        assert self._failure is not None
-        if not self.regular:
-            raise self._failure
-        fd = self.file.fileno()
-        self._end = min(self._end, os.fstat(fd).st_size)
-        os.ftruncate(fd, self._end)
-        os.lseek(fd, self._end, os.SEEK_SET)
-        self._failure = None
+def _folders() -> Iterator[str]:
+    """Where answers are saved that their file cannot take. The same in each run: ``tempfile`` passes a full folder over."""
+    given = (os.environ.get(name) for name in ("TMPDIR", "TEMP", "TMP"))
+    yield next(filter(None, given), "/tmp")  # noqa: S108  (files are new, and read only if they are this user's)
+    yield os.path.expanduser("~")
 
 
-def _drain(kept: deque[bytes], lines: _Lines) -> str:
-    """Move lines from ``kept`` to ``lines`` until one fails; return the reason, empty if none did."""
-    try:
-        while kept:
-            lines.append(kept[0])
-            kept.popleft()
-    except OSError as error:
-        return error.strerror or str(error)
-    return ""
+def _is_own(path: str) -> bool:
+    """Whether ``path`` is a file of this user, and no link: in the folder for all users another one may have made it."""
+    with suppress(OSError):
+        about = os.lstat(path)
+        own = sys.platform == "win32" or about.st_uid == os.geteuid()
+        return own and stat.S_ISREG(about.st_mode) and about.st_nlink == 1
+    return False
 
 
 def read_answer(raw: bytes) -> tuple[str, bool | None] | None:
@@ -435,45 +454,19 @@ def is_torn(raw: bytes, *, before: int) -> bool:
     return before > 0 and (_START.startswith(raw) or not raw.strip(b"\0"))
 
 
-def _like(old: BinaryIO, fd: int, name: str, undo: ExitStack) -> BinaryIO:
-    """The new file ``name``, with the mode of ``old`` and, where permitted, its owner; ``undo`` removes it."""
-    undo.callback(os.unlink, name)
-    new = undo.enter_context(open(name, "wb", opener=lambda _name, _flags: fd))  # noqa: SIM115
-    if sys.platform != "win32":
-        was = os.fstat(old.fileno())
-        for owner in ((-1, was.st_gid), (was.st_uid, -1)):
-            with suppress(OSError):
-                os.fchown(fd, *owner)
-        os.fchmod(fd, stat.S_IMODE(was.st_mode))
-    return new
+def require_one_name(path: str) -> None:
+    """Refuse a file with several names: the lock and the journal are beside one of them.
 
-
-def _numbered(prefix: str) -> tuple[int, str]:
-    """A new file, open, and its path: ``prefix`` with the first number that is free."""
-    number = 1
-    while True:
-        try:
-            name = f"{prefix}{number}"
-            return os.open(name, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), name
-        except FileExistsError:
-            number += 1
-
-
-def _close(file: BinaryIO) -> None:
-    """Bring the content of ``file`` to the disk, and close it."""
-    file.flush()
-    os.fsync(file.fileno())
-    file.close()
-
-
-def _sync_folder(folder: str) -> None:
-    """Bring the names in ``folder`` to the disk, where the system can."""
+    Raises:
+        OutputError: It has others; nothing is changed, because one of them may be a backup.
+    """
     with suppress(OSError):
-        fd = os.open(folder, os.O_RDONLY)
-        try:
-            os.fsync(fd)
-        finally:
-            os.close(fd)
+        if (names := os.stat(path).st_nlink) > 1:
+            raise OutputError(
+                f"{path}: this file has {names} names (hard links): what is appended would be in the file of the others, too,"
+                " and a run by another name would send everything twice; make it a file of its own: copy it, and rename the copy"
+                " to this name"
+            )
 
 
 class _Lock:
@@ -485,6 +478,7 @@ class _Lock:
             raise OutputError(f"{output}: it is a directory; name a file with -o")
         if os.path.exists(output) and not os.access(output, os.W_OK):
             raise OutputError(f"{output}: it cannot be written; choose another output with -o")
+        require_one_name(output)
         while True:
             try:
                 self._fd = os.open(self._path, os.O_RDWR | os.O_CREAT | getattr(os, "O_NOFOLLOW", 0), 0o600)
@@ -493,9 +487,11 @@ class _Lock:
             if os.fstat(self._fd).st_size:
                 os.close(self._fd)
                 raise OutputError(f"{self._path}: a file of another program; choose another output with -o")
-            if not _try_lock(self._fd):
+            try:
+                lock(self._fd)
+            except OSError:
                 os.close(self._fd)
-                raise OutputError(f"{output}: another process is writing it (it holds {self._path})")
+                raise OutputError(f"{output}: another process is writing it (it holds {self._path})") from None
             with suppress(FileNotFoundError):
                 if os.path.samestat(os.fstat(self._fd), os.stat(self._path)):
                     return
@@ -508,18 +504,3 @@ class _Lock:
             os.unlink(self._path)
         if sys.platform != "win32":
             os.close(self._fd)
-
-
-def _try_lock(fd: int) -> bool:
-    try:
-        if sys.platform == "win32":
-            import msvcrt
-
-            msvcrt.locking(fd, msvcrt.LK_NBLCK, 1)  # type: ignore[attr-defined,unused-ignore]
-        else:
-            import fcntl
-
-            fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except OSError:
-        return False
-    return True

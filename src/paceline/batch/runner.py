@@ -12,7 +12,7 @@ from typing import Any, Final
 from paceline.batch.address import Address
 from paceline.batch.client import Client
 from paceline.batch.progress import Meter, View
-from paceline.batch.requests import Request
+from paceline.batch.requests import BadLineError, Request
 from paceline.batch.results import Results, encode_answer
 from paceline.batch.summary import Tally
 from paceline.batch.transport import PausedError
@@ -67,11 +67,7 @@ class Runner:
         self._tasks: list[asyncio.Task[None]] = []
 
     async def run(self) -> None:
-        """Send everything.
-
-        Raises:
-            BadLineError: The input has changed since it was checked.
-        """
+        """Send everything."""
         loop = asyncio.get_running_loop()
 
         def on_signal(_number: int, _frame: FrameType | None) -> None:
@@ -151,13 +147,18 @@ class Runner:
         """The next request; while answers cannot be written, there is none."""
         while self._writing is not None:
             await asyncio.shield(self._writing)
-        return self._again.pop() if self._again else next(self._source, None)
+        try:
+            return self._again.pop() if self._again else next(self._source, None)
+        except BadLineError as error:  # the input has changed
+            self._halt(FAILED if self._tally.ok else USAGE, str(error))
+            return None
 
     async def _write_kept(self) -> None:
         """Write the answers that could not be written, as soon as that is possible."""
         path, results = self._results.path, self._results
+        where = results.saved() or "memory alone, because they fit nowhere else"
         self._view.say(
-            f"cannot write {path}: {results.why}; sending is paused, and answers are kept in memory; free some space"
+            f"cannot write {path}: {results.why}; sending is paused, and answers are kept in {where}; free some space"
         )
         started_s, most = asyncio.get_running_loop().time(), 0
         while results.kept and (waited_s := asyncio.get_running_loop().time() - started_s) < UNWRITTEN_MAX_S:

@@ -8,10 +8,9 @@ import logging
 import os
 import re
 import secrets
-import tempfile
 import time
 from collections.abc import Iterable, Iterator, Mapping
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from fnmatch import fnmatchcase
 from pathlib import Path
@@ -21,6 +20,7 @@ from paceline.core.queue import LaneSpec
 from paceline.core.quota import parse_quotas
 from paceline.core.results import PacelineError, QuotaError
 from paceline.pacing.accounts import check_limits
+from paceline.pacing.durable import replacing
 from paceline.providers.registry import base_of
 
 try:
@@ -193,17 +193,8 @@ class Keys:
     def _write(self, keys: Iterable[ClientKey]) -> None:
         text = json.dumps({"keys": [asdict(one) for one in keys]}, indent=2) + "\n"
         try:
-            handle, name = tempfile.mkstemp(dir=self.file.parent, prefix=f".{self.file.name}.")  # only for this user
-            try:
-                with os.fdopen(handle, "w") as file:
-                    file.write(text)
-                    file.flush()
-                    os.fsync(file.fileno())
-                Path(name).replace(self.file)
-            except BaseException:
-                with suppress(OSError):
-                    Path(name).unlink()
-                raise
+            with replacing(str(self.file)) as file:
+                file.write(text.encode())
         except OSError as error:
             raise KeyFileError(f"{self.file}: the keys cannot be written: {error.strerror}") from None
         self._stamp = None

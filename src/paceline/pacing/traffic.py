@@ -10,6 +10,7 @@ from os import PathLike
 from typing import Any
 
 from paceline.core.results import QuotaError
+from paceline.pacing.durable import Appender
 
 log = logging.getLogger("paceline")
 
@@ -58,10 +59,7 @@ class TrafficLog:
     def __init__(self, path: str | PathLike[str], setting: str) -> None:
         self.path = os.fspath(path)
         try:
-            self._file = os.open(self.path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | getattr(os, "O_CLOEXEC", 0), 0o600)
-            if os.path.isfile(self.path) and not _ends_whole(self.path):  # noqa: PTH113
-                # A full disk or a kill has cut the last line: the next one is a line of its own.
-                os.write(self._file, b"\n")
+            self._file = Appender(self.path, shared=True)
         except (OSError, ValueError) as error:
             why = getattr(error, "strerror", None) or error
             raise QuotaError(f"{setting} is {self.path!r}: it cannot be written: {why}") from None
@@ -75,9 +73,8 @@ class TrafficLog:
         values |= {"start": round(entry.start, 3), "seconds": round(entry.seconds, 3)}
         values |= {name: round(values[name]) for name in ("input_tokens", "output_tokens")}
         try:
-            full = os.fstat(self._file).st_size > BYTES_MAX
-            if not full:
-                os.write(self._file, json.dumps(values).encode() + b"\n")  # one call: lines of processes stay whole
+            if self._file.size() <= BYTES_MAX:
+                self._file.append(json.dumps(values).encode() + b"\n")
                 return
             problem = f"it has {BYTES_MAX // 2**30} GB"
         except OSError as error:
@@ -89,10 +86,4 @@ class TrafficLog:
         """Close the file."""
         if not self._failed:
             self._failed = True
-            os.close(self._file)
-
-
-def _ends_whole(path: str) -> bool:
-    """Whether the file is empty or ends with a whole line."""
-    with open(path, "rb") as file:  # noqa: PTH123
-        return file.seek(0, os.SEEK_END) == 0 or (file.seek(-1, os.SEEK_END) is not None and file.read(1) == b"\n")
+            self._file.close()

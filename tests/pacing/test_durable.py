@@ -1,0 +1,362 @@
+"""Files that a full disk, a kill or another process leaves whole, on Linux, and on macOS and Windows as far as their calls can be scripted."""
+
+import errno
+import os
+import stat
+import subprocess
+import sys
+import types
+from array import array
+from multiprocessing.pool import ThreadPool
+from pathlib import Path
+
+import pytest
+
+from paceline.batch.chunks import Kind, Load
+from paceline.batch.journal import Journal
+from paceline.batch.merge import merge
+from paceline.batch.results import OutputError, encode_answer
+from paceline.gateway.keys import Keys
+from paceline.pacing import durable
+from paceline.pacing.durable import Appender, replacing
+from paceline.pacing.traffic import Entry, TrafficLog
+
+posix = pytest.mark.skipif(sys.platform == "win32", reason="modes, links")
+
+
+class Disk:
+    """A disk with room for some bytes; a write that does not fit writes a part, as the system does."""
+
+    def __init__(self, path, monkeypatch):
+        self.path, self.room, self.write = path, 10**9, os.write
+        monkeypatch.setattr(os, "write", self)
+
+    def __call__(self, fd, content):
+        free = self.room - os.fstat(fd).st_size
+        if os.path.samestat(os.fstat(fd), self.path.stat()) and free < len(content):
+            if free <= 0:
+                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+            content = content[:free]
+        return self.write(fd, content)
+
+
+LINE = b'{"pool": "a line"}\n'
+
+
+@pytest.mark.parametrize("shared", [False, True])
+def test_a_write_that_fails_at_any_byte_leaves_whole_lines(tmp_path, monkeypatch, shared):
+    path = tmp_path / "lines"
+    disk = Disk(path, monkeypatch)
+    file = Appender(str(path), shared=shared)
+    for room in range(3 * len(LINE)):
+        disk.room = path.stat().st_size + room
+        for _ in range(room // len(LINE)):
+            file.append(LINE)
+        before = path.read_bytes()
+        with pytest.raises(OSError, match="No space"):
+            file.append(LINE)
+        assert path.read_bytes() == before
+    disk.room = 10**9
+    file.append(b"the last\n")
+    file.close()
+    whole = sum(room // len(LINE) for room in range(3 * len(LINE)))
+    assert path.read_bytes() == whole * LINE + b"the last\n"
+
+
+def test_what_another_has_added_is_not_cut_off(tmp_path, monkeypatch):
+    """The kept end of a file is its real end: the user adds lines to an output while its run goes on."""
+    path = tmp_path / "lines"
+    disk = Disk(path, monkeypatch)
+    file = Appender(str(path))
+    file.append(LINE)
+    with path.open("ab") as other:
+        other.write(b"of another\n")
+    disk.room = path.stat().st_size + 3
+    with pytest.raises(OSError, match="No space"):
+        file.append(LINE)
+    file.close()
+    assert path.read_bytes() == LINE + b"of another\n"
+
+
+def test_a_sync_that_fails_takes_the_line_back(tmp_path, monkeypatch):
+    def refuse(_fd):
+        raise OSError(errno.EIO, os.strerror(errno.EIO))
+
+    file = Appender(str(tmp_path / "lines"))
+    file.append(LINE, synced=True)
+    monkeypatch.setattr(os, "fsync", refuse)
+    with pytest.raises(OSError, match=os.strerror(errno.EIO)):
+        file.append(b"never\n", synced=True)
+    file.close()
+    assert (tmp_path / "lines").read_bytes() == LINE
+
+
+APPEND = """
+import os, sys, time
+from paceline.pacing.durable import Appender
+write = os.write
+if sys.argv[3] == "small":  # a slow disk that takes a part of each write
+    os.write = lambda fd, content: time.sleep(0.0001) or write(fd, content[:20])
+if sys.argv[3] == "failing":  # and one that fails in the middle of each second line
+    count = 0
+    def fails(fd, content):
+        global count
+        count += 1
+        if count % 2:
+            return write(fd, content)
+        write(fd, content[:9])
+        raise OSError(28, "No space left on device")
+    os.write = fails
+file = Appender(sys.argv[1], shared=True)
+print("ready", flush=True)
+sys.stdin.read()
+for number in range(60):
+    try:
+        file.append(f"{sys.argv[2]} {number} {'x' * 40}\\n".encode())
+    except OSError:
+        pass
+"""
+
+
+@pytest.mark.long("starts eight processes")
+@pytest.mark.parametrize("disk", ["whole", "small", "failing"])
+def test_lines_of_eight_processes_stay_whole(tmp_path, disk):
+    path = tmp_path / "lines"
+    args = [sys.executable, "-c", APPEND, str(path)]
+    streams = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
+    processes = [subprocess.Popen([*args, str(number), disk], **streams) for number in range(8)]
+    for process in processes:
+        process.stdout.readline()
+    for process in processes:
+        process.stdin.close()
+        process.stdin = None
+    for process in processes:
+        process.communicate()
+    assert [process.returncode for process in processes] == [0] * 8
+    lines = path.read_text().splitlines()
+    taken = range(0, 60, 2) if disk == "failing" else range(60)
+    assert sorted(lines) == sorted(f"{process} {number} {'x' * 40}" for process in range(8) for number in taken)
+
+
+def test_lines_of_threads_and_of_two_logs_stay_whole(tmp_path, monkeypatch):
+    write = os.write
+    monkeypatch.setattr(os, "write", lambda fd, content: write(fd, content[:5]))
+    path = tmp_path / "lines"
+    files = [Appender(str(path), shared=True) for _ in range(2)]
+    with ThreadPool(4) as pool:
+        pool.map(lambda n: files[n % 2].append(f"{n} {'x' * 20}\n".encode()), range(80), 1)
+    for file in files:
+        file.close()
+    assert sorted(path.read_text().splitlines()) == sorted(f"{n} {'x' * 20}" for n in range(80))
+
+
+@posix
+def test_an_append_waits_for_another_process_for_a_bounded_time(tmp_path, monkeypatch):
+    import fcntl
+
+    monkeypatch.setattr(durable, "SHARED_MOST_S", 0.01)
+    path = tmp_path / "lines"
+    file = Appender(str(path), shared=True)
+    with path.open("ab") as other:
+        fcntl.flock(other, fcntl.LOCK_EX)
+        with pytest.raises(OSError, match="the append of another process does not end"):
+            file.append(LINE)
+    file.append(LINE)
+    file.close()
+    assert path.read_bytes() == LINE
+
+
+def test_an_append_within_an_append_is_written(tmp_path, monkeypatch):
+    """A finalizer ends a request, and logs it, at any place of a program: within an append, too."""
+    path, write = tmp_path / "lines", os.write
+    file = Appender(str(path), shared=True)
+
+    def finalized(fd, content):
+        monkeypatch.setattr(os, "write", write)
+        file.append(b"inner\n")
+        return write(fd, content)
+
+    monkeypatch.setattr(os, "write", finalized)
+    file.append(b"outer\n")
+    file.close()
+    assert path.read_bytes() == b"inner\nouter\n"
+
+
+@posix
+@pytest.mark.parametrize("mode", [0o600, 0o640, 0o664])
+def test_keys_keep_their_mode_and_a_link_to_them(tmp_path, mode):
+    path, link = tmp_path / "real.json", tmp_path / "keys.json"
+    link.symlink_to(path)
+    Keys(link).add("first")
+    assert stat.S_IMODE(path.stat().st_mode) == 0o600
+    path.chmod(mode)
+    Keys(link).add("second")
+    assert (link.is_symlink(), stat.S_IMODE(path.stat().st_mode)) == (True, mode)
+    assert [one.name for one in Keys(link).all()] == ["first", "second"]
+    assert sorted(tmp_path.iterdir()) == [link, path]
+
+
+def merged(tmp_path):
+    source, output, target = (tmp_path / name for name in ("in", "out", "merged"))
+    line = '{"custom_id": "a", "method": "POST", "url": "/v1/chat/completions", "body": {"model": "m", "messages": [{}]}}\n'
+    source.write_text(line)
+    output.write_bytes(encode_answer("a", {"status_code": 200, "body": {"object": "x"}}, None))
+    output.chmod(0o640)
+    merge(str(source), [str(output)], str(target), overwrite=True)
+    return stat.S_IMODE(target.stat().st_mode)
+
+
+@posix
+def test_a_merged_result_is_as_private_as_the_old_one_or_the_outputs(tmp_path):
+    assert merged(tmp_path) == 0o640
+    (tmp_path / "merged").chmod(0o600)
+    assert merged(tmp_path) == 0o600
+
+
+def test_a_block_that_raises_leaves_the_old_file(tmp_path):
+    path = tmp_path / "file"
+    path.write_bytes(b"old")
+    with pytest.raises(ZeroDivisionError), replacing(str(path)) as file:
+        file.write(bytes(1 // 0))
+    assert [one.read_bytes() for one in tmp_path.iterdir()] == [b"old"]
+
+
+class Windows:
+    """The calls of Windows, as far as they differ: files are in text mode unless they are opened otherwise, and locks have bytes."""
+
+    O_BINARY = 1 << 28
+
+    def __init__(self, monkeypatch):
+        self.text, self.locks, self.tries, self.busy = set(), {}, 0, 0
+        self.open, self.write, self.close, self.replace = os.open, os.write, os.close, os.replace
+        msvcrt = types.SimpleNamespace(LK_NBLCK=2, LK_UNLCK=0, locking=self.locking)
+        monkeypatch.setitem(sys.modules, "msvcrt", msvcrt)
+        monkeypatch.setattr(sys, "platform", "win32")
+        monkeypatch.setattr(os, "O_BINARY", self.O_BINARY, raising=False)
+        monkeypatch.setattr(os, "open", self.opened)
+        monkeypatch.setattr(os, "write", self.written)
+        monkeypatch.setattr(os, "close", self.closed)
+        monkeypatch.setattr(os, "replace", self.replaced)
+
+    def opened(self, path, flags, mode=0o777):
+        fd = self.open(path, flags & ~self.O_BINARY, mode)
+        if not flags & self.O_BINARY:
+            self.text.add(fd)
+        return fd
+
+    def written(self, fd, content):
+        self.write(fd, content.replace(b"\n", b"\r\n") if fd in self.text else content)
+        return len(content)
+
+    def closed(self, fd):
+        self.text.discard(fd)
+        self.close(fd)
+
+    def locking(self, fd, mode, count):
+        byte = os.fstat(fd).st_ino, os.lseek(fd, 0, os.SEEK_CUR)
+        assert count == 1
+        if mode == 0:
+            assert self.locks.pop(byte) == fd
+        elif byte in self.locks:
+            raise PermissionError(errno.EACCES, "Permission denied")
+        else:
+            self.locks[byte] = fd
+
+    def replaced(self, old, new):
+        self.tries += 1
+        if self.tries <= self.busy:
+            raise PermissionError(errno.EACCES, "Access is denied")
+        self.replace(old, new)
+
+
+def load():
+    return Load(Kind("openai", "/v1/chat/completions", "m"), array("Q", [1]), ["a"], [b"{}"])
+
+
+@pytest.fixture
+def windows(monkeypatch):
+    return Windows(monkeypatch)
+
+
+def test_the_journal_and_the_traffic_log_have_no_carriage_returns(tmp_path, windows):
+    journal = Journal(str(tmp_path / "out"))
+    journal.open()
+    journal.intend(load(), "account")
+    journal.close()
+    log = TrafficLog(tmp_path / "log", "traffic_log")
+    log.write(Entry(0.0, "pool", "lane"))
+    log.close()
+    for path in (Path(journal.path), tmp_path / "log"):
+        assert path.read_bytes().endswith(b"\n")
+        assert b"\r" not in path.read_bytes()
+    assert windows.locks == {}
+
+
+def test_a_paid_batch_stays_in_the_journal_after_a_full_disk(tmp_path, windows, monkeypatch):
+    """In text mode the file was longer than the journal took it to be: the cut went into the line before."""
+    journal = Journal(str(tmp_path / "out"))
+    journal.open()
+    chunk = journal.intend(load(), "account")
+    journal.created(chunk, "batch_paid")
+
+    def full(_fd, _content):
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "write", full)
+        with pytest.raises(OutputError, match="No space left"):
+            journal.intend(load(), "account")
+    journal.close()
+    again = Journal(str(tmp_path / "out"))
+    assert (again.unfinished, again.known) == (1, {"batch_paid"})
+
+
+def test_a_lock_of_an_append_is_far_from_its_lines(tmp_path, windows):
+    file = Appender(str(tmp_path / "lines"), shared=True)
+    with file._turn:
+        ((_, byte),) = windows.locks
+    file.close()
+    assert byte == 2**31 - 2
+
+
+@pytest.mark.parametrize(("busy", "replaced"), [(3, True), (10**9, False)])
+def test_a_file_that_is_open_elsewhere_is_replaced_later_or_an_error(tmp_path, windows, monkeypatch, busy, replaced):
+    now_s = [0.0]
+    clock = types.SimpleNamespace(monotonic=lambda: now_s[0], sleep=lambda s: now_s.__setitem__(0, now_s[0] + s))
+    monkeypatch.setattr(durable, "time", clock)
+    path = tmp_path / "file"
+    path.write_bytes(b"old")
+    windows.busy = busy
+    if replaced:
+        with replacing(str(path)) as file:
+            file.write(b"new")
+    else:
+        with (
+            pytest.raises(PermissionError, match=r"Access is denied; another program may have it open: close it there"),
+            replacing(str(path)) as file,
+        ):
+            file.write(b"new")
+        assert 3 < now_s[0] < 10
+    assert [one.read_bytes() for one in tmp_path.iterdir()] == [b"new" if replaced else b"old"]
+
+
+@posix
+@pytest.mark.parametrize("refused", [False, True])
+def test_a_mac_flushes_the_cache_of_its_disk_where_the_file_system_can(tmp_path, monkeypatch, refused):
+    import fcntl
+
+    calls = []
+
+    def full_sync(_fd, command):
+        calls.append(command)
+        if refused:
+            raise OSError(errno.ENOTSUP, os.strerror(errno.ENOTSUP))
+
+    monkeypatch.setattr(sys, "platform", "darwin")
+    monkeypatch.setattr(fcntl, "F_FULLFSYNC", 51, raising=False)
+    monkeypatch.setattr(fcntl, "fcntl", full_sync)
+    monkeypatch.setattr(os, "fsync", lambda _fd: calls.append("fsync"))
+    file = Appender(str(tmp_path / "lines"))
+    file.append(LINE, synced=True)
+    file.close()
+    assert calls == ([51, "fsync"] if refused else [51])
