@@ -7,6 +7,7 @@ from batch_helpers import chat, contents, message, write_lines
 from paceline import Limiter
 from paceline.batch import requests
 from paceline.batch.check import Checker, InputError, check
+from paceline.batch.endpoints import GeminiEndpoints, OpenAIEndpoints
 from paceline.batch.index import Index
 from paceline.batch.requests import BadLineError, read_lines, read_request
 from paceline.config import Config
@@ -34,7 +35,9 @@ def test_reads_both_formats():
         (b"[1]", "not a JSON object"),
         (b'{"custom_id": "\\ud800"}', "not UTF-8"),
         (chat(""), "custom_id"),
-        (chat(7), "custom_id is 7"),
+        (chat(7.5), "custom_id is 7.5: it must be a string of 1 to 512 characters, or an integer"),
+        (chat(True), "custom_id is True"),
+        (chat(10**600), "1 to 512"),
         (chat("x" * 600), "1 to 512"),
         (chat("a") | {"method": "GET"}, "only 'POST'"),
         (chat("a") | {"url": "https://elsewhere/v1"}, "must be a path"),
@@ -51,6 +54,22 @@ def test_reads_both_formats():
 def test_says_what_is_wrong(value, words):
     with pytest.raises(BadLineError, match=words):
         read_request(1, None if value is None else raw(value))
+
+
+@pytest.mark.parametrize(
+    "url",
+    [
+        "https://ada:{}@elsewhere/v1/chat/completions", "https://elsewhere/v1?api_key={}",
+        "/v1beta/models/gemini-2.5-flash:streamGenerateContent?key={}", "/v1beta/models/gemini-2.5-flash:generateContent?alt=json&key={}",
+    ],
+)  # fmt: skip
+@pytest.mark.parametrize("encode", [OpenAIEndpoints, GeminiEndpoints])
+def test_a_key_in_the_url_of_a_line_is_in_no_message(url, encode):
+    key = "AIzaSy0123456789abcdef"
+    with pytest.raises(BadLineError, match="url is") as found:
+        encode(None).encode(read_request(1, raw(contents("a") | {"url": url.format(key)}), "gemini"))
+    assert key not in str(found.value)
+    assert "***" in str(found.value)
 
 
 def test_the_model_in_the_path_is_enough_and_holds():

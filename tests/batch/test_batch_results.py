@@ -127,7 +127,7 @@ def test_one_writer_at_a_time(tmp_path):
     assert list(tmp_path.iterdir()) == []
 
 
-@pytest.mark.parametrize("kind", ["link", "folder", "case"])
+@pytest.mark.parametrize("kind", ["link", "folder", *(["case"] if sys.platform in ("darwin", "win32") else [])])
 def test_two_names_of_one_output_have_one_lock_and_one_journal(tmp_path, kind):
     folder = tmp_path / "folder"
     folder.mkdir()
@@ -137,8 +137,8 @@ def test_two_names_of_one_output_have_one_lock_and_one_journal(tmp_path, kind):
     elif kind == "folder":
         (tmp_path / "other").symlink_to(folder)
         other = tmp_path / "other" / "out"
-    elif not (other := folder / "OUT").exists():
-        pytest.skip("names that differ in case are two files here")
+    else:
+        other = folder / "OUT"
     Journal(str(path)).open()
     with Results(str(path)) as results:
         with pytest.raises(OutputError, match="another process is writing it"):

@@ -12,6 +12,8 @@ with contextlib.suppress(ImportError):
 import pytest
 from batch_helpers import FAST, call, chat, finish, message, read_answers, wait_for_lines, write_lines
 
+from paceline.batch import offline
+from paceline.batch.check import InputError
 from paceline.batch.job import Job
 from paceline.batch.progress import Plain, View
 from paceline.config import Config
@@ -48,6 +50,24 @@ def test_answers_everything_once(source, emulator, capsys):
     assert "openai/gpt-5: 60k requests/min, 60M tokens/min (given)" in said
     assert "200 requests: 200 answered, 0 failed" in said
     assert emulator.tally()["answers"]["most"] == 1
+
+
+@pytest.mark.parametrize("mode", ["sync", "batch"])
+def test_ids_that_are_integers_stay_integers(tmp_path, emulator, mode, monkeypatch):
+    monkeypatch.setattr(offline, "TIMING", offline.Timing(poll_first_s=0.01, poll_most_s=0.01))
+    emulator.reset(batches={"turnaround_s": 0.01, "validating_s": 0.0, "finalizing_s": 0.0})
+    ids = [7, "8", 2**70, -1]
+    source = write_lines(tmp_path / "in.jsonl", map(chat, ids))
+    config = Config.load(environ={}, given={"base_url": emulator.base_url, "limits": {"*": FAST}})
+    job = Job(str(source), config=config, environ={"OPENAI_API_KEY": "sk-0123456789"}, mode=mode)
+    for sent in (4, 0):
+        code, report = job.run(View())
+        assert (code, report["ok"]) == (0, sent)
+        assert {repr(one["custom_id"]) for one in read_answers(output_of(source))} == set(map(repr, ids))
+    write_lines(source, map(chat, [7, "7"]))
+    with pytest.raises(InputError, match="line 2: custom_id is that of line 1: it must be unique"):
+        job.run(View())
+    emulator.reset(batches={})
 
 
 def test_again_sends_nothing(source, emulator):

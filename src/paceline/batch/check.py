@@ -11,7 +11,7 @@ from itertools import islice
 from typing import BinaryIO, Final, NamedTuple
 
 from paceline.batch.index import Index
-from paceline.batch.requests import WHOLE, BadLineError, Request, Shard, read_lines, read_request
+from paceline.batch.requests import WHOLE, BadLineError, Request, Shard, keyless, read_lines, read_request
 from paceline.config.servers import Server
 from paceline.core.results import GIVEN, NeverFits, PacelineError, PacelineWarning, QuotaError
 from paceline.http.describe import Metered
@@ -164,7 +164,7 @@ class Checker:
         if never is not None:
             raise BadLineError(_too_large(request, never))
         share = parts[0].share if len(parts) == 1 else min(parts, key=Part.load).share
-        if (first := self._index.add(request.custom_id, request.line)) is not None:
+        if (first := self._index.add(request.custom_id, request.line, number=request.number)) is not None:
             raise BadLineError(f"custom_id is that of line {first}: it must be unique")
         self.plan.requests += 1
         share.requests += 1
@@ -188,7 +188,7 @@ class Checker:
         call = provider.describe(request.path, request.body)
         if call is None:
             raise BadLineError(
-                f"url is {request.path!r}, which is not paced for {request.provider.name}; use /v1/chat/completions,"
+                f"url is {keyless(request.path)!r}, which is not paced for {request.provider.name}; use /v1/chat/completions,"
                 " /v1/responses, /v1/embeddings or /v1/completions, or /v1/messages for Anthropic"
             )
         known = self._pools.get((provider.name, call.model))

@@ -36,7 +36,7 @@ from paceline.batch.api import (
 from paceline.batch.chunks import Chunk
 from paceline.batch.client import error_of, one_line
 from paceline.batch.index import Index
-from paceline.batch.requests import BadLineError, Request
+from paceline.batch.requests import BadLineError, Request, keyless
 
 T = TypeVar("T")
 
@@ -181,7 +181,7 @@ def _file_of(content: list[bytes]) -> bytes:
 def _require_v1(request: Request) -> None:
     if "/v1/" not in request.path:
         text = "a batch needs a path like '/v1/chat/completions', with model or deployment in the body"
-        raise BadLineError(f"line {request.line}: url is {request.path[:100]!r}: {text}")
+        raise BadLineError(f"line {request.line}: url is {keyless(request.path)[:100]!r}: {text}")
 
 
 class AzureEndpoints(OpenAIEndpoints):
@@ -480,7 +480,7 @@ class GeminiEndpoints(Endpoints):
     def encode(self, request: Request) -> bytes:
         if not request.path.endswith(self.ONE) or "/models/" not in request.path:
             text = "a batch needs a path like '/v1beta/models/gemini-2.5-flash:generateContent'"
-            raise BadLineError(f"line {request.line}: url is {request.path[:100]!r}: {text}")
+            raise BadLineError(f"line {request.line}: url is {keyless(request.path)[:100]!r}: {text}")
         body = {name: value for name, value in request.body.items() if name != "model"}
         return json.dumps({"key": self.id_for(request.custom_id), "request": body}).encode("ascii")
 

@@ -33,10 +33,12 @@ class Index:
         self._db.execute("CREATE TABLE ids (id TEXT PRIMARY KEY, line INTEGER) WITHOUT ROWID")
         self._db.execute("BEGIN")
         self._cursor = self._db.cursor()
-        self._done = bytearray()
+        self._done, self._numbers = bytearray(), bytearray()
 
-    def add(self, custom_id: str, line: int) -> int | None:
-        """Add the id of ``line``; return the earlier line that has the same id, if there is one."""
+    def add(self, custom_id: str, line: int, *, number: bool = False) -> int | None:
+        """Add the id of ``line``, a ``number`` in the input; return the earlier line that has the same id, if there is one."""
+        if number:
+            _set(self._numbers, line)
         if self._cursor.execute("INSERT OR IGNORE INTO ids VALUES (?, ?)", (custom_id, line)).rowcount:
             return None
         return self.line_of(custom_id)
@@ -52,6 +54,10 @@ class Index:
         row = self._cursor.execute("SELECT id FROM ids WHERE line = ?", (line,)).fetchone()
         return None if row is None else str(row[0])
 
+    def shown(self, line: int | None, custom_id: str) -> str | int:
+        """The id of ``line`` as the input has it."""
+        return int(custom_id) if line is not None and _has(self._numbers, line) else custom_id
+
     def lines(self) -> Iterator[tuple[int, str]]:
         """All lines and their ids, in the order of the input."""
         self._cursor.execute("CREATE INDEX IF NOT EXISTS lines ON ids (line)")
@@ -61,17 +67,25 @@ class Index:
         """Mark ``line`` as done; return whether it was not done before."""
         if self.is_done(line):
             return False
-        byte = line >> 3
-        if byte >= len(self._done):
-            self._done.extend(bytes(byte + 1 - len(self._done)))
-        self._done[byte] |= 1 << (line & 7)
+        _set(self._done, line)
         return True
 
     def is_done(self, line: int) -> bool:
         """Whether ``line`` is done."""
-        byte = line >> 3
-        return byte < len(self._done) and bool(self._done[byte] >> (line & 7) & 1)
+        return _has(self._done, line)
 
     def close(self) -> None:
         """Delete the temporary file."""
         self._db.close()
+
+
+def _set(bits: bytearray, line: int) -> None:
+    byte = line >> 3
+    if byte >= len(bits):
+        bits.extend(bytes(byte + 1 - len(bits)))
+    bits[byte] |= 1 << (line & 7)
+
+
+def _has(bits: bytearray, line: int) -> bool:
+    byte = line >> 3
+    return byte < len(bits) and bool(bits[byte] >> (line & 7) & 1)

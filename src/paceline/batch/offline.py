@@ -628,7 +628,7 @@ class Offline:
         left.discard(key)
         if result.again or (line is not None and not self._index.mark(line)):
             return
-        self._append(result.custom_id, result.response, result.error)
+        self._append(line, result.custom_id, result.response, result.error)
         if line is None:  # paid, and no longer in the input
             return
         if result.error is None:
@@ -645,12 +645,14 @@ class Offline:
         """Record that a request has failed."""
         custom_id = self._index.id_of(line)
         if custom_id is not None and self._index.mark(line):
-            self._append(custom_id, None, {"code": code, "message": message})
+            self._append(line, custom_id, None, {"code": code, "message": message})
             self._tally.fail(code)
 
-    def _append(self, custom_id: str, response: dict[str, Any] | None, error: dict[str, str] | None) -> None:
+    def _append(
+        self, line: int | None, custom_id: str, response: dict[str, Any] | None, error: dict[str, str] | None
+    ) -> None:
         try:
-            self._results.append(encode_answer(custom_id, response, error))
+            self._results.append(encode_answer(self._index.shown(line, custom_id), response, error))
         except OSError as failure:
             raise StopError(FAILED, f"{self._results.path} cannot be written: {failure.strerror}") from None
 

@@ -43,6 +43,7 @@ class Request:
         path: The URL's path, below the server's root.
         body: The JSON body.
         model: The model, as the body or the path names it.
+        number: Whether the input has the id as an integer; the output has it as that, too.
     """
 
     line: int
@@ -51,6 +52,12 @@ class Request:
     path: str
     body: dict[str, Any]
     model: str
+    number: bool = False
+
+    @property
+    def shown_id(self) -> str | int:
+        """The id as the input has it."""
+        return int(self.custom_id) if self.number else self.custom_id
 
     def content(self) -> bytes:
         """The body as it is sent."""
@@ -152,11 +159,16 @@ def request_of(line: int, value: Mapping[str, Any], provider: str | None = None)
         if path is None:
             raise BadLineError(f"url is missing: {FORM}")
         if not isinstance(path, str) or not path.startswith("/"):
-            raise BadLineError(f"url is {_quote(path)}: it must be a path like '/v1/chat/completions'")
+            shown = keyless(path) if isinstance(path, str) else path
+            raise BadLineError(f"url is {_quote(shown)}: it must be a path like '/v1/chat/completions'")
     format_of = "anthropic" if path.rstrip("/").endswith("/messages") else "openai"
     custom_id = value.get("custom_id")
+    number = isinstance(custom_id, int) and not isinstance(custom_id, bool)
+    if number:
+        custom_id = str(custom_id)
     if not isinstance(custom_id, str) or not 0 < len(custom_id) <= ID_MAX:
-        raise BadLineError(f"custom_id is {_quote(custom_id)}: it must be a string of 1 to {ID_MAX} characters")
+        text = f"it must be a string of 1 to {ID_MAX} characters, or an integer"
+        raise BadLineError(f"custom_id is {_quote(custom_id)}: {text}")
     if not isinstance(body, dict):
         raise BadLineError(f"{name} is missing or not a JSON object")
     dialect = provider_named(provider or format_of)
@@ -170,11 +182,16 @@ def request_of(line: int, value: Mapping[str, Any], provider: str | None = None)
     if body.get("background"):
         raise BadLineError(f"{name}.background is true: an answer that is made later is not asked for; remove it")
     if path.rstrip("/").endswith(":streamGenerateContent"):
-        raise BadLineError(f"url is {_quote(path)}: streamed answers are not supported; write ':generateContent'")
+        raise BadLineError(
+            f"url is {_quote(keyless(path))}: streamed answers are not supported; write ':generateContent'"
+        )
     for field in next((fields for end, fields in REQUIRED.items() if path.rstrip("/").endswith(end)), ()):
         if not body.get(field):
-            raise BadLineError(f"{name}.{field} is {_quote(body.get(field))}: it is required for {path}")
-    return Request(line, custom_id, dialect, path, body, model)
+            raise BadLineError(f"{name}.{field} is {_quote(body.get(field))}: it is required for {keyless(path)}")
+    return Request(line, custom_id, dialect, path, body, model, number)
+
+
+_SECRET: Final = re.compile(r"([?&#][^=&#\s]*=|//)(?:(?<=//)[^/@\s]*(?=@)|(?<!//)[^&#\s]+)")
 
 
 def _no_constant(name: str) -> None:
@@ -204,6 +221,11 @@ def decode(raw: bytes) -> dict[str, Any]:
     except ValueError as error:
         raise BadLineError(f"not JSON: {error}") from None
     raise BadLineError(f"not a JSON object: {FORM}")
+
+
+def keyless(path: str) -> str:
+    """The URL of a line without what can be a key: user name, password and the values of its query."""
+    return _SECRET.sub(r"\1***", path)
 
 
 def _quote(value: object) -> str:

@@ -73,7 +73,7 @@ class Recovered:
     added: int = 0
 
 
-def encode_answer(custom_id: str, response: dict[str, Any] | None, error: dict[str, str] | None) -> bytes:
+def encode_answer(custom_id: str | int, response: dict[str, Any] | None, error: dict[str, str] | None) -> bytes:
     """One line of output, in JSON that every reader accepts. ASCII only, so that no text can break a line or an encoding.
 
     Numbers that are not finite become strings, and half a surrogate pair, which is no character, U+FFFD.
@@ -433,9 +433,11 @@ def read_answer(raw: bytes) -> tuple[str, bool | None] | None:
     try:
         value = json.loads(raw.decode("utf-8-sig"))
         _, custom_id, response, error = value["id"], value["custom_id"], value["response"], value["error"]
+        if isinstance(custom_id, int):
+            custom_id = str(custom_id)
         custom_id.encode()  # half a surrogate pair is in no input
         if error is not None or response["status_code"] != 200:
-            return custom_id, None if error is not None and error["code"] == UNREAD else False
+            return custom_id, None if isinstance(error, dict) and error.get("code") == UNREAD else False
         return custom_id, True if is_result(response["body"]) else None
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
         return None

@@ -191,7 +191,7 @@ class Runner:
 
     def _record(self, request: Request, response: dict[str, Any] | None, error: dict[str, str] | None) -> None:
         try:
-            self._results.append(encode_answer(request.custom_id, response, error))
+            self._results.append(encode_answer(request.shown_id, response, error))
         except OSError as failure:
             self._halt(FAILED, f"{self._results.path} cannot be written: {failure.strerror}")
             return

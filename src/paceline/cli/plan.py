@@ -242,7 +242,7 @@ def _calls(source: Path, config: Config) -> Iterator[Request]:
     Raises:
         PacelineError: A line is not a valid request.
     """
-    from paceline.batch.requests import BadLineError, read_lines, read_request
+    from paceline.batch.requests import BadLineError, keyless, read_lines, read_request
     from paceline.http.describe import described
     from paceline.limiter.limiter import Limiter
     from paceline.planner.simulation import Request
@@ -256,7 +256,7 @@ def _calls(source: Path, config: Config) -> Iterator[Request]:
                 raise PacelineError(f"{source}: line {line}: {error}") from None
             metered = described(limiter, request.provider, request.path, request.body)
             if metered is None:
-                raise PacelineError(f"{source}: line {line}: url is {request.path!r}, which is not paced")
+                raise PacelineError(f"{source}: line {line}: url is {keyless(request.path)!r}, which is not paced")
             _, output = metered.tokens()
             call, most = metered.call, metered.call.max_output_tokens
             model = (
