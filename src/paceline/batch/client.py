@@ -18,6 +18,7 @@ from paceline.batch.address import Address, proxy_for
 from paceline.batch.reach import Reach, origin
 from paceline.batch.redact import PART_MIN, Secrets
 from paceline.batch.requests import BadLineError, Request
+from paceline.batch.room import Room
 from paceline.batch.transport import (
     NO_CONNECTION,
     Answer,
@@ -31,6 +32,7 @@ from paceline.batch.transport import (
 from paceline.config.servers import ServerGroup
 from paceline.http.describe import Metered, at_account, describe
 from paceline.http.exchange import Binding, Exchange
+from paceline.http.lack import lack_of
 from paceline.http.routed import RoutedExchange, Way
 from paceline.limiter.limiter import Limiter
 from paceline.providers.verdict import Judged, Verdict
@@ -145,6 +147,7 @@ class Client:
     Attributes:
         reach: Reports addresses that cannot be reached.
         sender: Makes the attempts, and counts them.
+        room: Bounds the requests in flight, if this machine cannot have more.
     """
 
     def __init__(
@@ -163,6 +166,7 @@ class Client:
         self.reach = Reach(say, again=again, proxy=self._proxy)
         self._secrets = Secrets(address.key for address in addresses.values())
         self.sender = Sender(timeout_s, self.reach, self._secrets, paused)
+        self.room = Room(say)
         self._limiter, self._addresses, self._timeout_s, self._say = limiter, addresses, timeout_s, say
         self._routes: dict[tuple[str, str, str], Route] = {}
         self._targets: dict[tuple[str, str], Target] = {}  # of a group, by member and path
@@ -204,7 +208,7 @@ class Client:
             return None
         exchange = self._exchange(request, metered, address, route)
         try:
-            answer = await exchange.run()
+            answer = await self._answer(exchange)
         except PausedError:
             raise
         except UNANSWERED as error:
@@ -226,6 +230,23 @@ class Client:
             message = f"the servers of the group {self._group.name} {why}: {', '.join(self._group.members)}"
             outcome = replace(outcome, error={"code": "key_refused", **(outcome.error or {}), "message": message})
         return outcome
+
+    async def _answer(self, exchange: Exchange) -> Answer:
+        """Run an exchange, again each time when this machine lacks something for it."""
+        while True:
+            entry = await self.room.enter()
+            try:
+                answer: Answer = await exchange.run()
+            except Exception as error:
+                if (lack := lack_of(error)) is None:
+                    raise
+                self.sender.attempts -= 1
+                self.room.lower(lack, entry, len(self.sender.in_flight))
+            else:
+                return answer
+            finally:
+                self.room.leave()
+            await self.room.pause()
 
     def _exchange(self, request: Request, metered: Metered, address: Address, route: Route) -> Exchange:
         """The exchange of a request: with its server, or with any of the group.

@@ -19,6 +19,7 @@ from paceline.batch.reach import Reach, origin
 from paceline.batch.redact import Secrets
 from paceline.batch.results import read_body
 from paceline.http.exchange import Binding, Exchanged, Tap, UnsentError
+from paceline.http.lack import lack_of
 from paceline.pacing.permit import Permit
 from paceline.providers.verdict import Beginning
 
@@ -172,12 +173,14 @@ class Sender:
                 body = await self._read(response)
             status = response.status
         except NO_CONNECTION as error:
-            if not self.stopping:  # otherwise there is no further attempt to announce
+            if not self.stopping and lack_of(error) is None:  # when stopping, there is no further attempt to announce
                 self._reach.failed(target.origin, error, sent_s, time.monotonic())
             raise
         except (aiohttp.ClientPayloadError, aiohttp.ClientResponseError) as error:
             raise _without_url(error) from None
         except aiohttp.ClientOSError as error:  # its own text may have the URL
+            if lack_of(error) is not None:
+                raise
             why = f": {os.strerror(error.errno)}" if error.errno else ""
             raise aiohttp.ClientOSError(f"the connection broke{why}") from None
         except TimeoutError:
