@@ -35,10 +35,10 @@ from paceline.http.exchange import Binding, Exchange
 from paceline.http.lack import lack_of
 from paceline.http.routed import RoutedExchange, Way
 from paceline.limiter.limiter import Limiter
+from paceline.providers.meanings import KEY_INVALID, codes_of, refuses_key
 from paceline.providers.verdict import Judged, Verdict
 
 MESSAGE_MAX: Final = 2_000
-KEY_REFUSED: Final = (401, 403)
 NOT_THERE = frozenset([301, 302, 303, 307, 308, 404, 405, 410])
 """Status of an answer for a path or a model that the address does not have."""
 
@@ -319,8 +319,8 @@ def _outcome(request: Request, answer: Answer) -> Outcome:
     if own is not None:
         error = {"code": code or f"paceline_{own}", "message": words}
         return Outcome(None, error, answer, "money" if own == "stopped" else "")
-    if status in KEY_REFUSED:
-        detail = code if status == 401 else words  # the message of a 401 may hold a part of the key
+    if refuses_key(status, {"code": code, "message": words}):
+        detail = words if status == 403 else code  # the message of the others may hold a part of the key
         words = (
             f"{request.provider.name} refused the key with a {status}"
             f"{f' ({detail})' if detail else ''}; set {request.provider.key_env} to a key that may use {request.model[:100]}"
@@ -347,7 +347,10 @@ def _shown(url: URL) -> str:
 
 def error_of(payload: Any) -> tuple[str, str]:
     """Code and message of an error's body."""
+    if isinstance(payload, list) and payload:  # of Gemini, where it has OpenAI's form
+        payload = payload[0]
     error = payload.get("error") if isinstance(payload, dict) else None
     if not isinstance(error, dict):
         return "", str(error or payload or "no reason given")[:MESSAGE_MAX]
-    return str(error.get("code") or error.get("type") or "")[:100], str(error.get("message") or "")[:MESSAGE_MAX]
+    code = KEY_INVALID if KEY_INVALID in codes_of(error) else error.get("code") or error.get("type")
+    return str(code or "")[:100], str(error.get("message") or "")[:MESSAGE_MAX]
