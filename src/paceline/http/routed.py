@@ -18,6 +18,7 @@ from paceline.providers.verdict import Judged
 
 log = logging.getLogger("paceline.http")
 
+
 class Way(NamedTuple):
     """The way of a request to one member of a group; see :class:`~paceline.http.exchange.Exchange`."""
 

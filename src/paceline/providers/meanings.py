@@ -104,7 +104,9 @@ _OTHER = re.compile(
     r"policy|content_?filter|safety|moderation|guardrail|authentication|api_?key|access_?denied|unauthori[sz]ed",
     re.IGNORECASE,
 )
-_BAD_KEY = re.compile(r"(?:incorrect|invalid|wrong) api[ _]key|api[ _]key (?:not valid|not found|expired)", re.IGNORECASE)
+_BAD_KEY = re.compile(
+    r"(?:incorrect|invalid|wrong) api[ _]key|api[ _]key (?:not valid|not found|expired)", re.IGNORECASE
+)
 KEY_INVALID: Final = "API_KEY_INVALID"
 """Google's reason for an invalid key, whose status is 400 (ai.google.dev/gemini-api/docs/troubleshooting, 2026-11)."""
 _ABOUT_MONEY = re.compile(
