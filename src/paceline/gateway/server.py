@@ -28,7 +28,7 @@ from paceline.gateway.app import CONNECTION, Gateway, names_of
 from paceline.gateway.client import HttpClient
 from paceline.gateway.keys import Keys
 from paceline.gateway.upstreams import Upstreams
-from paceline.http.lack import FILES_WANTED, raise_files
+from paceline.http.lack import raise_files
 from paceline.limiter.limiter import Limiter
 from paceline.providers.registry import is_loopback
 
@@ -268,13 +268,14 @@ class _Protocol(HttpToolsProtocol):
 
 def _connections_max() -> int:
     """The connections that this process can have: of three open files, one is kept for servers and the store."""
-    soft = raise_files()
+    wanted = CONNECTIONS_MAX * 3 // 2
+    soft = raise_files(wanted)
     if soft is None:
         return CONNECTIONS_MAX
     log.log(
         logging.WARNING if soft < FILES_FEW else logging.INFO,
         "the limit of open files is %d, so that a process takes %d connections in place of %d: raise it to %d"
-        " (ulimit -n, LimitNOFILE=)", soft, soft * 2 // 3, CONNECTIONS_MAX, FILES_WANTED
+        " (ulimit -n, LimitNOFILE=)", soft, soft * 2 // 3, CONNECTIONS_MAX, wanted
     )  # fmt: skip
     return soft * 2 // 3
 
