@@ -2,6 +2,8 @@
 
 import asyncio
 import ssl
+import sys
+from dataclasses import replace
 
 import aiohttp
 import pytest
@@ -11,6 +13,7 @@ from paceline.gateway import client as module
 from paceline.gateway.client import HELD_MAX, HttpClient, InvalidAnswerError
 from paceline.gateway.upstreams import Upstream
 from paceline.http.exchange import Fault, fault_of
+from paceline.http.lack import Lack, lack_of
 from paceline.providers.registry import provider_named
 
 OK = b"HTTP/1.1 200 OK\r\ncontent-length: 2\r\n\r\nok"
@@ -254,6 +257,23 @@ async def test_no_connection():
         with pytest.raises(ConnectionRefusedError) as raised:
             await server.ask()
         assert fault_of(raised.value) is Fault.UNREACHED
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="there is no limit of files")
+@pytest.mark.parametrize("host", ["127.0.0.1", "localhost"])
+async def test_without_a_file_there_is_no_fault_of_the_server(host):
+    import resource
+
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    async with Server(OK) as server:
+        upstream = replace(server.upstream, root=server.upstream.root.replace("127.0.0.1", host))
+        resource.setrlimit(resource.RLIMIT_NOFILE, (3, hard))
+        try:
+            with pytest.raises(OSError) as raised:
+                await server.client.fetch(upstream, "POST", "/", [], b"")
+            assert (lack_of(raised.value), fault_of(raised.value)) == (Lack.FILES, Fault.UNSENT)
+        finally:
+            resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
 
 
 async def test_certificates_are_checked():

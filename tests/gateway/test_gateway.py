@@ -1,6 +1,7 @@
 """The gateway in front of emulated and odd servers, over real connections."""
 
 import asyncio
+import errno
 import gzip
 import json
 import threading
@@ -16,6 +17,9 @@ from paceline.cli.app import app
 from paceline.cli.serve import _greeting
 from paceline.config import Config
 from paceline.core.results import QuotaError
+from paceline.gateway import app as app_module
+from paceline.gateway.app import _on_error
+from paceline.gateway.client import NoConnectionError, _Server
 from paceline.gateway.keys import Keys
 from paceline.gateway.server import Settings
 from paceline.gateway.siblings import Siblings
@@ -120,6 +124,27 @@ class TestPassing:
         answer = client.post(running.url + "/opnai/v1/chat/completions", json=chat())
         assert answer.status_code == 404
         assert "did you mean 'openai'?" in answer.json()["error"]["message"]
+
+    def test_a_lack_of_files_opens_no_breaker_and_is_named_once(self, serve, emulator, client, monkeypatch, caplog):
+        running = serve(emulator.base_url, breaker={"failures": 1, "first_pause_s": 60})
+        monkeypatch.setattr(app_module, "_told_s", {})
+
+        async def lacking(*_):
+            raise NoConnectionError("no") from OSError(errno.EMFILE, "Too many open files")
+
+        with monkeypatch.context() as patched:
+            patched.setattr(_Server, "connect", lacking)
+            answers = [client.post(running.url + CHAT, json=chat()) for _ in range(10)]
+            running.server.servers[0].get_loop().call_soon_threadsafe(
+                _on_error, running.server.servers[0].get_loop(), {"exception": OSError(errno.EMFILE, "no")}
+            )
+        assert {(one.status_code, one.headers["x-paceline"], one.headers["retry-after"]) for one in answers} == {
+            (503, "lack", "1")
+        }
+        assert "too many open files" in answers[0].json()["error"]["message"]
+        assert client.post(running.url + CHAT, json=chat()).status_code == 200
+        assert [one.levelname for one in caplog.records if "too many open files" in one.getMessage()] == ["WARNING"]
+        assert "failures in a row" not in caplog.text
 
     def test_a_server_that_cannot_be_reached_is_a_502(self, serve, client):
         answer = client.post(serve("http://127.0.0.1:9").url + CHAT, json=chat())

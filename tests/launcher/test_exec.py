@@ -51,6 +51,20 @@ def script(folder, text, name="program.py"):
     return path
 
 
+@pytest.mark.skipif(sys.platform == "win32", reason="there is no limit of files")
+@pytest.mark.long("starts several processes")
+def test_the_command_has_the_raised_limit_of_open_files():
+    import resource
+
+    hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
+    limit = (256, hard if hard == resource.RLIM_INFINITY else min(hard, 2_000))
+    out, _ = run(
+        *("--", "python", "-c", "import resource; print(resource.getrlimit(resource.RLIMIT_NOFILE)[0])"),
+        preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_NOFILE, limit),
+    )
+    assert 256 < int(out) <= 30_000
+
+
 @pytest.mark.long("starts several processes")
 def test_a_program_is_paced_and_its_output_and_exit_code_are_its_own(world, tmp_path):
     program = script(tmp_path, "ask(12); print('done'); print('warned', file=sys.stderr); sys.exit(3)")

@@ -6,7 +6,8 @@ import asyncio
 import functools
 import json
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
@@ -18,10 +19,12 @@ from paceline.batch.address import Address, proxy_for
 from paceline.batch.reach import Reach, origin
 from paceline.batch.redact import PART_MIN, Secrets
 from paceline.batch.requests import BadLineError, Request
+from paceline.batch.room import Room
 from paceline.batch.transport import (
     NO_CONNECTION,
     Answer,
     AnswerTooLargeError,
+    DistrustedError,
     NotDecodedError,
     PausedError,
     Sender,
@@ -31,20 +34,24 @@ from paceline.batch.transport import (
 from paceline.config.servers import ServerGroup
 from paceline.http.describe import Metered, at_account, describe
 from paceline.http.exchange import Binding, Exchange
+from paceline.http.lack import lack_of
 from paceline.http.routed import RoutedExchange, Way
 from paceline.limiter.limiter import Limiter
+from paceline.providers.meanings import KEY_INVALID, codes_of, refuses_key
 from paceline.providers.verdict import Judged, Verdict
 
 MESSAGE_MAX: Final = 2_000
-KEY_REFUSED: Final = (401, 403)
 NOT_THERE = frozenset([301, 302, 303, 307, 308, 404, 405, 410])
 """Status of an answer for a path or a model that the address does not have."""
 
 HANDFUL: Final = 10
-"""How many answers show that an address or a model is wrong, if all of the first ones do."""
+"""How many answers show that an address or a model is wrong, if all of the first ones do, or so many in a row later."""
 
 HOLD_S: Final = 1.0
 """How long the other requests wait for the first answers, at most."""
+
+PAGE_S: Final = 5.0
+"""How long an address that has served may answer with pages, for a server that is exchanged, while the requests are sent again."""
 
 EXCERPT_MAX: Final = 200
 
@@ -81,29 +88,34 @@ class Outcome:
 
 
 class Route:
-    """The requests of one path and model at an address, until one of them shows that the address serves them.
+    """The requests of one path and model at an address, or at those of a group, until its answers show that it is wrong.
 
-    Before that, at most ``HANDFUL`` are sent within ``HOLD_S``: the answers of a wrong address come fast. A longer hold
-    would delay every run whose answers take a minute.
+    Before one of them shows that the address serves them, at most ``HANDFUL`` are sent within ``HOLD_S``: the answers of a
+    wrong address come fast. A longer hold would delay every run whose answers take a minute.
 
     Args:
         root: The server's root.
         path: The path below it.
+        origins: Scheme, host and port of the address, or of each in a group.
 
     Attributes:
         target: Where the requests go.
         open: Set when all requests may be sent, or none.
         served: Whether an answer has shown it.
-        wrong: How many answers were not from the API that was asked for.
+        wrong: How many answers in a row were not from the API that was asked for, of each address.
         why: Why no further request is sent; empty while they are.
     """
 
-    def __init__(self, root: str, path: str) -> None:
+    def __init__(self, root: str, path: str, origins: Iterable[str] = ()) -> None:
         self.target = Target.of(root, path)
         self.open = asyncio.Event()
         self.served = False
-        self.wrong = self._sent = 0
+        self.wrong = dict.fromkeys(origins or [self.target.origin], 0)
         self.why = ""
+        self._sent = 0
+        self._wrong_s = 0.0  # when the first of the wrong ones came
+        self._asking: set[asyncio.Task[Any]] = set()
+        self._ended: set[asyncio.Task[Any]] = set()
 
     async def enter(self) -> bool:
         """Wait for the answers of others, if need be; return whether the request may be sent."""
@@ -118,17 +130,61 @@ class Route:
     async def again(self) -> bool:
         """Whether a request whose answer was unreadable is sent again, once others have shown what they can."""
         await self.open.wait()
-        return self.served or not self.why
+        return not self.why
 
-    def answered(self, *, wrong: bool) -> bool:
-        """Count an answer; return whether it is the last of a handful that were all wrong."""
-        if self.served or self.why:
-            return False
-        self.wrong += wrong
-        self.served = not wrong
-        if not wrong or self.wrong == HANDFUL:
+    def good(self, origin: str) -> None:
+        """Count an answer of the API that was asked for."""
+        if self.wrong[origin] or not self.served:
+            self.wrong[origin], self.served = 0, True
             self.open.set()
-        return self.wrong == HANDFUL and wrong
+
+    def bad(self, origins: Iterable[str], *, again: bool) -> bool:
+        """Count a wrong answer of each of ``origins``; return whether a handful in a row of each address is wrong.
+
+        Args:
+            origins: The addresses.
+            again: Whether its request is sent again: a page that is gone after ``PAGE_S`` costs nothing then.
+        """
+        now_s = asyncio.get_running_loop().time()
+        if not any(self.wrong.values()):
+            self._wrong_s = now_s
+        for one in origins:
+            self.wrong[one] += 1
+        lasts = now_s - self._wrong_s >= PAGE_S or not (again and self.served)
+        return lasts and not self.why and min(self.wrong.values()) >= HANDFUL
+
+    def end(self, why: str, in_flight: Container[asyncio.Task[Any]]) -> None:
+        """Send nothing more. Requests in flight may finish; those that wait are not sent."""
+        self.why = self.why or why
+        self.open.set()
+        for task in self._asking - self._ended:
+            if task not in in_flight and task is not asyncio.current_task():
+                self._ended.add(task)
+                task.cancel()
+
+    @contextmanager
+    def asking(self) -> Iterator[None]:
+        """Around the exchange of a request.
+
+        Raises:
+            EndedError: It was not sent, because the route has ended meanwhile.
+        """
+        task = asyncio.current_task()
+        assert task is not None
+        self._asking.add(task)
+        try:
+            yield
+        except asyncio.CancelledError:
+            if task not in self._ended or task.uncancel():  # else the run stops, too
+                raise
+            raise EndedError from None
+        finally:
+            self._asking.discard(task)
+            self._ended.discard(task)
+
+
+class EndedError(Exception):
+    """A request was not sent, because others like it have shown that it cannot be answered."""
 
 
 class Client:
@@ -145,6 +201,7 @@ class Client:
     Attributes:
         reach: Reports addresses that cannot be reached.
         sender: Makes the attempts, and counts them.
+        room: Bounds the requests in flight, if this machine cannot have more.
     """
 
     def __init__(
@@ -163,9 +220,12 @@ class Client:
         self.reach = Reach(say, again=again, proxy=self._proxy)
         self._secrets = Secrets(address.key for address in addresses.values())
         self.sender = Sender(timeout_s, self.reach, self._secrets, paused)
+        self.room = Room(say)
         self._limiter, self._addresses, self._timeout_s, self._say = limiter, addresses, timeout_s, say
         self._routes: dict[tuple[str, str, str], Route] = {}
         self._targets: dict[tuple[str, str], Target] = {}  # of a group, by member and path
+        self._origins = [] if group is None else [origin(one.root) for one in group.members.values()]
+        self._distrusted: dict[str, str] = {}  # why nothing is sent to the address of a provider
         self._session: aiohttp.ClientSession | None = None
 
     def open(self) -> None:
@@ -182,7 +242,7 @@ class Client:
     @property
     def whys(self) -> list[str]:
         """Why requests of some path and model are not sent any more, each once."""
-        return [route.why for route in self._routes.values() if route.why]
+        return list(dict.fromkeys(route.why for route in self._routes.values() if route.why))
 
     def why_not(self, request: Request) -> str:
         """Why requests like ``request`` are not sent any more; empty while they are."""
@@ -199,14 +259,21 @@ class Client:
         kind = _kind(request)
         route = self._routes.get(kind)
         if route is None:
-            route = self._routes[kind] = Route(address.root, request.path)
-        if not (route.served or await route.enter()):
+            route = self._routes[kind] = Route(address.root, request.path, self._origins)
+            route.why = self._distrusted.get(request.provider.name, "")
+        if route.why or not (route.served or await route.enter()):
             return None
         exchange = self._exchange(request, metered, address, route)
         try:
-            answer = await exchange.run()
+            with route.asking():
+                answer = await self._answer(exchange)
         except PausedError:
             raise
+        except EndedError:
+            return None
+        except DistrustedError as error:
+            self._distrust(request.provider.name, str(error))
+            return None
         except UNANSWERED as error:
             code = "connection_error"
             if isinstance(error, AnswerTooLargeError):
@@ -216,16 +283,38 @@ class Client:
             else:
                 words = one_line(self._secrets.text(f"{type(error).__name__}: {error}".rstrip(": ")))
             return Outcome(None, {"code": code, "message": words[:MESSAGE_MAX]})
-        if not route.served and exchange.judged is not None:
-            self._judge(route, request, answer, exchange.judged)
-            if exchange.judged.verdict is Verdict.UNREADABLE and await route.again():
+        judged = exchange.judged
+        if judged is not None and judged.verdict is Verdict.UNREADABLE:
+            served, goes_on = route.served, await route.again()
+            if served and not goes_on:
+                return None
+            if goes_on and not served:
                 return await self.ask(request, metered)
+        elif judged is not None and judged.verdict is Verdict.FAULT:
+            self._judge(route, request, answer, judged, exchange.http.address)
         outcome = _outcome(request, answer)
         if outcome.ends and self._group is not None:
             why = "have no money left" if outcome.ends == "money" else "refuse their keys, or the model"
             message = f"the servers of the group {self._group.name} {why}: {', '.join(self._group.members)}"
             outcome = replace(outcome, error={"code": "key_refused", **(outcome.error or {}), "message": message})
         return outcome
+
+    async def _answer(self, exchange: Exchange) -> Answer:
+        """Run an exchange, again each time when this machine lacks something for it."""
+        while True:
+            entry = await self.room.enter()
+            try:
+                answer: Answer = await exchange.run()
+            except Exception as error:
+                if (lack := lack_of(error)) is None:
+                    raise
+                self.sender.attempts -= 1
+                self.room.lower(lack, entry, len(self.sender.in_flight))
+            else:
+                return answer
+            finally:
+                self.room.leave()
+            await self.room.pause()
 
     def _exchange(self, request: Request, metered: Metered, address: Address, route: Route) -> Exchange:
         """The exchange of a request: with its server, or with any of the group.
@@ -235,13 +324,22 @@ class Client:
         """
 
         def seen(judged: Judged) -> bool:
+            at = exchange.http.address
+            if judged.verdict is Verdict.RESULT:
+                route.good(at)
+                return False
+            self.sender.free()
             self.sender.refused += judged.verdict is Verdict.REFUSAL
-            return judged.verdict is Verdict.UNREADABLE and not route.served
+            wrong = judged.verdict is Verdict.UNREADABLE and (not route.served or _is_page(judged.start))
+            if wrong and route.bad([at], again=True):
+                self._end(route, request, 200, judged.start.decode("utf-8", "replace") or judged.why)
+            return bool(route.why) or (judged.verdict is Verdict.UNREADABLE and not route.served)
 
         if self._group is None or self._choice is None:
             target = route.target
             http = self._bind(request, address, target, request.content())
-            return Exchange(self._limiter, http, metered, target.key, seen=seen)
+            exchange = Exchange(self._limiter, http, metered, target.key, seen=seen)
+            return exchange
         ways = {}
         for name, one in self._group.members.items():
             body, own = one.renamed(request.body), None
@@ -253,12 +351,13 @@ class Client:
                 raise BadLineError(f"url is {request.path!r}, which is not paced for {one.provider.name}")
             place = self._targets.get((name, request.path))
             if place is None:
-                place = self._targets[name, request.path] = Target.of(one.root, request.path)
+                place = self._targets[name, request.path] = Target.of(one.root, request.path, self._origins)
             http = self._bind(request, self._addresses[one.provider.name], place, content)
             ways[name] = Way(http, own, place.key)
         sticky = request.body.get("prompt_cache_key")
         sticky = None if sticky is None else str(sticky)
-        return RoutedExchange(self._limiter, ways, self._choice, sticky=sticky, seen=seen)
+        exchange = RoutedExchange(self._limiter, ways, self._choice, sticky=sticky, seen=seen)
+        return exchange
 
     def _bind(self, request: Request, address: Address, target: Target, content: bytes) -> Binding:
         headers = address.headers_for(request.path)
@@ -266,23 +365,40 @@ class Client:
             headers["x-custom-id"] = request.custom_id  # for the log of a gateway on the way
         return self.sender.request(target, headers, content)
 
-    def _judge(self, route: Route, request: Request, answer: Answer, judged: Judged) -> None:
-        """Stop sending the requests of ``route`` if its first answers show that the address or the model is wrong."""
-        status, unreadable = judged.status, judged.verdict is Verdict.UNREADABLE
-        if judged.verdict is Verdict.REFUSAL or (status >= 500 and not unreadable):
+    def _judge(self, route: Route, request: Request, answer: Answer, judged: Judged, origin: str) -> None:
+        """Count an error that is no refusal; stop sending the requests of ``route`` if it shows that it is wrong."""
+        status = judged.status
+        if status >= 500:
             return
-        if route.answered(wrong=unreadable or status in NOT_THERE):
+        moved = status in NOT_THERE and (not route.served or status < 400 or isinstance(answer.payload, str))
+        if not moved:
+            route.good(origin)
+        elif route.bad(route.wrong, again=False):
             code, words = error_of(answer.payload)
-            if unreadable:
-                status, code, words = 200, "", judged.start.decode("utf-8", "replace") or judged.why
-            reason = one_line(f"{code}: {words}" if code else words)
-            route.why = (
-                f"the first {HANDFUL} answers for {request.model[:100]} from {_shown(route.target.url)} were not from its API, the last"
-                f" one with status {status} ({reason}); check --base-url, the url of the lines, and the model's name"
-            )
-            self._say(
-                f"no more requests of {request.model[:100]} to {request.path[:100]} are sent: the answers are wrong"
-            )
+            self._end(route, request, status, f"{code}: {words}" if code else words)
+
+    def _end(self, route: Route, request: Request, status: int, words: str) -> None:
+        """Stop sending the requests of ``route``, whose answers are wrong, the last one with ``status`` and ``words``."""
+        what, who = request.model[:100], _shown(route.target.url)
+        if self._group is not None:
+            who = f"the servers of the group {self._group.name}"
+        which, check = f"the first {HANDFUL} answers", "--base-url, the url of the lines, and the model's name"
+        if route.served:
+            which, check = f"{HANDFUL} answers in a row", "the server, and the proxy on the way if there is one"
+        why = (
+            f"{which} for {what} from {who} were not from its API, the last one with status {status} ({one_line(words)});"
+            f" check {check}"
+        )
+        route.end(why, self.sender.in_flight)
+        self._say(f"no more requests of {what} to {request.path[:100]} are sent: the answers are wrong")
+
+    def _distrust(self, provider: str, reason: str) -> None:
+        """Stop sending to the address of ``provider``, or to those of the group."""
+        why = f"{reason}; check --base-url, or name the certificate of your own authority in SSL_CERT_FILE"
+        self._distrusted.setdefault(provider, why)
+        for (name, _, _), route in self._routes.items():
+            if name == provider:
+                route.end(why, self.sender.in_flight)
 
 
 def _kind(request: Request) -> tuple[str, str, str]:
@@ -298,8 +414,8 @@ def _outcome(request: Request, answer: Answer) -> Outcome:
     if own is not None:
         error = {"code": code or f"paceline_{own}", "message": words}
         return Outcome(None, error, answer, "money" if own == "stopped" else "")
-    if status in KEY_REFUSED:
-        detail = code if status == 401 else words  # the message of a 401 may hold a part of the key
+    if refuses_key(status, {"code": code, "message": words}):
+        detail = words if status == 403 else code  # the message of the others may hold a part of the key
         words = (
             f"{request.provider.name} refused the key with a {status}"
             f"{f' ({detail})' if detail else ''}; set {request.provider.key_env} to a key that may use {request.model[:100]}"
@@ -310,6 +426,11 @@ def _outcome(request: Request, answer: Answer) -> Outcome:
     if status != 200:
         return Outcome(response, {"code": code or f"http_{status}", "message": words}, answer)
     return Outcome(response, None, answer)
+
+
+def _is_page(start: bytes) -> bool:
+    """Whether the beginning of a body is a text that is no JSON: no answer that was cut, and none without content."""
+    return not (start.lstrip() or b"{").startswith((b"{", b"["))
 
 
 def one_line(words: str) -> str:
@@ -326,7 +447,10 @@ def _shown(url: URL) -> str:
 
 def error_of(payload: Any) -> tuple[str, str]:
     """Code and message of an error's body."""
+    if isinstance(payload, list) and payload:  # of Gemini, where it has OpenAI's form
+        payload = payload[0]
     error = payload.get("error") if isinstance(payload, dict) else None
     if not isinstance(error, dict):
         return "", str(error or payload or "no reason given")[:MESSAGE_MAX]
-    return str(error.get("code") or error.get("type") or "")[:100], str(error.get("message") or "")[:MESSAGE_MAX]
+    code = KEY_INVALID if KEY_INVALID in codes_of(error) else error.get("code") or error.get("type")
+    return str(code or "")[:100], str(error.get("message") or "")[:MESSAGE_MAX]

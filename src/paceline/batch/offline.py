@@ -36,6 +36,7 @@ from paceline.batch.summary import Tally
 from paceline.batch.transport import session
 from paceline.core.results import PacelineError
 from paceline.http.describe import Metered
+from paceline.providers.meanings import refuses_key
 from paceline.providers.registry import provider_named
 
 IN_FLIGHT_MAX: Final = 20
@@ -709,7 +710,7 @@ def _body(result: Result) -> dict[str, Any]:
 
 def _stopping(error: RefusedError, kind: Kind) -> StopError:
     """Why a run cannot go on after a refusal."""
-    if error.status in (401, 403):
+    if refuses_key(error.status, {"code": error.code, "message": str(error)}):
         detail = f" ({error.code})" if error.code else ""
         env = provider_named(kind.provider).key_env
         return StopError(

@@ -111,13 +111,14 @@ class Meter:
         self._samples: deque[tuple[float, int]] = deque([(self._started_s, 0)], maxlen=_RATE_OVER)
         self._shared: set[str] = set()  # pools that other processes use, too
 
-    def line(self, pools: dict[str, Any], refused: int, unwritten: str = "") -> tuple[str, float]:
+    def line(self, pools: dict[str, Any], refused: int, unwritten: str = "", lacking: str = "") -> tuple[str, float]:
         """The line, and the share of the requests that is done.
 
         Args:
             pools: ``limiter.status()["pools"]``.
             refused: The number of answers with status 429.
             unwritten: Why the output cannot be written, while sending is paused for it.
+            lacking: What this machine lacks for more requests in flight.
         """
         tally, now_s = self._tally, time.monotonic()
         pools = since(tally.start, pools)
@@ -127,6 +128,7 @@ class Meter:
         then_s, before = self._samples[0]
         rate = (done - before) / (now_s - then_s) if now_s > then_s else 0.0
         limit, waits = binding(pools, tally.left, self._workers)
+        limit = lacking if lacking and not waits else limit
         left_s = eta_s(self._plan, pools, tally.left, self._shared)
         # The provider may admit less than the limits. Where requests wait for a quota, the last minute may have been the
         # pause of a window, so that the faster of the two measured rates counts.

@@ -14,6 +14,9 @@ from urllib.parse import urlsplit
 REPORT_EVERY_S: Final = 30.0
 """The least time between two messages that one address cannot be reached."""
 
+UNTRUSTED_MAX: Final = 10
+"""How many certificates in a row show that an address which has answered will not be trusted again."""
+
 REASON_MAX: Final = 200
 
 
@@ -27,6 +30,7 @@ class _Address:
     reported: bool = False  # as an address that cannot be reached
     why: str = ""  # why it cannot be reached; empty while it can
     lost: str = ""  # why a request failed that is not retried
+    untrusted: int = 0  # how many connections in a row had a certificate that is not trusted
 
 
 class Reach:
@@ -49,19 +53,25 @@ class Reach:
         if address.answered_s > sent_s:
             return
         address.why, address.failed_s = reason(error), now_s
+        address.untrusted = address.untrusted + 1 if _is_untrusted(error) else 0
         if not address.reported and now_s - address.reported_s >= REPORT_EVERY_S:
             address.reported, address.reported_s = True, now_s
-            self._say(f"{self._unreached(name, address.why)}{self._again}")
+            self._say(f"{self._unreached(name, address.why)}{'' if self.distrusts(name) else self._again}")
 
     def answered(self, name: str, sent_s: float, now_s: float) -> None:
         """An attempt sent at ``sent_s`` was answered; over an older connection that says nothing of new ones."""
         address = self._address(name)
         address.answered_s = now_s
         if address.why and sent_s >= address.failed_s:
-            address.why = ""
+            address.why, address.untrusted = "", 0
             if address.reported:
                 address.reported = False
                 self._say(f"{name} can be reached again")
+
+    def distrusts(self, name: str) -> bool:
+        """Whether no certificate of an address will be trusted: its first one was not, or many in a row were not."""
+        address = self._address(name)
+        return address.untrusted >= (1 if address.answered_s == -math.inf else UNTRUSTED_MAX)
 
     def lose(self, name: str, error: BaseException) -> str:
         """A request got no connection and is not retried; returns the message for its record."""
@@ -88,6 +98,10 @@ def origin(url: str) -> str:
     """Scheme, host and port of a URL, the name of an address: paths, queries and user names can hold keys."""
     parts = urlsplit(url)
     return f"{parts.scheme}://{parts.netloc.rpartition('@')[2]}"
+
+
+def _is_untrusted(error: BaseException) -> bool:
+    return isinstance(getattr(error, "certificate_error", None), ssl.SSLCertVerificationError)
 
 
 def reason(error: BaseException) -> str:

@@ -129,7 +129,8 @@ class Runner:
         while True:
             await asyncio.sleep(self._view.every_s)
             unwritten = self._results.why if self._results.kept else ""
-            self._view.show(*self._meter.line(self._limiter.status()["pools"], self.sender.refused, unwritten))
+            pools, lacking = self._limiter.status()["pools"], self._client.room.words
+            self._view.show(*self._meter.line(pools, self.sender.refused, unwritten, lacking))
 
     async def _work(self) -> None:
         task = asyncio.current_task()

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import time
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Collection, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, Final, Self
@@ -19,6 +19,7 @@ from paceline.batch.reach import Reach, origin
 from paceline.batch.redact import Secrets
 from paceline.batch.results import read_body
 from paceline.http.exchange import Binding, Exchanged, Tap, UnsentError
+from paceline.http.lack import lack_of
 from paceline.pacing.permit import Permit
 from paceline.providers.verdict import Beginning
 
@@ -61,6 +62,10 @@ class NotDecodedError(Exception):
     """An answer is not what its content encoding says; another attempt would bring it again."""
 
 
+class DistrustedError(UnsentError):
+    """The certificate of the address, or of each in a group, is not trusted; the message says why."""
+
+
 class PausedError(UnsentError):
     """A request was not sent, because answers cannot be written."""
 
@@ -95,17 +100,19 @@ class Target:
         url: The whole URL.
         origin: Its scheme, host and port.
         key: Its host and path, as an exchange names a target.
+        others: The origins of a group, to any of which its requests can go.
     """
 
     url: URL
     origin: str
     key: tuple[str, str]
+    others: Collection[str] = ()
 
     @classmethod
-    def of(cls, root: str, path: str) -> Self:
+    def of(cls, root: str, path: str, others: Collection[str] = ()) -> Self:
         """The target at ``path`` below the server's ``root``."""
         url = URL(root + path)
-        return cls(url, origin(str(url)), (url.host or "", url.path))
+        return cls(url, origin(str(url)), (url.host or "", url.path), others)
 
 
 class Sender:
@@ -153,6 +160,7 @@ class Sender:
             TimeoutError: The deadline passed.
             AnswerTooLargeError: The answer is larger than ``ANSWER_MAX``.
             NotDecodedError: The answer is not what its content encoding says.
+            DistrustedError: The certificate is not trusted, and another attempt would not change that.
             PausedError: Nothing may be sent now.
         """
         if self._paused():
@@ -172,12 +180,16 @@ class Sender:
                 body = await self._read(response)
             status = response.status
         except NO_CONNECTION as error:
-            if not self.stopping:  # otherwise there is no further attempt to announce
+            if not self.stopping and lack_of(error) is None:  # when stopping, there is no further attempt to announce
                 self._reach.failed(target.origin, error, sent_s, time.monotonic())
+                if all(map(self._reach.distrusts, target.others or [target.origin])):
+                    raise DistrustedError(self._reach.lose(target.origin, error)) from None
             raise
         except (aiohttp.ClientPayloadError, aiohttp.ClientResponseError) as error:
             raise _without_url(error) from None
         except aiohttp.ClientOSError as error:  # its own text may have the URL
+            if lack_of(error) is not None:
+                raise
             why = f": {os.strerror(error.errno)}" if error.errno else ""
             raise aiohttp.ClientOSError(f"the connection broke{why}") from None
         except TimeoutError:
@@ -188,6 +200,14 @@ class Sender:
                 if self.stopping:
                     task.cancel()
         return Answer(status, self._head(response.headers), self._secrets(body))
+
+    def free(self) -> None:
+        """The answer that the present task has received is no result: another attempt may follow."""
+        task = asyncio.current_task()
+        if task in self.in_flight:
+            self.in_flight.discard(task)
+            if self.stopping:
+                task.cancel()
 
     def _head(self, headers: Mapping[str, str]) -> dict[str, str]:
         head = {name.lower(): value for name, value in headers.items()}

@@ -35,6 +35,7 @@ EPILOG = (
 def command(*, words: tuple[str, ...], limits: tuple[str, ...], file: Path | None, quiet: bool, **given: Any) -> None:
     """Run COMMAND with the requests of all its Python processes paced, by quotas that they share."""
     from paceline.config import Config, parse_limit
+    from paceline.http.lack import raise_files
     from paceline.launcher.command import StartError, run
     from paceline.stores import NO_STORE
 
@@ -56,6 +57,7 @@ def command(*, words: tuple[str, ...], limits: tuple[str, ...], file: Path | Non
             with suppress(OSError):  # standard error was closed: the exit code is the program's all the same
                 click.echo(f"paceline exec: {line}", err=True)
 
+    raise_files()  # for the command, which inherits it: more of its requests can be in flight than without a limiter
     try:
         code = run(words, arguments, config.provider, say)
     except StartError as error:

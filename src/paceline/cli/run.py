@@ -102,6 +102,7 @@ def command(
     from paceline.batch.requests import WHOLE, Shard
     from paceline.batch.runner import INTERRUPTED, USAGE
     from paceline.config import Config, parse_limit
+    from paceline.http.lack import raise_files
 
     if mode == "sync" and (batch_lines is not None or batch_queue is not None):
         raise click.UsageError("--batch-lines and --batch-queue need --mode batch")
@@ -128,6 +129,7 @@ def command(
             batch_lines=batch_lines,
             batch_queue=batch_queue,
         )
+        raise_files()
         gc.freeze()  # what is imported stays; most of the rest is freed by its last reference
         gc.set_threshold(*GC_THRESHOLD)
         code, report = job.run(view(quiet=quiet))

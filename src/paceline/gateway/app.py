@@ -23,6 +23,7 @@ from paceline.gateway.siblings import Siblings
 from paceline.gateway.upstreams import KEY_HEADERS, Place, Upstream, Upstreams, is_plain, key_in_query, without_key
 from paceline.http.describe import Metered, at_account, describe
 from paceline.http.exchange import Exchange, Fault, fault_of
+from paceline.http.lack import Lack, lack_of
 from paceline.http.routed import RoutedExchange, Way
 from paceline.http.unpaced import announce
 from paceline.limiter.limiter import Limiter
@@ -45,6 +46,9 @@ BODIES_MAX: Final = 1024 * 2**20
 
 BODY_S: Final = 60.0
 """The longest time in which the body of a request may arrive."""
+
+TELL_S: Final = 60.0
+"""The least time between two lines of the log that tell of the same lack."""
 
 LOOK_S: Final = 5.0
 """The time between two looks for clients that are slower."""
@@ -165,11 +169,15 @@ class Gateway:
                     else:
                         await _respond(_refusal(_stopping()), send)
             except Exception as error:  # noqa: BLE001
-                _tell(error)
+                refusal = RequestError(500, "failed", "the gateway failed: its log says where")
+                if lack_of(error) is not None:
+                    refusal = _no_answer(error)
+                else:
+                    _tell(error)
                 if connection.answering:
                     connection.abort()
                 else:
-                    await _respond(_own(500, "failed", "the gateway failed: its log says where"), send)
+                    await _respond(_refusal(refusal), send)
             finally:
                 if connection.task is task:  # else the next request has begun
                     connection.task = None
@@ -180,6 +188,7 @@ class Gateway:
 
     async def _live(self, receive: Receive, send: Send, state: MutableMapping[str, Any]) -> None:
         await receive()
+        asyncio.get_running_loop().set_exception_handler(_on_error)
         self._client = self._make()
         self._janitor = asyncio.create_task(self._watch())
         state[CONNECTION] = self
@@ -624,7 +633,10 @@ def _stopping() -> RequestError:
 
 
 def _no_answer(error: Exception) -> RequestError:
-    """A server that did not answer."""
+    """A server that did not answer, or a lack of this machine."""
+    if (lack := lack_of(error)) is not None:
+        _tell_lack(lack)
+        return RequestError(503, "lack", f"this gateway's machine lacks what another request needs: {lack}")
     fault = fault_of(error)
     if isinstance(error, TimeoutError) and fault is not Fault.UNREACHED:
         return RequestError(504, "timeout", "the server did not answer in time")
@@ -633,6 +645,26 @@ def _no_answer(error: Exception) -> RequestError:
     if fault is None:
         _tell(error)
     return RequestError(502, "no_answer", f"the connection to the server broke: {type(error).__name__}")
+
+
+_told_s: dict[Lack, float] = {}
+
+
+def _tell_lack(lack: Lack) -> None:
+    """Log what this machine lacks, once in ``TELL_S``."""
+    now_s = time.monotonic()
+    if now_s - _told_s.get(lack, -math.inf) >= TELL_S:
+        _told_s[lack] = now_s
+        log.warning("this machine lacks what further requests need, which get a 503 or wait: %s%s", lack, lack.remedy)
+
+
+def _on_error(loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
+    """Log an error of the event loop: thousands of one lack once, which asyncio reports for each place in the backlog."""
+    lack = lack_of(context.get("exception"))
+    if lack is None:
+        loop.default_exception_handler(context)
+    else:
+        _tell_lack(lack)
 
 
 def _tell(error: Exception) -> None:

@@ -10,7 +10,6 @@ import socket
 import ssl
 import time
 from collections.abc import Callable, Mapping
-from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import partial
 from http import HTTPStatus
@@ -29,6 +28,7 @@ from paceline.gateway.app import CONNECTION, Gateway, names_of
 from paceline.gateway.client import HttpClient
 from paceline.gateway.keys import Keys
 from paceline.gateway.upstreams import Upstreams
+from paceline.http.lack import raise_files
 from paceline.limiter.limiter import Limiter
 from paceline.providers.registry import is_loopback
 
@@ -58,7 +58,8 @@ FILES_FEW: Final = 4_096
 TELL_S: Final = 60.0
 """The least time between two lines of the log that tell of too many connections."""
 
-BACKLOG: Final = 4_096
+BACKLOG: Final = 1_024
+"""Connections that wait to be accepted. Without files, asyncio tries so many times a second to accept one."""
 
 GC_THRESHOLD: Final = 50_000, 20, 100
 """Of the garbage collector, as in a run."""
@@ -267,18 +268,9 @@ class _Protocol(HttpToolsProtocol):
 
 def _connections_max() -> int:
     """The connections that this process can have: of three open files, one is kept for servers and the store."""
-    try:
-        import resource
-    except ImportError:  # Windows has no such limit
-        return CONNECTIONS_MAX
-    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     wanted = CONNECTIONS_MAX * 3 // 2
-    if 0 <= soft < wanted:
-        most = wanted if hard < 0 else min(hard, wanted)
-        with suppress(ValueError, OSError):  # less than the stated limit is allowed in some containers
-            resource.setrlimit(resource.RLIMIT_NOFILE, (most, hard))
-            soft = most
-    if not 0 <= soft < wanted:
+    soft = raise_files(wanted)
+    if soft is None:
         return CONNECTIONS_MAX
     log.log(
         logging.WARNING if soft < FILES_FEW else logging.INFO,

@@ -36,6 +36,7 @@ from paceline.core.results import (
 )
 from paceline.http.background import job_of, poll_of, remember
 from paceline.http.describe import Metered, describe, describe_guessed, is_metered, provider_guessed
+from paceline.http.lack import lack_of
 from paceline.http.recognise import Trial, answers_here, is_chat, llm_body, owner_of, recognised
 from paceline.http.unpaced import MEDIA_HOSTS, announce
 from paceline.pacing.accounts import Charge
@@ -63,7 +64,7 @@ class UnsentError(Exception):
 class Fault(Enum):
     """Why a request has no answer."""
 
-    UNSENT = "unsent"  # the caller's own client has sent nothing
+    UNSENT = "unsent"  # the caller's own client has sent nothing, or this machine lacked what a connection needs
     UNREACHED = "unreached"  # no connection to the host: it has received nothing
     BROKEN = "broken"  # a timeout, or a connection that broke: the provider may have counted the request
 
@@ -91,6 +92,14 @@ CAUSES_MAX: Final = 4
 
 def fault_of(error: BaseException) -> Fault | None:
     """Why a request has no answer; ``None`` for an error that is not about the host."""
+    fault, lack = _fault_named(error), lack_of(error)
+    if lack is None:
+        return fault
+    return Fault.UNSENT if lack.is_unsent or fault is Fault.UNREACHED else None
+
+
+def _fault_named(error: BaseException) -> Fault | None:
+    """The fault by the names of the exceptions."""
     for _ in range(CAUSES_MAX):
         for base in type(error).__mro__:
             if base.__name__ in FAULTS:
@@ -417,6 +426,8 @@ class Exchange:
                 # Counted before the permit is closed: a failed probe must not let the other waiters go.
                 self._count_fault(permit, type(error).__name__, fault)
                 delay_s = self._after_fault()
+            if fault is Fault.UNSENT:
+                self.record.attempts -= 1
             if fault in (Fault.UNSENT, Fault.UNREACHED):
                 permit.cancel()
             else:

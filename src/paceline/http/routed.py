@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Mapping
-from typing import Any, Final, NamedTuple
+from typing import Any, NamedTuple
 
 from paceline.core.quota import NS
 from paceline.core.results import Refusal, RefusalScope
@@ -13,12 +13,10 @@ from paceline.http.exchange import Binding, Exchange
 from paceline.pacing.group import ASIDE_S, HERE, Choice
 from paceline.pacing.pacer import Pacer
 from paceline.pacing.permit import Acquisition, Permit
+from paceline.providers.meanings import refuses_key
 from paceline.providers.verdict import Judged
 
 log = logging.getLogger("paceline.http")
-
-NOT_HERE: Final = (401, 403, 404)
-"""Status of an account that cannot answer any request for a model: its key or its deployments are others."""
 
 
 class Way(NamedTuple):
@@ -111,7 +109,8 @@ class RoutedExchange(Exchange):
 
     async def _failed(self, response: Any, judged: Judged, permit: Permit) -> Any | None:
         status = judged.status
-        if status not in NOT_HERE or not self._elsewhere(None):
+        here = status != 404 and not refuses_key(status, judged.error)  # else its key or its deployments are others
+        if here or not self._elsewhere(None):
             return await super()._failed(response, judged, permit)
         permit.settle()
         await self.http.close(response)

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any, Final
 
 from paceline.core.results import Refusal, RefusalKind
-from paceline.providers.parse import as_mapping, as_text
+from paceline.providers.parse import as_mapping, as_text, message_of
 
 _CODES: Final = {  # of several, the first kind holds
     RefusalKind.MONEY: (
@@ -104,7 +104,11 @@ _OTHER = re.compile(
     r"policy|content_?filter|safety|moderation|guardrail|authentication|api_?key|access_?denied|unauthori[sz]ed",
     re.IGNORECASE,
 )
-_BAD_KEY = re.compile(r"(?:incorrect|invalid|wrong) api[ _]key", re.IGNORECASE)
+_BAD_KEY = re.compile(
+    r"(?:incorrect|invalid|wrong) api[ _]key|api[ _]key (?:not valid|not found|expired)", re.IGNORECASE
+)
+KEY_INVALID: Final = "API_KEY_INVALID"
+"""Google's reason for an invalid key, whose status is 400 (ai.google.dev/gemini-api/docs/troubleshooting, 2026-11)."""
 _ABOUT_MONEY = re.compile(
     r"You (?:have|do|don|are|exceed)|Your (?:account|organi[sz]ation|team|workspace|credit|balance|plan)|This request would|Budget"
 )
@@ -123,6 +127,13 @@ def _kinds_by_words(status: int | None, codes: list[str], text: str) -> Iterator
             return
         text = _QUOTED.sub(" ", text)
     yield from (kind for kind, words in _WORDS if status in _READ[kind] and words.search(text))
+
+
+def refuses_key(status: int, error: Mapping[str, Any]) -> bool:
+    """Whether an error says that the key is refused, or may not do this: a 401, a 403, a 400 that names the key."""
+    if status != 400:
+        return status in (401, 403)
+    return KEY_INVALID in codes_of(error) or _BAD_KEY.match(message_of(error)) is not None
 
 
 def meaning(

@@ -62,7 +62,7 @@ class Judged:
         verdict: What it is.
         status: The status that says so: the answer's own, the one that the error in it states, or 502 if it is unreadable.
         refusal: The refusal in it.
-        error: The error in an answer whose status is below 400.
+        error: The error in an answer whose status is below 400, or 400.
         why: Why it is unreadable, in words that quote nothing of it.
         start: The beginning of an unreadable body.
         payload: The JSON value of the body, where all of it was read.
@@ -173,7 +173,8 @@ class Beginning:
         """The verdict."""
         if self._status >= 400:
             refusal = self._provider.refusal(self._status, self._headers, bytes(self.body))
-            return Judged(Verdict.FAULT if refusal is None else Verdict.REFUSAL, self._status, refusal)
+            error = parse.error_of(bytes(self.body))[0] if self._status == 400 else {}
+            return Judged(Verdict.FAULT if refusal is None else Verdict.REFUSAL, self._status, refusal, error)
         if self._status >= 300:  # a redirect is the caller's to follow
             return Judged(Verdict.FAULT, self._status)
         if self._accepted:

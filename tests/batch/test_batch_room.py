@@ -1,0 +1,168 @@
+"""A run that has too few files, or too little memory, for its workers."""
+
+import asyncio
+import errno
+import json
+import sys
+from types import SimpleNamespace
+
+import aiohttp
+import pytest
+from batch_helpers import FAST, call, chat, finish, read_answers, write_lines
+
+from paceline.batch import client as client_module
+from paceline.batch import room as room_module
+from paceline.batch.job import Job
+from paceline.batch.progress import Plain
+from paceline.batch.room import Room
+from paceline.config import Config
+from paceline.core.quota import parse_quotas
+from paceline.http.lack import Lack
+
+GOOD = {"choices": [{"message": {"content": "two"}}], "usage": {"prompt_tokens": 9, "completion_tokens": 1}}
+KEY = SimpleNamespace(ssl=True, host="host", port=1)
+
+
+class Narrow:
+    """In place of a session: raises ``error`` for each request beyond ``most`` in flight, and answers the others."""
+
+    def __init__(self, most, error):
+        self.most, self.error, self.now, self.lacked = most, error, 0, 0
+
+    async def post(self, _url, **_):
+        if self.now >= self.most:
+            self.lacked += 1
+            raise self.error
+        self.now += 1
+        await asyncio.sleep(0.005)
+        self.now -= 1
+        parts = [json.dumps(GOOD).encode(), b""]
+
+        async def readany():
+            return parts.pop(0)
+
+        return SimpleNamespace(status=200, headers={}, content=SimpleNamespace(readany=readany), close=lambda: None)
+
+    async def close(self):
+        pass
+
+
+@pytest.mark.parametrize(
+    ("error", "words"),
+    [
+        (aiohttp.ClientConnectorError(KEY, OSError(errno.EMFILE, "no")), "too many open files: 1"),
+        (RuntimeError("can't start new thread"), "no new thread can be started: 1"),
+        (MemoryError(), "out of memory: 1"),
+    ],
+)
+def test_a_lack_lowers_the_requests_in_flight_and_is_named_once(tmp_path, monkeypatch, capsys, caplog, error, words):
+    narrow = Narrow(20, error)
+    monkeypatch.setattr(client_module, "session", lambda _: narrow)
+    monkeypatch.setattr(room_module, "PAUSE_S", 0.01)
+    source = write_lines(tmp_path / "in.jsonl", [chat(f"r{i}") for i in range(300)])
+    given = {"base_url": "http://127.0.0.1:9", "workers": 100, "max_attempts": 1, "limits": {"*": parse_quotas(FAST)}}
+    config = Config.load(environ={}, given=given)
+    code, report = Job(str(source), None, config, environ={}).run(Plain())
+    assert (code, report["ok"], report["attempts"]) == (0, 300, 300)
+    assert len(read_answers(tmp_path / "in.results.jsonl")) == 300
+    err = capsys.readouterr().err
+    assert err.count(words) == err.count("requests in flight at most") == 1
+    assert "cannot reach" not in err + caplog.text
+    assert "failures in a row" not in err + caplog.text
+    assert narrow.lacked <= 100
+
+
+async def in_room(room, count):
+    return [await room.enter() for _ in range(count)]
+
+
+async def test_a_burst_of_lacks_finds_how_many_fit(monkeypatch):
+    monkeypatch.setattr(room_module, "RISE_S", 1_000.0)
+    room = Room(lambda _: None)
+    entries = await in_room(room, 500)
+    for number, entry in enumerate(entries[231:]):
+        room.lower(Lack.FILES, entry, 499 if number == 0 else 0)
+        room.leave()
+    assert room.most == 223
+    waiting = asyncio.create_task(room.enter())
+    for _ in range(8):
+        await asyncio.sleep(0)
+        assert not waiting.done()
+        room.leave()
+    room.leave()
+    await waiting
+
+
+async def test_the_bound_rises_by_one_and_more_and_more_slowly(monkeypatch):
+    monkeypatch.setattr(room_module, "RISE_S", 0.0)
+    room = Room(lambda _: None)
+    for entry in await in_room(room, 20):
+        room.lower(Lack.FILES, entry, 19)
+    assert (room.most, room.words) == (1, "too many open files: 1 requests in flight at most")
+    waiting = [asyncio.create_task(room.enter()) for _ in range(40)]
+    for step in range(2, 12):
+        await asyncio.sleep(0)
+        room.leave()
+        assert room.most == step
+    for task in waiting:
+        task.cancel()
+    monkeypatch.setattr(room_module, "RISE_S", 1_000.0)
+    later = Room(lambda _: None)
+    await in_room(later, 9)
+    later.lower(Lack.FILES, 9, 8)
+    waiting = asyncio.create_task(later.enter())
+    await asyncio.sleep(0)
+    later.leave()
+    assert later.most == 6
+    waiting.cancel()
+    await asyncio.gather(waiting, return_exceptions=True)
+
+
+async def test_a_turn_of_a_task_that_was_cancelled_goes_to_the_next(monkeypatch):
+    monkeypatch.setattr(room_module, "RISE_S", 1_000.0)
+    room = Room(lambda _: None)
+    await in_room(room, 2)
+    room.lower(Lack.FILES, 1, 1)
+    room.leave()
+    first, second = (asyncio.create_task(room.enter()) for _ in range(2))
+    await asyncio.sleep(0)
+    room.leave()
+    first.cancel()
+    await asyncio.wait_for(second, 5)
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="there is no limit to raise")
+class TestLimit:
+    """The command raises its limit of open files, and the library does not."""
+
+    @pytest.fixture
+    def soft(self):
+        import resource
+
+        before = resource.getrlimit(resource.RLIMIT_NOFILE)
+        if before[1] != resource.RLIM_INFINITY and before[1] <= 1_000:
+            pytest.skip("the hard limit is low")
+        resource.setrlimit(resource.RLIMIT_NOFILE, (1_000, before[1]))
+        yield lambda: resource.getrlimit(resource.RLIMIT_NOFILE)[0]
+        resource.setrlimit(resource.RLIMIT_NOFILE, before)
+
+    def test_the_command_does(self, tmp_path, emulator, soft):
+        call(write_lines(tmp_path / "in.jsonl", [chat("a")]), base_url=emulator.base_url)
+        assert soft() > 1_000
+
+    def test_a_job_in_a_program_does_not(self, tmp_path, emulator, soft):
+        source = write_lines(tmp_path / "in.jsonl", [chat("a")])
+        config = Config.load(environ={}, given={"base_url": emulator.base_url, "limits": {"*": parse_quotas(FAST)}})
+        Job(str(source), None, config, environ={}).run(Plain())
+        assert soft() == 1_000
+
+    @pytest.mark.long("a process of its own")
+    def test_a_run_ends_with_few_files(self, tmp_path, emulator, command):
+        emulator.reset(latency_s=0.1, limits={"*": FAST})
+        source = write_lines(tmp_path / "in.jsonl", [chat(f"r{i}") for i in range(600)])
+        setup = "import resource; resource.setrlimit(resource.RLIMIT_NOFILE, (80, 80))"
+        _, err = finish(command(source, "--workers", "300", base_url=emulator.base_url, setup=setup), 0)
+        assert err.count("too many open files") == 1
+        assert "600 attempts, 0 of them refused" in err
+        assert "cannot reach" not in err
+        assert "failures in a row" not in err

@@ -1,0 +1,283 @@
+"""What cannot change by itself stops a run at any time, with the rest unsent."""
+
+import ssl
+from datetime import UTC, datetime, timedelta
+
+import httpx2
+import pytest
+import trustme
+from batch_helpers import chat, contents, message, read_answers, write_lines
+
+from odd_server import HTML, JSON, OddServer
+from paceline.batch import client
+from paceline.batch.client import HANDFUL
+from paceline.batch.job import Job
+from paceline.batch.progress import Plain
+from paceline.config import Config
+
+GOOD = {"choices": [{"message": {"content": "two"}}], "usage": {"prompt_tokens": 9, "completion_tokens": 1}}
+FAST = {"*": "60k requests/min"}
+SOON = {"breaker": {"first_pause_s": 0.01, "pause_s": 0.01}, "retry": {"backoff_s": 0.01}}
+KEYS = {"OPENAI_API_KEY": "k", "GEMINI_API_KEY": "a-gemini-key"}
+
+
+def run(tmp_path, lines, base_url, mode="sync", **given):
+    source = write_lines(tmp_path / "in.jsonl", lines)
+    config = Config.load(environ={}, given={"base_url": base_url, "limits": FAST, **given})
+    code, report = Job(str(source), None, config, environ=KEYS, mode=mode).run(Plain())
+    return code, report, tmp_path / "in.results.jsonl"
+
+
+def in_group(servers, provider, **given):
+    upstreams = {
+        name: {"provider": provider, "base_url": url, "key_env": f"{provider.upper()}_API_KEY"}
+        for name, url in servers.items()
+    }
+    given |= {"upstreams": upstreams, "groups": {"g": {"members": list(servers)}}, "group": "g", "provider": provider}
+    return Config.load(environ={}, given={"limits": FAST, **given})
+
+
+INVALID = {
+    "error": {
+        "code": 400,
+        "status": "INVALID_ARGUMENT",
+        "message": "API key not valid. Please pass a valid API key.",
+        "details": [
+            {
+                "@type": "type.googleapis.com/google.rpc.ErrorInfo",
+                "reason": "API_KEY_INVALID",
+                "domain": "googleapis.com",
+            }
+        ],
+    }
+}
+EXPIRED = {
+    "error": {"code": 400, "status": "INVALID_ARGUMENT", "message": "API key expired. Please renew the API key."}
+}
+
+
+@pytest.mark.parametrize("mode", ["sync", "batch"])
+@pytest.mark.parametrize(
+    ("body", "detail"), [(INVALID, "API_KEY_INVALID"), ([INVALID], "API_KEY_INVALID"), (EXPIRED, "400")]
+)
+def test_an_invalid_key_of_gemini_is_a_refused_key(tmp_path, capsys, mode, body, detail):
+    with OddServer(lambda *_: (400, JSON, body)) as server:
+        code, report, output = run(
+            tmp_path, [contents(f"r{i}") for i in range(3)], server.base_url, mode, provider="gemini", workers=1
+        )
+        assert len(server.asked) == 1
+    assert (code, report["ok"], report["failed"], output.read_bytes()) == (2, 0, 0, b"")
+    err = capsys.readouterr().err
+    assert f"gemini refused the key with a 400 ({detail}); set GEMINI_API_KEY to a key" in err
+    assert "3 requests left" in err
+
+
+def test_another_400_is_a_fault_of_its_request(tmp_path):
+    body = {"error": INVALID["error"] | {"message": "Invalid value at 'contents'", "details": []}}
+    with OddServer(lambda *_: (400, JSON, body)) as server:
+        code, report, _ = run(tmp_path, [contents("a"), contents("b")], server.base_url, provider="gemini")
+    assert (code, report["failed"]) == (1, 2)
+
+
+@pytest.mark.parametrize("status", [401, 403])
+def test_a_key_that_is_revoked_in_the_middle_ends_the_run(tmp_path, capsys, status):
+    def answer(number, _):
+        return (200, JSON, GOOD) if number < 20 else (status, JSON, {"error": {"code": "revoked", "message": "no"}})
+
+    lines = [chat(f"r{i}") for i in range(200)]
+    with OddServer(answer) as server:
+        code, report, output = run(tmp_path, lines, server.base_url, workers=5)
+        assert (code, report["ok"], report["failed"]) == (2, 20, 0)
+        assert len(server.asked) <= 25
+        assert f"openai refused the key with a {status}" in capsys.readouterr().err
+        server.answer = lambda *_: (200, JSON, GOOD)
+        code, report, output = run(tmp_path, lines, server.base_url, workers=50)
+    assert (code, report["ok"], report["skipped"]) == (0, 180, 20)
+    assert len({one["custom_id"] for one in read_answers(output)}) == 200
+
+
+def test_a_member_of_a_group_whose_gemini_key_is_invalid_costs_no_request(tmp_path):
+    def served(_, __):
+        return 200, JSON, {"candidates": [{"content": {"parts": [{"text": "two"}]}}], "usageMetadata": {}}
+
+    source = write_lines(tmp_path / "in.jsonl", [contents(f"r{i}") for i in range(40)])
+    with OddServer(lambda *_: (400, JSON, INVALID)) as bad, OddServer(served) as good:
+        servers = {"a": bad.base_url, "b": good.base_url}
+        code, report = Job(str(source), None, in_group(servers, "gemini", workers=4), environ=KEYS).run(Plain())
+        assert bad.asked
+    assert (code, report["ok"]) == (0, 40)
+
+
+PAGE = b"<html><title>Sign in</title>"
+WRONG = {
+    "a page with 200": (200, HTML, PAGE),
+    "a page with 404": (404, HTML, PAGE),
+    "a redirect": (302, {"location": "http://portal/"}, b""),
+}
+
+
+@pytest.mark.parametrize("wrong", WRONG.values(), ids=WRONG)
+def test_wrong_answers_in_a_row_end_a_run_that_was_served(tmp_path, capsys, monkeypatch, wrong):
+    monkeypatch.setattr(client, "PAGE_S", 0.0)
+    lines = [chat(f"r{i}") for i in range(300)]
+    with OddServer(lambda number, _: (200, JSON, GOOD) if number < 30 else wrong) as server:
+        code, report, output = run(tmp_path, lines, server.base_url, workers=20, **SOON)
+        assert (code, report["ok"]) == (1, 30)
+        assert len(server.asked) < 150
+        assert len(read_answers(output)) - 30 == report["failed"]
+        assert (report["failed"] == 0) == (wrong[0] == 200)
+        err = capsys.readouterr().err
+        assert "10 answers in a row for gpt-5 from" in err
+        assert f"were not from its API, the last one with status {wrong[0]}" in err
+        server.answer = lambda *_: (200, JSON, GOOD)
+        code, report, output = run(tmp_path, lines, server.base_url)
+    assert (code, report["skipped"], report["ok"]) == (0, 30, 270)
+    assert len({one["custom_id"] for one in read_answers(output)}) == 300
+
+
+def test_pages_do_not_end_a_run_before_they_have_lasted(tmp_path, monkeypatch):
+    monkeypatch.setattr(client, "PAGE_S", 3_600.0)
+    first = WRONG["a page with 200"]
+    with OddServer(lambda number, _: first if 30 <= number < 50 else (200, JSON, GOOD)) as server:
+        code, report, _ = run(tmp_path, [chat(f"r{i}") for i in range(100)], server.base_url, workers=20, **SOON)
+    assert (code, report["ok"]) == (0, 100)
+
+
+@pytest.mark.parametrize("between", [(200, JSON, GOOD), (400, JSON, {"error": {"message": "no"}})])
+def test_a_right_answer_between_them_begins_anew(tmp_path, between):
+    wrong = WRONG["a page with 404"]
+    with OddServer(lambda number, _: between if number % 10 == 0 else wrong) as server:
+        code, report, _ = run(tmp_path, [chat(f"r{i}") for i in range(60)], server.base_url, workers=1)
+    assert (code, report["attempts"], report["failed"] + report["ok"]) == (1, 60, 60)
+
+
+def test_answers_without_content_are_no_pages(tmp_path, monkeypatch):
+    monkeypatch.setattr(client, "PAGE_S", 0.0)
+    with OddServer(lambda number, _: (200, JSON, GOOD if number < 5 else {"choices": []})) as server:
+        code, report, _ = run(
+            tmp_path, [chat(f"r{i}") for i in range(40)], server.base_url, max_attempts=1, breaker=None
+        )
+    assert (code, report["ok"], report["failed"]) == (1, 5, 35)
+
+
+def test_a_wrong_route_does_not_end_the_others(tmp_path, capsys):
+    def answer(number, body):
+        return WRONG["a page with 404"] if body["model"] == "gone" and number > 5 else (200, JSON, GOOD)
+
+    lines = [chat(f"r{i}", model="gone" if i % 2 else "gpt-5") for i in range(200)]
+    with OddServer(answer) as server:
+        code, report, _ = run(tmp_path, lines, server.base_url, workers=4)
+    assert code == 1
+    assert 100 <= report["ok"] <= 106
+    assert report["failed"] <= HANDFUL + 4
+    assert "no more requests of gone to /v1/chat/completions are sent" in capsys.readouterr().err
+
+
+def test_a_member_that_gives_pages_does_not_end_the_group(tmp_path, monkeypatch):
+    monkeypatch.setattr(client, "PAGE_S", 0.0)
+    source = write_lines(tmp_path / "in.jsonl", [chat(f"r{i}") for i in range(100)])
+    page = WRONG["a page with 200"]
+    with (
+        OddServer(lambda number, _: (200, JSON, GOOD) if number < 5 else page) as bad,
+        OddServer(lambda *_: (200, JSON, GOOD)) as good,
+    ):
+        servers = {"a": bad.base_url, "b": good.base_url}
+        code, report = Job(str(source), None, in_group(servers, "openai", workers=40), environ=KEYS).run(Plain())
+        assert len(bad.asked) > HANDFUL
+    assert (code, report["ok"]) == (0, 100)
+
+
+class Tls(OddServer):
+    """With a certificate for ``name``."""
+
+    def __init__(self, answer, authority, name, **options):
+        super().__init__(answer)
+        self.tls = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
+        authority.issue_cert(name, **options).configure_cert(self.tls)
+        self.base_url = f"https://localhost:{self.server_port}"
+
+    def get_request(self):
+        connection, address = super().get_request()
+        return self.tls.wrap_socket(connection, server_side=True, do_handshake_on_connect=False), address
+
+
+AUTHORITY = trustme.CA()
+LONG_AGO = datetime(2020, 1, 1, tzinfo=UTC)
+CERTIFICATES = {
+    "unknown": (trustme.CA(), "localhost", {}, "unable to get local issuer certificate"),
+    "of another host": (AUTHORITY, "other.example", {}, "Hostname mismatch"),
+    "expired": (AUTHORITY, "localhost", {"not_before": LONG_AGO, "not_after": LONG_AGO + timedelta(1)}, "expired"),
+}
+
+
+@pytest.fixture
+def trusted(monkeypatch):
+    def context():
+        found = ssl.create_default_context()
+        AUTHORITY.configure_trust(found)
+        return found
+
+    monkeypatch.setattr(httpx2, "create_ssl_context", context)
+
+
+@pytest.mark.usefixtures("trusted")
+class TestCertificates:
+    @pytest.mark.parametrize(("authority", "name", "options", "words"), CERTIFICATES.values(), ids=CERTIFICATES)
+    def test_one_that_is_not_trusted_ends_the_run(self, tmp_path, capsys, authority, name, options, words):
+        with Tls(lambda *_: (200, JSON, GOOD), authority, name, **options) as server:
+            code, report, _ = run(tmp_path, [chat(f"r{i}") for i in range(100)], server.base_url, workers=10)
+            assert (code, report["ok"], report["failed"], server.asked) == (2, 0, 0, [])
+            assert report["attempts"] <= 10
+        err = capsys.readouterr().err
+        assert f"stopped: cannot reach {server.base_url}: its certificate is not trusted: " in err
+        assert words in err
+        assert "SSL_CERT_FILE" in err
+        assert "trying again" not in err
+        assert "100 requests left: the same command again sends the rest" in err
+        with Tls(lambda *_: (200, JSON, GOOD), AUTHORITY, "localhost") as server:
+            code, report, _ = run(tmp_path, [chat(f"r{i}") for i in range(100)], server.base_url)
+        assert (code, report["ok"]) == (0, 100)
+
+    def test_one_that_expires_in_the_middle_ends_the_run(self, tmp_path, capsys):
+        def answer(number, _):
+            if number == 20:
+                AUTHORITY.issue_cert("other.example").configure_cert(server.tls)
+            return 200, JSON | {"connection": "close"}, GOOD
+
+        with Tls(answer, AUTHORITY, "localhost") as server:
+            code, report, _ = run(
+                tmp_path, [chat(f"r{i}") for i in range(300)], server.base_url, workers=30, max_attempts=50, **SOON
+            )
+        assert (code, report["failed"]) == (1, 0)
+        assert 20 <= report["ok"] < 100
+        assert "stopped: cannot reach" in capsys.readouterr().err
+
+    def test_the_requests_of_another_address_go_on(self, tmp_path, capsys):
+        text = {"content": [{"type": "text", "text": "two"}], "usage": {"input_tokens": 9, "output_tokens": 1}}
+        lines = [chat(f"r{i}") for i in range(20)] + [message(f"m{i}") for i in range(20)]
+        with (
+            Tls(lambda *_: (200, JSON, GOOD), trustme.CA(), "localhost") as bad,
+            OddServer(lambda *_: (200, JSON, text)) as good,
+        ):
+            source = write_lines(tmp_path / "in.jsonl", lines)
+            environ = KEYS | {
+                "ANTHROPIC_API_KEY": "k",
+                "OPENAI_BASE_URL": bad.base_url,
+                "ANTHROPIC_BASE_URL": good.base_url,
+            }
+            config = Config.load(environ={}, given={"limits": FAST, "workers": 40})
+            code, report = Job(str(source), None, config, environ=environ).run(Plain())
+        assert (code, report["ok"], report["failed"]) == (1, 20, 0)
+        assert "stopped: cannot reach" in capsys.readouterr().err
+
+    @pytest.mark.parametrize("away", [False, True])
+    def test_in_a_group_the_others_answer(self, tmp_path, capsys, away):
+        source = write_lines(tmp_path / "in.jsonl", [chat(f"r{i}") for i in range(40)])
+        with (
+            Tls(lambda *_: (200, JSON, GOOD), trustme.CA(), "localhost") as bad,
+            Tls(lambda *_: (200, JSON, GOOD), trustme.CA() if away else AUTHORITY, "localhost") as good,
+        ):
+            servers = {"a": bad.base_url, "b": good.base_url}
+            code, report = Job(str(source), None, in_group(servers, "openai", workers=4), environ=KEYS).run(Plain())
+        assert (code, report["ok"], report["failed"]) == ((2, 0, 0) if away else (0, 40, 0))
+        assert ("stopped: cannot reach" in capsys.readouterr().err) == away
