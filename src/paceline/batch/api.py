@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import re
+import tempfile
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
@@ -82,6 +83,21 @@ def id_in(value: dict[str, Any], name: str = "id") -> str:
     if not isinstance(found, str) or not found:
         raise BrokenError(f"the answer has no {name}")
     return found
+
+
+@contextmanager
+def spool() -> Iterator[IO[bytes]]:
+    """A temporary file for results.
+
+    Raises:
+        BrokenError: This machine cannot have one now.
+    """
+    try:
+        file = tempfile.TemporaryFile()  # noqa: SIM115
+    except OSError as error:
+        raise BrokenError(f"no temporary file can be made: {error.strerror}") from None
+    with file:
+        yield file
 
 
 class Problem(NamedTuple):

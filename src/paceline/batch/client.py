@@ -18,7 +18,7 @@ from yarl import URL
 from paceline.batch.address import Address, proxy_for
 from paceline.batch.reach import Reach, origin
 from paceline.batch.redact import PART_MIN, Secrets
-from paceline.batch.requests import BadLineError, Request
+from paceline.batch.requests import BadLineError, Request, keyless
 from paceline.batch.room import Room
 from paceline.batch.transport import (
     NO_CONNECTION,
@@ -348,7 +348,7 @@ class Client:
             content = request.content() if body is request.body else json.dumps(body).encode("ascii")
             own = own or describe(self._limiter, one.provider, request.path, content)
             if own is None:
-                raise BadLineError(f"url is {request.path!r}, which is not paced for {one.provider.name}")
+                raise BadLineError(f"url is {keyless(request.path)!r}, which is not paced for {one.provider.name}")
             place = self._targets.get((name, request.path))
             if place is None:
                 place = self._targets[name, request.path] = Target.of(one.root, request.path, self._origins)
@@ -390,7 +390,7 @@ class Client:
             f" check {check}"
         )
         route.end(why, self.sender.in_flight)
-        self._say(f"no more requests of {what} to {request.path[:100]} are sent: the answers are wrong")
+        self._say(f"no more requests of {what} to {keyless(request.path)[:100]} are sent: the answers are wrong")
 
     def _distrust(self, provider: str, reason: str) -> None:
         """Stop sending to the address of ``provider``, or to those of the group."""

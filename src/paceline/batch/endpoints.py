@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-import tempfile
 import time
 from collections.abc import Callable, Iterable
 from datetime import datetime
@@ -32,6 +31,7 @@ from paceline.batch.api import (
     id_in,
     known_form,
     plain_id,
+    spool,
 )
 from paceline.batch.chunks import Chunk
 from paceline.batch.client import error_of, one_line
@@ -415,7 +415,7 @@ class AnthropicEndpoints(Endpoints):
         """
         if not seen.ended:
             raise NotYetError("a batch of the same size is in progress: its results will tell whether it is this one")
-        with tempfile.TemporaryFile() as file:
+        with spool() as file:
             try:
                 await self.web.fetch(seen.files[0], file)
                 file.seek(0)

@@ -10,7 +10,6 @@ import asyncio
 import math
 import random
 import signal
-import tempfile
 import threading
 import time
 from array import array
@@ -21,7 +20,7 @@ from types import FrameType
 from typing import Any, Final
 
 from paceline.batch.address import Address, proxy_for
-from paceline.batch.api import BrokenError, Endpoints, NotYetError, RefusedError, Result, Seen, Web, known_form
+from paceline.batch.api import BrokenError, Endpoints, NotYetError, RefusedError, Result, Seen, Web, known_form, spool
 from paceline.batch.chunks import Chunk, Item, Kind, Load, Queue, cut
 from paceline.batch.deadline import Deadline
 from paceline.batch.endpoints import FULL, endpoints
@@ -599,18 +598,18 @@ class Offline:
         ends, lost_s, said = self._ends[chunk.kind.provider], time.monotonic(), False
         own_ids = ends.own_ids(filter(None, map(self._index.id_of, chunk.lines)))
         while True:
-            with tempfile.TemporaryFile() as file:
-                try:
+            try:
+                with spool() as file:
                     for result in await ends.results(place, file, own_ids):
                         self._take(chunk, result, left)
-                except (BrokenError, RefusedError) as error:
-                    if isinstance(error, RefusedError) and error.status not in (404, 429):
-                        raise _stopping(error, chunk.kind) from None
-                    if time.monotonic() - lost_s > self._time.lost_s:
-                        raise StopError(FAILED, f"batch {chunk.batch}: its results cannot be read: {error}") from None
-                    said = self._tell(said, lost_s, f"batch {chunk.batch}: its results cannot be read: {error}")
-                else:
-                    return
+            except (BrokenError, RefusedError) as error:
+                if isinstance(error, RefusedError) and error.status not in (404, 429):
+                    raise _stopping(error, chunk.kind) from None
+                if time.monotonic() - lost_s > self._time.lost_s:
+                    raise StopError(FAILED, f"batch {chunk.batch}: its results cannot be read: {error}") from None
+                said = self._tell(said, lost_s, f"batch {chunk.batch}: its results cannot be read: {error}")
+            else:
+                return
             await asyncio.sleep(self._jittered(self._time.retry_s))
 
     def _tell(self, said: bool, since_s: float, text: str) -> bool:
