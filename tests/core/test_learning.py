@@ -14,6 +14,7 @@ from paceline.core.meters import Spread
 from paceline.core.pool import Pool
 from paceline.core.queue import Waiter
 from paceline.core.quota import NS, parse_quotas
+from paceline.core.refill import Refill
 from paceline.core.results import Basis, Reading, Refusal, RefusalKind, Reservation, Source, SourceKind
 from paceline.pacing.status import report
 
@@ -669,7 +670,7 @@ class TestPeriods:
         assert pool.ledger.meters[0].quota.period_s == 60
 
     def test_an_answer_to_an_earlier_attempt_adds_nothing_to_a_series(self):
-        refill, [known] = learning.Refill(), parse_quotas("60 requests/min")
+        refill, [known] = Refill(), parse_quotas("60 requests/min")
         readings = [
             (0, 39, 10.0),
             (2, 37, 10.0),

@@ -5,7 +5,7 @@ from contextlib import contextmanager
 from math import ceil
 from unittest.mock import patch
 
-from paceline.core import learning
+from paceline.core import tracker
 from paceline.core.guesses import Guesses
 from paceline.core.meters import Bucket
 from paceline.core.queue import Queue
@@ -90,7 +90,7 @@ def lesson_that_stays() -> Iterator[None]:
     def stays(self: Guesses, now_ns: int, index: int, *_: object, **__: object) -> tuple[float, float]:
         return self._ledger.meters[index].quota.amount, 0.0
 
-    with patch.object(learning.QuotaTracker, "climb", lambda *_: None), patch.object(Guesses, "_raised", stays):
+    with patch.object(tracker.QuotaTracker, "climb", lambda *_: None), patch.object(Guesses, "_raised", stays):
         yield
 
 

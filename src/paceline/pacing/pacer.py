@@ -19,7 +19,6 @@ from itertools import islice
 from typing import TYPE_CHECKING, Any, Final
 
 from paceline.core.capacity import Capacity, LocalCapacity
-from paceline.core.learning import HEADROOM_S
 from paceline.core.ledger import Ledger, total_tokens
 from paceline.core.pool import Pool
 from paceline.core.queue import LaneName, Lanes, LaneSpec, Queue, Waiter
@@ -37,6 +36,7 @@ from paceline.core.quota import (
     Rule,
 )
 from paceline.core.results import GIVEN, NeverFits, QuotaError, Reservation, TooLargeError, WaitUntil
+from paceline.core.tracker import HEADROOM_S
 from paceline.estimation.calibration import Calibrations
 from paceline.pacing.accounts import EVERYONE, Accounts, Charge
 from paceline.pacing.breaker import BreakerPolicy, Health

@@ -22,13 +22,13 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any, Protocol, TypeAlias, TypeVar, cast
 
 from paceline.core.capacity import PENDING, Capacity, Learns, LocalCapacity
-from paceline.core.learning import HEADROOM_MIN_S
 from paceline.core.ledger import Ledger
 from paceline.core.meters import FAR_NS, UNKNOWN_NS, Exact
 from paceline.core.pool import Pool
 from paceline.core.queue import Queue, Waiter
 from paceline.core.quota import CONCURRENCY, NS, REQUESTS, Cost, Rule
 from paceline.core.results import Outcome, PacelineWarning, Reading, Refusal, Reservation, StoreLost, WaitUntil
+from paceline.core.tracker import HEADROOM_MIN_S
 from paceline.pacing import lines
 from paceline.pacing.clock import Clock, Timer, tell_of_forks
 from paceline.pacing.limits import of_periods

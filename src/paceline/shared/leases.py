@@ -12,12 +12,13 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
-from paceline.core.learning import ABOUT_NS, Learning
+from paceline.core.learning import Learning
 from paceline.core.ledger import Ledger
 from paceline.core.meters import Bucket, Meter, Slots, Spread, Window
 from paceline.core.queue import Queue
 from paceline.core.quota import NS
 from paceline.core.results import QuotaError, Reservation
+from paceline.core.tracker import ABOUT_NS
 from paceline.shared.messages import Mark, Settled
 
 LEASE_MAX_S = 60.0

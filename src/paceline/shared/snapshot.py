@@ -6,11 +6,12 @@ import math
 from dataclasses import replace
 
 from paceline.core.capacity import LocalCapacity
-from paceline.core.learning import Learning, QuotaTracker
+from paceline.core.learning import Learning
 from paceline.core.ledger import Ledger
 from paceline.core.meters import Bucket, Meter, Slots, Spread, Window, restarts
 from paceline.core.quota import NS, Quota, Rule
 from paceline.core.results import Reservation
+from paceline.core.tracker import QuotaTracker
 from paceline.shared.messages import SHARED_PART, Charged, Message, Reply, Standing
 from paceline.shared.meters import absorb, left_of, part_of, recalled, stand, take_learned, use
 

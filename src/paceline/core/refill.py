@@ -1,0 +1,137 @@
+"""How fast one quota refills, from the headers of answers."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+
+from paceline.core.quota import NS, Quota
+from paceline.core.results import Reading
+
+LONGER_PERIOD = 2
+"""An answer with a reset, or a wait, of more than so many periods is about a quota with a longer period."""
+
+REFILL_LACK, REFILL_SHARE = 10, 0.25
+"""A lack shows a period if it is so many times as large as the resolution of its number, or such a share of the limit: with
+smaller ones, a few attempts in a trailing period look like a bucket that takes an hour to refill."""
+
+REFILL_READINGS = 5
+"""How many readings show the period of a bucket, if they agree."""
+
+PERIOD_MARGIN = 0.1
+"""A learned period that differs by a smaller share from the known one is the known one."""
+
+PERIODS_S = (60.0, 1.0, 10.0, 30.0, 3_600.0, 86_400.0, 5.0, 15.0, 20.0, 300.0, 600.0, 900.0, 1_800.0, 21_600.0)
+"""The usual periods, the most usual ones first."""
+
+RENEWAL_GAP, RENEWAL_TIMES = 0.25, 1.2
+"""The longest reset is the period of a counter when readings were no further apart than this share of it, for so many times its
+length: a restart was among them."""
+
+RENEWAL_LACK = 1.25
+"""A counter lacks at most so many times what was charged within its period: else others use it, or its period is longer."""
+
+
+class Refill:
+    """The period of a quota, from readings.
+
+    The reset of a bucket is the part of its period that the lack is of the limit. So every reading bounds the period; the bounds
+    of a bucket have a part in common, those of a counter that restarts, of a trailing period, or of a smaller bucket than the
+    limit have not. The longest reset of a counter is its period.
+
+    Attributes:
+        sure: Whether the readings so far are those of a bucket with one period.
+    """
+
+    __slots__ = (
+        "_count", "_gap_s", "_high_s", "_last_ns", "_least", "_least_s", "_low_s", "_most", "_most_s", "_reset_s", "_since_ns", "sure",
+    )  # fmt: skip
+
+    def __init__(self) -> None:
+        self.sure = False
+        self._since_ns = self._last_ns = 0  # the first and the last reading of a series about a counter
+        self._begin()
+        self._begin_series(0)
+
+    def _begin(self) -> None:
+        self._count, self._low_s, self._high_s = 0, 0.0, math.inf
+        self._least, self._most = math.inf, 0.0  # of the lacks, as shares of the limit
+
+    def _begin_series(self, sent_ns: int) -> None:
+        self._since_ns, self._reset_s, self._gap_s = sent_ns, 0.0, 0.0
+        self._most_s, self._least_s = 0.0, math.inf  # of the bounds of a bucket's period
+
+    @property
+    def is_counter(self) -> bool:
+        """Whether the present series of readings is that of no bucket."""
+        return self._most_s > LONGER_PERIOD * self._least_s
+
+    def period_s(self, reading: Reading) -> float | None:
+        """The period of a bucket, once the readings agree about it; ``None`` before."""
+        limit, remaining, reset_s = reading.limit, reading.remaining, reading.reset_s
+        if limit is None or remaining is None or reset_s is None:
+            return None
+        lack, rough_s = limit - remaining, reading.reset_resolution_s + 0.002
+        if (
+            lack < max(3, min(REFILL_LACK, REFILL_SHARE * limit)) * reading.resolution
+            or reset_s < 3 * rough_s
+            or remaining < 0
+        ):
+            return None  # too little to measure with
+        low_s, high_s = _bounds_s(limit, lack, reset_s, reading)
+        if low_s > self._high_s or high_s < self._low_s:  # a contradiction: begin again
+            self.sure = False
+            self._begin()
+        self._low_s, self._high_s = max(self._low_s, low_s), min(self._high_s, high_s)
+        self._least, self._most = min(self._least, lack / limit), max(self._most, lack / limit)
+        self._count += 1
+        agree = self._high_s <= (1 + 2 * PERIOD_MARGIN) * self._low_s and self._most >= 1.5 * self._least
+        self.sure = agree and self._count >= REFILL_READINGS
+        if not self.sure:
+            return None
+        return _usual(self._low_s, self._high_s)
+
+    def renewal_s(
+        self, sent_ns: int, reading: Reading, known: Quota, charged_since: Callable[[int], float]
+    ) -> float | None:
+        """The period of a counter, or of a trailing period, once the readings show it; ``None`` before.
+
+        Args:
+            sent_ns: When the attempt was sent; a reading of one that was sent before the last is left out.
+            reading: The reading.
+            known: The quota as it was given. The first reading shows the period where it states the known rate in another one.
+            charged_since: The charges from an instant to this attempt, which is among them.
+        """
+        limit, remaining, reset_s = reading.limit, reading.remaining, reading.reset_s
+        if limit is None or remaining is None or not reset_s or self.sure or sent_ns < self._last_ns:
+            return None
+        lack, gap_s = limit - remaining, (sent_ns - self._last_ns) / NS
+        self._last_ns = sent_ns
+        low_s, high_s = _bounds_s(limit, lack, reset_s, reading)
+        if abs(limit / reset_s / known.rate - 1) <= PERIOD_MARGIN and low_s >= LONGER_PERIOD * known.period_s:
+            return _usual((1 - PERIOD_MARGIN) * reset_s, (1 + PERIOD_MARGIN) * reset_s)
+        longest_s = max(reset_s, self._reset_s)
+        charged = charged_since(sent_ns - round((1 + PERIOD_MARGIN) * longest_s * NS))
+        if gap_s > RENEWAL_GAP * self._reset_s or lack > RENEWAL_LACK * charged + reading.resolution:
+            self._begin_series(sent_ns)
+            longest_s, gap_s = reset_s, 0.0
+        self._reset_s, self._gap_s = longest_s, max(self._gap_s, gap_s)
+        self._most_s, self._least_s = max(self._most_s, low_s), min(self._least_s, high_s)
+        if not self.is_counter or sent_ns - self._since_ns < RENEWAL_TIMES * longest_s * NS:
+            return None
+        return _usual(0.97 * longest_s, 1.03 * longest_s + self._gap_s)
+
+
+def _bounds_s(limit: float, lack: float, reset_s: float, reading: Reading) -> tuple[float, float]:
+    """The least and the greatest period of a bucket that lacks ``lack`` from its ``limit`` and is full in ``reset_s``."""
+    rough_s = reading.reset_resolution_s + 0.002
+    over = lack - reading.resolution
+    return (reset_s - rough_s) * limit / (lack + reading.resolution), (
+        (reset_s + rough_s) * limit / over if over > 0 else math.inf
+    )
+
+
+def _usual(low_s: float, high_s: float) -> float:
+    """The most usual period within the bounds, else their middle."""
+    usual = [period for period in PERIODS_S if 0.99 * low_s <= period <= 1.01 * high_s]
+    return usual[0] if usual else (low_s + high_s) / 2

@@ -1,0 +1,496 @@
+"""What answers show about one quota: its level, its burst, its rate, and whether it is a bucket.
+
+See :mod:`paceline.core.learning` for the ideas.
+"""
+
+from __future__ import annotations
+
+import math
+from bisect import bisect_right
+from collections.abc import Callable
+from typing import NamedTuple
+
+from paceline.core.meters import FAR_NS, Bucket, Spread
+from paceline.core.quota import NS, Quota
+from paceline.core.refill import LONGER_PERIOD, Refill
+from paceline.core.results import Reading, Refusal, RefusalKind
+
+ABOUT_NS = NS // 4
+"""Attempts that were sent within this time of each other may reach the server in the other order."""
+
+SLICE_NS = NS // 20
+SLICES_MAX = 4_096
+"""The length of a slice in the log of charges, and the number of slices that are kept."""
+
+HEADROOM_S, HEADROOM_MIN_S, HEADROOM_MAX_S = 1.0, 0.25, 4.0
+"""An adaptive headroom at the start, and its bounds, in seconds of refill."""
+
+HEADROOM_TEST_NS, LEFT_MIN_NS = 10 * NS, NS // 10
+"""An adaptive headroom is halved after a test of this length if the provider, by its headers, always had at least so much
+refill left beyond the half, and once at most twice the headroom: with more, the quota was not in demand. A late attempt,
+and a refusal that raises the headroom, begin the test again."""
+
+CLOCK_MARGIN = 1.15
+"""A quota whose ``remaining + reset x rate`` is above this multiple of the burst is not a bucket."""
+
+QUANTISED_MARGIN = 0.9
+"""One below this share of the burst is a smaller bucket."""
+
+COUNTER_PART, COUNTER_NS = 20, 2 * NS
+"""A refusal is that of a counter if it asks to wait longer than the refill of the refused amount, one part in so many of the
+burst, and so much time."""
+
+MEASURED_S = 4.0
+"""Two refusals at least this far apart measure a rate: the level at the server was about zero at both."""
+
+MEASURED_PART = 0.97
+"""A ceiling is set to this part of the measured rate. With the whole of it, refusals were twice as frequent, for 0.3 % of speed."""
+
+CLIMB = 0.02
+"""By how much a learned ceiling climbs within the time over which its rate was measured: after a longer measurement it
+climbs more slowly. It climbs faster the longer there is no refusal."""
+
+CLIMB_NS = NS // 2
+"""The shortest time between two steps of a climb."""
+
+SLOW_DOWN_CLIMB_S = 2_200.0
+"""After a refusal for growth, the ceiling climbs by one part in this many per second: by half in 15 minutes.
+Source: OpenAI's guide to error codes, ``slow_down`` (2026-10)."""
+
+EPOCHS_MAX = 1_000_000
+"""How far a new shared ledger moves the epoch: its own starts at 0, and must not match an older note. It is more than the
+changes of rate and rule in the life of a shared ledger."""
+
+SLOW_DOWN_MIN = 1 / 8
+"""How far refusals for growth lower a ceiling: one in ten answers of a minute would otherwise stop a pool for hours."""
+
+CUT_LEAST = 0.4
+"""One measurement lowers a ceiling no further than to this share of itself."""
+
+
+class Note(NamedTuple):
+    """The state of a meter (``full_at_ns``) and of its tracker (the other fields) when an attempt was sent.
+
+    Its own charge is included. ``refunded``: the sum of all refunds, less the debts.
+    """
+
+    full_at_ns: int
+    shifted_ns: int
+    charged: float
+    refunded: float
+    epoch: int
+    held_ns: int = 0
+
+
+class Above(NamedTuple):
+    """A reading that shows more left than noted. It may be no more than what the attempts in flight are overcharged by."""
+
+    sent_ns: int
+    now_ns: int
+    lack_ns: int
+    note: Note
+    earlier_ns: int
+    about_ns: int
+
+
+Report = Callable[[int, str, "float | Quota"], None]
+"""Receives a change to the quota at an index: its kind and its value, as in
+:class:`~paceline.shared.messages.Learned`."""
+
+
+def report_nothing(index: int, kind: str, value: float | Quota) -> None:
+    """Do nothing: no other process shares the quotas."""
+
+
+class QuotaTracker:
+    """The learning about one bucket or spread quota, the meter at ``index``.
+
+    Attributes:
+        meter: The meter.
+        charged: The sum of all charges.
+        shifted_ns: The sum of the corrections of the level within this epoch, by which older notes are brought up to date.
+            :meth:`take_level` and :meth:`gain` go through ``_move`` and do not count: they come with a new epoch.
+        refused_amount: The sum of the charges of refused attempts.
+        limit_as_of_ns: When the attempt was sent whose answer last changed the limit.
+        epoch: The number of changes of rate and rule: a note of another epoch is not compared.
+        refill: What readings have shown about the refill.
+        period_s: The period that the limits of answers are about; ``None`` for that of the quota.
+    """
+
+    __slots__ = (
+        "_above", "_adapts", "_as_of_ns", "_busy_s", "_climb_s", "_climbed_ns", "_index", "_last_ns", "_left_ns", "_lives", "_refusal",
+        "_report", "_slices", "_steady", "_tested_ns", "about_ns", "charged", "epoch", "limit_as_of_ns", "meter", "period_s",
+        "refill", "refused_amount", "shifted_ns",
+    )  # fmt: skip
+
+    def __init__(self, meter: Bucket, index: int = 0, report: Report = report_nothing, *, adapts: bool = False) -> None:
+        self.meter = meter
+        self._adapts = adapts
+        self._tested_ns = 0  # since when the headroom is tested; 0: it is not
+        self._left_ns = FAR_NS  # the least that the provider had left since then
+        self.limit_as_of_ns = 0
+        self.shifted_ns = 0
+        self.charged = 0.0
+        self.about_ns = ABOUT_NS
+        self.epoch = 0
+        self.refused_amount = 0.0
+        self.refill = Refill()
+        self.period_s: float | None = None
+        self._index, self._report = index, report
+        self._slices: list[tuple[int, float]] = []  # instants, and the sum of all charges before
+        # The refusal that begins the present measurement: when its attempt was sent, and the amount admitted before.
+        self._refusal: tuple[int, float] | None = None
+        self._busy_s = 0.0  # seconds of demand in which the ceiling has climbed since then
+        self._last_ns = 0  # when the last refusal came
+        self._climb_s = MEASURED_S  # seconds of demand in which the ceiling climbs by CLIMB
+        self._climbed_ns = 0  # when the ceiling climbed last
+        self._steady = False  # whether it climbs at one speed, and no faster after a time without refusals
+        self._as_of_ns = 0  # when the last reading was taken that changed the level
+        self._above: Above | None = None
+        self._lives = 0  # EPOCHS_MAX times the number of new starts of the shared ledger
+
+    def raise_headroom(self, headroom_s: float) -> None:
+        """Raise an adaptive headroom to ``headroom_s``, within its bounds."""
+        if self._adapts and not isinstance(self.meter, Spread):
+            self._tested_ns = 0
+            if headroom_s > self.meter.headroom_s:
+                self.meter.keep_unused(min(headroom_s, HEADROOM_MAX_S))
+
+    def hold(self, now_ns: int, by_ns: int) -> None:
+        """Move the level by ``by_ns``: the bucket has not refilled, because charged attempts are not sent yet."""
+        self._shift(now_ns, now_ns, by_ns)
+
+    def _test_headroom(self, now_ns: int, sent_ns: int, left_ns: int) -> None:
+        """Halve an adaptive headroom if it is not needed: the provider had ``left_ns`` left after an attempt."""
+        bucket = self.meter
+        if not self._tested_ns:
+            self._tested_ns, self._left_ns = now_ns, FAR_NS
+        elif sent_ns >= self._tested_ns:
+            self._left_ns = min(self._left_ns, left_ns)
+            if now_ns - self._tested_ns >= HEADROOM_TEST_NS:
+                half_s = max(bucket.headroom_s / 2, HEADROOM_MIN_S)
+                least_ns = (bucket.headroom_s - half_s) * NS + LEFT_MIN_NS
+                if least_ns <= self._left_ns <= 2 * bucket.headroom_s * NS:  # with more, it shows nothing
+                    bucket.keep_unused(half_s)
+                self._tested_ns = 0
+
+    def granted(self, now_ns: int, amount: float, spent: float) -> Note:
+        """Count an attempt that is sent now, charged ``amount``; return its note. ``spent``: as in the ledger."""
+        if self.meter.ceiling < 1:
+            self.climb(now_ns, amount)
+        charged = self.charged + amount
+        if not self._slices or now_ns - self._slices[-1][0] >= SLICE_NS:
+            self.log_charges(now_ns, charged)
+        self.charged = charged
+        return Note(self.meter.full_at_ns, self.shifted_ns, charged, charged - spent, self.epoch, self.meter.held_ns)
+
+    def log_charges(self, now_ns: int, charged: float) -> None:
+        """Log that the sum of all charges is ``charged`` now."""
+        if not self._slices or now_ns - self._slices[-1][0] >= SLICE_NS:
+            self._slices.append((now_ns, self.charged))
+            if len(self._slices) > SLICES_MAX:
+                del self._slices[: SLICES_MAX // 2]
+        self.charged = charged
+
+    def note(self, spent: float) -> Note:
+        """The note of an attempt that is sent now; ``spent``: as in the ledger."""
+        return Note(self.meter.full_at_ns, self.shifted_ns, self.charged, self.charged - spent, self.epoch)
+
+    def take_level(self, now_ns: int, sent_ns: int, note: Note, reading: Reading) -> None:
+        """Take the level from ``reading`` without a comparison, less the charges since: the limit has changed."""
+        if reading.remaining is None or isinstance(self.meter, Spread):
+            return
+        learned_unit_ns = self.meter.ns_per_unit
+        lack_ns = _lack_ns(self.meter.quota, reading) / self.meter.ceiling
+        since = max(self.charged - note.charged, 0.0) * learned_unit_ns
+        self._move(now_ns, max(sent_ns + math.ceil(lack_ns + since), now_ns) - self.meter.full_at_ns)
+
+    def changed(self) -> None:
+        """Begin another epoch: the rate or the rule has changed, and with it what two refusals would measure."""
+        self.epoch += 1
+        self._refusal = None
+        self.raise_headroom(HEADROOM_S)
+        self._report(self._index, "epoch", 0.0)
+
+    def ledger_restarted(self) -> None:
+        """Begin an epoch that is above all earlier ones: the store has lost the shared ledger and started a new one."""
+        self._lives += EPOCHS_MAX
+        self.epoch += EPOCHS_MAX
+        self.charged, self.shifted_ns, self.refused_amount = 0.0, 0, 0.0
+        self._slices.clear()
+        self._refusal = None
+
+    def learned_elsewhere(
+        self, now_ns: int, *, limit: float, ceiling: float, shifted_ns: int, epoch: int, refused_amount: float
+    ) -> None:
+        """Take the state that another process has learned, before the meter takes it."""
+        epoch += self._lives
+        if self.epoch != epoch:
+            self._slices.clear()
+        if self.meter.ceiling != ceiling:
+            self._climbed_ns = now_ns
+        if shifted_ns > self.shifted_ns:
+            self._as_of_ns = now_ns  # an earlier reading does not contradict it
+        if self.meter.quota.amount != limit:
+            self.limit_as_of_ns = now_ns
+        if epoch != self.epoch:
+            self._refusal = None
+        if self._refusal is None and refused_amount > self.refused_amount:  # a refusal there begins a measurement here
+            self._refusal, self._busy_s = (now_ns, self.charged - refused_amount), 0.0
+        self.epoch, self.shifted_ns, self.refused_amount = epoch, shifted_ns, refused_amount
+
+    def read(
+        self,
+        now_ns: int,
+        sent_ns: int,
+        note: Note,
+        reading: Reading,
+        *,
+        above: bool = False,
+        lower_only: bool = False,
+    ) -> bool:
+        """Compare a reading with the note of its attempt, which was sent at ``sent_ns``; whether the quota is not a bucket.
+
+        ``above``: the provider's limit is above the given one, so the reading can only lower the level. ``lower_only``: it
+        can only lower the level, too, but shows all else.
+        """
+        bucket = self.meter
+        if reading.remaining is None or isinstance(bucket, Spread):
+            return False
+        published_unit_ns = bucket.quota.ns_per_unit
+        if above:
+            lack_ns = math.ceil(max(bucket.quota.burst - reading.remaining, 0.0) * published_unit_ns)
+            if lack_ns and note.epoch == self.epoch:
+                self._compare(now_ns, sent_ns, note, lack_ns, self.about_ns, lower_only=True)
+            return False
+        rough_ns = round(reading.resolution * published_unit_ns) if reading.resolution > 1 else 0
+        lack_ns = _lack_ns(bucket.quota, reading)
+        if self._adapts and bucket.headroom_s > HEADROOM_MIN_S:
+            self._test_headroom(now_ns, sent_ns, round(reading.remaining * published_unit_ns))
+        if reading.reset_s is not None:
+            if self.refill.is_counter:
+                return True
+            rough_ns += round(reading.reset_resolution_s * NS)
+            holds_ns, burst_ns = reading.remaining * published_unit_ns + lack_ns, bucket.quota.burst * published_unit_ns
+            if holds_ns > CLOCK_MARGIN * burst_ns + rough_ns:
+                return not self.refill.sure
+            if holds_ns < QUANTISED_MARGIN * burst_ns - rough_ns:
+                self._cap_burst((holds_ns - rough_ns) / published_unit_ns)
+            elif bucket.burst_cap < math.inf:
+                self._cap_burst(math.inf)
+        if note.epoch == self.epoch:  # the lack takes longer to refill below a ceiling
+            lack_ns, about_ns = round(lack_ns / bucket.ceiling), self.about_ns + rough_ns
+            self._compare(now_ns, sent_ns, note, lack_ns, about_ns, lower_only=lower_only)
+        return False
+
+    def _compare(
+        self, now_ns: int, sent_ns: int, note: Note, lack_ns: int, about_ns: int, *, lower_only: bool = False
+    ) -> None:
+        """Correct the level if the server's bucket lacks more or less than the noted one can, by ``about_ns`` or more."""
+        noted_ns = note.full_at_ns + self.shifted_ns - note.shifted_ns  # with the corrections since
+        if sent_ns + lack_ns <= noted_ns + about_ns and now_ns + lack_ns >= noted_ns - about_ns:
+            return  # nearly always: neither holds, with any charges in between
+        later, earlier = self._charged_about(sent_ns, note)
+        later += note.held_ns  # some of it may have been charged
+        if sent_ns + lack_ns > noted_ns + later + about_ns:  # others use the key, too
+            self._shift(now_ns, sent_ns, sent_ns + lack_ns - noted_ns - later)
+        elif not lower_only and self._above is None and now_ns + lack_ns < noted_ns - earlier - about_ns:
+            self._above = Above(sent_ns, now_ns, lack_ns, note, earlier, about_ns)  # even if it was taken just now
+
+    def look_above(self, now_ns: int, spent: float, open_before: Callable[[int], float]) -> None:
+        """Raise the level if the charges were too high at the reading that is kept for it.
+
+        What the attempts before it were overcharged by has been refunded since, or will be: that is no reason. A reading
+        before the last one that changed the level is not used: what it does not count yet has been learned since.
+
+        Args:
+            now_ns: The present.
+            spent: As in the ledger.
+            open_before: The charges of the attempts in flight that were sent at an instant or before.
+        """
+        above = self._above
+        if above is None:
+            return
+        note, open_charges, by_ns = above.note, 0.0, 0
+        if note.epoch == self.epoch and above.sent_ns >= self._as_of_ns:
+            open_charges = open_before(above.sent_ns)
+            refunds = max(self.charged - spent - note.refunded, 0.0) + open_charges
+            noted_ns = note.full_at_ns + self.shifted_ns - note.shifted_ns - math.ceil(refunds * self.meter.ns_per_unit)
+            by_ns = above.now_ns + above.lack_ns - noted_ns + above.earlier_ns
+        if by_ns < -above.about_ns:
+            self._shift(now_ns, above.sent_ns, by_ns)
+        if by_ns < -above.about_ns or not open_charges:
+            self._above = None
+
+    def _charged_about(self, sent_ns: int, note: Note) -> tuple[int, int]:
+        """The charges shortly after and shortly before the attempt, in nanoseconds of refill; beyond the log, all."""
+        after = bisect_right(self._slices, (sent_ns + self.about_ns, 0.0))
+        later = (self._slices[after][1] if after < len(self._slices) else self.charged) - note.charged
+        earlier = self.charged_since(note, sent_ns - self.about_ns)
+        learned_unit_ns = self.meter.ns_per_unit
+        return math.ceil(max(later, 0.0) * learned_unit_ns), math.ceil(earlier * learned_unit_ns)
+
+    def least_limit(self, since_ns: int, sent_ns: int) -> float:
+        """The least limit of a bucket that has served all attempts from ``since_ns``, the first one, to ``sent_ns``.
+
+        In any time it serves no more than a full bucket and its refill.
+        """
+        slices, period_s = self._slices, self.meter.quota.period_s
+        end = bisect_right(slices, (sent_ns, 0.0))
+        served = (slices[end][1] if end < len(slices) else self.charged) - self.refused_amount
+        bounds = [
+            (served - before) / ((sent_ns - at_ns) / NS + period_s)
+            for at_ns, before in [(since_ns, 0.0), *slices[:end]]
+        ]
+        return max(bounds) * period_s
+
+    def fall_back(self, now_ns: int, limit: float) -> None:
+        """Run at ``limit`` per period, half of the present amount, and climb from there."""
+        self._cap_burst(limit)
+        self._set_ceiling(now_ns, 0.5)
+        self._climbed_ns, self._climb_s = now_ns, self.meter.quota.period_s
+
+    def gain(self, now_ns: int, amount: float) -> None:
+        """Raise the level by ``amount``: the provider has more than was assumed."""
+        self._move(now_ns, -math.ceil(amount * self.meter.ns_per_unit))
+
+    def lack_at_least(self, now_ns: int, amount: float) -> None:
+        """Charge the rest if the quota lacks less than ``amount``."""
+        missing = amount - max(self.meter.full_at_ns - now_ns, 0) / self.meter.ns_per_unit
+        if missing > 0:
+            self.meter.charge(now_ns, missing)
+            self._report(self._index, "shift", math.ceil(missing * self.meter.ns_per_unit))
+
+    def charged_since(self, note: Note, since_ns: int) -> float:
+        """The charges from an instant to the attempt of ``note``; beyond the log, all."""
+        before = bisect_right(self._slices, (since_ns, 0.0)) - 1
+        return note.charged - (self._slices[before][1] if before >= 0 else 0.0)
+
+    def _shift(self, now_ns: int, as_of_ns: int, by_ns: int) -> None:
+        self._as_of_ns = max(self._as_of_ns, as_of_ns)
+        self._move(now_ns, by_ns)
+        self.shifted_ns += by_ns
+
+    def _move(self, now_ns: int, by_ns: int) -> None:
+        self.meter.shift(now_ns, by_ns)
+        self._report(self._index, "shift", by_ns)
+
+    def _cap_burst(self, amount: float) -> None:
+        if amount != self.meter.burst_cap:
+            self.meter.cap_burst(amount)
+            self._report(self._index, "cap_burst", amount)
+
+    def _set_ceiling(self, now_ns: int, ceiling: float) -> None:
+        self.meter.set_ceiling(now_ns, ceiling)
+        self._report(self._index, "set_ceiling", self.meter.ceiling)
+
+    def refused(self, now_ns: int, sent_ns: int, note: Note, amount: float, refusal: Refusal, pause_ns: int) -> bool:
+        """Learn from the refusal of an attempt that was sent at ``sent_ns``; whether the quota is not a bucket."""
+        if refusal.kind is RefusalKind.GROWTH:
+            return self._slow_down(now_ns, sent_ns)
+        if self._refusal is not None and sent_ns <= self._last_ns:
+            return False  # it was sent before the last refusal came, and adds nothing
+        self._last_ns = now_ns
+        asked_s = refusal.retry_after_s
+        if asked_s is not None and asked_s > LONGER_PERIOD * self.meter.quota.period_s:
+            asked_s = None  # it is about a longer period; the pause of the pool is enough
+        counter = asked_s is not None and self._asks_like_a_counter(asked_s, amount)
+        if counter and self.refill.sure:  # the headers of answers have shown a bucket: the wait is about another time
+            counter, asked_s, pause_ns = False, None, 0
+        if not isinstance(self.meter, Spread) and not counter:
+            self._blame_burst(sent_ns, note, amount)
+            full_at_ns = self._full_after(now_ns, amount, refusal, asked_s, pause_ns)
+            if full_at_ns > self.meter.full_at_ns:
+                self._shift(now_ns, now_ns, full_at_ns - self.meter.full_at_ns)
+        return self._measure(now_ns, sent_ns, note) or counter
+
+    def _asks_like_a_counter(self, asked_s: float, amount: float) -> bool:
+        """Whether a refusal asks to wait longer than until a bucket has refilled ``amount``: until a counter restarts."""
+        bucket = self.meter
+        refill_ns = math.ceil(amount * bucket.ns_per_unit)
+        return asked_s * NS > refill_ns + bucket.quota.burst * bucket.ns_per_unit / COUNTER_PART + COUNTER_NS
+
+    def _blame_burst(self, sent_ns: int, note: Note, amount: float) -> None:
+        """Lower the burst cap to what was used when the attempt was refused, if the bucket should have had enough left.
+
+        If it was nearly empty, an adaptive headroom that has become too small explains the refusal: it is raised instead.
+        """
+        bucket = self.meter
+        learned_unit_ns = bucket.ns_per_unit
+        noted_ns = note.full_at_ns + self.shifted_ns - note.shifted_ns  # with the corrections since
+        used = (noted_ns - sent_ns - math.ceil(amount * learned_unit_ns)) / learned_unit_ns  # before this attempt
+        holds = min(bucket.burst_cap, bucket.quota.burst)
+        if note.epoch != self.epoch or used >= holds:
+            return
+        nearly_empty = (holds - used - amount) * learned_unit_ns < HEADROOM_S * NS
+        if self._adapts and bucket.headroom_s < HEADROOM_S and nearly_empty:
+            self.raise_headroom(HEADROOM_S)
+        else:
+            self._cap_burst(max(used, amount))
+
+    def _full_after(self, now_ns: int, amount: float, refusal: Refusal, asked_s: float | None, pause_ns: int) -> int:
+        """When the bucket will be full, by the refusal of an attempt of ``amount``.
+
+        By the numbers of the refusal, if it has them: what is left now, and the charge of the attempt, which is kept. Else
+        by the wait that it asks for, ``asked_s``: then the bucket holds the amount. Else it is empty after the pause.
+        """
+        bucket = self.meter
+        learned_unit_ns, burst = bucket.ns_per_unit, bucket.quota.burst
+        cost_ns, holds_ns = (
+            math.ceil(amount * learned_unit_ns),
+            math.ceil(min(bucket.burst_cap, burst) * learned_unit_ns),
+        )
+        if refusal.limit is not None and refusal.used is not None:
+            left = min(max(refusal.limit - refusal.used, -burst), burst)
+            return now_ns + holds_ns - min(math.floor(left * learned_unit_ns), holds_ns) + min(cost_ns, holds_ns)
+        if asked_s is not None:
+            return now_ns + round(asked_s * NS) + max(holds_ns - cost_ns, 0)
+        return now_ns + pause_ns + holds_ns
+
+    def _slow_down(self, now_ns: int, sent_ns: int) -> bool:
+        """Halve the ceiling after a refusal for growth, to an eighth at least; it climbs by half in 15 minutes at most."""
+        if sent_ns > self._last_ns:
+            self._last_ns = self._climbed_ns = now_ns
+            self._set_ceiling(now_ns, max(self.meter.ceiling / 2, min(SLOW_DOWN_MIN, self.meter.ceiling)))
+            self.changed()
+            self._climb_s, self._steady = CLIMB * SLOW_DOWN_CLIMB_S, True
+        return False
+
+    def _measure(self, now_ns: int, sent_ns: int, note: Note) -> bool:
+        """Measure the rate: what was admitted between two refusals is the refill. Whether the quota is not a bucket."""
+        admitted = note.charged - self.refused_amount
+        if self._refusal is not None and sent_ns - self._refusal[0] >= MEASURED_S * NS:
+            true = 1 - note.refunded / note.charged if note.charged else 1.0  # the true costs, as a part of the charges
+            rate = (admitted - self._refusal[1]) * true / (sent_ns - self._refusal[0]) * NS
+            share = rate / self.meter.quota.rate
+            self._climb_s = (sent_ns - self._refusal[0]) / NS
+            if share < CUT_LEAST * self.meter.ceiling and not (isinstance(self.meter, Spread) or self.refill.sure):
+                self._refusal = None
+                return True  # the refill is so low that the quota is a counter that restarts
+            if share < self.meter.ceiling:
+                self._set_ceiling(now_ns, max(MEASURED_PART * share, CUT_LEAST * self.meter.ceiling))
+                self.changed()
+        if self._refusal is None or sent_ns - self._refusal[0] >= MEASURED_S * NS:
+            self._refusal = (sent_ns, admitted)
+        self._busy_s = 0.0
+        return False
+
+    def climb(self, now_ns: int, amount: float) -> None:
+        """Raise a learned ceiling by one step, for an attempt of ``amount``; idle time adds nothing."""
+        if self.meter.ceiling >= 1 or now_ns - self._climbed_ns < CLIMB_NS:
+            return
+        # Idle time does not count: a pool in demand sends such an attempt at least once in twice the time of its refill.
+        # At least 1 s counts, because many small attempts come between two steps.
+        demand_s = max(2 * amount * self.meter.ns_per_unit / NS, 1.0)
+        step_s = min((now_ns - self._climbed_ns) / NS, demand_s)
+        self._climbed_ns = now_ns
+        self._busy_s += step_s
+        gain = CLIMB * step_s / self._climb_s * (1 if self._steady else 1 + self._busy_s / 60)
+        self._set_ceiling(now_ns, self.meter.ceiling * (1 + gain))
+
+
+def _lack_ns(quota: Quota, reading: Reading) -> int:
+    """What the server's bucket lacks from full, in nanoseconds at the published rate: its reset, else from ``remaining``."""
+    if reading.reset_s is not None:
+        return round(reading.reset_s * NS)
+    return round(max(quota.amount - (reading.remaining or 0.0), 0.0) * quota.ns_per_unit)
