@@ -7,7 +7,7 @@ from itertools import pairwise
 
 import pytest
 
-from paceline.core import learning
+from paceline.core import learning, tracker
 from paceline.core.capacity import LocalCapacity
 from paceline.core.ledger import Ledger
 from paceline.core.meters import Spread
@@ -800,7 +800,7 @@ class TestRefusals:
 @pytest.mark.parametrize(("slices", "left"), [(2, 310_490), (4_096, 509_980)])
 def test_charges_that_the_log_has_lost_may_be_uncounted(monkeypatch, slices, left):
     """With a whole log, a reading shows that the charges were too high, less those of the last quarter of a second."""
-    monkeypatch.setattr(learning, "SLICES_MAX", slices)
+    monkeypatch.setattr(tracker, "SLICES_MAX", slices)
     pool = ungentle("600k tokens/min", SourceKind.GIVEN)
     for tenth in range(10):
         pool.settle(T0 + tenth * NS // 10, send(pool, tenth / 10, tokens=30_000), None)
