@@ -118,7 +118,7 @@ class Member:
 
     @property
     def meter(self) -> Bucket:
-        return self.pool.ledger.meters[0]
+        return self.pool.ledger.accounts[0].meter
 
 
 def wait_s(reply: Reply) -> float:

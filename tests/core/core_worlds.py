@@ -57,7 +57,12 @@ def grant_when_due(ledger: Ledger, now_ns: int, cost: Cost) -> tuple[int, Reserv
 
 def state_of(ledger: Ledger, now_ns: int) -> tuple[object, ...]:
     """Everything that a decision which grants nothing must leave alone."""
-    return [m.level(now_ns) for m in ledger.meters], list(ledger.spent), ledger.in_flight, ledger.not_before_ns
+    return (
+        [m.level(now_ns) for m in ledger.meters],
+        [one.spent for one in ledger.accounts],
+        ledger.in_flight,
+        ledger.not_before_ns,
+    )
 
 
 class Charge:

@@ -70,26 +70,26 @@ def test_a_lower_cost_is_refunded_and_a_higher_one_is_debt():
     second = ledger.reserve(T0 + NS, {"units": 40})
     ledger.settle(T0 + 2 * NS, first, {"units": 10})
     ledger.settle(T0 + 2 * NS, second, {"units": 80})
-    assert ledger.meters[0].level(T0 + 2 * NS) == 10
+    assert ledger.accounts[0].meter.level(T0 + 2 * NS) == 10
     assert ledger.earliest(T0 + 2 * NS, [30])[0] == T0 + 61 * NS
     ledger.cancel(T0 + 2 * NS, third := ledger.reserve(T0 + 2 * NS, {"units": 10}))
     assert not third.open
-    assert ledger.meters[0].level(T0 + 2 * NS) == 10
+    assert ledger.accounts[0].meter.level(T0 + 2 * NS) == 10
 
 
 def test_a_unit_that_was_not_reserved_is_charged_when_it_is_reported():
     ledger = Ledger(parse_quotas("60 requests/min, 100 units/min exact"), T0)
     ledger.settle(T0 + NS, ledger.reserve(T0, {}), {"units": 30})
-    assert [ledger.meters[1].level(T0 + second * NS) for second in (1, 60, 61)] == [70, 70, 100]
+    assert [ledger.accounts[1].meter.level(T0 + second * NS) for second in (1, 60, 61)] == [70, 70, 100]
 
 
 def test_a_correction_after_the_period_changes_nothing():
     ledger = Ledger(parse_quotas("100 units/min exact"), T0)
     early, late = (ledger.reserve(T0 + second * NS, {"units": 40}) for second in (0, 30))
     ledger.settle(T0 + 60 * NS, early, {"units": 0})
-    assert ledger.meters[0].level(T0 + 60 * NS) == 60
+    assert ledger.accounts[0].meter.level(T0 + 60 * NS) == 60
     ledger.settle(T0 + 90 * NS - 1, late, {"units": 30})
-    assert ledger.meters[0].level(T0 + 90 * NS - 1) == 70
+    assert ledger.accounts[0].meter.level(T0 + 90 * NS - 1) == 70
 
 
 def test_another_amount():
@@ -97,7 +97,7 @@ def test_another_amount():
     for _ in range(5):
         ledger.reserve(T0, {"starts": 1})
     ledger.adopt(T0, 0, 5)
-    assert (ledger.names, ledger.meters[0].most) == (["5 starts/min exact"], 5)
+    assert (ledger.names, ledger.accounts[0].meter.most) == (["5 starts/min exact"], 5)
     assert ledger.reserve(T0, {"starts": 1}).at_ns == T0 + 60 * NS
     ledger.adopt(T0, 0, 6)
     assert isinstance(ledger.reserve(T0, {"starts": 1}), Reservation)

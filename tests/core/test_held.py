@@ -16,7 +16,7 @@ def ledger_of(text: str = "60 units/min burst 100", **options) -> Ledger:
 
 
 def level(ledger: Ledger, after_s: float = 0.0) -> float:
-    return ledger.meters[0].level(T0 + round(after_s * NS))
+    return ledger.accounts[0].meter.level(T0 + round(after_s * NS))
 
 
 def test_only_a_bucket_of_such_a_unit_holds():
@@ -64,7 +64,7 @@ def test_the_true_cost_is_charged_at_the_end(true, left):
     attempt = grant(ledger, T0, units=80)
     ledger.settle(T0 + 30 * NS, attempt, {"units": true})
     assert level(ledger, 30) == left
-    assert ledger.spent == [true]
+    assert [one.spent for one in ledger.accounts] == [true]
 
 
 def test_an_attempt_that_was_never_sent_costs_nothing():
@@ -90,7 +90,7 @@ def test_a_unit_that_was_not_reserved_is_charged_when_it_is_reported():
     ledger = Ledger([quota("60 requests/min"), quota("60 units/min")], T0, headroom_s=0.0, charged_after=["units"])
     attempt = grant(ledger, T0)
     ledger.settle(T0 + NS, attempt, {"units": 25})
-    assert ledger.meters[1].level(T0 + NS) == 35
+    assert ledger.accounts[1].meter.level(T0 + NS) == 35
 
 
 def test_what_is_held_stays_held_when_the_limit_changes():
@@ -105,7 +105,7 @@ def test_a_ceiling_that_climbs_charges_nothing_that_is_held():
     ledger = ledger_of("60 units/min")
     attempt = grant(ledger, T0, units=20)
     for ceiling in (0.5, 0.75, 1.0):
-        ledger.meters[0].set_ceiling(T0, ceiling)
+        ledger.accounts[0].meter.set_ceiling(T0, ceiling)
         assert level(ledger) == 40
     ledger.settle(T0, attempt, None)
     assert level(ledger) == 40
@@ -114,5 +114,5 @@ def test_a_ceiling_that_climbs_charges_nothing_that_is_held():
 def test_a_network_that_held_requests_back_changes_nothing_that_is_held():
     ledger = ledger_of()
     grant(ledger, T0, units=80)
-    ledger.meters[0].arrive(T0 + 30 * NS, 80)
+    ledger.accounts[0].meter.arrive(T0 + 30 * NS, 80)
     assert level(ledger, 30) == 20

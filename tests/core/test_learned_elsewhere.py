@@ -24,7 +24,10 @@ class TestLimit:
         assert list(learning.guesses.open) == [0]
         member.other_process_says("adopt", 90.0)
         member.take(1)
-        assert (member.pool.ledger.names, member.pool.ledger.sources) == (["90 tokens/min"], [LEARNED])
+        assert (member.pool.ledger.names, [one.source for one in member.pool.ledger.accounts]) == (
+            ["90 tokens/min"],
+            [LEARNED],
+        )
         assert learning.guesses.open == {}
 
     def test_a_guess_that_this_process_has_raised_stays_one(self):
@@ -34,7 +37,7 @@ class TestLimit:
         assert member.pool.ledger.names == ["120 tokens/min"]
         member.pool.capacity.learning.learned_elsewhere(member.now_ns, 0, 120.0)  # the store sends the same amount back
         assert list(member.pool.capacity.learning.guesses.open) == [0]
-        assert member.pool.ledger.sources[0].kind is SourceKind.ASSUMED
+        assert member.pool.ledger.accounts[0].source.kind is SourceKind.ASSUMED
 
     def test_what_it_was_lowered_to_is_tested_here_too(self):
         member = open_member()

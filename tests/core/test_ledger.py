@@ -67,7 +67,7 @@ class TestReserve:
         ledger = Ledger([Quota("units", 4e9, 9.0, burst=4)], T0, headroom_s=0.0)
         for _ in range(4):
             grant(ledger, T0, units=1)  # 12 ns for a burst of 9
-        assert ledger.reserve(T0, {"units": 1}) == WaitUntil(T0 + 6, ledger.names[0])
+        assert ledger.reserve(T0, {"units": 1}) == WaitUntil(T0 + 6, ledger.accounts[0].name)
 
     @pytest.mark.parametrize(("rounding_ns", "granted"), [(1, True), (2, False)])
     def test_grants_of_earlier_instants_do_not_count_as_rounding(self, rounding_ns, granted):
@@ -105,7 +105,7 @@ class TestSettle:
         assert ledger.settle(T0, reservations[1], {"tokens": 20}) == [1, 20]
         assert ledger.settle(T0, reservations[2], {"input_tokens": 3, "requests": 2}) == [2, 3]
         assert ledger.settle(T0, reservations[2], {"tokens": 500}) == [1, 50]  # it is closed
-        assert ledger.spent == [4, 73]
+        assert [one.spent for one in ledger.accounts] == [4, 73]
 
     def test_a_request_larger_than_a_quota_is_charged_four_quotas_at_most(self):
         ledger = ledger_of("100 tokens/min", "60 requests/min", sources=[LEARNED, LEARNED])
@@ -152,7 +152,7 @@ class TestSettle:
 
     def test_what_was_charged_elsewhere_has_no_marks(self):
         ledger = ledger_of("3 concurrency", "60 requests/min")
-        ledger.meters[0].used = 2.0
+        ledger.accounts[0].meter.used = 2.0
         reservation = Reservation({}, [1.0, 1.0], [], T0, T0 + NS)
         ledger.keep_open(reservation)
         assert ledger.owns(reservation)
@@ -245,9 +245,9 @@ class TestLimits:
     def test_a_given_limit_that_is_raised_elsewhere_refuses_less(self):
         ledger = ledger_of("100 tokens/min", usable=0.5)
         ledger.adopt(T0, 0, 40)
-        assert (ledger.given, ledger.refused_above) == ([50], [100])
+        assert ([one.given for one in ledger.accounts], [one.refused_above for one in ledger.accounts]) == ([50], [100])
         ledger.adopt(T0, 0, 80)
-        assert (ledger.given, ledger.refused_above) == ([80], [160])
+        assert ([one.given for one in ledger.accounts], [one.refused_above for one in ledger.accounts]) == ([80], [160])
         assert (ledger.names, str(ledger.whole(0))) == (["80 tokens/min"], "160 tokens/min")
 
     def test_slots_are_whole(self):
@@ -258,13 +258,13 @@ class TestLimits:
     def test_a_quota_that_an_answer_adds_opens_with_half_a_burst(self, source, opened):
         ledger = ledger_of("60 requests/min", gentle=True)
         ledger.add(T0, quota("600 tokens/min"), source)
-        assert (ledger.meters[1].opened, ledger.meters[1].reach_ns) == (opened, opened * NS // 10)
+        assert (ledger.accounts[1].meter.opened, ledger.accounts[1].meter.reach_ns) == (opened, opened * NS // 10)
 
     @pytest.mark.parametrize(("actual", "opened"), [(5, 35), (20, 40)])
     def test_a_burst_widens_by_what_was_charged_or_by_more_if_it_cost_more(self, actual, opened):
         ledger = ledger_of("600 tokens/min", gentle=True)
         ledger.settle(T0, grant(ledger, T0, tokens=15), {"tokens": actual})
-        assert ledger.meters[0].opened == opened
+        assert ledger.accounts[0].meter.opened == opened
 
     @pytest.mark.parametrize(("gentle", "opened"), [(True, 20), (False, math.inf)])
     def test_what_was_spread_is_a_full_bucket_again(self, gentle, opened):

@@ -92,7 +92,10 @@ def test_a_bucket_keeps_its_headroom_unused(text, attempts):
         cost = cost_of(ledger, share)
         now_ns, _ = grant_when_due(ledger, now_ns + gap_ns, cost)
         # A cost that leaves less than it waits that much longer instead.
-        assert ledger.meters[0].level(now_ns) >= min(headroom_s * limit.rate, limit.burst - cost[limit.unit]) - 1e-6
+        assert (
+            ledger.accounts[0].meter.level(now_ns)
+            >= min(headroom_s * limit.rate, limit.burst - cost[limit.unit]) - 1e-6
+        )
 
 
 @pytest.mark.parametrize("text", ODD)
@@ -123,7 +126,8 @@ def test_all_units_are_charged_or_none(text, attempts):
         if not isinstance(decision, Reservation):
             assert after == before
             assert isinstance(decision, NeverFits) == any(
-                cost[m.quota.unit] > most for m, most in zip(ledger.meters, ledger.refused_above, strict=True)
+                cost[m.quota.unit] > most
+                for m, most in zip(ledger.meters, [one.refused_above for one in ledger.accounts], strict=True)
             )
             continue
         for m, old, new, amount in zip(ledger.meters, before[0], after[0], decision.amounts, strict=True):

@@ -160,13 +160,13 @@ def local_server(parallel, refuses, jobs, seconds=1.0):
 @pytest.mark.parametrize(("parallel", "most"), [(1, 8), (4, 12), (32, 144), (200, 512)])
 def test_an_unknown_servers_slots_grow_until_its_answers_become_slower(parallel, most):
     pool, _, seconds = local_server(parallel, False, 6_000)
-    assert parallel <= pool.ledger.meters[0].quota.amount <= most
+    assert parallel <= pool.ledger.accounts[0].meter.quota.amount <= most
     assert seconds <= 1.1 * 6_000 / parallel + 10
 
 
 @pytest.mark.parametrize("parallel", [2, 8, 20])
 def test_an_unknown_servers_refusals_lower_the_slots(parallel):
     pool, refused, seconds = local_server(parallel, True, 6_000)
-    assert pool.ledger.meters[0].quota.amount <= parallel + 1
+    assert pool.ledger.accounts[0].meter.quota.amount <= parallel + 1
     assert refused <= 60
     assert seconds <= 1.35 * 6_000 / parallel

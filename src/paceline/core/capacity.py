@@ -149,21 +149,22 @@ class LocalCapacity:
 
         The provider has not charged them: its bucket stays full meanwhile.
         """
-        amounts = [0.0] * len(self.ledger.meters)
+        amounts = [0.0] * len(self.ledger.accounts)
         for reservation in unsent:
             self.sent(now_ns, reservation)
             for index, amount in enumerate(reservation.amounts):
                 amounts[index] += amount
-        for index, (m, amount) in enumerate(zip(self.ledger.meters, amounts, strict=True)):
+        for account, amount in zip(self.ledger.accounts, amounts, strict=True):
+            m, tracker = account.meter, account.tracker
             if type(m) is Bucket and amount:
                 by_ns = now_ns + ceil(amount * m.ns_per_unit) - m.full_at_ns
-                tracker = self.learning.trackers[index] if self.learning is not None else None
                 if by_ns > 0:
                     (tracker.hold if tracker is not None else m.shift)(now_ns, by_ns)
 
     def sent(self, now_ns: int, reservation: Reservation) -> None:
         """Count a granted attempt in exact quotas from now on: it goes now, later than it was granted."""
-        for index, (m, amount) in enumerate(zip(self.ledger.meters, reservation.amounts, strict=False)):
+        for index, (account, amount) in enumerate(zip(self.ledger.accounts, reservation.amounts, strict=False)):
+            m = account.meter
             if type(m) is Exact and amount and reservation.open:
                 reservation.marks[index] = m.move(now_ns, reservation.marks[index], amount)
 
@@ -206,9 +207,9 @@ class LocalCapacity:
         self.ledger.lift(now_ns, until_ns)
 
     def arrive(self, now_ns: int) -> None:
-        for i, m in enumerate(self.ledger.meters):
-            if isinstance(m, Bucket):
-                m.arrive(now_ns, self.ledger.held(i))
+        for i, account in enumerate(self.ledger.accounts):
+            if isinstance(account.meter, Bucket):
+                account.meter.arrive(now_ns, self.ledger.held(i))
 
     def cool_down_ns(self, now_ns: int) -> int:
         return self.ledger.not_before_ns - now_ns

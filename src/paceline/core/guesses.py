@@ -87,7 +87,7 @@ class Guesses:
     def __init__(self, ledger: Ledger) -> None:
         self._ledger = ledger
         kinds = (SourceKind.ASSUMED, SourceKind.PUBLISHED)
-        self.open = {i: Guess() for i, source in enumerate(ledger.sources) if source.kind in kinds}
+        self.open = {i: Guess() for i, account in enumerate(ledger.accounts) if account.source.kind in kinds}
 
     def confirm(self, index: int) -> Guess | None:
         """Raise the limit at ``index`` no more: an answer has stated it, or an attempt was refused because of it."""
@@ -104,20 +104,20 @@ class Guesses:
     def lowered(self, now_ns: int, index: int, before: float) -> None:
         """Test the limit at ``index`` after a time: a refusal has lowered it from ``before``."""
         if not self.is_lowered(index):
-            self.open[index] = Guess(before, self._ledger.sources[index])
+            self.open[index] = Guess(before, self._ledger.accounts[index].source)
         guess = self.open[index]
         guess.amount = 0.0
         self._later(now_ns, index, guess)
 
     def _later(self, now_ns: int, index: int, guess: Guess) -> None:
         """Let the next test wait, twice as long as the one before."""
-        first_ns = max(RETEST_NS, round(self._ledger.meters[index].quota.period_s * NS))
+        first_ns = max(RETEST_NS, round(self._ledger.accounts[index].meter.quota.period_s * NS))
         guess.wait_ns = min(max(2 * guess.wait_ns, first_ns), RETEST_TIMES * first_ns)
         guess.test_ns = now_ns + guess.wait_ns
 
     def changed_elsewhere(self, now_ns: int, index: int, before: float) -> None:
         """Another process has lowered the limit at ``index`` from ``before``, or raised it in a test of its own."""
-        guess, m = self.open[index], self._ledger.meters[index]
+        guess, m = self.open[index], self._ledger.accounts[index].meter
         raised = m.quota.amount > (before if isinstance(m, Slots) else guess.amount)
         guess.amount, guess.served = m.quota.amount, 0.0
         if isinstance(m, Slots):
@@ -139,7 +139,7 @@ class Guesses:
             before: The number before the refusal, which may state another one; it is tested up to this one.
             source: The source of that number.
         """
-        m = self._ledger.meters[index]
+        m = self._ledger.accounts[index].meter
         guess = self.open.setdefault(index, Guess(before, source))
         if sent_ns < guess.refused_ns:  # it says nothing new, and its stated number is no more than it was
             return min(before, m.quota.amount)
@@ -155,7 +155,7 @@ class Guesses:
     def stalled(self, now_ns: int, amounts: list[float]) -> int | None:
         """The index of a guess that makes a request with ``amounts`` wait longer than a minute, the first time."""
         for index, guess in self.open.items():
-            m, amount = self._ledger.meters[index], amounts[index]
+            m, amount = self._ledger.accounts[index].meter, amounts[index]
             if amount and not guess.warned and not isinstance(m, Slots):
                 wait_ns = m.earliest(now_ns, min(amount, m.most)) - now_ns
                 if wait_ns > STALL_NS:
@@ -174,7 +174,7 @@ class Guesses:
             amount = true[index] if index < len(true) else 0.0
             guess.served += amount
             guess.since_ns = guess.since_ns or reservation.granted_ns
-            m = self._ledger.meters[index]
+            m = self._ledger.accounts[index].meter
             if isinstance(m, Slots):
                 amount_now, gain = self._slots(m, guess, now_ns - reservation.granted_ns), 0.0
             else:
@@ -200,11 +200,11 @@ class Guesses:
         return {latest} | {i for i, at_ns in enumerate(waits) if meters[i].quota.period_s > LONG_S and at_ns > until_ns}
 
     def _step_ns(self, index: int) -> int:
-        return max(RETEST_EACH_NS, round(self._ledger.meters[index].quota.period_s * NS))
+        return max(RETEST_EACH_NS, round(self._ledger.accounts[index].meter.quota.period_s * NS))
 
     def _raised(self, now_ns: int, index: int, guess: Guess, amount: float, *, binds: bool) -> tuple[float, float]:
         """The amount of the quota at ``index`` from now on, and what is added to its level."""
-        m = self._ledger.meters[index]
+        m = self._ledger.accounts[index].meter
         limit = m.quota.amount
         if amount * self._ledger.share_of(m.quota) > m.most:  # it went alone, and was served
             return limit * amount * self._ledger.share_of(m.quota) / m.most, 0.0
@@ -216,7 +216,7 @@ class Guesses:
         if m.quota.period_s > LONG_S:
             guess.step = max(2 * guess.step, amount)
             return limit + guess.step, guess.step
-        assumed = self._ledger.sources[index].kind is SourceKind.ASSUMED
+        assumed = self._ledger.accounts[index].source.kind is SourceKind.ASSUMED
         return (2 * limit if assumed and guess.served >= SHARE * limit else limit), 0.0
 
     def _slots(self, m: Slots, guess: Guess, took_ns: int) -> float:

@@ -52,7 +52,6 @@ class Learning:
             was nearly empty.
 
     Attributes:
-        trackers: The learning about each quota.
         guesses: The limits that no answer has confirmed.
         notices: What the user should know, for the log; the reader empties it.
     """
@@ -60,11 +59,11 @@ class Learning:
     def __init__(
         self, ledger: Ledger, report: Report = report_nothing, *, raises: bool = False, adapts: bool = False
     ) -> None:
-        self._ledger = ledger
+        self._ledger, self._accounts = ledger, ledger.accounts
         self._report = report
         self._shared = report is not report_nothing  # whether other processes make the same changes
         self._raises, self._adapts = raises, adapts
-        self.trackers: list[QuotaTracker | None] = []
+        self._tracked = 0  # the number of accounts that have a tracker, or need none
         self.guesses = Guesses(ledger)
         self.notices: list[str] = []
         self._inferred: dict[str, Refill] = {}  # by unit, about quotas of a period that none of the known ones has
@@ -74,41 +73,44 @@ class Learning:
         self.track_new()
 
     def track_new(self) -> None:
-        """Track the meters that the ledger has got since."""
-        for i, m in enumerate(self._ledger.meters[len(self.trackers) :], len(self.trackers)):
-            bucket = m if isinstance(m, Bucket) and m.quota.rule not in OWN_RULES else None
-            tracker = QuotaTracker(bucket, i, self._report, adapts=self._adapts) if bucket is not None else None
-            self.trackers.append(tracker)
+        """Track the accounts that the ledger has got since."""
+        for i, account in enumerate(self._accounts[self._tracked :], self._tracked):
+            m = account.meter
+            if isinstance(m, Bucket) and m.quota.rule not in OWN_RULES:
+                account.tracker = QuotaTracker(m, i, self._report, adapts=self._adapts)
+        self._tracked = len(self._accounts)
 
     def sent_late(self, late_s: float) -> None:
         """Raise adaptive headrooms: an attempt was sent ``late_s`` after its grant.
 
         While it was on its way, a full bucket of the provider did not refill, and the ledger's did.
         """
-        for tracker in self.trackers:
-            if tracker is not None:
-                tracker.raise_headroom(late_s)
+        for account in self._accounts:
+            if account.tracker is not None:
+                account.tracker.raise_headroom(late_s)
 
     def granted(self, now_ns: int, reservation: Reservation) -> None:
         """Take the notes of an attempt that is sent now."""
         notes: list[Note | None] = []
-        for tracker, amount, spent in zip(self.trackers, reservation.amounts, self._ledger.spent, strict=True):
-            notes.append(tracker.granted(now_ns, amount, spent) if tracker is not None and amount else None)
+        for account, amount in zip(self._accounts, reservation.amounts, strict=True):
+            tracker = account.tracker
+            notes.append(tracker.granted(now_ns, amount, account.spent) if tracker is not None and amount else None)
         reservation.notes = notes
 
     def granted_by_store(self, now_ns: int, reservation: Reservation) -> None:
         """Take the notes of an attempt whose charge the shared ledger has counted."""
         notes: list[Note | None] = []
-        for tracker, amount, spent in zip(self.trackers, reservation.amounts, self._ledger.spent, strict=False):
+        for account, amount in zip(self._accounts, reservation.amounts, strict=False):
+            tracker = account.tracker
             if tracker is not None and amount:
                 tracker.climb(now_ns, amount)
-            notes.append(tracker.note(spent) if tracker is not None and amount else None)
+            notes.append(tracker.note(account.spent) if tracker is not None and amount else None)
         reservation.notes = notes
 
     def notes_of_now(self) -> list[Note | None]:
         """The notes of an attempt without a charge that is sent now."""
-        notes = zip(self.trackers, self._ledger.spent, strict=True)
-        return [tracker.note(spent) if tracker is not None else None for tracker, spent in notes]
+        accounts = self._accounts
+        return [one.tracker.note(one.spent) if one.tracker is not None else None for one in accounts]
 
     def observe(self, now_ns: int, readings: Iterable[Reading], reservation: Reservation) -> list[int]:
         """Learn from the headers of the answer to ``reservation``.
@@ -127,7 +129,7 @@ class Learning:
             reading = whole if share == 1 else self._usable_reading(index, whole, share)
             note = None if index is None else self._note(reservation, index)
             refilled = index is not None and self._take_refill(now_ns, index, sent_ns, note, whole, reading.limit)
-            if index is not None and (whole.reset_s or 0) > LONGER_PERIOD * self._ledger.meters[index].quota.period_s:
+            if index is not None and (whole.reset_s or 0) > LONGER_PERIOD * self._accounts[index].meter.quota.period_s:
                 continue  # it is about a longer period
             limited = self._take_limit(now_ns, index, reading, sent_ns)
             changed += limited
@@ -135,7 +137,8 @@ class Learning:
                 continue
             if whole.remaining is not None:
                 self._shown[index] = whole.remaining
-            tracker, m = self.trackers[index], self._ledger.meters[index]
+            account = self._accounts[index]
+            tracker, m = account.tracker, account.meter
             above = reading.limit is not None and self._in_period(index, reading.limit) > m.quota.amount
             if isinstance(m, Window) and reading.remaining is not None and reading.remaining < m.level(now_ns):
                 m.seen(now_ns, reading.remaining)
@@ -148,7 +151,7 @@ class Learning:
                 self._spread(now_ns, index, max(m.quota.amount - (reading.remaining or 0.0), 0.0) + since)
             elif (limited or refilled) and not above:
                 tracker.take_level(now_ns, sent_ns, note, reading)
-            tracker.look_above(now_ns, self._ledger.spent[index], partial(self._ledger.open_before, index))
+            tracker.look_above(now_ns, account.spent, partial(self._ledger.open_before, index))
         return changed
 
     def _has_period(self, reading: Reading) -> bool:
@@ -167,7 +170,7 @@ class Learning:
     def _usable_share(self, index: int | None, unit: str | None) -> float:
         """The share that is used of a limit on ``unit``, that of the quota at ``index`` if there is one."""
         if index is not None:
-            return self._ledger.share_of(self._ledger.meters[index].quota)
+            return self._ledger.share_of(self._accounts[index].meter.quota)
         return 1.0 if unit == CONCURRENCY else self._ledger.usable
 
     def _usable_reading(self, index: int | None, reading: Reading, share: float) -> Reading:
@@ -175,7 +178,7 @@ class Learning:
 
         The provider's bucket and its used part lack the same amount, which takes the part longer to refill.
         """
-        m = None if index is None else self._ledger.meters[index]
+        m = None if index is None else self._accounts[index].meter
         limit, remaining, reset_s = reading.limit, reading.remaining, reading.reset_s
         size = limit if limit is not None or m is None else m.quota.amount / share
         if isinstance(m, Bucket) and not isinstance(m, Spread) and reset_s is not None and size is not None:
@@ -199,14 +202,14 @@ class Learning:
 
         ``limit``: the part of the reading's limit that is used.
         """
-        tracker = self.trackers[index]
+        tracker = self._accounts[index].tracker
         stated = reading.period_s is not None and reading.basis is Basis.STATED
         if tracker is None or stated or tracker.meter.quota.rule is Rule.SLIDING:
             return False  # it has stated its period, or the user the rule, by which its resets have another meaning
         period_s, spread = tracker.refill.period_s(reading), isinstance(tracker.meter, Spread)
-        bucket, quota, given = period_s is not None, tracker.meter.quota, self._ledger.given
+        bucket, quota, account = period_s is not None, tracker.meter.quota, self._accounts[index]
         if not bucket and note is not None:
-            known = quota if given[index] == math.inf else quota.with_amount(given[index])
+            known = quota if account.given == math.inf else quota.with_amount(account.given)
             period_s = tracker.refill.renewal_s(sent_ns, reading, known, partial(tracker.charged_since, note))
         if period_s is None or limit is None:
             return False
@@ -219,27 +222,27 @@ class Learning:
             if not bucket:
                 self._spread(now_ns, index)
             if self._shared:  # other processes match it by unit and period: the period stays, the amount is converted
-                self._adopt(now_ns, index, min(self._in_period(index, limit), given[index]))
+                self._adopt(now_ns, index, min(self._in_period(index, limit), account.given))
             else:
-                given[index] *= period_s / quota.period_s
-                self._ledger.adopt(now_ns, index, min(limit, given[index]), period_s)
-                self._ledger.sources[index] = LEARNED
+                account.given *= period_s / quota.period_s
+                self._ledger.adopt(now_ns, index, min(limit, account.given), period_s)
+                self._accounts[index].source = LEARNED
         if changed:
             tracker.changed()
         return changed
 
     def _in_period(self, index: int, limit: float) -> float:
         """A ``limit`` of an answer, as an amount per period of the quota at ``index``."""
-        tracker = self.trackers[index]
+        tracker = self._accounts[index].tracker
         if tracker is None or tracker.period_s is None:
             return limit
         return limit * tracker.meter.quota.period_s / tracker.period_s
 
     def charge_kept(self, reservation: Reservation) -> None:
         """Count the charge of a refused attempt: it stays, but the provider has not admitted it."""
-        for tracker, amount in zip(self.trackers, reservation.amounts, strict=False):
-            if tracker is not None:
-                tracker.refused_amount += amount
+        for account, amount in zip(self._accounts, reservation.amounts, strict=False):
+            if account.tracker is not None:
+                account.tracker.refused_amount += amount
 
     def refused(self, now_ns: int, reservation: Reservation, refusal: Refusal, pause_ns: int) -> list[int]:
         """Learn from a refusal for rate or growth.
@@ -265,19 +268,19 @@ class Learning:
         index = self._index(refusal.unit, refusal.period_s) if refusal.unit else self._tightest(now_ns, ample)
         if refusal.limit is not None:
             refusal = replace(refusal, limit=refusal.limit * self._usable_share(index, refusal.unit))
-        before = self._ledger.meters[index].quota.amount if index is not None else 0.0
-        source = self._ledger.sources[index] if index is not None else LEARNED
+        before = self._accounts[index].meter.quota.amount if index is not None else 0.0
+        source = self._accounts[index].source if index is not None else LEARNED
         changed = self._take_limit(now_ns, index, refusal, sent_ns)
         if index is not None:
-            m = self._ledger.meters[index]
+            m = self._accounts[index].meter
             if isinstance(m, Slots):
                 if (fewer := self.guesses.refused(now_ns, sent_ns, index, m.used, before, source)) < m.quota.amount:
-                    self._adopt(now_ns, index, fewer, self._ledger.sources[index])
+                    self._adopt(now_ns, index, fewer, self._accounts[index].source)
             elif refusal.limit is None and (guess := self.guesses.open.get(index)) is not None:
                 self._fall_back(now_ns, index, guess, sent_ns)
             elif refusal.limit is None and isinstance(m, Window):
                 self._doubt_window(now_ns, index, m)
-            tracker, note = self.trackers[index], self._note(reservation, index)
+            tracker, note = self._accounts[index].tracker, self._note(reservation, index)
             if tracker is not None and note is not None:
                 amount = reservation.amounts[index]
                 # With enough left of it, a refusal that names none is about a quota that is not listed.
@@ -298,7 +301,7 @@ class Learning:
         if len(doubted) > 1:
             del self._doubted[index]
             spread = self._ledger.spread(now_ns, index)
-            self.trackers[index] = QuotaTracker(spread, index, self._report, adapts=self._adapts)
+            self._accounts[index].tracker = QuotaTracker(spread, index, self._report, adapts=self._adapts)
 
     def _index(self, unit: str | None, period_s: float | None) -> int | None:
         """The index of the one quota on ``unit`` and period; ``None`` for none or several.
@@ -309,7 +312,7 @@ class Learning:
         on_unit = [i for i, m in enumerate(meters) if m.quota.unit == unit and m.quota.rule not in OWN_RULES]
         found = [i for i in on_unit if period_s in (None, meters[i].quota.period_s)]
         if not found:
-            found = [i for i in on_unit if (tracker := self.trackers[i]) is not None and tracker.period_s]
+            found = [i for i in on_unit if (tracker := self._accounts[i].tracker) is not None and tracker.period_s]
         return found[0] if len(found) == 1 else None
 
     def _is_new(self, unit: str, period_s: float | None) -> bool:
@@ -318,7 +321,7 @@ class Learning:
         units = {quota.unit for quota in quotas if period_s in (None, quota.period_s)}
         split = unit == TOKENS and INPUT_TOKENS in units  # the quotas count input and output separately
         named = re.fullmatch(r"[a-z_][a-z0-9_]{0,40}", unit) is not None
-        return named and unit not in units and not split and len(self._ledger.meters) < UNITS_MAX
+        return named and unit not in units and not split and len(self._accounts) < UNITS_MAX
 
     def _tightest(self, now_ns: int, ample: Collection[int]) -> int | None:
         """The index of the quota with the least left, for a refusal that names none; assumed slots if others have plenty.
@@ -331,7 +334,7 @@ class Learning:
         counted = [(i, m) for i, m in counted if i not in ample] or counted
         shares = [(m.level(now_ns) / m.quota.burst, i) for i, m in counted]
         # Slots are not the reason for the refusal of an attempt that was alone in flight.
-        open_meters = [(i, self._ledger.meters[i]) for i in self.guesses.open]
+        open_meters = [(i, self._accounts[i].meter) for i in self.guesses.open]
         slots = [i for i, m in open_meters if isinstance(m, Slots) and m.used]
         if slots and (not shares or min(shares)[0] > PLENTY):
             return slots[0]
@@ -357,27 +360,28 @@ class Learning:
             quota = Quota(answer.unit, limit, 0.0 if slots else answer.period_s or 60.0, rule=rule)
             self._ledger.add(now_ns, quota)
             self.track_new()
-            index = len(self._ledger.meters) - 1
+            index = len(self._accounts) - 1
             if slots:
                 self.guesses.found_slots(index)
             self._report(index, "add", quota)
             return [index]
-        tracker, ledger = self.trackers[index], self._ledger
+        account = self._accounts[index]
+        tracker = account.tracker
         if tracker is not None and sent_ns < tracker.limit_as_of_ns:
             return []
         limit = self._in_period(index, limit)
-        if limit > ledger.given[index] and not self._raises:
+        if limit > account.given and not self._raises:
             self._stated_above(index, limit)
-            limit = ledger.given[index]
-        before = ledger.meters[index].quota.amount
+            limit = account.given
+        before = account.meter.quota.amount
         lowered = self.guesses.is_lowered(index) and isinstance(answer, Refusal)
         if not lowered:
             self.guesses.confirm(index)
-        if isinstance(answer, Refusal) and limit < before and not isinstance(ledger.meters[index], Slots):
+        if isinstance(answer, Refusal) and limit < before and not isinstance(account.meter, Slots):
             self.guesses.lowered(now_ns, index, before)
         if limit == before:
-            if ledger.sources[index].kind is not SourceKind.GIVEN:
-                ledger.sources[index] = LEARNED
+            if account.source.kind is not SourceKind.GIVEN:
+                account.source = LEARNED
             return []
         self._adopt(now_ns, index, limit)
         if tracker is not None:
@@ -385,26 +389,28 @@ class Learning:
         return [index]
 
     def _adopt(self, now_ns: int, index: int, limit: float, source: Source = LEARNED) -> None:
+        account = self._accounts[index]
         self._ledger.adopt(now_ns, index, limit)
-        self._ledger.sources[index] = source
+        account.source = source
         self._report(index, "adopt", limit)
-        if (tracker := self.trackers[index]) is not None:
-            tracker.changed()
+        if account.tracker is not None:
+            account.tracker.changed()
 
     def _stated_above(self, index: int, limit: float) -> None:
         """Note that the provider allows more than the user has given; the given limit holds."""
         limit /= self._usable_share(index, None)
-        if index not in self._ledger.stated:
+        if self._accounts[index].stated is None:
             self.notices.append(
                 f"the provider states a limit of {limit:,.0f} {self._ledger.units[index]}, and"
                 f" {str(self._ledger.whole(index))!r} was given: the given limit holds; learn='up' would take the higher one"
             )
-        self._ledger.stated[index] = limit
+        self._accounts[index].stated = limit
 
     def served(self, now_ns: int, reservation: Reservation, true: list[float]) -> None:
         """Raise guessed limits that bind, after an attempt that the provider has served at the cost ``true``."""
         for index, amount, gain in self.guesses.served(now_ns, reservation, true):
-            m, tracker, source = self._ledger.meters[index], self.trackers[index], self._ledger.sources[index]
+            account = self._accounts[index]
+            m, tracker, source = account.meter, account.tracker, account.source
             guess = self.guesses.open[index]
             if not guess.warned and not isinstance(m, Slots):
                 guess.warned = True
@@ -427,11 +433,11 @@ class Learning:
                 self.guesses.lowered(now_ns, index, guess.most)
             return
         self.guesses.confirm(index)
-        tracker = self.trackers[index]
+        tracker = self._accounts[index].tracker
         if guess.amount and tracker is not None and not isinstance(tracker.meter, Spread):
             limit = tracker.least_limit(guess.since_ns, sent_ns)
             if 0 < limit < tracker.meter.quota.amount:
-                self._adopt(now_ns, index, 2 * limit, self._ledger.sources[index])
+                self._adopt(now_ns, index, 2 * limit, self._accounts[index].source)
                 tracker.fall_back(now_ns, limit)
 
     def outgrown(self, now_ns: int, true: list[float]) -> None:
@@ -440,22 +446,23 @@ class Learning:
         The debt of the attempt would stop the pool for many periods.
         """
         for index, amount in enumerate(true):
-            limit = min(amount * self._usable_share(index, None), self._ledger.given[index])
-            if limit > DEBT_MAX * self._ledger.meters[index].most:
-                self._adopt(now_ns, index, limit, self._ledger.sources[index])
+            account = self._accounts[index]
+            limit = min(amount * self._usable_share(index, None), account.given)
+            if limit > DEBT_MAX * account.meter.most:
+                self._adopt(now_ns, index, limit, account.source)
 
     def learned_elsewhere(self, now_ns: int, index: int, before: float) -> None:
         """Note that another process has changed the limit at ``index`` from ``before``, unless this one has raised it so far."""
         guess = self.guesses.open.get(index)
-        if guess is None or guess.amount != self._ledger.meters[index].quota.amount:
-            m = self._ledger.meters[index]
+        account, m = self._accounts[index], self._accounts[index].meter
+        if guess is None or guess.amount != m.quota.amount:
             if self.guesses.is_lowered(index):
                 self.guesses.changed_elsewhere(now_ns, index, before)
             elif m.quota.amount < before:  # the process that saw the refusal may end
                 self.guesses.lowered(now_ns, index, before)
             else:
                 self.guesses.confirm(index)
-            self._ledger.sources[index] = LEARNED
+            account.source = LEARNED
 
     def stalled(self, now_ns: int, amounts: list[float]) -> None:
         """Add a notice, once for each guess, if a guess makes a request with ``amounts`` wait longer than a minute."""
@@ -465,7 +472,8 @@ class Learning:
 
     def about_guess(self, index: int) -> str:
         """A sentence about a guessed limit: its source, and what the user can do."""
-        name, source = self._ledger.names[index], self._ledger.sources[index]
+        account = self._accounts[index]
+        name, source = account.name, account.source
         # A published limit is that of the tier that was named, or of the only one.
         tier = "name the tier of the account (tier=...), " if source.kind is SourceKind.ASSUMED else ""
         return (
@@ -475,7 +483,7 @@ class Learning:
 
     def _spread(self, now_ns: int, index: int, lack: float = 0.0) -> None:
         """Spread the quota at ``index``, which lacks at least ``lack``, evenly, which is safe under every rule: it is not a bucket."""
-        tracker = self.trackers[index]
+        tracker = self._accounts[index].tracker
         if tracker is not None and not isinstance(tracker.meter, Spread):
             tracker.meter = self._ledger.spread(now_ns, index)
             self._report(index, "spread", 0.0)

@@ -14,6 +14,7 @@ from __future__ import annotations
 import math
 from collections.abc import Collection, Iterable, Sequence
 
+from paceline.core.account import Account
 from paceline.core.meters import FAR_NS, Bucket, Held, Meter, Slots, Spread, Window, meter
 from paceline.core.quota import (
     CONCURRENCY,
@@ -62,18 +63,9 @@ class Ledger:
         charged_after: The units that the provider charges when the answer is produced, and not at admission.
 
     Attributes:
-        meters: One per quota, in the order of ``names``, ``units``, ``sources``, ``given``, ``refused_above``, ``spent``
-            and all lists of amounts. Quotas are only ever appended; the meter of one may be replaced.
-        names: The quotas in their notation.
-        sources: The source of each limit.
-        given: The amount that the user has set, which no answer raises; infinite for a limit that the user has not set.
-        refused_above: A cost above this is refused at once (``NeverFits``): what a given quota holds, with the part that
-            is not ``usable``; infinite for other limits, because only the provider can refuse it. A cost between what the quota holds (``Meter.most``) and this
-            goes when the quota is unused. It reserves what the quota holds, and the rest becomes debt when it is settled.
-        stated: The limits that answers have stated above given ones, by index.
+        accounts: One per quota, in the order of all lists of amounts. Quotas are only ever appended.
+        units: The units of the accounts, for what looks up the amounts of each request.
         exceeded: Whether an attempt larger than a quota was settled since the learning last looked.
-        units: Their units.
-        spent: The sum of all true costs so far, per meter: charges with their refunds and debts.
         not_before_ns: No grant before this instant.
         loss_check_ns: When :meth:`lose_old` has to look again: no reservation is lost before this instant.
     """
@@ -94,16 +86,10 @@ class Ledger:
         self.headroom_s = headroom_s
         self.charged_after = charged_after
         self.gentle = gentle
-        self.meters: list[Meter] = []
-        self.names: list[str] = []
+        self.accounts: list[Account] = []
         self.units: list[str] = []
-        self.sources: list[Source] = []
-        self.given: list[float] = []
-        self.refused_above: list[float] = []
-        self.stated: dict[int, float] = {}
-        self.spent: list[float] = []
-        self.slot_indexes: list[int] = []  # of the meters with the rule ``slots``
-        self.released: list[int] = []  # of the meters that count attempts in flight: slots, held amounts
+        self.slot_indexes: list[int] = []  # of the accounts with the rule ``slots``
+        self._released: list[int] = []  # of those that count attempts in flight: slots, held amounts
         self._counts_tokens = False
         self._open: dict[Reservation, None] = {}  # the oldest first
         for i, quota in enumerate(quotas):
@@ -117,14 +103,25 @@ class Ledger:
         self._alone: set[Reservation] = set()  # of these: larger than a quota
         self.exceeded = False
 
+    @property
+    def meters(self) -> list[Meter]:
+        """The meters of the accounts."""
+        return [account.meter for account in self.accounts]
+
+    @property
+    def names(self) -> list[str]:
+        """The quotas in their notation."""
+        return [account.name for account in self.accounts]
+
     def expected_output(self, input_tokens: float, output_tokens: float) -> float:
         """The part of ``output_tokens``, which are expected and no demand, that does not make a request too large.
 
         It takes at most half of a quota, and with the input no more than a quota of all tokens holds.
         """
-        for m in self.meters:
-            if m.quota.unit in (OUTPUT_TOKENS, TOKENS):
-                rest = m.most - input_tokens if m.quota.unit == TOKENS else m.most
+        for account in self.accounts:
+            m = account.meter
+            if account.unit in (OUTPUT_TOKENS, TOKENS):
+                rest = m.most - input_tokens if account.unit == TOKENS else m.most
                 output_tokens = min(output_tokens, m.most / 2, max(rest, 0.0))
         return output_tokens
 
@@ -146,9 +143,9 @@ class Ledger:
 
     def never(self, amounts: list[float]) -> NeverFits | None:
         """The first amount that is above its ``refused_above``; ``None`` for none."""
-        for i, m in enumerate(self.meters):
-            if amounts[i] > self.refused_above[i]:
-                return NeverFits(m.quota.unit, amounts[i], self.refused_above[i])
+        for account, amount in zip(self.accounts, amounts, strict=True):
+            if amount > account.refused_above:
+                return NeverFits(account.unit, amount, account.refused_above)
         return None
 
     def fitting(self, amounts: list[float]) -> list[float]:
@@ -156,8 +153,8 @@ class Ledger:
 
         An amount above ``refused_above`` stays, because it is refused.
         """
-        limits = zip(amounts, self.meters, self.refused_above, strict=False)
-        return [min(amount, m.most) if amount <= above else amount for amount, m, above in limits]
+        pairs = zip(amounts, self.accounts, strict=True)
+        return [min(amount, one.meter.most) if amount <= one.refused_above else amount for amount, one in pairs]
 
     def earliest(self, now_ns: int, amounts: list[float], ahead: list[float] | None = None) -> tuple[int, int]:
         """The first instant at which ``amounts`` fit if nothing is released before, and the index of the meter that binds.
@@ -166,9 +163,10 @@ class Ledger:
         ``ahead``: the amounts of the requests that go first.
         """
         latest, binding = self.not_before_ns, -1
-        for i, m in enumerate(self.meters):
+        for i, account in enumerate(self.accounts):
             amount = amounts[i]
             if amount:
+                m = account.meter
                 at_ns = m.earliest(now_ns, min(amount, m.most), ahead[i] if ahead else 0.0)
                 if at_ns > latest:
                     latest, binding = at_ns, i
@@ -186,12 +184,13 @@ class Ledger:
             amounts = self.amounts(cost)
         latest, binding = self.not_before_ns, -1
         alone = False
-        for i, m in enumerate(self.meters):
+        for i, account in enumerate(self.accounts):
             amount = amounts[i]
             if amount:
+                m = account.meter
                 if amount > m.most:
-                    if amount > self.refused_above[i]:
-                        return NeverFits(m.quota.unit, amount, self.refused_above[i])
+                    if amount > account.refused_above:
+                        return NeverFits(account.unit, amount, account.refused_above)
                     amount, alone = m.most, True
                 at_ns = m.earliest(now_ns, amount)
                 if at_ns > latest:
@@ -200,11 +199,10 @@ class Ledger:
             return WaitUntil(latest, self.name(binding))
         if alone:
             amounts = self.fitting(amounts)  # the rest is charged when the provider has served it
-        marks, spent = [], self.spent
-        for i, m in enumerate(self.meters):
-            amount = amounts[i]
-            marks.append(m.charge(now_ns, amount) if amount else 0)
-            spent[i] += amount
+        marks = []
+        for account, amount in zip(self.accounts, amounts, strict=True):
+            marks.append(account.meter.charge(now_ns, amount) if amount else 0)
+            account.spent += amount
         self._at_once = self._at_once + 1 if self._last_ns == now_ns else 1
         self._last_ns = now_ns
         reservation = Reservation(cost, amounts, marks, now_ns, now_ns + self.ttl_ns)
@@ -222,20 +220,20 @@ class Ledger:
         Each was rounded up to a nanosecond: seven of a seventh of a minute come to more than a minute.
         """
         rounding_ns = self._at_once if self._last_ns == now_ns else 0
-        return binding >= 0 and at_ns - now_ns <= rounding_ns and isinstance(self.meters[binding], Bucket)
+        return binding >= 0 and at_ns - now_ns <= rounding_ns and isinstance(self.accounts[binding].meter, Bucket)
 
     def share(self, amounts: list[float]) -> float:
         """``amounts`` as one number: how many seconds of the scarcest quota they take."""
         longest = -1.0
-        for m, amount in zip(self.meters, amounts, strict=False):
-            rate = m.quota.rate
+        for account, amount in zip(self.accounts, amounts, strict=False):
+            rate = account.meter.quota.rate
             if rate and amount > longest * rate:
                 longest = amount / rate
         return longest if longest >= 0 else 1.0  # there are slots only
 
     def name(self, binding: int) -> str:
         """The quota at index ``binding`` in its notation; ``cool-down`` for -1."""
-        return COOL_DOWN if binding < 0 else self.names[binding]
+        return COOL_DOWN if binding < 0 else self.accounts[binding].name
 
     def settle(self, now_ns: int, reservation: Reservation, actual: Cost | None) -> list[float]:
         """Close ``reservation`` with its true cost; a closed one stays as it is.
@@ -259,21 +257,24 @@ class Ledger:
                 true = self.settled_amounts(reservation, actual)
             else:  # the same, without a call
                 true = list(map(actual.get, self.units, reserved))
-            meters, marks = self.meters, reservation.marks
+            accounts, marks = self.accounts, reservation.marks
             for i, amount in enumerate(true):
                 if amount != reserved[i]:
-                    meters[i].correct(now_ns, marks[i], reserved[i], amount)
-                    self.spent[i] += amount - reserved[i]
+                    account = accounts[i]
+                    account.meter.correct(now_ns, marks[i], reserved[i], amount)
+                    account.spent += amount - reserved[i]
         if self.gentle:
-            for m, amount, cost in zip(self.meters, reserved, true, strict=False):  # quotas may have been added since
-                m.answered(max(amount, cost))
+            for account, amount, cost in zip(
+                self.accounts, reserved, true, strict=False
+            ):  # quotas may have been added since
+                account.meter.answered(max(amount, cost))
         return true
 
     def _most_debt(self, reservation: Reservation) -> Cost:
         """The cost of a request larger than a quota whose true cost is unknown, bounded by what the quotas can repay soon."""
         cost: Cost = {}
-        for m, amount in zip(self.meters, self.amounts(reservation.cost), strict=True):
-            cost[m.quota.unit] = min(amount, DEBT_MAX * m.most, cost.get(m.quota.unit, math.inf))
+        for account, amount in zip(self.accounts, self.amounts(reservation.cost), strict=True):
+            cost[account.unit] = min(amount, DEBT_MAX * account.meter.most, cost.get(account.unit, math.inf))
         return cost
 
     def settled_amounts(self, reservation: Reservation, actual: Cost) -> list[float]:
@@ -322,8 +323,8 @@ class Ledger:
                 self._probe_next, self._probe, self.not_before_ns = True, None, min(self.not_before_ns, now_ns)
             for i, reserved in enumerate(reservation.amounts):
                 if reserved:
-                    self.meters[i].correct(now_ns, reservation.marks[i], reserved, 0.0)
-                    self.spent[i] -= reserved
+                    self.accounts[i].meter.correct(now_ns, reservation.marks[i], reserved, 0.0)
+                    self.accounts[i].spent -= reserved
 
     def lose_old(self, now_ns: int) -> int:
         """Close the reservations whose time-to-live is over, as lost and charged in full; return how many."""
@@ -357,17 +358,18 @@ class Ledger:
 
     def adopt(self, now_ns: int, index: int, amount: float, period_s: float | None = None) -> None:
         """Change the amount, and the period (``None``: as it is), of the quota at ``index``."""
-        m = self.meters[index]
-        m.adopt(now_ns, amount, period_s)
-        self.names[index] = str(m.quota)
+        account = self.accounts[index]
+        account.meter.adopt(now_ns, amount, period_s)
+        account.name = str(account.meter.quota)
         self.raise_given(index)
 
     def raise_given(self, index: int) -> None:
         """Take the present limit at ``index`` for the given one, if it is higher: the user has raised it elsewhere."""
-        m = self.meters[index]
-        if m.quota.amount > self.given[index]:
-            self.given[index] = m.quota.amount
-            self.refused_above[index] = max(self.refused_above[index], rounded(m.most / self.share_of(m.quota)))
+        account = self.accounts[index]
+        m = account.meter
+        if m.quota.amount > account.given:
+            account.given = m.quota.amount
+            account.refused_above = max(account.refused_above, rounded(m.most / self.share_of(m.quota)))
 
     def share_of(self, quota: Quota) -> float:
         """The share of its limit that ``quota``, one of a meter, is: ``usable``, and 1 for slots and exact quotas."""
@@ -375,7 +377,7 @@ class Ledger:
 
     def whole(self, index: int) -> Quota:
         """The limit of which the quota at ``index`` is the usable part."""
-        quota = self.meters[index].quota
+        quota = self.accounts[index].meter.quota
         return quota.part(1 / self.share_of(quota))
 
     def add(self, now_ns: int, quota: Quota, source: Source = LEARNED) -> None:
@@ -387,26 +389,21 @@ class Ledger:
             m.widen()
         if isinstance(m, Slots):
             for reservation in self._open:
-                missing = len(self.meters) - len(reservation.amounts)  # quotas may have been added since
+                missing = len(self.accounts) - len(reservation.amounts)  # quotas may have been added since
                 reservation.amounts += [*[0.0] * missing, 1.0]
                 reservation.marks += [0] * (missing + 1)
                 m.used += 1
         above = rounded(m.most / self.share_of(quota)) if given else math.inf
-        self.add_meter(m, str(quota), source, quota.amount if given else math.inf, above)
+        self.append(Account(m, str(quota), source, quota.amount if given else math.inf, above))
 
-    def add_meter(self, m: Meter, name: str, source: Source, given: float, refused_above: float) -> None:
-        """Charge a further meter from now on, at its present level."""
-        if m.quota.rule is Rule.SLOTS:
-            self.slot_indexes.append(len(self.meters))
-        if isinstance(m, Slots | Held):
-            self.released.append(len(self.meters))
-        self.meters.append(m)
-        self.names.append(name)
-        self.sources.append(source)
-        self.given.append(given)
-        self.refused_above.append(refused_above)
-        self.spent.append(0.0)
-        self.units.append(m.quota.unit)
+    def append(self, account: Account) -> None:
+        """Charge a further account from now on, at its present level."""
+        if account.meter.quota.rule is Rule.SLOTS:
+            self.slot_indexes.append(len(self.accounts))
+        if isinstance(account.meter, Slots | Held):
+            self._released.append(len(self.accounts))
+        self.accounts.append(account)
+        self.units.append(account.unit)
         self._counts_tokens = TOKENS in self.units
 
     def spread(self, now_ns: int, index: int) -> Spread:
@@ -414,16 +411,17 @@ class Ledger:
 
         What it lacks from full stays, of a window its use. Its low points, its learned ceiling and held amounts do not.
         """
-        old = self.meters[index]
+        old = self.accounts[index].meter
         assert isinstance(old, Bucket | Window)
-        spread = self.meters[index] = Spread(old.quota, now_ns, self.headroom_s)
+        spread = self.accounts[index].meter = Spread(old.quota, now_ns, self.headroom_s)
         lack = old.used if isinstance(old, Window) else max(old.full_at_ns - now_ns, 0) / old.ns_per_unit
         spread.charge(now_ns, lack)
         return spread
 
     def count_as_bucket(self, now_ns: int, index: int) -> Bucket:
         """Count the quota at ``index`` as a bucket, full."""
-        m = self.meters[index] = Bucket(self.meters[index].quota, now_ns, self.headroom_s, gentle=self.gentle)
+        account = self.accounts[index]
+        m = account.meter = Bucket(account.meter.quota, now_ns, self.headroom_s, gentle=self.gentle)
         return m
 
     def close(self, now_ns: int, reservation: Reservation) -> bool:
@@ -434,10 +432,10 @@ class Ledger:
         del self._open[reservation]
         if self._alone:
             self._alone.discard(reservation)
-        for i in self.released:
+        for i in self._released:
             if i < len(reservation.amounts):  # quotas may have been added since
                 mark = reservation.marks[i] if i < len(reservation.marks) else 0
-                self.meters[i].release(now_ns, mark, reservation.amounts[i])
+                self.accounts[i].meter.release(now_ns, mark, reservation.amounts[i])
         return True
 
 

@@ -341,9 +341,9 @@ class Pool:
         at_ns, binding = self.capacity.earliest(now_ns, waiter.amounts)
         ahead = self.queue.ahead_of_newcomer(waiter.lane) if not waiter.returned else 0
         if ahead:
-            for i, m in enumerate(self.ledger.meters):
-                if m.quota.unit == REQUESTS and waiter.amounts[i]:
-                    then_ns = m.earliest(now_ns, waiter.amounts[i], ahead)
+            for i, account in enumerate(self.ledger.accounts):
+                if account.unit == REQUESTS and waiter.amounts[i]:
+                    then_ns = account.meter.earliest(now_ns, waiter.amounts[i], ahead)
                     if then_ns > at_ns:
                         at_ns, binding = then_ns, i
         return at_ns, self._named(now_ns, at_ns, binding)

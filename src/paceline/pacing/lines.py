@@ -154,8 +154,9 @@ class Lines:
 
     def _use(self, now_ns: int, quota: str) -> tuple[float | None, float | None]:
         """What is used of the quota with this notation, and what it holds; ``None`` for no quota."""
-        for m, notation in zip(self._pool.ledger.meters, self._pool.ledger.names, strict=True):
-            if notation == quota:
+        for account in self._pool.ledger.accounts:
+            if account.name == quota:
+                m = account.meter
                 limit = m.quota.amount if isinstance(m, Spread) else m.quota.burst  # as its level counts
                 return round(min(max(limit - m.level(now_ns), 0.0), limit), 3), limit
         return None, None

@@ -517,11 +517,8 @@ class Scheduler:
 
     def retry_after_s(self, until: WaitUntil) -> float:
         """Seconds from now until ``until``; infinite where a slot binds, even if a store is asked again before."""
-        ledger = self.pool.ledger
-        if any(
-            name == until.quota and m.quota.rule is Rule.SLOTS
-            for m, name in zip(ledger.meters, ledger.names, strict=True)
-        ):
+        accounts = self.pool.ledger.accounts
+        if any(one.name == until.quota and one.meter.quota.rule is Rule.SLOTS for one in accounts):
             return math.inf
         return wait_until_s(until.at_ns, self.now_ns())
 

@@ -25,24 +25,23 @@ def report(pool: Pool, now_ns: int, shown: int = QUEUE_SHOWN) -> dict[str, Any]:
     return {
         "quotas": [
             {
-                "quota": name,
-                "unit": m.quota.unit,
+                "quota": account.name,
+                "unit": account.unit,
                 "limit": m.quota.amount,
                 "usable": ledger.share_of(m.quota),
-                "remaining": _rounded(m.quota.unit, m.level(now_ns)),
+                "remaining": _rounded(account.unit, m.level(now_ns)),
                 "reset_s": _reset_s(m, now_ns),
                 "resets_at": _resets_at(m, now_ns),
                 "period_s": m.quota.period_s,
                 "burst": m.quota.burst,
                 "rule": m.quota.rule.value,
                 "learned": _learned(m, ledger.headroom_s)
-                | ({"stated_limit": ledger.stated[i]} if i in ledger.stated else {}),
-                "spent": _rounded(m.quota.unit, spent),
-                "source": str(source),
+                | ({"stated_limit": account.stated} if account.stated is not None else {}),
+                "spent": _rounded(account.unit, account.spent),
+                "source": str(account.source),
             }
-            for i, (m, name, spent, source) in enumerate(
-                zip(ledger.meters, ledger.names, ledger.spent, ledger.sources, strict=True)
-            )
+            for account in ledger.accounts
+            for m in [account.meter]
         ],
         "waiting": pool.queue.length,
         "lanes": pool.queue.waiting(),

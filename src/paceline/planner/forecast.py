@@ -112,8 +112,8 @@ class _Stage:
         live = pool.ledger
         self.name, self.stopped = pool.name, pool.stopped is not None
         self.ledger = Ledger([], now_ns, headroom_s=live.headroom_s, ttl_s=live.ttl_ns / NS, gentle=live.gentle)
-        for i, m in enumerate(live.meters):
-            self.ledger.add_meter(deepcopy(m), live.names[i], live.sources[i], live.given[i], live.refused_above[i])
+        for account in live.accounts:
+            self.ledger.append(account.with_meter(deepcopy(account.meter)))
         self.ledger.not_before_ns = max(live.not_before_ns, now_ns + pool.capacity.cool_down_ns(now_ns))
         self.ahead = [waiter.cost for waiter in pool.queue]
         self.open = [(list(r.amounts), list(r.marks), r.granted_ns) for r in live.open]

@@ -250,7 +250,7 @@ class SharedCapacity:
         self._give_back(now_ns, everything=at_once)
         wants = []
         if self.lost is None and now_ns >= self._paused_ns and (self._joined or not self._missed):
-            wants = self._leases.wants(now_ns, self._snapshot.ledger, self._queue, self.learning, self.peers)
+            wants = self._leases.wants(now_ns, self._snapshot.ledger, self._queue, self.peers)
             if self._probe:
                 del wants[1:]
         self._lessons_due, self._lessons = self._lessons_due + self._lessons, []
@@ -334,7 +334,7 @@ class SharedCapacity:
         wait_ns = max(reply.wait_ns, ASK_MIN_NS) if len(reply.grants) < len(asked.wants) else 0
         polls_ns = between_polls_ns(self.peers)
         self._ask_ns = now_ns + min(wait_ns, max(ASK_AGAIN_NS, wait_ns // 8, polls_ns), max(PLACE_NS, polls_ns))
-        if reply.binds >= 0 and self.peers > 1 and isinstance(self._snapshot.ledger.meters[reply.binds], Slots):
+        if reply.binds >= 0 and self.peers > 1 and isinstance(self._snapshot.ledger.accounts[reply.binds].meter, Slots):
             self._ask_ns = min(self._ask_ns, now_ns + polls_ns)
         self._give_back(now_ns)
 

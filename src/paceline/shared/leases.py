@@ -12,7 +12,6 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
-from paceline.core.learning import Learning
 from paceline.core.ledger import Ledger
 from paceline.core.meters import Bucket, Meter, Slots, Spread, Window
 from paceline.core.queue import Queue
@@ -207,13 +206,11 @@ class Leases:
                 wanted_ns = min(wanted_ns, grants_ns // 2)
         self.slack_ns = wanted_ns if wanted_ns >= LEASE_MIN_NS else 0
 
-    def wants(
-        self, now_ns: int, ledger: Ledger, queue: Queue, learning: Learning | None, peers: int
-    ) -> list[list[float]]:
+    def wants(self, now_ns: int, ledger: Ledger, queue: Queue, peers: int) -> list[list[float]]:
         """The charges to ask for: the next requests in the queue that should fit, and at least one; or one lease."""
         self.set_slack(now_ns, ledger.meters)
-        for tracker in learning.trackers if learning else []:
-            if tracker is not None:
+        for account in ledger.accounts:
+            if (tracker := account.tracker) is not None:
                 tracker.about_ns = ABOUT_NS + self.slack_ns
         heads = queue.peek(WAITING_SEEN if self.slack_ns else HEADS_MAX, ledger.share)
         if self.slack_ns:

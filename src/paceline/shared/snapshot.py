@@ -11,7 +11,6 @@ from paceline.core.ledger import Ledger
 from paceline.core.meters import Bucket, Meter, Slots, Spread, Window, restarts
 from paceline.core.quota import NS, Quota, Rule
 from paceline.core.results import Reservation
-from paceline.core.tracker import QuotaTracker
 from paceline.shared.messages import SHARED_PART, Charged, Message, Reply, Standing
 from paceline.shared.meters import absorb, left_of, part_of, recalled, stand, take_learned, use
 
@@ -53,19 +52,20 @@ class Snapshot:
         ledger = self.ledger
         known, self.as_of_ns = [m.quota.amount for m in ledger.meters], now_ns
         for i, standing in enumerate(reply.standings):
-            if i >= len(ledger.meters):
+            if i >= len(ledger.accounts):
                 assert standing.learned is not None, "the reply has a new quota without its learned state"
                 ledger.add(now_ns, standing.learned.quota)
                 self.introduced(standing.learned.quota)
             if learning is not None:
                 learning.track_new()
-            self._take(now_ns, i, standing, learning.trackers[i] if learning else None)
+            self._take(now_ns, i, standing)
         ledger.not_before_ns = now_ns + reply.pause_ns
-        new = {i: ledger.meters[i].quota.amount for i in range(len(known), len(ledger.meters))}
-        return new | {i: amount for i, amount in enumerate(known) if ledger.meters[i].quota.amount != amount}
+        new = {i: ledger.accounts[i].meter.quota.amount for i in range(len(known), len(ledger.accounts))}
+        return new | {i: amount for i, amount in enumerate(known) if ledger.accounts[i].meter.quota.amount != amount}
 
-    def _take(self, now_ns: int, i: int, standing: Standing, tracker: QuotaTracker | None) -> None:
-        ledger = self.ledger
+    def _take(self, now_ns: int, i: int, standing: Standing) -> None:
+        ledger, account = self.ledger, self.ledger.accounts[i]
+        tracker = account.tracker
         if tracker is not None and standing.charged < tracker.charged:
             tracker.ledger_restarted()
             self.versions[i] = -1
@@ -81,17 +81,16 @@ class Snapshot:
                     epoch=learned.epoch,
                     refused_amount=learned.refused,
                 )
-            m, spread = ledger.meters[i], learned.spread or learned.quota.rule is not Rule.BUCKET
+            m, spread = account.meter, learned.spread or learned.quota.rule is not Rule.BUCKET
             if isinstance(m, Bucket) and isinstance(m, Spread) != spread:
                 # count_as_bucket(): the store has lost its ledger, and with it that the quota is spread.
                 m = ledger.spread(now_ns, i) if spread else ledger.count_as_bucket(now_ns, i)
                 if tracker is not None:
                     tracker.meter = m
             take_learned(m, learned.quota, learned.burst_cap, learned.ceiling)
-            ledger.names[i] = str(learned.quota)
+            account.name = str(learned.quota)
             ledger.raise_given(i)
-        m = ledger.meters[i]
-        ledger.spent[i] = standing.spent
+        m, account.spent = account.meter, standing.spent
         if isinstance(m, Spread):
             use(m, now_ns, standing.used)
         if isinstance(m, Bucket):
@@ -125,26 +124,28 @@ class Fallback:
         self, snapshot: Ledger, as_of_ns: int, asked_ns: int, now_ns: int, share: float, phase: float = 1.0
     ) -> None:
         ledger = Ledger([], now_ns, headroom_s=snapshot.headroom_s, ttl_s=snapshot.ttl_ns / NS)
-        for i, m in enumerate(snapshot.meters):
-            if isinstance(m, Slots):
-                left: Meter = _slots_left(m, snapshot.held(i), share)
+        for i, account in enumerate(snapshot.accounts):
+            if isinstance(account.meter, Slots):
+                left: Meter = _slots_left(account.meter, snapshot.held(i), share)
             else:
-                left = _after_others(part_of(m, now_ns, share), as_of_ns, asked_ns)
-            ledger.add_meter(left, snapshot.names[i], snapshot.sources[i], snapshot.given[i], snapshot.refused_above[i])
+                left = _after_others(part_of(account.meter, now_ns, share), as_of_ns, asked_ns)
+            ledger.append(account.with_meter(left))
         ledger.not_before_ns = snapshot.not_before_ns
         self.share = share
         self._phase = phase
         self._turns: dict[int, float] = {}  # by quota, the largest request that waits for its turn
         self.local = LocalCapacity(ledger)
         self._reported = [part_of(m, now_ns, 1.0) for m in ledger.meters]  # the share with the reported use
-        self._spent_reported = [0.0] * len(ledger.meters)
+        self._spent_reported = [0.0] * len(ledger.accounts)
 
     def resize(self, now_ns: int, share: float) -> None:
         """Go on with another share; slots stay until the store answers again."""
         times, self.share = share / self.share, share
         turns = [(i, amount, self._turn_ns(i)) for i, amount in self._turns.items()]
-        for meters in (self.local.ledger.meters, self._reported):
-            meters[:] = [m if isinstance(m, Slots) else part_of(m, now_ns, times) for m in meters]
+        for i, account in enumerate(self.local.ledger.accounts):
+            if not isinstance(account.meter, Slots):
+                account.meter = part_of(account.meter, now_ns, times)
+                self._reported[i] = part_of(self._reported[i], now_ns, times)
         for turn in turns:
             self._let_go(*turn)
 
@@ -166,26 +167,25 @@ class Fallback:
         It goes when it would be a process's turn: the first after a random part of the time that refills it, the others
         after that time. In many processes, the requests follow each other at the rate of all shares.
         """
-        meters = self.local.ledger.meters
-        for i, amount in enumerate(amounts[: len(meters)]):
-            m = meters[i]
+        for i, (account, amount) in enumerate(zip(self.local.ledger.accounts, amounts, strict=False)):
+            m = account.meter
             if not isinstance(m, Bucket) or amount <= max(m.quota.burst, self._turns.get(i, 0.0)):
                 continue
             if isinstance(m, Spread):  # it would never hold the request
                 m, self._reported[i] = _evenly(m, now_ns), _evenly(self._reported[i], now_ns)
-                meters[i] = m
+                account.meter = m
             m.full_at_ns = max(m.full_at_ns, now_ns)
             first_ns = now_ns + round(self._phase * amount * m.ns_per_unit)
             self._let_go(i, amount, self._turn_ns(i) if i in self._turns else first_ns)
 
     def _turn_ns(self, i: int) -> int:
-        m = self.local.ledger.meters[i]
+        m = self.local.ledger.accounts[i].meter
         assert isinstance(m, Bucket)
         return m.full_at_ns + math.ceil(self._turns[i] * m.ns_per_unit) - m.reach_ns
 
     def _let_go(self, i: int, amount: float, at_ns: int) -> None:
         """Let the next request of ``amount`` go at ``at_ns``; what it costs is not changed."""
-        m = self.local.ledger.meters[i]
+        m = self.local.ledger.accounts[i].meter
         assert isinstance(m, Bucket)
         m.reach_ns = m.open_reach_ns = m.full_at_ns + math.ceil(amount * m.ns_per_unit) - at_ns
         self._turns[i] = amount
@@ -195,14 +195,14 @@ class Fallback:
         ledger = self.local.ledger
         for i in ledger.slot_indexes:
             if i < len(reservation.amounts):
-                ledger.meters[i].release(0, 0, reservation.amounts[i])
+                ledger.accounts[i].meter.release(0, 0, reservation.amounts[i])
 
     def news(self, now_ns: int) -> Charged | None:
         """What was spent since the last call, and the part of it that has not been refilled; ``None``: nothing."""
         ledger, reported = self.local.ledger, self._reported
         more = [
-            0.0 if isinstance(m, Slots) else max(spent - before, 0.0)
-            for m, spent, before in zip(ledger.meters, ledger.spent, self._spent_reported, strict=True)
+            0.0 if isinstance(account.meter, Slots) else max(account.spent - before, 0.0)
+            for account, before in zip(ledger.accounts, self._spent_reported, strict=True)
         ]
         left = [left_of(m, before, now_ns) for m, before in zip(ledger.meters, reported, strict=True)]
         self._spent_reported = [a + b for a, b in zip(self._spent_reported, more, strict=True)]

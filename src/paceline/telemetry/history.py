@@ -119,7 +119,7 @@ class Recorder(logging.Handler):
 def _of_pool(now_s: float, pool: Pool, now_ns: int) -> Sample:
     ledger, counts = pool.ledger, pool.counts
     refused = sum(count for kind, count in counts.items() if kind.startswith("refused_"))
-    left = {name: _share(m.level(now_ns), m.quota.amount) for name, m in zip(ledger.names, ledger.meters, strict=True)}
+    left = {one.name: _share(one.meter.level(now_ns), one.meter.quota.amount) for one in ledger.accounts}
     return now_s, pool.queue.length, ledger.in_flight, counts["granted"], refused, left
 
 

@@ -1,0 +1,47 @@
+"""One quota of a pool: its meter, and what is known of its limit."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from math import inf
+
+from paceline.core.meters import Meter
+from paceline.core.results import Source
+from paceline.core.tracker import QuotaTracker
+
+
+@dataclass(slots=True, eq=False)
+class Account:
+    """One quota of a pool.
+
+    Attributes:
+        meter: Its arithmetic and its use. It is replaced when answers show that the provider counts in another way.
+        name: The quota in its notation.
+        source: The source of its limit.
+        given: The amount that the user has set, which no answer raises; infinite for a limit that the user has not set.
+        refused_above: A cost above this is refused at once (``NeverFits``): what a given quota holds, with the part that
+            is not ``usable``; infinite for other limits, because only the provider can refuse it. A cost between what the
+            quota holds (``Meter.most``) and this goes when the quota is unused. It reserves what the quota holds, and the
+            rest becomes debt when it is settled.
+        stated: The limit that answers have stated above the given one; ``None`` for none.
+        spent: The sum of all true costs so far: charges with their refunds and debts.
+        tracker: What answers have shown about it; ``None`` where nothing is learned.
+        unit: Its unit.
+    """
+
+    meter: Meter
+    name: str
+    source: Source
+    given: float = inf
+    refused_above: float = inf
+    stated: float | None = None
+    spent: float = 0.0
+    tracker: QuotaTracker | None = None
+    unit: str = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.unit = self.meter.quota.unit
+
+    def with_meter(self, meter: Meter) -> Account:
+        """The same limit with another meter, of which nothing has been spent and learned."""
+        return Account(meter, self.name, self.source, self.given, self.refused_above)
