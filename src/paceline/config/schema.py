@@ -16,7 +16,7 @@ from paceline.config.sources import Place, Problems, Source, nested, warn
 from paceline.core.quota import CONCURRENCY as IN_FLIGHT
 from paceline.core.quota import DAY_S, INPUT_TOKENS, OUTPUT_TOKENS, REQUESTS, TOKENS, Quota, Rule, parse_quotas
 from paceline.core.results import QuotaError, StoreError
-from paceline.pacing.accounts import check_budget
+from paceline.pacing.allowances import check_budget
 from paceline.pacing.pacer import TIMEOUT_MAX_S
 from paceline.providers.registry import ALIASES, PROVIDERS, suggest
 from paceline.shared.capacity import OnStoreFailure

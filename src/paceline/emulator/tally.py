@@ -102,7 +102,7 @@ class Answers:
         return {"distinct": len(self._ids), "most": most, "repeated": dict(repeated), "overflow": self.overflow}
 
 
-class Account:
+class Supply:
     """One quota: its rule, and the charges of admitted requests."""
 
     __slots__ = ("at_last_admission", "charged", "opening", "period_s", "rates", "rule", "unit")

@@ -19,13 +19,13 @@ from typing import Any, NamedTuple
 
 from paceline.emulator.rules import Bucket, Rule, Sliding, Slots, Window
 from paceline.emulator.settings import Limit, LimitsLike, Settings, SettingsError, parse_limits
-from paceline.emulator.tally import Account, Answers, Count, Timeline, slowest
+from paceline.emulator.tally import Answers, Count, Supply, Timeline, slowest
 
 HELD = ("tokens", "project_tokens")
 """Units that are charged at admission with the most output that a request may produce."""
 
 MOST_MODELS = 1_000
-"""Models beyond the named ones that ``*`` gives accounts of their own."""
+"""Models beyond the named ones that ``*`` gives supplies of their own."""
 
 
 @dataclass(slots=True)
@@ -106,13 +106,13 @@ class Level(NamedTuple):
 @dataclass(slots=True)
 class _Pool:
     name: str
-    accounts: list[Account]
+    supplies: list[Supply]
     default: bool = False  # made for "*"
     count: Count = field(default_factory=Count)
 
 
 class World:
-    """The accounts of all models, and the tally.
+    """The supplies of all models, and the tally.
 
     Args:
         settings: The provider's properties.
@@ -171,12 +171,12 @@ class World:
             return self.refuse(now, Refused("growth", model, pool.name, wait_s=1.0), pool)
         booked = self.settings.booked_output_tokens if max_output_tokens is None else max_output_tokens
         held = input_tokens + (booked if holds_output else 0)
-        costs = [_cost(account.unit, input_tokens, held) for account in pool.accounts]
+        costs = [_cost(supply.unit, input_tokens, held) for supply in pool.supplies]
         refused = self._first_refusal(now, pool, model, costs)
         if refused is not None:
             return self.refuse(now, refused, pool)
-        for account, cost in zip(pool.accounts, costs, strict=True):
-            account.admit(now, cost)
+        for supply, cost in zip(pool.supplies, costs, strict=True):
+            supply.admit(now, cost)
         pool.count.admit(now)
         self.total.admit(now)
         self.timeline.add(now, 0)
@@ -188,13 +188,13 @@ class World:
         return admitted
 
     def _first_refusal(self, now: float, pool: _Pool, model: str, costs: list[float]) -> Refused | None:
-        refusing: Account | None = None
+        refusing: Supply | None = None
         longest, asked = -1.0, 0.0
-        for account, cost in zip(pool.accounts, costs, strict=True):
-            rule = account.rule
-            fits = rule.remaining(now) > 0 if account.unit == "output_tokens" else rule.fits(now, cost)
+        for supply, cost in zip(pool.supplies, costs, strict=True):
+            rule = supply.rule
+            fits = rule.remaining(now) > 0 if supply.unit == "output_tokens" else rule.fits(now, cost)
             if not fits and (wait := rule.wait(now, cost or 1.0)) > longest:
-                refusing, longest, asked = account, wait, cost
+                refusing, longest, asked = supply, wait, cost
         if refusing is None:
             return None
         rule = refusing.rule
@@ -211,9 +211,9 @@ class World:
         if pool is not None:
             pool.count.refused[refused.kind] += 1
             if self.settings.failed_count and refused.kind != "money":
-                for account in pool.accounts:
-                    if account.unit == "requests":  # at most the remaining amount: refusals make no debt
-                        account.rule.charge(now, min(1.0, max(0.0, account.rule.remaining(now))))
+                for supply in pool.supplies:
+                    if supply.unit == "requests":  # at most the remaining amount: refusals make no debt
+                        supply.rule.charge(now, min(1.0, max(0.0, supply.rule.remaining(now))))
         return refused
 
     def _count_fault(self, pool: _Pool, fault: str) -> None:
@@ -243,9 +243,9 @@ class World:
         self._catch_up(now)
         tokens = min(tokens, admitted.output_tokens - admitted.produced)
         admitted.produced += tokens
-        for account in self._pools[admitted.model].accounts:
-            if account.unit == "output_tokens" and tokens > 0:
-                account.charge(now, tokens)
+        for supply in self._pools[admitted.model].supplies:
+            if supply.unit == "output_tokens" and tokens > 0:
+                supply.charge(now, tokens)
 
     def finish(self, now: float, admitted: Admitted, output_tokens: int | None = None, *, gone: bool = False) -> None:
         """End a request: charge the rest of its output, settle, free its slot. The second time does nothing.
@@ -267,12 +267,12 @@ class World:
         self.produce(now, admitted, admitted.output_tokens - admitted.produced)
         pool = self._pools[admitted.model]
         unused = admitted.held_tokens - admitted.input_tokens - admitted.output_tokens
-        for account in pool.accounts:
-            if account.unit == "concurrency":
-                account.rule.give_back(now, 1, admitted.at_s)
-            elif account.unit in HELD and admitted.settles:
-                account.rule.give_back(now, unused, admitted.at_s)
-                account.charged -= unused
+        for supply in pool.supplies:
+            if supply.unit == "concurrency":
+                supply.rule.give_back(now, 1, admitted.at_s)
+            elif supply.unit in HELD and admitted.settles:
+                supply.rule.give_back(now, unused, admitted.at_s)
+                supply.charged -= unused
         for count in (pool.count, self.total):
             count.in_flight -= 1
             count.answered += admitted.fault is None
@@ -287,11 +287,11 @@ class World:
         pool = self._pools.get(model)
         return [
             Level(a.unit, a.period_s, a.rule.limit, a.rule.remaining(now), a.rule.reset(now))
-            for a in (pool.accounts if pool else ())
+            for a in (pool.supplies if pool else ())
         ]
 
     def models(self) -> list[str]:
-        """The models that have accounts."""
+        """The models that have supplies."""
         return list(self._pools)
 
     def knows(self, model: str) -> bool:
@@ -309,7 +309,7 @@ class World:
             models = [model.strip() for model in name.split("|")]
             pools = [p for m, p in self._pools.items() if (p.default if name == "*" else m in models)]
             for pool in pools:
-                pool.accounts = self._changed(now, pool.accounts, new)
+                pool.supplies = self._changed(now, pool.supplies, new)
                 pool.default = name == "*"
             if not pools and name != "*":
                 self._add_pool(now, name, new)
@@ -317,12 +317,12 @@ class World:
     def used(self, now: float) -> dict[str, Any]:
         """What is used of every rate, as JSON values: ``at_s``, and by pool the unit, the period and the amount."""
         pools = {pool.name: pool for pool in self._pools.values()}
-        rates = {name: [account for account in pool.accounts if account.period_s] for name, pool in pools.items()}
+        rates = {name: [supply for supply in pool.supplies if supply.period_s] for name, pool in pools.items()}
         return {
             "at_s": now,
             "used": {
-                name: [[a.unit, a.period_s, a.rule.limit - a.rule.remaining(now)] for a in accounts]
-                for name, accounts in rates.items()
+                name: [[a.unit, a.period_s, a.rule.limit - a.rule.remaining(now)] for a in supplies]
+                for name, supplies in rates.items()
             },
         }
 
@@ -338,12 +338,12 @@ class World:
                 first = name.partition("|")[0].strip()
                 pool = self._pools.get(first)
                 used = {(unit, period_s): float(amount) for unit, period_s, amount in by_pool.get(first, ())}
-                for account, limit in zip(pool.accounts if pool else (), limits, strict=False):
-                    if amount := used.get((account.unit, account.period_s)):
+                for supply, limit in zip(pool.supplies if pool else (), limits, strict=False):
+                    if amount := used.get((supply.unit, supply.period_s)):
                         rule = self._rule(before, limit)
                         rule.charge(before, amount)
-                        rule.share_with(now, account.rule.share)
-                        account.rule = rule
+                        rule.share_with(now, supply.rule.share)
+                        supply.rule = rule
         except (KeyError, TypeError, ValueError):
             raise SettingsError("it is not a state that an emulator has written: remove the file") from None
 
@@ -358,18 +358,18 @@ class World:
         reports, charges = {}, dict[str, float]()
         ideals, steadies = [], []
         for name, pool in {pool.name: pool for pool in self._pools.values()}.items():
-            own = {account.unit: account.charged for account in pool.accounts}
+            own = {supply.unit: supply.charged for supply in pool.supplies}
             for unit, amount in own.items():
                 charges[unit] = charges.get(unit, 0.0) + amount
             start = pool.count.first_s
-            rated = [a for a in pool.accounts if a.period_s and start is not None]
-            ideals.append(slowest(account.ideal_s(start or 0.0) for account in rated))
-            steadies.append(slowest(account.steady_s(start or 0.0) for account in rated))
+            rated = [a for a in pool.supplies if a.period_s and start is not None]
+            ideals.append(slowest(supply.ideal_s(start or 0.0) for supply in rated))
+            steadies.append(slowest(supply.steady_s(start or 0.0) for supply in rated))
             reports[name] = pool.count.report(own, ideals[-1], steadies[-1])
         total = self.total.report(charges, slowest(ideals), slowest(steadies))
         return total | {"pools": reports, "timeline": self.timeline.rows(), "answers": self.answers.report()}
 
-    # --- accounts ----------------------------------------------------------------------------------------------
+    # --- supplies ----------------------------------------------------------------------------------------------
 
     def _new_pool(self, now: float, model: str) -> _Pool | None:
         if "*" not in self._limits or len(self._pools) >= MOST_MODELS + len(self._limits):
@@ -382,18 +382,18 @@ class World:
         pool = _Pool(models[0], self._changed(now, [], limits))
         self._pools.update(dict.fromkeys(models, pool))
 
-    def _changed(self, now: float, old: list[Account], limits: tuple[Limit, ...]) -> list[Account]:
-        by_quota = {(account.unit, account.period_s): account for account in old}
-        accounts = []
+    def _changed(self, now: float, old: list[Supply], limits: tuple[Limit, ...]) -> list[Supply]:
+        by_quota = {(supply.unit, supply.period_s): supply for supply in old}
+        supplies = []
         for limit in limits:
-            account = by_quota.get((limit.unit, limit.period_s))
-            if account is None:
-                account = Account(limit.unit, limit.period_s, self._rule(now, limit), now)
-                account.rule.share_with(now, self._others)
-            account.rule.set_limit(now, limit.amount)
-            account.note_rate(now)
-            accounts.append(account)
-        return accounts
+            supply = by_quota.get((limit.unit, limit.period_s))
+            if supply is None:
+                supply = Supply(limit.unit, limit.period_s, self._rule(now, limit), now)
+                supply.rule.share_with(now, self._others)
+            supply.rule.set_limit(now, limit.amount)
+            supply.note_rate(now)
+            supplies.append(supply)
+        return supplies
 
     def _rule(self, now: float, limit: Limit) -> Rule:
         settings, name = self.settings, limit.rule or self.settings.rule
@@ -414,9 +414,9 @@ class World:
                 self.set_limits(at, limits)
                 continue
             self._others = self.settings.other_users
-            for account in {id(a): a for pool in self._pools.values() for a in pool.accounts}.values():
-                account.rule.share_with(at, self._others)
-                account.note_rate(at)
+            for supply in {id(a): a for pool in self._pools.values() for a in pool.supplies}.values():
+                supply.rule.share_with(at, self._others)
+                supply.note_rate(at)
 
     def _fault(self) -> str | None:
         if not self.settings.faults:

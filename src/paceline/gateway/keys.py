@@ -19,7 +19,7 @@ from typing import Any, Final
 from paceline.core.queue import LaneSpec
 from paceline.core.quota import parse_quotas
 from paceline.core.results import PacelineError, QuotaError
-from paceline.pacing.accounts import check_limits
+from paceline.pacing.allowances import check_limits
 from paceline.pacing.durable import replacing
 from paceline.providers.registry import base_of
 

@@ -39,7 +39,7 @@ from paceline.http.describe import Metered, describe, describe_guessed, is_meter
 from paceline.http.lack import lack_of
 from paceline.http.recognise import Trial, answers_here, is_chat, llm_body, owner_of, recognised
 from paceline.http.unpaced import MEDIA_HOSTS, announce
-from paceline.pacing.accounts import Charge
+from paceline.pacing.allowances import Charge
 from paceline.pacing.breaker import is_server_fault
 from paceline.pacing.pacer import Pacer, current_lane
 from paceline.pacing.permit import Acquisition, Permit, current_permit, holds_permit
@@ -278,7 +278,7 @@ class Exchange:
         """Make attempts until there is a response for the caller: the provider's, or a refusal of paceline's own."""
         if self.limiter.shadow is not None:
             return await self._shadowed(self.limiter.shadow)
-        if not self.limiter.accounts:
+        if not self.limiter.allowances:
             return await self._attempts()
         try:
             await self._hold()
@@ -337,7 +337,7 @@ class Exchange:
         return response
 
     async def _hold(self) -> None:
-        """Hold the cost of the request in the accounts of its lane."""
+        """Hold the cost of the request in the allowances of its lane."""
         input_tokens, output = self.metered.tokens()
         call = self.metered.call
 

@@ -13,7 +13,7 @@ from paceline.core.pool import WAITING_MAX
 from paceline.core.queue import LaneSpec
 from paceline.core.quota import NS, Cost
 from paceline.core.results import QuotaError
-from paceline.pacing.accounts import check_budget
+from paceline.pacing.allowances import check_budget
 from paceline.pacing.breaker import BreakerPolicy
 from paceline.pacing.clock import SYSTEM_CLOCK, Clock
 from paceline.pacing.limits import Limits, QuotaLike, parsed
@@ -328,7 +328,7 @@ class Limiter(Pacer):
             QuotaError: A quota is invalid.
         """
         with self._lock:
-            self.accounts.set(name, parsed(quotas))
+            self.allowances.set(name, parsed(quotas))
 
     def status(self, queue: int = QUEUE_SHOWN) -> dict[str, Any]:
         """The state of every pool, and under ``unpaced`` what this process has sent to providers past all limiters.

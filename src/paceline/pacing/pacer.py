@@ -38,7 +38,7 @@ from paceline.core.quota import (
 from paceline.core.results import GIVEN, NeverFits, QuotaError, Reservation, TooLargeError, WaitUntil
 from paceline.core.tracker import HEADROOM_S
 from paceline.estimation.calibration import Calibrations
-from paceline.pacing.accounts import EVERYONE, Accounts, Charge
+from paceline.pacing.allowances import EVERYONE, Allowances, Charge
 from paceline.pacing.breaker import BreakerPolicy, Health
 from paceline.pacing.clock import Clock
 from paceline.pacing.limits import Limits, Resolved, in_days, periods
@@ -172,14 +172,14 @@ class Pacer:
         self.shadow = shadow
         self._lock = threading.RLock()
         self._schedulers: dict[str, Scheduler] = {}  # by pool
-        self.accounts = Accounts(self._account, self._prices)
+        self.allowances = Allowances(self._account, self._prices)
         self._further: dict[str, Scheduler] = {}  # start spacing and providers' slots, by pool
         self._named: dict[str, Scheduler] = {}  # by the name in the call
         self._known_prices: Any = None  # made when a budget needs them
         self._given_prices = dict(prices or {})
         for spec in lanes:
-            self.accounts.set(spec.name, spec.limits)
-        self.accounts.set(EVERYONE, budget)
+            self.allowances.set(spec.name, spec.limits)
+        self.allowances.set(EVERYONE, budget)
         self._unusual: dict[str, list[Quota]] = {}  # given, on units of few providers, until a client's first call
 
     def acquire(
@@ -315,11 +315,11 @@ class Pacer:
                 for one in (resolved, *_provider_wide(resolved)):
                     if one.pool not in pools:
                         pools[one.pool] = report(self._pool(one, now_ns)[0], now_ns)
-        pools |= {scheduler.pool.name: scheduler.status(queue) for scheduler in self.accounts.schedulers}
+        pools |= {scheduler.pool.name: scheduler.status(queue) for scheduler in self.allowances.schedulers}
         return {"pools": dict(sorted(pools.items()))}
 
     def charge(self, lane: str, cost: Cost, usd: Callable[[Any], float], timeout_s: float | None) -> Charge | None:
-        """What a request in ``lane`` will hold of the accounts; ``None`` if it has none.
+        """What a request in ``lane`` will hold of the allowances; ``None`` if it has none.
 
         Args:
             lane: The lane.
@@ -327,10 +327,10 @@ class Pacer:
             usd: Estimates the price of the request, with the prices.
             timeout_s: The longest wait.
         """
-        accounts = self.accounts.of(lane)
-        if not accounts:
+        allowances = self.allowances.of(lane)
+        if not allowances:
             return None
-        return Charge(accounts, cost, usd, self._prices, timeout_s)
+        return Charge(allowances, cost, usd, self._prices, timeout_s)
 
     def _prices(self) -> Any:
         if self._known_prices is None:

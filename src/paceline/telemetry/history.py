@@ -99,8 +99,8 @@ class Recorder(logging.Handler):
             for name, pool in self._limiter.status()["pools"].items():
                 yield name, _of_status(now_s, pool)
         else:
-            accounts = getattr(self._limiter, "accounts", None)
-            for scheduler in (*schedulers, *(accounts.schedulers if accounts else ())):
+            allowances = getattr(self._limiter, "allowances", None)
+            for scheduler in (*schedulers, *(allowances.schedulers if allowances else ())):
                 pool = scheduler.pool
                 yield pool.name, scheduler.read(lambda now_ns, pool=pool: _of_pool(now_s, pool, now_ns))
 

@@ -19,16 +19,16 @@ if TYPE_CHECKING:
 log = logging.getLogger("paceline")
 
 EVERYONE: Final = ""
-"""The name of the account of all lanes."""
+"""The name of the allowance of all lanes."""
 
 UNITS: Final = (REQUESTS, TOKENS, INPUT_TOKENS, OUTPUT_TOKENS, USD, CONCURRENCY)
-"""What an account can limit."""
+"""What an allowance can limit."""
 
 PATIENCE_S: Final = 5.0
 """How long a request may wait for a budget, for example for the answer of its store."""
 
 ACCOUNTS_MAX: Final = 20_000
-"""Accounts of one limiter."""
+"""Allowances of one limiter."""
 
 WARN_AT: Final = 0.8
 """The share of a budget at which a warning is logged."""
@@ -60,7 +60,7 @@ def check_limits(lane: str, quotas: Iterable[Quota]) -> None:
 
 
 @dataclass(slots=True)
-class Account:
+class Allowance:
     """The limits of a lane.
 
     Attributes:
@@ -88,8 +88,8 @@ class Account:
         self.warned = False
 
 
-class Accounts:
-    """The accounts of a limiter by lane.
+class Allowances:
+    """The allowances of a limiter by lane.
 
     Args:
         make: Makes the scheduler of a pool with this name and these quotas.
@@ -98,17 +98,17 @@ class Accounts:
 
     def __init__(self, make: Callable[[str, tuple[Quota, ...]], Scheduler], prices: Callable[[], Any]) -> None:
         self._make, self._prices = make, prices
-        self._by_lane: dict[str, Account] = {}
+        self._by_lane: dict[str, Allowance] = {}
 
     def __bool__(self) -> bool:
-        """Whether there is any account."""
+        """Whether there is any allowance."""
         return bool(self._by_lane)
 
     def set(self, lane: str, quotas: Iterable[Quota]) -> None:
         """Give ``lane`` (``EVERYONE``: all traffic) these limits, in place of others.
 
         Raises:
-            QuotaError: A unit is not counted here, prices are missing, or there are too many accounts.
+            QuotaError: A unit is not counted here, prices are missing, or there are too many allowances.
         """
         quotas = tuple(quotas)
         known = self._by_lane.get(lane)
@@ -124,7 +124,7 @@ class Accounts:
         money = tuple(quota for quota in quotas if quota.unit == USD)
         if money:
             self._prices()  # raises, if the package is missing
-        self._by_lane[lane] = Account(
+        self._by_lane[lane] = Allowance(
             lane,
             quotas,
             self._make(f"lane/{lane}" if lane else "all lanes", rates) if rates else None,
@@ -133,20 +133,20 @@ class Accounts:
 
     @property
     def schedulers(self) -> list[Scheduler]:
-        """The schedulers of all accounts."""
-        found = [each for account in list(self._by_lane.values()) for each in (account.rates, account.budget)]
+        """The schedulers of all allowances."""
+        found = [each for allowance in list(self._by_lane.values()) for each in (allowance.rates, allowance.budget)]
         return [scheduler for scheduler in found if scheduler is not None]
 
-    def of(self, lane: str) -> list[Account]:
-        """The accounts that a request in ``lane`` is charged to."""
-        return [account for name in (EVERYONE, lane) if (account := self._by_lane.get(name)) is not None]
+    def of(self, lane: str) -> list[Allowance]:
+        """The allowances that a request in ``lane`` is charged to."""
+        return [allowance for name in (EVERYONE, lane) if (allowance := self._by_lane.get(name)) is not None]
 
 
 class Charge:
-    """What one request holds of its accounts, from before its first attempt to its end.
+    """What one request holds of its allowances, from before its first attempt to its end.
 
     Args:
-        accounts: The accounts.
+        allowances: The allowances.
         cost: The amounts per unit, without dollars.
         usd: Estimates the price of the request by these prices.
         prices: Returns the prices (:class:`~paceline.providers.prices.Prices`).
@@ -155,42 +155,42 @@ class Charge:
 
     def __init__(
         self,
-        accounts: list[Account],
+        allowances: list[Allowance],
         cost: Cost,
         usd: Callable[[Any], float],
         prices: Callable[[], Any],
         timeout_s: float | None,
     ) -> None:
-        self._accounts, self._cost, self._timeout_s, self._prices = accounts, cost, timeout_s, prices
-        self._usd = usd(prices()) if any(account.budget is not None for account in accounts) else 0.0
+        self._allowances, self._cost, self._timeout_s, self._prices = allowances, cost, timeout_s, prices
+        self._usd = usd(prices()) if any(allowance.budget is not None for allowance in allowances) else 0.0
         self._permits: list[Permit] = []
 
-    def steps(self) -> Iterable[tuple[Acquisition, Account | None]]:
-        """The acquisitions to be made one after another, each with its account if it is one of a budget."""
-        for account in self._accounts:
-            if account.budget is not None:
-                yield _ask(account.budget, {USD: self._usd}, PATIENCE_S), account
-        for account in self._accounts:
-            if account.rates is not None:
-                yield _ask(account.rates, dict(self._cost), self._timeout_s), None
+    def steps(self) -> Iterable[tuple[Acquisition, Allowance | None]]:
+        """The acquisitions to be made one after another, each with its allowance if it is one of a budget."""
+        for allowance in self._allowances:
+            if allowance.budget is not None:
+                yield _ask(allowance.budget, {USD: self._usd}, PATIENCE_S), allowance
+        for allowance in self._allowances:
+            if allowance.rates is not None:
+                yield _ask(allowance.rates, dict(self._cost), self._timeout_s), None
 
     def hold(self, permit: Permit) -> None:
         """Keep the permit of a step."""
         self._permits.append(permit)
 
-    def fail(self, error: Exception, account: Account | None) -> Exception:
+    def fail(self, error: Exception, allowance: Allowance | None) -> Exception:
         """Give everything back, because a step has failed; the exception for the caller."""
         self.cancel()
-        if account is None or account.budget is None:
+        if allowance is None or allowance.budget is None:
             return error
-        where = f"the budget of {account.name}" if account.name else "the budget"
+        where = f"the budget of {allowance.name}" if allowance.name else "the budget"
         if isinstance(error, NeverFitsError):
             most = f"the request is estimated at {error.cost:.4g} USD, and {where} is {error.most:.4g} USD: it is never sent"
-            return BudgetError(account.budget.pool.name, most, None)
+            return BudgetError(allowance.budget.pool.name, most, None)
         if isinstance(error, AcquireTimeoutError):
             left = f"not enough is left of {where}, {_as_given(error.quota)},"
             spent = f"{left} for this request of about {self._usd:.4g} USD"
-            return BudgetError(account.budget.pool.name, spent, error.retry_after_s)
+            return BudgetError(allowance.budget.pool.name, spent, error.retry_after_s)
         return error
 
     def settle(self, usage: Usage | None, provider: str, model: str) -> None:
@@ -202,9 +202,9 @@ class Charge:
                 permit.settle(usd=self._prices().usd(provider, model, usage))
             else:
                 permit.settle(input_tokens=usage.input_tokens, output_tokens=usage.output_tokens)
-        for account in self._accounts:
-            if account.budget is not None:
-                account.warn()
+        for allowance in self._allowances:
+            if allowance.budget is not None:
+                allowance.warn()
 
     def cancel(self) -> None:
         """Give everything back: nothing was charged."""
