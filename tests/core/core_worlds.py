@@ -61,7 +61,7 @@ def state_of(ledger: Ledger, now_ns: int) -> tuple[object, ...]:
         [m.level(now_ns) for m in ledger.meters],
         [one.spent for one in ledger.accounts],
         ledger.in_flight,
-        ledger.not_before_ns,
+        ledger.pause.until_ns,
     )
 
 

@@ -51,7 +51,7 @@ def test_nonsense_teaches_nothing(steps):
         now_ns += round(seconds * NS)
         outcome = pool.try_grant(now_ns, Waiter({"requests": 1, "tokens": 1_000}))
         if not isinstance(outcome, Reservation):
-            now_ns = max(now_ns, pool.ledger.not_before_ns) + 3_600 * NS
+            now_ns = max(now_ns, pool.ledger.pause.until_ns) + 3_600 * NS
             continue
         now_ns += NS // 10
         if isinstance(said, Refusal):

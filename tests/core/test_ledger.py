@@ -8,8 +8,9 @@ import pytest
 from core_worlds import T0, grant, quota
 
 from paceline.core.capacity import LocalCapacity
-from paceline.core.ledger import DEBT_MAX, PROBE_NS, Ledger, merged, total_tokens
+from paceline.core.ledger import DEBT_MAX, Ledger, merged, total_tokens
 from paceline.core.meters import Bucket
+from paceline.core.pause import PROBE_NS
 from paceline.core.quota import NS, Quota
 from paceline.core.results import COOL_DOWN, LEARNED, NeverFits, Reservation, Source, SourceKind, WaitUntil
 
@@ -41,7 +42,7 @@ class TestReserve:
     def test_a_pause_binds_beside_a_quota_that_fits_at_its_end(self):
         ledger = ledger_of("60 requests/min")
         grant(ledger, T0, requests=60)
-        ledger.pause(T0 + NS)
+        ledger.pause.begin(T0 + NS)
         assert ledger.earliest(T0, [1]) == (T0 + NS, -1)
         assert ledger.reserve(T0, {}) == WaitUntil(T0 + NS, COOL_DOWN)
 
@@ -226,17 +227,17 @@ class TestLoss:
 class TestPause:
     def test_one_that_is_lifted_needs_no_probe(self):
         ledger = ledger_of("60 requests/min")
-        ledger.pause(T0 + 5 * NS)
-        ledger.lift(T0, T0 + 4 * NS)  # another one is in force
+        ledger.pause.begin(T0 + 5 * NS)
+        ledger.pause.lift(T0, T0 + 4 * NS)  # another one is in force
         assert ledger.reserve(T0, {}) == WaitUntil(T0 + 5 * NS, COOL_DOWN)
-        ledger.lift(T0, T0 + 5 * NS)
+        ledger.pause.lift(T0, T0 + 5 * NS)
         for _ in range(2):
             grant(ledger, T0)
 
     def test_one_that_is_over_is_not_lifted_and_its_probe_goes(self):
         ledger = ledger_of("60 requests/min")
-        ledger.pause(T0)
-        ledger.lift(T0, T0)
+        ledger.pause.begin(T0)
+        ledger.pause.lift(T0, T0)
         grant(ledger, T0)
         assert ledger.reserve(T0, {}) == WaitUntil(T0 + PROBE_NS, COOL_DOWN)
 

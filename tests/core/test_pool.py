@@ -12,8 +12,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from paceline.core.capacity import PENDING
-from paceline.core.ledger import PROBE_NS
 from paceline.core.meters import FAR_NS
+from paceline.core.pause import PROBE_NS
 from paceline.core.pool import Pool
 from paceline.core.queue import LaneSpec, Waiter
 from paceline.core.quota import NS, parse_quotas
@@ -368,7 +368,7 @@ class TestDeadlines:
         pool = pool_of("60 requests/min burst 1")
         use_up(pool)
         waiter, _ = ask(pool, deadline_ns=T0 + 3 * NS)
-        pool.ledger.pause(T0 + 10 * NS)
+        pool.ledger.pause.begin(T0 + 10 * NS)
         pool.pump(T0)
         assert pump_at_wake(pool) == (T0 + 3 * NS, [waiter])
         assert waiter.outcome == Expired(T0 + 10 * NS, COOL_DOWN)

@@ -115,5 +115,5 @@ class TestStatus:
 
     def test_durations_are_rounded_up(self):
         pool = pool_of("9 requests/min")
-        pool.ledger.pause(T0 + 1_000_000_001)
+        pool.ledger.pause.begin(T0 + 1_000_000_001)
         assert report(pool, T0)["cool_down_s"] == 1.001

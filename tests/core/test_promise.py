@@ -142,8 +142,8 @@ def test_the_binding_quota_is_named():
     assert ledger.reserve(T0, {"requests": 1, "tokens": 1}) == WaitUntil(T0 + 600_000_000, "100 tokens/min")
     grant(ledger, T0, requests=1, tokens=0)
     assert ledger.reserve(T0, {"requests": 1, "tokens": 1}) == WaitUntil(T0 + 30 * NS, "2 requests/min")
-    ledger.pause(T0 + 31 * NS)
-    ledger.pause(T0 + 5 * NS)  # a shorter pause changes nothing
+    ledger.pause.begin(T0 + 31 * NS)
+    ledger.pause.begin(T0 + 5 * NS)  # a shorter pause changes nothing
     assert ledger.reserve(T0, {}) == WaitUntil(T0 + 31 * NS, COOL_DOWN)
 
 

@@ -122,7 +122,7 @@ class SharedLedger(RuleBasedStateMachine):
 
     @rule(pause_s=st.integers(0, 20))
     def pause(self, pause_s):
-        self.ledger.pause(self.now_ns + pause_s * NS)
+        self.ledger.pause.begin(self.now_ns + pause_s * NS)
 
     def take(self, data):
         handle = self.open.pop(data.draw(st.integers(0, len(self.open) - 1)))

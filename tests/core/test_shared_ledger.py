@@ -7,7 +7,7 @@ import math
 import pytest
 from core_shared_ledger import Shared, wait_s
 
-from paceline.core.ledger import PROBE_NS
+from paceline.core.pause import PROBE_NS
 from paceline.core.quota import NS
 from paceline.shared.ledger import GRACE_NS, WAIT_MAX_NS
 from paceline.shared.messages import Charged, Refused, Settled

@@ -173,7 +173,7 @@ def test_one_process_with_one_request_at_a_time_is_a_ledger(text, history, headr
             news: list[Settled | Refused] = [settled]
             if end == "r":
                 local.close(now_ns, reservation)
-                local.pause(now_ns + NS + part * NS)
+                local.pause.begin(now_ns + NS + part * NS)
                 news = [Refused(settled.amounts, NS + part * NS)]
             elif end == "c":
                 local.cancel(now_ns, reservation)

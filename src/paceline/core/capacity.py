@@ -190,7 +190,7 @@ class LocalCapacity:
     def refuse(self, now_ns: int, reservation: Reservation, refusal: Refusal, pause_ns: int) -> bool:
         self.ledger.close(now_ns, reservation)
         if pause_ns:
-            self.ledger.pause(now_ns + pause_ns)
+            self.ledger.pause.begin(now_ns + pause_ns)
         if self.learning is None:
             return False
         if refusal.kind in (RefusalKind.RATE, RefusalKind.GROWTH):
@@ -201,10 +201,10 @@ class LocalCapacity:
         return self.learning is not None and bool(self.learning.observe(now_ns, readings, reservation))
 
     def pause(self, until_ns: int) -> None:
-        self.ledger.pause(until_ns)
+        self.ledger.pause.begin(until_ns)
 
     def lift(self, now_ns: int, until_ns: int) -> None:
-        self.ledger.lift(now_ns, until_ns)
+        self.ledger.pause.lift(now_ns, until_ns)
 
     def arrive(self, now_ns: int) -> None:
         for i, account in enumerate(self.ledger.accounts):
@@ -212,7 +212,7 @@ class LocalCapacity:
                 account.meter.arrive(now_ns, self.ledger.held(i))
 
     def cool_down_ns(self, now_ns: int) -> int:
-        return self.ledger.not_before_ns - now_ns
+        return self.ledger.pause.until_ns - now_ns
 
     def wake_ns(self, now_ns: int, head: Waiter, until: WaitUntil | None = None) -> int | None:
         at_ns = self.ledger.earliest(now_ns, head.amounts)[0] if until is None else until.at_ns

@@ -16,6 +16,7 @@ from collections.abc import Collection, Iterable, Sequence
 
 from paceline.core.account import Account
 from paceline.core.meters import FAR_NS, Bucket, Held, Meter, Slots, Spread, Window, meter
+from paceline.core.pause import Pause
 from paceline.core.quota import (
     CONCURRENCY,
     INPUT_TOKENS,
@@ -40,9 +41,6 @@ from paceline.core.results import (
     WaitUntil,
 )
 
-PROBE_NS = 2 * NS
-"""How long after a cool-down the others wait for the answer to the probe: a refusal comes at once."""
-
 DEBT_MAX = 4.0
 """A request larger than a quota is charged this multiple of the quota at most, unless its true cost is known. One that was
 served at a higher cost shows that a limit is wrong, unless the user has given it."""
@@ -66,7 +64,7 @@ class Ledger:
         accounts: One per quota, in the order of all lists of amounts. Quotas are only ever appended.
         units: The units of the accounts, for what looks up the amounts of each request.
         exceeded: Whether an attempt larger than a quota was settled since the learning last looked.
-        not_before_ns: No grant before this instant.
+        pause: The cool-down: no grant before its end, then a probe.
         loss_check_ns: When :meth:`lose_old` has to look again: no reservation is lost before this instant.
     """
 
@@ -94,10 +92,8 @@ class Ledger:
         self._open: dict[Reservation, None] = {}  # the oldest first
         for i, quota in enumerate(quotas):
             self.add(now_ns, quota.part(usable), sources[i] if sources else GIVEN)
-        self.not_before_ns = 0
+        self.pause: Pause[Reservation] = Pause()
         self._last_ns = self._at_once = 0  # the instant of the last grant, and the number of grants at that instant
-        self._probe_next = False
-        self._probe: Reservation | None = None
         self.ttl_ns = round(ttl_s * NS)
         self.loss_check_ns = now_ns + self.ttl_ns
         self._alone: set[Reservation] = set()  # of these: larger than a quota
@@ -162,7 +158,7 @@ class Ledger:
         The instant is ``FAR_NS`` where only a release can make them fit; the index is -1 for a cool-down, or none.
         ``ahead``: the amounts of the requests that go first.
         """
-        latest, binding = self.not_before_ns, -1
+        latest, binding = self.pause.until_ns, -1
         for i, account in enumerate(self.accounts):
             amount = amounts[i]
             if amount:
@@ -182,7 +178,7 @@ class Ledger:
         """
         if amounts is None:
             amounts = self.amounts(cost)
-        latest, binding = self.not_before_ns, -1
+        latest, binding = self.pause.until_ns, -1
         alone = False
         for i, account in enumerate(self.accounts):
             amount = amounts[i]
@@ -209,9 +205,8 @@ class Ledger:
         self._open[reservation] = None
         if alone:
             self._alone.add(reservation)
-        if self._probe_next:
-            self._probe_next, self._probe = False, reservation
-            self.not_before_ns = now_ns + PROBE_NS
+        if self.pause.closed:
+            self.pause.granted(now_ns, reservation)
         return reservation
 
     def _rounded(self, now_ns: int, at_ns: int, binding: int) -> bool:
@@ -249,8 +244,8 @@ class Ledger:
             actual, self.exceeded = actual or self._most_debt(reservation), True
         if not self.close(now_ns, reservation):
             return reserved
-        if reservation is self._probe:
-            self._probe, self.not_before_ns = None, min(self.not_before_ns, now_ns)
+        if reservation is self.pause.probe:
+            self.pause.answered(now_ns, reservation)
         true = reserved
         if actual:
             if self._counts_tokens:
@@ -319,8 +314,7 @@ class Ledger:
     def cancel(self, now_ns: int, reservation: Reservation) -> None:
         """Close a reservation whose request was never sent."""
         if self.close(now_ns, reservation):
-            if reservation is self._probe:  # no answer will come: another attempt becomes the probe
-                self._probe_next, self._probe, self.not_before_ns = True, None, min(self.not_before_ns, now_ns)
+            self.pause.unsent(now_ns, reservation)
             for i, reserved in enumerate(reservation.amounts):
                 if reserved:
                     self.accounts[i].meter.correct(now_ns, reservation.marks[i], reserved, 0.0)
@@ -342,19 +336,6 @@ class Ledger:
     def next_loss_ns(self) -> int:
         """When the oldest open reservation is lost."""
         return next((r.lost_at_ns for r in self._open), FAR_NS)
-
-    def pause(self, until_ns: int) -> None:
-        """Grant nothing before ``until_ns``, then one attempt (the probe), and the others after its answer.
-
-        An instant before the one in force does not shorten the pause.
-        """
-        self.not_before_ns = max(self.not_before_ns, until_ns)
-        self._probe_next, self._probe = True, None
-
-    def lift(self, now_ns: int, until_ns: int) -> None:
-        """End the pause until ``until_ns``, if it is the one in force; no probe is needed."""
-        if self.not_before_ns == until_ns > now_ns:
-            self.not_before_ns, self._probe_next = now_ns, False
 
     def adopt(self, now_ns: int, index: int, amount: float, period_s: float | None = None) -> None:
         """Change the amount, and the period (``None``: as it is), of the quota at ``index``."""

@@ -11,8 +11,9 @@ from collections.abc import Iterable, Sequence
 
 from paceline.core.capacity import PENDING, Capacity, Resolution
 from paceline.core.guesses import STALL_NS
-from paceline.core.ledger import PROBE_NS, Ledger, merged, total_tokens
+from paceline.core.ledger import Ledger, merged, total_tokens
 from paceline.core.meters import FAR_NS
+from paceline.core.pause import PROBE_NS
 from paceline.core.queue import Queue, Waiter
 from paceline.core.quota import NS, REQUESTS, TOKENS, Cost
 from paceline.core.results import (

@@ -388,7 +388,7 @@ class Scheduler:
             granted = yield self, waiter
             if not isinstance(granted, Reservation):
                 return granted
-            paused_until_ns = self.pool.ledger.not_before_ns
+            paused_until_ns = self.pool.ledger.pause.until_ns
             if self._worker is None:
                 self._unsent[granted] = None
             try:
@@ -407,7 +407,7 @@ class Scheduler:
             finally:
                 self._at.pop(waiter, None)
                 self._unsent.pop(granted, None)
-            if self.pool.ledger.not_before_ns <= max(paused_until_ns + SAME_PAUSE_NS, self.now_ns()):
+            if self.pool.ledger.pause.until_ns <= max(paused_until_ns + SAME_PAUSE_NS, self.now_ns()):
                 return granted
             self.cancel(granted)  # a pause has begun meanwhile: back to its place in its lane
             waiter.returned = True

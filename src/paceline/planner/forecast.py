@@ -114,7 +114,7 @@ class _Stage:
         self.ledger = Ledger([], now_ns, headroom_s=live.headroom_s, ttl_s=live.ttl_ns / NS, gentle=live.gentle)
         for account in live.accounts:
             self.ledger.append(account.with_meter(deepcopy(account.meter)))
-        self.ledger.not_before_ns = max(live.not_before_ns, now_ns + pool.capacity.cool_down_ns(now_ns))
+        self.ledger.pause.until_ns = max(live.pause.until_ns, now_ns + pool.capacity.cool_down_ns(now_ns))
         self.ahead = [waiter.cost for waiter in pool.queue]
         self.open = [(list(r.amounts), list(r.marks), r.granted_ns) for r in live.open]
 

@@ -21,8 +21,9 @@ from typing import Any, Literal
 
 from paceline.core.capacity import PENDING, Learns, LocalCapacity, Resolution
 from paceline.core.learning import Learning
-from paceline.core.ledger import PROBE_NS, Ledger
+from paceline.core.ledger import Ledger
 from paceline.core.meters import Slots
+from paceline.core.pause import Pause, Phase
 from paceline.core.pool import Pool
 from paceline.core.queue import Queue, Waiter
 from paceline.core.quota import NS, Cost, Quota
@@ -204,8 +205,7 @@ class SharedCapacity:
         self._back_ns: int | None = None  # when the lost store replied first
         self._heard_ns = now_ns  # when the last message with a reply was sent
         self._random = random.Random(who)
-        self._paused_ns = 0  # the end of a pause of this process alone
-        self._probe: Reservation | bool = False  # the single attempt after that pause; True: the next one is it
+        self._pause: Pause[Reservation] = Pause()  # of this process alone
 
     # The exchange with the store.
 
@@ -219,7 +219,7 @@ class SharedCapacity:
         due = [at_ns for at_ns in (self.outbox.due_ns, self._leases.expires_ns) if at_ns is not None]
         if self._queue.length:
             asked = self._queue.head() is self._head
-            due.append(max(self._ask_ns if asked else 0, self._paused_ns))
+            due.append(max(self._ask_ns if asked else 0, self._pause.until_ns))
         elif self._head is not None:  # gives up its place
             due.append(self._called_ns + LINGER_NS)
         elif self._leases.low:
@@ -249,9 +249,9 @@ class SharedCapacity:
             return None
         self._give_back(now_ns, everything=at_once)
         wants = []
-        if self.lost is None and now_ns >= self._paused_ns and (self._joined or not self._missed):
+        if self.lost is None and now_ns >= self._pause.until_ns and (self._joined or not self._missed):
             wants = self._leases.wants(now_ns, self._snapshot.ledger, self._queue, self.peers)
-            if self._probe:
+            if self._pause.phase is not Phase.OPEN:
                 del wants[1:]
         self._lessons_due, self._lessons = self._lessons_due + self._lessons, []
         self._called_ns = now_ns
@@ -273,7 +273,7 @@ class SharedCapacity:
         assert self._asked is not None
         (asked, undecided), self._asked = self._asked, None
         if self._missed and not self._joined:  # it comes back: the others report first what they have spent without it
-            self._paused_ns = max(self._paused_ns, now_ns + self._rejoin_ns)
+            self._pause.until_ns = max(self._pause.until_ns, now_ns + self._rejoin_ns)
         self._joined, self.stopped = True, None
         self.outbox.confirm()
         self._heard_ns = self._called_ns
@@ -295,7 +295,7 @@ class SharedCapacity:
                 changed += lesson(self.learning, now_ns)
         self._lessons_due = []
         self._replied = asked, reply, undecided
-        until = WaitUntil(max(now_ns + reply.wait_ns, self._paused_ns), self.ledger.name(reply.binds))
+        until = WaitUntil(max(now_ns + reply.wait_ns, self._pause.until_ns), self.ledger.name(reply.binds))
         return Resolution(undecided, until, changed=was_lost or bool(changed))
 
     def _rejoin(self, now_ns: int) -> bool:
@@ -423,8 +423,8 @@ class SharedCapacity:
 
     def reserve(self, now_ns: int, waiter: Waiter) -> Decision:
         """See :meth:`Capacity.reserve <paceline.core.capacity.Capacity.reserve>`."""
-        if self._probe and now_ns < self._paused_ns:
-            return WaitUntil(self._paused_ns, COOL_DOWN)
+        if now_ns < self._pause.until_ns:
+            return WaitUntil(self._pause.until_ns, COOL_DOWN)
         if self.lost is not None:
             return self._reserve_alone(now_ns, waiter)
         amounts, leases = waiter.amounts, self._leases
@@ -443,8 +443,8 @@ class SharedCapacity:
             self.learning.granted_by_store(now_ns, reservation)
         if lease.low and lease is not self._low and leases.low:
             self._low, self.exchange_due = lease, True
-        if self._probe:
-            self._probe, self._paused_ns = reservation, now_ns + PROBE_NS
+        if self._pause.phase is not Phase.OPEN:
+            self._pause.granted(now_ns, reservation)
         return reservation
 
     def _reserve_alone(self, now_ns: int, waiter: Waiter) -> Decision:
@@ -452,14 +452,14 @@ class SharedCapacity:
             return WaitUntil(max(self._ask_ns, now_ns + 1), STORE_LOST)
         self._fallback.take_turn(now_ns, waiter.amounts)
         decision = self._fallback.local.reserve(now_ns, waiter)
-        if self._probe and isinstance(decision, Reservation):
-            self._probe, self._paused_ns = decision, now_ns + PROBE_NS
+        if self._pause.phase is not Phase.OPEN and isinstance(decision, Reservation):
+            self._pause.granted(now_ns, decision)
         return decision
 
     def earliest(self, now_ns: int, amounts: list[float], ahead: list[float] | None = None) -> tuple[int, int]:
         """As :meth:`Ledger.earliest`, but not before the end of this process's own pause."""
         at_ns, binding = self.ledger.earliest(now_ns, amounts, ahead)
-        return (at_ns, binding) if at_ns >= self._paused_ns else (self._paused_ns, -1)
+        return (at_ns, binding) if at_ns >= self._pause.until_ns else (self._pause.until_ns, -1)
 
     def is_current(self, now_ns: int) -> bool:
         """Whether the last reply is recent, or the store is lost."""
@@ -468,7 +468,7 @@ class SharedCapacity:
     def settle(self, now_ns: int, reservation: Reservation, actual: Cost | None) -> list[float]:
         """See :meth:`Capacity.settle <paceline.core.capacity.Capacity.settle>`."""
         ledger = self._snapshot.ledger
-        if self._fallback is None and reservation is not self._probe:  # _close(), inlined in the hot path
+        if self._fallback is None and reservation is not self._pause.probe:  # _close(), inlined in the hot path
             ledger.close(now_ns, reservation)
         elif (local := self._close(now_ns, reservation)) is not None:
             return local.settle(now_ns, reservation, actual)
@@ -502,7 +502,7 @@ class SharedCapacity:
         amounts = reservation.amounts if ours else [0.0] * len(reservation.amounts)
         self.outbox.add(now_ns, Refused(amounts, pause_ns), at_once=True)  # the pause is for all processes
         ledger = self._snapshot.ledger
-        ledger.not_before_ns = max(ledger.not_before_ns, now_ns + pause_ns)  # for who looks before the reply
+        ledger.pause.until_ns = max(ledger.pause.until_ns, now_ns + pause_ns)  # for who looks before the reply
         self._study(
             now_ns, reservation, lambda learning, at_ns: learning.refused(at_ns, reservation, refusal, pause_ns)
         )
@@ -521,8 +521,7 @@ class SharedCapacity:
 
     def _close(self, now_ns: int, reservation: Reservation) -> LocalCapacity | None:
         """End an attempt; returns the capacity of the fallback when it has granted the attempt and closes it."""
-        if reservation is self._probe:
-            self._probe, self._paused_ns = False, now_ns
+        self._pause.answered(now_ns, reservation)
         fallback = self._fallback
         if fallback is not None and fallback.local.ledger.owns(reservation):
             return fallback.local
@@ -533,24 +532,23 @@ class SharedCapacity:
 
     def pause(self, until_ns: int) -> None:
         """Pause this process only: the failure may be in its own network."""
-        self._paused_ns, self._probe = max(self._paused_ns, until_ns), True
+        self._pause.begin(until_ns)
 
     def lift(self, now_ns: int, until_ns: int) -> None:
         """End the pause until ``until_ns``, if it is the one in force."""
-        if self._paused_ns == until_ns > now_ns:
-            self._paused_ns, self._probe = now_ns, False
+        self._pause.lift(now_ns, until_ns)
 
     def arrive(self, now_ns: int) -> None:
         """Nothing: the leases of this process are charged already, and the store's quotas are those of all processes."""
 
     def cool_down_ns(self, now_ns: int) -> int:
         """The rest of the longest pause: that of all processes, or of this one."""
-        return max(self.ledger.not_before_ns, self._paused_ns) - now_ns
+        return max(self.ledger.pause.until_ns, self._pause.until_ns) - now_ns
 
     def wake_ns(self, now_ns: int, head: Waiter, until: WaitUntil | None = None) -> int | None:  # noqa: ARG002
         """When ``head`` may go while the store is lost; otherwise ``None``, since a reply decides."""
-        if self.lost is not None and now_ns < self._paused_ns:
-            return self._paused_ns
+        if self.lost is not None and now_ns < self._pause.until_ns:
+            return self._pause.until_ns
         return None if self._fallback is None else self._fallback.local.wake_ns(now_ns, head)
 
     def status(self, now_ns: int) -> dict[str, Any]:  # noqa: ARG002

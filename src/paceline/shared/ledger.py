@@ -33,8 +33,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from paceline.core.ledger import PROBE_NS
 from paceline.core.meters import Bucket, Meter, Slots, Spread, Window, meter
+from paceline.core.pause import Pause
 from paceline.core.quota import NS, Quota, Rule
 from paceline.shared.messages import (
     REJOIN_NS,
@@ -80,9 +80,7 @@ class SharedLedger:
     def __init__(self) -> None:
         self._accounts: list[Account] = []
         self._peers = Peers()
-        self._not_before_ns = 0
-        self._probe_next = False
-        self._probe: str | None = None  # the process that sends it
+        self._pause: Pause[str] = Pause()  # the probe is the process that sends it
         self._last_ns = 0
         self._set_ns = 0  # the sum of all clock steps; the marks of buckets are instants without them
 
@@ -140,7 +138,7 @@ class SharedLedger:
         for account in self._accounts:
             if isinstance(account.meter, Bucket):
                 turn(account.meter, by_ns)
-        self._not_before_ns += by_ns
+        self._pause.until_ns += by_ns
         self._set_ns += by_ns
 
     def _configure(self, now_ns: int, message: Message) -> list[int]:
@@ -172,8 +170,7 @@ class SharedLedger:
                     self._accounts[i].refused += amount
                     self._accounts[i].version += 1
                 if news.pause_ns:
-                    self._not_before_ns = max(self._not_before_ns, now_ns + news.pause_ns)
-                    self._probe_next, self._probe = True, None
+                    self._pause.begin(now_ns + news.pause_ns)
             elif isinstance(news, Charged):
                 left, counted_ns = news.amounts if news.left is None else news.left, 0.0
                 for i, amount, rest in zip(index, news.amounts, left, strict=False):
@@ -196,9 +193,10 @@ class SharedLedger:
                 account.spent += actual - charged
             if message.gentle and news.answered:
                 account.meter.answered(charged if actual is None else max(charged, actual))
-        if news.probe and self._probe == message.who:
-            self._probe, self._not_before_ns = None, min(self._not_before_ns, now_ns)
-            self._probe_next = not news.answered  # it was not sent: another probe follows
+        if news.probe and news.answered:
+            self._pause.answered(now_ns, message.who)
+        elif news.probe:
+            self._pause.unsent(now_ns, message.who)
 
     def _charge(self, now_ns: int, i: int, amount: float) -> Mark:
         if not amount:
@@ -252,7 +250,7 @@ class SharedLedger:
         if self._peers.awaited:
             back_ns += max(REJOIN_NS - (now_us - self._peers.away_us) * 1_000, 0)
         for want in message.wants:
-            latest, binds = max(self._not_before_ns, back_ns), -1
+            latest, binds = max(self._pause.until_ns, back_ns), -1
             for n, i in enumerate(index):
                 if n < len(want) and want[n]:
                     at_ns = self._accounts[i].meter.earliest(now_ns, want[n], before[i], message.slack_ns)
@@ -265,9 +263,9 @@ class SharedLedger:
                 if isinstance(self._accounts[i].meter, Slots):
                     peer.held[i] += amount
             before = others  # the next request is behind all places
-            if self._probe_next:
-                self._probe_next, self._probe, probe = False, message.who, True
-                self._not_before_ns = now_ns + PROBE_NS
+            if self._pause.closed:
+                self._pause.granted(now_ns, message.who)
+                probe = True
         peers, amounts, until_us = self._peers.live + 1, None, 0
         if len(grants) < len(message.wants) and message.place_ns:
             amounts = [0.0] * len(self._accounts)
@@ -277,7 +275,7 @@ class SharedLedger:
         self._peers.place(message.who, peer, amounts, until_us, last=bool(grants))
         waits_ns = min(latest - now_ns, WAIT_MAX_NS) if len(grants) < len(message.wants) else 0
         binds = binds if waits_ns else -1
-        pause_ns = max(self._not_before_ns, back_ns) - now_ns
+        pause_ns = max(self._pause.until_ns, back_ns) - now_ns
         return Reply(grants, probe, waits_ns, binds, pause_ns, peers, 0.0, [])
 
     def _standing(self, now_ns: int, i: int, known: int) -> Standing:
@@ -320,9 +318,9 @@ class SharedLedger:
                 for a in self._accounts
             ],
             "peers": self._peers.dump(),
-            "not_before": self._not_before_ns,
-            "probe_next": self._probe_next,
-            "probe": self._probe,
+            "not_before": self._pause.until_ns,
+            "probe_next": self._pause.closed,
+            "probe": self._pause.probe,
             "last": self._last_ns,
             "set": self._set_ns,
         }
@@ -343,8 +341,8 @@ class SharedLedger:
             numbers = (a["version"], a["epoch"], a["shifted"], a["charged"], a["spent"], a["refused"])
             ledger._accounts.append(Account(a["key"], m, _quota(a["given"]), *numbers))
         ledger._peers = Peers.load(state["peers"])
-        ledger._not_before_ns, ledger._probe_next = state["not_before"], state["probe_next"]
-        ledger._probe, ledger._set_ns = state["probe"], state["set"]
+        ledger._pause = Pause(state["not_before"], closed=state["probe_next"], probe=state["probe"])
+        ledger._set_ns = state["set"]
         return ledger
 
 

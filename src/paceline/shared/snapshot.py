@@ -59,7 +59,7 @@ class Snapshot:
             if learning is not None:
                 learning.track_new()
             self._take(now_ns, i, standing)
-        ledger.not_before_ns = now_ns + reply.pause_ns
+        ledger.pause.until_ns = now_ns + reply.pause_ns
         new = {i: ledger.accounts[i].meter.quota.amount for i in range(len(known), len(ledger.accounts))}
         return new | {i: amount for i, amount in enumerate(known) if ledger.accounts[i].meter.quota.amount != amount}
 
@@ -130,7 +130,7 @@ class Fallback:
             else:
                 left = _after_others(part_of(account.meter, now_ns, share), as_of_ns, asked_ns)
             ledger.append(account.with_meter(left))
-        ledger.not_before_ns = snapshot.not_before_ns
+        ledger.pause.until_ns = snapshot.pause.until_ns
         self.share = share
         self._phase = phase
         self._turns: dict[int, float] = {}  # by quota, the largest request that waits for its turn

@@ -36,7 +36,7 @@ from typing import Any
 from uuid import uuid4
 from zoneinfo import ZoneInfo
 
-from paceline.core.ledger import PROBE_NS
+from paceline.core.pause import PROBE_NS
 from paceline.core.quota import NS, Quota, Rule, parse_quotas
 from paceline.shared.ledger import WAIT_MAX_NS
 from paceline.shared.messages import Charged, Learned, Refused, Settled

@@ -1,0 +1,97 @@
+"""A pause: nothing goes before an instant, then one attempt, the probe, and the others after its answer."""
+
+from __future__ import annotations
+
+from enum import Enum
+from types import MappingProxyType
+from typing import Final, Generic, TypeVar
+
+from paceline.core.quota import NS
+
+PROBE_NS: Final = 2 * NS
+"""How long after a pause the others wait for the answer to the probe: a refusal comes at once."""
+
+T = TypeVar("T")
+
+
+class Phase(Enum):
+    """What may go."""
+
+    OPEN = "open"  # everything
+    CLOSED = "closed"  # nothing before the end of the pause, then the probe
+    PROBING = "probing"  # the probe is in flight: nothing before its answer, or before its time is over
+
+
+class Event(Enum):
+    """What changes the phase."""
+
+    BEGIN = "begin"  # a pause begins, or becomes longer
+    GRANT = "grant"  # an attempt goes at or after the end of the pause
+    ANSWER = "answer"  # the probe was answered
+    UNSENT = "unsent"  # the probe was not sent: another attempt becomes the probe
+    LIFT = "lift"  # the pause is over without a probe
+
+
+NEXT: Final = MappingProxyType(
+    {
+        (Phase.OPEN, Event.BEGIN): Phase.CLOSED,
+        (Phase.OPEN, Event.LIFT): Phase.OPEN,
+        (Phase.CLOSED, Event.BEGIN): Phase.CLOSED,
+        (Phase.CLOSED, Event.GRANT): Phase.PROBING,
+        (Phase.CLOSED, Event.LIFT): Phase.OPEN,
+        (Phase.PROBING, Event.BEGIN): Phase.CLOSED,  # the present probe tells nothing of the new pause
+        (Phase.PROBING, Event.GRANT): Phase.PROBING,
+        (Phase.PROBING, Event.ANSWER): Phase.OPEN,
+        (Phase.PROBING, Event.UNSENT): Phase.CLOSED,
+        (Phase.PROBING, Event.LIFT): Phase.OPEN,
+    }
+)
+"""The phase that follows; the other pairs do not occur."""
+
+
+class Pause(Generic[T]):
+    """The pause of a pool, or of one process.
+
+    Attributes:
+        phase: What may go.
+        until_ns: No grant before this instant.
+        probe: The probe in flight; ``None`` in the other phases.
+    """
+
+    __slots__ = ("phase", "probe", "until_ns")
+
+    def __init__(self, until_ns: int = 0, *, closed: bool = False, probe: T | None = None) -> None:
+        self.until_ns, self.probe = until_ns, probe
+        self.phase = Phase.CLOSED if closed else Phase.OPEN if probe is None else Phase.PROBING
+
+    @property
+    def closed(self) -> bool:
+        """Whether the next attempt is the probe."""
+        return self.phase is Phase.CLOSED
+
+    def begin(self, until_ns: int) -> None:
+        """Grant nothing before ``until_ns``; an instant before the one in force does not shorten the pause."""
+        self._step(Event.BEGIN, None, max(self.until_ns, until_ns))
+
+    def granted(self, now_ns: int, attempt: T) -> None:
+        """Take an attempt that goes after the pause for its probe; also where the one before has no answer in time."""
+        self._step(Event.GRANT, attempt, now_ns + PROBE_NS)
+
+    def answered(self, now_ns: int, attempt: T) -> None:
+        """Let the others go, if ``attempt`` is the probe."""
+        if self.probe is not None and attempt == self.probe:
+            self._step(Event.ANSWER, None, min(self.until_ns, now_ns))
+
+    def unsent(self, now_ns: int, attempt: T) -> None:
+        """Let another attempt become the probe, if ``attempt`` is."""
+        if self.probe is not None and attempt == self.probe:
+            self._step(Event.UNSENT, None, min(self.until_ns, now_ns))
+
+    def lift(self, now_ns: int, until_ns: int) -> None:
+        """End the pause until ``until_ns``, if it is the one in force; no probe is needed."""
+        if self.until_ns == until_ns > now_ns:
+            self._step(Event.LIFT, None, now_ns)
+
+    def _step(self, event: Event, probe: T | None, until_ns: int) -> None:
+        self.phase, self.probe, self.until_ns = NEXT[self.phase, event], probe, until_ns
+        assert (self.probe is not None) == (self.phase is Phase.PROBING)
