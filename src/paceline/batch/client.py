@@ -309,7 +309,10 @@ class Client:
                 if (lack := lack_of(error)) is None:
                     raise
                 self.sender.attempts -= 1
-                self.room.lower(lack, entry, len(self.sender.in_flight))
+                sender = self.sender
+                sender.free()
+                attempt = getattr(exchange.http, "attempt", 0)
+                self.room.lower(lack, entry, attempt, sender.last, len(sender.in_flight))
             else:
                 return answer
             finally:

@@ -8,6 +8,7 @@ A line is an answer in OpenAI's batch format:
 
 from __future__ import annotations
 
+import codecs
 import dataclasses
 import errno
 import json
@@ -113,6 +114,7 @@ def _integer(text: str) -> int | str:
 
 
 _decoder = json.JSONDecoder(parse_int=_integer)
+codecs.lookup("utf-8-sig")  # loaded now, because the first answer may come when no file is left to load it from
 
 
 def _check_depth(value: Any) -> None:

@@ -130,6 +130,7 @@ class Sender:
         post: The way to send; ``None`` until it is set.
         in_flight: The tasks whose request was sent, or was answered with a 2xx that is not recorded yet.
         attempts: The number of requests sent.
+        last: The number of the last attempt, with those for which this machine lacked something.
         refused: The number of refusals.
         first_s: When the first request was sent, on the monotonic clock.
         last_s: When the last request was sent.
@@ -141,7 +142,7 @@ class Sender:
     ) -> None:
         self.post: Post | None = None
         self.in_flight: set[asyncio.Task[Any]] = set()
-        self.attempts = self.refused = 0
+        self.attempts = self.refused = self.last = 0
         self.stopping = False
         self.first_s = self.last_s = 0.0
         self._timeout_s, self._reach, self._secrets, self._paused = timeout_s, reach, secrets, paused
@@ -169,6 +170,7 @@ class Sender:
         task = asyncio.current_task()
         assert task is not None
         self.attempts += 1
+        self.last += 1
         self.last_s = sent_s = time.monotonic()
         self.first_s = self.first_s or sent_s
         self.in_flight.add(task)
@@ -265,11 +267,12 @@ def _without_url(error: aiohttp.ClientPayloadError | aiohttp.ClientResponseError
 class _Request:
     """A request of a run, through ``sender``; see :class:`~paceline.http.exchange.Binding`."""
 
-    __slots__ = ("_content", "_headers", "_sender", "_target")
+    __slots__ = ("_content", "_headers", "_sender", "_target", "attempt")
     is_async, in_memory, method = True, True, "POST"
 
     def __init__(self, sender: Sender, target: Target, headers: Mapping[str, str], content: bytes) -> None:
         self._sender, self._target, self._headers, self._content = sender, target, headers, content
+        self.attempt = 0  # the number of the last attempt
 
     @property
     def address(self) -> str:
@@ -285,6 +288,7 @@ class _Request:
         return self._content
 
     async def send(self, permit: Permit | None = None) -> Answer:  # noqa: ARG002
+        self.attempt = self._sender.last + 1
         return await self._sender.send(self._target, self._headers, self._content)
 
     def head(self, response: Answer) -> tuple[int, Mapping[str, str]]:
