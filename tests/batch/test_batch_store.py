@@ -127,6 +127,13 @@ def test_what_earlier_answers_taught_is_said_to_be_so(tmp_path, emulator, source
     assert said in capsys.readouterr().err
 
 
+def test_a_store_and_a_model_without_limits(tmp_path, emulator, source):
+    given = {"base_url": emulator.base_url, "store": f"sqlite:{tmp_path}/q.db"}
+    code, report = Job(str(source), config=Config.load(environ={}, given=given), environ={}).run(View())
+    assert (code, report["ok"]) == (0, 20)
+    assert [name.partition("/")[2] for name in spent(tmp_path / "q.db")] == ["127.0.0.1/gpt-5"]
+
+
 def test_two_keys_do_not_mix(tmp_path, emulator, source):
     file, reports = tmp_path / "state.db", []
     for key in ("sk-first-secret", "sk-second-secret"):

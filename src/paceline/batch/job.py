@@ -9,6 +9,7 @@ import stat
 import sys
 import tempfile
 import time
+import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -46,10 +47,9 @@ from paceline.batch.summary import Tally, in_time, in_words
 from paceline.config import Config
 from paceline.config.servers import Server, ServerGroup
 from paceline.config.servers import group as read_group
-from paceline.core.results import QuotaError, SourceKind, StoreFormatError
+from paceline.core.results import PacelineWarning, QuotaError, SourceKind, StoreFormatError
 from paceline.http.describe import Metered
 from paceline.limiter.limiter import Limiter
-from paceline.pacing.permit import Permit
 from paceline.providers.base import Provider
 from paceline.providers.registry import base_of, is_loopback, provider_named
 from paceline.shared.messages import Message
@@ -483,10 +483,11 @@ def state_file(environ: Mapping[str, str]) -> Path:
 
 def _join(limiter: Limiter, models: Iterable[str]) -> None:
     """Read the state of the models' pools from the store before anything is sent."""
-    for model in models:
-        permit = limiter.try_acquire(model, requests=0, concurrency=0)
-        if isinstance(permit, Permit):
-            permit.cancel()
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", PacelineWarning)  # the check has named the command line's option
+        for model in models:
+            provider, _, name = model.partition("/")
+            limiter.scheduler_for(provider, name).refresh()
 
 
 def _opening(plan: Plan, recovered: Recovered, tally: Tally, limiter: Limiter | None) -> Iterator[str]:
