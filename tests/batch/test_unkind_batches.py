@@ -1,5 +1,6 @@
 """Nothing paid is misread: batches at servers that were written from the documentation, on their bad days."""
 
+import json
 import random
 from collections import Counter
 from dataclasses import replace
@@ -287,3 +288,62 @@ def test_planted_results_that_are_accepted_below_the_count(tmp_path, monkeypatch
         one = Input(server, tmp_path)
         one.run()
         assert one.wrong() != []
+
+
+def adding(api, monkeypatch, custom_id):
+    """A result with an odd id comes before the others of each batch."""
+    content = api.content
+
+    def odd(self, batch):
+        line = self.line("odd", "of another") | {"custom_id": custom_id}
+        return json.dumps(line).encode() + b"\n" + content(self, batch)
+
+    monkeypatch.setattr(api, "content", odd)
+
+
+@APIS
+@pytest.mark.parametrize("custom_id", ["\ud800", 10**30, 2, True, 1.0, None, ["r0"]], ids=repr)
+def test_a_result_with_an_id_of_any_form_is_of_no_request(tmp_path, api, monkeypatch, custom_id):
+    with api(Unkind()) as server:
+        one = Input(server, tmp_path)
+        adding(api, monkeypatch, custom_id)
+        assert one.run() == 0
+        assert one.wrong() == []
+        assert len(server.batches) == 3
+
+
+def test_a_result_whose_id_became_an_integer_on_the_way_is_of_its_request(tmp_path, monkeypatch):
+    line = OpenAI.line
+    monkeypatch.setattr(OpenAI, "line", lambda self, name, text: line(self, name, text) | {"custom_id": int(name)})
+    with OpenAI(Unkind()) as server:
+        one = Input(server, tmp_path, ids="10{}")
+        assert one.run() == 0
+        assert one.wrong() == []
+
+
+@pytest.mark.parametrize("line", ["2", 2.0, {}, True, 0, 10**9])
+def test_an_error_of_a_batch_with_an_odd_line_is_about_the_whole_batch(tmp_path, monkeypatch, capsys, line):
+    show = OpenAI.show
+    errors = {"object": "list", "data": [{"code": "invalid_json_line", "message": "not valid", "line": line}]}
+
+    def failed(self, batch):
+        ended = {"status": "failed", "errors": errors, "output_file_id": None, "request_counts": None}
+        return show(self, batch) | (ended if batch.ended else {})
+
+    monkeypatch.setattr(OpenAI, "show", failed)
+    with OpenAI(Unkind()) as server:
+        one = Input(server, tmp_path, count=4)
+        assert one.run() == 2
+        assert "invalid_json_line: not valid" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    "errors", [[], "none", [{"code": "x", "message": "y"}], {"data": {}}, {"data": [None, 3]}], ids=str
+)
+def test_errors_of_another_form_do_not_hide_the_results(tmp_path, monkeypatch, errors):
+    show = OpenAI.show
+    monkeypatch.setattr(OpenAI, "show", lambda self, batch: show(self, batch) | {"errors": errors})
+    with OpenAI(Unkind()) as server:
+        one = Input(server, tmp_path)
+        assert one.run() == 0
+        assert one.wrong() == []

@@ -8,7 +8,7 @@ import re
 import tempfile
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from hashlib import sha256
 from typing import IO, Any, ClassVar, Final, NamedTuple
@@ -395,13 +395,24 @@ class Endpoints(ABC):
                 found = re.search(_ID % self.ID.encode(), raw)
                 if found is not None and raw.endswith(b"\n"):  # a line without its end was cut on the way
                     text = "the provider's line for this request cannot be read; --repair sends it again"
-                    name = str(json.loads(found[1]))
-                    yield Result(self._own_id(name, own_ids), None, {"code": UNREAD, "message": text})
-                    results += 1
+                    with suppress(ValueError):
+                        name = self._own_id(json.loads(found[1]), own_ids)
+                        yield Result(name, None, {"code": UNREAD, "message": text})
+                        results += 1
         if lines and not results:  # an error page with status 200: the results are paid, and somewhere else
             raise BrokenError("no line of the results can be read")
 
-    def _own_id(self, name: str, own_ids: Mapping[str, str]) -> str:
+    def _own_id(self, name: Any, own_ids: Mapping[str, str]) -> str:
+        """The input's id for one in the results, which can be of any form there.
+
+        Raises:
+            ValueError: It is no id.
+        """
+        if isinstance(name, int) and not isinstance(name, bool):
+            name = str(name)
+        if not isinstance(name, str):
+            raise ValueError("not an id")  # noqa: TRY004  (of a server's answer, not of an argument)
+        name.encode()  # half a surrogate pair is in no input
         return own_ids.get(name) or self._known.get(name, name)
 
     @abstractmethod
