@@ -452,3 +452,23 @@ def test_results_that_are_nowhere_stop_the_run(tmp_path, monkeypatch, capsys, pl
         one = Input(server, tmp_path, count=4)
         assert one.run() == 1
         assert "redirects" in capsys.readouterr().err
+
+
+@APIS
+@pytest.mark.parametrize(
+    ("odd", "read"),
+    [(b'"\xff\xfe"', "\ufffd\ufffd"), (b"9" * 5_000, "9" * 5_000), (b"NaN", "NaN")],
+    ids=["UTF-8", "long", "NaN"],
+)
+def test_results_are_read_as_answers_without_batches_are(tmp_path, api, monkeypatch, odd, read):
+    content = api.content
+
+    def odder(self, batch):
+        return content(self, batch).replace(b'"usage": {', b'"usage": {"odd": ' + odd + b", ")
+
+    monkeypatch.setattr(api, "content", odder)
+    with api(Unkind()) as server:
+        one = Input(server, tmp_path, count=4)
+        assert one.run() == 0
+        assert one.wrong() == []
+        assert {record["response"]["body"]["usage"]["odd"] for record in read_answers(one.output)} == {read}

@@ -25,7 +25,7 @@ from paceline.batch.index import Index
 from paceline.batch.reach import Reach, origin, reason
 from paceline.batch.redact import Secrets
 from paceline.batch.requests import Request
-from paceline.batch.results import UNREAD
+from paceline.batch.results import UNREAD, read_json
 from paceline.batch.transport import NO_CONNECTION
 from paceline.http.lack import lack_of
 from paceline.providers.parse import error_in
@@ -447,7 +447,7 @@ class Endpoints(ABC):
                 continue
             lines += 1
             try:
-                result = self.result(json.loads(self.web.clean(raw)))
+                result = self.result(read_json(self.web.clean(raw)))
                 yield _honest(result)._replace(custom_id=self._own_id(result.custom_id, own_ids))
                 results += 1
             except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
