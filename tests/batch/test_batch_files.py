@@ -226,6 +226,13 @@ def test_the_next_run_adds_what_was_saved_each_answer_once(path, temporary):
     assert not place.exists()
 
 
+def test_what_was_saved_and_may_be_paid_is_doubtful(path, temporary):
+    left_by_a_kill(path, encode_answer("c", None, {"code": "result_unread", "message": "may be paid"}))
+    recovered = recover(path)
+    assert (recovered.added, recovered.answered, recovered.doubtful) == (1, 2, 1)
+    assert recover(path).doubtful == 1
+
+
 def test_a_line_that_lacks_only_its_end_is_added(path, temporary):
     left_by_a_kill(path, ok("c")[:-1])
     recover(path)

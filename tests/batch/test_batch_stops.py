@@ -238,6 +238,17 @@ class TestCertificates:
             code, report, _ = run(tmp_path, [chat(f"r{i}") for i in range(100)], server.base_url)
         assert (code, report["ok"]) == (0, 100)
 
+    @pytest.mark.timeout(60)
+    @pytest.mark.parametrize(("authority", "name", "options", "words"), CERTIFICATES.values(), ids=CERTIFICATES)
+    def test_one_that_is_not_trusted_ends_a_run_in_batches(self, tmp_path, capsys, authority, name, options, words):
+        with Tls(lambda *_: (200, JSON, GOOD), authority, name, **options) as server:
+            code, report, _ = run(tmp_path, [chat(f"r{i}") for i in range(10)], server.base_url, "batch")
+            assert (code, report["ok"], report["attempts"], server.asked) == (2, 0, 1, [])
+        err = capsys.readouterr().err
+        assert f"stopped: cannot reach {server.base_url}: its certificate is not trusted: " in err
+        assert words in err
+        assert "SSL_CERT_FILE" in err
+
     def test_one_that_expires_in_the_middle_ends_the_run(self, tmp_path, capsys):
         def answer(number, _):
             if number == 20:

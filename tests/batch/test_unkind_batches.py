@@ -1,12 +1,17 @@
 """Nothing paid is misread: batches at servers that were written from the documentation, on their bad days."""
 
+import errno
+import io
+import json
 import random
+import tempfile
 from collections import Counter
 from dataclasses import replace
 
+import aiohttp
 import pytest
 from batch_helpers import FAST, read_answers, write_lines
-from unkind_batches import Anthropic, OpenAI, Unkind
+from unkind_batches import Anthropic, OddError, OpenAI, Server, StoredError, Unkind
 
 from paceline.batch import offline
 from paceline.batch.api import Web
@@ -287,3 +292,183 @@ def test_planted_results_that_are_accepted_below_the_count(tmp_path, monkeypatch
         one = Input(server, tmp_path)
         one.run()
         assert one.wrong() != []
+
+
+def adding(api, monkeypatch, custom_id):
+    """A result with an odd id comes before the others of each batch."""
+    content = api.content
+
+    def odd(self, batch):
+        line = self.line("odd", "of another") | {"custom_id": custom_id}
+        return json.dumps(line).encode() + b"\n" + content(self, batch)
+
+    monkeypatch.setattr(api, "content", odd)
+
+
+@APIS
+@pytest.mark.parametrize("custom_id", ["\ud800", 10**30, 2, True, 1.0, None, ["r0"]], ids=repr)
+def test_a_result_with_an_id_of_any_form_is_of_no_request(tmp_path, api, monkeypatch, custom_id):
+    with api(Unkind()) as server:
+        one = Input(server, tmp_path)
+        adding(api, monkeypatch, custom_id)
+        assert one.run() == 0
+        assert one.wrong() == []
+        assert len(server.batches) == 3
+
+
+def test_a_result_whose_id_became_an_integer_on_the_way_is_of_its_request(tmp_path, monkeypatch):
+    line = OpenAI.line
+    monkeypatch.setattr(OpenAI, "line", lambda self, name, text: line(self, name, text) | {"custom_id": int(name)})
+    with OpenAI(Unkind()) as server:
+        one = Input(server, tmp_path, ids="10{}")
+        assert one.run() == 0
+        assert one.wrong() == []
+
+
+@pytest.mark.parametrize("line", ["2", 2.0, {}, True, 0, 10**9])
+def test_an_error_of_a_batch_with_an_odd_line_is_about_the_whole_batch(tmp_path, monkeypatch, capsys, line):
+    show = OpenAI.show
+    errors = {"object": "list", "data": [{"code": "invalid_json_line", "message": "not valid", "line": line}]}
+
+    def failed(self, batch):
+        ended = {"status": "failed", "errors": errors, "output_file_id": None, "request_counts": None}
+        return show(self, batch) | (ended if batch.ended else {})
+
+    monkeypatch.setattr(OpenAI, "show", failed)
+    with OpenAI(Unkind()) as server:
+        one = Input(server, tmp_path, count=4)
+        assert one.run() == 2
+        assert "invalid_json_line: not valid" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    "errors", [[], "none", [{"code": "x", "message": "y"}], {"data": {}}, {"data": [None, 3]}], ids=str
+)
+def test_errors_of_another_form_do_not_hide_the_results(tmp_path, monkeypatch, errors):
+    show = OpenAI.show
+    monkeypatch.setattr(OpenAI, "show", lambda self, batch: show(self, batch) | {"errors": errors})
+    with OpenAI(Unkind()) as server:
+        one = Input(server, tmp_path)
+        assert one.run() == 0
+        assert one.wrong() == []
+
+
+class Full(io.BytesIO):
+    """A temporary file on a full disk: what is buffered does not fit in the end."""
+
+    def seek(self, *args):
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+
+class FullAtOnce(io.BytesIO):
+    def write(self, part):
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+
+@APIS
+@pytest.mark.parametrize("full", [Full, FullAtOnce])
+def test_a_temporary_file_without_room_is_waited_for(tmp_path, api, monkeypatch, full):
+    real, made = tempfile.TemporaryFile, []
+
+    def make():
+        made.append(full() if len(made) < 4 else real())
+        return made[-1]
+
+    monkeypatch.setattr(tempfile, "TemporaryFile", make)
+    with api(Unkind()) as server:
+        one = Input(server, tmp_path)
+        assert one.run() == 0
+        assert one.wrong() == []
+        assert any("no temporary file can be made: No space left on device; set TMPDIR" in t for t in one.said.lines)
+
+
+def test_a_machine_without_threads_is_named(tmp_path, monkeypatch):
+    request, calls = aiohttp.ClientSession.request, []
+
+    def lacking(self, *args, **options):
+        calls.append(args)
+        if 3 <= len(calls) < 6:
+            raise RuntimeError("can't start new thread")
+        return request(self, *args, **options)
+
+    monkeypatch.setattr(aiohttp.ClientSession, "request", lacking)
+    with OpenAI(Unkind()) as server:
+        one = Input(server, tmp_path, count=4)
+        assert one.run() == 0
+        assert one.wrong() == []
+        assert any("no new thread can be started; raise it with ulimit -u" in text for text in one.said.lines)
+
+
+class Store(Server):
+    """Has the results of another server, at signed URLs that are valid once; keeps the headers of each call."""
+
+    def __init__(self, server, refused=0):
+        super().__init__(Unkind())
+        self.server, self.left, self.seen = server, refused, []
+        self.base_url = f"http://localhost:{self.server_port}"
+
+    def answer(self, method, path, query, headers, body):
+        self.seen.append(headers)
+        if self.left:
+            self.left -= 1
+            raise OddError(403)
+        if "signature" not in query:
+            raise StoredError(f"{self.base_url}{path}?signature=a%2Fb%3D")
+        return 200, self.server.content(self.server.find(path.removeprefix("/")))
+
+    def error(self, code, message):
+        return {"Error": "Request has expired"}
+
+
+@APIS
+def test_results_in_a_store_are_read_there_without_the_key(tmp_path, api, monkeypatch):
+    call = api.call
+
+    def stored(self, method, path, *rest):
+        if path.endswith(("/content", "/results")):
+            name = path.split("/")[-2].removeprefix("output-")
+            raise StoredError(f"{store.base_url}/{name}")
+        return call(self, method, path, *rest)
+
+    monkeypatch.setattr(api, "call", stored)
+    with api(Unkind()) as server, Store(server, refused=2) as store:
+        one = Input(server, tmp_path)
+        assert one.run() == 0
+        assert one.wrong() == []
+        assert not [
+            name for headers in store.seen for name in headers if name.lower() in ("authorization", "x-api-key")
+        ]
+        assert any(f"status 403 from {store.base_url}, to which" in text for text in one.said.lines)
+
+
+@pytest.mark.parametrize("place", ["ftp://127.0.0.1/x", "http://[", f"/v1/files/output-batch_{0:024x}/content"])
+def test_results_that_are_nowhere_stop_the_run(tmp_path, monkeypatch, capsys, place):
+    def stored(*_):
+        raise StoredError(place)
+
+    monkeypatch.setattr(OpenAI, "content", stored)
+    monkeypatch.setattr(offline, "TIMING", replace(SHORT, lost_s=0.02))
+    with OpenAI(Unkind()) as server:
+        one = Input(server, tmp_path, count=4)
+        assert one.run() == 1
+        assert "redirects" in capsys.readouterr().err
+
+
+@APIS
+@pytest.mark.parametrize(
+    ("odd", "read"),
+    [(b'"\xff\xfe"', "\ufffd\ufffd"), (b"9" * 5_000, "9" * 5_000), (b"NaN", "NaN")],
+    ids=["UTF-8", "long", "NaN"],
+)
+def test_results_are_read_as_answers_without_batches_are(tmp_path, api, monkeypatch, odd, read):
+    content = api.content
+
+    def odder(self, batch):
+        return content(self, batch).replace(b'"usage": {', b'"usage": {"odd": ' + odd + b", ")
+
+    monkeypatch.setattr(api, "content", odder)
+    with api(Unkind()) as server:
+        one = Input(server, tmp_path, count=4)
+        assert one.run() == 0
+        assert one.wrong() == []
+        assert {record["response"]["body"]["usage"]["odd"] for record in read_answers(one.output)} == {read}

@@ -173,6 +173,13 @@ class Server(ThreadingHTTPServer):
         return whole
 
 
+class StoredError(Exception):
+    """The answer is somewhere else."""
+
+    def __init__(self, place):
+        self.place = place
+
+
 class OddError(Exception):
     def __init__(self, status):
         self.status = status
@@ -340,6 +347,12 @@ class _Handler(BaseHTTPRequestHandler):
             status, value = self.server.answer(self.command, place.path, parse_qs(place.query), self.headers, body)
         except OddError as error:
             status, value = error.status, self.server.error("overloaded", "Too busy")
+        except StoredError as error:
+            self.send_response(302)
+            self.send_header("location", error.place)
+            self.send_header("content-length", "0")
+            self.end_headers()
+            return
         except ClosedError:
             self.close_connection = True
             self.connection.shutdown(socket.SHUT_RDWR)

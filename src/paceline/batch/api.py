@@ -6,23 +6,28 @@ import asyncio
 import json
 import re
 import tempfile
+import time
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from hashlib import sha256
 from typing import IO, Any, ClassVar, Final, NamedTuple
 
 import aiohttp
 from aiohttp.http_exceptions import HttpProcessingError
+from yarl import URL
 
 from paceline.batch.address import Address
 from paceline.batch.chunks import Chunk
-from paceline.batch.client import error_of, one_line
+from paceline.batch.client import TRUST, error_of, one_line
 from paceline.batch.index import Index
+from paceline.batch.reach import Reach, origin, reason
 from paceline.batch.redact import Secrets
 from paceline.batch.requests import Request
-from paceline.batch.results import UNREAD
+from paceline.batch.results import UNREAD, read_json
+from paceline.batch.transport import NO_CONNECTION
+from paceline.http.lack import lack_of
 from paceline.providers.parse import error_in
 from paceline.providers.verdict import is_result
 
@@ -37,6 +42,13 @@ RESULTS_MAX: Final = 16 * 2**30
 
 RESULT_MAX: Final = 64 * 2**20
 """Bytes of one result."""
+
+REDIRECTS: Final = frozenset([301, 302, 303, 307, 308])
+REDIRECTS_MAX: Final = 5
+"""Redirects from one place of results to the next."""
+
+UNTRUSTED: Final = "untrusted"
+"""The code of a refusal by this machine: the certificate of the address is not trusted, and that will not change."""
 
 _BROKEN: Final = (aiohttp.ClientError, HttpProcessingError, OSError)
 _ID: Final = rb'"%s"\s*:\s*("(?:[^"\\]|\\.){1,2000}")'
@@ -93,11 +105,14 @@ def spool() -> Iterator[IO[bytes]]:
         BrokenError: This machine cannot have one now.
     """
     try:
-        file = tempfile.TemporaryFile()  # noqa: SIM115
-    except OSError as error:
-        raise BrokenError(f"no temporary file can be made: {error.strerror}") from None
-    with file:
-        yield file
+        with tempfile.TemporaryFile() as file:
+            yield file
+    except OSError as error:  # also of what is written at its end
+        raise _without_room(error) from None
+
+
+def _without_room(error: OSError) -> BrokenError:
+    return BrokenError(f"no temporary file can be made: {error.strerror}; set TMPDIR to a folder with room")
 
 
 class Problem(NamedTuple):
@@ -162,6 +177,28 @@ def _honest(result: Result) -> Result:
     return result._replace(error={"code": code or "no_result", "message": words})
 
 
+def _write(file: IO[bytes], part: bytes) -> None:
+    try:
+        file.write(part)
+    except OSError as error:
+        raise _without_room(error) from None
+
+
+def _following(place: str, location: str) -> str:
+    """The URL of a redirect from ``place``.
+
+    Raises:
+        BrokenError: It is none, or it leaves TLS.
+    """
+    try:
+        found = URL(place).join(URL(location, encoded=True))
+    except ValueError:
+        raise BrokenError("the provider redirects to what is no URL") from None
+    if found.scheme not in ("https", URL(place).scheme) or not found.host:
+        raise BrokenError("the provider redirects to an address without TLS")
+    return str(found)
+
+
 class Web:
     """Calls of one provider's endpoints, without keys in what they return.
 
@@ -180,6 +217,7 @@ class Web:
             client, address, secrets, timeout_s, proxy,
         )  # fmt: skip
         self.calls = self.refused = 0
+        self._reach = Reach(lambda _: None, again=False)  # for certificates; what else fails is said of each batch
 
     async def call(self, method: str, path: str, expect: type = dict, **options: Any) -> Any:
         """The JSON value of an answer, of the type ``expect``.
@@ -216,50 +254,71 @@ class Web:
         return value
 
     async def fetch(self, path: str, file: IO[bytes]) -> None:
-        """Copy an answer to ``file``.
+        """Copy an answer to ``file``. It can be in a store to whose signed URL the provider redirects, which gets no key.
 
         Raises:
             RefusedError: The status is not 2xx.
-            BrokenError: The answer is not complete.
+            BrokenError: The answer is not complete, or the store does not give it.
         """
-        status, _, body = await self._send("GET", path, RESULTS_MAX, file)
+        place = ""
+        for _ in range(1 + REDIRECTS_MAX):
+            status, headers, body = await self._send("GET", path, RESULTS_MAX, file, place=place)
+            if status not in REDIRECTS or "location" not in headers:
+                break
+            place = _following(place or self._address.root + path, headers["location"])
+        if place and not 200 <= status < 300:
+            raise BrokenError(f"status {status} from {origin(place)}, to which the provider redirects")
         self._checked(status, body)
 
     async def _send(
         self, method: str, path: str, most: int, file: IO[bytes] | None, **options: Any
     ) -> tuple[int, Mapping[str, str], bytes]:
         self.calls += 1
-        headers = self._address.headers_for(path)
+        root, place = origin(self._address.root), options.pop("place", "")
+        own = not place or origin(place) == root
+        headers = self._address.headers_for(path) if own else dict(self._address.headers)
         if "json" not in options:
             headers.pop("content-type", None)
         headers |= options.pop("headers", {})
         large = file is not None or "data" in options
         timeout_s = self._timeout_s if large else min(self._timeout_s, SMALL_S)
-        parts, size = list[bytes](), 0
+        parts, size, sent_s = list[bytes](), 0, time.monotonic()
         try:
             async with (
                 asyncio.timeout(timeout_s),
                 self._client.request(
                     method,
-                    self._address.root + path,
+                    URL(place, encoded=True) if place else self._address.root + path,
                     headers=headers,
                     proxy=self._proxy,
                     allow_redirects=False,
                     **options,
                 ) as response,
             ):
+                if own:
+                    self._reach.answered(root, sent_s, time.monotonic())
                 async for part in response.content.iter_any():
                     size += len(part)
                     if size > most:
                         raise BrokenError(f"the answer is larger than {most // 2**20} MB")
                     if file is not None and 200 <= response.status < 300:
-                        file.write(part)
+                        _write(file, part)
                     elif size <= SMALL_MAX:
                         parts.append(part)
                 return response.status, response.headers, self._secrets(b"".join(parts))
         except TimeoutError:
             raise BrokenError(f"no answer within {timeout_s:g} s") from None
-        except _BROKEN as error:
+        except NO_CONNECTION as error:
+            if own and lack_of(error) is None:
+                self._reach.failed(root, error, sent_s, time.monotonic())
+                if self._reach.distrusts(root):
+                    raise RefusedError(0, UNTRUSTED, f"{self._reach.lose(root, error)}; {TRUST}") from None
+            raise BrokenError(reason(error)) from None
+        except (*_BROKEN, MemoryError, RuntimeError) as error:
+            if (lack := lack_of(error)) is not None:
+                raise BrokenError(f"{lack}{lack.remedy}") from None
+            if not isinstance(error, _BROKEN):
+                raise
             raise BrokenError(one_line(self._secrets.text(type(error).__name__))) from None
 
     def clean(self, raw: bytes) -> bytes:
@@ -388,20 +447,31 @@ class Endpoints(ABC):
                 continue
             lines += 1
             try:
-                result = self.result(json.loads(self.web.clean(raw)))
+                result = self.result(read_json(self.web.clean(raw)))
                 yield _honest(result)._replace(custom_id=self._own_id(result.custom_id, own_ids))
                 results += 1
             except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
                 found = re.search(_ID % self.ID.encode(), raw)
                 if found is not None and raw.endswith(b"\n"):  # a line without its end was cut on the way
                     text = "the provider's line for this request cannot be read; --repair sends it again"
-                    name = str(json.loads(found[1]))
-                    yield Result(self._own_id(name, own_ids), None, {"code": UNREAD, "message": text})
-                    results += 1
+                    with suppress(ValueError):
+                        name = self._own_id(json.loads(found[1]), own_ids)
+                        yield Result(name, None, {"code": UNREAD, "message": text})
+                        results += 1
         if lines and not results:  # an error page with status 200: the results are paid, and somewhere else
             raise BrokenError("no line of the results can be read")
 
-    def _own_id(self, name: str, own_ids: Mapping[str, str]) -> str:
+    def _own_id(self, name: Any, own_ids: Mapping[str, str]) -> str:
+        """The input's id for one in the results, which can be of any form there.
+
+        Raises:
+            ValueError: It is no id.
+        """
+        if isinstance(name, int) and not isinstance(name, bool):
+            name = str(name)
+        if not isinstance(name, str):
+            raise ValueError("not an id")  # noqa: TRY004  (of a server's answer, not of an argument)
+        name.encode()  # half a surrogate pair is in no input
         return own_ids.get(name) or self._known.get(name, name)
 
     @abstractmethod

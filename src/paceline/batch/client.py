@@ -55,6 +55,9 @@ PAGE_S: Final = 5.0
 
 EXCERPT_MAX: Final = 200
 
+TRUST: Final = "check --base-url, or name the certificate of your own authority in SSL_CERT_FILE"
+"""What to do about a certificate that is not trusted."""
+
 UNANSWERED: Final = (
     aiohttp.ClientError,
     HttpProcessingError,
@@ -397,7 +400,7 @@ class Client:
 
     def _distrust(self, provider: str, reason: str) -> None:
         """Stop sending to the address of ``provider``, or to those of the group."""
-        why = f"{reason}; check --base-url, or name the certificate of your own authority in SSL_CERT_FILE"
+        why = f"{reason}; {TRUST}"
         self._distrusted.setdefault(provider, why)
         for (name, _, _), route in self._routes.items():
             if name == provider:

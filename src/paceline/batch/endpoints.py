@@ -51,7 +51,7 @@ FULL: Final = "token_limit_exceeded"
 
 def _objects(found: Any) -> list[dict[str, Any]]:
     """The JSON objects of a list, which may be missing."""
-    return [one for one in found or () if isinstance(one, dict)]
+    return [one for one in found if isinstance(one, dict)] if isinstance(found, list) else []
 
 
 def _listed(found: Any, run: str, read: Callable[[dict[str, Any]], T]) -> list[T]:
@@ -211,8 +211,13 @@ class AzureEndpoints(OpenAIEndpoints):
 def _seen_of_openai(value: dict[str, Any]) -> Seen:
     state = str(value.get("status"))
     counts, mark = value.get("request_counts") or {}, value.get("metadata") or {}
-    listed = _objects((value.get("errors") or {}).get("data"))
-    problems = [Problem(str(e.get("code")), one_line(str(e.get("message"))), e.get("line")) for e in listed]
+    listed = errors.get("data") if isinstance(errors := value.get("errors"), dict) else errors
+    problems = [
+        Problem(
+            str(e.get("code")), one_line(str(e.get("message"))), line if type(line := e.get("line")) is int else None
+        )
+        for e in _objects(listed)
+    ]
     done = (counts.get("completed") or 0) + (counts.get("failed") or 0)
     return Seen(
         id_in(value), state, state in OpenAIEndpoints.ENDED, counts.get("total") or 0, done,

@@ -20,7 +20,18 @@ from types import FrameType
 from typing import Any, Final
 
 from paceline.batch.address import Address, proxy_for
-from paceline.batch.api import BrokenError, Endpoints, NotYetError, RefusedError, Result, Seen, Web, known_form, spool
+from paceline.batch.api import (
+    UNTRUSTED,
+    BrokenError,
+    Endpoints,
+    NotYetError,
+    RefusedError,
+    Result,
+    Seen,
+    Web,
+    known_form,
+    spool,
+)
 from paceline.batch.chunks import Chunk, Item, Kind, Load, Queue, cut
 from paceline.batch.deadline import Deadline
 from paceline.batch.endpoints import FULL, endpoints
@@ -709,6 +720,8 @@ def _body(result: Result) -> dict[str, Any]:
 
 def _stopping(error: RefusedError, kind: Kind) -> StopError:
     """Why a run cannot go on after a refusal."""
+    if error.code == UNTRUSTED:
+        return StopError(USAGE, str(error))
     if refuses_key(error.status, {"code": error.code, "message": str(error)}):
         detail = f" ({error.code})" if error.code else ""
         env = provider_named(kind.provider).key_env

@@ -102,9 +102,8 @@ def read_body(body: bytes) -> Any:
         ValueError: It is not JSON.
         RecursionError: It is nested more than ``DEPTH_MAX`` levels deep.
     """
-    text = body.decode("utf-8-sig", "replace")
-    value = _decoder.decode(text)
-    if text.count("[") + text.count("{") > DEPTH_MAX:
+    value = read_json(body)
+    if body.count(b"[") + body.count(b"{") > DEPTH_MAX:
         _check_depth(value)
     return value
 
@@ -115,6 +114,11 @@ def _integer(text: str) -> int | str:
 
 _decoder = json.JSONDecoder(parse_int=_integer)
 codecs.lookup("utf-8-sig")  # loaded now, because the first answer may come when no file is left to load it from
+
+
+def read_json(body: bytes) -> Any:
+    """A JSON value of any depth; otherwise as :func:`read_body`."""
+    return _decoder.decode(body.decode("utf-8-sig", "replace"))
 
 
 def _check_depth(value: Any) -> None:
@@ -286,7 +290,7 @@ class Results:
         Raises:
             OutputError: This file cannot take it.
         """
-        answered = unknown = 0
+        answered = unknown = doubtful = 0
         for path in filter(_is_own, self._places):
             try:
                 with closing(Appender(self.path)) as out, open(path, "rb") as saved:
@@ -296,6 +300,7 @@ class Results:
                         if ok is not False and (line is None or index.mark(line)):
                             out.append(raw if raw.endswith(b"\n") else raw + b"\n")
                             answered, unknown = answered + (line is not None), unknown + (line is None)
+                            doubtful += line is not None and ok is None
                     out.sync()
             except OSError as error:
                 raise OutputError(
@@ -306,6 +311,7 @@ class Results:
             recovered,
             answered=recovered.answered + answered,
             unknown=recovered.unknown + unknown,
+            doubtful=recovered.doubtful + doubtful,
             added=answered + unknown,
         )
 
