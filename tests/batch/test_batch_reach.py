@@ -135,7 +135,7 @@ NO_TLS.reason = "WRONG_VERSION_NUMBER"
         (wrapped(socket.gaierror(socket.EAI_NONAME, "Name or service not known")), "no such host"),
         (wrapped(socket.gaierror(socket.EAI_AGAIN, "Try later")), "its name cannot be resolved: Try later"),
         (wrapped(UNTRUSTED), "its certificate is not trusted: certificate has expired"),
-        (wrapped(NO_TLS), "TLS failed: wrong version number"),
+        (wrapped(NO_TLS), "this port does not speak TLS: try http://"),
         (aiohttp.ConnectionTimeoutError(), "connection timed out"),
         (
             aiohttp.ClientHttpProxyError(None, (), status=407, message="Proxy\x1b[2J Authentication"),

@@ -14,6 +14,7 @@ from paceline.batch.client import HANDFUL
 from paceline.batch.job import Job
 from paceline.batch.progress import Plain
 from paceline.config import Config
+from paceline.core.results import QuotaError
 
 GOOD = {"choices": [{"message": {"content": "two"}}], "usage": {"prompt_tokens": 9, "completion_tokens": 1}}
 FAST = {"*": "60k requests/min"}
@@ -79,6 +80,30 @@ def test_another_400_is_a_fault_of_its_request(tmp_path):
     assert (code, report["failed"]) == (1, 2)
 
 
+@pytest.mark.parametrize("mode", ["sync", "batch"])
+def test_a_port_that_does_not_speak_tls_ends_the_run(tmp_path, capsys, mode):
+    with OddServer(lambda *_: (200, JSON, GOOD)) as server:
+        url = server.base_url.replace("http:", "https:")
+        code, report, _ = run(tmp_path, [chat(f"r{i}") for i in range(20)], url, workers=5, mode=mode)
+    assert (code, report["ok"], server.asked) == (2, 0, [])
+    assert "this port does not speak TLS: try http://" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("content", "words"), [(None, "cannot be read: No such file"), (b"none", "no certificates in PEM")]
+)
+def test_a_file_of_certificates_that_cannot_be_read_is_said_before_the_output_is_touched(
+    tmp_path, monkeypatch, content, words
+):
+    path = tmp_path / "authority.pem"
+    if content is not None:
+        path.write_bytes(content)
+    monkeypatch.setenv("SSL_CERT_FILE", str(path))
+    with pytest.raises(QuotaError, match=f"SSL_CERT_FILE=.*authority.pem: {words}"):
+        run(tmp_path, [chat("a")], "http://127.0.0.1:9")
+    assert not (tmp_path / "in.results.jsonl").exists()
+
+
 @pytest.mark.parametrize("status", [401, 403])
 def test_a_key_that_is_revoked_in_the_middle_ends_the_run(tmp_path, capsys, status):
     def answer(number, _):
@@ -87,7 +112,7 @@ def test_a_key_that_is_revoked_in_the_middle_ends_the_run(tmp_path, capsys, stat
     lines = [chat(f"r{i}") for i in range(200)]
     with OddServer(answer) as server:
         code, report, output = run(tmp_path, lines, server.base_url, workers=5)
-        assert (code, report["ok"], report["failed"]) == (2, 20, 0)
+        assert (code, report["ok"], report["failed"]) == (1, 20, 0)
         assert len(server.asked) <= 25
         assert f"openai refused the key with a {status}" in capsys.readouterr().err
         server.answer = lambda *_: (200, JSON, GOOD)

@@ -44,6 +44,7 @@ from paceline.batch.requests import WHOLE, BadLineError, Request, Shard, read_li
 from paceline.batch.results import STDOUT, OutputError, Recovered, Results, read_answer
 from paceline.batch.runner import DONE, FAILED, INTERRUPTED, Runner
 from paceline.batch.summary import Tally, in_time, in_words
+from paceline.batch.transport import require_certificates
 from paceline.config import Config
 from paceline.config.servers import Server, ServerGroup
 from paceline.config.servers import group as read_group
@@ -113,6 +114,7 @@ class Job:
         Raises:
             PacelineError: The run could not start: nothing has been sent.
         """
+        require_certificates()
         output = self._output()
         with _open_input(self.source) as file:
             self._require_other_file(file, output)
@@ -505,7 +507,8 @@ def _opening(plan: Plan, recovered: Recovered, tally: Tally, limiter: Limiter | 
         yield f"corrupt lines moved to {recovered.aside}: {recovered.corrupt:,}; their requests are sent again"
     if recovered.unknown:
         yield f"warning: {recovered.unknown:,} answers in the output have ids that the input does not have; they stay"
-    before = f", {recovered.answered:,} answered before" if recovered.answered else ""
+    answered = recovered.answered - recovered.doubtful
+    before = f", {answered:,} answered before" if answered else ""
     again = f", {recovered.failed:,} failed before and are sent again" if recovered.failed else ""
     later = ", each checked when it is sent" if tally.about else ""
     yield f"{tally.about}{tally.requests:,} requests{before}{again}{later}"
@@ -567,8 +570,8 @@ def _end(
             left = f"{tally.about}{tally.left:,}"
             print(f"paceline run: stopped: {stop[1]}; {left} requests left: {again}", file=sys.stderr)  # noqa: T201
         return stop[0], report
-    if tally.failed:
-        view.say("the same command again sends the failed requests once more")
+    for line in tally.remedies():
+        view.say(line)
     return (FAILED if tally.failed or tally.doubtful else DONE), report
 
 
@@ -661,8 +664,8 @@ def _end_offline(
         with suppress(OSError):  # the terminal was closed
             print(f"paceline run: {text}", file=sys.stderr)  # noqa: T201
         return stop[0], report
-    if tally.failed:
-        view.say("the same command again sends the failed requests once more")
+    for line in tally.remedies():
+        view.say(line)
     return (FAILED if tally.failed or tally.doubtful else DONE), report
 
 

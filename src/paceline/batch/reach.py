@@ -19,6 +19,9 @@ UNTRUSTED_MAX: Final = 10
 
 REASON_MAX: Final = 200
 
+NO_TLS: Final = "WRONG_VERSION_NUMBER"
+"""What OpenSSL says of a server that answers a handshake with something else, such as plain HTTP."""
+
 
 @dataclass(slots=True)
 class _Address:
@@ -101,7 +104,10 @@ def origin(url: str) -> str:
 
 
 def _is_untrusted(error: BaseException) -> bool:
-    return isinstance(getattr(error, "certificate_error", None), ssl.SSLCertVerificationError)
+    """Whether an address will not be trusted by another attempt either: by its certificate, or because it does not speak TLS."""
+    system = getattr(error, "os_error", None)
+    plain = isinstance(system, ssl.SSLError) and system.reason == NO_TLS
+    return plain or isinstance(getattr(error, "certificate_error", None), ssl.SSLCertVerificationError)
 
 
 def reason(error: BaseException) -> str:
@@ -123,7 +129,9 @@ def reason(error: BaseException) -> str:
         case socket.gaierror():
             words = f"its name cannot be resolved: {inner.strerror}"
         case ssl.SSLCertVerificationError():
-            words = f"its certificate is not trusted: {inner.verify_message}"
+            words = f"its certificate is not trusted: {inner.verify_message.rstrip('.')}"
+        case ssl.SSLError() if inner.reason == NO_TLS:
+            words = "this port does not speak TLS: try http://"
         case ssl.SSLError():
             words = f"TLS failed: {(inner.reason or str(inner)).replace('_', ' ').lower()}"
         case OSError():

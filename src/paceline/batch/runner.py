@@ -186,7 +186,7 @@ class Runner:
         if outcome.ends == "money":
             self._halt(FAILED, words)
         elif outcome.ends:
-            self._halt(USAGE, f"line {request.line}: {words}")
+            self._halt(FAILED if self._tally.ok else USAGE, f"line {request.line}: {words}")
         else:
             self._record(request, outcome.response, outcome.error)
 

@@ -5,10 +5,12 @@ from __future__ import annotations
 import math
 import time
 from collections import Counter
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any, Final
 
 from paceline.batch.cost import Bill
+from paceline.batch.results import UNREAD
 from paceline.providers.base import Usage
 
 _STEP = math.log(1.05)  # each class of the histogram is 5 % wider than the one before
@@ -91,6 +93,14 @@ class Tally:
         """Count a failed request."""
         self.failed += 1
         self.errors[code if code in self.errors or len(self.errors) < ERRORS_MAX else "other"] += 1
+
+    def remedies(self) -> Iterator[str]:
+        """What sends the requests without an answer again."""
+        unread = self.errors[UNREAD]
+        if self.failed > unread:
+            yield "the same command again sends the failed requests once more"
+        if unread or self.doubtful:
+            yield f"{unread + self.doubtful:,} requests may be answered, and no result of them was read: --repair sends them again"
 
     def report(
         self, pools: dict[str, Any], *, attempts: int, refused: int, elapsed_s: float, output: str, interrupted: bool

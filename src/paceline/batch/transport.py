@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import ssl
 import time
 from collections.abc import Awaitable, Callable, Collection, Mapping
 from dataclasses import dataclass
@@ -18,6 +19,7 @@ from yarl import URL
 from paceline.batch.reach import Reach, origin
 from paceline.batch.redact import Secrets
 from paceline.batch.results import read_body
+from paceline.core.results import QuotaError
 from paceline.http.exchange import Binding, Exchanged, Tap, UnsentError
 from paceline.http.lack import lack_of
 from paceline.pacing.permit import Permit
@@ -311,6 +313,22 @@ class _Request:
 
     def respond(self, status: int, headers: Mapping[str, str], body: bytes) -> Answer:
         return Answer(status, headers, body)
+
+
+def require_certificates() -> None:
+    """Read the file of certificates that the user names, which each session reads.
+
+    Raises:
+        QuotaError: It cannot be read.
+    """
+    path = os.environ.get("SSL_CERT_FILE")
+    if path:
+        try:
+            ssl.create_default_context(cafile=path)
+        except ssl.SSLError:
+            raise QuotaError(f"SSL_CERT_FILE={path}: no certificates in PEM format are in it") from None
+        except OSError as error:
+            raise QuotaError(f"SSL_CERT_FILE={path}: cannot be read: {error.strerror}") from None
 
 
 def session(timeout_s: float) -> aiohttp.ClientSession:
