@@ -34,7 +34,7 @@ from paceline.core.results import (
 )
 
 STOP_NS, STOP_MAX_NS = 600 * NS, 3_600 * NS
-"""How long a stopped pool sends nothing, at first and at most; then one request goes, the trial."""
+"""How long a stopped pool sends nothing, at first and at most; then one request goes, the probe."""
 
 SILENCE_NS, SILENT_MIN, USUAL_TIMES = NS, 5, 2
 """A pool is silent when no answer has come for so long, and so many attempts have taken longer than that and than so many
@@ -81,7 +81,7 @@ class Pool:
         self.waited_ns = self.longest_ns = 0
         self.estimates: defaultdict[str, list[float]] = defaultdict(lambda: [0.0, 0.0])
         self.stopped: Stopped | None = None
-        self._stopped_ns = self._trial_ns = self._stop_ns = 0
+        self._stopped_ns = self._probe_ns = self._stop_ns = 0
         self._empties_queue = False  # whether the next pump() turns all waiters away, because the pool was stopped
         self.refused_in_row = 0
         self._row_since_ns = 0
@@ -186,7 +186,7 @@ class Pool:
         queue, ledger = self.queue, self.capacity.ledger
         if ledger.loss_check_ns <= now_ns:
             self.counts["lost"] += ledger.lose_old(now_ns)
-        if self.stopped is not None and self._empties_queue:  # later only a trial waits
+        if self.stopped is not None and self._empties_queue:  # later only a probe waits
             self._empties_queue = False
             return self._turn_away(self.stopped)
         done = self._overdue(now_ns, now_ns - 1)  # a deadline of this instant can still be met
@@ -292,7 +292,7 @@ class Pool:
         if self.capacity.refuse(now_ns, reservation, refusal, round(max(pause_s, 0.0) * NS)):
             self.recount()
         sent_before = self.stopped is not None and reservation.granted_ns < self._stopped_ns
-        if sent_before:  # those in flight at a stop are no further trials
+        if sent_before:  # those in flight at a stop are no further probes
             return
         # The message is left out: it may quote the request, and the reason is shown to others than its sender.
         code = f" ({refusal.code})" if refusal.code else ""
@@ -312,10 +312,10 @@ class Pool:
             waiter.amounts = self.ledger.amounts(waiter.cost)
 
     def stop(self, now_ns: int, reason: str, stop_s: float = STOP_MAX_NS / NS) -> None:
-        """Send one request, the trial, after ``stop_s``, at most after 10, 20, 40 and then 60 minutes, until one is served."""
+        """Send one request, the probe, after ``stop_s``, at most after 10, 20, 40 and then 60 minutes, until one is served."""
         self._stop_ns = min(2 * self._stop_ns, STOP_MAX_NS) if self._stop_ns else STOP_NS
-        self._stopped_ns, self._trial_ns = now_ns, now_ns + min(round(stop_s * NS), self._stop_ns)
-        self.stopped = Stopped(reason, self._trial_ns)
+        self._stopped_ns, self._probe_ns = now_ns, now_ns + min(round(stop_s * NS), self._stop_ns)
+        self.stopped = Stopped(reason, self._probe_ns)
         self._empties_queue = True
 
     def resume(self) -> None:
@@ -325,13 +325,13 @@ class Pool:
     def _turns_away(self, now_ns: int) -> bool:
         """Whether a stopped pool refuses a request that comes now.
 
-        At :attr:`_trial_ns` it lets one request through, the trial, and sets the next instant.
+        At :attr:`_probe_ns` it lets one request through, the probe, and sets the next instant.
         """
-        if now_ns < self._trial_ns:
+        if now_ns < self._probe_ns:
             return True
         assert self.stopped is not None
-        self._trial_ns = now_ns + self._stop_ns
-        self.stopped = Stopped(self.stopped.reason, self._trial_ns)
+        self._probe_ns = now_ns + self._stop_ns
+        self.stopped = Stopped(self.stopped.reason, self._probe_ns)
         return False
 
     def soonest(self, now_ns: int, waiter: Waiter) -> tuple[int, str]:
@@ -352,7 +352,7 @@ class Pool:
     def expected(self, now_ns: int, waiter: Waiter) -> int | None:
         """When ``waiter`` goes if it joins the queue now and those ahead cost as much; ``None``: it never fits here."""
         ledger, amounts = self.ledger, self.ledger.amounts(waiter.cost)
-        if (self.stopped is not None and now_ns < self._trial_ns) or ledger.never(amounts) is not None:
+        if (self.stopped is not None and now_ns < self._probe_ns) or ledger.never(amounts) is not None:
             return None
         ahead = self.queue.ahead_of_newcomer(waiter.lane)
         return self.capacity.earliest(now_ns, amounts, [ahead * amount for amount in amounts])[0]
