@@ -18,9 +18,9 @@ from grids import some
 from paceline.batch import offline
 from paceline.batch.address import address_of
 from paceline.batch.api import BrokenError, RefusedError, Web, plain_id
-from paceline.batch.chunks import Item, Kind, Load, Queue, cut
+from paceline.batch.chunks import Chunk, Item, Kind, Load, Queue, cut
 from paceline.batch.deadline import Deadline
-from paceline.batch.endpoints import AnthropicEndpoints, OpenAIEndpoints
+from paceline.batch.endpoints import AnthropicEndpoints, MistralEndpoints, OpenAIEndpoints
 from paceline.batch.index import Index
 from paceline.batch.job import Job
 from paceline.batch.journal import Journal
@@ -1081,6 +1081,59 @@ def test_a_journal_is_cut_where_a_crash_has_torn_it(tmp_path):
         journal.intend(load_of("d"), "here")
         journal.close()
         assert Journal(output).unfinished == journal.unfinished
+
+
+class Pages:
+    """A provider's list, page by page; the last one comes again and again."""
+
+    def __init__(self, *pages):
+        self.pages, self.calls = list(pages), []
+
+    async def call(self, method, path):
+        self.calls.append(path)
+        return self.pages.pop(0) if len(self.pages) > 1 else self.pages[0]
+
+
+def listed(name, chunk="", **fields):
+    mark = {"paceline_run": "run", "paceline_chunk": chunk}
+    return {
+        "id": name,
+        "created_at": 4e9,
+        "metadata": mark,
+        "processing_status": "ended",
+        "request_counts": {},
+    } | fields
+
+
+@pytest.mark.parametrize(
+    ("api", "pages"),
+    [
+        (OpenAIEndpoints, [{"data": [listed("a")], "has_more": True}]),
+        (OpenAIEndpoints, [{"data": [listed("a")], "has_more": True}, {"data": [], "has_more": True}]),
+        (AnthropicEndpoints, [{"data": [], "has_more": True}]),
+        (AnthropicEndpoints, [{"data": [listed("a", created_at="2096-10-02T07:06:40Z")], "has_more": True}]),
+    ],
+)
+async def test_a_list_that_does_not_go_on_does_not_show_that_there_is_no_batch(api, pages):
+    web = Pages(*pages)
+    with pytest.raises(BrokenError, match="does not go on"):
+        await api(web, run="run").find(chunk_of(), "run", set(), Index())
+    assert len(web.calls) <= 2
+
+
+@pytest.mark.parametrize(
+    ("api", "pages"),
+    [
+        (OpenAIEndpoints, [{"data": [listed("a", created_at=None)], "has_more": True}, {"data": [listed("b", "1-a")]}]),
+        (MistralEndpoints, [{"data": [listed("a")]}, {"data": [listed("b", "1-a")]}, {"data": []}]),
+    ],
+)
+async def test_a_list_without_times_or_a_total_is_read_to_its_end(api, pages):
+    assert await api(Pages(*pages), run="run").find(chunk_of(), "run", set(), Index()) == "b"
+
+
+def chunk_of():
+    return Chunk("1-a", Kind("openai", "/v1/chat/completions", "gpt-5"), "here", array("Q", [1]), 1.0, time.time())
 
 
 def test_a_journal_of_something_else_is_not_touched(tmp_path):

@@ -73,6 +73,19 @@ def _listed(found: Any, run: str, read: Callable[[dict[str, Any]], T]) -> list[T
     return batches
 
 
+def _last_of(page: dict[str, Any], batches: list[Seen], before: str) -> str:
+    """The id after which a list goes on, from a page that was asked for with the id ``before``; empty at the list's end.
+
+    Raises:
+        BrokenError: The list has more, and does not go on.
+    """
+    if not page.get("has_more"):
+        return ""
+    if not batches or batches[-1].id == before:
+        raise BrokenError("the list of batches says that it has more, and does not go on")
+    return batches[-1].id
+
+
 async def _cancel(web: Web, path: str) -> None:
     try:
         await web.call("POST", path)
@@ -129,16 +142,17 @@ class OpenAIEndpoints(Endpoints):
         """Wait until a batch can have an uploaded file."""
 
     async def find(self, chunk: Chunk, run: str, known: set[str], index: Index) -> str | None:  # noqa: ARG002
-        after = ""
+        last = ""
         for _ in range(PAGES_MAX):
+            after = f"&after={quote(last)}" if last else ""
             page = await self.web.call("GET", f"{self._at(chunk, 'batches')}?limit=100{after}")
             batches = _listed(page["data"], run, _seen_of_openai)
             for seen in batches:
                 if seen.mark == (run, chunk.name):
                     return seen.id
-            if not batches or not page.get("has_more") or batches[-1].created_s < chunk.at_s - SKEW_S:
+            last = _last_of(page, batches, last)
+            if not last or batches[-1].created_s < chunk.at_s - SKEW_S:
                 return None
-            after = f"&after={quote(batches[-1].id)}"
         raise BrokenError(f"the list of batches has more than {PAGES_MAX} pages")
 
     async def look(self, chunk: Chunk) -> Seen:
@@ -221,7 +235,7 @@ def _seen_of_openai(value: dict[str, Any]) -> Seen:
     done = (counts.get("completed") or 0) + (counts.get("failed") or 0)
     return Seen(
         id_in(value), state, state in OpenAIEndpoints.ENDED, counts.get("total") or 0, done,
-        created_s=float(value.get("created_at") or 0), problems=problems,
+        created_s=float(value.get("created_at") or "inf"), problems=problems,
         files=[str(f) for n in ("output", "error") if (f := value.get(f"{n}_file_id"))],
         mark=(str(mark.get("paceline_run")), str(mark.get("paceline_chunk"))),
     )  # fmt: skip
@@ -259,7 +273,8 @@ class MistralEndpoints(OpenAIEndpoints):
                 if seen.mark == (run, chunk.name):
                     return seen.id
             read += len(jobs)
-            if not jobs or read >= (page.get("total") or 0):
+            total = page.get("total")
+            if not jobs or (total is not None and read >= total):
                 return None
         raise BrokenError(f"the list of batches has more than {PAGES_MAX} pages")
 
@@ -387,15 +402,16 @@ class AnthropicEndpoints(Endpoints):
         return id_in(await self.web.call("POST", self.PATH, data=body, headers=headers))
 
     async def find(self, chunk: Chunk, run: str, known: set[str], index: Index) -> str | None:
-        after, candidates = "", list[Seen]()
+        last, candidates = "", list[Seen]()
         for _ in range(PAGES_MAX):
+            after = f"&after_id={quote(last)}" if last else ""
             page = await self.web.call("GET", f"{self.PATH}?limit=100{after}")
             batches = _listed(page["data"], run, _seen_of_anthropic)
             recent = [seen for seen in batches if seen.created_s >= chunk.at_s - SKEW_S]
             candidates += [s for s in recent if s.total in (0, len(chunk.lines)) and s.id not in known]
-            if not page.get("has_more") or len(recent) < len(batches) or not batches:
+            last = _last_of(page, batches, last)
+            if not last or len(recent) < len(batches):
                 break
-            after = f"&after_id={quote(batches[-1].id)}"
         else:
             raise BrokenError(f"the list of batches has more than {PAGES_MAX} pages")
         unknown: BrokenError | None = None
