@@ -944,7 +944,7 @@ class TestDeadline:
         one.given = {"limits": {"*": "6 requests/min"}}
         seconds = offline.TIMING.cancel_s + offline.TIMING.last_s + 1.0
         assert one.start(mode="auto", deadline_s=seconds)[0] == 0
-        words = "the deadline is a bet: to leave the batches and send all requests one by one"
+        words = "the deadline may be missed: to leave the batches and send all requests one by one"
         assert any(line.startswith(words) for line in one.said.lines)
         one.check(paid=one.batches()["paid"])
 

@@ -232,7 +232,7 @@ class Job:
             )
         elif 0 <= left_s < needs_s:
             view.say(
-                f"the deadline is a bet: to leave the batches and send all requests one by one would take {in_time(needs_s)}"
+                f"the deadline may be missed: to leave the batches and send all requests one by one would take {in_time(needs_s)}"
                 f" under these limits, and there are {in_time(left_s)}"
             )
         elif left_s >= 0:
