@@ -263,7 +263,6 @@ class TestCertificates:
             code, report, _ = run(tmp_path, [chat(f"r{i}") for i in range(100)], server.base_url)
         assert (code, report["ok"]) == (0, 100)
 
-    @pytest.mark.timeout(60)
     @pytest.mark.parametrize(("authority", "name", "options", "words"), CERTIFICATES.values(), ids=CERTIFICATES)
     def test_one_that_is_not_trusted_ends_a_run_in_batches(self, tmp_path, capsys, authority, name, options, words):
         with Tls(lambda *_: (200, JSON, GOOD), authority, name, **options) as server:

@@ -329,8 +329,8 @@ class Client:
             BadLineError: A server of the group cannot be asked for it.
         """
 
-        def seen(judged: Judged) -> bool:
-            at = exchange.http.address
+        def seen(judged: Judged, http: Binding) -> bool:
+            at = http.address  # not the exchange's: a cycle would keep each request until a collection
             if judged.verdict is Verdict.RESULT:
                 route.good(at)
                 return False
@@ -344,8 +344,7 @@ class Client:
         if self._group is None or self._choice is None:
             target = route.target
             http = self._bind(request, address, target, request.content())
-            exchange = Exchange(self._limiter, http, metered, target.key, seen=seen)
-            return exchange
+            return Exchange(self._limiter, http, metered, target.key, seen=seen)
         ways = {}
         for name, one in self._group.members.items():
             body, own = one.renamed(request.body), None
@@ -362,8 +361,7 @@ class Client:
             ways[name] = Way(http, own, place.key)
         sticky = request.body.get("prompt_cache_key")
         sticky = None if sticky is None else str(sticky)
-        exchange = RoutedExchange(self._limiter, ways, self._choice, sticky=sticky, seen=seen)
-        return exchange
+        return RoutedExchange(self._limiter, ways, self._choice, sticky=sticky, seen=seen)
 
     def _bind(self, request: Request, address: Address, target: Target, content: bytes) -> Binding:
         headers = address.headers_for(request.path)

@@ -240,7 +240,7 @@ class Exchange:
         target: Its host and path.
         timeout_s: The longest wait in the queue, over all attempts, in seconds; that of the limiter by default.
         name: A name for the ``queue`` in the status.
-        seen: Called with the verdict on each answer; it returns whether a fault of the server ends the request, where
+        seen: Called with the verdict on each answer, and the request that it answers; it returns whether a fault of the server ends the request, where
             another attempt is allowed.
 
     Attributes:
@@ -258,7 +258,7 @@ class Exchange:
         *,
         timeout_s: float | None = None,
         name: str | None = None,
-        seen: Callable[[Judged], bool] = lambda _: False,
+        seen: Callable[[Judged, Binding], bool] = lambda *_: False,
     ) -> None:
         self.limiter, self.http, self.metered, self.target = limiter, http, metered, target
         self.acquisition: Acquisition | None = None
@@ -393,7 +393,7 @@ class Exchange:
         assert self.judged is not None
         judged, (status, headers) = self.judged, self._head
         permit.status, refusal = judged.status, judged.refusal
-        self._ends = self._seen(judged)
+        self._ends = self._seen(judged, self.http)
         try:
             self._observe(headers, permit, refusal)
             if is_server_fault(judged.status, refusal):

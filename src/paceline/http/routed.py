@@ -52,7 +52,7 @@ class RoutedExchange(Exchange):
         sticky: str | None = None,
         timeout_s: float | None = None,
         name: str | None = None,
-        seen: Callable[[Judged], bool] = lambda _: False,
+        seen: Callable[[Judged, Binding], bool] = lambda *_: False,
     ) -> None:
         first = next(iter(ways.values()))
         super().__init__(limiter, *first, timeout_s=timeout_s, name=name, seen=seen)
