@@ -9,22 +9,15 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 SSE, JSON, HTML = ({"content-type": kind} for kind in ("text/event-stream", "application/json", "text/html"))
 
 
-class OddServer(ThreadingHTTPServer):
-    """Answers the n-th POST, from 0 on, with ``answer(n, body)``: a status, headers, and a body.
-
-    A body is bytes, a JSON value, or a list of parts: bytes, and events that are waited for.
-
-    Attributes:
-        asked: The bodies of the requests.
-    """
+class Loopback(ThreadingHTTPServer):
+    """A server on this machine that runs in a thread, as a context manager."""
 
     daemon_threads = True
     request_queue_size = 512
 
-    def __init__(self, answer):
-        super().__init__(("127.0.0.1", 0), _Handler)
-        self.answer, self.asked, self.lock = answer, [], threading.Lock()
-        self.base_url = f"http://127.0.0.1:{self.server_port}"
+    def __init__(self, handler):
+        super().__init__(("127.0.0.1", 0), handler)
+        self.lock, self.base_url = threading.Lock(), f"http://127.0.0.1:{self.server_port}"
 
     def __enter__(self):
         threading.Thread(target=self.serve_forever, args=(0.01,), daemon=True).start()
@@ -36,6 +29,20 @@ class OddServer(ThreadingHTTPServer):
 
     def handle_error(self, *_):
         """A client may go."""
+
+
+class OddServer(Loopback):
+    """Answers the n-th POST, from 0 on, with ``answer(n, body)``: a status, headers, and a body.
+
+    A body is bytes, a JSON value, or a list of parts: bytes, and events that are waited for.
+
+    Attributes:
+        asked: The bodies of the requests.
+    """
+
+    def __init__(self, answer):
+        super().__init__(_Handler)
+        self.answer, self.asked = answer, []
 
 
 class _Handler(BaseHTTPRequestHandler):

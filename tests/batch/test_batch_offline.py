@@ -11,6 +11,7 @@ import anthropic
 import openai
 import pytest
 from batch_helpers import FAST, call, chat, contents, finish, message, read_answers, write_lines
+from crashing import CrashError, Crashing
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -26,7 +27,7 @@ from paceline.batch.job import Job
 from paceline.batch.journal import Journal
 from paceline.batch.progress import View
 from paceline.batch.requests import BadLineError
-from paceline.batch.results import OutputError, Results
+from paceline.batch.results import OutputError
 from paceline.batch.runner import Runner
 from paceline.config import Config
 from paceline.core.results import QuotaError
@@ -431,42 +432,6 @@ def test_a_batch_has_the_size_that_is_asked_for_or_a_part_of_the_input(run):
 
 
 STEPS = pytest.mark.long("a run for each step, or in real time")
-
-
-class CrashError(BaseException):
-    """The process was killed."""
-
-
-class Crashing:
-    """Kills the process at the ``at``-th step that another party can see: before or after a call, a write or a sync."""
-
-    STEPS = ((Journal, "_write"), (Web, "_send"), (Results, "append"), (Results, "sync"))
-
-    def __init__(self, monkeypatch, at):
-        self.left, self.crashed = at, False
-        for owner, name in self.STEPS:
-            monkeypatch.setattr(owner, name, self.around(getattr(owner, name), awaits=name == "_send"))
-
-    def step(self):
-        self.left -= 1
-        self.crashed = self.crashed or self.left < 0
-        if self.crashed:  # and no other task does anything after it
-            raise CrashError
-
-    def around(self, method, *, awaits):
-        async def sends(*args, **options):
-            self.step()
-            answer = await method(*args, **options)
-            self.step()
-            return answer
-
-        def does(*args, **options):
-            self.step()
-            answer = method(*args, **options)
-            self.step()
-            return answer
-
-        return sends if awaits else does
 
 
 @pytest.mark.parametrize("style", some(["openai", "anthropic", "azure", "mistral", "together", "gemini"], mark=STEPS))

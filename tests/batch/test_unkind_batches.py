@@ -11,15 +11,14 @@ from dataclasses import replace
 import aiohttp
 import pytest
 from batch_helpers import FAST, read_answers, write_lines
+from crashing import CrashError, Crashing
 from unkind_batches import Anthropic, OddError, OpenAI, Server, StoredError, Unkind
 
 from paceline.batch import offline
-from paceline.batch.api import Web
 from paceline.batch.endpoints import AnthropicEndpoints, OpenAIEndpoints
 from paceline.batch.job import Job
 from paceline.batch.journal import Journal
 from paceline.batch.progress import View
-from paceline.batch.results import Results
 from paceline.config import Config
 
 KEYS = {"OPENAI_API_KEY": "sk-0123456789abcdef", "ANTHROPIC_API_KEY": "sk-ant-0123456789abcdef"}
@@ -194,39 +193,6 @@ def kill_after_intent(one, monkeypatch):
         patch.setattr(Journal, "intend", killed)
         with pytest.raises(CrashError):
             one.run()
-
-
-class CrashError(BaseException):
-    """The process was killed."""
-
-
-class Crashing:
-    """Kills the process at a step that another party can see: before or after a call, a write or a sync."""
-
-    def __init__(self, monkeypatch, at):
-        self.left = at
-        for owner, name in ((Journal, "_write"), (Web, "_send"), (Results, "append"), (Results, "sync")):
-            monkeypatch.setattr(owner, name, self._around(getattr(owner, name), awaits=name == "_send"))
-
-    def _step(self):
-        self.left -= 1
-        if self.left < 0:
-            raise CrashError
-
-    def _around(self, method, *, awaits):
-        async def sends(*args, **options):
-            self._step()
-            answer = await method(*args, **options)
-            self._step()
-            return answer
-
-        def does(*args, **options):
-            self._step()
-            answer = method(*args, **options)
-            self._step()
-            return answer
-
-        return sends if awaits else does
 
 
 def kills(api, folder, seed, wanted):

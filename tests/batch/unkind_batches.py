@@ -10,11 +10,12 @@ import json
 import random
 import re
 import socket
-import threading
 from collections import Counter
 from dataclasses import dataclass, field
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from http.server import BaseHTTPRequestHandler
 from urllib.parse import parse_qs, urlsplit
+
+from odd_server import Loopback
 
 CREATED_S = 4_000_000_000
 TIME = "2096-10-02T07:06:40.100435Z"
@@ -75,7 +76,7 @@ class ClosedError(Exception):
     """The connection is closed without an answer."""
 
 
-class Server(ThreadingHTTPServer):
+class Server(Loopback):
     """A Batch API.
 
     Attributes:
@@ -84,25 +85,10 @@ class Server(ThreadingHTTPServer):
         paid: How often each prompt was answered.
     """
 
-    daemon_threads = True
-    request_queue_size = 512
-
     def __init__(self, unkind):
-        super().__init__(("127.0.0.1", 0), _Handler)
-        self.unkind, self.batches, self.paid, self.lock = unkind, [], Counter(), threading.Lock()
+        super().__init__(_Handler)
+        self.unkind, self.batches, self.paid = unkind, [], Counter()
         self.dice, self.creations, self.files = random.Random(unkind.seed), 0, {}
-        self.base_url = f"http://127.0.0.1:{self.server_port}"
-
-    def __enter__(self):
-        threading.Thread(target=self.serve_forever, args=(0.01,), daemon=True).start()
-        return self
-
-    def __exit__(self, *_):
-        self.shutdown()
-        self.server_close()
-
-    def handle_error(self, *_):
-        """A client may go."""
 
     def answer(self, method, path, query, headers, body):
         """Status and body, bytes or a JSON value, of one call."""

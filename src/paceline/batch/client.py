@@ -91,7 +91,7 @@ class Outcome:
 
 
 class Route:
-    """The requests of one path and model at an address, or at those of a group, until its answers show that it is wrong.
+    """The requests of one path and model at an address, or at the addresses of a group, until its answers show that it is wrong.
 
     Before one of them shows that the address serves them, at most ``HANDFUL`` are sent within ``HOLD_S``: the answers of a
     wrong address come fast. A longer hold would delay every run whose answers take a minute.
@@ -311,8 +311,8 @@ class Client:
             except Exception as error:
                 if (lack := lack_of(error)) is None:
                     raise
-                self.sender.attempts -= 1
                 sender = self.sender
+                sender.attempts -= 1
                 sender.free()
                 attempt = getattr(exchange.http, "attempt", 0)
                 self.room.lower(lack, entry, attempt, sender.last, len(sender.in_flight))
@@ -397,7 +397,7 @@ class Client:
         self._say(f"no more requests of {what} to {keyless(request.path)[:100]} are sent: the answers are wrong")
 
     def _distrust(self, provider: str, reason: str) -> None:
-        """Stop sending to the address of ``provider``, or to those of the group."""
+        """Stop sending to the address of ``provider``, or to the addresses of the group."""
         why = f"{reason}; {TRUST}"
         self._distrusted.setdefault(provider, why)
         for (name, _, _), route in self._routes.items():

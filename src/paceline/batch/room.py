@@ -17,7 +17,7 @@ PAUSE_S: Final = 1.0
 """How long a request waits that lacked something."""
 
 RISE_S, RISE_MOST_S = 1.0, 60.0
-"""The time until one more request may be in flight; it doubles with each lack."""
+"""The time until one more request may be in flight. It doubles when a request has lacked something that entered under the bound."""
 
 
 class Room:

@@ -240,8 +240,8 @@ class Exchange:
         target: Its host and path.
         timeout_s: The longest wait in the queue, over all attempts, in seconds; that of the limiter by default.
         name: A name for the ``queue`` in the status.
-        seen: Called with the verdict on each answer, and the request that it answers; it returns whether a fault of the server ends the request, where
-            another attempt is allowed.
+        seen: Called with the verdict on each answer, and the request that it answers. It returns whether a fault of the
+            server ends the request, where another attempt is allowed.
 
     Attributes:
         judged: The verdict on the last answer.
