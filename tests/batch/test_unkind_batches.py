@@ -1,5 +1,6 @@
 """Nothing paid is misread: batches at servers that were written from the documentation, on their bad days."""
 
+import asyncio
 import errno
 import io
 import json
@@ -149,6 +150,36 @@ def test_a_creation_that_takes_effect_late_is_read(tmp_path, api, unkind):
         calls = len(one.said.lines)
         assert one.run() == 0  # and it is known from now on
         assert not any("was created after" in text for text in one.said.lines[calls:])
+
+
+def test_a_late_batch_that_two_chunks_could_be_is_that_of_one(tmp_path, monkeypatch):
+    """The first creation is lost and the second one killed, with the same requests. Then the batch of the first appears."""
+    with Anthropic(Unkind(lost=(0,), late=100, work=0)) as server:
+        one = Input(server, tmp_path, count=4)
+        with monkeypatch.context() as patch:
+            intend, intended = Journal.intend, []
+
+            def killed(self, *args):
+                intended.append(intend(self, *args))
+                if len(intended) == 2:
+                    raise CrashError
+                return intended[0]
+
+            patch.setattr(Journal, "intend", killed)
+            with pytest.raises(CrashError):
+                one.run()
+        server.batches[0].hidden = 0
+        find = AnthropicEndpoints.find
+
+        async def slowly(self, *args):
+            found = await find(self, *args)
+            await asyncio.sleep(0.05)  # while the other one is looking
+            return found
+
+        monkeypatch.setattr(AnthropicEndpoints, "find", slowly)
+        assert one.run() == 0
+        assert one.wrong() == []
+        assert len(server.batches) == 1
 
 
 def test_a_late_batch_whose_requests_are_all_answered_is_cancelled(tmp_path):

@@ -105,10 +105,10 @@ class Journal:
             self._open[event["chunk"]] = {"batch": "", **event}
         elif kind == "batch":
             name = event["chunk"]
-            if name in self._lost:
-                self._open[name] = self._lost.pop(name)
             if any(one["batch"] == event["batch"] for other, one in self._open.items() if other != name):
                 raise ValueError("another chunk has this batch")
+            if name in self._lost:
+                self._open[name] = self._lost.pop(name)
             self._open[name]["batch"] = event["batch"]
             self.known.add(event["batch"])
         elif kind == "ended":

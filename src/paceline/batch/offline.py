@@ -174,6 +174,7 @@ class Offline:
         self._queues: dict[Kind, Queue] = {}
         self._lines = array("H")
         self._lost: list[Chunk] = []  # batches that may still appear
+        self._finding = asyncio.Lock()  # a batch that two chunks could be is the one's that finds it first
         self._tasks: dict[asyncio.Task[None], Chunk] = {}
         self._seen: dict[str, Seen] = {}
         self._changed = asyncio.Event()
@@ -418,14 +419,18 @@ class Offline:
         if queue.limit != before:
             self._view.say(f"{kind.model[:100]}: the provider's queue takes {queue.limit:,.0f} tokens")
 
-    async def _find(self, chunk: Chunk) -> str | None:
-        """The batch of ``chunk`` if there is one, by the provider's list, some time after it was to be created."""
+    async def _find(self, chunk: Chunk) -> bool:
+        """Look for the batch of ``chunk`` in the provider's list, some time after it was to be created; whether there is one."""
         ends, lost_s, said = self._ends[chunk.kind.provider], time.monotonic(), False
         while True:
             settled = time.time() >= chunk.at_s + self._time.settle_s or time.monotonic() - lost_s > self._time.settle_s
             try:
-                with known_form():
-                    batch = await ends.find(chunk, self._journal.run, self._journal.known, self._index)
+                async with self._finding:
+                    with known_form():
+                        batch = await ends.find(chunk, self._journal.run, self._journal.known, self._index)
+                    if batch is not None:
+                        self._note_created(chunk, batch)
+                        return True
             except (BrokenError, RefusedError) as error:
                 waits = isinstance(error, NotYetError)
                 if isinstance(error, RefusedError) and error.status != 429:
@@ -435,8 +440,8 @@ class Offline:
                 said = self._tell(said, lost_s, f"not known whether a batch was created: {error}")
                 await asyncio.sleep(self._jittered(self._time.poll_most_s if waits else self._time.retry_s))
                 continue
-            if batch is not None or settled:
-                return batch
+            if settled:
+                return False
             await asyncio.sleep(max(0.0, min(self._time.retry_s, chunk.at_s + self._time.settle_s - time.time())))
 
     async def _find_lost(self) -> bool:
@@ -444,28 +449,36 @@ class Offline:
         for chunk in list(self._lost):
             if time.time() - chunk.at_s > self._time.life_s:
                 continue
-            ends = self._ends[chunk.kind.provider]
-            try:
-                with known_form():
-                    batch = await ends.find(chunk, self._journal.run, self._journal.known, self._index)
-                    if batch is None:
-                        continue
-                    chunk.batch = batch
-                    if all(map(self._index.is_done, filter(None, chunk.lines))):
-                        await ends.cancel(chunk)
-            except (BrokenError, RefusedError) as error:
-                self._view.say(
-                    f"not known whether a batch was created after all: {error}; the same command looks again"
-                )
-                continue
+            async with self._finding:
+                try:
+                    found = await self._find_late(chunk)
+                except (BrokenError, RefusedError) as error:
+                    self._view.say(
+                        f"not known whether a batch was created after all: {error}; the same command looks again"
+                    )
+                    continue
+                if not found:
+                    continue
+                self._note_created(chunk, chunk.batch)
             self._view.say(
-                f"batch {batch} was created after the wait for it: its {len(chunk.lines):,} requests may be paid twice"
+                f"batch {chunk.batch} was created after the wait for it: its {len(chunk.lines):,} requests may be paid twice"
             )
             self._lost.remove(chunk)
-            self._note_created(chunk, batch)
             self._hold(chunk)
             self._follow(chunk)
         return bool(self._tasks)
+
+    async def _find_late(self, chunk: Chunk) -> bool:
+        """Look for one of them. It is cancelled if all its requests are answered."""
+        ends = self._ends[chunk.kind.provider]
+        with known_form():
+            batch = await ends.find(chunk, self._journal.run, self._journal.known, self._index)
+            if batch is None:
+                return False
+            chunk.batch = batch
+            if all(map(self._index.is_done, filter(None, chunk.lines))):
+                await ends.cancel(chunk)
+        return True
 
     def _follow(self, chunk: Chunk) -> None:
         task = asyncio.create_task(self._finish(chunk))
@@ -488,17 +501,14 @@ class Offline:
 
     async def _finish(self, chunk: Chunk) -> None:
         """Poll a batch to its end, write its results, and give back the requests that have none."""
-        if not chunk.batch:
-            batch = await self._find(chunk)
-            if batch is None:
-                self._view.say(
-                    "no batch was found: one is created again; if the first appears later, this command reads it"
-                )
-                self._drop(chunk, LOST)
-                self._returned = True
-                await self._unable("the answers are lost")
-                return
-            self._note_created(chunk, batch)
+        if not chunk.batch and not await self._find(chunk):
+            self._view.say(
+                "no batch was found: one is created again; if the first appears later, this command reads it"
+            )
+            self._drop(chunk, LOST)
+            self._returned = True
+            await self._unable("the answers are lost")
+            return
         seen = await self._results_of(chunk)
         counted = self._counted.pop(chunk.name, None)
         if counted is not None:
