@@ -180,7 +180,7 @@ def test_answers_without_content_are_no_pages(tmp_path, monkeypatch):
     monkeypatch.setattr(client, "PAGE_S", 0.0)
     with OddServer(lambda number, _: (200, JSON, GOOD if number < 5 else {"choices": []})) as server:
         code, report, _ = run(
-            tmp_path, [chat(f"r{i}") for i in range(40)], server.base_url, max_attempts=1, breaker=None
+            tmp_path, [chat(f"r{i}") for i in range(40)], server.base_url, max_attempts=1, breaker=False
         )
     assert (code, report["ok"], report["failed"]) == (1, 5, 35)
 
