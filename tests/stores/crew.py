@@ -73,6 +73,11 @@ class Crew:
             assert time.monotonic() < deadline_s, f"{count} were not admitted"
             time.sleep(0.02)
 
+    def told(self, state):
+        """Wait until each process has said that it stands so with the store, of which it ``tells`` once."""
+        for connection in self._connections:
+            assert receive(connection, self.bound_s) == state
+
     def kill(self, number):
         end(self._processes[number])
         self._killed.add(number)

@@ -60,9 +60,10 @@ def assert_lost_and_back(results):
 
 def test_redis_that_freezes(provider, redis_server):
     """Each goes on with its share, and comes back by itself."""
-    with Crew(provider, redis_server.url, QUOTAS, requests=440, options=BUSY) as crew:
+    with Crew(provider, redis_server.url, QUOTAS, requests=440, options=BUSY, tells="lost") as crew:
         crew.admitted(260)
         redis_server.freeze()
+        crew.told("lost")
         crew.admitted(300)
         redis_server.thaw()
         results, tally = crew.results()
@@ -72,9 +73,10 @@ def test_redis_that_freezes(provider, redis_server):
 
 def test_redis_that_starts_again_with_nothing(provider, redis_server):
     """The processes restore the state from their snapshots: the new ledger does not start with a full burst."""
-    with Crew(provider, redis_server.url, QUOTAS, requests=440, options=BUSY) as crew:
+    with Crew(provider, redis_server.url, QUOTAS, requests=440, options=BUSY, tells="lost") as crew:
         crew.admitted(260)
         redis_server.kill()
+        crew.told("lost")
         crew.admitted(300)
         redis_server.restart()
         results, tally = crew.results()

@@ -64,6 +64,8 @@ class Worker:
             pool = self.limiter.status()["pools"].get(POOL)
             if pool is not None and self.states[-1:] != [pool["store"]["state"]]:
                 self.states.append(pool["store"]["state"])
+                if self.states[-1] == self.config.get("tells"):
+                    self.connection.send(self.states[-1])
             await asyncio.sleep(0.02)
 
     async def run(self):
