@@ -57,10 +57,10 @@ def hugging_face(world):
 
 def raw_httpx(library):
     def calls(world):
-        url, client = f"{world.base_url}/v1/chat/completions", library.Client(headers=KEY)
+        url, client = f"{world.base_url}/v1/chat/completions", library.Client(headers=KEY, timeout=60)
 
         async def acall():
-            async with library.AsyncClient(headers=KEY) as client:
+            async with library.AsyncClient(headers=KEY, timeout=60) as client:
                 return (await client.post(url, json=ASK)).raise_for_status()
 
         return lambda: client.post(url, json=ASK).raise_for_status(), acall
