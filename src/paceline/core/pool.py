@@ -13,6 +13,7 @@ from paceline.core.capacity import PENDING, Capacity, Resolution
 from paceline.core.guesses import STALL_NS
 from paceline.core.ledger import Ledger, merged, total_tokens
 from paceline.core.meters import FAR_NS
+from paceline.core.pause import Phase
 from paceline.core.queue import Queue, Waiter
 from paceline.core.quota import NS, REQUESTS, TOKENS, Cost
 from paceline.core.results import (
@@ -32,9 +33,7 @@ from paceline.core.results import (
     WaitUntil,
 )
 from paceline.core.silence import Silence
-
-STOP_NS, STOP_MAX_NS = 600 * NS, 3_600 * NS
-"""How long a stopped pool sends nothing, at first and at most; then one request goes, the probe."""
+from paceline.core.stop import Stop
 
 WAITING_MAX = 1_000_000
 """The default bound of a queue; a waiter takes about half a kilobyte."""
@@ -53,7 +52,6 @@ class Pool:
         waited_ns: The sum of the waits of all granted attempts.
         longest_ns: The longest of these waits.
         estimates: Per unit the sums of the reserved and of the true amounts, over all attempts with a known true cost.
-        stopped: Set while the pool sends nothing but one request every 10 to 60 minutes.
         silence: Whether its attempts get answers.
         refused_in_row: How many times in a row the pool was refused for its rate; attempts in flight at a refusal count once with it.
     """
@@ -68,9 +66,7 @@ class Pool:
         self.counts: defaultdict[str, int] = defaultdict(int)  # three times as fast as a Counter
         self.waited_ns = self.longest_ns = 0
         self.estimates: defaultdict[str, list[float]] = defaultdict(lambda: [0.0, 0.0])
-        self.stopped: Stopped | None = None
-        self._stopped_ns = self._probe_ns = self._stop_ns = 0
-        self._empties_queue = False  # whether the next pump() turns all waiters away, because the pool was stopped
+        self._stop = Stop()
         self.refused_in_row = 0
         self._row_since_ns = 0
         self.silence = Silence(capacity)
@@ -81,6 +77,11 @@ class Pool:
     def ledger(self) -> Ledger:
         """The quotas as known to this process, to be read only."""
         return self.capacity.ledger
+
+    @property
+    def stopped(self) -> Stopped | None:
+        """The outcome of requests while the pool sends nothing but one every 10 to 60 minutes; ``None`` at other times."""
+        return self._stop.outcome
 
     @property
     def silent_since_ns(self) -> int:
@@ -103,8 +104,8 @@ class Pool:
         waiter.arrived_ns = now_ns
         if not waiter.returned:
             waiter.number = self.queue.next_number()
-        if self.stopped is not None and self._turns_away(now_ns):
-            return self.stopped
+        if self._stop.pause.phase is not Phase.OPEN and (stopped := self._stop.for_newcomer(now_ns)) is not None:
+            return stopped
         if not self.queue.length:
             decision = self._reserve(now_ns, waiter)
             if type(decision) is not WaitUntil:
@@ -136,8 +137,8 @@ class Pool:
         waiter.amounts = self.capacity.ledger.amounts(waiter.cost)
         if not waiter.returned:
             waiter.number = self.queue.next_number()  # its place, should a further attempt follow a refusal
-        if self.stopped is not None and self._turns_away(now_ns):
-            return self.stopped
+        if self._stop.pause.phase is not Phase.OPEN and (stopped := self._stop.for_newcomer(now_ns)) is not None:
+            return stopped
         if self.queue.length > len(self._undecided):
             never = self.ledger.never(waiter.amounts)
             return WaitUntil(*self.soonest(now_ns, waiter)) if never is None else never
@@ -181,9 +182,8 @@ class Pool:
         queue, ledger = self.queue, self.capacity.ledger
         if ledger.loss_check_ns <= now_ns:
             self.counts["lost"] += ledger.lose_old(now_ns)
-        if self.stopped is not None and self._empties_queue:  # later only a probe waits
-            self._empties_queue = False
-            return self._turn_away(self.stopped)
+        if self._stop.pause.phase is not Phase.OPEN and (stopped := self._stop.for_waiters()) is not None:
+            return self._turn_away(stopped)
         done = self._overdue(now_ns, now_ns - 1)  # a deadline of this instant can still be met
         until: WaitUntil | None = None
         while (head := queue.head()) is not None:
@@ -228,8 +228,8 @@ class Pool:
         amounts = self.capacity.settle(now_ns, reservation, actual)
         if actual:
             self.silence.settled(now_ns, now_ns - reservation.granted_ns)
-            if self.stopped is not None and reservation.granted_ns > self._stopped_ns:
-                self.resume()
+            if self._stop.pause.phase is not Phase.OPEN:
+                self._stop.served(reservation.granted_ns)
             self._compare(reservation.cost, actual)
             if waiter is not None and waiter.queued:
                 share = self.ledger.share
@@ -278,15 +278,13 @@ class Pool:
             self._row_since_ns = now_ns
         if self.capacity.refuse(now_ns, reservation, refusal, round(max(pause_s, 0.0) * NS)):
             self.recount()
-        sent_before = self.stopped is not None and reservation.granted_ns < self._stopped_ns
-        if sent_before:  # those in flight at a stop are no further probes
-            return
         # The message is left out: it may quote the request, and the reason is shown to others than its sender.
         code = f" ({refusal.code})" if refusal.code else ""
         if refusal.kind is RefusalKind.MONEY:
-            self.stop(now_ns, f"no money left{code}")
+            self._stop.begin(now_ns, reservation.granted_ns, f"no money left{code}")
         elif stop_s:
-            self.stop(now_ns, f"the provider asks to wait {stop_s:,.0f} s{code}", stop_s)
+            reason = f"the provider asks to wait {stop_s:,.0f} s{code}"
+            self._stop.begin(now_ns, reservation.granted_ns, reason, stop_s)
 
     def observe(self, now_ns: int, readings: Iterable[Reading], reservation: Reservation) -> None:
         """Learn from the headers of the answer to ``reservation``, before it is settled."""
@@ -298,28 +296,9 @@ class Pool:
         for waiter in self.queue:
             waiter.amounts = self.ledger.amounts(waiter.cost)
 
-    def stop(self, now_ns: int, reason: str, stop_s: float = STOP_MAX_NS / NS) -> None:
-        """Send one request, the probe, after ``stop_s``, at most after 10, 20, 40 and then 60 minutes, until one is served."""
-        self._stop_ns = min(2 * self._stop_ns, STOP_MAX_NS) if self._stop_ns else STOP_NS
-        self._stopped_ns, self._probe_ns = now_ns, now_ns + min(round(stop_s * NS), self._stop_ns)
-        self.stopped = Stopped(reason, self._probe_ns)
-        self._empties_queue = True
-
     def resume(self) -> None:
         """End a stop."""
-        self.stopped, self._stop_ns, self._empties_queue = None, 0, False
-
-    def _turns_away(self, now_ns: int) -> bool:
-        """Whether a stopped pool refuses a request that comes now.
-
-        At :attr:`_probe_ns` it lets one request through, the probe, and sets the next instant.
-        """
-        if now_ns < self._probe_ns:
-            return True
-        assert self.stopped is not None
-        self._probe_ns = now_ns + self._stop_ns
-        self.stopped = Stopped(self.stopped.reason, self._probe_ns)
-        return False
+        self._stop.end()
 
     def soonest(self, now_ns: int, waiter: Waiter) -> tuple[int, str]:
         """A lower bound on when ``waiter``, not yet in the queue, can go, and what binds.
@@ -339,7 +318,7 @@ class Pool:
     def expected(self, now_ns: int, waiter: Waiter) -> int | None:
         """When ``waiter`` goes if it joins the queue now and those ahead cost as much; ``None``: it never fits here."""
         ledger, amounts = self.ledger, self.ledger.amounts(waiter.cost)
-        if (self.stopped is not None and now_ns < self._probe_ns) or ledger.never(amounts) is not None:
+        if now_ns < self._stop.pause.until_ns or ledger.never(amounts) is not None:
             return None
         ahead = self.queue.ahead_of_newcomer(waiter.lane)
         return self.capacity.earliest(now_ns, amounts, [ahead * amount for amount in amounts])[0]
