@@ -512,7 +512,7 @@ class TestStop:
         trial, other = ask(pool, T0 + 400 * NS)[1], pool.try_grant(T0 + 400 * NS, Waiter({}))
         assert other == Stopped(reason, T0 + 1_000 * NS)  # of the next trial, should this one not return
         pool.refuse(T0 + 401 * NS, trial, replace(long, retry_after_s=9_000.0), 0.0, stop_s=9_000.0)
-        assert ask(pool, T0 + 1_601 * NS - 1)[1].trial_ns == T0 + 1_601 * NS
+        assert ask(pool, T0 + 1_601 * NS - 1)[1].probe_ns == T0 + 1_601 * NS
         assert isinstance(ask(pool, T0 + 1_601 * NS)[1], Reservation)
 
     def test_the_one_request_may_wait_for_a_pause(self):

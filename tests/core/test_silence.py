@@ -5,10 +5,10 @@ from core_pools import RATE, ask, pool_of, pump_at_wake
 from core_worlds import T0
 
 from paceline.core.pause import PROBE_NS
-from paceline.core.pool import SILENT_MAX_NS, SILENT_MIN
 from paceline.core.queue import Waiter
 from paceline.core.quota import NS
 from paceline.core.results import NO_ANSWER, Reservation
+from paceline.core.silence import SILENT_MAX_NS, SILENT_MIN
 from paceline.pacing.status import report
 
 USED = {"requests": 1}

@@ -7,7 +7,7 @@ import pytest
 from aiohttp import web
 
 import paceline
-from paceline.core.pool import SILENT_MIN
+from paceline.core.silence import SILENT_MIN
 
 BODY = {"model": "gpt-5", "max_tokens": 5, "messages": [{"role": "user", "content": "hi"}]}
 USAGE = {"id": "1", "choices": [{"message": {"content": "Hi."}}], "usage": {"prompt_tokens": 5, "completion_tokens": 5}}
@@ -48,7 +48,7 @@ async def test_streams_that_have_begun_hold_nothing_back(server):
         streams = [await session.post(server, json=BODY | {"stream": True}) for _ in range(2 * SILENT_MIN)]
         pool = limiter.scheduler("openai/gpt-5").pool
         later_ns = limiter.clock.now_ns() + 60 * 10**9
-        pool._check_silence(later_ns)
+        pool.silence.check(later_ns)
         assert pool.ledger.in_flight == 2 * SILENT_MIN
         assert not pool.silent_since_ns
         for stream in streams:

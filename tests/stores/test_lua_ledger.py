@@ -1,17 +1,20 @@
 """The Lua script replies as the ledger in Python: all numbers are equal, in any history."""
 
+import re
 from collections import Counter
 from contextlib import ExitStack, closing
 
 import pytest
 from lua_worlds import DAY_US, EPOCH_US, GRID_US, LuaLedger, World
+from lupa.lua51 import LuaRuntime
 
 from paceline.core.meters import restarts
+from paceline.core.pause import NEXT, Phase
 from paceline.core.quota import NS, Quota, Rule
 from paceline.shared.messages import Message, Settled
 from paceline.stores.redis import RedisStore
 from paceline.stores.redis_presence import Presence
-from paceline.stores.redis_wire import decode, encode, quota_set
+from paceline.stores.redis_wire import decode, encode, quota_set, script
 
 STEPS = 200
 SEEDS = {
@@ -44,6 +47,14 @@ def play(seed, other):
             raise
     world.end()
     return world.seen
+
+
+def test_script_and_pause_have_the_same_table():
+    found = re.search(r"local NEXT = (\{.*?\n\})", script(), re.DOTALL)
+    table = {phase: dict(then) for phase, then in LuaRuntime().eval(found[1]).items()}
+    assert table == {
+        phase.value: {event.value: then.value for (at, event), then in NEXT.items() if at is phase} for phase in Phase
+    }
 
 
 @every

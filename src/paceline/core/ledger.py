@@ -16,7 +16,7 @@ from collections.abc import Collection, Iterable, Sequence
 
 from paceline.core.account import Account
 from paceline.core.meters import FAR_NS, Bucket, Held, Meter, Slots, Spread, Window, meter
-from paceline.core.pause import Pause
+from paceline.core.pause import Pause, Phase
 from paceline.core.quota import (
     CONCURRENCY,
     INPUT_TOKENS,
@@ -205,7 +205,7 @@ class Ledger:
         self._open[reservation] = None
         if alone:
             self._alone.add(reservation)
-        if self.pause.closed:
+        if self.pause.phase is Phase.CLOSED:
             self.pause.granted(now_ns, reservation)
         return reservation
 

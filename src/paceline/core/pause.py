@@ -1,4 +1,8 @@
-"""A pause: nothing goes before an instant, then one attempt, the probe, and the others after its answer."""
+"""A pause: nothing goes before an instant, then one attempt, the probe, and the others after its answer.
+
+A refusal pauses a ledger, in this process or in a store. A silence, and the breaker of a host, pause the capacity of a pool.
+A stop keeps a pause of its own, in which requests are refused. The Redis script has the same table.
+"""
 
 from __future__ import annotations
 
@@ -64,18 +68,16 @@ class Pause(Generic[T]):
         self.until_ns, self.probe = until_ns, probe
         self.phase = Phase.CLOSED if closed else Phase.OPEN if probe is None else Phase.PROBING
 
-    @property
-    def closed(self) -> bool:
-        """Whether the next attempt is the probe."""
-        return self.phase is Phase.CLOSED
-
     def begin(self, until_ns: int) -> None:
         """Grant nothing before ``until_ns``; an instant before the one in force does not shorten the pause."""
         self._step(Event.BEGIN, None, max(self.until_ns, until_ns))
 
-    def granted(self, now_ns: int, attempt: T) -> None:
-        """Take an attempt that goes after the pause for its probe; also where the one before has no answer in time."""
-        self._step(Event.GRANT, attempt, now_ns + PROBE_NS)
+    def granted(self, now_ns: int, attempt: T, within_ns: int = PROBE_NS) -> None:
+        """Take an attempt that goes after the pause for its probe; also where the one before has no answer in time.
+
+        The others wait ``within_ns`` for the answer.
+        """
+        self._step(Event.GRANT, attempt, now_ns + within_ns)
 
     def answered(self, now_ns: int, attempt: T) -> None:
         """Let the others go, if ``attempt`` is the probe."""
@@ -91,6 +93,10 @@ class Pause(Generic[T]):
         """End the pause until ``until_ns``, if it is the one in force; no probe is needed."""
         if self.until_ns == until_ns > now_ns:
             self._step(Event.LIFT, None, now_ns)
+
+    def end(self) -> None:
+        """End the pause; no probe is needed."""
+        self._step(Event.LIFT, None, 0)
 
     def _step(self, event: Event, probe: T | None, until_ns: int) -> None:
         self.phase, self.probe, self.until_ns = NEXT[self.phase, event], probe, until_ns

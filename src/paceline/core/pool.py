@@ -13,7 +13,7 @@ from paceline.core.capacity import PENDING, Capacity, Resolution
 from paceline.core.guesses import STALL_NS
 from paceline.core.ledger import Ledger, merged, total_tokens
 from paceline.core.meters import FAR_NS
-from paceline.core.pause import PROBE_NS
+from paceline.core.pause import Phase
 from paceline.core.queue import Queue, Waiter
 from paceline.core.quota import NS, REQUESTS, TOKENS, Cost
 from paceline.core.results import (
@@ -32,19 +32,8 @@ from paceline.core.results import (
     StoreLost,
     WaitUntil,
 )
-
-STOP_NS, STOP_MAX_NS = 600 * NS, 3_600 * NS
-"""How long a stopped pool sends nothing, at first and at most; then one request goes, the probe."""
-
-SILENCE_NS, SILENT_MIN, USUAL_TIMES = NS, 5, 2
-"""A pool is silent when no answer has come for so long, and so many attempts have taken longer than that and than so many
-times the usual time to an answer. While it is silent, one attempt goes every ``PROBE_NS``, until an answer comes."""
-
-SILENT_MAX_NS = 30 * NS
-"""A silent pool sends at full speed again after this time: its answers take longer than before."""
-
-NOTICES_MAX = 8
-"""How many log lines wait for the scheduler."""
+from paceline.core.silence import Silence
+from paceline.core.stop import Stop
 
 WAITING_MAX = 1_000_000
 """The default bound of a queue; a waiter takes about half a kilobyte."""
@@ -63,10 +52,7 @@ class Pool:
         waited_ns: The sum of the waits of all granted attempts.
         longest_ns: The longest of these waits.
         estimates: Per unit the sums of the reserved and of the true amounts, over all attempts with a known true cost.
-        stopped: Set while the pool sends nothing but one request every 10 to 60 minutes.
-        silent_since_ns: Since when the pool sends only probes, because its attempts get no answer; 0 while they do.
-        usual_ns: The usual time to an answer: the longest of the recent ones; 0 before the first one with a true cost.
-        notices: What is to be logged about the silence.
+        silence: Whether its attempts get answers.
         refused_in_row: How many times in a row the pool was refused for its rate; attempts in flight at a refusal count once with it.
     """
 
@@ -80,15 +66,10 @@ class Pool:
         self.counts: defaultdict[str, int] = defaultdict(int)  # three times as fast as a Counter
         self.waited_ns = self.longest_ns = 0
         self.estimates: defaultdict[str, list[float]] = defaultdict(lambda: [0.0, 0.0])
-        self.stopped: Stopped | None = None
-        self._stopped_ns = self._probe_ns = self._stop_ns = 0
-        self._empties_queue = False  # whether the next pump() turns all waiters away, because the pool was stopped
+        self._stop = Stop()
         self.refused_in_row = 0
         self._row_since_ns = 0
-        self.silent_since_ns = self.usual_ns = 0
-        self.notices: deque[str] = deque(maxlen=NOTICES_MAX)
-        self._answered_ns = 0  # when the last answer came
-        self._silence_check_ns = FAR_NS  # when to look again whether the pool is silent
+        self.silence = Silence(capacity)
         self._waiting_max = waiting_max
         self._undecided: list[Waiter] = []  # in the queue until the store decides
 
@@ -96,6 +77,21 @@ class Pool:
     def ledger(self) -> Ledger:
         """The quotas as known to this process, to be read only."""
         return self.capacity.ledger
+
+    @property
+    def stopped(self) -> Stopped | None:
+        """The outcome of requests while the pool sends nothing but one every 10 to 60 minutes; ``None`` at other times."""
+        return self._stop.outcome
+
+    @property
+    def silent_since_ns(self) -> int:
+        """Since when the pool sends only probes, because its attempts get no answer; 0 while they do."""
+        return self.silence.since_ns
+
+    @property
+    def notices(self) -> deque[str]:
+        """What is to be logged."""
+        return self.silence.notices
 
     def submit(self, now_ns: int, waiter: Waiter) -> Outcome:
         """Grant ``waiter`` at once, add it to the queue (``WaitUntil``), or refuse it.
@@ -108,8 +104,8 @@ class Pool:
         waiter.arrived_ns = now_ns
         if not waiter.returned:
             waiter.number = self.queue.next_number()
-        if self.stopped is not None and self._turns_away(now_ns):
-            return self.stopped
+        if self._stop.pause.phase is not Phase.OPEN and (stopped := self._stop.for_newcomer(now_ns)) is not None:
+            return stopped
         if not self.queue.length:
             decision = self._reserve(now_ns, waiter)
             if type(decision) is not WaitUntil:
@@ -141,8 +137,8 @@ class Pool:
         waiter.amounts = self.capacity.ledger.amounts(waiter.cost)
         if not waiter.returned:
             waiter.number = self.queue.next_number()  # its place, should a further attempt follow a refusal
-        if self.stopped is not None and self._turns_away(now_ns):
-            return self.stopped
+        if self._stop.pause.phase is not Phase.OPEN and (stopped := self._stop.for_newcomer(now_ns)) is not None:
+            return stopped
         if self.queue.length > len(self._undecided):
             never = self.ledger.never(waiter.amounts)
             return WaitUntil(*self.soonest(now_ns, waiter)) if never is None else never
@@ -186,9 +182,8 @@ class Pool:
         queue, ledger = self.queue, self.capacity.ledger
         if ledger.loss_check_ns <= now_ns:
             self.counts["lost"] += ledger.lose_old(now_ns)
-        if self.stopped is not None and self._empties_queue:  # later only a probe waits
-            self._empties_queue = False
-            return self._turn_away(self.stopped)
+        if self._stop.pause.phase is not Phase.OPEN and (stopped := self._stop.for_waiters()) is not None:
+            return self._turn_away(stopped)
         done = self._overdue(now_ns, now_ns - 1)  # a deadline of this instant can still be met
         until: WaitUntil | None = None
         while (head := queue.head()) is not None:
@@ -232,13 +227,9 @@ class Pool:
         self.refused_in_row = 0
         amounts = self.capacity.settle(now_ns, reservation, actual)
         if actual:
-            took_ns, usual_ns = now_ns - reservation.granted_ns, self.usual_ns
-            self.usual_ns = took_ns if took_ns > usual_ns else usual_ns - (usual_ns - took_ns >> 6)
-            self._answered_ns, self._silence_check_ns = now_ns, now_ns + SILENCE_NS
-            if self.silent_since_ns:
-                self._end_silence(now_ns)
-            if self.stopped is not None and reservation.granted_ns > self._stopped_ns:
-                self.resume()
+            self.silence.settled(now_ns, now_ns - reservation.granted_ns)
+            if self._stop.pause.phase is not Phase.OPEN:
+                self._stop.served(reservation.granted_ns)
             self._compare(reservation.cost, actual)
             if waiter is not None and waiter.queued:
                 share = self.ledger.share
@@ -246,9 +237,7 @@ class Pool:
 
     def answered(self, now_ns: int) -> None:
         """An answer has begun, which ends a silence; its reservation is marked as ``begun``."""
-        self._answered_ns = now_ns
-        if self.silent_since_ns:
-            self._end_silence(now_ns)
+        self.silence.answered(now_ns)
 
     def _compare(self, cost: Cost, actual: Cost) -> None:
         """Add an estimated cost and the true one to :attr:`estimates`."""
@@ -277,9 +266,7 @@ class Pool:
         that is not about the pool changes nothing but the charge: the request counts, and none of its tokens.
         """
         self.counts[f"refused_{refusal.kind.value}"] += 1
-        self._answered_ns = now_ns
-        if self.silent_since_ns:
-            self._end_silence(now_ns)
+        self.silence.answered(now_ns)
         if refusal.scope is not RefusalScope.POOL:
             if reservation.open:
                 reservation.notes = ()  # nothing was served
@@ -291,15 +278,13 @@ class Pool:
             self._row_since_ns = now_ns
         if self.capacity.refuse(now_ns, reservation, refusal, round(max(pause_s, 0.0) * NS)):
             self.recount()
-        sent_before = self.stopped is not None and reservation.granted_ns < self._stopped_ns
-        if sent_before:  # those in flight at a stop are no further probes
-            return
         # The message is left out: it may quote the request, and the reason is shown to others than its sender.
         code = f" ({refusal.code})" if refusal.code else ""
         if refusal.kind is RefusalKind.MONEY:
-            self.stop(now_ns, f"no money left{code}")
+            self._stop.begin(now_ns, reservation.granted_ns, f"no money left{code}")
         elif stop_s:
-            self.stop(now_ns, f"the provider asks to wait {stop_s:,.0f} s{code}", stop_s)
+            reason = f"the provider asks to wait {stop_s:,.0f} s{code}"
+            self._stop.begin(now_ns, reservation.granted_ns, reason, stop_s)
 
     def observe(self, now_ns: int, readings: Iterable[Reading], reservation: Reservation) -> None:
         """Learn from the headers of the answer to ``reservation``, before it is settled."""
@@ -311,28 +296,9 @@ class Pool:
         for waiter in self.queue:
             waiter.amounts = self.ledger.amounts(waiter.cost)
 
-    def stop(self, now_ns: int, reason: str, stop_s: float = STOP_MAX_NS / NS) -> None:
-        """Send one request, the probe, after ``stop_s``, at most after 10, 20, 40 and then 60 minutes, until one is served."""
-        self._stop_ns = min(2 * self._stop_ns, STOP_MAX_NS) if self._stop_ns else STOP_NS
-        self._stopped_ns, self._probe_ns = now_ns, now_ns + min(round(stop_s * NS), self._stop_ns)
-        self.stopped = Stopped(reason, self._probe_ns)
-        self._empties_queue = True
-
     def resume(self) -> None:
         """End a stop."""
-        self.stopped, self._stop_ns, self._empties_queue = None, 0, False
-
-    def _turns_away(self, now_ns: int) -> bool:
-        """Whether a stopped pool refuses a request that comes now.
-
-        At :attr:`_probe_ns` it lets one request through, the probe, and sets the next instant.
-        """
-        if now_ns < self._probe_ns:
-            return True
-        assert self.stopped is not None
-        self._probe_ns = now_ns + self._stop_ns
-        self.stopped = Stopped(self.stopped.reason, self._probe_ns)
-        return False
+        self._stop.end()
 
     def soonest(self, now_ns: int, waiter: Waiter) -> tuple[int, str]:
         """A lower bound on when ``waiter``, not yet in the queue, can go, and what binds.
@@ -352,7 +318,7 @@ class Pool:
     def expected(self, now_ns: int, waiter: Waiter) -> int | None:
         """When ``waiter`` goes if it joins the queue now and those ahead cost as much; ``None``: it never fits here."""
         ledger, amounts = self.ledger, self.ledger.amounts(waiter.cost)
-        if (self.stopped is not None and now_ns < self._probe_ns) or ledger.never(amounts) is not None:
+        if now_ns < self._stop.pause.until_ns or ledger.never(amounts) is not None:
             return None
         ahead = self.queue.ahead_of_newcomer(waiter.lane)
         return self.capacity.earliest(now_ns, amounts, [ahead * amount for amount in amounts])[0]
@@ -370,62 +336,22 @@ class Pool:
         if head is None:
             return None
         at_ns, binding = self.capacity.earliest(now_ns, head.amounts)
-        if binding < 0 and self.silent_since_ns:
+        if binding < 0 and self.silence.since_ns:
             return NO_ANSWER
         return self.ledger.name(binding) if self.capacity.behind == QUEUE else self._named(now_ns, at_ns, binding)
 
     def _named(self, now_ns: int, at_ns: int, binding: int) -> str:
         """What binds until ``at_ns``: the quota at index ``binding``, or, if that is past, the queue or the store."""
-        if binding < 0 and self.silent_since_ns:
+        if binding < 0 and self.silence.since_ns:
             return NO_ANSWER
         return self.ledger.name(binding) if at_ns > now_ns else self.capacity.behind
-
-    def _check_silence(self, now_ns: int) -> None:
-        """Send no more than one probe, if the pool is silent (``SILENCE_NS``)."""
-        quiet_ns = now_ns - self._answered_ns
-        if self.silent_since_ns:  # the last probe has no answer
-            if now_ns - self.silent_since_ns < SILENT_MAX_NS:
-                self._probe(now_ns)
-            else:
-                self.silent_since_ns, self._silence_check_ns = 0, FAR_NS
-                self.notices.append(f"no answer for {quiet_ns / NS:.0f} s; sending at full speed again")
-            return
-        if (pause_ns := self.capacity.cool_down_ns(now_ns)) > 0:  # it ends with a probe, too
-            self._silence_check_ns = now_ns + pause_ns
-            return
-        self._silence_check_ns = now_ns + SILENCE_NS
-        # Not those that were sent long before the last answer: their permits may have been forgotten.
-        since_ns = self._answered_ns - self.usual_ns
-        sent_ns = [one.granted_ns for one in self.ledger.open if one.granted_ns >= since_ns and not one.begun]
-        if len(sent_ns) < SILENT_MIN:
-            return
-        self._silence_check_ns = sent_ns[SILENT_MIN - 1] + max(SILENCE_NS, USUAL_TIMES * self.usual_ns)
-        if self._silence_check_ns <= now_ns:
-            self.silent_since_ns = now_ns
-            self._probe(now_ns)
-            self.notices.append(
-                f"no answer for {quiet_ns / NS:.1f} s, with {self.ledger.in_flight:,} requests in flight; sending one"
-                f" request every {PROBE_NS // NS} s until an answer comes"
-            )
-
-    def _probe(self, now_ns: int) -> None:
-        """Grant one attempt now, and look again when it should have been answered."""
-        self.capacity.pause(now_ns)
-        self._silence_check_ns = now_ns + PROBE_NS
-
-    def _end_silence(self, now_ns: int) -> None:
-        """Send at full speed again: an answer has come."""
-        self.silent_since_ns = 0
-        self.capacity.lift(now_ns, now_ns + self.capacity.cool_down_ns(now_ns))
-        self.capacity.arrive(now_ns)
-        self.notices.append("answers come again")
 
     def _reserve(self, now_ns: int, waiter: Waiter) -> Decision:
         ledger = self.capacity.ledger
         if ledger.loss_check_ns <= now_ns:
             self.counts["lost"] += ledger.lose_old(now_ns)
-        if now_ns >= self._silence_check_ns:
-            self._check_silence(now_ns)
+        if now_ns >= self.silence.check_ns:
+            self.silence.check(now_ns)
         decision = self.capacity.reserve(now_ns, waiter)
         if isinstance(decision, Reservation):
             self.counts["granted"] += 1

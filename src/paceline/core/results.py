@@ -241,10 +241,10 @@ class QueueFull:
 
 @dataclass(frozen=True, slots=True)
 class Stopped:
-    """The pool was stopped for ``reason``: it sends only one request, at ``trial_ns``, and later every 10 to 60 minutes."""
+    """The pool was stopped for ``reason``: it sends only probes, at ``probe_ns`` and later every 10 to 60 minutes."""
 
     reason: str
-    trial_ns: int
+    probe_ns: int
 
 
 @dataclass(frozen=True, slots=True)

@@ -445,8 +445,8 @@ def as_error(scheduler: Scheduler, waiter: Waiter, outcome: Outcome) -> Paceline
             return NeverFitsError(name, unit, cost, most)
         case QueueFull(length, at_ns):
             return QueueFullError(name, length, wait_until_s(at_ns, now_ns))
-        case Stopped(reason, trial_ns):
-            return PoolStoppedError(name, reason, max(trial_ns - now_ns, 0) / NS)
+        case Stopped(reason, probe_ns):
+            return PoolStoppedError(name, reason, max(probe_ns - now_ns, 0) / NS)
         case StoreLost(reason):
             return StoreError(f"{name}: {reason}")
         case Expired(at_ns, quota):

@@ -34,7 +34,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from paceline.core.meters import Bucket, Meter, Slots, Spread, Window, meter
-from paceline.core.pause import Pause
+from paceline.core.pause import Pause, Phase
 from paceline.core.quota import NS, Quota, Rule
 from paceline.shared.messages import (
     REJOIN_NS,
@@ -263,7 +263,7 @@ class SharedLedger:
                 if isinstance(self._accounts[i].meter, Slots):
                     peer.held[i] += amount
             before = others  # the next request is behind all places
-            if self._pause.closed:
+            if self._pause.phase is Phase.CLOSED:
                 self._pause.granted(now_ns, message.who)
                 probe = True
         peers, amounts, until_us = self._peers.live + 1, None, 0
@@ -319,7 +319,7 @@ class SharedLedger:
             ],
             "peers": self._peers.dump(),
             "not_before": self._pause.until_ns,
-            "probe_next": self._pause.closed,
+            "probe_next": self._pause.phase is Phase.CLOSED,
             "probe": self._pause.probe,
             "last": self._last_ns,
             "set": self._set_ns,

@@ -19,6 +19,22 @@ local SETS_MAX, POLL, REJOIN = 8, NS / 200, 5 * NS / 2
 
 local index                              -- of the account, for each quota of the message
 
+-- The pause of the pool, as in core/pause.py: the phase that follows on an event. In the state, `probe_next` is true in the phase
+-- closed, and `probe` names in the phase probing the process whose probe is in flight.
+local NEXT = {
+  open = {begin = 'closed', lift = 'open'},
+  closed = {begin = 'closed', grant = 'probing', lift = 'open'},
+  probing = {begin = 'closed', grant = 'probing', answer = 'open', unsent = 'closed', lift = 'open'},
+}
+
+local function phase()
+  return state.probe_next and 'closed' or state.probe and 'probing' or 'open'
+end
+
+local function step(event, not_before, probe)
+  state.probe_next, state.probe, state.not_before = NEXT[phase()][event] == 'closed', probe, not_before
+end
+
 local function load()                    -- returns whether a newer version has written the state, which then stays as it is
   local blob = redis.call('GET', KEYS[1])
   if not blob then
@@ -141,9 +157,7 @@ local function settle(news, who, gentle)
       widen(m)
     end
   end
-  if probe and state.probe == who then
-    state.probe, state.not_before, state.probe_next = nil, min(state.not_before, now), not answered
-  end
+  if probe and state.probe == who then step(answered and 'answer' or 'unsent', min(state.not_before, now)) end
 end
 
 local function learn(i, what, value)
@@ -188,10 +202,7 @@ local function take_news(list, versions, who, gentle)
         local account = state.accounts[index[n]]
         account.refused, account.version = (account.refused or 0) + news[n + 2], account.version + 1
       end
-      if news[2] ~= 0 then
-        state.not_before = max(state.not_before, now + news[2])
-        state.probe_next, state.probe = true, nil
-      end
+      if news[2] ~= 0 then step('begin', max(state.not_before, now + news[2])) end
     elseif what == 'spent' then
       local counted = 0
       for n = 1, min(#index, #news[2], #news[3]) do
@@ -249,9 +260,9 @@ local function grant(out, who, wants, held, place_ns, slack)
       if meters[i].kind == SLOTS then held[i] = (held[i] or 0) + want[n] end
     end
     granted, before = granted + 1, others
-    if state.probe_next then
-      state.probe_next, state.probe, probe = false, who, 1
-      state.not_before = now + PROBE
+    if phase() == 'closed' then
+      step('grant', now + PROBE, who)
+      probe = 1
     end
   end
   local wait, amounts, till = 0, nil, nil

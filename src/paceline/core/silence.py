@@ -1,0 +1,98 @@
+"""The silence of a pool: its attempts get no answer, so that it sends one probe after another until an answer comes.
+
+A silence decides when. What goes meanwhile is decided by the pause of the capacity (:mod:`paceline.core.pause`): the silence
+begins that pause for each probe, and lifts it at an answer.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+
+from paceline.core.capacity import Capacity
+from paceline.core.meters import FAR_NS
+from paceline.core.pause import PROBE_NS
+from paceline.core.quota import NS
+
+SILENCE_NS, SILENT_MIN, USUAL_TIMES = NS, 5, 2
+"""A pool is silent when no answer has come for so long, and so many attempts have taken longer than that and than so many
+times the usual time to an answer. While it is silent, one attempt goes every ``PROBE_NS``, until an answer comes."""
+
+SILENT_MAX_NS = 30 * NS
+"""A silent pool sends at full speed again after this time: its answers take longer than before."""
+
+NOTICES_MAX = 8
+"""How many log lines wait for the scheduler."""
+
+
+class Silence:
+    """Whether the attempts of a pool get answers, and what the pool does while they get none.
+
+    Attributes:
+        since_ns: Since when the pool sends only probes; 0 while answers come.
+        check_ns: When :meth:`check` must be called before the next grant.
+        usual_ns: The usual time to an answer: the longest of the recent ones; 0 before the first one with a true cost.
+        notices: What is to be logged.
+    """
+
+    __slots__ = ("_answered_ns", "_capacity", "check_ns", "notices", "since_ns", "usual_ns")
+
+    def __init__(self, capacity: Capacity) -> None:
+        self._capacity = capacity
+        self._answered_ns = self.since_ns = self.usual_ns = 0
+        self.check_ns = FAR_NS
+        self.notices: deque[str] = deque(maxlen=NOTICES_MAX)
+
+    def settled(self, now_ns: int, took_ns: int) -> None:
+        """Count an answer with its true cost, which came after ``took_ns``."""
+        usual_ns = self.usual_ns
+        self.usual_ns = took_ns if took_ns > usual_ns else usual_ns - (usual_ns - took_ns >> 6)
+        self._answered_ns, self.check_ns = now_ns, now_ns + SILENCE_NS
+        if self.since_ns:
+            self._end(now_ns)
+
+    def answered(self, now_ns: int) -> None:
+        """Count an answer that is a refusal, or that has begun."""
+        self._answered_ns = now_ns
+        if self.since_ns:
+            self._end(now_ns)
+
+    def check(self, now_ns: int) -> None:
+        """Begin a silence, or the next probe of one, or end one that is too long."""
+        quiet_ns = now_ns - self._answered_ns
+        if self.since_ns:  # the last probe has no answer
+            if now_ns - self.since_ns < SILENT_MAX_NS:
+                self._probe(now_ns)
+            else:
+                self.since_ns, self.check_ns = 0, FAR_NS
+                self.notices.append(f"no answer for {quiet_ns / NS:.0f} s; sending at full speed again")
+            return
+        pause_ns = self._capacity.cool_down_ns(now_ns)
+        self.check_ns = now_ns + pause_ns if pause_ns > 0 else self._silent_ns(now_ns)  # a pause has a probe of its own
+        if self.check_ns <= now_ns:
+            self.since_ns = now_ns
+            self._probe(now_ns)
+            self.notices.append(
+                f"no answer for {quiet_ns / NS:.1f} s, with {self._capacity.ledger.in_flight:,} requests in flight; sending one"
+                f" request every {PROBE_NS // NS} s until an answer comes"
+            )
+
+    def _silent_ns(self, now_ns: int) -> int:
+        """When the pool is silent, or may be, if no answer comes before."""
+        # Not those that were sent long before the last answer: their permits may have been forgotten.
+        since_ns = self._answered_ns - self.usual_ns
+        sent_ns = [one.granted_ns for one in self._capacity.ledger.open if one.granted_ns >= since_ns and not one.begun]
+        if len(sent_ns) < SILENT_MIN:
+            return now_ns + SILENCE_NS
+        return sent_ns[SILENT_MIN - 1] + max(SILENCE_NS, USUAL_TIMES * self.usual_ns)
+
+    def _probe(self, now_ns: int) -> None:
+        """Grant one attempt now, and look again when it should have been answered."""
+        self._capacity.pause(now_ns)
+        self.check_ns = now_ns + PROBE_NS
+
+    def _end(self, now_ns: int) -> None:
+        """Send at full speed again: an answer has come."""
+        self.since_ns = 0
+        self._capacity.lift(now_ns, now_ns + self._capacity.cool_down_ns(now_ns))
+        self._capacity.arrive(now_ns)
+        self.notices.append("answers come again")

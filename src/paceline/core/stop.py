@@ -1,0 +1,66 @@
+"""The stop of a pool: its requests are refused, then one goes, the probe, and the others when it was served."""
+
+from __future__ import annotations
+
+from paceline.core.pause import Pause, Phase
+from paceline.core.quota import NS
+from paceline.core.results import Stopped
+
+STOP_NS, STOP_MAX_NS = 600 * NS, 3_600 * NS
+"""How long a stopped pool sends nothing, at first and at most; then one request goes, the probe."""
+
+
+class Stop:
+    """A pause that is too long for requests to wait for its end.
+
+    Attributes:
+        pause: What may go; its probe is the instant at which the request came that may go.
+    """
+
+    __slots__ = ("_began_ns", "_empties_queue", "_longest_ns", "_reason", "pause")
+
+    def __init__(self) -> None:
+        self.pause: Pause[int] = Pause()
+        self._reason = ""
+        self._began_ns = self._longest_ns = 0
+        self._empties_queue = False
+
+    @property
+    def outcome(self) -> Stopped | None:
+        """What a request gets that is refused; ``None`` while the pool is not stopped."""
+        return None if self.pause.phase is Phase.OPEN else Stopped(self._reason, self.pause.until_ns)
+
+    def begin(self, now_ns: int, sent_ns: int, reason: str, stop_s: float = STOP_MAX_NS / NS) -> None:
+        """Send one request, the probe, after ``stop_s``, at most after 10, 20, 40 and then 60 minutes, until one is served.
+
+        Nothing happens if the attempt that was refused was sent, at ``sent_ns``, before the present stop.
+        """
+        if sent_ns < self._began_ns:
+            return
+        self._longest_ns = min(2 * self._longest_ns or STOP_NS, STOP_MAX_NS)
+        self.pause.end()  # the last probe has its answer: its time is over
+        self.pause.begin(now_ns + min(round(stop_s * NS), self._longest_ns))
+        self._began_ns, self._reason, self._empties_queue = now_ns, reason, True
+
+    def for_newcomer(self, now_ns: int) -> Stopped | None:
+        """The outcome of a request that comes during the stop; ``None`` for the probe."""
+        if now_ns < self.pause.until_ns:
+            return self.outcome
+        self.pause.granted(now_ns, now_ns, self._longest_ns)
+        return None
+
+    def for_waiters(self) -> Stopped | None:
+        """The outcome of all waiters when the stop has just begun; ``None`` later, when only a probe waits."""
+        empties, self._empties_queue = self._empties_queue, False
+        return self.outcome if empties else None
+
+    def served(self, sent_ns: int) -> None:
+        """End the stop, if an attempt was served that was sent after its beginning."""
+        if sent_ns > self._began_ns:
+            self.end()
+
+    def end(self) -> None:
+        """End the stop."""
+        self.pause.end()
+        self._began_ns = self._longest_ns = 0
+        self._empties_queue = False
