@@ -33,13 +33,13 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
+from paceline.core.changes import Change, What, apply
 from paceline.core.meters import Bucket, Meter, Slots, Spread, Window, meter
 from paceline.core.pause import Pause
 from paceline.core.quota import NS, Quota, Rule
 from paceline.shared.messages import (
     REJOIN_NS,
     Charged,
-    Learned,
     LearnedState,
     Mark,
     Message,
@@ -207,27 +207,17 @@ class SharedLedger:
         mark = account.meter.charge(now_ns, amount)
         return mark - self._set_ns if isinstance(account.meter, Bucket) else mark
 
-    def _learn(self, now_ns: int, account: Account, news: Learned) -> None:
-        m, value = account.meter, news.value
+    def _learn(self, now_ns: int, account: Account, change: Change) -> None:
+        m = account.meter
         account.version += 1
-        if news.what == "epoch":
-            account.epoch += 1
-        elif news.what == "adopt":
-            m.adopt(now_ns, value)
-        elif news.what == "seen":
-            if isinstance(m, Window):
-                m.seen(now_ns, value)
-        elif isinstance(m, Bucket):
-            if news.what == "shift":
-                m.shift(now_ns, round(value))
-                account.shifted_ns += round(value)
-            elif news.what == "cap_burst":
-                m.cap_burst(value)
-            elif news.what == "set_ceiling":
-                m.set_ceiling(now_ns, value)
-            elif news.what == "spread" and not isinstance(m, Spread):
-                account.meter = Spread(m.quota, now_ns, m.headroom_s)
-                carry(m, account.meter)
+        account.epoch += change.what == What.EPOCH
+        if change.what != What.SPREAD:
+            apply(now_ns, m, change)
+        elif m.bursts:
+            account.meter = Spread(m.quota, now_ns, m.headroom_s)
+            carry(m, account.meter)
+        if change.what == What.SHIFT and m.refills:
+            account.shifted_ns += round(change.value)
 
     def _take_held(self, peer: Peer, held: list[float], index: list[int]) -> None:
         """Replace what this process holds, and add it to the slots of all others."""
