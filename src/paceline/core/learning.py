@@ -25,7 +25,7 @@ from functools import partial
 from paceline.core.changes import Change, What
 from paceline.core.guesses import RETEST_STEP, Guess, Guesses
 from paceline.core.ledger import DEBT_MAX, Ledger
-from paceline.core.meters import Bucket, Slots, Spread, Window
+from paceline.core.meters import Bucket, Slots, Window
 from paceline.core.quota import CONCURRENCY, INPUT_TOKENS, OWN_RULES, TOKENS, Quota, Rule
 from paceline.core.refill import LONGER_PERIOD, PERIOD_MARGIN, Refill
 from paceline.core.results import LEARNED, Basis, Reading, Refusal, RefusalKind, Reservation, Source, SourceKind
@@ -192,7 +192,7 @@ class Learning:
         m = None if index is None else self._accounts[index].meter
         limit, remaining, reset_s = reading.limit, reading.remaining, reading.reset_s
         size = limit if limit is not None or m is None else m.quota.amount / share
-        if isinstance(m, Bucket) and not isinstance(m, Spread) and reset_s is not None and size is not None:
+        if m is not None and m.bursts and reset_s is not None and size is not None:
             per_s = size / m.quota.period_s
             if remaining is not None:  # the bucket may be smaller than the limit
                 rough = reading.resolution + reading.reset_resolution_s * per_s
@@ -217,11 +217,12 @@ class Learning:
         stated = reading.period_s is not None and reading.basis is Basis.STATED
         if tracker is None or stated or tracker.meter.quota.rule is Rule.SLIDING:
             return False  # it has stated its period, or the user the rule, by which its resets have another meaning
-        period_s, spread = tracker.refill.period_s(reading), isinstance(tracker.meter, Spread)
+        period_s, spread = tracker.refill.period_s(reading), not tracker.meter.bursts
         bucket, quota, account = period_s is not None, tracker.meter.quota, self._accounts[index]
         if not bucket and note is not None:
-            known = quota if account.given == math.inf else quota.with_amount(account.given)
-            period_s = tracker.refill.renewal_s(sent_ns, reading, known, partial(tracker.charged_since, note))
+            known = quota.amount if account.given == math.inf else account.given
+            charged_since = partial(tracker.charged_since, note)
+            period_s = tracker.refill.renewal_s(sent_ns, reading, known, quota.period_s, charged_since)
         if period_s is None or limit is None:
             return False
         changed = False
@@ -388,7 +389,7 @@ class Learning:
         lowered = self.guesses.is_lowered(index) and isinstance(answer, Refusal)
         if not lowered:
             self.guesses.confirm(index)
-        if isinstance(answer, Refusal) and limit < before and not isinstance(account.meter, Slots):
+        if isinstance(answer, Refusal) and limit < before and account.meter.quota.rule is not Rule.SLOTS:
             self.guesses.lowered(now_ns, index, before)
         if limit == before:
             if account.source.kind is not SourceKind.GIVEN:
@@ -421,18 +422,18 @@ class Learning:
         for index, amount, gain in self.guesses.served(now_ns, reservation, true):
             account = self._accounts[index]
             m, tracker, source = account.meter, account.tracker, account.source
-            guess = self.guesses.open[index]
-            if not guess.warned and not isinstance(m, Slots):
+            guess, slots = self.guesses.open[index], m.quota.rule is Rule.SLOTS
+            if not guess.warned and not slots:
                 guess.warned = True
                 self.notices.append(
                     self.about_guess(index) + "; the provider serves more, so it is raised step by step"
                 )
             if amount == guess.most:
                 source = guess.source
-                if not isinstance(m, Slots) or amount == m.quota.amount:  # else it has yet to hold
+                if not slots or amount == m.quota.amount:  # else it has yet to hold
                     self.guesses.confirm(index)
             self._adopt(now_ns, index, amount, source)
-            if gain and tracker is not None and not isinstance(tracker.meter, Spread):
+            if gain and tracker is not None and tracker.meter.bursts:
                 tracker.gain(now_ns, gain)
 
     def _fall_back(self, now_ns: int, index: int, guess: Guess, sent_ns: int) -> None:
@@ -444,7 +445,7 @@ class Learning:
             return
         self.guesses.confirm(index)
         tracker = self._accounts[index].tracker
-        if guess.amount and tracker is not None and not isinstance(tracker.meter, Spread):
+        if guess.amount and tracker is not None and tracker.meter.bursts:
             limit = tracker.least_limit(guess.since_ns, sent_ns)
             if 0 < limit < tracker.meter.quota.amount:
                 self._adopt(now_ns, index, 2 * limit, self._accounts[index].source)
@@ -494,7 +495,7 @@ class Learning:
     def _spread(self, now_ns: int, index: int, lack: float = 0.0) -> None:
         """Spread the quota at ``index``, which lacks at least ``lack``, evenly, which is safe under every rule: it is not a bucket."""
         tracker = self._accounts[index].tracker
-        if tracker is None or isinstance(tracker.meter, Spread):
+        if tracker is None or not tracker.meter.bursts:
             return
         m = tracker.meter = self._ledger.spread(now_ns, index)
         self._report(Change(index, What.SPREAD))

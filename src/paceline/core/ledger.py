@@ -16,7 +16,7 @@ from collections.abc import Collection, Iterable, Sequence
 
 from paceline.core.account import Account
 from paceline.core.changes import Change, What, apply
-from paceline.core.meters import FAR_NS, Bucket, Held, Meter, Slots, Spread, Window, meter
+from paceline.core.meters import FAR_NS, Bucket, Meter, Spread, meter
 from paceline.core.pause import Pause
 from paceline.core.quota import (
     CONCURRENCY,
@@ -216,7 +216,7 @@ class Ledger:
         Each was rounded up to a nanosecond: seven of a seventh of a minute come to more than a minute.
         """
         rounding_ns = self._at_once if self._last_ns == now_ns else 0
-        return binding >= 0 and at_ns - now_ns <= rounding_ns and isinstance(self.accounts[binding].meter, Bucket)
+        return binding >= 0 and at_ns - now_ns <= rounding_ns and self.accounts[binding].meter.refills
 
     def share(self, amounts: list[float]) -> float:
         """``amounts`` as one number: how many seconds of the scarcest quota they take."""
@@ -388,7 +388,7 @@ class Ledger:
         """Charge a further account from now on, at its present level."""
         if account.meter.quota.rule is Rule.SLOTS:
             self.slot_indexes.append(len(self.accounts))
-        if isinstance(account.meter, Slots | Held):
+        if account.meter.holds:
             self._released.append(len(self.accounts))
         self.accounts.append(account)
         self.units.append(account.unit)
@@ -400,10 +400,8 @@ class Ledger:
         What it lacks from full stays, of a window its use. Its low points, its learned ceiling and held amounts do not.
         """
         old = self.accounts[index].meter
-        assert isinstance(old, Bucket | Window)
         spread = self.accounts[index].meter = Spread(old.quota, now_ns, self.headroom_s)
-        lack = old.used if isinstance(old, Window) else max(old.full_at_ns - now_ns, 0) / old.ns_per_unit
-        spread.charge(now_ns, lack)
+        spread.charge(now_ns, old.lack(now_ns))
         return spread
 
     def count_as_bucket(self, now_ns: int, index: int) -> Bucket:

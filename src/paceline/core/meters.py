@@ -66,6 +66,7 @@ class Meter:
     Attributes:
         refills: Whether it refills continuously: a bucket, or a spread quota.
         bursts: Whether it grants much at once, beyond its rate.
+        holds: Whether it counts what is in flight: :meth:`release` changes it.
         quota: The quota.
         headroom_s: The part that stays unused, in seconds of refill.
         most: The largest cost that fits when the quota is unused.
@@ -75,6 +76,7 @@ class Meter:
 
     refills: ClassVar[bool] = False
     bursts: ClassVar[bool] = False
+    holds: ClassVar[bool] = False
 
     quota: Quota
     headroom_s: float
@@ -115,6 +117,14 @@ class Meter:
     def level(self, now_ns: int) -> float:
         """What is left, headroom included; negative in debt."""
         raise NotImplementedError
+
+    def lack(self, now_ns: int) -> float:
+        """What it lacks from full, without what is held: of a quota that can be spread."""
+        raise NotImplementedError
+
+    def full_ns(self, now_ns: int) -> int | None:
+        """When it is full without further requests; ``None``: that is unknown."""
+        return self.earliest(now_ns, self.quota.amount)
 
     def adopt(self, now_ns: int, amount: float, period_s: float | None = None) -> None:
         """Change the amount of the quota, and its period (``None``: as it is); the use stays."""
@@ -360,7 +370,13 @@ class Bucket(Meter):
             self.widen()
 
     def level(self, now_ns: int) -> float:
-        return self.quota.burst - max(self.full_at_ns - now_ns, 0) / self.ns_per_unit
+        return self.quota.burst - Bucket.lack(self, now_ns)
+
+    def lack(self, now_ns: int) -> float:
+        return max(self.full_at_ns - now_ns, 0) / self.ns_per_unit
+
+    def full_ns(self, now_ns: int) -> int | None:  # noqa: ARG002
+        return self.full_at_ns
 
 
 class Held(Bucket):
@@ -376,6 +392,8 @@ class Held(Bucket):
     """
 
     __slots__ = ("_released", "charged_early", "held", "held_amount")
+
+    holds = True
 
     def __init__(self, quota: Quota, now_ns: int, headroom_s: float, *, gentle: bool = False) -> None:
         self.held: dict[int, float] = {}
@@ -524,6 +542,9 @@ class Spread(Bucket):
     def level(self, now_ns: int) -> float:
         self.forget(now_ns)
         return self.quota.amount - self.used
+
+    def full_ns(self, now_ns: int) -> int | None:
+        return Meter.full_ns(self, now_ns)
 
     def set_ceiling(self, now_ns: int, ceiling: float) -> None:
         self._rescale(now_ns, self.quota, min(max(ceiling, CEILING_MIN), 1.0))
@@ -722,6 +743,12 @@ class Window(Meter):
         self.roll(now_ns)
         return self.quota.amount - self.used
 
+    def lack(self, now_ns: int) -> float:  # noqa: ARG002
+        return self.used
+
+    def full_ns(self, now_ns: int) -> int | None:  # noqa: ARG002
+        return self.stop_ns
+
     def adopt(self, now_ns: int, amount: float, period_s: float | None = None) -> None:  # noqa: ARG002
         self.quota = self.quota.with_amount(amount)
         self.most = amount
@@ -731,6 +758,8 @@ class Slots(Meter):
     """A bound on the requests in flight. The cost of one does not change."""
 
     __slots__ = ("used",)
+
+    holds = True
 
     def __init__(self, quota: Quota) -> None:
         self.quota = quota
@@ -750,6 +779,9 @@ class Slots(Meter):
 
     def level(self, now_ns: int) -> float:  # noqa: ARG002
         return self.quota.amount - self.used
+
+    def full_ns(self, now_ns: int) -> int | None:  # noqa: ARG002
+        return None
 
     def adopt(self, now_ns: int, amount: float, period_s: float | None = None) -> None:  # noqa: ARG002
         self.quota = self.quota.with_amount(amount)

@@ -11,7 +11,7 @@ from collections.abc import Callable
 from typing import NamedTuple
 
 from paceline.core.changes import What
-from paceline.core.meters import FAR_NS, Bucket, Spread
+from paceline.core.meters import FAR_NS, Bucket
 from paceline.core.quota import NS, Quota
 from paceline.core.refill import LONGER_PERIOD, Refill
 from paceline.core.results import Reading, Refusal, RefusalKind
@@ -148,7 +148,7 @@ class QuotaTracker:
 
     def raise_headroom(self, headroom_s: float) -> None:
         """Raise an adaptive headroom to ``headroom_s``, within its bounds."""
-        if self._adapts and not isinstance(self.meter, Spread):
+        if self._adapts and self.meter.bursts:
             self._tested_ns = 0
             if headroom_s > self.meter.headroom_s:
                 self.meter.keep_unused(min(headroom_s, HEADROOM_MAX_S))
@@ -195,7 +195,7 @@ class QuotaTracker:
 
     def take_level(self, now_ns: int, sent_ns: int, note: Note, reading: Reading) -> None:
         """Take the level from ``reading`` without a comparison, less the charges since: the limit has changed."""
-        if reading.remaining is None or isinstance(self.meter, Spread):
+        if reading.remaining is None or not self.meter.bursts:
             return
         learned_unit_ns = self.meter.ns_per_unit
         lack_ns = _lack_ns(self.meter.quota, reading) / self.meter.ceiling
@@ -253,7 +253,7 @@ class QuotaTracker:
         can only lower the level, too, but shows all else.
         """
         bucket = self.meter
-        if reading.remaining is None or isinstance(bucket, Spread):
+        if reading.remaining is None or not bucket.bursts:
             return False
         published_unit_ns = bucket.quota.ns_per_unit
         if above:
@@ -379,7 +379,7 @@ class QuotaTracker:
         counter = asked_s is not None and self._asks_like_a_counter(asked_s, amount)
         if counter and self.refill.sure:  # the headers of answers have shown a bucket: the wait is about another time
             counter, asked_s, pause_ns = False, None, 0
-        if not isinstance(self.meter, Spread) and not counter:
+        if self.meter.bursts and not counter:
             self._blame_burst(now_ns, sent_ns, note, amount)
             full_at_ns = self._full_after(now_ns, amount, refusal, asked_s, pause_ns)
             if full_at_ns > self.meter.full_at_ns:
@@ -447,7 +447,7 @@ class QuotaTracker:
             rate = (admitted - self._refusal[1]) * true / (sent_ns - self._refusal[0]) * NS
             share = rate / self.meter.quota.rate
             self._climb_s = (sent_ns - self._refusal[0]) / NS
-            if share < CUT_LEAST * self.meter.ceiling and not (isinstance(self.meter, Spread) or self.refill.sure):
+            if share < CUT_LEAST * self.meter.ceiling and self.meter.bursts and not self.refill.sure:
                 self._refusal = None
                 return True  # the refill is so low that the quota is a counter that restarts
             if share < self.meter.ceiling:
