@@ -683,7 +683,10 @@ class TestPeriods:
         for at_s, remaining, reset_s in readings:
             said = Reading("requests", limit=40, remaining=remaining, reset_s=reset_s)
             assert refill.renewal_s(T0 + at_s * NS, said, known.amount, known.period_s, lambda _: 40.0) is None
-        assert refill.renewal_s(T0 + 12 * NS, Reading("requests", limit=40), known.amount, known.period_s, lambda _: 40.0) is None
+        assert (
+            refill.renewal_s(T0 + 12 * NS, Reading("requests", limit=40), known.amount, known.period_s, lambda _: 40.0)
+            is None
+        )
         said = Reading("requests", limit=40, remaining=27, reset_s=10.0)
         assert refill.renewal_s(T0 + 12 * NS, said, known.amount, known.period_s, lambda _: 40.0) == 10
 

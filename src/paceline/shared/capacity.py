@@ -334,7 +334,7 @@ class SharedCapacity:
         wait_ns = max(reply.wait_ns, ASK_MIN_NS) if len(reply.grants) < len(asked.wants) else 0
         polls_ns = between_polls_ns(self.peers)
         self._ask_ns = now_ns + min(wait_ns, max(ASK_AGAIN_NS, wait_ns // 8, polls_ns), max(PLACE_NS, polls_ns))
-        if reply.binds >= 0 and self.peers > 1 and isinstance(self._snapshot.ledger.accounts[reply.binds].meter, Slots):
+        if reply.binds >= 0 and self.peers > 1 and self._snapshot.ledger.accounts[reply.binds].meter.holds:
             self._ask_ns = min(self._ask_ns, now_ns + polls_ns)
         self._give_back(now_ns)
 
