@@ -10,13 +10,14 @@ from typing import Any
 from core_worlds import T0
 from hypothesis import strategies as st
 
+from paceline.core.changes import Change
 from paceline.core.meters import Bucket
 from paceline.core.queue import LaneSpec, Waiter
 from paceline.core.quota import NS, Quota, parse_quotas
 from paceline.core.results import Cost, Reading, Reservation, Source, SourceKind
 from paceline.shared.capacity import answer, ask
 from paceline.shared.ledger import SharedLedger
-from paceline.shared.messages import Learned, Message, News, Refused, Reply, Settled, Standing
+from paceline.shared.messages import Message, News, Refused, Reply, Settled, Standing
 from shared_pools import shared_pool
 
 
@@ -107,7 +108,7 @@ class Member:
         self.exchange()
 
     def other_process_says(self, what: str, value: float = 0.0) -> None:
-        self.other_process_sends(Learned(0, what, value))
+        self.other_process_sends(Change(0, what, value))
 
     def other_process_sends(self, news: News) -> None:
         for one in ([], [news]):  # its first message has no news
@@ -195,7 +196,7 @@ class Player:
         attempt.cost = true
         news: list[News] = [Settled(attempt.amounts, attempt.marks, list(true), command.end != "cancel", probe=True)]
         if command.end == "lesson" and self.lessons:
-            news += [Learned(0, what, value) for what, value in LESSONS[command.part % len(LESSONS)]]
+            news += [Change(0, what, value) for what, value in LESSONS[command.part % len(LESSONS)]]
         return news
 
     def heard(self, now_ns: int, reply: Reply, *, lost: bool = False) -> None:

@@ -7,8 +7,9 @@ import math
 import pytest
 from core_shared_ledger import Shared, wait_s
 
+from paceline.core.changes import Change
 from paceline.core.quota import NS, Quota, Rule, parse_quotas
-from paceline.shared.messages import Charged, Learned, Settled
+from paceline.shared.messages import Charged, Settled
 
 
 @pytest.fixture(autouse=True, params=["kept", "reloaded"])
@@ -61,7 +62,7 @@ class TestConfiguration:
 
     def test_the_same_again_changes_nothing(self):
         pool = Shared("100 tokens/min")
-        pool.tell("a", Learned(0, "set_ceiling", 0.5), fresh=True)
+        pool.tell("a", Change(0, "set_ceiling", 0.5), fresh=True)
         for who in "bc":
             assert pool.tell(who, versions=[-1], fresh=True).standings[0].learned.ceiling == 0.5
         assert pool.tell("d", versions=[1]).standings[0].learned is None
@@ -82,17 +83,17 @@ class TestConfiguration:
 class TestLessons:
     def learned(self, text: str, *lessons: tuple, **options):
         pool = Shared(text, **options)
-        pool.tell("a", *(Learned(0, what, value) for what, value in lessons))
+        pool.tell("a", *(Change(0, what, value) for what, value in lessons))
         return pool.standing().learned
 
     def test_two_who_learn_the_same_move_it_once(self):
         pool = Shared("60 tokens/min")
         pool.tell("z")
         for who in "ab":
-            reply = pool.tell(who, Learned(0, "shift", 5.0 * NS), versions=[0])
+            reply = pool.tell(who, Change(0, "shift", 5.0 * NS), versions=[0])
         assert reply.standings[0].lack_ns == 5 * NS
         assert (reply.standings[0].learned.version, reply.standings[0].learned.shifted_ns) == (1, 5 * NS)
-        pool.tell("b", Learned(0, "shift", 1.0 * NS), versions=[1])
+        pool.tell("b", Change(0, "shift", 1.0 * NS), versions=[1])
         assert pool.standing().learned.shifted_ns == 6 * NS
 
     def test_all_lessons_of_one_message_count(self):
@@ -106,7 +107,7 @@ class TestLessons:
         pool = Shared("60 tokens/min")
         assert pool.tell("a", versions=[-1]).standings[0].learned.version == 0
         assert pool.tell("a").standings[0].learned is None
-        pool.tell("b", Learned(0, "cap_burst", 20.0))
+        pool.tell("b", Change(0, "cap_burst", 20.0))
         assert pool.tell("a").standings[0].learned.burst_cap == 20
         assert pool.tell("a", versions=[1]).standings[0].learned is None
 
@@ -120,18 +121,18 @@ class TestLessons:
     def test_what_a_window_has_left(self):
         pool = Shared("60 tokens/day window utc")
         pool.wait(6 * 3_600)
-        assert pool.tell("a", Learned(0, "seen", 10.0)).standings[0].used == 50
+        assert pool.tell("a", Change(0, "seen", 10.0)).standings[0].used == 50
         assert wait_s(pool.ask("b", 11)) > 3_600
         assert pool.take("b", 10)
 
     def test_a_bucket_that_must_be_spread(self):
         pool = Shared("60 tokens/min")
         pool.take("a", 30)
-        reply = pool.tell("a", Learned(0, "spread"))
+        reply = pool.tell("a", Change(0, "spread"))
         assert reply.standings[0].learned.spread
         assert reply.standings[0].lack_ns == 30 * NS
         assert wait_s(pool.ask("b", 5)) >= 28
-        pool.tell("a", Learned(0, "spread"), versions=[1])  # again: it is one already
+        pool.tell("a", Change(0, "spread"), versions=[1])  # again: it is one already
         assert pool.standing().lack_ns == 30 * NS
 
     def test_a_quota_that_one_of_them_came_to_know(self):
@@ -146,11 +147,11 @@ class TestLessons:
     def test_a_rule_that_has_no_such_thing_is_left_as_it_was(self):
         for what in ("shift", "cap_burst", "set_ceiling", "spread"):
             pool = Shared("9 concurrency, 60 tokens/day window utc")
-            pool.tell("a", Learned(0, what, 5.0), Learned(1, what, 5.0))
+            pool.tell("a", Change(0, what, 5.0), Change(1, what, 5.0))
             assert pool.standing(0).learned.quota == pool.quotas[0]
             assert pool.standing(1).learned.quota.rule is Rule.WINDOW
         pool = Shared("9 requests/min")
-        pool.tell("a", Learned(0, "seen", 3.0))
+        pool.tell("a", Change(0, "seen", 3.0))
         assert pool.standing().lack_ns == 0
 
     def test_nothing_learned_is_infinite_and_whole(self):

@@ -9,10 +9,11 @@ from typing import Any
 
 from lupa.lua51 import LuaRuntime
 
+from paceline.core.changes import Change
 from paceline.core.meters import LOW_POINTS_MAX, restarts
 from paceline.core.quota import MONTH, MONTH_S, NS, Quota, Rule
 from paceline.shared.ledger import SharedLedger
-from paceline.shared.messages import Charged, Learned, Left, Message, Refused, Reply, Settled
+from paceline.shared.messages import Charged, Left, Message, Refused, Reply, Settled
 from paceline.shared.peers import FRONT
 from paceline.stores.redis_wire import decode, encode, quota_set, script
 
@@ -291,7 +292,7 @@ class World:
         ours, theirs = (Settled(grant.amounts, marks, actual, answered, probe) for marks in grant.marks)
         return ours, theirs
 
-    def _learned(self, process: Process) -> Learned:
+    def _learned(self, process: Process) -> Change:
         rng = self.rng
         index = rng.randrange(len(process.quotas))
         quota = process.quotas[index]
@@ -306,4 +307,4 @@ class World:
         }
         what = rng.choice(list(values))
         self._count(what)
-        return Learned(index, what, values[what])
+        return Change(index, what, values[what])

@@ -7,12 +7,11 @@ a store that processes share (:class:`paceline.shared.capacity.SharedCapacity`).
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from math import ceil
 from typing import Any, Final, Literal, NamedTuple, Protocol, Self
 
 from paceline.core.learning import Learning
 from paceline.core.ledger import Ledger
-from paceline.core.meters import FAR_NS, Bucket, Exact
+from paceline.core.meters import FAR_NS
 from paceline.core.queue import Waiter
 from paceline.core.quota import Cost, Quota
 from paceline.core.results import QUEUE, Decision, Reading, Refusal, RefusalKind, Reservation, StoreLost, WaitUntil
@@ -156,17 +155,14 @@ class LocalCapacity:
                 amounts[index] += amount
         for account, amount in zip(self.ledger.accounts, amounts, strict=True):
             m, tracker = account.meter, account.tracker
-            if type(m) is Bucket and amount:
-                by_ns = now_ns + ceil(amount * m.ns_per_unit) - m.full_at_ns
-                if by_ns > 0:
-                    (tracker.hold if tracker is not None else m.shift)(now_ns, by_ns)
+            if amount and (by_ns := m.unsent_ns(now_ns, amount)):
+                (tracker.hold if tracker is not None else m.shift)(now_ns, by_ns)
 
     def sent(self, now_ns: int, reservation: Reservation) -> None:
-        """Count a granted attempt in exact quotas from now on: it goes now, later than it was granted."""
+        """Count a granted attempt as charged now, where the instant counts: it goes later than it was granted."""
         for index, (account, amount) in enumerate(zip(self.ledger.accounts, reservation.amounts, strict=False)):
-            m = account.meter
-            if type(m) is Exact and amount and reservation.open:
-                reservation.marks[index] = m.move(now_ns, reservation.marks[index], amount)
+            if amount and reservation.open:
+                reservation.marks[index] = account.meter.move(now_ns, reservation.marks[index], amount)
 
     def earliest(self, now_ns: int, amounts: list[float], ahead: list[float] | None = None) -> tuple[int, int]:
         return self.ledger.earliest(now_ns, amounts, ahead)
@@ -208,8 +204,7 @@ class LocalCapacity:
 
     def arrive(self, now_ns: int) -> None:
         for i, account in enumerate(self.ledger.accounts):
-            if isinstance(account.meter, Bucket):
-                account.meter.arrive(now_ns, self.ledger.held(i))
+            account.meter.arrive(now_ns, self.ledger.held(i))
 
     def cool_down_ns(self, now_ns: int) -> int:
         return self.ledger.pause.until_ns - now_ns

@@ -17,7 +17,7 @@ from math import inf
 
 from paceline.core.ledger import Ledger
 from paceline.core.meters import FAR_NS, Slots
-from paceline.core.quota import NS
+from paceline.core.quota import NS, Rule
 from paceline.core.results import LEARNED, Reservation, Source, SourceKind
 
 STALL_NS = 60 * NS
@@ -117,10 +117,11 @@ class Guesses:
 
     def changed_elsewhere(self, now_ns: int, index: int, before: float) -> None:
         """Another process has lowered the limit at ``index`` from ``before``, or raised it in a test of its own."""
-        guess, m = self.open[index], self._ledger.accounts[index].meter
-        raised = m.quota.amount > (before if isinstance(m, Slots) else guess.amount)
-        guess.amount, guess.served = m.quota.amount, 0.0
-        if isinstance(m, Slots):
+        guess, quota = self.open[index], self._ledger.accounts[index].meter.quota
+        slots = quota.rule is Rule.SLOTS
+        raised = quota.amount > (before if slots else guess.amount)
+        guess.amount, guess.served = quota.amount, 0.0
+        if slots:
             if not raised:
                 guess.rounds = min(2 * guess.rounds, ROUNDS_MAX)
         elif raised:
@@ -156,7 +157,7 @@ class Guesses:
         """The index of a guess that makes a request with ``amounts`` wait longer than a minute, the first time."""
         for index, guess in self.open.items():
             m, amount = self._ledger.accounts[index].meter, amounts[index]
-            if amount and not guess.warned and not isinstance(m, Slots):
+            if amount and not guess.warned and m.quota.rule is not Rule.SLOTS:
                 wait_ns = m.earliest(now_ns, min(amount, m.most)) - now_ns
                 if wait_ns > STALL_NS:
                     guess.warned = True
@@ -181,7 +182,11 @@ class Guesses:
                 amount_now, gain = self._raised(now_ns, index, guess, amount, binds=index in binding)
             amount_now = min(amount_now, guess.most)
             # Slots are at the end of their test when the former number has held as long as a step lasts.
-            held = isinstance(m, Slots) and m.quota.amount == guess.most and guess.served >= guess.rounds * guess.most
+            held = (
+                m.quota.rule is Rule.SLOTS
+                and m.quota.amount == guess.most
+                and guess.served >= guess.rounds * guess.most
+            )
             if amount_now > m.quota.amount or held:
                 guess.served, guess.amount = 0.0, amount_now
                 raises.append((index, amount_now, gain))

@@ -18,17 +18,18 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Collection, Iterable
+from collections.abc import Callable, Collection, Iterable
 from dataclasses import replace
 from functools import partial
 
+from paceline.core.changes import Change, What
 from paceline.core.guesses import RETEST_STEP, Guess, Guesses
 from paceline.core.ledger import DEBT_MAX, Ledger
-from paceline.core.meters import Bucket, Slots, Spread, Window
+from paceline.core.meters import Bucket, Slots, Window
 from paceline.core.quota import CONCURRENCY, INPUT_TOKENS, OWN_RULES, TOKENS, Quota, Rule
 from paceline.core.refill import LONGER_PERIOD, PERIOD_MARGIN, Refill
 from paceline.core.results import LEARNED, Basis, Reading, Refusal, RefusalKind, Reservation, Source, SourceKind
-from paceline.core.tracker import CLOCK_MARGIN, QUANTISED_MARGIN, Note, QuotaTracker, Report, report_nothing
+from paceline.core.tracker import CLOCK_MARGIN, QUANTISED_MARGIN, Note, QuotaTracker
 
 LIMIT_MIN, LIMIT_MAX = 1e-3, 1e12
 WAIT_MAX_S = 32 * 86_400.0
@@ -46,7 +47,7 @@ class Learning:
 
     Args:
         ledger: The ledger, whose meters are corrected.
-        report: Called with every change, so that other processes can make it, too.
+        report: Called with every change, and with every quota that is added, so that other processes can make it, too.
         raises: Whether an answer may raise a limit that the user has given.
         adapts: Whether the headroom of buckets adapts: to attempts that are sent late, and to refusals of a bucket that
             was nearly empty.
@@ -57,11 +58,16 @@ class Learning:
     """
 
     def __init__(
-        self, ledger: Ledger, report: Report = report_nothing, *, raises: bool = False, adapts: bool = False
+        self,
+        ledger: Ledger,
+        report: Callable[[Change | Quota], None] | None = None,
+        *,
+        raises: bool = False,
+        adapts: bool = False,
     ) -> None:
         self._ledger, self._accounts = ledger, ledger.accounts
-        self._report = report
-        self._shared = report is not report_nothing  # whether other processes make the same changes
+        self._report = report or (lambda _: None)
+        self._shared = report is not None  # whether other processes make the same changes
         self._raises, self._adapts = raises, adapts
         self._tracked = 0  # the number of accounts that have a tracker, or need none
         self.guesses = Guesses(ledger)
@@ -77,8 +83,14 @@ class Learning:
         for i, account in enumerate(self._accounts[self._tracked :], self._tracked):
             m = account.meter
             if isinstance(m, Bucket) and m.quota.rule not in OWN_RULES:
-                account.tracker = QuotaTracker(m, i, self._report, adapts=self._adapts)
+                account.tracker = QuotaTracker(m, partial(self._change, i), adapts=self._adapts)
         self._tracked = len(self._accounts)
+
+    def _change(self, index: int, now_ns: int, what: What, value: float) -> None:
+        """Make a change, here and in the other processes."""
+        change = Change(index, what, value)
+        self._ledger.apply(now_ns, change)
+        self._report(change)
 
     def sent_late(self, late_s: float) -> None:
         """Raise adaptive headrooms: an attempt was sent ``late_s`` after its grant.
@@ -141,8 +153,7 @@ class Learning:
             tracker, m = account.tracker, account.meter
             above = reading.limit is not None and self._in_period(index, reading.limit) > m.quota.amount
             if isinstance(m, Window) and reading.remaining is not None and reading.remaining < m.level(now_ns):
-                m.seen(now_ns, reading.remaining)
-                self._report(index, "seen", reading.remaining)
+                self._change(index, now_ns, What.SEEN, reading.remaining)
             if tracker is None or note is None:
                 continue
             partly = share < 1  # the provider refills faster than the part that is used
@@ -181,7 +192,7 @@ class Learning:
         m = None if index is None else self._accounts[index].meter
         limit, remaining, reset_s = reading.limit, reading.remaining, reading.reset_s
         size = limit if limit is not None or m is None else m.quota.amount / share
-        if isinstance(m, Bucket) and not isinstance(m, Spread) and reset_s is not None and size is not None:
+        if m is not None and m.bursts and reset_s is not None and size is not None:
             per_s = size / m.quota.period_s
             if remaining is not None:  # the bucket may be smaller than the limit
                 rough = reading.resolution + reading.reset_resolution_s * per_s
@@ -206,11 +217,12 @@ class Learning:
         stated = reading.period_s is not None and reading.basis is Basis.STATED
         if tracker is None or stated or tracker.meter.quota.rule is Rule.SLIDING:
             return False  # it has stated its period, or the user the rule, by which its resets have another meaning
-        period_s, spread = tracker.refill.period_s(reading), isinstance(tracker.meter, Spread)
+        period_s, spread = tracker.refill.period_s(reading), not tracker.meter.bursts
         bucket, quota, account = period_s is not None, tracker.meter.quota, self._accounts[index]
         if not bucket and note is not None:
-            known = quota if account.given == math.inf else quota.with_amount(account.given)
-            period_s = tracker.refill.renewal_s(sent_ns, reading, known, partial(tracker.charged_since, note))
+            known = quota.amount if account.given == math.inf else account.given
+            charged_since = partial(tracker.charged_since, note)
+            period_s = tracker.refill.renewal_s(sent_ns, reading, known, quota.period_s, charged_since)
         if period_s is None or limit is None:
             return False
         changed = False
@@ -228,7 +240,7 @@ class Learning:
                 self._ledger.adopt(now_ns, index, min(limit, account.given), period_s)
                 self._accounts[index].source = LEARNED
         if changed:
-            tracker.changed()
+            tracker.changed(now_ns)
         return changed
 
     def _in_period(self, index: int, limit: float) -> float:
@@ -301,7 +313,7 @@ class Learning:
         if len(doubted) > 1:
             del self._doubted[index]
             spread = self._ledger.spread(now_ns, index)
-            self._accounts[index].tracker = QuotaTracker(spread, index, self._report, adapts=self._adapts)
+            self._accounts[index].tracker = QuotaTracker(spread, partial(self._change, index), adapts=self._adapts)
 
     def _index(self, unit: str | None, period_s: float | None) -> int | None:
         """The index of the one quota on ``unit`` and period; ``None`` for none or several.
@@ -363,7 +375,7 @@ class Learning:
             index = len(self._accounts) - 1
             if slots:
                 self.guesses.found_slots(index)
-            self._report(index, "add", quota)
+            self._report(quota)
             return [index]
         account = self._accounts[index]
         tracker = account.tracker
@@ -377,7 +389,7 @@ class Learning:
         lowered = self.guesses.is_lowered(index) and isinstance(answer, Refusal)
         if not lowered:
             self.guesses.confirm(index)
-        if isinstance(answer, Refusal) and limit < before and not isinstance(account.meter, Slots):
+        if isinstance(answer, Refusal) and limit < before and account.meter.quota.rule is not Rule.SLOTS:
             self.guesses.lowered(now_ns, index, before)
         if limit == before:
             if account.source.kind is not SourceKind.GIVEN:
@@ -390,11 +402,10 @@ class Learning:
 
     def _adopt(self, now_ns: int, index: int, limit: float, source: Source = LEARNED) -> None:
         account = self._accounts[index]
-        self._ledger.adopt(now_ns, index, limit)
+        self._change(index, now_ns, What.ADOPT, limit)
         account.source = source
-        self._report(index, "adopt", limit)
         if account.tracker is not None:
-            account.tracker.changed()
+            account.tracker.changed(now_ns)
 
     def _stated_above(self, index: int, limit: float) -> None:
         """Note that the provider allows more than the user has given; the given limit holds."""
@@ -411,18 +422,18 @@ class Learning:
         for index, amount, gain in self.guesses.served(now_ns, reservation, true):
             account = self._accounts[index]
             m, tracker, source = account.meter, account.tracker, account.source
-            guess = self.guesses.open[index]
-            if not guess.warned and not isinstance(m, Slots):
+            guess, slots = self.guesses.open[index], m.quota.rule is Rule.SLOTS
+            if not guess.warned and not slots:
                 guess.warned = True
                 self.notices.append(
                     self.about_guess(index) + "; the provider serves more, so it is raised step by step"
                 )
             if amount == guess.most:
                 source = guess.source
-                if not isinstance(m, Slots) or amount == m.quota.amount:  # else it has yet to hold
+                if not slots or amount == m.quota.amount:  # else it has yet to hold
                     self.guesses.confirm(index)
             self._adopt(now_ns, index, amount, source)
-            if gain and tracker is not None and not isinstance(tracker.meter, Spread):
+            if gain and tracker is not None and tracker.meter.bursts:
                 tracker.gain(now_ns, gain)
 
     def _fall_back(self, now_ns: int, index: int, guess: Guess, sent_ns: int) -> None:
@@ -434,7 +445,7 @@ class Learning:
             return
         self.guesses.confirm(index)
         tracker = self._accounts[index].tracker
-        if guess.amount and tracker is not None and not isinstance(tracker.meter, Spread):
+        if guess.amount and tracker is not None and tracker.meter.bursts:
             limit = tracker.least_limit(guess.since_ns, sent_ns)
             if 0 < limit < tracker.meter.quota.amount:
                 self._adopt(now_ns, index, 2 * limit, self._accounts[index].source)
@@ -484,11 +495,15 @@ class Learning:
     def _spread(self, now_ns: int, index: int, lack: float = 0.0) -> None:
         """Spread the quota at ``index``, which lacks at least ``lack``, evenly, which is safe under every rule: it is not a bucket."""
         tracker = self._accounts[index].tracker
-        if tracker is not None and not isinstance(tracker.meter, Spread):
-            tracker.meter = self._ledger.spread(now_ns, index)
-            self._report(index, "spread", 0.0)
-            tracker.lack_at_least(now_ns, lack)
-            tracker.changed()
+        if tracker is None or not tracker.meter.bursts:
+            return
+        m = tracker.meter = self._ledger.spread(now_ns, index)
+        self._report(Change(index, What.SPREAD))
+        missing = lack - max(m.full_at_ns - now_ns, 0) / m.ns_per_unit
+        if missing > 0:
+            m.charge(now_ns, missing)
+            self._report(Change(index, What.SHIFT, math.ceil(missing * m.ns_per_unit)))
+        tracker.changed(now_ns)
 
 
 def _within(value: float | None, least: float, most: float) -> float | None:

@@ -1,6 +1,6 @@
 """The quotas of one pool together.
 
-Reservations and settlements are made here. ``Learning`` corrects the meters directly, not through this class.
+Reservations and settlements are made here. ``Learning`` corrects the meters by :class:`~paceline.core.changes.Change`.
 
 An attempt *reserves* the cost that the provider holds at admission: if the cost fits every quota, every quota is
 charged, and otherwise none. After the answer the reservation is *settled* with the true cost: a lower one gives
@@ -15,7 +15,8 @@ import math
 from collections.abc import Collection, Iterable, Sequence
 
 from paceline.core.account import Account
-from paceline.core.meters import FAR_NS, Bucket, Held, Meter, Slots, Spread, Window, meter
+from paceline.core.changes import Change, What, apply
+from paceline.core.meters import FAR_NS, Bucket, Meter, Spread, meter
 from paceline.core.pause import Pause, Phase
 from paceline.core.quota import (
     CONCURRENCY,
@@ -215,7 +216,7 @@ class Ledger:
         Each was rounded up to a nanosecond: seven of a seventh of a minute come to more than a minute.
         """
         rounding_ns = self._at_once if self._last_ns == now_ns else 0
-        return binding >= 0 and at_ns - now_ns <= rounding_ns and isinstance(self.accounts[binding].meter, Bucket)
+        return binding >= 0 and at_ns - now_ns <= rounding_ns and self.accounts[binding].meter.refills
 
     def share(self, amounts: list[float]) -> float:
         """``amounts`` as one number: how many seconds of the scarcest quota they take."""
@@ -337,6 +338,13 @@ class Ledger:
         """When the oldest open reservation is lost."""
         return next((r.lost_at_ns for r in self._open), FAR_NS)
 
+    def apply(self, now_ns: int, change: Change) -> None:
+        """Make a change that follows from an answer."""
+        if change.what is What.ADOPT:
+            self.adopt(now_ns, change.index, change.value)
+        else:
+            apply(now_ns, self.accounts[change.index].meter, change)
+
     def adopt(self, now_ns: int, index: int, amount: float, period_s: float | None = None) -> None:
         """Change the amount, and the period (``None``: as it is), of the quota at ``index``."""
         account = self.accounts[index]
@@ -365,15 +373,14 @@ class Ledger:
         """Charge a further quota, which is the usable part of its limit, from now on; slots also with what is in flight."""
         given = source.kind is SourceKind.GIVEN
         m = meter(quota, now_ns, self.headroom_s, gentle=self.gentle, held=quota.unit in self.charged_after)
-        if isinstance(m, Bucket) and m.opened < math.inf and not given:
-            m.opened /= 2  # the limit may be lower
-            m.widen()
-        if isinstance(m, Slots):
+        if not given:
+            m.open_less()  # the limit may be lower
+        if quota.rule is Rule.SLOTS:
             for reservation in self._open:
                 missing = len(self.accounts) - len(reservation.amounts)  # quotas may have been added since
                 reservation.amounts += [*[0.0] * missing, 1.0]
                 reservation.marks += [0] * (missing + 1)
-                m.used += 1
+                m.charge(now_ns, 1.0)
         above = rounded(m.most / self.share_of(quota)) if given else math.inf
         self.append(Account(m, str(quota), source, quota.amount if given else math.inf, above))
 
@@ -381,7 +388,7 @@ class Ledger:
         """Charge a further account from now on, at its present level."""
         if account.meter.quota.rule is Rule.SLOTS:
             self.slot_indexes.append(len(self.accounts))
-        if isinstance(account.meter, Slots | Held):
+        if account.meter.holds:
             self._released.append(len(self.accounts))
         self.accounts.append(account)
         self.units.append(account.unit)
@@ -393,10 +400,8 @@ class Ledger:
         What it lacks from full stays, of a window its use. Its low points, its learned ceiling and held amounts do not.
         """
         old = self.accounts[index].meter
-        assert isinstance(old, Bucket | Window)
         spread = self.accounts[index].meter = Spread(old.quota, now_ns, self.headroom_s)
-        lack = old.used if isinstance(old, Window) else max(old.full_at_ns - now_ns, 0) / old.ns_per_unit
-        spread.charge(now_ns, lack)
+        spread.charge(now_ns, old.lack(now_ns))
         return spread
 
     def count_as_bucket(self, now_ns: int, index: int) -> Bucket:

@@ -33,7 +33,7 @@ from datetime import UTC, datetime, timedelta
 from functools import reduce
 from math import ceil, floor
 from operator import add, sub
-from typing import Protocol
+from typing import ClassVar
 
 from paceline.core.quota import MONTH, NS, Quota, Rule
 
@@ -60,14 +60,23 @@ LOW_POINTS_MAX = 16
 shrink a refund: they stay evenly apart while the bucket empties."""
 
 
-class Meter(Protocol):
-    """One quota and its use.
+class Meter:
+    """One quota and its use. What a rule has no use for does nothing.
 
     Attributes:
+        refills: Whether it refills continuously: a bucket, or a spread quota.
+        bursts: Whether it grants much at once, beyond its rate.
+        holds: Whether it counts what is in flight: :meth:`release` changes it.
         quota: The quota.
         headroom_s: The part that stays unused, in seconds of refill.
         most: The largest cost that fits when the quota is unused.
     """
+
+    __slots__ = ("headroom_s", "most", "quota")
+
+    refills: ClassVar[bool] = False
+    bursts: ClassVar[bool] = False
+    holds: ClassVar[bool] = False
 
     quota: Quota
     headroom_s: float
@@ -84,12 +93,14 @@ class Meter(Protocol):
             ahead: The cost of the requests that go first.
             slack_ns: How much later the grant may be used: the headroom is larger by as much refill.
         """
+        raise NotImplementedError
 
     def charge(self, now_ns: int, cost: float) -> int:
         """Charge ``cost``; return the mark of this charge, for :meth:`correct`.
 
         In buckets the mark is the instant, made unique; in a window its start; 0 in slots, and where nothing was charged.
         """
+        raise NotImplementedError
 
     def correct(self, now_ns: int, mark: int, charged: float, actual: float) -> None:
         """Turn a charge of ``charged`` into one of ``actual``: an exact refund, or debt."""
@@ -105,9 +116,45 @@ class Meter(Protocol):
 
     def level(self, now_ns: int) -> float:
         """What is left, headroom included; negative in debt."""
+        raise NotImplementedError
+
+    def lack(self, now_ns: int) -> float:
+        """What it lacks from full, without what is held: of a quota that can be spread."""
+        raise NotImplementedError
+
+    def full_ns(self, now_ns: int) -> int | None:
+        """When it is full without further requests; ``None``: that is unknown."""
+        return self.earliest(now_ns, self.quota.amount)
 
     def adopt(self, now_ns: int, amount: float, period_s: float | None = None) -> None:
         """Change the amount of the quota, and its period (``None``: as it is); the use stays."""
+        raise NotImplementedError
+
+    def shift(self, now_ns: int, by_ns: int) -> None:
+        """Move the level by so much refill: down when others use the key, too, and up when the charges were too high."""
+
+    def cap_burst(self, amount: float) -> None:
+        """Learn that it holds only ``amount`` at once; its charges, and the wait of a cost above that, stay."""
+
+    def set_ceiling(self, now_ns: int, ceiling: float) -> None:
+        """Run at the share ``ceiling`` of the published rate; the level stays."""
+
+    def open_less(self) -> None:
+        """Halve the first burst of an opening bucket."""
+
+    def seen(self, now_ns: int, remaining: float) -> None:
+        """Take the smaller ``remaining`` of the provider: others use the key, too."""
+
+    def arrive(self, now_ns: int, amount: float) -> None:
+        """Count the charges of ``amount`` in flight as made now: what was refilled since they were made is not granted again."""
+
+    def move(self, now_ns: int, mark: int, amount: float) -> int:  # noqa: ARG002
+        """Count the charge ``amount`` as made now, where the instant counts; return its mark."""
+        return mark
+
+    def unsent_ns(self, now_ns: int, amount: float) -> int:  # noqa: ARG002
+        """By how much the level is too high while charges of ``amount`` are not sent: the provider's bucket stays full."""
+        return 0
 
 
 def small_burst_s(quota: Quota) -> float:
@@ -115,7 +162,7 @@ def small_burst_s(quota: Quota) -> float:
     return max(SMALL_BURST_S, SMALL_PERIODS * quota.period_s)
 
 
-class Bucket:
+class Bucket(Meter):
     """A continuously refilled quota, kept as the instant at which it will be full (as in GCRA).
 
     Attributes:
@@ -132,10 +179,12 @@ class Bucket:
     """
 
     __slots__ = (
-        "burst_cap", "ceiling", "full_at_ns", "full_wait_ns", "headroom_s", "low_lacks", "low_marks", "most", "ns_per_unit",
-        "open_reach_ns", "opened", "quota", "reach_ns", "sequence",
+        "burst_cap", "ceiling", "full_at_ns", "full_wait_ns", "low_lacks", "low_marks", "ns_per_unit", "open_reach_ns", "opened",
+        "reach_ns", "sequence",
     )  # fmt: skip
 
+    refills = True
+    bursts = True
     held_ns = 0
     """The refill of what is held for attempts in flight, in nanoseconds; see :class:`Held`."""
 
@@ -158,6 +207,11 @@ class Bucket:
         self.full_wait_ns = min(FULL_WAIT_NS, math.floor(self.headroom_s * NS))
         self.widen()
 
+    def open_less(self) -> None:
+        if self.opened < math.inf:
+            self.opened /= 2
+            self.widen()
+
     def keep_unused(self, headroom_s: float) -> None:
         """Leave the refill of ``headroom_s`` unused from now on; the level stays."""
         self.headroom_s = headroom_s
@@ -178,12 +232,10 @@ class Bucket:
             self.reach_ns = min(self.reach_ns, math.floor(self.opened * self.ns_per_unit))
 
     def cap_burst(self, amount: float) -> None:
-        """Learn that it holds only ``amount`` at once; its charges, and the wait of a cost above that, stay."""
         self.burst_cap = max(amount, 0.0)
         self.widen()
 
     def shift(self, now_ns: int, by_ns: int) -> None:
-        """Move ``full_at_ns``: later when others use the key, too, and earlier when the charges were too high."""
         if by_ns > 0:
             before_ns = self.full_at_ns
             self.charge(now_ns, 0.0)  # records the present lack as a low point: a refund is worth no more
@@ -194,10 +246,7 @@ class Bucket:
         self.not_granted(by_ns / self.ns_per_unit)
 
     def arrive(self, now_ns: int, amount: float) -> None:
-        """Count the charges of ``amount`` in flight as made now: what was refilled since they were made is not granted again.
-
-        Without them the bucket is full at ``full_at_ns`` less their refill, or now.
-        """
+        """See :meth:`Meter.arrive`. Without them the bucket is full at ``full_at_ns`` less their refill, or now."""
         by_ns = now_ns + ceil(amount * self.ns_per_unit) - max(self.full_at_ns, now_ns)
         if by_ns > 0:
             before_ns = max(self.full_at_ns, now_ns)
@@ -213,8 +262,10 @@ class Bucket:
             self.opened = max(self.opened + amount, small_burst_s(self.quota) * self.quota.rate)
             self.widen()
 
+    def unsent_ns(self, now_ns: int, amount: float) -> int:
+        return max(now_ns + ceil(amount * self.ns_per_unit) - self.full_at_ns, 0)
+
     def set_ceiling(self, now_ns: int, ceiling: float) -> None:
-        """Run at the share ``ceiling`` of the published rate; the level stays."""
         level = Bucket.level(self, now_ns)  # what is held is not charged yet
         self.ceiling = min(max(ceiling, CEILING_MIN), 1.0)
         self._resize(now_ns, self.quota, level)
@@ -318,11 +369,14 @@ class Bucket:
                 return
             self.widen()
 
-    def release(self, now_ns: int, mark: int, cost: float) -> None:
-        """A bucket does not count requests in flight."""
-
     def level(self, now_ns: int) -> float:
-        return self.quota.burst - max(self.full_at_ns - now_ns, 0) / self.ns_per_unit
+        return self.quota.burst - Bucket.lack(self, now_ns)
+
+    def lack(self, now_ns: int) -> float:
+        return max(self.full_at_ns - now_ns, 0) / self.ns_per_unit
+
+    def full_ns(self, now_ns: int) -> int | None:  # noqa: ARG002
+        return self.full_at_ns
 
 
 class Held(Bucket):
@@ -338,6 +392,8 @@ class Held(Bucket):
     """
 
     __slots__ = ("_released", "charged_early", "held", "held_amount")
+
+    holds = True
 
     def __init__(self, quota: Quota, now_ns: int, headroom_s: float, *, gentle: bool = False) -> None:
         self.held: dict[int, float] = {}
@@ -384,6 +440,9 @@ class Held(Bucket):
     def arrive(self, now_ns: int, amount: float) -> None:
         """What is in flight is held, and not refilled."""
 
+    def unsent_ns(self, now_ns: int, amount: float) -> int:  # noqa: ARG002
+        return 0
+
     @property
     def _period_ns(self) -> int:
         return ceil(self.quota.period_s * NS)
@@ -416,6 +475,8 @@ class Spread(Bucket):
     """
 
     __slots__ = ("_burst", "amounts", "ends", "period_ns", "used")
+
+    bursts = False
 
     def __init__(self, quota: Quota, now_ns: int, headroom_s: float) -> None:
         self.ends: list[int] = []
@@ -468,6 +529,9 @@ class Spread(Bucket):
             self.amounts[i] += change
             self.used += change
 
+    def unsent_ns(self, now_ns: int, amount: float) -> int:  # noqa: ARG002
+        return 0
+
     def forget(self, now_ns: int) -> None:
         """Drop the slices before the last period."""
         gone = bisect_right(self.ends, now_ns - self.period_ns)
@@ -478,6 +542,9 @@ class Spread(Bucket):
     def level(self, now_ns: int) -> float:
         self.forget(now_ns)
         return self.quota.amount - self.used
+
+    def full_ns(self, now_ns: int) -> int | None:
+        return Meter.full_ns(self, now_ns)
 
     def set_ceiling(self, now_ns: int, ceiling: float) -> None:
         self._rescale(now_ns, self.quota, min(max(ceiling, CEILING_MIN), 1.0))
@@ -504,7 +571,7 @@ EXACT_LOG_MAX = 65_536
 """How many instants an exact quota remembers; beyond it, two neighbours count as charged at the later one."""
 
 
-class Exact:
+class Exact(Meter):
     """The amount within any trailing period, of a quota that only the limiter counts: a log of the charges.
 
     No headroom: between the limiter and itself there is no jitter. A charge leaves the period exactly one period later.
@@ -515,7 +582,7 @@ class Exact:
         used: Their sum.
     """
 
-    __slots__ = ("amounts", "headroom_s", "instants", "most", "period_ns", "quota", "used")
+    __slots__ = ("amounts", "instants", "period_ns", "used")
 
     def __init__(self, quota: Quota) -> None:
         self.headroom_s = 0.0
@@ -568,15 +635,8 @@ class Exact:
             self.used += change
 
     def move(self, now_ns: int, mark: int, amount: float) -> int:
-        """Count the charge ``amount`` as made now; return its new mark."""
         self.correct(now_ns, mark, amount, 0.0)
         return self.charge(now_ns, amount)
-
-    def answered(self, cost: float) -> None:
-        """It does not open gently."""
-
-    def release(self, now_ns: int, mark: int, cost: float) -> None:
-        """It does not count requests in flight."""
 
     def _forget(self, now_ns: int) -> None:
         """Drop the charges before the last period."""
@@ -616,14 +676,14 @@ CLOCK_NS = NS // 10
 """Clocks that differ by less are taken for equal."""
 
 
-class Window:
+class Window(Meter):
     """A counter that restarts at known instants, with the headroom as a guard against clock error at both edges.
 
     Attributes:
         ahead_ns: How far the clock by which it restarts, that of the store, is ahead of the clock of its caller.
     """
 
-    __slots__ = ("ahead_ns", "headroom_s", "most", "period_ns", "quota", "start_ns", "stop_ns", "used")
+    __slots__ = ("ahead_ns", "period_ns", "start_ns", "stop_ns", "used")
 
     def __init__(self, quota: Quota, headroom_s: float) -> None:
         self.quota = quota
@@ -675,30 +735,31 @@ class Window:
         if mark in (0, self.start_ns):  # of this window; 0: nothing was charged
             self.used = max(self.used + actual - charged, 0.0)
 
-    def answered(self, cost: float) -> None:
-        """It does not open gently."""
-
     def seen(self, now_ns: int, remaining: float) -> None:
-        """Take the smaller ``remaining`` of the provider: others use the key, too."""
         self.roll(now_ns)
         self.used = max(self.used, self.quota.amount - remaining)
-
-    def release(self, now_ns: int, mark: int, cost: float) -> None:
-        """A window does not count requests in flight."""
 
     def level(self, now_ns: int) -> float:
         self.roll(now_ns)
         return self.quota.amount - self.used
+
+    def lack(self, now_ns: int) -> float:  # noqa: ARG002
+        return self.used
+
+    def full_ns(self, now_ns: int) -> int | None:  # noqa: ARG002
+        return self.stop_ns
 
     def adopt(self, now_ns: int, amount: float, period_s: float | None = None) -> None:  # noqa: ARG002
         self.quota = self.quota.with_amount(amount)
         self.most = amount
 
 
-class Slots:
-    """A bound on the requests in flight."""
+class Slots(Meter):
+    """A bound on the requests in flight. The cost of one does not change."""
 
-    __slots__ = ("headroom_s", "most", "quota", "used")
+    __slots__ = ("used",)
+
+    holds = True
 
     def __init__(self, quota: Quota) -> None:
         self.quota = quota
@@ -713,17 +774,14 @@ class Slots:
         self.used += cost
         return 0
 
-    def correct(self, now_ns: int, mark: int, charged: float, actual: float) -> None:
-        """The cost of a request in flight does not change."""
-
-    def answered(self, cost: float) -> None:
-        """They do not open gently."""
-
     def release(self, now_ns: int, mark: int, cost: float) -> None:  # noqa: ARG002
         self.used = max(self.used - cost, 0.0)
 
     def level(self, now_ns: int) -> float:  # noqa: ARG002
         return self.quota.amount - self.used
+
+    def full_ns(self, now_ns: int) -> int | None:  # noqa: ARG002
+        return None
 
     def adopt(self, now_ns: int, amount: float, period_s: float | None = None) -> None:  # noqa: ARG002
         self.quota = self.quota.with_amount(amount)

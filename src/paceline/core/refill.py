@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 
-from paceline.core.quota import NS, Quota
+from paceline.core.quota import NS
 from paceline.core.results import Reading
 
 LONGER_PERIOD = 2
@@ -92,14 +92,16 @@ class Refill:
         return _usual(self._low_s, self._high_s)
 
     def renewal_s(
-        self, sent_ns: int, reading: Reading, known: Quota, charged_since: Callable[[int], float]
+        self, sent_ns: int, reading: Reading, known: float, known_s: float, charged_since: Callable[[int], float]
     ) -> float | None:
         """The period of a counter, or of a trailing period, once the readings show it; ``None`` before.
 
         Args:
             sent_ns: When the attempt was sent; a reading of one that was sent before the last is left out.
             reading: The reading.
-            known: The quota as it was given. The first reading shows the period where it states the known rate in another one.
+            known: The amount of the quota as it was given. The first reading shows the period where it states the known rate in
+                another one.
+            known_s: Its period.
             charged_since: The charges from an instant to this attempt, which is among them.
         """
         limit, remaining, reset_s = reading.limit, reading.remaining, reading.reset_s
@@ -108,7 +110,7 @@ class Refill:
         lack, gap_s = limit - remaining, (sent_ns - self._last_ns) / NS
         self._last_ns = sent_ns
         low_s, high_s = _bounds_s(limit, lack, reset_s, reading)
-        if abs(limit / reset_s / known.rate - 1) <= PERIOD_MARGIN and low_s >= LONGER_PERIOD * known.period_s:
+        if abs(limit / reset_s / (known / known_s) - 1) <= PERIOD_MARGIN and low_s >= LONGER_PERIOD * known_s:
             return _usual((1 - PERIOD_MARGIN) * reset_s, (1 + PERIOD_MARGIN) * reset_s)
         longest_s = max(reset_s, self._reset_s)
         charged = charged_since(sent_ns - round((1 + PERIOD_MARGIN) * longest_s * NS))

@@ -10,7 +10,8 @@ from bisect import bisect_right
 from collections.abc import Callable
 from typing import NamedTuple
 
-from paceline.core.meters import FAR_NS, Bucket, Spread
+from paceline.core.changes import What
+from paceline.core.meters import FAR_NS, Bucket
 from paceline.core.quota import NS, Quota
 from paceline.core.refill import LONGER_PERIOD, Refill
 from paceline.core.results import Reading, Refusal, RefusalKind
@@ -93,23 +94,19 @@ class Above(NamedTuple):
     about_ns: int
 
 
-Report = Callable[[int, str, "float | Quota"], None]
-"""Receives a change to the quota at an index: its kind and its value, as in
-:class:`~paceline.shared.messages.Learned`."""
-
-
-def report_nothing(index: int, kind: str, value: float | Quota) -> None:
-    """Do nothing: no other process shares the quotas."""
-
-
 class QuotaTracker:
-    """The learning about one bucket or spread quota, the meter at ``index``.
+    """The learning about one bucket or spread quota.
+
+    Args:
+        meter: The meter.
+        change: Makes a change to it.
+        adapts: Whether the headroom adapts.
 
     Attributes:
         meter: The meter.
         charged: The sum of all charges.
         shifted_ns: The sum of the corrections of the level within this epoch, by which older notes are brought up to date.
-            :meth:`take_level` and :meth:`gain` go through ``_move`` and do not count: they come with a new epoch.
+            Those of :meth:`take_level` and :meth:`gain` do not count: they come with a new epoch.
         refused_amount: The sum of the charges of refused attempts.
         limit_as_of_ns: When the attempt was sent whose answer last changed the limit.
         epoch: The number of changes of rate and rule: a note of another epoch is not compared.
@@ -118,12 +115,12 @@ class QuotaTracker:
     """
 
     __slots__ = (
-        "_above", "_adapts", "_as_of_ns", "_busy_s", "_climb_s", "_climbed_ns", "_index", "_last_ns", "_left_ns", "_lives", "_refusal",
-        "_report", "_slices", "_steady", "_tested_ns", "about_ns", "charged", "epoch", "limit_as_of_ns", "meter", "period_s",
+        "_above", "_adapts", "_as_of_ns", "_busy_s", "_change", "_climb_s", "_climbed_ns", "_last_ns", "_left_ns", "_lives", "_refusal",
+        "_slices", "_steady", "_tested_ns", "about_ns", "charged", "epoch", "limit_as_of_ns", "meter", "period_s",
         "refill", "refused_amount", "shifted_ns",
     )  # fmt: skip
 
-    def __init__(self, meter: Bucket, index: int = 0, report: Report = report_nothing, *, adapts: bool = False) -> None:
+    def __init__(self, meter: Bucket, change: Callable[[int, What, float], None], *, adapts: bool = False) -> None:
         self.meter = meter
         self._adapts = adapts
         self._tested_ns = 0  # since when the headroom is tested; 0: it is not
@@ -136,7 +133,7 @@ class QuotaTracker:
         self.refused_amount = 0.0
         self.refill = Refill()
         self.period_s: float | None = None
-        self._index, self._report = index, report
+        self._change = change
         self._slices: list[tuple[int, float]] = []  # instants, and the sum of all charges before
         # The refusal that begins the present measurement: when its attempt was sent, and the amount admitted before.
         self._refusal: tuple[int, float] | None = None
@@ -151,7 +148,7 @@ class QuotaTracker:
 
     def raise_headroom(self, headroom_s: float) -> None:
         """Raise an adaptive headroom to ``headroom_s``, within its bounds."""
-        if self._adapts and not isinstance(self.meter, Spread):
+        if self._adapts and self.meter.bursts:
             self._tested_ns = 0
             if headroom_s > self.meter.headroom_s:
                 self.meter.keep_unused(min(headroom_s, HEADROOM_MAX_S))
@@ -198,19 +195,20 @@ class QuotaTracker:
 
     def take_level(self, now_ns: int, sent_ns: int, note: Note, reading: Reading) -> None:
         """Take the level from ``reading`` without a comparison, less the charges since: the limit has changed."""
-        if reading.remaining is None or isinstance(self.meter, Spread):
+        if reading.remaining is None or not self.meter.bursts:
             return
         learned_unit_ns = self.meter.ns_per_unit
         lack_ns = _lack_ns(self.meter.quota, reading) / self.meter.ceiling
         since = max(self.charged - note.charged, 0.0) * learned_unit_ns
-        self._move(now_ns, max(sent_ns + math.ceil(lack_ns + since), now_ns) - self.meter.full_at_ns)
+        by_ns = max(sent_ns + math.ceil(lack_ns + since), now_ns) - self.meter.full_at_ns
+        self._change(now_ns, What.SHIFT, by_ns)
 
-    def changed(self) -> None:
+    def changed(self, now_ns: int) -> None:
         """Begin another epoch: the rate or the rule has changed, and with it what two refusals would measure."""
         self.epoch += 1
         self._refusal = None
         self.raise_headroom(HEADROOM_S)
-        self._report(self._index, "epoch", 0.0)
+        self._change(now_ns, What.EPOCH, 0.0)
 
     def ledger_restarted(self) -> None:
         """Begin an epoch that is above all earlier ones: the store has lost the shared ledger and started a new one."""
@@ -255,7 +253,7 @@ class QuotaTracker:
         can only lower the level, too, but shows all else.
         """
         bucket = self.meter
-        if reading.remaining is None or isinstance(bucket, Spread):
+        if reading.remaining is None or not bucket.bursts:
             return False
         published_unit_ns = bucket.quota.ns_per_unit
         if above:
@@ -275,9 +273,9 @@ class QuotaTracker:
             if holds_ns > CLOCK_MARGIN * burst_ns + rough_ns:
                 return not self.refill.sure
             if holds_ns < QUANTISED_MARGIN * burst_ns - rough_ns:
-                self._cap_burst((holds_ns - rough_ns) / published_unit_ns)
+                self._cap_burst(now_ns, (holds_ns - rough_ns) / published_unit_ns)
             elif bucket.burst_cap < math.inf:
-                self._cap_burst(math.inf)
+                self._cap_burst(now_ns, math.inf)
         if note.epoch == self.epoch:  # the lack takes longer to refill below a ceiling
             lack_ns, about_ns = round(lack_ns / bucket.ceiling), self.about_ns + rough_ns
             self._compare(now_ns, sent_ns, note, lack_ns, about_ns, lower_only=lower_only)
@@ -346,20 +344,13 @@ class QuotaTracker:
 
     def fall_back(self, now_ns: int, limit: float) -> None:
         """Run at ``limit`` per period, half of the present amount, and climb from there."""
-        self._cap_burst(limit)
-        self._set_ceiling(now_ns, 0.5)
+        self._cap_burst(now_ns, limit)
+        self._change(now_ns, What.SET_CEILING, 0.5)
         self._climbed_ns, self._climb_s = now_ns, self.meter.quota.period_s
 
     def gain(self, now_ns: int, amount: float) -> None:
         """Raise the level by ``amount``: the provider has more than was assumed."""
-        self._move(now_ns, -math.ceil(amount * self.meter.ns_per_unit))
-
-    def lack_at_least(self, now_ns: int, amount: float) -> None:
-        """Charge the rest if the quota lacks less than ``amount``."""
-        missing = amount - max(self.meter.full_at_ns - now_ns, 0) / self.meter.ns_per_unit
-        if missing > 0:
-            self.meter.charge(now_ns, missing)
-            self._report(self._index, "shift", math.ceil(missing * self.meter.ns_per_unit))
+        self._change(now_ns, What.SHIFT, -math.ceil(amount * self.meter.ns_per_unit))
 
     def charged_since(self, note: Note, since_ns: int) -> float:
         """The charges from an instant to the attempt of ``note``; beyond the log, all."""
@@ -368,21 +359,12 @@ class QuotaTracker:
 
     def _shift(self, now_ns: int, as_of_ns: int, by_ns: int) -> None:
         self._as_of_ns = max(self._as_of_ns, as_of_ns)
-        self._move(now_ns, by_ns)
+        self._change(now_ns, What.SHIFT, by_ns)
         self.shifted_ns += by_ns
 
-    def _move(self, now_ns: int, by_ns: int) -> None:
-        self.meter.shift(now_ns, by_ns)
-        self._report(self._index, "shift", by_ns)
-
-    def _cap_burst(self, amount: float) -> None:
+    def _cap_burst(self, now_ns: int, amount: float) -> None:
         if amount != self.meter.burst_cap:
-            self.meter.cap_burst(amount)
-            self._report(self._index, "cap_burst", amount)
-
-    def _set_ceiling(self, now_ns: int, ceiling: float) -> None:
-        self.meter.set_ceiling(now_ns, ceiling)
-        self._report(self._index, "set_ceiling", self.meter.ceiling)
+            self._change(now_ns, What.CAP_BURST, amount)
 
     def refused(self, now_ns: int, sent_ns: int, note: Note, amount: float, refusal: Refusal, pause_ns: int) -> bool:
         """Learn from the refusal of an attempt that was sent at ``sent_ns``; whether the quota is not a bucket."""
@@ -397,8 +379,8 @@ class QuotaTracker:
         counter = asked_s is not None and self._asks_like_a_counter(asked_s, amount)
         if counter and self.refill.sure:  # the headers of answers have shown a bucket: the wait is about another time
             counter, asked_s, pause_ns = False, None, 0
-        if not isinstance(self.meter, Spread) and not counter:
-            self._blame_burst(sent_ns, note, amount)
+        if self.meter.bursts and not counter:
+            self._blame_burst(now_ns, sent_ns, note, amount)
             full_at_ns = self._full_after(now_ns, amount, refusal, asked_s, pause_ns)
             if full_at_ns > self.meter.full_at_ns:
                 self._shift(now_ns, now_ns, full_at_ns - self.meter.full_at_ns)
@@ -410,7 +392,7 @@ class QuotaTracker:
         refill_ns = math.ceil(amount * bucket.ns_per_unit)
         return asked_s * NS > refill_ns + bucket.quota.burst * bucket.ns_per_unit / COUNTER_PART + COUNTER_NS
 
-    def _blame_burst(self, sent_ns: int, note: Note, amount: float) -> None:
+    def _blame_burst(self, now_ns: int, sent_ns: int, note: Note, amount: float) -> None:
         """Lower the burst cap to what was used when the attempt was refused, if the bucket should have had enough left.
 
         If it was nearly empty, an adaptive headroom that has become too small explains the refusal: it is raised instead.
@@ -426,7 +408,7 @@ class QuotaTracker:
         if self._adapts and bucket.headroom_s < HEADROOM_S and nearly_empty:
             self.raise_headroom(HEADROOM_S)
         else:
-            self._cap_burst(max(used, amount))
+            self._cap_burst(now_ns, max(used, amount))
 
     def _full_after(self, now_ns: int, amount: float, refusal: Refusal, asked_s: float | None, pause_ns: int) -> int:
         """When the bucket will be full, by the refusal of an attempt of ``amount``.
@@ -451,8 +433,9 @@ class QuotaTracker:
         """Halve the ceiling after a refusal for growth, to an eighth at least; it climbs by half in 15 minutes at most."""
         if sent_ns > self._last_ns:
             self._last_ns = self._climbed_ns = now_ns
-            self._set_ceiling(now_ns, max(self.meter.ceiling / 2, min(SLOW_DOWN_MIN, self.meter.ceiling)))
-            self.changed()
+            ceiling = self.meter.ceiling
+            self._change(now_ns, What.SET_CEILING, max(ceiling / 2, min(SLOW_DOWN_MIN, ceiling)))
+            self.changed(now_ns)
             self._climb_s, self._steady = CLIMB * SLOW_DOWN_CLIMB_S, True
         return False
 
@@ -464,12 +447,12 @@ class QuotaTracker:
             rate = (admitted - self._refusal[1]) * true / (sent_ns - self._refusal[0]) * NS
             share = rate / self.meter.quota.rate
             self._climb_s = (sent_ns - self._refusal[0]) / NS
-            if share < CUT_LEAST * self.meter.ceiling and not (isinstance(self.meter, Spread) or self.refill.sure):
+            if share < CUT_LEAST * self.meter.ceiling and self.meter.bursts and not self.refill.sure:
                 self._refusal = None
                 return True  # the refill is so low that the quota is a counter that restarts
             if share < self.meter.ceiling:
-                self._set_ceiling(now_ns, max(MEASURED_PART * share, CUT_LEAST * self.meter.ceiling))
-                self.changed()
+                self._change(now_ns, What.SET_CEILING, max(MEASURED_PART * share, CUT_LEAST * self.meter.ceiling))
+                self.changed(now_ns)
         if self._refusal is None or sent_ns - self._refusal[0] >= MEASURED_S * NS:
             self._refusal = (sent_ns, admitted)
         self._busy_s = 0.0
@@ -486,7 +469,7 @@ class QuotaTracker:
         self._climbed_ns = now_ns
         self._busy_s += step_s
         gain = CLIMB * step_s / self._climb_s * (1 if self._steady else 1 + self._busy_s / 60)
-        self._set_ceiling(now_ns, self.meter.ceiling * (1 + gain))
+        self._change(now_ns, What.SET_CEILING, self.meter.ceiling * (1 + gain))
 
 
 def _lack_ns(quota: Quota, reading: Reading) -> int:

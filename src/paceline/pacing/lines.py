@@ -11,7 +11,6 @@ from logging import DEBUG, INFO, WARNING
 from typing import Any, Final
 
 from paceline.core.ledger import total_tokens
-from paceline.core.meters import Spread
 from paceline.core.pool import Pool
 from paceline.core.quota import NS
 from paceline.core.results import COOL_DOWN, QUEUE, STORE, STORE_LOST, RefusalKind
@@ -157,7 +156,7 @@ class Lines:
         for account in self._pool.ledger.accounts:
             if account.name == quota:
                 m = account.meter
-                limit = m.quota.amount if isinstance(m, Spread) else m.quota.burst  # as its level counts
+                limit = m.quota.amount if m.refills and not m.bursts else m.quota.burst  # as its level counts
                 return round(min(max(limit - m.level(now_ns), 0.0), limit), 3), limit
         return None, None
 

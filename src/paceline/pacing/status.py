@@ -6,7 +6,7 @@ import math
 from datetime import UTC, datetime
 from typing import Any
 
-from paceline.core.meters import UNKNOWN_NS, Bucket, Exact, Meter, Spread, Window
+from paceline.core.meters import UNKNOWN_NS, Bucket, Meter, Window
 from paceline.core.pool import Pool
 from paceline.core.quota import CONCURRENCY, DAY_S, INPUT_TOKENS, NS, OUTPUT_TOKENS, REQUESTS, TOKENS, USD, Rule
 from paceline.pacing.limits import REFILLED_DAY_S
@@ -135,13 +135,8 @@ def _reset_s(m: Meter, now_ns: int) -> float | None:
     """Seconds until the quota is full without further requests; ``None`` for unknown."""
     if m.level(now_ns) >= m.quota.amount and m.quota.rule is not Rule.BUCKET:
         return 0.0
-    if isinstance(m, Spread | Exact):
-        return _up(m.earliest(now_ns, m.quota.amount) - now_ns)  # its whole amount fits when it is full
-    if isinstance(m, Bucket):
-        return _up(m.full_at_ns - now_ns)
-    if isinstance(m, Window):
-        return _up(m.stop_ns - now_ns)
-    return None  # slots: when the requests in flight end
+    full_ns = m.full_ns(now_ns)
+    return None if full_ns is None else _up(full_ns - now_ns)
 
 
 def _resets_at(m: Meter, now_ns: int) -> str | None:
@@ -166,6 +161,6 @@ def _learned(m: Meter, headroom_s: float) -> dict[str, Any]:
             learned["ceiling"] = round(m.ceiling, 4)
         if m.headroom_s != headroom_s and m.quota.rule is not Rule.EVEN:
             learned["headroom_s"] = m.headroom_s
-        if isinstance(m, Spread) and m.quota.rule is Rule.BUCKET:
+        if not m.bursts and m.quota.rule is Rule.BUCKET:
             learned["rule"] = "no bucket: spread evenly"
     return learned

@@ -20,6 +20,7 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Any, Literal
 
 from paceline.core.capacity import PENDING, Learns, LocalCapacity, Resolution
+from paceline.core.changes import Change
 from paceline.core.learning import Learning
 from paceline.core.ledger import Ledger
 from paceline.core.meters import Slots
@@ -45,7 +46,6 @@ from paceline.shared.messages import (
     REJOIN_NS,
     SHARED_PART,
     Charged,
-    Learned,
     Message,
     News,
     Refused,
@@ -334,7 +334,7 @@ class SharedCapacity:
         wait_ns = max(reply.wait_ns, ASK_MIN_NS) if len(reply.grants) < len(asked.wants) else 0
         polls_ns = between_polls_ns(self.peers)
         self._ask_ns = now_ns + min(wait_ns, max(ASK_AGAIN_NS, wait_ns // 8, polls_ns), max(PLACE_NS, polls_ns))
-        if reply.binds >= 0 and self.peers > 1 and isinstance(self._snapshot.ledger.accounts[reply.binds].meter, Slots):
+        if reply.binds >= 0 and self.peers > 1 and self._snapshot.ledger.accounts[reply.binds].meter.holds:
             self._ask_ns = min(self._ask_ns, now_ns + polls_ns)
         self._give_back(now_ns)
 
@@ -409,11 +409,11 @@ class SharedCapacity:
         meters = enumerate(self._snapshot.ledger.meters)
         return [sum(holder.held(i) for holder in holders) if isinstance(m, Slots) else 0.0 for i, m in meters]
 
-    def _learned(self, index: int, what: str, value: float | Quota) -> None:
-        if isinstance(value, Quota):  # it is part of the next message
-            self._snapshot.introduced(value)
+    def _learned(self, change: Change | Quota) -> None:
+        if isinstance(change, Quota):  # it is part of the next message
+            self._snapshot.introduced(change)
         else:
-            self.outbox.add(self._snapshot.as_of_ns, Learned(index, what, value), at_once=True)  # type: ignore[arg-type]
+            self.outbox.add(self._snapshot.as_of_ns, change, at_once=True)
 
     def _give_back(self, now_ns: int, *, everything: bool = False) -> None:
         for rest in self._leases.give_back(now_ns, everything=everything):

@@ -9,25 +9,22 @@ number of leases. A grant for one request is a lease without slack.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 
 from paceline.core.ledger import Ledger
-from paceline.core.meters import Bucket, Meter, Slots, Spread, Window
+from paceline.core.meters import Meter
 from paceline.core.queue import Queue
 from paceline.core.quota import NS
 from paceline.core.results import QuotaError, Reservation
 from paceline.core.tracker import ABOUT_NS
 from paceline.shared.messages import Mark, Settled
+from paceline.shared.meters import of
 
 LEASE_MAX_S = 60.0
 """The longest lease."""
 
 HEADS_MAX, WAITING_SEEN = 64, 1_000
 """How many requests a message asks for at most, and how many waiting requests a lease covers at most."""
-
-LEASE_PART = 8
-"""A lease lasts at most as long as the refill of one part in so many of a bucket."""
 
 SPENT_MIN_NS = NS // 100
 """The shortest time over which spending is measured."""
@@ -195,15 +192,7 @@ class Leases:
         if self._lease_s is None and self._rate < AUTO_LEASE_RATE:
             wanted_ns = 0
         for m in meters if wanted_ns else ():
-            if isinstance(m, Spread):
-                wanted_ns = 0
-            elif isinstance(m, Bucket):
-                holds_ns = min(m.burst_cap, m.quota.burst) * m.ns_per_unit - m.headroom_s * NS
-                wanted_ns = min(wanted_ns, int(holds_ns) // LEASE_PART)
-            elif isinstance(m, Window):
-                m.roll(now_ns)  # a lease that outlasts the window grants nothing
-                grants_ns = max(m.stop_ns - math.ceil(m.headroom_s * NS) - now_ns, 0)
-                wanted_ns = min(wanted_ns, grants_ns // 2)
+            wanted_ns = of(m).lease_ns(m, now_ns, wanted_ns)
         self.slack_ns = wanted_ns if wanted_ns >= LEASE_MIN_NS else 0
 
     def wants(self, now_ns: int, ledger: Ledger, queue: Queue, peers: int) -> list[list[float]]:
@@ -245,9 +234,6 @@ class Leases:
                 demand[i] += times * (whole - left)
         amounts = []
         for m, least, wanted in zip(meters, head, demand, strict=True):
-            if isinstance(m, Bucket):
-                part = self.slack_ns / m.ns_per_unit / peers
-            elif isinstance(m, Window | Slots):
-                part = m.level(now_ns) / (2 * peers)
+            part = of(m).lease_amount(m, now_ns, self.slack_ns, peers)
             amounts.append(max(least, min(wanted, part)))
         return amounts if any(amounts) else None

@@ -33,13 +33,13 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from paceline.core.meters import Bucket, Meter, Slots, Spread, Window, meter
+from paceline.core.changes import Change, What, apply
+from paceline.core.meters import Meter, Slots, Spread, meter
 from paceline.core.pause import Pause, Phase
 from paceline.core.quota import NS, Quota, Rule
 from paceline.shared.messages import (
     REJOIN_NS,
     Charged,
-    Learned,
     LearnedState,
     Mark,
     Message,
@@ -49,7 +49,7 @@ from paceline.shared.messages import (
     Standing,
     between_polls_ns,
 )
-from paceline.shared.meters import absorb, beyond, carry, dump_meter, load_meter, recall, reserved, spend, turn, unspend
+from paceline.shared.meters import carry, of
 from paceline.shared.peers import BILLION, LEASE_US, Peer, Peers
 
 GRACE_NS = 2 * NS
@@ -98,13 +98,14 @@ class SharedLedger:
         spent_ns = self._peers.advance(now_us, ended) * 1e-6
         if spent_ns:
             for account in self._accounts:
-                spend(account.meter, self._last_ns, now_ns, spent_ns)
+                of(account.meter).spend(account.meter, self._last_ns, now_ns, spent_ns)
         self._last_ns = now_ns
         index = self._configure(now_ns, message)
         peer = self._peers.meet(message.who, now_us)
         if peer.presumed_ns and not message.alone and peer.due_us != peer.seen_us:  # it was late, and never alone
             for account in self._accounts:
-                unspend(account.meter, now_ns - (now_us - peer.due_us) * 1_000, now_ns, peer.presumed_ns)
+                since_ns = now_ns - (now_us - peer.due_us) * 1_000
+                of(account.meter).unspend(account.meter, since_ns, now_ns, peer.presumed_ns)
             peer.presumed_ns = 0.0
         if message.number > peer.number:
             peer.number = message.number
@@ -136,8 +137,7 @@ class SharedLedger:
     def _turn(self, by_ns: int) -> None:
         """The store's clock was set: move all instants with it, so that all waits stay as long as they were."""
         for account in self._accounts:
-            if isinstance(account.meter, Bucket):
-                turn(account.meter, by_ns)
+            of(account.meter).turn(account.meter, by_ns)
         self._pause.until_ns += by_ns
         self._set_ns += by_ns
 
@@ -149,7 +149,7 @@ class SharedLedger:
             if key not in known:
                 known[key] = len(self._accounts)
                 fresh = meter(quota, now_ns, message.headroom_s, gentle=message.gentle)
-                recall(fresh, now_ns, message.recalled[n] if n < len(message.recalled) else 0.0)
+                of(fresh).recall(fresh, now_ns, message.recalled[n] if n < len(message.recalled) else 0.0)
                 self._accounts.append(Account(key, fresh, quota))
             elif message.fresh and self._accounts[known[key]].given != quota:
                 account = self._accounts[known[key]]
@@ -177,8 +177,9 @@ class SharedLedger:
                     account = self._accounts[i]
                     account.charged += amount
                     account.spent += amount
-                    more, ns = beyond(account.meter, rest, peer.presumed_ns)
-                    absorb(account.meter, now_ns, more)
+                    sharing = of(account.meter)
+                    more, ns = sharing.beyond(account.meter, rest, peer.presumed_ns)
+                    sharing.absorb(account.meter, now_ns, more)
                     counted_ns = max(counted_ns, ns)
                 peer.presumed_ns -= counted_ns
             elif fresh[news.index]:
@@ -188,7 +189,7 @@ class SharedLedger:
         for i, charged, mark, actual in zip(index, news.amounts, news.marks, news.actual, strict=False):
             account = self._accounts[i]
             if actual is not None and actual != charged:
-                set_ns = self._set_ns if isinstance(account.meter, Bucket) else 0
+                set_ns = self._set_ns if account.meter.refills else 0
                 account.meter.correct(now_ns, int(mark) + set_ns, charged, actual)
                 account.spent += actual - charged
             if message.gentle and news.answered:
@@ -205,35 +206,25 @@ class SharedLedger:
         account.charged += amount
         account.spent += amount
         mark = account.meter.charge(now_ns, amount)
-        return mark - self._set_ns if isinstance(account.meter, Bucket) else mark
+        return mark - self._set_ns if account.meter.refills else mark
 
-    def _learn(self, now_ns: int, account: Account, news: Learned) -> None:
-        m, value = account.meter, news.value
+    def _learn(self, now_ns: int, account: Account, change: Change) -> None:
+        m = account.meter
         account.version += 1
-        if news.what == "epoch":
-            account.epoch += 1
-        elif news.what == "adopt":
-            m.adopt(now_ns, value)
-        elif news.what == "seen":
-            if isinstance(m, Window):
-                m.seen(now_ns, value)
-        elif isinstance(m, Bucket):
-            if news.what == "shift":
-                m.shift(now_ns, round(value))
-                account.shifted_ns += round(value)
-            elif news.what == "cap_burst":
-                m.cap_burst(value)
-            elif news.what == "set_ceiling":
-                m.set_ceiling(now_ns, value)
-            elif news.what == "spread" and not isinstance(m, Spread):
-                account.meter = Spread(m.quota, now_ns, m.headroom_s)
-                carry(m, account.meter)
+        account.epoch += change.what == What.EPOCH
+        if change.what != What.SPREAD:
+            apply(now_ns, m, change)
+        elif m.bursts:
+            account.meter = Spread(m.quota, now_ns, m.headroom_s)
+            carry(m, account.meter)
+        if change.what == What.SHIFT and m.refills:
+            account.shifted_ns += round(change.value)
 
     def _take_held(self, peer: Peer, held: list[float], index: list[int]) -> None:
         """Replace what this process holds, and add it to the slots of all others."""
         peer.held = [0.0] * len(self._accounts)
         for i, amount in zip(index, held, strict=False):
-            if isinstance(self._accounts[i].meter, Slots):
+            if self._accounts[i].meter.holds:
                 peer.held[i] = amount
         for i, account in enumerate(self._accounts):
             if isinstance(account.meter, Slots):
@@ -242,7 +233,7 @@ class SharedLedger:
 
     def _grant(self, now_ns: int, now_us: int, message: Message, index: list[int], peer: Peer) -> Reply:
         gone = self._peers.gone / BILLION
-        sums = [reserved(account.meter, gone) if gone else 0.0 for account in self._accounts]
+        sums = [of(account.meter).reserved(account.meter, gone) if gone else 0.0 for account in self._accounts]
         before, others = self._peers.ahead(peer.place, sums)
         grants: list[list[Mark]] = []
         probe, latest, binds = False, now_ns, -1
@@ -260,7 +251,7 @@ class SharedLedger:
                 break
             grants.append([self._charge(now_ns, i, amount) for i, amount in zip(index, want, strict=False)])
             for i, amount in zip(index, want, strict=False):
-                if isinstance(self._accounts[i].meter, Slots):
+                if self._accounts[i].meter.holds:
                     peer.held[i] += amount
             before = others  # the next request is behind all places
             if self._pause.phase is Phase.CLOSED:
@@ -281,21 +272,15 @@ class SharedLedger:
     def _standing(self, now_ns: int, i: int, known: int) -> Standing:
         account = self._accounts[i]
         m = account.meter
-        standing = Standing(0, 0.0, account.charged, account.spent, float("inf"))
-        if isinstance(m, Bucket):
-            standing.lack_ns, standing.opened = max(m.full_at_ns - now_ns, 0), m.opened
-        if isinstance(m, Window | Slots | Spread):
-            m.level(now_ns)  # drops the use before the current period
-            standing.used = m.used
-        if isinstance(m, Window):
-            standing.lack_ns = max(m.stop_ns - now_ns, 0)
+        lack_ns, used, opened = of(m).standing(m, now_ns)
+        learned = None
         if account.version != known:
-            learned = LearnedState(account.version, m.quota, epoch=account.epoch, refused=account.refused)
-            if isinstance(m, Bucket):
-                learned.burst_cap, learned.ceiling, learned.shifted_ns = m.burst_cap, m.ceiling, account.shifted_ns
-                learned.spread = isinstance(m, Spread) and m.quota.rule is Rule.BUCKET
-            standing.learned = learned
-        return standing
+            spread = not m.bursts and m.quota.rule is Rule.BUCKET
+            shifted_ns = account.shifted_ns if m.refills else 0
+            learned = LearnedState(
+                account.version, m.quota, spread, *of(m).taught(m), shifted_ns, account.epoch, account.refused
+            )
+        return Standing(lack_ns, used, account.charged, account.spent, opened, learned)
 
     def dump(self) -> dict[str, Any]:
         """The whole state, as plain JSON values."""
@@ -307,7 +292,7 @@ class SharedLedger:
                     "given": _fields(a.given),
                     "spread": isinstance(a.meter, Spread),
                     "headroom_s": a.meter.headroom_s,
-                    "meter": dump_meter(a.meter),
+                    "meter": of(a.meter).dump(a.meter),
                     "version": a.version,
                     "epoch": a.epoch,
                     "shifted": a.shifted_ns,
@@ -337,7 +322,7 @@ class SharedLedger:
         for a in state["accounts"]:
             quota = _quota(a["quota"])
             m: Meter = Spread(quota, now_ns, a["headroom_s"]) if a["spread"] else meter(quota, now_ns, a["headroom_s"])
-            load_meter(m, a["meter"])
+            of(m).load(m, a["meter"])
             numbers = (a["version"], a["epoch"], a["shifted"], a["charged"], a["spent"], a["refused"])
             ledger._accounts.append(Account(a["key"], m, _quota(a["given"]), *numbers))
         ledger._peers = Peers.load(state["peers"])

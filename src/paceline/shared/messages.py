@@ -6,8 +6,9 @@ Messages and replies contain durations, never instants, so the clocks of two mac
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Literal, Protocol
+from typing import Protocol
 
+from paceline.core.changes import Change
 from paceline.core.quota import NS, Quota
 
 Mark = int | str
@@ -57,20 +58,8 @@ class Charged:
     left: list[Left] | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class Learned:
-    """A change to a quota that follows from an answer: the method ``what`` of its meter, called with ``value``.
-
-    ``epoch`` changes no meter: notes from before it are not compared any more. The store ignores the change unless
-    the process knew the current version of the quota, since many processes learn the same thing at the same time.
-    """
-
-    index: int
-    what: Literal["shift", "cap_burst", "set_ceiling", "adopt", "seen", "spread", "epoch"]
-    value: float = 0.0
-
-
-News = Settled | Refused | Charged | Learned
+News = Settled | Refused | Charged | Change
+"""The store ignores a change unless the process knew the current version of the quota: many learn the same at once."""
 
 
 @dataclass(slots=True)

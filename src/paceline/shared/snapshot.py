@@ -8,11 +8,11 @@ from dataclasses import replace
 from paceline.core.capacity import LocalCapacity
 from paceline.core.learning import Learning
 from paceline.core.ledger import Ledger
-from paceline.core.meters import Bucket, Meter, Slots, Spread, Window, restarts
+from paceline.core.meters import Bucket, Meter, Slots, Spread, restarts
 from paceline.core.quota import NS, Quota, Rule
 from paceline.core.results import Reservation
 from paceline.shared.messages import SHARED_PART, Charged, Message, Reply, Standing
-from paceline.shared.meters import absorb, left_of, part_of, recalled, stand, take_learned, use
+from paceline.shared.meters import of
 
 OTHERS_SPEED = 4
 """How many times the rate of a quota other processes are taken to have spent between the snapshot and the loss of the
@@ -45,7 +45,7 @@ class Snapshot:
         message.quotas, message.versions = tuple(self.quotas), list(self.versions)
         message.headroom_s, message.gentle = self.ledger.headroom_s, self.ledger.gentle
         message.windows = [restarts(q.anchor, now_ns) if q.rule is Rule.WINDOW else None for q in self.quotas]
-        message.recalled = [recalled(m, now_ns) for m in self.ledger.meters]
+        message.recalled = [of(m).recalled(m, now_ns) for m in self.ledger.meters]
 
     def update(self, now_ns: int, reply: Reply, learning: Learning | None) -> dict[int, float]:
         """Apply the states of a reply; the quotas that are new, or have another limit, each with the limit that it had."""
@@ -82,24 +82,16 @@ class Snapshot:
                     refused_amount=learned.refused,
                 )
             m, spread = account.meter, learned.spread or learned.quota.rule is not Rule.BUCKET
-            if isinstance(m, Bucket) and isinstance(m, Spread) != spread:
+            if m.refills and m.bursts is spread:
                 # count_as_bucket(): the store has lost its ledger, and with it that the quota is spread.
                 m = ledger.spread(now_ns, i) if spread else ledger.count_as_bucket(now_ns, i)
                 if tracker is not None:
                     tracker.meter = m
-            take_learned(m, learned.quota, learned.burst_cap, learned.ceiling)
+            of(m).teach(m, learned.quota, learned.burst_cap, learned.ceiling)
             account.name = str(learned.quota)
             ledger.raise_given(i)
         m, account.spent = account.meter, standing.spent
-        if isinstance(m, Spread):
-            use(m, now_ns, standing.used)
-        if isinstance(m, Bucket):
-            stand(m, now_ns + standing.lack_ns, standing.opened)
-        elif isinstance(m, Window | Slots):
-            if isinstance(m, Window) and standing.lack_ns:
-                m.restart_in(now_ns, standing.lack_ns)
-            m.level(now_ns)  # enter the present window
-            m.used = standing.used
+        of(m).stand(m, now_ns, standing.lack_ns, standing.used, standing.opened)
         if tracker is not None:
             tracker.log_charges(now_ns, standing.charged)
 
@@ -128,14 +120,14 @@ class Fallback:
             if isinstance(account.meter, Slots):
                 left: Meter = _slots_left(account.meter, snapshot.held(i), share)
             else:
-                left = _after_others(part_of(account.meter, now_ns, share), as_of_ns, asked_ns)
+                left = _after_others(of(account.meter).part(account.meter, now_ns, share), as_of_ns, asked_ns)
             ledger.append(account.with_meter(left))
         ledger.pause.until_ns = snapshot.pause.until_ns
         self.share = share
         self._phase = phase
         self._turns: dict[int, float] = {}  # by quota, the largest request that waits for its turn
         self.local = LocalCapacity(ledger)
-        self._reported = [part_of(m, now_ns, 1.0) for m in ledger.meters]  # the share with the reported use
+        self._reported = [of(m).part(m, now_ns, 1.0) for m in ledger.meters]  # the share with the reported use
         self._spent_reported = [0.0] * len(ledger.accounts)
 
     def resize(self, now_ns: int, share: float) -> None:
@@ -143,9 +135,10 @@ class Fallback:
         times, self.share = share / self.share, share
         turns = [(i, amount, self._turn_ns(i)) for i, amount in self._turns.items()]
         for i, account in enumerate(self.local.ledger.accounts):
-            if not isinstance(account.meter, Slots):
-                account.meter = part_of(account.meter, now_ns, times)
-                self._reported[i] = part_of(self._reported[i], now_ns, times)
+            if not account.meter.holds:
+                sharing = of(account.meter)
+                account.meter = sharing.part(account.meter, now_ns, times)
+                self._reported[i] = sharing.part(self._reported[i], now_ns, times)
         for turn in turns:
             self._let_go(*turn)
 
@@ -201,13 +194,13 @@ class Fallback:
         """What was spent since the last call, and the part of it that has not been refilled; ``None``: nothing."""
         ledger, reported = self.local.ledger, self._reported
         more = [
-            0.0 if isinstance(account.meter, Slots) else max(account.spent - before, 0.0)
+            0.0 if account.meter.holds else max(account.spent - before, 0.0)
             for account, before in zip(ledger.accounts, self._spent_reported, strict=True)
         ]
-        left = [left_of(m, before, now_ns) for m, before in zip(ledger.meters, reported, strict=True)]
+        left = [of(m).left(m, before, now_ns) for m, before in zip(ledger.meters, reported, strict=True)]
         self._spent_reported = [a + b for a, b in zip(self._spent_reported, more, strict=True)]
         for m, rest in zip(reported, left, strict=True):
-            absorb(m, now_ns, rest)
+            of(m).absorb(m, now_ns, rest)
         return Charged(more, left) if any(more) else None
 
 
@@ -225,7 +218,7 @@ def _after_others(m: Meter, as_of_ns: int, asked_ns: int) -> Meter:
     """``m`` after what other processes may have spent between the snapshot and the message without a reply."""
     spent = OTHERS_SPEED * m.quota.rate * (asked_ns - as_of_ns) / NS
     left = m.level(asked_ns) - m.headroom_s * m.quota.rate
-    absorb(m, asked_ns, max(min(spent, left), 0.0))
+    of(m).absorb(m, asked_ns, max(min(spent, left), 0.0))
     return m
 
 

@@ -8,12 +8,12 @@ from dataclasses import replace
 from typing import Any
 from uuid import uuid4
 
+from paceline.core.changes import Change, What
 from paceline.core.meters import restarts
 from paceline.core.quota import NS, parse_quotas
 from paceline.shared.ledger import SharedLedger
 from paceline.shared.messages import (
     Charged,
-    Learned,
     LearnedState,
     Mark,
     Message,
@@ -141,7 +141,7 @@ class History:
                 items += [Settled(amounts, its, actual, answered), *more]
         if dice.random() < 0.1:
             learned = dice.choice(
-                [Learned(1, "cap_burst", 300.0), Learned(1, "adopt", 1_200.0), Learned(0, "set_ceiling", 0.9)]
+                [Change(1, What.CAP_BURST, 300.0), Change(1, What.ADOPT, 1_200.0), Change(0, What.SET_CEILING, 0.9)]
             )
             for items in news:
                 items.append(learned)

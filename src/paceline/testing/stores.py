@@ -36,10 +36,11 @@ from typing import Any
 from uuid import uuid4
 from zoneinfo import ZoneInfo
 
+from paceline.core.changes import Change, What
 from paceline.core.pause import PROBE_NS
 from paceline.core.quota import NS, Quota, Rule, parse_quotas
 from paceline.shared.ledger import WAIT_MAX_NS
-from paceline.shared.messages import Charged, Learned, Refused, Settled
+from paceline.shared.messages import Charged, Refused, Settled
 from paceline.stores.base import Store, StoreError
 from paceline.testing.processes import FORKS, TIMES, forked, granted_to_two, needs_forks, optional
 from paceline.testing.sharing import History, Process, period, sleep, times_ns, two, without_times
@@ -263,7 +264,7 @@ class StoreConformance:
         a.send()
         b.send()
         for process in (a, b):
-            process.send(Learned(0, "shift", 1_000.0 * NS))
+            process.send(Change(0, What.SHIFT, 1_000.0 * NS))
         assert 990 * NS < b.standing().lack_ns <= 1_000 * NS
         assert (b.learned().version, b.learned().shifted_ns) == (1, 1_000 * NS)
         assert a.send().standings[0].learned is None  # it knows
@@ -273,12 +274,12 @@ class StoreConformance:
         a, b = two(store, second, f"{SLOW}, 100 requests/hour, 9 concurrency")
         a.send()
         a.send(
-            Learned(0, "cap_burst", 500.0),
-            Learned(0, "set_ceiling", 0.5),
-            Learned(0, "epoch"),
-            Learned(1, "adopt", 200.0),
+            Change(0, What.CAP_BURST, 500.0),
+            Change(0, What.SET_CEILING, 0.5),
+            Change(0, What.EPOCH),
+            Change(1, What.ADOPT, 200.0),
         )
-        a.send(Learned(1, "spread"), Learned(2, "adopt", 3.0))
+        a.send(Change(1, What.SPREAD), Change(2, What.ADOPT, 3.0))
         tokens, requests, slots = (b.learned(i) for i in range(3))
         assert (tokens.burst_cap, tokens.ceiling, tokens.epoch, tokens.spread) == (500, 0.5, 1, False)
         assert (requests.quota.amount, requests.spread, requests.burst_cap) == (200, True, float("inf"))

@@ -1,0 +1,49 @@
+"""What answers change about a quota: values that one function applies, in a ledger of this process and in a shared one."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from enum import StrEnum
+from types import MappingProxyType
+from typing import Final
+
+from paceline.core.meters import Meter
+
+
+class What(StrEnum):
+    """A kind of change. Its value is its name in messages to a store."""
+
+    SHIFT = "shift"  # the level, by so many nanoseconds of refill
+    CAP_BURST = "cap_burst"  # what a bucket holds at once
+    SET_CEILING = "set_ceiling"  # the share of the published rate
+    ADOPT = "adopt"  # the amount of the quota
+    SEEN = "seen"  # what the provider has left of a window
+    SPREAD = "spread"  # the rule: it is no bucket
+    EPOCH = "epoch"  # nothing of the meter: notes from before are not compared any more
+
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    """A change to the quota at ``index`` that follows from an answer."""
+
+    index: int
+    what: What
+    value: float = 0.0
+
+
+_CHANGES: Final[Mapping[What, Callable[[Meter, int, float], None]]] = MappingProxyType(
+    {
+        What.SHIFT: lambda m, now_ns, by_ns: m.shift(now_ns, round(by_ns)),
+        What.CAP_BURST: lambda m, _, amount: m.cap_burst(amount),
+        What.SET_CEILING: lambda m, now_ns, ceiling: m.set_ceiling(now_ns, ceiling),
+        What.ADOPT: lambda m, now_ns, amount: m.adopt(now_ns, amount),
+        What.SEEN: lambda m, now_ns, remaining: m.seen(now_ns, remaining),
+        What.EPOCH: lambda *_: None,
+    }
+)
+
+
+def apply(now_ns: int, m: Meter, change: Change) -> None:
+    """Make a change to its meter. A ledger makes one of the rule, which replaces the meter."""
+    _CHANGES[change.what](m, now_ns, change.value)
