@@ -17,13 +17,16 @@ from paceline.pacing.pacer import Pacer
 from paceline.pacing.permit import check_cost
 from paceline.pacing.scheduler import Scheduler
 from paceline.providers.base import Call, Provider, Usage
-from paceline.providers.parse import UNKNOWN
+from paceline.providers.parse import UNKNOWN, as_text
 from paceline.providers.registry import base_of, provider_named, under_name
 
 log = logging.getLogger("paceline.http")
 
 BOOKED_MAX = 1_000_000
 """No provider charges more output tokens at admission."""
+
+MODEL_MAX: Final = 200
+"""The longest name of a model that is looked at, in characters."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,7 +77,14 @@ class Metered:
 @lru_cache(maxsize=4_096)
 def is_metered(provider: Any, path: str) -> bool:  # Any: the protocol does not promise a hash, which the cache needs
     """Whether a request to ``path`` may cost something."""
-    return provider.describe(path, {}) is not None
+    return model_named(provider, path, "") is not None
+
+
+@lru_cache(maxsize=4_096)
+def model_named(provider: Any, path: str, model: str) -> str | None:
+    """The model of a request to ``path`` whose body names ``model`` or none; ``None`` if such a request costs nothing."""
+    call: Call | None = provider.describe(path, {"model": model} if model else {})
+    return None if call is None else call.model
 
 
 def describe(limiter: Pacer, provider: Provider, path: str, content: bytes) -> Metered | None:
@@ -157,12 +167,12 @@ def describe_guessed(
         ``None`` for a request that is not an LLM's: neither its path names a model, nor its body a model and an input.
     """
     body = body_of(content)
-    call = guess.describe(path, {"model": body.get("model")})
-    if call is None or call.model == UNKNOWN:
+    model = model_named(guess, path, as_text(body.get("model"))[:MODEL_MAX])
+    if model is None or model == UNKNOWN:
         return None
-    if not any(map(body.get, INPUTS)) and guess.describe(path, {}) != call:  # nor is the model in the path
+    if not any(map(body.get, INPUTS)) and model_named(guess, path, "") != model:  # nor is the model in the path
         return None
-    if not named and not limiter.limits.given_for(guess.name, call.model, guess.pool(call.model)):
+    if not named and not limiter.limits.given_for(guess.name, model, guess.pool(model)):
         if guess.name != host:
             _log_unknown(guess.name, host)
         guess = _under_host(guess, host, path)
