@@ -12,7 +12,8 @@ from paceline.config.schema import ANY, BREAKER, LANES, LIMITS, OVERRIDES, leave
 from paceline.config.sources import dotted
 from paceline.core.quota import Quota
 from paceline.core.results import GIVEN
-from paceline.pacing.limits import Limits, in_days, overridden, overrides
+from paceline.pacing.limits import Limits, overridden, overrides
+from paceline.pacing.periods import in_days
 from paceline.pacing.retry import RetryPolicy
 from paceline.providers.registry import maker
 from paceline.providers.tables import DEFAULT, Published, known_providers, lookup, models

@@ -5,21 +5,20 @@ from __future__ import annotations
 import math
 import re
 import warnings
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from itertools import islice
 from typing import Final, TypeVar
 
 from paceline.core.capacity import Learns
-from paceline.core.quota import CONCURRENCY, DAY_S, OWN_RULES, REQUESTS, TOKENS, Quota, Rule, parse_quotas
-from paceline.core.results import GIVEN, PacelineWarning, QuotaError, Reading, Source, SourceKind
+from paceline.core.quota import CONCURRENCY, REQUESTS, TOKENS, Quota, Rule, parse_quotas
+from paceline.core.results import GIVEN, PacelineWarning, QuotaError, Source, SourceKind
+from paceline.pacing.periods import in_days
 
 NEAR: Final = 0.9
 """How similar two names are, from 0 to 1, of which one is probably a slip."""
 NEAR_MAX: Final = 1_000
 """How many given names a model that none of them matches is compared with."""
-REFILLED_DAY_S: Final = DAY_S + 1
-"""The period of the bucket beside the window of a day: a second longer, because a pool has one quota per unit and period."""
 _DIGITS, _PUNCTUATION = re.compile(r"\D"), re.compile(r"[\W_]+")
 
 T = TypeVar("T")
@@ -332,51 +331,6 @@ def _is_near(given: str, name: str) -> bool:
 
 def _given(name: str, quotas: tuple[Quota, ...]) -> Resolved:
     return Resolved(name, in_days(quotas), (GIVEN,) * len(quotas))
-
-
-def in_days(quotas: tuple[Quota, ...], provider: str = "") -> tuple[Quota, ...]:
-    """``quotas`` with those of a day as windows that restart at the midnight of ``provider``; UTC where it is unknown.
-
-    Where the provider refills the quota of a day continuously, it refuses the amount that a restart makes available at
-    once. There the window restarts at midnight UTC, and a bucket beside it (:data:`REFILLED_DAY_S`) counts as the provider
-    does.
-    """
-    from paceline.providers.registry import day_zone
-
-    zone, days = day_zone(provider), list[Quota]()
-    for quota in quotas:
-        day = quota.restarting(zone or "utc")
-        days.append(day)
-        if not zone and day is not quota and quota.rule is Rule.BUCKET:
-            days.append(replace(quota, period_s=REFILLED_DAY_S))
-    return tuple(days)
-
-
-def periods(quotas: Iterable[Quota]) -> dict[str, list[float]]:
-    """The periods of the quotas, ascending, of each unit that has several."""
-    found: dict[str, list[float]] = {}
-    for quota in quotas:
-        if quota.period_s and quota.rule not in OWN_RULES:
-            found.setdefault(quota.unit, []).append(quota.period_s)
-    return {unit: sorted(own) for unit, own in found.items() if len(own) > 1}
-
-
-def of_periods(readings: Iterable[Reading], known: Mapping[str, Sequence[float]]) -> Iterator[Reading]:
-    """``readings``, each of one quota of a pool whose units have the periods ``known``.
-
-    A reading without a period is of the shortest one that its reset fits in. One of a day tells the window its limit, and
-    the bucket beside it everything.
-    """
-    for reading in readings:
-        own = known.get(reading.unit, ())
-        if own and reading.period_s is None:
-            reset_s = reading.reset_s or 0.0
-            reading = replace(reading, period_s=next((p for p in own if p >= reset_s), None))  # noqa: PLW2901
-        if reading.period_s == DAY_S and REFILLED_DAY_S in own:
-            yield replace(reading, remaining=None, reset_s=None)
-            yield replace(reading, period_s=REFILLED_DAY_S)
-        else:
-            yield reading
 
 
 def overrides(rpm: float | None, tpm: float | None) -> dict[str, float]:

@@ -41,7 +41,8 @@ from paceline.estimation.calibration import Calibrations
 from paceline.pacing.allowances import EVERYONE, Allowances, Charge
 from paceline.pacing.breaker import BreakerPolicy, Health
 from paceline.pacing.clock import Clock
-from paceline.pacing.limits import Limits, Resolved, in_days, periods
+from paceline.pacing.limits import Limits, Resolved
+from paceline.pacing.periods import in_days, periods
 from paceline.pacing.permit import Acquisition, Later, Permit, as_error, check_cost
 from paceline.pacing.retry import RetryPolicy
 from paceline.pacing.scheduler import Scheduler, Worker
