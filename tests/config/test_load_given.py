@@ -29,9 +29,9 @@ def quotas(limiter, name):
 
 def test_they_beat_the_environment_which_beats_the_file(write):
     file = write(FILE)
-    assert load_limiter(file, {}).acquire_timeout_s == 300
-    assert load_limiter(file, {"PACELINE_ACQUIRE_TIMEOUT_S": "20"}).acquire_timeout_s == 20
-    assert load_limiter(file, {"PACELINE_ACQUIRE_TIMEOUT_S": "20"}, acquire_timeout_s=1).acquire_timeout_s == 1
+    assert load_limiter(file, {}).settings.acquire_timeout_s == 300
+    assert load_limiter(file, {"PACELINE_ACQUIRE_TIMEOUT_S": "20"}).settings.acquire_timeout_s == 20
+    assert load_limiter(file, {"PACELINE_ACQUIRE_TIMEOUT_S": "20"}, acquire_timeout_s=1).settings.acquire_timeout_s == 1
 
 
 def test_limits_and_slots_are_added_entry_by_entry(write):
@@ -47,7 +47,7 @@ def test_rates_for_every_model(write):
 
 
 def test_none_is_nothing_said(write):
-    assert load_limiter(write(FILE), {}, acquire_timeout_s=None, tier=None).acquire_timeout_s == 300
+    assert load_limiter(write(FILE), {}, acquire_timeout_s=None, tier=None).settings.acquire_timeout_s == 300
 
 
 @pytest.mark.parametrize("as_url", [True, False])

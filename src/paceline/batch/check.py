@@ -216,7 +216,7 @@ class Checker:
         scheduler = self._limiter.scheduler_for(provider.name, model)
         limits = self._limiter.limits
         resolved = limits.model(provider.name, model)
-        tier = limits.tier if base_of(provider.name) == limits.provider else None
+        tier = limits.settings.tier if base_of(provider.name) == limits.provider else None
         if GIVEN not in resolved.sources and lookup(provider.name, model, tier).matched == DEFAULT:
             quotas = ", ".join(scheduler.pool.ledger.names)
             self.plan.warnings.append(

@@ -27,7 +27,8 @@ from paceline.http.lack import Lack, lack_of
 from paceline.http.routed import RoutedExchange, Way
 from paceline.http.unpaced import announce
 from paceline.limiter.limiter import Limiter
-from paceline.pacing.pacer import NAME_MAX, TIMEOUT_MAX_S, current_lane
+from paceline.pacing.pacer import NAME_MAX, current_lane
+from paceline.pacing.settings import TIMEOUT_MAX_S
 from paceline.providers.base import Call
 from paceline.providers.registry import base_of, is_loopback
 from paceline.telemetry.status_app import is_page, status_app

@@ -13,18 +13,18 @@ from paceline.core.pool import WAITING_MAX
 from paceline.core.queue import LaneSpec
 from paceline.core.quota import NS, Cost
 from paceline.core.results import QuotaError
-from paceline.pacing.allowances import check_budget
 from paceline.pacing.breaker import BreakerPolicy
 from paceline.pacing.clock import SYSTEM_CLOCK, Clock
-from paceline.pacing.limits import Limits, QuotaLike, parsed
+from paceline.pacing.limits import Limits
 from paceline.pacing.pacer import Pacer
 from paceline.pacing.permit import Permit
 from paceline.pacing.retry import RetryPolicy
+from paceline.pacing.settings import PacingSettings, QuotaLike, parsed
 from paceline.pacing.status import QUEUE_SHOWN
-from paceline.pacing.traffic import TrafficLog
 
 if TYPE_CHECKING:
     from paceline.pacing.events import Event
+    from paceline.shared.worker import StoreWorker
     from paceline.telemetry.server import StatusServer
 
 P = ParamSpec("P")
@@ -119,8 +119,8 @@ class Limiter(Pacer):
         traffic_log: str | PathLike[str] | None = None,
         clock: Clock = SYSTEM_CLOCK,
     ) -> None:
-        limits = Limits(
-            quotas,
+        settings = PacingSettings(
+            quotas=quotas,
             provider=provider,
             tier=tier,
             rpm_override=rpm_override,
@@ -128,46 +128,25 @@ class Limiter(Pacer):
             learn=learn,
             concurrency=concurrency,
             min_interval_s=min_interval_s,
-        )
-        if on_store_failure not in {"fail_safe", "fail_closed", "fail_open"}:
-            raise QuotaError(
-                f"on_store_failure is {on_store_failure!r}: it must be 'fail_safe', 'fail_closed' or 'fail_open'"
-            )
-        if lease_s is not None:
-            from paceline.shared.leases import check_lease
-
-            check_lease(lease_s)
-        if shadow is not None and traffic_log is not None:
-            raise QuotaError("shadow and traffic_log are both set: shadow writes the same lines, and holds nothing")
-        worker = None
-        if store is not None:
-            from paceline.shared.worker import StoreWorker
-            from paceline.stores import as_store
-
-            opened = as_store(store)
-            if opened is not None:
-                worker = StoreWorker(opened, clock, on_store_failure=cast("Any", on_store_failure), lease_s=lease_s)
-        super().__init__(
-            limits,
+            acquire_timeout_s=acquire_timeout_s,
+            max_tokens_per_call=max_tokens_per_call,
             usable=usable,
             headroom_s=headroom_s,
             ttl_s=ttl_s,
             waiting_max=waiting_max,
-            acquire_timeout_s=acquire_timeout_s,
-            max_tokens_per_call=max_tokens_per_call,
-            retry=retry or RetryPolicy(),
+            estimate_factor=estimate_factor,
+            retry=retry,
             breaker=breaker,
             lanes=lanes,
             priorities=priorities,
-            estimate_factor=estimate_factor,
-            budget=check_budget(parsed(budget)),
+            budget=budget,
             prices=prices,
             events=events,
+            shadow=shadow,
+            traffic_log=traffic_log,
             clock=clock,
-            worker=worker,
-            shadow=None if shadow is None else TrafficLog(shadow, "shadow"),
-            traffic_log=None if traffic_log is None else TrafficLog(traffic_log, "traffic_log"),
         )
+        super().__init__(settings, Limits(settings), _worker(store, clock, on_store_failure, lease_s))
 
     @classmethod
     def for_provider(
@@ -367,6 +346,27 @@ class Limiter(Pacer):
         """Send the pending reports to the store, and close it. Without a store, do nothing."""
         if self.worker is not None:
             self.worker.close()
+
+
+def _worker(store: object, clock: Clock, on_store_failure: str, lease_s: float | None) -> StoreWorker | None:
+    """What makes the exchanges with the store; ``None`` for quotas in this process."""
+    if on_store_failure not in {"fail_safe", "fail_closed", "fail_open"}:
+        raise QuotaError(
+            f"on_store_failure is {on_store_failure!r}: it must be 'fail_safe', 'fail_closed' or 'fail_open'"
+        )
+    if lease_s is not None:
+        from paceline.shared.leases import check_lease
+
+        check_lease(lease_s)
+    if store is None:
+        return None
+    from paceline.shared.worker import StoreWorker
+    from paceline.stores import as_store
+
+    opened = as_store(store)
+    if opened is None:
+        return None
+    return StoreWorker(opened, clock, on_store_failure=cast("Any", on_store_failure), lease_s=lease_s)
 
 
 def _paced(take: Callable[..., Iterable[Any]]) -> Callable[[Callable[P, R]], Callable[P, R]]:

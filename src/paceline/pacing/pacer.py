@@ -11,7 +11,7 @@ import logging
 import math
 import random
 import threading
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager
 from contextvars import ContextVar
 from fnmatch import fnmatchcase
@@ -38,28 +38,25 @@ from paceline.core.quota import (
 from paceline.core.results import GIVEN, NeverFits, QuotaError, Reservation, TooLargeError, WaitUntil
 from paceline.core.tracker import HEADROOM_S
 from paceline.estimation.calibration import Calibrations
-from paceline.pacing.allowances import EVERYONE, Allowances, Charge
-from paceline.pacing.breaker import BreakerPolicy, Health
+from paceline.pacing.allowances import EVERYONE, Allowances, Charge, check_budget
+from paceline.pacing.breaker import Health
 from paceline.pacing.clock import Clock
 from paceline.pacing.limits import Limits, Resolved
 from paceline.pacing.periods import in_days, periods
 from paceline.pacing.permit import Acquisition, Later, Permit, as_error, check_cost
 from paceline.pacing.retry import RetryPolicy
 from paceline.pacing.scheduler import Scheduler, Worker
+from paceline.pacing.settings import PacingSettings, checked_timeout, parsed
 from paceline.pacing.status import QUEUE_SHOWN, report
 from paceline.pacing.traffic import Entry, TrafficLog
 
 if TYPE_CHECKING:
     from paceline.pacing.attempts import Attempts
-    from paceline.pacing.events import Event
 
 log = logging.getLogger("paceline")
 
 POOLS_MAX = 10_000
 """How many pools one limiter keeps: the names of models come from callers, and memory is bounded."""
-
-TIMEOUT_MAX_S = 10 * 366 * 86_400.0
-"""Ten years, the longest timeout."""
 
 NAME_MAX = 200
 """The longest name of a waiter, in characters."""
@@ -98,89 +95,43 @@ class Pacer:
     """Keeps every pool at the speed that its quotas allow, for threads and event loops at once.
 
     Args:
+        settings: The settings of the limiter.
         limits: The quotas of each model.
         worker: Makes the exchanges with the store of shared quotas; ``None``: the quotas are in this process.
-        shadow: Where requests are logged in place of being held; ``None``: they are held.
-        traffic_log: Where requests that are held are logged, too; ``None``: nowhere.
-
-    The other arguments are those of :class:`~paceline.limiter.limiter.Limiter`.
 
     Attributes:
         luck: Gives random numbers from 0 to 1, which spread the retries; a simulation has its own.
         jobs: Of requests whose answers are made in the background, by the id of the answer.
+        shadow: Where requests are logged in place of being held; ``None``: they are held.
     """
 
-    def __init__(
-        self,
-        limits: Limits,
-        *,
-        usable: float,
-        headroom_s: float | None,
-        ttl_s: float,
-        waiting_max: int,
-        acquire_timeout_s: float | None,
-        max_tokens_per_call: float | None,
-        retry: RetryPolicy,
-        breaker: BreakerPolicy | None,
-        lanes: Iterable[LaneSpec],
-        priorities: Mapping[str, int] | None,
-        estimate_factor: float | None,
-        budget: Collection[Quota],
-        prices: Mapping[str, Mapping[str, float]] | None,
-        events: Callable[[Event], None] | None,
-        clock: Clock,
-        worker: Worker | None,
-        shadow: TrafficLog | None = None,
-        traffic_log: TrafficLog | None = None,
-    ) -> None:
-        if isinstance(usable, bool) or not isinstance(usable, int | float) or not 0 < usable <= 1:
-            raise QuotaError(
-                f"usable is {usable!r}: it must be a share of the limits, above 0 and at most 1, e.g. 0.85"
-            )
-        if headroom_s is not None and not 0 <= headroom_s < math.inf:
-            raise QuotaError(f"headroom_s is {headroom_s!r}: it must be 0 s or more, or None for an adaptive one")
-        if not 0 < ttl_s <= TIMEOUT_MAX_S:
-            raise QuotaError(f"ttl_s is {ttl_s!r}: it must be above 0 s, and at most ten years")
-        if max_tokens_per_call is not None and not 0 < max_tokens_per_call < math.inf:
-            raise QuotaError(
-                f"max_tokens_per_call is {max_tokens_per_call!r}: it must be a number of tokens above 0, or None for no bound"
-            )
+    def __init__(self, settings: PacingSettings, limits: Limits, worker: Worker | None) -> None:
+        self.settings = settings
         self.limits = limits
-        self.clock = clock
-        self.retry = retry
+        self.clock = settings.clock
+        self.retry = settings.retry or RetryPolicy()
         self.luck: Callable[[], float] = random.random
-        self.calibrations = Calibrations(estimate_factor)
-        self.health = Health(clock, breaker)
+        self.calibrations = Calibrations(settings.estimate_factor)
+        self.health = Health(settings.clock, settings.breaker)
         self.jobs: dict[str, Settle] = {}
-        self._usable, self._most_tokens = usable, max_tokens_per_call
-        self._headroom_s, self._ttl_s, self._waiting_max = headroom_s, ttl_s, waiting_max
-        self.acquire_timeout_s = _checked_timeout(acquire_timeout_s)
-        lanes = tuple(lanes)
+        lanes = tuple(settings.lanes)
         self._lanes = Lanes(lanes)
-        for pattern, priority in (priorities or {}).items():
+        self._priorities = tuple((settings.priorities or {}).items())
+        for pattern, priority in self._priorities:
             LaneSpec(f"priority of {pattern!r}", priority=priority)  # an invalid one raises here
-        self._priorities = tuple((priorities or {}).items())
-        self._notifier: Callable[..., None] | None = None
-        if events is not None:
-            from paceline.pacing.events import Notifier
-
-            self._notifier = Notifier(events)
-        if shadow is not None:
-            log.warning("shadow: no request is held; each is logged to %s", shadow.path)
-        if (permits := traffic_log or shadow) is not None:  # in shadow only those that are acquired by hand
-            self._notifier = _logging(permits, self._notifier, clock)
+        self.shadow = None if settings.shadow is None else TrafficLog(settings.shadow, "shadow")
+        self._notifier = _notifier(settings, self.shadow)
         self.worker = worker
-        self.shadow = shadow
         self._lock = threading.RLock()
         self._schedulers: dict[str, Scheduler] = {}  # by pool
         self.allowances = Allowances(self._account, self._prices)
         self._further: dict[str, Scheduler] = {}  # start spacing and providers' slots, by pool
         self._named: dict[str, Scheduler] = {}  # by the name in the call
         self._known_prices: Any = None  # made when a budget needs them
-        self._given_prices = dict(prices or {})
+        self._given_prices = dict(settings.prices or {})
         for spec in lanes:
             self.allowances.set(spec.name, spec.limits)
-        self.allowances.set(EVERYONE, budget)
+        self.allowances.set(EVERYONE, check_budget(parsed(settings.budget)))
         self._unusual: dict[str, list[Quota]] = {}  # given, on units of few providers, until a client's first call
 
     def acquire(
@@ -416,28 +367,28 @@ class Pacer:
 
         Of an ``own`` one nothing is left unused, because no request is on its way to a provider that counts it.
         """
-        learns, worker = resolved.learns, self.worker
+        settings, learns, worker = self.settings, resolved.learns, self.worker
         if self.shadow is not None:  # nothing is held
-            return Pool(resolved.pool, LocalCapacity.of((), now_ns), waiting_max=self._waiting_max), None
+            return Pool(resolved.pool, LocalCapacity.of((), now_ns), waiting_max=settings.waiting_max), None
         if any(quota.rule in OWN_RULES for quota in resolved.quotas):
             worker = None
         ledger = Ledger(
             resolved.quotas,
             now_ns,
-            usable=1.0 if own else self._usable,
+            usable=1.0 if own else settings.usable,
             sources=resolved.sources,
             charged_after=resolved.charged_after if worker is None else (),  # a store counts it at admission
-            headroom_s=0.0 if own else HEADROOM_S if self._headroom_s is None else self._headroom_s,
-            ttl_s=self._ttl_s,
+            headroom_s=0.0 if own else HEADROOM_S if settings.headroom_s is None else settings.headroom_s,
+            ttl_s=settings.ttl_s,
             gentle=bool(learns),
         )
         queue = Queue()
         capacity: Capacity
         if worker is None:
-            capacity = LocalCapacity(ledger, learns=learns, adapts=self._headroom_s is None and not own)
+            capacity = LocalCapacity(ledger, learns=learns, adapts=settings.headroom_s is None and not own)
         else:
             capacity = worker.capacity(ledger, queue, now_ns, learns=learns)
-        return Pool(resolved.pool, capacity, queue, waiting_max=self._waiting_max), worker
+        return Pool(resolved.pool, capacity, queue, waiting_max=settings.waiting_max), worker
 
     def _waiter(
         self,
@@ -453,16 +404,17 @@ class Pacer:
         check_cost(cost, units or scheduler.pool.capacity.ledger.units)
         if REQUESTS not in cost:
             cost[REQUESTS] = 1
-        if self._most_tokens is not None and total_tokens(cost) > self._most_tokens:
-            raise TooLargeError(scheduler.pool.name, total_tokens(cost), self._most_tokens)
+        most = self.settings.max_tokens_per_call
+        if most is not None and total_tokens(cost) > most:
+            raise TooLargeError(scheduler.pool.name, total_tokens(cost), most)
         if again is not None:
             return again.waiter_again(scheduler, cost, name)
         spec = lane if isinstance(lane, LaneSpec) else self._lanes[(lane, None, None) if lane else self._lane_of(name)]
         if timeout is None:
-            timeout = self.acquire_timeout_s
+            timeout = self.settings.acquire_timeout_s
         if timeout is None or timeout == math.inf:
             return Waiter(cost, spec, None, name)
-        return Waiter(cost, spec, self.clock.now_ns() + round((_checked_timeout(timeout) or 0) * NS), name)
+        return Waiter(cost, spec, self.clock.now_ns() + round((checked_timeout(timeout) or 0) * NS), name)
 
     def _lane_of(self, name: str | None) -> LaneName:
         """The surrounding lane; outside of all lanes, that of the priority of the waiter ``name``."""
@@ -488,6 +440,21 @@ def _provider_wide(resolved: Resolved) -> list[Resolved]:
     return wide
 
 
+def _notifier(settings: PacingSettings, shadow: TrafficLog | None) -> Callable[..., None] | None:
+    """What is called with the fields of each event: the user's listener, and the log of the traffic."""
+    notifier: Callable[..., None] | None = None
+    if settings.events is not None:
+        from paceline.pacing.events import Notifier
+
+        notifier = Notifier(settings.events)
+    if shadow is not None:
+        log.warning("shadow: no request is held; each is logged to %s", shadow.path)
+        return _logging(shadow, notifier, settings.clock)  # those that are acquired by hand
+    if settings.traffic_log is not None:
+        return _logging(TrafficLog(settings.traffic_log, "traffic_log"), notifier, settings.clock)
+    return notifier
+
+
 def _logging(permits: TrafficLog, listener: Callable[..., None] | None, clock: Clock) -> Callable[..., None]:
     """A listener that writes the permits that are settled or refused, and calls ``listener``."""
 
@@ -508,11 +475,3 @@ def _logging(permits: TrafficLog, listener: Callable[..., None] | None, clock: C
             listener(kind, pool, lane, waited_s, reserved, used, *rest)
 
     return listen
-
-
-def _checked_timeout(timeout: float | None) -> float | None:
-    if timeout is None or timeout == math.inf:
-        return timeout
-    if not isinstance(timeout, int | float) or not 0 <= timeout <= TIMEOUT_MAX_S:
-        raise QuotaError(f"timeout is {timeout!r}: it must be from 0 s to ten years, or None for none")
-    return timeout
