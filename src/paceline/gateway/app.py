@@ -418,19 +418,19 @@ class Gateway:
             raise RequestError(403, "model", f"this key may not use the model {model[:100]!r}")
         ways = [Way(request, one, request.target()) for request, one in zip(requests, found, strict=True)]
         if place.choice is None:
-            return Exchange(self.limiter, *ways[0], timeout_s=timeout_s, name=name)
+            return Exchange(self.limiter.pacer, *ways[0], timeout_s=timeout_s, name=name)
         sticky = options.get(_STICKY) or asked.get("prompt_cache_key")
         named = {member.name: way for member, way in zip(place.members, ways, strict=True)}
         sticky = str(sticky)[:NAME_MAX] if sticky else None
-        return RoutedExchange(self.limiter, named, place.choice, sticky=sticky, timeout_s=timeout_s, name=name)
+        return RoutedExchange(self.limiter.pacer, named, place.choice, sticky=sticky, timeout_s=timeout_s, name=name)
 
     def _described(self, place: Place, path: str, body: bytes, asked: dict[str, Any]) -> Iterator[Metered]:
         """The request as each member of ``place`` meters it; nothing for one that costs nothing."""
         first: Metered | None = None
         for upstream in place.members:
             renamed = _renamed(asked, upstream.models)
-            one = None if first is None or renamed else at_account(self.limiter, first, upstream.provider)
-            one = one or describe(self.limiter, upstream.provider, path, renamed or body)
+            one = None if first is None or renamed else at_account(self.limiter.pacer, first, upstream.provider)
+            one = one or describe(self.limiter.pacer, upstream.provider, path, renamed or body)
             if one is None:
                 return
             first = first or (None if renamed else one)

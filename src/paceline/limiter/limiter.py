@@ -16,9 +16,10 @@ from paceline.core.results import QuotaError
 from paceline.pacing.breaker import BreakerPolicy
 from paceline.pacing.clock import SYSTEM_CLOCK, Clock
 from paceline.pacing.limits import Limits
-from paceline.pacing.pacer import Pacer
+from paceline.pacing.pacer import BaseLimiter
 from paceline.pacing.permit import Permit
 from paceline.pacing.retry import RetryPolicy
+from paceline.pacing.scheduler import Scheduler
 from paceline.pacing.settings import PacingSettings, QuotaLike, parsed
 from paceline.pacing.status import QUEUE_SHOWN
 
@@ -31,7 +32,7 @@ P = ParamSpec("P")
 R = TypeVar("R")
 
 
-class Limiter(Pacer):
+class Limiter(BaseLimiter):
     """Keeps every pool at the speed that its quotas allow, for threads and event loops at once.
 
     Args:
@@ -186,6 +187,19 @@ class Limiter(Pacer):
 
         return cls(**load_arguments(path, **given))
 
+    @property
+    def limits(self) -> Limits:
+        """The quotas of each model, before answers correct them."""
+        return self.pacer.pools.limits
+
+    def scheduler(self, pool: str) -> Scheduler:
+        """The scheduler of a pool, created at first use.
+
+        Raises:
+            QuotaError: The pool is unknown, or there are too many.
+        """
+        return self.pacer.pools.scheduler(pool)
+
     def estimate(self, pool: str, asked: object, *, output_tokens: int | None = None) -> Cost:
         """The cost that a request would reserve, for ``limiter.acquire(pool, **cost)``; the same as in an attached client.
 
@@ -205,7 +219,7 @@ class Limiter(Pacer):
         """
         from paceline.http.describe import estimate
 
-        return estimate(self, pool, asked, output_tokens)
+        return estimate(self.pacer, pool, asked, output_tokens)
 
     def observe(self, pool: str, headers: object) -> None:
         """Learn from the headers of an answer that no permit and no attached client has reported.
@@ -224,7 +238,7 @@ class Limiter(Pacer):
         from paceline.providers.answers import readings_in
 
         scheduler = self.scheduler(pool)
-        scheduler.observe(readings_in(scheduler.pool.name, headers, self.clock.now_ns() / NS), None)
+        scheduler.observe(readings_in(scheduler.pool.name, headers, self.pacer.clock.now_ns() / NS), None)
 
     def override(
         self,
@@ -245,9 +259,7 @@ class Limiter(Pacer):
         Raises:
             QuotaError: The model or the tier is unknown, or the model is in use with other limits.
         """
-        with self._lock:
-            used = self._schedulers.keys()
-            self.limits.override(pool, tier=tier, rpm_override=rpm_override, tpm_override=tpm_override, used=used)
+        self.pacer.pools.override(pool, tier=tier, rpm_override=rpm_override, tpm_override=tpm_override)
 
     def paced(
         self,
@@ -295,7 +307,7 @@ class Limiter(Pacer):
         """
         from paceline.http.attach import attach
 
-        attach(self, client, provider)
+        attach(self.pacer, client, provider)
         return client
 
     def limit_lane(self, name: str, quotas: QuotaLike) -> None:
@@ -306,8 +318,7 @@ class Limiter(Pacer):
         Raises:
             QuotaError: A quota is invalid.
         """
-        with self._lock:
-            self.allowances.set(name, parsed(quotas))
+        self.pacer.allowances.set(name, parsed(quotas))
 
     def status(self, queue: int = QUEUE_SHOWN) -> dict[str, Any]:
         """The state of every pool, and under ``unpaced`` what this process has sent to providers past all limiters.
@@ -320,7 +331,7 @@ class Limiter(Pacer):
         """
         from paceline.http.unpaced import rows
 
-        return super().status(queue) | {"unpaced": rows()}
+        return self.pacer.status(queue) | {"unpaced": rows()}
 
     def serve_status(self, host: str = "127.0.0.1", port: int = 8000, *, key: str | None = None) -> StatusServer:
         """Serve the page with the status of this limiter, from a thread, until the program ends or the result is closed.
@@ -344,8 +355,9 @@ class Limiter(Pacer):
 
     def close(self) -> None:
         """Send the pending reports to the store, and close it. Without a store, do nothing."""
-        if self.worker is not None:
-            self.worker.close()
+        worker = self.pacer.pools.worker
+        if worker is not None:
+            worker.close()
 
 
 def _worker(store: object, clock: Clock, on_store_failure: str, lease_s: float | None) -> StoreWorker | None:
