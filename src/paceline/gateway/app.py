@@ -560,7 +560,7 @@ async def _pass_on_early(send: Send, connection: Connection, reply: Reply, part:
 async def _kept_alive(exchange: Exchange, every_s: float, send: Send, connection: Connection) -> Reply:
     """The answer to a streamed request; while it waits for longer, comments are sent."""
     task, reply = asyncio.create_task(exchange.run()), None
-    note = _NOTES.get(base_of(exchange.provider.name), b": waiting\n\n")
+    note = _NOTES.get(base_of(exchange.metered.provider.name), b": waiting\n\n")
     try:
         while not (await asyncio.wait([task], timeout=every_s))[0]:
             if not connection.answering:

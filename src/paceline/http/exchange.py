@@ -264,7 +264,6 @@ class Exchange:
         self.acquisition: Acquisition | None = None
         self.waits = False
         self._timeout_s, self._name = timeout_s, name
-        self.provider, self.scheduler = metered.provider, metered.scheduler
         self.record = Exchanged(metered.scheduler.pool.name)
         self.started_ns = pacer.clock.now_ns()
         self.charge: Charge | None = None
@@ -323,7 +322,7 @@ class Exchange:
         if entry.status >= 400:
             end(None, None)
         else:
-            self.http.tap(response, headers, Tap(self.provider.usage_reader(call), end))
+            self.http.tap(response, headers, Tap(self.metered.provider.usage_reader(call), end))
         return response
 
     async def _attempts(self) -> Any:
@@ -362,12 +361,12 @@ class Exchange:
 
     async def _acquire(self, last: Permit | None) -> Permit:
         """The permit for an attempt: for the first, the one that the caller holds, if any; else from the queue."""
-        permit = current_permit(self.scheduler) if last is None else None
+        permit = current_permit(self.metered.scheduler) if last is None else None
         if permit is None:
             self.acquisition = acquisition = self.pacer.acquire_call(
-                self.scheduler,
+                self.metered.scheduler,
                 self.metered.cost,
-                units=self.provider.units,
+                units=self.metered.provider.units,
                 again=last,
                 behind=self.behind,
                 timeout=self._timeout_s,
@@ -385,7 +384,7 @@ class Exchange:
         """Send the request once: the response for the caller; ``None`` for another attempt, after any pause."""
         self.record.attempts += 1
         if self.record.attempts == 1:
-            self.pacer.health.first_attempt(self.scheduler)
+            self.pacer.health.first_attempt(self.metered.scheduler)
         permit.model = self.metered.call.model
         response = await self._send(permit)
         if response is None or not permit.open:  # superseded: the library has repeated the request, in another exchange
@@ -399,7 +398,7 @@ class Exchange:
             if is_server_fault(judged.status, refusal):
                 self._count_fault(permit, f"status {status}{judged.why and f', {judged.why}'}")
             else:
-                self.pacer.health.succeeded(self.http.address, self.scheduler)
+                self.pacer.health.succeeded(self.http.address, self.metered.scheduler)
             if refusal is not None:
                 return await self._refused(response, refusal, permit)
             self.http.note(response, self.record)
@@ -448,17 +447,19 @@ class Exchange:
         """
         if self.metered.call.mode or (refusal is not None and refusal.scope is RefusalScope.MODE):
             return
-        if refusal is not None or self.scheduler.reads_now():
-            readings = self.provider.readings(headers, self.pacer.clock.now_ns() / NS)
+        scheduler = self.metered.scheduler
+        if refusal is not None or scheduler.reads_now():
+            readings = self.metered.provider.readings(headers, self.pacer.clock.now_ns() / NS)
             if readings:
-                self.scheduler.observe(readings, permit.reservation)
+                scheduler.observe(readings, permit.reservation)
 
     async def _judge(self, response: Any, permit: Permit) -> None:
         """Judge an answer by the beginning of its body."""
         self._head = status, headers = self.http.head(response)
+        metered = self.metered
         if status < 500:
-            self.scheduler.begun(permit.reservation)
-        beginning = Beginning(self.provider, self.metered.call, status, headers, strict=not self.metered.guessed)
+            metered.scheduler.begun(permit.reservation)
+        beginning = Beginning(metered.provider, metered.call, status, headers, strict=not metered.guessed)
         try:
             await self.http.peek(response, headers, beginning)
         except BaseException as error:
@@ -537,16 +538,16 @@ class Exchange:
                 self.record.usage = usage = plausible(self.record.pool, usage, permit.cost)
                 self.metered.learn(usage)
                 permit.usage = usage
-                permit.settle(**self.provider.charged(self.metered.booked_call, usage))
+                permit.settle(**self.metered.provider.charged(self.metered.booked_call, usage))
             if self.charge is not None:
                 self.charge.settle(usage, call.provider, call.model)
 
         payload = None if self.judged is None else self.judged.payload
         job = job_of(payload)
-        if job is not None and CONCURRENCY in self.scheduler.pool.ledger.units:
+        if job is not None and CONCURRENCY in self.metered.scheduler.pool.ledger.units:
             settle(None, None)  # the end of its slot is not known
         elif job is not None:  # it is charged as held until the caller has asked for the answer
-            usage_of = self.provider.usage
+            usage_of = self.metered.provider.usage
             remember(self.pacer, job, lambda found: settle(None if found is None else usage_of(found), None))
         else:
             self.http.tap(response, headers, Tap(self._usage_reader(), settle))
@@ -554,8 +555,8 @@ class Exchange:
     def _usage_reader(self) -> UsageReader:
         payload = None if self.judged is None else self.judged.payload
         if isinstance(payload, Mapping):  # the body is read already
-            return Known(self.provider.usage(payload))
-        return self.provider.usage_reader(self.metered.call)
+            return Known(self.metered.provider.usage(payload))
+        return self.metered.provider.usage_reader(self.metered.call)
 
     def _count_fault(self, permit: Permit, reason: str, fault: Fault = Fault.BROKEN) -> None:
         """Count a failure of the host. Without a connection it counts, too, where the limiter repeats the attempt.
@@ -563,8 +564,8 @@ class Exchange:
         After a probe the next one is another request's: an outage does not use up the attempts of one request.
         """
         reached = fault is Fault.BROKEN or self.pacer.retry.faults
-        sent_ns = permit.reservation.granted_ns
-        self.behind = self.pacer.health.failed(self.http.address, self.scheduler, sent_ns, reason, reached=reached)
+        sent_ns, scheduler = permit.reservation.granted_ns, self.metered.scheduler
+        self.behind = self.pacer.health.failed(self.http.address, scheduler, sent_ns, reason, reached=reached)
 
     def _after_fault(self) -> float | None:
         """The seconds until another attempt after a server fault or a broken connection; ``None`` for no other."""
@@ -583,16 +584,16 @@ class Exchange:
 
     def _log_retry(self, delay_s: float, reason: str) -> None:
         now_ns, most = self.pacer.clock.now_ns(), self.pacer.retry.max_attempts
-        self.scheduler.lines.retries(now_ns, self.record.attempts, most, delay_s, reason)
+        self.metered.scheduler.lines.retries(now_ns, self.record.attempts, most, delay_s, reason)
 
     def _decide(self, refusal: Refusal | None) -> Again | GiveUp:
         elapsed_s = (self.pacer.clock.now_ns() - self.started_ns) / NS
-        in_row = self.scheduler.pool.refused_in_row if refusal is not None else 0
+        in_row = self.metered.scheduler.pool.refused_in_row if refusal is not None else 0
         return self.pacer.retry.after(self.record.attempts, elapsed_s, refusal, self.pacer.luck(), in_row=in_row)
 
     def _delay_s(self, again: Again) -> float:
         """The seconds until another attempt: the decided ones, or more if the budget for retries asks for them."""
-        return max(again.delay_s, self.pacer.health.retry_delay_s(self.scheduler))
+        return max(again.delay_s, self.pacer.health.retry_delay_s(self.metered.scheduler))
 
     async def _sleep(self, seconds: float) -> None:
         if self.http.is_async:

@@ -80,8 +80,7 @@ class RoutedExchange(Exchange):
         self.waits = False
         self.member = member
         self.http, self.metered, self.target = self._ways[member]
-        self.provider, self.scheduler = self.metered.provider, self.metered.scheduler
-        self.record.pool, self.record.cost = self.scheduler.pool.name, permit.cost
+        self.record.pool, self.record.cost = self.metered.scheduler.pool.name, permit.cost
         self.record.waited_s += (permit.reservation.granted_ns - began_ns) / NS
         self.behind = False
         return permit
@@ -92,7 +91,7 @@ class RoutedExchange(Exchange):
             metered.scheduler,
             metered.cost,
             units=metered.provider.units,
-            again=last if metered.scheduler is self.scheduler else None,
+            again=last if metered.scheduler is self.metered.scheduler else None,
             behind=self.behind,
             timeout=timeout_s,
             name=self._name,
