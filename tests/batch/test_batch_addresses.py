@@ -10,6 +10,7 @@ from paceline.batch.progress import View
 from paceline.config import Config
 from paceline.core.results import QuotaError
 from paceline.pacing.limits import Limits
+from paceline.pacing.settings import PacingSettings
 from paceline.providers.registry import provider_named
 
 ANSWERS = {
@@ -94,4 +95,4 @@ def test_those_that_the_user_names_do(tmp_path, given):
     ],
 )
 def test_the_host_tells_whose_they_are(root, name):
-    assert provider_at(Limits({}), provider_named("openai"), root, "m").name == name
+    assert provider_at(Limits(PacingSettings()), provider_named("openai"), root, "m").name == name

@@ -98,30 +98,30 @@ class TestLearning:
 class TestEstimates:
     def test_the_factor_is_the_margin_until_and_after_learning(self):
         limiter = limiter_of(ManualClock(), estimate_factor=1.5)
-        lessons = limiter.calibrations.of(*MODEL)
+        lessons = limiter.pacer.calibrations.of(*MODEL)
         assert lessons.input.apply(1_000) == 1_500
         for _ in range(200):
             lessons.learn(input_estimate=1_000, input_tokens=500, max_output_tokens=100, output_tokens=10)
-        assert limiter.calibrations.of(*MODEL) is lessons
+        assert limiter.pacer.calibrations.of(*MODEL) is lessons
         assert lessons.input.apply(1_000) == pytest.approx(750, rel=0.01)
 
     def test_without_one_the_spread_is(self):
-        assert limiter_of(ManualClock()).calibrations.of(*MODEL).input.apply(1_000) == TokenCalibration().input.apply(
+        assert limiter_of(ManualClock()).pacer.calibrations.of(*MODEL).input.apply(
             1_000
-        )
+        ) == TokenCalibration().input.apply(1_000)
 
 
 class TestRetry:
     def test_a_batch_is_patient_unless_told_otherwise(self):
         said = {"retry": {"backoff_s": 2, "max_elapsed_s": 50}, "max_attempts": 3}
-        retry = limiter_of(ManualClock(), patient=True, **said).retry
+        retry = limiter_of(ManualClock(), patient=True, **said).pacer.retry
         assert (retry.max_attempts, retry.backoff_s, retry.max_elapsed_s, retry.faults) == (3, 2, 50, True)
-        retry = limiter_of(ManualClock(), **said).retry
+        retry = limiter_of(ManualClock(), **said).pacer.retry
         assert (retry.max_attempts, retry.faults, retry.max_retry_after_s) == (3, False, 300)
 
     def test_breaker(self):
-        assert limiter_of(ManualClock(), breaker=False).health.policy is None
-        assert limiter_of(ManualClock(), breaker={"failures": 2}).health.policy == paceline.BreakerPolicy(2, 60.0)
+        assert limiter_of(ManualClock(), breaker=False).pacer.health.policy is None
+        assert limiter_of(ManualClock(), breaker={"failures": 2}).pacer.health.policy == paceline.BreakerPolicy(2, 60.0)
 
 
 class TestLimits:

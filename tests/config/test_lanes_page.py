@@ -10,6 +10,7 @@ import pytest
 import paceline
 from paceline.config import load_arguments
 from paceline.core.results import QuotaError
+from paceline.pacing.pacer import Pacer
 from paceline.testing import run_virtual
 
 PAGE = (Path(__file__).parents[2] / "docs" / "lanes.md").read_text()
@@ -49,8 +50,8 @@ def test_the_examples_print_what_the_page_says(page):
 
 async def test_a_call_of_an_sdk_goes_through_the_lane_around_it(page, monkeypatch):
     waiters = []
-    waiter_of = paceline.Limiter._waiter
-    monkeypatch.setattr(paceline.Limiter, "_waiter", lambda *asked: waiters.append(waiter_of(*asked)) or waiters[-1])
+    waiter_of = Pacer.waiter
+    monkeypatch.setattr(Pacer, "waiter", lambda *asked: waiters.append(waiter_of(*asked)) or waiters[-1])
     async with page["client"]:
         assert (await page["answer"]("Why?")).output_text
     assert [waiter.lane for waiter in waiters] == [paceline.LaneSpec("interactive", priority=1)]

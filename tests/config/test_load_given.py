@@ -29,9 +29,12 @@ def quotas(limiter, name):
 
 def test_they_beat_the_environment_which_beats_the_file(write):
     file = write(FILE)
-    assert load_limiter(file, {}).acquire_timeout_s == 300
-    assert load_limiter(file, {"PACELINE_ACQUIRE_TIMEOUT_S": "20"}).acquire_timeout_s == 20
-    assert load_limiter(file, {"PACELINE_ACQUIRE_TIMEOUT_S": "20"}, acquire_timeout_s=1).acquire_timeout_s == 1
+    assert load_limiter(file, {}).pacer.settings.acquire_timeout_s == 300
+    assert load_limiter(file, {"PACELINE_ACQUIRE_TIMEOUT_S": "20"}).pacer.settings.acquire_timeout_s == 20
+    assert (
+        load_limiter(file, {"PACELINE_ACQUIRE_TIMEOUT_S": "20"}, acquire_timeout_s=1).pacer.settings.acquire_timeout_s
+        == 1
+    )
 
 
 def test_limits_and_slots_are_added_entry_by_entry(write):
@@ -47,7 +50,7 @@ def test_rates_for_every_model(write):
 
 
 def test_none_is_nothing_said(write):
-    assert load_limiter(write(FILE), {}, acquire_timeout_s=None, tier=None).acquire_timeout_s == 300
+    assert load_limiter(write(FILE), {}, acquire_timeout_s=None, tier=None).pacer.settings.acquire_timeout_s == 300
 
 
 @pytest.mark.parametrize("as_url", [True, False])
@@ -64,7 +67,7 @@ def test_a_clock_and_a_listener(write):
     told = []
     clock = ManualClock()
     limiter = load_limiter(write(FILE), {}, clock=clock, events=told.append)
-    assert limiter.clock is clock
+    assert limiter.pacer.clock is clock
     limiter.acquire("gpt-5").wait().settle()
     assert [(event.kind, event.pool) for event in told] == [("acquired", "openai/gpt-5"), ("settled", "openai/gpt-5")]
 

@@ -124,7 +124,7 @@ def test_gemini_has_no_headers_and_charges_input_only(paceline_emulator, attache
 def test_gemini_names_the_quota_in_its_refusal(paceline_emulator, attached):
     emulator = paceline_emulator(limits="2 requests/min,250k input_tokens/min")
     limiter = paceline.Limiter({"gemini/*": "100 requests/min, 250k input_tokens/min"}, headroom_s=0)
-    limiter.retry = paceline.pacing.retry.RetryPolicy(max_attempts=1)
+    limiter.pacer.retry = paceline.pacing.retry.RetryPolicy(max_attempts=1)
     client = attached(limiter, gemini_client(emulator), "gemini")
     with pytest.raises(errors.ClientError, match=r"refused \(rate\)"):  # noqa: PT012
         for _ in range(4):

@@ -55,7 +55,7 @@ class TestFile:
         plain.write_text(text.partition("\n# Two settings")[0])
         limiter = paceline.Limiter(**load_arguments(plain, {}))
         assert quotas(limiter, "groq/x") == quotas(limiter_of(), "groq/x")
-        assert limiter.acquire_timeout_s == 300
+        assert limiter.pacer.settings.acquire_timeout_s == 300
 
     def test_arguments_beat_it(self):
         given = {"limits": {"openai/gpt-5": "7 requests/min"}, "concurrency": {"openai": 2, "groq": 1}}
@@ -111,7 +111,7 @@ class TestTheFileThatWasAskedFor:
 
     def test_settings(self, limiter):
         resolved = limiter.limits.resolve("openai/gpt-5")
-        assert (limiter.acquire_timeout_s, resolved.interval_s, resolved.learns) == (300, 0.05, "up")
+        assert (limiter.pacer.settings.acquire_timeout_s, resolved.interval_s, resolved.learns) == (300, 0.05, "up")
         asked = {"model": "gpt-5", "input": "The committee asked for three reports, each with numbers. " * 40}
         plain = paceline.Limiter({"openai/gpt-5": "9 requests/min"}, estimate_factor=1.0)
         own, other = (one.estimate("openai/gpt-5", asked)["input_tokens"] for one in (limiter, plain))

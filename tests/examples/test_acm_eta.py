@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import math
+from dataclasses import replace
 from itertools import repeat
 
 import pytest
@@ -72,7 +73,7 @@ def test_the_program_s_eta_is_within_a_tenth(documents, jitter):
 
     async def main(clock):
         limiter = paceline.Limiter(**load_arguments(LIMITS, {}, clock=clock, acquire_timeout=None))
-        limiter.acquire_timeout_s = None
+        limiter.pacer.settings = replace(limiter.pacer.settings, acquire_timeout_s=None)
         planned = plan.Plan(documents, 0.5, 0.004)
         costs = {name: iter(own) for name, own in planned.costs.items()}
         drawn = iter(range(10**9))

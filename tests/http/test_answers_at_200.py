@@ -79,7 +79,7 @@ def test_two_thirds_of_the_answers_are_refusals_and_each_call_has_its_result(ser
 def test_the_pool_pauses_and_the_last_refusal_is_an_error(serve):
     limiter = limiter_of()
     server = serve(lambda *_: (200, JSON | {"retry-after": "30"}, REFUSED))
-    limiter.retry = paceline.RetryPolicy(max_attempts=1)
+    limiter.pacer.retry = paceline.RetryPolicy(max_attempts=1)
     with (
         limiter.attach(openai_at(server, max_retries=2), provider="openai") as client,
         pytest.raises(openai.RateLimitError, match="1 attempts made: Rate limit exceeded"),
@@ -284,7 +284,7 @@ def test_the_first_content_is_not_waited_beyond(serve, ask):
     """The rest of the answer comes when the caller has had its beginning."""
     go = threading.Event()
     server, limiter = serve(lambda *_: (200, SSE, [*EVENTS[:2], go, EVENTS[2]])), limiter_of()
-    begun = limiter.scheduler_for("openai", "m")
+    begun = limiter.pacer.pools.of_model("openai", "m")
     begun.begun = lambda _: go.set()
     with paceline.instrument(limiter, provider="openai"):
         assert ask(f"{server.base_url}/v1/chat/completions") == (200, WHOLE)

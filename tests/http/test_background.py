@@ -57,7 +57,7 @@ def test_the_usage_is_that_of_the_answer_that_is_asked_for(last, spent):
         assert client.responses.retrieve(job.id).status == last[0]
     assert limiter.status()["pools"]["openai/gpt-5"]["in_flight"] == 0
     assert level(limiter) == (held if spent is None else spent)
-    assert not limiter.jobs
+    assert not limiter.pacer.jobs
 
 
 def test_a_pool_of_slots_does_not_wait_for_it():
@@ -66,7 +66,7 @@ def test_a_pool_of_slots_does_not_wait_for_it():
         for _ in range(5):
             client.responses.create(model="gpt-5", input="Hello.", background=True)
     assert limiter.status()["pools"]["openai/gpt-5"]["in_flight"] == 0
-    assert not limiter.jobs
+    assert not limiter.pacer.jobs
 
 
 def test_other_answers_settle_nothing():
@@ -74,7 +74,7 @@ def test_other_answers_settle_nothing():
     with client_of(limiter, Provider(("completed", USAGE))) as client:
         client.responses.create(model="gpt-5", input="Hello.", background=True)
         client.responses.retrieve("resp_9")
-    assert limiter.jobs
+    assert limiter.pacer.jobs
 
 
 def test_the_oldest_of_too_many_stays_charged_as_held(monkeypatch):

@@ -76,17 +76,17 @@ class TestBudget:
         limiter = limiter_with(budget="0.12 usd/day")
         with client_of(limiter, server) as client:
             assert [ask(client).status_code for _ in range(2)] == [200, 429]
-            limiter.clock.advance(16 * 3_600)
+            limiter.pacer.clock.advance(16 * 3_600)
             assert ask(client).status_code == 200
 
     def test_a_month(self, server):
         limiter = limiter_with(budget="0.12 usd/month")
         with client_of(limiter, server) as client:
             assert [ask(client).status_code for _ in range(2)] == [200, 429]
-            limiter.clock.advance(7 * 86_400)
+            limiter.pacer.clock.advance(7 * 86_400)
             answer = ask(client)
             assert int(answer.headers["retry-after"]) == 16 * 3_600  # it is 30 November
-            limiter.clock.advance(86_400)
+            limiter.pacer.clock.advance(86_400)
             assert ask(client).status_code == 200
 
     def test_a_request_above_the_whole_budget(self, server):

@@ -7,6 +7,7 @@ import pydantic
 import pytest
 
 import paceline
+from paceline.providers import common
 
 LIMITS = {
     "openai/*": ["6000 requests/min", "4M tokens/min"],
@@ -229,6 +230,27 @@ def test_an_unknown_host_has_its_own_pools_and_no_published_limits(limiter, path
     assert "://" not in found[pool]  # no table's source
     canned(limiter(), HOST + path, body, headers=headers)
     assert caplog.text.count("llm.internal is not a host of") <= 1  # once in a process
+
+
+@pytest.mark.filterwarnings("ignore::paceline.PacelineWarning")
+@pytest.mark.parametrize(
+    ("limiter", "named"),
+    [
+        (lambda: paceline.Limiter({"*": "500 requests/min"}), {}),
+        (lambda: paceline.Limiter({"openai/*": "500 requests/min"}), {}),
+        (lambda: paceline.Limiter.for_provider("openai"), {}),
+        (paceline.Limiter, {"provider": "openai"}),
+    ],
+)
+def test_the_body_of_a_request_to_an_unknown_host_is_described_once(limiter, named, monkeypatch):
+    described = []
+    count = common.prompt_tokens
+    monkeypatch.setattr(common, "prompt_tokens", lambda *parts: described.append(parts) or count(*parts))
+    made = limiter()
+    canned(made, f"{HOST}/v1/chat/completions", LLAMA, **named)
+    described.clear()
+    canned(made, f"{HOST}/v1/chat/completions", LLAMA, **named)
+    assert len(described) == 1
 
 
 @pytest.mark.filterwarnings("ignore::paceline.PacelineWarning")

@@ -95,7 +95,9 @@ class SharedWorld:
     def quiet(self):
         """Wait until nothing is due for the store, and all replies are delivered."""
 
-        assert all(limiter.worker.flush(BOUND_S) for limiter in self.limiters), "a worker is dead, or its store is held"
+        assert all(limiter.pacer.pools.worker.flush(BOUND_S) for limiter in self.limiters), (
+            "a worker is dead, or its store is held"
+        )
 
     def move(self, seconds):
         """Let time pass; all that is due on the way is carried to the store and back."""

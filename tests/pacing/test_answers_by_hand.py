@@ -157,7 +157,7 @@ class TestObserve:
             limiter.observe("openai/m", {"x-ratelimit-limit-tokens": "30000", "x-ratelimit-remaining-tokens": "0"})
             return (await limiter.acquire("openai/m", tokens=5_000)).waited_s
 
-        assert run_virtual(main(), limiter.clock) == pytest.approx(10, abs=1)
+        assert run_virtual(main(), limiter.pacer.clock) == pytest.approx(10, abs=1)
 
     def test_of_a_shared_pool(self, world):
         limiter = paceline.Limiter({"openai/m": "30k tokens/min"}, store=world.store, clock=world.clock)

@@ -326,7 +326,7 @@ class TestStatus:
         assert limiter.scheduler("jobs") is limiter.scheduler("jobs")
 
     def test_pools_are_bounded(self, monkeypatch):
-        monkeypatch.setattr("paceline.pacing.pacer.POOLS_MAX", 10)
+        monkeypatch.setattr("paceline.pacing.pools.POOLS_MAX", 10)
         limiter = jobs(ManualClock(), {"*": "5 requests/min"})
         for i in range(10):
             limiter.acquire(f"pool-{i}").wait()

@@ -1,12 +1,19 @@
 """The pool of a name, its quotas, and their sources."""
 
 import warnings
+from dataclasses import fields
+from inspect import signature
 
 import pytest
 
 from paceline import Limiter
 from paceline.core.results import PacelineWarning, QuotaError, SourceKind
 from paceline.pacing.limits import Limits
+from paceline.pacing.settings import PacingSettings
+
+
+def made(quotas=None, **settings):
+    return Limits(PacingSettings(quotas=quotas, **settings))
 
 
 def kinds(limits, name):
@@ -17,9 +24,9 @@ def kinds(limits, name):
 @pytest.mark.parametrize(
     ("arguments", "name", "kind"),
     [
-        ({"given": {"openai/gpt-5": "60 requests/min"}}, "openai/gpt-5", "given"),
-        ({"given": {"jobs": "60 requests/min"}}, "jobs", "given"),
-        ({"given": {"*": "60 requests/min"}}, "other", "given"),
+        ({"quotas": {"openai/gpt-5": "60 requests/min"}}, "openai/gpt-5", "given"),
+        ({"quotas": {"jobs": "60 requests/min"}}, "jobs", "given"),
+        ({"quotas": {"*": "60 requests/min"}}, "other", "given"),
         ({"provider": "openai", "tier": 2}, "gpt-5", "published"),
         ({"provider": "openai"}, "gpt-5", "assumed"),  # the tier is not named
         ({"provider": "openai", "tier": 2}, "gpt-unheard-of", "assumed"),  # no row is about it
@@ -29,28 +36,28 @@ def kinds(limits, name):
     ],
 )
 def test_the_source_of_a_limit(arguments, name, kind):
-    assert set(kinds(Limits(**arguments), name).values()) == {kind}
+    assert set(kinds(made(**arguments), name).values()) == {kind}
 
 
 def test_each_quota_has_a_source_of_its_own():
     # a unit that the row does not state is the default row's; an override is the user's
-    assert kinds(Limits(provider="openai", tier=1), "gpt-4.1-mini") == {
+    assert kinds(made(provider="openai", tier=1), "gpt-4.1-mini") == {
         "200k tokens/min": "published",
         "500 requests/min": "assumed",
     }
-    assert kinds(Limits(provider="openai", tier=1, rpm_override=7), "gpt-5") == {
+    assert kinds(made(provider="openai", tier=1, rpm_override=7), "gpt-5") == {
         "500k tokens/min": "published",
         "7 requests/min": "given",
     }
 
-    assert set(kinds(Limits(provider="openai", tier=1, rpm_override=500), "gpt-5").values()) == {"published", "given"}
+    assert set(kinds(made(provider="openai", tier=1, rpm_override=500), "gpt-5").values()) == {"published", "given"}
 
 
 @pytest.mark.filterwarnings("ignore:no published limits are known")
 def test_a_given_concurrency_takes_precedence_over_an_assumed_one():
-    assert kinds(Limits(concurrency={"*": 20}), "vllm/llama3.1") == {"20 concurrency": "given"}
-    assert kinds(Limits(concurrency={"*": 20}), "deepseek/deepseek-v4-pro") == {"20 concurrency": "given"}
-    assert kinds(Limits(concurrency={"*": 900}), "deepseek/deepseek-v4-pro") == {"500 concurrency": "published"}
+    assert kinds(made(concurrency={"*": 20}), "vllm/llama3.1") == {"20 concurrency": "given"}
+    assert kinds(made(concurrency={"*": 20}), "deepseek/deepseek-v4-pro") == {"20 concurrency": "given"}
+    assert kinds(made(concurrency={"*": 900}), "deepseek/deepseek-v4-pro") == {"500 concurrency": "published"}
 
 
 def test_the_status_has_the_source_of_each_quota():
@@ -64,14 +71,14 @@ def test_the_status_has_the_source_of_each_quota():
 
 
 def test_a_source_names_the_table_its_date_and_the_tier():
-    limits = Limits(provider="anthropic", tier="build").resolve("claude-opus-5")
+    limits = made(provider="anthropic", tier="build").resolve("claude-opus-5")
     source = limits.sources[0]
     assert (source.kind, source.tier) == (SourceKind.PUBLISHED, "build")
     assert str(source) == "published: https://platform.claude.com/docs/en/api/rate-limits (2026-10-09), build"
 
 
 def pool(arguments, name):
-    return Limits(**arguments).resolve(name).pool
+    return made(**arguments).resolve(name).pool
 
 
 @pytest.mark.filterwarnings("ignore:no published limits are known")
@@ -96,16 +103,16 @@ def pool(arguments, name):
     ],
 )
 def test_a_name_with_a_slash(provider, given, name, want):
-    assert pool({"provider": provider, "given": given}, name) == want
+    assert pool({"provider": provider, "quotas": given}, name) == want
 
 
 @pytest.mark.filterwarnings("ignore:the limit of 'openai/gpt-5' has matched no model")
 def test_a_limit_of_one_provider_does_not_hold_at_another():
     given = {"openai/gpt-5": "60 requests/min"}
-    at_openrouter = Limits(given).model("openrouter", "openai/gpt-5")
+    at_openrouter = made(given).model("openrouter", "openai/gpt-5")
     assert at_openrouter.pool == "openrouter/openai/gpt-5"
     assert {str(source.kind) for source in at_openrouter.sources} == {"assumed"}
-    named = Limits(given, provider="openrouter").model("openrouter", "openai/gpt-5")  # there, it is OpenRouter's model
+    named = made(given, provider="openrouter").model("openrouter", "openai/gpt-5")  # there, it is OpenRouter's model
     assert [str(quota) for quota in named.quotas] == ["60 requests/min"]
 
 
@@ -120,13 +127,13 @@ def test_a_limit_of_one_provider_does_not_hold_at_another():
     ],
 )
 def test_by_hand_and_attached_reach_the_same_pool(given, name, provider, model):
-    limits = Limits({given: "60 requests/min"})
+    limits = made({given: "60 requests/min"})
     assert limits.resolve(name) == limits.model(provider, model)
 
 
 @pytest.mark.parametrize("name", ["jobs", "gpt-oss-120b", "embed-jobs", "o-line"])
 def test_a_name_of_ones_own_is_a_pool_of_its_own(name):
-    resolved = Limits({name: "60 requests/min"}).resolve(name)
+    resolved = made({name: "60 requests/min"}).resolve(name)
     assert (resolved.pool, resolved.learns) == (name, False)
 
 
@@ -145,7 +152,7 @@ def test_a_name_of_ones_own_is_a_pool_of_its_own(name):
     ],
 )
 def test_a_limit_that_a_model_nearly_matches_is_named_once(given, name, near):
-    limits = Limits({given: "60 requests/min"})
+    limits = made({given: "60 requests/min"})
     provider, _, model = name.partition("/")
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
@@ -158,7 +165,7 @@ def test_a_limit_that_a_model_nearly_matches_is_named_once(given, name, near):
 
 
 def test_a_limit_that_has_matched_is_not_named():
-    limits = Limits({"openai/gpt-5": "60 requests/min"})
+    limits = made({"openai/gpt-5": "60 requests/min"})
     limits.model("openai", "gpt-5")
     with warnings.catch_warnings():
         warnings.simplefilter("error")
@@ -169,7 +176,7 @@ def test_a_slip_in_the_name_of_a_published_model():
     with pytest.warns(
         PacelineWarning, match=r"openai: no limits of a model 'gpt5' are published; did you mean 'gpt-5'"
     ):
-        Limits(provider="openai", tier=1).resolve("gpt5")
+        made(provider="openai", tier=1).resolve("gpt5")
 
 
 @pytest.mark.parametrize(
@@ -201,7 +208,7 @@ def test_an_invalid_name(name):
 
 def test_an_unknown_host_has_a_concurrency_and_no_rate():
     with pytest.warns(PacelineWarning, match="8 concurrency is assumed, and no rate until an answer states one"):
-        resolved = Limits().model("localhost", "llama3.1")
+        resolved = made().model("localhost", "llama3.1")
     assert [str(quota) for quota in resolved.quotas] == ["8 concurrency"]
 
 
@@ -215,7 +222,7 @@ def test_an_unknown_host_has_a_concurrency_and_no_rate():
     ["claude-haiku-4.5", "anthropic/claude-haiku-4-5", "claude-haiku-4-5-20251001", "claude/claude-haiku-4.5"],
 )
 def test_a_dot_and_a_date_in_a_name_are_other_spellings_of_one_model(provider, given, asked):
-    limits = Limits({given: "77 requests/min", "anthropic/*": "5 requests/min"}, provider=provider)
+    limits = made({given: "77 requests/min", "anthropic/*": "5 requests/min"}, provider=provider)
     for found in (limits.resolve(asked), limits.model("anthropic", asked.rpartition("/")[2])):
         assert (found.pool, [str(quota) for quota in found.quotas]) == (
             "anthropic/claude-haiku-4-5",
@@ -232,7 +239,7 @@ def test_a_dot_and_a_date_in_a_name_are_other_spellings_of_one_model(provider, g
     ],
 )
 def test_other_names_are_other_models(provider, given, asked):
-    found = Limits({given: "77 requests/min", f"{provider}/*": "5 requests/min"}).model(provider, asked)
+    found = made({given: "77 requests/min", f"{provider}/*": "5 requests/min"}).model(provider, asked)
     assert [str(quota) for quota in found.quotas] == ["5 requests/min"]
 
 
@@ -258,20 +265,27 @@ def test_other_names_are_other_models(provider, given, asked):
     ],
 )
 def test_an_account_has_limits_of_its_own_or_those_of_its_provider(given, name, pool, quotas):
-    resolved = Limits(given).resolve(name)
+    resolved = made(given).resolve(name)
     assert resolved.pool == pool or pool is None
     assert [str(quota) for quota in resolved.quotas] == quotas
 
 
 def test_an_account_has_the_published_limits_of_its_provider_and_tier():
-    limits = Limits(provider="openai", tier=2)
+    limits = made(provider="openai", tier=2)
     own, plain = limits.resolve("openai@eu/gpt-5"), limits.resolve("openai/gpt-5")
     assert (own.quotas, own.sources) == (plain.quotas, plain.sources)
     assert (own.pool, plain.pool) == ("openai@eu/gpt-5", "openai/gpt-5")
 
 
 def test_the_limits_of_an_account_say_nothing_about_another():
-    limits = Limits({"openai@eu/gpt-5": "60 requests/min"})
+    limits = made({"openai@eu/gpt-5": "60 requests/min"})
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         limits.model("openai@us", "gpt-5")
+
+
+def test_the_settings_are_the_arguments_of_the_limiter():
+    arguments = list(signature(Limiter).parameters.values())
+    of_the_store = ("store", "on_store_failure", "lease_s")
+    named = [(one.name, one.annotation, one.default) for one in arguments if one.name not in of_the_store]
+    assert named == [(one.name, one.type, one.default) for one in fields(PacingSettings)]

@@ -49,7 +49,7 @@ def wait(limiter, *acquired):
 
         await asyncio.gather(*(one(pool, **options) for pool, options in acquired))
 
-    run_virtual(main(), limiter.clock)
+    run_virtual(main(), limiter.pacer.clock)
 
 
 class TestWaits:
@@ -66,7 +66,7 @@ class TestWaits:
             assert not waiting.done()
             (await waiting).settle()
 
-        run_virtual(main(), limiter.clock)
+        run_virtual(main(), limiter.pacer.clock)
         [record] = records
         assert (record.levelname, record.name) == ("INFO", LOGGER)
         fields = ("event", "pool", "lane", "caller", "expected_wait_s", "quota", "used", "limit", "ahead", "left_out")
@@ -105,7 +105,7 @@ class TestWaits:
             permit.settle()
             (await waiting).settle()
 
-        run_virtual(main(), limiter.clock)
+        run_virtual(main(), limiter.pacer.clock)
 
     def test_for_a_slot_of_the_provider(self, logged):
         records, limiter = logged(logging.INFO), limiter_of({"openai/*": "500 requests/min"}, concurrency={"openai": 1})
@@ -142,7 +142,7 @@ class TestWaits:
         wait(limiter, ("jobs", {}), ("jobs", {}))
         assert records == []
         logged(logging.DEBUG)
-        limiter.clock.advance(60)
+        limiter.pacer.clock.advance(60)
         wait(limiter, ("jobs", {}), ("jobs", {}))
         assert [
             (record.levelname, record.expected_wait_s) for record in records if record.event == "rate_limit.wait"
@@ -160,7 +160,7 @@ class TestWaits:
     def test_waits_that_are_not_noticed_are_not_counted(self, logged):
         records, limiter = logged(logging.INFO), limiter_of({"jobs": "60k requests/min burst 1"})
         wait(limiter, *(("jobs", {}) for _ in range(501)))
-        limiter.clock.advance(2)
+        limiter.pacer.clock.advance(2)
         limiter.try_acquire("jobs").refused(retry_after_s=9)
         wait(limiter, ("jobs", {}))
         assert [record.left_out for record in records] == [0, 0]
@@ -275,7 +275,7 @@ class TestRefusalsAndRetries:
                     raise RuntimeError("Rate limit exceeded for gpt-4o")
 
         with pytest.raises(paceline.GaveUpError):
-            run_virtual(main(), limiter.clock)
+            run_virtual(main(), limiter.pacer.clock)
         assert [text for text in texts(records) if text.startswith("Retry")] == [
             "Retry 1/3 in 2.0 s: openai/gpt-4o (rate)",
             "Retry 2/3 in 4.0 s: openai/gpt-4o (rate)",

@@ -97,7 +97,7 @@ class TestTheTimer:
     def test_a_pool_that_was_disturbed_in_its_timer_is_looked_at_again(self, clock, monkeypatch):
         limiter = paceline.Limiter({"jobs": "10 requests/s burst 1"}, headroom_s=0.0, clock=clock)
         limiter.acquire("jobs").wait().settle()
-        scheduler = next(iter(limiter.schedulers))
+        scheduler = next(iter(limiter.pacer.pools.in_use))
         work = scheduler._work
 
         def broken():
@@ -120,25 +120,25 @@ class TestTheStoreWorker:
 
     @pytest.mark.parametrize("error", ANY)
     def test_goes_on_after_an_exception_in_its_thread(self, limiter, error):
-        disturb(limiter.worker._thread, error)
+        disturb(limiter.pacer.pools.worker._thread, error)
         limiter.acquire("jobs", timeout=BOUND_S).wait().settle()
 
     @pytest.mark.parametrize("error", ANY)
     def test_a_message_that_was_taken_has_an_outcome(self, limiter, monkeypatch, error):
-        exchange = limiter.worker._exchange
+        exchange = limiter.pacer.pools.worker._exchange
 
         def broken(*_):
-            monkeypatch.setattr(limiter.worker, "_exchange", exchange)
+            monkeypatch.setattr(limiter.pacer.pools.worker, "_exchange", exchange)
             raise error
 
-        monkeypatch.setattr(limiter.worker, "_exchange", broken)
+        monkeypatch.setattr(limiter.pacer.pools.worker, "_exchange", broken)
         limiter.acquire("jobs", timeout=BOUND_S).wait().settle()
 
     def test_starts_again_when_it_has_ended(self, limiter):
-        limiter.worker._queue.put(None)
-        until(lambda: not limiter.worker.running)
+        limiter.pacer.pools.worker._queue.put(None)
+        until(lambda: not limiter.pacer.pools.worker.running)
         limiter.acquire("jobs", timeout=BOUND_S).wait().settle()
-        assert limiter.worker.running
+        assert limiter.pacer.pools.worker.running
 
 
 def test_a_step_of_the_page_that_fails_is_one_that_is_missing(monkeypatch):

@@ -69,7 +69,7 @@ class TestTheLastWord:
     def test_a_forgotten_limiter_ends_its_thread(self, world):
         limiter = paceline.Limiter({"jobs": JOBS}, store=world.store)
         limiter.acquire("jobs", tokens=100).wait().settle(tokens=40)
-        gone = weakref.ref(limiter), weakref.ref(limiter.worker)
+        gone = weakref.ref(limiter), weakref.ref(limiter.pacer.pools.worker)
         del limiter
         until(lambda: world.store.charged(1) == (100, 40))  # its last word
 
@@ -326,7 +326,9 @@ class TestSlots:
         held = [world.take(one) for _ in range(4)]
         world.move(60)
         assert not other.try_acquire("jobs")  # it says again and again that it has them
-        one.worker.store = type("Deaf", (), {"url": "deaf:", "exchange": None, "close": lambda self: None})()
+        one.pacer.pools.worker.store = type(
+            "Deaf", (), {"url": "deaf:", "exchange": None, "close": lambda self: None}
+        )()
         world.move(14)
         assert not other.try_acquire("jobs")
         world.move(6)

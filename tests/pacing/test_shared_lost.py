@@ -260,7 +260,7 @@ class TestAStoreThatIsLost:
     def pools(self, world, *names):
         """A limiter with these pools, joined."""
         limiter = world.limiter()
-        limiter.limits = paceline.Limiter({"*": "60 requests/min"}).limits
+        limiter.pacer.pools.limits = paceline.Limiter({"*": "60 requests/min"}).limits
         for name in names:
             limiter.acquire(name).wait().settle()
         world.move(0.02)
@@ -321,7 +321,7 @@ class TestAStoreThatIsLost:
         told = len(world.store.messages)
         world.clock.advance(10)
         assert len(world.store.messages) == told
-        until(lambda: not limiter.worker.running)
+        until(lambda: not limiter.pacer.pools.worker.running)
 
 
 def ask(limiter, pool):
@@ -370,7 +370,7 @@ class TestTheLog:
         world.move(61)
         ask(limiter, "jobs")
         world.move(0.1)
-        assert not limiter.worker._losses
+        assert not limiter.pacer.pools.worker._losses
 
     def test_a_long_silence_after_another_is_no_turn(self, world, caplog):
         limiter, _ = pair(world)
@@ -381,7 +381,7 @@ class TestTheLog:
 
     def test_many_pools_on_one_store(self, world, caplog):
         limiter = world.limiter()
-        limiter.limits = paceline.Limiter({"*": "60 requests/min"}).limits
+        limiter.pacer.pools.limits = paceline.Limiter({"*": "60 requests/min"}).limits
         names = [f"pool {number}" for number in range(20)]
 
         def once():
@@ -405,7 +405,7 @@ class TestTheLog:
 
     def test_an_unreadable_ledger_names_its_pool(self, world, caplog, monkeypatch):
         limiter = world.limiter()
-        limiter.limits = paceline.Limiter({"*": "60 requests/min"}).limits
+        limiter.pacer.pools.limits = paceline.Limiter({"*": "60 requests/min"}).limits
         for name in ("good", "bad"):
             ask(limiter, name)
         world.move(0.02)
@@ -434,7 +434,7 @@ class TestAListenerThatExits:
     @pytest.mark.parametrize("where", ["store", "listener"])
     def test_the_store_thread_goes_on(self, world, monkeypatch, where):
         limiter, _ = pair(world)
-        worker = limiter.worker
+        worker = limiter.pacer.pools.worker
         target, name = (world.store, "exchange") if where == "store" else (worker, "_log")
 
         def leave(*_):

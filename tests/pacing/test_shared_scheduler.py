@@ -86,7 +86,7 @@ class TestWaysToAsk:
         world.store.hold()
         with ThreadPoolExecutor(8) as threads:
             tries = [threads.submit(limiter.try_acquire, "jobs") for _ in range(8)]
-            until(lambda: limiter._schedulers and world.status(limiter)["waiting"] == 8)
+            until(lambda: limiter.pacer.pools._made and world.status(limiter)["waiting"] == 8)
             assert not any(answer.done() for answer in tries)
             world.store.let_go()
             answers = [answer.result(BOUND_S) for answer in tries]

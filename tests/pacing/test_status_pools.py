@@ -234,7 +234,7 @@ class TestQueue:
         while not pool_of(limiter)["waiting"]:
             pass
         assert [row["name"] for row in pool_of(limiter)["queue"]] == ["thread"]
-        limiter.clock.advance(1)
+        limiter.pacer.clock.advance(1)
         thread.join(60)
 
 
@@ -251,7 +251,7 @@ class TestPoolsThatNobodyHasUsed:
         before = limiter.status()["pools"]
         assert list(before) == ["jobs", "openai/gpt-5"]
         assert limiter.status()["pools"] == before
-        assert limiter._schedulers == {}
+        assert limiter.pacer.pools._made == {}
         limiter.try_acquire("jobs", requests=0).cancel()
         used = limiter.status()["pools"]["jobs"]
         assert used | {"counts": {}} == before["jobs"]
@@ -263,7 +263,7 @@ class TestPoolsThatNobodyHasUsed:
 
     def test_a_model_that_is_in_use_with_its_provider_is_not_there_twice(self):
         limiter = paceline.Limiter({"gpt-5": "500 requests/min"})
-        limiter.scheduler_for("openai", "gpt-5")
+        limiter.pacer.pools.of_model("openai", "gpt-5")
         assert list(limiter.status()["pools"]) == ["openai/gpt-5"]
 
     def test_of_a_store_the_same_and_nobody_is_asked(self, world):

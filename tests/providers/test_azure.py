@@ -66,8 +66,8 @@ def test_without_a_host_the_deployment_alone():
 def test_two_deployments_are_two_pools():
     limiter = Limiter({"azure/*": "600 requests/min, 100k tokens/min", f"azure/{HOST}/prod": "1M tokens/min window"})
     prod, other = (
-        limiter.scheduler_for("azure", f"{HOST}/prod"),
-        limiter.scheduler_for("azure", f"{HOST}/gpt-4o-2024-08-06"),
+        limiter.pacer.pools.of_model("azure", f"{HOST}/prod"),
+        limiter.pacer.pools.of_model("azure", f"{HOST}/gpt-4o-2024-08-06"),
     )
     assert (prod.pool.name, other.pool.name) == (f"azure/{HOST}/prod", f"azure/{HOST}/gpt-4o-2024-08-06")
     assert prod.pool.ledger.accounts[0].meter.quota.amount == 1_000_000

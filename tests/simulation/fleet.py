@@ -39,7 +39,7 @@ class Host:
 
     @property
     def pool(self) -> Pool:
-        return self.process.limiter.schedulers[0].pool
+        return self.process.limiter.pacer.pools.in_use[0].pool
 
 
 class Fleet:

@@ -329,7 +329,7 @@ class Checked:
             if pool.ledger.in_flight:
                 raise BrokenPromiseError(f"{pool.ledger.in_flight} permits of {process.name} are open for ever")
             if not {"500", "503", "drop"} & dict(o.faults).keys() and any(
-                breaker.open_until_ns for breaker in process.limiter.health._breakers.values()
+                breaker.open_until_ns for breaker in process.limiter.pacer.health._breakers.values()
             ):
                 raise BrokenPromiseError(f"the breaker of {process.name} is open, and no server has failed")
 

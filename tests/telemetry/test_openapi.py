@@ -45,7 +45,7 @@ def published():
 def waiting():
     limiter = paceline.Limiter({"jobs": "5 requests/min", "own": "7 starts/min exact"}, clock=ManualClock())
     limiter.acquire("jobs").wait()
-    limiter.scheduler("jobs").pool.submit(limiter.clock.now_ns(), Waiter({"requests": 4.5}, name="agent"))
+    limiter.scheduler("jobs").pool.submit(limiter.pacer.clock.now_ns(), Waiter({"requests": 4.5}, name="agent"))
     return limiter
 
 

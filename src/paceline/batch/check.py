@@ -196,7 +196,7 @@ class Checker:
             parts = known or self._first_of(request, provider, call.model)
         except QuotaError as error:
             raise BadLineError(str(error)) from None
-        calibration = self._limiter.calibrations.of(call.provider, call.model, call.endpoint)
+        calibration = self._limiter.pacer.calibrations.of(call.provider, call.model, call.endpoint)
         return Metered(provider, call, parts[0].scheduler, calibration), parts
 
     def _first_of(self, request: Request, provider: Provider, model: str) -> list[Part]:
@@ -213,10 +213,10 @@ class Checker:
         return parts
 
     def _part(self, provider: Provider, model: str) -> Part:
-        scheduler = self._limiter.scheduler_for(provider.name, model)
+        scheduler = self._limiter.pacer.pools.of_model(provider.name, model)
         limits = self._limiter.limits
         resolved = limits.model(provider.name, model)
-        tier = limits.tier if base_of(provider.name) == limits.provider else None
+        tier = limits.settings.tier if base_of(provider.name) == limits.provider else None
         if GIVEN not in resolved.sources and lookup(provider.name, model, tier).matched == DEFAULT:
             quotas = ", ".join(scheduler.pool.ledger.names)
             self.plan.warnings.append(

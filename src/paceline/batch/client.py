@@ -217,9 +217,9 @@ class Client:
         group: ServerGroup | None = None,
     ) -> None:
         self._group = group
-        self._choice = group.choice(limiter.clock) if group is not None else None
+        self._choice = group.choice(limiter.pacer.clock) if group is not None else None
         self._proxy = proxy_for(addresses)
-        again = limiter.retry.faults and limiter.retry.max_attempts > 1
+        again = limiter.pacer.retry.faults and limiter.pacer.retry.max_attempts > 1
         self.reach = Reach(say, again=again, proxy=self._proxy)
         self._secrets = Secrets(address.key for address in addresses.values())
         self.sender = Sender(timeout_s, self.reach, self._secrets, paused)
@@ -344,14 +344,14 @@ class Client:
         if self._group is None or self._choice is None:
             target = route.target
             http = self._bind(request, address, target, request.content())
-            return Exchange(self._limiter, http, metered, target.key, seen=seen)
+            return Exchange(self._limiter.pacer, http, metered, target.key, seen=seen)
         ways = {}
         for name, one in self._group.members.items():
             body, own = one.renamed(request.body), None
             if body is request.body:
-                own = at_account(self._limiter, metered, one.provider)
+                own = at_account(self._limiter.pacer, metered, one.provider)
             content = request.content() if body is request.body else json.dumps(body).encode("ascii")
-            own = own or describe(self._limiter, one.provider, request.path, content)
+            own = own or describe(self._limiter.pacer, one.provider, request.path, content)
             if own is None:
                 raise BadLineError(f"url is {keyless(request.path)!r}, which is not paced for {one.provider.name}")
             place = self._targets.get((name, request.path))
@@ -361,7 +361,7 @@ class Client:
             ways[name] = Way(http, own, place.key)
         sticky = request.body.get("prompt_cache_key")
         sticky = None if sticky is None else str(sticky)
-        return RoutedExchange(self._limiter, ways, self._choice, sticky=sticky, seen=seen)
+        return RoutedExchange(self._limiter.pacer, ways, self._choice, sticky=sticky, seen=seen)
 
     def _bind(self, request: Request, address: Address, target: Target, content: bytes) -> Binding:
         headers = address.headers_for(request.path)

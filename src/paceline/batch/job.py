@@ -489,7 +489,7 @@ def _join(limiter: Limiter, models: Iterable[str]) -> None:
         warnings.simplefilter("ignore", PacelineWarning)  # the check has named the command line's option
         for model in models:
             provider, _, name = model.partition("/")
-            limiter.scheduler_for(provider, name).refresh()
+            limiter.pacer.pools.of_model(provider, name).refresh()
 
 
 def _opening(plan: Plan, recovered: Recovered, tally: Tally, limiter: Limiter | None) -> Iterator[str]:

@@ -21,7 +21,7 @@ from paceline.batch.check import Plan, Share
 from paceline.batch.summary import Tally, in_time, since
 from paceline.core.quota import REQUESTS
 from paceline.core.results import PacelineError
-from paceline.pacing.pacer import Pacer
+from paceline.limiter.limiter import Limiter
 from paceline.planner.forecast import eta
 
 _RATE_OVER = 60  # samples, one for each update
@@ -182,7 +182,7 @@ def eta_s(plan: Plan, pools: dict[str, Any], left: int, shared: Collection[str] 
     return longest
 
 
-def forecast_s(limiter: Pacer, plan: Plan, left: int) -> float:
+def forecast_s(limiter: Limiter, plan: Plan, left: int) -> float:
     """The same before the start, by a forecast of the first ``FORECAST`` requests of each pool.
 
     It knows what a closed formula does not: buckets that open slowly, slots that pools share, pauses, all at once. Of units that

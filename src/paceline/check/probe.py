@@ -171,8 +171,7 @@ def probe(target: Target, config: Config) -> Checked:
         QuotaError: Invalid limits of its model.
     """
     provider = target.provider
-    limiter = Limiter(**config.arguments(provider.name))
-    limiter.retry = RetryPolicy(max_attempts=1)
+    limiter = Limiter(**config.arguments(provider.name) | {"retry": RetryPolicy(max_attempts=1)})
     recorder = _Recorder()
     transport = pace_transport(limiter, recorder, None if target.host_known else provider.name)
     response, problem = None, ""

@@ -247,14 +247,14 @@ def _calls(source: Path, config: Config) -> Iterator[Request]:
     from paceline.limiter.limiter import Limiter
     from paceline.planner.simulation import Request
 
-    limiter = Limiter(**config.arguments())
+    pacer = Limiter(**config.arguments()).pacer
     with source.open("rb") as file:
         for line, raw in read_lines(file):
             try:
                 request = read_request(line, raw, config.provider)
             except BadLineError as error:
                 raise PacelineError(f"{source}: line {line}: {error}") from None
-            metered = described(limiter, request.provider, request.path, request.body)
+            metered = described(pacer, request.provider, request.path, request.body)
             if metered is None:
                 raise PacelineError(f"{source}: line {line}: url is {keyless(request.path)!r}, which is not paced")
             _, output = metered.tokens()

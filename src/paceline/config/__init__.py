@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
 from os import PathLike
 from pathlib import Path
 from typing import Any, Self
@@ -41,6 +41,7 @@ from paceline.core.results import QuotaError
 from paceline.pacing.breaker import BreakerPolicy
 from paceline.pacing.limits import Limits
 from paceline.pacing.retry import RetryPolicy
+from paceline.pacing.settings import PacingSettings
 from paceline.providers.registry import provider_named
 from paceline.providers.tables import DEFAULT, known_providers, lookup
 from paceline.shared.capacity import OnStoreFailure
@@ -154,7 +155,8 @@ class Config:
     @property
     def home(self) -> str | None:
         """The provider to which ``tier`` belongs: the one that is set, or the only one in ``limits``."""
-        return Limits(self.limits, provider=self.provider and provider_named(self.provider).name).home
+        provider = self.provider and provider_named(self.provider).name
+        return Limits(PacingSettings(quotas=self.limits, provider=provider)).home
 
     def arguments(self, provider: str | None = None, *, patient: bool = True) -> dict[str, Any]:
         """The arguments of a :class:`~paceline.Limiter` with these settings.
@@ -166,33 +168,18 @@ class Config:
         """
         name = self.provider or provider
         retry = {**(PATIENT if patient else {}), "max_attempts": self.max_attempts, **self.retry}
-        return {
+        same = {one.name: getattr(self, one.name) for one in fields(PacingSettings) if hasattr(self, one.name)}
+        return same | {
             "quotas": self.limits,
             "provider": provider_named(name).name if name else None,
-            "tier": self.tier,
-            "rpm_override": self.rpm_override,
-            "tpm_override": self.tpm_override,
-            "learn": self.learn,
-            "concurrency": self.concurrency,
-            "min_interval_s": self.min_interval_s,
             "acquire_timeout_s": None if patient else self.acquire_timeout_s,
-            "max_tokens_per_call": self.max_tokens_per_call,
-            "usable": self.usable,
-            "headroom_s": self.headroom_s,
             "ttl_s": self.ttl_s or (max(900.0, 2 * self.timeout_s) if patient else 900.0),
-            "waiting_max": self.waiting_max,
-            "estimate_factor": self.estimate_factor,
             "retry": RetryPolicy(**retry),
-            "breaker": self.breaker,
             "lanes": tuple(self.lanes.values()),
-            "budget": self.budget,
-            "prices": self.prices,
-            "priorities": self.priorities,
             "store": None if patient else self.store,
             "on_store_failure": self.on_store_failure,
             "lease_s": self.lease_s,
             "shadow": None if patient else self.shadow,
-            "traffic_log": self.traffic_log,
         }
 
     def having(self, values: Mapping[str, Any], where: str) -> Self:
@@ -208,30 +195,30 @@ class Config:
 
     def updated(self, said: Said) -> Self:
         """These settings with those of one source in their place."""
-        fields: dict[str, Any] = {BREAKER: self.breaker, "origins": dict(self.origins)}
+        changed: dict[str, Any] = {BREAKER: self.breaker, "origins": dict(self.origins)}
         for name in (LIMITS, CONCURRENCY, LANES, *TABLES, "priorities", "retry"):
-            fields[name] = dict(getattr(self, name))
+            changed[name] = dict(getattr(self, name))
         for key, (value, origin) in said.items():
             name, rest = key[0], key[1:]
             if name == LIMITS:  # a model without its provider stands for the model at every provider with an entry
                 for exact in [other for other in self.limits if other.partition("/")[2] == rest[0]]:
                     if (LIMITS, exact) not in said:
-                        fields[LIMITS][exact], fields["origins"][LIMITS, exact] = value, origin
+                        changed[LIMITS][exact], changed["origins"][LIMITS, exact] = value, origin
             if name == LIMITS and not value:  # starts: off
-                fields[LIMITS].pop(rest[0], None)
+                changed[LIMITS].pop(rest[0], None)
             elif name == LANES:
-                fields[LANES][rest[0]] = replace(fields[LANES].get(rest[0]) or LaneSpec(rest[0]), **{rest[1]: value})
+                changed[LANES][rest[0]] = replace(changed[LANES].get(rest[0]) or LaneSpec(rest[0]), **{rest[1]: value})
             elif name in TABLES:
-                fields[name] = _merged(fields[name], rest, value)
+                changed[name] = _merged(changed[name], rest, value)
             elif name == BREAKER:
-                breaker = fields[BREAKER] or BreakerPolicy()
-                fields[BREAKER] = replace(breaker, **{rest[0]: value}) if rest else breaker if value else None
+                breaker = changed[BREAKER] or BreakerPolicy()
+                changed[BREAKER] = replace(breaker, **{rest[0]: value}) if rest else breaker if value else None
             elif rest:
-                fields[name][rest[0]] = value
+                changed[name][rest[0]] = value
             else:
-                fields[name] = value
-            fields["origins"][key] = origin
-        return replace(self, **fields)
+                changed[name] = value
+            changed["origins"][key] = origin
+        return replace(self, **changed)
 
 
 def _merged(table: Mapping[str, Any], path: Key, value: Any) -> dict[str, Any]:

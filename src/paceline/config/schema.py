@@ -17,7 +17,7 @@ from paceline.core.quota import CONCURRENCY as IN_FLIGHT
 from paceline.core.quota import DAY_S, INPUT_TOKENS, OUTPUT_TOKENS, REQUESTS, TOKENS, Quota, Rule, parse_quotas
 from paceline.core.results import QuotaError, StoreError
 from paceline.pacing.allowances import check_budget
-from paceline.pacing.pacer import TIMEOUT_MAX_S
+from paceline.pacing.settings import TIMEOUT_MAX_S
 from paceline.providers.registry import ALIASES, PROVIDERS, suggest
 from paceline.shared.capacity import OnStoreFailure
 from paceline.shared.leases import LEASE_MAX_S

@@ -12,8 +12,10 @@ from paceline.config.schema import ANY, BREAKER, LANES, LIMITS, OVERRIDES, leave
 from paceline.config.sources import dotted
 from paceline.core.quota import Quota
 from paceline.core.results import GIVEN
-from paceline.pacing.limits import Limits, in_days, overridden, overrides
+from paceline.pacing.limits import Limits, overridden, overrides
+from paceline.pacing.periods import in_days
 from paceline.pacing.retry import RetryPolicy
+from paceline.pacing.settings import PacingSettings
 from paceline.providers.registry import maker
 from paceline.providers.tables import DEFAULT, Published, known_providers, lookup, models
 from paceline.stores import as_store
@@ -91,7 +93,8 @@ def _limits(config: Config) -> Iterator[Row]:
 
 def _others(config: Config, provider: str, default: Published, tier: str | None) -> str:
     """The number of models in the table to which its ``default`` does not apply, and the command that lists them."""
-    limits, same = Limits(config.limits, provider=provider, tier=tier), set(overridden(default.quotas, rates(config)))
+    limits = Limits(PacingSettings(quotas=config.limits, provider=provider, tier=tier))
+    same = set(overridden(default.quotas, rates(config)))
     rows = [limits.model(provider, model) for model in models(provider)]
     others = sum(GIVEN not in row.sources and set(overridden(row.quotas, rates(config))) != same for row in rows)
     if not others:

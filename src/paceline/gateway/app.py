@@ -27,7 +27,8 @@ from paceline.http.lack import Lack, lack_of
 from paceline.http.routed import RoutedExchange, Way
 from paceline.http.unpaced import announce
 from paceline.limiter.limiter import Limiter
-from paceline.pacing.pacer import NAME_MAX, TIMEOUT_MAX_S, current_lane
+from paceline.pacing.pacer import NAME_MAX, current_lane
+from paceline.pacing.settings import TIMEOUT_MAX_S
 from paceline.providers.base import Call
 from paceline.providers.registry import base_of, is_loopback
 from paceline.telemetry.status_app import is_page, status_app
@@ -417,19 +418,19 @@ class Gateway:
             raise RequestError(403, "model", f"this key may not use the model {model[:100]!r}")
         ways = [Way(request, one, request.target()) for request, one in zip(requests, found, strict=True)]
         if place.choice is None:
-            return Exchange(self.limiter, *ways[0], timeout_s=timeout_s, name=name)
+            return Exchange(self.limiter.pacer, *ways[0], timeout_s=timeout_s, name=name)
         sticky = options.get(_STICKY) or asked.get("prompt_cache_key")
         named = {member.name: way for member, way in zip(place.members, ways, strict=True)}
         sticky = str(sticky)[:NAME_MAX] if sticky else None
-        return RoutedExchange(self.limiter, named, place.choice, sticky=sticky, timeout_s=timeout_s, name=name)
+        return RoutedExchange(self.limiter.pacer, named, place.choice, sticky=sticky, timeout_s=timeout_s, name=name)
 
     def _described(self, place: Place, path: str, body: bytes, asked: dict[str, Any]) -> Iterator[Metered]:
         """The request as each member of ``place`` meters it; nothing for one that costs nothing."""
         first: Metered | None = None
         for upstream in place.members:
             renamed = _renamed(asked, upstream.models)
-            one = None if first is None or renamed else at_account(self.limiter, first, upstream.provider)
-            one = one or describe(self.limiter, upstream.provider, path, renamed or body)
+            one = None if first is None or renamed else at_account(self.limiter.pacer, first, upstream.provider)
+            one = one or describe(self.limiter.pacer, upstream.provider, path, renamed or body)
             if one is None:
                 return
             first = first or (None if renamed else one)
@@ -559,7 +560,7 @@ async def _pass_on_early(send: Send, connection: Connection, reply: Reply, part:
 async def _kept_alive(exchange: Exchange, every_s: float, send: Send, connection: Connection) -> Reply:
     """The answer to a streamed request; while it waits for longer, comments are sent."""
     task, reply = asyncio.create_task(exchange.run()), None
-    note = _NOTES.get(base_of(exchange.provider.name), b": waiting\n\n")
+    note = _NOTES.get(base_of(exchange.metered.provider.name), b": waiting\n\n")
     try:
         while not (await asyncio.wait([task], timeout=every_s))[0]:
             if not connection.answering:

@@ -26,9 +26,9 @@ Request = Callable[..., Awaitable[Any]]
 
 
 def paced_request(
-    limiter: Pacer, original: Any, provider: Provider | None = None, fallback: Provider | None = None
+    pacer: Pacer, original: Any, provider: Provider | None = None, fallback: Provider | None = None
 ) -> Any:
-    """``ClientSession._request``, at the pace of ``limiter``; see :func:`~paceline.http.exchange.exchange`."""
+    """``ClientSession._request``, at the pace of ``pacer``; see :func:`~paceline.http.exchange.exchange`."""
 
     @functools.wraps(original)
     async def _request(session: Any, method: str, url: Any, **options: Any) -> Any:
@@ -36,7 +36,7 @@ def paced_request(
             return await original(session, method, url, **options)
         check = options.pop("raise_for_status", None)
         http = _Aiohttp(functools.partial(original, session), session, url, options)
-        response = await exchange(limiter, http, provider, fallback)
+        response = await exchange(pacer, http, provider, fallback)
         check = session._raise_for_status if check is None else check  # noqa: SLF001
         if callable(check):
             await check(response)
@@ -47,9 +47,9 @@ def paced_request(
     return _request
 
 
-def pace_session(limiter: Pacer, session: Any, provider: Provider | None) -> None:
+def pace_session(pacer: Pacer, session: Any, provider: Provider | None) -> None:
     """Pace one ``ClientSession``."""
-    request = MethodType(paced_request(limiter, inspect.unwrap(type(session)._request), provider), session)  # noqa: SLF001
+    request = MethodType(paced_request(pacer, inspect.unwrap(type(session)._request), provider), session)  # noqa: SLF001
     object.__setattr__(session, "_request", request)  # sessions warn of attributes that are set in another way
 
 

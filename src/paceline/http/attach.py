@@ -10,7 +10,7 @@ from typing import Any
 from paceline.http import genai
 from paceline.http.aiohttp import pace_session
 from paceline.http.botocore import pace_endpoint
-from paceline.http.httpx import PacedTransport, library_of, library_of_transport, pace_transport
+from paceline.http.httpx import PacedTransport, library_of, library_of_transport, paced_transport
 from paceline.http.urllib3 import pace_adapter, pace_manager, pace_pool
 from paceline.pacing.pacer import Pacer
 from paceline.providers.base import Provider
@@ -19,13 +19,13 @@ from paceline.providers.registry import provider_named
 Pace = Callable[[Pacer, Any, Provider | None], None]
 
 ATTACHED = "_paceline"
-"""The attribute of an attached object of aiohttp, urllib3 or botocore: its limiter and its provider."""
+"""The attribute of an attached object of aiohttp, urllib3 or botocore: its pacer and its provider."""
 
 DEPTH_MAX, OBJECTS_MAX = 3, 500
 """How deep, and among how many objects, a client is searched for HTTP clients."""
 
 
-def attach(limiter: Pacer, client: Any, provider: str | None = None) -> None:
+def attach(pacer: Pacer, client: Any, provider: str | None = None) -> None:
     """See :meth:`paceline.Limiter.attach`."""
     parts = list(_parts(client))
     http_clients = [part for part in parts if _is_http_client(part)]
@@ -37,27 +37,27 @@ def attach(limiter: Pacer, client: Any, provider: str | None = None) -> None:
         )
     for http_client in http_clients:  # all of them before the first change: all are paced, or none
         for transport in _transports(http_client):
-            _check(limiter, transport, provider)
+            _check(pacer, transport, provider)
     for owner, _ in others:
-        _check_owner(limiter, vars(owner).get(ATTACHED), provider)
+        _check_owner(pacer, vars(owner).get(ATTACHED), provider)
     for http_client in http_clients:
-        _attach(limiter, http_client, provider)
+        _attach(pacer, http_client, provider)
     for owner, pace in others:
-        _attach_other(limiter, owner, pace, provider_named(provider) if provider else None)
+        _attach_other(pacer, owner, pace, provider_named(provider) if provider else None)
 
 
-def _attach(limiter: Pacer, http_client: Any, provider: str | None) -> None:
+def _attach(pacer: Pacer, http_client: Any, provider: str | None) -> None:
     mounts = http_client._mounts  # noqa: SLF001  (OpenTelemetry's instrumentation replaces these, too)
-    http_client._transport = _paced(limiter, http_client._transport, provider)  # noqa: SLF001
+    http_client._transport = _paced(pacer, http_client._transport, provider)  # noqa: SLF001
     for pattern, transport in mounts.items():
-        mounts[pattern] = transport and _paced(limiter, transport, provider)
-    genai.pace_inner(http_client, lambda inner: _attach(limiter, inner, provider))
+        mounts[pattern] = transport and _paced(pacer, transport, provider)
+    genai.pace_inner(http_client, lambda inner: _attach(pacer, inner, provider))
 
 
-def _attach_other(limiter: Pacer, owner: Any, pace: Pace, provider: Provider | None) -> None:
+def _attach_other(pacer: Pacer, owner: Any, pace: Pace, provider: Provider | None) -> None:
     if ATTACHED not in vars(owner):
-        object.__setattr__(owner, ATTACHED, (limiter, provider))  # aiohttp's sessions warn of other attributes
-        pace(limiter, owner, provider)
+        object.__setattr__(owner, ATTACHED, (pacer, provider))  # aiohttp's sessions warn of other attributes
+        pace(pacer, owner, provider)
 
 
 def _transports(http_client: Any) -> Iterator[Any]:
@@ -68,24 +68,24 @@ def _transports(http_client: Any) -> Iterator[Any]:
         yield from _transports(inner)
 
 
-def _paced(limiter: Pacer, transport: Any, provider: str | None) -> Any:
-    _check(limiter, transport, provider)
-    return transport if isinstance(transport, PacedTransport) else pace_transport(limiter, transport, provider)
+def _paced(pacer: Pacer, transport: Any, provider: str | None) -> Any:
+    _check(pacer, transport, provider)
+    return transport if isinstance(transport, PacedTransport) else paced_transport(pacer, transport, provider)
 
 
-def _check(limiter: Pacer, transport: Any, provider: str | None) -> None:
+def _check(pacer: Pacer, transport: Any, provider: str | None) -> None:
     """Raise where ``transport`` cannot be paced, or is paced otherwise."""
     if not isinstance(transport, PacedTransport):
         library_of_transport(transport)
     else:
-        _check_owner(limiter, (transport.limiter, transport.provider), provider)
+        _check_owner(pacer, (transport.pacer, transport.provider), provider)
 
 
-def _check_owner(limiter: Pacer, attached: tuple[Pacer, Provider | None] | None, provider: str | None) -> None:
+def _check_owner(pacer: Pacer, attached: tuple[Pacer, Provider | None] | None, provider: str | None) -> None:
     """Raise if a client is attached to another limiter, or for another provider."""
     if attached is None:
         return
-    if attached[0] is not limiter:
+    if attached[0] is not pacer:
         raise ValueError("this client is attached to another limiter already: make a client for each limiter")
     if provider is not None and getattr(attached[1], "name", None) != provider_named(provider).name:
         raise ValueError("this HTTP client is attached for another provider already: give each SDK its own")
@@ -109,8 +109,8 @@ def _others(part: Any) -> Iterator[tuple[Any, Pace]]:
         yield part, _pace_genai
 
 
-def _pace_genai(limiter: Pacer, api: Any, provider: Provider | None) -> None:
-    genai.pace_sessions(api, lambda session: _attach_other(limiter, session, pace_session, provider))
+def _pace_genai(pacer: Pacer, api: Any, provider: Provider | None) -> None:
+    genai.pace_sessions(api, lambda session: _attach_other(pacer, session, pace_session, provider))
 
 
 def _is_a(thing: Any, module: str, name: str) -> bool:

@@ -24,18 +24,18 @@ def job_of(payload: Any) -> str | None:
     return job if isinstance(job, str) and job and found.get("status") in PENDING else None
 
 
-def remember(limiter: Pacer, job: str, settle: Settle) -> None:
+def remember(pacer: Pacer, job: str, settle: Settle) -> None:
     """Settle a request with ``settle`` once its answer ``job`` is whole."""
-    jobs = limiter.jobs
+    jobs = pacer.jobs
     if len(jobs) >= JOBS_MAX:
         jobs.pop(next(iter(jobs)))(None)
     jobs[job] = settle
 
 
-def poll_of(limiter: Pacer, path: str) -> Poll | None:
+def poll_of(pacer: Pacer, path: str) -> Poll | None:
     """A reader for the answer to a GET of ``path``; ``None`` if no request waits for it."""
     job = path.partition("?")[0].rstrip("/").rpartition("/")[2]
-    return Poll(limiter, job) if job in limiter.jobs else None
+    return Poll(pacer, job) if job in pacer.jobs else None
 
 
 class Poll:
@@ -45,8 +45,8 @@ class Poll:
     refusal: Refusal | None = None
     done = False
 
-    def __init__(self, limiter: Pacer, job: str) -> None:
-        self._jobs, self._job, self._body = limiter.jobs, job, bytearray()
+    def __init__(self, pacer: Pacer, job: str) -> None:
+        self._jobs, self._job, self._body = pacer.jobs, job, bytearray()
 
     def feed(self, chunk: bytes) -> None:
         """Take the next bytes of the body."""

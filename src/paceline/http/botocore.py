@@ -50,8 +50,8 @@ async def _signed(make: Any) -> Any:
     return request
 
 
-def paced_response(limiter: Pacer, original: Any, fallback: Provider | None = None) -> Any:
-    """``Endpoint._get_response``, at the pace of ``limiter``; see :func:`~paceline.http.exchange.exchange`."""
+def paced_response(pacer: Pacer, original: Any, fallback: Provider | None = None) -> Any:
+    """``Endpoint._get_response``, at the pace of ``pacer``; see :func:`~paceline.http.exchange.exchange`."""
 
     async def _get_response(endpoint: Any, request: Any, operation_model: Any, context: Any) -> Any:
         send = functools.partial(original, endpoint)
@@ -59,7 +59,7 @@ def paced_response(limiter: Pacer, original: Any, fallback: Provider | None = No
             return await send(request, operation_model, context)
         http = _Botocore(send, request, operation_model, context)
         try:
-            response = await exchange(limiter, http, fallback=fallback)
+            response = await exchange(pacer, http, fallback=fallback)
         except Exception as error:
             if error is http.error:
                 return None, error
@@ -69,11 +69,11 @@ def paced_response(limiter: Pacer, original: Any, fallback: Provider | None = No
     return _like(original, _get_response)
 
 
-def pace_endpoint(limiter: Pacer, endpoint: Any, provider: Provider | None) -> None:
+def pace_endpoint(pacer: Pacer, endpoint: Any, provider: Provider | None) -> None:
     """Pace the endpoint of one client; ``provider``: for an address that does not tell it."""
     make, get = (inspect.unwrap(getattr(type(endpoint), name)) for name in ("create_request", "_get_response"))
     endpoint.create_request = MethodType(remembering(make), endpoint)
-    endpoint._get_response = MethodType(paced_response(limiter, get, provider), endpoint)  # noqa: SLF001
+    endpoint._get_response = MethodType(paced_response(pacer, get, provider), endpoint)  # noqa: SLF001
 
 
 def _like(original: Any, function: Any) -> Any:

@@ -17,13 +17,16 @@ from paceline.pacing.pacer import Pacer
 from paceline.pacing.permit import check_cost
 from paceline.pacing.scheduler import Scheduler
 from paceline.providers.base import Call, Provider, Usage
-from paceline.providers.parse import UNKNOWN
+from paceline.providers.parse import UNKNOWN, as_text
 from paceline.providers.registry import base_of, provider_named, under_name
 
 log = logging.getLogger("paceline.http")
 
 BOOKED_MAX = 1_000_000
 """No provider charges more output tokens at admission."""
+
+MODEL_MAX: Final = 200
+"""The longest name of a model that is looked at, in characters."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,15 +77,22 @@ class Metered:
 @lru_cache(maxsize=4_096)
 def is_metered(provider: Any, path: str) -> bool:  # Any: the protocol does not promise a hash, which the cache needs
     """Whether a request to ``path`` may cost something."""
-    return provider.describe(path, {}) is not None
+    return model_named(provider, path, "") is not None
 
 
-def describe(limiter: Pacer, provider: Provider, path: str, content: bytes) -> Metered | None:
+@lru_cache(maxsize=4_096)
+def model_named(provider: Any, path: str, model: str) -> str | None:
+    """The model of a request to ``path`` whose body names ``model`` or none; ``None`` if such a request costs nothing."""
+    call: Call | None = provider.describe(path, {"model": model} if model else {})
+    return None if call is None else call.model
+
+
+def describe(pacer: Pacer, provider: Provider, path: str, content: bytes) -> Metered | None:
     """Describe the request to ``path`` with the body ``content``; ``None`` if it costs nothing."""
-    return described(limiter, provider, path, body_of(content))
+    return described(pacer, provider, path, body_of(content))
 
 
-def described(limiter: Pacer, provider: Provider, path: str, body: Mapping[str, Any]) -> Metered | None:
+def described(pacer: Pacer, provider: Provider, path: str, body: Mapping[str, Any]) -> Metered | None:
     """The same as :func:`describe`, with the JSON value of the body."""
     try:
         call = provider.describe(path, body)
@@ -90,15 +100,15 @@ def described(limiter: Pacer, provider: Provider, path: str, body: Mapping[str, 
         call = provider.describe(path, {})
     if call is None:
         return None
-    return metered(limiter, provider, call, limiter.scheduler_for(provider.name, call.model))
+    return metered(pacer, provider, call, pacer.pools.of_model(provider.name, call.model))
 
 
-def at_account(limiter: Pacer, metered: Metered, provider: Provider) -> Metered | None:
+def at_account(pacer: Pacer, metered: Metered, provider: Provider) -> Metered | None:
     """A described request at another account of its provider; ``None`` where it has to be described anew."""
     known = metered.provider
     if hasattr(known, "at_host") or base_of(known.name) != base_of(provider.name):
         return None
-    return replace(metered, provider=provider, scheduler=limiter.scheduler_for(provider.name, metered.call.model))
+    return replace(metered, provider=provider, scheduler=pacer.pools.of_model(provider.name, metered.call.model))
 
 
 FORM_END_MAX: Final = 16_384
@@ -130,14 +140,14 @@ _BY_PATH: Final = ("gemini", "bedrock")
 
 
 def provider_guessed(
-    limiter: Pacer, host: str, path: str, has_header: Callable[[str], bool], fallback: Provider | None
+    pacer: Pacer, host: str, path: str, has_header: Callable[[str], bool], fallback: Provider | None
 ) -> Provider | None:
     """The provider whose API a request to an unknown host seems to use; ``None`` if it costs nothing.
 
     Anthropic, if the request has its own header; ``fallback``; the provider of the limiter; OpenAI's dialect, which
     carries the name of the host; Google's or Bedrock's, whose paths name the model.
     """
-    home = limiter.limits.home
+    home = pacer.pools.limits.home
     likely = provider_named("anthropic") if has_header("anthropic-version") else fallback
     if likely is None and home is not None:
         likely = provider_named(home)
@@ -145,9 +155,7 @@ def provider_guessed(
     return next((guess for guess in guesses if guess is not None and is_metered(guess, path)), None)
 
 
-def describe_guessed(
-    limiter: Pacer, guess: Any, host: str, path: str, content: bytes, *, named: bool
-) -> Metered | None:
+def describe_guessed(pacer: Pacer, guess: Any, host: str, path: str, content: bytes, *, named: bool) -> Metered | None:
     """Describe a request to an unknown host, in the dialect of ``guess``.
 
     Its pool is that of ``guess`` if the user has ``named`` this provider or given quotas for it. Otherwise it is named by
@@ -157,16 +165,16 @@ def describe_guessed(
         ``None`` for a request that is not an LLM's: neither its path names a model, nor its body a model and an input.
     """
     body = body_of(content)
-    call = guess.describe(path, {"model": body.get("model")})
-    if call is None or call.model == UNKNOWN:
+    model = model_named(guess, path, as_text(body.get("model"))[:MODEL_MAX])
+    if model is None or model == UNKNOWN:
         return None
-    if not any(map(body.get, INPUTS)) and guess.describe(path, {}) != call:  # nor is the model in the path
+    if not any(map(body.get, INPUTS)) and model_named(guess, path, "") != model:  # nor is the model in the path
         return None
-    if not named and not limiter.limits.given_for(guess.name, call.model, guess.pool(call.model)):
+    if not named and not pacer.pools.limits.given_for(guess.name, model, guess.pool(model)):
         if guess.name != host:
             _log_unknown(guess.name, host)
         guess = _under_host(guess, host, path)
-    metered = described(limiter, guess, path, body)
+    metered = described(pacer, guess, path, body)
     return metered and replace(metered, guessed=not named)
 
 
@@ -189,14 +197,14 @@ def _under_host(provider: Any, host: str, path: str) -> Any:
     return under_name(provider, host)
 
 
-def metered(limiter: Pacer, provider: Provider, call: Call, scheduler: Scheduler) -> Metered:
+def metered(pacer: Pacer, provider: Provider, call: Call, scheduler: Scheduler) -> Metered:
     """The call, with what is known of the tokens of such calls."""
-    return Metered(provider, call, scheduler, limiter.calibrations.of(call.provider, call.model, call.endpoint))
+    return Metered(provider, call, scheduler, pacer.calibrations.of(call.provider, call.model, call.endpoint))
 
 
-def estimate(limiter: Pacer, pool: str, asked: object, output_tokens: int | None) -> Cost:
+def estimate(pacer: Pacer, pool: str, asked: object, output_tokens: int | None) -> Cost:
     """See :meth:`Limiter.estimate <paceline.Limiter.estimate>`."""
-    scheduler = limiter.scheduler(pool)
+    scheduler = pacer.pools.scheduler(pool)
     name, slash, _ = scheduler.pool.name.partition("/")
     provider = provider_named(name if slash else "generic")
     prefix, slash, model = pool.partition("/")
@@ -206,7 +214,7 @@ def estimate(limiter: Pacer, pool: str, asked: object, output_tokens: int | None
     if output_tokens is not None:
         check_cost({"output_tokens": output_tokens})
         call = replace(call, max_output_tokens=int(output_tokens))
-    cost = metered(limiter, provider, call, scheduler).cost()
+    cost = metered(pacer, provider, call, scheduler).cost()
     units = {INPUT_TOKENS, OUTPUT_TOKENS, *scheduler.pool.ledger.units} - {REQUESTS, CONCURRENCY}
     return {unit: float(amount) for unit, amount in cost.items() if unit in units}
 

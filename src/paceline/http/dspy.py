@@ -18,32 +18,32 @@ MODULE: Final = "dspy._vendor.lm15.transports"
 """The module of dspy's client."""
 
 _pacers: list[tuple[Pacer, Provider | None, Provider | None]] = []
-"""Limiter, provider and fallback of each :func:`pace` that has not ended; the last one holds."""
+"""Pacer, provider and fallback of each :func:`pace` that has not ended; the last one holds."""
 
 _patched = ExitStack()
 
 
 def pace(
-    client: Any, limiter: Pacer, provider: Provider | None = None, fallback: Provider | None = None
+    client: Any, pacer: Pacer, provider: Provider | None = None, fallback: Provider | None = None
 ) -> Callable[[], None]:
-    """Pace dspy's client, the module ``client``, everywhere in this process; the newest limiter holds.
+    """Pace dspy's client, the module ``client``, everywhere in this process; the newest pacer holds.
 
     The providers are those of :func:`~paceline.http.exchange.exchange`.
 
     Returns:
-        The function that ends it: the previous limiter holds again, and without one, dspy's own methods are restored.
+        The function that ends it: the previous pacer holds again, and without one, dspy's own methods are restored.
 
     Raises:
         ImportError: The module is unknown, or neither httpx2 nor httpx is installed.
     """
     if not _pacers:
         _patch(client)
-    pacer = (limiter, provider, fallback)
-    _pacers.append(pacer)
+    entry = (pacer, provider, fallback)
+    _pacers.append(entry)
 
     def end() -> None:
-        if any(one is pacer for one in _pacers):
-            _pacers[:] = [one for one in _pacers if one is not pacer]
+        if any(one is entry for one in _pacers):
+            _pacers[:] = [one for one in _pacers if one is not entry]
             if not _pacers:
                 _patched.close()
 
@@ -62,7 +62,7 @@ def _patch(client: Any) -> None:
         newest = _pacers[-1:]
         if not newest:  # ended in another thread, just now
             return stream_sync(self, request)
-        limiter, *providers = newest[0]
+        pacer, *providers = newest[0]
 
         def send(copy: Any) -> Any:
             return _response(library, copy, stream_sync(self, request))
@@ -70,14 +70,14 @@ def _patch(client: Any) -> None:
         def release(_: bool) -> None:
             response.close()
 
-        response = exchange_sync(limiter, send, _request(library, request), *providers)
+        response = exchange_sync(pacer, send, _request(library, request), *providers)
         return client.TransportResponse(**_head(response), chunks=iter(response.stream), release=release)
 
     async def _do_stream(self: Any, request: Any) -> Any:
         newest = _pacers[-1:]
         if not newest:
             return await stream_async(self, request)
-        limiter, *providers = newest[0]
+        pacer, *providers = newest[0]
 
         async def send(copy: Any) -> Any:
             return _response(library, copy, await stream_async(self, request))
@@ -85,7 +85,7 @@ def _patch(client: Any) -> None:
         async def release(_: bool) -> None:
             await response.aclose()
 
-        response = await exchange_async(limiter, send, _request(library, request), *providers)
+        response = await exchange_async(pacer, send, _request(library, request), *providers)
         return client.AsyncTransportResponse(**_head(response), chunks=aiter(response.stream), release=release)
 
     for owner, method in ((sync, stream), (asynchronous, _do_stream)):

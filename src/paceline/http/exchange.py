@@ -157,7 +157,7 @@ class Exchanged:
 
 
 async def exchange(
-    limiter: Pacer, http: Binding, provider: Provider | None = None, fallback: Provider | None = None
+    pacer: Pacer, http: Binding, provider: Provider | None = None, fallback: Provider | None = None
 ) -> Any:
     """Send a request at the pool's pace and return the response.
 
@@ -165,26 +165,26 @@ async def exchange(
     charge of a request that the provider may have counted stays.
 
     Args:
-        limiter: The limiter whose pools are charged.
+        pacer: The pacer whose pools are charged.
         http: The request, and the way to send it.
         provider: The provider whose API the request uses; found by its host if not given.
         fallback: The provider of unknown hosts; by default the one of the limiter, if its quotas are given.
     """
     if http.method != "POST":
-        reader = poll_of(limiter, http.target()[1]) if limiter.jobs and http.method == "GET" else None
+        reader = poll_of(pacer, http.target()[1]) if pacer.jobs and http.method == "GET" else None
         return await (http.send() if reader is None else _watched(http, reader))
     target = http.target()
     if sending.get() == target:  # paced by a layer above: attach() and instrument(), or one HTTP library over another
         return await http.send()
     try:
-        metered = await _describe(limiter, http, target, provider, fallback)
+        metered = await _describe(pacer, http, target, provider, fallback)
     except QuotaError as error:
         return _own_refusal(http, error)
     if metered is None or _is_paced_above():
         return await http.send()
     if isinstance(metered, Trial):
         return await _watched(http, metered)
-    return await Exchange(limiter, http, metered, target).run()
+    return await Exchange(pacer, http, metered, target).run()
 
 
 async def _watched(http: Binding, reader: UsageReader) -> Any:
@@ -201,27 +201,27 @@ sending: ContextVar[tuple[str, str] | None] = ContextVar("paceline_sending", def
 
 
 async def _describe(
-    limiter: Pacer, http: Binding, target: tuple[str, str], provider: Provider | None, fallback: Provider | None
+    pacer: Pacer, http: Binding, target: tuple[str, str], provider: Provider | None, fallback: Provider | None
 ) -> Metered | Trial | None:
     """What a request costs; ``None`` for one that is not paced; a trial for one that may be an LLM's."""
     host, path = target
     known: Any = provider or provider_for_host(host)
     if known is not None:
         if is_metered(known, path):
-            return describe(limiter, known, path, await http.content())
+            return describe(pacer, known, path, await http.content())
     else:
-        guess = provider_guessed(limiter, host, path, http.has_header, fallback)
+        guess = provider_guessed(pacer, host, path, http.has_header, fallback)
         if guess is not None:
-            return describe_guessed(limiter, guess, host, path, await http.content(), named=guess is fallback)
+            return describe_guessed(pacer, guess, host, path, await http.content(), named=guess is fallback)
     if holds_permit():
         return None
     body = llm_body(path, await http.content()) if http.in_memory else None
     if body is not None and known is not None and is_chat(body):
-        return recognised(limiter, known, body, guessed=False)
+        return recognised(pacer, known, body, guessed=False)
     if body is not None and known is None:
-        owner, sure = owner_of(limiter, host, body["model"], fallback)
+        owner, sure = owner_of(pacer, host, body["model"], fallback)
         if sure or answers_here(host, path):
-            return recognised(limiter, owner, body, guessed=fallback is None)
+            return recognised(pacer, owner, body, guessed=fallback is None)
         announce(owner.name, host, path, trial=True)
         return Trial(host, path)
     name = known.name if known is not None else MEDIA_HOSTS.get(host, "")
@@ -234,11 +234,11 @@ class Exchange:
     """The life of one metered request; its methods are in the order in which they happen.
 
     Args:
-        limiter: The limiter whose pools are charged.
+        pacer: The pacer whose pools are charged.
         http: The request, and the way to send it.
         metered: Its description.
         target: Its host and path.
-        timeout_s: The longest wait in the queue, over all attempts, in seconds; that of the limiter by default.
+        timeout_s: The longest wait in the queue, over all attempts, in seconds; that of the settings by default.
         name: A name for the ``queue`` in the status.
         seen: Called with the verdict on each answer, and the request that it answers. It returns whether a fault of the
             server ends the request, where another attempt is allowed.
@@ -251,7 +251,7 @@ class Exchange:
 
     def __init__(
         self,
-        limiter: Pacer,
+        pacer: Pacer,
         http: Binding,
         metered: Metered,
         target: tuple[str, str],
@@ -260,13 +260,12 @@ class Exchange:
         name: str | None = None,
         seen: Callable[[Judged, Binding], bool] = lambda *_: False,
     ) -> None:
-        self.limiter, self.http, self.metered, self.target = limiter, http, metered, target
+        self.pacer, self.http, self.metered, self.target = pacer, http, metered, target
         self.acquisition: Acquisition | None = None
         self.waits = False
         self._timeout_s, self._name = timeout_s, name
-        self.provider, self.scheduler = metered.provider, metered.scheduler
         self.record = Exchanged(metered.scheduler.pool.name)
-        self.started_ns = limiter.clock.now_ns()
+        self.started_ns = pacer.clock.now_ns()
         self.charge: Charge | None = None
         self.served = False  # whether an answer was accepted, whose end settles the charge
         self.behind = False  # whether the next attempt goes to the end of its lane
@@ -276,9 +275,9 @@ class Exchange:
 
     async def run(self) -> Any:
         """Make attempts until there is a response for the caller: the provider's, or a refusal of paceline's own."""
-        if self.limiter.shadow is not None:
-            return await self._shadowed(self.limiter.shadow)
-        if not self.limiter.allowances:
+        if self.pacer.shadow is not None:
+            return await self._shadowed(self.pacer.shadow)
+        if not self.pacer.allowances:
             return await self._attempts()
         try:
             await self._hold()
@@ -299,7 +298,7 @@ class Exchange:
 
     async def _shadowed(self, shadow: TrafficLog) -> Any:
         """Send the request at once, and log it when its answer is over."""
-        call, started_ns = self.metered.call, self.limiter.clock.now_ns()
+        call, started_ns = self.metered.call, self.pacer.clock.now_ns()
         entry = Entry(started_ns / NS, self.record.pool, current_lane.get()[0], call.model, call.input_tokens)
         entry.max_output_tokens, entry.status = call.max_output_tokens, 0
 
@@ -308,7 +307,7 @@ class Exchange:
                 entry.input_tokens, entry.output_tokens = usage.input_tokens, usage.output_tokens
             if refusal is not None:
                 entry.status = 429
-            entry.seconds = (self.limiter.clock.now_ns() - started_ns) / NS
+            entry.seconds = (self.pacer.clock.now_ns() - started_ns) / NS
             shadow.write(entry)
 
         token = sending.set(self.target)
@@ -323,7 +322,7 @@ class Exchange:
         if entry.status >= 400:
             end(None, None)
         else:
-            self.http.tap(response, headers, Tap(self.provider.usage_reader(call), end))
+            self.http.tap(response, headers, Tap(self.metered.provider.usage_reader(call), end))
         return response
 
     async def _attempts(self) -> Any:
@@ -346,7 +345,7 @@ class Exchange:
             return float(prices.usd(call.provider, call.model, usage))
 
         cost = {INPUT_TOKENS: input_tokens, OUTPUT_TOKENS: output}
-        self.charge = self.limiter.charge(current_lane.get()[0], cost, usd, self._timeout_s)
+        self.charge = self.pacer.allowances.charge(current_lane.get()[0], cost, usd, self._timeout_s)
         if self.charge is not None:
             for acquisition, account in self.charge.steps():
                 self.acquisition, self.waits = acquisition, True
@@ -362,12 +361,12 @@ class Exchange:
 
     async def _acquire(self, last: Permit | None) -> Permit:
         """The permit for an attempt: for the first, the one that the caller holds, if any; else from the queue."""
-        permit = current_permit(self.scheduler) if last is None else None
+        permit = current_permit(self.metered.scheduler) if last is None else None
         if permit is None:
-            self.acquisition = acquisition = self.limiter.acquire_call(
-                self.scheduler,
+            self.acquisition = acquisition = self.pacer.acquire_call(
+                self.metered.scheduler,
                 self.metered.cost,
-                units=self.provider.units,
+                units=self.metered.provider.units,
                 again=last,
                 behind=self.behind,
                 timeout=self._timeout_s,
@@ -385,7 +384,7 @@ class Exchange:
         """Send the request once: the response for the caller; ``None`` for another attempt, after any pause."""
         self.record.attempts += 1
         if self.record.attempts == 1:
-            self.limiter.health.first_attempt(self.scheduler)
+            self.pacer.health.first_attempt(self.metered.scheduler)
         permit.model = self.metered.call.model
         response = await self._send(permit)
         if response is None or not permit.open:  # superseded: the library has repeated the request, in another exchange
@@ -399,7 +398,7 @@ class Exchange:
             if is_server_fault(judged.status, refusal):
                 self._count_fault(permit, f"status {status}{judged.why and f', {judged.why}'}")
             else:
-                self.limiter.health.succeeded(self.http.address, self.scheduler)
+                self.pacer.health.succeeded(self.http.address, self.metered.scheduler)
             if refusal is not None:
                 return await self._refused(response, refusal, permit)
             self.http.note(response, self.record)
@@ -448,17 +447,19 @@ class Exchange:
         """
         if self.metered.call.mode or (refusal is not None and refusal.scope is RefusalScope.MODE):
             return
-        if refusal is not None or self.scheduler.reads_now():
-            readings = self.provider.readings(headers, self.limiter.clock.now_ns() / NS)
+        scheduler = self.metered.scheduler
+        if refusal is not None or scheduler.reads_now():
+            readings = self.metered.provider.readings(headers, self.pacer.clock.now_ns() / NS)
             if readings:
-                self.scheduler.observe(readings, permit.reservation)
+                scheduler.observe(readings, permit.reservation)
 
     async def _judge(self, response: Any, permit: Permit) -> None:
         """Judge an answer by the beginning of its body."""
         self._head = status, headers = self.http.head(response)
+        metered = self.metered
         if status < 500:
-            self.scheduler.begun(permit.reservation)
-        beginning = Beginning(self.provider, self.metered.call, status, headers, strict=not self.metered.guessed)
+            metered.scheduler.begun(permit.reservation)
+        beginning = Beginning(metered.provider, metered.call, status, headers, strict=not metered.guessed)
         try:
             await self.http.peek(response, headers, beginning)
         except BaseException as error:
@@ -481,7 +482,7 @@ class Exchange:
         self.metered.refused(refusal)
         decision = self._decide(refusal)
         stop_s = decision.stop_s if isinstance(decision, GiveUp) else 0.0
-        permit.refuse(refusal, self.limiter.retry.pause_s(refusal, decision), stop_s)
+        permit.refuse(refusal, self.pacer.retry.pause_s(refusal, decision), stop_s)
         if not (isinstance(decision, Again) and decision.pool_wide) and self._elsewhere(refusal):
             return None
         if isinstance(decision, GiveUp):
@@ -537,40 +538,40 @@ class Exchange:
                 self.record.usage = usage = plausible(self.record.pool, usage, permit.cost)
                 self.metered.learn(usage)
                 permit.usage = usage
-                permit.settle(**self.provider.charged(self.metered.booked_call, usage))
+                permit.settle(**self.metered.provider.charged(self.metered.booked_call, usage))
             if self.charge is not None:
                 self.charge.settle(usage, call.provider, call.model)
 
         payload = None if self.judged is None else self.judged.payload
         job = job_of(payload)
-        if job is not None and CONCURRENCY in self.scheduler.pool.ledger.units:
+        if job is not None and CONCURRENCY in self.metered.scheduler.pool.ledger.units:
             settle(None, None)  # the end of its slot is not known
         elif job is not None:  # it is charged as held until the caller has asked for the answer
-            usage_of = self.provider.usage
-            remember(self.limiter, job, lambda found: settle(None if found is None else usage_of(found), None))
+            usage_of = self.metered.provider.usage
+            remember(self.pacer, job, lambda found: settle(None if found is None else usage_of(found), None))
         else:
             self.http.tap(response, headers, Tap(self._usage_reader(), settle))
 
     def _usage_reader(self) -> UsageReader:
         payload = None if self.judged is None else self.judged.payload
         if isinstance(payload, Mapping):  # the body is read already
-            return Known(self.provider.usage(payload))
-        return self.provider.usage_reader(self.metered.call)
+            return Known(self.metered.provider.usage(payload))
+        return self.metered.provider.usage_reader(self.metered.call)
 
     def _count_fault(self, permit: Permit, reason: str, fault: Fault = Fault.BROKEN) -> None:
         """Count a failure of the host. Without a connection it counts, too, where the limiter repeats the attempt.
 
         After a probe the next one is another request's: an outage does not use up the attempts of one request.
         """
-        reached = fault is Fault.BROKEN or self.limiter.retry.faults
-        sent_ns = permit.reservation.granted_ns
-        self.behind = self.limiter.health.failed(self.http.address, self.scheduler, sent_ns, reason, reached=reached)
+        reached = fault is Fault.BROKEN or self.pacer.retry.faults
+        sent_ns, scheduler = permit.reservation.granted_ns, self.metered.scheduler
+        self.behind = self.pacer.health.failed(self.http.address, scheduler, sent_ns, reason, reached=reached)
 
     def _after_fault(self) -> float | None:
         """The seconds until another attempt after a server fault or a broken connection; ``None`` for no other."""
         if self._elsewhere(None):
             return 0.0
-        decision = self._decide(None) if self.limiter.retry.faults else None
+        decision = self._decide(None) if self.pacer.retry.faults else None
         if not isinstance(decision, Again):
             return None
         delay_s = self._delay_s(decision)
@@ -582,17 +583,17 @@ class Exchange:
         return False
 
     def _log_retry(self, delay_s: float, reason: str) -> None:
-        now_ns, most = self.limiter.clock.now_ns(), self.limiter.retry.max_attempts
-        self.scheduler.lines.retries(now_ns, self.record.attempts, most, delay_s, reason)
+        now_ns, most = self.pacer.clock.now_ns(), self.pacer.retry.max_attempts
+        self.metered.scheduler.lines.retries(now_ns, self.record.attempts, most, delay_s, reason)
 
     def _decide(self, refusal: Refusal | None) -> Again | GiveUp:
-        elapsed_s = (self.limiter.clock.now_ns() - self.started_ns) / NS
-        in_row = self.scheduler.pool.refused_in_row if refusal is not None else 0
-        return self.limiter.retry.after(self.record.attempts, elapsed_s, refusal, self.limiter.luck(), in_row=in_row)
+        elapsed_s = (self.pacer.clock.now_ns() - self.started_ns) / NS
+        in_row = self.metered.scheduler.pool.refused_in_row if refusal is not None else 0
+        return self.pacer.retry.after(self.record.attempts, elapsed_s, refusal, self.pacer.luck(), in_row=in_row)
 
     def _delay_s(self, again: Again) -> float:
         """The seconds until another attempt: the decided ones, or more if the budget for retries asks for them."""
-        return max(again.delay_s, self.limiter.health.retry_delay_s(self.scheduler))
+        return max(again.delay_s, self.pacer.health.retry_delay_s(self.metered.scheduler))
 
     async def _sleep(self, seconds: float) -> None:
         if self.http.is_async:

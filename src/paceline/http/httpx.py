@@ -10,7 +10,7 @@ from importlib.util import find_spec
 from typing import Any
 
 from paceline.http.exchange import Exchanged, Tap, exchange, run_sync
-from paceline.pacing.pacer import Pacer
+from paceline.pacing.pacer import BaseLimiter, Pacer
 from paceline.pacing.permit import Permit
 from paceline.providers.base import Provider
 from paceline.providers.registry import provider_named
@@ -32,17 +32,17 @@ Send = Callable[[Any], Any]
 
 
 def exchange_sync(
-    limiter: Pacer, send: Send, request: Any, provider: Provider | None = None, fallback: Provider | None = None
+    pacer: Pacer, send: Send, request: Any, provider: Provider | None = None, fallback: Provider | None = None
 ) -> Any:
     """Send ``request`` with ``send`` at the pool's pace; see :func:`~paceline.http.exchange.exchange`."""
-    return run_sync(exchange(limiter, _Httpx(send, request, is_async=False), provider, fallback))
+    return run_sync(exchange(pacer, _Httpx(send, request, is_async=False), provider, fallback))
 
 
 def exchange_async(
-    limiter: Pacer, send: Send, request: Any, provider: Provider | None = None, fallback: Provider | None = None
+    pacer: Pacer, send: Send, request: Any, provider: Provider | None = None, fallback: Provider | None = None
 ) -> Awaitable[Any]:
     """Send ``request`` with ``send`` at the pool's pace; see :func:`~paceline.http.exchange.exchange`."""
-    return exchange(limiter, _Httpx(send, request, is_async=True), provider, fallback)
+    return exchange(pacer, _Httpx(send, request, is_async=True), provider, fallback)
 
 
 class _Httpx:
@@ -212,7 +212,7 @@ def decoder_of(response: Any, headers: Mapping[str, str]) -> Decode | None:
     return pieces
 
 
-def pace_transport(limiter: Pacer, inner: Any, provider: str | None = None) -> Any:
+def pace_transport(limiter: BaseLimiter, inner: Any, provider: str | None = None) -> Any:
     """A transport that sends through ``inner`` at the pace of ``limiter``.
 
     Args:
@@ -226,22 +226,27 @@ def pace_transport(limiter: Pacer, inner: Any, provider: str | None = None) -> A
     Raises:
         TypeError: ``inner`` is not a transport of httpx2 or httpx.
     """
+    return paced_transport(limiter.pacer, inner, provider)
+
+
+def paced_transport(pacer: Pacer, inner: Any, provider: str | None) -> Any:
+    """The same as :func:`pace_transport`, with the pacer of the limiter."""
     paced = _class_of(library_of_transport(inner), PacedTransport, "BaseTransport", "AsyncBaseTransport")
-    return paced(limiter, inner, provider_named(provider) if provider else None)
+    return paced(pacer, inner, provider_named(provider) if provider else None)
 
 
 class PacedTransport:
     """Paces the requests that go through ``inner``: sync, async or both, as ``inner`` is."""
 
-    def __init__(self, limiter: Pacer, inner: Any, provider: Provider | None) -> None:
+    def __init__(self, pacer: Pacer, inner: Any, provider: Provider | None) -> None:
         lift_connections(inner)
-        self.limiter, self.inner, self.provider = limiter, inner, provider
+        self.pacer, self.inner, self.provider = pacer, inner, provider
 
     def handle_request(self, request: Any) -> Any:
-        return exchange_sync(self.limiter, self.inner.handle_request, request, self.provider)
+        return exchange_sync(self.pacer, self.inner.handle_request, request, self.provider)
 
     async def handle_async_request(self, request: Any) -> Any:
-        return await exchange_async(self.limiter, self.inner.handle_async_request, request, self.provider)
+        return await exchange_async(self.pacer, self.inner.handle_async_request, request, self.provider)
 
     def close(self) -> None:
         self.inner.close()

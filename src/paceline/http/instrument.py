@@ -15,7 +15,7 @@ from paceline.http.bypass import SEAMS, ImportWatch, announced, dspy_is_unknown
 from paceline.http.httpx import LIBRARIES, PacedTransport, exchange_async, exchange_sync, lift_connections
 from paceline.http.unpaced import DSPY, GRPC, announce_kind
 from paceline.http.urllib3 import paced_urlopen
-from paceline.pacing.pacer import Pacer
+from paceline.pacing.pacer import BaseLimiter, Pacer
 from paceline.pacing.permit import around_waits
 from paceline.providers.base import Provider
 from paceline.providers.registry import provider_named
@@ -37,7 +37,7 @@ class Instrumented(ExitStack):
 _active = Instrumented()
 
 
-def instrument(limiter: Pacer, *, provider: str | None = None) -> Instrumented:
+def instrument(limiter: BaseLimiter, *, provider: str | None = None) -> Instrumented:
     """Pace every client of httpx2, httpx, aiohttp, botocore, and urllib3 or requests in this process. Called again, the newest limiter holds.
 
     Requests to the hosts of providers are paced, and requests to other hosts if they are an LLM's: if the body has a model
@@ -55,18 +55,18 @@ def instrument(limiter: Pacer, *, provider: str | None = None) -> Instrumented:
     Raises:
         TypeError: ``limiter`` is not a limiter.
     """
-    if not isinstance(limiter, Pacer):
+    if not isinstance(limiter, BaseLimiter):
         raise TypeError(
             f"instrument() takes a limiter, not {type(limiter).__name__}: paceline.instrument(paceline.Limiter(...))"
         )
     global _active  # noqa: PLW0603
-    fallback = provider_named(provider) if provider else None
+    pacer, fallback = limiter.pacer, provider_named(provider) if provider else None
     _active.undo()
     _active = done = Instrumented()
 
     def pace_dspy(module: ModuleType) -> None:
         try:
-            done.callback(dspy.pace(module, limiter, fallback=fallback))
+            done.callback(dspy.pace(module, pacer, fallback=fallback))
         except ImportError:
             announce_kind("", "", DSPY)
 
@@ -85,21 +85,21 @@ def instrument(limiter: Pacer, *, provider: str | None = None) -> Instrumented:
         for kind, paced in ((library.Client, _sync_send), (library.AsyncClient, _async_send)):
             if kind not in seen:  # httpx2.alias_httpx() makes one of the two
                 seen.add(kind)
-                done.replace(kind, "send", paced(limiter, fallback, kind.send))
+                done.replace(kind, "send", paced(pacer, fallback, kind.send))
 
     def pace_aiohttp(module: ModuleType) -> None:
         watch(module)  # WebSockets
         kind = module.ClientSession
-        done.replace(kind, "_request", paced_request(limiter, kind._request, fallback=fallback))  # noqa: SLF001
+        done.replace(kind, "_request", paced_request(pacer, kind._request, fallback=fallback))  # noqa: SLF001
 
     def pace_urllib3(module: ModuleType) -> None:
         kind = module.HTTPConnectionPool
-        done.replace(kind, "urlopen", paced_urlopen(limiter, kind.urlopen, fallback=fallback))
+        done.replace(kind, "urlopen", paced_urlopen(pacer, kind.urlopen, fallback=fallback))
 
     def pace_botocore(module: ModuleType) -> None:
         kind = module.AioEndpoint if module.__name__.startswith("aio") else module.Endpoint
         done.replace(kind, "create_request", remembering(kind.create_request))
-        done.replace(kind, "_get_response", paced_response(limiter, kind._get_response, fallback))  # noqa: SLF001
+        done.replace(kind, "_get_response", paced_response(pacer, kind._get_response, fallback))  # noqa: SLF001
 
     def exclude_waits(module: ModuleType) -> None:
         """Let inspect-ai's ``working_limit`` count no wait for a permit: it would cut samples that only waited."""
@@ -125,24 +125,24 @@ def instrument(limiter: Pacer, *, provider: str | None = None) -> Instrumented:
     return done
 
 
-def _sync_send(limiter: Pacer, fallback: Provider | None, original: Any) -> Any:
+def _sync_send(pacer: Pacer, fallback: Provider | None, original: Any) -> Any:
     @functools.wraps(original)
     def send(self: Any, request: Any, **options: Any) -> Any:
         plain = functools.partial(original, self, **options)
         if _is_paced_below(self, request):
             return plain(request)
-        return exchange_sync(limiter, plain, request, fallback=fallback)
+        return exchange_sync(pacer, plain, request, fallback=fallback)
 
     return send
 
 
-def _async_send(limiter: Pacer, fallback: Provider | None, original: Any) -> Any:
+def _async_send(pacer: Pacer, fallback: Provider | None, original: Any) -> Any:
     @functools.wraps(original)
     async def send(self: Any, request: Any, **options: Any) -> Any:
         plain = functools.partial(original, self, **options)
         if _is_paced_below(self, request):
             return await plain(request)
-        return await exchange_async(limiter, plain, request, fallback=fallback)
+        return await exchange_async(pacer, plain, request, fallback=fallback)
 
     return send
 

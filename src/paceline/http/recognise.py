@@ -53,16 +53,16 @@ def is_chat(body: Mapping[str, Any]) -> bool:
     return isinstance(messages, list) and bool(messages) and bool(as_mapping(messages[0]).get("role"))
 
 
-def recognised(limiter: Pacer, provider: Provider, body: Mapping[str, Any], *, guessed: bool) -> Metered:
+def recognised(pacer: Pacer, provider: Provider, body: Mapping[str, Any], *, guessed: bool) -> Metered:
     """The request with this body, in the dialect of ``provider``."""
     call = call_by_hand(provider, body["model"], body)
-    found = metered(limiter, provider, call, limiter.scheduler_for(provider.name, call.model))
+    found = metered(pacer, provider, call, pacer.pools.of_model(provider.name, call.model))
     return replace(found, guessed=guessed)
 
 
-def owner_of(limiter: Pacer, host: str, model: str, fallback: Provider | None) -> tuple[Provider, bool]:
+def owner_of(pacer: Pacer, host: str, model: str, fallback: Provider | None) -> tuple[Provider, bool]:
     """The provider under whose name a model at an unknown host is paced, and whether the user has given limits for the host."""
-    limits, at_host = limiter.limits, provider_named(host)
+    limits, at_host = pacer.pools.limits, provider_named(host)
     home = fallback or (provider_named(limits.home) if limits.home else None)
     sure = any(name.startswith(f"{at_host.name}/") for name in limits.given)
     if home is not None and not sure and limits.given_for(home.name, model, home.pool(model)) is not None:

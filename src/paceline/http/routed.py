@@ -31,7 +31,7 @@ class RoutedExchange(Exchange):
     """The life of a request to a group. What a member cannot answer goes to each of the others once, at once.
 
     Args:
-        limiter: The limiter whose pools are charged.
+        pacer: The pacer whose pools are charged.
         ways: The way to each member, by its name.
         choice: Chooses among them.
         sticky: See :meth:`Group.acquire <paceline.Group.acquire>`.
@@ -45,7 +45,7 @@ class RoutedExchange(Exchange):
 
     def __init__(
         self,
-        limiter: Pacer,
+        pacer: Pacer,
         ways: Mapping[str, Way],
         choice: Choice,
         *,
@@ -55,13 +55,13 @@ class RoutedExchange(Exchange):
         seen: Callable[[Judged, Binding], bool] = lambda *_: False,
     ) -> None:
         first = next(iter(ways.values()))
-        super().__init__(limiter, *first, timeout_s=timeout_s, name=name, seen=seen)
+        super().__init__(pacer, *first, timeout_s=timeout_s, name=name, seen=seen)
         self.member = ""
         self._ways, self._choice, self._sticky, self._model = ways, choice, sticky, self.metered.call.model
         self._failed_at: set[str] = set()
 
     async def _acquire(self, last: Permit | None) -> Permit:
-        clock = self.limiter.clock
+        clock = self.pacer.clock
         began_ns = clock.now_ns()
         rest_s = None
         if self._timeout_s is not None:
@@ -80,19 +80,18 @@ class RoutedExchange(Exchange):
         self.waits = False
         self.member = member
         self.http, self.metered, self.target = self._ways[member]
-        self.provider, self.scheduler = self.metered.provider, self.metered.scheduler
-        self.record.pool, self.record.cost = self.scheduler.pool.name, permit.cost
+        self.record.pool, self.record.cost = self.metered.scheduler.pool.name, permit.cost
         self.record.waited_s += (permit.reservation.granted_ns - began_ns) / NS
         self.behind = False
         return permit
 
     def _ask(self, member: str, timeout_s: float | None, last: Permit | None) -> Acquisition:
         metered = self._ways[member].metered
-        return self.limiter.acquire_call(
+        return self.pacer.acquire_call(
             metered.scheduler,
             metered.cost,
             units=metered.provider.units,
-            again=last if metered.scheduler is self.scheduler else None,
+            again=last if metered.scheduler is self.metered.scheduler else None,
             behind=self.behind,
             timeout=timeout_s,
             name=self._name,
@@ -105,7 +104,7 @@ class RoutedExchange(Exchange):
         if refusal is not None and refusal.scope is RefusalScope.REQUEST:
             return False
         self._failed_at.add(self.member)
-        return len(self._failed_at) < len(self._ways) and self.record.attempts < self.limiter.retry.max_attempts
+        return len(self._failed_at) < len(self._ways) and self.record.attempts < self.pacer.retry.max_attempts
 
     async def _failed(self, response: Any, judged: Judged, permit: Permit) -> Any | None:
         status = judged.status

@@ -41,9 +41,9 @@ _TOO_MANY = 429
 
 
 def paced_urlopen(
-    limiter: Pacer, original: Any, provider: Provider | None = None, fallback: Provider | None = None
+    pacer: Pacer, original: Any, provider: Provider | None = None, fallback: Provider | None = None
 ) -> Any:
-    """``HTTPConnectionPool.urlopen``, at the pace of ``limiter``; see :func:`~paceline.http.exchange.exchange`."""
+    """``HTTPConnectionPool.urlopen``, at the pace of ``pacer``; see :func:`~paceline.http.exchange.exchange`."""
 
     @functools.wraps(original)
     def urlopen(
@@ -59,9 +59,7 @@ def paced_urlopen(
             above.supersede()
             _thread.request, token = None, sending.set(None)
         try:
-            return run_sync(
-                exchange(limiter, _Urllib3(original, pool, url, body, headers, options), provider, fallback)
-            )
+            return run_sync(exchange(pacer, _Urllib3(original, pool, url, body, headers, options), provider, fallback))
         finally:
             if token is not None:
                 _thread.request = above
@@ -70,26 +68,26 @@ def paced_urlopen(
     return urlopen
 
 
-def pace_pool(limiter: Pacer, pool: Any, provider: Provider | None) -> None:
+def pace_pool(pacer: Pacer, pool: Any, provider: Provider | None) -> None:
     """Pace one connection pool."""
-    pool.urlopen = MethodType(paced_urlopen(limiter, inspect.unwrap(type(pool).urlopen), provider), pool)
+    pool.urlopen = MethodType(paced_urlopen(pacer, inspect.unwrap(type(pool).urlopen), provider), pool)
 
 
-def pace_manager(limiter: Pacer, manager: Any, provider: Provider | None) -> None:
+def pace_manager(pacer: Pacer, manager: Any, provider: Provider | None) -> None:
     """Pace the pools of a ``PoolManager``, the present ones and those that it makes later."""
     make = manager._new_pool  # noqa: SLF001
 
     def made(*args: Any, **options: Any) -> Any:
         pool = make(*args, **options)
-        pace_pool(limiter, pool, provider)
+        pace_pool(pacer, pool, provider)
         return pool
 
     manager._new_pool = made  # noqa: SLF001
     for key in list(manager.pools.keys()):
-        pace_pool(limiter, manager.pools[key], provider)
+        pace_pool(pacer, manager.pools[key], provider)
 
 
-def pace_adapter(limiter: Pacer, adapter: Any, provider: Provider | None) -> None:
+def pace_adapter(pacer: Pacer, adapter: Any, provider: Provider | None) -> None:
     """Pace an ``HTTPAdapter`` of requests, with the proxies that it uses now and later."""
     make = adapter.proxy_manager_for
 
@@ -97,12 +95,12 @@ def pace_adapter(limiter: Pacer, adapter: Any, provider: Provider | None) -> Non
         known = adapter.proxy_manager.get(proxy)
         manager = make(proxy, **options)
         if manager is not known:
-            pace_manager(limiter, manager, provider)
+            pace_manager(pacer, manager, provider)
         return manager
 
     adapter.proxy_manager_for = made
     for manager in (adapter.poolmanager, *adapter.proxy_manager.values()):
-        pace_manager(limiter, manager, provider)
+        pace_manager(pacer, manager, provider)
 
 
 class _Urllib3:

@@ -53,7 +53,7 @@ def middleware(limiter: Limiter, *, provider: str = "anthropic") -> Middleware:
             if described is None:
                 return call_next(request)
             try:
-                return attempt.result(exchange_sync(limiter, send, described, named))
+                return attempt.result(exchange_sync(limiter.pacer, send, described, named))
             except NothingSentError:
                 return attempt.answer
 
@@ -68,7 +68,7 @@ def middleware(limiter: Limiter, *, provider: str = "anthropic") -> Middleware:
             if described is None:
                 return await call_next(request)
             try:
-                return attempt.result(await exchange_async(limiter, send, described, named))
+                return attempt.result(await exchange_async(limiter.pacer, send, described, named))
             except NothingSentError:
                 return attempt.answer
 

@@ -38,6 +38,6 @@ def instrument(limiter: Limiter, *, provider: str | None = None) -> ExitStack:
     while _active:
         _active.pop().close()
     done = ExitStack()
-    done.callback(dspy.pace(client, limiter, named))
+    done.callback(dspy.pace(client, limiter.pacer, named))
     _active.append(done)
     return done

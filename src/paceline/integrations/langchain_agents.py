@@ -72,7 +72,7 @@ class PacelineMiddleware(_agents.AgentMiddleware):  # type: ignore[misc,name-def
             raise QuotaError(f"max_input_tokens is {max_input_tokens!r}: it must be 1 or more, or None")
         self.limiter, self.pool, self.timeout = limiter, pool, timeout
         self.max_input_tokens, self.max_tool_output_chars = max_input_tokens, max_tool_output_chars
-        self._calibrations = limiter.calibrations if limiter else Calibrations()
+        self._calibrations = limiter.pacer.calibrations if limiter else Calibrations()
 
     def wrap_model_call(self, request: Any, handler: Callable[[Any], Any]) -> Any:
         """See :class:`PacelineMiddleware`."""
@@ -140,7 +140,8 @@ class _Call:
         self._calibration = calibration
 
     def acquire(self, limiter: Limiter, pool: str | None, timeout: float | None) -> Acquisition:
-        scheduler = limiter.scheduler(pool) if pool else limiter.scheduler_for(self._provider.name, self._model.model)
+        pools = limiter.pacer.pools
+        scheduler = pools.scheduler(pool) if pool else pools.of_model(self._provider.name, self._model.model)
         cost: dict[str, Any] = Metered(self._provider, self._call, scheduler, self._calibration).cost()
         return limiter.acquire(pool or self._model.pool, timeout=timeout, **cost)
 

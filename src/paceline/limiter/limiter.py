@@ -13,25 +13,26 @@ from paceline.core.pool import WAITING_MAX
 from paceline.core.queue import LaneSpec
 from paceline.core.quota import NS, Cost
 from paceline.core.results import QuotaError
-from paceline.pacing.allowances import check_budget
 from paceline.pacing.breaker import BreakerPolicy
 from paceline.pacing.clock import SYSTEM_CLOCK, Clock
-from paceline.pacing.limits import Limits, QuotaLike, parsed
-from paceline.pacing.pacer import Pacer
+from paceline.pacing.limits import Limits
+from paceline.pacing.pacer import BaseLimiter
 from paceline.pacing.permit import Permit
 from paceline.pacing.retry import RetryPolicy
+from paceline.pacing.scheduler import Scheduler
+from paceline.pacing.settings import PacingSettings, QuotaLike, parsed
 from paceline.pacing.status import QUEUE_SHOWN
-from paceline.pacing.traffic import TrafficLog
 
 if TYPE_CHECKING:
     from paceline.pacing.events import Event
+    from paceline.shared.worker import StoreWorker
     from paceline.telemetry.server import StatusServer
 
 P = ParamSpec("P")
 R = TypeVar("R")
 
 
-class Limiter(Pacer):
+class Limiter(BaseLimiter):
     """Keeps every pool at the speed that its quotas allow, for threads and event loops at once.
 
     Args:
@@ -119,8 +120,8 @@ class Limiter(Pacer):
         traffic_log: str | PathLike[str] | None = None,
         clock: Clock = SYSTEM_CLOCK,
     ) -> None:
-        limits = Limits(
-            quotas,
+        settings = PacingSettings(
+            quotas=quotas,
             provider=provider,
             tier=tier,
             rpm_override=rpm_override,
@@ -128,46 +129,25 @@ class Limiter(Pacer):
             learn=learn,
             concurrency=concurrency,
             min_interval_s=min_interval_s,
-        )
-        if on_store_failure not in {"fail_safe", "fail_closed", "fail_open"}:
-            raise QuotaError(
-                f"on_store_failure is {on_store_failure!r}: it must be 'fail_safe', 'fail_closed' or 'fail_open'"
-            )
-        if lease_s is not None:
-            from paceline.shared.leases import check_lease
-
-            check_lease(lease_s)
-        if shadow is not None and traffic_log is not None:
-            raise QuotaError("shadow and traffic_log are both set: shadow writes the same lines, and holds nothing")
-        worker = None
-        if store is not None:
-            from paceline.shared.worker import StoreWorker
-            from paceline.stores import as_store
-
-            opened = as_store(store)
-            if opened is not None:
-                worker = StoreWorker(opened, clock, on_store_failure=cast("Any", on_store_failure), lease_s=lease_s)
-        super().__init__(
-            limits,
+            acquire_timeout_s=acquire_timeout_s,
+            max_tokens_per_call=max_tokens_per_call,
             usable=usable,
             headroom_s=headroom_s,
             ttl_s=ttl_s,
             waiting_max=waiting_max,
-            acquire_timeout_s=acquire_timeout_s,
-            max_tokens_per_call=max_tokens_per_call,
-            retry=retry or RetryPolicy(),
+            estimate_factor=estimate_factor,
+            retry=retry,
             breaker=breaker,
             lanes=lanes,
             priorities=priorities,
-            estimate_factor=estimate_factor,
-            budget=check_budget(parsed(budget)),
+            budget=budget,
             prices=prices,
             events=events,
+            shadow=shadow,
+            traffic_log=traffic_log,
             clock=clock,
-            worker=worker,
-            shadow=None if shadow is None else TrafficLog(shadow, "shadow"),
-            traffic_log=None if traffic_log is None else TrafficLog(traffic_log, "traffic_log"),
         )
+        super().__init__(settings, Limits(settings), _worker(store, clock, on_store_failure, lease_s))
 
     @classmethod
     def for_provider(
@@ -207,6 +187,19 @@ class Limiter(Pacer):
 
         return cls(**load_arguments(path, **given))
 
+    @property
+    def limits(self) -> Limits:
+        """The quotas of each model, before answers correct them."""
+        return self.pacer.pools.limits
+
+    def scheduler(self, pool: str) -> Scheduler:
+        """The scheduler of a pool, created at first use.
+
+        Raises:
+            QuotaError: The pool is unknown, or there are too many.
+        """
+        return self.pacer.pools.scheduler(pool)
+
     def estimate(self, pool: str, asked: object, *, output_tokens: int | None = None) -> Cost:
         """The cost that a request would reserve, for ``limiter.acquire(pool, **cost)``; the same as in an attached client.
 
@@ -226,7 +219,7 @@ class Limiter(Pacer):
         """
         from paceline.http.describe import estimate
 
-        return estimate(self, pool, asked, output_tokens)
+        return estimate(self.pacer, pool, asked, output_tokens)
 
     def observe(self, pool: str, headers: object) -> None:
         """Learn from the headers of an answer that no permit and no attached client has reported.
@@ -245,7 +238,7 @@ class Limiter(Pacer):
         from paceline.providers.answers import readings_in
 
         scheduler = self.scheduler(pool)
-        scheduler.observe(readings_in(scheduler.pool.name, headers, self.clock.now_ns() / NS), None)
+        scheduler.observe(readings_in(scheduler.pool.name, headers, self.pacer.clock.now_ns() / NS), None)
 
     def override(
         self,
@@ -266,9 +259,7 @@ class Limiter(Pacer):
         Raises:
             QuotaError: The model or the tier is unknown, or the model is in use with other limits.
         """
-        with self._lock:
-            used = self._schedulers.keys()
-            self.limits.override(pool, tier=tier, rpm_override=rpm_override, tpm_override=tpm_override, used=used)
+        self.pacer.pools.override(pool, tier=tier, rpm_override=rpm_override, tpm_override=tpm_override)
 
     def paced(
         self,
@@ -316,7 +307,7 @@ class Limiter(Pacer):
         """
         from paceline.http.attach import attach
 
-        attach(self, client, provider)
+        attach(self.pacer, client, provider)
         return client
 
     def limit_lane(self, name: str, quotas: QuotaLike) -> None:
@@ -327,8 +318,7 @@ class Limiter(Pacer):
         Raises:
             QuotaError: A quota is invalid.
         """
-        with self._lock:
-            self.allowances.set(name, parsed(quotas))
+        self.pacer.allowances.set(name, parsed(quotas))
 
     def status(self, queue: int = QUEUE_SHOWN) -> dict[str, Any]:
         """The state of every pool, and under ``unpaced`` what this process has sent to providers past all limiters.
@@ -341,7 +331,7 @@ class Limiter(Pacer):
         """
         from paceline.http.unpaced import rows
 
-        return super().status(queue) | {"unpaced": rows()}
+        return self.pacer.status(queue) | {"unpaced": rows()}
 
     def serve_status(self, host: str = "127.0.0.1", port: int = 8000, *, key: str | None = None) -> StatusServer:
         """Serve the page with the status of this limiter, from a thread, until the program ends or the result is closed.
@@ -365,8 +355,30 @@ class Limiter(Pacer):
 
     def close(self) -> None:
         """Send the pending reports to the store, and close it. Without a store, do nothing."""
-        if self.worker is not None:
-            self.worker.close()
+        worker = self.pacer.pools.worker
+        if worker is not None:
+            worker.close()
+
+
+def _worker(store: object, clock: Clock, on_store_failure: str, lease_s: float | None) -> StoreWorker | None:
+    """What makes the exchanges with the store; ``None`` for quotas in this process."""
+    if on_store_failure not in {"fail_safe", "fail_closed", "fail_open"}:
+        raise QuotaError(
+            f"on_store_failure is {on_store_failure!r}: it must be 'fail_safe', 'fail_closed' or 'fail_open'"
+        )
+    if lease_s is not None:
+        from paceline.shared.leases import check_lease
+
+        check_lease(lease_s)
+    if store is None:
+        return None
+    from paceline.shared.worker import StoreWorker
+    from paceline.stores import as_store
+
+    opened = as_store(store)
+    if opened is None:
+        return None
+    return StoreWorker(opened, clock, on_store_failure=cast("Any", on_store_failure), lease_s=lease_s)
 
 
 def _paced(take: Callable[..., Iterable[Any]]) -> Callable[[Callable[P, R]], Callable[P, R]]:

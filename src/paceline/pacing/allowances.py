@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterable
+import threading
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
+from functools import cache, partial
 from typing import TYPE_CHECKING, Any, Final
 
 from paceline.core.queue import DEFAULT_LANE, Waiter
@@ -93,12 +95,15 @@ class Allowances:
 
     Args:
         make: Makes the scheduler of a pool with this name and these quotas.
-        prices: Returns the prices.
+        prices: The prices that take precedence over the known ones.
     """
 
-    def __init__(self, make: Callable[[str, tuple[Quota, ...]], Scheduler], prices: Callable[[], Any]) -> None:
-        self._make, self._prices = make, prices
+    def __init__(
+        self, make: Callable[[str, tuple[Quota, ...]], Scheduler], prices: Mapping[str, Mapping[str, float]]
+    ) -> None:
+        self._make, self._prices = make, cache(partial(_prices, prices))
         self._by_lane: dict[str, Allowance] = {}
+        self._lock = threading.RLock()
 
     def __bool__(self) -> bool:
         """Whether there is any allowance."""
@@ -110,7 +115,10 @@ class Allowances:
         Raises:
             QuotaError: A unit is not counted here, prices are missing, or there are too many allowances.
         """
-        quotas = tuple(quotas)
+        with self._lock:
+            self._set(lane, tuple(quotas))
+
+    def _set(self, lane: str, quotas: tuple[Quota, ...]) -> None:
         known = self._by_lane.get(lane)
         if known is not None and known.quotas == quotas:
             return
@@ -140,6 +148,18 @@ class Allowances:
     def of(self, lane: str) -> list[Allowance]:
         """The allowances that a request in ``lane`` is charged to."""
         return [allowance for name in (EVERYONE, lane) if (allowance := self._by_lane.get(name)) is not None]
+
+    def charge(self, lane: str, cost: Cost, usd: Callable[[Any], float], timeout_s: float | None) -> Charge | None:
+        """What a request in ``lane`` will hold of the allowances; ``None`` if it has none.
+
+        Args:
+            lane: The lane.
+            cost: The amounts per unit, without dollars.
+            usd: Estimates the price of the request, with the prices.
+            timeout_s: The longest wait.
+        """
+        allowances = self.of(lane)
+        return Charge(allowances, cost, usd, self._prices, timeout_s) if allowances else None
 
 
 class Charge:
@@ -215,6 +235,12 @@ class Charge:
         """Close what is open, as estimated: the provider may have charged it."""
         for permit in self._permits:
             permit.close()
+
+
+def _prices(given: Mapping[str, Mapping[str, float]]) -> Any:
+    from paceline.providers.prices import Prices
+
+    return Prices(given)
 
 
 def _as_given(quota: str) -> str:

@@ -25,7 +25,7 @@ from paceline.core.results import (
     StoreError,
 )
 from paceline.pacing.clock import SYSTEM_CLOCK, Clock
-from paceline.pacing.pacer import Pacer
+from paceline.pacing.pacer import BaseLimiter
 from paceline.pacing.permit import Acquisition, Permit
 
 SAME_S = 0.05
@@ -184,16 +184,16 @@ class Group:
 
     def __init__(
         self,
-        members: Mapping[str, tuple[Pacer, str]],
+        members: Mapping[str, tuple[BaseLimiter, str]],
         *,
         in_order: bool = False,
         weights: Mapping[str, float] | None = None,
         sticky_s: float = 5.0,
     ) -> None:
         for limiter, pool in members.values():
-            limiter.scheduler(pool)  # an unknown one raises here
+            limiter.pacer.pools.scheduler(pool)  # an unknown one raises here
         self.members = dict(members)
-        clock = next((limiter.clock for limiter, _ in members.values()), SYSTEM_CLOCK)
+        clock = next((limiter.pacer.clock for limiter, _ in members.values()), SYSTEM_CLOCK)
         self.choice = Choice(self.members, clock, in_order=in_order, weights=weights, sticky_s=sticky_s)
 
     def acquire(

@@ -2,29 +2,26 @@
 
 from __future__ import annotations
 
-import math
 import re
 import warnings
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass
 from itertools import islice
 from typing import Final, TypeVar
 
 from paceline.core.capacity import Learns
-from paceline.core.quota import CONCURRENCY, DAY_S, OWN_RULES, REQUESTS, TOKENS, Quota, Rule, parse_quotas
-from paceline.core.results import GIVEN, PacelineWarning, QuotaError, Reading, Source, SourceKind
+from paceline.core.quota import CONCURRENCY, REQUESTS, TOKENS, Quota, Rule
+from paceline.core.results import GIVEN, PacelineWarning, QuotaError, Source, SourceKind
+from paceline.pacing.periods import in_days
+from paceline.pacing.settings import PacingSettings, QuotaLike, parsed
 
 NEAR: Final = 0.9
 """How similar two names are, from 0 to 1, of which one is probably a slip."""
 NEAR_MAX: Final = 1_000
 """How many given names a model that none of them matches is compared with."""
-REFILLED_DAY_S: Final = DAY_S + 1
-"""The period of the bucket beside the window of a day: a second longer, because a pool has one quota per unit and period."""
 _DIGITS, _PUNCTUATION = re.compile(r"\D"), re.compile(r"[\W_]+")
 
 T = TypeVar("T")
-
-QuotaLike = str | Quota | Sequence[str | Quota]
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,16 +51,7 @@ class Limits:
     """The given quotas, and the published ones for models without.
 
     Args:
-        given: Quotas by name; one of a day restarts at the midnight of its provider. A name is the user's own pool (``starts``), a model (``gpt-5``), a provider's
-            model (``openai/gpt-5``), all models of a provider (``openai/*``) or every model (``*``).
-        provider: The provider whose published limits hold where ``given`` has none; ``None`` for none.
-        tier: The tier of the account at that provider, or at the only one that ``given`` names.
-        rpm_override: Requests per minute for every model, in place of its own limit.
-        tpm_override: Tokens per minute for every model, in place of its own limit.
-        learn: Whether answers correct the limits. ``True``: they lower given limits and never raise them; ``"up"``: they
-            raise them, too.
-        concurrency: The bound on requests in flight by provider, over all its models; ``*`` for every other provider.
-        min_interval_s: The least time between two starts of one pool, in seconds.
+        settings: The settings. A quota of a day restarts at the midnight of its provider.
 
     Attributes:
         given_source: The source of the given quotas of models; a simulation takes them for those of a table.
@@ -72,18 +60,8 @@ class Limits:
         QuotaError: A quota cannot be read, or the tier is unknown.
     """
 
-    def __init__(
-        self,
-        given: Mapping[str, QuotaLike] | None = None,
-        *,
-        provider: str | None = None,
-        tier: str | int | None = None,
-        rpm_override: float | None = None,
-        tpm_override: float | None = None,
-        learn: Learns = True,
-        concurrency: Mapping[str, int] | None = None,
-        min_interval_s: float = 0.0,
-    ) -> None:
+    def __init__(self, settings: PacingSettings) -> None:
+        given, provider, tier, concurrency = settings.quotas, settings.provider, settings.tier, settings.concurrency
         if given is not None and not isinstance(given, Mapping):
             raise QuotaError(
                 f"quotas is a {type(given).__name__}: it must be a mapping, e.g. {{'openai/gpt-5': '500 requests/min'}}; to"
@@ -94,7 +72,7 @@ class Limits:
         self.given_source = GIVEN
         self._used: set[str] = set()  # the names in `given` that a model has matched
         self._named: set[str] = set()  # those, and other matters, that a warning has named
-        self.tier = tier
+        self.settings = settings
         self.provider = None
         if provider is not None:
             from paceline.providers.registry import provider_named
@@ -105,20 +83,14 @@ class Limits:
             self.provider = provider_named(provider).name
             if tier is not None:
                 lookup(self.provider, "default", tier)  # an unknown tier raises here, not at the first request
-        self._overrides = overrides(rpm_override, tpm_override)
+        self._overrides = overrides(settings.rpm_override, settings.tpm_override)
         self._own: dict[str, tuple[str | int | None, dict[str, float]]] = {}  # a pool's own tier and overrides
-        if learn not in (True, False, "up"):
-            raise QuotaError(f"learn is {learn!r}: it must be True, False or 'up'")
-        self._learn = learn
         if concurrency is not None and not isinstance(concurrency, Mapping):
             raise QuotaError(f"concurrency is {concurrency!r}: it must be a mapping, e.g. {{'openai': 10}}")
         self._concurrency = {
             name.removesuffix("/"): Quota(CONCURRENCY, float(most), 0.0, rule=Rule.SLOTS)
             for name, most in _named({f"{name}/": most for name, most in (concurrency or {}).items()}).items()
         }
-        if not 0 <= min_interval_s < math.inf:
-            raise QuotaError(f"min_interval_s is {min_interval_s!r}: it must be 0 s or more")
-        self._interval_s = min_interval_s
 
     @property
     def home(self) -> str | None:
@@ -223,7 +195,8 @@ class Limits:
             others = {quota: source for quota, source in sources.items() if quota not in own}
             sources = others | {fewest: sure.get(fewest, GIVEN)}
         pool, quotas, of = f"{known.name}/{alias}", tuple(sources), tuple(sources.values())
-        return Resolved(pool, quotas, of, self._learn, slots, self._interval_s, known.charged_after)
+        learns, interval_s = self.settings.learn, self.settings.min_interval_s
+        return Resolved(pool, quotas, of, learns, slots, interval_s, known.charged_after)
 
     def given_for(self, provider: str, model: str, alias: str) -> tuple[Quota, ...] | None:
         """The given quotas that hold for ``model`` at ``provider``, where its pool is ``alias``; ``None`` for none.
@@ -264,8 +237,8 @@ class Limits:
         from paceline.providers.tables import DEFAULT, lookup, near_model
 
         self._warn_of_near(provider, model)
-        if tier is None and self.tier is not None and base_of(provider) == self.home:
-            tier = self.tier
+        if tier is None and self.settings.tier is not None and base_of(provider) == self.home:
+            tier = self.settings.tier
         published = lookup(provider, model, tier)
         near = near_model(provider, model) if published.matched == DEFAULT else None
         if near is not None:
@@ -334,51 +307,6 @@ def _given(name: str, quotas: tuple[Quota, ...]) -> Resolved:
     return Resolved(name, in_days(quotas), (GIVEN,) * len(quotas))
 
 
-def in_days(quotas: tuple[Quota, ...], provider: str = "") -> tuple[Quota, ...]:
-    """``quotas`` with those of a day as windows that restart at the midnight of ``provider``; UTC where it is unknown.
-
-    Where the provider refills the quota of a day continuously, it refuses the amount that a restart makes available at
-    once. There the window restarts at midnight UTC, and a bucket beside it (:data:`REFILLED_DAY_S`) counts as the provider
-    does.
-    """
-    from paceline.providers.registry import day_zone
-
-    zone, days = day_zone(provider), list[Quota]()
-    for quota in quotas:
-        day = quota.restarting(zone or "utc")
-        days.append(day)
-        if not zone and day is not quota and quota.rule is Rule.BUCKET:
-            days.append(replace(quota, period_s=REFILLED_DAY_S))
-    return tuple(days)
-
-
-def periods(quotas: Iterable[Quota]) -> dict[str, list[float]]:
-    """The periods of the quotas, ascending, of each unit that has several."""
-    found: dict[str, list[float]] = {}
-    for quota in quotas:
-        if quota.period_s and quota.rule not in OWN_RULES:
-            found.setdefault(quota.unit, []).append(quota.period_s)
-    return {unit: sorted(own) for unit, own in found.items() if len(own) > 1}
-
-
-def of_periods(readings: Iterable[Reading], known: Mapping[str, Sequence[float]]) -> Iterator[Reading]:
-    """``readings``, each of one quota of a pool whose units have the periods ``known``.
-
-    A reading without a period is of the shortest one that its reset fits in. One of a day tells the window its limit, and
-    the bucket beside it everything.
-    """
-    for reading in readings:
-        own = known.get(reading.unit, ())
-        if own and reading.period_s is None:
-            reset_s = reading.reset_s or 0.0
-            reading = replace(reading, period_s=next((p for p in own if p >= reset_s), None))  # noqa: PLW2901
-        if reading.period_s == DAY_S and REFILLED_DAY_S in own:
-            yield replace(reading, remaining=None, reset_s=None)
-            yield replace(reading, period_s=REFILLED_DAY_S)
-        else:
-            yield reading
-
-
 def overrides(rpm: float | None, tpm: float | None) -> dict[str, float]:
     """The amounts per minute that hold for every model, by unit."""
     return {unit: rate for unit, rate in ((REQUESTS, rpm), (TOKENS, tpm)) if rate}
@@ -399,19 +327,3 @@ def _quotas(name: str, quotas: QuotaLike) -> tuple[Quota, ...]:
         return parsed(quotas)
     except QuotaError as error:
         raise QuotaError(f"limit of {name!r}: {error}") from None
-
-
-def parsed(quotas: QuotaLike) -> tuple[Quota, ...]:
-    """Quotas in any notation.
-
-    Raises:
-        QuotaError: One of them is invalid.
-    """
-    if isinstance(quotas, Quota):
-        return (quotas,)
-    if isinstance(quotas, str):
-        return parse_quotas(quotas)
-    if isinstance(quotas, Mapping) or not isinstance(quotas, Iterable):
-        example = f"{quotas} requests/min" if isinstance(quotas, int) else "500 requests/min"
-        raise QuotaError(f"{quotas!r} is no quota: write it as a text, e.g. {example!r}, or as a list of texts")
-    return tuple(quota for part in quotas for quota in parsed(part))

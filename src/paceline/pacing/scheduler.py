@@ -31,7 +31,7 @@ from paceline.core.results import Outcome, PacelineWarning, Reading, Refusal, Re
 from paceline.core.tracker import HEADROOM_MIN_S
 from paceline.pacing import lines
 from paceline.pacing.clock import Clock, Timer, tell_of_forks
-from paceline.pacing.limits import of_periods
+from paceline.pacing.periods import of_periods
 from paceline.pacing.status import QUEUE_SHOWN, report
 
 if TYPE_CHECKING:

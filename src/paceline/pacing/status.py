@@ -9,7 +9,7 @@ from typing import Any
 from paceline.core.meters import UNKNOWN_NS, Bucket, Meter, Window
 from paceline.core.pool import Pool
 from paceline.core.quota import CONCURRENCY, DAY_S, INPUT_TOKENS, NS, OUTPUT_TOKENS, REQUESTS, TOKENS, USD, Rule
-from paceline.pacing.limits import REFILLED_DAY_S
+from paceline.pacing.periods import REFILLED_DAY_S
 
 _INITIALS = {REQUESTS: "r", TOKENS: "t", INPUT_TOKENS: "it", OUTPUT_TOKENS: "ot"}
 _PERIODS = {60.0: "m", DAY_S: "d", REFILLED_DAY_S: "d"}

@@ -23,6 +23,7 @@ from paceline.core.meters import FAR_NS
 from paceline.core.pool import Pool
 from paceline.core.quota import CONCURRENCY, NS, REQUESTS, Cost, Rule
 from paceline.core.results import NeverFits, NeverFitsError, QuotaError, Reservation, StoreError
+from paceline.limiter.limiter import Limiter
 from paceline.pacing.pacer import Pacer
 from paceline.pacing.permit import check_cost
 from paceline.pacing.scheduler import Scheduler
@@ -54,7 +55,10 @@ class Forecast:
 
 
 def eta(
-    limiter: Pacer, work: Mapping[str, Iterable[Mapping[str, float]]], *, latency_s: float | Mapping[str, float] = 0.0
+    limiter: Limiter,
+    work: Mapping[str, Iterable[Mapping[str, float]]],
+    *,
+    latency_s: float | Mapping[str, float] = 0.0,
 ) -> Forecast:
     """When the last answer will arrive, if all work is submitted now.
 
@@ -70,13 +74,13 @@ def eta(
         NeverFitsError: A request costs more than its quota can ever hold.
         StoreError: The pools are shared, and the store has never answered.
     """
-    replay, stages = _Replay(limiter), dict[str, _Stage]()
+    replay, stages = _Replay(limiter.pacer), dict[str, _Stage]()
     for name, costs in work.items():
         own_s = latency_s.get(name, 0.0) if isinstance(latency_s, Mapping) else latency_s
         if not 0 <= own_s <= NEVER_S:
             raise QuotaError(f"latency_s of {name} is {own_s!r}: it must be from 0 s to ten years")
         stages[name] = replay.add(limiter.scheduler(name), round(own_s * NS), costs)
-    replay.add_rivals(limiter)
+    replay.add_rivals(limiter.pacer)
     replay.run()
     pools = {name: stage.took_s(replay.start_ns) for name, stage in stages.items()}
     return Forecast(max(pools.values(), default=0.0), pools, {name: stage.binds for name, stage in stages.items()})
@@ -176,8 +180,8 @@ class _Stage:
 class _Replay:
     """All stages, and their events ordered by time."""
 
-    def __init__(self, limiter: Pacer) -> None:
-        self.start_ns = limiter.clock.now_ns()
+    def __init__(self, pacer: Pacer) -> None:
+        self.start_ns = pacer.clock.now_ns()
         self.stages: dict[Scheduler, _Stage] = {}
         self._left = REQUESTS_MAX
         self._events: list[tuple[int, int, _Request | _Stage]] = []
@@ -195,10 +199,10 @@ class _Replay:
         stage.work = chain(stage.work, self._counted(costs))
         return stage
 
-    def add_rivals(self, limiter: Pacer) -> None:
+    def add_rivals(self, pacer: Pacer) -> None:
         """Add the pools whose requests wait for the same slots as the work."""
         latency_ns = max((stage.latency_ns for stage in self.stages.values()), default=0)
-        for scheduler in limiter.schedulers:
+        for scheduler in pacer.pools.in_use:
             if scheduler not in self.stages and any(further in self.stages for further in scheduler.further):
                 self.add(scheduler, latency_ns)
 

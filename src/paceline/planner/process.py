@@ -87,19 +87,18 @@ class Process:
         self.clock: Clock = ProcessClock(time, round(skew_s * NS), freezes) if skew_s or freezes else time.clock
         on_failure, lease_s = options.pop("on_store_failure", "fail_safe"), options.pop("lease_s", None)
         self.limiter = Limiter(**options, clock=self.clock)
-        self.limiter.luck = time.random.random
+        self.limiter.pacer.luck = time.random.random
         if source is not SourceKind.GIVEN:
             self.limiter.limits.given_source = Source(source)
         if shared_in is not None:
-            self.limiter.worker = SimulatedWorker(
+            self.limiter.pacer.pools.worker = SimulatedWorker(
                 shared_in, name, self.clock, on_store_failure=on_failure, lease_s=lease_s
             )
         self._routes: dict[str, Route] = {}
 
     def crash(self) -> None:
         """End the process: it sends nothing more to the store. Its tasks have to be cancelled."""
-        if self.limiter.worker is not None:
-            self.limiter.worker.close()
+        self.limiter.close()
 
     async def send(self, request: Request) -> Sent:
         """Make one call, with further attempts after refusals and faults as the limiter's policy has it."""
@@ -109,7 +108,7 @@ class Process:
         call = route.call(request)
         metered = Metered(route.provider, call, route.scheduler, route.calibration)
         exchange = Exchange(
-            self.limiter, SimulatedHttp(self._network, self.frozen, route, request, call), metered, route.target,
+            self.limiter.pacer, SimulatedHttp(self._network, self.frozen, route, request, call), metered, route.target,
             timeout_s=request.timeout_s, name=request.name,
         )  # fmt: skip
         if self.frozen:

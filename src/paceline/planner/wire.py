@@ -163,7 +163,7 @@ class Route:
         self.dialect: Dialect = BY_PROVIDER.get(name, BY_PROVIDER["openai"])
         self.kind = KINDS.get(name, "chat")
         self.target = prefix, PATHS[self.kind]
-        self.calibration: TokenCalibration = limiter.calibrations.of(name, self.model, self.kind)
+        self.calibration: TokenCalibration = limiter.pacer.calibrations.of(name, self.model, self.kind)
 
     def call(self, request: Request) -> Call:
         """The request as the process describes it."""

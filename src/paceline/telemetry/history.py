@@ -94,13 +94,12 @@ class Recorder(logging.Handler):
             kept.append(sample)
 
     def _samples(self, now_s: float) -> Iterator[tuple[str, Sample]]:
-        schedulers = getattr(self._limiter, "schedulers", None)
-        if schedulers is None:
+        pacer = getattr(self._limiter, "pacer", None)
+        if pacer is None:
             for name, pool in self._limiter.status()["pools"].items():
                 yield name, _of_status(now_s, pool)
         else:
-            allowances = getattr(self._limiter, "allowances", None)
-            for scheduler in (*schedulers, *(allowances.schedulers if allowances else ())):
+            for scheduler in (*pacer.pools.in_use, *pacer.allowances.schedulers):
                 pool = scheduler.pool
                 yield pool.name, scheduler.read(lambda now_ns, pool=pool: _of_pool(now_s, pool, now_ns))
 

@@ -101,7 +101,7 @@ def test_it_follows_what_happens(show):
     limiter = limited()
     page, _ = show(limiter)
     page.wait_for_selector("article.limited")
-    limiter.scheduler("openai/gpt-5-mini").pause(limiter.clock.now_ns() + 60 * 10**9)
+    limiter.scheduler("openai/gpt-5-mini").pause(limiter.pacer.clock.now_ns() + 60 * 10**9)
     until(page, "document.getElementById('headline').textContent.includes('paused by the provider')")
     until(page, "document.querySelector('article .badge').textContent == 'paused'")
 

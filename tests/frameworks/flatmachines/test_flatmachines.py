@@ -21,9 +21,10 @@ class Watched(paceline.Limiter):
     def __init__(self, **options):
         super().__init__(dict.fromkeys(MODELS, "6000 requests/min"), **options)
         self.lanes = []
+        self._acquire_call, self.pacer.acquire_call = self.pacer.acquire_call, self.acquire_call
 
     def acquire_call(self, scheduler, estimate, **options):
-        acquisition = super().acquire_call(scheduler, estimate, **options)
+        acquisition = self._acquire_call(scheduler, estimate, **options)
         self.lanes.append((scheduler.pool.name.removeprefix("openai/"), acquisition.waiter.lane))
         return acquisition
 

@@ -1,0 +1,183 @@
+"""The pools of one key by name, each made at its first use."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from itertools import islice
+from typing import Any
+
+from paceline.core.capacity import Capacity, LocalCapacity
+from paceline.core.ledger import Ledger
+from paceline.core.pool import Pool
+from paceline.core.queue import Queue
+from paceline.core.quota import KNOWN_UNITS, OWN_RULES, REQUESTS, Quota, Rule
+from paceline.core.results import GIVEN, QuotaError
+from paceline.core.tracker import HEADROOM_S
+from paceline.pacing.limits import Limits, Resolved
+from paceline.pacing.periods import in_days, periods
+from paceline.pacing.scheduler import Scheduler, Worker
+from paceline.pacing.settings import PacingSettings
+from paceline.pacing.status import report
+
+POOLS_MAX = 10_000
+"""How many pools one limiter keeps: the names of models come from callers, and memory is bounded."""
+
+
+class Pools:
+    """The pools of a limiter by name, each made at its first use.
+
+    Args:
+        settings: The settings of the limiter.
+        limits: The quotas of each model.
+        worker: Makes the exchanges with the store of shared quotas; ``None``: the quotas are in this process.
+        notify: Called with the fields of every event of a pool; ``None`` for none.
+
+    Attributes:
+        named: The schedulers by the names in calls. Several names can have one pool.
+        unusual: By pool the given quotas on units of few providers, until its first call of a client.
+    """
+
+    def __init__(
+        self, settings: PacingSettings, limits: Limits, worker: Worker | None, notify: Callable[..., None] | None
+    ) -> None:
+        self.limits = limits
+        self.worker = worker
+        self.named: dict[str, Scheduler] = {}
+        self.unusual: dict[str, list[Quota]] = {}
+        self._settings, self._notify = settings, notify
+        self._lock = threading.RLock()
+        self._made: dict[str, Scheduler] = {}  # by pool
+        self._further: dict[str, Scheduler] = {}  # start spacing and providers' slots, by pool
+
+    def scheduler(self, pool: str) -> Scheduler:
+        """The scheduler of a pool.
+
+        Raises:
+            QuotaError: The pool is unknown, or there are too many.
+        """
+        scheduler = self.named.get(pool)
+        return scheduler if scheduler is not None else self._make(pool, self.limits.resolve(pool))
+
+    def of_model(self, provider: str, model: str) -> Scheduler:
+        """The scheduler of the pool that ``provider`` charges for ``model``."""
+        name = f"{provider}/{model}"
+        scheduler = self.named.get(name)
+        return scheduler if scheduler is not None else self._make(name, self.limits.model(provider, model))
+
+    @property
+    def in_use(self) -> list[Scheduler]:
+        """The schedulers of all pools in use."""
+        with self._lock:
+            return list(self._made.values())
+
+    def override(self, pool: str, **own: Any) -> None:
+        """Set the tier and the overrides of one model; see :meth:`Limits.override`."""
+        with self._lock:
+            self.limits.override(pool, **own, used=self._made.keys())
+
+    def status(self, queue: int) -> dict[str, Any]:
+        """The state of every pool by its name; see :meth:`Limiter.status <paceline.limiter.limiter.Limiter.status>`."""
+        with self._lock:
+            schedulers, further = dict(self._made), dict(self._further)
+        pools = {name: scheduler.status(queue) for name, scheduler in (schedulers | further).items()}
+        now_ns, models = self._settings.clock.now_ns(), {name.partition("/")[2] for name in schedulers}
+        for name in islice(self.limits.given, POOLS_MAX):
+            if "*" not in name and name not in models:  # a model in use has its provider in the name
+                resolved = self.limits.resolve(name)
+                for one in (resolved, *_provider_wide(resolved)):
+                    if one.pool not in pools:
+                        pools[one.pool] = report(self._pool(one, now_ns)[0], now_ns)
+        return pools
+
+    def allowance(self, name: str, quotas: tuple[Quota, ...]) -> Scheduler:
+        """The scheduler of an allowance: its limits are the user's own, and used to the last."""
+        quotas = in_days(quotas)
+        resolved = Resolved(name, quotas, (GIVEN,) * len(quotas))
+        pool, worker = self._pool(resolved, self._settings.clock.now_ns(), own=True)
+        return Scheduler(pool, self._settings.clock, worker=worker)
+
+    def warn_of_unmetered(self, pool: str, units: set[str]) -> None:
+        """Warn of each given quota of ``pool`` on a unit that clients' calls never have, at the first call."""
+        for quota in self.unusual.pop(pool, ()):
+            if quota.unit not in units:
+                self.limits.warn(
+                    f"{quota} at {pool.partition('/')[0]}",
+                    f"{pool}: the limit '{quota}' holds no call of a client back, because calls are counted in"
+                    f" {', '.join(sorted(units))}, and not in {quota.unit!r}: give a limit in one of these units, or charge"
+                    f" it by hand: limiter.acquire({pool!r}, {quota.unit}=1)",
+                )
+
+    def _make(self, name: str, resolved: Resolved) -> Scheduler:
+        with self._lock:
+            scheduler = self._made.get(resolved.pool)
+            if scheduler is None:
+                if len(self._made) >= POOLS_MAX:
+                    raise QuotaError(
+                        f"more than {POOLS_MAX:,} pools in one limiter: {name!r} is one too many; use a second limiter"
+                    )
+                scheduler = self._open(resolved, self._settings.clock.now_ns())
+                scheduler.events = self._notify
+                if not resolved.learns:  # for a provider's model all units are derived
+                    scheduler.own_units = {quota.unit for quota in resolved.quotas}.difference(KNOWN_UNITS)
+                scheduler.periods = periods(resolved.quotas)
+                quotas = zip(resolved.quotas, resolved.sources, strict=True)
+                unusual = [quota for quota, source in quotas if source == GIVEN and quota.unit not in KNOWN_UNITS]
+                if unusual:
+                    self.unusual[resolved.pool] = unusual
+                self._made[resolved.pool] = scheduler
+            if len(self.named) < 10 * POOLS_MAX:
+                self.named[name] = scheduler
+            return scheduler
+
+    def _open(self, resolved: Resolved, now_ns: int) -> Scheduler:
+        further = []
+        for one in _provider_wide(resolved):
+            if one.pool not in self._further:
+                pool, worker = self._pool(one, now_ns)
+                self._further[one.pool] = Scheduler(pool, self._settings.clock, worker=worker)
+            further.append(self._further[one.pool])
+        pool, worker = self._pool(resolved, now_ns)
+        return Scheduler(pool, self._settings.clock, further, worker)
+
+    def _pool(self, resolved: Resolved, now_ns: int, *, own: bool = False) -> tuple[Pool, Worker | None]:
+        """A pool, and the worker that shares it; one with a quota that no provider counts is kept in this process.
+
+        Of an ``own`` one nothing is left unused, because no request is on its way to a provider that counts it.
+        """
+        settings, learns, worker = self._settings, resolved.learns, self.worker
+        if settings.shadow is not None:  # nothing is held
+            return Pool(resolved.pool, LocalCapacity.of((), now_ns), waiting_max=settings.waiting_max), None
+        if any(quota.rule in OWN_RULES for quota in resolved.quotas):
+            worker = None
+        ledger = Ledger(
+            resolved.quotas,
+            now_ns,
+            usable=1.0 if own else settings.usable,
+            sources=resolved.sources,
+            charged_after=resolved.charged_after if worker is None else (),  # a store counts it at admission
+            headroom_s=0.0 if own else HEADROOM_S if settings.headroom_s is None else settings.headroom_s,
+            ttl_s=settings.ttl_s,
+            gentle=bool(learns),
+        )
+        queue = Queue()
+        capacity: Capacity
+        if worker is None:
+            capacity = LocalCapacity(ledger, learns=learns, adapts=settings.headroom_s is None and not own)
+        else:
+            capacity = worker.capacity(ledger, queue, now_ns, learns=learns)
+        return Pool(resolved.pool, capacity, queue, waiting_max=settings.waiting_max), worker
+
+
+def _provider_wide(resolved: Resolved) -> list[Resolved]:
+    """The pools that all models of the provider share: its slots, and then the spacing of starts.
+
+    A request that waits for its turn to start holds its slot, which others could not use before that turn either.
+    """
+    provider, wide = resolved.pool.partition("/")[0], []
+    if resolved.slots is not None:
+        wide.append(Resolved(f"{provider}/in flight", (resolved.slots,), (GIVEN,)))
+    if resolved.interval_s:
+        spacing = Quota(REQUESTS, 1.0, resolved.interval_s, rule=Rule.EXACT)
+        wide.append(Resolved(f"{provider}/spacing", (spacing,), (GIVEN,)))
+    return wide
